@@ -1,0 +1,3 @@
+module github.com/sandpit-dev/sandpit
+
+go 1.26

@@ -1,0 +1,165 @@
+// Package driver holds the contract between the engine and the backends that
+// make places for sandboxes: a driver per kind of backend.
+//
+// A driver makes an isolated place with a guest in it, and a byte stream to
+// that guest. It starts no programs and touches no files of the sandbox: the
+// guest does that, over the guest protocol, in the same way on every driver.
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// A Driver makes sandboxes on one kind of backend. Package drivertest holds
+// every promise below.
+//
+// All methods may be called from many goroutines at once.
+type Driver interface {
+	// Name is the driver's name: "linux", "oci", …
+	Name() string
+
+	// Probe says what can be enforced on this machine for this user. It makes
+	// no sandbox and leaves nothing behind; it may be called often, so a
+	// driver remembers what can't change while it runs.
+	Probe(ctx context.Context) Capabilities
+
+	// Create makes a sandbox exactly as the plan says and returns when its
+	// guest can be dialled. On any error, and when ctx ends first, nothing is
+	// left: no process, mount, namespace, cgroup or file. What the plan asks
+	// for and the driver can't do is sandpit.ErrUnsupported, never dropped.
+	Create(ctx context.Context, plan Plan) (Instance, error)
+}
+
+// A Recoverer is a driver whose instances outlive the program that made them.
+// Optional, found by type assertion.
+type Recoverer interface {
+	// Recover takes over an instance made by another process. ErrNotFound when
+	// it no longer exists; then what was left of it has been removed.
+	Recover(ctx context.Context, h Handle) (Instance, error)
+}
+
+// An Instance is one made sandbox, seen from outside.
+type Instance interface {
+	// Handle identifies the instance for Recover and for people.
+	Handle() Handle
+
+	// Dial opens a new connection to the guest. The caller closes it.
+	// sandpit.ErrClosed when the guest is gone.
+	Dial(ctx context.Context) (net.Conn, error)
+
+	// Stats reads what the sandbox uses now. A figure that can't be had is -1.
+	Stats(ctx context.Context) (sandpit.Metrics, error)
+
+	// Done is closed when the guest has died, whatever the cause.
+	Done() <-chan struct{}
+
+	// Destroy kills everything in the sandbox and removes every trace of it
+	// from the machine, and returns when that is so. It is idempotent, may
+	// race with any other call, and does its work even when ctx has ended.
+	Destroy(ctx context.Context) error
+}
+
+// HandleVersion is the version of Handle that this program writes.
+const HandleVersion = 1
+
+// Handle is what is stored of an instance. A reader refuses a version that is
+// newer than its own.
+type Handle struct {
+	Version int             `json:"version"`
+	Driver  string          `json:"driver"`
+	ID      string          `json:"id"`
+	State   json.RawMessage `json:"state"` // the driver's own
+}
+
+// Capabilities is what a driver can do on this machine for this user.
+type Capabilities struct {
+	// Available is false when no sandbox can be made at all; Gaps then say why.
+	Available bool
+
+	// Root says that processes may be uid 0 inside with more users beside it.
+	// Without it only one uid exists inside.
+	MultiUser bool
+
+	// Enforced has an entry per limit: "memory", "cpus", "pids", "disk",
+	// "files", "nofile", "output", "life", and per feature: "write-paths",
+	// "landlock", "seccomp", …
+	Enforced map[string]bool
+
+	// Gaps explains everything that can't be enforced.
+	Gaps []sandpit.Gap
+
+	// Facts are for people: kernel, cgroup layout, user namespaces, …, in the
+	// order in which they are to be shown.
+	Facts []Fact
+}
+
+// A Fact is a line of what was found on a machine.
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Plan is a Spec resolved against policy and capabilities: exactly what will
+// be enforced. Every field is final; a driver has no defaults.
+type Plan struct {
+	ID       string // [a-z0-9]+, unique on this machine
+	Name     string
+	Hostname string
+	Root     Root
+	Mounts   []sandpit.Mount // sources absolute and free of symbolic links
+	Tmpfs    []sandpit.Tmpfs
+	ReadOnly bool
+	Write    []string // nil: no restriction; else the only writable paths
+	Limits   sandpit.Limits
+
+	// Enforce names the limits that must be enforced ("memory", …). Those not
+	// in it are defaults that this machine can't enforce.
+	Enforce map[string]bool
+
+	// User is the uid and gid of ordinary processes. A driver on which only
+	// one uid exists gives it this one.
+	UID, GID uint32
+
+	// MultiUser asks for a full range of uids inside.
+	MultiUser bool
+
+	// Ephemeral sandboxes die with the process that made them.
+	Ephemeral bool
+
+	// Trace receives the time of each step of Create, when set.
+	Trace func(step string, took time.Duration)
+}
+
+// Root is a root file system.
+type Root struct {
+	// Layers are host directories, topmost first, never changed. They are
+	// put under a writable layer that is the sandbox's own. Whiteouts are
+	// character devices 0:0; opaque directories have the extended attribute
+	// user.overlay.opaque=y. At least one.
+	Layers []string
+
+	// Binds are host paths shown read-only on top of that.
+	Binds []Bind
+
+	// Files are written into the sandbox's own layer.
+	Files []File
+}
+
+// Bind shows a host path read-only at a target, which exists in the layers.
+type Bind struct {
+	Source, Target string
+}
+
+// File is a small file made in the root of a new sandbox, such as /etc/hosts,
+// owned by root inside. Missing directories are made. Existing files, also
+// symbolic links, are replaced.
+type File struct {
+	Path string
+	Mode uint32
+	Data []byte
+}
