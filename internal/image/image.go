@@ -1,0 +1,39 @@
+// Package image turns the name of an image into a root file system: it pulls,
+// verifies, unpacks and stores layers, each once, and keeps what is in use.
+package image
+
+// Config is what an image says about running it, as in the OCI image
+// specification's config (image-spec v1.1, config.md).
+type Config struct {
+	Entrypoint []string
+	Cmd        []string
+	Env        []string // "KEY=VALUE"
+	WorkingDir string
+	User       string // "user", "uid", "user:group", "uid:gid", or empty
+	Volumes    []string
+	StopSignal string // "SIGTERM", "15", or empty
+	Labels     map[string]string
+}
+
+// Bind is a host path shown read-only at a target inside.
+type Bind struct {
+	Source, Target string
+}
+
+// Rootfs is a root file system, ready to be mounted.
+type Rootfs struct {
+	// Reference is the image as the person named it; Digest is that of its
+	// manifest ("sha256:…"), empty for the host image and directories.
+	Reference string
+	Digest    string
+
+	// Layers are host directories, topmost first, in the form that overlayfs
+	// reads: whiteouts as character devices 0:0, opaque directories with
+	// user.overlay.opaque=y. At least one.
+	Layers []string
+
+	// Binds are laid over the layers; their targets exist in them.
+	Binds []Bind
+
+	Config Config
+}
