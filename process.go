@@ -16,6 +16,16 @@ type Command struct {
 	// Script is run by the sandbox's /bin/sh -c.
 	Script string
 
+	// FromImage completes Argv with what the image says about running it, as
+	// Docker does: the image's Entrypoint comes before Argv, and the image's Cmd
+	// stands in for an empty Argv, so that both Argv and Script may be empty.
+	// ErrInvalid when nothing is left to run, or with Script.
+	FromImage bool
+
+	// Entrypoint, unless nil, replaces the image's Entrypoint, and its Cmd is
+	// then not used; an empty one is none. It means FromImage.
+	Entrypoint []string
+
 	// Env is added to the sandbox's environment: "KEY=VALUE"; a later one wins.
 	Env []string
 
@@ -79,6 +89,13 @@ type Process interface {
 	// at once, also when a child still holds the output open. When ctx ends
 	// first, Wait returns its error and the process goes on.
 	Wait(ctx context.Context) (Result, error)
+}
+
+// A GroupSignaler is a Process that can signal the whole process group that its
+// program leads: what a terminal does to a foreground job on Ctrl-C. It is
+// optional, found by type assertion, and has the errors of Process.Signal.
+type GroupSignaler interface {
+	SignalGroup(ctx context.Context, sig syscall.Signal) error
 }
 
 // Result says how a process ended.
