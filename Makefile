@@ -1,0 +1,113 @@
+# Everything a developer, a reader or CI runs. `make help` lists it.
+#
+# Fresh machine: Go, Python and Node are enough; make demo and make test install
+# what else they need (scripts/setup.sh, on Debian as root) or say what to install.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+GOARCH  ?= $(shell $(GO) env GOARCH)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# -buildvcs=false: the stamp would differ in a shared or shallow checkout; the
+# version is passed by name instead.
+BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
+LDFLAGS := -s -w -X main.version=$(VERSION)
+TAGS    := guestembed
+
+GUEST := internal/guest/embedded/sandpit-guest-$(GOARCH).bin
+TOOLS := .cache/tools
+
+# Two packages at a time: on two cores more only makes the slow ones slower.
+# The timeout is a safety net for a hang, no test depends on it.
+TEST      := $(GO) test -p 2 -tags $(TAGS) -timeout 20m
+FUZZTIME  ?= 30s
+HOSTS     ?= all
+
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- build ---
+
+.PHONY: build
+build: guest ## build bin/sandpit with the guest embedded
+	@mkdir -p bin
+	$(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o bin/sandpit ./cmd/sandpit
+
+.PHONY: guest
+guest: ## build the guest program that bin/sandpit embeds
+	GOOS=linux GOARCH=$(GOARCH) $(BUILD) -ldflags "-s -w" -o $(GUEST) ./cmd/sandpit-guest
+
+.PHONY: cross
+cross: ## build for linux/arm64 and darwin, without keeping the result
+	GOOS=linux GOARCH=arm64 $(BUILD) -ldflags "-s -w" -o internal/guest/embedded/sandpit-guest-arm64.bin ./cmd/sandpit-guest
+	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS) ./...
+	GOOS=darwin GOARCH=arm64 $(BUILD) ./...
+
+.PHONY: install
+install: guest ## install sandpit into $(go env GOPATH)/bin
+	CGO_ENABLED=0 $(GO) install -trimpath -buildvcs=false -tags $(TAGS) -ldflags "$(LDFLAGS)" ./cmd/sandpit
+
+.PHONY: demo
+demo: setup build ## run real work in a sandbox and show what holds
+	@bash scripts/demo.sh
+
+# --- tests ---
+
+.PHONY: setup
+setup: ## install the system packages that the tests and the demo need
+	@bash scripts/setup.sh
+
+.PHONY: test
+test: setup build vet lint cross test-vm ## all tests, on a fresh machine of 2 cores within 30 minutes
+	$(TEST) ./...
+
+.PHONY: test-vm
+test-vm: build ## the quick boot: pure cgroup v2, systemd, an ordinary user, under QEMU
+	SANDPIT_TEST_HOSTS=quick $(TEST) -count=1 -v -run '^TestHosts$$' ./internal/hosttest
+
+.PHONY: test-hosts
+test-hosts: setup build ## every suite on every kind of host, under QEMU and Docker (HOSTS=a,b picks)
+	SANDPIT_TEST_HOSTS=$(HOSTS) $(GO) test -tags $(TAGS) -timeout 4h -count=1 -v -run '^TestHosts$$' ./internal/hosttest
+
+.PHONY: test-long
+test-long: setup build ## the long forms of the tests: volumes, bursts, races, fuzzing, every host
+	SANDPIT_TEST_LONG=1 $(GO) test -p 1 -tags $(TAGS) -timeout 2h -count=1 ./...
+	$(GO) test -p 1 -race -timeout 1h . ./internal/...
+	$(MAKE) fuzz
+	$(MAKE) test-hosts
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (30s)
+	@bash scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: setup build ## measure Sandpit beside bwrap, runc, runsc and Docker, in one table
+	$(GO) run -tags $(TAGS) ./bench
+
+# --- code ---
+
+.PHONY: vet
+vet: ## go vet, for every system that is built for
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+
+.PHONY: lint
+lint: ## golangci-lint, gofumpt and govulncheck, at the versions of tools/go.mod
+	@bash scripts/lint.sh
+
+.PHONY: fmt
+fmt: ## format the code
+	@mkdir -p $(TOOLS)
+	$(GO) -C tools build -o ../$(TOOLS)/ mvdan.cc/gofumpt
+	git ls-files -z '*.go' | xargs -0 $(TOOLS)/gofumpt -w
+
+.PHONY: clean
+clean: ## remove what was built, and the images kept for test-hosts
+	rm -rf bin .cache internal/guest/embedded/sandpit-guest-*.bin
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/sandpit-test"

@@ -1,0 +1,22 @@
+// Package embedded carries the guest program inside the sandpit binary.
+//
+// `make build` builds cmd/sandpit-guest for the target architecture into this
+// folder and then builds with the tag guestembed. A plain `go build` or
+// `go install` has no guest to embed: Guest then returns nil and the program
+// serves as its own guest.
+package embedded
+
+import "unsafe"
+
+// Guest returns the static guest program for the architecture this program was
+// built for, or nil when none was embedded. The bytes lie in the program's own
+// read-only data, so the call costs nothing and the caller must not write to
+// them.
+func Guest() []byte {
+	if program == "" {
+		return nil
+	}
+	// A string is embedded, not a byte slice, because the linker places it in
+	// read-only memory.
+	return unsafe.Slice(unsafe.StringData(program), len(program))
+}

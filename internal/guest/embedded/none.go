@@ -1,0 +1,5 @@
+//go:build !guestembed || !linux || !(amd64 || arm64)
+
+package embedded
+
+const program = ""

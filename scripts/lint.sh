@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Format, lint and known vulnerabilities, with the tools of tools/go.mod, which
+# is a module of its own so that they are no dependency of ours.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=.cache/tools
+mkdir -p "$tools"
+
+# The tools are fetched through the Go module proxy. Where that can't be
+# reached they are not to be had, and that is said; a finding is what fails.
+if ! go -C tools build -o "../$tools/" tool 2>"$tools/log"; then
+  tail -3 "$tools/log" >&2
+  echo "lint: not run: its tools could not be built" >&2
+  exit 0
+fi
+
+unformatted=$(git ls-files -z '*.go' | xargs -0 -r "$tools/gofumpt" -l)
+if [ -n "$unformatted" ]; then
+  printf 'lint: not formatted (make fmt):\n%s\n' "$unformatted" >&2
+  exit 1
+fi
+"$tools/golangci-lint" run --timeout 20m ./...
+
+# govulncheck exits 3 for a finding, 1 when the database can't be read.
+status=0
+out=$("$tools/govulncheck" ./... 2>&1) || status=$?
+case $status in
+  0) ;;
+  1) grep -q 'fetching vulnerabilities' <<<"$out" || { printf '%s\n' "$out" >&2; exit 1; }
+     echo "lint: govulncheck not run: the vulnerability database can't be reached" ;;
+  *) printf '%s\n' "$out" >&2; exit "$status" ;;
+esac
+echo "lint: clean"
