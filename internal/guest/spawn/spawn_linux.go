@@ -1,0 +1,303 @@
+// Package spawn starts programs for the guest: with another user, exact
+// capabilities, a terminal, a Landlock domain, and below a helper process that
+// keeps everything the program starts findable.
+package spawn
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// RootCapabilities is what uid 0 inside a sandbox keeps: what package managers
+// need to unpack files of several owners and to drop to a service user, and to
+// signal those. Everything else of root is absent.
+const RootCapabilities uint64 = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_FSETID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL
+
+// Attr says what to start, and how.
+type Attr struct {
+	Argv       []string // argv[0] and on; at least one
+	Candidates []string // paths to try in turn; the first that can be executed is
+	Env        []string
+	Dir        string // absolute; entered with the user's rights
+
+	SetUser  bool // change to UID, GID and Groups; else keep the guest's
+	UID, GID uint32
+	Groups   []uint32
+	Caps     uint64 // bit set: bounding, permitted and effective set; 0 for ordinary users
+
+	Stdin, Stdout, Stderr int  // descriptors, all above 2; with Terminal the same slave thrice
+	Terminal              bool // make Stdin the controlling terminal
+
+	NoFile      uint64 // RLIMIT_NOFILE, both values; 0 keeps the guest's
+	Landlock    int    // ruleset descriptor, or -1
+	OOMScoreAdj int    // 0 keeps the guest's; only raising works
+}
+
+// A StartError says why a program could not be started.
+type StartError struct {
+	Stage string // what was being done, for example "entering /work"
+	Errno syscall.Errno
+	Exec  bool // the program itself was missing or not executable
+}
+
+// Error returns "stage: errno text".
+func (e *StartError) Error() string { return e.Stage + ": " + e.Errno.Error() }
+
+// Unwrap returns the errno.
+func (e *StartError) Unwrap() error { return e.Errno }
+
+// NotFound reports whether the program does not exist: 127 for a shell, where
+// every other StartError is 126.
+func (e *StartError) NotFound() bool {
+	return e.Exec && (e.Errno == syscall.ENOENT || e.Errno == syscall.ENOTDIR)
+}
+
+// Status says how a program ended.
+type Status struct {
+	Wait  syscall.WaitStatus
+	Usage syscall.Rusage // of the program and the children that it waited for
+}
+
+// Proc is a started program.
+type Proc struct {
+	pid    int
+	helper sysprog.Child
+	status *os.File
+}
+
+// PID is the program's process id.
+func (p *Proc) PID() int { return p.pid }
+
+// Helper is the process id of its helper: an ancestor of all that it starts.
+// The guest, as pid 1, reaps it, and then calls Reaped.
+func (p *Proc) Helper() int { return p.helper.PID }
+
+// Reaped frees what belongs to the helper. Call it once, when wait has
+// returned Helper, and not before.
+func (p *Proc) Reaped() { p.helper.Release() }
+
+const execStage = "executing the program"
+
+// Start starts a program and returns when it has been executed. The error is a
+// *StartError when that failed: then nothing runs, but the helper is still to
+// be reaped, as any child of the guest is.
+func Start(a *Attr) (*Proc, error) {
+	r, w, err := statusPipe()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(w)
+	prepare, child, settle, err := programs(a, w)
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	sup, err := sysprog.Supervise(prepare, child, settle, w)
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	unix.Close(w)
+	w = -1
+
+	var rec sysprog.StartRecord
+	err = readRecord(r, unsafe.Slice((*byte)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec)))
+	runtime.KeepAlive(child)
+	runtime.KeepAlive(settle)
+	if err != nil {
+		r.Close()
+		sup.Release()
+		return nil, fmt.Errorf("starting a process: its helper died: %w", err)
+	}
+	errno := syscall.Errno(rec.Errno)
+	switch rec.Failed {
+	case 0:
+		p := &Proc{pid: int(rec.PID), helper: sup, status: r}
+		if a.OOMScoreAdj != 0 {
+			raiseOOMScore(p.pid, a.OOMScoreAdj)
+		}
+		return p, nil
+	case sysprog.FailedChild:
+		err = &StartError{Stage: child.Name(int(rec.Step)), Errno: errno, Exec: child.Name(int(rec.Step)) == execStage}
+		if rec.Denied != 0 && err.(*StartError).NotFound() {
+			err.(*StartError).Errno = syscall.EACCES
+		}
+	case sysprog.FailedPrepare:
+		err = &StartError{Stage: prepare.Name(int(rec.Step)), Errno: errno}
+	default:
+		err = &StartError{Stage: "making a process", Errno: errno}
+	}
+	// The pipe ends when the helper exits, which gives its memory up first.
+	_, _ = io.Copy(io.Discard, r)
+	r.Close()
+	sup.Release()
+	return nil, err
+}
+
+// Wait blocks until the program has ended. It must be called once.
+func (p *Proc) Wait() (Status, error) {
+	defer p.status.Close()
+	var rec sysprog.ExitRecord
+	if err := readRecord(p.status, unsafe.Slice((*byte)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec))); err != nil {
+		return Status{}, fmt.Errorf("waiting for process %d: its helper died: %w", p.pid, err)
+	}
+	return Status{Wait: syscall.WaitStatus(rec.Status), Usage: rec.Usage}, nil
+}
+
+// statusPipe makes a pipe whose write end is above 2.
+func statusPipe() (*os.File, int, error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, -1, os.NewSyscallError("pipe2", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, -1, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "status"), fds[1], nil
+}
+
+func readRecord(r io.Reader, b []byte) error {
+	_, err := io.ReadFull(r, b)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// raiseOOMScore makes the kernel choose the program before the guest. It is
+// done from here after the exec: until then the process shares the guest's
+// memory, which is not dumpable, and its /proc files belong to nobody.
+func raiseOOMScore(pid, adj int) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // it has exited already, or there is no /proc
+	}
+	_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(adj), 10))
+	unix.Close(fd)
+}
+
+// programs puts together what the helper does for itself, what the child does
+// up to the exec, and what the helper does afterwards.
+func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err error) {
+	prepare, child, settle = new(sysprog.Program), new(sysprog.Program), new(sysprog.Program)
+
+	// The helper holds no descriptor but these. Its signals stay blocked.
+	prepare.Call("becoming a subreaper", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_CHILD_SUBREAPER), sysprog.Int(1))
+	keep := []int{a.Stdin, a.Stdout, a.Stderr, status}
+	if a.Landlock >= 0 {
+		keep = append(keep, a.Landlock)
+	}
+	slices.Sort(keep)
+	keep = slices.Compact(keep)
+	next := 3
+	for _, fd := range keep {
+		if fd < 3 {
+			return nil, nil, nil, fmt.Errorf("starting a process: descriptor %d is too low", fd)
+		}
+		if fd > next {
+			closeRange(prepare, next, fd-1)
+		}
+		next = fd + 1
+	}
+	closeRange(prepare, next, -1)
+
+	child.Call("starting a session", unix.SYS_SETSID)
+	for to, from := range []int{a.Stdin, a.Stdout, a.Stderr} {
+		child.Call("setting up standard streams", unix.SYS_DUP3, sysprog.Int(from), sysprog.Int(to), sysprog.Int(0))
+	}
+	if a.Terminal {
+		child.Call("taking the terminal", unix.SYS_IOCTL, sysprog.Int(0), sysprog.Int(unix.TIOCSCTTY), sysprog.Int(0))
+	}
+	child.ResetSignals()
+	child.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022))
+	if a.NoFile != 0 {
+		lim := binary.NativeEndian.AppendUint64(nil, a.NoFile)
+		lim = binary.NativeEndian.AppendUint64(lim, a.NoFile)
+		child.Call("limiting open files", unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(unix.RLIMIT_NOFILE), child.Bytes(lim), sysprog.Int(0))
+	}
+	child.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
+	if a.Landlock >= 0 {
+		child.Call("restricting write paths", unix.SYS_LANDLOCK_RESTRICT_SELF, sysprog.Int(a.Landlock), sysprog.Int(0))
+	}
+	for c := range 64 {
+		bit := uint64(1) << c
+		if RootCapabilities&bit != 0 && a.Caps&bit == 0 {
+			// EPERM: a guest without CAP_SETPCAP has none to give away.
+			child.Call("dropping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAPBSET_DROP), sysprog.Int(c)).Ignore(unix.EPERM, unix.EINVAL)
+		}
+	}
+	if a.SetUser {
+		groups := []byte{0}
+		for i, g := range a.Groups {
+			if i == 0 {
+				groups = nil
+			}
+			groups = binary.NativeEndian.AppendUint32(groups, g)
+		}
+		child.Call("setting groups", unix.SYS_SETGROUPS, sysprog.Int(len(a.Groups)), child.Bytes(groups))
+		child.Call("setting the group", unix.SYS_SETRESGID, sysprog.Int(a.GID), sysprog.Int(a.GID), sysprog.Int(a.GID))
+		child.Call("setting the user", unix.SYS_SETRESUID, sysprog.Int(a.UID), sysprog.Int(a.UID), sysprog.Int(a.UID))
+	}
+	child.Call("setting capabilities", unix.SYS_CAPSET, child.Bytes(capHeader()), child.Bytes(capData(a.Caps)))
+	child.Call("entering "+a.Dir, unix.SYS_CHDIR, child.Str(a.Dir))
+
+	argv, err := child.Strs(a.Argv)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("reading arguments: %w", err)
+	}
+	env, err := child.Strs(a.Env)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("reading the environment: %w", err)
+	}
+	for i, path := range a.Candidates {
+		c := child.Call(execStage, unix.SYS_EXECVE, child.Str(path), argv, env)
+		if i < len(a.Candidates)-1 {
+			c.Ignore(unix.ENOENT, unix.ENOTDIR, unix.EACCES)
+		}
+	}
+
+	for _, fd := range keep {
+		if fd != status {
+			settle.Call("closing", unix.SYS_CLOSE, sysprog.Int(fd)).Ignore(unix.EBADF)
+		}
+	}
+	return prepare, child, settle, nil
+}
+
+func closeRange(p *sysprog.Program, first, last int) {
+	p.Call("closing descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(first), sysprog.Int(uint32(last)), sysprog.Int(0))
+}
+
+// capHeader and capData are struct __user_cap_header_struct and two of struct
+// __user_cap_data_struct, _LINUX_CAPABILITY_VERSION_3 (capget(2)): the
+// inheritable set stays empty.
+func capHeader() []byte {
+	b := binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3)
+	return binary.NativeEndian.AppendUint32(b, 0)
+}
+
+func capData(caps uint64) []byte {
+	var b []byte
+	for i := range 2 {
+		word := uint32(caps >> (32 * i))
+		b = binary.NativeEndian.AppendUint32(b, word) // effective
+		b = binary.NativeEndian.AppendUint32(b, word) // permitted
+		b = binary.NativeEndian.AppendUint32(b, 0)    // inheritable
+	}
+	return b
+}

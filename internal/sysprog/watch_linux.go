@@ -1,0 +1,109 @@
+package sysprog
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxWatchPaths is how many directories a watcher can remove.
+const maxWatchPaths = 16
+
+// maxWatchPath is the longest path of one, with its final NUL.
+const maxWatchPath = 384
+
+// Cleanup is what a watcher does when its owner has died.
+type Cleanup struct {
+	Pid      int      // killed first
+	KillFile string   // a v2 cgroup.kill file, or empty
+	Dirs     []string // removed in this order, retried while they are busy
+}
+
+type watchState struct {
+	alive int32 // descriptor whose end of file says that the owner has died
+	n     int32
+	pid   int32
+	tries int32
+	buf   [8]byte
+	pause [2]int64
+	kill  [maxWatchPath]byte
+	dirs  [maxWatchPaths][maxWatchPath]byte
+}
+
+// Watch makes a process that waits until the descriptor alive, the reading
+// end of a pipe, comes to its end, and then does the cleanup. The owner keeps
+// the only writing end. A byte written to it makes the watcher leave without
+// doing anything. The process has no other descriptors, blocks all signals
+// that can be blocked, and is in a session of its own.
+//
+// It fails when the cleanup has too many or too long paths.
+func Watch(c Cleanup, alive int) (Child, error) {
+	if len(c.Dirs) > maxWatchPaths || len(c.KillFile) >= maxWatchPath {
+		return Child{}, syscall.ENAMETOOLONG
+	}
+	s, region, err := newState()
+	if err != nil {
+		return Child{}, err
+	}
+	s.kind = kindWatch
+	w := &s.watch
+	w.alive, w.pid, w.n = int32(alive), int32(c.Pid), int32(len(c.Dirs))
+	w.pause[1] = 1e6 // 1 ms
+	copy(w.kill[:], c.KillFile)
+	for i, d := range c.Dirs {
+		if len(d) >= maxWatchPath {
+			_ = unix.Munmap(region)
+			return Child{}, syscall.ENAMETOOLONG
+		}
+		copy(w.dirs[i][:], d)
+	}
+	return clone(s, region, 0, -1)
+}
+
+// watchTries bounds how long a busy directory is waited for: 10 s in all.
+const watchTries = 10000
+
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (w *watchState) run() {
+	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+	if w.alive > 0 {
+		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 0, uintptr(w.alive-1), 0)
+	}
+	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(w.alive+1), uintptr(^uint32(0)), 0)
+	for {
+		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(w.alive), uintptr(unsafe.Pointer(&w.buf[0])), 1)
+		if errno == syscall.EINTR {
+			continue
+		}
+		if n == 1 {
+			return
+		}
+		break
+	}
+	if w.pid > 0 {
+		syscall.RawSyscall(unix.SYS_KILL, uintptr(w.pid), uintptr(syscall.SIGKILL), 0)
+	}
+	if w.kill[0] != 0 {
+		fd, _, errno := syscall.RawSyscall6(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&w.kill[0])), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0)
+		if errno == 0 {
+			w.buf[0] = '1'
+			syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&w.buf[0])), 1)
+			syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+		}
+	}
+	for i := int32(0); i < w.n && i < maxWatchPaths; i++ {
+		for ; w.tries < watchTries; w.tries++ {
+			_, _, errno := syscall.RawSyscall(unix.SYS_UNLINKAT, atFDCWD, uintptr(unsafe.Pointer(&w.dirs[i][0])), unix.AT_REMOVEDIR)
+			if errno != syscall.EBUSY && errno != syscall.EINTR {
+				break
+			}
+			syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&w.pause[0])), 0, 0)
+		}
+	}
+}
+
+// atFDCWD is AT_FDCWD as an argument.
+const atFDCWD = ^uintptr(99)
