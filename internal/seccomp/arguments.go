@@ -1,0 +1,113 @@
+package seccomp
+
+// Constants of the kernel's user interface, by the file in include/uapi that
+// defines them. All are the same on amd64 and arm64.
+const (
+	// linux/socket.h, linux/net.h, linux/in.h, linux/netlink.h
+	afUnix, afInet, afInet6, afNetlink = 1, 2, 10, 16
+	sockStream, sockDgram              = 1, 2
+	sockTypeMask                       = 0xF // the rest of the type are flags
+	ipprotoTCP, ipprotoUDP             = 6, 17
+	netlinkRoute                       = 0
+
+	// asm-generic/ioctls.h
+	tiocSTI, tiocLINUX, tiocSETD = 0x5412, 0x541C, 0x5423
+
+	// linux/sched.h: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+	// NEWTIME lies where clone has the exit signal and is for clone3 alone.
+	cloneNew = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+
+	// linux/prctl.h
+	prSetMM, prSchedCore = 35, 62
+
+	// linux/stat.h
+	sIFMT, sIFIFO, sIFREG, sIFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
+
+	// asm-generic/mman-common.h, linux/memfd.h, linux/shm.h
+	mapHugeTLB, mfdHugeTLB, shmHugeTLB = 0x40000, 0x4, 0x800
+)
+
+// noBits allows a call unless one of the bits is set in an argument.
+//
+// It keeps programs off huge pages that the host's administrator has reserved:
+// they are one pool for all, and the memory limit does not count them. The
+// error is the one of an empty pool, which programs that try are ready for.
+func noBits(arg int, bits uint32, refused Action) decision {
+	return choice{arg: arg, mask: bits, cases: []oneOf{{[]uint32{0}, Allow}}, other: refused}
+}
+
+// socket(family, type, protocol): local, IPv4 and IPv6 sockets for streams and
+// datagrams over TCP and UDP, and netlink to read addresses and routes, as C
+// libraries do. Creating any other loads kernel modules by itself: AF_ALG wrote
+// to the shared page cache (CVE-2026-31431), and SCTP, DCCP, MPTCP, L2TP, RDS,
+// TIPC have records of their own. Errors are those of a kernel built without,
+// which is what programs that try are ready for (Go tries MPTCP, su and useradd
+// try the audit netlink); raw sockets fail as without the capability.
+func socket() decision {
+	inet := choice{
+		arg: 1, mask: sockTypeMask,
+		cases: []oneOf{
+			{[]uint32{sockStream}, protocol(0, ipprotoTCP)},
+			{[]uint32{sockDgram}, protocol(0, ipprotoUDP)},
+		},
+		other: fail(ePERM),
+	}
+	return choice{
+		arg: 0,
+		cases: []oneOf{
+			{[]uint32{afUnix}, Allow},
+			{[]uint32{afInet, afInet6}, inet},
+			{[]uint32{afNetlink}, protocol(netlinkRoute)},
+		},
+		other: fail(eAFNOSUPPORT),
+	}
+}
+
+// protocol allows some protocols, the third argument of socket.
+func protocol(allowed ...uint32) decision {
+	return choice{arg: 2, cases: []oneOf{{allowed, Allow}}, other: fail(ePROTONOSUPPORT)}
+}
+
+// socketpair(family, type, protocol): the kernel makes pairs of local sockets
+// and of TIPC ones only.
+func socketpair() decision {
+	return choice{arg: 0, cases: []oneOf{{[]uint32{afUnix}, Allow}}, other: fail(eAFNOSUPPORT)}
+}
+
+// ioctl(fd, request, …): TIOCSTI and TIOCLINUX type into the terminal that a
+// sandbox shares with its caller (CVE-2017-5226, CVE-2023-1523); TIOCSETD loads
+// line disciplines, modules with a record of their own (CVE-2017-2636).
+func ioctl() decision {
+	return choice{
+		arg:   1,
+		cases: []oneOf{{[]uint32{tiocSTI, tiocLINUX, tiocSETD}, fail(ePERM)}},
+		other: Allow,
+	}
+}
+
+// clone(flags, …): no new namespace. The order of arguments is the same on
+// amd64 and arm64 as far as this one goes.
+func clone() decision { return noBits(0, cloneNew, fail(ePERM)) }
+
+// personality(persona): to ask (0xffffffff) and to reset. No ADDR_NO_RANDOMIZE:
+// debuggers say that they can't and go on.
+func personality() decision {
+	return choice{arg: 0, cases: []oneOf{{[]uint32{0, 0xFFFFFFFF}, Allow}}, other: fail(ePERM)}
+}
+
+// prctl(option, …): PR_SET_MM rewrites what /proc says of a process.
+// PR_SCHED_CORE keeps others off the sibling of a processor that runs the
+// caller, which is the neighbour's time to lose.
+func prctl() decision {
+	return choice{arg: 0, cases: []oneOf{{[]uint32{prSetMM, prSchedCore}, fail(ePERM)}}, other: Allow}
+}
+
+// mknod(path, mode, dev): regular files, named pipes and sockets; no devices.
+// 0 stands for a regular file.
+func mknod(arg int) decision {
+	return choice{
+		arg: arg, mask: sIFMT,
+		cases: []oneOf{{[]uint32{0, sIFREG, sIFIFO, sIFSOCK}, Allow}},
+		other: fail(ePERM),
+	}
+}
