@@ -1,0 +1,82 @@
+package notation
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Lookup finds a variable of this program's environment, like os.LookupEnv.
+type Lookup func(name string) (value string, ok bool)
+
+// ParseEnv reads KEY=VALUE, or KEY alone for the value that lookup has for it.
+// Like Docker, a KEY alone that lookup does not have gives nothing: ok is false.
+func ParseEnv(s string, lookup Lookup) (entry string, ok bool, err error) {
+	key, _, hasValue := strings.Cut(s, "=")
+	if key == "" {
+		return "", false, sandpit.WithHint(fmt.Errorf("%q has no name", s), "write it as KEY=VALUE, or KEY for the value it has here")
+	}
+	if strings.ContainsRune(s, 0) {
+		return "", false, fmt.Errorf("%q has a NUL in it", s)
+	}
+	if hasValue {
+		return s, true, nil
+	}
+	value, ok := lookup(key)
+	if !ok {
+		return "", false, nil
+	}
+	return key + "=" + value, true, nil
+}
+
+// maxEnvFile bounds an environment file, in bytes: more can't be given to a
+// program anyway (ARG_MAX is 2 MiB with the usual stack limit).
+const maxEnvFile = 1 << 20
+
+// ReadEnvFile reads a file of KEY=VALUE and KEY lines in Docker's form: white
+// space before a line is dropped, empty lines and those that start with # are
+// skipped, and there are no quotes: a value is what stands there. Errors have
+// the number of the line, but not the name of the file.
+func ReadEnvFile(r io.Reader, lookup Lookup) ([]string, error) {
+	var entries []string
+	limited := &io.LimitedReader{R: r, N: maxEnvFile + 1}
+	lines := bufio.NewScanner(limited)
+	lines.Buffer(make([]byte, 0, 4096), maxEnvFile+1)
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Text()
+		if n == 1 {
+			line = strings.TrimPrefix(line, "\uFEFF") // as editors on Windows write
+		}
+		line = strings.TrimLeft(line, " \t")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if key, _, _ := strings.Cut(line, "="); strings.ContainsAny(key, " \t") {
+			return nil, sandpit.WithHint(fmt.Errorf("line %d: the name %q has a space in it", n, key), "write lines as KEY=VALUE, without export")
+		}
+		entry, ok, err := ParseEnv(line, lookup)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if ok {
+			entries = append(entries, entry)
+		}
+	}
+	if limited.N == 0 {
+		return nil, fmt.Errorf("it is larger than %s", FormatSize(maxEnvFile))
+	}
+	return entries, lines.Err()
+}
+
+// ParseLabel reads KEY=VALUE; KEY alone has an empty value.
+func ParseLabel(s string) (key, value string, err error) {
+	key, value, _ = strings.Cut(s, "=")
+	if key == "" {
+		return "", "", errors.New("the name is missing")
+	}
+	return key, value, nil
+}

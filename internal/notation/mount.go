@@ -1,0 +1,67 @@
+package notation
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// ParseMount reads SRC:DST, SRC:DST:ro or SRC:DST:rw. A relative SRC is taken
+// from the working directory of this program. Paths with a colon in them can't
+// be written in this form. Whether SRC exists is not looked at.
+func ParseMount(s string) (sandpit.Mount, error) {
+	const hint = "write a mount as SRC:DST or SRC:DST:ro, for example .:/work:ro"
+	var m sandpit.Mount
+	parts := strings.Split(s, ":")
+	switch len(parts) {
+	case 2:
+	case 3:
+		switch parts[2] {
+		case "ro":
+			m.ReadOnly = true
+		case "rw":
+		default:
+			return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: the last part is %q, not ro or rw", s, parts[2]), hint)
+		}
+	default:
+		return m, sandpit.WithHint(fmt.Errorf("%q is not a mount", s), hint)
+	}
+	if parts[0] == "" || parts[1] == "" {
+		return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: a path is missing", s), hint)
+	}
+	source, err := filepath.Abs(parts[0])
+	if err != nil {
+		return m, fmt.Errorf("finding the working directory: %w", err)
+	}
+	m.Source, m.Target = source, parts[1]
+	return m, nil
+}
+
+// ParseTmpfs reads PATH, PATH:SIZE or, as Docker writes it, PATH:size=SIZE.
+func ParseTmpfs(s string) (sandpit.Tmpfs, error) {
+	path, size, sized := strings.Cut(s, ":")
+	t := sandpit.Tmpfs{Target: path}
+	if path == "" {
+		return t, sandpit.WithHint(errors.New("the path is missing"), "write it as /scratch or /scratch:64m")
+	}
+	if sized {
+		n, err := ParseSize(strings.TrimPrefix(size, "size="))
+		if err != nil {
+			return t, fmt.Errorf("size: %w", err)
+		}
+		t.Size = n
+	}
+	return t, nil
+}
+
+// ParsePath reads a path inside the sandbox. It is taken as it is; that it is
+// absolute is checked with the rest of the request.
+func ParsePath(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("the path is missing")
+	}
+	return s, nil
+}
