@@ -1,0 +1,207 @@
+// Package policy says what a caller gets who asks for nothing, what may be asked
+// for at most, and whether a request makes sense.
+package policy
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// Policy is what the platform gives and allows.
+type Policy struct {
+	// Default has what a Spec gets that does not say otherwise; every field is set.
+	Default sandpit.Limits
+
+	// Max is the most that may be asked for; a field of 0 has no maximum but
+	// what the kernel can express.
+	Max sandpit.Limits
+}
+
+// Default returns the policy of the command line, where the caller is the
+// owner of the machine: the built-in defaults, and no maximum.
+func Default() Policy {
+	return Policy{Default: sandpit.DefaultLimits()}
+}
+
+// A Limit is one row of the policy: a field of sandpit.Limits with its bounds.
+type Limit struct {
+	Name    string // as in sandpit.Gap.What: "memory", "cpus", …
+	Flag    string // the flag that sets it: "--memory"
+	Meaning string // one line
+	Default string // written for a person: "2 GiB"
+	Min     string
+	Max     string // "" for none
+}
+
+// Limits returns the policy's rows, in the order in which they are shown.
+func (p Policy) Limits() []Limit {
+	rows := make([]Limit, 0, len(limits()))
+	for _, l := range limits() {
+		row := Limit{Name: l.name, Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min)}
+		if most := l.get(&p.Max); most > 0 {
+			row.Max = l.format(most)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// limit is a field of sandpit.Limits. Values are handled as float64, which is
+// exact for every size below 8 PiB; set is only given values that get returned,
+// or none of it is reached.
+type limit struct {
+	name    string
+	noun    string // in messages: "memory limit"
+	flag    string
+	meaning string
+	min     float64
+	most    float64 // what the kernel can express or a sandbox could ever use
+	format  func(float64) string
+	get     func(*sandpit.Limits) float64
+	take    func(into, from *sandpit.Limits)
+}
+
+// Kernel limits. PID_MAX_LIMIT is 4 Mi on 64-bit machines (linux/threads.h);
+// fs.nr_open, the most RLIMIT_NOFILE may be, is 1 Mi unless raised (fs/file.c);
+// CONFIG_NR_CPUS goes to 8192. A size of 4 PiB is beyond any machine.
+const (
+	maxPids   = 4 << 20
+	maxNoFile = 1 << 20
+	maxCPUs   = 8192
+	maxSize   = 4 << 50
+	maxFiles  = 1 << 40
+	maxLife   = 10 * 365 * 24 * time.Hour
+
+	minOutput = 1
+	minLife   = time.Millisecond
+)
+
+func limits() [8]limit {
+	size := func(f float64) string { return notation.FormatSize(int64(f)) }
+	count := func(f float64) string { return strconv.FormatInt(int64(f), 10) }
+	return [8]limit{
+		{
+			"memory", "memory limit", "--memory", "memory of all processes, with swap, /tmp files and page cache",
+			sandpit.MinMemory, maxSize, size,
+			func(l *sandpit.Limits) float64 { return float64(l.Memory) },
+			func(into, from *sandpit.Limits) { into.Memory = from.Memory },
+		},
+		{
+			"cpus", "cpu limit", "--cpus", "processors' worth of time",
+			sandpit.MinCPUs, maxCPUs, func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) },
+			func(l *sandpit.Limits) float64 { return l.CPUs },
+			func(into, from *sandpit.Limits) { into.CPUs = from.CPUs },
+		},
+		{
+			"pids", "process limit", "--pids", "processes and threads",
+			sandpit.MinPids, maxPids, count,
+			func(l *sandpit.Limits) float64 { return float64(l.Pids) },
+			func(into, from *sandpit.Limits) { into.Pids = from.Pids },
+		},
+		{
+			"disk", "disk limit", "--disk", "bytes written to the sandbox's own files, /tmp included",
+			sandpit.MinDisk, maxSize, size,
+			func(l *sandpit.Limits) float64 { return float64(l.Disk) },
+			func(into, from *sandpit.Limits) { into.Disk = from.Disk },
+		},
+		{
+			"files", "file limit", "--files", "files and directories (inodes) made in the sandbox",
+			sandpit.MinFiles, maxFiles, count,
+			func(l *sandpit.Limits) float64 { return float64(l.Files) },
+			func(into, from *sandpit.Limits) { into.Files = from.Files },
+		},
+		{
+			"nofile", "open file limit", "--nofile", "open files of each process",
+			sandpit.MinNoFile, maxNoFile, count,
+			func(l *sandpit.Limits) float64 { return float64(l.NoFile) },
+			func(into, from *sandpit.Limits) { into.NoFile = from.NoFile },
+		},
+		{
+			"output", "output limit", "--output-limit", "output that is kept of a command; the rest is counted and dropped",
+			minOutput, maxSize, size,
+			func(l *sandpit.Limits) float64 { return float64(l.Output) },
+			func(into, from *sandpit.Limits) { into.Output = from.Output },
+		},
+		{
+			"life", "lifetime", "--timeout", "how long a sandbox may live, and a command may run",
+			float64(minLife), float64(maxLife), func(f float64) string { return notation.FormatDuration(time.Duration(f)) },
+			func(l *sandpit.Limits) float64 { return float64(l.Life) },
+			func(into, from *sandpit.Limits) { into.Life = from.Life },
+		},
+	}
+}
+
+// resolveLimits returns the limits with every field set, and the names of
+// those that were asked for.
+func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, map[string]bool, error) {
+	resolved := p.Default
+	asked := make(map[string]bool, len(spec.Asked))
+	for _, name := range spec.Asked {
+		asked[name] = true
+	}
+	known := 0
+	for _, l := range limits() {
+		if asked[l.name] {
+			known++
+		}
+		value := l.get(&spec.Limits)
+		most := l.get(&p.Max)
+		if value == 0 {
+			if most > 0 && l.get(&resolved) > most {
+				l.take(&resolved, &p.Max)
+			}
+			continue
+		}
+		asked[l.name] = true
+		switch {
+		case value < 0 || value != value:
+			return resolved, nil, invalid("ask for at least "+l.format(l.min), "the %s must be more than 0", l.noun)
+		case value < l.min:
+			return resolved, nil, invalid("ask for at least "+l.format(l.min), "a %s of %s is below the minimum of %s", l.noun, l.format(value), l.format(l.min))
+		case value > l.most:
+			return resolved, nil, invalid("ask for at most "+l.format(l.most), "a %s of %s is more than any machine has", l.noun, l.format(value))
+		case most > 0 && value > most:
+			return resolved, nil, sandpit.WithHint(
+				fmt.Errorf("%w: a %s of %s is over the maximum of %s", sandpit.ErrForbidden, l.noun, l.format(value), l.format(most)),
+				"ask for at most "+l.format(most))
+		}
+		l.take(&resolved, &spec.Limits)
+	}
+	if known < len(spec.Asked) {
+		for _, name := range spec.Asked {
+			if !isLimit(name) {
+				return resolved, nil, invalid("", "there is no limit named %q", name)
+			}
+		}
+	}
+	return resolved, asked, nil
+}
+
+func isLimit(name string) bool {
+	for _, l := range limits() {
+		if l.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// invalidError matches sandpit.ErrInvalid without saying so in its text, which
+// stands alone.
+type invalidError struct{ text string }
+
+func (e *invalidError) Error() string { return e.text }
+func (e *invalidError) Unwrap() error { return sandpit.ErrInvalid }
+
+// invalid returns an error that matches sandpit.ErrInvalid, with a hint unless that is empty.
+func invalid(hint, format string, args ...any) error {
+	var err error = &invalidError{fmt.Sprintf(format, args...)}
+	if hint == "" {
+		return err
+	}
+	return sandpit.WithHint(err, hint)
+}

@@ -1,0 +1,221 @@
+package policy
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func TestResolveDefaults(t *testing.T) {
+	got, asked, err := Resolve(sandpit.Spec{}, Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sandpit.DefaultLimits(), got); diff != "" {
+		t.Error(diff)
+	}
+	if len(asked) != 0 {
+		t.Errorf("asked for %v", asked)
+	}
+}
+
+func TestResolveAsked(t *testing.T) {
+	spec := sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Life: time.Second}, Asked: []string{"pids"}}
+	got, asked, err := Resolve(spec, Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sandpit.DefaultLimits()
+	want.Memory, want.CPUs, want.Life = 64<<20, 0.5, time.Second
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]bool{"memory": true, "cpus": true, "life": true, "pids": true}, asked); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMaximum(t *testing.T) {
+	p := Policy{Default: sandpit.DefaultLimits(), Max: sandpit.Limits{Memory: 1 << 30, CPUs: 4}}
+	got, asked, err := Resolve(sandpit.Spec{}, p)
+	if err != nil || got.Memory != 1<<30 || got.CPUs != 2 || len(asked) != 0 {
+		t.Errorf("a default over the maximum: got %+v, %v, %v", got, asked, err)
+	}
+	_, _, err = Resolve(sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}, p)
+	if !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "2 GiB is over the maximum of 1 GiB") || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEveryLimitIsChecked(t *testing.T) {
+	for _, l := range limits() {
+		if l.get(new(sandpit.DefaultLimits())) < l.min {
+			t.Errorf("the default of %s is below its minimum", l.name)
+		}
+	}
+	for _, spec := range []sandpit.Limits{
+		{Memory: -1}, {CPUs: -1}, {Pids: -1}, {Disk: -1}, {Files: -1}, {NoFile: -1}, {Output: -1}, {Life: -1}, {CPUs: math.NaN()},
+	} {
+		if _, _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "must be more than 0") {
+			t.Errorf("%+v: got %v", spec, err)
+		}
+	}
+	for _, spec := range []sandpit.Limits{
+		{Memory: sandpit.MinMemory - 1}, {CPUs: 0.001}, {Pids: 1}, {Disk: 1}, {Files: 1}, {NoFile: 1}, {Life: 1},
+	} {
+		if _, _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "is below the minimum of") {
+			t.Errorf("%+v: got %v", spec, err)
+		}
+	}
+	for _, spec := range []sandpit.Limits{
+		{Memory: math.MaxInt64}, {CPUs: math.Inf(1)}, {Pids: math.MaxInt64}, {Disk: math.MaxInt64}, {Files: math.MaxInt64}, {NoFile: math.MaxInt64}, {Output: math.MaxInt64}, {Life: math.MaxInt64},
+	} {
+		if _, _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "more than any machine has") {
+			t.Errorf("%+v: got %v", spec, err)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("/etc", link); err != nil {
+		t.Fatal(err)
+	}
+	mount := func(source, target string) sandpit.Spec {
+		return sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: target}}}
+	}
+	long := strings.Repeat("a", 5000)
+	for _, tt := range []struct {
+		spec sandpit.Spec
+		want string
+	}{
+		{sandpit.Spec{Name: "-a"}, `"-a" is not a name`},
+		{sandpit.Spec{Name: "a/b"}, `"a/b" is not a name`},
+		{sandpit.Spec{Name: long}, "is not a name"},
+		{sandpit.Spec{Hostname: "a_b"}, `"a_b" is not a host name`},
+		{sandpit.Spec{Hostname: "a..b"}, "is not a host name"},
+		{sandpit.Spec{Hostname: "-a"}, "is not a host name"},
+		{sandpit.Spec{Hostname: long}, "is not a host name"},
+		{sandpit.Spec{User: ":"}, `":" is not a user`},
+		{sandpit.Spec{User: "a b"}, "is not a user"},
+		{sandpit.Spec{User: "a:b:c"}, "is not a user"},
+		{sandpit.Spec{User: "-1"}, "is not a user"},
+		{sandpit.Spec{User: "4294967295"}, "is not a user"},
+		{sandpit.Spec{User: "4294967296"}, "is not a user"},
+		{sandpit.Spec{User: "root:"}, "is not a user"},
+		{sandpit.Spec{User: "a\nb"}, "is not a user"},
+		{sandpit.Spec{Pull: "sometimes"}, `"sometimes" is not a pull policy`},
+		{sandpit.Spec{Image: "a\x00"}, "is not the name of an image"},
+		{sandpit.Spec{Env: []string{"A"}}, `"A" is not an environment variable`},
+		{sandpit.Spec{Env: []string{"=A"}}, "is not an environment variable"},
+		{sandpit.Spec{Env: []string{"A=\x00"}}, "has a NUL"},
+		{sandpit.Spec{Env: []string{"A=" + strings.Repeat("x", 128<<10)}}, "longer than the 128 KiB"},
+		{sandpit.Spec{Env: slicesRepeat("A="+strings.Repeat("x", 120<<10), 9)}, "larger than 1 MiB"},
+		{sandpit.Spec{Env: slicesRepeat("A=", 5000)}, "more than 4096 environment"},
+		{sandpit.Spec{WorkDir: "a"}, `the working directory "a" is not absolute`},
+		{sandpit.Spec{WorkDir: "/" + long}, "longer than 4095"},
+		{sandpit.Spec{Write: []string{"a"}}, `the writable path "a" is not absolute`},
+		{sandpit.Spec{Write: []string{"/a\x00"}}, "has a NUL"},
+		{sandpit.Spec{Write: []string{"/a"}, ReadOnly: true}, "exclude each other"},
+		{mount("a", "/a"), "is not absolute"},
+		{mount(dir+"/gone", "/a"), "does not exist"},
+		{mount(link, "/a"), "is a symbolic link"},
+		{mount(link+"/", "/a"), "is a symbolic link"},
+		{mount(file+"/x", "/a"), "can't be seen"},
+		{mount("/dev/null", "/a"), "neither a directory nor a regular file"},
+		{mount("/", "/a"), "the whole host"},
+		{mount(dir, "a"), `the mount's target "a" is not absolute`},
+		{mount(dir, ""), "is not absolute"},
+		{mount(dir, "/"), "can't be the root directory"},
+		{mount(dir, "/x/.."), "can't be the root directory"},
+		{mount(dir, "/proc/self"), "the sandbox's own"},
+		{mount(dir, "/x/../dev"), "the sandbox's own"},
+		{sandpit.Spec{Mounts: []sandpit.Mount{{Source: dir, Target: "/a"}}, Tmpfs: []sandpit.Tmpfs{{Target: "/a/"}}}, `two mounts are at "/a"`},
+		{sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/a", Size: -1}}}, "must be more than 0"},
+		{sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/a", Size: math.MaxInt64}}}, "more than any machine has"},
+		{sandpit.Spec{Labels: map[string]string{"": "x"}}, "not a name for a label"},
+		{sandpit.Spec{Labels: map[string]string{"a": "\n"}}, "control characters"},
+		{sandpit.Spec{Asked: []string{"memroy"}}, `no limit named "memroy"`},
+	} {
+		_, _, err := Resolve(tt.spec, Default())
+		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 300 {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	}
+}
+
+func TestAccepted(t *testing.T) {
+	dir := t.TempDir()
+	for _, spec := range []sandpit.Spec{
+		{Name: "a", Hostname: "a.b-c", User: "root"},
+		{Name: strings.Repeat("a", 63), User: "0:0"},
+		{User: "www-data:www-data"},
+		{User: "DOMAIN\\user"},
+		{Env: []string{"A=", "B=a=b\n\xff", "odd name=1"}},
+		{WorkDir: "/a b/\n"},
+		{Write: []string{"/work", "/"}},
+		{Mounts: []sandpit.Mount{{Source: dir, Target: "/a"}, {Source: dir + "/", Target: "/a/b", ReadOnly: true}}},
+		{Tmpfs: []sandpit.Tmpfs{{Target: "/tmp"}, {Target: "/devices", Size: 4096}}},
+		{Labels: map[string]string{"team": "é"}},
+		{ReadOnly: true, Pull: sandpit.PullNever},
+	} {
+		if _, _, err := Resolve(spec, Default()); err != nil {
+			t.Errorf("%+v: %v", spec, err)
+		}
+	}
+}
+
+func TestRows(t *testing.T) {
+	rows := Policy{Default: sandpit.DefaultLimits(), Max: sandpit.Limits{Memory: 4 << 30}}.Limits()
+	want := Limit{Name: "memory", Flag: "--memory", Meaning: rows[0].Meaning, Default: "2 GiB", Min: "16 MiB", Max: "4 GiB"}
+	if diff := cmp.Diff(want, rows[0]); diff != "" {
+		t.Error(diff)
+	}
+	if len(rows) != 8 || rows[7].Default != "24h" || rows[1].Min != "0.01" || rows[2].Max != "" {
+		t.Errorf("got %+v", rows)
+	}
+}
+
+func slicesRepeat(s string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = s
+	}
+	return all
+}
+
+func FuzzResolve(f *testing.F) {
+	f.Add("a", "h", "root", "A=1", "/w", "/t", int64(1<<30), 0.5)
+	f.Add("", "", "", "", "", "", int64(-1), math.Inf(-1))
+	f.Fuzz(func(t *testing.T, name, host, user, env, dir, target string, n int64, cpus float64) {
+		got, _, err := Resolve(sandpit.Spec{
+			Name: name, Hostname: host, User: user, Env: []string{env}, WorkDir: dir,
+			Tmpfs:  []sandpit.Tmpfs{{Target: target, Size: n}},
+			Limits: sandpit.Limits{Memory: n, CPUs: cpus, Life: time.Duration(n)},
+		}, Default())
+		if err != nil {
+			if !errors.Is(err, sandpit.ErrInvalid) {
+				t.Errorf("got %v", err)
+			}
+			return
+		}
+		for _, l := range limits() {
+			if v := l.get(&got); !(v >= l.min && v <= l.most) {
+				t.Errorf("%s is %v", l.name, v)
+			}
+		}
+	})
+}

@@ -1,0 +1,306 @@
+package policy
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Bounds on the parts of a Spec that are not limits of the sandbox. They are
+// far above what anyone needs, and keep a hostile request small.
+const (
+	maxEnv      = 4096      // entries
+	maxEnvBytes = 1 << 20   // all entries together; half of ARG_MAX with the usual stack limit
+	maxEnvEntry = 128 << 10 // MAX_ARG_STRLEN of linux/binfmts.h: the kernel takes no longer string
+	maxMounts   = 256
+	maxPaths    = 256
+	maxPath     = 4095 // PATH_MAX of linux/limits.h, without its NUL
+	maxLabels   = 64
+	maxLabelKey = 128  // bytes
+	maxLabel    = 4096 // bytes of a value
+	maxHostname = 63   // bytes; Linux takes 64, a DNS label 63
+	maxName     = 63   // bytes
+	maxUser     = 256  // bytes
+)
+
+// Resolve checks a Spec and returns its limits, every field set, and the names
+// of the limits that the caller asked for, which must be enforced or refused.
+//
+// Errors match sandpit.ErrInvalid when the Spec makes no sense, and
+// sandpit.ErrForbidden when p does not allow it. Whether this machine can
+// enforce it, and whether the image and user exist, is for others to find.
+func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, asked map[string]bool, err error) {
+	for _, check := range [...]func(sandpit.Spec) error{checkNames, checkEnv, checkPaths, checkMounts, checkLabels} {
+		if err := check(spec); err != nil {
+			return limits, nil, err
+		}
+	}
+	return p.resolveLimits(spec)
+}
+
+func checkNames(spec sandpit.Spec) error {
+	if spec.Name != "" && !validName(spec.Name) {
+		return invalid("use letters, digits, '_', '.' and '-', starting with a letter or digit, at most 63", "%s is not a name for a sandbox", quote(spec.Name))
+	}
+	if spec.Hostname != "" && !validHostname(spec.Hostname) {
+		return invalid("use letters, digits, '.' and '-', at most 63", "%s is not a host name", quote(spec.Hostname))
+	}
+	if !validUser(spec.User) {
+		return invalid("name the user as name, uid, name:group or uid:gid", "%s is not a user", quote(spec.User))
+	}
+	switch spec.Pull {
+	case "", sandpit.PullMissing, sandpit.PullAlways, sandpit.PullNever:
+	default:
+		return invalid("use missing, always or never", "%s is not a pull policy", quote(string(spec.Pull)))
+	}
+	if strings.ContainsFunc(spec.Image, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }) || len(spec.Image) > maxPath {
+		return invalid("", "%s is not the name of an image", quote(spec.Image))
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	if len(s) > maxName {
+		return false
+	}
+	for i, c := range []byte(s) {
+		switch {
+		case isAlnum(c):
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// validHostname follows RFC 1123, section 2.1: labels of letters, digits and
+// inner hyphens.
+func validHostname(s string) bool {
+	if len(s) > maxHostname {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		for _, c := range []byte(label) {
+			if !isAlnum(c) && c != '-' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func isAlnum(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
+// validUser reports whether s has the form of Spec.User. Names are looked up in
+// the image's own files, which may have odd ones; what would be misread there
+// is refused.
+func validUser(s string) bool {
+	if s == "" {
+		return true
+	}
+	if len(s) > maxUser {
+		return false
+	}
+	user, group, hasGroup := strings.Cut(s, ":")
+	return validUserPart(user) && (!hasGroup || validUserPart(group))
+}
+
+func validUserPart(s string) bool {
+	if s == "" || s[0] == '-' || s[0] == '+' {
+		return false
+	}
+	digits := true
+	for _, c := range []byte(s) {
+		if c <= ' ' || c == ':' || c == ',' || c == '/' || c == 0x7f {
+			return false
+		}
+		digits = digits && c >= '0' && c <= '9'
+	}
+	if digits {
+		// The last id, -1, means "no change" to setuid(2) and its kin.
+		id, err := strconv.ParseUint(s, 10, 32)
+		return err == nil && id != 1<<32-1
+	}
+	return true
+}
+
+func checkEnv(spec sandpit.Spec) error {
+	if len(spec.Env) > maxEnv {
+		return invalid("", "there are more than %d environment variables", maxEnv)
+	}
+	total := 0
+	for _, entry := range spec.Env {
+		name, _, ok := strings.Cut(entry, "=")
+		switch {
+		case !ok || name == "":
+			return invalid("write it as KEY=VALUE", "%s is not an environment variable", quote(entry))
+		case strings.IndexByte(entry, 0) >= 0:
+			return invalid("", "the environment variable %s has a NUL in it", quote(name))
+		case len(entry) >= maxEnvEntry:
+			return invalid("put it into a file and mount that", "the environment variable %s is longer than the 128 KiB that Linux takes", quote(name))
+		}
+		if total += len(entry) + 1; total > maxEnvBytes {
+			return invalid("put what is large into a file and mount that", "the environment is larger than 1 MiB")
+		}
+	}
+	return nil
+}
+
+func checkPaths(spec sandpit.Spec) error {
+	if spec.WorkDir != "" {
+		if err := checkInside("the working directory", spec.WorkDir); err != nil {
+			return err
+		}
+	}
+	if len(spec.Write) > maxPaths {
+		return invalid("", "there are more than %d writable paths", maxPaths)
+	}
+	for _, p := range spec.Write {
+		if err := checkInside("the writable path", p); err != nil {
+			return err
+		}
+	}
+	if spec.ReadOnly && len(spec.Write) > 0 {
+		return invalid("leave one of them out: with writable paths all else is read-only anyway", "read-only and a list of writable paths exclude each other")
+	}
+	return nil
+}
+
+// checkInside checks a path inside the sandbox.
+func checkInside(what, p string) error {
+	switch {
+	case p == "" || p[0] != '/':
+		return invalid("give a path that starts with /", "%s %s is not absolute", what, quote(p))
+	case strings.IndexByte(p, 0) >= 0:
+		return invalid("", "%s %s has a NUL in it", what, quote(p))
+	case len(p) > maxPath:
+		return invalid("", "%s is longer than %d bytes", what, maxPath)
+	}
+	return nil
+}
+
+// checkTarget checks a place at which something is mounted.
+func checkTarget(what, p string) error {
+	if err := checkInside(what, p); err != nil {
+		return err
+	}
+	clean := path.Clean(p)
+	if clean == "/" {
+		return invalid("mount below it, or use the directory as an image: --image dir:PATH", "%s can't be the root directory", what)
+	}
+	for _, own := range [...]string{"/proc", "/sys", "/dev"} {
+		if clean == own || strings.HasPrefix(clean, own+"/") {
+			return invalid("choose another path", "%s %s is in %s, which is the sandbox's own", what, quote(p), own)
+		}
+	}
+	return nil
+}
+
+func checkMounts(spec sandpit.Spec) error {
+	if len(spec.Mounts)+len(spec.Tmpfs) > maxMounts {
+		return invalid("", "there are more than %d mounts", maxMounts)
+	}
+	taken := make(map[string]bool, len(spec.Mounts)+len(spec.Tmpfs))
+	take := func(what, target string) error {
+		if err := checkTarget(what, target); err != nil {
+			return err
+		}
+		clean := path.Clean(target)
+		if taken[clean] {
+			return invalid("give each mount a path of its own", "two mounts are at %s", quote(clean))
+		}
+		taken[clean] = true
+		return nil
+	}
+	for _, m := range spec.Mounts {
+		if err := checkSource(m.Source); err != nil {
+			return err
+		}
+		if err := take("the mount's target", m.Target); err != nil {
+			return err
+		}
+	}
+	for _, t := range spec.Tmpfs {
+		if err := take("the tmpfs", t.Target); err != nil {
+			return err
+		}
+		switch {
+		case t.Size < 0:
+			return invalid("", "the size of the tmpfs %s must be more than 0", quote(t.Target))
+		case t.Size > maxSize:
+			return invalid("", "the size of the tmpfs %s is more than any machine has", quote(t.Target))
+		}
+	}
+	return nil
+}
+
+// checkSource checks what is mounted, early, so that the error is clear. It is
+// opened later in a way that can't be raced; nothing here is relied on for that.
+func checkSource(source string) error {
+	switch {
+	case !filepath.IsAbs(source):
+		return invalid("give an absolute path", "the mount source %s is not absolute", quote(source))
+	case strings.IndexByte(source, 0) >= 0 || len(source) > maxPath:
+		return invalid("", "the mount source %s is not a path", quote(source))
+	}
+	source = filepath.Clean(source)
+	info, err := os.Lstat(source)
+	switch {
+	case os.IsNotExist(err):
+		return invalid("make it first, or correct the path", "the mount source %s does not exist", quote(source))
+	case err != nil:
+		return sandpit.WithHint(&invalidError{fmt.Sprintf("the mount source can't be seen: %v", err)}, "give a path that you may read")
+	case info.Mode()&os.ModeSymlink != 0:
+		hint := "mount what it points to"
+		if target, err := filepath.EvalSymlinks(source); err == nil {
+			hint += ": " + quote(target)
+		}
+		return invalid(hint, "the mount source %s is a symbolic link", quote(source))
+	case !info.IsDir() && !info.Mode().IsRegular():
+		return invalid("mount a directory or a regular file", "the mount source %s is neither a directory nor a regular file", quote(source))
+	case source == "/":
+		return invalid("mount the directories that are needed", "the whole host can't be mounted")
+	}
+	return nil
+}
+
+func checkLabels(spec sandpit.Spec) error {
+	if len(spec.Labels) > maxLabels {
+		return invalid("", "there are more than %d labels", maxLabels)
+	}
+	for key, value := range spec.Labels {
+		switch {
+		case key == "" || len(key) > maxLabelKey || !printable(key) || strings.ContainsRune(key, '='):
+			return invalid("", "%s is not a name for a label", quote(key))
+		case len(value) > maxLabel || !printable(value):
+			return invalid("", "the value of the label %s is too long or has control characters", quote(key))
+		}
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// quote shows a value of a request in a message, shortened.
+func quote(s string) string {
+	const most = 80
+	if len(s) > most {
+		return strconv.Quote(s[:most]) + "…"
+	}
+	return strconv.Quote(s)
+}
