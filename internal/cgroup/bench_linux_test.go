@@ -1,0 +1,138 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var benchLimits = Limits{Memory: 256 << 20, CPUs: 2, Pids: 512, Devices: true}
+
+func BenchmarkDetect(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Detect(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkGroup prints the median of each step, with an idle process that is
+// moved into a new group each time, in a tight loop ("hot") and with a rest
+// before each step, as in a command that runs once ("cold").
+func BenchmarkGroup(b *testing.B) {
+	l := layout(b)
+	for _, rest := range []time.Duration{0, 60 * time.Millisecond} {
+		name := "hot"
+		if rest > 0 {
+			name = "cold"
+		}
+		b.Run(name+"/attach", func(b *testing.B) { benchGroup(b, l, rest, false) })
+		b.Run(name+"/join", func(b *testing.B) { benchGroup(b, l, rest, true) })
+	}
+}
+
+func benchGroup(b *testing.B, l *Layout, rest time.Duration, join bool) {
+	steps := map[string][]time.Duration{}
+	step := func(name string, f func() error) {
+		time.Sleep(rest)
+		start := time.Now()
+		if err := f(); err != nil {
+			b.Fatalf("%s: %v", name, err)
+		}
+		steps[name] = append(steps[name], time.Since(start))
+	}
+	n := 0
+	for b.Loop() {
+		n++
+		var g *Group
+		step("create", func() (err error) {
+			g, err = l.Create("bench"+strconv.Itoa(os.Getpid())+"x"+strconv.Itoa(n), benchLimits)
+			return err
+		})
+		cmd := exec.Command("/bin/sleep", "100")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if join {
+			var fds []int
+			step("openjoin", func() (err error) {
+				fds, err = g.OpenJoin()
+				return err
+			})
+			script := ""
+			for i, fd := range fds {
+				cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(fd), "join"))
+				script += fmt.Sprintf("echo 0 >&%d;", 3+i)
+			}
+			cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", "read go;" + script + "echo; exec sleep 100"}
+			cmd.SysProcAttr.CgroupFD, cmd.SysProcAttr.UseCgroupFD = g.FD()
+			in, _ := cmd.StdinPipe()
+			out, _ := cmd.StdoutPipe()
+			step("start into v2", cmd.Start)
+			time.Sleep(2 * time.Millisecond)
+			var buf [1]byte
+			step("join v1 by itself", func() error {
+				_, _ = in.Write([]byte("\n"))
+				_, err := out.Read(buf[:])
+				return err
+			})
+			for _, f := range cmd.ExtraFiles {
+				f.Close()
+			}
+		} else {
+			step("start", cmd.Start)
+			step("attach", func() error { return g.Attach(cmd.Process.Pid) })
+		}
+		step("stats", func() error { _, err := g.Stats(); return err })
+		step("kill", g.Kill)
+		_ = cmd.Wait()
+		step("remove", g.Remove)
+	}
+	for name, ds := range steps {
+		slices.Sort(ds)
+		b.ReportMetric(float64(ds[len(ds)/2].Microseconds()), unitName(name)+"-p50-µs")
+		b.ReportMetric(float64(ds[len(ds)*9/10].Microseconds()), unitName(name)+"-p90-µs")
+	}
+}
+
+func unitName(s string) string {
+	out := []byte(s)
+	for i, c := range out {
+		if c == ' ' {
+			out[i] = '-'
+		}
+	}
+	return string(out)
+}
+
+// BenchmarkEmpty is Create and Remove with nothing in between.
+func BenchmarkEmpty(b *testing.B) {
+	l := layout(b)
+	n := 0
+	for b.Loop() {
+		n++
+		g, err := l.Create("bench"+strconv.Itoa(os.Getpid())+"y"+strconv.Itoa(n), benchLimits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := g.Remove(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func layout(tb testing.TB) *Layout {
+	tb.Helper()
+	l, err := Detect()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if !l.Enforceable("memory") || !l.Enforceable("pids") {
+		tb.Skipf("no limits for this user here: %v", l.Gaps())
+	}
+	return l
+}

@@ -1,0 +1,96 @@
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Enforceable reports whether Create can enforce a limit: "memory", "cpus",
+// "pids", or "swap", which is the part of "memory" that covers swapped pages.
+// It is false for any other name.
+func (l *Layout) Enforceable(limit string) bool {
+	if limit == "swap" {
+		return l.Enforceable("memory") && !l.swapEscapes()
+	}
+	for i, c := range limited {
+		if c.limit == limit {
+			return l.trouble[i].kind == troubleNone
+		}
+	}
+	return false
+}
+
+// swapEscapes reports whether v1 counts memory without the swap that there is.
+func (l *Layout) swapEscapes() bool {
+	for _, p := range l.places {
+		if p.ctrls&memory != 0 {
+			return !p.v2 && !p.memsw && swapping()
+		}
+	}
+	return false
+}
+
+// swapping reports whether the machine has swap: /proc/swaps has a heading and
+// a line for each area.
+func swapping() bool {
+	data, err := readFile("/proc/swaps")
+	return err == nil && bytes.Count(data, []byte{'\n'}) > 1
+}
+
+// Gaps says what can't be enforced, why, and what to do. It is empty where all can.
+func (l *Layout) Gaps() []sandpit.Gap {
+	var gaps []sandpit.Gap
+	for i, c := range limited {
+		if t := l.trouble[i]; t.kind != troubleNone {
+			why, fix := t.explain(c.ctrl)
+			gaps = append(gaps, sandpit.Gap{What: c.limit, Why: why, Fix: fix})
+		}
+	}
+	if l.swapEscapes() {
+		gaps = append(gaps, sandpit.Gap{
+			What: "swap",
+			Why:  "the kernel does not count swap per cgroup, so a sandbox may swap beyond its memory limit",
+			Fix:  "boot with swapaccount=1, or switch swap off with swapoff -a",
+		})
+	}
+	return gaps
+}
+
+// explain tells why a controller can't be used, and what helps.
+func (t trouble) explain(c ctrls) (why, fix string) {
+	switch t.kind {
+	case troubleReadOnly:
+		return t.dir + " is mounted read-only, as in an ordinary container",
+			"start the container with --privileged --cgroupns=private, or limit the container itself"
+	case troubleV1User:
+		return "cgroup v1 (" + t.dir + ") can't be delegated to an ordinary user",
+			"run as root, or boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2"
+	case troubleForeign:
+		return "the cgroup " + t.dir + " belongs to another user, and no systemd user manager answers",
+			"log in through systemd (loginctl enable-linger $USER, then log in anew), or run as root"
+	case troubleBusy:
+		return "the cgroup " + t.dir + " holds other processes beside this one, so it can't limit groups below it",
+			fmt.Sprintf("move them to a group of their own: mkdir %[1]s/init && xargs -rn1 <%[1]s/cgroup.procs >%[1]s/init/cgroup.procs", t.dir)
+	case troubleUndelegated:
+		return fmt.Sprintf("the %s controller is not available in %s", c, t.dir),
+			fmt.Sprintf("delegate it: systemctl edit user@.service, with [Service] Delegate=cpu memory pids, then log in anew; if the kernel has it off, boot with cgroup_enable=%s", c)
+	case troubleHidden:
+		return "this process's own cgroup is not visible under the mounted cgroup tree",
+			"mount the cgroup file system of this cgroup namespace at /sys/fs/cgroup"
+	default:
+		return fmt.Sprintf("the kernel has no %s controller, or no cgroup file system with it is mounted", c),
+			fmt.Sprintf("mount cgroup2 at /sys/fs/cgroup, or boot with cgroup_enable=%s", c)
+	}
+}
+
+// refuse is the error for a limit that was asked for and can't be had.
+func (l *Layout) refuse(limit string) error {
+	for _, g := range l.Gaps() {
+		if g.What == limit {
+			return sandpit.WithHint(fmt.Errorf("limiting %s: %s: %w", limit, g.Why, sandpit.ErrUnsupported), g.Fix)
+		}
+	}
+	return fmt.Errorf("limiting %s: %w", limit, sandpit.ErrUnsupported)
+}

@@ -1,0 +1,427 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"golang.org/x/sys/unix"
+)
+
+// Group is a made control group: one directory per hierarchy. Its methods may
+// be called from many goroutines. After Remove those that need the group return
+// sandpit.ErrClosed.
+type Group struct {
+	l    *Layout
+	id   string
+	dirs []groupDir // the primary first; empty where nothing can be made
+
+	shared string // the directory "sandpit" to be removed with the last group, or ""
+	leaf   string // where this process moved itself, or ""
+
+	mu      sync.Mutex // held by Remove, Kill, Freeze and Thaw
+	fd      int        // of the primary, locked; -1 after Remove
+	removed atomic.Bool
+}
+
+type groupDir struct {
+	path  string
+	ctrls ctrls // in use here
+	v2    bool
+}
+
+// tries bounds how often Create begins anew because another sandpit removed,
+// at that moment, what it needed.
+const tries = 64
+
+// Create makes a group with its limits set and nothing in it. The error
+// matches fs.ErrExist when the id is taken on this machine, sandpit.ErrInvalid
+// for an impossible id or limit, sandpit.ErrUnsupported for a limit that can't be
+// enforced here, sandpit.ErrExhausted when the kernel has no room for more
+// groups. On error nothing is left.
+//
+// Where no group can be made and no limit is asked for, the result is a group
+// that does nothing: Paths is empty and all Stats are -1.
+func (l *Layout) Create(id string, limits Limits) (*Group, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	if err := limits.check(); err != nil {
+		return nil, err
+	}
+	for i, asked := range [len(limited)]bool{limits.Memory > 0, limits.CPUs > 0, limits.Pids > 0} {
+		if asked && l.trouble[i].kind != troubleNone {
+			return nil, l.refuse(limited[i].limit)
+		}
+	}
+	if err := l.prepare(id); err != nil {
+		return nil, fmt.Errorf("preparing cgroups: %w", err)
+	}
+	var err error
+	for try := range tries {
+		var g *Group
+		g, err = l.create(id, limits, try > 0)
+		if err == nil {
+			return g, nil
+		}
+		if !gone(err) {
+			break
+		}
+	}
+	l.release()
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
+		// ENOSPC: 65,535 memory groups; EAGAIN: cgroup.max.descendants of an ancestor.
+		err = errors.Join(err, sandpit.ErrExhausted)
+	}
+	return nil, fmt.Errorf("making cgroup %s: %w", id, err)
+}
+
+// create is one try. An error of gone means that it is worth another.
+func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err error) {
+	g := &Group{l: l, id: id, fd: -1, leaf: l.leaf}
+	defer func() {
+		if err != nil {
+			g.removeDirs(time.Time{})
+			g.close()
+		}
+	}()
+	need := l.needed(limits)
+	for i := range l.places {
+		p := &l.places[i]
+		use := p.ctrls & need
+		if i > 0 && use == 0 {
+			continue
+		}
+		d := groupDir{path: p.dir + "/" + prefix + id, ctrls: use, v2: p.v2}
+		if p.prep == prepShared {
+			g.shared = p.dir
+			if again {
+				if err := p.makeShared(); err != nil {
+					return nil, err
+				}
+			}
+		}
+		err := mkdir(d.path)
+		if i > 0 && errors.Is(err, unix.EEXIST) {
+			// We hold the primary, so this is what a dead owner left. A process
+			// in it makes it somebody's.
+			if rmdir(d.path) == nil {
+				err = mkdir(d.path)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			// Another one's directory must not be removed: it is ours with the lock.
+			fd, err := lock(d.path)
+			if err != nil {
+				return nil, err
+			}
+			g.fd = fd
+		}
+		g.dirs = append(g.dirs, d)
+		if err := d.limit(p, limits); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// needed returns the controllers that limits and a group's own methods need.
+func (l *Layout) needed(limits Limits) ctrls {
+	var need ctrls
+	if limits.Memory > 0 {
+		need |= memory
+	}
+	if limits.CPUs > 0 {
+		need |= cpu
+	}
+	if limits.Pids > 0 {
+		need |= pids
+	}
+	if limits.Devices {
+		need |= devices
+	}
+	if len(l.places) == 0 || !l.places[0].v2 {
+		need |= cpuacct | freezer
+	} else if l.kernel < hasFreeze {
+		need |= freezer
+	}
+	return need
+}
+
+// lock opens a directory just made and takes the owner's lock on it. When
+// somebody, a sweep, was faster, the error is one of gone.
+func lock(dir string) (int, error) {
+	fd, err := open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, err
+	}
+	if !tryLock(fd) {
+		unix.Close(fd)
+		return -1, fmt.Errorf("locking %s: %w", dir, unix.ENOENT)
+	}
+	return fd, nil
+}
+
+// tryLock takes the owner's lock, if it is free and the directory still there.
+func tryLock(fd int) bool {
+	for {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == unix.EINTR {
+			continue
+		}
+		return err == nil && unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0) == nil
+	}
+}
+
+// cpuPeriod is the length of a scheduling period in microseconds, and the
+// kernel's default. The quota per period may not be less than 1 ms.
+const cpuPeriod = 100_000
+
+// allowedDevices are what every program may expect (Documentation/admin-guide/
+// devices.txt): null, zero, full, random, urandom, tty, ptmx, pseudo-terminals.
+// 0:0 is overlayfs's whiteout, which kernels before 5.8 also ask about.
+var allowedDevices = [...]string{
+	"c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm",
+	"c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm", "c 0:0 m",
+}
+
+// limit writes the limits of one directory.
+func (d *groupDir) limit(p *place, limits Limits) error {
+	if d.ctrls&memory != 0 {
+		n := strconv.FormatInt(limits.Memory, 10)
+		if d.v2 {
+			if err := writeFile(d.path+"/memory.max", n); err != nil {
+				return err
+			}
+			// Not there in kernels without swap.
+			if err := writeFile(d.path+"/memory.swap.max", "0"); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		} else {
+			if err := writeFile(d.path+"/memory.limit_in_bytes", n); err != nil {
+				return err
+			}
+			if p.memsw {
+				if err := writeFile(d.path+"/memory.memsw.limit_in_bytes", n); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if d.ctrls&cpu != 0 {
+		quota := strconv.FormatInt(int64(limits.CPUs*cpuPeriod+0.5), 10)
+		if d.v2 {
+			if err := writeFile(d.path+"/cpu.max", quota+" "+strconv.Itoa(cpuPeriod)); err != nil {
+				return err
+			}
+		} else if err := writeFile(d.path+"/cpu.cfs_quota_us", quota); err != nil {
+			// v1 refuses more than the parent has; then the parent's holds.
+			if !errors.Is(err, unix.EINVAL) || !stricter(p.dir, limits.CPUs) {
+				return err
+			}
+		}
+	}
+	if d.ctrls&pids != 0 {
+		if err := writeFile(d.path+"/pids.max", strconv.FormatInt(limits.Pids, 10)); err != nil {
+			return err
+		}
+	}
+	if d.ctrls&devices != 0 {
+		return d.limitDevices()
+	}
+	return nil
+}
+
+func (d *groupDir) limitDevices() error {
+	err := writeFile(d.path+"/devices.deny", "a")
+	if errors.Is(err, unix.EPERM) {
+		return nil // without CAP_SYS_ADMIN, as in a container; see Limits.Devices
+	}
+	if err != nil {
+		return err
+	}
+	fd, err := open(d.path+"/devices.allow", unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, rule := range allowedDevices {
+		// EPERM: the parent has not got it either, as in a container.
+		if err := writeFD(fd, rule); err != nil && err != unix.EPERM {
+			return fmt.Errorf("allowing device %q in %s: %w", rule, d.path, err)
+		}
+	}
+	return nil
+}
+
+// stricter reports whether a v1 cpu group has at most so many processors.
+func stricter(dir string, cpus float64) bool {
+	var buf [32]byte
+	read := func(name string) int64 {
+		data, err := readSmall(dir+name, buf[:])
+		if err != nil {
+			return -1
+		}
+		return number(data)
+	}
+	quota, period := read("/cpu.cfs_quota_us"), read("/cpu.cfs_period_us")
+	return quota > 0 && period > 0 && float64(quota)/float64(period) <= cpus
+}
+
+// ID returns the id that the group was made with.
+func (g *Group) ID() string { return g.id }
+
+// FD returns a descriptor of the v2 directory for clone3 with
+// CLONE_INTO_CGROUP, on hybrid machines too, or false where the kernel or the
+// layout has no such thing. It belongs to the group and is closed by Remove.
+func (g *Group) FD() (int, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.fd < 0 || !g.dirs[0].v2 || g.l.kernel < hasCloneInto {
+		return -1, false
+	}
+	return g.fd, true
+}
+
+// OpenJoin opens what a new process must write "0" to, while it has one
+// thread, to join the v1 hierarchies, and the v2 one if FD returns false. With
+// clone3 into FD and these writes a process is in the whole group without the
+// wait that Attach has. The caller closes the descriptors, which are
+// close-on-exec, also in an error's case: there are none then.
+//
+// They may be written to from inside of new namespaces: the kernel judges by
+// who opened them (since 5.16; earlier by the writer's ids on the machine).
+func (g *Group) OpenJoin() ([]int, error) {
+	if g.removed.Load() {
+		return nil, sandpit.ErrClosed
+	}
+	_, into := g.FD()
+	fds := make([]int, 0, len(g.dirs))
+	for i, d := range g.dirs {
+		name := d.path + "/tasks"
+		if d.v2 {
+			if i == 0 && into {
+				continue
+			}
+			name = d.path + "/cgroup.procs"
+		}
+		fd, err := open(name, unix.O_WRONLY)
+		if err != nil {
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+			return nil, fmt.Errorf("opening cgroup %s: %w", g.id, err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+// Attach moves a process with all its threads into the group. It matches
+// syscall.ESRCH when there is no such process. It may take 15 ms for each
+// hierarchy: see the package's comment for what is faster.
+func (g *Group) Attach(pid int) error {
+	if g.removed.Load() {
+		return sandpit.ErrClosed
+	}
+	n := strconv.Itoa(pid)
+	for _, d := range g.dirs {
+		if err := writeFile(d.path+"/cgroup.procs", n); err != nil {
+			return fmt.Errorf("moving process %d to its cgroup: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// Paths returns every directory of the group in the order in which they must
+// be removed, for a process that cleans up after the owner's death. The last
+// may be one that is shared with other groups, which rmdir then refuses to
+// remove: that is not an error.
+func (g *Group) Paths() []string {
+	paths := make([]string, 0, len(g.dirs)+2)
+	for i := len(g.dirs) - 1; i >= 0; i-- {
+		paths = append(paths, g.dirs[i].path)
+	}
+	if g.leaf != "" {
+		paths = append(paths, g.leaf)
+	}
+	if g.shared != "" {
+		paths = append(paths, g.shared)
+	}
+	return paths
+}
+
+// KillFile returns the path of the file to which "1" is written to kill every
+// process of the group, or "" where the kernel has none (before 5.14, and
+// without v2).
+func (g *Group) KillFile() string {
+	if len(g.dirs) == 0 || !g.dirs[0].v2 || g.l.kernel < hasKill {
+		return ""
+	}
+	return g.dirs[0].path + "/cgroup.kill"
+}
+
+// removeTime bounds how long Remove waits for killed processes to be gone.
+const removeTime = 5 * time.Second
+
+// Remove removes the group, and kills what is still in it first. It returns
+// when every directory is gone, or with an error when a process has not died
+// for five seconds, as one may that waits for a dead disk; it can then be
+// called again. A second Remove returns nil.
+func (g *Group) Remove() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.removed.Load() {
+		return nil
+	}
+	if err := g.removeDirs(time.Now().Add(removeTime)); err != nil {
+		return fmt.Errorf("removing cgroup %s: %w", g.id, err)
+	}
+	g.close()
+	g.removed.Store(true)
+	g.l.release()
+	return nil
+}
+
+// removeDirs removes the directories, the primary last. Until deadline it
+// kills and waits for what is in the way.
+func (g *Group) removeDirs(deadline time.Time) error {
+	for i := len(g.dirs) - 1; i >= 0; i-- {
+		wait := 50 * time.Microsecond
+		for {
+			err := rmdir(g.dirs[i].path)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, unix.EBUSY) || !time.Now().Before(deadline) {
+				return err
+			}
+			if err := g.kill(deadline); err != nil {
+				return err
+			}
+			removeBelow(g.dirs[i].path, maxDepth)
+			time.Sleep(wait)
+			wait = min(2*wait, 4*time.Millisecond)
+		}
+	}
+	if g.shared != "" && len(g.dirs) > 0 {
+		// Refused while another group is in it.
+		_ = rmdir(g.shared)
+	}
+	return nil
+}
+
+func (g *Group) close() {
+	if g.fd >= 0 {
+		unix.Close(g.fd)
+		g.fd = -1
+	}
+}

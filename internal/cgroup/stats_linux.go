@@ -1,0 +1,58 @@
+package cgroup
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Stats reads what the group uses now. A figure that can't be had here, or
+// whose controller the group does not use, is -1.
+func (g *Group) Stats() (sandpit.Metrics, error) {
+	m := sandpit.Metrics{CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}
+	if g.removed.Load() {
+		return m, sandpit.ErrClosed
+	}
+	var buf [2048]byte
+	var first error
+	read := func(d groupDir, name string) []byte {
+		data, err := readSmall(d.path+name, buf[:])
+		if err != nil && first == nil {
+			first = err
+		}
+		return data
+	}
+	for _, d := range g.dirs {
+		switch {
+		case d.v2:
+			if us := field(read(d, "/cpu.stat"), "usage_usec"); us >= 0 {
+				m.CPU = time.Duration(us) * time.Microsecond
+			}
+		case d.ctrls&cpuacct != 0:
+			if ns := number(read(d, "/cpuacct.usage")); ns >= 0 {
+				m.CPU = time.Duration(ns)
+			}
+		}
+		switch {
+		case d.ctrls&memory == 0:
+		case d.v2:
+			m.Memory = number(read(d, "/memory.current"))
+			m.OOMKills = field(read(d, "/memory.events"), "oom_kill")
+			if peak, err := readSmall(d.path+"/memory.peak", buf[:]); err == nil { // since 5.19
+				m.MemoryPeak = number(peak)
+			}
+		default:
+			m.Memory = number(read(d, "/memory.usage_in_bytes"))
+			m.MemoryPeak = number(read(d, "/memory.max_usage_in_bytes"))
+			m.OOMKills = field(read(d, "/memory.oom_control"), "oom_kill") // since 4.13
+		}
+		if d.ctrls&pids != 0 {
+			m.Pids = number(read(d, "/pids.current"))
+		}
+	}
+	if first != nil {
+		return m, fmt.Errorf("reading cgroup %s: %w", g.id, first)
+	}
+	return m, nil
+}

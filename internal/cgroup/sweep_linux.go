@@ -1,0 +1,101 @@
+package cgroup
+
+import (
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDepth bounds how deep groups inside of a group are looked for.
+const maxDepth = 8
+
+// Sweep removes groups that nobody owns any more and no process is in, as are
+// left when a sandpit and its watcher are killed together. It returns how many
+// it removed. It never removes a group whose owner lives: the owner holds the
+// lock of the primary directory, and only who has that lock removes; nor one
+// that has a process.
+func (l *Layout) Sweep() int {
+	l.mu.Lock()
+	dirs := make([]string, 0, len(l.places))
+	for _, p := range l.places {
+		if p.dir != "" {
+			dirs = append(dirs, p.dir)
+		}
+	}
+	l.mu.Unlock()
+	if len(dirs) == 0 {
+		return 0
+	}
+	names := make(map[string]bool)
+	for _, dir := range dirs {
+		for _, name := range children(dir) {
+			// This process, or another like it, sits in "self-": not a group.
+			if id, ok := strings.CutPrefix(name, prefix); ok && !strings.HasPrefix(id, "self-") {
+				names[name] = true
+			}
+		}
+	}
+	n := 0
+	for name := range names {
+		if sweepGroup(dirs, name) {
+			n++
+		}
+	}
+	if l.places[0].prep == prepShared && len(names) > 0 {
+		_ = rmdir(dirs[0])
+	}
+	return n
+}
+
+// sweepGroup removes one group, if it may.
+func sweepGroup(dirs []string, name string) bool {
+	primary := dirs[0] + "/" + name
+	// Where only the other hierarchies have it, the primary is made: it is the
+	// claim to the id, without which a new owner could appear meanwhile.
+	made := mkdir(primary) == nil
+	fd, err := lock(primary)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	if procs, err := readFile(primary + "/cgroup.procs"); err != nil || len(procs) > 0 {
+		return false
+	}
+	for i := len(dirs) - 1; i >= 0; i-- {
+		removeBelow(dirs[i]+"/"+name, maxDepth)
+		if rmdir(dirs[i]+"/"+name) != nil {
+			if made {
+				_ = rmdir(primary)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// removeBelow removes the groups inside of dir that have no process.
+func removeBelow(dir string, depth int) {
+	if depth == 0 {
+		return
+	}
+	for _, name := range children(dir) {
+		removeBelow(dir+"/"+name, depth-1)
+		_ = rmdir(dir + "/" + name)
+	}
+}
+
+// children returns the names of the groups in dir.
+func children(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
