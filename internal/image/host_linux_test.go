@@ -1,0 +1,306 @@
+package image_test
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+func acquire(t testing.TB, s *image.Store, ref string) *image.Lease {
+	t.Helper()
+	l, err := s.Acquire(t.Context(), ref, image.AcquireOptions{})
+	if err != nil {
+		t.Fatalf("Acquire(%q): %v", ref, err)
+	}
+	t.Cleanup(l.Release)
+	return l
+}
+
+// fakeHost makes a directory that looks like a host with things to hide.
+func fakeHost(t *testing.T) string {
+	t.Helper()
+	host := t.TempDir()
+	if err := os.Chmod(host, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, mode fs.FileMode, data string) {
+		t.Helper()
+		p := filepath.Join(host, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(data), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(p, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.Symlink(target, filepath.Join(host, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("usr/bin/true", 0o755, "")
+	write("sbin/thing", 0o755, "")
+	link("usr/bin", "bin")
+	link("/home/alice/lib", "lib")
+	write("nix/store/x", 0o644, "")
+	write("home/alice/secret", 0o644, "secret")
+	write("etc/passwd", 0o644, "root:x:0:0:Root:/root:/bin/zsh\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"+
+		"alice:x:1000:1000:Alice Liddell:/home/alice:/bin/bash\nbad line\n+::::::\nevil:x:0:0::/:/bin/sh\nhuge:x:99999999999:1::/:/bin/sh\n"+
+		"svc:x:200:1000:who:/srv:/bin/false\n")
+	write("etc/group", 0o644, "root:x:0:alice\nadm:x:4:alice,bob\nalice:x:1000:\n")
+	write("etc/shadow", 0o640, "root:hash")
+	write("etc/nsswitch.conf", 0o644, "passwd: files systemd ldap\n")
+	write("etc/ssl/certs/ca.crt", 0o644, "cert")
+	write("etc/ssl/private/key.pem", 0o644, "secret")
+	write("etc/java-21/readable", 0o644, "x")
+	write("etc/java-21/hidden", 0o600, "secret")
+	write("etc/python3/closed/debian_config", 0o644, "secret")
+	if err := os.Chmod(filepath.Join(host, "etc/python3/closed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link("/home/alice/vimrc", "etc/vimrc")
+	link("../usr/lib/os-release", "etc/os-release")
+	link("/usr/share/zoneinfo/UTC", "etc/localtime")
+	write("etc/gitconfig", 0o644, "secret")
+	write("etc/skel/.bashrc", 0o644, "# bashrc")
+	if err := syscall.Mkfifo(filepath.Join(host, "etc/services"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
+
+// tree lists a directory: type, permissions, path, and a link's target.
+func tree(t testing.TB, dir string) []string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, p)
+		line := info.Mode().String() + " " + rel
+		if info.Mode()&fs.ModeSymlink != 0 {
+			target, _ := os.Readlink(p)
+			line += " -> " + target
+		}
+		lines = append(lines, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func TestHostImageHoldsOnlyWhatIsAllowed(t *testing.T) {
+	host := fakeHost(t)
+	s := image.Open(filepath.Join(t.TempDir(), "home", "images"), image.Options{HostDir: host})
+	root := acquire(t, s, "").Rootfs()
+	if len(root.Layers) != 1 || root.Reference != "host" || root.Config.WorkingDir != "/home/user" || root.Config.User != "" {
+		t.Fatalf("unexpected root: %+v", root)
+	}
+	dir := root.Layers[0]
+
+	var binds []string
+	for _, b := range root.Binds {
+		binds = append(binds, strings.TrimPrefix(b.Source, host)+" "+b.Target)
+		if info, err := os.Stat(dir + b.Target); err != nil || !info.IsDir() {
+			t.Errorf("target of bind %s is missing: %v", b.Target, err)
+		}
+	}
+	if want := []string{"/usr /usr", "/sbin /sbin", "/nix/store /nix/store"}; !slices.Equal(binds, want) {
+		t.Errorf("binds are %q, want %q", binds, want)
+	}
+
+	got := tree(t, dir)
+	for _, want := range []string{
+		"Lrwxrwxrwx bin -> usr/bin", "dtrwxrwxrwx tmp", "dtrwxrwxrwx var/tmp", "drwxr-xr-x home/user", "drwxr-xr-x workspace",
+		"-rw-r--r-- etc/ssl/certs/ca.crt", "-rw-r--r-- etc/java-21/readable", "drwx------ root", "-rw-r--r-- home/user/.bashrc",
+		"Lrwxrwxrwx etc/os-release -> ../usr/lib/os-release", "Lrwxrwxrwx etc/localtime -> /usr/share/zoneinfo/UTC",
+		"Lrwxrwxrwx etc/mtab -> /proc/mounts", "drwxr-xr-x proc", "drwxr-xr-x dev/pts", "drwxr-xr-x .",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("missing %q", want)
+		}
+	}
+	for _, line := range got {
+		for _, bad := range []string{"shadow", "private", "hidden", "closed", "alice", "gitconfig", "services", " lib "} {
+			if strings.Contains(line, bad) {
+				t.Errorf("must not be there: %q", line)
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1::/usr/sbin:/usr/sbin/nologin\nsvc:x:200:65534::/srv:/bin/false\n" +
+			"user:x:1000:1000::/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"etc/group": "root:x:0:\nadm:x:4:\nuser:x:1000:\nnogroup:x:65534:\n",
+	} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || string(b) != want {
+			t.Errorf("%s is %q (%v), want %q", name, b, err, want)
+		}
+	}
+	if os.Getuid() == 0 {
+		for name, uid := range map[string]uint32{"home/user": 1000, "home/user/.bashrc": 1000, "workspace": 1000, "etc": 0, "root": 0} {
+			info, err := os.Stat(filepath.Join(dir, name))
+			if err != nil || info.Sys().(*syscall.Stat_t).Uid != uid {
+				t.Errorf("owner of %s is not %d (%v)", name, uid, err)
+			}
+		}
+	}
+}
+
+func TestHostImageFollowsTheHost(t *testing.T) {
+	host := fakeHost(t)
+	s := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{HostDir: host})
+	first := acquire(t, s, "host")
+	again := acquire(t, s, "host")
+	if first.Rootfs().Layers[0] != again.Rootfs().Layers[0] {
+		t.Error("an unchanged host got a second skeleton")
+	}
+
+	// A user is added: the fingerprint changes at once.
+	f, err := os.OpenFile(filepath.Join(host, "etc/passwd"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("games:x:5:60:games:/usr/games:/usr/sbin/nologin\n"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	second := acquire(t, s, "host")
+	if second.Rootfs().Layers[0] == first.Rootfs().Layers[0] {
+		t.Error("a changed host kept its skeleton")
+	}
+	if _, err := os.Stat(first.Rootfs().Layers[0]); err != nil {
+		t.Errorf("a leased skeleton was removed: %v", err)
+	}
+	b, err := os.ReadFile(filepath.Join(second.Rootfs().Layers[0], "etc/passwd"))
+	if err != nil || !strings.Contains(string(b), "games:x:5:60:") {
+		t.Errorf("the new skeleton lacks the new user: %v", err)
+	}
+
+	// A file deep inside is changed in place: seen when it is looked for.
+	if err := os.WriteFile(filepath.Join(host, "etc/java-21/readable"), []byte("changed"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	index, err := filepath.Glob(filepath.Join(s.Dir(), "host", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, p := range index {
+		if err := os.Chtimes(p, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first.Release()
+	again.Release()
+	third := acquire(t, s, "host")
+	b, err = os.ReadFile(filepath.Join(third.Rootfs().Layers[0], "etc/java-21/readable"))
+	if err != nil || string(b) != "changed" {
+		t.Errorf("the skeleton has %q (%v) of a file changed in place", b, err)
+	}
+	if _, err := os.Stat(first.Rootfs().Layers[0]); !os.IsNotExist(err) {
+		t.Errorf("a skeleton that nobody uses was kept: %v", err)
+	}
+	if _, err := os.Stat(second.Rootfs().Layers[0]); err != nil {
+		t.Errorf("a leased skeleton was removed: %v", err)
+	}
+}
+
+func TestHostImageMadeByManyAtOnce(t *testing.T) {
+	host := fakeHost(t)
+	dir := filepath.Join(t.TempDir(), "images")
+	var wg sync.WaitGroup
+	layers := make([]string, 16)
+	for i := range layers {
+		wg.Go(func() {
+			l, err := image.Open(dir, image.Options{HostDir: host}).Acquire(t.Context(), "host", image.AcquireOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(l.Release)
+			layers[i] = l.Rootfs().Layers[0]
+		})
+	}
+	wg.Wait()
+	for _, l := range layers {
+		if l != layers[0] {
+			t.Errorf("two skeletons: %s and %s", l, layers[0])
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(dir, "tmp"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left in tmp: %v, %v", left, err)
+	}
+}
+
+// The real host's image runs a real program, where chroot is allowed.
+func TestHostImageOfThisMachine(t *testing.T) {
+	s := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{})
+	root := acquire(t, s, "host").Rootfs()
+	for _, line := range tree(t, root.Layers[0]) {
+		for _, bad := range []string{"shadow", "ssh_host", "sudoers", ".pem.key", "machine-id"} {
+			if strings.Contains(line, bad) {
+				t.Errorf("must not be there: %q", line)
+			}
+		}
+	}
+	if _, err := exec.LookPath("unshare"); err != nil || os.Getuid() != 0 {
+		t.Skip("needs root and unshare to mount the image")
+	}
+	script := `set -e; mount -t tmpfs tmpfs /mnt; mkdir /mnt/u /mnt/w /mnt/r
+mount -t overlay overlay -o lowerdir=` + root.Layers[0] + `,upperdir=/mnt/u,workdir=/mnt/w /mnt/r
+`
+	for _, b := range root.Binds {
+		script += "mount --rbind " + b.Source + " /mnt/r" + b.Target + "\n"
+	}
+	script += `mount -t proc proc /mnt/r/proc; exec chroot /mnt/r /bin/sh -c 'id -un 1000; ls / >/dev/null; cat /etc/passwd >/dev/null; echo ok'`
+	out, err := exec.Command("unshare", "-m", "sh", "-c", script).CombinedOutput()
+	if err != nil || string(out) != "user\nok\n" {
+		t.Errorf("running in the host image: %v\n%s", err, out)
+	}
+}
+
+func BenchmarkAcquireHost(b *testing.B) {
+	s := image.Open(filepath.Join(b.TempDir(), "images"), image.Options{})
+	acquire(b, s, "host").Release()
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := s.Acquire(b.Context(), "host", image.AcquireOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.Release()
+	}
+}
+
+func BenchmarkMakeHost(b *testing.B) {
+	dir := b.TempDir()
+	for b.Loop() {
+		s := image.Open(filepath.Join(dir, "images"), image.Options{})
+		acquire(b, s, "host").Release()
+		b.StopTimer()
+		os.RemoveAll(filepath.Join(dir, "images"))
+		b.StartTimer()
+	}
+}

@@ -1,0 +1,442 @@
+package image
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// UserID is the uid and gid of the ordinary user ("user") of the host image.
+const UserID = 1000
+
+// nobodyID is the uid and gid of nobody, on every Linux.
+const nobodyID = 65534
+
+// Bounds on what is copied from /etc; what goes over them is left out.
+const (
+	maxHostFile  = 16 << 20 // bytes of one file
+	maxHostFiles = 20_000
+	maxHostDepth = 16
+	maxHostUsers = 1 << 20 // bytes of passwd or group that are read
+)
+
+// etcAllowed names what of /etc is copied: what programs of a toolchain look
+// up, and nothing that says who uses this machine or how to log in anywhere.
+// A name that ends in '*' matches a prefix. Left out on purpose, although many
+// hosts have them: profile.d, environment, gitconfig, npmrc, pip.conf, wgetrc,
+// maven/settings.xml, apt (tokens and proxy passwords are found in them),
+// machine-id and hostname (which tell machines apart).
+func etcAllowed() []string {
+	return []string{
+		// The dynamic loader and the C library.
+		"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld-musl-*", "gai.conf", "host.conf",
+		"networks", "protocols", "services", "rpc", "ethertypes", "netconfig",
+		"localtime", "timezone", "locale.alias", "locale.conf", "locale.gen", "default/locale",
+		// Which distribution it is.
+		"os-release", "lsb-release", "debian_version", "*-release", "issue", "dpkg/origins",
+		// Links to the chosen version of a program.
+		"alternatives", "static",
+		// Certificates of authorities; never private keys.
+		"ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf",
+		"ca-certificates", "ca-certificates.conf", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
+		"pki/tls/openssl.d", "pki/ca-trust/extracted", "crypto-policies", "gnutls", "pkcs11",
+		// Shells and terminals.
+		"profile", "bash.bashrc", "bashrc", "bash", "inputrc", "zsh", "zshrc", "zshenv", "zprofile", "fish",
+		"shells", "terminfo", "DIR_COLORS", "screenrc", "tmux.conf", "login.defs", "manpath.config", "man_db.conf",
+		// Editors and tools.
+		"vim", "vimrc", "nanorc", "emacs", "less", "lesskey", "magic", "magic.mime", "mime.types", "mailcap",
+		"mke2fs.conf", "groff", "papersize", "paperspecs", "xattr.conf", "xdg", "fonts", "ImageMagick*",
+		"ghostscript", "texmf", "sgml", "xml", "gprofng.rc", "gdb", "OpenCL", "glvnd", "java*", "python*",
+		"perl", "php", "ruby*", "lua*", "R", "ghc", "octave*", "julia", "maven/m2.conf", "maven/logging",
+		"gradle", "ant", "ant.conf", "matplotlibrc", "sensors3.conf", "X11/rgb.txt", "libnl-3", "libnl",
+	}
+}
+
+// A hostPlan lists everything that goes into a skeleton, in the order in which
+// it is made.
+type hostPlan struct {
+	host  string // without a slash at its end
+	items []hostItem
+	binds []Bind
+}
+
+// A hostItem is one file of a skeleton.
+type hostItem struct {
+	path  string // "etc/passwd"
+	mode  uint32 // type and permissions, as in st_mode
+	owner int    // uid and gid: 0 or UserID
+	data  []byte // of a generated file, or a link's target
+	copy  bool   // the content is that of the host's file
+	stamp []byte // of a copied file: what changes when it does
+}
+
+// planHost looks at the host and decides.
+func planHost(host string) *hostPlan {
+	p := &hostPlan{host: host}
+	for _, d := range []string{
+		"boot", "dev", "dev/pts", "dev/shm", "dev/mqueue", "etc", "home", "media", "mnt", "opt", "proc", "run", "run/lock",
+		"srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/mail", "var/opt", "var/spool",
+	} {
+		p.dir(d, 0o755)
+	}
+	p.dir("root", 0o700)
+	p.dir("tmp", 0o1777)
+	p.dir("var/tmp", 0o1777)
+	p.link("var/run", "/run")
+	p.link("var/lock", "/run/lock")
+	p.items = append(p.items,
+		hostItem{path: "home/user", mode: syscall.S_IFDIR | 0o755, owner: UserID},
+		hostItem{path: "workspace", mode: syscall.S_IFDIR | 0o755, owner: UserID})
+
+	// The system itself: /usr, and where /bin and the like are not links into
+	// it, those too. NixOS and Guix keep all programs in a store.
+	p.bind("usr")
+	for _, d := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
+		if target, err := os.Readlink(host + "/" + d); err == nil {
+			if within(path.Join("/", target), "usr") {
+				p.link(d, target)
+			}
+			continue
+		}
+		p.bindDir(d)
+	}
+	for _, d := range []string{"nix/store", "gnu/store"} {
+		p.bindDir(d)
+	}
+
+	seen := map[string]bool{}
+	for _, pattern := range etcAllowed() {
+		for _, name := range p.match(pattern) {
+			p.copyTree(path.Join("etc", name), 0, seen)
+		}
+	}
+	for _, name := range []string{".bashrc", ".profile", ".bash_logout"} {
+		p.copySkel(name)
+	}
+	p.generate()
+	return p
+}
+
+func (p *hostPlan) dir(name string, mode uint32) {
+	p.items = append(p.items, hostItem{path: name, mode: syscall.S_IFDIR | mode})
+}
+
+func (p *hostPlan) link(name, target string) {
+	p.items = append(p.items, hostItem{path: name, mode: syscall.S_IFLNK | 0o777, data: []byte(target)})
+}
+
+func (p *hostPlan) file(name, data string) {
+	p.items = append(p.items, hostItem{path: name, mode: syscall.S_IFREG | 0o644, data: []byte(data)})
+}
+
+func (p *hostPlan) bind(name string) {
+	p.binds = append(p.binds, Bind{Source: p.host + "/" + name, Target: "/" + name})
+}
+
+// bindDir binds a directory that is really one.
+func (p *hostPlan) bindDir(name string) {
+	if info, err := os.Lstat(p.host + "/" + name); err != nil || !info.IsDir() {
+		return
+	}
+	if parent := path.Dir(name); parent != "." {
+		p.dir(parent, 0o755)
+	}
+	p.dir(name, 0o755)
+	p.bind(name)
+}
+
+// match expands a pattern of etcAllowed to names in /etc.
+func (p *hostPlan) match(pattern string) []string {
+	if !strings.Contains(pattern, "*") {
+		return []string{pattern}
+	}
+	var names []string
+	entries, _ := os.ReadDir(p.host + "/etc")
+	for _, e := range entries {
+		if ok, _ := path.Match(pattern, e.Name()); ok {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// copyTree plans to copy a file or directory of the host that everybody may
+// read. Links stay links, so nothing outside of /etc is ever read through one.
+func (p *hostPlan) copyTree(name string, depth int, seen map[string]bool) {
+	if seen[name] || depth > maxHostDepth || len(p.items) > maxHostFiles {
+		return
+	}
+	src := p.host + "/" + name
+	var st unix.Stat_t
+	if unix.Lstat(src, &st) != nil {
+		return
+	}
+	// What is in a directory that not everybody may enter is not public
+	// either, although its own mode may say so.
+	if depth == 0 && !p.publicParents(name, seen) {
+		return
+	}
+	seen[name] = true
+	switch st.Mode & syscall.S_IFMT {
+	case syscall.S_IFLNK:
+		if target, err := os.Readlink(src); err == nil && linkAllowed(name, target) {
+			p.link(name, target)
+		}
+	case syscall.S_IFREG:
+		if st.Mode&0o004 == 0 || st.Size > maxHostFile {
+			return
+		}
+		p.items = append(p.items, hostItem{
+			path: name, copy: true, stamp: appendStat(nil, src),
+			mode: syscall.S_IFREG | 0o644 | uint32(st.Mode)&0o111,
+		})
+	case syscall.S_IFDIR:
+		if st.Mode&0o005 != 0o005 {
+			return
+		}
+		p.dir(name, 0o755)
+		entries, _ := os.ReadDir(src)
+		for _, e := range entries {
+			p.copyTree(name+"/"+e.Name(), depth+1, seen)
+		}
+	}
+}
+
+// publicParents plans the directories between /etc and name, and reports
+// whether everybody may enter them.
+func (p *hostPlan) publicParents(name string, seen map[string]bool) bool {
+	parent := path.Dir(name)
+	if parent == "etc" || parent == "." {
+		return true
+	}
+	if !p.publicParents(parent, seen) {
+		return false
+	}
+	var st unix.Stat_t
+	if unix.Lstat(p.host+"/"+parent, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR || st.Mode&0o001 == 0 {
+		return false
+	}
+	if !seen[parent+"/"] {
+		seen[parent+"/"] = true
+		p.dir(parent, 0o755)
+	}
+	return true
+}
+
+// linkAllowed reports whether the target of a link in /etc may be told inside.
+func linkAllowed(name, target string) bool {
+	if !path.IsAbs(target) {
+		target = path.Join("/", path.Dir(name), target)
+	}
+	target = path.Clean(target)
+	for _, top := range []string{"usr", "etc", "bin", "sbin", "lib", "lib64", "proc", "run", "nix/store", "gnu/store"} {
+		if within(target, top) {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether a clean absolute path is in a directory of the root.
+func within(p, top string) bool {
+	return strings.HasPrefix(p, "/"+top+"/") || p == "/"+top
+}
+
+// copySkel puts a file of /etc/skel into the user's home.
+func (p *hostPlan) copySkel(name string) {
+	src := p.host + "/etc/skel/" + name
+	f, err := os.OpenFile(src, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o004 == 0 {
+		return
+	}
+	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return
+	}
+	p.items = append(p.items, hostItem{path: "home/user/" + name, mode: syscall.S_IFREG | 0o644, owner: UserID, data: data})
+}
+
+// generate plans what is not the host's.
+func (p *hostPlan) generate() {
+	shell := "/bin/sh"
+	if _, err := os.Stat(p.host + "/bin/bash"); err == nil {
+		shell = "/bin/bash"
+	}
+	p.file("etc/passwd", hostPasswd(p.readUsers("passwd"), shell))
+	p.file("etc/group", hostGroup(p.readUsers("group")))
+	p.file("etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"+
+		"protocols: files\nservices: files\nethers: files\nrpc: files\n")
+	p.link("etc/mtab", "/proc/mounts")
+}
+
+func (p *hostPlan) readUsers(name string) string {
+	f, err := os.Open(p.host + "/etc/" + name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	data, _ := io.ReadAll(io.LimitReader(f, maxHostUsers))
+	return string(data)
+}
+
+// hostPasswd makes a passwd from that of the host: its system users, none of
+// its people, and the sandbox's own user.
+func hostPasswd(host, shell string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "root:x:0:0:root:/root:%s\n", shell)
+	for _, f := range systemLines(host, 7, 2) {
+		gid, err := strconv.ParseUint(f[3], 10, 31)
+		if err != nil || (gid >= UserID && gid != nobodyID) {
+			gid = nobodyID
+		}
+		fmt.Fprintf(&b, "%s:x:%s:%d::%s:%s\n", f[0], f[2], gid, cmp.Or(f[5], "/"), cmp.Or(f[6], "/usr/sbin/nologin"))
+	}
+	fmt.Fprintf(&b, "user:x:%d:%d::%s:%s\n", UserID, UserID, hostHome, shell)
+	fmt.Fprintf(&b, "nobody:x:%d:%d:nobody:/nonexistent:/usr/sbin/nologin\n", nobodyID, nobodyID)
+	return b.String()
+}
+
+// hostGroup is hostPasswd for groups. Nobody is a member of any.
+func hostGroup(host string) string {
+	var b strings.Builder
+	b.WriteString("root:x:0:\n")
+	for _, f := range systemLines(host, 4, 2) {
+		fmt.Fprintf(&b, "%s:x:%s:\n", f[0], f[2])
+	}
+	fmt.Fprintf(&b, "user:x:%d:\nnogroup:x:%d:\n", UserID, nobodyID)
+	return b.String()
+}
+
+// systemLines returns the lines of a passwd or group file whose id is that of
+// the system: 1 to 999.
+func systemLines(text string, fields, idField int) [][]string {
+	var lines [][]string
+	for line := range strings.Lines(text) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+		if len(f) != fields || !userName(f[0]) || slices.Contains([]string{"root", "user", "nobody", "nogroup"}, f[0]) {
+			continue
+		}
+		id, err := strconv.ParseUint(f[idField], 10, 31)
+		if err != nil || id == 0 || id >= UserID {
+			continue
+		}
+		f[idField] = strconv.FormatUint(id, 10)
+		lines = append(lines, f)
+	}
+	return lines
+}
+
+// userName reports whether a name is one that useradd would take.
+func userName(s string) bool {
+	if s == "" || len(s) > 32 || s[0] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' && c != '.' {
+			return false
+		}
+	}
+	return true
+}
+
+// fingerprint names the skeleton that the plan makes.
+func (p *hostPlan) fingerprint() string {
+	h := sha256.New()
+	var n [8]byte
+	field := func(b []byte) {
+		binary.LittleEndian.PutUint64(n[:], uint64(len(b)))
+		h.Write(n[:])
+		h.Write(b)
+	}
+	field([]byte(hostVersion))
+	field(appendBootID(nil))
+	field(binary.LittleEndian.AppendUint32(nil, uint32(os.Getuid())))
+	for _, it := range p.items {
+		field([]byte(it.path))
+		field(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, it.mode), uint32(it.owner)))
+		field(it.data)
+		field(it.stamp)
+	}
+	for _, b := range p.binds {
+		field([]byte(b.Target))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// make makes the skeleton in an empty directory of our own.
+func (p *hostPlan) make(dst string) error {
+	var wd []hostItem // directories, whose modes are set when they are full
+	root := os.Getuid() == 0
+	for _, it := range p.items {
+		to := dst + "/" + it.path
+		var err error
+		switch it.mode & syscall.S_IFMT {
+		case syscall.S_IFDIR:
+			if err = os.Mkdir(to, 0o700); os.IsExist(err) {
+				err = nil
+			}
+			wd = append(wd, it)
+		case syscall.S_IFLNK:
+			err = os.Symlink(string(it.data), to)
+		default:
+			err = p.makeFile(it, to)
+		}
+		if err == nil && root && it.owner != 0 {
+			err = os.Lchown(to, it.owner, it.owner)
+		}
+		if err != nil {
+			return fmt.Errorf("making host skeleton: %w", err)
+		}
+	}
+	for _, it := range slices.Backward(wd) {
+		if err := syscall.Chmod(dst+"/"+it.path, it.mode&0o7777); err != nil {
+			return fmt.Errorf("making host skeleton: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *hostPlan) makeFile(it hostItem, to string) error {
+	var r io.Reader = bytes.NewReader(it.data)
+	if it.copy {
+		f, err := os.OpenFile(p.host+"/"+it.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return nil // gone since it was planned: the next look will see
+		}
+		defer f.Close()
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Mode()&0o004 == 0 {
+			return nil
+		}
+		r = io.LimitReader(f, maxHostFile)
+	}
+	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	if err == nil {
+		err = syscall.Fchmod(int(w.Fd()), it.mode&0o7777)
+	}
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}

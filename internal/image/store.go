@@ -1,0 +1,176 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// A Store keeps images on disk. Its directory looks like this:
+//
+//	host/INDEX           which skeleton fits the host as it is now (see host_linux.go)
+//	host/NAME/           a skeleton: the one layer of the host image
+//	refs/SHA256          a name: which image it means (refs.go)
+//	images/SHA256        a record of an image, named by its manifest digest (record.go)
+//	blobs/SHA256         manifests, configs and layers as they were received
+//	blobs/SHA256.partial what was received of a blob so far
+//	layers/SHA256/fs     an unpacked layer, named by the digest of its tar (the diff-id)
+//	layers/SHA256/about  its size, and what was left out of it
+//	tmp/                 what is being made
+//	locks/               files to lock
+//
+// # Who may remove what
+//
+// Everything that can be removed is locked by who uses it: with a shared flock
+// on the file or directory itself. Who removes takes an exclusive one first,
+// without waiting, looks whether anything still names the thing, and only then
+// removes it. A lock that was had on something that has been removed in the
+// meantime is noticed (it is no longer what the path names) and tried again.
+// The kernel drops the locks of a process that dies, however it dies.
+//
+// Directories are renamed into tmp before they are emptied, so that what is in
+// its place is always whole.
+//
+// What is made is made under tmp, locked by its maker, and renamed into its
+// place when whole. What lies in tmp unlocked was left by a crash, and is
+// removed by the next pull or prune.
+//
+// # Modes
+//
+// The directory has mode 0700: a layer may hold set-user-id programs, which no
+// other user of the host must reach. A driver therefore opens layers before it
+// becomes someone else.
+//
+// All methods may be called from many goroutines, and from many processes on
+// one directory.
+type Store struct {
+	dir string
+	opt Options
+}
+
+// Options are settings of a Store. The zero value is good for use.
+type Options struct {
+	// Limits bound what is accepted; zero fields take the default.
+	Limits Limits
+
+	// Getenv looks up environment variables, for the places of credentials.
+	// Default os.Getenv.
+	Getenv func(string) string
+
+	// UserAgent is sent to registries. Default "sandpit".
+	UserAgent string
+
+	// HostDir is where the host image is taken from. Default "/". For tests.
+	HostDir string
+}
+
+// Limits bound what an image may be. An image over one of them is refused
+// with sandpit.ErrInvalid, and nothing of it is kept.
+type Limits struct {
+	LayerBytes int64 // bytes of one layer's tar; default 32 GiB
+	ImageBytes int64 // bytes of the tars of all layers; default 64 GiB
+	Entries    int64 // entries of one layer; default 1,000,000
+	Ratio      int64 // tar bytes per compressed byte, above RatioFloor; default 200
+	RatioFloor int64 // tar bytes below which Ratio does not matter; default 256 MiB
+}
+
+// Fixed bounds on what an image may be.
+const (
+	maxManifest  = 4 << 20 // bytes of a manifest or index; what registries accept (distribution-spec v1.1, "Pushing Manifests")
+	maxConfig    = 4 << 20 // bytes of an image config
+	maxLayers    = 127     // layers; what Docker makes at most, far below the 500 that overlayfs stacks
+	maxPlatforms = 1024    // manifests in an index
+)
+
+func (l Limits) withDefaults() Limits {
+	set := func(p *int64, def int64) {
+		if *p <= 0 {
+			*p = def
+		}
+	}
+	set(&l.LayerBytes, 32<<30)
+	set(&l.ImageBytes, 64<<30)
+	set(&l.Entries, 1_000_000)
+	set(&l.Ratio, 200)
+	set(&l.RatioFloor, 256<<20)
+	return l
+}
+
+// Open returns the store on a directory, which need not exist: it is made when
+// something is first put into it. Open itself does nothing, and can't fail.
+func Open(dir string, opt Options) *Store {
+	opt.Limits = opt.Limits.withDefaults()
+	if opt.Getenv == nil {
+		opt.Getenv = os.Getenv
+	}
+	if opt.UserAgent == "" {
+		opt.UserAgent = "sandpit"
+	}
+	if opt.HostDir == "" {
+		opt.HostDir = "/"
+	}
+	return &Store{dir: dir, opt: opt}
+}
+
+// Dir returns the directory of the store.
+func (s *Store) Dir() string { return s.dir }
+
+// DefaultPlatform is the platform of this machine, for example "linux/amd64".
+func DefaultPlatform() string { return "linux/" + runtime.GOARCH }
+
+func (s *Store) path(parts ...string) string {
+	return s.dir + "/" + filepath.Join(parts...)
+}
+
+// ensure makes the store's directory and those named under it.
+func (s *Store) ensure(subs ...string) error {
+	if err := os.MkdirAll(filepath.Dir(s.dir), 0o755); err != nil {
+		return s.diskError(fmt.Errorf("making image store: %w", err))
+	}
+	if err := os.Mkdir(s.dir, 0o700); err != nil && !os.IsExist(err) {
+		return s.diskError(fmt.Errorf("making image store: %w", err))
+	}
+	for _, sub := range subs {
+		if err := os.Mkdir(s.path(sub), 0o700); err != nil && !os.IsExist(err) {
+			return s.diskError(fmt.Errorf("making image store: %w", err))
+		}
+	}
+	return nil
+}
+
+// diskError gives errors of the disk that the store is on their kind and hint.
+func (s *Store) diskError(err error) error {
+	if isDiskFull(err) {
+		return sandpit.WithHint(kindError{err, sandpit.ErrExhausted},
+			"free space where "+s.dir+" is, for example with \"sandpit images prune\"")
+	}
+	if os.IsPermission(err) {
+		return sandpit.WithHint(err, "let this user write to "+s.dir+", or set SANDPIT_HOME to another directory")
+	}
+	return err
+}
+
+// kindError gives an error one of the root package's kinds without changing its text.
+type kindError struct{ err, kind error }
+
+func (e kindError) Error() string   { return e.err.Error() }
+func (e kindError) Unwrap() []error { return []error{e.err, e.kind} }
+
+func invalidf(format string, args ...any) error {
+	return kindError{fmt.Errorf(format, args...), sandpit.ErrInvalid}
+}
+
+func integrityf(format string, args ...any) error {
+	return kindError{fmt.Errorf(format, args...), sandpit.ErrIntegrity}
+}
+
+func unsupportedf(format string, args ...any) error {
+	return kindError{fmt.Errorf(format, args...), sandpit.ErrUnsupported}
+}
+
+func notFoundf(format string, args ...any) error {
+	return kindError{fmt.Errorf(format, args...), sandpit.ErrNotFound}
+}
