@@ -49,7 +49,7 @@ func etcAllowed() []string {
 		// Links to the chosen version of a program.
 		"alternatives", "static",
 		// Certificates of authorities; never private keys.
-		"ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf",
+		"ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf",
 		"ca-certificates", "ca-certificates.conf", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
 		"pki/tls/openssl.d", "pki/ca-trust/extracted", "crypto-policies", "gnutls", "pkcs11",
 		// Shells and terminals.
@@ -117,6 +117,11 @@ func planHost(host string) *hostPlan {
 	}
 
 	seen := map[string]bool{}
+	// Hundreds of files: too many to copy. A directory that is a link to
+	// another one is copied as that.
+	if !p.bindPublic("etc/ssl/certs", seen) {
+		p.copyTree("etc/ssl/certs", 0, seen)
+	}
 	for _, pattern := range etcAllowed() {
 		for _, name := range p.match(pattern) {
 			p.copyTree(path.Join("etc", name), 0, seen)
@@ -155,6 +160,18 @@ func (p *hostPlan) bindDir(name string) {
 	}
 	p.dir(name, 0o755)
 	p.bind(name)
+}
+
+// bindPublic binds a directory of /etc if everybody may read it.
+func (p *hostPlan) bindPublic(name string, seen map[string]bool) bool {
+	var st unix.Stat_t
+	if unix.Lstat(p.host+"/"+name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR ||
+		st.Mode&0o005 != 0o005 || !p.publicParents(name, seen) {
+		return false
+	}
+	p.dir(name, 0o755)
+	p.bind(name)
+	return true
 }
 
 // match expands a pattern of etcAllowed to names in /etc.
@@ -209,6 +226,9 @@ func (p *hostPlan) copyTree(name string, depth int, seen map[string]bool) {
 		p.dir(name, 0o755)
 		entries, _ := os.ReadDir(src)
 		for _, e := range entries {
+			if name == "etc/alternatives" && strings.HasSuffix(e.Name(), ".gz") {
+				continue // manual pages: most of them, and nobody misses them
+			}
 			p.copyTree(name+"/"+e.Name(), depth+1, seen)
 		}
 	}
