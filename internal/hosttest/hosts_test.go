@@ -1,0 +1,125 @@
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHosts runs the suites on the hosts that SANDPIT_TEST_HOSTS names: "all",
+// "quick", or names of hosts and places with commas between them.
+func TestHosts(t *testing.T) {
+	wanted := os.Getenv("SANDPIT_TEST_HOSTS")
+	if wanted == "" {
+		t.Skip("whole machines are not booted here; make test-vm and make test-hosts do it")
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("hosts are made on Linux only")
+	}
+	opt := Options{Quick: wanted == "quick", Guard: 3600}
+	if opt.Quick {
+		wanted, opt.Guard = QuickHost, 900
+	}
+	names := strings.Split(wanted, ",")
+	picks := func(name string) bool { return wanted == "all" || slices.Contains(names, name) }
+
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not t.TempDir, which is closed to other accounts.
+	dir, err := os.MkdirTemp("", "sandpit-hosttest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	start := time.Now()
+	bundle, err := Build(ctx, root, dir, runtime.GOARCH, Suites())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("bundle of %d suites built in %s", len(bundle.Suites), time.Since(start).Round(time.Second))
+
+	results := Results{}
+	var hosts []Host
+	for _, place := range Places() {
+		var here []Host
+		for _, h := range place.Hosts {
+			if picks(place.Name) || picks(h.Name) {
+				here = append(here, h)
+			}
+		}
+		if len(here) == 0 {
+			continue
+		}
+		hosts = append(hosts, here...)
+		t.Run(place.Name, func(t *testing.T) {
+			start := time.Now()
+			err := visit(t.Context(), place, here, bundle, opt, results)
+			t.Logf("took %s", time.Since(start).Round(time.Second))
+			if unavailable := (*Unavailable)(nil); errors.As(err, &unavailable) {
+				for _, h := range here {
+					results.at(h.Name, "").NotRun = unavailable.Why
+				}
+				t.Skip(unavailable.Why)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			for _, h := range here {
+				for _, s := range bundle.Suites {
+					r := results.find(h, s)
+					switch {
+					case s.pattern(h, opt.Quick) == "":
+					case r == nil:
+						t.Errorf("%s on %s never began", s.Name, h.Name)
+					case !r.OK():
+						t.Errorf("%s on %s: %s %v\n%s", s.Name, h.Name, r, r.Failures, r.Output)
+					}
+				}
+			}
+		})
+	}
+	if len(hosts) == 0 {
+		t.Fatalf("no host or place is called %q", wanted)
+	}
+	for _, s := range Suites() {
+		if why := bundle.Missing[s.Name]; why != "" {
+			for _, h := range hosts {
+				results.at(h.Name, s.Name).NotRun = why
+			}
+		}
+	}
+	var table strings.Builder
+	results.Table(&table, hosts, Suites())
+	t.Logf("\n%s", table.String())
+}
+
+// visit runs the suites on hosts of one place.
+func visit(ctx context.Context, place Place, hosts []Host, b *Bundle, opt Options, results Results) error {
+	if why := place.Missing(); why != "" {
+		return &Unavailable{why}
+	}
+	read, write := io.Pipe()
+	parsed := make(chan error, 1)
+	go func() {
+		err := results.Parse(read)
+		_, _ = io.Copy(io.Discard, read)
+		parsed <- err
+	}()
+	err := place.Run(ctx, b, b.Jobs(hosts, opt.Quick), opt, write)
+	write.Close()
+	// What the place says of its own failure explains a cut output.
+	return errors.Join(err, <-parsed)
+}

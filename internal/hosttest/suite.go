@@ -1,0 +1,159 @@
+package hosttest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A Suite is a Go test binary, or a part of one, that is run on many hosts.
+type Suite struct {
+	// Name is the column in the table and the folder in the bundle.
+	Name string
+
+	// Package is the folder of the tests from the module's root.
+	Package string
+
+	// Run and Refused are patterns for -test.run: on a host where sandboxes
+	// work, and on one where they must be refused. An empty one means that the
+	// suite has nothing to say there.
+	Run, Refused string
+
+	// Quick suites are those of the quick boot; QuickRun, when set, is Run
+	// there: under QEMU without KVM everything takes ten times as long.
+	Quick    bool
+	QuickRun string
+}
+
+// Suites returns every suite that hosts are tried with.
+func Suites() []Suite {
+	return []Suite{
+		{Name: "probe", Package: "internal/hosttest/probe", Run: ".", Refused: ".", Quick: true},
+		{Name: "cgroup", Package: "internal/cgroup", Run: ".", Quick: true},
+		{Name: "drivertest", Package: "internal/driver/linux", Run: "^TestDriver", Quick: true},
+		{Name: "posture", Package: "internal/driver/linux", Run: "^TestPosture", Quick: true},
+		{Name: "leak", Package: "internal/driver/linux", Run: "^TestLeak", Quick: true},
+		{Name: "cli", Package: "cmd/sandpit", Run: ".", Refused: "Refus", Quick: true},
+	}
+}
+
+// pattern is the suite's -test.run on h; empty when it has nothing to say.
+func (s Suite) pattern(h Host, quick bool) string {
+	switch {
+	case h.Refuses:
+		return s.Refused
+	case quick && !s.Quick:
+		return ""
+	case quick && s.QuickRun != "":
+		return s.QuickRun
+	}
+	return s.Run
+}
+
+// A Bundle is a folder with everything a host needs: run.sh, bin/sandpit, and
+// per suite its test binary beside its testdata.
+type Bundle struct {
+	Dir    string
+	Suites []Suite
+
+	// Missing says why a suite of the list is not in the bundle.
+	Missing map[string]string
+}
+
+// Build makes a bundle in dir from the module at root, for one architecture.
+// All files are readable for every account.
+func Build(ctx context.Context, root, dir, goarch string, suites []Suite) (*Bundle, error) {
+	b := &Bundle{Dir: dir, Missing: map[string]string{}}
+	env := append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+goarch)
+
+	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
+		return nil, err
+	}
+	if hasFiles(filepath.Join(root, "cmd/sandpit"), "main.go") {
+		guest := filepath.Join(root, "internal/guest/embedded/sandpit-guest-"+goarch+".bin")
+		for _, args := range [][]string{
+			{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", guest, "./cmd/sandpit-guest"},
+			{"build", "-trimpath", "-buildvcs=false", "-tags=guestembed", "-ldflags=-s -w", "-o", filepath.Join(dir, "bin/sandpit"), "./cmd/sandpit"},
+		} {
+			if err := goTool(ctx, root, env, args...); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	built := map[string]string{} // package to test binary
+	for _, s := range suites {
+		pkg := filepath.Join(root, s.Package)
+		if !hasFiles(pkg, "*_test.go") {
+			b.Missing[s.Name] = "no tests in " + s.Package
+			continue
+		}
+		into := filepath.Join(dir, s.Name)
+		if err := os.MkdirAll(into, 0o755); err != nil {
+			return nil, err
+		}
+		binary := filepath.Join(into, "suite.test")
+		if first, ok := built[s.Package]; ok {
+			if err := os.Link(first, binary); err != nil {
+				return nil, err
+			}
+		} else {
+			args := []string{"test", "-c", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+			if hasFiles(filepath.Join(dir, "bin"), "sandpit") {
+				args = append(args, "-tags=guestembed")
+			}
+			if err := goTool(ctx, root, env, append(args, "./"+s.Package)...); err != nil {
+				return nil, err
+			}
+			built[s.Package] = binary
+		}
+		if data := filepath.Join(pkg, "testdata"); hasFiles(data, "*") {
+			if err := os.CopyFS(filepath.Join(into, "testdata"), os.DirFS(data)); err != nil {
+				return nil, err
+			}
+		}
+		b.Suites = append(b.Suites, s)
+	}
+
+	script := filepath.Join(dir, "run.sh")
+	if err := os.WriteFile(script, []byte(runScript), 0o755); err != nil {
+		return nil, err
+	}
+	// The umask of whoever runs the test must not close it to other accounts.
+	return b, exec.CommandContext(ctx, "chmod", "-R", "a+rX", dir).Run()
+}
+
+// Jobs is what run.sh reads: a line per host, and under it a line per suite.
+func (b *Bundle) Jobs(hosts []Host, quick bool) string {
+	var jobs strings.Builder
+	for _, h := range hosts {
+		expect := "works"
+		if h.Refuses {
+			expect = "refused"
+		}
+		fmt.Fprintf(&jobs, "host %s %s %s %s\n", h.Name, h.Become, expect, h.Traits)
+		for _, s := range b.Suites {
+			if pattern := s.pattern(h, quick); pattern != "" {
+				fmt.Fprintf(&jobs, "suite %s %s\n", s.Name, pattern)
+			}
+		}
+	}
+	return jobs.String()
+}
+
+func goTool(ctx context.Context, dir string, env []string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = dir, env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("running go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+func hasFiles(dir, pattern string) bool {
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	return err == nil && len(found) > 0
+}
