@@ -236,7 +236,7 @@ func TestCostOfLoad(t *testing.T) {
 // TestFarJumps compiles programs that conditional jumps can't span.
 func TestFarJumps(t *testing.T) {
 	var all []interval
-	for i := range uint32(500) {
+	for i := range uint32(250) {
 		d := decision(fail(errno(i % 997)))
 		if i%3 == 0 {
 			d = choice{arg: int(i % 6), mask: i, cases: []oneOf{{[]uint32{0}, fail(errno(i % 89))}, {[]uint32{i, i + 1}, Allow}}, other: Kill}
@@ -244,11 +244,14 @@ func TestFarJumps(t *testing.T) {
 		all = append(all, interval{i * 2, d})
 	}
 	c := compiler{rets: map[Action]int{}}
-	c.tree(all, plan(all, 1000), 0, len(all))
+	c.search(plan(all, 500))
 	c.emit(Instruction{Code: opLoad, K: offNumber})
 	slices.Reverse(c.rev)
+	if len(c.rev) < 2*maxJump {
+		t.Fatalf("%d instructions try nothing", len(c.rev))
+	}
 	r := rand.New(rand.NewPCG(2, 2))
-	for nr := range uint32(1200) {
+	for nr := range uint32(600) {
 		i := min(int(nr/2), len(all)-1)
 		for range 8 {
 			var args [6]uint64
