@@ -54,7 +54,6 @@ type state struct {
 	kind  kind
 
 	prog   machine // fork: the program. supervise: what the helper does first
-	report int32   // fork: where a failure is written, or -1
 	record [ReportSize]byte
 
 	child, settle machine // supervise
@@ -146,11 +145,11 @@ func childMain(s *state) {
 		s.watch.run()
 	default:
 		if !s.prog.run() {
-			if s.report >= 0 {
+			if s.prog.report >= 0 {
 				put32(&s.record, 0, reportMagic)
 				put32(&s.record, 4, uint32(s.prog.failed))
 				put32(&s.record, 8, uint32(s.prog.errno))
-				syscall.RawSyscall(unix.SYS_WRITE, uintptr(s.report), uintptr(unsafe.Pointer(&s.record[0])), ReportSize)
+				syscall.RawSyscall(unix.SYS_WRITE, uintptr(s.prog.report), uintptr(unsafe.Pointer(&s.record[0])), ReportSize)
 			}
 			exit(125)
 		}

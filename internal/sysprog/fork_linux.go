@@ -37,7 +37,7 @@ func (p *Program) Fork(opt ForkOptions) (Child, error) {
 	if err != nil {
 		return Child{PidFD: -1}, err
 	}
-	s.kind, s.prog.steps, s.report = kindFork, p.steps, int32(opt.Report)
+	s.kind, s.prog.steps, s.prog.report = kindFork, p.steps, int32(opt.Report)
 	flags := opt.Flags
 	if opt.PidFD {
 		flags |= unix.CLONE_PIDFD

@@ -19,6 +19,8 @@ type machine struct {
 	// several execs tried in turn, a program that is there but may not be
 	// executed says more than one that is missing.
 	denied int32
+
+	report int32 // descriptor to which a failure is written, or -1
 }
 
 // arg returns the value of an argument.
@@ -48,6 +50,10 @@ func (m *machine) run() bool {
 		s := &m.steps[i]
 		if s.store {
 			*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&s.args[1].val))) = int32(m.arg(&s.args[0]))
+			continue
+		}
+		if s.report {
+			m.report = int32(s.args[0].val)
 			continue
 		}
 		r, _, errno := syscall.RawSyscall6(s.nr,

@@ -17,13 +17,14 @@
 package sysprog
 
 import (
+	"encoding/binary"
 	"fmt"
 	"syscall"
 	"unsafe"
 )
 
 // Registers is how many results a program may hold at once.
-const Registers = 64
+const Registers = 256
 
 // A Reg holds the result of a step for later ones.
 type Reg uint8
@@ -61,7 +62,8 @@ type step struct {
 	to      Reg
 	hasTo   bool
 	hasWant bool
-	store   bool // store32: not a call; writes register args[0] to address args[1]
+	store   bool // not a call: writes register args[0] to address args[1]
+	report  bool // not a call: failures go to descriptor args[0] from here on
 	skip    int  // after an ignored error, skip this many steps more
 }
 
@@ -71,7 +73,8 @@ type Program struct {
 	steps []step
 	names []string
 	keep  []any // what steps point to
-	regs  int
+	regs  int   // registers used so far
+	free  []Reg // of these, to be used again
 }
 
 // Step is a step just added, for its options.
@@ -101,17 +104,31 @@ func (p *Program) Store32(r Reg, b []byte, offset int) {
 	p.names = append(p.names, "storing a result")
 }
 
+// ReportVia makes failures of later steps be written to another descriptor.
+func (p *Program) ReportVia(fd int) {
+	p.steps = append(p.steps, step{report: true, args: [6]Arg{Int(fd)}})
+	p.names = append(p.names, "choosing where to report")
+}
+
 // Result keeps the result of the step in a new register.
 func (s Step) Result() Reg {
+	st := &s.p.steps[s.i]
+	if n := len(s.p.free); n > 0 {
+		st.to, st.hasTo = s.p.free[n-1], true
+		s.p.free = s.p.free[:n-1]
+		return st.to
+	}
 	if s.p.regs == Registers {
 		panic("sysprog: out of registers")
 	}
 	r := Reg(s.p.regs)
 	s.p.regs++
-	st := &s.p.steps[s.i]
 	st.to, st.hasTo = r, true
 	return r
 }
+
+// Free lets a register be used again: no step added later means its old result.
+func (p *Program) Free(r Reg) { p.free = append(p.free, r) }
 
 // Into keeps the result of the step in a register that is used again.
 func (s Step) Into(r Reg) Step {
@@ -184,6 +201,13 @@ func (p *Program) Mem32(b []byte, offset int) Arg {
 	return Arg{argMem32, uintptr(unsafe.Pointer(&b[offset]))}
 }
 
+// PutPointer writes the address of target into b at offset, in the machine's
+// byte order: for structures of system calls that hold pointers.
+func (p *Program) PutPointer(b []byte, offset int, target []byte) {
+	p.keep = append(p.keep, b, target)
+	binary.NativeEndian.PutUint64(b[offset:], uint64(uintptr(unsafe.Pointer(&target[0]))))
+}
+
 // Keep keeps v, which steps point into, from being collected.
 func (p *Program) Keep(v any) { p.keep = append(p.keep, v) }
 
@@ -196,26 +220,6 @@ func (p *Program) Name(i int) string {
 		return fmt.Sprintf("step %d", i)
 	}
 	return p.names[i]
-}
-
-// Append adds the steps of q. Registers of q are its own: they follow those of p.
-func (p *Program) Append(q *Program) {
-	base := Reg(p.regs)
-	if p.regs+q.regs > Registers {
-		panic("sysprog: out of registers")
-	}
-	for _, s := range q.steps {
-		s.to += base
-		for i := range s.args {
-			if s.args[i].kind == argReg {
-				s.args[i].val += uintptr(base)
-			}
-		}
-		p.steps = append(p.steps, s)
-	}
-	p.names = append(p.names, q.names...)
-	p.keep = append(p.keep, q.keep...)
-	p.regs += q.regs
 }
 
 // A StepError is the failure of one step in a child.

@@ -15,7 +15,7 @@ const maxWatchPath = 384
 
 // Cleanup is what a watcher does when its owner has died.
 type Cleanup struct {
-	Pid      int      // killed first
+	PidFD    int      // of a process that is killed first, or -1
 	KillFile string   // a v2 cgroup.kill file, or empty
 	Dirs     []string // removed in this order, retried while they are busy
 }
@@ -23,7 +23,7 @@ type Cleanup struct {
 type watchState struct {
 	alive int32 // descriptor whose end of file says that the owner has died
 	n     int32
-	pid   int32
+	pidfd int32
 	tries int32
 	buf   [8]byte
 	pause [2]int64
@@ -48,7 +48,7 @@ func Watch(c Cleanup, alive int) (Child, error) {
 	}
 	s.kind = kindWatch
 	w := &s.watch
-	w.alive, w.pid, w.n = int32(alive), int32(c.Pid), int32(len(c.Dirs))
+	w.alive, w.pidfd, w.n = int32(alive), int32(c.PidFD), int32(len(c.Dirs))
 	w.pause[1] = 1e6 // 1 ms
 	copy(w.kill[:], c.KillFile)
 	for i, d := range c.Dirs {
@@ -69,10 +69,16 @@ const watchTries = 10000
 //go:nocheckptr
 func (w *watchState) run() {
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
-	if w.alive > 0 {
-		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 0, uintptr(w.alive-1), 0)
+	lo, hi := w.alive, w.pidfd
+	if hi < 0 {
+		hi = lo
 	}
-	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(w.alive+1), uintptr(^uint32(0)), 0)
+	if lo > hi {
+		lo, hi = hi, lo
+	}
+	closeRange(0, lo-1)
+	closeRange(lo+1, hi-1)
+	closeRange(hi+1, -1)
 	for {
 		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(w.alive), uintptr(unsafe.Pointer(&w.buf[0])), 1)
 		if errno == syscall.EINTR {
@@ -83,8 +89,8 @@ func (w *watchState) run() {
 		}
 		break
 	}
-	if w.pid > 0 {
-		syscall.RawSyscall(unix.SYS_KILL, uintptr(w.pid), uintptr(syscall.SIGKILL), 0)
+	if w.pidfd >= 0 {
+		syscall.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(w.pidfd), uintptr(syscall.SIGKILL), 0, 0, 0, 0)
 	}
 	if w.kill[0] != 0 {
 		fd, _, errno := syscall.RawSyscall6(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&w.kill[0])), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0)
@@ -107,3 +113,13 @@ func (w *watchState) run() {
 
 // atFDCWD is AT_FDCWD as an argument.
 const atFDCWD = ^uintptr(99)
+
+// closeRange closes descriptors; last may be -1 for all that follow.
+//
+//go:nosplit
+//go:norace
+func closeRange(first, last int32) {
+	if first <= last || last == -1 && first > 0 {
+		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(first), uintptr(uint32(last)), 0)
+	}
+}

@@ -253,7 +253,7 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 		child.Call("setting the group", unix.SYS_SETRESGID, sysprog.Int(a.GID), sysprog.Int(a.GID), sysprog.Int(a.GID))
 		child.Call("setting the user", unix.SYS_SETRESUID, sysprog.Int(a.UID), sysprog.Int(a.UID), sysprog.Int(a.UID))
 	}
-	child.Call("setting capabilities", unix.SYS_CAPSET, child.Bytes(capHeader()), child.Bytes(capData(a.Caps)))
+	child.Call("setting capabilities", unix.SYS_CAPSET, child.Bytes(CapHeader()), child.Bytes(CapData(a.Caps, 0)))
 	child.Call("entering "+a.Dir, unix.SYS_CHDIR, child.Str(a.Dir))
 
 	argv, err := child.Strs(a.Argv)
@@ -283,21 +283,21 @@ func closeRange(p *sysprog.Program, first, last int) {
 	p.Call("closing descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(first), sysprog.Int(uint32(last)), sysprog.Int(0))
 }
 
-// capHeader and capData are struct __user_cap_header_struct and two of struct
-// __user_cap_data_struct, _LINUX_CAPABILITY_VERSION_3 (capget(2)): the
-// inheritable set stays empty.
-func capHeader() []byte {
+// CapHeader is struct __user_cap_header_struct for the calling thread, version
+// _LINUX_CAPABILITY_VERSION_3 (capset(2)).
+func CapHeader() []byte {
 	b := binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3)
 	return binary.NativeEndian.AppendUint32(b, 0)
 }
 
-func capData(caps uint64) []byte {
+// CapData is two of struct __user_cap_data_struct: caps is the effective and
+// the permitted set.
+func CapData(caps, inheritable uint64) []byte {
 	var b []byte
 	for i := range 2 {
-		word := uint32(caps >> (32 * i))
-		b = binary.NativeEndian.AppendUint32(b, word) // effective
-		b = binary.NativeEndian.AppendUint32(b, word) // permitted
-		b = binary.NativeEndian.AppendUint32(b, 0)    // inheritable
+		b = binary.NativeEndian.AppendUint32(b, uint32(caps>>(32*i)))
+		b = binary.NativeEndian.AppendUint32(b, uint32(caps>>(32*i)))
+		b = binary.NativeEndian.AppendUint32(b, uint32(inheritable>>(32*i)))
 	}
 	return b
 }

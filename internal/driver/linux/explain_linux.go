@@ -1,0 +1,88 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// explainClone says why the kernel makes no namespaces for this user, and what
+// can be done.
+func explainClone(err error) error {
+	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("making namespaces: %w", err)
+	}
+	why, fix := whyNoNamespaces(err)
+	return sandpit.WithHint(fmt.Errorf("making namespaces: %s: %w", why, sandpit.ErrUnsupported), fix)
+}
+
+// whyNoNamespaces looks for what forbids user namespaces here.
+func whyNoNamespaces(err error) (why, fix string) {
+	is := func(name, value string) bool {
+		data, rerr := os.ReadFile(name)
+		return rerr == nil && strings.TrimSpace(string(data)) == value
+	}
+	switch {
+	case is("/proc/sys/kernel/unprivileged_userns_clone", "0") && os.Geteuid() != 0:
+		return "this machine forbids user namespaces to ordinary users (kernel.unprivileged_userns_clone=0)",
+			"ask for `sysctl kernel.unprivileged_userns_clone=1`, or run as root"
+	case is("/proc/sys/user/max_user_namespaces", "0"):
+		return "this machine allows no user namespaces (user.max_user_namespaces=0)",
+			"ask for `sysctl user.max_user_namespaces=15000`"
+	case is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") && os.Geteuid() != 0:
+		return "AppArmor forbids user namespaces to ordinary users (kernel.apparmor_restrict_unprivileged_userns=1)",
+			"ask for an AppArmor profile with `userns,` for sandpit, or `sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
+	case errors.Is(err, unix.ENOSPC):
+		return "too many namespaces exist, or they are nested too deeply", "raise user.max_user_namespaces, or end other sandboxes"
+	case errors.Is(err, unix.EINVAL):
+		return "this kernel lacks a namespace", "use a kernel with user, mount, pid, network, ipc and uts namespaces"
+	case inContainer():
+		return "the container around this forbids it", "start the container with `--privileged`, or with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
+	}
+	return "the kernel refuses it (" + err.Error() + ")", "run as root, or ask the administrator to allow user namespaces"
+}
+
+// inContainer reports whether this runs inside Docker, Podman or Kubernetes,
+// going by the marks that they leave.
+func inContainer() bool {
+	for _, f := range []string{"/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io"} {
+		if _, err := os.Stat(f); err == nil {
+			return true
+		}
+	}
+	return os.Getenv("container") != ""
+}
+
+// explainStep says why a step of the set-up failed.
+func (c *creation) explainStep(e *sysprog.StepError) error {
+	err := fmt.Errorf("setting up the sandbox: %w", e)
+	switch {
+	case e.Errno == unix.ENOSPC && strings.HasPrefix(e.What, "mounting"):
+		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrExhausted), "too many mounts exist on this machine (fs.mount-max)")
+	case e.Errno == unix.ENOSPC:
+		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "raise the disk or files limit: what the sandbox itself needs does not fit")
+	case e.Errno == unix.ENOMEM:
+		return c.explainDeath(err)
+	case strings.HasPrefix(e.What, "mounting proc") && e.Errno == unix.EPERM:
+		return sandpit.WithHint(fmt.Errorf("%w: parts of this container's /proc are masked: %w", err, sandpit.ErrUnsupported),
+			"start the container with `--security-opt systempaths=unconfined`, or `--privileged`")
+	case strings.HasPrefix(e.What, "looking at"):
+		return fmt.Errorf("%w: %w", err, sandpit.ErrInvalid)
+	case e.Errno == unix.ENOSYS:
+		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported), "use Linux 5.12 or later")
+	case e.Errno == unix.EPERM || e.Errno == unix.EACCES:
+		if os.Geteuid() != 0 {
+			if why, fix := whyNoNamespaces(e.Errno); !strings.HasPrefix(why, "the kernel refuses") {
+				return sandpit.WithHint(fmt.Errorf("%w: %s: %w", err, why, sandpit.ErrUnsupported), fix)
+			}
+		}
+		return fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported)
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// GuestName is the name under which a program serves as a guest: when its
+// argv[0] ends in it.
+const GuestName = "sandpit-guest"
+
+// guestProgram finds the file of the guest program. An embedded guest is
+// written once into dir under a name that holds its digest; without one the
+// running program is its own guest.
+func guestFile(dir string, embedded []byte, digest string) (string, error) {
+	if embedded == nil {
+		exe, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("finding the guest program: %w", err)
+		}
+		return exe, nil
+	}
+	if digest == "" {
+		sum := sha256.Sum256(embedded)
+		digest = hex.EncodeToString(sum[:8])
+	}
+	name := filepath.Join(dir, GuestName+"-"+digest)
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err == nil && st.Size == int64(len(embedded)) {
+		return name, nil
+	}
+	err := writeGuest(dir, name, embedded)
+	if err != nil {
+		err = fmt.Errorf("storing the guest program: %w", err)
+		switch {
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+			err = fmt.Errorf("%w (%w)", err, sandpit.ErrExhausted)
+			return "", sandpit.WithHint(err, "free some space, or set SANDPIT_HOME to a directory with space")
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
+			return "", sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
+		}
+		return "", err
+	}
+	return name, nil
+}
+
+// writeGuest writes the guest so that its name only ever means the whole of it.
+func writeGuest(dir, name string, data []byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".guest-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(0o555)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	return err
+}

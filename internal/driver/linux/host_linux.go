@@ -1,0 +1,88 @@
+package linux
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// host is what was found of this machine and this user. It does not change
+// while the program runs.
+type host struct {
+	euid, egid int
+	privileged bool // root, with CAP_SYS_ADMIN
+	allIDs     bool // every user id exists in this user namespace
+	uids, gids uint32
+
+	subOnce        sync.Once
+	subErr         error
+	subuid, subgid subRange
+}
+
+// findHost looks at this process.
+func findHost() (*host, error) {
+	h := &host{euid: os.Geteuid(), egid: os.Getegid()}
+	if h.euid != 0 {
+		return h, nil
+	}
+	h.privileged = hasCapability(unix.CAP_SYS_ADMIN)
+	if !h.privileged {
+		return h, nil
+	}
+	var err error
+	if h.uids, err = idsFrom0("/proc/self/uid_map"); err != nil {
+		return nil, err
+	}
+	if h.gids, err = idsFrom0("/proc/self/gid_map"); err != nil {
+		return nil, err
+	}
+	h.allIDs = h.uids == 1<<32-1 && h.gids == 1<<32-1
+	h.uids, h.gids = min(h.uids, rangeSize), min(h.gids, rangeSize)
+	return h, nil
+}
+
+// idsFrom0 returns how many ids from 0 on exist in this user namespace.
+func idsFrom0(name string) (uint32, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := bytes.Cut(data, []byte("\n"))
+	var inside, outside, count uint32
+	if _, err := fmt.Sscan(string(line), &inside, &outside, &count); err != nil || inside != 0 {
+		return 0, fmt.Errorf("reading %s: %q is not understood", name, line)
+	}
+	return count, nil
+}
+
+// hasCapability reports whether this thread has a capability in effect.
+func hasCapability(c int) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	return data[c/32].Effective&(1<<(c%32)) != 0
+}
+
+// unmappable are file systems, by their magic number of statfs(2), that can't
+// map ids up to Linux 6.12 or that stand on others that must.
+var unmappable = [...]int64{0x794c7630 /* overlayfs */, 0x6969 /* nfs */, 0x65735546 /* fuse */, 0x01021997 /* 9p */, 0xff534d42 /* cifs */, 0xfe534d42 /* smb2 */}
+
+// canMap reports whether the file system of a path can show its ids mapped. It
+// goes by its kind; the mount itself tells for sure.
+func canMap(path string) bool {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil {
+		return false
+	}
+	for _, m := range unmappable {
+		if int64(uint32(st.Type)) == m {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,259 @@
+package linux
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// idMap is how the ids of a sandbox relate to those of the host.
+type idMap struct {
+	uidMap, gidMap string // the lines of uid_map and gid_map, user_namespaces(7)
+	uid, gid       uint32 // inside, of the guest
+	multi          bool   // more than one user exists inside
+	mapped         bool   // mount trees are given to the child with their ids mapped
+	helpers        bool   // the maps must be written by newuidmap and newgidmap
+
+	// base is the first host id of a range that is the sandbox's own, held by
+	// lock, or 0.
+	base uint32
+	lock int
+}
+
+// close gives the range of host ids back.
+func (m *idMap) close() {
+	if m.lock >= 0 {
+		unix.Close(m.lock)
+		m.lock = -1
+	}
+}
+
+const (
+	// rangeSize is how many ids a sandbox has: all of 16 bits, so that
+	// nobody (65534) exists.
+	rangeSize = 1 << 16
+
+	// The ranges lie above those that systemd and subordinate ids use and
+	// below 2^31, where programs and file systems begin to fail:
+	// systemd's UIDS-GIDS.md calls 0x70000000 to 0x7FFDFFFF unused.
+	firstRange = 0x70000000
+	ranges     = (0x7FFE0000 - 0x70000000) / rangeSize
+)
+
+// chooseRange takes a range of host ids that no other sandbox on this machine
+// has. It is held by the name of an abstract socket, which the kernel frees
+// when the last holder has gone, whatever it died of.
+func chooseRange() (base uint32, lock int, err error) {
+	lock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, -1, os.NewSyscallError("socket", err)
+	}
+	start := rand.IntN(ranges)
+	for i := range ranges {
+		n := (start + i) % ranges
+		err = unix.Bind(lock, &unix.SockaddrUnix{Name: "@sandpit-ids-" + strconv.Itoa(n)})
+		if err == nil {
+			return uint32(firstRange + n*rangeSize), lock, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	unix.Close(lock)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return 0, -1, fmt.Errorf("choosing user ids: all %d ranges are in use: %w", ranges, sandpit.ErrExhausted)
+	}
+	return 0, -1, os.NewSyscallError("bind", err)
+}
+
+// chooseIDs decides how the ids of a sandbox map. uid and gid are those of its
+// user, multi asks for others beside it, mappable says that the ids of its
+// layers and binds can be mapped.
+func (h *host) chooseIDs(uid, gid uint32, multi, mappable bool) (idMap, error) {
+	m := idMap{lock: -1}
+	switch {
+	case h.allIDs && mappable:
+		base, lock, err := chooseRange()
+		if err != nil {
+			return m, err
+		}
+		line := fmt.Sprintf("0 %d %d\n", base, rangeSize)
+		return idMap{uidMap: line, gidMap: line, multi: true, mapped: true, base: base, lock: lock}, nil
+	case h.privileged:
+		// No mount can have its ids mapped here (a file system below the
+		// store can't, or this is a container with few ids of its own): the
+		// ids inside are those outside.
+		line := func(first, n uint32) string { return fmt.Sprintf("%d %d %d\n", first, first, n) }
+		m.uidMap, m.gidMap, m.multi = line(0, h.uids), line(0, h.gids), true
+		return m, nil
+	case multi && h.subIDs() == nil:
+		m.helpers, m.multi = true, true
+		m.uidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.euid, h.subuid.first, min(h.subuid.count, rangeSize-1))
+		m.gidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.egid, h.subgid.first, min(h.subgid.count, rangeSize-1))
+		return m, nil
+	}
+	m.uid, m.gid = uid, gid
+	m.uidMap = fmt.Sprintf("%d %d 1\n", uid, h.euid)
+	m.gidMap = fmt.Sprintf("%d %d 1\n", gid, h.egid)
+	return m, nil
+}
+
+// write writes the id maps of a child.
+func (m *idMap) write(pid int) error {
+	if m.helpers {
+		for _, f := range []struct{ tool, lines string }{{"newuidmap", m.uidMap}, {"newgidmap", m.gidMap}} {
+			cmd := exec.Command(f.tool, append([]string{strconv.Itoa(pid)}, strings.Fields(f.lines)...)...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("mapping ids with %s: %w: %s", f.tool, err, bytes.TrimSpace(out))
+			}
+		}
+		return nil
+	}
+	dir := "/proc/" + strconv.Itoa(pid)
+	if err := writeProc(dir+"/uid_map", m.uidMap); err != nil {
+		return err
+	}
+	if !m.multi {
+		// Without it an ordinary user may not write gid_map, user_namespaces(7).
+		if err := writeProc(dir+"/setgroups", "deny"); err != nil {
+			return err
+		}
+	}
+	return writeProc(dir+"/gid_map", m.gidMap)
+}
+
+// writeProc writes a file of a child in /proc. The child shares this process's
+// memory, and another child that changes its user makes that memory not
+// dumpable, which takes these files from an ordinary user; so it is set right
+// again, and tried again.
+func writeProc(name, data string) error {
+	var err error
+	for range 100 {
+		var fd int
+		if fd, err = unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
+			_, err = unix.Write(fd, []byte(data))
+			unix.Close(fd)
+		}
+		if !errors.Is(err, unix.EACCES) {
+			break
+		}
+		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "writing", Path: name, Err: err}
+	}
+	return nil
+}
+
+// subRange is a line of /etc/subuid or /etc/subgid, subuid(5).
+type subRange struct{ first, count uint32 }
+
+// subIDs finds the subordinate ids of an ordinary user, and the set-uid tools
+// that map them. A nil error says that they can be used.
+func (h *host) subIDs() error {
+	h.subOnce.Do(func() {
+		h.subErr = func() error {
+			name := strconv.Itoa(h.euid)
+			if u, err := user.LookupId(name); err == nil {
+				name = u.Username
+			}
+			for _, f := range []struct {
+				file, tool string
+				r          *subRange
+			}{{"/etc/subuid", "newuidmap", &h.subuid}, {"/etc/subgid", "newgidmap", &h.subgid}} {
+				if _, err := exec.LookPath(f.tool); err != nil {
+					return fmt.Errorf("%s is not installed (Debian's package uidmap)", f.tool)
+				}
+				data, err := os.ReadFile(f.file)
+				if err != nil {
+					return err
+				}
+				r, ok := parseSubIDs(data, name, h.euid)
+				if !ok {
+					return fmt.Errorf("%s has no range of at least 1000 ids for %s", f.file, name)
+				}
+				*f.r = r
+			}
+			return nil
+		}()
+	})
+	return h.subErr
+}
+
+// parseSubIDs finds the first range of at least 1,000 ids of a user in the
+// text of /etc/subuid: "name:first:count" lines.
+func parseSubIDs(data []byte, name string, uid int) (subRange, bool) {
+	sc := bufio.NewScanner(bytes.NewReader(data))
+	for sc.Scan() {
+		f := strings.Split(strings.TrimSpace(sc.Text()), ":")
+		if len(f) != 3 || (f[0] != name && f[0] != strconv.Itoa(uid)) {
+			continue
+		}
+		first, err1 := strconv.ParseUint(f[1], 10, 32)
+		count, err2 := strconv.ParseUint(f[2], 10, 32)
+		if err1 == nil && err2 == nil && first > 0 && count >= 1000 {
+			return subRange{uint32(first), uint32(count)}, true
+		}
+	}
+	return subRange{}, false
+}
+
+// idNamespace makes a user namespace that maps the host's uid and gid to those
+// of a sandbox's user, for a mount whose owner is that user. It returns a
+// descriptor of the namespace.
+func idNamespace(hostUID, hostGID, uid, gid uint32) (int, error) {
+	var p sysprog.Program
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return -1, os.NewSyscallError("pipe2", err)
+	}
+	defer unix.Close(fds[1])
+	defer unix.Close(fds[0])
+	// The child only waits, for a byte that never comes: it is killed.
+	p.Call("dying with the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(int(unix.SIGKILL)))
+	p.Call("waiting", unix.SYS_READ, sysprog.Int(fds[0]), p.Bytes(make([]byte, 1)), sysprog.Int(1))
+	child, err := p.Fork(sysprog.ForkOptions{Flags: unix.CLONE_NEWUSER, Cgroup: -1, Report: -1})
+	if err != nil {
+		return -1, err
+	}
+	defer func() {
+		_ = unix.Kill(child.PID, unix.SIGKILL)
+		reap(child.PID)
+		child.Release()
+	}()
+	dir := "/proc/" + strconv.Itoa(child.PID)
+	if err := writeProc(dir+"/uid_map", fmt.Sprintf("%d %d 1\n", hostUID, uid)); err != nil {
+		return -1, err
+	}
+	if err := writeProc(dir+"/gid_map", fmt.Sprintf("%d %d 1\n", hostGID, gid)); err != nil {
+		return -1, err
+	}
+	fd, err := unix.Open(dir+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "opening", Path: dir + "/ns/user", Err: err}
+	}
+	return fd, nil
+}
+
+// reap waits for a child that is dying.
+func reap(pid int) {
+	for {
+		if _, err := syscall.Wait4(pid, nil, 0, nil); err != syscall.EINTR {
+			return
+		}
+	}
+}

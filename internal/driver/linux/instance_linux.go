@@ -1,0 +1,128 @@
+package linux
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+// instance is a sandbox of this driver.
+type instance struct {
+	creation
+	pidfd *os.File
+	done  chan struct{}
+
+	mu     sync.Mutex
+	closed bool // guarded by mu: no more Dial
+
+	destroy    sync.Once
+	destroyErr error
+}
+
+func newInstance(c *creation) *instance {
+	i := &instance{creation: *c, done: make(chan struct{})}
+	_ = unix.SetNonblock(c.child.PidFD, true)
+	i.pidfd = os.NewFile(uintptr(c.child.PidFD), "guest")
+	go i.watch()
+	return i
+}
+
+// watch waits for the guest's death and reaps it. It costs no thread: a pidfd
+// can be polled.
+func (i *instance) watch() {
+	defer close(i.done)
+	raw, err := i.pidfd.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			pid, err := syscall.Wait4(i.child.PID, nil, syscall.WNOHANG, nil)
+			return err == syscall.ECHILD || pid == i.child.PID
+		})
+	}
+	if err != nil {
+		reap(i.child.PID)
+	}
+	i.child.Release()
+}
+
+// state is the driver's part of a handle.
+type state struct {
+	PID    int      `json:"pid"`
+	Groups []string `json:"groups,omitempty"`
+}
+
+func (i *instance) Handle() driver.Handle {
+	st := state{PID: i.child.PID}
+	if i.group != nil {
+		st.Groups = i.group.Paths()
+	}
+	data, _ := json.Marshal(st) // of strings and a number: can't fail
+	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.plan.ID, State: data}
+}
+
+// Dial gives the guest one end of a new socket pair.
+func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	i.mu.Lock()
+	if i.closed {
+		err = unix.EPIPE
+	} else {
+		err = send(i.socks[0], fds[1:])
+	}
+	i.mu.Unlock()
+	unix.Close(fds[1])
+	if err != nil {
+		unix.Close(fds[0])
+		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.plan.ID, sandpit.ErrClosed, err)
+	}
+	f := os.NewFile(uintptr(fds[0]), "guest")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("dialling the guest of %s: %w", i.plan.ID, err)
+	}
+	return conn, nil
+}
+
+func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {
+	if i.group == nil {
+		return sandpit.Metrics{CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}, nil
+	}
+	return i.group.Stats()
+}
+
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+// Destroy kills the first process of the sandbox's pid namespace, with which
+// the kernel kills all others, and the mount and network namespaces go.
+func (i *instance) Destroy(context.Context) error {
+	i.destroy.Do(func() {
+		i.mu.Lock()
+		i.closed = true
+		i.mu.Unlock()
+		_ = unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0) // ESRCH: it has died already
+		<-i.done
+		i.pidfd.Close()
+		unix.Close(i.socks[0])
+		if i.group != nil {
+			i.destroyErr = i.group.Remove()
+		}
+		i.stopWatcher()
+		i.ids.close()
+	})
+	return i.destroyErr
+}

@@ -1,0 +1,389 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/seccomp"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// Name is the driver's name.
+const Name = "linux"
+
+// namespaces are those of every sandbox from its first moment. Its cgroup
+// namespace is made once it is in its cgroup.
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// Options say where the driver finds things.
+type Options struct {
+	// Dir is where the embedded guest program is kept. Made when missing.
+	Dir string
+
+	// Guest is the guest program. Nil: this program is its own guest, which
+	// its main function must provide for (see GuestName).
+	Guest []byte
+
+	// GuestDigest tells one build of Guest from another, in hexadecimal.
+	// Empty: it is computed, which takes a few milliseconds.
+	GuestDigest string
+
+	// Fault, when set, is called before each step of Create with its name; an
+	// error makes that step fail. For tests of what is left behind.
+	Fault func(step string) error
+}
+
+// Driver makes sandboxes on this machine. It implements driver.Driver.
+type Driver struct {
+	opts   Options
+	host   func() (*host, error)
+	layout func() (*cgroup.Layout, error)
+}
+
+var _ driver.Driver = (*Driver)(nil)
+
+// New returns a driver. It does nothing yet.
+func New(opts Options) *Driver {
+	return &Driver{
+		opts:   opts,
+		host:   sync.OnceValues(findHost),
+		layout: sync.OnceValues(cgroup.Detect),
+	}
+}
+
+// Name returns "linux".
+func (d *Driver) Name() string { return Name }
+
+// Create makes a sandbox. See driver.Driver.
+func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	c := creation{driver: d, plan: &plan, mark: time.Now(), socks: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watchPipe: -1}
+	inst, err := c.run(ctx)
+	if err != nil {
+		c.undo()
+		return nil, err
+	}
+	return inst, nil
+}
+
+// creation is one sandbox being made. undo takes back all that it has done so far.
+type creation struct {
+	driver *Driver
+	plan   *driver.Plan
+	mark   time.Time
+
+	mounts    []hostMount
+	ids       idMap
+	group     *cgroup.Group
+	socks     [2]int // the socket pair: ours, the child's
+	program   *sysprog.Program
+	child     sysprog.Child
+	started   bool
+	watcher   sysprog.Child
+	watchPipe int
+}
+
+// step ends the step before it and starts another.
+func (c *creation) step(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if f := c.driver.opts.Fault; f != nil {
+		return f(name)
+	}
+	return nil
+}
+
+func (c *creation) trace(name string) {
+	if c.plan.Trace != nil {
+		now := time.Now()
+		c.plan.Trace(name, now.Sub(c.mark))
+		c.mark = now
+	}
+}
+
+func (c *creation) undo() {
+	if c.started {
+		_ = unix.Kill(c.child.PID, unix.SIGKILL) // not reaped yet
+		reap(c.child.PID)
+		c.child.Release()
+	}
+	if c.child.PidFD >= 0 {
+		unix.Close(c.child.PidFD)
+	}
+	c.stopWatcher()
+	for _, fd := range c.socks {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	if c.group != nil {
+		_ = c.group.Remove()
+	}
+	c.ids.close()
+}
+
+func (c *creation) stopWatcher() {
+	if c.watchPipe >= 0 {
+		_, _ = unix.Write(c.watchPipe, []byte{0})
+		unix.Close(c.watchPipe)
+		reap(c.watcher.PID)
+		c.watcher.Release()
+		c.watchPipe = -1
+	}
+}
+
+func (c *creation) run(ctx context.Context) (*instance, error) {
+	d, plan := c.driver, c.plan
+	h, err := d.host()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.step(ctx, "host"); err != nil {
+		return nil, err
+	}
+	guest, err := guestFile(d.opts.Dir, d.opts.Guest, d.opts.GuestDigest)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.lookAtMounts(h); err != nil {
+		return nil, err
+	}
+	mappable := true
+	for _, l := range plan.Root.Layers {
+		mappable = mappable && canMap(l)
+	}
+	for _, b := range plan.Root.Binds {
+		mappable = mappable && canMap(b.Source)
+	}
+	if c.ids, err = h.chooseIDs(plan.UID, plan.GID, plan.MultiUser, mappable); err != nil {
+		return nil, err
+	}
+	c.trace("host")
+
+	if err := c.step(ctx, "cgroup"); err != nil {
+		return nil, err
+	}
+	if err := c.makeGroup(); err != nil {
+		return nil, err
+	}
+	c.trace("cgroup")
+
+	if err := c.step(ctx, "program"); err != nil {
+		return nil, err
+	}
+	// Close-on-exec, and above 2 for certain: 0, 1 and 2 are always open in a
+	// program of this runtime.
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	c.socks = fds
+	b := build{
+		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], base: baseDir(), guest: guest,
+		argv:     []string{GuestName, "bootstrap"},
+		filter:   seccomp.Bytes(seccomp.Filter()),
+		cgroupNS: c.group != nil,
+		landlock: landlockABI(),
+	}
+	into := -1
+	if c.group != nil {
+		if fd, ok := c.group.FD(); ok {
+			into = fd
+		}
+		if b.join, err = c.group.OpenJoin(); err != nil {
+			return nil, err
+		}
+		defer closeAll(b.join)
+		b.cgroup2 = into >= 0 && len(b.join) == 0
+	}
+	if plan.Write != nil && b.landlock > 0 {
+		b.argv = append(b.argv, "landlock")
+	}
+	if c.program, err = compile(b); err != nil {
+		return nil, err
+	}
+	c.trace("program")
+
+	if err := c.step(ctx, "clone"); err != nil {
+		return nil, err
+	}
+	c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: c.socks[1]})
+	if err != nil {
+		return nil, explainClone(err)
+	}
+	c.started = true
+	unix.Close(c.socks[1])
+	c.socks[1] = -1
+	c.trace("clone")
+
+	if err := c.step(ctx, "ids"); err != nil {
+		return nil, err
+	}
+	if err := c.ids.write(c.child.PID); err != nil {
+		return nil, err
+	}
+	c.trace("ids")
+
+	if err := c.step(ctx, "trees"); err != nil {
+		return nil, err
+	}
+	var sent []int
+	if c.ids.mapped {
+		if sent, err = openTrees(trees(plan), c.mounts, c.ids, plan.UID, plan.GID, c.child.PID); err != nil {
+			return nil, err
+		}
+	}
+	err = send(c.socks[0], sent)
+	closeAll(sent)
+	if err != nil {
+		return nil, c.explainDeath(err)
+	}
+	c.trace("trees")
+
+	if err := c.step(ctx, "watcher"); err != nil {
+		return nil, err
+	}
+	if err := c.startWatcher(); err != nil {
+		return nil, err
+	}
+	c.trace("watcher")
+
+	if err := c.step(ctx, "answer"); err != nil {
+		return nil, err
+	}
+	if err := c.await(ctx); err != nil {
+		return nil, err
+	}
+	runtime.KeepAlive(c.program)
+	c.trace("setup")
+	if err := c.step(ctx, "instance"); err != nil {
+		return nil, err
+	}
+	return newInstance(c), nil
+}
+
+// lookAtMounts looks at the sources of the mounts.
+func (c *creation) lookAtMounts(h *host) error {
+	for _, m := range c.plan.Mounts {
+		var st unix.Stat_t
+		err := unix.Lstat(m.Source, &st)
+		hm := hostMount{Mount: m, uid: st.Uid, gid: st.Gid}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return sandpit.WithHint(fmt.Errorf("mounting %s: it does not exist on this machine: %w", m.Source, sandpit.ErrInvalid), "make it, or mend the path of the mount")
+		case err != nil:
+			return &fs.PathError{Op: "mounting", Path: m.Source, Err: err}
+		case st.Mode&unix.S_IFMT == unix.S_IFREG:
+			hm.file = true
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return fmt.Errorf("mounting %s: only directories and regular files can be mounted: %w", m.Source, sandpit.ErrInvalid)
+		}
+		c.mounts = append(c.mounts, hm)
+	}
+	return nil
+}
+
+// makeGroup makes the cgroup with the limits that must be enforced.
+func (c *creation) makeGroup() error {
+	layout, err := c.driver.layout()
+	if err != nil {
+		return err
+	}
+	plan, lim := c.plan, cgroup.Limits{}
+	if plan.Enforce["memory"] {
+		lim.Memory = plan.Limits.Memory
+	}
+	if plan.Enforce["cpus"] {
+		lim.CPUs = plan.Limits.CPUs
+	}
+	if plan.Enforce["pids"] {
+		lim.Pids = plan.Limits.Pids
+	}
+	if lim == (cgroup.Limits{}) {
+		return nil
+	}
+	c.group, err = layout.Create(plan.ID, lim)
+	return err
+}
+
+// startWatcher makes the process that removes the cgroup, and the child if it
+// hangs, when this process is killed.
+func (c *creation) startWatcher() error {
+	if !c.plan.Ephemeral {
+		return nil
+	}
+	clean := sysprog.Cleanup{PidFD: c.child.PidFD}
+	if c.group != nil {
+		clean.Dirs, clean.KillFile = c.group.Paths(), c.group.KillFile()
+	}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("pipe2", err)
+	}
+	w, err := sysprog.Watch(clean, p[0])
+	unix.Close(p[0])
+	if err != nil {
+		unix.Close(p[1])
+		return fmt.Errorf("starting the watcher: %w", err)
+	}
+	c.watcher, c.watchPipe = w, p[1]
+	return nil
+}
+
+// await waits until the child has built the sandbox.
+func (c *creation) await(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(c.socks[0], unix.SHUT_RDWR) })
+	defer stop()
+	buf := make([]byte, sysprog.ReportSize)
+	for {
+		n, err := unix.Read(c.socks[0], buf)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return c.explainDeath(os.NewSyscallError("read", err))
+		case n == 1 && buf[0] == readyByte:
+			return nil
+		}
+		if e, ok := c.program.DecodeReport(buf[:n]); ok {
+			return c.explainStep(e)
+		}
+		return c.explainDeath(errors.New("it ended without a word"))
+	}
+}
+
+// explainDeath says why a child that is being set up has died.
+func (c *creation) explainDeath(err error) error {
+	if c.group != nil {
+		if st, serr := c.group.Stats(); serr == nil && st.OOMKills > 0 {
+			return sandpit.WithHint(fmt.Errorf("setting up the sandbox: the memory limit of %d bytes is too small: %w", c.plan.Limits.Memory, sandpit.ErrInvalid), "raise the memory limit")
+		}
+	}
+	return fmt.Errorf("setting up the sandbox: %w", err)
+}
+
+// baseDirs are directories that exist on every Linux machine. The sandbox is
+// built on one of them, in a mount namespace of its own.
+var baseDirs = []string{"/tmp", "/run", "/mnt", "/proc"}
+
+func baseDir() string {
+	i := slices.IndexFunc(baseDirs, func(d string) bool {
+		var st unix.Stat_t
+		return unix.Stat(d, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+	})
+	return baseDirs[max(i, 0)]
+}

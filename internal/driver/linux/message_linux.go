@@ -1,0 +1,111 @@
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// messageHeader is struct msghdr of recvmsg(2) for one buffer and a control
+// buffer, on 64-bit Linux.
+func messageHeader(p *sysprog.Program, buf, control []byte) sysprog.Arg {
+	iov := make([]byte, 16)
+	p.PutPointer(iov, 0, buf)
+	binary.NativeEndian.PutUint64(iov[8:], uint64(len(buf)))
+	hdr := make([]byte, 56)
+	p.PutPointer(hdr, 16, iov)
+	binary.NativeEndian.PutUint64(hdr[24:], 1)
+	p.PutPointer(hdr, 32, control)
+	binary.NativeEndian.PutUint64(hdr[40:], uint64(len(control)))
+	return p.Bytes(hdr)
+}
+
+// openTrees makes detached mount trees of host paths, with their ids mapped for
+// the child: what only the owner of the file systems may do.
+func openTrees(ts []tree, mounts []hostMount, ids idMap, uid, gid uint32, pid int) (fds []int, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(fds)
+			fds = nil
+		}
+	}()
+	userns, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "opening", Path: "/proc/" + strconv.Itoa(pid) + "/ns/user", Err: err}
+	}
+	defer unix.Close(userns)
+	owned := len(ts) - len(mounts)
+	for i, t := range ts {
+		ns := userns
+		if t.owned {
+			m := mounts[i-owned]
+			if ns, err = idNamespace(m.uid, m.gid, ids.base+uid, ids.base+gid); err != nil {
+				return fds, fmt.Errorf("mapping the owner of %s: %w", t.path, err)
+			}
+		}
+		fd, err := openTree(t, ns)
+		if t.owned {
+			unix.Close(ns)
+		}
+		if err != nil {
+			return fds, err
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+func openTree(t tree, userns int) (int, error) {
+	dir, name, at := unix.AT_FDCWD, t.path, 0
+	if t.owned {
+		fd, err := unix.Openat2(unix.AT_FDCWD, t.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+		if err != nil {
+			return -1, &fs.PathError{Op: "opening", Path: t.path, Err: err}
+		}
+		defer unix.Close(fd)
+		dir, name, at = fd, "", unix.AT_EMPTY_PATH
+	}
+	// Only the layers and the mounts themselves: what else is mounted below a
+	// path of the host was not asked for.
+	fd, err := unix.OpenTree(dir, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|uint(at))
+	if err != nil {
+		return -1, &fs.PathError{Op: "opening the mount of", Path: t.path, Err: err}
+	}
+	attr := &unix.MountAttr{Attr_set: t.attr | unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns)}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		unix.Close(fd)
+		if err == unix.EINVAL {
+			return -1, sandpit.WithHint(fmt.Errorf("mapping the ids of %s: its file system can't do that: %w", t.path, sandpit.ErrUnsupported),
+				"use a directory on ext4, xfs, btrfs or tmpfs")
+		}
+		return -1, &fs.PathError{Op: "mapping the ids of", Path: t.path, Err: err}
+	}
+	return fd, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// send sends one byte with descriptors.
+func send(sock int, fds []int) error {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	for {
+		err := unix.Sendmsg(sock, []byte{0}, oob, nil, unix.MSG_NOSIGNAL)
+		if err != unix.EINTR {
+			return os.NewSyscallError("sendmsg", err)
+		}
+	}
+}

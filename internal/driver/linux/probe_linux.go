@@ -1,0 +1,133 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// Probe finds out what this machine can enforce for this user. See driver.Driver.
+//
+// Whether namespaces can be made is not tried: Create says so soon enough, and
+// this is on its way. Examine tries.
+func (d *Driver) Probe(context.Context) driver.Capabilities {
+	caps := driver.Capabilities{Available: true, Enforced: map[string]bool{}}
+	gap := func(what, why, fix string) {
+		caps.Gaps = append(caps.Gaps, sandpit.Gap{What: what, Why: why, Fix: fix})
+	}
+	h, err := d.host()
+	if err != nil {
+		caps.Available = false
+		gap("linux", err.Error(), "mount /proc")
+		return caps
+	}
+	for _, what := range []string{"disk", "files", "nofile", "output", "life", "seccomp", "write-paths"} {
+		caps.Enforced[what] = true
+	}
+
+	layout, err := d.layout()
+	if err != nil {
+		gap("cgroups", err.Error(), "mount cgroups at /sys/fs/cgroup")
+	} else {
+		for _, what := range []string{"memory", "cpus", "pids"} {
+			caps.Enforced[what] = layout.Enforceable(what)
+		}
+		caps.Gaps = append(caps.Gaps, layout.Gaps()...)
+	}
+
+	caps.Enforced["landlock"] = landlockABI() > 0
+	if landlockABI() == 0 {
+		gap("landlock", "this kernel has no Landlock: write paths are held by read-only mounts alone", "use Linux 5.13 or later with landlock in the lsm= boot parameter")
+	}
+
+	switch {
+	case h.privileged && h.allIDs:
+		caps.MultiUser = true
+	case h.privileged:
+		caps.MultiUser = true
+		gap("own-ids", "this user namespace has too few ids for a range of its own per sandbox: ids inside are those outside", "run on the machine itself, or in a container without a user namespace")
+	default:
+		if err := h.subIDs(); err != nil {
+			gap("users", "only one user exists in a sandbox: "+err.Error(), "install newuidmap and give this user a range in /etc/subuid and /etc/subgid, for example with `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`")
+		} else {
+			caps.MultiUser = true
+		}
+	}
+	return caps
+}
+
+// Examine is Probe with the costs of trying things out: whether namespaces can
+// be made, and the facts that a person wants to see. It leaves nothing behind.
+func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
+	caps := d.Probe(ctx)
+	fact := func(name, value string) { caps.Facts = append(caps.Facts, driver.Fact{Name: name, Value: value}) }
+
+	var uts unix.Utsname
+	_ = unix.Uname(&uts)
+	fact("kernel", unix.ByteSliceToString(uts.Release[:])+" "+unix.ByteSliceToString(uts.Machine[:]))
+	if h, err := d.host(); err == nil {
+		who := fmt.Sprintf("uid %d", h.euid)
+		switch {
+		case h.privileged && h.allIDs:
+			who += ", a range of ids of its own for each sandbox"
+		case h.privileged:
+			who += ", ids inside are those outside"
+		case h.subErr == nil && h.subuid.count > 0:
+			who += fmt.Sprintf(", %d subordinate ids", h.subuid.count)
+		default:
+			who += ", one user inside"
+		}
+		fact("user", who)
+	}
+	if l, err := d.layout(); err == nil {
+		fact("cgroups", l.String())
+	}
+	if v := landlockABI(); v > 0 {
+		fact("landlock", fmt.Sprintf("ABI %d", v))
+	} else {
+		fact("landlock", "absent")
+	}
+	if lsm, err := os.ReadFile("/sys/kernel/security/lsm"); err == nil {
+		fact("security modules", strings.TrimSpace(string(lsm)))
+	}
+	guest := "embedded"
+	if d.opts.Guest == nil {
+		guest = "this program itself (built without an embedded guest: slower to start)"
+	}
+	fact("guest", guest)
+
+	if err := tryNamespaces(); err != nil {
+		caps.Available = false
+		why, fix := whyNoNamespaces(err)
+		caps.Gaps = append([]sandpit.Gap{{What: "namespaces", Why: why, Fix: fix}}, caps.Gaps...)
+		fact("namespaces", "refused")
+	} else {
+		fact("namespaces", "user, mount, pid, network, ipc, uts, cgroup")
+	}
+	return caps
+}
+
+// tryNamespaces makes all namespaces, for a process that ends at once.
+func tryNamespaces() error {
+	var p sysprog.Program
+	p.Call("trying", unix.SYS_GETPID)
+	child, err := p.Fork(sysprog.ForkOptions{Flags: namespaces, Cgroup: -1, Report: -1})
+	if err != nil {
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			return errno
+		}
+		return err
+	}
+	reap(child.PID)
+	child.Release()
+	return nil
+}
