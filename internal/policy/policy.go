@@ -205,3 +205,17 @@ func invalid(hint, format string, args ...any) error {
 	}
 	return sandpit.WithHint(err, hint)
 }
+
+// Minimum returns the least that may be asked for of every limit.
+func Minimum() sandpit.Limits {
+	return sandpit.Limits{
+		Memory: sandpit.MinMemory,
+		CPUs:   sandpit.MinCPUs,
+		Pids:   sandpit.MinPids,
+		Disk:   sandpit.MinDisk,
+		Files:  sandpit.MinFiles,
+		NoFile: sandpit.MinNoFile,
+		Output: minOutput,
+		Life:   minLife,
+	}
+}

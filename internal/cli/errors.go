@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Exit codes of sandpit run, besides those of CMD. 126, 127 and 128+n are those
+// of POSIX shells; 124 and 125 those of timeout(1) and docker run.
+const (
+	ExitTimeout = 124 // CMD ran out of time
+	ExitFailure = 125 // Sandpit itself failed
+	exitSignal  = 128 // plus the number of the signal that killed CMD
+)
+
+// ExitError is the exit code of a CMD that ran. There is nothing more to say.
+type ExitError struct{ Code int }
+
+// Error says so.
+func (e *ExitError) Error() string { return "exit status " + strconv.Itoa(e.Code) }
+
+// reportedError is an error that has been shown already.
+type reportedError struct{ error }
+
+func (e reportedError) Unwrap() error { return e.error }
+
+// Report shows an error of Run to the person and returns the exit code.
+func (a *App) Report(err error) int {
+	var exit *ExitError
+	var reported reportedError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.Code
+	case errors.As(err, &reported):
+		return ExitFailure
+	}
+	a.printError(err)
+	return ExitFailure
+}
+
+// printError writes "sandpit: …" and, when there is one, "hint: …".
+func (a *App) printError(err error) {
+	text := "sandpit: " + harmless(err.Error()) + "\n"
+	if hint := sandpit.Hint(err); hint != "" {
+		text += "hint: " + harmless(hint) + "\n"
+	}
+	_, _ = a.Stderr.WriteString(text)
+}
+
+// note writes a line about a CMD that ran.
+func (a *App) note(format string, args ...any) {
+	_, _ = a.Stderr.WriteString("sandpit: " + harmless(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// harmless returns s on one line and without anything that a terminal would
+// act on: messages may quote what a sandbox, an image or a registry has said.
+func harmless(s string) string {
+	const most = 4096
+	var b strings.Builder
+	for i, r := range s {
+		if i > most {
+			b.WriteString("…")
+			break
+		}
+		switch {
+		case r == '\n' || r == '\t':
+			b.WriteByte(' ')
+		case r == utf8.RuneError:
+			b.WriteRune('\uFFFD')
+		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r): // Cf: among them those that turn text around
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// usageErrorf returns an error about the command line itself.
+func usageErrorf(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+func (e *usageError) Unwrap() error { return sandpit.ErrInvalid }
+
+// flagError puts the errors of pflag into our words.
+func flagError(cmd *cobra.Command, err error) error {
+	see := "see " + cmd.CommandPath() + " --help"
+	var (
+		unknown *pflag.NotExistError
+		missing *pflag.ValueRequiredError
+		invalid *pflag.InvalidValueError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		name := unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			return sandpit.WithHint(usageErrorf("there is no flag -%s", name), see)
+		}
+		if like := similarFlag(cmd.Flags(), name); like != "" {
+			see = "did you mean --" + like + "?"
+		}
+		return sandpit.WithHint(usageErrorf("there is no flag --%s", name), see)
+	case errors.As(err, &missing):
+		return sandpit.WithHint(usageErrorf("the flag --%s needs a value", missing.GetFlag().Name), see)
+	case errors.As(err, &invalid):
+		return withHintOf(usageErrorf("--%s: %v", invalid.GetFlag().Name, invalid.Unwrap()), err)
+	case errors.Is(err, pflag.ErrHelp):
+		return err
+	}
+	return sandpit.WithHint(usageErrorf("%v", err), see)
+}
+
+// withHintOf returns err with the hint that cause has, if any.
+func withHintOf(err, cause error) error {
+	if hint := sandpit.Hint(cause); hint != "" {
+		return sandpit.WithHint(err, hint)
+	}
+	return err
+}
+
+// similarFlag returns the flag whose name is nearest to name, if one is near.
+func similarFlag(flags *pflag.FlagSet, name string) string {
+	best, at := "", 3
+	flags.VisitAll(func(f *pflag.Flag) {
+		if d := distance(f.Name, name, at); d < at {
+			best, at = f.Name, d
+		}
+	})
+	return best
+}
+
+// distance returns the edit distance of two short words, or most if it is not
+// less than that.
+func distance(a, b string, most int) int {
+	if len(b) > 64 || len(a)-len(b) >= most || len(b)-len(a) >= most {
+		return most
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(row[len(b)], most)
+}
+
+// kind returns the name of an error's kind, for programs.
+func kind(err error) string {
+	for _, k := range [...]struct {
+		name string
+		err  error
+	}{
+		{"unsupported", sandpit.ErrUnsupported},
+		{"forbidden", sandpit.ErrForbidden},
+		{"exists", sandpit.ErrExists},
+		{"unavailable", sandpit.ErrUnavailable},
+		{"integrity", sandpit.ErrIntegrity},
+		{"exhausted", sandpit.ErrExhausted},
+		{"protocol", sandpit.ErrProtocol},
+		{"closed", sandpit.ErrClosed},
+		{"state", sandpit.ErrState},
+		{"invalid", sandpit.ErrInvalid},
+		{"not_found", sandpit.ErrNotFound},
+		{"not_found", fs.ErrNotExist},
+	} {
+		if errors.Is(err, k.err) {
+			return k.name
+		}
+	}
+	return "failed"
+}

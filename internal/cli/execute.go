@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// modes are the parts of a run that are about this side of it.
+type modes struct {
+	tty, json bool
+	timeout   time.Duration
+}
+
+// execute makes a sandbox, runs cmd in it as if cmd were this program, and
+// removes the sandbox. The error is an *ExitError with the code of cmd, unless
+// Sandpit itself failed.
+func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd sandpit.Command, m modes, steps *steps) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	var term *terminal
+	if m.tty {
+		if term, err = openTerminal(a.Stdin); err != nil {
+			return err
+		}
+		defer term.close()
+		size := term.size()
+		cmd.Terminal = &size
+		if name, ok := a.lookup("TERM"); ok && name != "" {
+			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
+		}
+	}
+	relay := startRelay(cancel, term)
+	defer relay.stop()
+
+	options := ClientOptions{Home: home, Trace: steps.trace()}
+	if isTerminal(a.Stderr) {
+		options.Progress = a.Stderr
+	}
+	client, err := a.NewClient(options)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = orFailure(err, "closing the engine", client.Close())
+	}()
+	steps.done("open the engine")
+
+	sandbox, err := client.Create(ctx, spec)
+	steps.done("create the sandbox")
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	removed := false
+	remove := func() error {
+		if removed {
+			return nil
+		}
+		removed = true
+		return sandbox.Remove(context.WithoutCancel(ctx))
+	}
+	defer func() {
+		err = orFailure(err, "removing the sandbox", remove())
+		steps.done("remove the sandbox")
+	}()
+
+	var captured struct{ stdout, stderr bytes.Buffer }
+	out := &output{relay: relay}
+	switch {
+	case m.json:
+		cmd.Stdout, cmd.Stderr = &captured.stdout, &captured.stderr
+		cmd.OutputLimit = sandpit.DefaultCapture
+		if spec.Limits.Output > 0 {
+			cmd.OutputLimit = spec.Limits.Output
+		}
+	default:
+		cmd.Stdout, cmd.Stderr = out.to(a.Stdout), out.to(a.Stderr)
+	}
+	cmd.Stdin = cmd.Stdin && !isNull(a.Stdin)
+
+	if err := term.raw(); err != nil {
+		return err
+	}
+	process, err := sandbox.Start(ctx, cmd)
+	steps.done("start the command")
+	if err != nil {
+		term.restore()
+		return interrupted(ctx, err)
+	}
+	relay.attach(process)
+	if cmd.Stdin || m.tty {
+		go feed(process.Stdin(), a.Stdin)
+	}
+	result, err := process.Wait(context.WithoutCancel(ctx))
+	relay.detach()
+	term.restore()
+	steps.done("the command")
+	if err != nil {
+		return fmt.Errorf("waiting for the command: %w", err)
+	}
+
+	code := result.ExitCode
+	if result.TimedOut {
+		code = ExitTimeout
+	}
+	metrics := sandpit.Metrics{MemoryPeak: -1, OOMKills: -1}
+	if m.json || code != 0 && !result.OOMKilled {
+		if got, err := sandbox.Metrics(ctx); err == nil {
+			metrics = got
+		}
+	}
+	var info sandpit.Info
+	if m.json || result.OOMKilled || metrics.OOMKills > 0 || result.TimedOut || result.Truncated {
+		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
+			return fmt.Errorf("asking for the sandbox's limits: %w", err)
+		}
+	}
+	if m.json {
+		// The sandbox goes first: what is printed then is all there is to come.
+		if err := remove(); err != nil {
+			return fmt.Errorf("removing the sandbox: %w", err)
+		}
+		err := a.printResult(report{
+			result: result, metrics: metrics, info: info, code: code,
+			stdout: captured.stdout.Bytes(), stderr: captured.stderr.Bytes(),
+		})
+		if err != nil {
+			return err
+		}
+		return exitWith(code)
+	}
+	a.explain(cmd, m, result, metrics, info)
+	if err := out.failure(); err != nil {
+		if errors.Is(err, syscall.EPIPE) {
+			if code == 0 || result.Signal == int(syscall.SIGKILL) {
+				code = exitSignal + int(syscall.SIGPIPE)
+			}
+			return exitWith(code)
+		}
+		return fmt.Errorf("passing on the command's output: %w", err)
+	}
+	return exitWith(code)
+}
+
+// orFailure returns err, or the failure of what was done after it when err only
+// says how the command ended: leaving something behind outweighs that.
+func orFailure(err error, doing string, failure error) error {
+	var exit *ExitError
+	if failure != nil && (err == nil || errors.As(err, &exit)) {
+		return fmt.Errorf("%s: %w", doing, failure)
+	}
+	return err
+}
+
+func exitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return &ExitError{code}
+}
+
+// explain says on stderr what a bare exit code would not tell.
+func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, metrics sandpit.Metrics, info sandpit.Info) {
+	if result.StartError != "" {
+		a.note("starting %s: %s", programName(cmd), result.StartError)
+	}
+	if result.TimedOut {
+		if m.timeout > 0 && result.Wall < info.Limits.Life {
+			a.note("killed: out of time after %s; raise it with --timeout", notation.FormatDuration(m.timeout))
+		} else {
+			a.note("killed: the sandbox's lifetime of %s is over; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
+		}
+	}
+	switch {
+	case result.OOMKilled:
+		a.note("killed: out of memory (limit %s); raise it with --memory", notation.FormatSize(info.Limits.Memory))
+	case metrics.OOMKills > 0:
+		a.note("a process of the command was killed: out of memory (limit %s); raise it with --memory", notation.FormatSize(info.Limits.Memory))
+	}
+	if result.Truncated {
+		a.note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(info.Limits.Output), notation.FormatSize(result.DroppedBytes))
+	}
+}
+
+// interrupted returns the exit code of the signal that ended ctx, or else err.
+func interrupted(ctx context.Context, err error) error {
+	var signal *signalError
+	if errors.As(context.Cause(ctx), &signal) {
+		return &ExitError{exitSignal + int(signal.signal)}
+	}
+	return err
+}
+
+// output passes the command's output on. The first writer that fails makes the
+// command get what it would have got from writing there itself.
+type output struct {
+	relay  *relay
+	failed chan error // holds the first failure
+}
+
+func (o *output) to(file *os.File) io.Writer {
+	if o.failed == nil {
+		o.failed = make(chan error, 1)
+	}
+	return writerFunc(func(p []byte) (int, error) {
+		n, err := file.Write(p)
+		if err != nil {
+			select {
+			case o.failed <- err:
+			default:
+			}
+			o.relay.brokenPipe()
+		}
+		return n, err
+	})
+}
+
+// failure returns why passing on the output failed, or nil.
+func (o *output) failure() error {
+	select {
+	case err := <-o.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// feed copies standard input to the command until either ends.
+func feed(to io.WriteCloser, from *os.File) {
+	defer to.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		waitForeground(from)
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// isNull reports whether f is /dev/null, which needs no stream to be empty.
+func isNull(f *os.File) bool {
+	var file, null unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &file) != nil || unix.Stat(os.DevNull, &null) != nil {
+		return false
+	}
+	return file.Mode&unix.S_IFMT == unix.S_IFCHR && file.Rdev == null.Rdev
+}

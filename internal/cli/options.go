@@ -1,0 +1,321 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// options is what flags, variables and files say about a run.
+type options struct {
+	lookup notation.Lookup
+
+	image, name, hostname, user, workdir, entrypoint scalar[string]
+	pull                                             scalar[sandpit.PullPolicy]
+	env                                              list[string] // "KEY=VALUE", or "" for a KEY that is not set here
+	envFile                                          list[string]
+	label                                            list[[2]string]
+
+	timeout                            scalar[time.Duration]
+	memory, disk, output               scalar[int64]
+	pids, files, nofile                scalar[int64]
+	cpus                               scalar[float64]
+	mount                              list[sandpit.Mount]
+	tmpfs                              list[sandpit.Tmpfs]
+	write                              list[string]
+	readOnly                           flag
+	interactive, tty, asJSON, initTime flag
+
+	home scalar[string] // the data directory; a key and a variable, not a flag
+}
+
+func newOptions(lookup notation.Lookup) *options {
+	o := &options{lookup: lookup}
+	text := func(shown string) scalar[string] { return scalar[string]{parse: words, shown: shown} }
+	size := func() scalar[int64] { return scalar[int64]{parse: notation.ParseSize, shown: "SIZE"} }
+	count := func() scalar[int64] { return scalar[int64]{parse: notation.ParseCount, shown: "N"} }
+
+	o.image, o.name, o.hostname = text("IMAGE"), text("NAME"), text("NAME")
+	o.user, o.workdir = text("USER"), text("DIR")
+	o.entrypoint = scalar[string]{parse: anyText, shown: "PROGRAM"}
+	o.pull = scalar[sandpit.PullPolicy]{parse: notation.ParsePull, shown: "WHEN"}
+	o.env = list[string]{parse: o.parseEnv, shown: "KEY[=VALUE]", adds: true}
+	o.envFile = list[string]{parse: words, shown: "FILE", adds: true}
+	o.label = list[[2]string]{parse: parseLabel, shown: "KEY=VALUE", adds: true}
+
+	o.timeout = scalar[time.Duration]{parse: notation.ParseDuration, shown: "DURATION"}
+	o.memory, o.disk, o.output = size(), size(), size()
+	o.pids, o.files, o.nofile = count(), count(), count()
+	o.cpus = scalar[float64]{parse: notation.ParseCPUs, shown: "N"}
+	o.mount = list[sandpit.Mount]{parse: notation.ParseMount, shown: "SRC:DST[:ro]"}
+	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
+	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
+	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
+	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
+	return o
+}
+
+func (o *options) parseEnv(text string) (string, error) {
+	entry, _, err := notation.ParseEnv(text, o.lookup)
+	return entry, err
+}
+
+func parseLabel(text string) ([2]string, error) {
+	key, value, err := notation.ParseLabel(text)
+	return [2]string{key, value}, err
+}
+
+func parseHome(text string) (string, error) {
+	if !filepath.IsAbs(text) {
+		return "", sandpit.WithHint(fmt.Errorf("%q is not absolute", text), "give a path that starts with /")
+	}
+	return filepath.Clean(text), nil
+}
+
+// entry is a flag, a key of the configuration, or both.
+type entry struct {
+	name      string
+	shorthand string
+	value     value
+	usage     string
+	once      bool // only a flag: it makes no sense as a default of every run
+}
+
+// section is a part of the flags, as help shows them.
+type section struct {
+	title   string
+	entries []entry
+}
+
+func (o *options) sections() []section {
+	return []section{
+		{"Image and command", []entry{
+			{"image", "", &o.image, "root file system: host, an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY (default host)", false},
+			{"pull", "", &o.pull, "when to ask the registry: missing, always or never (default missing)", false},
+			{"entrypoint", "", &o.entrypoint, "replace the image's entrypoint; empty for none", true},
+			{"env", "e", &o.env, "set a variable; KEY alone passes on the one that is set here", false},
+			{"env-file", "", &o.envFile, "set the variables of a file of KEY=VALUE lines", false},
+			{"workdir", "w", &o.workdir, "where CMD starts (default the image's)", false},
+			{"user", "u", &o.user, "name, uid, name:group or uid:gid (default the image's, else an ordinary one)", false},
+		}},
+		{"Limits", []entry{
+			{"timeout", "", &o.timeout, "kill CMD and all that it started after this time: 30s, 5m, 1h30m", false},
+			{"memory", "m", &o.memory, "memory with swap, /tmp files and page cache: 512m, 1g (default 2g)", false},
+			{"cpus", "", &o.cpus, "processors: 2, 0.5 (default 2)", false},
+			{"pids", "", &o.pids, "processes and threads (default 1024)", false},
+			{"disk", "", &o.disk, "bytes written to the sandbox's own files (default 1g)", false},
+			{"files", "", &o.files, "files and directories made in the sandbox (default 262144)", false},
+			{"nofile", "", &o.nofile, "open files of each process (default 4096)", false},
+			{"output-limit", "", &o.output, "output that is passed on; the rest is counted and dropped (default 1g; 16m with --json)", false},
+		}},
+		{"Files", []entry{
+			{"mount", "", &o.mount, "put a host file or directory into the sandbox", false},
+			{"tmpfs", "", &o.tmpfs, "make an empty directory in memory (default size 64m)", false},
+			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
+			{"write", "", &o.write, "let only this path be written", false},
+		}},
+		{"The sandbox", []entry{
+			{"name", "", &o.name, "a name that no other live sandbox has", true},
+			{"hostname", "", &o.hostname, "the host name inside (default the name)", false},
+			{"label", "l", &o.label, "attach a label", false},
+		}},
+		{"Input and output", []entry{
+			{"interactive", "i", &o.interactive, "pass standard input on, which is the default; --interactive=false for an empty one", true},
+			{"tty", "t", &o.tty, "give CMD a terminal, as wide as this one", true},
+			{"json", "", &o.asJSON, "print one object with the result and the output", true},
+			{"init-time", "", &o.initTime, "show on stderr how long each step took", true},
+		}},
+	}
+}
+
+// register makes the flags of all sections known to flags.
+func (o *options) register(flags *pflag.FlagSet) {
+	for _, section := range o.sections() {
+		for _, e := range section.entries {
+			f := flags.VarPF(e.value, e.name, e.shorthand, e.usage)
+			if e.value.Type() == "bool" {
+				f.NoOptDefVal = "true"
+			}
+		}
+	}
+}
+
+// settable returns what variables and files may set.
+func (o *options) settable() []entry {
+	settable := []entry{{name: "home", value: &o.home, usage: "where images and state are kept"}}
+	for _, section := range o.sections() {
+		for _, e := range section.entries {
+			if !e.once {
+				settable = append(settable, e)
+			}
+		}
+	}
+	return settable
+}
+
+func keysOf(entries []entry) []config.Key {
+	keys := make([]config.Key, len(entries))
+	for i, e := range entries {
+		keys[i] = config.Key{Name: e.name, Kind: e.value.kind()}
+	}
+	return keys
+}
+
+// configure takes what variables and files say.
+func (o *options) configure(env config.Environ) error {
+	entries := o.settable()
+	settings, err := env.Load(keysOf(entries))
+	if err != nil {
+		return err
+	}
+	for _, s := range settings {
+		for _, e := range entries {
+			if e.name != s.Key {
+				continue
+			}
+			for _, text := range s.Values {
+				if err := e.value.add(text, s.Origin); err != nil {
+					return withHintOf(usageErrorf("%s: %s: %v", s.Origin.Where, s.Key, err), err)
+				}
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// dataDir returns the data directory: what is set, else /var/lib/sandpit for
+// root, else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
+func (o *options) dataDir() (string, error) {
+	if o.home.set {
+		return o.home.is, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/sandpit", nil
+	}
+	if dir, _ := o.lookup("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sandpit"), nil
+	}
+	if home, _ := o.lookup("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "share", "sandpit"), nil
+	}
+	return "", sandpit.WithHint(usageErrorf("there is no place for images and state: HOME is not set"), "set SANDPIT_HOME to a directory")
+}
+
+// spec returns the request for a sandbox.
+func (o *options) spec() (sandpit.Spec, error) {
+	spec := sandpit.Spec{
+		Name:     o.name.is,
+		Image:    o.image.is,
+		Pull:     o.pull.is,
+		Hostname: o.hostname.is,
+		WorkDir:  o.workdir.is,
+		User:     o.user.is,
+		Limits: sandpit.Limits{
+			Memory: o.memory.is,
+			CPUs:   o.cpus.is,
+			Pids:   o.pids.is,
+			Disk:   o.disk.is,
+			Files:  o.files.is,
+			NoFile: o.nofile.is,
+			Output: o.output.is,
+		},
+		Mounts:   o.mount.values(),
+		Tmpfs:    o.tmpfs.values(),
+		ReadOnly: o.readOnly.is,
+		Write:    o.write.values(),
+	}
+	// A command that may run for longer than sandboxes live by default needs
+	// one that lives as long, with time to be made and cleaned up.
+	if o.timeout.is > sandpit.DefaultLimits().Life {
+		spec.Limits.Life = o.timeout.is + time.Minute
+	}
+	if spec.ReadOnly && len(spec.Write) > 0 {
+		switch write := o.write.chosen()[0].from; {
+		case o.readOnly.from.Level > write.Level:
+			spec.Write = nil
+		case o.readOnly.from.Level < write.Level:
+			spec.ReadOnly = false
+		default:
+			return spec, sandpit.WithHint(usageErrorf("--read-only and --write exclude each other"),
+				"leave --read-only out: with --write all else is read-only anyway")
+		}
+	}
+	if labels := o.label.values(); len(labels) > 0 {
+		spec.Labels = make(map[string]string, len(labels))
+		for _, label := range labels {
+			spec.Labels[label[0]] = label[1]
+		}
+	}
+	env, err := o.environment()
+	if err != nil {
+		return spec, err
+	}
+	spec.Env = env
+	return spec, nil
+}
+
+// environment returns the variables of all levels, the weakest first, and in
+// each level those of files first: a later one of the same name wins.
+func (o *options) environment() ([]string, error) {
+	vars, files := o.env.chosen(), o.envFile.chosen()
+	if len(vars)+len(files) == 0 {
+		return nil, nil
+	}
+	var env []string
+	for level := config.System; level <= config.Flag; level++ {
+		for _, file := range files {
+			if file.from.Level != level {
+				continue
+			}
+			entries, err := o.readEnvFile(file.is)
+			if err != nil {
+				return nil, err
+			}
+			env = append(env, entries...)
+		}
+		for _, v := range vars {
+			if v.from.Level == level && v.is != "" {
+				env = append(env, v.is)
+			}
+		}
+	}
+	return lastOfEach(env), nil
+}
+
+func (o *options) readEnvFile(name string) ([]string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading the environment file: %w", err)
+	}
+	defer f.Close()
+	entries, err := notation.ReadEnvFile(f, o.lookup)
+	if err != nil {
+		return nil, withHintOf(usageErrorf("reading the environment file %s: %v", name, err), err)
+	}
+	return entries, nil
+}
+
+// lastOfEach drops what a later entry of the same name replaces.
+func lastOfEach(env []string) []string {
+	at := make(map[string]int, len(env))
+	kept := env[:0]
+	for _, entry := range env {
+		name, _, _ := strings.Cut(entry, "=")
+		if i, ok := at[name]; ok {
+			kept[i] = entry
+			continue
+		}
+		at[name] = len(kept)
+		kept = append(kept, entry)
+	}
+	return kept
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// policyCommand is sandpit policy.
+func (a *App) policyCommand() *cobra.Command {
+	cmd := a.group(&cobra.Command{
+		Use:  "policy",
+		Long: "Show what a sandbox may use when nothing is asked for, and what may be asked for.",
+	})
+	show := &cobra.Command{
+		Use:               "show",
+		Short:             "show limits and their defaults",
+		Long:              "Show the limits of a sandbox: the default, which flags, variables and files change, and\nthe least and the most that may be asked for.",
+		Example:           "  sandpit policy show\n  sandpit policy show --json",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	asJSON := show.Flags().Bool("json", false, "print one object")
+	show.RunE = func(*cobra.Command, []string) error {
+		o := newOptions(a.lookup)
+		if err := o.configure(a.environ()); err != nil {
+			return err
+		}
+		p := policy.Default()
+		if *asJSON {
+			return a.printJSON(policyObject(p, o))
+		}
+		return a.printPolicy(p, o)
+	}
+	cmd.AddCommand(show)
+	return cmd
+}
+
+// setHere returns what variables and files say about a limit, and where.
+func setHere(l policy.Limit, o *options) (text, where string) {
+	for _, e := range o.settable() {
+		if "--"+e.name == l.Flag {
+			return e.value.String(), e.value.origin().Where
+		}
+	}
+	return "", ""
+}
+
+func (a *App) printPolicy(p policy.Policy, o *options) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-9s %-15s %-10s %-9s %s\n", "LIMIT", "FLAG", "DEFAULT", "MINIMUM", "MEANING")
+	for _, l := range p.Limits() {
+		fmt.Fprintf(&b, "%-9s %-15s %-10s %-9s %s\n", l.Name, l.Flag, l.Default, l.Min, l.Meaning)
+	}
+	var changed strings.Builder
+	for _, l := range p.Limits() {
+		if text, where := setHere(l, o); where != "" {
+			fmt.Fprintf(&changed, "  %s %s (%s)\n", l.Flag, text, harmless(where))
+		}
+	}
+	if changed.Len() > 0 {
+		b.WriteString("\nSet here for every run:\n" + changed.String())
+	}
+	b.WriteString(`
+Egress: none; a sandbox has a loopback interface and no other.
+Files of the host: none but the image, which is read-only, and what --mount names.
+`)
+	_, err := a.Stdout.WriteString(b.String())
+	return err
+}
+
+type jsonPolicy struct {
+	Default jsonLimits        `json:"default"`
+	Minimum jsonLimits        `json:"minimum"`
+	Set     map[string]string `json:"set"` // by variables and files: flag to value
+	Egress  string            `json:"egress"`
+}
+
+func policyObject(p policy.Policy, o *options) jsonPolicy {
+	object := jsonPolicy{
+		Default: jsonOfLimits(p.Default),
+		Minimum: jsonOfLimits(policy.Minimum()),
+		Set:     map[string]string{},
+		Egress:  "none",
+	}
+	for _, l := range p.Limits() {
+		if text, where := setHere(l, o); where != "" {
+			object.Set[strings.TrimPrefix(l.Flag, "--")] = text
+		}
+	}
+	return object
+}
+
+// group makes a command of commands: on its own it shows its help.
+func (a *App) group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		err := usageErrorf("there is no command %q of sandpit %s", args[0], cmd.Name())
+		return sandpit.WithHint(err, "see sandpit help "+cmd.Name())
+	}
+	return cmd
+}
+
+// noArguments is for commands that take none.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return sandpit.WithHint(usageErrorf("%s takes no argument, and %q is one", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help")
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// terminal is the person's terminal while a command has one of its own. Its
+// methods do nothing on a nil one.
+//
+// It is put back by restore; and when this program dies without having done
+// so, by the guard: a process of its own that only waits for that.
+type terminal struct {
+	file  *os.File
+	guard *exec.Cmd
+	pipe  *os.File // what the guard listens to
+
+	mu    sync.Mutex
+	saved *term.State // not nil while the terminal is raw
+}
+
+// GuardName is the name under which this program is its own terminal guard:
+// when os.Args[0] is it, main calls GuardTerminal and nothing else.
+const GuardName = "sandpit-terminal"
+
+// openTerminal starts the guard.
+func openTerminal(file *os.File) (*terminal, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program: %w", err)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("making the terminal's guard: %w", err)
+	}
+	defer read.Close()
+	guard := &exec.Cmd{
+		Path:  self,
+		Args:  []string{GuardName},
+		Stdin: file,
+		// A session of its own keeps it clear of the terminal's signals.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		ExtraFiles:  []*os.File{read},
+		Dir:         "/",
+	}
+	ready, err := guard.StdoutPipe()
+	if err == nil {
+		err = guard.Start()
+	}
+	if err != nil {
+		write.Close()
+		return nil, fmt.Errorf("starting the terminal's guard: %w", err)
+	}
+	t := &terminal{file: file, guard: guard, pipe: write}
+	// It has read the terminal's settings when it has said so.
+	if _, err := ready.Read(make([]byte, 1)); err != nil {
+		t.close()
+		return nil, errors.New("starting the terminal's guard: it has died")
+	}
+	return t, nil
+}
+
+// GuardTerminal is the guard: it remembers the settings of the terminal on
+// standard input, waits until its starter has ended, and then puts them back,
+// unless the starter has written to descriptor 3 that it did so.
+func GuardTerminal() {
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGTTOU, syscall.SIGPIPE)
+	saved, err := term.GetState(0)
+	if err != nil {
+		return
+	}
+	if _, err := os.Stdout.Write([]byte{0}); err != nil {
+		return
+	}
+	if n, _ := os.NewFile(3, "starter").Read(make([]byte, 1)); n == 0 {
+		_ = term.Restore(0, saved)
+	}
+}
+
+// IsGuard reports whether this program was started as its own terminal guard.
+func IsGuard(args []string) bool {
+	return len(args) == 1 && filepath.Base(args[0]) == GuardName
+}
+
+// size returns the terminal's size; 24 by 80 for one that does not know.
+func (t *terminal) size() sandpit.TerminalSize {
+	cols, rows, err := term.GetSize(int(t.file.Fd()))
+	if err != nil || cols <= 0 || rows <= 0 || cols > 1<<16-1 || rows > 1<<16-1 {
+		return sandpit.TerminalSize{Rows: 24, Cols: 80}
+	}
+	return sandpit.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)}
+}
+
+// raw hands every key to the command.
+func (t *terminal) raw() error {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.saved != nil {
+		return nil
+	}
+	saved, err := term.MakeRaw(int(t.file.Fd()))
+	if err != nil {
+		return fmt.Errorf("preparing the terminal: %w", err)
+	}
+	t.saved = saved
+	return nil
+}
+
+// restore puts the terminal back as it was.
+func (t *terminal) restore() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.saved == nil {
+		return
+	}
+	if term.Restore(int(t.file.Fd()), t.saved) == nil {
+		t.saved = nil
+	}
+}
+
+// again makes the terminal raw after this program has been stopped, when it
+// was, and tells the command its size.
+func (t *terminal) again(process sandpit.Process) {
+	if t == nil || process == nil {
+		return
+	}
+	_ = t.raw()
+	t.resize(process)
+}
+
+// resize tells the command the size of the terminal.
+func (t *terminal) resize(process sandpit.Process) {
+	if t == nil {
+		return
+	}
+	ctx, cancel := contextWithin(5 * time.Second)
+	defer cancel()
+	_ = process.Resize(ctx, t.size())
+}
+
+// close restores the terminal and dismisses the guard.
+func (t *terminal) close() {
+	t.restore()
+	_, _ = t.pipe.Write([]byte{0})
+	_ = t.pipe.Close()
+	_ = t.guard.Wait()
+}
+
+// waitForeground returns when reading from f would not stop this program:
+// at once, unless f is the terminal of a job that is in the background.
+func waitForeground(f *os.File) {
+	fd := int(f.Fd())
+	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	if err != nil {
+		return // not a terminal, or not ours
+	}
+	for {
+		// Wait without reading: a read that has begun would stop the program
+		// when it is put into the background and somebody types.
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); err != nil && err != unix.EINTR {
+			return
+		}
+		if group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || group == unix.Getpgrp() {
+			if ready[0].Revents != 0 {
+				return
+			}
+			continue
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"errors"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/config"
+)
+
+// A value is a flag's value that may also come from a variable or a file.
+type value interface {
+	String() string
+	Set(string) error
+	Type() string
+
+	// add gives it a text from somewhere. Every text is checked, also that of
+	// a level which a stronger one replaces.
+	add(text string, from config.Origin) error
+
+	kind() config.Kind
+
+	// origin is where the value comes from; of level config.BuiltIn when it is not set.
+	origin() config.Origin
+}
+
+// atFlag is where what is on the command line comes from.
+func atFlag() config.Origin { return config.Origin{Level: config.Flag} }
+
+// scalar is a single value: of the strongest level that has it, the last.
+type scalar[T any] struct {
+	is    T // the value; T's zero value when it is not set
+	set   bool
+	from  config.Origin
+	text  string
+	parse func(string) (T, error)
+	shown string // what help calls it: "SIZE"
+}
+
+func (s *scalar[T]) add(text string, from config.Origin) error {
+	v, err := s.parse(text)
+	if err != nil {
+		return err
+	}
+	if !s.set || from.Level >= s.from.Level {
+		s.is, s.set, s.from, s.text = v, true, from, text
+	}
+	return nil
+}
+
+func (s *scalar[T]) Set(text string) error { return s.add(text, atFlag()) }
+func (s *scalar[T]) String() string        { return s.text }
+func (s *scalar[T]) Type() string          { return s.shown }
+func (s *scalar[T]) kind() config.Kind     { return config.Scalar }
+func (s *scalar[T]) origin() config.Origin { return s.from }
+
+// list is any number of values.
+type list[T any] struct {
+	items []item[T]
+	parse func(string) (T, error)
+	shown string
+	adds  bool // levels add up; otherwise the strongest that has any replaces the others
+}
+
+type item[T any] struct {
+	is   T
+	from config.Origin
+}
+
+func (l *list[T]) add(text string, from config.Origin) error {
+	v, err := l.parse(text)
+	if err != nil {
+		return err
+	}
+	l.items = append(l.items, item[T]{v, from})
+	return nil
+}
+
+// chosen returns the items that count, the weakest level first, and the order
+// within a level kept.
+func (l *list[T]) chosen() []item[T] {
+	sort.SliceStable(l.items, func(i, j int) bool { return l.items[i].from.Level < l.items[j].from.Level })
+	if l.adds || len(l.items) == 0 {
+		return l.items
+	}
+	strongest := l.items[len(l.items)-1].from.Level
+	first := sort.Search(len(l.items), func(i int) bool { return l.items[i].from.Level >= strongest })
+	return l.items[first:]
+}
+
+// values returns what chosen does, without the origins.
+func (l *list[T]) values() []T {
+	chosen := l.chosen()
+	if len(chosen) == 0 {
+		return nil
+	}
+	values := make([]T, len(chosen))
+	for i, item := range chosen {
+		values[i] = item.is
+	}
+	return values
+}
+
+func (l *list[T]) Set(text string) error { return l.add(text, atFlag()) }
+func (l *list[T]) String() string        { return "" }
+func (l *list[T]) Type() string          { return l.shown }
+
+func (l *list[T]) origin() config.Origin {
+	var strongest config.Origin
+	for _, item := range l.items {
+		if item.from.Level >= strongest.Level {
+			strongest = item.from
+		}
+	}
+	return strongest
+}
+
+func (l *list[T]) kind() config.Kind {
+	if l.adds {
+		return config.Map
+	}
+	return config.List
+}
+
+// flag is a switch.
+type flag struct{ scalar[bool] }
+
+func newFlag() flag {
+	return flag{scalar[bool]{parse: parseBool}}
+}
+
+func parseBool(text string) (bool, error) {
+	v, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, errors.New(strconv.Quote(text) + " is neither true nor false")
+	}
+	return v, nil
+}
+
+// Type is what pflag knows a switch by.
+func (f *flag) Type() string { return "bool" }
+
+// words parses a text that must not be empty.
+func words(text string) (string, error) {
+	if strings.TrimSpace(text) == "" {
+		return "", errors.New("it is empty")
+	}
+	return text, nil
+}
+
+// anyText parses every text.
+func anyText(text string) (string, error) { return text, nil }

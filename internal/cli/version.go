@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// versionCommand is sandpit version.
+func (a *App) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "version",
+		Long:              "Show the version of this program.",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print one object")
+	cmd.RunE = func(*cobra.Command, []string) error { return a.printVersion(*asJSON) }
+	return cmd
+}
+
+func (a *App) printVersion(asJSON bool) error {
+	v := struct {
+		Version string `json:"version"`
+		Commit  string `json:"commit,omitempty"`
+		Go      string `json:"go"`
+		OS      string `json:"os"`
+		Arch    string `json:"arch"`
+	}{Version: a.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if v.Version == "" {
+			v.Version = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v.Commit = s.Value
+			}
+		}
+	}
+	if v.Version == "" || v.Version == "(devel)" {
+		v.Version = "devel"
+	}
+	if asJSON {
+		return a.printJSON(v)
+	}
+	_, err := fmt.Fprintf(a.Stdout, "sandpit %s %s/%s %s\n", v.Version, v.OS, v.Arch, v.Go)
+	return err
+}
