@@ -13,9 +13,12 @@
 // removing, renaming, linking. The error is EACCES, or EXDEV for a rename or
 // link between directories with different rules. Devices may be created
 // nowhere, and ioctl on devices is not handled. A rule belongs to the directory
-// or file itself, not to a name of it: it holds through /proc/self/root, bind
-// mounts and hard links alike. Mounts can't be changed any more (EPERM), so a
-// ruleset comes last.
+// or file itself, not to a name of it: a path is checked by walking up from the
+// file, through the mounts that it was reached by, until a directory with a
+// rule is found. So the rule of a directory holds for what is mounted in it
+// and for the directory mounted elsewhere, not for a part of it mounted
+// elsewhere; /proc/self/root is no way around. Mounts can't be changed any more
+// (EPERM), so a ruleset comes last.
 //
 // What Landlock does not see is left to the mounts: chmod, chown, utime and
 // extended attributes; descriptors opened before; with version 2 also truncating.
