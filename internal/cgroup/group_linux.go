@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,10 @@ func (l *Layout) Create(id string, limits Limits) (*Group, error) {
 		if err == nil {
 			return g, nil
 		}
-		if !gone(err) {
+		if try > 0 && errors.Is(err, unix.EEXIST) {
+			// Perhaps only by a sweep that is removing what the last try made.
+			time.Sleep(100 * time.Microsecond)
+		} else if !gone(err) {
 			break
 		}
 	}
@@ -118,9 +122,12 @@ func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err err
 			return nil, err
 		}
 		if i == 0 {
-			// Another one's directory must not be removed: it is ours with the lock.
 			fd, err := lock(d.path)
 			if err != nil {
+				// When it is gone, it is another one's by now.
+				if !gone(err) {
+					_ = rmdir(d.path)
+				}
 				return nil, err
 			}
 			g.fd = fd
@@ -163,22 +170,24 @@ func lock(dir string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !tryLock(fd) {
+	for {
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	switch err {
+	case nil:
+		// It may have been removed before it was locked.
+		err = unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0)
+	case unix.EWOULDBLOCK:
+		err = unix.ENOENT
+	}
+	if err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("locking %s: %w", dir, unix.ENOENT)
+		return -1, &fs.PathError{Op: "lock", Path: dir, Err: err}
 	}
 	return fd, nil
-}
-
-// tryLock takes the owner's lock, if it is free and the directory still there.
-func tryLock(fd int) bool {
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == unix.EINTR {
-			continue
-		}
-		return err == nil && unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0) == nil
-	}
 }
 
 // cpuPeriod is the length of a scheduling period in microseconds, and the

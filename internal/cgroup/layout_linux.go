@@ -39,7 +39,8 @@ type place struct {
 	ctrls ctrls  // that a group made here has
 	dir   string // "" for prepScope, before the scope exists
 	prep  prep
-	memsw bool // v1: memory and swap can be limited together
+	memsw bool  // v1: memory and swap can be limited together
+	mount mount // of prepScope
 }
 
 // prep says what must be done before the first group is made in a place.
@@ -160,7 +161,10 @@ func (h *host) detect() *Layout {
 			found |= p.ctrls
 			// The primary is made first.
 			l.places = append([]place{p}, l.places...)
-			why = trouble{troubleUndelegated, p.dir}
+			why = trouble{troubleUndelegated, strings.TrimSuffix(p.dir, "/sandpit")}
+			if p.prep == prepScope {
+				why.dir = "the user's systemd"
+			}
 		}
 		l.note((memory|cpu|pids)&^inV1&^p.ctrls, why)
 	} else {
@@ -331,7 +335,7 @@ func (h *host) scope(m mount, want ctrls) (place, bool) {
 		return place{}, false
 	}
 	manager := fmt.Sprintf("%s/user.slice/user-%d.slice/user@%d.service", m.point, h.uid, h.uid)
-	p := place{v2: true, prep: prepScope, ctrls: h.controllers(manager) & want}
+	p := place{v2: true, prep: prepScope, mount: m, ctrls: h.controllers(manager) & want}
 	return p, p.ctrls != 0
 }
 

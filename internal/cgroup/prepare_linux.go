@@ -33,7 +33,7 @@ func (l *Layout) preparePlace(p *place, id string) error {
 		return l.enterLeaf(p)
 	case prepScope:
 		if p.dir == "" {
-			dir, err := l.enterScope(id)
+			dir, err := l.enterScope(p, id)
 			if err != nil {
 				return err
 			}

@@ -27,33 +27,37 @@ func (l *Layout) Sweep() int {
 	if len(dirs) == 0 {
 		return 0
 	}
-	names := make(map[string]bool)
-	for _, dir := range dirs {
-		for _, name := range children(dir) {
+	// The primary is listed last: what is in another hierarchy was in the
+	// primary before, so that if it is not there now, nobody is making it.
+	inPrimary := make(map[string]bool)
+	for i := len(dirs) - 1; i >= 0; i-- {
+		for _, name := range children(dirs[i]) {
 			// This process, or another like it, sits in "self-": not a group.
 			if id, ok := strings.CutPrefix(name, prefix); ok && !strings.HasPrefix(id, "self-") {
-				names[name] = true
+				inPrimary[name] = i == 0
 			}
 		}
 	}
 	n := 0
-	for name := range names {
-		if sweepGroup(dirs, name) {
+	for name, is := range inPrimary {
+		if sweepGroup(dirs, name, !is) {
 			n++
 		}
 	}
-	if l.places[0].prep == prepShared && len(names) > 0 {
+	if l.places[0].prep == prepShared && len(inPrimary) > 0 {
 		_ = rmdir(dirs[0])
 	}
 	return n
 }
 
-// sweepGroup removes one group, if it may.
-func sweepGroup(dirs []string, name string) bool {
+// sweepGroup removes one group, if it may. An orphan is one whose primary is
+// gone already.
+func sweepGroup(dirs []string, name string, orphan bool) bool {
 	primary := dirs[0] + "/" + name
-	// Where only the other hierarchies have it, the primary is made: it is the
-	// claim to the id, without which a new owner could appear meanwhile.
-	made := mkdir(primary) == nil
+	if orphan && mkdir(primary) != nil {
+		// The claim to the id, without which a new owner could appear meanwhile.
+		return false
+	}
 	fd, err := lock(primary)
 	if err != nil {
 		return false
@@ -65,7 +69,7 @@ func sweepGroup(dirs []string, name string) bool {
 	for i := len(dirs) - 1; i >= 0; i-- {
 		removeBelow(dirs[i]+"/"+name, maxDepth)
 		if rmdir(dirs[i]+"/"+name) != nil {
-			if made {
+			if orphan {
 				_ = rmdir(primary)
 			}
 			return false
