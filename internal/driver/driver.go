@@ -146,6 +146,9 @@ type Root struct {
 	// Binds are host paths shown read-only on top of that.
 	Binds []Bind
 
+	// Dirs are made where they are missing, owned by root inside.
+	Dirs []string
+
 	// Files are written into the sandbox's own layer.
 	Files []File
 }

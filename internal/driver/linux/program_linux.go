@@ -120,6 +120,9 @@ func compile(b build) (*sysprog.Program, error) {
 	c.loopback()
 	parts := c.rootfs(fds[:len(plan.Root.Layers)])
 	c.kernelFilesystems(devices, parts, sys)
+	for _, d := range plan.Root.Dirs {
+		c.mkdirAll(d)
+	}
 	for i, bind := range plan.Root.Binds {
 		c.attach(fds[len(plan.Root.Layers)+i], bind.Target)
 	}
@@ -132,11 +135,7 @@ func compile(b build) (*sysprog.Program, error) {
 		c.target(m)
 		c.attach(fd, m.Target)
 	}
-	ruleset, err := c.writePaths()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.finish(guest, ruleset); err != nil {
+	if err := c.finish(guest, c.writePaths()); err != nil {
 		return nil, err
 	}
 	return &c.p, nil
@@ -430,13 +429,13 @@ func (c *compiler) target(m hostMount) {
 
 // writePaths makes the root read-only, wholly or but for the paths that may be
 // written, and returns the register of a Landlock ruleset that says the same.
-func (c *compiler) writePaths() (*sysprog.Reg, error) {
+func (c *compiler) writePaths() *sysprog.Reg {
 	plan := c.plan
 	if plan.Write == nil {
 		if plan.ReadOnly {
 			c.readOnly("/", false)
 		}
-		return nil, nil
+		return nil
 	}
 	regs := make([]sysprog.Reg, len(plan.Write))
 	for i, w := range plan.Write {
@@ -448,14 +447,10 @@ func (c *compiler) writePaths() (*sysprog.Reg, error) {
 		c.attach(sysprog.From(regs[i]), w)
 	}
 	if c.landlock == 0 {
-		return nil, nil
+		return nil
 	}
-	writable := append([]string{"/dev"}, plan.Write...)
-	ruleset, err := landlockSteps(&c.p, c.landlock, writable)
-	if err != nil {
-		return nil, err
-	}
-	return &ruleset, nil
+	ruleset := landlockSteps(&c.p, c.landlock, plan.Write)
+	return &ruleset
 }
 
 // finish gives up what the guest does not need, and becomes the guest.

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// maxLayerFile bounds what is read of a file in a layer, in bytes.
+const maxLayerFile = 1 << 20
+
+// readInLayer reads a regular file of a layer. A layer is made by others: no
+// link is followed, nothing but a regular file is opened.
+func readInLayer(dir, name string) ([]byte, error) {
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "opening", Path: dir, Err: err}
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "opening", Path: filepath.Join(dir, name), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxLayerFile {
+		return nil, fmt.Errorf("reading /%s of the image: it is no small file: %w", name, sandpit.ErrInvalid)
+	}
+	return io.ReadAll(io.LimitReader(f, maxLayerFile))
+}

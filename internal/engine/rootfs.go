@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"path"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+// rootFiles are the files that every sandbox has of its own. There is no name
+// server: without egress nothing but the sandbox itself can be reached.
+func rootFiles(hostname string) []driver.File {
+	return []driver.File{
+		{Path: "/etc/hostname", Mode: 0o644, Data: []byte(hostname + "\n")},
+		{Path: "/etc/hosts", Mode: 0o644, Data: []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + hostname + "\n")},
+		{Path: "/etc/resolv.conf", Mode: 0o644, Data: []byte("# no network\n")},
+	}
+}
+
+// maxVolumes bounds the volumes of an image that are made.
+const maxVolumes = 64
+
+// volumes returns the directories of an image's volumes that make sense: clean
+// absolute paths below the root and outside of what the sandbox itself makes.
+func volumes(paths []string) []string {
+	var dirs []string
+	for _, p := range paths {
+		if len(dirs) == maxVolumes || !path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > 4000 {
+			continue
+		}
+		p = path.Clean(p)
+		top, _, _ := strings.Cut(p[1:], "/")
+		if p == "/" || top == "proc" || top == "sys" || top == "dev" {
+			continue
+		}
+		dirs = append(dirs, p)
+	}
+	return dirs
+}
+
+// hostnameFor makes a host name of a sandbox's name, which may hold what a host
+// name may not (RFC 1123, section 2.1).
+func hostnameFor(name string) string {
+	host := strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9', r == '-':
+			return r
+		case 'A' <= r && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, name)
+	if host = strings.Trim(host, "-"); host == "" {
+		return "sandbox"
+	}
+	return host
+}

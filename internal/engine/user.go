@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// who is the user of a sandbox.
+type who struct {
+	uid, gid uint32
+	text     string // as the guest is told, which looks the rest up inside
+}
+
+// maxID is the highest user or group id in a sandbox: the ids are 16 bits wide.
+const maxID = 65534
+
+// chooseUser finds the user's ids. The driver needs them before there is an
+// inside in which names could be looked up; so a name is searched for in the
+// image's passwd and group files, as data, without following any link.
+func chooseUser(asked string, root image.Rootfs) (who, error) {
+	from := "the sandbox's user"
+	text := asked
+	if text == "" {
+		text, from = root.Config.User, "the image's user"
+	}
+	if text == "" {
+		text = strconv.Itoa(image.UserID) + ":" + strconv.Itoa(image.UserID)
+		if _, ok := lookupPasswd(root.Layers, "user"); ok {
+			text = "user"
+		}
+	}
+	name, group, hasGroup := strings.Cut(text, ":")
+	w := who{text: text}
+	if uid, err := parseID(name); err == nil {
+		w.uid, w.gid = uid, 0
+		// Docker gives a bare number the group of its passwd line, or root's.
+		if p, ok := lookupPasswd(root.Layers, name); ok {
+			w.gid = p.gid
+		} else if !hasGroup && uid == image.UserID {
+			w.gid = image.UserID
+			w.text = text + ":" + strconv.Itoa(image.UserID)
+		}
+	} else if errors.Is(err, strconv.ErrRange) {
+		return w, fmt.Errorf("choosing %s: id %q is over %d: %w", from, name, maxID, sandpit.ErrInvalid)
+	} else if p, ok := lookupPasswd(root.Layers, name); ok {
+		w.uid, w.gid = p.uid, p.gid
+	} else if name == "root" {
+		w.uid, w.gid, w.text = 0, 0, "0:0"
+	} else {
+		return w, sandpit.WithHint(fmt.Errorf("choosing %s: image %s has no user %q: %w", from, root.Reference, name, sandpit.ErrInvalid),
+			"name a user of the image's /etc/passwd, or a number")
+	}
+	if hasGroup {
+		if gid, err := parseID(group); err == nil {
+			w.gid = gid
+		} else if gid, ok := lookupGroup(root.Layers, group); ok {
+			w.gid = gid
+		} else {
+			return w, fmt.Errorf("choosing %s: image %s has no group %q: %w", from, root.Reference, group, sandpit.ErrInvalid)
+		}
+	}
+	if w.uid > maxID || w.gid > maxID {
+		return w, fmt.Errorf("choosing %s: an id of %q is over %d: %w", from, text, maxID, sandpit.ErrInvalid)
+	}
+	return w, nil
+}
+
+func parseID(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err == nil && n > maxID {
+		return 0, strconv.ErrRange
+	}
+	if err != nil {
+		return 0, err
+	}
+	return uint32(n), nil
+}
+
+type passwd struct{ uid, gid uint32 }
+
+// lookupPasswd finds a line of /etc/passwd by name or number, passwd(5).
+func lookupPasswd(layers []string, name string) (passwd, bool) {
+	for line := range strings.Lines(findFile(layers, "etc/passwd")) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+		if len(f) < 4 || (f[0] != name && f[2] != name) {
+			continue
+		}
+		uid, err1 := parseID(f[2])
+		gid, err2 := parseID(f[3])
+		if err1 == nil && err2 == nil {
+			return passwd{uid, gid}, true
+		}
+	}
+	return passwd{}, false
+}
+
+// lookupGroup finds a line of /etc/group by name, group(5).
+func lookupGroup(layers []string, name string) (uint32, bool) {
+	for line := range strings.Lines(findFile(layers, "etc/group")) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+		if len(f) < 3 || f[0] != name {
+			continue
+		}
+		if gid, err := parseID(f[2]); err == nil {
+			return gid, true
+		}
+	}
+	return 0, false
+}
+
+// findFile returns the content of a small file in the topmost layer that has
+// it, or "".
+func findFile(layers []string, name string) string {
+	for _, dir := range layers {
+		data, err := readInLayer(dir, name)
+		if err == nil {
+			return string(data)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return ""
+		}
+	}
+	return ""
+}
