@@ -73,6 +73,7 @@ func BenchmarkLoad(b *testing.B) {
 			}
 			slices.Sort(took)
 			b.ReportMetric(float64(len(form.filter)), "instructions")
+			b.ReportMetric(float64(took[len(took)/10].Microseconds()), "p10-µs/load")
 			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs/load")
 			b.ReportMetric(float64(took[len(took)*9/10].Microseconds()), "p90-µs/load")
 			b.ReportMetric(0, "ns/op") // that is mostly the thread

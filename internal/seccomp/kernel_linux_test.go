@@ -334,6 +334,13 @@ func threads() error {
 			return fmt.Errorf("a thread without filter:\n%s", s)
 		}
 	}
+	// A stricter filter may be stacked on it, and one that allows all is none.
+	if err := Install([]unix.SockFilter{{Code: opRet, K: uint32(Allow)}}); err != nil {
+		return err
+	}
+	if err := unix.Acct(""); !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("acct after a second filter: %v", err)
+	}
 	return nil
 }
 

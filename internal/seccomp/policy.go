@@ -162,9 +162,9 @@ func groups() []group {
 		{noBits(2, shmHugeTLB, fail(eNOMEM)), []string{"shmget"}},
 
 		// sync(2) writes out the dirty pages of the whole host, and so lets one
-		// sandbox slow down all others (see "Houdini's Escape", CCS 2019, section
-		// 4). It has no result to tell by, so it succeeds and does nothing.
-		// syncfs, fsync and fdatasync do what they say.
+		// sandbox slow down all others ("Houdini's Escape", Gao and others, CCS 2019).
+		// It has no result to tell by, so it succeeds and does nothing. syncfs,
+		// fsync and fdatasync do what they say.
 		{fail(0), []string{"sync"}},
 
 		// New namespaces and mounts: the largest part of the kernel that an
