@@ -35,6 +35,15 @@ type Driver interface {
 	Create(ctx context.Context, plan Plan) (Instance, error)
 }
 
+// An Examiner is a driver that can take a closer look than Probe, at some
+// cost, for a person who asks what works here. Optional, found by type
+// assertion.
+type Examiner interface {
+	// Examine is Probe with Facts, and with what only trying tells. It leaves
+	// nothing behind.
+	Examine(ctx context.Context) Capabilities
+}
+
 // A Recoverer is a driver whose instances outlive the program that made them.
 // Optional, found by type assertion.
 type Recoverer interface {
@@ -81,7 +90,7 @@ type Capabilities struct {
 	// Available is false when no sandbox can be made at all; Gaps then say why.
 	Available bool
 
-	// Root says that processes may be uid 0 inside with more users beside it.
+	// MultiUser says that processes may be uid 0 inside with more users beside it.
 	// Without it only one uid exists inside.
 	MultiUser bool
 
@@ -94,7 +103,7 @@ type Capabilities struct {
 	Gaps []sandpit.Gap
 
 	// Facts are for people: kernel, cgroup layout, user namespaces, …, in the
-	// order in which they are to be shown.
+	// order in which they are to be shown. Probe may leave them out.
 	Facts []Fact
 }
 

@@ -64,8 +64,9 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	return caps
 }
 
-// Examine is Probe with the costs of trying things out: whether namespaces can
-// be made, and the facts that a person wants to see. It leaves nothing behind.
+var _ driver.Examiner = (*Driver)(nil)
+
+// Examine is Probe, and tries whether namespaces can be made. See driver.Examiner.
 func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	caps := d.Probe(ctx)
 	fact := func(name, value string) { caps.Facts = append(caps.Facts, driver.Fact{Name: name, Value: value}) }

@@ -1,0 +1,232 @@
+package sysprog_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// reap waits for a child and returns how it ended.
+func reap(t *testing.T, c sysprog.Child) syscall.WaitStatus {
+	t.Helper()
+	var ws syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(c.PID, &ws, 0, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Release()
+		return ws
+	}
+}
+
+func fork(t *testing.T, p *sysprog.Program, report int) syscall.WaitStatus {
+	t.Helper()
+	c, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: report})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws := reap(t, c)
+	runtime.KeepAlive(p)
+	return ws
+}
+
+func TestResultsPassFromStepToStep(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	var p sysprog.Program
+	fd := p.Call("opening", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(file), sysprog.Int(unix.O_CREAT|unix.O_WRONLY), sysprog.Int(0o600)).Result()
+	p.Call("writing", unix.SYS_WRITE, sysprog.From(fd), p.Bytes([]byte("hello")), sysprog.Int(5)).Want(5)
+	if ws := fork(t, &p, -1); ws.ExitStatus() != 0 {
+		t.Fatalf("child ended with %v", ws)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != "hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestMemoryIsSharedUntilExec(t *testing.T) {
+	// A result stored by the child is seen by the parent: no copy was made.
+	var p sysprog.Program
+	b := make([]byte, 4)
+	pid := p.Call("asking", unix.SYS_GETPID).Result()
+	p.Store32(pid, b, 0)
+	c, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reap(t, c)
+	if got := int(*(*int32)(unsafe.Pointer(&b[0]))); got != c.PID {
+		t.Errorf("child stored pid %d, want %d", got, c.PID)
+	}
+}
+
+func TestFailureIsReportedByName(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		build func(*sysprog.Program)
+		what  string
+		errno syscall.Errno
+	}{
+		{"errno", func(p *sysprog.Program) {
+			p.Call("first", unix.SYS_GETPID)
+			p.Call("second", unix.SYS_CHDIR, p.Str("/nowhere"))
+		}, "second", syscall.ENOENT},
+		{"unwanted result", func(p *sysprog.Program) {
+			p.Call("asking", unix.SYS_GETPID).Want(^uintptr(0))
+		}, "asking", syscall.EPIPE},
+		{"after an ignored error", func(p *sysprog.Program) {
+			p.Call("tolerated", unix.SYS_CHDIR, p.Str("/nowhere")).Ignore(syscall.ENOENT).SkipAfterIgnored(1)
+			p.Call("skipped", unix.SYS_CHDIR, p.Str("/nowhere"))
+			p.Call("last", unix.SYS_CLOSE, sysprog.Int(-1))
+		}, "last", syscall.EBADF},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			defer w.Close()
+			var p sysprog.Program
+			tc.build(&p)
+			if ws := fork(t, &p, int(w.Fd())); ws.ExitStatus() != 125 {
+				t.Errorf("child ended with %v", ws)
+			}
+			b := make([]byte, 100)
+			n, err := r.Read(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, ok := p.DecodeReport(b[:n])
+			if !ok || e.What != tc.what || !errors.Is(e, tc.errno) {
+				t.Errorf("got %v, want %s: %v", e, tc.what, tc.errno)
+			}
+		})
+	}
+}
+
+func TestDecodeReportRefusesOtherBytes(t *testing.T) {
+	var p sysprog.Program
+	for _, b := range [][]byte{nil, {'R'}, make([]byte, sysprog.ReportSize), make([]byte, 100)} {
+		if e, ok := p.DecodeReport(b); ok {
+			t.Errorf("%v was read as %v", b, e)
+		}
+	}
+}
+
+func TestManyChildrenAtOnce(t *testing.T) {
+	var p sysprog.Program
+	p.Call("asking", unix.SYS_GETPID)
+	done := make(chan error, 64)
+	for range cap(done) {
+		go func() {
+			c, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: -1})
+			if err == nil {
+				_, err = syscall.Wait4(c.PID, nil, 0, nil)
+				c.Release()
+			}
+			done <- err
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		runtime.GC() // what children point to must not move or go
+	}
+}
+
+func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
+	// "sleep" stands for a sandbox, directories for its cgroup.
+	for _, tc := range []struct {
+		name  string
+		leave bool
+	}{{"owner died", false}, {"owner said it is done", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			var sleep sysprog.Program
+			ts := make([]byte, 16)
+			ts[0] = 60
+			sleep.Call("sleeping", unix.SYS_NANOSLEEP, sleep.Bytes(ts), sysprog.Int(0))
+			victim, err := sleep.Fork(sysprog.ForkOptions{PidFD: true, Cgroup: -1, Report: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(victim.PidFD)
+
+			dir := t.TempDir()
+			inner := filepath.Join(dir, "a", "b")
+			if err := os.MkdirAll(inner, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			kill := filepath.Join(dir, "kill")
+			if err := os.WriteFile(kill, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			watcher, err := sysprog.Watch(sysprog.Cleanup{PidFD: victim.PidFD, KillFile: kill, Dirs: []string{inner, filepath.Dir(inner)}}, int(r.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+			if tc.leave {
+				if _, err := w.Write([]byte{0}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Close()
+			if ws := reap(t, watcher); ws.ExitStatus() != 0 {
+				t.Errorf("watcher ended with %v", ws)
+			}
+			_, err = os.Stat(filepath.Dir(inner))
+			if gone := os.IsNotExist(err); gone == tc.leave {
+				t.Errorf("directories gone: %t", gone)
+			}
+			if tc.leave {
+				_ = unix.Kill(victim.PID, unix.SIGKILL)
+			}
+			if ws := reap(t, victim); ws.Signal() != syscall.SIGKILL {
+				t.Errorf("victim ended with %v", ws)
+			}
+			if got, _ := os.ReadFile(kill); (string(got) == "1") == tc.leave {
+				t.Errorf("kill file holds %q", got)
+			}
+		})
+	}
+}
+
+func TestWatchRefusesWhatDoesNotFit(t *testing.T) {
+	long := "/" + strings.Repeat("a", 5000)
+	for _, c := range []sysprog.Cleanup{{PidFD: -1, KillFile: long}, {PidFD: -1, Dirs: []string{long}}, {PidFD: -1, Dirs: make([]string, 1000)}} {
+		if _, err := sysprog.Watch(c, 0); !errors.Is(err, syscall.ENAMETOOLONG) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func BenchmarkFork(b *testing.B) {
+	var p sysprog.Program
+	p.Call("asking", unix.SYS_GETPID)
+	for b.Loop() {
+		c, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: -1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		_, _ = syscall.Wait4(c.PID, nil, 0, nil)
+		c.Release()
+	}
+}
