@@ -23,9 +23,9 @@ import (
 // Name is the driver's name.
 const Name = "linux"
 
-// namespaces are those of every sandbox from its first moment. Its cgroup
-// namespace is made once it is in its cgroup.
-const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+// namespaces are those that clone makes. The child makes its cgroup namespace
+// once it is in its cgroup, and its network namespace while its owner is busy.
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // Options say where the driver finds things.
 type Options struct {
@@ -190,10 +190,14 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	c.socks = fds
+	filter := seccomp.Bytes(seccomp.Filter())
+	if len(filter) == 0 {
+		return nil, fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
+	}
 	b := build{
 		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], base: baseDir(), guest: guest,
 		argv:     []string{GuestName, "bootstrap"},
-		filter:   seccomp.Bytes(seccomp.Filter()),
+		filter:   filter,
 		cgroupNS: c.group != nil,
 		landlock: landlockABI(),
 	}

@@ -120,7 +120,7 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 func tryNamespaces() error {
 	var p sysprog.Program
 	p.Call("trying", unix.SYS_GETPID)
-	child, err := p.Fork(sysprog.ForkOptions{Flags: namespaces, Cgroup: -1, Report: -1})
+	child, err := p.Fork(sysprog.ForkOptions{Flags: namespaces | unix.CLONE_NEWNET, Cgroup: -1, Report: -1})
 	if err != nil {
 		var errno unix.Errno
 		if errors.As(err, &errno) {

@@ -56,8 +56,7 @@ type compiler struct {
 	build
 	p sysprog.Program
 
-	message  []byte // the received control message, with descriptors
-	received int    // how many descriptors of the message have been used
+	message []byte // the received control message, with descriptors
 }
 
 // trees lists the host paths whose mount trees the owner must send along with
@@ -93,17 +92,18 @@ type tree struct {
 func compile(b build) (*sysprog.Program, error) {
 	c := &compiler{build: b}
 	plan := b.plan
-	if err := c.receive(); err != nil {
-		return nil, err
+	ts := trees(plan)
+	if len(ts) > maxTrees {
+		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit: %w", len(ts), maxTrees, sandpit.ErrInvalid)
 	}
 
-	// What is taken from the host is opened while the host's root is there and
-	// the child still has its owner's user id.
-	ts := trees(plan)
-	fds := make([]sysprog.Arg, len(ts))
-	for i, t := range ts {
-		fds[i] = c.hostTree(t)
+	// While the owner writes id maps and maps the ids of mount trees, the
+	// child does what needs neither.
+	if plan.Ephemeral {
+		c.dieWithOwner()
 	}
+	c.p.Call("starting a session", unix.SYS_SETSID)
+	c.namespaces()
 	guest := c.openTree("opening the guest program", b.guest, false)
 	c.setattr("sealing the guest program", guest, false, attrRead)
 	devices := make([]sysprog.Reg, len(deviceNames))
@@ -115,9 +115,17 @@ func compile(b build) (*sysprog.Program, error) {
 	for i, name := range sysPaths {
 		sys[i] = sysprog.From(c.p.Call("opening "+name, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Ignore(unix.ENOENT).Result())
 	}
-
+	if b.ids.mapped {
+		c.receive(len(ts))
+	}
+	fds := make([]sysprog.Arg, len(ts))
+	for i, t := range ts {
+		fds[i] = c.hostTree(t, i)
+	}
+	if !b.ids.mapped {
+		c.receive(0)
+	}
 	c.identity()
-	c.loopback()
 	parts := c.rootfs(fds[:len(plan.Root.Layers)])
 	c.kernelFilesystems(devices, parts, sys)
 	for _, d := range plan.Root.Dirs {
@@ -141,29 +149,12 @@ func compile(b build) (*sysprog.Program, error) {
 	return &c.p, nil
 }
 
-// receive waits for the owner's message. It comes when the id maps are written
-// and the child is in its cgroup, and carries the mount trees that only the
-// owner could make.
-func (c *compiler) receive() error {
-	if c.plan.Ephemeral {
-		c.dieWithOwner()
-	}
-	n := 0
-	if c.ids.mapped {
-		n = len(trees(c.plan))
-	}
-	if n > maxTrees {
-		return fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit", n, maxTrees)
-	}
-	iov := make([]byte, 1)
-	c.message = make([]byte, unix.CmsgSpace(4*max(n, 1)))
-	hdr := messageHeader(&c.p, iov, c.message)
+// receive waits for the owner's message. It comes when the id maps are written,
+// and carries the mount trees that only the owner could make.
+func (c *compiler) receive(trees int) {
+	c.message = make([]byte, unix.CmsgSpace(4*max(trees, 1)))
+	hdr := messageHeader(&c.p, make([]byte, 1), c.message)
 	c.p.Call("waiting for the owner", unix.SYS_RECVMSG, sysprog.Int(c.socket), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
-	c.p.Call("starting a session", unix.SYS_SETSID)
-	for _, fd := range c.join {
-		c.p.Call("joining the cgroup", unix.SYS_WRITE, sysprog.Int(fd), c.p.Bytes([]byte("0")), sysprog.Int(1))
-	}
-	return nil
 }
 
 // maxTrees is how many descriptors one message may carry: SCM_MAX_FD of unix(7).
@@ -173,11 +164,11 @@ func (c *compiler) dieWithOwner() {
 	c.p.Call("asking to die with the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(int(unix.SIGKILL)))
 }
 
-// hostTree returns a descriptor of a detached mount tree of a host path.
-func (c *compiler) hostTree(t tree) sysprog.Arg {
+// hostTree returns a descriptor of a detached mount tree of a host path, the
+// i-th of those that the owner sends if it sends them.
+func (c *compiler) hostTree(t tree, i int) sysprog.Arg {
 	if c.ids.mapped {
-		c.received++
-		return c.p.Mem32(c.message, unix.CmsgLen(0)+4*(c.received-1))
+		return c.p.Mem32(c.message, unix.CmsgLen(0)+4*i)
 	}
 	if !t.owned {
 		fd := c.openTree("opening "+t.path, t.path, t.recursive)
@@ -224,30 +215,36 @@ func mountAttr(set, clear, userns uint64) []byte {
 	return binary.NativeEndian.AppendUint64(b, userns)
 }
 
-// identity takes the user id inside that the guest runs with, and the
-// namespaces that depend on what the owner has done.
-func (c *compiler) identity() {
-	if c.cgroupNS {
-		c.p.Call("making a cgroup namespace", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWCGROUP))
+// namespaces joins the cgroup and makes the namespaces that clone has not made:
+// that of the cgroup, which shows what it is made in as the root, and that of
+// the network, because it takes the kernel longer than all others together.
+func (c *compiler) namespaces() {
+	for _, fd := range c.join {
+		c.p.Call("joining the cgroup", unix.SYS_WRITE, sysprog.Int(fd), c.p.Bytes([]byte("0")), sysprog.Int(1))
 	}
+	flags := unix.CLONE_NEWNET
+	if c.cgroupNS {
+		flags |= unix.CLONE_NEWCGROUP
+	}
+	c.p.Call("making a network namespace", unix.SYS_UNSHARE, sysprog.Int(flags))
 	host := []byte(c.plan.Hostname)
 	if len(host) > 0 {
 		c.p.Call("setting the hostname", unix.SYS_SETHOSTNAME, c.p.Bytes(host), sysprog.Int(len(host)))
 	}
-	if c.ids.multi {
-		c.p.Call("dropping groups", unix.SYS_SETGROUPS, sysprog.Int(0), sysprog.Int(0))
-	}
-	c.p.Call("setting the group", unix.SYS_SETRESGID, sysprog.Int(c.ids.gid), sysprog.Int(c.ids.gid), sysprog.Int(c.ids.gid))
-	c.p.Call("setting the user", unix.SYS_SETRESUID, sysprog.Int(c.ids.uid), sysprog.Int(c.ids.uid), sysprog.Int(c.ids.uid))
-}
-
-// loopback brings the loopback interface up.
-func (c *compiler) loopback() {
 	s := c.p.Call("bringing up the loopback", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).Result()
 	ifreq := make([]byte, 40) // struct ifreq, netdevice(7)
 	copy(ifreq, "lo")
 	binary.NativeEndian.PutUint16(ifreq[16:], unix.IFF_UP|unix.IFF_RUNNING)
 	c.p.Call("bringing up the loopback", unix.SYS_IOCTL, sysprog.From(s), sysprog.Int(unix.SIOCSIFFLAGS), c.p.Bytes(ifreq))
+}
+
+// identity takes the user id inside that the guest runs with.
+func (c *compiler) identity() {
+	if c.ids.multi {
+		c.p.Call("dropping groups", unix.SYS_SETGROUPS, sysprog.Int(0), sysprog.Int(0))
+	}
+	c.p.Call("setting the group", unix.SYS_SETRESGID, sysprog.Int(c.ids.gid), sysprog.Int(c.ids.gid), sysprog.Int(c.ids.gid))
+	c.p.Call("setting the user", unix.SYS_SETRESUID, sysprog.Int(c.ids.uid), sysprog.Int(c.ids.uid), sysprog.Int(c.ids.uid))
 }
 
 // rootParts are mounts made while the host's root is still there.
