@@ -99,6 +99,9 @@ type Capabilities struct {
 	// "landlock", "seccomp", …
 	Enforced map[string]bool
 
+	// MaxNoFile is the most open files that a process may be allowed; 0: any number.
+	MaxNoFile int64
+
 	// Gaps explains everything that can't be enforced.
 	Gaps []sandpit.Gap
 

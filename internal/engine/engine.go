@@ -74,7 +74,7 @@ func (e *Engine) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 		return nil, err
 	}
 	caps := e.opts.Driver.Probe(ctx)
-	enforce, gaps, err := resolve(spec, asked, caps)
+	enforce, gaps, err := resolve(spec, &limits, asked, caps)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (e *Engine) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 
 // resolve decides which limits are enforced. One that was asked for and can't
 // be is refused; a default that can't be is a gap.
-func resolve(spec sandpit.Spec, asked map[string]bool, caps driver.Capabilities) (enforce map[string]bool, gaps []sandpit.Gap, err error) {
+func resolve(spec sandpit.Spec, limits *sandpit.Limits, asked map[string]bool, caps driver.Capabilities) (enforce map[string]bool, gaps []sandpit.Gap, err error) {
 	enforce = map[string]bool{}
 	for _, what := range []string{"memory", "cpus", "pids", "disk", "files", "nofile", "output", "life"} {
 		if caps.Enforced[what] {
@@ -118,6 +118,13 @@ func resolve(spec sandpit.Spec, asked map[string]bool, caps driver.Capabilities)
 			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting %s: %s: %w", what, gap.Why, sandpit.ErrUnsupported), gap.Fix)
 		}
 		gaps = append(gaps, gap)
+	}
+	if caps.MaxNoFile > 0 && limits.NoFile > caps.MaxNoFile {
+		if asked["nofile"] {
+			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting nofile: %d is more than the %d that this program may allow: %w", limits.NoFile, caps.MaxNoFile, sandpit.ErrUnsupported),
+				"ask for fewer, or raise the hard limit (ulimit -Hn) before you start this program")
+		}
+		limits.NoFile = caps.MaxNoFile
 	}
 	if spec.Write != nil && !caps.Enforced["write-paths"] {
 		gap := gapFor("write-paths", caps)

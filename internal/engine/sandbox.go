@@ -91,7 +91,7 @@ func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.L
 		return err
 	}
 	if s.guest, err = client.New(ctx, conn, client.Options{}); err != nil {
-		return fmt.Errorf("greeting the guest: %w", err)
+		return s.explain(fmt.Errorf("greeting the guest: %w", err))
 	}
 	dir := spec.WorkDir
 	if dir == "" {
@@ -103,7 +103,7 @@ func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.L
 		RootCaps: rootCapabilities, OOMScoreAdj: oomScoreAdj,
 	})
 	if err != nil {
-		return fmt.Errorf("configuring the guest: %w", err)
+		return s.explain(fmt.Errorf("configuring the guest: %w", err))
 	}
 	trace("guest")
 

@@ -223,7 +223,15 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err := c.step(ctx, "clone"); err != nil {
 		return nil, err
 	}
-	c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: c.socks[1]})
+	// A child that is to die with its owner dies with the thread that made it.
+	// A goroutine of its own runs on a thread that the runtime keeps; the
+	// caller's may be locked to one that ends.
+	cloned := make(chan struct{})
+	go func() {
+		defer close(cloned)
+		c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: c.socks[1]})
+	}()
+	<-cloned
 	if err != nil {
 		return nil, explainClone(err)
 	}

@@ -33,6 +33,13 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		caps.Enforced[what] = true
 	}
 
+	// Raising the hard limit takes a capability of the host, which the guest
+	// has not.
+	var lim unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil && lim.Max < 1<<62 {
+		caps.MaxNoFile = int64(lim.Max)
+	}
+
 	layout, err := d.layout()
 	if err != nil {
 		gap("cgroups", err.Error(), "mount cgroups at /sys/fs/cgroup")
