@@ -58,7 +58,7 @@ func bus(t *testing.T) string {
 // the job, or with an error if that is empty. It sends what it was asked.
 func systemd(t *testing.T, socket, result string) <-chan []string {
 	t.Helper()
-	c, err := dialBus(socket, os.Getuid(), time.Now().Add(20*time.Second))
+	c, err := dialBus(socket, os.Getuid(), time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

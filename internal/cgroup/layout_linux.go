@@ -106,6 +106,14 @@ type host struct {
 // few files of cgroupfs and writes nothing. A machine on which nothing can be
 // limited is not an error: see Gaps.
 func Detect() (*Layout, error) {
+	h, err := thisHost()
+	if err != nil {
+		return nil, err
+	}
+	return h.detect(), nil
+}
+
+func thisHost() (*host, error) {
 	self, err := readFile("/proc/self/cgroup")
 	if err != nil {
 		return nil, fmt.Errorf("reading own cgroup: %w", err)
@@ -114,7 +122,7 @@ func Detect() (*Layout, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading mounts: %w", err)
 	}
-	h := host{
+	h := &host{
 		prober: kernelProber{}, uid: unix.Geteuid(), pid: unix.Getpid(),
 		kernel: kernelVersion(), self: self, mountinfo: mountinfo,
 	}
@@ -126,7 +134,7 @@ func Detect() (*Layout, error) {
 		}
 		h.bus = path.Join(dir, "bus")
 	}
-	return h.detect(), nil
+	return h, nil
 }
 
 func (h *host) detect() *Layout {
@@ -134,40 +142,49 @@ func (h *host) detect() *Layout {
 	hs := parseSelf(h.self)
 	parseMounts(hs, h.mountinfo)
 
-	// v1 first: v2 is asked only for what v1 does not hold.
 	var v2 *hierarchy
 	var found, inV1 ctrls
-	v1 := false
 	for i := range hs {
-		t := &hs[i]
-		switch {
+		switch t := &hs[i]; {
 		case len(t.mounts) == 0:
 		case t.v2:
 			v2 = t
 		default:
-			v1 = true
 			inV1 |= t.ctrls
-			p, why := h.chooseV1(t)
-			if why.kind == troubleNone {
-				found |= p.ctrls
-				l.places = append(l.places, p)
-			}
-			l.note(t.ctrls, why)
 		}
 	}
+	useless := ctrls(0)
 	if v2 != nil {
-		p, why := h.chooseV2(v2, (memory|cpu|pids)&^inV1)
+		// v2 is asked only for what v1 does not hold.
+		want := (memory | cpu | pids) &^ inV1
+		p, why := h.chooseV2(v2, want)
 		if why.kind == troubleNone {
 			found |= p.ctrls
-			// The primary is made first.
-			l.places = append([]place{p}, l.places...)
+			l.places = append(l.places, p)
 			why = trouble{troubleUndelegated, strings.TrimSuffix(p.dir, "/sandpit")}
 			if p.prep == prepScope {
 				why.dir = "the user's systemd"
 			}
+			if h.kernel >= hasFreeze {
+				useless = freezer | cpuacct
+			}
 		}
-		l.note((memory|cpu|pids)&^inV1&^p.ctrls, why)
-	} else {
+		l.note(want&^p.ctrls, why)
+	}
+	for i := range hs {
+		t := &hs[i]
+		if t.v2 || len(t.mounts) == 0 || t.ctrls&^useless == 0 {
+			continue
+		}
+		p, why := h.chooseV1(t)
+		if why.kind == troubleNone {
+			found |= p.ctrls
+			l.places = append(l.places, p)
+		}
+		l.note(t.ctrls, why)
+	}
+	if len(l.places) > 0 && !l.places[0].v2 {
+		// The freezer is in every group.
 		for i, p := range l.places {
 			if p.ctrls&freezer != 0 {
 				l.places[0], l.places[i] = l.places[i], l.places[0]
@@ -184,9 +201,9 @@ func (h *host) detect() *Layout {
 		}
 	}
 	switch {
-	case v1 && v2 != nil:
+	case inV1 != 0 && v2 != nil:
 		l.mode = "hybrid"
-	case v1:
+	case inV1 != 0:
 		l.mode = "v1"
 	case v2 != nil:
 		l.mode = "v2"
@@ -206,9 +223,9 @@ func (l *Layout) note(set ctrls, why trouble) {
 }
 
 // ours reports whether dir is a cgroup in which we may make groups and to and
-// from which we may move processes.
+// from which we may move processes. Root has both or neither.
 func (h *host) ours(dir string) bool {
-	return h.writable(dir) && h.writable(dir+"/cgroup.procs")
+	return h.writable(dir+"/cgroup.procs") && (h.uid == 0 || h.writable(dir))
 }
 
 // chooseV1 takes the root of the hierarchy where it is ours, which is so for

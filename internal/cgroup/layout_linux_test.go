@@ -113,9 +113,8 @@ func TestDetect(t *testing.T) {
 			files: map[string]string{root + "/memory/memory.memsw.limit_in_bytes": "9", root + "/unified/cgroup.controllers": "hugetlb\n"},
 			mode:  "hybrid",
 			want: []string{
-				"v2 " + root + "/unified []", "v1 " + root + "/pids [pids]", "v1 " + root + "/freezer [freezer]",
-				"v1 " + root + "/devices [devices]", "v1 " + root + "/memory [memory] memsw",
-				"v1 " + root + "/cpuacct [cpuacct]", "v1 " + root + "/cpu [cpu]",
+				"v2 " + root + "/unified []", "v1 " + root + "/pids [pids]",
+				"v1 " + root + "/devices [devices]", "v1 " + root + "/memory [memory] memsw", "v1 " + root + "/cpu [cpu]",
 			},
 		},
 		{
@@ -221,7 +220,7 @@ func TestDetect(t *testing.T) {
 			files: map[string]string{root + "/unified/cgroup.controllers": ""}, mode: "hybrid",
 			want: []string{
 				"v2 " + root + "/unified []",
-				"v1 " + root + "/devices [devices]", "v1 " + root + "/memory [memory]", "v1 " + root + "/freezer [freezer]",
+				"v1 " + root + "/devices [devices]", "v1 " + root + "/memory [memory]",
 				"v1 " + root + "/cpu,cpuacct [cpu, cpuacct]", "v1 " + root + "/pids [pids]",
 			},
 		},

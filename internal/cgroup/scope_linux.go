@@ -11,7 +11,7 @@ import (
 )
 
 // scopeTime bounds how long systemd may take to make a scope.
-const scopeTime = 10 * time.Second
+const scopeTime = 30 * time.Second
 
 // enterScope asks the user's systemd for a scope with this process in it and
 // returns its directory.
