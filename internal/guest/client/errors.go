@@ -1,0 +1,126 @@
+package client
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"unicode"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// remoteError is an error that the guest has told: its text, and what it is to
+// errors.Is.
+type remoteError struct {
+	kind error // nil: none
+	text string
+	file bool
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.kind }
+
+// guestError makes an error of a guest's ERROR message.
+func guestError(m *wire.ErrorMessage) error {
+	e := &remoteError{text: printable(m.Text)}
+	switch m.Code {
+	case wire.CodeInvalid:
+		e.kind = sandpit.ErrInvalid
+	case wire.CodeNotFound:
+		e.kind = sandpit.ErrNotFound
+	case wire.CodeState:
+		e.kind = sandpit.ErrState
+	case wire.CodeUnsupported:
+		e.kind = sandpit.ErrUnsupported
+	case wire.CodeExhausted:
+		e.kind = sandpit.ErrExhausted
+	case wire.CodeFile:
+		e.kind, e.file = fileKind(m.Errno), true
+	default:
+		switch m.Errno {
+		case eagain, enomem, enfile, emfile:
+			e.kind = sandpit.ErrExhausted
+		case enospc, edquot:
+			e.kind = sandpit.ErrNoSpace
+		}
+	}
+	if e.text == "" {
+		e.text = "unknown error"
+	}
+	return e
+}
+
+// Linux error numbers, as the guest sends them whatever the host is
+// (asm-generic/errno-base.h, errno.h).
+const (
+	eperm        = 1
+	enoent       = 2
+	eagain       = 11
+	enomem       = 12
+	eacces       = 13
+	eexist       = 17
+	exdev        = 18
+	enotdir      = 20
+	eisdir       = 21
+	einval       = 22
+	enfile       = 23
+	emfile       = 24
+	enospc       = 28
+	erofs        = 30
+	enametoolong = 36
+	enotempty    = 39
+	eloop        = 40
+	edquot       = 122
+)
+
+// fileKind is what an error number is to a caller, or nil.
+func fileKind(errno uint64) error {
+	switch errno {
+	case enoent:
+		return fs.ErrNotExist
+	case eexist:
+		return fs.ErrExist
+	case eperm, eacces, erofs:
+		return fs.ErrPermission
+	case eisdir:
+		return sandpit.ErrIsDirectory
+	case enotdir:
+		return sandpit.ErrNotDirectory
+	case enotempty:
+		return sandpit.ErrNotEmpty
+	case enospc, edquot:
+		return sandpit.ErrNoSpace
+	case einval, enametoolong, eloop, exdev:
+		return sandpit.ErrInvalid
+	}
+	return nil
+}
+
+// pathError makes err the error of an operation on a path.
+func pathError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return err
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
+
+// maxShown bounds a text of the guest's that people see.
+const maxShown = 1 << 10
+
+// printable makes a text of a guest fit to be shown: a terminal must not obey it.
+func printable(s string) string {
+	if len(s) > maxShown {
+		s = s[:maxShown] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,354 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// files is the file system of a sandbox.
+type files struct{ c *Client }
+
+// Files returns the file system of the sandbox.
+func (c *Client) Files() sandpit.Files { return files{c} }
+
+// Stat follows symbolic links.
+func (f files) Stat(ctx context.Context, path string) (sandpit.FileInfo, error) {
+	return f.stat(ctx, "stat", path, true)
+}
+
+// Lstat does not follow the last symbolic link.
+func (f files) Lstat(ctx context.Context, path string) (sandpit.FileInfo, error) {
+	return f.stat(ctx, "lstat", path, false)
+}
+
+func (f files) stat(ctx context.Context, op, path string, follow bool) (sandpit.FileInfo, error) {
+	var m wire.File
+	if err := f.c.call(ctx, wire.OpStat, &wire.Stat{Path: path, Follow: follow}, &m); err != nil {
+		return sandpit.FileInfo{}, pathError(op, path, err)
+	}
+	return fileInfo(&m), nil
+}
+
+// ReadDir returns a page of a directory.
+func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sandpit.FileInfo, bool, error) {
+	switch {
+	case limit < 0:
+		return nil, false, pathError("readdir", path, fmt.Errorf("%w: a negative limit", sandpit.ErrInvalid))
+	case limit == 0:
+		limit = 1000
+	}
+	limit = min(limit, wire.MaxEntries)
+	var out []sandpit.FileInfo
+	for {
+		var m wire.Entries
+		err := f.c.call(ctx, wire.OpReadDir, &wire.ReadDir{Path: path, After: after, Limit: uint64(limit - len(out))}, &m)
+		if err != nil {
+			return nil, false, pathError("readdir", path, err)
+		}
+		for i := range m.List {
+			if len(out) == limit || m.List[i].Name <= after {
+				err := violation("a directory that is not in order")
+				f.c.fail(err)
+				return nil, false, pathError("readdir", path, err)
+			}
+			after = m.List[i].Name
+			out = append(out, fileInfo(&m.List[i]))
+		}
+		// A reply holds only so many bytes, so it may take several.
+		if !m.More || len(out) == limit || len(m.List) == 0 {
+			return out, m.More, nil
+		}
+	}
+}
+
+// Open reads a file. When ctx ends, reading fails with its error.
+func (f files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {
+	if offset < 0 || length < -1 {
+		return nil, pathError("open", path, fmt.Errorf("%w: a negative offset or length", sandpit.ErrInvalid))
+	}
+	s, err := f.c.open(ctx, wire.OpRead, &wire.Read{Path: path, Offset: offset, Length: length}, true, max(0, length))
+	if err != nil {
+		return nil, pathError("open", path, err)
+	}
+	b, err := s.wait(ctx)
+	if err != nil {
+		return nil, pathError("open", path, err)
+	}
+	var m wire.File
+	if err := m.Decode(b); err != nil {
+		err = violation("%s", err)
+		f.c.fail(err)
+		return nil, pathError("open", path, err)
+	}
+	r := &reader{s: s, path: path}
+	r.stop = context.AfterFunc(ctx, func() {
+		s.in.Abort(ctx.Err())
+		s.close()
+	})
+	return r, nil
+}
+
+// reader is the content of an open file.
+type reader struct {
+	s    *stream
+	path string
+	stop func() bool
+
+	mu   sync.Mutex
+	rest []byte // of what Next has returned
+	err  error
+}
+
+// Read reads content.
+func (r *reader) Read(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.more(); err != nil || len(b) == 0 {
+		return 0, err
+	}
+	n := copy(b, r.rest)
+	r.took(n)
+	return n, nil
+}
+
+// WriteTo writes all content to w, without copying it.
+func (r *reader) WriteTo(w io.Writer) (n int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		if err := r.more(); err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+		k, err := w.Write(r.rest)
+		n += int64(k)
+		r.took(k)
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// more waits until there is something in rest.
+func (r *reader) more() error {
+	if len(r.rest) == 0 && r.err == nil {
+		_, b, err := r.s.in.Next()
+		if err != nil && err != io.EOF {
+			err = pathError("read", r.path, err)
+		}
+		r.rest, r.err = b, err
+	}
+	if len(r.rest) > 0 {
+		return nil
+	}
+	return r.err
+}
+
+func (r *reader) took(n int) {
+	r.rest = r.rest[n:]
+	if len(r.rest) == 0 {
+		r.s.credit(r.s.in.Done())
+	}
+}
+
+// Close ends the reading. A Read that waits fails.
+func (r *reader) Close() error {
+	r.stop()
+	r.s.in.Abort(fs.ErrClosed)
+	r.s.close()
+	return nil
+}
+
+// Write writes a file.
+func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandpit.WriteOptions) (int64, error) {
+	mode := opt.Mode
+	if mode == 0 {
+		mode = 0o644
+	}
+	// The content that comes back is none: the answer is the last frame.
+	s, err := f.c.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: unixMode(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
+	if err != nil {
+		return 0, pathError("write", path, err)
+	}
+	stop := context.AfterFunc(ctx, func() { s.out.Fail(ctx.Err()) })
+	defer stop()
+	if err := s.upload(ctx, from); err != nil {
+		// What the guest says is the better reason.
+		select {
+		case a := <-s.answer:
+			if a.err != nil {
+				return 0, pathError("write", path, a.err)
+			}
+		default:
+		}
+		s.close()
+		return 0, pathError("write", path, err)
+	}
+	b, err := s.wait(ctx)
+	var m wire.Written
+	if err == nil {
+		if err = m.Decode(b); err != nil {
+			err = violation("%s", err)
+			f.c.fail(err)
+		}
+	}
+	if err != nil {
+		return 0, pathError("write", path, err)
+	}
+	return m.Bytes, nil
+}
+
+// uploads are buffers with room for a header and a full payload.
+var uploads = sync.Pool{New: func() any {
+	b := make([]byte, wire.HeaderSize+wire.MaxData)
+	return &b
+}}
+
+// upload sends all of from, and its end.
+func (s *stream) upload(ctx context.Context, from io.Reader) error {
+	buf := uploads.Get().(*[]byte)
+	defer uploads.Put(buf)
+	for {
+		n, rerr := from.Read((*buf)[wire.HeaderSize:])
+		for at := 0; n > 0; {
+			k, err := s.out.Take(n)
+			if err != nil {
+				return err
+			}
+			frame := (*buf)[at : at+wire.HeaderSize+k]
+			wire.PutHeader(frame, wire.Header{Len: k, Type: wire.Data, Stream: s.id})
+			if _, err := s.c.write(ctx, frame, nil); err != nil {
+				return err
+			}
+			at += k
+			n -= k
+		}
+		if errors.Is(rerr, io.EOF) {
+			_, err := s.c.write(ctx, wire.AppendFrame(nil, wire.EOF, s.id, nil), nil)
+			return err
+		}
+		if rerr != nil {
+			return rerr
+		}
+	}
+}
+
+// Mkdir makes a directory.
+func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
+	if mode == 0 {
+		mode = 0o755
+	}
+	err := f.c.call(ctx, wire.OpMkdir, &wire.Path{Path: path, Mode: unixMode(mode), Flag: parents}, nil)
+	return pathError("mkdir", path, err)
+}
+
+// Remove removes a file or directory.
+func (f files) Remove(ctx context.Context, path string, recursive bool) error {
+	err := f.c.call(ctx, wire.OpRemove, &wire.Path{Path: path, Flag: recursive}, nil)
+	return pathError("remove", path, err)
+}
+
+// Rename moves a file.
+func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
+	err := f.c.call(ctx, wire.OpRename, &wire.Path{Path: oldpath, Other: newpath}, nil)
+	return pathError("rename", oldpath, err)
+}
+
+// Symlink makes a symbolic link.
+func (f files) Symlink(ctx context.Context, target, path string) error {
+	err := f.c.call(ctx, wire.OpSymlink, &wire.Path{Path: path, Other: target}, nil)
+	return pathError("symlink", path, err)
+}
+
+// Readlink reads a symbolic link.
+func (f files) Readlink(ctx context.Context, path string) (string, error) {
+	var m wire.Path
+	if err := f.c.call(ctx, wire.OpReadlink, &wire.Path{Path: path}, &m); err != nil {
+		return "", pathError("readlink", path, err)
+	}
+	return m.Path, nil
+}
+
+// Chmod changes permission bits.
+func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
+	err := f.c.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: unixMode(mode)}, nil)
+	return pathError("chmod", path, err)
+}
+
+// The bits of st_mode (inode(7)).
+const (
+	modeSetUID = 0o4000
+	modeSetGID = 0o2000
+	modeSticky = 0o1000
+	modeFormat = 0o170000
+	modeSocket = 0o140000
+	modeLink   = 0o120000
+	modeBlock  = 0o060000
+	modeDir    = 0o040000
+	modeChar   = 0o020000
+	modePipe   = 0o010000
+	modeFile   = 0o100000
+)
+
+// unixMode makes mode bits of a FileMode.
+func unixMode(m fs.FileMode) uint64 {
+	u := uint64(m.Perm())
+	if m&fs.ModeSetuid != 0 {
+		u |= modeSetUID
+	}
+	if m&fs.ModeSetgid != 0 {
+		u |= modeSetGID
+	}
+	if m&fs.ModeSticky != 0 {
+		u |= modeSticky
+	}
+	return u
+}
+
+// fileMode makes a FileMode of st_mode.
+func fileMode(u uint64) fs.FileMode {
+	m := fs.FileMode(u & 0o777)
+	if u&modeSetUID != 0 {
+		m |= fs.ModeSetuid
+	}
+	if u&modeSetGID != 0 {
+		m |= fs.ModeSetgid
+	}
+	if u&modeSticky != 0 {
+		m |= fs.ModeSticky
+	}
+	switch u & modeFormat {
+	case modeFile:
+	case modeDir:
+		m |= fs.ModeDir
+	case modeLink:
+		m |= fs.ModeSymlink
+	case modePipe:
+		m |= fs.ModeNamedPipe
+	case modeSocket:
+		m |= fs.ModeSocket
+	case modeChar:
+		m |= fs.ModeDevice | fs.ModeCharDevice
+	case modeBlock:
+		m |= fs.ModeDevice
+	default:
+		m |= fs.ModeIrregular
+	}
+	return m
+}
+
+func fileInfo(m *wire.File) sandpit.FileInfo {
+	return sandpit.FileInfo{
+		Name: m.Name, Size: m.Size, Mode: fileMode(m.Mode), ModTime: time.Unix(0, m.ModTime),
+		UID: uint32(m.UID), GID: uint32(m.GID), Target: m.Target,
+	}
+}

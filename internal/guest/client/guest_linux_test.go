@@ -1,0 +1,122 @@
+package client_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/guest/server"
+)
+
+// The test binary is its own guest.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == server.Name {
+		os.Exit(server.Main(os.Args))
+	}
+	os.Exit(m.Run())
+}
+
+// A testGuest is a guest that runs as a process of its own, without a sandbox
+// around it, as the user who runs the test.
+type testGuest struct {
+	t    testing.TB
+	boot *net.UnixConn
+	cmd  *exec.Cmd
+}
+
+// newGuest starts a guest. With a pid namespace it is pid 1 of it.
+func newGuest(t testing.TB, binary string, attr *syscall.SysProcAttr) *testGuest {
+	t.Helper()
+	ours, theirs := socketpair(t, unix.SOCK_SEQPACKET)
+	if binary == "" {
+		binary = "/proc/self/exe"
+	}
+	cmd := exec.Command(binary)
+	cmd.Args = []string{server.Name, "bootstrap"}
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Stderr = os.Stderr
+	cmd.Env = []string{}
+	cmd.SysProcAttr = attr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	g := &testGuest{t: t, boot: ours, cmd: cmd}
+	t.Cleanup(func() {
+		ours.Close()
+		done := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Error("the guest does not end although its bootstrap socket has")
+			_ = cmd.Process.Kill()
+			<-done
+		}
+	})
+	return g
+}
+
+func socketpair(t testing.TB, kind int) (*net.UnixConn, *os.File) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fds[0]), "ours")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.UnixConn), os.NewFile(uintptr(fds[1]), "theirs")
+}
+
+// dial makes a new connection to the guest.
+func (g *testGuest) dial() net.Conn {
+	g.t.Helper()
+	ours, theirs := socketpair(g.t, unix.SOCK_STREAM)
+	defer theirs.Close()
+	if _, _, err := g.boot.WriteMsgUnix([]byte{'c'}, unix.UnixRights(int(theirs.Fd())), nil); err != nil {
+		g.t.Fatal(err)
+	}
+	return ours
+}
+
+// client greets the guest on a new connection.
+func (g *testGuest) client(opt client.Options) *client.Client {
+	g.t.Helper()
+	c, err := client.New(g.t.Context(), g.dial(), opt)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// start is what most tests need: a guest, and a client with a configuration
+// that works for any user.
+func start(t testing.TB) *client.Client {
+	t.Helper()
+	return newGuest(t, "", nil).client(client.Options{Config: config()})
+}
+
+func config() *client.Config {
+	return &client.Config{User: strconv.Itoa(os.Geteuid()) + ":" + strconv.Itoa(os.Getegid()), Dir: "/", RootCaps: 1<<63 - 1}
+}
+
+// within gives a test that would hang a chance to say where.
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,425 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// Process is a process in a sandbox, seen over one stream.
+type Process struct {
+	c   *Client
+	s   *stream
+	ref uint64
+	pid int
+	in  *stdin
+
+	// Set before done is closed.
+	res  sandpit.Result
+	err  error
+	done chan struct{}
+}
+
+var (
+	_ sandpit.Process       = (*Process)(nil)
+	_ sandpit.GroupSignaler = (*Process)(nil)
+)
+
+// Detach makes a process survive the connection that has started it.
+type Detach struct {
+	Keep int64 // bytes of its latest output kept for those who attach; 0: 64 KiB; at most 1 MiB
+}
+
+// Start starts a process, as sandpit.Sandbox says. It dies with the
+// connection. Command.FromImage and Entrypoint are the engine's business.
+func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	p, err := c.start(ctx, cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// StartDetached starts a process that survives the connection. While nobody
+// is attached, its oldest output is dropped.
+func (c *Client) StartDetached(ctx context.Context, cmd sandpit.Command, d Detach) (*Process, error) {
+	return c.start(ctx, cmd, &d)
+}
+
+func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Process, error) {
+	if (len(cmd.Argv) > 0) == (cmd.Script != "") {
+		return nil, fmt.Errorf("starting a process: %w: exactly one of a program and a script is needed", sandpit.ErrInvalid)
+	}
+	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
+		return nil, fmt.Errorf("starting a process: %w: a limit is negative", sandpit.ErrInvalid)
+	}
+	m := &wire.Start{
+		Argv: cmd.Argv, Script: cmd.Script, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User,
+		Timeout: int64(cmd.Timeout), Output: cmd.OutputLimit,
+	}
+	if cmd.Stdin {
+		m.Flags |= wire.StartStdin
+	}
+	if t := cmd.Terminal; t != nil {
+		m.Flags |= wire.StartTerminal
+		m.Rows, m.Cols = uint64(t.Rows), uint64(t.Cols)
+	}
+	if d != nil {
+		m.Flags |= wire.StartDetached
+		m.Keep = uint64(max(0, d.Keep))
+	}
+	c.mu.Lock()
+	limit := c.output
+	c.mu.Unlock()
+	if cmd.OutputLimit > 0 && (limit == 0 || cmd.OutputLimit < limit) {
+		limit = cmd.OutputLimit
+	}
+	s, err := c.open(ctx, wire.OpStart, m, true, limit)
+	if err == errTooLong {
+		// The kernel would not take them either: see execve(2).
+		return c.notStarted("the arguments and the environment are too long"), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("starting a process: %w", err)
+	}
+	started, err := s.started(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("starting a process: %w", err)
+	}
+	return c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0, cmd.Stdout, cmd.Stderr), nil
+}
+
+// notStarted returns a process that ended before it was one.
+func (c *Client) notStarted(why string) *Process {
+	p := &Process{c: c, done: make(chan struct{}), res: sandpit.Result{ExitCode: 126, StartError: why}}
+	if c.onExit != nil {
+		c.onExit(&p.res)
+	}
+	close(p.done)
+	return p
+}
+
+// killPatience is how long a start that was called off waits for the guest to
+// have undone it.
+const killPatience = 2 * time.Second
+
+// started waits for the answer to a start. When ctx ends first, the process is
+// killed.
+func (s *stream) started(ctx context.Context) (m wire.Started, err error) {
+	var a answer
+	select {
+	case a = <-s.answer:
+	case <-ctx.Done():
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+		defer cancel()
+		select {
+		case a = <-s.answer:
+			if a.err == nil && m.Decode(a.msg) == nil && m.Ref != 0 && s.op == wire.OpStart {
+				_ = s.c.call(late, wire.OpKill, &wire.Target{Ref: m.Ref}, nil)
+			}
+		case <-late.Done():
+		}
+		s.close()
+		return m, ctx.Err()
+	}
+	if a.err != nil {
+		return m, a.err
+	}
+	if err := m.Decode(a.msg); err != nil {
+		err = violation("%s", err)
+		s.c.fail(err)
+		return m, err
+	}
+	if m.PID > math.MaxInt32 {
+		err = violation("process id %d", m.PID)
+		s.c.fail(err)
+	}
+	return m, err
+}
+
+func (c *Client) newProcess(s *stream, m wire.Started, hasStdin bool, stdout, stderr io.Writer) *Process {
+	p := &Process{c: c, s: s, ref: m.Ref, pid: int(m.PID), done: make(chan struct{})}
+	if hasStdin {
+		p.in = &stdin{s: s}
+	}
+	go p.deliver(stdout, stderr)
+	return p
+}
+
+// deliver hands the output on until the process has exited.
+func (p *Process) deliver(stdout, stderr io.Writer) {
+	for {
+		channel, b, err := p.s.in.Next()
+		if err != nil {
+			if err == io.EOF {
+				p.res = result(&p.s.exit)
+				if p.c.onExit != nil {
+					p.c.onExit(&p.res)
+				}
+			} else {
+				p.err = err
+			}
+			close(p.done)
+			return
+		}
+		w := &stdout
+		if channel == wire.Data2 {
+			w = &stderr
+		}
+		if *w != nil {
+			if _, err := (*w).Write(b); err != nil {
+				*w = nil
+			}
+		}
+		p.s.credit(p.s.in.Done())
+	}
+}
+
+// result makes a Result of what the guest says.
+func result(e *wire.Exit) sandpit.Result {
+	return sandpit.Result{
+		ExitCode: int(e.Code), Signal: int(e.Signal), StartError: printable(e.StartError),
+		TimedOut: e.Flags&wire.ExitTimedOut != 0, Truncated: e.Flags&wire.ExitTruncated != 0,
+		StdoutBytes: clamp(e.Stdout), StderrBytes: clamp(e.Stderr), DroppedBytes: clamp(e.Dropped),
+		Wall: time.Duration(clamp(e.Wall)), UserCPU: time.Duration(clamp(e.User)), SystemCPU: time.Duration(clamp(e.System)),
+		PeakMemory: clamp(e.PeakMemory),
+	}
+}
+
+func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// Ref identifies the process in its sandbox for good, also after its pid is
+// used again. 0 if the program could not be started.
+func (p *Process) Ref() uint64 { return p.ref }
+
+// PID returns the process id inside the sandbox.
+func (p *Process) PID() int { return p.pid }
+
+// Stdin writes to standard input, or is nil.
+func (p *Process) Stdin() io.WriteCloser {
+	if p.in == nil {
+		return nil
+	}
+	return p.in
+}
+
+// exited reports whether the process is known to have exited.
+func (p *Process) exited() bool {
+	select {
+	case <-p.done:
+		return p.err == nil
+	default:
+		return p.ref == 0
+	}
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(ctx context.Context, sig syscall.Signal) error {
+	return p.signal(ctx, sig, false)
+}
+
+// SignalGroup sends a signal to the process group that the program leads.
+func (p *Process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
+	return p.signal(ctx, sig, true)
+}
+
+func (p *Process) signal(ctx context.Context, sig syscall.Signal, group bool) error {
+	n := linuxSignal(sig)
+	if n < 1 || n > 64 {
+		return fmt.Errorf("sending signal %d: %w", int(sig), sandpit.ErrInvalid)
+	}
+	if p.exited() {
+		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+	}
+	err := p.c.call(ctx, wire.OpSignal, &wire.Signal{Target: wire.Target{Ref: p.ref}, Signal: uint64(n), Group: group}, nil)
+	if err != nil {
+		return fmt.Errorf("sending signal %d: %w", int(sig), err)
+	}
+	return nil
+}
+
+// Resize changes the terminal's size.
+func (p *Process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
+	err := p.c.call(ctx, wire.OpResize, &wire.Resize{Target: wire.Target{Ref: p.ref}, Rows: uint64(size.Rows), Cols: uint64(size.Cols)}, nil)
+	if err != nil {
+		return fmt.Errorf("resizing the terminal: %w", err)
+	}
+	return nil
+}
+
+// Kill kills the process and everything that it started.
+func (p *Process) Kill(ctx context.Context) error {
+	if p.ref == 0 {
+		return nil
+	}
+	if err := p.c.call(ctx, wire.OpKill, &wire.Target{Ref: p.ref}, nil); err != nil {
+		return fmt.Errorf("killing a process: %w", err)
+	}
+	return nil
+}
+
+// Wait waits for the end.
+func (p *Process) Wait(ctx context.Context) (sandpit.Result, error) {
+	select {
+	case <-p.done:
+	default:
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return sandpit.Result{}, ctx.Err()
+		}
+	}
+	if p.err != nil {
+		return sandpit.Result{}, fmt.Errorf("waiting for a process: %w", p.err)
+	}
+	return p.res, nil
+}
+
+// Detach gives the stream up without waiting for the process: a background
+// process goes on, another one is killed. Wait then fails.
+func (p *Process) Detach() {
+	if p.s != nil {
+		p.s.close()
+	}
+}
+
+// stdin is the standard input of a process.
+type stdin struct {
+	s      *stream
+	mu     sync.Mutex
+	closed bool
+}
+
+// Write blocks while the process does not read. The error is
+// syscall.EPIPE when the process has closed its input or has exited.
+func (w *stdin) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return 0, os.ErrClosed
+	}
+	n, err := w.s.send(context.Background(), b)
+	if errors.Is(err, errPeerClosed) {
+		err = syscall.EPIPE
+	}
+	return n, err
+}
+
+// Close ends the input, after what was written before. A Write that waits for
+// the process fails.
+func (w *stdin) Close() error {
+	w.s.out.Fail(os.ErrClosed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	w.s.c.mu.Lock()
+	open := w.s.c.streams[w.s.id] != nil
+	w.s.c.mu.Unlock()
+	if open {
+		_, _ = w.s.c.write(context.Background(), wire.AppendFrame(nil, wire.EOF, w.s.id, nil), nil)
+	}
+	return nil
+}
+
+// AttachOptions say what to do with the streams of a background process.
+type AttachOptions struct {
+	Stdin          bool // Process.Stdin writes to its standard input
+	Stdout, Stderr io.Writer
+}
+
+// Attach attaches to a background process: its kept output first, then what
+// comes. It finds it by ref, or by pid when ref is 0. The error matches
+// sandpit.ErrNotFound when there is none, and sandpit.ErrState for a process
+// that is not in the background.
+func (c *Client) Attach(ctx context.Context, ref uint64, pid int, opt AttachOptions) (*Process, error) {
+	s, err := c.open(ctx, wire.OpAttach, &wire.Attach{Target: wire.Target{Ref: ref, PID: uint64(max(0, pid))}, Stdin: opt.Stdin}, true, 0)
+	if err != nil {
+		return nil, fmt.Errorf("attaching to a process: %w", err)
+	}
+	started, err := s.started(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("attaching to a process: %w", err)
+	}
+	return c.newProcess(s, started, opt.Stdin, opt.Stdout, opt.Stderr), nil
+}
+
+// ProcessInfo describes a process that the guest has started.
+type ProcessInfo struct {
+	Ref        uint64
+	PID        int
+	Command    []string // long ones are cut
+	User       string
+	Started    time.Time
+	Background bool
+	Exited     bool
+	Result     sandpit.Result // when Exited
+}
+
+// maxProcesses bounds what Processes collects from a guest.
+const maxProcesses = 100_000
+
+// Processes lists what the guest has started and has not forgotten: what runs,
+// and the background processes that ended last. Oldest first.
+func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
+	var out []ProcessInfo
+	for after := uint64(0); ; {
+		var m wire.Processes
+		if err := c.call(ctx, wire.OpList, &wire.After{Ref: after}, &m); err != nil {
+			return nil, fmt.Errorf("listing processes: %w", err)
+		}
+		for i := range m.List {
+			p := &m.List[i]
+			if p.Ref <= after {
+				err := violation("a list that is not in order")
+				c.fail(err)
+				return nil, err
+			}
+			after = p.Ref
+			info := ProcessInfo{
+				Ref: p.Ref, PID: int(min(p.PID, math.MaxInt32)), User: printable(p.User), Started: time.Unix(0, p.StartAt),
+				Background: p.Detached, Exited: p.Exited,
+			}
+			for _, a := range p.Command {
+				info.Command = append(info.Command, printable(a))
+			}
+			if p.Exited {
+				info.Result = result(&p.Exit)
+			}
+			out = append(out, info)
+		}
+		if !m.More || len(m.List) == 0 || len(out) > maxProcesses {
+			return out, nil
+		}
+	}
+}
+
+// GuestInfo says what a guest is.
+type GuestInfo struct {
+	Build     string
+	Protocol  uint64
+	PID, UID  int
+	Uptime    time.Duration
+	Processes int // running, or kept
+}
+
+// Info asks the guest what it is.
+func (c *Client) Info(ctx context.Context) (GuestInfo, error) {
+	var m wire.Info
+	if err := c.call(ctx, wire.OpInfo, nil, &m); err != nil {
+		return GuestInfo{}, fmt.Errorf("asking the guest: %w", err)
+	}
+	n := func(v uint64) int { return int(min(v, math.MaxInt32)) }
+	return GuestInfo{printable(m.Build), m.Version, n(m.PID), n(m.UID), time.Duration(m.Uptime), n(m.Processes)}, nil
+}

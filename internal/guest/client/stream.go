@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// stream is one operation under way.
+type stream struct {
+	c  *Client
+	id uint32
+	op wire.Op
+
+	in     *wire.Queue // content from the guest; nil when there is none
+	out    *wire.Window
+	answer chan answer // one REPLY or ERROR
+
+	// Only the connection's reader touches these until in or answer tells.
+	replied bool
+	limit   int64 // bytes of content that the guest may send; 0: any number
+	got     int64
+	exit    wire.Exit
+}
+
+type answer struct {
+	msg []byte
+	err error
+}
+
+var errPeerClosed = errors.New("the other end is closed")
+
+// process reports whether it is the stream of a process.
+func (s *stream) process() bool { return s.op == wire.OpStart || s.op == wire.OpAttach }
+
+// newStream enters a stream, or returns nil when the connection has ended.
+func (c *Client) newStream(op wire.Op, content bool, limit int64) *stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil || c.last == 1<<32-1 {
+		return nil
+	}
+	c.last++
+	s := &stream{c: c, id: c.last, op: op, out: wire.NewWindow(c.window), answer: make(chan answer, 1), limit: limit}
+	if content {
+		s.in = wire.NewQueue(wire.HostWindow)
+	}
+	c.streams[s.id] = s
+	return s
+}
+
+// message is what a frame carries.
+type message interface{ Append([]byte) []byte }
+
+// decoder is what an answer is decoded to.
+type decoder interface{ Decode([]byte) error }
+
+// errTooLong says that a request does not fit a frame.
+var errTooLong = fmt.Errorf("the request is longer than %d MiB: %w", wire.MaxOpen>>20, sandpit.ErrInvalid)
+
+// open opens a stream and sends its request.
+func (c *Client) open(ctx context.Context, op wire.Op, m message, content bool, limit int64) (*stream, error) {
+	b, start := wire.BeginFrame(make([]byte, 0, 256))
+	b = append(b, byte(op))
+	if m != nil {
+		b = m.Append(b)
+	}
+	if len(b)-wire.HeaderSize > wire.MaxOpen {
+		return nil, errTooLong
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	// The ids must reach the guest in order, so they are given out under the lock of writing.
+	select {
+	case c.wsem <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.done:
+		return nil, c.err
+	}
+	s := c.newStream(op, content, limit)
+	if s == nil {
+		<-c.wsem
+		if err := c.Err(); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("opening a stream: %w: all %d of the connection are used up", sandpit.ErrExhausted, uint32(1<<32-1))
+	}
+	sent, err := c.writeLocked(ctx, wire.EndFrame(b, start, wire.Open, s.id), nil)
+	<-c.wsem
+	if err != nil {
+		if sent {
+			s.close()
+		} else {
+			c.forget(s)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// call opens a stream and waits for its answer.
+func (c *Client) call(ctx context.Context, op wire.Op, m message, to decoder) error {
+	s, err := c.open(ctx, op, m, false, 0)
+	if err != nil {
+		return err
+	}
+	b, err := s.wait(ctx)
+	if err != nil || to == nil {
+		return err
+	}
+	if err := to.Decode(b); err != nil {
+		err = violation("%s", err)
+		c.fail(err)
+		return err
+	}
+	return nil
+}
+
+// wait waits for the answer. When ctx ends first, the stream is closed.
+func (s *stream) wait(ctx context.Context) ([]byte, error) {
+	select {
+	case a := <-s.answer:
+		return a.msg, a.err
+	case <-ctx.Done():
+		s.close()
+		return nil, ctx.Err()
+	}
+}
+
+// fail ends the stream with an error, on the side of the host.
+func (s *stream) fail(err error) {
+	select {
+	case s.answer <- answer{err: err}:
+	default: // it was answered before
+	}
+	s.out.Fail(err)
+	if s.in != nil {
+		s.in.Fail(err)
+	}
+}
+
+// close says that nobody wants the stream any more.
+func (s *stream) close() {
+	if !s.c.forget(s) {
+		return // it has ended already
+	}
+	s.c.writeLater(wire.AppendFrame(nil, wire.Close, s.id, nil))
+	s.out.Fail(errBroken)
+	if s.in != nil {
+		s.in.Close()
+	}
+}
+
+// forget removes the stream from the table, and reports whether it was in it.
+func (c *Client) forget(s *stream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.streams[s.id]
+	delete(c.streams, s.id)
+	return ok
+}
+
+// credit lets the guest send n bytes more.
+func (s *stream) credit(n int) {
+	if n > 0 {
+		var b [wire.HeaderSize + 4]byte
+		f, start := wire.BeginFrame(b[:0])
+		_, _ = s.c.write(context.Background(), wire.EndFrame(wire.AppendCredit(f, n), start, wire.Credit, s.id), nil)
+	}
+}
+
+// send sends content as there is credit for it. It returns how much was sent.
+func (s *stream) send(ctx context.Context, p []byte) (sent int, err error) {
+	for len(p) > 0 {
+		n, err := s.out.Take(len(p))
+		if err != nil {
+			return sent, err
+		}
+		var head [wire.HeaderSize]byte
+		wire.PutHeader(head[:], wire.Header{Len: n, Type: wire.Data, Stream: s.id})
+		if _, err := s.c.write(ctx, head[:], p[:n]); err != nil {
+			return sent, err
+		}
+		sent += n
+		p = p[n:]
+	}
+	return sent, nil
+}

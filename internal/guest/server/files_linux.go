@@ -1,0 +1,643 @@
+package server
+
+import (
+	"bytes"
+	"container/heap"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// openFile does the file operations. All paths are resolved here, inside the
+// sandbox's own root, by threads with the rights of the sandbox's user.
+func (s *stream) openFile(op wire.Op, msg []byte) error {
+	var simple func(m *wire.Path, path string) (message, error)
+	switch op {
+	case wire.OpStat:
+		var m wire.Stat
+		if err := m.Decode(msg); err != nil {
+			return invalid("stat: " + err.Error())
+		}
+		return s.file(m.Path, func(path string) (message, error) { return stat(path, m.Follow) })
+	case wire.OpReadDir:
+		var m wire.ReadDir
+		if err := m.Decode(msg); err != nil {
+			return invalid("readdir: " + err.Error())
+		}
+		limit := int(max(1, min(m.Limit, wire.MaxEntries)))
+		return s.file(m.Path, func(path string) (message, error) { return s.readDir(path, m.After, limit) })
+	case wire.OpRead:
+		var m wire.Read
+		if err := m.Decode(msg); err != nil {
+			return invalid("read: " + err.Error())
+		}
+		if m.Offset < 0 || m.Length < -1 {
+			return invalid("a negative offset or length")
+		}
+		path, err := s.c.g.path(m.Path)
+		if err != nil {
+			return err
+		}
+		go s.read(&m, path)
+		return nil
+	case wire.OpWrite:
+		var m wire.Write
+		if err := m.Decode(msg); err != nil {
+			return invalid("write: " + err.Error())
+		}
+		path, err := s.c.g.path(m.Path)
+		if err != nil {
+			return err
+		}
+		s.in = wire.NewQueue(wire.GuestWindow)
+		go s.write(&m, path)
+		return nil
+	case wire.OpMkdir:
+		simple = func(m *wire.Path, path string) (message, error) {
+			return nothing{}, mkdir(path, uint32(m.Mode), m.Flag)
+		}
+	case wire.OpRemove:
+		simple = func(m *wire.Path, path string) (message, error) {
+			if m.Flag {
+				return nothing{}, removeTree(path, s.isGone)
+			}
+			return nothing{}, remove(path)
+		}
+	case wire.OpRename:
+		simple = func(m *wire.Path, path string) (message, error) {
+			other, err := s.c.g.path(m.Other)
+			if err != nil {
+				return nil, err
+			}
+			return nothing{}, unix.Rename(path, other)
+		}
+	case wire.OpSymlink:
+		simple = func(m *wire.Path, path string) (message, error) {
+			if strings.IndexByte(m.Other, 0) >= 0 || m.Other == "" {
+				return nil, invalid("the target of the link is empty or has a NUL in it")
+			}
+			return nothing{}, unix.Symlink(m.Other, path)
+		}
+	case wire.OpReadlink:
+		simple = func(_ *wire.Path, path string) (message, error) {
+			target, err := readlink(unix.AT_FDCWD, path)
+			return &wire.Path{Path: target}, err
+		}
+	case wire.OpChmod:
+		simple = func(m *wire.Path, path string) (message, error) {
+			return nothing{}, unix.Chmod(path, uint32(m.Mode)&0o7777)
+		}
+	default:
+		return fail(wire.CodeUnsupported, "operation "+strconv.Itoa(int(op))+" is not known to this guest")
+	}
+	var m wire.Path
+	if err := m.Decode(msg); err != nil {
+		return invalid(err.Error())
+	}
+	return s.file(m.Path, func(path string) (message, error) { return simple(&m, path) })
+}
+
+// path makes a path of a request absolute. It may be any bytes but NUL.
+func (g *guest) path(p string) (string, error) {
+	if p == "" || strings.IndexByte(p, 0) >= 0 {
+		return "", invalid("the path is empty or has a NUL in it")
+	}
+	if p[0] == '/' {
+		return p, nil
+	}
+	c := g.config()
+	return joinPath(c.workDir(&c.user), p), nil
+}
+
+// file answers a call with what f does on a worker.
+func (s *stream) file(path string, f func(path string) (message, error)) error {
+	path, err := s.c.g.path(path)
+	if err != nil {
+		return err
+	}
+	go func() {
+		var m message
+		err := s.c.g.workers.do(func() (err error) {
+			m, err = f(path)
+			return err
+		})
+		s.answer(m, fileError(err))
+	}()
+	return nil
+}
+
+// fileError makes an errno an error of a file operation.
+func fileError(err error) error {
+	if errno, ok := err.(unix.Errno); ok {
+		return &guestError{code: wire.CodeFile, errno: errno, text: errno.Error()}
+	}
+	return err
+}
+
+// retry calls f again while it is interrupted.
+func retry(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// describe fills a message from what stat says.
+func describe(name string, st *unix.Stat_t) wire.File {
+	return wire.File{
+		Name: name, Size: st.Size, Mode: uint64(st.Mode), ModTime: st.Mtim.Nano(),
+		UID: uint64(st.Uid), GID: uint64(st.Gid),
+	}
+}
+
+// baseName is the last element of a path.
+func baseName(path string) string {
+	path = strings.TrimRight(path, "/")
+	if path == "" {
+		return "/"
+	}
+	return path[strings.LastIndexByte(path, '/')+1:]
+}
+
+func stat(path string, follow bool) (message, error) {
+	var st unix.Stat_t
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if follow {
+		flags = 0
+	}
+	if err := retry(func() error { return unix.Fstatat(unix.AT_FDCWD, path, &st, flags) }); err != nil {
+		return nil, err
+	}
+	f := describe(baseName(path), &st)
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		target, err := readlink(unix.AT_FDCWD, path)
+		if err != nil {
+			return nil, err
+		}
+		f.Target = target
+	}
+	return &f, nil
+}
+
+func readlink(dir int, path string) (string, error) {
+	var b [unix.PathMax]byte
+	n, err := unix.Readlinkat(dir, path, b[:])
+	if err != nil {
+		return "", err
+	}
+	return string(b[:n]), nil
+}
+
+// A largest holds the smallest names seen so far, with the greatest on top.
+type largest []string
+
+func (l largest) Len() int           { return len(l) }
+func (l largest) Less(i, j int) bool { return l[i] > l[j] }
+func (l largest) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *largest) Push(x any)        { *l = append(*l, x.(string)) }
+func (l *largest) Pop() any {
+	x := (*l)[len(*l)-1]
+	*l = (*l)[:len(*l)-1]
+	return x
+}
+
+// readDir returns the first limit entries whose names are greater than after.
+// It holds no more names than that, however many there are.
+func (s *stream) readDir(path, after string, limit int) (message, error) {
+	fd, err := openDir(unix.AT_FDCWD, path, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var names largest
+	more := false
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := getdents(fd, buf)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			break
+		}
+		if s.isGone() {
+			return nil, errGone
+		}
+		eachEntry(buf[:n], func(name []byte, _ byte) bool {
+			if string(name) <= after {
+				return true
+			}
+			if len(names) < limit {
+				heap.Push(&names, string(name))
+				return true
+			}
+			more = true
+			if string(name) < names[0] {
+				names[0] = string(name)
+				heap.Fix(&names, 0)
+			}
+			return true
+		})
+	}
+	slices.Sort(names)
+	out := &wire.Entries{More: more}
+	size := 0
+	for _, name := range names {
+		var st unix.Stat_t
+		err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == unix.ENOENT {
+			continue // just removed
+		}
+		f := describe(name, &st)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			f.Target, _ = readlink(fd, name)
+		}
+		out.List = append(out.List, f)
+		if size += len(name) + len(f.Target) + 8; size > wire.MaxReply {
+			break // the reply will not hold more anyway
+		}
+	}
+	if len(out.List) < len(names) && size > wire.MaxReply {
+		out.More = true
+	}
+	return out, nil
+}
+
+// openDir opens a directory.
+func openDir(at int, path string, flags int) (fd int, err error) {
+	err = retry(func() (err error) {
+		fd, err = unix.Openat(at, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
+		return err
+	})
+	return fd, err
+}
+
+func getdents(fd int, buf []byte) (n int, err error) {
+	err = retry(func() (err error) {
+		n, err = unix.Getdents(fd, buf)
+		return err
+	})
+	return max(n, 0), err
+}
+
+// eachEntry calls f with each entry of a buffer that getdents has filled, but
+// not with "." and "..", until it returns false.
+func eachEntry(b []byte, f func(name []byte, kind byte) bool) {
+	for len(b) >= direntName {
+		size := int(binary.NativeEndian.Uint16(b[16:]))
+		if size < direntName || size > len(b) {
+			return
+		}
+		name := b[direntName:size]
+		if i := bytes.IndexByte(name, 0); i >= 0 {
+			name = name[:i]
+		}
+		kind := b[18]
+		b = b[size:]
+		if string(name) == "." || string(name) == ".." {
+			continue
+		}
+		if !f(name, kind) {
+			return
+		}
+	}
+}
+
+// openRegular opens a regular file. Anything else is refused, without waiting
+// for whoever may be at its other end.
+func openRegular(path string, flags int, mode uint32) (fd int, st unix.Stat_t, err error) {
+	err = retry(func() (err error) {
+		fd, err = unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
+		return err
+	})
+	if err != nil {
+		// A pipe without a reader, or a socket.
+		if err == unix.ENXIO {
+			err = unix.EINVAL
+		}
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil {
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			if err = refuseOwn(fd); err == nil {
+				return fd, st, nil
+			}
+		case unix.S_IFDIR:
+			err = unix.EISDIR
+		default:
+			err = unix.EINVAL
+		}
+	}
+	unix.Close(fd)
+	return -1, st, err
+}
+
+// refuseOwn refuses files of /proc that show the guest itself, such as
+// /proc/self/mem: to the kernel it is the guest that opens them.
+func refuseOwn(fd int) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return err
+	}
+	if fs.Type != unix.PROC_SUPER_MAGIC {
+		return nil
+	}
+	path, err := readlink(unix.AT_FDCWD, "/proc/thread-self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return err
+	}
+	// Where it is mounted does not matter: a number as an element of the path does.
+	own := strconv.Itoa(unix.Getpid())
+	for element := range strings.SplitSeq(path, "/") {
+		if element == own {
+			return unix.EACCES
+		}
+	}
+	return nil
+}
+
+// maxUnsized bounds what is read of a file that says it is empty, as those of
+// /proc do.
+const maxUnsized = 16 << 20
+
+// read sends content of a file.
+func (s *stream) read(m *wire.Read, path string) {
+	var fd int
+	var st unix.Stat_t
+	err := s.c.g.workers.do(func() (err error) {
+		fd, st, err = openRegular(path, unix.O_RDONLY, 0)
+		return err
+	})
+	if err != nil {
+		s.fail(fileError(err))
+		return
+	}
+	defer unix.Close(fd)
+	f := describe(baseName(path), &st)
+	s.reply(&f)
+
+	// The end is where it was when the file was opened: one that grows as fast
+	// as it is read must come to an end as well.
+	left := st.Size - m.Offset
+	if st.Size == 0 {
+		left = maxUnsized
+	}
+	if m.Length >= 0 {
+		left = min(left, m.Length)
+	}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for at := m.Offset; left > 0; {
+		n := 0
+		err := retry(func() (err error) {
+			n, err = unix.Pread(fd, (*buf)[wire.HeaderSize:][:min(left, wire.MaxData)], at)
+			return err
+		})
+		if err != nil {
+			s.fail(fileError(err))
+			return
+		}
+		if n == 0 {
+			break
+		}
+		if s.sendContent(wire.Data, *buf, n) != nil {
+			s.c.forget(s)
+			return
+		}
+		at += int64(n)
+		left -= int64(n)
+	}
+	s.end(wire.EOF, nothing{})
+}
+
+// write makes, replaces or extends a file.
+func (s *stream) write(m *wire.Write, path string) {
+	var t *target
+	err := s.c.g.workers.do(func() (err error) {
+		t, err = openTarget(m, path)
+		return err
+	})
+	if err != nil {
+		s.in.Close()
+		s.fail(fileError(err))
+		return
+	}
+	var total int64
+	err = s.content(func(b []byte) error {
+		for len(b) > 0 {
+			n, err := unix.Write(t.fd, b)
+			if err == unix.EINTR {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			total += int64(n)
+			b = b[n:]
+		}
+		return nil
+	})
+	good := err == io.EOF
+	// The end of the stream is checked once more: an abort must not replace the file.
+	if good && s.isGone() {
+		good, err = false, errGone
+	}
+	done := s.c.g.workers.do(func() error { return t.finish(good) })
+	if good {
+		err = done
+	}
+	s.in.Close()
+	s.answer(&wire.Written{Bytes: total}, fileError(err))
+}
+
+// target is a file being written.
+type target struct {
+	fd   int
+	dir  int    // -1 when the file is extended in place
+	temp string // in dir
+	name string // in dir
+}
+
+// maxLinks is how many symbolic links in a row are followed (ELOOP, path_resolution(7)).
+const maxLinks = 40
+
+// openTarget opens what the content is written to: the file itself when it is
+// extended, and else a new one beside it, which then takes its place.
+func openTarget(m *wire.Write, path string) (*target, error) {
+	mode := uint32(m.Mode) & 0o7777
+	if m.Parents {
+		if dir, _ := splitPath(path); dir != "" {
+			if err := mkdir(dir, 0o755, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if m.AtEnd {
+		fd, _, err := openRegular(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
+		return &target{fd: fd, dir: -1}, err
+	}
+
+	// Find the file that the last symbolic links lead to: that is what open(2) would write.
+	at := unix.AT_FDCWD
+	closeAt := func() {
+		if at >= 0 {
+			unix.Close(at)
+		}
+	}
+	var name string
+	for links := 0; ; links++ {
+		dir, base := splitPath(path)
+		if base == "" || base == "." || base == ".." {
+			closeAt()
+			return nil, unix.EISDIR
+		}
+		if dir == "" {
+			dir = "."
+		}
+		fd, err := openDir(at, dir, unix.O_PATH)
+		closeAt()
+		if err != nil {
+			return nil, err
+		}
+		at, name = fd, base
+		target, err := readlink(at, name)
+		if err != nil { // no link
+			break
+		}
+		if links == maxLinks {
+			closeAt()
+			return nil, unix.ELOOP
+		}
+		path = target
+	}
+	t, err := openTemp(at, name, mode)
+	if err != nil {
+		closeAt()
+	}
+	return t, err
+}
+
+// openTemp makes the new file beside the one called name.
+func openTemp(dir int, name string, mode uint32) (*target, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	exists := err == nil
+	switch {
+	case err != nil && err != unix.ENOENT:
+		return nil, err
+	case exists && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil, unix.EISDIR
+	case exists && st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, unix.EINVAL
+	}
+	if exists {
+		// Who may not write the file may not replace it either.
+		if err := unix.Faccessat2(dir, name, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW); err != nil && err != unix.ENOSYS {
+			return nil, err
+		}
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	t := &target{dir: dir, temp: ".sandpit-" + hex.EncodeToString(random[:]), name: name}
+	err = retry(func() (err error) {
+		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if exists {
+		// Only root may give a file away; others have made it theirs already.
+		_ = unix.Fchown(t.fd, int(st.Uid), int(st.Gid))
+		if err := unix.Fchmod(t.fd, st.Mode&0o777); err != nil {
+			unix.Close(t.fd)
+			_ = unix.Unlinkat(dir, t.temp, 0)
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// finish puts the new file in its place, or removes it.
+func (t *target) finish(good bool) error {
+	err := unix.Close(t.fd) // some file systems tell of a full disk only here
+	if t.dir < 0 {
+		return err
+	}
+	defer unix.Close(t.dir)
+	if good && err == nil {
+		err = unix.Renameat(t.dir, t.temp, t.dir, t.name)
+		if err == nil {
+			return nil
+		}
+	}
+	_ = unix.Unlinkat(t.dir, t.temp, 0)
+	return err
+}
+
+// splitPath splits a path before its last element.
+func splitPath(path string) (dir, base string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:i+1], path[i+1:]
+}
+
+// mkdir makes a directory, with parents those above it too.
+func mkdir(path string, mode uint32, parents bool) error {
+	path = trimSlashes(path)
+	if !parents {
+		return unix.Mkdir(path, mode&0o7777)
+	}
+	// Usually all but the last are there, so it is tried from the end.
+	missing := []string{path}
+	for range 4 * unix.PathMax { // somebody may be removing what is made here
+		if len(missing) == 0 {
+			return nil
+		}
+		last := missing[len(missing)-1]
+		m := uint32(0o755)
+		if len(missing) == 1 {
+			m = mode & 0o7777
+		}
+		switch err := unix.Mkdir(last, m); err {
+		case nil:
+			missing = missing[:len(missing)-1]
+		case unix.EEXIST:
+			var st unix.Stat_t
+			if err := unix.Stat(last, &st); err != nil {
+				return err
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return unix.ENOTDIR
+			}
+			missing = missing[:len(missing)-1]
+		case unix.ENOENT:
+			dir, _ := splitPath(last)
+			dir = trimSlashes(dir)
+			if dir == "" || dir == last || len(missing) > unix.PathMax/2 {
+				return err
+			}
+			missing = append(missing, dir)
+		default:
+			return err
+		}
+	}
+	return unix.ENOENT
+}
+
+// trimSlashes removes slashes from the end of a path, but not the only one.
+func trimSlashes(path string) string {
+	if t := strings.TrimRight(path, "/"); t != "" || path == "" {
+		return t
+	}
+	return "/"
+}

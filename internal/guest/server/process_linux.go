@@ -1,0 +1,598 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// process is one program that the guest has started.
+type process struct {
+	g        *guest
+	ref      uint64
+	pid      int
+	helper   int
+	argv     []string
+	user     string
+	detached bool
+	startAt  time.Time
+	proc     *spawn.Proc
+	log      *outputLog // output of a detached process
+
+	stdout, stderr *source // with a terminal, stdout is it and stderr is nil
+	stdin          *os.File
+	terminal       bool
+
+	limit    int64 // bytes of output; 0: none
+	passed   atomic.Int64
+	written  [2]atomic.Int64 // bytes read from stdout and stderr
+	dropped  atomic.Int64
+	draining sync.WaitGroup // until what was written before the exit has been passed on
+
+	forgotten bool // guarded by g.mu
+
+	mu       sync.Mutex
+	timedOut bool
+	exited   bool
+	exit     wire.Exit // once exited
+}
+
+func (p *process) hasExited() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exited
+}
+
+// start starts a process for a stream, and sees it through to its end.
+func (g *guest) start(s *stream, m *wire.Start) {
+	p, err := g.startProcess(s, m)
+	if err != nil {
+		var se *spawn.StartError
+		if !errors.As(err, &se) {
+			s.fail(err)
+			return
+		}
+		// As in a shell, a program that can't be started is one that fails.
+		e := wire.Exit{Code: 126, StartError: startErrorText(m, se)}
+		if se.NotFound() {
+			e.Code = 127
+		}
+		s.reply(&wire.Started{})
+		s.end(wire.Event, &e)
+		return
+	}
+
+	if s.in != nil {
+		go p.feed(s)
+		defer s.in.Abort(errGone)
+	}
+	var sink sink = streamSink{s}
+	if p.detached {
+		sink = p.log
+		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
+		go p.follow(s)
+	} else {
+		s.whenGone(func() { go p.kill() })
+		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
+	}
+	p.run(m, sink)
+	if !p.detached {
+		s.whenGone(nil)
+		s.end(wire.Event, &p.exit)
+	}
+	p.forget()
+}
+
+// startErrorText says why a program could not be started.
+func startErrorText(m *wire.Start, e *spawn.StartError) string {
+	name := "/bin/sh"
+	if len(m.Argv) > 0 {
+		name = m.Argv[0]
+	}
+	switch {
+	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
+		return quote(name) + ": not found in PATH"
+	case e.Exec && e.Errno == unix.E2BIG:
+		return quote(name) + ": the arguments and the environment are too long (one may have 128 KiB, all together a quarter of the stack limit)"
+	case e.Exec:
+		return quote(name) + ": " + e.Errno.Error()
+	}
+	return e.Error()
+}
+
+// startProcess starts the program and enters the process.
+func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
+	conf := g.config()
+	argv := m.Argv
+	switch {
+	case len(argv) == 0 && m.Script == "":
+		return nil, invalid("nothing to run: neither a program nor a script")
+	case len(argv) > 0 && m.Script != "":
+		return nil, invalid("both a program and a script")
+	case len(argv) == 0:
+		argv = []string{"/bin/sh", "-c", m.Script}
+	case argv[0] == "":
+		return nil, invalid("the program's name is empty")
+	}
+	for _, a := range argv {
+		if strings.IndexByte(a, 0) >= 0 {
+			return nil, invalid("argument " + quote(a) + " has a NUL in it")
+		}
+	}
+	if strings.IndexByte(m.Dir, 0) >= 0 {
+		return nil, invalid("the working directory has a NUL in it")
+	}
+	if err := checkEnv(m.Env); err != nil {
+		return nil, err
+	}
+	if m.Timeout < 0 || m.Output < 0 {
+		return nil, invalid("a limit is negative")
+	}
+	u := conf.user
+	if m.User != "" {
+		var err error
+		if u, err = g.lookUser(m.User); err != nil {
+			return nil, err
+		}
+	}
+	terminal := m.Flags&wire.StartTerminal != 0
+	p := &process{
+		g: g, argv: argv, user: u.name, terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
+		limit: conf.output,
+	}
+	if m.Output > 0 && (p.limit == 0 || m.Output < p.limit) {
+		p.limit = m.Output
+	}
+	if p.detached {
+		p.log = newOutputLog(m.Keep)
+	}
+	dir := conf.workDir(&u)
+	switch {
+	case strings.HasPrefix(m.Dir, "/"):
+		dir = m.Dir
+	case m.Dir != "":
+		dir = joinPath(dir, m.Dir)
+	}
+	env := environ(&u, terminal, conf.env, m.Env)
+	a := &spawn.Attr{
+		Argv: argv, Candidates: candidates(argv[0], env), Env: env, Dir: dir,
+		SetUser: u.change, UID: u.uid, GID: u.gid, Groups: u.groups,
+		NoFile: conf.noFile, OOMScoreAdj: conf.oomScoreAdj, Terminal: terminal,
+	}
+	if u.uid == 0 {
+		a.Caps = conf.rootCaps
+	}
+	g.mu.Lock()
+	a.Landlock = g.landlock
+	g.mu.Unlock()
+
+	closeChild, err := p.streams(a, &u, m)
+	if err != nil {
+		return nil, err
+	}
+	p.startAt = time.Now()
+	p.proc, err = g.reaper.spawn(a, func(killed bool) {
+		if killed {
+			g.killOrphans()
+		}
+		p.forget()
+	})
+	closeChild()
+	if err != nil {
+		p.closeStreams()
+		return nil, err
+	}
+	p.pid, p.helper = p.proc.PID(), p.proc.Helper()
+	g.mu.Lock()
+	g.ref++
+	p.ref = g.ref
+	g.procs[p.ref] = p
+	g.mu.Unlock()
+	return p, nil
+}
+
+// streams makes the standard streams. closeChild closes those of the child.
+func (p *process) streams(a *spawn.Attr, u *user, m *wire.Start) (closeChild func(), err error) {
+	var child []int
+	closeChild = func() {
+		for _, fd := range child {
+			unix.Close(fd)
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeChild()
+			p.closeStreams()
+			err = fail(wire.CodeInternal, "making standard streams: "+err.Error())
+		}
+	}()
+	if p.terminal {
+		master, slave, err := openTerminal(u, m.Rows, m.Cols)
+		if err != nil {
+			return nil, err
+		}
+		child = append(child, slave)
+		a.Stdin, a.Stdout, a.Stderr = slave, slave, slave
+		if p.stdout, err = newSource(master, true); err != nil {
+			return nil, err
+		}
+		p.stdin = p.stdout.f
+		return closeChild, nil
+	}
+	pipe := func(ours int) (int, error) {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			return -1, err
+		}
+		child = append(child, fds[1-ours])
+		if err := unix.SetNonblock(fds[ours], true); err != nil {
+			unix.Close(fds[ours])
+			return -1, err
+		}
+		return fds[ours], nil
+	}
+	if m.Flags&wire.StartStdin != 0 {
+		w, err := pipe(1)
+		if err != nil {
+			return nil, err
+		}
+		p.stdin = os.NewFile(uintptr(w), "stdin")
+	} else {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		child = append(child, fd)
+	}
+	for _, s := range []**source{&p.stdout, &p.stderr} {
+		r, err := pipe(0)
+		if err != nil {
+			return nil, err
+		}
+		if *s, err = newSource(r, false); err != nil {
+			return nil, err
+		}
+	}
+	a.Stdin, a.Stdout, a.Stderr = child[0], child[1], child[2]
+	return closeChild, nil
+}
+
+func (p *process) closeStreams() {
+	if p.stdin != nil {
+		p.stdin.Close()
+	}
+	for _, s := range []*source{p.stdout, p.stderr} {
+		if s != nil {
+			s.close()
+		}
+	}
+}
+
+// run carries the output until the process has exited and what it had written
+// by then has been passed on.
+func (p *process) run(m *wire.Start, to sink) {
+	p.draining.Add(1)
+	go p.pump(p.stdout, wire.Data, to)
+	if p.stderr != nil {
+		p.draining.Add(1)
+		go p.pump(p.stderr, wire.Data2, to)
+	}
+	timeout := time.Duration(m.Timeout)
+	if life := p.g.config().life; life > 0 && (timeout == 0 || life < timeout) {
+		timeout = life
+	}
+	if timeout > 0 {
+		timer := time.AfterFunc(timeout-time.Since(p.startAt), p.timeout)
+		defer timer.Stop()
+	}
+
+	e := wire.Exit{}
+	st, err := p.proc.Wait()
+	e.Wall = uint64(time.Since(p.startAt))
+	if err != nil {
+		// Somebody has killed the helper, so what it had below it is the guest's own now.
+		p.g.killOrphans()
+		st = spawn.Status{Wait: syscall.WaitStatus(syscall.SIGKILL)}
+	}
+	switch {
+	case st.Wait.Signaled():
+		e.Signal = uint64(st.Wait.Signal())
+		e.Code = min(128+e.Signal, 255)
+	default:
+		e.Code = uint64(st.Wait.ExitStatus()) & 0xff
+	}
+	e.User = uint64(st.Usage.Utime.Nano())
+	e.System = uint64(st.Usage.Stime.Nano())
+	e.PeakMemory = uint64(st.Usage.Maxrss) << 10 // from KiB (getrusage(2))
+
+	p.stdout.wake()
+	if p.stderr != nil {
+		p.stderr.wake()
+	}
+	p.draining.Wait()
+	e.Stdout, e.Stderr = uint64(p.written[0].Load()), uint64(p.written[1].Load())
+	if e.Dropped = uint64(p.dropped.Load()); e.Dropped > 0 {
+		e.Flags |= wire.ExitTruncated
+	}
+	p.mu.Lock()
+	if p.timedOut {
+		e.Flags |= wire.ExitTimedOut
+	}
+	p.exited, p.exit = true, e
+	p.mu.Unlock()
+	if p.stdin != nil && !p.terminal {
+		p.stdin.Close() // ends a write that nobody will read
+	}
+	if p.log != nil {
+		p.log.finish()
+	}
+}
+
+// timeout ends the process when its time is over.
+func (p *process) timeout() {
+	p.mu.Lock()
+	exited := p.exited
+	p.timedOut = !exited
+	p.mu.Unlock()
+	if !exited {
+		_ = p.kill()
+	}
+}
+
+// helperPatience is how long a helper may take to report after everything
+// below it is dead. One that takes longer was stopped or worse by its program.
+const helperPatience = time.Second
+
+// kill kills the process with everything that it has started.
+func (p *process) kill() error {
+	if p.g.killTree(p.helper) {
+		return nil
+	}
+	// The helper itself does not answer: it goes too.
+	if p.g.reaper.running(p.helper, func() { _ = unix.Kill(p.helper, unix.SIGKILL) }) {
+		time.Sleep(helperPatience)
+		p.g.killOrphans()
+		if p.g.reaper.running(p.helper, func() {}) {
+			return fail(wire.CodeState, "the process is hanging in the kernel and will die when it comes out")
+		}
+	}
+	return nil
+}
+
+// endedKept is how many detached processes that have ended can still be found.
+const endedKept = 64
+
+// forget removes the process from the table when it has exited and nothing
+// that it has started is left. Detached ones can still be found for a while.
+func (p *process) forget() {
+	if !p.hasExited() || p.g.reaper.running(p.helper, func() {}) {
+		return
+	}
+	p.g.mu.Lock()
+	defer p.g.mu.Unlock()
+	if p.forgotten {
+		return
+	}
+	p.forgotten = true
+	if !p.detached {
+		delete(p.g.procs, p.ref)
+		return
+	}
+	p.g.ended = append(p.g.ended, p)
+	if len(p.g.ended) > endedKept {
+		delete(p.g.procs, p.g.ended[0].ref)
+		p.g.ended = p.g.ended[1:]
+	}
+}
+
+// A sink takes output. Content begins at buf[wire.HeaderSize]. An error means
+// that nobody wants it any more.
+type sink interface {
+	put(channel wire.Type, buf []byte, n int) error
+}
+
+// streamSink sends output as it comes.
+type streamSink struct{ s *stream }
+
+func (k streamSink) put(channel wire.Type, buf []byte, n int) error {
+	return k.s.sendContent(channel, buf, n)
+}
+
+// pump carries one stream of output. After the exit it passes on what is there,
+// and then drops what children that still hold the stream write, so that they
+// neither stop nor die of it.
+func (p *process) pump(src *source, channel wire.Type, to sink) {
+	defer src.close()
+	drained := false
+	finish := func() {
+		if !drained {
+			drained = true
+			p.draining.Done()
+		}
+	}
+	defer finish()
+
+	var buf *[]byte
+	release := func() {
+		if buf != nil {
+			buffers.Put(buf)
+			buf = nil
+		}
+	}
+	defer release()
+	get := func() []byte {
+		if buf == nil {
+			buf = buffers.Get().(*[]byte)
+		}
+		return (*buf)[wire.HeaderSize:]
+	}
+	count := &p.written[0]
+	if channel == wire.Data2 {
+		count = &p.written[1]
+	}
+	pass := func(n int) {
+		count.Add(int64(n))
+		keep := n
+		if p.limit > 0 {
+			if over := p.passed.Add(int64(n)) - p.limit; over > 0 {
+				keep = max(0, n-int(min(over, int64(n))))
+				p.dropped.Add(int64(n - keep))
+			}
+		}
+		if keep > 0 && to != nil && to.put(channel, *buf, keep) != nil {
+			to = nil
+		}
+	}
+	for {
+		n, err := src.read(get)
+		if n > 0 {
+			pass(n)
+			if n == wire.MaxData {
+				src.grow()
+			}
+			continue
+		}
+		if err != errWoken {
+			return
+		}
+		// The process has exited. A child may be writing without end, so what
+		// is passed on is what is there now.
+		for left := src.held(); left > 0; {
+			n, err := src.readNow(get()[:min(left, wire.MaxData)])
+			if n > 0 {
+				pass(n)
+				left -= n
+			}
+			if err != nil {
+				break
+			}
+		}
+		finish()
+		release()
+		src.unwake()
+		break
+	}
+	var trash [4 << 10]byte
+	for {
+		if _, err := src.read(func() []byte { return trash[:] }); err != nil {
+			return
+		}
+	}
+}
+
+// feed carries standard input from a stream. That of a foreground process ends
+// with its stream, that of a background process when the host says so.
+func (p *process) feed(s *stream) {
+	midLine := false
+	err := s.content(func(b []byte) error {
+		midLine = b[len(b)-1] != '\n'
+		_, err := p.stdin.Write(b)
+		return err
+	})
+	switch {
+	case err == errGone:
+		if !p.detached && !p.terminal {
+			p.stdin.Close()
+		}
+	case err != io.EOF:
+		s.refuse() // the process has closed its end, or has exited
+	case !p.terminal:
+		p.stdin.Close()
+	default:
+		if b := endOfInput(p.stdout.fd, midLine); b != nil {
+			_, _ = p.stdin.Write(b)
+		}
+	}
+}
+
+// signal sends a signal.
+func (g *guest) signal(m *wire.Signal) error {
+	if m.Signal < 1 || m.Signal > 64 {
+		return invalid("there is no signal " + strconv.FormatUint(m.Signal, 10))
+	}
+	p, err := g.running(m.Target)
+	if err != nil {
+		return err
+	}
+	pid := p.pid
+	switch {
+	case m.Group:
+		pid = -p.pid // it leads a session, and so a group of the same number
+	case p.terminal:
+		if pgrp, err := p.foreground(); err == nil && pgrp > 0 {
+			pid = -pgrp
+		}
+	}
+	err = unix.Kill(pid, unix.Signal(m.Signal))
+	if err == unix.ESRCH {
+		return fail(wire.CodeNotFound, "the process has exited")
+	}
+	return err
+}
+
+// foreground returns the foreground process group of the terminal.
+func (p *process) foreground() (pgrp int, err error) {
+	cerr := p.stdout.raw.Control(func(fd uintptr) {
+		pgrp, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP)
+	})
+	return pgrp, errors.Join(cerr, err)
+}
+
+// resize changes the size of a terminal.
+func (g *guest) resize(m *wire.Resize) error {
+	p, err := g.running(m.Target)
+	if err != nil {
+		return err
+	}
+	if !p.terminal {
+		return invalid("the process has no terminal")
+	}
+	cerr := p.stdout.raw.Control(func(fd uintptr) { err = setSize(int(fd), m.Rows, m.Cols) })
+	return errors.Join(cerr, err)
+}
+
+// candidates returns the paths at which a program is looked for.
+func candidates(name string, env []string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	path := defaultPath
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	var out []string
+	for dir := range strings.SplitSeq(path, ":") {
+		if dir == "" { // an empty element is the working directory (environ(7))
+			dir = "."
+		}
+		if len(out) < maxCandidates {
+			out = append(out, joinPath(dir, name))
+		}
+	}
+	return out
+}
+
+// maxCandidates bounds the directories in which a program is looked for.
+const maxCandidates = 256
+
+// joinPath joins two paths without cleaning them: a/../b may be another file
+// than b where a is a symbolic link.
+func joinPath(dir, name string) string {
+	if strings.HasSuffix(dir, "/") {
+		return dir + name
+	}
+	return dir + "/" + name
+}

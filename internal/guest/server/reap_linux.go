@@ -1,0 +1,126 @@
+package server
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
+)
+
+// ignoreSignals makes the guest deaf to every signal that a process in the
+// sandbox can send it. As pid 1 it is spared only those that it handles not at
+// all, and the Go runtime handles nearly all of them.
+func ignoreSignals() {
+	for n := 1; n <= 64; n++ {
+		switch s := syscall.Signal(n); s {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF, 32, 33:
+			// The last four are the runtime's and harmless: preemption, profiling, and C's.
+		case syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGSYS,
+			syscall.SIGABRT, syscall.SIGSTKFLT:
+			// These end the program when they come from the kernel, and must go
+			// on doing so. Sent by somebody, they come here, and nobody looks.
+			signal.Notify(make(chan os.Signal, 1), s)
+		default:
+			signal.Ignore(s)
+		}
+	}
+}
+
+// reaper waits for the children of the guest: the helpers of processes, and,
+// when a helper was killed, what was below it.
+type reaper struct {
+	mu      sync.Mutex
+	helpers map[int]*spawn.Proc       // running helpers, by pid
+	gone    map[int]func(killed bool) // what to do when a helper has been reaped
+
+	// A helper may be reaped before its start has returned and it could be
+	// entered above: then its pid is found here.
+	starting int
+	early    map[int]bool
+}
+
+func (r *reaper) start() {
+	r.helpers = make(map[int]*spawn.Proc)
+	r.gone = make(map[int]func(bool))
+	r.early = make(map[int]bool)
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGCHLD)
+	go func() {
+		for range c {
+			r.reap()
+		}
+	}()
+}
+
+func (r *reaper) reap() {
+	for {
+		var ws unix.WaitStatus
+		r.mu.Lock()
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			r.mu.Unlock()
+			continue
+		}
+		if err != nil || pid <= 0 {
+			r.mu.Unlock()
+			return
+		}
+		p, gone := r.helpers[pid], r.gone[pid]
+		delete(r.helpers, pid)
+		delete(r.gone, pid)
+		if p == nil && r.starting > 0 {
+			r.early[pid] = true
+		}
+		r.mu.Unlock()
+		if p != nil {
+			p.Reaped()
+			gone(ws.Signaled())
+		}
+	}
+}
+
+// spawn starts a program; gone is called when its helper has ended, which is
+// when the program and all that it has started have, unless the helper was
+// killed.
+func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool)) (*spawn.Proc, error) {
+	r.mu.Lock()
+	r.starting++
+	r.mu.Unlock()
+	p, err := spawn.Start(a)
+	r.mu.Lock()
+	r.starting--
+	reaped := false
+	if err == nil {
+		pid := p.Helper()
+		// A pid in early may be of an orphan that had the same one before: a
+		// child that is still there can only be the helper.
+		reaped = r.early[pid] && unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
+		if !reaped {
+			r.helpers[pid], r.gone[pid] = p, gone
+		}
+	}
+	if r.starting == 0 {
+		clear(r.early)
+	}
+	r.mu.Unlock()
+	if reaped {
+		p.Reaped()
+		gone(false)
+	}
+	return p, err
+}
+
+// running reports whether a helper has not been reaped, and calls f before it can be.
+func (r *reaper) running(helper int, f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.helpers[helper] == nil {
+		return false
+	}
+	f()
+	return true
+}

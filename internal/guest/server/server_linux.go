@@ -1,0 +1,319 @@
+// Package server is the guest: the first process of a sandbox. It starts and
+// tracks processes, carries their streams, does all file work, and reaps what
+// nobody else does. It serves the guest protocol (docs/guest-protocol.md) on
+// connections that are handed to it.
+//
+// The guest trusts the host. It does not trust what runs beside it in the
+// sandbox: that must not reach the guest's memory or descriptors, nor stop it.
+package server
+
+import (
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// Name is the base name of argv[0] that makes a program that holds this
+// package act as a guest.
+const Name = "sandpit-guest"
+
+// bootstrapFD is the descriptor of the bootstrap socket.
+const bootstrapFD = 3
+
+// What a message on the bootstrap socket says about the descriptor with it.
+const (
+	bootstrapConn     = 'c' // a connection to serve
+	bootstrapLandlock = 'l' // a Landlock ruleset for processes and file work
+)
+
+// usage says what Main takes.
+const usage = `usage: sandpit-guest bootstrap [landlock]   serve connections received on descriptor 3
+       sandpit-guest stdio                  serve one connection on standard input and output
+`
+
+// Main runs the guest and returns its exit code. args[1] is the mode:
+//
+//   - "bootstrap": descriptor 3 is a unix socket, of type SEQPACKET or STREAM.
+//     Each message on it is one byte and one descriptor (SCM_RIGHTS): 'c' and a
+//     connection, or 'l' and a Landlock ruleset. When it ends, its owner is
+//     dead: the guest kills everything and exits. With "landlock" as args[2],
+//     descriptor 4 is a Landlock ruleset.
+//   - "stdio": one connection on standard input and output. The guest kills
+//     everything and exits when it ends.
+func Main(args []string) int {
+	mode := ""
+	if len(args) > 1 {
+		mode = args[1]
+	}
+	switch {
+	case mode == "bootstrap" && (len(args) == 2 || len(args) == 3 && args[2] == "landlock"):
+		g := newGuest()
+		defer g.stop()
+		if len(args) == 3 {
+			unix.CloseOnExec(bootstrapFD + 1)
+			g.setLandlock(bootstrapFD + 1)
+		}
+		return g.bootstrap()
+	case mode == "stdio" && len(args) == 2:
+		g := newGuest()
+		defer g.stop()
+		return g.stdio()
+	}
+	os.Stderr.WriteString(usage)
+	return 2
+}
+
+// guest is the state of the one guest of a process.
+type guest struct {
+	started  time.Time
+	single   bool // only one uid exists here
+	landlock int  // ruleset, or -1; written before the first connection that needs it
+
+	reaper  reaper
+	workers workers
+
+	mu    sync.Mutex
+	conf  config
+	procs map[uint64]*process // by ref
+	ended []*process          // detached ones that have ended, oldest first
+	ref   uint64
+
+	streams atomic.Int64
+	moved   atomic.Int64 // bytes of content since memory was given back last
+	idle    *time.Timer  // gives memory back
+
+	// handle does what an OPEN asks for: the method open of stream, except
+	// in fuzz tests, which must not start programs nor remove files.
+	handle func(s *stream, op wire.Op, msg []byte) error
+}
+
+func newGuest() *guest {
+	// Little memory matters more than little collecting: a guest at rest has a
+	// heap of a few hundred KiB.
+	debug.SetGCPercent(50)
+	fillStandardDescriptors()
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // pid 1 is one anyway
+	unix.Umask(0o022)
+	g := &guest{
+		started:  time.Now(),
+		single:   singleUser(),
+		landlock: -1,
+		procs:    make(map[uint64]*process),
+		handle:   (*stream).open,
+	}
+	g.workers.init(g)
+	g.idle = time.AfterFunc(time.Hour, g.giveMemoryBack)
+	g.idle.Stop()
+	ignoreSignals()
+	g.reaper.start()
+	return g
+}
+
+// fillStandardDescriptors makes sure that descriptors 0 to 2 are taken, so that
+// no other is mistaken for them.
+func fillStandardDescriptors() {
+	for {
+		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return
+		}
+		if fd > 2 {
+			unix.Close(fd)
+			return
+		}
+	}
+}
+
+// singleUser reports whether this process can't become another user.
+func singleUser() bool {
+	if os.Geteuid() != 0 {
+		return true
+	}
+	if permitted()&(1<<unix.CAP_SETUID) == 0 {
+		return true
+	}
+	b, err := readSmall("/proc/self/uid_map", 4<<10)
+	if err != nil {
+		return false
+	}
+	f := strings.Fields(string(b))
+	return len(f) == 3 && f[2] == "1"
+}
+
+// permitted returns the capabilities of the calling thread.
+func permitted() uint64 {
+	var data [2]unix.CapUserData
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return 0
+	}
+	return uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
+}
+
+// setLandlock makes fd the ruleset of all processes and file work.
+func (g *guest) setLandlock(fd int) {
+	g.mu.Lock()
+	old := g.landlock
+	g.landlock = fd
+	g.mu.Unlock()
+	if old >= 0 {
+		unix.Close(old)
+	}
+	g.workers.renew()
+}
+
+// stop kills everything below the guest. It is a formality for pid 1, whose
+// end is the end of all.
+func (g *guest) stop() {
+	if os.Getpid() == 1 {
+		return
+	}
+	g.killAll()
+}
+
+// stdio serves one connection on standard input and output.
+func (g *guest) stdio() int {
+	_ = unix.SetNonblock(0, true)
+	_ = unix.SetNonblock(1, true)
+	c := newConn(g, os.NewFile(0, "stdin"), os.NewFile(1, "stdout"))
+	if err := c.serve(); err != nil {
+		os.Stderr.WriteString(Name + ": " + err.Error() + "\n")
+		return 1
+	}
+	return 0
+}
+
+// bootstrap receives connections and serves them until the socket ends.
+func (g *guest) bootstrap() int {
+	unix.CloseOnExec(bootstrapFD)
+	if err := unix.SetNonblock(bootstrapFD, true); err != nil {
+		os.Stderr.WriteString(Name + ": reading descriptor 3: " + err.Error() + "\n")
+		return 1
+	}
+	boot := os.NewFile(bootstrapFD, "bootstrap")
+	raw, err := boot.SyscallConn()
+	if err != nil {
+		return 1
+	}
+	for {
+		var kind byte
+		fd, n := -1, 0
+		var rerr error
+		err := raw.Read(func(s uintptr) bool {
+			kind, fd, n, rerr = receive(int(s))
+			return rerr != unix.EAGAIN
+		})
+		if err != nil || rerr != nil || n == 0 {
+			return 0 // the owner is gone
+		}
+		switch {
+		case fd < 0:
+		case kind == bootstrapConn:
+			_ = unix.SetNonblock(fd, true)
+			f := os.NewFile(uintptr(fd), "connection")
+			go func() { _ = newConn(g, f, f).serve() }()
+		case kind == bootstrapLandlock:
+			g.setLandlock(fd)
+		default:
+			unix.Close(fd)
+		}
+	}
+}
+
+// receive takes one message off the bootstrap socket.
+func receive(s int) (kind byte, fd, n int, err error) {
+	b := make([]byte, 1)
+	oob := make([]byte, unix.CmsgSpace(4))
+	for {
+		var oobn int
+		n, oobn, _, _, err = unix.Recvmsg(s, b, oob, unix.MSG_CMSG_CLOEXEC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return 0, -1, 0, err
+		}
+		fd = -1
+		if msgs, perr := unix.ParseSocketControlMessage(oob[:oobn]); perr == nil {
+			for i := range msgs {
+				fds, perr := unix.ParseUnixRights(&msgs[i])
+				if perr != nil {
+					continue
+				}
+				for _, f := range fds {
+					if fd >= 0 {
+						unix.Close(fd)
+					}
+					fd = f
+				}
+			}
+		}
+		return b[0], fd, n, nil
+	}
+}
+
+// readSmall reads a file of at most limit bytes, and never blocks on what is
+// not a regular file.
+func readSmall(path string, limit int) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, unix.EINVAL
+	}
+	if st.Size > int64(limit) {
+		return nil, unix.EFBIG
+	}
+	b := make([]byte, 0, max(int(st.Size)+1, 512))
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		b = b[:len(b)+n]
+		if n == 0 {
+			return b, nil
+		}
+		if len(b) > limit {
+			return nil, unix.EFBIG
+		}
+	}
+}
+
+// memoryWorthGivingBack is how many bytes of content leave so much behind in
+// the heap that collecting it pays.
+const memoryWorthGivingBack = 1 << 20
+
+// streamEnded is called after each stream.
+func (g *guest) streamEnded() {
+	if g.streams.Add(-1) == 0 && g.moved.Load() > memoryWorthGivingBack {
+		g.idle.Reset(time.Second)
+	}
+}
+
+func (g *guest) giveMemoryBack() {
+	if g.streams.Load() == 0 {
+		g.moved.Store(0)
+		debug.FreeOSMemory()
+	}
+}

@@ -1,0 +1,153 @@
+package server
+
+import (
+	"runtime"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// workers are threads that do file work with the rights of the sandbox's user.
+// Such a thread has given the guest's rights up for good, and ends with its
+// goroutine.
+//
+// Only the file system ids are the user's. The other ids stay the guest's, so
+// that the user's processes may not signal the thread, limit its resources or
+// look into it.
+type workers struct {
+	g     *guest
+	jobs  chan func()
+	mu    sync.Mutex
+	count int
+	stale chan struct{} // closed when rights have changed
+}
+
+const (
+	maxWorkers = 4                // at once
+	workerIdle = 10 * time.Second // an idle thread's memory is given back after this
+
+	workerRetry = 100 * time.Millisecond
+)
+
+func (w *workers) init(g *guest) {
+	w.g = g
+	w.jobs = make(chan func())
+	w.stale = make(chan struct{})
+}
+
+// renew makes later work use the present user and ruleset.
+func (w *workers) renew() {
+	w.mu.Lock()
+	close(w.stale)
+	w.stale = make(chan struct{})
+	w.jobs = make(chan func())
+	w.count = 0 // the old ones end by themselves
+	w.mu.Unlock()
+}
+
+// do runs f on a worker and returns when it has run, or why it could not.
+func (w *workers) do(f func() error) error {
+	result := make(chan error, 1)
+	job := func() { result <- f() }
+	w.mu.Lock()
+	jobs, stale := w.jobs, w.stale
+	select {
+	case jobs <- job: // an idle one
+		w.mu.Unlock()
+		return <-result
+	default:
+	}
+	if w.count < maxWorkers {
+		w.count++
+		w.mu.Unlock()
+		conf := w.g.config()
+		w.g.mu.Lock()
+		landlock := w.g.landlock
+		w.g.mu.Unlock()
+		go w.run(jobs, stale, conf.user, conf.rootCaps, landlock, job, result)
+		return <-result
+	}
+	w.mu.Unlock()
+	select {
+	case jobs <- job:
+		return <-result
+	case <-stale:
+	case <-time.After(workerRetry): // those who were busy may have ended since
+	}
+	return w.do(f)
+}
+
+func (w *workers) run(jobs chan func(), stale chan struct{}, u user, rootCaps uint64, landlock int, first func(), result chan error) {
+	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+	defer func() {
+		w.mu.Lock()
+		if w.stale == stale {
+			w.count--
+		}
+		w.mu.Unlock()
+	}()
+	if err := giveUpRights(&u, rootCaps, landlock); err != nil {
+		result <- fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
+		return
+	}
+	first()
+	timer := time.NewTimer(workerIdle)
+	defer timer.Stop()
+	for {
+		select {
+		case job := <-jobs:
+			job()
+			timer.Reset(workerIdle)
+		case <-stale:
+			return
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// giveUpRights makes the calling thread act as u from now on.
+func giveUpRights(u *user, rootCaps uint64, landlock int) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if landlock >= 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(landlock), 0, 0); errno != 0 {
+			return errno
+		}
+	}
+	if u.change {
+		// Package syscall's setgroups would change every thread.
+		groups := make([]uint32, max(1, len(u.groups)))
+		copy(groups, u.groups)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.groups)), uintptr(unsafe.Pointer(&groups[0])), 0); errno != 0 {
+			return errno
+		}
+		// setfsgid and setfsuid report the id before, never an error: a second call tells.
+		for _, id := range []struct {
+			nr   uintptr
+			want uint32
+		}{{unix.SYS_SETFSGID, u.gid}, {unix.SYS_SETFSUID, u.uid}} {
+			_, _, _ = unix.RawSyscall(id.nr, uintptr(id.want), 0, 0)
+			if now, _, _ := unix.RawSyscall(id.nr, ^uintptr(0), 0, 0); uint32(now) != id.want {
+				return unix.EPERM
+			}
+		}
+	}
+	caps := uint64(0)
+	if u.uid == 0 {
+		caps = rootCaps
+	}
+	caps &= permitted()
+	var data [2]unix.CapUserData
+	for i := range data {
+		data[i].Permitted = uint32(caps >> (32 * i))
+		data[i].Effective = data[i].Permitted
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	return unix.Capset(&hdr, &data[0])
+}

@@ -1,0 +1,97 @@
+package wire
+
+import (
+	"encoding/binary"
+	"sync"
+)
+
+// Flow control. A frame of content costs its payload and its header. What a
+// receiver lets the sender have under way is its window: it is the initial
+// credit of every stream and is announced in HELLO; CREDIT frames give back
+// what has been consumed.
+const (
+	// HostWindow is what the host lets a guest send: enough that a fast
+	// process is never held up by a reader on the other core.
+	HostWindow = 1 << 20
+	// GuestWindow is what the guest lets the host send: it lies in the
+	// sandbox's own memory, which may be small.
+	GuestWindow = 256 << 10
+	// MinWindow is the least that may be announced.
+	MinWindow = 2 * (MaxData + HeaderSize)
+	// MaxWindow is the most that may be announced, and the most credit that a
+	// stream may ever hold.
+	MaxWindow = 64 << 20
+)
+
+// Cost is what a frame of content with n bytes of payload takes from the credit.
+func Cost(n int) int { return n + HeaderSize }
+
+// Window is the credit that a sender holds for one stream.
+type Window struct {
+	mu    sync.Mutex
+	more  sync.Cond
+	avail int
+	err   error
+}
+
+// NewWindow returns a window with n bytes of credit.
+func NewWindow(n int) *Window {
+	w := &Window{avail: n}
+	w.more.L = &w.mu
+	return w
+}
+
+// Take waits until there is credit for some of n bytes of payload, takes it,
+// and returns for how many bytes: at least 1, at most n and MaxData. The error
+// is that of Fail.
+func (w *Window) Take(n int) (int, error) {
+	n = min(n, MaxData)
+	// Small pieces of a large whole would cost more than waiting does.
+	least := Cost(min(n, 4<<10))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.err == nil && w.avail < least {
+		w.more.Wait()
+	}
+	if w.err != nil {
+		return 0, w.err
+	}
+	n = min(n, w.avail-HeaderSize)
+	w.avail -= Cost(n)
+	return n, nil
+}
+
+// Add adds n bytes of credit and reports whether the sum is within MaxWindow.
+func (w *Window) Add(n uint32) bool {
+	w.mu.Lock()
+	ok := int64(w.avail)+int64(n) <= MaxWindow
+	if ok {
+		w.avail += int(n)
+	}
+	w.mu.Unlock()
+	w.more.Broadcast()
+	return ok
+}
+
+// Fail makes every present and later Take return err. The first call counts.
+func (w *Window) Fail(err error) {
+	w.mu.Lock()
+	if w.err == nil {
+		w.err = err
+	}
+	w.mu.Unlock()
+	w.more.Broadcast()
+}
+
+// AppendCredit appends the payload of CREDIT: four bytes, little-endian.
+func AppendCredit(b []byte, n int) []byte {
+	return binary.LittleEndian.AppendUint32(b, uint32(n))
+}
+
+// DecodeCredit decodes the payload of CREDIT.
+func DecodeCredit(b []byte) (uint32, error) {
+	if len(b) != 4 {
+		return 0, ErrMessage
+	}
+	return binary.LittleEndian.Uint32(b), nil
+}

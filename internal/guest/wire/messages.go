@@ -1,0 +1,635 @@
+package wire
+
+// Version is the protocol version of this program, and MinVersion the oldest
+// one that it still speaks. They change only when appended fields and new
+// operations can't express a change.
+const (
+	Version    = 1
+	MinVersion = 1
+)
+
+// Magic begins every HELLO.
+const Magic = "SPG\x01"
+
+// HelloMessage is the payload of HELLO, behind Magic.
+type HelloMessage struct {
+	Version    uint64
+	MinVersion uint64
+	Window     uint64 // initial credit of the peer, in bytes, for every stream
+	Features   uint64 // reserved: bits that a peer may rely on
+	Build      string // for people
+}
+
+// Append appends the encoded message, Magic included.
+func (m *HelloMessage) Append(b []byte) []byte {
+	b = append(b, Magic...)
+	b = appendUint(b, m.Version)
+	b = appendUint(b, m.MinVersion)
+	b = appendUint(b, m.Window)
+	b = appendUint(b, m.Features)
+	return appendString(b, m.Build)
+}
+
+// Decode decodes a message.
+func (m *HelloMessage) Decode(b []byte) error {
+	if len(b) < len(Magic) || string(b[:len(Magic)]) != Magic {
+		return ErrMessage
+	}
+	d := newDecoder(b[len(Magic):])
+	*m = HelloMessage{d.uint(), d.uint(), d.uint(), d.uint(), d.string()}
+	if m.Window < MinWindow || m.Window > MaxWindow {
+		d.bad = true
+	}
+	return d.err()
+}
+
+// An Op is an operation that the host asks for, the first byte of OPEN.
+type Op uint8
+
+// The operations. A call is answered by REPLY or ERROR, which end its stream;
+// a stream goes on after REPLY, until the frame named here.
+const (
+	OpConfigure Op = 1  // call: Config → nothing
+	OpInfo      Op = 2  // call: nothing → Info
+	OpStart     Op = 3  // stream: Start → Started, content, EVENT Exit
+	OpAttach    Op = 4  // stream: Attach → Started, content, EVENT Exit
+	OpList      Op = 5  // call: After → Processes
+	OpSignal    Op = 6  // call: Signal → nothing
+	OpResize    Op = 7  // call: Resize → nothing
+	OpKill      Op = 8  // call: Target → nothing
+	OpStat      Op = 9  // call: Stat → File
+	OpReadDir   Op = 10 // call: ReadDir → Entries
+	OpRead      Op = 11 // stream: Read → File, content, EOF
+	OpWrite     Op = 12 // stream: Write; content, EOF → Written
+	OpMkdir     Op = 13 // call: Path with Mode and Flag (parents) → nothing
+	OpRemove    Op = 14 // call: Path with Flag (recursive) → nothing
+	OpRename    Op = 15 // call: Path with Other (the new path) → nothing
+	OpSymlink   Op = 16 // call: Path with Other (the target) → nothing
+	OpReadlink  Op = 17 // call: Path → Path
+	OpChmod     Op = 18 // call: Path with Mode → nothing
+)
+
+// A Code is the kind of an error that the guest answers.
+type Code uint8
+
+// The codes of ERROR.
+const (
+	CodeInternal    Code = 0 // the guest could not do its part: errno says why
+	CodeInvalid     Code = 1 // the request makes no sense
+	CodeNotFound    Code = 2 // no such process
+	CodeState       Code = 3 // not now
+	CodeUnsupported Code = 4 // this guest can't
+	CodeExhausted   Code = 5 // too many of something
+	CodeFile        Code = 6 // a file operation failed: errno says why
+	CodeVersion     Code = 7 // on stream 0: no common protocol version
+	CodeProtocol    Code = 8 // on stream 0: the peer broke the protocol
+)
+
+// ErrorMessage is the payload of ERROR.
+type ErrorMessage struct {
+	Code  Code
+	Errno uint64 // Linux, generic numbers (asm-generic/errno.h); 0 none
+	Text  string
+}
+
+// maxText is how long a text of an error may be; it must fit MaxSmall.
+const maxText = 2 << 10
+
+// Append appends the encoded message.
+func (m *ErrorMessage) Append(b []byte) []byte {
+	b = appendUint(b, uint64(m.Code))
+	b = appendUint(b, m.Errno)
+	return appendString(b, m.Text[:min(len(m.Text), maxText)])
+}
+
+// Decode decodes a message.
+func (m *ErrorMessage) Decode(b []byte) error {
+	d := newDecoder(b)
+	code := d.uint()
+	*m = ErrorMessage{Code(code), d.uint(), d.string()}
+	if code > 255 {
+		d.bad = true
+	}
+	return d.err()
+}
+
+// Config is what holds for all processes and file work of a sandbox. The host
+// sends it once, before anything else that starts a process or touches a file;
+// so a guest can be started before it is known what for.
+type Config struct {
+	User        string   // of processes and of file work: "name", "uid", "name:group", "uid:gid"; empty: the guest's own
+	Dir         string   // where processes start and relative paths begin; empty: the user's home
+	Env         []string // of every process, "KEY=VALUE"
+	Output      int64    // bytes of output that a process may have; 0: no limit
+	NoFile      uint64   // RLIMIT_NOFILE of processes; 0: the guest's own
+	Life        int64    // nanoseconds that a process may run; 0: no limit
+	RootCaps    uint64   // capabilities that processes of uid 0 keep, a bit each
+	OOMScoreAdj int64    // of processes
+}
+
+// Append appends the encoded message.
+func (m *Config) Append(b []byte) []byte {
+	b = appendString(b, m.User)
+	b = appendString(b, m.Dir)
+	b = appendStrings(b, m.Env)
+	b = appendInt(b, m.Output)
+	b = appendUint(b, m.NoFile)
+	b = appendInt(b, m.Life)
+	b = appendUint(b, m.RootCaps)
+	return appendInt(b, m.OOMScoreAdj)
+}
+
+// Decode decodes a message.
+func (m *Config) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Config{d.string(), d.string(), d.strings(), d.int(), d.uint(), d.int(), d.uint(), d.int()}
+	return d.err()
+}
+
+// Info says what a guest is.
+type Info struct {
+	Build     string
+	Version   uint64
+	PID       uint64
+	UID       uint64
+	Uptime    int64 // nanoseconds
+	Processes uint64
+	Streams   uint64
+}
+
+// Append appends the encoded message.
+func (m *Info) Append(b []byte) []byte {
+	b = appendString(b, m.Build)
+	b = appendUint(b, m.Version)
+	b = appendUint(b, m.PID)
+	b = appendUint(b, m.UID)
+	b = appendInt(b, m.Uptime)
+	b = appendUint(b, m.Processes)
+	return appendUint(b, m.Streams)
+}
+
+// Decode decodes a message.
+func (m *Info) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Info{d.string(), d.uint(), d.uint(), d.uint(), d.int(), d.uint(), d.uint()}
+	return d.err()
+}
+
+// The flags of Start.
+const (
+	StartStdin    = 1 << iota // standard input is the content that the host sends; else it is empty
+	StartTerminal             // with a new terminal of Rows and Cols
+	StartDetached             // lives on without its stream; its output is kept
+)
+
+// Start asks for a process.
+type Start struct {
+	Flags      uint64
+	Argv       []string
+	Script     string // for /bin/sh -c, when Argv is empty
+	Env        []string
+	Dir, User  string
+	Rows, Cols uint64
+	Timeout    int64  // nanoseconds; 0: none
+	Output     int64  // replaces Config.Output when positive and smaller
+	Keep       uint64 // bytes of the latest output kept for those who attach later
+}
+
+// Append appends the encoded message.
+func (m *Start) Append(b []byte) []byte {
+	b = appendUint(b, m.Flags)
+	b = appendStrings(b, m.Argv)
+	b = appendString(b, m.Script)
+	b = appendStrings(b, m.Env)
+	b = appendString(b, m.Dir)
+	b = appendString(b, m.User)
+	b = appendUint(b, m.Rows)
+	b = appendUint(b, m.Cols)
+	b = appendInt(b, m.Timeout)
+	b = appendInt(b, m.Output)
+	return appendUint(b, m.Keep)
+}
+
+// Decode decodes a message.
+func (m *Start) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Start{
+		d.uint(), d.strings(), d.string(), d.strings(), d.string(), d.string(),
+		d.uint(), d.uint(), d.int(), d.int(), d.uint(),
+	}
+	return d.err()
+}
+
+// Started identifies a process.
+type Started struct {
+	Ref uint64 // never used again while the guest lives; 0 when the program could not be started
+	PID uint64
+}
+
+// Append appends the encoded message.
+func (m *Started) Append(b []byte) []byte {
+	return appendUint(appendUint(b, m.Ref), m.PID)
+}
+
+// Decode decodes a message.
+func (m *Started) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Started{d.uint(), d.uint()}
+	return d.err()
+}
+
+// The flags of Exit.
+const (
+	ExitTimedOut = 1 << iota
+	ExitTruncated
+)
+
+// Exit says how a process ended.
+type Exit struct {
+	Flags          uint64
+	Code           uint64
+	Signal         uint64
+	StartError     string
+	Stdout, Stderr uint64 // bytes written, dropped ones included
+	Dropped        uint64 // bytes over the limit
+	Wall           uint64 // nanoseconds, as the two below
+	User, System   uint64
+	PeakMemory     uint64 // bytes
+}
+
+// Append appends the encoded message.
+func (m *Exit) Append(b []byte) []byte {
+	b = appendUint(b, m.Flags)
+	b = appendUint(b, m.Code)
+	b = appendUint(b, m.Signal)
+	b = appendString(b, m.StartError[:min(len(m.StartError), maxText)])
+	b = appendUint(b, m.Stdout)
+	b = appendUint(b, m.Stderr)
+	b = appendUint(b, m.Dropped)
+	b = appendUint(b, m.Wall)
+	b = appendUint(b, m.User)
+	b = appendUint(b, m.System)
+	return appendUint(b, m.PeakMemory)
+}
+
+func (d *decoder) exit() Exit {
+	return Exit{
+		d.uint(), d.uint(), d.uint(), d.string(), d.uint(), d.uint(), d.uint(),
+		d.uint(), d.uint(), d.uint(), d.uint(),
+	}
+}
+
+// Decode decodes a message.
+func (m *Exit) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = d.exit()
+	if m.Code > 255 || m.Signal > 127 {
+		d.bad = true
+	}
+	return d.err()
+}
+
+// Target names a process: by Ref, or if that is 0 by PID, which finds a
+// running one first, then the latest that has ended.
+type Target struct {
+	Ref, PID uint64
+}
+
+// Append appends the encoded message.
+func (m *Target) Append(b []byte) []byte {
+	return appendUint(appendUint(b, m.Ref), m.PID)
+}
+
+// Decode decodes a message.
+func (m *Target) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Target{d.uint(), d.uint()}
+	return d.err()
+}
+
+// Attach asks for the output of a detached process: what was kept, then what comes.
+type Attach struct {
+	Target
+	Stdin bool // the content that the host sends is standard input
+}
+
+// Append appends the encoded message.
+func (m *Attach) Append(b []byte) []byte { return appendBool(m.Target.Append(b), m.Stdin) }
+
+// Decode decodes a message.
+func (m *Attach) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Attach{Target{d.uint(), d.uint()}, d.bool()}
+	return d.err()
+}
+
+// Signal sends a signal to a process.
+type Signal struct {
+	Target
+	Signal uint64 // Linux number, 1 to 64
+	Group  bool   // to the process group that the program leads
+}
+
+// Append appends the encoded message.
+func (m *Signal) Append(b []byte) []byte {
+	return appendBool(appendUint(m.Target.Append(b), m.Signal), m.Group)
+}
+
+// Decode decodes a message.
+func (m *Signal) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Signal{Target{d.uint(), d.uint()}, d.uint(), d.bool()}
+	return d.err()
+}
+
+// Resize changes the size of a process's terminal.
+type Resize struct {
+	Target
+	Rows, Cols uint64
+}
+
+// Append appends the encoded message.
+func (m *Resize) Append(b []byte) []byte {
+	return appendUint(appendUint(m.Target.Append(b), m.Rows), m.Cols)
+}
+
+// Decode decodes a message.
+func (m *Resize) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Resize{Target{d.uint(), d.uint()}, d.uint(), d.uint()}
+	return d.err()
+}
+
+// After asks for a page of processes: those with a greater Ref.
+type After struct {
+	Ref uint64
+}
+
+// Append appends the encoded message.
+func (m *After) Append(b []byte) []byte { return appendUint(b, m.Ref) }
+
+// Decode decodes a message.
+func (m *After) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.Ref = d.uint()
+	return d.err()
+}
+
+// Process describes a process that the guest has started.
+type Process struct {
+	Started
+	Command  []string // argv, cut when long
+	User     string
+	StartAt  int64 // nanoseconds since 1970
+	Detached bool
+	Exited   bool
+	Exit     Exit // when Exited
+}
+
+// maxProcesses bounds Processes.
+const maxProcesses = 1000
+
+// Processes is a page of the processes, in the order of their Ref.
+type Processes struct {
+	List []Process
+	More bool
+}
+
+// Append appends the encoded message.
+func (m *Processes) Append(b []byte) []byte {
+	b = appendBool(b, m.More)
+	b = appendUint(b, uint64(len(m.List)))
+	for i := range m.List {
+		p := &m.List[i]
+		b = p.Started.Append(b)
+		b = appendStrings(b, p.Command)
+		b = appendString(b, p.User)
+		b = appendInt(b, p.StartAt)
+		b = appendBool(b, p.Detached)
+		b = appendBool(b, p.Exited)
+		b = appendString(b, string(p.Exit.Append(nil)))
+	}
+	return b
+}
+
+// Decode decodes a message.
+func (m *Processes) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.More = d.bool()
+	n := d.count(maxProcesses, 8)
+	m.List = make([]Process, n)
+	for i := range m.List {
+		p := &m.List[i]
+		p.Started = Started{d.uint(), d.uint()}
+		p.Command = d.strings()
+		p.User = d.string()
+		p.StartAt = d.int()
+		p.Detached = d.bool()
+		p.Exited = d.bool()
+		e := decoder{s: d.string()}
+		p.Exit = e.exit()
+		d.bad = d.bad || e.bad
+	}
+	return d.err()
+}
+
+// Stat asks about a file.
+type Stat struct {
+	Path   string
+	Follow bool // the last symbolic link
+}
+
+// Append appends the encoded message.
+func (m *Stat) Append(b []byte) []byte { return appendBool(appendString(b, m.Path), m.Follow) }
+
+// Decode decodes a message.
+func (m *Stat) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Stat{d.string(), d.bool()}
+	return d.err()
+}
+
+// File describes a file.
+type File struct {
+	Name     string
+	Size     int64
+	Mode     uint64 // st_mode of stat(2)
+	ModTime  int64  // nanoseconds since 1970
+	UID, GID uint64
+	Target   string // of a symbolic link
+}
+
+// Append appends the encoded message.
+func (m *File) Append(b []byte) []byte {
+	b = appendString(b, m.Name)
+	b = appendInt(b, m.Size)
+	b = appendUint(b, m.Mode)
+	b = appendInt(b, m.ModTime)
+	b = appendUint(b, m.UID)
+	b = appendUint(b, m.GID)
+	return appendString(b, m.Target)
+}
+
+func (d *decoder) file() File {
+	return File{d.string(), d.int(), d.uint(), d.int(), d.uint(), d.uint(), d.string()}
+}
+
+// Decode decodes a message.
+func (m *File) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = d.file()
+	return d.err()
+}
+
+// ReadDir asks for entries of a directory, sorted by name.
+type ReadDir struct {
+	Path, After string
+	Limit       uint64 // 1 to MaxEntries
+}
+
+// MaxEntries is how many entries of a directory are given at once.
+const MaxEntries = 10_000
+
+// Append appends the encoded message.
+func (m *ReadDir) Append(b []byte) []byte {
+	return appendUint(appendString(appendString(b, m.Path), m.After), m.Limit)
+}
+
+// Decode decodes a message.
+func (m *ReadDir) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = ReadDir{d.string(), d.string(), d.uint()}
+	return d.err()
+}
+
+// Entries is a page of a directory. It may hold fewer than were asked for
+// although there are more, because a reply has a largest size.
+type Entries struct {
+	More bool
+	List []File
+}
+
+// Append appends the encoded message. It leaves out the entries that would
+// make it longer than MaxReply, and sets More then.
+func (m *Entries) Append(b []byte) []byte {
+	const countSize = 3 // a varint of three bytes holds MaxEntries
+	start := len(b)
+	b = appendBool(b, m.More)
+	count := len(b)
+	b = append(b, make([]byte, countSize)...)
+	n := 0
+	for i := range m.List {
+		before := len(b)
+		b = m.List[i].Append(b)
+		if len(b)-start > MaxReply {
+			b = b[:before]
+			b[start] = 1
+			break
+		}
+		n++
+	}
+	b[count], b[count+1], b[count+2] = byte(n)|0x80, byte(n>>7)|0x80, byte(n>>14)
+	return b
+}
+
+// Decode decodes a message.
+func (m *Entries) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.More = d.bool()
+	n := d.count(MaxEntries, 7)
+	m.List = make([]File, n)
+	for i := range m.List {
+		m.List[i] = d.file()
+	}
+	return d.err()
+}
+
+// Read asks for content of a regular file.
+type Read struct {
+	Path           string
+	Offset, Length int64 // a Length of -1 is all
+}
+
+// Append appends the encoded message.
+func (m *Read) Append(b []byte) []byte {
+	return appendInt(appendInt(appendString(b, m.Path), m.Offset), m.Length)
+}
+
+// Decode decodes a message.
+func (m *Read) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Read{d.string(), d.int(), d.int()}
+	return d.err()
+}
+
+// Write asks to make or replace a file with the content that follows.
+type Write struct {
+	Path    string
+	Mode    uint64 // permission bits of a new file, before the umask 022
+	AtEnd   bool   // add to the file instead of replacing it
+	Parents bool   // make missing directories above it
+}
+
+// Append appends the encoded message.
+func (m *Write) Append(b []byte) []byte {
+	b = appendString(b, m.Path)
+	b = appendUint(b, m.Mode)
+	b = appendBool(b, m.AtEnd)
+	return appendBool(b, m.Parents)
+}
+
+// Decode decodes a message.
+func (m *Write) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Write{d.string(), d.uint(), d.bool(), d.bool()}
+	return d.err()
+}
+
+// Written is how many bytes of content were written.
+type Written struct {
+	Bytes int64
+}
+
+// Append appends the encoded message.
+func (m *Written) Append(b []byte) []byte { return appendInt(b, m.Bytes) }
+
+// Decode decodes a message.
+func (m *Written) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.Bytes = d.int()
+	if m.Bytes < 0 {
+		d.bad = true
+	}
+	return d.err()
+}
+
+// Path is the message of the simple file operations.
+type Path struct {
+	Path, Other string
+	Mode        uint64 // permission bits, and set-id and sticky, as chmod(2) takes them
+	Flag        bool
+}
+
+// Append appends the encoded message.
+func (m *Path) Append(b []byte) []byte {
+	b = appendString(b, m.Path)
+	b = appendString(b, m.Other)
+	b = appendUint(b, m.Mode)
+	return appendBool(b, m.Flag)
+}
+
+// Decode decodes a message.
+func (m *Path) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Path{d.string(), d.string(), d.uint(), d.bool()}
+	return d.err()
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (d *decoder) bool() bool { return d.uint() != 0 }

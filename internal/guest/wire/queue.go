@@ -1,0 +1,225 @@
+package wire
+
+import (
+	"io"
+	"sync"
+)
+
+// A Queue holds the content that has arrived on a stream and has not been
+// consumed yet: never more than its window. One goroutine, the connection's
+// reader, puts content in by Space and Commit; one takes it out by Next and
+// Done.
+//
+// Frames lie one behind the other in chunks, so that a thousand frames of one
+// byte take about what one frame of a thousand bytes takes.
+type Queue struct {
+	mu     sync.Mutex
+	more   sync.Cond
+	chunks []*chunk
+	window int // most cost that may be unconsumed
+	queued int // cost of what is unconsumed, or consumed and not credited
+	owed   int // cost of what is consumed and not credited
+	taken  int // cost of what Next has returned last
+	eof    bool
+	err    error
+	closed bool // content is dropped
+}
+
+// A chunk is a piece of memory with frames in it.
+type chunk struct {
+	buf     []byte
+	used    int
+	recs    []record
+	filling bool // Space has given room out
+	reading bool // Next has given content out
+}
+
+// A record is content of one channel, of one frame or of several in a row.
+type record struct {
+	channel  Type
+	off, end int32
+	cost     int32
+}
+
+// Chunks come in two sizes. Large ones have room for the header that follows
+// a full frame (see Reader.Into), and are used again.
+const (
+	smallChunk = 4 << 10
+	largeChunk = MaxData + HeaderSize
+)
+
+var largeChunks = sync.Pool{New: func() any { return &chunk{buf: make([]byte, largeChunk)} }}
+
+// NewQueue returns a queue of the given window.
+func NewQueue(window int) *Queue {
+	q := &Queue{window: window}
+	q.more.L = &q.mu
+	return q
+}
+
+// Space returns room for n bytes, or false when the sender had no credit for
+// them or has ended its direction. Fill it, then call Commit.
+func (q *Queue) Space(n int) ([]byte, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.eof || q.queued+Cost(n) > q.window {
+		return nil, false
+	}
+	var c *chunk
+	if len(q.chunks) > 0 {
+		c = q.chunks[len(q.chunks)-1]
+		if len(c.recs) == 0 && !c.reading {
+			c.used = 0
+		}
+	}
+	if c == nil || len(c.buf)-c.used < n {
+		// The first small frames of a stream are often its only ones.
+		if n <= smallChunk/2 && (c == nil || len(c.buf) == largeChunk) {
+			c = &chunk{buf: make([]byte, smallChunk)}
+		} else {
+			c = largeChunks.Get().(*chunk)
+		}
+		q.chunks = append(q.chunks, c)
+	}
+	c.filling = true
+	return c.buf[c.used : c.used+n], true
+}
+
+// Commit makes the room that Space has returned content of a channel, which is
+// Data or Data2.
+func (q *Queue) Commit(channel Type, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c := q.chunks[len(q.chunks)-1]
+	c.filling = false
+	if q.closed {
+		q.chunks = nil
+		return
+	}
+	q.queued += Cost(n)
+	if k := len(c.recs) - 1; k >= 0 && c.recs[k].channel == channel && int(c.recs[k].end) == c.used {
+		c.recs[k].end += int32(n)
+		c.recs[k].cost += int32(Cost(n))
+	} else {
+		c.recs = append(c.recs, record{channel, int32(c.used), int32(c.used + n), int32(Cost(n))})
+	}
+	c.used += n
+	q.more.Signal()
+}
+
+// Next waits for content and returns what is there of one channel, in the
+// order of arrival. It stays valid until Done. After the last content the
+// error is io.EOF, or that of Fail.
+func (q *Queue) Next() (channel Type, content []byte, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		if len(q.chunks) > 0 && len(q.chunks[0].recs) > 0 {
+			c := q.chunks[0]
+			r := c.recs[0]
+			c.recs = c.recs[1:]
+			c.reading = true
+			q.taken = int(r.cost)
+			return r.channel, c.buf[r.off:r.end], nil
+		}
+		if q.err != nil {
+			return 0, nil, q.err
+		}
+		if q.closed {
+			return 0, nil, io.ErrClosedPipe
+		}
+		if q.eof {
+			return 0, nil, io.EOF
+		}
+		q.more.Wait()
+	}
+}
+
+// Done says that what Next has returned has been consumed, and returns how
+// much credit to give to the sender now: mostly 0, as it is given in larger
+// pieces.
+func (q *Queue) Done() (credit int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.taken == 0 {
+		return 0
+	}
+	q.owed += q.taken
+	q.taken = 0
+	if len(q.chunks) > 0 && q.chunks[0].reading {
+		c := q.chunks[0]
+		c.reading = false
+		if len(c.recs) == 0 && !c.filling {
+			q.chunks = q.chunks[1:]
+			if len(q.chunks) == 0 {
+				q.chunks = nil
+			}
+			if len(c.buf) == largeChunk {
+				c.used, c.recs = 0, c.recs[:0:0]
+				largeChunks.Put(c)
+			}
+		}
+	}
+	return q.credit()
+}
+
+// credit returns what is owed, once it is worth a frame and anything more can come.
+func (q *Queue) credit() int {
+	if q.eof || q.owed < q.window/4 {
+		return 0
+	}
+	n := q.owed
+	q.owed = 0
+	q.queued -= n
+	return n
+}
+
+// Finish says that no more content will come. It reports whether this was the first time.
+func (q *Queue) Finish() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := !q.eof
+	q.eof = true
+	q.more.Broadcast()
+	return first
+}
+
+// Fail makes Next return err once what has arrived is consumed.
+func (q *Queue) Fail(err error) {
+	q.mu.Lock()
+	if q.err == nil {
+		q.err = err
+	}
+	q.mu.Unlock()
+	q.more.Broadcast()
+}
+
+// Abort makes Next return err at once, and drops what has arrived and what arrives.
+func (q *Queue) Abort(err error) {
+	q.mu.Lock()
+	if q.err == nil {
+		q.err = err
+	}
+	q.mu.Unlock()
+	q.Close()
+}
+
+// Close drops what has arrived and what still arrives, for which no credit is
+// given any more. Next then fails.
+func (q *Queue) Close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.closed = true
+	var keep []*chunk
+	for i, c := range q.chunks {
+		c.recs = nil
+		if c.filling && i == len(q.chunks)-1 {
+			keep = append(keep, c) // Commit wants it
+		}
+	}
+	q.chunks = keep
+	q.more.Broadcast()
+}
