@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -391,7 +392,12 @@ func TestAttachAndStats(t *testing.T) {
 // The way in that costs nothing: born in v2, and joining v1 by itself, from
 // inside of new user and pid namespaces.
 func TestJoinFromNewNamespaces(t *testing.T) {
-	l := layout(t)
+	for name, old := range older() {
+		t.Run(name, func(t *testing.T) { joinFromNewNamespaces(t, layoutOf(t, old)) })
+	}
+}
+
+func joinFromNewNamespaces(t *testing.T, l *Layout) {
 	g := newGroup(t, l, testLimits)
 	fds, err := g.OpenJoin()
 	if err != nil {
@@ -453,9 +459,9 @@ func TestMemoryBomb(t *testing.T) {
 
 // C1: forks end at the cap, and the tree dies.
 func TestForkBomb(t *testing.T) {
-	for name, k := range kernels() {
+	for name, old := range older() {
 		t.Run(name, func(t *testing.T) {
-			l := layoutOf(t, k)
+			l := layoutOf(t, old)
 			g := newGroup(t, l, testLimits)
 			c := start(t, helper(t, "forks"))
 			if err := g.Attach(c.Process.Pid); err != nil {
@@ -481,31 +487,37 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
-// kernels are those whose ways to kill differ.
-func kernels() map[string]version {
-	return map[string]version{
-		"cgroup.kill": kernel(99, 0), "cgroup.freeze and signals": kernel(5, 10), "v1 freezer and signals": kernel(4, 19),
+// older are the machines whose ways to kill and freeze differ, made of this one.
+func older() map[string]func(*host) {
+	return map[string]func(*host){
+		"cgroup.kill":               func(*host) {},
+		"cgroup.freeze and signals": func(h *host) { h.kernel = min(h.kernel, kernel(5, 10)) },
+		"v1 freezer and signals":    func(h *host) { h.kernel = min(h.kernel, kernel(4, 19)) },
+		"v1 only":                   func(h *host) { h.self = bytes.Replace(h.self, []byte("\n0::/"), []byte("\n0:x:/"), 1) },
 	}
 }
 
-// layoutOf is the layout that there would be on an older kernel.
-func layoutOf(t *testing.T, k version) *Layout {
+// layoutOf is the layout that there would be on an older machine.
+func layoutOf(t *testing.T, old func(*host)) *Layout {
 	t.Helper()
-	layout(t)
 	h, err := thisHost()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.kernel = min(h.kernel, k)
-	return h.detect()
+	old(h)
+	l := h.detect()
+	if !l.Enforceable("memory") || !l.Enforceable("pids") {
+		t.Skipf("no limits for this user here: %v", l.Gaps())
+	}
+	return l
 }
 
 // D1: sessions of their own, double forks, ignored signals and stopped
 // processes do not hide anything.
 func TestKillTree(t *testing.T) {
-	for name, k := range kernels() {
+	for name, old := range older() {
 		t.Run(name, func(t *testing.T) {
-			l := layoutOf(t, k)
+			l := layoutOf(t, old)
 			g := newGroup(t, l, testLimits)
 			c := start(t, exec.Command("/bin/sh", "-c", `read go
 setsid sh -c 'trap "" TERM HUP INT; sleep 1000 & setsid sh -c "sleep 1000 & sleep 1000 & kill -STOP \$\$" & wait' &
@@ -558,9 +570,9 @@ func procState(pid int64) string {
 }
 
 func TestFreeze(t *testing.T) {
-	for name, k := range kernels() {
+	for name, old := range older() {
 		t.Run(name, func(t *testing.T) {
-			l := layoutOf(t, k)
+			l := layoutOf(t, old)
 			g := newGroup(t, l, Limits{Pids: 64})
 			if _, err := g.freezeDir(); err != nil {
 				t.Skip("no freezer in this hierarchy")
