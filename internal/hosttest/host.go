@@ -90,6 +90,19 @@ func Places() []Place {
 			Missing: account{}.missing, Run: account{}.run,
 		},
 		{
+			Name: "docker",
+			Hosts: []Host{
+				{Name: "docker-default", Become: "docker", Traits: "container=yes userns=closed", Refuses: true},
+				{Name: "docker-privileged", Become: "dockerprivileged", Traits: "container=yes uid=root userns=open"},
+			},
+			Missing: docker, Run: self,
+		},
+		{
+			Name:    "docker-rootless",
+			Hosts:   []Host{{Name: "docker-rootless", Become: "dockerrootless", Traits: "container=yes userns=closed", Refuses: true}},
+			Missing: docker, Run: account{subuids: true}.run,
+		},
+		{
 			Name: "debian13",
 			Hosts: []Host{
 				{Name: "debian13-delegated", Become: "delegated", Traits: "uid=user cgroup=v2 systemd=yes lsm=apparmor subuid=yes userns=open delegated=cpu,memory,pids"},
@@ -100,6 +113,19 @@ func Places() []Place {
 				{Name: "debian13-nousernsmax", Become: "nousernsmax", Traits: "uid=user userns=closed", Refuses: true},
 			},
 			Missing: trixie.missing, Run: trixie.run,
+		},
+		{
+			Name: "debian13-docker",
+			Hosts: []Host{
+				{Name: "debian13-docker-default", Become: "docker", Traits: "container=yes userns=closed cgroup=v2", Refuses: true},
+				{Name: "debian13-docker-privileged", Become: "dockerprivileged", Traits: "container=yes uid=root userns=open cgroup=v2"},
+				{Name: "debian13-docker-nested", Become: "dockernested", Traits: "container=yes uid=root userns=open cgroup=v2"},
+				{Name: "debian13-docker-rootless", Become: "dockerrootless", Traits: "container=yes userns=closed cgroup=v2", Refuses: true},
+			},
+			Missing: trixie.missing,
+			Run: machine{debian: debian{
+				Release: "trixie", Packages: []string{"docker.io", "docker-cli", "rootlesskit", "apparmor", "slirp4netns"},
+			}}.run,
 		},
 		{
 			Name: "debian12",

@@ -16,6 +16,14 @@ func self(ctx context.Context, b *Bundle, jobs string, opt Options, out io.Write
 	return script(ctx, b, jobs, opt.env(), out)
 }
 
+// docker says why no Docker daemon can be started here, or "".
+func docker() string {
+	if os.Getuid() != 0 {
+		return "not root: the test starts a Docker daemon of its own"
+	}
+	return missingPrograms("dockerd", "docker")
+}
+
 // account runs the jobs on this machine as an ordinary user made for it.
 type account struct{ subuids bool }
 

@@ -13,9 +13,8 @@ import (
 type Result struct {
 	Passed, Failed, Skipped int
 
-	// Failures are the names of failed tests, Skips the names and reasons of
-	// skipped ones.
-	Failures, Skips []string
+	Failures []string // names of failed tests
+	Skips    []Skip
 
 	// Status is the test binary's exit status; -1 when it never ended.
 	Status int
@@ -26,6 +25,9 @@ type Result struct {
 	// Output is what the binary printed, bounded to its last part.
 	Output []byte
 }
+
+// A Skip is a skipped test with what it gave as its reason.
+type Skip struct{ Test, Reason string }
 
 // OK reports whether nothing failed. A suite that did not run did not fail.
 func (r Result) OK() bool { return r.NotRun != "" || r.Status == 0 && r.Failed == 0 }
@@ -130,7 +132,7 @@ func (r *Result) line(line string) {
 			case &r.Failed:
 				r.Failures = append(r.Failures, name)
 			case &r.Skipped:
-				r.Skips = append(r.Skips, name+": "+r.reason())
+				r.Skips = append(r.Skips, Skip{name, r.reason()})
 			}
 		}
 	}

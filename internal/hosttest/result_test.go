@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s on %s counts as passed", c.suite, c.host)
 		}
 	}
-	if got, want := rs.at("one", "probe").Skips, "TestB: no mke2fs here"; len(got) != 1 || got[0] != want {
+	if got, want := rs.at("one", "probe").Skips, (Skip{"TestB", "no mke2fs here"}); len(got) != 1 || got[0] != want {
 		t.Errorf("skips = %q, want %q", got, want)
 	}
 
@@ -76,7 +76,7 @@ func TestTable(t *testing.T) {
 one   2 ok, 1 skipped  FAILED 1 of 1
 two   not run          not run
 
-skipped TestB: no mke2fs here (one probe)
+skipped: no mke2fs here (one probe TestB)
 not run: the user manager gave no bus (two probe and 1 more)
 `
 	if out.String() != want {

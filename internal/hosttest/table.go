@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -33,6 +34,9 @@ func (rs Results) Table(w io.Writer, hosts []Host, suites []Suite) {
 	var order []string
 	who := map[string][]string{}
 	note := func(reason, where string) {
+		if len(reason) > 200 {
+			reason = strings.ToValidUTF8(reason[:200], "") + "…"
+		}
 		if !slices.Contains(order, reason) {
 			order = append(order, reason)
 		}
@@ -48,7 +52,7 @@ func (rs Results) Table(w io.Writer, hosts []Host, suites []Suite) {
 				note("not run: "+r.NotRun, h.Name+" "+s.Name)
 			}
 			for _, skip := range r.Skips {
-				note("skipped "+skip, h.Name+" "+s.Name)
+				note("skipped: "+skip.Reason, h.Name+" "+s.Name+" "+skip.Test)
 			}
 		}
 	}
