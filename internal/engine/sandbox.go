@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
-	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
@@ -90,20 +90,17 @@ func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.L
 	if err != nil {
 		return err
 	}
-	if s.guest, err = client.New(ctx, conn, client.Options{}); err != nil {
-		return s.explain(fmt.Errorf("greeting the guest: %w", err))
-	}
 	dir := spec.WorkDir
 	if dir == "" {
 		dir = root.Config.WorkingDir
 	}
-	err = s.guest.Configure(ctx, wire.Config{
+	s.guest, err = client.New(ctx, conn, client.Options{Config: &client.Config{
 		User: who.text, Dir: dir, Env: slices.Concat(root.Config.Env, spec.Env),
-		Output: limits.Output, NoFile: uint64(limits.NoFile), Life: int64(limits.Life),
-		RootCaps: rootCapabilities, OOMScoreAdj: oomScoreAdj,
-	})
+		Output: limits.Output, NoFile: limits.NoFile, Life: limits.Life,
+		RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
+	}})
 	if err != nil {
-		return s.explain(fmt.Errorf("configuring the guest: %w", err))
+		return s.explain(fmt.Errorf("greeting the guest: %w", err))
 	}
 	trace("guest")
 

@@ -81,7 +81,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	if i.closed {
 		err = unix.EPIPE
 	} else {
-		err = send(i.socks[0], fds[1:])
+		err = send(i.socks[0], connMessage, fds[1:])
 	}
 	i.mu.Unlock()
 	unix.Close(fds[1])

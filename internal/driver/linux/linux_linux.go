@@ -257,7 +257,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 			return nil, err
 		}
 	}
-	err = send(c.socks[0], sent)
+	err = send(c.socks[0], goMessage, sent)
 	closeAll(sent)
 	if err != nil {
 		return nil, c.explainDeath(err)

@@ -96,14 +96,21 @@ func closeAll(fds []int) {
 	}
 }
 
-// send sends one byte with descriptors.
-func send(sock int, fds []int) error {
+// The kinds of messages: goMessage lets the child go on; the others are for the
+// guest, docs/guest-protocol.md.
+const (
+	goMessage   = 'G'
+	connMessage = 'c'
+)
+
+// send sends one message with descriptors.
+func send(sock int, kind byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 	for {
-		err := unix.Sendmsg(sock, []byte{0}, oob, nil, unix.MSG_NOSIGNAL)
+		err := unix.Sendmsg(sock, []byte{kind}, oob, nil, unix.MSG_NOSIGNAL)
 		if err != unix.EINTR {
 			return os.NewSyscallError("sendmsg", err)
 		}

@@ -20,12 +20,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// RootCapabilities is what uid 0 inside a sandbox keeps: what package managers
-// need to unpack files of several owners and to drop to a service user, and to
-// signal those. Everything else of root is absent.
-const RootCapabilities uint64 = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER |
-	1<<unix.CAP_FSETID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL
-
 // Attr says what to start, and how.
 type Attr struct {
 	Argv       []string // argv[0] and on; at least one
