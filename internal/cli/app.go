@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 // App is the program, with everything that it takes from outside.
@@ -47,10 +48,10 @@ type App struct {
 	NewClient func(ClientOptions) (sandpit.Client, error)
 
 	// Drivers returns the drivers of this program, the preferred one first.
-	Drivers func() []driver.Driver
+	Drivers func(home string) []driver.Driver
 
 	// OpenImages opens the image store that is kept under home.
-	OpenImages func(home string) (Images, error)
+	OpenImages func(home string) *image.Store
 }
 
 // ClientOptions say how a client is opened.
@@ -61,8 +62,12 @@ type ClientOptions struct {
 	// Trace, when set, receives the time of every step of making a sandbox.
 	Trace func(step string, took time.Duration)
 
-	// Progress, when set, is a terminal on which downloads may be shown.
-	Progress *os.File
+	// Progress, when set, is called as layers of an image arrive.
+	Progress func(image.Progress)
+
+	// PlainHTTP and Mirrors are those of image.AcquireOptions.
+	PlainHTTP bool
+	Mirrors   map[string][]string
 }
 
 // lookup finds a variable of the environment.
@@ -92,18 +97,19 @@ func (a *App) Run(ctx context.Context, args []string) error {
 type command struct {
 	name, short string
 	make        func() *cobra.Command
+	topic       bool // a page of help
 }
 
 func (a *App) commands() []command {
 	return []command{
-		{"run", "run a command in a fresh sandbox", a.runCommand},
-		{"shell", "run a shell script in a fresh sandbox", a.shellCommand},
-		{"images", "list, fetch and remove images", a.imagesCommand},
-		{"doctor", "say what works here, what doesn't, and what to do about it", a.doctorCommand},
-		{"policy", "show limits and their defaults", a.policyCommand},
-		{"version", "show the version", a.versionCommand},
-		{"completion", "write the completions of a shell", a.completionCommand},
-		{"config", "how files and variables set defaults", a.configTopic},
+		{"run", "run a command in a fresh sandbox", a.runCommand, false},
+		{"shell", "run a shell script in a fresh sandbox", a.shellCommand, false},
+		{"images", "list, fetch and remove images", a.imagesCommand, false},
+		{"doctor", "say what works here, what doesn't, and what to do about it", a.doctorCommand, false},
+		{"policy", "show limits and their defaults", a.policyCommand, false},
+		{"version", "show the version", a.versionCommand, false},
+		{"completion", "write the completions of a shell", a.completionCommand, false},
+		{"config", "how files and variables set defaults", a.configTopic, true},
 	}
 }
 
@@ -137,11 +143,15 @@ func (a *App) root(args []string) *cobra.Command {
 	root.SetHelpFunc(a.help)
 	root.SetUsageFunc(func(*cobra.Command) error { return nil })
 	for _, c := range a.commands() {
-		made := &cobra.Command{Use: c.name}
+		var made *cobra.Command
 		if named(args, c.name) {
 			made = c.make()
+		} else {
+			made = &cobra.Command{Use: c.name, RunE: func(*cobra.Command, []string) error {
+				return sandpit.WithHint(usageErrorf("the command %s does not come first", c.name), "put flags after it")
+			}}
 		}
-		made.Short = c.short
+		made.Short, made.Hidden = c.short, c.topic
 		root.AddCommand(made)
 	}
 	root.SetHelpCommand(a.helpCommand())

@@ -1,8 +1,246 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
 	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
+const doctorLong = `Say what can be enforced on this machine for this user, what can't, why, and what to
+do about it. The exit code is 0 when sandboxes can be made, and 1 when not.`
+
+// An examiner is a driver that can look closer than Probe does, for people.
+type examiner interface {
+	Examine(ctx context.Context) driver.Capabilities
+}
+
 // doctorCommand is sandpit doctor.
-func (a *App) doctorCommand() *cobra.Command { return &cobra.Command{Use: "doctor"} }
+func (a *App) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "doctor [--json]",
+		Long:              doctorLong,
+		Example:           "  sandpit doctor\n  sandpit doctor --json",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print one object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		d := a.diagnose(cmd.Context())
+		if *asJSON {
+			if err := a.printJSON(d); err != nil {
+				return err
+			}
+		} else if _, err := a.Stdout.WriteString(d.text()); err != nil {
+			return err
+		}
+		if !d.Available {
+			return &ExitError{1}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// diagnosis is what doctor found; the object of doctor --json.
+type diagnosis struct {
+	Available bool            `json:"available"` // sandboxes can be made
+	Drivers   []driverFinding `json:"drivers"`
+	Home      homeFinding     `json:"home"`
+	Config    []configFinding `json:"config"`
+	Unknown   []string        `json:"unknown_variables"` // SANDPIT_* that nothing reads
+	Problem   string          `json:"problem,omitempty"` // with the configuration
+	Fix       string          `json:"fix,omitempty"`
+}
+
+type driverFinding struct {
+	Name      string          `json:"name"`
+	Available bool            `json:"available"`
+	MultiUser bool            `json:"multi_user"` // several users can exist inside
+	Enforced  map[string]bool `json:"enforced"`
+	Gaps      []sandpit.Gap   `json:"gaps"`
+	Facts     []driver.Fact   `json:"facts"`
+}
+
+type homeFinding struct {
+	Path    string `json:"path"`
+	Exists  bool   `json:"exists"`
+	Free    int64  `json:"free"`   // bytes that this user may still write there; -1 when not known
+	Images  int    `json:"images"` // in the store, the host image included
+	Problem string `json:"problem,omitempty"`
+	Fix     string `json:"fix,omitempty"`
+}
+
+type configFinding struct {
+	File   string `json:"file"`
+	Exists bool   `json:"exists"`
+}
+
+func (a *App) diagnose(ctx context.Context) diagnosis {
+	o := newOptions(a.lookup)
+	d := diagnosis{
+		Drivers: []driverFinding{},
+		Config:  []configFinding{},
+		Unknown: config.UnknownVariables(a.Environ, keysOf(o.settable())),
+	}
+	if d.Unknown == nil {
+		d.Unknown = []string{}
+	}
+	if err := o.configure(a.environ()); err != nil {
+		d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
+	}
+	system, user, _ := a.environ().Files()
+	for _, file := range [...]string{user, system} {
+		if file != "" {
+			_, err := os.Stat(file)
+			d.Config = append(d.Config, configFinding{File: file, Exists: err == nil})
+		}
+	}
+	home, err := o.dataDir()
+	if err != nil {
+		d.Home = homeFinding{Free: -1, Problem: err.Error(), Fix: sandpit.Hint(err)}
+		return d
+	}
+	d.Home = a.examineHome(home)
+	for _, drv := range a.Drivers(home) {
+		caps := probe(ctx, drv)
+		d.Available = d.Available || caps.Available
+		found := driverFinding{drv.Name(), caps.Available, caps.MultiUser, caps.Enforced, caps.Gaps, caps.Facts}
+		if found.Gaps == nil {
+			found.Gaps = []sandpit.Gap{}
+		}
+		if found.Facts == nil {
+			found.Facts = []driver.Fact{}
+		}
+		d.Drivers = append(d.Drivers, found)
+	}
+	d.Available = d.Available && d.Home.Problem == "" && d.Problem == ""
+	return d
+}
+
+func probe(ctx context.Context, d driver.Driver) driver.Capabilities {
+	if e, ok := d.(examiner); ok {
+		return e.Examine(ctx)
+	}
+	return d.Probe(ctx)
+}
+
+// examineHome looks at the data directory, and makes none.
+func (a *App) examineHome(home string) homeFinding {
+	found := homeFinding{Path: home, Free: -1, Images: len(a.OpenImages(home).Names(""))}
+	existing := home
+	for {
+		info, err := os.Stat(existing)
+		if err == nil {
+			found.Exists = existing == home
+			if !info.IsDir() {
+				found.Problem, found.Fix = existing+" is not a directory", "set SANDPIT_HOME to a directory"
+				return found
+			}
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || existing == "/" {
+			found.Problem, found.Fix = err.Error(), "set SANDPIT_HOME to a directory that you may write to"
+			return found
+		}
+		existing = filepath.Dir(existing)
+	}
+	if err := syscall.Access(existing, 2 /* W_OK */); err != nil {
+		found.Problem, found.Fix = existing+" can't be written: "+err.Error(), "set SANDPIT_HOME to a directory that you may write to"
+	}
+	var st syscall.Statfs_t
+	if syscall.Statfs(existing, &st) == nil {
+		found.Free = int64(st.Bavail) * int64(st.Bsize)
+	}
+	return found
+}
+
+// text is the diagnosis for a person.
+func (d diagnosis) text() string {
+	var b strings.Builder
+	line := func(name, value string) { fmt.Fprintf(&b, "  %-18s %s\n", name, harmless(value)) }
+	for _, drv := range d.Drivers {
+		verdict := "can make sandboxes"
+		if !drv.Available {
+			verdict = "can't make sandboxes"
+		}
+		fmt.Fprintf(&b, "driver %s: %s\n", drv.Name, verdict)
+		for _, fact := range drv.Facts {
+			line(fact.Name, fact.Value)
+		}
+		if drv.Available {
+			line("enforced", enforced(drv.Enforced, true))
+		}
+		if missing := enforced(drv.Enforced, false); missing != "" {
+			line("not enforced", missing)
+		}
+		for _, gap := range drv.Gaps {
+			fmt.Fprintf(&b, "\n  %s: %s\n", harmless(gap.What), harmless(gap.Why))
+			if gap.Fix != "" {
+				fmt.Fprintf(&b, "  fix: %s\n", harmless(gap.Fix))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString("data\n")
+	where := d.Home.Path
+	if !d.Home.Exists {
+		where += " (made when needed)"
+	}
+	line("home", where)
+	if d.Home.Free >= 0 {
+		line("free", notation.FormatSize(d.Home.Free))
+	}
+	line("images", fmt.Sprint(d.Home.Images))
+	for _, c := range d.Config {
+		state := "not there"
+		if c.Exists {
+			state = "read"
+		}
+		line("configuration", c.File+" ("+state+")")
+	}
+	problem := func(why, fix string) {
+		if why == "" {
+			return
+		}
+		fmt.Fprintf(&b, "\n  problem: %s\n", harmless(why))
+		if fix != "" {
+			fmt.Fprintf(&b, "  fix: %s\n", harmless(fix))
+		}
+	}
+	problem(d.Home.Problem, d.Home.Fix)
+	problem(d.Problem, d.Fix)
+	for _, name := range d.Unknown {
+		problem(name+" is set, but means nothing", "correct its name: see sandpit help config")
+	}
+	if d.Available {
+		b.WriteString("\nsandboxes can be made here\n")
+	} else {
+		b.WriteString("\nsandboxes can't be made here\n")
+	}
+	return b.String()
+}
+
+// enforced lists the names in m that have a value, sorted.
+func enforced(m map[string]bool, value bool) string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if m[name] == value {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -56,12 +58,24 @@ func (a *App) printError(err error) {
 	if hint := sandpit.Hint(err); hint != "" {
 		text += "hint: " + harmless(hint) + "\n"
 	}
-	_, _ = a.Stderr.WriteString(text)
+	quietly(a.Stderr, text)
+}
+
+// quietly writes to a file that may be a closed pipe, which is not allowed to
+// end this program before it has cleaned up.
+func quietly(f *os.File, text string) {
+	for p := []byte(text); len(p) > 0; {
+		n, err := unix.Write(int(f.Fd()), p)
+		if err != nil && err != unix.EINTR {
+			return
+		}
+		p = p[max(n, 0):]
+	}
 }
 
 // note writes a line about a CMD that ran.
 func (a *App) note(format string, args ...any) {
-	_, _ = a.Stderr.WriteString("sandpit: " + harmless(fmt.Sprintf(format, args...)) + "\n")
+	quietly(a.Stderr, "sandpit: "+harmless(fmt.Sprintf(format, args...))+"\n")
 }
 
 // harmless returns s on one line and without anything that a terminal would

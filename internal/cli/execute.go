@@ -25,10 +25,7 @@ type modes struct {
 // execute makes a sandbox, runs cmd in it as if cmd were this program, and
 // removes the sandbox. The error is an *ExitError with the code of cmd, unless
 // Sandpit itself failed.
-func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd sandpit.Command, m modes, steps *steps) (err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-
+func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd sandpit.Command, m modes, relay *relay, steps *steps) (err error) {
 	var term *terminal
 	if m.tty {
 		if term, err = openTerminal(a.Stdin); err != nil {
@@ -41,20 +38,14 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
 		}
 	}
-	relay := startRelay(cancel, term)
-	defer relay.stop()
-
-	options := ClientOptions{Home: home, Trace: steps.trace()}
-	if isTerminal(a.Stderr) {
-		options.Progress = a.Stderr
-	}
-	client, err := a.NewClient(options)
+	client, err := a.NewClient(ClientOptions{Home: home, Trace: steps.trace()})
 	if err != nil {
 		return err
 	}
 	defer func() {
 		err = orFailure(err, "closing the engine", client.Close())
 	}()
+	relay.ready()
 	steps.done("open the engine")
 
 	sandbox, err := client.Create(ctx, spec)
@@ -76,7 +67,7 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 	}()
 
 	var captured struct{ stdout, stderr bytes.Buffer }
-	out := &output{relay: relay}
+	out := newOutput(relay)
 	switch {
 	case m.json:
 		cmd.Stdout, cmd.Stderr = &captured.stdout, &captured.stderr
@@ -85,7 +76,12 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 			cmd.OutputLimit = spec.Limits.Output
 		}
 	default:
-		cmd.Stdout, cmd.Stderr = out.to(a.Stdout), out.to(a.Stderr)
+		if cmd.Stdout, err = out.to(a.Stdout); err != nil {
+			return err
+		}
+		if cmd.Stderr, err = out.to(a.Stderr); err != nil {
+			return err
+		}
 	}
 	cmd.Stdin = cmd.Stdin && !isNull(a.Stdin)
 
@@ -98,14 +94,19 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 		term.restore()
 		return interrupted(ctx, err)
 	}
-	relay.attach(process)
+	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	relay.attach(job{process, term, giveUp})
 	if cmd.Stdin || m.tty {
 		go feed(process.Stdin(), a.Stdin)
 	}
-	result, err := process.Wait(context.WithoutCancel(ctx))
+	result, err := process.Wait(waiting)
 	relay.detach()
 	term.restore()
 	steps.done("the command")
+	if errors.Is(err, context.Canceled) {
+		return errors.New("killing the command: the guest does not answer; its sandbox was removed")
+	}
 	if err != nil {
 		return fmt.Errorf("waiting for the command: %w", err)
 	}
@@ -114,16 +115,17 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 	if result.TimedOut {
 		code = ExitTimeout
 	}
-	metrics := sandpit.Metrics{MemoryPeak: -1, OOMKills: -1}
-	if m.json || code != 0 && !result.OOMKilled {
-		if got, err := sandbox.Metrics(ctx); err == nil {
-			metrics = got
-		}
-	}
+	metrics := sandpit.Metrics{MemoryPeak: -1}
 	var info sandpit.Info
-	if m.json || result.OOMKilled || metrics.OOMKills > 0 || result.TimedOut || result.Truncated {
+	if m.json || result.OOMKilled || result.TimedOut || result.Truncated {
 		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
 			return fmt.Errorf("asking for the sandbox's limits: %w", err)
+		}
+	}
+	if m.json {
+		// Without figures of the sandbox, those of its largest process do.
+		if got, err := sandbox.Metrics(context.WithoutCancel(ctx)); err == nil {
+			metrics = got
 		}
 	}
 	if m.json {
@@ -140,7 +142,7 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 		}
 		return exitWith(code)
 	}
-	a.explain(cmd, m, result, metrics, info)
+	a.explain(cmd, m, result, info)
 	if err := out.failure(); err != nil {
 		if errors.Is(err, syscall.EPIPE) {
 			if code == 0 || result.Signal == int(syscall.SIGKILL) {
@@ -171,7 +173,7 @@ func exitWith(code int) error {
 }
 
 // explain says on stderr what a bare exit code would not tell.
-func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, metrics sandpit.Metrics, info sandpit.Info) {
+func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info sandpit.Info) {
 	if result.StartError != "" {
 		a.note("starting %s: %s", programName(cmd), result.StartError)
 	}
@@ -182,11 +184,12 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, metri
 			a.note("killed: the sandbox's lifetime of %s is over; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
 		}
 	}
-	switch {
-	case result.OOMKilled:
-		a.note("killed: out of memory (limit %s); raise it with --memory", notation.FormatSize(info.Limits.Memory))
-	case metrics.OOMKills > 0:
-		a.note("a process of the command was killed: out of memory (limit %s); raise it with --memory", notation.FormatSize(info.Limits.Memory))
+	if result.OOMKilled {
+		who := ""
+		if result.Signal == 0 {
+			who = "a process of the command was "
+		}
+		a.note("%skilled: out of memory (limit %s); raise it with --memory", who, notation.FormatSize(info.Limits.Memory))
 	}
 	if result.Truncated {
 		a.note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(info.Limits.Output), notation.FormatSize(result.DroppedBytes))
@@ -209,12 +212,20 @@ type output struct {
 	failed chan error // holds the first failure
 }
 
-func (o *output) to(file *os.File) io.Writer {
-	if o.failed == nil {
-		o.failed = make(chan error, 1)
+func newOutput(relay *relay) *output {
+	return &output{relay: relay, failed: make(chan error, 1)}
+}
+
+// to returns a writer to file: to a copy of its descriptor, because a write to
+// a closed pipe through os.Stdout itself would end this program.
+func (o *output) to(file *os.File) (io.Writer, error) {
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("copying the descriptor of %s: %w", file.Name(), err)
 	}
+	own := os.NewFile(uintptr(fd), file.Name())
 	return writerFunc(func(p []byte) (int, error) {
-		n, err := file.Write(p)
+		n, err := own.Write(p)
 		if err != nil {
 			select {
 			case o.failed <- err:
@@ -223,7 +234,7 @@ func (o *output) to(file *os.File) io.Writer {
 			o.relay.brokenPipe()
 		}
 		return n, err
-	})
+	}), nil
 }
 
 // failure returns why passing on the output failed, or nil.

@@ -168,8 +168,7 @@ Keys:
 		fmt.Fprintf(&b, "  %-13s %s\n", e.name, e.usage)
 	}
 	return &cobra.Command{
-		Use:    "config",
-		Hidden: true,
-		Long:   b.String(),
+		Use:  "config",
+		Long: b.String(),
 	}
 }

@@ -4,10 +4,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-type Images interface{}
-
 func (a *App) imagesCommand() *cobra.Command { return &cobra.Command{Use: "images"} }
 
+// completeImages completes the names of images in the store.
 func (a *App) completeImages(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveNoFileComp
+	o := newOptions(a.lookup)
+	if err := o.configure(a.environ()); err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	home, err := o.dataDir()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.OpenImages(home).Names(prefix), cobra.ShellCompDirectiveNoFileComp
 }

@@ -72,7 +72,7 @@ func (a *App) printResult(r report) error {
 		Signal:       r.result.Signal,
 		StartError:   r.result.StartError,
 		TimedOut:     r.result.TimedOut,
-		OOMKilled:    r.result.OOMKilled || r.metrics.OOMKills > 0,
+		OOMKilled:    r.result.OOMKilled,
 		Truncated:    r.result.Truncated,
 		StdoutBytes:  r.result.StdoutBytes,
 		StderrBytes:  r.result.StderrBytes,

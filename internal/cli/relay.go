@@ -17,15 +17,26 @@ import (
 // Before there is a command, a signal that ends programs ends the making of
 // the sandbox. SIGTSTP stops the command with SIGSTOP, since a program without
 // a terminal of its own would not see SIGTSTP, and then stops this program.
+//
+// To catch one signal takes the Go runtime some 50 µs, in which threads wait
+// for each other. So the few that matter early are caught beside other work,
+// and the others while the command runs.
 type relay struct {
 	cancel  context.CancelCauseFunc
-	term    *terminal
 	signals chan os.Signal
+	early   chan struct{} // closed when the early signals are caught
+	late    chan struct{} // closed when the others are
 	broken  chan struct{}
-	process chan sandpit.Process
+	jobs    chan job
 	quit    chan struct{}
 	wait    sync.WaitGroup
-	once    sync.Once
+}
+
+// job is the command that signals are for.
+type job struct {
+	process sandpit.Process // nil: none yet, or no longer
+	term    *terminal       // the person's, when the command has one of its own
+	giveUp  func()          // stops waiting for a command that can't be killed
 }
 
 // signalError is the cause of a context that a signal ended.
@@ -40,46 +51,55 @@ const impatience = 2 * time.Second
 // pipeGrace is how long a command may go on whose output nobody reads.
 const pipeGrace = time.Second
 
-func startRelay(cancel context.CancelCauseFunc, term *terminal) *relay {
+// startRelay starts a relay that calls cancel when a signal comes before a
+// command does.
+func startRelay(cancel context.CancelCauseFunc) *relay {
 	r := &relay{
-		cancel: cancel, term: term,
+		cancel:  cancel,
 		signals: make(chan os.Signal, 32),
+		early:   make(chan struct{}),
+		late:    make(chan struct{}),
 		broken:  make(chan struct{}, 1),
-		process: make(chan sandpit.Process),
+		jobs:    make(chan job),
 		quit:    make(chan struct{}),
 	}
-	var caught []os.Signal
-	for _, sig := range [...]syscall.Signal{
-		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP,
-	} {
-		// What nohup, or a shell for a background job, has set to be ignored
-		// stays ignored.
-		if !signal.Ignored(sig) {
-			caught = append(caught, sig)
-		}
-	}
-	// Catching SIGPIPE makes a write to a closed pipe an error instead of the
-	// end of this program. SIGCONT and SIGWINCH do nothing unless caught.
-	caught = append(caught, syscall.SIGPIPE, syscall.SIGCONT)
-	if term != nil {
-		caught = append(caught, syscall.SIGWINCH)
-	}
-	signal.Notify(r.signals, caught...)
-	r.wait.Add(1)
-	go r.run()
+	r.wait.Go(func() {
+		r.catch(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		close(r.early)
+		r.run()
+	})
 	return r
 }
 
-// attach gives the relay the command, detach takes it away.
-func (r *relay) attach(p sandpit.Process) { r.give(p) }
-func (r *relay) detach()                  { r.give(nil) }
-
-func (r *relay) give(p sandpit.Process) {
-	select {
-	case r.process <- p:
-	case <-r.quit:
+// catch asks for signals. What nohup, or a shell for a background job, has set
+// to be ignored stays ignored.
+func (r *relay) catch(signals ...os.Signal) {
+	for _, sig := range signals {
+		if !signal.Ignored(sig) {
+			signal.Notify(r.signals, sig)
+		}
 	}
 }
+
+// ready returns when a signal that ends programs would be caught.
+func (r *relay) ready() { <-r.early }
+
+// attach gives the relay the command.
+func (r *relay) attach(j job) {
+	term := j.term
+	r.jobs <- j
+	go func() {
+		// SIGPIPE needs no catching: output is not written through os.Stdout.
+		r.catch(syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT)
+		if term != nil {
+			r.catch(syscall.SIGWINCH)
+		}
+		close(r.late)
+	}()
+}
+
+// detach takes the command away from the relay.
+func (r *relay) detach() { r.jobs <- job{} }
 
 // brokenPipe tells the command that nobody reads its output.
 func (r *relay) brokenPipe() {
@@ -93,120 +113,113 @@ func (r *relay) brokenPipe() {
 // ends, which is near: one that comes while a sandbox is removed must not leave
 // parts of it.
 func (r *relay) stop() {
-	r.once.Do(func() { close(r.quit) })
+	close(r.quit)
 	r.wait.Wait()
 }
 
 func (r *relay) run() {
-	defer r.wait.Done()
 	var (
-		process    sandpit.Process
-		early      []syscall.Signal // came before there was a command
+		now        job
+		missed     []syscall.Signal // came before there was a command
 		interrupts []time.Time
 		terminated bool
 		broken     <-chan struct{}
 		pipe       <-chan time.Time
 	)
+	late := r.late
 	for {
 		select {
 		case <-r.quit:
 			return
-		case process = <-r.process:
-			broken, pipe = nil, nil
-			if process != nil {
+		case next := <-r.jobs:
+			now, broken, pipe = next, nil, nil
+			if now.process != nil {
 				broken = r.broken
-				for _, sig := range early {
-					send(process, sig)
+				for _, sig := range missed {
+					now.send(sig)
 				}
-				early = nil
-				r.term.resize(process)
 			}
+		case <-late:
+			late = nil
+			now.term.resize(now.process) // what has changed before SIGWINCH was caught
 		case <-broken:
-			send(process, syscall.SIGPIPE)
+			now.send(syscall.SIGPIPE)
 			broken, pipe = nil, time.After(pipeGrace)
 		case <-pipe:
-			_ = process.Kill(context.Background())
+			now.kill()
 		case s := <-r.signals:
 			sig := s.(syscall.Signal)
 			switch sig {
-			case syscall.SIGPIPE:
-				continue // the failed write says so itself
 			case syscall.SIGWINCH:
-				if process != nil {
-					r.term.resize(process)
-				}
+				now.term.resize(now.process)
 				continue
 			case syscall.SIGTSTP:
-				r.pause(process)
+				now.pause()
 				continue
 			case syscall.SIGCONT:
 				// After SIGSTOP, which could not be passed on.
-				r.term.again(process)
-				if process != nil {
-					send(process, syscall.SIGCONT)
-				}
+				now.term.again(now.process)
+				now.send(syscall.SIGCONT)
 				continue
 			}
-			if process == nil {
-				if ends(sig) {
-					r.cancel(&signalError{sig})
-				}
-				early = append(early, sig)
+			if now.process == nil {
+				r.cancel(&signalError{sig})
+				missed = append(missed, sig)
 				continue
 			}
 			kill := false
 			switch sig {
 			case syscall.SIGINT:
-				now := time.Now()
-				interrupts = append(interrupts, now)
+				interrupts = append(interrupts, time.Now())
 				if n := len(interrupts); n >= 3 {
-					kill = now.Sub(interrupts[n-3]) <= impatience
+					kill = interrupts[n-1].Sub(interrupts[n-3]) <= impatience
 				}
 			case syscall.SIGTERM:
 				kill = terminated
 				terminated = true
 			}
 			if kill {
-				_ = process.Kill(context.Background())
+				now.kill()
 				continue
 			}
-			send(process, sig)
+			now.send(sig)
 		}
 	}
 }
 
-// ends reports whether a signal ends programs that do not catch it.
-func ends(sig syscall.Signal) bool {
-	switch sig {
-	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
-		return true
-	}
-	return false
-}
+// patience is how long a guest may take to answer.
+const patience = 5 * time.Second
 
 // send sends a signal to the command's whole job, as a terminal would, or to
 // the command alone where the client can't do that.
-func send(process sandpit.Process, sig syscall.Signal) {
-	// A command that has exited, or a guest that is gone, is seen by Wait.
-	ctx, cancel := contextWithin(5 * time.Second)
+func (j job) send(sig syscall.Signal) {
+	if j.process == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if group, ok := process.(sandpit.GroupSignaler); ok {
+	// A command that has exited, or a guest that is gone, is seen by Wait.
+	if group, ok := j.process.(sandpit.GroupSignaler); ok {
 		_ = group.SignalGroup(ctx, sig)
 		return
 	}
-	_ = process.Signal(ctx, sig)
+	_ = j.process.Signal(ctx, sig)
+}
+
+// kill kills the command; when the guest does not do so in time, the sandbox
+// will be removed with the command in it.
+func (j job) kill() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := j.process.Kill(ctx); err != nil {
+		j.giveUp()
+	}
 }
 
 // pause stops the command and this program until SIGCONT, like any job of a shell.
-func (r *relay) pause(process sandpit.Process) {
-	if process != nil {
-		send(process, syscall.SIGSTOP)
-	}
-	r.term.restore()
+func (j job) pause() {
+	j.send(syscall.SIGSTOP)
+	j.term.restore()
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
-	// Here again after SIGCONT, which is also in r.signals and does the rest.
-}
-
-func contextWithin(d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), d)
+	// Here again after SIGCONT, which is also delivered and does the rest.
 }

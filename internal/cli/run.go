@@ -129,7 +129,11 @@ func (a *App) sandboxFlags(cmd *cobra.Command, o *options) {
 // run makes the request that o and cmd stand for, and carries it out.
 func (a *App) run(ctx context.Context, o *options, cmd sandpit.Command) error {
 	steps := newSteps(o.initTime.is)
-	err := a.runSteps(ctx, o, cmd, steps)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	relay := startRelay(cancel)
+	defer relay.stop()
+	err := a.runSteps(ctx, o, cmd, relay, steps)
 	steps.print(a.Stderr)
 	if err != nil && o.asJSON.is {
 		return a.printJSONError(err)
@@ -137,7 +141,7 @@ func (a *App) run(ctx context.Context, o *options, cmd sandpit.Command) error {
 	return err
 }
 
-func (a *App) runSteps(ctx context.Context, o *options, cmd sandpit.Command, steps *steps) error {
+func (a *App) runSteps(ctx context.Context, o *options, cmd sandpit.Command, relay *relay, steps *steps) error {
 	if err := o.configure(a.environ()); err != nil {
 		return err
 	}
@@ -160,7 +164,7 @@ func (a *App) runSteps(ctx context.Context, o *options, cmd sandpit.Command, ste
 	cmd.Timeout = o.timeout.is
 	cmd.Stdin = !o.interactive.set || o.interactive.is
 	steps.done("flags and configuration")
-	return a.execute(ctx, home, spec, cmd, modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is}, steps)
+	return a.execute(ctx, home, spec, cmd, modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is}, relay, steps)
 }
 
 // program completes the command by the image's entrypoint and command, which

@@ -82,5 +82,5 @@ func (s *steps) print(w *os.File) {
 		row("  ", p.name, p.took)
 	}
 	row("", "all", s.last.Sub(s.start))
-	_, _ = w.WriteString(b.String())
+	quietly(w, b.String())
 }

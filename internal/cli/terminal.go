@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -150,10 +151,10 @@ func (t *terminal) again(process sandpit.Process) {
 
 // resize tells the command the size of the terminal.
 func (t *terminal) resize(process sandpit.Process) {
-	if t == nil {
+	if t == nil || process == nil {
 		return
 	}
-	ctx, cancel := contextWithin(5 * time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_ = process.Resize(ctx, t.size())
 }

@@ -1,0 +1,382 @@
+package cli_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long anything here may take on a machine that does much
+// else; nothing is expected to take long.
+const patience = time.Minute
+
+// session is sandpit on a terminal.
+type session struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	master *os.File
+	slave  *os.File
+
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+// startSession starts a command line, in which "sandpit" is this test program,
+// with a new terminal as its controlling one.
+func startSession(t *testing.T, argv ...string) *session {
+	t.Helper()
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, master: master, slave: slave}
+	s.cmd = commandLine(t, argv...)
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = slave, slave, slave
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			s.mu.Lock()
+			s.out.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	})
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		_ = slave.Close()
+		_ = master.Close()
+		reader.Wait()
+	})
+	return s
+}
+
+// commandLine returns a command in which sandpit is this test program.
+func commandLine(t *testing.T, argv ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(dir, "sandpit")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if argv[0] == "sandpit" {
+		cmd = &exec.Cmd{Path: filepath.Join(dir, "sandpit"), Args: argv}
+	}
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "SANDPIT_HOME="+dir+"/data", "XDG_CONFIG_HOME=")
+	return cmd
+}
+
+func (s *session) output() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.String()
+}
+
+// expect waits until the output holds text.
+func (s *session) expect(text string) {
+	s.t.Helper()
+	s.until("the output holds "+text, func() bool { return strings.Contains(s.output(), text) })
+}
+
+func (s *session) until(what string, true func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !true(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("waited in vain until %s; output:\n%s", what, s.output())
+		}
+	}
+}
+
+func (s *session) write(text string) {
+	s.t.Helper()
+	if _, err := s.master.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// settings returns those of the terminal.
+func (s *session) settings() unix.Termios {
+	s.t.Helper()
+	settings, err := unix.IoctlGetTermios(int(s.slave.Fd()), unix.TCGETS)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return *settings
+}
+
+func (s *session) isRaw() bool { return s.settings().Lflag&(unix.ICANON|unix.ECHO|unix.ISIG) == 0 }
+
+// exitCode waits for the end; 128+n stands for death by signal n.
+func (s *session) exitCode() int {
+	s.t.Helper()
+	return exitCode(s.t, s.cmd)
+}
+
+func exitCode(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+func TestTerminal(t *testing.T) {
+	s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `test -t 0 && test -t 1 && echo ready; read a; echo "got $a"; exit 3`)
+	before := s.settings()
+	s.expect("ready")
+	if !s.isRaw() {
+		t.Error("the terminal is not raw while the command runs")
+	}
+	s.write("hello\r")
+	s.expect("got hello")
+	if got := s.exitCode(); got != 3 {
+		t.Errorf("exit code %d", got)
+	}
+	if s.settings() != before {
+		t.Error("the terminal was not restored")
+	}
+}
+
+// TestTerminalRestored ends sandpit and the command in every way.
+func TestTerminalRestored(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(*session)
+		code int
+	}{
+		{"SIGTERM", func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGTERM) }, 143},
+		{"SIGHUP", func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGHUP) }, 129},
+		{"SIGINT", func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGINT) }, 130},
+		{"SIGQUIT", func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGQUIT) }, 131},
+		{"SIGKILL", func(s *session) { _ = s.cmd.Process.Kill() }, 137},
+		{"SIGABRT", func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGABRT) }, 2}, // ends Go programs like a panic
+		{"the command is killed", func(s *session) { s.write("kill\r") }, 137},
+		{"control-C", func(s *session) { s.write("\x03") }, 130},
+		{"end of input", func(s *session) { s.write("\x04") }, 9},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `echo ready; read a || exit 9; kill -KILL $$`)
+			before := s.settings()
+			s.expect("ready")
+			s.until("the terminal is raw", s.isRaw)
+			tt.end(s)
+			if got := s.exitCode(); got != tt.code {
+				t.Errorf("exit code %d, want %d", got, tt.code)
+			}
+			s.until("the terminal is restored", func() bool { return s.settings() == before })
+		})
+	}
+}
+
+func TestResize(t *testing.T) {
+	s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done`)
+	s.expect("ready")
+	if err := pty.Setsize(s.master, &pty.Winsize{Rows: 33, Cols: 77}); err != nil {
+		t.Fatal(err)
+	}
+	s.expect("33 77")
+	s.write("\x03")
+	if got := s.exitCode(); got != 130 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestInterrupt types control-C where the command has no terminal of its own.
+func TestInterrupt(t *testing.T) {
+	// sleep has to get the signal, too: sh runs its trap when sleep has ended.
+	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped; exit 7' INT; echo ready; sleep 1000; echo after`)
+	s.expect("ready")
+	s.write("\x03")
+	s.expect("trapped")
+	if got := s.exitCode(); got != 7 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+func TestThirdInterruptKills(t *testing.T) {
+	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap '' INT; echo ready; while :; do sleep 0.05; done`)
+	s.expect("ready")
+	for range 3 {
+		s.write("\x03")
+		time.Sleep(20 * time.Millisecond)
+	}
+	if got := s.exitCode(); got != 137 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestStop types control-Z, and sees the job stop and go on.
+func TestStop(t *testing.T) {
+	s := startSession(t, "sh", "-c", `set -m; sandpit run -- sh -c 'echo ready; while :; do echo tick; sleep 0.02; done'; echo stopped $?; sleep 0.3; echo quiet; fg; echo ended $?`)
+	s.expect("ready")
+	time.Sleep(50 * time.Millisecond) // the signal is caught only while the command runs
+	s.write("\x1a")
+	s.expect("quiet")
+	_, after, _ := strings.Cut(s.output(), "stopped")
+	stopped, _, _ := strings.Cut(after, "quiet")
+	if strings.Contains(stopped, "tick") {
+		t.Errorf("the command went on:\n%s", s.output())
+	}
+	s.until("the command goes on", func() bool {
+		_, after, _ := strings.Cut(s.output(), "quiet")
+		return strings.Contains(after, "tick\r\n")
+	})
+	s.write("\x03")
+	s.expect("ended 130")
+	_ = s.exitCode()
+}
+
+// TestBackground runs a job in the background of a terminal that it does not read.
+func TestBackground(t *testing.T) {
+	s := startSession(t, "sh", "-c", `set -m; sandpit run -- sh -c 'sleep 0.3; echo done' & wait $!; echo code $?`)
+	s.expect("code 0")
+	if got := s.exitCode(); got != 0 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+		t.Run(sig.String(), func(t *testing.T) {
+			name := strings.TrimPrefix(unix.SignalName(sig), "SIG")
+			cmd := commandLine(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped; exit 7' `+name+`; echo ready; while :; do sleep 0.02; done`)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 6)
+			if _, err := io.ReadFull(out, buf); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond) // some are caught only while the command runs
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			rest, _ := io.ReadAll(out)
+			if got := exitCode(t, cmd); got != 7 || string(rest) != "trapped\n" {
+				t.Errorf("exit code %d, output %q", got, rest)
+			}
+		})
+	}
+}
+
+func TestSecondTermKills(t *testing.T) {
+	cmd := commandLine(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped' TERM; echo ready; while :; do sleep 0.02; done`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"ready\n", "trapped\n"} {
+		buf := make([]byte, len(line))
+		if _, err := io.ReadFull(out, buf); err != nil || string(buf) != line {
+			t.Fatalf("got %q, %v", buf, err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := exitCode(t, cmd); got != 137 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestIgnoredSignals keeps ignored what was ignored when sandpit started.
+func TestIgnoredSignals(t *testing.T) {
+	cmd := commandLine(t, "sh", "-c", `trap '' HUP; exec sandpit run -- sh -c 'echo ready; sleep 0.3; exit 3'`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if got := exitCode(t, cmd); got != 3 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestClosedOutput has the command end when nobody reads its output, as it
+// would without Sandpit.
+func TestClosedOutput(t *testing.T) {
+	for name, script := range map[string]string{
+		"dies of SIGPIPE": "yes",
+		"ignores SIGPIPE": `trap "" PIPE; while :; do echo y; sleep 0.01; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := commandLine(t, "sandpit", "shell", script)
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Stdout = write
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = write.Close()
+			if _, err := io.ReadFull(read, make([]byte, 2)); err != nil {
+				t.Fatal(err)
+			}
+			_ = read.Close()
+			if got := exitCode(t, cmd); got != 141 {
+				t.Errorf("exit code %d", got)
+			}
+		})
+	}
+}
+
+// TestLargeOutput passes everything on, unchanged, to a slow reader.
+func TestLargeOutput(t *testing.T) {
+	cmd := commandLine(t, "sandpit", "shell", "yes 0123456789abcde | head -c 16777216; yes | head -c 100 >&2")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) != 16<<20 || strings.Count(string(out), "0123456789abcde\n") != 1<<20 || stderr.Len() != 100 {
+		t.Errorf("%d bytes of output, %d of errors", len(out), stderr.Len())
+	}
+}
