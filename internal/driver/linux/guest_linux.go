@@ -2,6 +2,7 @@ package linux
 
 import (
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
 // GuestName is the name under which a program serves as a guest: when its
 // argv[0] ends in it.
 const GuestName = "sandpit-guest"
 
-// guestProgram finds the file of the guest program. An embedded guest is
-// written once into dir under a name that holds its digest; without one the
-// running program is its own guest.
+// guestFile finds the file of the guest program. An embedded guest is written
+// once into dir under a name that holds its digest; without one the running
+// program is its own guest.
 func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	if embedded == nil {
 		exe, err := os.Executable()
@@ -51,6 +53,29 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 		return "", err
 	}
 	return name, nil
+}
+
+// checkOwnGuest reports whether this program can be the guest of a root file
+// system. One that was built with cgo needs the C library that it was linked
+// with, which only the host image has for certain.
+func checkOwnGuest(exe string, plan *driver.Plan) error {
+	for _, b := range plan.Root.Binds {
+		if b.Source == "/usr" && b.Target == "/usr" {
+			return nil
+		}
+	}
+	f, err := elf.Open(exe)
+	if err != nil {
+		return fmt.Errorf("reading this program: %w", err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo, and this image may lack the C library that it needs: %w", sandpit.ErrUnsupported),
+				"install it with `CGO_ENABLED=0 go install`, or build it with `make build`")
+		}
+	}
+	return nil
 }
 
 // writeGuest writes the guest so that its name only ever means the whole of it.

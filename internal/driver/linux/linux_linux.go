@@ -157,7 +157,12 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.lookAtMounts(h); err != nil {
+	if d.opts.Guest == nil {
+		if err := checkOwnGuest(guest, plan); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.lookAtMounts(); err != nil {
 		return nil, err
 	}
 	mappable := true
@@ -287,7 +292,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 }
 
 // lookAtMounts looks at the sources of the mounts.
-func (c *creation) lookAtMounts(h *host) error {
+func (c *creation) lookAtMounts() error {
 	for _, m := range c.plan.Mounts {
 		var st unix.Stat_t
 		err := unix.Lstat(m.Source, &st)
