@@ -1,22 +1,71 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"path/filepath"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // otherPart returns what this program is when it is not the command line, by
 // the name under which it was started; or nil.
-func otherPart(args []string) func() {
-	if cli.IsGuard(args) {
+func otherPart(args []string) func() int {
+	switch {
+	case len(args) > 0 && filepath.Base(args[0]) == linux.GuestName:
+		return func() int { return server.Main(args) }
+	case cli.IsGuard(args):
 		return cli.GuardTerminal
 	}
 	return nil
 }
 
-func newClient(cli.ClientOptions) (sandpit.Client, error) {
-	return nil, sandpit.ErrUnsupported
+// newClient opens the engine on this machine's kernel.
+func newClient(opt cli.ClientOptions) (sandpit.Client, error) {
+	return engine.New(engine.Options{
+		Driver: newDriver(opt.Home),
+		Images: openImages(opt.Home),
+		Policy: policy.Default(),
+		Acquire: image.AcquireOptions{
+			Progress:  opt.Progress,
+			PlainHTTP: opt.PlainHTTP,
+			Mirrors:   opt.Mirrors,
+		},
+		Trace: opt.Trace,
+	}), nil
 }
 
-func drivers() []driver.Driver { return nil }
+// drivers returns the drivers that sandpit doctor looks at.
+func drivers(home string) []driver.Driver { return []driver.Driver{newDriver(home)} }
+
+func newDriver(home string) *linux.Driver {
+	guest := embedded.Guest()
+	return linux.New(linux.Options{
+		Dir:         filepath.Join(home, "guest"),
+		Guest:       guest,
+		GuestDigest: digestOf(guest),
+	})
+}
+
+// digestOf tells one build of the guest from another without reading it whole,
+// which would take milliseconds of every start: the first page of a program
+// made by Go has its build id, and that a hash of all the rest (see
+// cmd/internal/buildid). Empty for a guest without one.
+func digestOf(guest []byte) string {
+	head := guest[:min(len(guest), 4096)]
+	if !bytes.Contains(head, []byte("Go\x00\x00")) { // the name of the note that has the build id
+		return ""
+	}
+	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(bytes.Clone(head), uint64(len(guest))))
+	return hex.EncodeToString(sum[:8])
+}

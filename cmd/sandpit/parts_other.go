@@ -12,7 +12,7 @@ import (
 
 // otherPart returns what this program is when it is not the command line, by
 // the name under which it was started; or nil.
-func otherPart(args []string) func() {
+func otherPart(args []string) func() int {
 	if cli.IsGuard(args) {
 		return cli.GuardTerminal
 	}
@@ -25,4 +25,4 @@ func newClient(cli.ClientOptions) (sandpit.Client, error) {
 }
 
 // drivers returns none.
-func drivers() []driver.Driver { return nil }
+func drivers(string) []driver.Driver { return nil }

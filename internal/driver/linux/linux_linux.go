@@ -331,6 +331,7 @@ func (c *creation) makeGroup() error {
 	if lim == (cgroup.Limits{}) {
 		return nil
 	}
+	lim.Devices = true // where there is such a controller, a second wall
 	c.group, err = layout.Create(plan.ID, lim)
 	return err
 }

@@ -73,7 +73,8 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 
 var _ driver.Examiner = (*Driver)(nil)
 
-// Examine is Probe, and tries whether namespaces can be made. See driver.Examiner.
+// Examine is Probe, tries whether namespaces can be made, and removes cgroups
+// that a crash has left. See driver.Examiner.
 func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	caps := d.Probe(ctx)
 	fact := func(name, value string) { caps.Facts = append(caps.Facts, driver.Fact{Name: name, Value: value}) }
@@ -97,6 +98,9 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	}
 	if l, err := d.layout(); err == nil {
 		fact("cgroups", l.String())
+		if n := l.Sweep(); n > 0 {
+			fact("cleaned up", fmt.Sprintf("%d cgroups whose owner was killed", n))
+		}
 	}
 	if v := landlockABI(); v > 0 {
 		fact("landlock", fmt.Sprintf("ABI %d", v))
