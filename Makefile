@@ -37,7 +37,7 @@ help: ## list the targets
 .PHONY: build
 build: guest ## build bin/sandpit with the guest embedded
 	@mkdir -p bin
-	$(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS) -X main.guestDigest=$$(sha256sum $(GUEST) | cut -c1-16)" -o bin/sandpit ./cmd/sandpit
+	$(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o bin/sandpit ./cmd/sandpit
 
 .PHONY: guest
 guest: ## build the guest program that bin/sandpit embeds
@@ -51,7 +51,7 @@ cross: ## build for linux/arm64 and darwin, without keeping the result
 
 .PHONY: install
 install: guest ## install sandpit into $(go env GOPATH)/bin
-	CGO_ENABLED=0 $(GO) install -trimpath -buildvcs=false -tags $(TAGS) -ldflags "$(LDFLAGS) -X main.guestDigest=$$(sha256sum $(GUEST) | cut -c1-16)" ./cmd/sandpit
+	CGO_ENABLED=0 $(GO) install -trimpath -buildvcs=false -tags $(TAGS) -ldflags "$(LDFLAGS)" ./cmd/sandpit
 
 .PHONY: demo
 demo: setup build ## run real work in a sandbox and show what holds

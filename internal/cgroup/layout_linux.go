@@ -79,10 +79,10 @@ type version uint32
 func kernel(major, minor uint32) version { return version(major<<16 | minor) }
 
 // The kernels from which on a v2 group has what we use.
-var (
-	hasFreeze    = kernel(5, 2)  // cgroup.freeze, 76f969e8948d8
-	hasCloneInto = kernel(5, 7)  // CLONE_INTO_CGROUP, ef2c41cf38a75
-	hasKill      = kernel(5, 14) // cgroup.kill, 661ee6280931
+const (
+	hasFreeze    version = 5<<16 | 2  // cgroup.freeze, 76f969e8948d8
+	hasCloneInto version = 5<<16 | 7  // CLONE_INTO_CGROUP, ef2c41cf38a75
+	hasKill      version = 5<<16 | 14 // cgroup.kill, 661ee6280931
 )
 
 // prober asks the machine. Tests replace it by a table.

@@ -1,0 +1,190 @@
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/sandpit-dev/sandpit"
+
+// pkg is what `go list` says of a package.
+type pkg struct {
+	ImportPath string
+	Name       string
+	Dir        string
+	Standard   bool
+	Imports    []string // its own files', without tests
+	Deps       []string // all that is reached from it
+}
+
+// packages lists the packages that match for an operating system.
+func packages(t *testing.T, goos string, patterns ...string) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-deps", "-e", "-json=ImportPath,Name,Dir,Standard,Imports,Deps"}, patterns...)...)
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("running go list: %v\n%s", err, stderr.Bytes())
+	}
+	var all []pkg
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+// ours are the packages of this module, by their path in it; the root is ".".
+func ours(t *testing.T, goos string) map[string]pkg {
+	t.Helper()
+	found := map[string]pkg{}
+	for _, p := range packages(t, goos, "./...") {
+		if rel, ok := within(p.ImportPath); ok {
+			found[rel] = p
+		}
+	}
+	if len(found) < 5 {
+		t.Fatalf("go list found only %d packages of the module", len(found))
+	}
+	return found
+}
+
+// within is an import path's place in the module.
+func within(path string) (string, bool) {
+	if path == module {
+		return ".", true
+	}
+	return strings.CutPrefix(path, module+"/")
+}
+
+// under reports whether a package is the folder or lies in it.
+func under(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+// An arrow that must never be. Both ends are folders.
+type arrow struct{ from, to, why string }
+
+var forbidden = []arrow{
+	{"internal/guest", "internal/engine", "the guest runs inside and knows nothing of the host"},
+	{"internal/guest", "internal/api", "the guest runs inside and knows nothing of the host"},
+	{"internal/guest", "internal/network", "the guest runs inside and knows nothing of the host"},
+	{"internal/guest", "internal/driver", "the guest is the same on every driver"},
+	{"internal/guest", "internal/image", "the guest runs inside and knows nothing of the host"},
+	{"internal/guest/server", "internal/guest/client", "the two ends share the wire alone"},
+	{"internal/guest/client", "internal/guest/server", "the two ends share the wire alone"},
+	{"internal/driver", "internal/api", "a driver makes a place and a byte stream"},
+	{"internal/driver", "internal/engine", "the engine uses drivers, never the reverse"},
+	{"internal/driver", "internal/policy", "a plan is final; a driver decides nothing"},
+	{"internal/driver", "internal/image", "a plan names directories; a driver knows no images"},
+	{"internal/driver", "internal/cli", "a driver serves every caller"},
+	{"internal/driver", "internal/dialect", "a driver serves every caller"},
+	{"internal/engine", "internal/dialect", "a dialect is spoken on top of the engine"},
+	{"internal/engine", "internal/api", "the API is on top of the engine"},
+	{"internal/engine", "internal/cli", "the command line is on top of the engine"},
+	{"internal/dialect", "internal/driver", "a dialect speaks to the engine"},
+	{"internal/image", "internal/engine", "images are below the engine"},
+	{"internal/image", "internal/driver", "images are below drivers"},
+	{"internal/policy", "internal/engine", "a policy decides and does nothing"},
+	{"internal/policy", "internal/driver", "a policy decides and does nothing"},
+	{"internal/cgroup", "internal/driver", "mechanisms know no policy"},
+	{"internal/sysprog", "internal/driver", "mechanisms know no policy"},
+	{"internal/seccomp", "internal/driver", "mechanisms know no policy"},
+	{"client", "internal/engine", "a remote client carries no engine"},
+	{"client", "internal/driver", "a remote client carries no driver"},
+}
+
+// wiring are the only folders that may name a concrete driver.
+var wiring = []string{"cmd", "bench"}
+
+func TestForbiddenArrows(t *testing.T) {
+	for _, goos := range []string{"linux", "darwin"} {
+		for path, p := range ours(t, goos) {
+			for _, dep := range p.Deps {
+				to, ok := within(dep)
+				if !ok {
+					continue
+				}
+				for _, a := range forbidden {
+					if under(path, a.from) && under(to, a.to) {
+						t.Errorf("%s: %s reaches %s: %s", goos, path, to, a.why)
+					}
+				}
+				isDriver := strings.HasPrefix(to, "internal/driver/") && to != "internal/driver/drivertest"
+				if isDriver && !under(path, to) && !slices.ContainsFunc(wiring, func(w string) bool { return under(path, w) }) && !under(to, path) {
+					t.Errorf("%s: %s reaches the driver %s; only %s put things together", goos, path, to, strings.Join(wiring, " and "))
+				}
+				if under(to, "cmd") || under(to, "internal/archtest") || under(to, "internal/hosttest") {
+					t.Errorf("%s: %s reaches %s, which nothing stands on", goos, path, to)
+				}
+			}
+		}
+	}
+}
+
+// The domain can be imported by anyone at no cost.
+func TestRootImportsOnlyTheStandardLibrary(t *testing.T) {
+	for _, goos := range []string{"linux", "darwin"} {
+		for _, p := range packages(t, goos, ".") {
+			if !p.Standard && p.ImportPath != module {
+				t.Errorf("%s: the root package reaches %s", goos, p.ImportPath)
+			}
+		}
+	}
+}
+
+// TestGuestDependencies lists all that the guest consists of. It is the first
+// thing inside every sandbox, and every sandbox pays for its size.
+func TestGuestDependencies(t *testing.T) {
+	allowed := []string{
+		"cmd/sandpit-guest",
+		"internal/guest/server",
+		"internal/guest/spawn",
+		"internal/guest/wire",
+		"internal/landlock",
+		"internal/sysprog",
+	}
+	heavy := []string{"net/http", "crypto/tls", "encoding/json", "text/template", "html/template", "go/", "database/sql", "log/slog", "testing"}
+	for _, p := range packages(t, "linux", "./cmd/sandpit-guest") {
+		path, own := within(p.ImportPath)
+		switch {
+		case own:
+			if !slices.Contains(allowed, path) {
+				t.Errorf("the guest contains %s, which is not in its list", path)
+			}
+		case p.Standard:
+			for _, h := range heavy {
+				if p.ImportPath == h || strings.HasSuffix(h, "/") && strings.HasPrefix(p.ImportPath, h) {
+					t.Errorf("the guest contains %s, which is too heavy for it", p.ImportPath)
+				}
+			}
+		case !under(p.ImportPath, "golang.org/x/sys"):
+			t.Errorf("the guest contains %s; beside ours only the standard library and golang.org/x/sys are allowed", p.ImportPath)
+		}
+	}
+}
+
+// A name that says nothing collects everything.
+func TestPackageNames(t *testing.T) {
+	for path, p := range ours(t, "linux") {
+		for element := range strings.SplitSeq(path, "/") {
+			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "lib"}, element) {
+				t.Errorf("%s: package %s: name a package after what it provides", path, p.Name)
+			}
+		}
+	}
+}
