@@ -61,7 +61,7 @@ try:
             time.sleep(60)
         n += 1
 except OSError as e:
-    print("after", n, "processes:", e.strerror)
+    print("after", n, "processes:", e.strerror, flush=True)
 os._exit(0)'
 
 prove "The disk cap holds: 64 MiB are written where 16 MiB may be" 1 'No space left on device' \
