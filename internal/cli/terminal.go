@@ -77,19 +77,21 @@ func openTerminal(file *os.File) (*terminal, error) {
 
 // GuardTerminal is the guard: it remembers the settings of the terminal on
 // standard input, waits until its starter has ended, and then puts them back,
-// unless the starter has written to descriptor 3 that it did so.
-func GuardTerminal() {
+// unless the starter has written to descriptor 3 that it did so. It returns the
+// exit code.
+func GuardTerminal() int {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGTTOU, syscall.SIGPIPE)
 	saved, err := term.GetState(0)
 	if err != nil {
-		return
+		return 1
 	}
 	if _, err := os.Stdout.Write([]byte{0}); err != nil {
-		return
+		return 1
 	}
 	if n, _ := os.NewFile(3, "starter").Read(make([]byte, 1)); n == 0 {
 		_ = term.Restore(0, saved)
 	}
+	return 0
 }
 
 // IsGuard reports whether this program was started as its own terminal guard.

@@ -1,12 +1,14 @@
-package cli_test
+package main
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,7 +34,7 @@ type session struct {
 	out bytes.Buffer
 }
 
-// startSession starts a command line, in which "sandpit" is this test program,
+// startSession starts a command line, in which "sandpit" is the program under test,
 // with a new terminal as its controlling one.
 func startSession(t *testing.T, argv ...string) *session {
 	t.Helper()
@@ -70,22 +72,15 @@ func startSession(t *testing.T, argv ...string) *session {
 	return s
 }
 
-// commandLine returns a command in which sandpit is this test program.
+// commandLine returns a command in which sandpit is the program under test.
 func commandLine(t *testing.T, argv ...string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(dir, "sandpit")); err != nil {
-		t.Fatal(err)
-	}
+	bin := binDir(t)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if argv[0] == "sandpit" {
-		cmd = &exec.Cmd{Path: filepath.Join(dir, "sandpit"), Args: argv}
+		cmd = &exec.Cmd{Path: filepath.Join(bin, "sandpit"), Args: argv}
 	}
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "SANDPIT_HOME="+dir+"/data", "XDG_CONFIG_HOME=")
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+t.TempDir(), "SANDPIT_HOME="+dataDir(t), "XDG_CONFIG_HOME=")
 	return cmd
 }
 
@@ -151,7 +146,33 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	return status.ExitStatus()
 }
 
+// waitCatching waits until sandpit has caught the signals that it catches only
+// when the command runs: SIGCONT is the last of them, and the Go runtime does
+// not catch it by itself.
+func waitCatching(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, caught, _ := strings.Cut(string(status), "SigCgt:\t")
+		caught, _, _ = strings.Cut(caught, "\n")
+		mask, err := strconv.ParseUint(caught, 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mask&(1<<(syscall.SIGCONT-1)) != 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the signals are not caught")
+		}
+	}
+}
+
 func TestTerminal(t *testing.T) {
+	needSandboxes(t)
 	s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `test -t 0 && test -t 1 && echo ready; read a; echo "got $a"; exit 3`)
 	before := s.settings()
 	s.expect("ready")
@@ -170,6 +191,7 @@ func TestTerminal(t *testing.T) {
 
 // TestTerminalRestored ends sandpit and the command in every way.
 func TestTerminalRestored(t *testing.T) {
+	needSandboxes(t)
 	for _, tt := range []struct {
 		name string
 		end  func(*session)
@@ -200,6 +222,7 @@ func TestTerminalRestored(t *testing.T) {
 }
 
 func TestResize(t *testing.T) {
+	needSandboxes(t)
 	s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done`)
 	s.expect("ready")
 	if err := pty.Setsize(s.master, &pty.Winsize{Rows: 33, Cols: 77}); err != nil {
@@ -214,6 +237,7 @@ func TestResize(t *testing.T) {
 
 // TestInterrupt types control-C where the command has no terminal of its own.
 func TestInterrupt(t *testing.T) {
+	needSandboxes(t)
 	// sleep has to get the signal, too: sh runs its trap when sleep has ended.
 	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped; exit 7' INT; echo ready; sleep 1000; echo after`)
 	s.expect("ready")
@@ -225,12 +249,21 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestThirdInterruptKills(t *testing.T) {
+	needSandboxes(t)
 	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap '' INT; echo ready; while :; do sleep 0.05; done`)
 	s.expect("ready")
-	for range 3 {
-		s.write("\x03")
-		time.Sleep(20 * time.Millisecond)
-	}
+	ended := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(20 * time.Millisecond):
+				_, _ = s.master.WriteString("\x03")
+			}
+		}
+	}()
+	defer close(ended)
 	if got := s.exitCode(); got != 137 {
 		t.Errorf("exit code %d", got)
 	}
@@ -238,9 +271,14 @@ func TestThirdInterruptKills(t *testing.T) {
 
 // TestStop types control-Z, and sees the job stop and go on.
 func TestStop(t *testing.T) {
+	needSandboxes(t)
 	s := startSession(t, "sh", "-c", `set -m; sandpit run -- sh -c 'echo ready; while :; do echo tick; sleep 0.02; done'; echo stopped $?; sleep 0.3; echo quiet; fg; echo ended $?`)
 	s.expect("ready")
-	time.Sleep(50 * time.Millisecond) // the signal is caught only while the command runs
+	job, err := unix.IoctlGetInt(int(s.master.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitCatching(t, job)
 	s.write("\x1a")
 	s.expect("quiet")
 	_, after, _ := strings.Cut(s.output(), "stopped")
@@ -259,6 +297,7 @@ func TestStop(t *testing.T) {
 
 // TestBackground runs a job in the background of a terminal that it does not read.
 func TestBackground(t *testing.T) {
+	needSandboxes(t)
 	s := startSession(t, "sh", "-c", `set -m; sandpit run -- sh -c 'sleep 0.3; echo done' & wait $!; echo code $?`)
 	s.expect("code 0")
 	if got := s.exitCode(); got != 0 {
@@ -267,6 +306,7 @@ func TestBackground(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
+	needSandboxes(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(sig.String(), func(t *testing.T) {
 			name := strings.TrimPrefix(unix.SignalName(sig), "SIG")
@@ -282,7 +322,7 @@ func TestSignals(t *testing.T) {
 			if _, err := io.ReadFull(out, buf); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(50 * time.Millisecond) // some are caught only while the command runs
+			waitCatching(t, cmd.Process.Pid)
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
@@ -295,6 +335,7 @@ func TestSignals(t *testing.T) {
 }
 
 func TestSecondTermKills(t *testing.T) {
+	needSandboxes(t)
 	cmd := commandLine(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped' TERM; echo ready; while :; do sleep 0.02; done`)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -319,6 +360,7 @@ func TestSecondTermKills(t *testing.T) {
 
 // TestIgnoredSignals keeps ignored what was ignored when sandpit started.
 func TestIgnoredSignals(t *testing.T) {
+	needSandboxes(t)
 	cmd := commandLine(t, "sh", "-c", `trap '' HUP; exec sandpit run -- sh -c 'echo ready; sleep 0.3; exit 3'`)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -341,6 +383,7 @@ func TestIgnoredSignals(t *testing.T) {
 // TestClosedOutput has the command end when nobody reads its output, as it
 // would without Sandpit.
 func TestClosedOutput(t *testing.T) {
+	needSandboxes(t)
 	for name, script := range map[string]string{
 		"dies of SIGPIPE": "yes",
 		"ignores SIGPIPE": `trap "" PIPE; while :; do echo y; sleep 0.01; done`,
@@ -369,6 +412,7 @@ func TestClosedOutput(t *testing.T) {
 
 // TestLargeOutput passes everything on, unchanged, to a slow reader.
 func TestLargeOutput(t *testing.T) {
+	needSandboxes(t)
 	cmd := commandLine(t, "sandpit", "shell", "yes 0123456789abcde | head -c 16777216; yes | head -c 100 >&2")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

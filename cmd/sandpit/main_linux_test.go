@@ -1,0 +1,153 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+)
+
+// underTest is the program under test: the one that SANDPIT_TEST_BINARY names,
+// as the suites on other hosts do, or this test program under its names.
+func underTest() string { return os.Getenv("SANDPIT_TEST_BINARY") }
+
+// TestMain lets this test program be sandpit, its guest and its terminal guard
+// when it is started under those names.
+func TestMain(m *testing.M) {
+	parts := map[string]func(){
+		linux.GuestName: main,
+		cli.GuardName:   main,
+	}
+	if underTest() == "" {
+		parts["sandpit"] = main
+	}
+	testscript.Main(m, parts)
+}
+
+// binDir returns a directory with the program under test as sandpit.
+func binDir(t *testing.T) string {
+	t.Helper()
+	program := underTest()
+	if program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		program = self
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "sandpit")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// dataDir returns a data directory of the test's own.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "data")
+}
+
+// needSandboxes skips where none can be made, with doctor's reason.
+func needSandboxes(t *testing.T) {
+	t.Helper()
+	caps := newDriver(dataDir(t)).Examine(t.Context())
+	if !caps.Available {
+		t.Skipf("no sandbox can be made here: %s", caps.Gaps[0].Why)
+	}
+}
+
+// TestScripts runs the command line as people do: see testdata/script.
+func TestScripts(t *testing.T) {
+	needSandboxes(t)
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"code": code,
+		},
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("SANDPIT_HOME", filepath.Join(env.WorkDir, "data"))
+			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("XDG_CONFIG_HOME", "")
+			env.Setenv("ESCAPE", "\x1b[2Jx")
+			// An ordinary user's limits are asked for over the session bus.
+			for _, name := range [...]string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
+				env.Setenv(name, os.Getenv(name))
+			}
+			if program := underTest(); program != "" {
+				env.Setenv("PATH", filepath.Dir(program)+":"+env.Getenv("PATH"))
+			}
+			return nil
+		},
+	})
+}
+
+// code runs a command line and expects its exit code: code 125 sandpit run.
+func code(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N command...")
+	}
+	got := "0"
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := err.(*exec.ExitError)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = strconv.Itoa(exit.ExitCode())
+	}
+	if got != args[0] {
+		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+// TestRefusal runs where no sandbox can be made: the error says why and what to
+// do. Where they can be made, a user namespace that allows no other is such a place.
+func TestRefusal(t *testing.T) {
+	// A directory as the image: the host's needs more ids than that namespace has.
+	argv := []string{"sandpit", "run", "--image", "dir:/usr", "true"}
+	doctor := []string{"sandpit", "doctor"}
+	if os.Getenv("SANDPIT_TEST_EXPECT") != "refused" {
+		if _, err := exec.LookPath("unshare"); err != nil {
+			t.Skip("unshare is not installed")
+		}
+		if out, err := exec.Command("unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_user_namespaces").CombinedOutput(); err != nil {
+			t.Skipf("user namespaces can't be forbidden here: %s", out)
+		}
+		forbid := []string{"unshare", "-Ur", "sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"`, "sh"}
+		argv, doctor = append(forbid, argv...), append(forbid[:len(forbid):len(forbid)], doctor...)
+	}
+	cmd := commandLine(t, argv...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := exitCode(t, cmd); got != cli.ExitFailure {
+		t.Errorf("exit code %d", got)
+	}
+	lines := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "sandpit: ") || !strings.HasPrefix(lines[1], "hint: ") {
+		t.Errorf("not an error and a hint:\n%s", stderr.String())
+	}
+
+	cmd = commandLine(t, doctor...)
+	var stdout strings.Builder
+	cmd.Stdout = &stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := exitCode(t, cmd); got != 1 {
+		t.Errorf("doctor: exit code %d", got)
+	}
+	if !strings.Contains(stdout.String(), "fix: ") || !strings.HasSuffix(stdout.String(), "sandboxes can't be made here\n") {
+		t.Errorf("doctor does not say what to do:\n%s", stdout.String())
+	}
+}
