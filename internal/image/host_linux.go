@@ -196,9 +196,6 @@ func (s *Store) makeSkeleton(index string) error {
 		if err := plan.make(tmp.path); err != nil {
 			return s.diskError(err)
 		}
-		if err := tmp.share(); err != nil {
-			return err
-		}
 		// The root of a skeleton is what is seen as / inside.
 		if err := os.Chmod(tmp.path, 0o755); err != nil {
 			return err
@@ -221,7 +218,7 @@ func (s *Store) makeSkeleton(index string) error {
 }
 
 // sweepHost removes skeletons that no longer fit the host and that nobody uses,
-// and returns the bytes freed. With empty arguments it removes all.
+// and returns the bytes freed.
 func (s *Store) sweepHost(index, name string) int64 {
 	var freed int64
 	entries, _ := os.ReadDir(s.path("host"))
@@ -239,6 +236,13 @@ func (s *Store) sweepHost(index, name string) int64 {
 		freed += s.removeUnused(path)
 	}
 	return freed
+}
+
+// pruneHost removes all skeletons but the one that fits the host now.
+func (s *Store) pruneHost() int64 {
+	index := s.path("host", s.shallowFingerprint())
+	name, _, _, _ := readHostIndex(index)
+	return s.sweepHost(index, name)
 }
 
 // removeUnused removes a directory unless it is in use, and returns the bytes freed.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -96,14 +97,126 @@ func (l *Lease) Release() {
 // whole layers and the part of one that has been received, from which a
 // second try goes on.
 func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
-	kind, rest, _ := strings.Cut(ref, ":")
-	switch {
-	case ref == "" || ref == "host":
+	if ref == "" || ref == "host" {
 		return s.acquireHost(ctx)
-	case kind == "dir":
-		return acquireDir(ref, rest)
 	}
-	return nil, unsupportedf("using image %q: not a known kind", ref)
+	switch opt.Pull {
+	case "", sandpit.PullMissing, sandpit.PullAlways, sandpit.PullNever:
+	default:
+		return nil, sandpit.WithHint(invalidf("using image %q: unknown pull policy %q", clip(ref), clip(string(opt.Pull))),
+			`use "missing", "always" or "never"`)
+	}
+	want, err := parsePlatform(opt.Platform)
+	if err != nil {
+		return nil, err
+	}
+	kind, rest, _ := strings.Cut(ref, ":")
+	switch kind {
+	case "dir":
+		return acquireDir(ref, rest)
+	case "oci-archive", "docker-archive", "oci":
+		return s.acquireFile(ctx, ref, kind, rest, want, opt)
+	case "sha256":
+		if !validDigest(ref) {
+			return nil, invalidf("using image %q: the digest is not sha256: and 64 lower-case hexadecimal digits", clip(ref))
+		}
+		if l, ok := s.open(rest, ref); ok {
+			return l, nil
+		}
+		return nil, sandpit.WithHint(notFoundf("using image %q: not in the store", ref), `see "sandpit images ls"`)
+	}
+	return s.acquireNamed(ctx, ref, want, opt)
+}
+
+// open leases an image that is in the store, by the digest of its manifest, in
+// hexadecimal. It is not ok when the image is missing, or a layer of it.
+func (s *Store) open(hex, ref string) (*Lease, bool) {
+	fd, err := openShared(s.dir + "/images/" + hex)
+	if err != nil {
+		return nil, false
+	}
+	data, err := readFD(fd)
+	if err == nil {
+		if rec, err := decodeRecord(data); err == nil {
+			if l, ok := s.lease(rec, fd, ref); ok {
+				return l, true
+			}
+		}
+	}
+	closeFD(fd)
+	return nil, false
+}
+
+// lease makes a lease of a record whose file is open and locked. It is not ok
+// when a layer is missing, which only somebody else can have removed.
+func (s *Store) lease(rec *record, fd int, ref string) (*Lease, bool) {
+	dirs := make([]string, len(rec.layers))
+	for i, hex := range rec.layers {
+		dir := s.layerPath(hex) + "/fs"
+		if syscall.Access(dir, 0) != nil {
+			return nil, false
+		}
+		dirs[len(dirs)-1-i] = dir
+	}
+	return &Lease{
+		fds:  []int{fd},
+		root: Rootfs{Reference: ref, Digest: rec.digest, Layers: dirs, Config: rec.config},
+	}, true
+}
+
+// acquireNamed leases an image of a registry.
+func (s *Store) acquireNamed(ctx context.Context, text string, want platform, opt AcquireOptions) (*Lease, error) {
+	ref, err := ParseReference(text)
+	if err != nil {
+		return nil, err
+	}
+	name := ref.String()
+	if opt.Pull != sandpit.PullAlways {
+		// A digest says all: it does not matter under which name it came here.
+		if ref.Digest != "" {
+			if l, ok := s.open(strings.TrimPrefix(ref.Digest, digestPrefix), name); ok {
+				return l, nil
+			}
+		}
+		if e, ok := s.readRef(name, want.String()); ok {
+			if l, ok := s.open(e.image, name); ok {
+				return l, nil
+			}
+		}
+	}
+	if opt.Pull == sandpit.PullNever {
+		return nil, sandpit.WithHint(notFoundf("using image %q: it is not in the store", ref.Familiar()),
+			"run \"sandpit images pull "+ref.Familiar()+"\" first, or allow to pull it")
+	}
+	src, err := s.newRegistry(ref, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer src.close()
+	l, err := s.ingestAs(ctx, src, refEntry{name: name, platform: want.String()}, name, want, false, opt.Progress)
+	if err != nil {
+		return nil, fmt.Errorf("pulling image %s: %w", ref.Familiar(), err)
+	}
+	return l, nil
+}
+
+// ingestAs brings an image into the store under a name, and leases it.
+func (s *Store) ingestAs(ctx context.Context, src source, e refEntry, ref string, want platform, anyPlatform bool, report func(Progress)) (*Lease, error) {
+	rec, fd, err := s.ingest(ctx, src, want, anyPlatform, report)
+	if err != nil {
+		return nil, err
+	}
+	l, ok := s.lease(rec, fd, ref)
+	if !ok {
+		closeFD(fd)
+		return nil, errPruned
+	}
+	e.image, e.at = rec.hex(), time.Now()
+	if err := s.writeRef(e); err != nil {
+		l.Release()
+		return nil, err
+	}
+	return l, nil
 }
 
 // acquireDir leases a directory in place: nothing is copied, and nothing locked.

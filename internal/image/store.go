@@ -63,6 +63,10 @@ type Options struct {
 	// UserAgent is sent to registries. Default "sandpit".
 	UserAgent string
 
+	// NoSync leaves out the calls that make what is stored outlive a power
+	// failure. For tests and stores that are thrown away.
+	NoSync bool
+
 	// HostDir is where the host image is taken from. Default "/". For tests.
 	HostDir string
 }
@@ -83,6 +87,7 @@ const (
 	maxConfig    = 4 << 20 // bytes of an image config
 	maxLayers    = 127     // layers; what Docker makes at most, far below the 500 that overlayfs stacks
 	maxPlatforms = 1024    // manifests in an index
+	maxPath      = 4095    // bytes of a file's name, as in Linux (PATH_MAX less its NUL)
 )
 
 func (l Limits) withDefaults() Limits {
