@@ -93,7 +93,11 @@ func Start(a *Attr) (*Proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(w)
+	defer func() {
+		if w >= 0 {
+			unix.Close(w)
+		}
+	}()
 	prepare, child, settle, err := programs(a, w)
 	if err != nil {
 		r.Close()
