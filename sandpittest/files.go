@@ -1,0 +1,778 @@
+package sandpittest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var filesProperties = []property{
+	{"files of 0 B to 64 MiB come back as they were written", testFileSizes},
+	{"ranges are read", testRanges},
+	{"what was written inside is read outside, and the other way round", testBothWays},
+	{"names are any bytes", testOddNames},
+	{"paths are relative to the working directory", testRelativePaths},
+	{"a directory of 10,000 entries is listed in pages", testPaging},
+	{"a tree of 4,096 levels is made and removed", testDeepTree},
+	{"Stat and Lstat tell all", testStat},
+	{"symbolic links are followed where it is said, and only there", testSymlinks},
+	{"permissions are those of a new file before the umask", testModes},
+	{"Chmod changes permission bits", testChmod},
+	{"what is missing is ErrNotExist", testMissingFiles},
+	{"other errors have their kinds", testFileErrors},
+	{"Open of what is no regular file does not block", testOpenSpecial},
+	{"Write appends", testAppend},
+	{"Write makes parents when asked", testWriteParents},
+	{"Write replaces at once or not at all", testAtomicWrite},
+	{"a Write whose reader fails changes nothing", testFailedWrite},
+	{"Rename and Remove do what they say", testRenameRemove},
+	{"a Remove of a tree follows no links", testRemoveLinks},
+	{"a reader may be closed early", testCloseEarly},
+	{"a context ends a call", testFileContext},
+	{"many calls at once", testManyFileCalls},
+	{"a file that grows while it is read comes to an end", testGrowingFile},
+}
+
+// put writes a small file.
+func put(t *testing.T, sb sandpit.Sandbox, path, content string) {
+	t.Helper()
+	if n, err := sb.Files().Write(guarded(t), path, strings.NewReader(content), sandpit.WriteOptions{}); err != nil || n != int64(len(content)) {
+		t.Fatalf("writing %q: %d bytes, %v", path, n, err)
+	}
+}
+
+// get reads a small file.
+func get(t *testing.T, sb sandpit.Sandbox, path string) string {
+	t.Helper()
+	return getRange(t, sb, path, 0, -1)
+}
+
+func getRange(t *testing.T, sb sandpit.Sandbox, path string, offset, length int64) string {
+	t.Helper()
+	r, err := sb.Files().Open(guarded(t), path, offset, length)
+	if err != nil {
+		t.Fatalf("opening %q: %v", path, err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatalf("reading %q: %v", path, err)
+	}
+	return string(b)
+}
+
+func testFileSizes(t *testing.T, e *env) {
+	sizes := []int64{0, 1, 2, 4095, 4096, 4097, 65535, 65536, 65537, 1<<20 - 1, 1 << 20, 3<<20 + 17, 64 << 20}
+	spec := sandpit.Spec{}
+	if e.opt.Long {
+		sizes = append(sizes, 1<<30)
+		spec.Limits = sandpit.Limits{Disk: 3 << 30}
+		if _, ok := e.gaps["memory"]; !ok {
+			spec.Limits.Memory = 4 << 30
+		}
+	}
+	sb := e.sandbox(t, spec)
+	for _, size := range sizes {
+		n, err := sb.Files().Write(guarded(t), "/tmp/f", &noiseReader{n: size}, sandpit.WriteOptions{})
+		if err != nil || n != size {
+			t.Fatalf("writing %d bytes: %d, %v", size, n, err)
+		}
+		info, err := sb.Files().Stat(t.Context(), "/tmp/f")
+		if err != nil || info.Size != size {
+			t.Errorf("the size is %d, %v", info.Size, err)
+		}
+		r, err := sb.Files().Open(guarded(t), "/tmp/f", 0, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var check noiseChecker
+		if _, err := io.Copy(&check, r); err != nil || check.at != size {
+			t.Errorf("reading %d bytes: %d, %v", size, check.at, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	// Nothing is left beside it.
+	if got := shell(t, sb, "ls -A /tmp"); got != "f" {
+		t.Errorf("/tmp has %q", got)
+	}
+}
+
+func testRanges(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	put(t, sb, "/tmp/f", "0123456789")
+	for _, c := range []struct {
+		offset, length int64
+		want           string
+	}{{0, -1, "0123456789"}, {3, -1, "3456789"}, {3, 4, "3456"}, {0, 0, ""}, {9, 100, "9"}, {10, -1, ""}, {100, 5, ""}, {1 << 40, -1, ""}} {
+		if got := getRange(t, sb, "/tmp/f", c.offset, c.length); got != c.want {
+			t.Errorf("%d bytes from %d are %q", c.length, c.offset, got)
+		}
+	}
+	for _, c := range [][2]int64{{-1, -1}, {0, -2}, {-1 << 63, 1}} {
+		_, err := sb.Files().Open(t.Context(), "/tmp/f", c[0], c[1])
+		wantKind(t, err, sandpit.ErrInvalid)
+	}
+}
+
+func testBothWays(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	put(t, sb, "/tmp/out", "from outside\n")
+	if got := shell(t, sb, "cat /tmp/out; echo from inside >/tmp/in"); got != "from outside" {
+		t.Errorf("got %q", got)
+	}
+	if got := get(t, sb, "/tmp/in"); got != "from inside\n" {
+		t.Errorf("got %q", got)
+	}
+	put(t, sb, "/tmp/script", "#!/bin/sh\necho ran\n")
+	if err := sb.Files().Chmod(t.Context(), "/tmp/script", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := command(t, sb, sandpit.Command{Argv: []string{"/tmp/script"}}); got != "ran" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// oddNames are names that a file may have.
+func oddNames() []string {
+	return []string{
+		"a\nb", "\n", " ", "  lead and trail  ", "\xff\xfe", "\xc3\x28", "-rf", "'\"\\", "$(x)", "*", "~", "...", "ü", "\x01\x1b[2J\x7f",
+		"b\x80\n\x80", strings.Repeat("n", 255), ".sandpit-x", "%s%n",
+	}
+}
+
+func testOddNames(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files := sb.Files()
+	if err := files.Mkdir(t.Context(), "/tmp/odd", 0o755, false); err != nil {
+		t.Fatal(err)
+	}
+	names := oddNames()
+	for i, name := range names {
+		put(t, sb, "/tmp/odd/"+name, fmt.Sprint(i))
+	}
+	slices.Sort(names)
+	entries, more, err := files.ReadDir(t.Context(), "/tmp/odd", "", 0)
+	if err != nil || more {
+		t.Fatalf("listing: more %v, %v", more, err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name)
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("got  %q\nwant %q", got, names)
+	}
+	for i, name := range oddNames() {
+		path := "/tmp/odd/" + name
+		if c := get(t, sb, path); c != fmt.Sprint(i) {
+			t.Errorf("%q holds %q", name, c)
+		}
+		if info, err := files.Lstat(t.Context(), path); err != nil || info.Name != name {
+			t.Errorf("%q is called %q, %v", name, info.Name, err)
+		}
+		if err := files.Symlink(t.Context(), name, path[:9]+fmt.Sprint(i)); err != nil {
+			t.Error(err)
+		}
+		if target, err := files.Readlink(t.Context(), path[:9]+fmt.Sprint(i)); err != nil || target != name {
+			t.Errorf("the link leads to %q, %v", target, err)
+		}
+		if err := files.Remove(t.Context(), path, false); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err = files.Stat(t.Context(), "/tmp/"+strings.Repeat("n", 256))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name of 256 bytes gives %v", err)
+	}
+	for _, bad := range []string{"/tmp/\x00", "\x00", "/tmp/a\x00b"} {
+		_, err := files.Stat(t.Context(), bad)
+		isPathError(t, err, sandpit.ErrInvalid)
+		_, err = files.Write(t.Context(), bad, strings.NewReader(""), sandpit.WriteOptions{})
+		isPathError(t, err, sandpit.ErrInvalid)
+	}
+}
+
+func testRelativePaths(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{WorkDir: "/tmp"})
+	put(t, sb, "f", "1")
+	if got := shell(t, sb, "cat /tmp/f"); got != "1" {
+		t.Errorf("got %q", got)
+	}
+	if err := sb.Files().Mkdir(t.Context(), "a/b", 0o755, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Files().Rename(t.Context(), "f", "a/b/f"); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, sb, "./a/b/../b/f"); got != "1" {
+		t.Errorf("got %q", got)
+	}
+	if got := get(t, sb, "/../../tmp/a/b/f"); got != "1" { // the root is its own parent
+		t.Errorf("got %q", got)
+	}
+}
+
+func testPaging(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	const n = 10000
+	shell(t, sb, fmt.Sprintf("mkdir /tmp/many && cd /tmp/many && seq -f f%%05g 1 %d | xargs touch", n))
+	files := sb.Files()
+	for _, limit := range []int{0, 1, 999, 10000, 1 << 30} {
+		var names []string
+		after, pages := "", 0
+		for more := true; more; pages++ {
+			var entries []sandpit.FileInfo
+			var err error
+			entries, more, err = files.ReadDir(guarded(t), "/tmp/many", after, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			most := limit
+			if limit == 0 {
+				most = 1000
+			}
+			if len(entries) == 0 || len(entries) > min(most, 10000) {
+				t.Fatalf("a page with a limit of %d has %d entries", limit, len(entries))
+			}
+			for _, e := range entries {
+				names = append(names, e.Name)
+			}
+			after = names[len(names)-1]
+			if limit == 1 && pages == 3 {
+				break
+			}
+		}
+		if limit == 1 {
+			if !slices.Equal(names, []string{"f00001", "f00002", "f00003", "f00004"}) {
+				t.Errorf("got %q", names)
+			}
+			continue
+		}
+		if len(names) != n || !slices.IsSorted(names) || names[0] != "f00001" || names[n-1] != "f10000" {
+			t.Errorf("a limit of %d lists %d names", limit, len(names))
+		}
+	}
+	if _, _, err := files.ReadDir(t.Context(), "/tmp/many", "", -1); err != nil {
+		wantKind(t, err, sandpit.ErrInvalid)
+	}
+	entries, more, err := files.ReadDir(t.Context(), "/tmp/many", "f10000", 0)
+	if err != nil || more || len(entries) != 0 {
+		t.Errorf("after the last there are %d, more %v, %v", len(entries), more, err)
+	}
+	if err := files.Remove(guarded(t), "/tmp/many", true); err != nil {
+		t.Error(err)
+	}
+}
+
+func testDeepTree(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files := sb.Files()
+	// A path has at most 4,095 bytes, so four trees are put into each other.
+	const part = 1024
+	deep := strings.Repeat("/d", part)
+	for i := range 4 {
+		if err := files.Mkdir(guarded(t), fmt.Sprintf("/tmp/t%d%s", i, deep), 0o755, true); err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			if err := files.Rename(t.Context(), fmt.Sprintf("/tmp/t%d", i-1), fmt.Sprintf("/tmp/t%d%s/d", i, deep)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put(t, sb, "/tmp/t3"+deep+"/f", "x")
+	_, err := files.Stat(t.Context(), "/tmp/t3"+strings.Repeat("/d", 3000))
+	if err == nil {
+		t.Error("a path of 6,000 bytes is taken")
+	}
+	err = files.Remove(t.Context(), "/tmp/t3", false)
+	isPathError(t, err, sandpit.ErrNotEmpty)
+	if err := files.Remove(guarded(t), "/tmp/t3", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, sb, "ls -A /tmp"); got != "" {
+		t.Errorf("/tmp still has %q", got)
+	}
+}
+
+func testStat(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	shell(t, sb, `cd /tmp; printf 12345 >f; chmod 640 f; touch -d '2001-02-03 04:05:06 UTC' f; mkdir d; chmod 1755 d; ln -s f l; ln -s nowhere broken; mkfifo p; mkfifo suid; chmod 6711 suid`)
+	files := sb.Files()
+	stat := func(path string) sandpit.FileInfo {
+		t.Helper()
+		info, err := files.Lstat(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	f := stat("/tmp/f")
+	if f.Name != "f" || f.Size != 5 || f.Mode != 0o640 || !f.ModTime.Equal(time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)) || f.Target != "" || f.IsDir() {
+		t.Errorf("got %+v", f)
+	}
+	if d := stat("/tmp/d"); d.Mode != fs.ModeDir|fs.ModeSticky|0o755 || !d.IsDir() {
+		t.Errorf("got %+v", d)
+	}
+	if l := stat("/tmp/l"); l.Mode.Type() != fs.ModeSymlink || l.Target != "f" || l.Size != 1 {
+		t.Errorf("got %+v", l)
+	}
+	if p := stat("/tmp/p"); p.Mode.Type() != fs.ModeNamedPipe {
+		t.Errorf("got %+v", p)
+	}
+	if p := stat("/tmp/suid"); p.Mode != fs.ModeNamedPipe|fs.ModeSetuid|fs.ModeSetgid|0o711 {
+		t.Errorf("got %+v", p)
+	}
+	if null := stat("/dev/null"); null.Mode.Type() != fs.ModeDevice|fs.ModeCharDevice {
+		t.Errorf("got %+v", null)
+	}
+	if root := stat("/"); !root.IsDir() || root.Name != "/" {
+		t.Errorf("got %+v", root)
+	}
+	l, err := files.Stat(t.Context(), "/tmp/l")
+	if err != nil || l.Size != 5 || !l.Mode.IsRegular() || l.Name != "l" {
+		t.Errorf("got %+v, %v", l, err)
+	}
+	if _, err := files.Stat(t.Context(), "/tmp/broken"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	// ReadDir tells the same as Lstat.
+	entries, _, err := files.ReadDir(t.Context(), "/tmp", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if s := stat("/tmp/" + e.Name); s != e {
+			t.Errorf("%q is %+v by ReadDir and %+v by Lstat", e.Name, e, s)
+		}
+	}
+	if len(entries) != 6 {
+		t.Errorf("%d entries", len(entries))
+	}
+}
+
+func testSymlinks(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files := sb.Files()
+	put(t, sb, "/tmp/f", "content")
+	for _, l := range [][2]string{{"f", "/tmp/l"}, {"/tmp/l", "/tmp/ll"}, {"loop", "/tmp/loop"}, {"/nowhere", "/tmp/broken"}, {strings.Repeat("x", 4000), "/tmp/long"}} {
+		if err := files.Symlink(t.Context(), l[0], l[1]); err != nil {
+			t.Fatal(err)
+		}
+		if target, err := files.Readlink(t.Context(), l[1]); err != nil || target != l[0] {
+			t.Errorf("got %q, %v", target, err)
+		}
+	}
+	if got := get(t, sb, "/tmp/ll"); got != "content" {
+		t.Errorf("got %q", got)
+	}
+	// Write writes where open(2) would.
+	put(t, sb, "/tmp/ll", "changed")
+	if got := get(t, sb, "/tmp/f"); got != "changed" {
+		t.Errorf("got %q", got)
+	}
+	if target, err := files.Readlink(t.Context(), "/tmp/ll"); err != nil || target != "/tmp/l" {
+		t.Errorf("the link is %q, %v", target, err)
+	}
+	_, err := files.Open(t.Context(), "/tmp/loop", 0, -1)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a loop gives %v", err)
+	}
+	_, err = files.Open(t.Context(), "/tmp/broken", 0, -1)
+	isPathError(t, err, fs.ErrNotExist)
+	_, err = files.Readlink(t.Context(), "/tmp/f")
+	isPathError(t, err, sandpit.ErrInvalid)
+	isPathError(t, files.Symlink(t.Context(), "x", "/tmp/f"), fs.ErrExist)
+	if err := files.Remove(t.Context(), "/tmp/ll", false); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, sb, "/tmp/l"); got != "changed" {
+		t.Errorf("got %q", got)
+	}
+	if err := files.Chmod(t.Context(), "/tmp/l", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := files.Stat(t.Context(), "/tmp/f"); err != nil || info.Mode != 0o600 {
+		t.Errorf("got %+v, %v", info, err)
+	}
+}
+
+func testModes(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files := sb.Files()
+	for i, c := range []struct{ asked, want fs.FileMode }{{0, 0o644}, {0o666, 0o644}, {0o600, 0o600}, {0o777, 0o755}, {0o400, 0o400}} {
+		path := fmt.Sprintf("/tmp/f%d", i)
+		if _, err := files.Write(t.Context(), path, strings.NewReader("x"), sandpit.WriteOptions{Mode: c.asked}); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := files.Stat(t.Context(), path); err != nil || info.Mode != c.want {
+			t.Errorf("%v makes %v, %v", c.asked, info.Mode, err)
+		}
+	}
+	// One that exists keeps its own.
+	if err := files.Chmod(t.Context(), "/tmp/f0", 0o640); err != nil {
+		t.Fatal(err)
+	}
+	for _, opt := range []sandpit.WriteOptions{{Mode: 0o777}, {Mode: 0o777, Append: true}} {
+		if _, err := files.Write(t.Context(), "/tmp/f0", strings.NewReader("y"), opt); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := files.Stat(t.Context(), "/tmp/f0"); err != nil || info.Mode != 0o640 {
+			t.Errorf("it is %v, %v", info.Mode, err)
+		}
+	}
+	for _, c := range []struct{ asked, want fs.FileMode }{{0o777, 0o755}, {0o700, 0o700}} {
+		path := "/tmp/d" + c.asked.String()
+		if err := files.Mkdir(t.Context(), path, c.asked, false); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := files.Stat(t.Context(), path); err != nil || info.Mode != fs.ModeDir|c.want {
+			t.Errorf("%v makes %v, %v", c.asked, info.Mode, err)
+		}
+	}
+}
+
+func testChmod(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	put(t, sb, "/tmp/f", "x")
+	for _, m := range []fs.FileMode{0o777, 0, 0o4755 &^ 0o4000, fs.ModeSetuid | 0o755, fs.ModeSticky | 0o700} {
+		if err := sb.Files().Chmod(t.Context(), "/tmp/f", m); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := sb.Files().Stat(t.Context(), "/tmp/f"); err != nil || info.Mode != m {
+			t.Errorf("%v is %v, %v", m, info.Mode, err)
+		}
+	}
+}
+
+func testMissingFiles(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files, ctx := sb.Files(), t.Context()
+	for _, path := range []string{"/tmp/missing", "/tmp/missing/deeper"} {
+		_, err := files.Stat(ctx, path)
+		isPathError(t, err, fs.ErrNotExist)
+		_, err = files.Lstat(ctx, path)
+		isPathError(t, err, fs.ErrNotExist)
+		_, _, err = files.ReadDir(ctx, path, "", 0)
+		isPathError(t, err, fs.ErrNotExist)
+		_, err = files.Open(ctx, path, 0, -1)
+		isPathError(t, err, fs.ErrNotExist)
+		_, err = files.Readlink(ctx, path)
+		isPathError(t, err, fs.ErrNotExist)
+		isPathError(t, files.Chmod(ctx, path, 0o644), fs.ErrNotExist)
+		isPathError(t, files.Remove(ctx, path, false), fs.ErrNotExist)
+		isPathError(t, files.Rename(ctx, path, "/tmp/x"), fs.ErrNotExist)
+		if err := files.Remove(ctx, path, true); err != nil {
+			t.Errorf("removing recursively: %v", err)
+		}
+	}
+	_, err := files.Write(ctx, "/tmp/missing/f", strings.NewReader("x"), sandpit.WriteOptions{})
+	isPathError(t, err, fs.ErrNotExist)
+	_, err = files.Write(ctx, "/tmp/missing/f", strings.NewReader("x"), sandpit.WriteOptions{Append: true})
+	isPathError(t, err, fs.ErrNotExist)
+	isPathError(t, files.Mkdir(ctx, "/tmp/missing/d", 0o755, false), fs.ErrNotExist)
+	isPathError(t, files.Symlink(ctx, "x", "/tmp/missing/l"), fs.ErrNotExist)
+}
+
+func testFileErrors(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files, ctx := sb.Files(), t.Context()
+	shell(t, sb, "cd /tmp; mkdir -p d/sub; touch f")
+	_, err := files.Open(ctx, "/tmp/d", 0, -1)
+	isPathError(t, err, sandpit.ErrIsDirectory)
+	for _, opt := range []sandpit.WriteOptions{{}, {Append: true}} {
+		_, err = files.Write(ctx, "/tmp/d", strings.NewReader("x"), opt)
+		isPathError(t, err, sandpit.ErrIsDirectory)
+		_, err = files.Write(ctx, "/tmp/f/x", strings.NewReader("x"), opt)
+		isPathError(t, err, sandpit.ErrNotDirectory)
+		_, err = files.Write(ctx, "/etc/passwd", strings.NewReader("x"), opt)
+		isPathError(t, err, fs.ErrPermission)
+	}
+	_, err = files.Write(ctx, "/tmp/f/x/y", strings.NewReader("x"), sandpit.WriteOptions{Parents: true})
+	isPathError(t, err, sandpit.ErrNotDirectory)
+	_, _, err = files.ReadDir(ctx, "/tmp/f", "", 0)
+	isPathError(t, err, sandpit.ErrNotDirectory)
+	_, err = files.Stat(ctx, "/tmp/f/x")
+	isPathError(t, err, sandpit.ErrNotDirectory)
+	isPathError(t, files.Remove(ctx, "/tmp/d", false), sandpit.ErrNotEmpty)
+	isPathError(t, files.Mkdir(ctx, "/tmp/d", 0o755, false), fs.ErrExist)
+	isPathError(t, files.Mkdir(ctx, "/tmp/f", 0o755, false), fs.ErrExist)
+	isPathError(t, files.Mkdir(ctx, "/tmp/f/x", 0o755, true), sandpit.ErrNotDirectory)
+	if err := files.Mkdir(ctx, "/tmp/d/sub", 0o755, true); err != nil {
+		t.Errorf("one that exists, with parents: %v", err)
+	}
+	isPathError(t, files.Rename(ctx, "/tmp/f", "/tmp/d"), sandpit.ErrIsDirectory)
+	isPathError(t, files.Rename(ctx, "/tmp/d", "/tmp/f"), sandpit.ErrNotDirectory)
+	if err := files.Rename(ctx, "/tmp/d", "/tmp/d/sub/d"); err == nil {
+		t.Error("a directory is moved into itself")
+	}
+	isPathError(t, files.Remove(ctx, "/etc/passwd", false), fs.ErrPermission)
+	isPathError(t, files.Remove(ctx, "/usr", true), fs.ErrPermission)
+	isPathError(t, files.Mkdir(ctx, "/new", 0o755, false), fs.ErrPermission)
+	isPathError(t, files.Chmod(ctx, "/etc/passwd", 0o777), fs.ErrPermission)
+}
+
+func testOpenSpecial(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	shell(t, sb, "mkfifo /tmp/p; ln -s p /tmp/lp; ln -s /dev/zero /tmp/lz")
+	for _, path := range []string{"/tmp/p", "/tmp/lp", "/tmp/lz", "/dev/zero", "/dev/null", "/dev/tty", "/dev/ptmx", "/dev/random"} {
+		r, err := sb.Files().Open(guarded(t), path, 0, -1)
+		if err == nil {
+			r.Close()
+		}
+		isPathError(t, err, sandpit.ErrInvalid)
+		for _, opt := range []sandpit.WriteOptions{{}, {Append: true}} {
+			_, err = sb.Files().Write(guarded(t), path, strings.NewReader("x"), opt)
+			if err == nil {
+				t.Errorf("%s was written", path)
+			}
+		}
+	}
+	// Files of /proc say that they are empty, and are not.
+	if got := get(t, sb, "/proc/self/status"); !strings.Contains(got, "Name:") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testAppend(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	for i := range 3 {
+		n, err := sb.Files().Write(t.Context(), "/tmp/log", strings.NewReader(fmt.Sprintln(i)), sandpit.WriteOptions{Append: true, Mode: 0o600})
+		if err != nil || n != 2 {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+	}
+	if got := get(t, sb, "/tmp/log"); got != "0\n1\n2\n" {
+		t.Errorf("got %q", got)
+	}
+	if info, err := sb.Files().Stat(t.Context(), "/tmp/log"); err != nil || info.Mode != 0o600 {
+		t.Errorf("got %v, %v", info.Mode, err)
+	}
+}
+
+func testWriteParents(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	for range 2 {
+		if _, err := sb.Files().Write(t.Context(), "/tmp/a/b/c/f", strings.NewReader("x"), sandpit.WriteOptions{Parents: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := sb.Files().Stat(t.Context(), "/tmp/a/b"); err != nil || info.Mode != fs.ModeDir|0o755 {
+		t.Errorf("got %v, %v", info.Mode, err)
+	}
+	if got := get(t, sb, "/tmp/a/b/c/f"); got != "x" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testAtomicWrite(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	const size = 1 << 20
+	content := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i%2)}, size+i%2) }
+	write := func(i int) {
+		if _, err := sb.Files().Write(guarded(t), "/tmp/f", bytes.NewReader(content(i)), sandpit.WriteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	write(0)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				got := []byte(get(t, sb, "/tmp/f"))
+				if !bytes.Equal(got, content(0)) && !bytes.Equal(got, content(1)) {
+					t.Errorf("a reader has seen %d bytes that were never written so", len(got))
+					return
+				}
+			}
+		})
+	}
+	for i := range 40 {
+		write(i)
+	}
+	close(stop)
+	wg.Wait()
+	if got := shell(t, sb, "ls -A /tmp"); got != "f" {
+		t.Errorf("/tmp has %q", got)
+	}
+}
+
+type failingReader struct{ left int }
+
+func (r *failingReader) Read(b []byte) (int, error) {
+	if r.left == 0 {
+		return 0, errors.New("the reader fails")
+	}
+	n := min(r.left, len(b))
+	r.left -= n
+	return n, nil
+}
+
+func testFailedWrite(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	put(t, sb, "/tmp/f", "old")
+	for _, n := range []int{0, 10, 1 << 20} {
+		if _, err := sb.Files().Write(t.Context(), "/tmp/f", &failingReader{n}, sandpit.WriteOptions{}); err == nil || !strings.Contains(err.Error(), "the reader fails") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := sb.Files().Write(t.Context(), "/tmp/new", &failingReader{n}, sandpit.WriteOptions{}); err == nil {
+			t.Error("got no error")
+		}
+	}
+	if got := get(t, sb, "/tmp/f"); got != "old" {
+		t.Errorf("got %q", got)
+	}
+	eventually(t, "nothing is left beside it", func() bool { return shell(t, sb, "ls -A /tmp") == "f" })
+}
+
+func testRenameRemove(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files, ctx := sb.Files(), t.Context()
+	put(t, sb, "/tmp/a", "a")
+	put(t, sb, "/tmp/b", "b")
+	if err := files.Rename(ctx, "/tmp/a", "/tmp/b"); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, sb, "/tmp/b"); got != "a" {
+		t.Errorf("got %q", got)
+	}
+	_, err := files.Lstat(ctx, "/tmp/a")
+	isPathError(t, err, fs.ErrNotExist)
+	if err := files.Mkdir(ctx, "/tmp/d/e/f", 0o755, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Remove(ctx, "/tmp/d/e/f", false); err != nil {
+		t.Error(err)
+	}
+	if err := files.Remove(ctx, "/tmp/d", true); err != nil {
+		t.Error(err)
+	}
+	if err := files.Remove(ctx, "/tmp/b", true); err != nil {
+		t.Error(err)
+	}
+	if got := shell(t, sb, "ls -A /tmp"); got != "" {
+		t.Errorf("/tmp has %q", got)
+	}
+}
+
+func testRemoveLinks(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	shell(t, sb, "cd /tmp; mkdir keep d; echo x >keep/f; ln -s ../keep d/l; ln -s /tmp/keep d/abs; ln -s keep top")
+	if err := sb.Files().Remove(t.Context(), "/tmp/d", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Files().Remove(t.Context(), "/tmp/top", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, sb, "ls -A /tmp /tmp/keep | tr '\\n' ' '"); !strings.Contains(got, "keep") || !strings.HasSuffix(got, "f") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testCloseEarly(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	if _, err := sb.Files().Write(guarded(t), "/tmp/big", &noiseReader{n: 32 << 20}, sandpit.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		r, err := sb.Files().Open(guarded(t), "/tmp/big", 0, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, r, 10); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = r.Close()
+		if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("reading what is closed gives %d, %v", n, err)
+		}
+	}
+}
+
+func testFileContext(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sb.Files().Stat(ended, "/"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := sb.Files().Write(ended, "/tmp/f", strings.NewReader("x"), sandpit.WriteOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	// In the middle of a write whose reader never gives anything.
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	r, w := io.Pipe()
+	defer w.Close()
+	go func() { _, _ = w.Write(make([]byte, 1000)) }()
+	written := make(chan error, 1)
+	go func() {
+		_, err := sb.Files().Write(ctx, "/tmp/f", r, sandpit.WriteOptions{})
+		written <- err
+	}()
+	select {
+	case err := <-written:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		// A reader that blocks can't be interrupted: closing it must do.
+		w.Close()
+		if err := <-written; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	}
+	eventually(t, "nothing is left", func() bool { return shell(t, sb, "ls -A /tmp") == "" })
+}
+
+func testManyFileCalls(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			path := fmt.Sprintf("/tmp/f%d", i)
+			for j := range 5 {
+				put(t, sb, path, strings.Repeat(path, 1000*j))
+				if got := get(t, sb, path); got != strings.Repeat(path, 1000*j) {
+					t.Errorf("%s holds %d bytes", path, len(got))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func testGrowingFile(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	put(t, sb, "/tmp/log", "begin\n")
+	p := start(t, sb, sandpit.Command{Script: "while :; do echo more >>/tmp/log; done"})
+	for range 5 {
+		if got := get(t, sb, "/tmp/log"); !strings.HasPrefix(got, "begin\n") {
+			t.Errorf("got %s", brief([]byte(got)))
+		}
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,125 @@
+package sandpittest
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var killProperties = []property{
+	{"a timeout kills, returns the output so far, and says so", testTimeout},
+	{"a timeout takes all that the process has started, whatever it did to hide", testTimeoutTrees},
+	{"Kill takes all that the process has started, whatever it did to hide", testKillTrees},
+	{"a kill spares what other processes have started", testKillSpares},
+	{"what ends in time is not killed by its timeout later", testTimeoutUnused},
+	{"a fork race is won", testForkRace},
+}
+
+func testTimeout(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	out := run(t, sb, sandpit.Command{Script: "echo so far; echo also >&2; sleep 86451", Timeout: 300 * time.Millisecond})
+	if !out.TimedOut || out.Signal != int(syscall.SIGKILL) || out.ExitCode != 137 || out.Success() || out.OOMKilled {
+		t.Errorf("got %+v", out.Result)
+	}
+	if string(out.Stdout) != "so far\n" || string(out.Stderr) != "also\n" {
+		t.Errorf("got %q and %q", out.Stdout, out.Stderr)
+	}
+	if out.Wall < 300*time.Millisecond {
+		t.Errorf("it ran for %v", out.Wall)
+	}
+	allDead(t, sb, "86451")
+	if got := shell(t, sb, "echo alive"); got != "alive" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// trees are scripts that leave processes with the number 86461 in their
+// command lines, and then print "ready" and stay.
+var trees = map[string]string{
+	"ignores SIGTERM":         `trap '' TERM INT HUP QUIT; echo ready; while :; do sleep 86461; done`,
+	"children":                `sleep 86461 & sleep 86461 & echo ready; wait`,
+	"child in a new session":  `setsid sleep 86461 & echo ready; wait`,
+	"double fork":             `(sleep 86461 & ) & wait; echo ready; sleep 86461`,
+	"double fork and session": `(setsid sh -c '(sleep 86461 >/dev/null 2>&1 &) ; sleep 86461' >/dev/null 2>&1 &); echo ready; sleep 86461`,
+	"nohup":                   `nohup sleep 86461 >/dev/null 2>&1 & echo ready; sleep 86461`,
+	"daemon":                  `(setsid sh -c 'exec >/dev/null 2>&1 </dev/null; cd /; (setsid sleep 86461 &)' &); sleep 0.1; echo ready; sleep 86461`,
+	"stopped":                 `sleep 86461 & kill -STOP $!; (setsid sh -c 'sleep 86461 & kill -STOP $$' &); echo ready; kill -STOP $$; sleep 86461`,
+	"deep":                    `sh -c "sh -c \"sh -c 'sh -c \\\"sleep 86461; :\\\" ; :'; :\"; :" & echo ready; wait`,
+	"killed leader":           `(setsid sleep 86461 &); sleep 86461 & echo ready; exec sleep 86461`,
+}
+
+func testTimeoutTrees(t *testing.T, e *env) {
+	for name, script := range trees {
+		t.Run(name, func(t *testing.T) {
+			sb := e.sandbox(t, sandpit.Spec{})
+			out := run(t, sb, sandpit.Command{Script: script, Timeout: 500 * time.Millisecond})
+			if !out.TimedOut || !strings.Contains(string(out.Stdout), "ready") {
+				t.Errorf("got %+v, %s", out.Result, brief(out.Stdout))
+			}
+			allDead(t, sb, "86461")
+		})
+	}
+}
+
+func testKillTrees(t *testing.T, e *env) {
+	for name, script := range trees {
+		t.Run(name, func(t *testing.T) {
+			sb := e.sandbox(t, sandpit.Spec{})
+			var out written
+			p := start(t, sb, sandpit.Command{Script: script, Stdout: &out})
+			out.until(t, "ready")
+			if err := p.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if res := wait(t, p); res.Signal != int(syscall.SIGKILL) || res.TimedOut {
+				t.Errorf("got %+v", res)
+			}
+			allDead(t, sb, "86461")
+		})
+	}
+}
+
+func testKillSpares(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	var out written
+	other := start(t, sb, sandpit.Command{Script: "(setsid sleep 86471 &); echo ready; sleep 86471", Stdout: &out})
+	out.until(t, "ready")
+	run(t, sb, sandpit.Command{Script: "sleep 86472", Timeout: 100 * time.Millisecond})
+	if n := len(running(t, sb, "sleep 86471")); n != 3 && n != 2 { // the shell's own line has it too
+		t.Errorf("%d processes of the other tree are left", n)
+	}
+	if err := other.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	allDead(t, sb, "86471")
+}
+
+func testTimeoutUnused(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	out := run(t, sb, sandpit.Command{Script: "sleep 86481 & echo done", Timeout: 300 * time.Millisecond})
+	if out.TimedOut || !out.Success() {
+		t.Errorf("got %+v", out.Result)
+	}
+	// The program has ended in time: what it left behind was not asked to end.
+	time.Sleep(500 * time.Millisecond)
+	if got := shell(t, sb, "echo alive"); got != "alive" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testForkRace(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	// Every process starts another and ends: whoever looks at the list sees yesterday's.
+	out := run(t, sb, sandpit.Command{
+		Script: `printf 'sh /tmp/race 86491 & exit\n' >/tmp/race
+for i in 1 2 3 4 5 6 7 8 9 10; do (setsid sh /tmp/race 86491 &); done; sleep 86491`,
+		Timeout: 500 * time.Millisecond,
+	})
+	if !out.TimedOut {
+		t.Errorf("got %+v", out.Result)
+	}
+	allDead(t, sb, "86491")
+}

@@ -1,0 +1,274 @@
+package sandpittest
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var limitProperties = []property{
+	{"C2: a memory bomb is killed, said to be one, and the sandbox lives on", testMemoryBomb},
+	{"C2: memory in files of /tmp and /dev/shm counts", testMemoryFiles},
+	{"C1: a fork bomb is held, and Remove is quick", testForkBomb},
+	{"C3: processor time is held", testCPUs},
+	{"C4: a full disk is ErrNoSpace, and space comes back", testDiskFull},
+	{"C5: inodes run out inside only", testInodes},
+	{"C6: open files are held", testNoFile},
+	{"no core file and no locked memory beyond the limits", testOtherLimits},
+	{"limits told are limits asked for", testLimitsTold},
+	{"a sandbox of the least limits works", testLeastLimits},
+}
+
+func testMemoryBomb(t *testing.T, e *env) {
+	e.need(t, "memory")
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 96 << 20}})
+	for name, cmd := range map[string]sandpit.Command{
+		"the program itself": {Argv: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=1000M", "count=1"}},
+		"an endless line":    {Argv: []string{"sh", "-c", "exec tail /dev/zero"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := run(t, sb, cmd)
+			if !out.OOMKilled || out.Signal != int(syscall.SIGKILL) || out.Success() || out.TimedOut {
+				t.Errorf("got %+v, %s", out.Result, brief(out.Stderr))
+			}
+			if got := shell(t, sb, "echo alive"); got != "alive" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+	out := run(t, sb, sandpit.Command{Script: "dd if=/dev/zero of=/dev/null bs=1000M count=1; echo $?"})
+	if !out.OOMKilled || strings.TrimSpace(string(out.Stdout)) != "137" {
+		t.Errorf("of a child: %+v, %s", out.Result, brief(out.Stdout))
+	}
+	if m, err := sb.Metrics(t.Context()); err != nil || m.OOMKills < 3 || m.MemoryPeak > 97<<20 {
+		t.Errorf("metrics are %+v, %v", m, err)
+	}
+	// One that has nothing to do with it is not blamed.
+	if out := run(t, sb, sandpit.Command{Script: "kill -9 $$"}); out.OOMKilled {
+		t.Errorf("got %+v", out.Result)
+	}
+	if info, err := sb.Info(t.Context()); err != nil || info.State != sandpit.StateRunning {
+		t.Errorf("state is %s, %v", info.State, err)
+	}
+}
+
+func testMemoryFiles(t *testing.T, e *env) {
+	e.need(t, "memory")
+	for _, dir := range []string{"/tmp", "/dev/shm"} {
+		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, Disk: 1 << 30}})
+		out := run(t, sb, sandpit.Command{Script: "head -c 200000000 /dev/zero >" + dir + "/f; echo $?"})
+		if m, err := sb.Metrics(t.Context()); err != nil || m.Memory > 65<<20 {
+			t.Errorf("metrics are %+v, %v, after %+v", m, err, out.Result)
+		}
+		if err := sb.Files().Remove(guarded(t), dir+"/f", false); err != nil {
+			t.Error(err)
+		}
+		if got := shell(t, sb, "echo alive"); got != "alive" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
+func testForkBomb(t *testing.T, e *env) {
+	e.need(t, "pids")
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: 64}})
+	p := start(t, sb, sandpit.Command{Script: `f() { f | f & }; f; sleep 86601`, Timeout: time.Second})
+	var most int64
+	for end := time.Now().Add(900 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if m, err := sb.Metrics(t.Context()); err == nil {
+			most = max(most, m.Pids)
+		}
+	}
+	if most > 64 || most < 10 {
+		t.Errorf("there were %d processes", most)
+	}
+	res := wait(t, p)
+	if res.Success() {
+		t.Errorf("got %+v", res)
+	}
+	eventually(t, "a process can be started again", func() bool {
+		out, err := sandpit.Shell(guarded(t), sb, "echo again")
+		return err == nil && out.Success()
+	})
+	// Another one, and away with it while it runs.
+	start(t, sb, sandpit.Command{Script: `f() { f | f & }; f; while :; do f; done`})
+	time.Sleep(100 * time.Millisecond)
+	before := time.Now()
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("Remove took %v", time.Since(before))
+}
+
+func testCPUs(t *testing.T, e *env) {
+	e.need(t, "cpus")
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{CPUs: 0.25}})
+	before, err := sb.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	run(t, sb, sandpit.Command{Script: "while :; do :; done & while :; do :; done", Timeout: 2 * time.Second})
+	after, err := sb.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Two loops would use up to 2 processors. Twice the quota leaves room for
+	// periods begun and for killing.
+	if used, most := after.CPU-before.CPU, time.Since(began)/2; used > most || used == 0 {
+		t.Errorf("%v of processor time in %v", used, time.Since(began))
+	}
+}
+
+func testDiskFull(t *testing.T, e *env) {
+	e.need(t, "disk")
+	sb := e.sandbox(t, sandpit.Spec{User: "root", Limits: sandpit.Limits{Disk: 8 << 20}})
+	put(t, sb, "/tmp/old", "old")
+	for _, opt := range []sandpit.WriteOptions{{}, {Append: true}} {
+		_, err := sb.Files().Write(guarded(t), "/tmp/old", &noiseReader{n: 32 << 20}, opt)
+		isPathError(t, err, sandpit.ErrNoSpace)
+		if !opt.Append {
+			if got := get(t, sb, "/tmp/old"); got != "old" {
+				t.Errorf("the old file holds %s", brief([]byte(got)))
+			}
+		}
+	}
+	if err := sb.Files().Remove(t.Context(), "/tmp/old", false); err != nil {
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"write":            `head -c 32000000 /dev/zero >/tmp/f`,
+		"in the root":      `mkdir -p /var/x && head -c 32000000 /dev/zero >/var/x/f`,
+		"in shared memory": `head -c 32000000 /dev/zero >/dev/shm/f`,
+		"fallocate":        `fallocate -l 32000000 /tmp/f`,
+		"copy-up":          `for f in /usr/bin/* /usr/lib/*/*.so*; do [ -f "$f" ] && cp "$f" /tmp/ || exit 1; done`,
+		"deleted but open": `exec 5>/tmp/f; rm /tmp/f; head -c 32000000 /dev/zero >&5`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := run(t, sb, sandpit.Command{Script: script})
+			if out.Success() || !strings.Contains(string(out.Stderr), "No space left") {
+				t.Errorf("got %+v, %s", out.Result, brief(out.Stderr))
+			}
+			shell(t, sb, "rm -rf /tmp/* /var/x /dev/shm/*")
+		})
+	}
+	// A sparse file takes no space until it is written.
+	shell(t, sb, "truncate -s 1T /tmp/sparse; rm /tmp/sparse")
+	if n, err := sb.Files().Write(guarded(t), "/tmp/f", &noiseReader{n: 4 << 20}, sandpit.WriteOptions{}); err != nil {
+		t.Errorf("after all that %d bytes can be written: %v", n, err)
+	}
+	// Many sandboxes have room each.
+	other := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Disk: 8 << 20}})
+	if n, err := other.Files().Write(guarded(t), "/tmp/f", &noiseReader{n: 4 << 20}, sandpit.WriteOptions{}); err != nil {
+		t.Errorf("in another sandbox %d bytes can be written: %v", n, err)
+	}
+}
+
+func testInodes(t *testing.T, e *env) {
+	e.need(t, "files")
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Files: 300}})
+	out := run(t, sb, sandpit.Command{Script: "mkdir /tmp/d; cd /tmp/d; seq 1 1000 | xargs touch"})
+	if out.Success() || !strings.Contains(string(out.Stderr), "No space left") {
+		t.Errorf("got %+v, %s", out.Result, brief(out.Stderr))
+	}
+	if n := shell(t, sb, "ls /tmp/d | wc -l"); n == "1000" || n == "0" {
+		t.Errorf("%s files were made", n)
+	}
+	isPathError(t, sb.Files().Mkdir(t.Context(), "/tmp/new", 0o755, false), sandpit.ErrNoSpace)
+	_, err := sb.Files().Write(t.Context(), "/tmp/new", strings.NewReader("x"), sandpit.WriteOptions{})
+	isPathError(t, err, sandpit.ErrNoSpace)
+	if err := sb.Files().Remove(guarded(t), "/tmp/d", true); err != nil {
+		t.Fatal(err)
+	}
+	put(t, sb, "/tmp/new", "x")
+}
+
+func testNoFile(t *testing.T, e *env) {
+	e.need(t, "nofile")
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{NoFile: 64}})
+	if got := shell(t, sb, "ulimit -n; ulimit -Hn"); got != "64\n64" {
+		t.Errorf("got %q", got)
+	}
+	if out := run(t, sb, sandpit.Command{Script: "ulimit -n 65"}); out.Success() {
+		t.Error("the limit can be raised")
+	}
+	if got := command(t, sb, sandpit.Command{Script: "ulimit -n", Terminal: normal}); got != "64" {
+		t.Errorf("got %q", got)
+	}
+	root := e.sandbox(t, sandpit.Spec{User: "root", Limits: sandpit.Limits{NoFile: 64}})
+	if out := run(t, root, sandpit.Command{Script: "ulimit -n 65"}); out.Success() {
+		t.Error("root can raise the limit")
+	}
+}
+
+func testOtherLimits(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	if got := shell(t, sb, "ulimit -c; ulimit -Hc"); got != "0\n0" {
+		t.Errorf("core files: %q", got)
+	}
+}
+
+func testLimitsTold(t *testing.T, e *env) {
+	asked := sandpit.Limits{Disk: 100 << 20, Files: 5000, NoFile: 500, Output: 1 << 20, Life: time.Hour}
+	if _, ok := e.gaps["memory"]; !ok {
+		asked.Memory = 200 << 20
+	}
+	if _, ok := e.gaps["cpus"]; !ok {
+		asked.CPUs = 0.5
+	}
+	if _, ok := e.gaps["pids"]; !ok {
+		asked.Pids = 100
+	}
+	sb := e.sandbox(t, sandpit.Spec{Limits: asked})
+	info, err := sb.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string][2]any{
+		"memory": {asked.Memory, info.Limits.Memory}, "cpus": {asked.CPUs, info.Limits.CPUs}, "pids": {asked.Pids, info.Limits.Pids},
+		"disk": {asked.Disk, info.Limits.Disk}, "files": {asked.Files, info.Limits.Files}, "nofile": {asked.NoFile, info.Limits.NoFile},
+		"output": {asked.Output, info.Limits.Output}, "life": {asked.Life, info.Limits.Life},
+	} {
+		if _, ok := e.gaps[name]; !ok && pair[0] != pair[1] {
+			t.Errorf("%s: asked for %v, told %v", name, pair[0], pair[1])
+		}
+	}
+	for what := range e.gaps {
+		t.Run("not enforced "+what, func(t *testing.T) {
+			e.refused(t, sandpit.Spec{Asked: []string{what}}, sandpit.ErrUnsupported)
+		})
+	}
+}
+
+func testLeastLimits(t *testing.T, e *env) {
+	least := sandpit.Limits{Disk: sandpit.MinDisk, Files: sandpit.MinFiles, NoFile: sandpit.MinNoFile}
+	if _, ok := e.gaps["memory"]; !ok {
+		least.Memory = sandpit.MinMemory
+	}
+	if _, ok := e.gaps["pids"]; !ok {
+		least.Pids = sandpit.MinPids
+	}
+	sb := e.sandbox(t, sandpit.Spec{Limits: least})
+	if got := shell(t, sb, "echo works; echo x >/tmp/x; cat /tmp/x"); got != "works\nx" {
+		t.Errorf("got %q", got)
+	}
+	// Work that needs no more than a little goes on for a while.
+	for i := range 20 {
+		if got := command(t, sb, sandpit.Command{Argv: []string{"echo", fmt.Sprint(i)}}); got != fmt.Sprint(i) {
+			t.Fatalf("got %q", got)
+		}
+	}
+	p := start(t, sb, sandpit.Command{Argv: []string{"cat"}, Stdin: true})
+	if _, err := io.WriteString(p.Stdin(), strings.Repeat("x", 200000)); err != nil {
+		t.Error(err)
+	}
+	_ = p.Stdin().Close()
+	if res := wait(t, p); res.StdoutBytes != 200000 {
+		t.Errorf("got %+v", res)
+	}
+}

@@ -1,0 +1,168 @@
+package sandpittest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var userProperties = []property{
+	{"the default user is no root and has no capability", testDefaultUser},
+	{"root is uid 0 with exactly the capabilities of package managers", testRoot},
+	{"a uid and gid may be any", testNumericUser},
+	{"a Command has a user of its own", testCommandUser},
+	{"a user that does not exist is ErrInvalid", testUnknownUser},
+	{"no program gains rights by its set-user-id bit", testSetUID},
+	{"root can give files away and act as others", testRootWork},
+	{"Files act with the rights of the sandbox's user", testFilesUser},
+}
+
+// rootCapabilities is chown, dac_override, fowner, fsetid, kill, setgid and
+// setuid, by their numbers in linux/capability.h.
+const rootCapabilities = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7
+
+// capabilities reads the five sets of a process.
+func capabilities(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command) string {
+	t.Helper()
+	cmd.Script = `sed -n 's/^\(Cap[A-Za-z]*\):[[:space:]]*/\1=/p; s/^\(NoNewPrivs\):[[:space:]]*/\1=/p' /proc/self/status`
+	return strings.Join(strings.Fields(command(t, sb, cmd)), " ")
+}
+
+const (
+	noCapabilities  = "CapInh=0000000000000000 CapPrm=0000000000000000 CapEff=0000000000000000 CapBnd=0000000000000000 CapAmb=0000000000000000 NoNewPrivs=1"
+	allCapabilities = "CapInh=0000000000000000 CapPrm=%016x CapEff=%016[1]x CapBnd=%016[1]x CapAmb=0000000000000000 NoNewPrivs=1"
+)
+
+func testDefaultUser(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	if got := shell(t, sb, "id -u"); got == "0" {
+		t.Error("it is root")
+	}
+	if got := shell(t, sb, "id -g"); got == "0" {
+		t.Error("its group is root's")
+	}
+	if got := capabilities(t, sb, sandpit.Command{}); got != noCapabilities {
+		t.Errorf("got %s", got)
+	}
+	if out := run(t, sb, sandpit.Command{Script: "chown 0 /tmp; echo x >/etc/passwd; mkdir /new"}); out.Success() {
+		t.Error("it may do what only root may")
+	}
+}
+
+func testRoot(t *testing.T, e *env) {
+	for _, user := range []string{"root", "0", "0:0", "root:root"} {
+		sb := e.sandbox(t, sandpit.Spec{User: user})
+		if got := shell(t, sb, "id -u; id -g"); got != "0\n0" {
+			t.Errorf("%s is %q", user, got)
+		}
+		if got, want := capabilities(t, sb, sandpit.Command{}), fmt.Sprintf(allCapabilities, rootCapabilities); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func testNumericUser(t *testing.T, e *env) {
+	for user, want := range map[string]string{"1234:2345": "1234 2345", "65534:65534": "65534 65534", "1000:0": "1000 0", "1:1": "1 1"} {
+		t.Run(user, func(t *testing.T) {
+			sb := e.sandbox(t, sandpit.Spec{User: user})
+			if got := shell(t, sb, `echo $(id -u) $(id -g); touch /tmp/x`); got != want {
+				t.Errorf("got %q", got)
+			}
+			if got := capabilities(t, sb, sandpit.Command{}); got != noCapabilities {
+				t.Errorf("got %s", got)
+			}
+			info, err := sb.Files().Stat(t.Context(), "/tmp/x")
+			if err != nil || fmt.Sprint(info.UID, info.GID) != want {
+				t.Errorf("a file belongs to %d:%d, %v", info.UID, info.GID, err)
+			}
+		})
+	}
+}
+
+func testCommandUser(t *testing.T, e *env) {
+	e.needUsers(t)
+	sb := e.sandbox(t, sandpit.Spec{User: "root"})
+	for user, want := range map[string]string{"1234:2345": "1234 2345", "0:5": "0 5", "root": "0 0", "4321:0": "4321 0"} {
+		if got := command(t, sb, sandpit.Command{Script: `echo $(id -u) $(id -g)`, User: user}); got != want {
+			t.Errorf("%s is %q", user, got)
+		}
+	}
+	if got := capabilities(t, sb, sandpit.Command{User: "1234:2345"}); got != noCapabilities {
+		t.Errorf("got %s", got)
+	}
+	// No group of root's is left to others.
+	if got := command(t, sb, sandpit.Command{Script: "id -G", User: "1234:2345"}); got != "2345" {
+		t.Errorf("its groups are %q", got)
+	}
+	// One cannot touch the other's.
+	shell(t, sb, "umask 077; echo secret >/tmp/secret; mkdir /tmp/own; echo >/tmp/own/x")
+	if out := run(t, sb, sandpit.Command{Script: "cat /tmp/secret || ls /tmp/own || rm -f /tmp/secret", User: "1234:2345"}); out.Success() || strings.Contains(string(out.Stdout), "secret") {
+		t.Errorf("got %+v, %q", out.Result, out.Stdout)
+	}
+	p := start(t, sb, sandpit.Command{Argv: []string{"sleep", "1000"}})
+	if out := run(t, sb, sandpit.Command{Script: fmt.Sprintf("kill -9 %d", p.PID()), User: "1234:2345"}); out.Success() {
+		t.Error("a user kills another's process")
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func testUnknownUser(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	for _, user := range []string{"no-such-user-here", "0:no-such-group-here", ":", "0:", ":0", "-1", "4294967295"} {
+		_, err := sb.Start(t.Context(), sandpit.Command{Script: "true", User: user})
+		if !isInvalidOrUnsupported(err) {
+			t.Errorf("%q gives %v", user, err)
+		}
+	}
+}
+
+func testSetUID(t *testing.T, e *env) {
+	e.needUsers(t)
+	sb := e.sandbox(t, sandpit.Spec{User: "root", Tmpfs: []sandpit.Tmpfs{{Target: "/scratch"}}})
+	for _, dir := range []string{"/tmp", "/scratch", "/usr/local", "/dev/shm"} {
+		if out := run(t, sb, sandpit.Command{Script: "cp /usr/bin/id " + dir + "/id && chmod 6755 " + dir + "/id"}); !out.Success() {
+			continue // not writable in this image
+		}
+		out := run(t, sb, sandpit.Command{Script: dir + "/id -u; " + dir + "/id -g", User: "1234:2345"})
+		if got := strings.TrimSpace(string(out.Stdout)); got != "1234\n2345" && got != "" {
+			t.Errorf("in %s a set-user-id program is %q", dir, got)
+		}
+	}
+	// Nor by those of the image.
+	if got := command(t, sb, sandpit.Command{Script: `find /usr/bin -perm -4000 2>/dev/null | head -1 | while read f; do "$f" --version >/dev/null 2>&1; done; grep '^Uid' /proc/self/status | cut -f2-5 | tr '\t' ' '`, User: "1234:2345"}); got != "1234 1234 1234 1234" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testRootWork(t *testing.T, e *env) {
+	e.needUsers(t)
+	sb := e.sandbox(t, sandpit.Spec{User: "root"})
+	shell(t, sb, `touch /tmp/f; chown 33:44 /tmp/f; chmod 2755 /tmp/f; mkdir -p /opt/new; echo x >/opt/new/f; chown -R 1:1 /opt/new; echo y >>/opt/new/f; rm -r /opt/new`)
+	info, err := sb.Files().Stat(t.Context(), "/tmp/f")
+	if err != nil || info.UID != 33 || info.GID != 44 {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	if got := shell(t, sb, `setpriv --reuid 33 --regid 33 --clear-groups id -u`); got != "33" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func testFilesUser(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files := sb.Files()
+	if _, err := files.Write(t.Context(), "/tmp/mine", strings.NewReader("x"), sandpit.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	uid := shell(t, sb, "id -u")
+	info, err := files.Stat(t.Context(), "/tmp/mine")
+	if err != nil || fmt.Sprint(info.UID) != uid {
+		t.Errorf("the file belongs to %d, %v", info.UID, err)
+	}
+	if _, err := files.Write(t.Context(), "/etc/passwd", strings.NewReader("x"), sandpit.WriteOptions{}); err == nil {
+		t.Error("an ordinary user may write /etc/passwd")
+	}
+}
