@@ -87,8 +87,8 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@bash scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
-bench: setup build ## measure Sandpit beside bwrap, runc, runsc and Docker, in one table
-	$(GO) run -tags $(TAGS) ./bench
+bench: setup build ## measure Sandpit beside bwrap, runc, runsc and Docker, in one table (BENCHFLAGS=-quick)
+	$(GO) run ./bench $(BENCHFLAGS)
 
 # --- code ---
 
