@@ -1,7 +1,6 @@
 package sysprog
 
 import (
-	"fmt"
 	"os"
 	"syscall"
 	"unsafe"
@@ -76,18 +75,19 @@ const (
 
 // Child is a child process made by this package.
 type Child struct {
-	PID    int
-	PidFD  int // -1 unless asked for; the caller closes it
-	region []byte
+	PID   int
+	PidFD int // -1 unless asked for; the caller closes it
+
+	regions [][]byte
 }
 
-// Release frees the memory that the child worked in. Call it once the child
-// has been reaped, or is known to have executed a program.
+// Release frees the memory that the child worked in, and a child that it has
+// spawned. Call it once both have ended or are known to have executed a program.
 func (c *Child) Release() {
-	if c.region != nil {
-		_ = unix.Munmap(c.region)
-		c.region = nil
+	for _, r := range c.regions {
+		_ = unix.Munmap(r)
 	}
+	c.regions = nil
 }
 
 // newState maps a region and returns its two ends.
@@ -99,7 +99,7 @@ func newState() (*state, []byte, error) {
 	return (*state)(unsafe.Pointer(&b[0])), b, nil
 }
 
-// clone starts a child on s.
+// clone starts a child on s. In an error's case the region is the caller's to free.
 func clone(s *state, region []byte, flags uintptr, cgroup int) (Child, error) {
 	s.pidfd = -1
 	stack := uintptr(unsafe.Pointer(&region[0])) + regionSize
@@ -113,10 +113,9 @@ func clone(s *state, region []byte, flags uintptr, cgroup int) (Child, error) {
 	}
 	r := doClone(s, flags, stack, &args)
 	if errno := syscall.Errno(-r); int(r) < 0 {
-		_ = unix.Munmap(region)
-		return Child{PidFD: -1}, fmt.Errorf("making a process: %w", errno)
+		return Child{PidFD: -1}, os.NewSyscallError("clone", errno)
 	}
-	return Child{PID: int(r), PidFD: int(s.pidfd), region: region}, nil
+	return Child{PID: int(r), PidFD: int(s.pidfd), regions: [][]byte{region}}, nil
 }
 
 //go:noinline

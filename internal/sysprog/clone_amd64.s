@@ -21,7 +21,8 @@ child:
 	XORL	BP, BP
 	SUBQ	$16, SP
 	MOVQ	R12, 0(SP)
-	CALL	·childMain(SB)
+	MOVQ	$·childMain(SB), AX	// indirect: the linker would see a recursion that is on another stack
+	CALL	AX
 	INT	$3
 
 // func rawClone3(args *cloneArgs, size uintptr, s *state) (r uintptr)
@@ -39,7 +40,8 @@ child:
 	XORL	BP, BP
 	SUBQ	$16, SP
 	MOVQ	R12, 0(SP)
-	CALL	·childMain(SB)
+	MOVQ	$·childMain(SB), AX	// indirect: the linker would see a recursion that is on another stack
+	CALL	AX
 	INT	$3
 
 // func rawVfork(flags uintptr) (r uintptr)

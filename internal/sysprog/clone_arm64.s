@@ -20,7 +20,8 @@ child:
 	MOVD	ZR, R29
 	SUB	$32, RSP
 	MOVD	R20, 8(RSP)
-	BL	·childMain(SB)
+	MOVD	$·childMain(SB), R9	// indirect: the linker would see a recursion that is on another stack
+	BL	(R9)
 	BRK	$1
 
 // func rawClone3(args *cloneArgs, size uintptr, s *state) (r uintptr)
@@ -37,7 +38,8 @@ child:
 	MOVD	ZR, R29
 	SUB	$32, RSP
 	MOVD	R20, 8(RSP)
-	BL	·childMain(SB)
+	MOVD	$·childMain(SB), R9	// indirect: the linker would see a recursion that is on another stack
+	BL	(R9)
 	BRK	$1
 
 // func rawVfork(flags uintptr) (r uintptr)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,12 +38,30 @@ func (p *Program) Fork(opt ForkOptions) (Child, error) {
 	if err != nil {
 		return Child{PidFD: -1}, err
 	}
+	regions := [][]byte{region}
 	s.kind, s.prog.steps, s.prog.report = kindFork, p.steps, int32(opt.Report)
+	for i := range p.steps {
+		if f := p.steps[i].fork; f != nil {
+			s2, region2, err := newState()
+			if err != nil {
+				_ = unix.Munmap(region)
+				return Child{PidFD: -1}, err
+			}
+			s2.kind, s2.prog.steps, s2.prog.report, s2.prog.base = kindFork, f.program.steps, f.report, spawnedStep
+			f.state = uintptr(unsafe.Pointer(s2))
+			f.stack = f.state + regionSize
+			regions = append(regions, region2)
+		}
+	}
 	flags := opt.Flags
 	if opt.PidFD {
 		flags |= unix.CLONE_PIDFD
 	}
 	c, err := clone(s, region, flags, opt.Cgroup)
+	c.regions = regions
+	if err != nil {
+		c.Release()
+	}
 	runtime.KeepAlive(p)
 	return c, err
 }
@@ -53,5 +72,8 @@ func (p *Program) DecodeReport(b []byte) (err *StepError, ok bool) {
 		return nil, false
 	}
 	i := int(int32(binary.LittleEndian.Uint32(b[4:])))
+	if i >= spawnedStep && p.spawned != nil {
+		p, i = p.spawned, i-spawnedStep
+	}
 	return &StepError{What: p.Name(i), Step: i, Errno: syscall.Errno(binary.LittleEndian.Uint32(b[8:]))}, true
 }

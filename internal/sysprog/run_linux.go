@@ -3,6 +3,8 @@ package sysprog
 import (
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // machine is what a child needs to walk a program. All memory is prepared by
@@ -20,6 +22,7 @@ type machine struct {
 	// executed says more than one that is missing.
 	denied int32
 
+	base   int32 // added to the number of a step that failed
 	report int32 // descriptor to which a failure is written, or -1
 }
 
@@ -56,6 +59,14 @@ func (m *machine) run() bool {
 			m.report = int32(s.args[0].val)
 			continue
 		}
+		if s.fork != nil {
+			r := rawClone(unix.CLONE_VM|uintptr(syscall.SIGCHLD), s.fork.stack, (*state)(*(*unsafe.Pointer)(unsafe.Pointer(&s.fork.state))))
+			if int(r) < 0 {
+				m.failed, m.errno = int32(i)+m.base, int32(-r)
+				return false
+			}
+			continue
+		}
 		r, _, errno := syscall.RawSyscall6(s.nr,
 			m.arg(&s.args[0]), m.arg(&s.args[1]), m.arg(&s.args[2]),
 			m.arg(&s.args[3]), m.arg(&s.args[4]), m.arg(&s.args[5]))
@@ -74,13 +85,13 @@ func (m *machine) run() bool {
 				}
 			}
 			if !ignored {
-				m.failed, m.errno = int32(i), int32(errno)
+				m.failed, m.errno = int32(i)+m.base, int32(errno)
 				return false
 			}
 			r = ^uintptr(0)
 			i += s.skip
 		} else if s.hasWant && r != s.want {
-			m.failed, m.errno = int32(i), int32(syscall.EPIPE)
+			m.failed, m.errno = int32(i)+m.base, int32(syscall.EPIPE)
 			return false
 		}
 		if s.hasTo {

@@ -55,6 +55,9 @@ func Supervise(prepare, child, settle *Program, status int) (Child, error) {
 	s.kind, s.status = kindSupervise, int32(status)
 	s.prog.steps, s.child.steps, s.settle.steps = prepare.steps, child.steps, settle.steps
 	c, err := clone(s, region, 0, -1)
+	if err != nil {
+		_ = unix.Munmap(region)
+	}
 	runtime.KeepAlive(prepare)
 	runtime.KeepAlive(child)
 	runtime.KeepAlive(settle)

@@ -18,7 +18,7 @@ package sysprog
 
 import (
 	"encoding/binary"
-	"fmt"
+	"strconv"
 	"syscall"
 	"unsafe"
 )
@@ -64,7 +64,8 @@ type step struct {
 	hasWant bool
 	store   bool // not a call: writes register args[0] to address args[1]
 	report  bool // not a call: failures go to descriptor args[0] from here on
-	skip    int  // after an ignored error, skip this many steps more
+	fork    *fork
+	skip    int // after an ignored error, skip this many steps more
 }
 
 // A Program is a list of system calls. Build it, then run it with Fork. It
@@ -75,6 +76,8 @@ type Program struct {
 	keep  []any // what steps point to
 	regs  int   // registers used so far
 	free  []Reg // of these, to be used again
+
+	spawned *Program // what a Spawn step runs
 }
 
 // Step is a step just added, for its options.
@@ -109,6 +112,28 @@ func (p *Program) ReportVia(fd int) {
 	p.steps = append(p.steps, step{report: true, args: [6]Arg{Int(fd)}})
 	p.names = append(p.names, "choosing where to report")
 }
+
+// Spawn adds a step that makes another child, which runs q beside the steps
+// that follow, with a copy of the descriptors as they are then. Its failures
+// go to the descriptor report, or nowhere if that is -1.
+//
+// A program has at most one such step, and q none.
+func (p *Program) Spawn(what string, q *Program, report int) {
+	p.steps = append(p.steps, step{fork: &fork{program: q, report: int32(report)}})
+	p.names = append(p.names, what)
+	p.spawned = q
+}
+
+// fork is the part of a Spawn step that is not an argument.
+type fork struct {
+	program *Program
+	report  int32
+	state   uintptr // of the child; set when the program is run
+	stack   uintptr
+}
+
+// spawnedStep is added to the number of a step of a spawned program in a report.
+const spawnedStep = 1 << 20
 
 // Result keeps the result of the step in a new register.
 func (s Step) Result() Reg {
@@ -170,7 +195,7 @@ func (s Step) Want(n uintptr) Step {
 func (p *Program) Str(s string) Arg {
 	b, err := syscall.BytePtrFromString(s)
 	if err != nil {
-		panic("sysprog: NUL in " + fmt.Sprintf("%q", s))
+		panic("sysprog: NUL in " + strconv.Quote(s))
 	}
 	p.keep = append(p.keep, b)
 	return Arg{argValue, uintptr(unsafe.Pointer(b))}
@@ -217,7 +242,7 @@ func (p *Program) Len() int { return len(p.steps) }
 // Name returns what step i is for.
 func (p *Program) Name(i int) string {
 	if i < 0 || i >= len(p.names) {
-		return fmt.Sprintf("step %d", i)
+		return "step " + strconv.Itoa(i)
 	}
 	return p.names[i]
 }

@@ -38,8 +38,8 @@ type watchState struct {
 // that can be blocked, and is in a session of its own.
 //
 // It fails when the cleanup has too many or too long paths.
-func Watch(c Cleanup, alive int) (Child, error) {
-	if len(c.Dirs) > maxWatchPaths || len(c.KillFile) >= maxWatchPath {
+func Watch(what Cleanup, alive int) (Child, error) {
+	if len(what.Dirs) > maxWatchPaths || len(what.KillFile) >= maxWatchPath {
 		return Child{}, syscall.ENAMETOOLONG
 	}
 	s, region, err := newState()
@@ -48,17 +48,21 @@ func Watch(c Cleanup, alive int) (Child, error) {
 	}
 	s.kind = kindWatch
 	w := &s.watch
-	w.alive, w.pidfd, w.n = int32(alive), int32(c.PidFD), int32(len(c.Dirs))
+	w.alive, w.pidfd, w.n = int32(alive), int32(what.PidFD), int32(len(what.Dirs))
 	w.pause[1] = 1e6 // 1 ms
-	copy(w.kill[:], c.KillFile)
-	for i, d := range c.Dirs {
+	copy(w.kill[:], what.KillFile)
+	for i, d := range what.Dirs {
 		if len(d) >= maxWatchPath {
 			_ = unix.Munmap(region)
 			return Child{}, syscall.ENAMETOOLONG
 		}
 		copy(w.dirs[i][:], d)
 	}
-	return clone(s, region, 0, -1)
+	c, err := clone(s, region, 0, -1)
+	if err != nil {
+		_ = unix.Munmap(region)
+	}
+	return c, err
 }
 
 // watchTries bounds how long a busy directory is waited for: 10 s in all.

@@ -117,7 +117,7 @@ func (i *instance) Destroy(context.Context) error {
 		_ = unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0) // ESRCH: it has died already
 		<-i.done
 		i.pidfd.Close()
-		unix.Close(i.socks[0])
+		i.closeSockets()
 		if i.group != nil {
 			i.destroyErr = i.group.Remove()
 		}

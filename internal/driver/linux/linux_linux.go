@@ -68,7 +68,7 @@ func (d *Driver) Name() string { return Name }
 
 // Create makes a sandbox. See driver.Driver.
 func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
-	c := creation{driver: d, plan: &plan, mark: time.Now(), socks: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watchPipe: -1}
+	c := creation{driver: d, plan: &plan, mark: time.Now(), socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watchPipe: -1}
 	inst, err := c.run(ctx)
 	if err != nil {
 		c.undo()
@@ -86,7 +86,8 @@ type creation struct {
 	mounts    []hostMount
 	ids       idMap
 	group     *cgroup.Group
-	socks     [2]int // the socket pair: ours, the child's
+	socks     [2]int // the socket pair to the guest: ours, the child's
+	build     [2]int // that to the builder
 	program   *sysprog.Program
 	child     sysprog.Child
 	started   bool
@@ -123,15 +124,21 @@ func (c *creation) undo() {
 		unix.Close(c.child.PidFD)
 	}
 	c.stopWatcher()
-	for _, fd := range c.socks {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
+	c.closeSockets()
 	if c.group != nil {
 		_ = c.group.Remove()
 	}
 	c.ids.close()
+}
+
+// closeSockets closes what is open of the socket pairs.
+func (c *creation) closeSockets() {
+	for _, fd := range []*int{&c.socks[0], &c.socks[1], &c.build[0], &c.build[1]} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
 }
 
 func (c *creation) stopWatcher() {
@@ -190,22 +197,30 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	}
 	// Close-on-exec, and above 2 for certain: 0, 1 and 2 are always open in a
 	// program of this runtime.
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socketpair", err)
+	for _, pair := range []*[2]int{&c.socks, &c.build} {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, os.NewSyscallError("socketpair", err)
+		}
+		*pair = fds
 	}
-	c.socks = fds
 	filter := seccomp.Bytes(seccomp.Filter())
 	if len(filter) == 0 {
 		return nil, fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
 	}
 	b := build{
-		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], base: baseDir(), guest: guest,
+		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
 		cgroupNS: c.group != nil,
 		landlock: landlockABI(),
 	}
+	var mapped [2]int
+	if err := unix.Pipe2(mapped[:], unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	defer closeAll(mapped[:])
+	b.mapped = mapped[0]
 	into := -1
 	if c.group != nil {
 		if fd, ok := c.group.FD(); ok {
@@ -216,9 +231,6 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		}
 		defer closeAll(b.join)
 		b.cgroup2 = into >= 0 && len(b.join) == 0
-	}
-	if plan.Write != nil && b.landlock > 0 {
-		b.argv = append(b.argv, "landlock")
 	}
 	if c.program, err = compile(b); err != nil {
 		return nil, err
@@ -241,8 +253,10 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		return nil, explainClone(err)
 	}
 	c.started = true
-	unix.Close(c.socks[1])
-	c.socks[1] = -1
+	for _, fd := range []*int{&c.socks[1], &c.build[1]} {
+		unix.Close(*fd)
+		*fd = -1
+	}
 	c.trace("clone")
 
 	if err := c.step(ctx, "ids"); err != nil {
@@ -250,6 +264,9 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	}
 	if err := c.ids.write(c.child.PID); err != nil {
 		return nil, err
+	}
+	if _, err := unix.Write(mapped[1], []byte{0}); err != nil {
+		return nil, c.explainDeath(os.NewSyscallError("write", err))
 	}
 	c.trace("ids")
 
@@ -262,7 +279,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 			return nil, err
 		}
 	}
-	err = send(c.socks[0], goMessage, sent)
+	err = send(c.build[0], goMessage, sent)
 	closeAll(sent)
 	if err != nil {
 		return nil, c.explainDeath(err)
@@ -283,7 +300,8 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err := c.await(ctx); err != nil {
 		return nil, err
 	}
-	runtime.KeepAlive(c.program)
+	unix.Close(c.build[0])
+	c.build[0] = -1
 	c.trace("setup")
 	if err := c.step(ctx, "instance"); err != nil {
 		return nil, err
@@ -360,24 +378,40 @@ func (c *creation) startWatcher() error {
 	return nil
 }
 
-// await waits until the child has built the sandbox.
+// await waits until the builder has made the sandbox, and passes the Landlock
+// ruleset on that it may have made.
 func (c *creation) await(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(c.socks[0], unix.SHUT_RDWR) })
+	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(c.build[0], unix.SHUT_RDWR) })
 	defer stop()
-	buf := make([]byte, sysprog.ReportSize)
+	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
 	for {
-		n, err := unix.Read(c.socks[0], buf)
+		n, oobn, _, _, err := unix.Recvmsg(c.build[0], buf, oob, unix.MSG_CMSG_CLOEXEC)
+		fd := receivedFD(oob[:oobn])
+		if fd >= 0 {
+			defer unix.Close(fd)
+		}
 		switch {
 		case err == unix.EINTR:
 			continue
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return c.explainDeath(os.NewSyscallError("read", err))
+			return c.explainDeath(os.NewSyscallError("recvmsg", err))
+		case n == 1 && buf[0] == readyByte && fd >= 0:
+			if err := send(c.socks[0], landlockMessage, []int{fd}); err != nil {
+				return c.explainDeath(err)
+			}
+			return nil
 		case n == 1 && buf[0] == readyByte:
 			return nil
 		}
-		if e, ok := c.program.DecodeReport(buf[:n]); ok {
+		e, ok := c.program.DecodeReport(buf[:n])
+		if !ok {
+			// The first process has died, and the builder with it.
+			n, _, _ := unix.Recvfrom(c.socks[0], buf, unix.MSG_DONTWAIT)
+			e, ok = c.program.DecodeReport(buf[:max(n, 0)])
+		}
+		if ok {
 			return c.explainStep(e)
 		}
 		return c.explainDeath(errors.New("it ended without a word"))

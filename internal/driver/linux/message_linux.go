@@ -99,8 +99,9 @@ func closeAll(fds []int) {
 // The kinds of messages: goMessage lets the child go on; the others are for the
 // guest, docs/guest-protocol.md.
 const (
-	goMessage   = 'G'
-	connMessage = 'c'
+	goMessage       = 'G'
+	connMessage     = 'c'
+	landlockMessage = 'l'
 )
 
 // send sends one message with descriptors.
@@ -115,4 +116,18 @@ func send(sock int, kind byte, fds []int) error {
 			return os.NewSyscallError("sendmsg", err)
 		}
 	}
+}
+
+// receivedFD returns the descriptor in a control message, or -1.
+func receivedFD(oob []byte) int {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 {
+		return -1
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		closeAll(fds)
+		return -1
+	}
+	return fds[0]
 }

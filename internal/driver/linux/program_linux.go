@@ -23,9 +23,8 @@ const guestCapabilities = spawn.RootCapabilities | 1<<unix.CAP_SETPCAP
 
 // Descriptors of the guest.
 const (
-	guestSocket   = 3 // the socket pair's inner end
-	guestLandlock = 4 // the Landlock ruleset, if any
-	guestProgram  = 5 // the guest itself, closed by its execution
+	guestSocket  = 3 // the socket pair's inner end
+	guestProgram = 4 // the guest itself, closed by its execution
 )
 
 // build is what the program of one sandbox is compiled from.
@@ -33,7 +32,9 @@ type build struct {
 	plan   *driver.Plan
 	mounts []hostMount
 	ids    idMap
-	socket int    // in the child
+	socket int    // the guest's end of its socket pair
+	answer int    // the builder's end of its own: the guest makes its socket non-blocking
+	mapped int    // reading end of a pipe: a byte comes when the id maps are written
 	base   string // an existing host directory to build on
 	guest  string // host path of the guest program
 	argv   []string
@@ -88,24 +89,54 @@ type tree struct {
 	owned     bool // its owner on the host is the sandbox's user inside
 }
 
-// compile puts together everything that the child does up to executing the guest.
+// compile puts together all that happens between the clone and the guest's
+// first instruction, by two processes side by side: the first, which becomes
+// the guest, and a builder, which makes the root file system. Executing a
+// program and starting its runtime takes about as long as building does.
+//
+// They share their namespaces, so that the builder's pivot_root changes the
+// guest's root too. The owner sends the guest no connection before the builder
+// has answered: nothing of the sandbox runs while the host can be seen.
 func compile(b build) (*sysprog.Program, error) {
-	c := &compiler{build: b}
-	plan := b.plan
-	ts := trees(plan)
-	if len(ts) > maxTrees {
-		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit: %w", len(ts), maxTrees, sandpit.ErrInvalid)
+	if n := len(trees(b.plan)); n > maxTrees {
+		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit: %w", n, maxTrees, sandpit.ErrInvalid)
 	}
+	builder := &compiler{build: b}
+	builder.builder()
+	first := &compiler{build: b}
+	if err := first.first(&builder.p); err != nil {
+		return nil, err
+	}
+	return &first.p, nil
+}
 
-	// While the owner writes id maps and maps the ids of mount trees, the
-	// child does what needs neither.
-	if plan.Ephemeral {
-		c.dieWithOwner()
-	}
-	c.p.Call("starting a session", unix.SYS_SETSID)
+// first is what the first process does up to executing the guest.
+func (c *compiler) first(builder *sysprog.Program) error {
+	p := &c.p
+	c.dieWithOwner()
+	p.Call("starting a session", unix.SYS_SETSID)
 	c.namespaces()
-	guest := c.openTree("opening the guest program", b.guest, false)
+
+	// Everything that has a path on the host comes before the builder, which
+	// may change the root at any moment. What stands at the root is moved to
+	// the new one by that; what stands elsewhere would stay outside.
+	guest := c.openTree("opening the guest program", c.guest, false)
 	c.setattr("sealing the guest program", guest, false, attrRead)
+	null := p.Call("opening /dev/null", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str("/dev/null"), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC), sysprog.Int(0)).Result()
+	p.Call("leaving the owner's directory", unix.SYS_CHDIR, p.Str("/"))
+
+	p.Spawn("starting the builder", builder, c.answer)
+	p.Call("waiting for the id maps", unix.SYS_READ, sysprog.Int(c.mapped), p.Bytes(make([]byte, 1)), sysprog.Int(1)).Want(1)
+	c.identity()
+	return c.becomeGuest(guest, null)
+}
+
+// builder is what the builder does.
+func (c *compiler) builder() {
+	plan := c.plan
+	// While the owner writes id maps and maps the ids of mount trees, it does
+	// what needs neither.
+	c.loopback()
 	devices := make([]sysprog.Reg, len(deviceNames))
 	for i, name := range deviceNames {
 		devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
@@ -115,14 +146,15 @@ func compile(b build) (*sysprog.Program, error) {
 	for i, name := range sysPaths {
 		sys[i] = sysprog.From(c.p.Call("opening "+name, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Ignore(unix.ENOENT).Result())
 	}
-	if b.ids.mapped {
+	ts := trees(plan)
+	if c.ids.mapped {
 		c.receive(len(ts))
 	}
 	fds := make([]sysprog.Arg, len(ts))
 	for i, t := range ts {
 		fds[i] = c.hostTree(t, i)
 	}
-	if !b.ids.mapped {
+	if !c.ids.mapped {
 		c.receive(0)
 	}
 	c.identity()
@@ -138,15 +170,12 @@ func compile(b build) (*sysprog.Program, error) {
 		c.mkdirAll(t.Target)
 		c.mount("tmpfs", t.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+strconv.FormatInt(t.Size, 10)+",mode=1777")
 	}
-	for i, m := range b.mounts {
+	for i, m := range c.mounts {
 		fd := fds[len(plan.Root.Layers)+len(plan.Root.Binds)+i]
 		c.target(m)
 		c.attach(fd, m.Target)
 	}
-	if err := c.finish(guest, c.writePaths()); err != nil {
-		return nil, err
-	}
-	return &c.p, nil
+	c.answerOwner(c.writePaths())
 }
 
 // receive waits for the owner's message. It comes when the id maps are written,
@@ -154,12 +183,31 @@ func compile(b build) (*sysprog.Program, error) {
 func (c *compiler) receive(trees int) {
 	c.message = make([]byte, unix.CmsgSpace(4*max(trees, 1)))
 	hdr := messageHeader(&c.p, make([]byte, 1), c.message)
-	c.p.Call("waiting for the owner", unix.SYS_RECVMSG, sysprog.Int(c.socket), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
+	c.p.Call("waiting for the owner", unix.SYS_RECVMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
+}
+
+// answerOwner tells the owner that the root is made, and gives it the Landlock
+// ruleset, if there is one, for the guest.
+func (c *compiler) answerOwner(ruleset *sysprog.Reg) {
+	const what = "answering the owner"
+	if ruleset == nil {
+		c.p.Call(what, unix.SYS_WRITE, sysprog.Int(c.answer), c.p.Bytes([]byte{readyByte}), sysprog.Int(1)).Want(1)
+		return
+	}
+	control := make([]byte, unix.CmsgSpace(4)) // struct cmsghdr, then the descriptor
+	binary.NativeEndian.PutUint64(control, uint64(unix.CmsgLen(4)))
+	binary.NativeEndian.PutUint32(control[8:], unix.SOL_SOCKET)
+	binary.NativeEndian.PutUint32(control[12:], unix.SCM_RIGHTS)
+	c.p.Store32(*ruleset, control, unix.CmsgLen(0))
+	hdr := messageHeader(&c.p, []byte{readyByte}, control)
+	c.p.Call(what, unix.SYS_SENDMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 }
 
 // maxTrees is how many descriptors one message may carry: SCM_MAX_FD of unix(7).
 const maxTrees = 253
 
+// dieWithOwner asks for SIGKILL when the owner dies. A change of credentials
+// undoes it: at the start it serves until the id maps are there.
 func (c *compiler) dieWithOwner() {
 	c.p.Call("asking to die with the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(int(unix.SIGKILL)))
 }
@@ -231,6 +279,10 @@ func (c *compiler) namespaces() {
 	if len(host) > 0 {
 		c.p.Call("setting the hostname", unix.SYS_SETHOSTNAME, c.p.Bytes(host), sysprog.Int(len(host)))
 	}
+}
+
+// loopback brings the loopback interface up.
+func (c *compiler) loopback() {
 	s := c.p.Call("bringing up the loopback", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).Result()
 	ifreq := make([]byte, 40) // struct ifreq, netdevice(7)
 	copy(ifreq, "lo")
@@ -450,8 +502,8 @@ func (c *compiler) writePaths() *sysprog.Reg {
 	return &ruleset
 }
 
-// finish gives up what the guest does not need, and becomes the guest.
-func (c *compiler) finish(guest sysprog.Reg, ruleset *sysprog.Reg) error {
+// becomeGuest gives up what the guest does not need, and becomes the guest.
+func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	p := &c.p
 	p.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022))
 	for _, lim := range []struct {
@@ -465,28 +517,18 @@ func (c *compiler) finish(guest sysprog.Reg, ruleset *sysprog.Reg) error {
 	}
 
 	// Descriptors: first out of the way of each other, then to their places.
-	high := func(what string, fd sysprog.Arg) sysprog.Reg {
-		return p.Call(what, unix.SYS_FCNTL, fd, sysprog.Int(unix.F_DUPFD_CLOEXEC), sysprog.Int(64)).Result()
-	}
 	const fdStage = "putting descriptors in their places"
-	sock, prog := high(fdStage, sysprog.Int(c.socket)), high(fdStage, sysprog.From(guest))
-	null := p.Call("opening /dev/null", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str("/dev/null"), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC), sysprog.Int(0)).Result()
-	null = high(fdStage, sysprog.From(null))
-	place := func(fd sysprog.Reg, to, flags int) {
-		p.Call(fdStage, unix.SYS_DUP3, sysprog.From(fd), sysprog.Int(to), sysprog.Int(flags))
+	high := func(fd sysprog.Arg) sysprog.Reg {
+		return p.Call(fdStage, unix.SYS_FCNTL, fd, sysprog.Int(unix.F_DUPFD_CLOEXEC), sysprog.Int(64)).Result()
 	}
-	if ruleset != nil {
-		r := high(fdStage, sysprog.From(*ruleset))
-		place(r, guestLandlock, 0)
-	} else {
-		p.Call(fdStage, unix.SYS_CLOSE, sysprog.Int(guestLandlock)).Ignore(unix.EBADF)
+	sock, prog := high(sysprog.Int(c.socket)), high(sysprog.From(guest))
+	null = high(sysprog.From(null))
+	for fd := range 3 {
+		p.Call(fdStage, unix.SYS_DUP3, sysprog.From(null), sysprog.Int(fd), sysprog.Int(0))
 	}
-	for i := range 3 {
-		place(null, i, 0)
-	}
-	place(sock, guestSocket, 0)
+	p.Call(fdStage, unix.SYS_DUP3, sysprog.From(sock), sysprog.Int(guestSocket), sysprog.Int(0))
 	p.ReportVia(guestSocket)
-	place(prog, guestProgram, unix.O_CLOEXEC)
+	p.Call(fdStage, unix.SYS_DUP3, sysprog.From(prog), sysprog.Int(guestProgram), sysprog.Int(unix.O_CLOEXEC))
 	p.Call("closing descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(guestProgram+1), sysprog.Int(^uint32(0)), sysprog.Int(0))
 
 	// Capabilities. The bounding set is what a root process inside may have;
@@ -505,11 +547,10 @@ func (c *compiler) finish(guest sysprog.Reg, ruleset *sysprog.Reg) error {
 		}
 	}
 	if c.plan.Ephemeral {
-		c.dieWithOwner() // again: changes of credentials undo it
+		c.dieWithOwner()
 	}
 	p.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	p.ResetSignals()
-	p.Call("answering the owner", unix.SYS_WRITE, sysprog.Int(guestSocket), p.Bytes([]byte{readyByte}), sysprog.Int(1)).Want(1)
 
 	// struct sock_fprog: a count, and a pointer to the instructions.
 	fprog := make([]byte, 16)
@@ -529,7 +570,7 @@ func (c *compiler) finish(guest sysprog.Reg, ruleset *sysprog.Reg) error {
 	return nil
 }
 
-// readyByte is what the child answers when all is in place but the guest.
+// readyByte is what the builder answers when all is in place.
 const readyByte = 'R'
 
 func (c *compiler) mount(source, target, fstype string, flags int, data string) {
