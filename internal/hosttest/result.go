@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -22,8 +23,13 @@ type Result struct {
 	// NotRun is the reason why it did not run, or "".
 	NotRun string
 
-	// Output is what the binary printed, bounded to its last part.
+	// Output is what failed tests printed, and of a binary that died the last
+	// that it said.
 	Output []byte
+
+	test    string            // whose lines come now; "" between tests
+	printed map[string][]byte // by tests that have not ended
+	last    []byte            // the end of all lines
 }
 
 // A Skip is a skipped test with what it gave as its reason.
@@ -69,8 +75,11 @@ var errCut = errors.New("the output ends before its end: the machine died or was
 // package itself, so that nothing a test prints can be taken for one of them.
 const frame = "\x16"
 
-// maxOutput bounds what is kept of a suite's output.
-const maxOutput = 1 << 20
+// What is kept of one test's output, and of a binary's last words, in bytes.
+const (
+	maxOutput = 64 << 10
+	maxLast   = 8 << 10
+)
 
 // Parse reads the output of run.sh into rs. A host or suite that was begun and
 // not ended has Status -1.
@@ -94,9 +103,11 @@ func (rs Results) Parse(r io.Reader) error {
 				at = rs.at(host, fields[1])
 				at.Status = -1
 			case strings.HasPrefix(line, "@@end ") && len(fields) == 3 && host != "":
-				if _, err := fmt.Sscanf(fields[2], "%d", &rs.at(host, fields[1]).Status); err != nil {
+				status, err := strconv.Atoi(fields[2])
+				if err != nil {
 					return fmt.Errorf("reading line %q: %w", line, err)
 				}
+				rs.at(host, fields[1]).end(status)
 				at = nil
 			case line == "@@done":
 				done = true
@@ -108,6 +119,9 @@ func (rs Results) Parse(r io.Reader) error {
 		case errors.Is(err, bufio.ErrBufferFull):
 		case errors.Is(err, io.EOF):
 			if !done {
+				if at != nil {
+					at.end(-1)
+				}
 				return errCut
 			}
 			return nil
@@ -120,30 +134,63 @@ func (rs Results) Parse(r io.Reader) error {
 // line takes one line of a test binary's output.
 func (r *Result) line(line string) {
 	rest, framed := strings.CutPrefix(strings.TrimLeft(line, " "), frame)
-	if framed {
-		for verdict, count := range map[string]*int{"--- PASS: ": &r.Passed, "--- FAIL: ": &r.Failed, "--- SKIP: ": &r.Skipped} {
-			name, is := strings.CutPrefix(rest, verdict)
-			if !is {
-				continue
-			}
-			*count++
-			name, _, _ = strings.Cut(name, " ")
-			switch count {
-			case &r.Failed:
-				r.Failures = append(r.Failures, name)
-			case &r.Skipped:
-				r.Skips = append(r.Skips, Skip{name, r.reason()})
-			}
+	keepEnd(&r.last, rest, maxLast)
+	if !framed {
+		if r.printed == nil {
+			r.printed = map[string][]byte{}
+		}
+		out := r.printed[r.test]
+		keepEnd(&out, line, maxOutput)
+		r.printed[r.test] = out
+		return
+	}
+	for _, start := range []string{"=== RUN   ", "=== NAME  ", "=== CONT  ", "=== PAUSE "} {
+		if name, is := strings.CutPrefix(rest, start); is {
+			r.test = name
+			return
 		}
 	}
-	if r.Output = append(append(r.Output, strings.ReplaceAll(line, frame, "")...), '\n'); len(r.Output) > 2*maxOutput {
-		r.Output = append([]byte(nil), r.Output[len(r.Output)-maxOutput:]...)
+	for _, verdict := range []string{"PASS", "FAIL", "SKIP"} {
+		name, is := strings.CutPrefix(rest, "--- "+verdict+": ")
+		if !is {
+			continue
+		}
+		name, _, _ = strings.Cut(name, " ")
+		switch verdict {
+		case "PASS":
+			r.Passed++
+		case "FAIL":
+			r.Failed++
+			r.Failures = append(r.Failures, name)
+			r.Output = fmt.Appendf(r.Output, "--- %s\n%s", name, r.printed[name])
+		case "SKIP":
+			r.Skipped++
+			r.Skips = append(r.Skips, Skip{name, reason(r.printed[name])})
+		}
+		delete(r.printed, name)
+	}
+}
+
+// end takes the test binary's exit status.
+func (r *Result) end(status int) {
+	r.Status = status
+	if status != 0 && r.Failed == 0 {
+		r.Output = r.last
+	}
+	r.printed, r.last = nil, nil
+}
+
+// keepEnd appends a line and lets go of the beginning past a limit.
+func keepEnd(to *[]byte, line string, limit int) {
+	*to = append(append(*to, line...), '\n')
+	if len(*to) > 2*limit {
+		*to = append([]byte("…"), (*to)[len(*to)-limit:]...)
 	}
 }
 
 // reason is the last line that was logged: what t.Skip was given.
-func (r *Result) reason() string {
-	out := bytes.TrimSpace(r.Output)
+func reason(out []byte) string {
+	out = bytes.TrimSpace(out)
 	if i := bytes.LastIndexByte(out, '\n'); i >= 0 {
 		out = out[i+1:]
 	}

@@ -23,6 +23,8 @@ a line of the test
 @@end probe 0
 
 @@begin leak
+` + "\x16" + `=== RUN   TestC
+    c_test.go:9: a process is left
 ` + "\x16" + `--- FAIL: TestC (1.00s)
 ` + "\x16" + `FAIL
 
@@ -60,6 +62,16 @@ func TestParse(t *testing.T) {
 	}
 	if got, want := rs.at("one", "probe").Skips, (Skip{"TestB", "no mke2fs here"}); len(got) != 1 || got[0] != want {
 		t.Errorf("skips = %q, want %q", got, want)
+	}
+
+	for _, c := range []struct{ host, suite, want string }{
+		{"one", "probe", ""},
+		{"one", "leak", "--- TestC\n    c_test.go:9: a process is left\n"},
+		{"three", "probe", "panic: out of luck\n"},
+	} {
+		if got := string(rs.at(c.host, c.suite).Output); got != c.want {
+			t.Errorf("%s %s: output %q, want %q", c.host, c.suite, got, c.want)
+		}
 	}
 
 	if err := rs.Parse(strings.NewReader("@@host four\n\n@@begin probe\n\n@@end probe 0\n\n@@done\n")); err != nil {
