@@ -145,9 +145,6 @@ func (d document) pick(want platform) (descriptor, error) {
 			continue
 		}
 		got := platform{p.OS, p.Architecture, p.Variant}
-		if got.arch == "arm64" && got.variant == "v8" {
-			got.variant = ""
-		}
 		if got.os != "unknown" && len(have) < 20 {
 			have = append(have, clip(got.String()))
 		}
@@ -173,6 +170,9 @@ func (d document) pick(want platform) (descriptor, error) {
 func (p platform) rank(got platform) int {
 	if p.os != got.os || p.arch != got.arch {
 		return 0
+	}
+	if got.arch == "arm64" && got.variant == "v8" {
+		got.variant = "" // the only one there is
 	}
 	switch {
 	case p.variant == got.variant:

@@ -263,7 +263,8 @@ func (r *registrySource) blobFrom(ctx context.Context, e *endpoint, d descriptor
 		path, header = "/manifests/"+d.Digest, http.Header{"Accept": {d.MediaType}}
 	}
 	if offset > 0 {
-		header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
+		// With its end, although it is that of the blob: some know no other form.
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	resp, err := r.get(ctx, e, path, header)
