@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,6 +33,8 @@ type Sandbox struct {
 	instance driver.Instance
 	guest    *client.Client
 	life     *time.Timer
+
+	oomSeen atomic.Int64 // kills for want of memory that have been noticed
 
 	remove    sync.Once
 	removeErr error
@@ -183,7 +186,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 	if err != nil {
 		return nil, err
 	}
-	before := s.oomKills(ctx)
+	before := s.oomSeen.Load()
 	p, err := s.guest.Start(ctx, cmd)
 	if err != nil {
 		return nil, s.explain(err)
@@ -228,11 +231,13 @@ func (s *Sandbox) explain(err error) error {
 	return err
 }
 
+// oomKills returns how many processes the kernel has killed for want of memory.
 func (s *Sandbox) oomKills(ctx context.Context) int64 {
 	m, err := s.instance.Stats(ctx)
-	if err != nil {
-		return -1
+	if err != nil || m.OOMKills < 0 {
+		return 0
 	}
+	s.oomSeen.Store(m.OOMKills)
 	return m.OOMKills
 }
 
@@ -246,15 +251,16 @@ type process struct {
 	oom  bool
 }
 
-// Wait waits for the end. A process that died by SIGKILL while the kernel
-// counted a kill for want of memory died of that.
+// Wait waits for the end. When the kernel has counted a kill for want of memory
+// since the start, a process that was killed has died of that, and one that
+// failed has lost a process to it. One that succeeded is not asked about.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	res, err := p.Process.Wait(ctx)
 	if err != nil {
 		return res, p.sandbox.explain(err)
 	}
 	p.once.Do(func() {
-		p.oom = !res.TimedOut && p.oomKills >= 0 && p.sandbox.oomKills(ctx) > p.oomKills
+		p.oom = res.ExitCode != 0 && !res.TimedOut && p.sandbox.oomKills(ctx) > p.oomKills
 	})
 	res.OOMKilled = p.oom
 	return res, nil
