@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -56,26 +57,25 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 }
 
 // checkOwnGuest reports whether this program can be the guest of a root file
-// system. One that was built with cgo needs the C library that it was linked
-// with, which only the host image has for certain.
-func checkOwnGuest(exe string, plan *driver.Plan) error {
-	for _, b := range plan.Root.Binds {
-		if b.Source == "/usr" && b.Target == "/usr" {
-			return nil
-		}
-	}
+// system, and whether it is executed only in there. One that was built with cgo
+// needs the C library that it was linked with, which only the host image has
+// for certain, and which must not be looked for while the root changes.
+func checkOwnGuest(exe string, plan *driver.Plan) (late bool, err error) {
 	f, err := elf.Open(exe)
 	if err != nil {
-		return fmt.Errorf("reading this program: %w", err)
+		return false, fmt.Errorf("reading this program: %w", err)
 	}
 	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			return sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo, and this image may lack the C library that it needs: %w", sandpit.ErrUnsupported),
-				"install it with `CGO_ENABLED=0 go install`, or build it with `make build`")
+	if !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return false, nil
+	}
+	for _, b := range plan.Root.Binds {
+		if b.Source == "/usr" && b.Target == "/usr" {
+			return true, nil
 		}
 	}
-	return nil
+	return false, sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo, and this image may lack the C library that it needs: %w", sandpit.ErrUnsupported),
+		"install it with `CGO_ENABLED=0 go install`, or build it with `make build`")
 }
 
 // writeGuest writes the guest so that its name only ever means the whole of it.

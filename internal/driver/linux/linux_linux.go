@@ -85,6 +85,7 @@ type creation struct {
 
 	mounts    []hostMount
 	ids       idMap
+	late      bool // the guest waits for its root: see build
 	group     *cgroup.Group
 	socks     [2]int // the socket pair to the guest: ours, the child's
 	build     [2]int // that to the builder
@@ -160,12 +161,15 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err := c.step(ctx, "host"); err != nil {
 		return nil, err
 	}
+	if err := refuseUnknown(plan.Enforce); err != nil {
+		return nil, err
+	}
 	guest, err := guestFile(d.opts.Dir, d.opts.Guest, d.opts.GuestDigest)
 	if err != nil {
 		return nil, err
 	}
 	if d.opts.Guest == nil {
-		if err := checkOwnGuest(guest, plan); err != nil {
+		if c.late, err = checkOwnGuest(guest, plan); err != nil {
 			return nil, err
 		}
 	}
@@ -209,7 +213,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		return nil, fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
 	}
 	b := build{
-		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest,
+		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
 		cgroupNS: c.group != nil,
@@ -309,6 +313,21 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	return newInstance(c), nil
 }
 
+// refuseUnknown refuses what this driver does not know how to enforce. What
+// it knows, and this machine can't do, is refused where it is done.
+func refuseUnknown(enforce map[string]bool) error {
+	for what, on := range enforce {
+		switch what {
+		case "memory", "cpus", "pids", "disk", "files", "nofile", "output", "life", "seccomp", "write-paths", "landlock":
+		default:
+			if on {
+				return fmt.Errorf("limiting %s: this driver does not know how: %w", what, sandpit.ErrUnsupported)
+			}
+		}
+	}
+	return nil
+}
+
 // lookAtMounts looks at the sources of the mounts.
 func (c *creation) lookAtMounts() error {
 	for _, m := range c.plan.Mounts {
@@ -389,6 +408,11 @@ func (c *creation) await(ctx context.Context) error {
 		fd := receivedFD(oob[:oobn])
 		if fd >= 0 {
 			defer unix.Close(fd)
+		}
+		if err == nil && n == 1 && buf[0] == readyByte && c.late {
+			if err := send(c.socks[0], goMessage, nil); err != nil {
+				return c.explainDeath(err)
+			}
 		}
 		switch {
 		case err == unix.EINTR:

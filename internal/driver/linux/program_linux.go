@@ -37,6 +37,7 @@ type build struct {
 	mapped int    // reading end of a pipe: a byte comes when the id maps are written
 	base   string // an existing host directory to build on
 	guest  string // host path of the guest program
+	late   bool   // the guest can be executed only in its root, which the owner says is there
 	argv   []string
 	filter []byte // seccomp, as struct sock_filter array
 
@@ -551,6 +552,9 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	}
 	p.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	p.ResetSignals()
+	if c.late {
+		p.Call("waiting for the root", unix.SYS_READ, sysprog.Int(guestSocket), p.Bytes(make([]byte, 1)), sysprog.Int(1)).Want(1)
+	}
 
 	// struct sock_fprog: a count, and a pointer to the instructions.
 	fprog := make([]byte, 16)
