@@ -1,0 +1,759 @@
+package linux_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// hostState is what a sandbox could leave on the machine. Other programs may
+// come and go meanwhile, so that of the whole machine only what bears a mark
+// of this program is in it.
+type hostState struct {
+	Children    []string // processes below this one, zombies too
+	Mounts      []string // of this mount namespace
+	Cgroups     []string // directories that are ours by name and owner
+	Loops       []string // loop devices with their files
+	Descriptors []string // of this process
+	Files       []string // in the data directory
+	Regions     int      // mappings of the size in which a child of sysprog works
+}
+
+// guard bounds what should take no time.
+const guard = 2 * time.Minute
+
+// look takes the state of the machine.
+func look(t *testing.T, home string) hostState {
+	t.Helper()
+	s := hostState{
+		Children:    below(os.Getpid()),
+		Mounts:      mounts(t),
+		Cgroups:     cgroups(t),
+		Loops:       loops(),
+		Descriptors: descriptors(t),
+		Files:       tree(t, home),
+		Regions:     regions(t),
+	}
+	return s
+}
+
+// process is what /proc/PID/stat says.
+type process struct {
+	pid, ppid int
+	state     string
+	name      string
+}
+
+// processes reads the process table.
+func processes() map[int]process {
+	all := map[int]process{}
+	names, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		open, end := strings.IndexByte(string(data), '('), strings.LastIndexByte(string(data), ')')
+		f := strings.Fields(string(data[end+1:]))
+		if open < 0 || len(f) < 2 {
+			continue
+		}
+		p := process{state: f[0], name: string(data[open+1 : end])}
+		p.pid, _ = strconv.Atoi(strings.TrimSpace(string(data[:open])))
+		p.ppid, _ = strconv.Atoi(f[1])
+		all[p.pid] = p
+	}
+	return all
+}
+
+// descendants returns the pids of the processes below one.
+func descendants(pid int) []int {
+	all := processes()
+	in := map[int]bool{pid: true}
+	var found []int
+	for grown := true; grown; {
+		grown = false
+		for _, p := range all {
+			if in[p.ppid] && !in[p.pid] {
+				in[p.pid], grown = true, true
+				found = append(found, p.pid)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func below(pid int) []string {
+	all := processes()
+	var lines []string
+	for _, d := range descendants(pid) {
+		lines = append(lines, fmt.Sprintf("%d %s %s", d, all[d].name, all[d].state))
+	}
+	return lines
+}
+
+func mounts(t *testing.T) []string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours []string
+	for line := range strings.Lines(string(data)) {
+		// Others mount things, too: what they mount is not built by a sandbox.
+		if strings.Contains(line, "sandpit") || strings.Contains(line, " - overlay ") || strings.Contains(line, home) {
+			ours = append(ours, line)
+		}
+	}
+	return ours
+}
+
+// cgroups lists the groups of sandboxes, but for those that another program
+// holds: the owner of a group has a lock on its directory in one hierarchy.
+func cgroups(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	others := map[string]bool{}
+	locks := lockOwners()
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || !strings.HasPrefix(d.Name(), "sandpit-") {
+			return nil
+		}
+		found = append(found, path)
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil {
+			key := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+			if pid, ok := locks[key]; ok && pid != os.Getpid() {
+				others[d.Name()] = true
+			}
+		}
+		return fs.SkipDir
+	})
+	return slices.DeleteFunc(found, func(path string) bool { return others[filepath.Base(path)] })
+}
+
+// lockOwners reads /proc/locks: who holds a lock on which inode.
+func lockOwners() map[string]int {
+	data, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return nil
+	}
+	owners := map[string]int{}
+	for line := range strings.Lines(string(data)) {
+		// 1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF
+		if f := strings.Fields(line); len(f) >= 6 && f[1] == "FLOCK" {
+			owners[f[5]], _ = strconv.Atoi(f[4])
+		}
+	}
+	return owners
+}
+
+func loops() []string {
+	names, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	var found []string
+	for _, name := range names {
+		if data, err := os.ReadFile(name); err == nil {
+			found = append(found, name+" "+strings.TrimSpace(string(data)))
+		}
+	}
+	return found
+}
+
+func descriptors(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, e := range entries {
+		// The directory itself is open while it is read, and closed now.
+		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			found = append(found, target)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			found = append(found, strings.TrimPrefix(path, dir))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// regions counts private mappings of exactly 16 KiB that can be read and
+// written: each child made by package sysprog has one until it is released.
+func regions(t *testing.T) int {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		var from, to uint64
+		var rights string
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &rights); err == nil && to-from == 16<<10 && rights == "rw-p" && len(strings.Fields(line)) == 5 {
+			n++
+		}
+	}
+	return n
+}
+
+// unchanged returns what reports differences from now.
+func unchanged(t *testing.T) func() {
+	t.Helper()
+	// What is made once and kept: the host image, the guest, the poller.
+	lease, err := images().Acquire(t.Context(), "host", imageOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	warmUp(t)
+	before := look(t, home)
+	routines := goleak.IgnoreCurrent()
+	return func() {
+		t.Helper()
+		// What is on its way out gets a moment: the kernel closes descriptors
+		// and reaps in its own time.
+		var diff string
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			after := look(t, home)
+			// What others have made and removed meanwhile is not asked about.
+			after.Cgroups = slices.DeleteFunc(after.Cgroups, func(g string) bool { return slices.Contains(before.Cgroups, g) })
+			was := before
+			was.Cgroups = after.Cgroups[:0:0]
+			if diff = cmp.Diff(was, after, cmpopts.EquateEmpty()); diff == "" || time.Now().After(end) {
+				break
+			}
+		}
+		if diff != "" {
+			t.Errorf("the machine is not as it was (-before +after):\n%s", diff)
+		}
+		if err := goleak.Find(routines); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+var warm sync.Once
+
+// warmUp makes a sandbox once, for what the runtime and the driver keep after
+// the first: the poller's descriptors, threads, a guest on disk.
+func warmUp(t *testing.T) {
+	t.Helper()
+	warm.Do(func() {
+		d := newDriver()
+		inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+		if err != nil {
+			t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
+		}
+		conn, err := inst.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if err := inst.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// handleState is what the driver's handles hold.
+type handleState struct {
+	PID    int      `json:"pid"`
+	Groups []string `json:"groups"`
+}
+
+func stateOf(t *testing.T, h driver.Handle) handleState {
+	t.Helper()
+	var st handleState
+	if err := json.Unmarshal(h.State, &st); err != nil || st.PID <= 0 {
+		t.Fatalf("the handle is %s: %v", h.State, err)
+	}
+	return st
+}
+
+func killGuest(t *testing.T, inst driver.Instance) {
+	t.Helper()
+	if err := unix.Kill(stateOf(t, inst.Handle()).PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spaces returns the namespaces of a process, by kind.
+func spaces(pid int) map[string]string {
+	found := map[string]string{}
+	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/ns/*", pid))
+	for _, l := range links {
+		if target, err := os.Readlink(l); err == nil {
+			found[filepath.Base(l)] = target
+		}
+	}
+	return found
+}
+
+// inSpaces returns the processes that are in one of the namespaces, other than
+// those that this process is in.
+func inSpaces(of map[string]string) []string {
+	own := spaces(os.Getpid())
+	var found []string
+	for pid, p := range processes() {
+		for kind, ns := range spaces(pid) {
+			if of[kind] == ns && own[kind] != ns {
+				found = append(found, fmt.Sprintf("%d %s %s %s", pid, p.name, p.state, ns))
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(guard); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still not so: %s", what)
+		}
+	}
+}
+
+// TestLeakAfterNormalEnd: after Remove nothing is left, whatever ran inside.
+func TestLeakAfterNormalEnd(t *testing.T) {
+	needWorking(t)
+	mount := t.TempDir()
+	for name, c := range map[string]struct {
+		spec   sandpit.Spec
+		script string
+	}{
+		"nothing":   {},
+		"a program": {script: "echo hello"},
+		"daemons":   {script: "for i in 1 2 3; do (setsid sleep 1000 >/dev/null 2>&1 &); done"},
+		"files":     {spec: sandpit.Spec{User: "root"}, script: "head -c 10000000 /dev/zero >/tmp/f; mkfifo /dev/shm/p; mkdir -p /x/y"},
+		"mounts":    {spec: sandpit.Spec{Mounts: []sandpit.Mount{{Source: mount, Target: "/m"}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t"}}}, script: "echo x >/t/x; touch /m/x"},
+		"paths":     {spec: sandpit.Spec{Write: []string{"/w"}}, script: "echo x >/w/x"},
+		"a name":    {spec: sandpit.Spec{Name: fmt.Sprintf("leak-%d", os.Getpid())}},
+		"ipc":       {script: "ipcmk -M 4096 -S 1 -Q"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := unchanged(t)
+			e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default()})
+			sb, err := e.Create(t.Context(), c.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			guest := descendants(os.Getpid())
+			var of []map[string]string
+			for _, pid := range guest {
+				of = append(of, spaces(pid))
+			}
+			if c.script != "" {
+				if out, err := sandpit.Shell(t.Context(), sb, c.script); err != nil || !out.Success() {
+					t.Logf("%s: %+v, %v, %s", c.script, out.Result, err, out.Stderr)
+				}
+			}
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+			for _, ns := range of {
+				if left := inSpaces(ns); len(left) > 0 {
+					t.Errorf("these are still in the sandbox's namespaces: %q", left)
+				}
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			check()
+		})
+	}
+	// Close removes what is there.
+	check := unchanged(t)
+	e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default()})
+	for range 3 {
+		if _, err := e.Create(t.Context(), sandpit.Spec{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := e.Create(t.Context(), sandpit.Spec{}); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("after Close: %v", err)
+	}
+	check()
+}
+
+// createSteps are the names that linux.Options.Fault is called with.
+var createSteps = []string{"host", "cgroup", "program", "clone", "ids", "trees", "watcher", "answer", "instance"}
+
+// TestLeakAfterErrors: an error at any step of Create leaves nothing.
+func TestLeakAfterErrors(t *testing.T) {
+	needWorking(t)
+	fault := errors.New("injected")
+	seen := map[string]bool{}
+	opt := options()
+	opt.Fault = func(step string) error { seen[step] = true; return nil }
+	d := linux.New(opt)
+	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, slices.Sorted(slices.Values(createSteps))) {
+		t.Errorf("the steps are now %q", got)
+	}
+	dir := t.TempDir()
+	for _, step := range createSteps {
+		for name, change := range map[string]func(*driver.Plan){
+			"plain": func(*driver.Plan) {},
+			"full": func(p *driver.Plan) {
+				p.Mounts = []sandpit.Mount{{Source: dir, Target: "/m"}}
+				p.Tmpfs = []sandpit.Tmpfs{{Target: "/t", Size: 1 << 20}}
+				p.Write = []string{"/w"}
+			},
+			"users": func(p *driver.Plan) { p.MultiUser = multiUser(t); p.UID, p.GID = 0, 0 },
+		} {
+			t.Run(step+" "+name, func(t *testing.T) {
+				t.Cleanup(unchanged(t))
+				opt := options()
+				opt.Fault = func(s string) error {
+					if s == step {
+						return fault
+					}
+					return nil
+				}
+				d := linux.New(opt)
+				plan := drivertest.Plan(t, d, images())
+				change(&plan)
+				if _, err := d.Create(t.Context(), plan); !errors.Is(err, fault) {
+					t.Errorf("the error is %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestLeakAfterGuestDeath: a guest that is killed from outside leaves nothing
+// once the sandbox is removed, and its sandbox is failed until then.
+func TestLeakAfterGuestDeath(t *testing.T) {
+	needWorking(t)
+	t.Cleanup(unchanged(t))
+	e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default()})
+	defer e.Close()
+	before := descendants(os.Getpid())
+	sb, err := e.Create(t.Context(), sandpit.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range descendants(os.Getpid()) {
+		if !slices.Contains(before, pid) && isGuest(pid) {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := p.Wait(t.Context()); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("waiting: %v", err)
+	}
+	eventually(t, "the sandbox is failed", func() bool {
+		info, err := sb.Info(t.Context())
+		return err == nil && info.State == sandpit.StateFailed
+	})
+	if _, err := sb.Start(t.Context(), sandpit.Command{Script: "true"}); err == nil {
+		t.Error("a process starts in it")
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// isGuest reports the first process of a pid namespace.
+func isGuest(pid int) bool {
+	f := statusField(pid, "NSpid")
+	return len(f) > 1 && f[len(f)-1] == "1"
+}
+
+// statusField returns the values of a field of /proc/PID/status.
+func statusField(pid int, name string) []string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.Fields(v)
+		}
+	}
+	return nil
+}
+
+// Environment of an owner, the process that is killed with -9: its data
+// directory, and what it does.
+const (
+	ownerEnv = "SANDPIT_TEST_OWNER"
+	ownerDo  = "SANDPIT_TEST_OWNER_DO"
+)
+
+// ownerLine is what an owner prints: the id of each sandbox before it is made,
+// and a word about where it is.
+type ownerLine struct {
+	ID, Word string
+}
+
+// owner makes sandboxes until it is killed. It is told by its environment to
+// stay with one ("stay"), to make and remove them ("loop"), or to stop at a
+// step of Create.
+func owner(dir string) int {
+	home = dir
+	do := os.Getenv(ownerDo)
+	say := func(l ownerLine) {
+		data, _ := json.Marshal(l)
+		_, _ = os.Stdout.Write(append(data, '\n'))
+	}
+	fail := func(err error) int {
+		say(ownerLine{Word: "error: " + err.Error()})
+		return 1
+	}
+	opt := options()
+	id := ""
+	opt.Fault = func(step string) error {
+		if step == do {
+			say(ownerLine{ID: id, Word: "there"})
+			select {}
+		}
+		return nil
+	}
+	d := linux.New(opt)
+	lease, err := images().Acquire(context.Background(), "host", imageOptions())
+	if err != nil {
+		return fail(err)
+	}
+	for {
+		id = engine.NewID()
+		say(ownerLine{ID: id})
+		plan := driver.Plan{
+			ID: id, Name: id, Hostname: "owned", Root: driver.Root{Layers: lease.Rootfs().Layers},
+			Limits: sandpit.DefaultLimits(), Enforce: d.Probe(context.Background()).Enforced, UID: 1000, GID: 1000, Ephemeral: true,
+		}
+		for _, b := range lease.Rootfs().Binds {
+			plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
+		}
+		inst, err := d.Create(context.Background(), plan)
+		if err != nil {
+			return fail(err)
+		}
+		if do == "stay" {
+			conn, err := inst.Dial(context.Background())
+			if err != nil {
+				return fail(err)
+			}
+			c, err := guestclient.New(context.Background(), conn, guestclient.Options{Config: &guestclient.Config{User: "1000:1000"}})
+			if err != nil {
+				return fail(err)
+			}
+			if _, err := c.Start(context.Background(), sandpit.Command{Script: "trap '' TERM HUP; (setsid sleep 1000 &); while :; do sleep 1; done"}); err != nil {
+				return fail(err)
+			}
+			say(ownerLine{ID: id, Word: "there"})
+			select {}
+		}
+		if err := inst.Destroy(context.Background()); err != nil {
+			return fail(err)
+		}
+	}
+}
+
+// TestLeakAfterKill: a program that is killed with -9 leaves nothing, at
+// whatever moment it is killed.
+func TestLeakAfterKill(t *testing.T) {
+	needWorking(t)
+	kills := 5
+	if os.Getenv("SANDPIT_TEST_LONG") != "" {
+		kills = 200
+	}
+	dos := append([]string{"stay"}, createSteps...)
+	for range kills {
+		dos = append(dos, "loop")
+	}
+	t.Cleanup(unchanged(t))
+	// The owner's directory has what each owner would make on its first run.
+	for i, do := range dos {
+		t.Run(fmt.Sprintf("%d %s", i, do), func(t *testing.T) { killOwner(t, do) })
+	}
+}
+
+func killOwner(t *testing.T, do string) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := tree(t, home)
+	sockets := ownSockets(t)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), ownerEnv+"="+home, ownerDo+"="+do)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	kill := func() {
+		if !killed {
+			killed = true
+			_ = cmd.Process.Kill()
+		}
+	}
+	defer func() { kill(); _ = cmd.Wait() }()
+
+	ids := map[string]bool{}
+	lines := bufio.NewScanner(stdout)
+	next := func() (ownerLine, bool) {
+		var l ownerLine
+		if !lines.Scan() || json.Unmarshal(lines.Bytes(), &l) != nil {
+			return l, false
+		}
+		if l.ID != "" {
+			ids[l.ID] = true
+		}
+		if strings.HasPrefix(l.Word, "error") {
+			t.Fatal(l.Word)
+		}
+		return l, true
+	}
+	if do == "loop" {
+		for range 3 {
+			next()
+		}
+		time.Sleep(rand.N(30 * time.Millisecond))
+	} else {
+		for l, ok := next(); l.Word != "there"; l, ok = next() {
+			if !ok {
+				t.Fatal("the owner ends before it is there")
+			}
+		}
+	}
+
+	// Everything below it, and the namespaces of all that.
+	var pidfds []int
+	var of []map[string]string
+	for _, pid := range descendants(cmd.Process.Pid) {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			pidfds = append(pidfds, fd)
+			defer unix.Close(fd)
+		}
+		of = append(of, spaces(pid))
+	}
+	kill()
+	_, _ = io.Copy(io.Discard, stdout) // what it had written when it died
+	for {
+		if _, ok := next(); !ok {
+			break
+		}
+	}
+
+	eventually(t, "all processes of the killed owner are dead", func() bool {
+		for _, fd := range pidfds {
+			if unix.PidfdSendSignal(fd, 0, nil, 0) == nil {
+				return false
+			}
+		}
+		return true
+	})
+	for _, ns := range of {
+		eventually(t, "nothing is in the namespaces", func() bool { return len(inSpaces(ns)) == 0 })
+	}
+	var left []string
+	eventually(t, "no cgroup is left", func() bool {
+		left = nil
+		_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && ids[strings.TrimSuffix(strings.TrimPrefix(d.Name(), "sandpit-"), ".scope")] {
+				left = append(left, path)
+			}
+			return nil
+		})
+		return len(left) == 0
+	})
+	eventually(t, "no socket is left", func() bool { return slices.Equal(ownSockets(t), sockets) })
+	if diff := cmp.Diff(files, tree(t, home)); diff != "" {
+		t.Errorf("the data directory is not as it was:\n%s", diff)
+	}
+}
+
+// ownSockets lists the abstract sockets with our name that no other living
+// program holds: theirs are not asked about.
+func ownSockets(t *testing.T) []string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string]bool{}
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, l := range links {
+		if target, err := os.Readlink(l); err == nil && !strings.HasPrefix(l, fmt.Sprintf("/proc/%d/", os.Getpid())) {
+			held[target] = true
+		}
+	}
+	var found []string
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) == 8 && strings.HasPrefix(f[7], "@sandpit") && !held["socket:["+f[6]+"]"] {
+			found = append(found, f[7])
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func imageOptions() image.AcquireOptions { return image.AcquireOptions{} }

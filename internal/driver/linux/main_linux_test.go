@@ -1,0 +1,100 @@
+package linux_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// home is the data directory of all sandboxes of this test binary.
+var home string
+
+// TestMain makes the test binary everything that the tests need: the guest,
+// the program that tries things from inside, and the owner that gets killed.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == linux.GuestName {
+		os.Exit(server.Main(os.Args))
+	}
+	if len(os.Args) > 1 {
+		if name, ok := strings.CutPrefix(os.Args[1], "probe:"); ok {
+			os.Exit(probe(name, os.Args[2:]))
+		}
+	}
+	if dir := os.Getenv(ownerEnv); dir != "" {
+		os.Exit(owner(dir))
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sandpit-test-")
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	home = dir
+	// What a set-up would otherwise do at another moment for each test: leaks
+	// are looked for between two states.
+	unix.Umask(0o022)
+	return m.Run()
+}
+
+func images() *image.Store {
+	dir, _ := engine.Home(home)
+	return image.Open(dir, image.Options{NoSync: true})
+}
+
+// options are those of a driver under test.
+func options() linux.Options {
+	_, dir := engine.Home(home)
+	return linux.Options{Dir: dir, Guest: embedded.Guest()}
+}
+
+func newDriver() *linux.Driver { return linux.New(options()) }
+
+// needWorking skips on machines on which sandboxes can't be made at all, which
+// they say; elsewhere that is a failure.
+func needWorking(t *testing.T) {
+	t.Helper()
+	if os.Getenv("SANDPIT_TEST_EXPECT") == "refused" {
+		t.Skip("this machine refuses sandboxes")
+	}
+}
+
+// client is an engine over a driver of this package.
+func client(t *testing.T, opt linux.Options) sandpit.Client {
+	t.Helper()
+	needWorking(t)
+	e := engine.New(engine.Options{Driver: linux.New(opt), Images: images(), Policy: policy.Default()})
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	return e
+}
+
+// multiUser reports whether a sandbox of root has other users beside it.
+func multiUser(t *testing.T) bool {
+	t.Helper()
+	return newDriver().Probe(t.Context()).MultiUser
+}
+
+var _ driver.Driver = (*linux.Driver)(nil)
