@@ -33,15 +33,22 @@ type fileRef struct {
 }
 
 // parseFileRef reads what follows "oci-archive:" and the like: a path, and
-// perhaps a tag. A path that exists as it is has no tag.
+// perhaps a tag, which may have colons too. The shortest path that exists is
+// meant, unless the whole is one.
 func parseFileRef(kind, rest string) (fileRef, error) {
 	if rest == "" || strings.IndexByte(rest, 0) >= 0 || len(rest) > maxPath {
 		return fileRef{}, invalidf("reading image reference %q: it names no file", clip(kind+":"+rest))
 	}
 	f := fileRef{kind: kind, path: rest}
 	if _, err := os.Stat(rest); err != nil {
-		if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') && i > 0 {
-			f.path, f.tag = rest[:i], rest[i+1:]
+		for i := 1; i < len(rest); i++ {
+			if rest[i] != ':' {
+				continue
+			}
+			if _, err := os.Stat(rest[:i]); err == nil {
+				f.path, f.tag = rest[:i], rest[i+1:]
+				break
+			}
 		}
 	}
 	abs, err := filepath.Abs(f.path)

@@ -24,8 +24,7 @@ func (s *Store) ingest(ctx context.Context, src source, want platform, anyPlatfo
 	defer func() {
 		hold.release()
 		// What is wrong must not lie around; what is merely late may.
-		if err != nil && (errors.Is(err, sandpit.ErrIntegrity) || errors.Is(err, sandpit.ErrInvalid) ||
-			errors.Is(err, sandpit.ErrUnsupported) || errors.Is(err, sandpit.ErrExhausted)) {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, sandpit.ErrUnavailable) {
 			s.collect("layers", layers)
 			s.collect("blobs", used)
 		}
