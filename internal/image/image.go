@@ -37,3 +37,6 @@ type Rootfs struct {
 
 	Config Config
 }
+
+// UserID is the uid and gid of the ordinary user ("user") of the host image.
+const UserID = 1000

@@ -18,9 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UserID is the uid and gid of the ordinary user ("user") of the host image.
-const UserID = 1000
-
 // nobodyID is the uid and gid of nobody, on every Linux.
 const nobodyID = 65534
 
