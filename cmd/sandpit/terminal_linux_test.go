@@ -93,7 +93,21 @@ func (s *session) output() string {
 // expect waits until the output holds text.
 func (s *session) expect(text string) {
 	s.t.Helper()
-	s.until("the output holds "+text, func() bool { return strings.Contains(s.output(), text) })
+	var ended time.Time
+	s.until("the output holds "+text, func() bool {
+		if strings.Contains(s.output(), text) {
+			return true
+		}
+		if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid)); err != nil || bytes.Contains(status, []byte(") Z ")) {
+			// Its last words may still be on their way.
+			if ended.IsZero() {
+				ended = time.Now()
+			} else if time.Since(ended) > 2*time.Second {
+				s.t.Fatalf("it has ended, and the output does not hold %s:\n%s", text, s.output())
+			}
+		}
+		return false
+	})
 }
 
 func (s *session) until(what string, true func() bool) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 	"time"
@@ -20,12 +21,14 @@ import (
 type modes struct {
 	tty, json bool
 	timeout   time.Duration
+	workdir   bool   // one was asked for
+	created   func() // called when the sandbox is made, or could not be
 }
 
 // execute makes a sandbox, runs cmd in it as if cmd were this program, and
 // removes the sandbox. The error is an *ExitError with the code of cmd, unless
 // Sandpit itself failed.
-func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd sandpit.Command, m modes, relay *relay, steps *steps) (err error) {
+func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.Spec, cmd sandpit.Command, m modes, relay *relay, steps *steps) (err error) {
 	var term *terminal
 	if m.tty {
 		if term, err = openTerminal(a.Stdin); err != nil {
@@ -38,7 +41,7 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
 		}
 	}
-	client, err := a.NewClient(ClientOptions{Home: home, Trace: steps.trace()})
+	client, err := a.NewClient(options)
 	if err != nil {
 		return err
 	}
@@ -49,6 +52,7 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 	steps.done("open the engine")
 
 	sandbox, err := client.Create(ctx, spec)
+	m.created()
 	steps.done("create the sandbox")
 	if err != nil {
 		return interrupted(ctx, err)
@@ -65,6 +69,12 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 		err = orFailure(err, "removing the sandbox", remove())
 		steps.done("remove the sandbox")
 	}()
+
+	if m.workdir {
+		if err := checkWorkDir(ctx, sandbox, spec.WorkDir); err != nil {
+			return interrupted(ctx, err)
+		}
+	}
 
 	var captured struct{ stdout, stderr bytes.Buffer }
 	out := newOutput(relay)
@@ -153,6 +163,20 @@ func (a *App) execute(ctx context.Context, home string, spec sandpit.Spec, cmd s
 		return fmt.Errorf("passing on the command's output: %w", err)
 	}
 	return exitWith(code)
+}
+
+// checkWorkDir refuses a working directory that does not exist. Without this
+// check the command would fail to start with 126, as in a shell.
+func checkWorkDir(ctx context.Context, sandbox sandpit.Sandbox, dir string) error {
+	const hint = "name a directory of the image, or mount one there: --mount .:/work --workdir /work"
+	info, err := sandbox.Files().Stat(ctx, dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return sandpit.WithHint(usageErrorf("the working directory %s does not exist in the sandbox", dir), hint)
+	case err == nil && !info.IsDir():
+		return sandpit.WithHint(usageErrorf("the working directory %s is not a directory", dir), hint)
+	}
+	return nil // what else is wrong, the start of the command will tell
 }
 
 // orFailure returns err, or the failure of what was done after it when err only

@@ -1,20 +1,358 @@
 package cli
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
 	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-func (a *App) imagesCommand() *cobra.Command { return &cobra.Command{Use: "images"} }
+const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, is
+always there; others are fetched from registries when they are first used, or by
+images pull, and kept in the data directory, each layer once.`
 
-// completeImages completes the names of images in the store.
-func (a *App) completeImages(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	o := newOptions(a.lookup)
+// imagesCommand is sandpit images.
+func (a *App) imagesCommand() *cobra.Command {
+	cmd := a.group(&cobra.Command{Use: "images", Long: imagesLong})
+	for _, made := range [...]*cobra.Command{
+		a.imagesList(), a.imagesPull(), a.imagesInspect(), a.imagesRemove(), a.imagesPrune(), a.imagesImport(), a.imagesExport(),
+	} {
+		cmd.AddCommand(made)
+	}
+	return cmd
+}
+
+// store opens the image store, as configured.
+func (a *App) store(o *options) (*image.Store, error) {
 	if err := o.configure(a.environ()); err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return nil, err
 	}
 	home, err := o.dataDir()
 	if err != nil {
+		return nil, err
+	}
+	return a.OpenImages(home), nil
+}
+
+// completeImages completes the names of images in the store.
+func (a *App) completeImages(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	store, err := a.store(newOptions(a.lookup))
+	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.OpenImages(home).Names(prefix), cobra.ShellCompDirectiveNoFileComp
+	return store.Names(prefix), cobra.ShellCompDirectiveNoFileComp
+}
+
+// arguments is for commands that take from least to most of them.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || most >= 0 && len(args) > most {
+			return sandpit.WithHint(usageErrorf("%s does not take %d arguments", cmd.CommandPath(), len(args)), "sandpit images "+cmd.Use)
+		}
+		return nil
+	}
+}
+
+func (a *App) imagesList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "ls",
+		Aliases:           []string{"list"},
+		Short:             "list the images in the store",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print a list of objects")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		store, err := a.store(newOptions(a.lookup))
+		if err != nil {
+			return err
+		}
+		list, err := store.List(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			objects := make([]jsonImage, len(list))
+			for i, s := range list {
+				objects[i] = jsonOfImage(s)
+			}
+			return a.printJSON(objects)
+		}
+		table := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "NAME\tPLATFORM\tDIGEST\tCREATED\tSIZE\tUSED")
+		for _, s := range list {
+			name, used := s.Name, ""
+			if name == "" {
+				name = "-"
+			}
+			if s.InUse {
+				used = "now"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", harmless(name), harmless(s.Platform), shortDigest(s.Digest), date(s.Created), notation.FormatSize(s.Unpacked), used)
+		}
+		return table.Flush()
+	}
+	return cmd
+}
+
+// shortDigest is enough of a digest to tell images apart, and to name one by.
+func shortDigest(digest string) string {
+	const hex = len("sha256:") + 12
+	return digest[:min(len(digest), hex)]
+}
+
+func date(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format(time.DateOnly)
+}
+
+func (a *App) imagesPull() *cobra.Command {
+	o := newOptions(a.lookup)
+	cmd := &cobra.Command{
+		Use:   "pull [flags] IMAGE...",
+		Short: "fetch images from their registries",
+		Long: `Fetch images from their registries, also those that are in the store already, and
+print each with its digest. A pull that was broken off goes on where it ended.
+Credentials are those of docker login and podman login.`,
+		Example:           "  sandpit images pull debian:13\n  sandpit images pull ghcr.io/org/app@sha256:…\n  sandpit images pull --platform linux/arm64 alpine",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: a.completeImages,
+	}
+	platform := platformFlag(cmd)
+	cmd.Flags().Var(&o.mirror, "mirror", mirrorUsage)
+	cmd.Flags().VarPF(&o.plainHTTP, "plain-http", "", plainHTTPUsage).NoOptDefVal = "true"
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, err := a.store(o)
+		if err != nil {
+			return err
+		}
+		return interruptible(cmd.Context(), func(ctx context.Context) error {
+			for _, ref := range args {
+				shown := a.showProgress()
+				s, err := store.Pull(ctx, ref, image.AcquireOptions{
+					Platform: *platform, Progress: shown.update, PlainHTTP: o.plainHTTP.is, Mirrors: o.mirrors(),
+				})
+				shown.end()
+				if err != nil {
+					return err
+				}
+				if err := a.printPulled(s); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func platformFlag(cmd *cobra.Command) *string {
+	platform := cmd.Flags().String("platform", "", "os/architecture to take (default this machine's)")
+	_ = cmd.RegisterFlagCompletionFunc("platform", cobra.FixedCompletions([]string{"linux/amd64", "linux/arm64"}, cobra.ShellCompDirectiveNoFileComp))
+	return platform
+}
+
+// printPulled prints the name of an image with its digest, so that it can be
+// pinned.
+func (a *App) printPulled(s image.Summary) error {
+	name, _, _ := strings.Cut(s.FullName, "@")
+	if s.Digest != "" {
+		name += "@" + s.Digest
+	}
+	_, err := fmt.Fprintln(a.Stdout, harmless(name))
+	return err
+}
+
+func (a *App) imagesInspect() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "inspect IMAGE",
+		Short:             "show all that is known of an image, as JSON",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: a.completeImages,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, err := a.store(newOptions(a.lookup))
+		if err != nil {
+			return err
+		}
+		details, err := store.Inspect(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return a.printJSON(jsonOfDetails(details))
+	}
+	return cmd
+}
+
+func (a *App) imagesRemove() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "rm IMAGE...",
+		Aliases:           []string{"remove"},
+		Short:             "remove images by name or digest; one that is in use stays",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: a.completeImages,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, err := a.store(newOptions(a.lookup))
+		if err != nil {
+			return err
+		}
+		for _, ref := range args {
+			removed, err := store.Remove(cmd.Context(), ref)
+			if err != nil {
+				return err
+			}
+			what := removed.Name
+			if what == "" {
+				what = removed.Image
+			}
+			fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", harmless(what), notation.FormatSize(removed.Bytes))
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (a *App) imagesPrune() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "prune [--all]",
+		Short:             "remove what no name, image or sandbox uses",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	all := cmd.Flags().BoolP("all", "a", false, "remove images with a name, too, unless a sandbox uses them")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		store, err := a.store(newOptions(a.lookup))
+		if err != nil {
+			return err
+		}
+		pruned, err := store.Prune(cmd.Context(), image.PruneOptions{All: *all})
+		if err != nil {
+			return err
+		}
+		for _, name := range pruned.Names {
+			fmt.Fprintf(a.Stdout, "removed %s\n", harmless(name))
+		}
+		fmt.Fprintf(a.Stdout, "freed %s: %d images, %d layers, %d blobs\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
+		return nil
+	}
+	return cmd
+}
+
+func (a *App) imagesImport() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "import [flags] SRC [NAME]",
+		Short: "put an archive or directory into the store",
+		Long: `Put an archive or directory into the store under a name. SRC is oci-archive:FILE,
+docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path, which is looked at.`,
+		Example: "  sandpit images import app.tar my/app:1\n  sandpit images import dir:rootfs my/root",
+		Args:    arguments(1, 2),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	platform := platformFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, err := a.store(newOptions(a.lookup))
+		if err != nil {
+			return err
+		}
+		name := ""
+		if len(args) == 2 {
+			name = args[1]
+		}
+		return interruptible(cmd.Context(), func(ctx context.Context) error {
+			shown := a.showProgress()
+			s, err := store.Import(ctx, args[0], name, image.ImportOptions{Platform: *platform, Progress: shown.update})
+			shown.end()
+			if err != nil {
+				return err
+			}
+			return a.printPulled(s)
+		})
+	}
+	return cmd
+}
+
+func (a *App) imagesExport() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "export IMAGE FILE",
+		Short:   "write an image as an OCI archive; '-' is standard output",
+		Example: "  sandpit images export my/app:1 app.tar\n  sandpit images export my/app:1 - | ssh host sandpit images import /dev/stdin my/app:1",
+		Args:    arguments(2, 2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return a.completeImages(cmd, args, prefix)
+			}
+			return nil, cobra.ShellCompDirectiveDefault
+		},
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, err := a.store(newOptions(a.lookup))
+		if err != nil {
+			return err
+		}
+		return interruptible(cmd.Context(), func(ctx context.Context) error {
+			if args[1] == "-" {
+				if isTerminal(a.Stdout) {
+					return sandpit.WithHint(usageErrorf("an archive can't be shown on a terminal"), "name a file, or redirect the output")
+				}
+				return store.Export(ctx, args[0], a.Stdout)
+			}
+			return writeWhole(args[1], func(w io.Writer) error { return store.Export(ctx, args[0], w) })
+		})
+	}
+	return cmd
+}
+
+// writeWhole makes or replaces a file, which appears whole or not at all. What
+// is not a regular file, such as a named pipe, is written to in place.
+func writeWhole(name string, write func(io.Writer) error) (err error) {
+	if info, statErr := os.Stat(name); statErr == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("writing the archive: %w", err)
+		}
+		defer f.Close()
+		return write(f)
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	if err != nil {
+		return fmt.Errorf("writing the archive: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := write(f); err != nil {
+		return err
+	}
+	err = f.Chmod(0o644)
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the archive: %w", err)
+	}
+	return nil
 }

@@ -34,6 +34,9 @@ type options struct {
 	readOnly                           flag
 	interactive, tty, asJSON, initTime flag
 
+	plainHTTP flag
+	mirror    list[[2]string] // a registry, and what to ask before it
+
 	home scalar[string] // the data directory; a key and a variable, not a flag
 }
 
@@ -59,6 +62,8 @@ func newOptions(lookup notation.Lookup) *options {
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
 	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
+	o.plainHTTP = newFlag()
+	o.mirror = list[[2]string]{parse: parseMirror, shown: "REGISTRY=URL"}
 	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
 	return o
 }
@@ -73,12 +78,34 @@ func parseLabel(text string) ([2]string, error) {
 	return [2]string{key, value}, err
 }
 
+func parseMirror(text string) ([2]string, error) {
+	registry, base, err := notation.ParseMirror(text)
+	return [2]string{registry, base}, err
+}
+
+// mirrors returns the mirrors of each registry, in the order given.
+func (o *options) mirrors() map[string][]string {
+	var all map[string][]string
+	for _, m := range o.mirror.values() {
+		if all == nil {
+			all = map[string][]string{}
+		}
+		all[m[0]] = append(all[m[0]], m[1])
+	}
+	return all
+}
+
 func parseHome(text string) (string, error) {
 	if !filepath.IsAbs(text) {
 		return "", sandpit.WithHint(fmt.Errorf("%q is not absolute", text), "give a path that starts with /")
 	}
 	return filepath.Clean(text), nil
 }
+
+const (
+	mirrorUsage    = "ask this URL before a registry: docker.io=https://mirror.example"
+	plainHTTPUsage = "allow the image's registry to be asked without TLS"
+)
 
 // entry is a flag, a key of the configuration, or both.
 type entry struct {
@@ -100,6 +127,8 @@ func (o *options) sections() []section {
 		{"Image and command", []entry{
 			{"image", "", &o.image, "root file system: host, an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY (default host)", false},
 			{"pull", "", &o.pull, "when to ask the registry: missing, always or never (default missing)", false},
+			{"mirror", "", &o.mirror, mirrorUsage, false},
+			{"plain-http", "", &o.plainHTTP, plainHTTPUsage, true},
 			{"entrypoint", "", &o.entrypoint, "replace the image's entrypoint; empty for none", true},
 			{"env", "e", &o.env, "set a variable; KEY alone passes on the one that is set here", false},
 			{"env-file", "", &o.envFile, "set the variables of a file of KEY=VALUE lines", false},

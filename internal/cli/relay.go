@@ -223,3 +223,26 @@ func (j job) pause() {
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 	// Here again after SIGCONT, which is also delivered and does the rest.
 }
+
+// interruptible does something that takes long and that a signal may end. The
+// error then is the signal's exit code. A second signal ends the program.
+func interruptible(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	stop := context.AfterFunc(ctx, func() { signal.Stop(signals) })
+	defer stop()
+	defer signal.Stop(signals)
+	go func() {
+		select {
+		case sig := <-signals:
+			cancel(&signalError{sig.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	if err := do(ctx); err != nil {
+		return interrupted(ctx, err)
+	}
+	return nil
+}

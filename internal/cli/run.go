@@ -120,7 +120,7 @@ func (a *App) sandboxFlags(cmd *cobra.Command, o *options) {
 	_ = cmd.RegisterFlagCompletionFunc("tmpfs", cobra.NoFileCompletions)
 	for _, name := range [...]string{
 		"entrypoint", "env", "workdir", "user", "timeout", "memory", "cpus", "pids", "disk", "files", "nofile",
-		"output-limit", "write", "name", "hostname", "label",
+		"output-limit", "write", "mirror", "name", "hostname", "label",
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -164,7 +164,11 @@ func (a *App) runSteps(ctx context.Context, o *options, cmd sandpit.Command, rel
 	cmd.Timeout = o.timeout.is
 	cmd.Stdin = !o.interactive.set || o.interactive.is
 	steps.done("flags and configuration")
-	return a.execute(ctx, home, spec, cmd, modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is}, relay, steps)
+	shown := a.showProgress()
+	defer shown.end()
+	client := ClientOptions{Home: home, Trace: steps.trace(), PlainHTTP: o.plainHTTP.is, Mirrors: o.mirrors(), Progress: shown.update}
+	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.end}
+	return a.execute(ctx, client, spec, cmd, m, relay, steps)
 }
 
 // program completes the command by the image's entrypoint and command, which

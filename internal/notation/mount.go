@@ -65,3 +65,18 @@ func ParsePath(s string) (string, error) {
 	}
 	return s, nil
 }
+
+// ParseMirror reads REGISTRY=URL: the host of a registry, and the base URL of
+// what is asked before it.
+func ParseMirror(s string) (registry, base string, err error) {
+	const hint = "write it as docker.io=https://mirror.example"
+	registry, base, ok := strings.Cut(s, "=")
+	scheme, rest, hasScheme := strings.Cut(base, "://")
+	if !ok || registry == "" || !hasScheme || rest == "" {
+		return "", "", sandpit.WithHint(fmt.Errorf("%q is not a mirror", s), hint)
+	}
+	if scheme != "https" && scheme != "http" {
+		return "", "", sandpit.WithHint(fmt.Errorf("%q is not a mirror: its URL starts with neither https:// nor http://", s), hint)
+	}
+	return registry, base, nil
+}

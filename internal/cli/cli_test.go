@@ -1,0 +1,316 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// requestOf returns what sandpit run with args would ask for.
+func requestOf(t *testing.T, system string, environ []string, args ...string) (sandpit.Spec, error) {
+	t.Helper()
+	a := &App{Environ: environ, SystemConfig: system}
+	o := newOptions(a.lookup)
+	flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	o.register(flags)
+	if err := flags.Parse(args); err != nil {
+		return sandpit.Spec{}, err
+	}
+	if err := o.configure(a.environ()); err != nil {
+		return sandpit.Spec{}, err
+	}
+	return o.spec()
+}
+
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestPrecedence(t *testing.T) {
+	vars := file(t, "vars", "A=system file\nB=system file\n")
+	system := file(t, "system.yaml", `
+memory: 1g
+pids: 100
+nofile: 100
+env-file: [`+vars+`]
+env: {B: system, C: system, D: system}
+mount: [/etc:/system]
+label: {a: system, b: system}
+`)
+	user := file(t, "user.yaml", `
+memory: 512m
+pids: 200
+env: {C: user, D: user}
+mount: [/etc:/user, /etc:/user2]
+label: {b: user}
+`)
+	environ := []string{"SANDPIT_CONFIG=" + user, "SANDPIT_PIDS=300", "SANDPIT_ENV=D=variable\nE=variable", "SANDPIT_HOSTNAME="}
+	got, err := requestOf(t, system, environ, "--memory", "1m", "--memory", "64m", "-e", "E=flag")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sandpit.Spec{
+		Limits: sandpit.Limits{Memory: 64 << 20, Pids: 300, NoFile: 100},
+		Env:    []string{"A=system file", "B=system", "C=user", "D=variable", "E=flag"},
+		Mounts: []sandpit.Mount{{Source: "/etc", Target: "/user"}, {Source: "/etc", Target: "/user2"}},
+		Labels: map[string]string{"a": "system", "b": "user"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestExclusive lets the stronger of two levels decide between flags that
+// exclude each other.
+func TestExclusive(t *testing.T) {
+	write := file(t, "write.yaml", "write: [/a]")
+	readOnly := file(t, "read-only.yaml", "read-only: true")
+	for _, tt := range []struct {
+		system   string
+		environ  []string
+		args     []string
+		readOnly bool
+		write    []string
+		refused  bool
+	}{
+		{system: write, write: []string{"/a"}},
+		{system: write, args: []string{"--read-only"}, readOnly: true},
+		{system: write, args: []string{"--read-only=false"}, write: []string{"/a"}},
+		{system: readOnly, args: []string{"--write", "/b"}, write: []string{"/b"}},
+		{system: readOnly, environ: []string{"SANDPIT_WRITE=/b\n/c"}, write: []string{"/b", "/c"}},
+		{args: []string{"--write", "/b", "--read-only"}, refused: true},
+	} {
+		got, err := requestOf(t, tt.system, tt.environ, tt.args...)
+		if tt.refused != errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%v: %v", tt.args, err)
+		}
+		if err == nil && (got.ReadOnly != tt.readOnly || !cmp.Equal(got.Write, tt.write)) {
+			t.Errorf("%v: got %v and %v", tt.args, got.ReadOnly, got.Write)
+		}
+	}
+}
+
+func TestLongTimeout(t *testing.T) {
+	got, err := requestOf(t, "", nil, "--timeout", "48h")
+	if err != nil || got.Limits.Life <= 48*time.Hour {
+		t.Errorf("got a lifetime of %v, %v", got.Limits.Life, err)
+	}
+}
+
+func TestDataDir(t *testing.T) {
+	system := file(t, "system.yaml", "home: /srv/sandpit")
+	for _, tt := range []struct {
+		environ []string
+		system  string
+		want    string // for an ordinary user; empty: an error
+	}{
+		{[]string{"SANDPIT_HOME=/x/"}, system, "/x"},
+		{[]string{"HOME=/home/a"}, system, "/srv/sandpit"},
+		{[]string{"HOME=/home/a"}, "", "/home/a/.local/share/sandpit"},
+		{[]string{"HOME=/home/a", "XDG_DATA_HOME=/data"}, "", "/data/sandpit"},
+		{[]string{"HOME=relative"}, "", ""},
+	} {
+		a := &App{Environ: tt.environ, SystemConfig: tt.system}
+		o := newOptions(a.lookup)
+		if err := o.configure(a.environ()); err != nil {
+			t.Fatal(err)
+		}
+		want := tt.want
+		if os.Geteuid() == 0 && !o.home.set {
+			want = "/var/lib/sandpit"
+		}
+		if got, err := o.dataDir(); got != want || (err == nil) != (want != "") {
+			t.Errorf("%v: got %q, %v, want %q", tt.environ, got, err, want)
+		}
+	}
+}
+
+// TestDocumentedDefaults compares what help says with what is so.
+func TestDocumentedDefaults(t *testing.T) {
+	usage := map[string]string{}
+	for _, section := range newOptions(func(string) (string, bool) { return "", false }).sections() {
+		for _, e := range section.entries {
+			usage["--"+e.name] = e.usage
+		}
+	}
+	for _, l := range policy.Default().Limits() {
+		text, ok := usage[l.Flag]
+		if !ok {
+			t.Errorf("there is no flag %s", l.Flag)
+		}
+		value := strings.ToLower(strings.TrimSuffix(strings.ReplaceAll(l.Default, " ", ""), "iB"))
+		if l.Name != "life" && !strings.Contains(text, "(default "+value) {
+			t.Errorf("%s: the default is %s, and help says: %s", l.Flag, value, text)
+		}
+	}
+}
+
+// TestEveryKeyIsAFlag keeps the promise that keys are the names of flags.
+func TestEveryKeyIsAFlag(t *testing.T) {
+	o := newOptions(func(string) (string, bool) { return "", false })
+	flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	o.register(flags)
+	for _, key := range keysOf(o.settable()) {
+		if flags.Lookup(key.Name) == nil && key.Name != "home" {
+			t.Errorf("%s is no flag", key.Name)
+		}
+	}
+}
+
+func TestLookup(t *testing.T) {
+	a := &App{Environ: []string{"A=1", "AB=2", "A=3", "B="}}
+	for name, want := range map[string]string{"A": "3", "AB": "2", "B": ""} {
+		if got, ok := a.lookup(name); !ok || got != want {
+			t.Errorf("%s: got %q, %v", name, got, ok)
+		}
+	}
+	if got, ok := a.lookup("C"); ok {
+		t.Errorf("C: got %q", got)
+	}
+}
+
+func TestHarmless(t *testing.T) {
+	for s, want := range map[string]string{
+		"plain é 世":           "plain é 世",
+		"a\nb\tc\n":           "a b c",
+		"\x1b[2J\x07":         `\x1b[2J\a`,
+		"\u202Eabc":           `\u202eabc`,
+		"\u009b31m":           `\u009b31m`,
+		"bad \xff\xfe":        "bad \uFFFD\uFFFD",
+		"a\r\x00":             `a\r\x00`,
+		"\U000E0041tag\u200b": `\U000e0041tag\u200b`,
+	} {
+		if got := harmless(s); got != want {
+			t.Errorf("%q: got %q, want %q", s, got, want)
+		}
+	}
+	if got := harmless(strings.Repeat("x", 1<<20)); len(got) > 5000 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
+func FuzzHarmless(f *testing.F) {
+	f.Add("a\x1b[2J\u202e\xff\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		got := harmless(s)
+		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }) || len(got) > 50000 {
+			t.Errorf("%q: got %q", s, got)
+		}
+	})
+}
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{{"memory", "memory", 0}, {"memory", "memroy", 2}, {"memory", "memor", 1}, {"cpus", "cpu", 1}, {"cpus", "disk", 3}, {"a", strings.Repeat("a", 100), 3}} {
+		if got := distance(tt.a, tt.b, 3); got != tt.want {
+			t.Errorf("%s, %s: got %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
+
+func TestNamed(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want bool
+	}{
+		{[]string{"run"}, true},
+		{[]string{"help", "run"}, true},
+		{[]string{"__complete", "run", "--"}, true},
+		{[]string{"__complete", "help", "run"}, true},
+		{[]string{"--version", "run"}, true},
+		{[]string{"shell", "--", "run"}, false},
+		{nil, false},
+	} {
+		if got := named(tt.args, "run"); got != tt.want {
+			t.Errorf("%v: got %v", tt.args, got)
+		}
+	}
+}
+
+// TestReport maps errors to exit codes, each shown once.
+func TestReport(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{nil, 0, ""},
+		{&ExitError{3}, 3, ""},
+		{errors.New("making: why"), 125, "sandpit: making: why\n"},
+		{sandpit.WithHint(errors.New("making: why"), "do this"), 125, "sandpit: making: why\nhint: do this\n"},
+	} {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &App{Stderr: write}
+		if got := a.Report(tt.err); got != tt.code {
+			t.Errorf("%v: exit code %d", tt.err, got)
+		}
+		_ = write.Close()
+		buf := make([]byte, 1000)
+		n, _ := read.Read(buf)
+		_ = read.Close()
+		if string(buf[:n]) != tt.text {
+			t.Errorf("%v: got %q", tt.err, buf[:n])
+		}
+	}
+}
+
+// FuzzFlags gives a word to every flag, as its value.
+func FuzzFlags(f *testing.F) {
+	for _, word := range []string{"", "1", "512m", "/a:/b:ro", "A=1", "true", "never", "docker.io=https://x"} {
+		f.Add(word)
+	}
+	f.Fuzz(func(t *testing.T, word string) {
+		o := newOptions(func(string) (string, bool) { return "", false })
+		for _, section := range o.sections() {
+			for _, e := range section.entries {
+				err := e.value.Set(word)
+				if again := e.value.add(word, config.Origin{Level: config.User}); (err == nil) != (again == nil) {
+					t.Errorf("--%s %q: %v from a flag, %v from a file", e.name, word, err, again)
+				}
+				if err != nil && strings.Contains(err.Error(), "\n") {
+					t.Errorf("--%s %q: %q has more than one line", e.name, word, err)
+				}
+			}
+		}
+		o.envFile.items, o.readOnly.is = nil, false
+		if _, err := o.spec(); err != nil {
+			t.Errorf("%q: %v", word, err)
+		}
+	})
+}
+
+// BenchmarkParse is the command line's own part of every run.
+func BenchmarkParse(b *testing.B) {
+	stop := errors.New("stop")
+	a := &App{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), SystemConfig: config.SystemFile,
+		NewClient: func(ClientOptions) (sandpit.Client, error) { return nil, stop },
+	}
+	args := []string{"run", "--memory", "256m", "--timeout", "10s", "-e", "A=1", "--", "python3", "-c", "print(6*7)"}
+	for b.Loop() {
+		if err := a.Run(context.Background(), args); !errors.Is(err, stop) {
+			b.Fatal(err)
+		}
+	}
+}
