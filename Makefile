@@ -25,6 +25,7 @@ TOOLS := .cache/tools
 TEST      := $(GO) test -p 2 -tags $(TAGS) -timeout 20m
 FUZZTIME  ?= 30s
 HOSTS     ?= all
+SUITES    ?=
 
 .NOTPARALLEL:
 
@@ -72,8 +73,8 @@ test-vm: build ## the quick boot: pure cgroup v2, systemd, an ordinary user, und
 	SANDPIT_TEST_HOSTS=quick $(TEST) -count=1 -v -run '^TestHosts$$' ./internal/hosttest
 
 .PHONY: test-hosts
-test-hosts: setup build ## every suite on every kind of host, under QEMU and Docker (HOSTS=a,b picks)
-	SANDPIT_TEST_HOSTS=$(HOSTS) $(GO) test -tags $(TAGS) -timeout 4h -count=1 -v -run '^TestHosts$$' ./internal/hosttest
+test-hosts: setup build ## every suite on every kind of host, under QEMU and Docker (HOSTS=a,b SUITES=c picks)
+	SANDPIT_TEST_HOSTS=$(HOSTS) SANDPIT_TEST_SUITES=$(SUITES) $(GO) test -tags $(TAGS) -timeout 4h -count=1 -v -run '^TestHosts$$' ./internal/hosttest
 
 .PHONY: test-long
 test-long: setup build ## the long forms of the tests: volumes, bursts, races, fuzzing, every host

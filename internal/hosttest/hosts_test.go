@@ -14,7 +14,8 @@ import (
 )
 
 // TestHosts runs the suites on the hosts that SANDPIT_TEST_HOSTS names: "all",
-// "quick", or names of hosts and places with commas between them.
+// "quick", or names of hosts and places with commas between them; and of all
+// suites those that SANDPIT_TEST_SUITES names, when it does.
 func TestHosts(t *testing.T) {
 	wanted := os.Getenv("SANDPIT_TEST_HOSTS")
 	if wanted == "" {
@@ -29,6 +30,11 @@ func TestHosts(t *testing.T) {
 	}
 	names := strings.Split(wanted, ",")
 	picks := func(name string) bool { return wanted == "all" || slices.Contains(names, name) }
+
+	suites := Suites()
+	if only := os.Getenv("SANDPIT_TEST_SUITES"); only != "" {
+		suites = slices.DeleteFunc(suites, func(s Suite) bool { return !slices.Contains(strings.Split(only, ","), s.Name) })
+	}
 
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -45,7 +51,7 @@ func TestHosts(t *testing.T) {
 	}
 	ctx := t.Context()
 	start := time.Now()
-	bundle, err := Build(ctx, root, dir, runtime.GOARCH, Suites())
+	bundle, err := Build(ctx, root, dir, runtime.GOARCH, suites)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +92,8 @@ func TestHosts(t *testing.T) {
 						t.Errorf("%s on %s never began", s.Name, h.Name)
 					case !r.OK():
 						t.Errorf("%s on %s: %s %v\n%s", s.Name, h.Name, r, r.Failures, r.Output)
+					case r.NotRun == "" && r.Passed == 0:
+						t.Errorf("%s on %s proved nothing: %s %v", s.Name, h.Name, r, r.Skips)
 					}
 				}
 			}
@@ -94,7 +102,7 @@ func TestHosts(t *testing.T) {
 	if len(hosts) == 0 {
 		t.Fatalf("no host or place is called %q", wanted)
 	}
-	for _, s := range Suites() {
+	for _, s := range suites {
 		if why := bundle.Missing[s.Name]; why != "" {
 			for _, h := range hosts {
 				results.at(h.Name, s.Name).NotRun = why
@@ -102,7 +110,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	var table strings.Builder
-	results.Table(&table, hosts, Suites())
+	results.Table(&table, hosts, suites)
 	t.Logf("\n%s", table.String())
 }
 
