@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,11 +68,19 @@ func needSandboxes(t *testing.T) {
 // TestScripts runs the command line as people do: see testdata/script.
 func TestScripts(t *testing.T) {
 	needSandboxes(t)
+	enforced := newDriver(dataDir(t)).Probe(t.Context()).Enforced
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": code,
+		},
+		Condition: func(condition string) (bool, error) {
+			what, ok := strings.CutPrefix(condition, "enforces:")
+			if !ok {
+				return false, fmt.Errorf("unknown condition %q", condition)
+			}
+			return enforced[what], nil
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SANDPIT_HOME", filepath.Join(env.WorkDir, "data"))

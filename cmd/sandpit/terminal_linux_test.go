@@ -17,6 +17,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 )
 
 // patience is how long anything here may take on a machine that does much
@@ -218,6 +220,7 @@ func TestTerminalRestored(t *testing.T) {
 		{"SIGKILL", func(s *session) { _ = s.cmd.Process.Kill() }, 137},
 		{"SIGABRT", func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGABRT) }, 2}, // ends Go programs like a panic
 		{"the command is killed", func(s *session) { s.write("kill\r") }, 137},
+		{"the sandbox is killed", killGuest, 125},
 		{"control-C", func(s *session) { s.write("\x03") }, 130},
 		{"end of input", func(s *session) { s.write("\x04") }, 9},
 	} {
@@ -233,6 +236,32 @@ func TestTerminalRestored(t *testing.T) {
 			s.until("the terminal is restored", func() bool { return s.settings() == before })
 		})
 	}
+}
+
+// killGuest kills the first process of the sandbox, and all others with it.
+func killGuest(s *session) {
+	s.t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
+	if err != nil || len(tasks) == 0 {
+		s.t.Skipf("the kernel does not tell the children of a process: %v", err)
+	}
+	for _, task := range tasks {
+		children, _ := os.ReadFile(task)
+		for child := range strings.FieldsSeq(string(children)) {
+			if line, _ := os.ReadFile("/proc/" + child + "/cmdline"); !bytes.HasPrefix(line, []byte(linux.GuestName)) {
+				continue
+			}
+			pid, err := strconv.Atoi(child)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				s.t.Skipf("this user can't kill the guest: %v", err)
+			}
+			return
+		}
+	}
+	s.t.Fatal("no guest found")
 }
 
 func TestResize(t *testing.T) {

@@ -52,6 +52,8 @@ type App struct {
 
 	// OpenImages opens the image store that is kept under home.
 	OpenImages func(home string) *image.Store
+
+	completing bool // a shell asks for completions; set by Run
 }
 
 // ClientOptions say how a client is opened.
@@ -88,6 +90,7 @@ func (a *App) environ() config.Environ {
 // Run carries out a command line, without the program's name. The error is for
 // Report, which says what is left to say and gives the exit code.
 func (a *App) Run(ctx context.Context, args []string) error {
+	a.completing = len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
 	root := a.root(args)
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)

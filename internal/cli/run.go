@@ -115,6 +115,9 @@ func (a *App) sandboxFlags(cmd *cobra.Command, o *options) {
 	o.register(cmd.Flags())
 	cmd.Flags().SetInterspersed(false) // what follows CMD is CMD's
 	cmd.Annotations = map[string]string{annotationSections: ""}
+	if !a.completing {
+		return
+	}
 	_ = cmd.RegisterFlagCompletionFunc("image", a.completeImages)
 	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{"missing", "always", "never"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("tmpfs", cobra.NoFileCompletions)
