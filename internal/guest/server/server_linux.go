@@ -9,6 +9,7 @@ package server
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -98,6 +99,9 @@ func newGuest() *guest {
 	// Little memory matters more than little collecting: a guest at rest has a
 	// heap of a few hundred KiB.
 	debug.SetGCPercent(50)
+	// What a guest does is short, and mostly copying: with one processor a
+	// frame costs fewer wake-ups of threads, and streams are a third faster.
+	runtime.GOMAXPROCS(1)
 	fillStandardDescriptors()
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // pid 1 is one anyway

@@ -1,7 +1,8 @@
-package client_test
+package guest_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -11,18 +12,33 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 )
 
-// The test binary is its own guest.
+// The test binary is its own guest. As "pid1" it first mounts the /proc of its
+// new namespaces, as a driver does.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == server.Name {
+		if os.Args[1] == "pid1" {
+			if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+				panic(err)
+			}
+			os.Args[1] = "bootstrap"
+		}
 		os.Exit(server.Main(os.Args))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 // A testGuest is a guest that runs as a process of its own, without a sandbox
@@ -33,15 +49,32 @@ type testGuest struct {
 	cmd  *exec.Cmd
 }
 
-// newGuest starts a guest. With a pid namespace it is pid 1 of it.
-func newGuest(t testing.TB, binary string, attr *syscall.SysProcAttr) *testGuest {
+// newGuest starts a guest.
+func newGuest(t testing.TB) *testGuest {
+	return startGuest(t, []string{server.Name, "bootstrap"}, nil)
+}
+
+// newPID1 starts a guest that is pid 1 of new namespaces.
+func newPID1(t testing.TB) *testGuest {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a pid namespace with its own /proc")
+	}
+	return startGuest(t, []string{server.Name, "pid1"}, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Unshareflags: unix.CLONE_NEWNS})
+}
+
+// guestProgram is another guest than the test binary: the one that is shipped
+// has no race detector, which can't follow a forked child.
+const guestProgram = "SANDPIT_TEST_GUEST"
+
+func startGuest(t testing.TB, args []string, attr *syscall.SysProcAttr) *testGuest {
 	t.Helper()
 	ours, theirs := socketpair(t, unix.SOCK_SEQPACKET)
-	if binary == "" {
+	binary := os.Getenv(guestProgram)
+	if binary == "" || args[1] == "pid1" {
 		binary = "/proc/self/exe"
 	}
 	cmd := exec.Command(binary)
-	cmd.Args = []string{server.Name, "bootstrap"}
+	cmd.Args = args
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Stderr = os.Stderr
 	cmd.Env = []string{}
@@ -107,7 +140,7 @@ func (g *testGuest) client(opt client.Options) *client.Client {
 // that works for any user.
 func start(t testing.TB) *client.Client {
 	t.Helper()
-	return newGuest(t, "", nil).client(client.Options{Config: config()})
+	return newGuest(t).client(client.Options{Config: config()})
 }
 
 func config() *client.Config {
