@@ -74,18 +74,19 @@ func script(ctx context.Context, b *Bundle, jobs string, env []string, out io.Wr
 
 // processesOf ends the processes of an account and returns what they were.
 func processesOf(name string) []string {
-	out, err := exec.Command("ps", "-u", name, "-o", "pid=,args=").Output()
+	out, err := exec.Command("ps", "-u", name, "-o", "stat=,pid=,args=").Output()
 	if err != nil {
 		return nil // ps fails when there are none
 	}
 	var left []string
 	for line := range strings.Lines(string(out)) {
-		line = strings.TrimSpace(line)
-		left = append(left, line)
+		var stat string
 		var pid int
-		if n, err := fmt.Sscanf(line, "%d", &pid); err == nil && n == 1 {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if n, err := fmt.Sscan(line, &stat, &pid); err != nil || n != 2 || strings.HasPrefix(stat, "Z") {
+			continue // dead, and its adopter's to reap
 		}
+		left = append(left, strings.TrimSpace(line))
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	return left
 }

@@ -158,7 +158,13 @@ docker_host() (
       command -v $program >/dev/null || { none "no $program here"; rm -rf "$at"; return; }
     done
     chown "$account:" "$at"
-    as="setpriv --reuid $account --regid $account --init-groups --reset-env env XDG_RUNTIME_DIR=$at HOME=$at PATH=$PATH"
+    runtime="XDG_RUNTIME_DIR=$at"
+    if [ -d /run/systemd/system ]; then
+      # There the daemon's groups are made by the account's user manager.
+      linger || { rm -rf "$at"; return; }
+      runtime="XDG_RUNTIME_DIR=/run/user/$uid DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/$uid/bus"
+    fi
+    as="setpriv --reuid $account --regid $account --init-groups --reset-env env $runtime HOME=$at PATH=$PATH"
     wrap="rootlesskit --net=host --copy-up=/etc --copy-up=/run --state-dir=$at/rootlesskit $self -unlinked"
     set -- --rootless "$@"
   fi
