@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -106,8 +107,8 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	got := "0"
 	if err := ts.Exec(args[1], args[2:]...); err != nil {
-		exit, ok := err.(*exec.ExitError)
-		if !ok {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
 			ts.Fatalf("%v", err)
 		}
 		got = strconv.Itoa(exit.ExitCode())

@@ -163,7 +163,7 @@ func (a *App) examineHome(home string) homeFinding {
 	}
 	var st syscall.Statfs_t
 	if syscall.Statfs(existing, &st) == nil {
-		found.Free = int64(st.Bavail) * int64(st.Bsize)
+		found.Free = int64(st.Bavail) * int64(st.Bsize) //nolint:unconvert // Bsize is not an int64 on every system
 	}
 	return found
 }

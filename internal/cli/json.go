@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"time"
 	"unicode/utf8"
 
@@ -111,7 +112,8 @@ func seconds(d time.Duration) float64 { return d.Round(time.Microsecond).Seconds
 
 // printJSONError writes an error as an object to stdout, and as a message to stderr.
 func (a *App) printJSONError(err error) error {
-	if _, ok := err.(*ExitError); ok {
+	var exit *ExitError
+	if errors.As(err, &exit) {
 		return err
 	}
 	printed := a.printJSON(struct {

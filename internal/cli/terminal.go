@@ -173,8 +173,7 @@ func (t *terminal) close() {
 // at once, unless f is the terminal of a job that is in the background.
 func waitForeground(f *os.File) {
 	fd := int(f.Fd())
-	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-	if err != nil {
+	if _, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil {
 		return // not a terminal, or not ours
 	}
 	for {
@@ -184,7 +183,7 @@ func waitForeground(f *os.File) {
 		if _, err := unix.Poll(ready, -1); err != nil && err != unix.EINTR {
 			return
 		}
-		if group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || group == unix.Getpgrp() {
+		if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || group == unix.Getpgrp() {
 			if ready[0].Revents != 0 {
 				return
 			}

@@ -14,8 +14,13 @@ import (
 
 func testKeys() []Key {
 	return []Key{
-		{"memory", Scalar}, {"cpus", Scalar}, {"read-only", Scalar}, {"image", Scalar},
-		{"mount", List}, {"env", Map}, {"output-limit", Scalar},
+		{"memory", Scalar},
+		{"cpus", Scalar},
+		{"read-only", Scalar},
+		{"image", Scalar},
+		{"mount", List},
+		{"env", Map},
+		{"output-limit", Scalar},
 	}
 }
 

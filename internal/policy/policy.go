@@ -39,7 +39,7 @@ type Limit struct {
 
 // Limits returns the policy's rows, in the order in which they are shown.
 func (p Policy) Limits() []Limit {
-	rows := make([]Limit, 0, len(limits()))
+	var rows []Limit
 	for _, l := range limits() {
 		row := Limit{Name: l.name, Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min)}
 		if most := l.get(&p.Max); most > 0 {
