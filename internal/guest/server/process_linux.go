@@ -187,9 +187,14 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 			g.killOrphans()
 		}
 		p.forget()
+	}, func() bool {
+		return s.isGone() || m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)
 	})
 	closeChild()
 	if err != nil {
+		if _, ok := errors.AsType[*spawn.StartError](err); !ok {
+			g.killOrphans() // its helper may have been killed
+		}
 		p.closeStreams()
 		return nil, err
 	}

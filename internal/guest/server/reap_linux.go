@@ -5,6 +5,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,12 +42,16 @@ type reaper struct {
 	// entered above: then its pid is found here.
 	starting int
 	early    map[int]bool
+
+	// Helpers whose programs are being executed, by pid.
+	young map[int]bool
 }
 
 func (r *reaper) start() {
 	r.helpers = make(map[int]*spawn.Proc)
 	r.gone = make(map[int]func(bool))
 	r.early = make(map[int]bool)
+	r.young = make(map[int]bool)
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)
 	go func() {
@@ -72,6 +77,7 @@ func (r *reaper) reap() {
 		p, gone := r.helpers[pid], r.gone[pid]
 		delete(r.helpers, pid)
 		delete(r.gone, pid)
+		delete(r.young, pid)
 		if p == nil && r.starting > 0 {
 			r.early[pid] = true
 		}
@@ -85,14 +91,27 @@ func (r *reaper) reap() {
 
 // spawn starts a program; gone is called when its helper has ended, which is
 // when the program and all that it has started have, unless the helper was
-// killed.
-func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool)) (*spawn.Proc, error) {
+// killed. While the start takes long, calledOff is asked whether to give it up.
+func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
+	var helper int // once made, guarded by mu
+	a.Made = func(pid int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		// It may have been reaped already.
+		if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil {
+			helper, r.young[pid] = pid, true
+		}
+	}
 	r.mu.Lock()
 	r.starting++
 	r.mu.Unlock()
+	watchdog := time.AfterFunc(startPatience, func() { r.hurry(&helper, calledOff) })
 	p, err := spawn.Start(a)
+	watchdog.Stop()
 	r.mu.Lock()
 	r.starting--
+	delete(r.young, helper)
+	helper = 0
 	reaped := false
 	if err == nil {
 		pid := p.Helper()
@@ -112,6 +131,31 @@ func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool)) (*spawn.Proc, erro
 		gone(false)
 	}
 	return p, err
+}
+
+// startPatience is after how long a start is suspected to be held up.
+const startPatience = 250 * time.Millisecond
+
+// hurry helps a start that takes long: its program may have stopped the helper
+// before that could report. It kills both when the start is called off.
+func (r *reaper) hurry(helper *int, calledOff func() bool) {
+	for {
+		off := calledOff()
+		r.mu.Lock()
+		pid := *helper
+		if pid == 0 || !r.young[pid] {
+			r.mu.Unlock()
+			return
+		}
+		if off {
+			stopAndKill([]int{pid}, nil)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		} else {
+			_ = unix.Kill(pid, unix.SIGCONT)
+		}
+		r.mu.Unlock()
+		time.Sleep(startPatience / 10)
+	}
 }
 
 // running reports whether a helper has not been reaped, and calls f before it can be.

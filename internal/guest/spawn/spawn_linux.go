@@ -38,6 +38,12 @@ type Attr struct {
 	NoFile      uint64 // RLIMIT_NOFILE, both values; 0 keeps the guest's
 	Landlock    int    // ruleset descriptor, or -1
 	OOMScoreAdj int    // 0 keeps the guest's; only raising works
+
+	// Made, when set, is called with the helper's process id while the program
+	// has yet to be executed. A program that may signal its helper can stop it
+	// before it has reported, and Start then waits until the helper is
+	// continued or killed.
+	Made func(helper int)
 }
 
 // A StartError says why a program could not be started.
@@ -110,6 +116,9 @@ func Start(a *Attr) (*Proc, error) {
 	}
 	unix.Close(w)
 	w = -1
+	if a.Made != nil {
+		a.Made(sup.PID)
+	}
 
 	var rec sysprog.StartRecord
 	err = readRecord(r, unsafe.Slice((*byte)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec)))
