@@ -5,19 +5,20 @@ package image
 // Config is what an image says about running it, as in the OCI image
 // specification's config (image-spec v1.1, config.md).
 type Config struct {
-	Entrypoint []string
-	Cmd        []string
-	Env        []string // "KEY=VALUE"
-	WorkingDir string
-	User       string // "user", "uid", "user:group", "uid:gid", or empty
-	Volumes    []string
-	StopSignal string // "SIGTERM", "15", or empty
-	Labels     map[string]string
+	Entrypoint []string          `json:"entrypoint,omitempty"`
+	Cmd        []string          `json:"cmd,omitempty"`
+	Env        []string          `json:"env,omitempty"` // "KEY=VALUE"
+	WorkingDir string            `json:"workingDir,omitempty"`
+	User       string            `json:"user,omitempty"` // "user", "uid", "user:group", "uid:gid", or empty
+	Volumes    []string          `json:"volumes,omitempty"`
+	StopSignal string            `json:"stopSignal,omitempty"` // "SIGTERM", "15", or empty
+	Labels     map[string]string `json:"labels,omitempty"`
 }
 
 // Bind is a host path shown read-only at a target inside.
 type Bind struct {
-	Source, Target string
+	Source string `json:"source"`
+	Target string `json:"target"`
 }
 
 // Rootfs is a root file system, ready to be mounted.
