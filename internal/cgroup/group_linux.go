@@ -90,7 +90,7 @@ func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err err
 	g := &Group{l: l, id: id, fd: -1, leaf: l.leaf}
 	defer func() {
 		if err != nil {
-			g.removeDirs(time.Time{})
+			_ = g.removeDirs(time.Time{})
 			g.close()
 		}
 	}()

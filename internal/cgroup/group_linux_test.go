@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	case "forks":
 		forks()
 	case "spin":
-		for {
+		for { //nolint:staticcheck // a processor kept busy is the point
 		}
 	case "own":
 		own()

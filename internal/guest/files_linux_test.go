@@ -317,8 +317,12 @@ func TestDirectories(t *testing.T) {
 		parents bool
 		kind    error
 	}{
-		{dir + "/a/b", false, fs.ErrNotExist}, {dir + "/a/b/../c/", true, nil}, {dir + "/a/b", true, nil},
-		{dir + "/a", false, fs.ErrExist}, {"/", true, nil}, {"/dev/null/x", true, sandpit.ErrNotDirectory},
+		{dir + "/a/b", false, fs.ErrNotExist},
+		{dir + "/a/b/../c/", true, nil},
+		{dir + "/a/b", true, nil},
+		{dir + "/a", false, fs.ErrExist},
+		{"/", true, nil},
+		{"/dev/null/x", true, sandpit.ErrNotDirectory},
 	} {
 		if err := f.Mkdir(ctx, tc.path, 0o700, tc.parents); !errors.Is(err, tc.kind) {
 			t.Errorf("%s: got %v, want %v", tc.path, err, tc.kind)

@@ -3,6 +3,7 @@ package hosttest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,7 +94,7 @@ func (m machine) boot(ctx context.Context, img image, work, suites string, out i
 	first := make([]byte, 4096)
 	n, _ := f.ReadAt(first, 0)
 	if began = bytes.Contains(first[:n], []byte("@@host ")); !began {
-		return false, fmt.Errorf("the machine died while it booted: %v\n%s\n%s", runErr, said, tail(console))
+		return false, fmt.Errorf("the machine died while it booted: %w\n%s\n%s", errors.Join(runErr, errCut), said, tail(console))
 	}
 	if _, err := io.Copy(out, f); err != nil {
 		return true, err

@@ -3,7 +3,6 @@ package image_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -641,7 +640,7 @@ func TestCredentialsAreFound(t *testing.T) {
 	reg := imagetest.Registry(t, imagetest.RegistryOptions{User: "u", Password: "secret"})
 	img := randomImage(t, 10, 1)
 	ref := reg.Push(t, "org/x:1", img)
-	good := fmt.Sprintf(`{"username":"u","password":"secret"}`)
+	good := `{"username":"u","password":"secret"}`
 	encoded := `{"auth":"dTpzZWNyZXQ="}`
 	bad := `{"username":"u","password":"wrong"}`
 	for name, c := range map[string]struct {

@@ -177,40 +177,103 @@ func TestUnpack(t *testing.T) {
 		entries []entry
 		want    []string
 	}{
-		{"files", []entry{{name: "./"}, {name: "a/"}, {name: "a/f", body: "x"}, {name: "/abs", body: "y"}, {name: "./a//./g", body: ""}},
-			[]string{"a/", "a/f x", "a/g ", "abs y"}},
+		{
+			"files",
+			[]entry{{name: "./"}, {name: "a/"}, {name: "a/f", body: "x"}, {name: "/abs", body: "y"}, {name: "./a//./g", body: ""}},
+			[]string{"a/", "a/f x", "a/g ", "abs y"},
+		},
 		{"missing parents", []entry{{name: "a/b/c", body: "x"}}, []string{"a/", "a/b/", "a/b/c x"}},
-		{"replaced", []entry{
-			{name: "f", body: "1"}, {name: "f", body: "2"}, {name: "d/x", body: "1"}, {name: "d", body: "file"},
-			{name: "s", kind: tar.TypeSymlink, link: "d"}, {name: "s", body: "not through the link"}},
-			[]string{"d file", "f 2", "s not through the link"}},
-		{"whiteouts", []entry{
-			{name: "a/.wh.gone"}, {name: "b/.wh..wh..opq"}, {name: "b/new", body: "x"}, {name: ".wh..wh.plnk/"}, {name: ".wh..wh.aufs"},
-			{name: ".wh.", body: ""}, {name: ".wh..."}, {name: ".wh.x/y", body: "skipped"}},
-			[]string{"a/", "a/gone whiteout", "b/ opaque", "b/new x"}},
-		{"whiteouts hide only what is below", []entry{
-			{name: "f", body: "mine"}, {name: ".wh.f"}, {name: "d/"}, {name: "d/x", body: "mine"}, {name: ".wh.d"},
-			{name: ".wh.g"}, {name: "g", body: "mine"}, {name: ".wh.h"}, {name: "h/"}, {name: ".wh.i"}, {name: "i/x", body: "mine"}},
-			[]string{"d/ opaque", "d/x mine", "f mine", "g mine", "h/ opaque", "i/ opaque", "i/x mine"}},
-		{"links", []entry{
-			{name: "f", body: "x"}, {name: "h", kind: tar.TypeLink, link: "/f"}, {name: "s", kind: tar.TypeSymlink, link: "f"},
-			{name: "hs", kind: tar.TypeLink, link: "s"}, {name: "f", kind: tar.TypeLink, link: "f"}},
-			[]string{"f x", "h x", "hs -> f", "s -> f"}},
-		{"through links of the layer", []entry{
-			{name: "usr/lib/"}, {name: "lib", kind: tar.TypeSymlink, link: "usr/lib"}, {name: "lib/f", body: "x"},
-			{name: "abs", kind: tar.TypeSymlink, link: "/usr/new"}, {name: "abs/g", body: "y"},
-			{name: "up", kind: tar.TypeSymlink, link: "../../../usr"}, {name: "up/h", body: "z"}},
-			[]string{"abs -> /usr/new", "lib -> usr/lib", "up -> ../../../usr", "usr/", "usr/h z", "usr/lib/", "usr/lib/f x", "usr/new/", "usr/new/g y"}},
-		{"devices and others are left out", []entry{
-			{name: "null", kind: tar.TypeChar}, {name: "sda", kind: tar.TypeBlock}, {name: "fifo", kind: tar.TypeFifo}, {name: "f", body: "x"},
-			{name: "f", kind: tar.TypeChar}},
-			[]string{"f x"}},
-		{"odd names", []entry{{name: " a ", body: "1"}, {name: `b\..\c`, body: "2"}, {name: "n\nl", body: "3"}, {name: "\xff", body: "4"}, {name: "...", body: "5"}, {name: long, body: "6"}, {name: "A", body: "7"}, {name: "a", body: "8"}},
-			[]string{" a  1", "... 5", "A 7", "a 8", `b\..\c 2`, "n\nl 3", long + " 6", "\xff 4"}},
+		{
+			"replaced",
+			[]entry{
+				{name: "f", body: "1"},
+				{name: "f", body: "2"},
+				{name: "d/x", body: "1"},
+				{name: "d", body: "file"},
+				{name: "s", kind: tar.TypeSymlink, link: "d"},
+				{name: "s", body: "not through the link"},
+			},
+			[]string{"d file", "f 2", "s not through the link"},
+		},
+		{
+			"whiteouts",
+			[]entry{
+				{name: "a/.wh.gone"},
+				{name: "b/.wh..wh..opq"},
+				{name: "b/new", body: "x"},
+				{name: ".wh..wh.plnk/"},
+				{name: ".wh..wh.aufs"},
+				{name: ".wh.", body: ""},
+				{name: ".wh..."},
+				{name: ".wh.x/y", body: "skipped"},
+			},
+			[]string{"a/", "a/gone whiteout", "b/ opaque", "b/new x"},
+		},
+		{
+			"whiteouts hide only what is below",
+			[]entry{
+				{name: "f", body: "mine"},
+				{name: ".wh.f"},
+				{name: "d/"},
+				{name: "d/x", body: "mine"},
+				{name: ".wh.d"},
+				{name: ".wh.g"},
+				{name: "g", body: "mine"},
+				{name: ".wh.h"},
+				{name: "h/"},
+				{name: ".wh.i"},
+				{name: "i/x", body: "mine"},
+			},
+			[]string{"d/ opaque", "d/x mine", "f mine", "g mine", "h/ opaque", "i/ opaque", "i/x mine"},
+		},
+		{
+			"links",
+			[]entry{
+				{name: "f", body: "x"},
+				{name: "h", kind: tar.TypeLink, link: "/f"},
+				{name: "s", kind: tar.TypeSymlink, link: "f"},
+				{name: "hs", kind: tar.TypeLink, link: "s"},
+				{name: "f", kind: tar.TypeLink, link: "f"},
+			},
+			[]string{"f x", "h x", "hs -> f", "s -> f"},
+		},
+		{
+			"through links of the layer",
+			[]entry{
+				{name: "usr/lib/"},
+				{name: "lib", kind: tar.TypeSymlink, link: "usr/lib"},
+				{name: "lib/f", body: "x"},
+				{name: "abs", kind: tar.TypeSymlink, link: "/usr/new"},
+				{name: "abs/g", body: "y"},
+				{name: "up", kind: tar.TypeSymlink, link: "../../../usr"},
+				{name: "up/h", body: "z"},
+			},
+			[]string{"abs -> /usr/new", "lib -> usr/lib", "up -> ../../../usr", "usr/", "usr/h z", "usr/lib/", "usr/lib/f x", "usr/new/", "usr/new/g y"},
+		},
+		{
+			"devices and others are left out",
+			[]entry{
+				{name: "null", kind: tar.TypeChar},
+				{name: "sda", kind: tar.TypeBlock},
+				{name: "fifo", kind: tar.TypeFifo},
+				{name: "f", body: "x"},
+				{name: "f", kind: tar.TypeChar},
+			},
+			[]string{"f x"},
+		},
+		{
+			"odd names",
+			[]entry{{name: " a ", body: "1"}, {name: `b\..\c`, body: "2"}, {name: "n\nl", body: "3"}, {name: "\xff", body: "4"}, {name: "...", body: "5"}, {name: long, body: "6"}, {name: "A", body: "7"}, {name: "a", body: "8"}},
+			[]string{" a  1", "... 5", "A 7", "a 8", `b\..\c 2`, "n\nl 3", long + " 6", "\xff 4"},
+		},
 		{"deep", []entry{{name: deep, body: "x"}}, nil},
-		{"a file in the place of links", []entry{
-			{name: "x/y/"}, {name: "a", kind: tar.TypeSymlink, link: "x"}, {name: "a/y/f", body: "1"}, {name: "a", kind: tar.TypeSymlink, link: "x/y"}, {name: "a/g", body: "2"}},
-			[]string{"a -> x/y", "x/", "x/y/", "x/y/f 1", "x/y/g 2"}},
+		{
+			"a file in the place of links",
+			[]entry{
+				{name: "x/y/"}, {name: "a", kind: tar.TypeSymlink, link: "x"}, {name: "a/y/f", body: "1"}, {name: "a", kind: tar.TypeSymlink, link: "x/y"}, {name: "a/g", body: "2"},
+			},
+			[]string{"a -> x/y", "x/", "x/y/", "x/y/f 1", "x/y/g 2"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, root, err := unpackLayers(t, image.Options{}, tarOf(t, c.entries...))
@@ -264,7 +327,8 @@ func TestUnpackHostileLayers(t *testing.T) {
 		{"hard link by dot-dot", []entry{hard("v", rel+"/victim")}, true},
 		{"hard link through a symlink", []entry{link("a", outside), hard("v", "a/victim"), {name: "v", body: "x"}}, true},
 		{"hard link through a chain", []entry{
-			{name: "a/b/c/"}, link("a/b/c/up", "../.."), link("a/b/escape", "c/up/../../"+rel), hard("v", "a/b/escape/victim")}, true},
+			{name: "a/b/c/"}, link("a/b/c/up", "../.."), link("a/b/escape", "c/up/../../"+rel), hard("v", "a/b/escape/victim"),
+		}, true},
 		{"hard link to a symlink, then write", []entry{link("s", victim), hard("h", "s"), {name: "h", body: "x"}}, false},
 		{"hard link to a directory", []entry{{name: "d/"}, hard("h", "d")}, true},
 		{"hard link to the root", []entry{hard("h", "/")}, true},

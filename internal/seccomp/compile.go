@@ -57,8 +57,8 @@ func (p policy) intervals(a Arch) []interval {
 // Program has the result.
 func Compile(a Arch) []Instruction {
 	c := compiler{rets: map[Action]int{}}
-	start := c.search(plan(newPolicy().intervals(a), len(a.names)))
-	start = c.emit(Instruction{Code: opLoad, K: offNumber})
+	c.search(plan(newPolicy().intervals(a), len(a.names)))
+	start := c.emit(Instruction{Code: opLoad, K: offNumber})
 	c.jump(opJEq, a.Audit, start, c.ret(Kill))
 	c.emit(Instruction{Code: opLoad, K: offArch})
 	slices.Reverse(c.rev)

@@ -123,10 +123,23 @@ func calls() []call {
 		name   string
 		family uintptr
 	}{
-		{"AF_ALG", unix.AF_ALG}, {"AF_VSOCK", unix.AF_VSOCK}, {"AF_PACKET", unix.AF_PACKET}, {"AF_XDP", unix.AF_XDP},
-		{"AF_KCM", unix.AF_KCM}, {"AF_RDS", unix.AF_RDS}, {"AF_TIPC", unix.AF_TIPC}, {"AF_CAN", unix.AF_CAN},
-		{"AF_BLUETOOTH", unix.AF_BLUETOOTH}, {"AF_KEY", unix.AF_KEY}, {"AF_AX25", unix.AF_AX25}, {"AF_QIPCRTR", unix.AF_QIPCRTR},
-		{"AF_SMC", unix.AF_SMC}, {"AF_NFC", unix.AF_NFC}, {"AF_PPPOX", unix.AF_PPPOX}, {"AF_LLC", unix.AF_LLC}, {"family 0", 0},
+		{"AF_ALG", unix.AF_ALG},
+		{"AF_VSOCK", unix.AF_VSOCK},
+		{"AF_PACKET", unix.AF_PACKET},
+		{"AF_XDP", unix.AF_XDP},
+		{"AF_KCM", unix.AF_KCM},
+		{"AF_RDS", unix.AF_RDS},
+		{"AF_TIPC", unix.AF_TIPC},
+		{"AF_CAN", unix.AF_CAN},
+		{"AF_BLUETOOTH", unix.AF_BLUETOOTH},
+		{"AF_KEY", unix.AF_KEY},
+		{"AF_AX25", unix.AF_AX25},
+		{"AF_QIPCRTR", unix.AF_QIPCRTR},
+		{"AF_SMC", unix.AF_SMC},
+		{"AF_NFC", unix.AF_NFC},
+		{"AF_PPPOX", unix.AF_PPPOX},
+		{"AF_LLC", unix.AF_LLC},
+		{"family 0", 0},
 	} {
 		for _, typ := range []uintptr{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW, unix.SOCK_SEQPACKET} {
 			name := fmt.Sprintf("socket %s %d", f.name, typ)
@@ -185,8 +198,14 @@ func calls() []call {
 		name string
 		flag uintptr
 	}{
-		{"NEWUSER", unix.CLONE_NEWUSER}, {"NEWNS", unix.CLONE_NEWNS}, {"NEWNET", unix.CLONE_NEWNET}, {"NEWPID", unix.CLONE_NEWPID},
-		{"NEWIPC", unix.CLONE_NEWIPC}, {"NEWUTS", unix.CLONE_NEWUTS}, {"NEWCGROUP", unix.CLONE_NEWCGROUP}, {"NEWTIME", unix.CLONE_NEWTIME},
+		{"NEWUSER", unix.CLONE_NEWUSER},
+		{"NEWNS", unix.CLONE_NEWNS},
+		{"NEWNET", unix.CLONE_NEWNET},
+		{"NEWPID", unix.CLONE_NEWPID},
+		{"NEWIPC", unix.CLONE_NEWIPC},
+		{"NEWUTS", unix.CLONE_NEWUTS},
+		{"NEWCGROUP", unix.CLONE_NEWCGROUP},
+		{"NEWTIME", unix.CLONE_NEWTIME},
 	} {
 		add("B3", "unshare "+ns.name, unix.SYS_UNSHARE, unix.EPERM, ns.flag)
 		if ns.flag == unix.CLONE_NEWTIME {

@@ -382,8 +382,11 @@ var deviceNames = [...]string{"null", "zero", "full", "random", "urandom", "tty"
 
 // deviceLinks are the links that programs expect in /dev (null(4), proc(5)).
 var deviceLinks = [...][2]string{
-	{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
-	{"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
+	{"fd", "/proc/self/fd"},
+	{"stdin", "/proc/self/fd/0"},
+	{"stdout", "/proc/self/fd/1"},
+	{"stderr", "/proc/self/fd/2"},
+	{"ptmx", "pts/ptmx"},
 }
 
 // sysPaths is all that a sandbox sees of the host's /sys: how many processors

@@ -190,7 +190,7 @@ func (c *Client) read(greeted chan struct{}) {
 	switch {
 	case errors.Is(err, sandpit.ErrProtocol), errors.Is(err, sandpit.ErrUnsupported):
 	case errors.Is(err, wire.ErrFrame), errors.Is(err, wire.ErrMessage):
-		err = fmt.Errorf("%w: %s", sandpit.ErrProtocol, err)
+		err = fmt.Errorf("%w: %w", sandpit.ErrProtocol, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr), errors.Is(err, os.ErrClosed):
 		err = fmt.Errorf("%w: its guest has ended", sandpit.ErrClosed)
 	default:

@@ -58,6 +58,11 @@ func (p *process) hasExited() bool {
 func (g *guest) start(s *stream, m *wire.Start) {
 	p, err := g.startProcess(s, m)
 	if err != nil {
+		if err == errLate {
+			s.reply(&wire.Started{})
+			s.end(wire.Event, &wire.Exit{Flags: wire.ExitTimedOut, Code: 137, Signal: 9, Wall: uint64(m.Timeout)})
+			return
+		}
 		var se *spawn.StartError
 		if !errors.As(err, &se) {
 			s.fail(err)
@@ -83,7 +88,7 @@ func (g *guest) start(s *stream, m *wire.Start) {
 		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
 		go p.follow(s)
 	} else {
-		s.whenGone(func() { go p.kill() })
+		s.whenGone(func() { go func() { _ = p.kill() }() })
 		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
 	}
 	p.run(m, sink)
@@ -93,6 +98,10 @@ func (g *guest) start(s *stream, m *wire.Start) {
 	}
 	p.forget()
 }
+
+// errLate says that a process was killed by its timeout before its helper
+// could tell that it had been started.
+var errLate = errors.New("the start took longer than the timeout")
 
 // startErrorText says why a program could not be started.
 func startErrorText(m *wire.Start, e *spawn.StartError) string {
@@ -182,18 +191,25 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 		return nil, err
 	}
 	p.startAt = time.Now()
+	var late atomic.Bool
 	p.proc, err = g.reaper.spawn(a, func(killed bool) {
 		if killed {
 			g.killOrphans()
 		}
 		p.forget()
 	}, func() bool {
-		return s.isGone() || m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)
+		if m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)+startPatience {
+			late.Store(true)
+		}
+		return late.Load() || s.isGone()
 	})
 	closeChild()
 	if err != nil {
 		if _, ok := errors.AsType[*spawn.StartError](err); !ok {
 			g.killOrphans() // its helper may have been killed
+			if late.Load() {
+				err = errLate
+			}
 		}
 		p.closeStreams()
 		return nil, err
