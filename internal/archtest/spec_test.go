@@ -1,0 +1,121 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// names are what a reader may look for in a folder: its test functions, and
+// the string literals of its Go files, among which are the names of cases.
+type names struct {
+	functions map[string]bool
+	literals  map[string]bool
+	scripts   map[string]bool // files of testdata/script
+}
+
+// namesIn reads the Go files of a folder of the module, tests included.
+func namesIn(t *testing.T, folder string) names {
+	t.Helper()
+	n := names{functions: map[string]bool{}, literals: map[string]bool{}, scripts: map[string]bool{}}
+	dir := filepath.Join("../..", folder)
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch node := node.(type) {
+			case *ast.FuncDecl:
+				if node.Recv == nil && strings.HasSuffix(name, "_test.go") {
+					n.functions[node.Name.Name] = true
+				}
+			case *ast.BasicLit:
+				if node.Kind == token.STRING {
+					if text, err := strconv.Unquote(node.Value); err == nil {
+						n.literals[text] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	scripts, err := filepath.Glob(filepath.Join(dir, "testdata", "script", "*.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scripts {
+		n.scripts[filepath.Base(s)] = true
+	}
+	return n
+}
+
+// has reports whether the folder has a test of that name: a function, one of
+// its cases after a slash, a case of a suite, or a script.
+func (n names) has(name string) bool {
+	if n.scripts[name] {
+		return true
+	}
+	function, part, isCase := strings.Cut(name, "/")
+	if strings.HasPrefix(function, "Test") || strings.HasPrefix(function, "Fuzz") {
+		return n.functions[function] && (!isCase || n.literals[part])
+	}
+	return n.literals[name]
+}
+
+// The specification says of each promise which test holds it.
+func TestSpecificationNamesRealTests(t *testing.T) {
+	data, err := os.ReadFile("../../docs/SPECIFICATION.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := regexp.MustCompile("`((?:cmd|internal|sandpittest|bench)[a-z0-9/]*): ([^`]+)`")
+	folders := map[string]names{}
+	check := func(text string) int {
+		found := reference.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1)
+		for _, ref := range found {
+			folder, name := ref[1], ref[2]
+			if _, ok := folders[folder]; !ok {
+				folders[folder] = namesIn(t, folder)
+			}
+			if !folders[folder].has(name) {
+				t.Errorf("docs/SPECIFICATION.md: there is no test %q in %s", name, folder)
+			}
+		}
+		return len(found)
+	}
+	check(string(data))
+
+	promise := regexp.MustCompile(`(?m)^- \*\*(\d+\.\d+)\*\* `)
+	starts := promise.FindAllStringSubmatchIndex(string(data), -1)
+	if len(starts) < 50 {
+		t.Fatalf("only %d promises were found", len(starts))
+	}
+	var seen []string
+	for i, at := range starts {
+		text := string(data[at[0]:])
+		if i+1 < len(starts) {
+			text = string(data[at[0]:starts[i+1][0]])
+		}
+		number := string(data[at[2]:at[3]])
+		if slices.Contains(seen, number) {
+			t.Errorf("docs/SPECIFICATION.md: two promises are %s", number)
+		}
+		seen = append(seen, number)
+		text, _, _ = strings.Cut(text, "\n\n") // what follows the promise is not part of it
+		if len(reference.FindAllString(strings.Join(strings.Fields(text), " "), -1)) == 0 {
+			t.Errorf("docs/SPECIFICATION.md: no test holds promise %s", number)
+		}
+	}
+}
