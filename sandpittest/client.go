@@ -325,7 +325,7 @@ func testKillGuest(t *testing.T, e *env) {
 			run(t, sb, sandpit.Command{Script: "kill -" + sig + " 1"})
 		}
 		// Takes everything with it, the shell and what keeps track of it too.
-		out := run(t, sb, sandpit.Command{Script: "kill -9 -1; exit 3"})
+		out := run(t, sb, sandpit.Command{Script: "sleep 0.1; kill -9 -1; exit 3"})
 		if out.Success() {
 			t.Errorf("killing everything ends with %+v", out.Result)
 		}

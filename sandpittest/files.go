@@ -541,8 +541,18 @@ func testOpenSpecial(t *testing.T, e *env) {
 		}
 	}
 	// Files of /proc say that they are empty, and are not.
-	if got := get(t, sb, "/proc/self/status"); !strings.Contains(got, "Name:") {
+	if got := get(t, sb, "/proc/meminfo"); !strings.Contains(got, "MemTotal:") {
 		t.Errorf("got %q", got)
+	}
+	// Those of who does the work are closed.
+	for _, path := range []string{"/proc/self/environ", "/proc/1/environ", "/proc/thread-self/environ", "/proc/self/maps", "/proc/self/mem", "/proc/1/mem"} {
+		if r, err := sb.Files().Open(guarded(t), path, 0, -1); err == nil {
+			b, _ := io.ReadAll(r)
+			r.Close()
+			if len(b) > 0 {
+				t.Errorf("%s gives %s", path, brief(b))
+			}
+		}
 	}
 }
 

@@ -41,14 +41,17 @@ func testMemoryBomb(t *testing.T, e *env) {
 			}
 		})
 	}
-	out := run(t, sb, sandpit.Command{Script: "dd if=/dev/zero of=/dev/null bs=1000M count=1; echo $?"})
-	if !out.OOMKilled || strings.TrimSpace(string(out.Stdout)) != "137" {
+	out := run(t, sb, sandpit.Command{Script: "dd if=/dev/zero of=/dev/null bs=1000M count=1; exit $?"})
+	if !out.OOMKilled || out.ExitCode != 137 || out.Signal != 0 {
 		t.Errorf("of a child: %+v, %s", out.Result, brief(out.Stdout))
 	}
 	if m, err := sb.Metrics(t.Context()); err != nil || m.OOMKills < 3 || m.MemoryPeak > 97<<20 {
 		t.Errorf("metrics are %+v, %v", m, err)
 	}
-	// One that has nothing to do with it is not blamed.
+	// One that has nothing to do with it is not blamed, nor one that got over it.
+	if out := run(t, sb, sandpit.Command{Script: "dd if=/dev/zero of=/dev/null bs=1000M count=1; exit 0"}); out.OOMKilled || !out.Success() {
+		t.Errorf("got %+v", out.Result)
+	}
 	if out := run(t, sb, sandpit.Command{Script: "kill -9 $$"}); out.OOMKilled {
 		t.Errorf("got %+v", out.Result)
 	}
@@ -60,7 +63,7 @@ func testMemoryBomb(t *testing.T, e *env) {
 func testMemoryFiles(t *testing.T, e *env) {
 	e.need(t, "memory")
 	for _, dir := range []string{"/tmp", "/dev/shm"} {
-		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, Disk: 1 << 30}})
+		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20}})
 		out := run(t, sb, sandpit.Command{Script: "head -c 200000000 /dev/zero >" + dir + "/f; echo $?"})
 		if m, err := sb.Metrics(t.Context()); err != nil || m.Memory > 65<<20 {
 			t.Errorf("metrics are %+v, %v, after %+v", m, err, out.Result)
@@ -146,7 +149,7 @@ func testDiskFull(t *testing.T, e *env) {
 		"in the root":      `mkdir -p /var/x && head -c 32000000 /dev/zero >/var/x/f`,
 		"in shared memory": `head -c 32000000 /dev/zero >/dev/shm/f`,
 		"fallocate":        `fallocate -l 32000000 /tmp/f`,
-		"copy-up":          `for f in /usr/bin/* /usr/lib/*/*.so*; do [ -f "$f" ] && cp "$f" /tmp/ || exit 1; done`,
+		"copy-up":          `for f in /usr/bin/* /usr/lib/*/*.so*; do if [ -f "$f" ]; then cp "$f" /tmp/ || exit 1; fi; done`,
 		"deleted but open": `exec 5>/tmp/f; rm /tmp/f; head -c 32000000 /dev/zero >&5`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,10 +1,13 @@
 package linux_test
 
 import (
+	"debug/elf"
+	"slices"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/sandpittest"
 )
 
@@ -14,7 +17,7 @@ func factory() drivertest.Factory {
 		Images:    images(),
 		KillGuest: killGuest,
 		Unchanged: unchanged,
-		Client:    sandpittest.Options{Local: true},
+		Client:    sandpittest.Options{Local: true, Skip: skipped()},
 	}
 }
 
@@ -22,4 +25,22 @@ func factory() drivertest.Factory {
 func TestDriver(t *testing.T) {
 	needWorking(t)
 	drivertest.Suite(t, factory())
+}
+
+// skipped are properties that this build of the test binary can't have.
+func skipped() map[string]string {
+	if embedded.Guest() != nil {
+		return nil
+	}
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return map[string]string{
+			"Mounts/a directory is an image": "the guest is this test binary, which needs a C library: build with -tags guestembed, or with CGO_ENABLED=0",
+		}
+	}
+	return nil
 }
