@@ -34,6 +34,7 @@ type Sandbox struct {
 	guest    *client.Client
 	life     *time.Timer
 
+	oomMu   sync.Mutex   // held while kills are counted beside other work
 	oomSeen atomic.Int64 // kills for want of memory that have been noticed
 
 	remove    sync.Once
@@ -57,6 +58,9 @@ func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.L
 	who, err := chooseUser(spec.User, root)
 	if err != nil {
 		return err
+	}
+	if spec.Limits.Disk == 0 && !slices.Contains(spec.Asked, "disk") && enforce["memory"] {
+		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
 	}
 	hostname := spec.Hostname
 	if hostname == "" {
@@ -113,6 +117,15 @@ func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.L
 	}
 	s.life = time.AfterFunc(limits.Life, func() { _ = s.Remove(context.Background()) })
 	return nil
+}
+
+// fittingDisk is how much of a memory limit files may take when nobody has said
+// how much: they are in memory, and can't be taken from there. Without room
+// beside them, the one process left to be killed for want of memory would in
+// the end be the guest.
+func fittingDisk(memory int64) int64 {
+	const room = 12 << 20 // the guest and a small program
+	return max(memory-max(memory/8, room), sandpit.MinDisk)
 }
 
 // defaultTmpfs is the size of a Tmpfs that has none, in bytes.
@@ -186,7 +199,9 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 	if err != nil {
 		return nil, err
 	}
+	s.oomMu.Lock() // a count that is under way
 	before := s.oomSeen.Load()
+	s.oomMu.Unlock()
 	p, err := s.guest.Start(ctx, cmd)
 	if err != nil {
 		return nil, s.explain(err)
@@ -253,14 +268,23 @@ type process struct {
 
 // Wait waits for the end. When the kernel has counted a kill for want of memory
 // since the start, a process that was killed has died of that, and one that
-// failed has lost a process to it. One that succeeded is not asked about.
+// failed has lost a process to it. For one that succeeded the count is only
+// taken, while the caller goes on, so that the next one is not blamed.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	res, err := p.Process.Wait(ctx)
 	if err != nil {
 		return res, p.sandbox.explain(err)
 	}
 	p.once.Do(func() {
-		p.oom = res.ExitCode != 0 && !res.TimedOut && p.sandbox.oomKills(ctx) > p.oomKills
+		if res.ExitCode != 0 {
+			p.oom = p.sandbox.oomKills(ctx) > p.oomKills && !res.TimedOut
+			return
+		}
+		p.sandbox.oomMu.Lock()
+		go func() {
+			defer p.sandbox.oomMu.Unlock()
+			p.sandbox.oomKills(context.WithoutCancel(ctx))
+		}()
 	})
 	res.OOMKilled = p.oom
 	return res, nil
