@@ -115,7 +115,7 @@ func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.L
 		ID: s.id, Name: s.name, Image: imageName(root), Driver: s.engine.opts.Driver.Name(),
 		Labels: maps.Clone(spec.Labels), CreatedAt: s.created, Limits: limits, NotEnforced: gaps,
 	}
-	s.life = time.AfterFunc(limits.Life, func() { _ = s.Remove(context.Background()) })
+	s.life = time.AfterFunc(limits.Life+lifeGrace, func() { _ = s.Remove(context.Background()) })
 	return nil
 }
 
@@ -127,6 +127,10 @@ func fittingDisk(memory int64) int64 {
 	const room = 12 << 20 // the guest and a small program
 	return max(memory-max(memory/8, room), sandpit.MinDisk)
 }
+
+// lifeGrace is how long after its lifetime a sandbox is removed. Its guest ends
+// the processes when the lifetime is over, and their results must get out.
+const lifeGrace = 2 * time.Second
 
 // defaultTmpfs is the size of a Tmpfs that has none, in bytes.
 const defaultTmpfs = 64 << 20
