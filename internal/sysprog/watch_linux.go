@@ -1,6 +1,8 @@
 package sysprog
 
 import (
+	"encoding/binary"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -34,7 +36,7 @@ type watchState struct {
 // Watch makes a process that waits until the descriptor alive, the reading
 // end of a pipe, comes to its end, and then does the cleanup. The owner keeps
 // the only writing end. A byte written to it makes the watcher leave without
-// doing anything. The process has no other descriptors, blocks all signals
+// doing anything; WatchPID names a process that is killed first. The process has no other descriptors, blocks all signals
 // that can be blocked, and is in a session of its own.
 //
 // It fails when the cleanup has too many or too long paths.
@@ -65,6 +67,17 @@ func Watch(what Cleanup, alive int) (Child, error) {
 	return c, err
 }
 
+// pidSize is the size of what WatchPID writes, in bytes.
+const pidSize = 4
+
+// WatchPID tells a watcher, by the writing end of its pipe, of a child of its
+// owner that is killed first. The child must not have been reaped. It is for
+// a watcher that is made before what it watches.
+func WatchPID(pipe, pid int) error {
+	_, err := unix.Write(pipe, binary.NativeEndian.AppendUint32(nil, uint32(pid)))
+	return os.NewSyscallError("write", err)
+}
+
 // watchTries bounds how long a busy directory is waited for: 10 s in all.
 const watchTries = 10000
 
@@ -84,8 +97,16 @@ func (w *watchState) run() {
 	closeRange(lo+1, hi-1)
 	closeRange(hi+1, -1)
 	for {
-		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(w.alive), uintptr(unsafe.Pointer(&w.buf[0])), 1)
+		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(w.alive), uintptr(unsafe.Pointer(&w.buf[0])), pidSize)
 		if errno == syscall.EINTR {
+			continue
+		}
+		if n == pidSize {
+			// Still a child of the owner, if only as a zombie: nobody else has its number.
+			fd, _, errno := syscall.RawSyscall(unix.SYS_PIDFD_OPEN, uintptr(*(*int32)(unsafe.Pointer(&w.buf[0]))), 0, 0)
+			if errno == 0 {
+				w.pidfd = int32(fd)
+			}
 			continue
 		}
 		if n == 1 {

@@ -196,6 +196,16 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	}
 	c.trace("cgroup")
 
+	// Before anything else is made, so that there is little that a kill of
+	// this process could leave.
+	if err := c.step(ctx, "watcher"); err != nil {
+		return nil, err
+	}
+	if err := c.startWatcher(); err != nil {
+		return nil, err
+	}
+	c.trace("watcher")
+
 	if err := c.step(ctx, "program"); err != nil {
 		return nil, err
 	}
@@ -261,6 +271,11 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		unix.Close(*fd)
 		*fd = -1
 	}
+	if c.watchPipe >= 0 {
+		if err := sysprog.WatchPID(c.watchPipe, c.child.PID); err != nil {
+			return nil, fmt.Errorf("telling the watcher: %w", err)
+		}
+	}
 	c.trace("clone")
 
 	if err := c.step(ctx, "ids"); err != nil {
@@ -289,14 +304,6 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		return nil, c.explainDeath(err)
 	}
 	c.trace("trees")
-
-	if err := c.step(ctx, "watcher"); err != nil {
-		return nil, err
-	}
-	if err := c.startWatcher(); err != nil {
-		return nil, err
-	}
-	c.trace("watcher")
 
 	if err := c.step(ctx, "answer"); err != nil {
 		return nil, err
@@ -379,7 +386,7 @@ func (c *creation) startWatcher() error {
 	if !c.plan.Ephemeral {
 		return nil
 	}
-	clean := sysprog.Cleanup{PidFD: c.child.PidFD}
+	clean := sysprog.Cleanup{PidFD: -1}
 	if c.group != nil {
 		clean.Dirs, clean.KillFile = c.group.Paths(), c.group.KillFile()
 	}
