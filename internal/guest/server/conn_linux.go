@@ -126,7 +126,7 @@ func (w wrapped) Unwrap() error { return w.err }
 // connection has just ended.
 func violation(err error) error {
 	var pathErr *os.PathError
-	if err == io.EOF || err == io.ErrUnexpectedEOF || errors.As(err, &pathErr) {
+	if err == io.EOF || err == io.ErrUnexpectedEOF || err == io.ErrClosedPipe || errors.As(err, &pathErr) {
 		return nil
 	}
 	return err

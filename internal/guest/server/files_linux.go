@@ -3,9 +3,7 @@ package server
 import (
 	"bytes"
 	"container/heap"
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"io"
 	"slices"
 	"strconv"
@@ -546,9 +544,9 @@ func openTemp(dir int, name string, mode uint32) (*target, error) {
 			return nil, err
 		}
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:])
-	t := &target{dir: dir, temp: ".sandpit-" + hex.EncodeToString(random[:]), name: name}
+	var random [8]byte // a name that nobody else thinks of; O_EXCL is what keeps it apart
+	_, _ = unix.Getrandom(random[:], unix.GRND_NONBLOCK)
+	t := &target{dir: dir, temp: ".sandpit-" + strconv.FormatUint(binary.NativeEndian.Uint64(random[:]), 36), name: name}
 	err = retry(func() (err error) {
 		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 		return err

@@ -1,0 +1,301 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// frames joins frames of a guest, behind its greeting.
+func frames(fs ...[]byte) []byte {
+	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Build: "test"}
+	b := wire.AppendFrame(nil, wire.Hello, 0, hello.Append(nil))
+	for _, f := range fs {
+		b = append(b, f...)
+	}
+	return b
+}
+
+func frame(t wire.Type, stream uint32, m interface{ Append([]byte) []byte }) []byte {
+	var p []byte
+	if m != nil {
+		p = m.Append(nil)
+	}
+	return wire.AppendFrame(nil, t, stream, p)
+}
+
+// play answers a client with fixed bytes and then hangs up: some at once, and
+// the rest when it has opened its second stream.
+func play(t testing.TB, greeting, rest []byte, use func(ctx context.Context, c *Client)) error {
+	ours, theirs := net.Pipe()
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		for r := wire.NewReader(theirs); ; {
+			h, err := r.Next()
+			if err == nil {
+				err = r.Skip(h.Len)
+			}
+			if err != nil {
+				return
+			}
+			if h.Type == wire.Open && h.Stream == 2 {
+				go io.Copy(io.Discard, theirs)
+				return
+			}
+		}
+	}()
+	go func() {
+		_, _ = theirs.Write(greeting)
+		if len(rest) > 0 {
+			select {
+			case <-opened:
+			case <-time.After(200 * time.Millisecond): // a greeting that leads nowhere
+			}
+			_, _ = theirs.Write(rest)
+		}
+		theirs.Close()
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := New(ctx, ours, Options{Config: &Config{Output: 1 << 20}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	use(ctx, c)
+	select {
+	case <-c.Done():
+	case <-ctx.Done():
+		t.Fatal("the connection does not end")
+	}
+	return c.Err()
+}
+
+// exercise does a bit of everything.
+func exercise(ctx context.Context, c *Client) {
+	if p, err := c.Start(ctx, sandpit.Command{Argv: []string{"x"}, Stdin: true, Stdout: io.Discard}); err == nil {
+		_, _ = p.Wait(ctx)
+		_ = p.Signal(ctx, 15)
+	}
+	_, _, _ = c.Files().ReadDir(ctx, "/", "", 10)
+	if r, err := c.Files().Open(ctx, "/x", 0, -1); err == nil {
+		_, _ = io.Copy(io.Discard, r)
+		r.Close()
+	}
+	_, _ = c.Files().Write(ctx, "/x", bytes.NewReader(make([]byte, 1000)), sandpit.WriteOptions{})
+	_, _ = c.Processes(ctx)
+	_ = c.Ping(ctx)
+}
+
+// The configuration is stream 1, the start stream 2.
+var good = [][]byte{
+	frame(wire.Reply, 1, nil),
+}
+
+func TestHostileGuest(t *testing.T) {
+	ok := frame(wire.Reply, 1, nil)
+	started := frame(wire.Reply, 2, &wire.Started{Ref: 1, PID: 2})
+	data := func(n int) []byte { return wire.AppendFrame(nil, wire.Data, 2, make([]byte, n)) }
+	flood := [][]byte{started}
+	for range wire.HostWindow/wire.MaxData + 1 {
+		flood = append(flood, data(wire.MaxData))
+	}
+	for name, tc := range map[string]struct {
+		greeting []byte
+		rest     [][]byte // when the process is being started
+	}{
+		"no greeting":            {ok, nil},
+		"garbage":                {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), nil},
+		"data for a call":        {frames(wire.AppendFrame(nil, wire.Data, 1, []byte("x"))), nil},
+		"a second greeting":      {append(frames(ok), frames()...), nil},
+		"pong":                   {frames(ok, wire.AppendFrame(nil, wire.Pong, 0, nil)), nil},
+		"unknown frame":          {frames(ok), [][]byte{wire.AppendFrame(nil, 99, 0, nil)}},
+		"frame of the host":      {frames(ok), [][]byte{wire.AppendFrame(nil, wire.Open, 2, nil)}},
+		"stream never opened":    {frames(ok), [][]byte{frame(wire.Reply, 77, nil)}},
+		"data before the reply":  {frames(ok), [][]byte{data(1)}},
+		"empty data":             {frames(ok), [][]byte{started, data(0)}},
+		"two replies":            {frames(ok), [][]byte{started, started}},
+		"event before the reply": {frames(ok), [][]byte{frame(wire.Event, 2, &wire.Exit{})}},
+		"exit code too large":    {frames(ok), [][]byte{started, frame(wire.Event, 2, &wire.Exit{Code: 256})}},
+		"end of file":            {frames(ok), [][]byte{started, wire.AppendFrame(nil, wire.EOF, 2, nil)}},
+		"huge pid":               {frames(ok), [][]byte{frame(wire.Reply, 2, &wire.Started{Ref: 1, PID: 1 << 40})}},
+		"endless credit":         {frames(ok), [][]byte{started, wire.AppendFrame(nil, wire.Credit, 2, []byte{0xff, 0xff, 0xff, 0xff})}},
+		"malformed credit":       {frames(ok), [][]byte{started, wire.AppendFrame(nil, wire.Credit, 2, []byte{1})}},
+		"malformed error":        {frames(ok), [][]byte{wire.AppendFrame(nil, wire.Error, 2, []byte{0xff})}},
+		"more than the window":   {frames(ok), flood},
+		"more than the limit":    {frames(ok), append([][]byte{started}, data(600), data(600))},
+		"an accusation":          {frames(ok), [][]byte{frame(wire.Error, 0, &wire.ErrorMessage{Code: wire.CodeProtocol, Text: "\x1b[2J"})}},
+	} {
+		err := play(t, tc.greeting, bytes.Join(tc.rest, nil), func(ctx context.Context, c *Client) {
+			cmd := sandpit.Command{Argv: []string{"x"}, Stdout: blocked(ctx, c)}
+			if name == "more than the limit" {
+				cmd.OutputLimit = 1000
+			}
+			p, err := c.Start(ctx, cmd)
+			if err == nil {
+				_, err = p.Wait(ctx)
+			}
+			if err == nil || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: start and wait gave %v", name, err)
+			}
+		})
+		if !errors.Is(err, sandpit.ErrProtocol) {
+			t.Errorf("%s: got %v, want ErrProtocol", name, err)
+		}
+		if strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%s: %q is no text for a terminal", name, err)
+		}
+	}
+}
+
+// blocked is a writer that takes nothing while the connection lasts.
+func blocked(ctx context.Context, c *Client) io.Writer {
+	return writerFunc(func(b []byte) (int, error) {
+		select {
+		case <-ctx.Done():
+		case <-c.Done():
+		}
+		return len(b), nil
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+func TestOtherVersion(t *testing.T) {
+	for _, v := range []uint64{wire.Version + 1, 0} {
+		hello := wire.HelloMessage{Version: v, MinVersion: v, Window: wire.GuestWindow}
+		err := play(t, wire.AppendFrame(nil, wire.Hello, 0, hello.Append(nil)), nil, func(context.Context, *Client) {})
+		if !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+			t.Errorf("version %d: got %v", v, err)
+		}
+	}
+}
+
+// A guest that has died between two frames has not broken the protocol.
+func TestGuestThatDies(t *testing.T) {
+	greeting := frames(good[0])
+	for n := range len(greeting) {
+		if err := play(t, greeting[:n], nil, exercise); !errors.Is(err, sandpit.ErrClosed) {
+			t.Errorf("after %d bytes: got %v, want ErrClosed", n, err)
+		}
+	}
+	rest := append(frame(wire.Reply, 2, &wire.Started{Ref: 1, PID: 2}), wire.AppendFrame(nil, wire.Data, 2, []byte("output"))...)
+	for n := range len(rest) {
+		if err := play(t, greeting, rest[:n], exercise); !errors.Is(err, sandpit.ErrClosed) {
+			t.Errorf("after %d bytes: got %v, want ErrClosed", n, err)
+		}
+	}
+}
+
+// A guest that is alive and reads nothing holds nobody up for longer than wished.
+func TestGuestThatDoesNotListen(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := New(ctx, ours, Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("greeting: got %v", err)
+	}
+
+	ours, theirs = net.Pipe()
+	defer theirs.Close()
+	read := make(chan struct{})
+	go func() {
+		_, _ = theirs.Write(frames(good[0]))
+		_, _ = theirs.Read(make([]byte, 4096))
+		<-read // some of the first request is read, and then all
+		_, _ = theirs.Read(make([]byte, 3))
+		<-read
+		_, _ = io.Copy(io.Discard, theirs)
+	}()
+	c, err := New(t.Context(), ours, Options{Config: &Config{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range 5 {
+		if i == 1 {
+			read <- struct{}{}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		if _, err := c.Files().Stat(ctx, "/x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("stat: got %v", err)
+		}
+		cancel()
+	}
+	read <- struct{}{}
+}
+
+func FuzzGreeting(f *testing.F) {
+	f.Add(frames())
+	f.Add(frames(good...))
+	f.Add(frame(wire.Error, 0, &wire.ErrorMessage{Code: wire.CodeVersion, Text: "no"}))
+	f.Add(frames(frame(wire.Error, 1, &wire.ErrorMessage{Code: wire.CodeInvalid, Text: "unknown user"})))
+	f.Fuzz(func(t *testing.T, greeting []byte) {
+		_ = play(t, greeting, nil, func(context.Context, *Client) {})
+	})
+}
+
+func FuzzGuest(f *testing.F) {
+	started := frame(wire.Reply, 2, &wire.Started{Ref: 1, PID: 2})
+	add := func(fs ...[]byte) { f.Add(bytes.Join(fs, nil)) }
+	add(started, wire.AppendFrame(nil, wire.Data, 2, []byte("out")), wire.AppendFrame(nil, wire.Data2, 2, []byte("err")),
+		frame(wire.Event, 2, &wire.Exit{Code: 3}), frame(wire.Error, 3, &wire.ErrorMessage{Code: wire.CodeNotFound}))
+	add(started, frame(wire.Event, 2, &wire.Exit{}))
+	add(frame(wire.Error, 2, &wire.ErrorMessage{Code: wire.CodeInvalid, Text: "no"}))
+	add(started, wire.AppendFrame(nil, wire.Credit, 2, []byte{1, 0, 0, 0}), wire.AppendFrame(nil, wire.Close, 2, nil), wire.AppendFrame(nil, wire.Pong, 0, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_ = play(t, frames(good...), b, func(ctx context.Context, c *Client) {
+			p, err := c.Start(ctx, sandpit.Command{Argv: []string{"x"}, Stdin: true, Stdout: io.Discard})
+			if err == nil {
+				_, _ = p.Wait(ctx)
+			}
+		})
+	})
+}
+
+// FuzzAnswer is one answer to each operation.
+func FuzzAnswer(f *testing.F) {
+	for op, m := range []interface{ Append([]byte) []byte }{
+		&wire.Entries{List: []wire.File{{Name: "a"}}}, &wire.File{Mode: 0o100644}, &wire.Written{Bytes: 5}, &wire.Processes{List: []wire.Process{{Started: wire.Started{Ref: 1}}}},
+		&wire.Info{PID: 1}, &wire.Path{Path: "target"},
+	} {
+		f.Add(uint8(op), append(frame(wire.Reply, 2, m), wire.AppendFrame(nil, wire.EOF, 2, nil)...))
+	}
+	f.Fuzz(func(t *testing.T, op uint8, b []byte) {
+		_ = play(t, frames(good...), b, func(ctx context.Context, c *Client) {
+			switch op % 6 {
+			case 0:
+				_, _, _ = c.Files().ReadDir(ctx, "/", "", 10)
+			case 1:
+				if r, err := c.Files().Open(ctx, "/x", 0, -1); err == nil {
+					_, _ = io.Copy(io.Discard, r)
+					r.Close()
+				}
+			case 2:
+				_, _ = c.Files().Write(ctx, "/x", bytes.NewReader(make([]byte, 1000)), sandpit.WriteOptions{})
+			case 3:
+				_, _ = c.Processes(ctx)
+			case 4:
+				_, _ = c.Info(ctx)
+			case 5:
+				_, _ = c.Files().Readlink(ctx, "/x")
+			}
+		})
+	})
+}

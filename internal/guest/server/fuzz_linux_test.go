@@ -1,0 +1,210 @@
+package server
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// The child processes of a fuzz run are no guests.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 && goleak.Find() != nil {
+		code = 1
+		os.Stderr.WriteString(goleak.Find().Error() + "\n")
+	}
+	os.Exit(code)
+}
+
+// harmless stands in for what a guest does: it decodes everything and carries
+// content both ways, but starts no programs and touches no files.
+func harmless(s *stream, op wire.Op, msg []byte) error {
+	for _, m := range []interface{ Decode([]byte) error }{
+		new(wire.Config), new(wire.Start), new(wire.Attach), new(wire.Signal), new(wire.Resize), new(wire.After), new(wire.Stat),
+		new(wire.ReadDir), new(wire.Read), new(wire.Write), new(wire.Path),
+	} {
+		_ = m.Decode(msg)
+	}
+	switch op {
+	case wire.OpStart, wire.OpAttach, wire.OpWrite:
+		s.in = wire.NewQueue(wire.GuestWindow)
+		s.whenGone(func() {})
+		go func() {
+			s.reply(&wire.Started{Ref: 1, PID: 2})
+			buf := make([]byte, wire.HeaderSize+wire.MaxData)
+			err := s.content(func(b []byte) error {
+				for len(b) > 0 {
+					n := copy(buf[wire.HeaderSize:], b)
+					if err := s.sendContent(wire.Data, buf, n); err != nil {
+						return err
+					}
+					b = b[n:]
+				}
+				return nil
+			})
+			if err != io.EOF {
+				s.refuse()
+			}
+			s.end(wire.Event, &wire.Exit{})
+		}()
+	case wire.OpInfo, wire.OpList, wire.OpStat:
+		s.answer(nothing{}, nil)
+	default:
+		return fail(wire.CodeUnsupported, "not here")
+	}
+	return nil
+}
+
+// serve feeds a guest fixed bytes and returns what it makes of them.
+func serve(b []byte) error {
+	g := &guest{handle: harmless, procs: map[uint64]*process{}, idle: time.NewTimer(time.Hour)}
+	defer g.idle.Stop()
+	ours, theirs := net.Pipe()
+	go io.Copy(io.Discard, ours)
+	go func() {
+		_, _ = ours.Write(b)
+		ours.Close()
+	}()
+	return newConn(g, theirs, theirs).serve()
+}
+
+func hello(fs ...[]byte) []byte {
+	h := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.MinWindow}
+	return append(wire.AppendFrame(nil, wire.Hello, 0, h.Append(nil)), bytes.Join(fs, nil)...)
+}
+
+func open(id uint32, op wire.Op, m message) []byte {
+	return wire.AppendFrame(nil, wire.Open, id, m.Append([]byte{byte(op)}))
+}
+
+func data(id uint32, n int) []byte { return wire.AppendFrame(nil, wire.Data, id, make([]byte, n)) }
+
+func TestHostThatBreaksTheProtocol(t *testing.T) {
+	start := open(1, wire.OpStart, &wire.Start{})
+	flood := start
+	for range wire.GuestWindow / wire.MaxData {
+		flood = append(flood, data(1, wire.MaxData)...)
+	}
+	other := wire.HelloMessage{Version: 99, MinVersion: 99, Window: wire.MinWindow}
+	for name, b := range map[string][]byte{
+		"no greeting":           start,
+		"garbage":               []byte("GET / HTTP/1.1\r\n\r\n"),
+		"other version":         wire.AppendFrame(nil, wire.Hello, 0, other.Append(nil)),
+		"small window":          wire.AppendFrame(nil, wire.Hello, 0, (&wire.HelloMessage{Version: 1, MinVersion: 1, Window: 1}).Append(nil)),
+		"frame of the guest":    hello(wire.AppendFrame(nil, wire.Reply, 1, nil)),
+		"unknown stream":        hello(data(1, 1)),
+		"stream used twice":     hello(start, start),
+		"stream 0":              hello(open(0, wire.OpStart, &wire.Start{})),
+		"empty open":            hello(wire.AppendFrame(nil, wire.Open, 1, nil)),
+		"content for a call":    hello(open(1, wire.OpWrite+100, nothing{}), open(2, wire.OpStart, &wire.Start{}), data(2, 0)),
+		"data after end":        hello(start, wire.AppendFrame(nil, wire.EOF, 1, nil), data(1, 1), data(1, 1)),
+		"malformed credit":      hello(start, wire.AppendFrame(nil, wire.Credit, 1, []byte{1})),
+		"more than any window":  hello(start, wire.AppendFrame(nil, wire.Credit, 1, []byte{0xff, 0xff, 0xff, 0xff})),
+		"more data than credit": hello(flood, flood[len(start):]),
+	} {
+		err := serve(b)
+		if name == "data after end" { // unless the stream was over before the data came
+			continue
+		}
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if err := serve(hello(start, data(1, 10), wire.AppendFrame(nil, wire.Close, 1, nil), data(1, 10))); err != nil {
+		t.Errorf("data behind a close: %v", err)
+	}
+}
+
+func TestManyStreams(t *testing.T) {
+	var b []byte
+	for i := range uint32(maxStreams + 10) {
+		b = append(b, open(i+1, wire.OpStart, &wire.Start{})...)
+	}
+	if err := serve(hello(b)); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzHost(f *testing.F) {
+	f.Add(hello())
+	f.Add(hello(open(1, wire.OpStart, &wire.Start{Flags: wire.StartStdin, Argv: []string{"a"}}), data(1, 100), wire.AppendFrame(nil, wire.EOF, 1, nil),
+		wire.AppendFrame(nil, wire.Credit, 1, []byte{100, 0, 0, 0}), wire.AppendFrame(nil, wire.Ping, 0, []byte("x"))))
+	f.Add(hello(open(1, wire.OpConfigure, &wire.Config{User: "u"}), open(5, wire.OpStat, &wire.Stat{Path: "/"}), wire.AppendFrame(nil, wire.Close, 1, nil),
+		open(6, wire.OpWrite, &wire.Write{Path: "/x"}), data(6, 3), wire.AppendFrame(nil, wire.Close, 6, nil), data(6, 3)))
+	f.Add(wire.AppendFrame(nil, wire.Error, 0, (&wire.ErrorMessage{}).Append(nil)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		done := make(chan struct{})
+		go func() { _ = serve(b); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Fatal("the guest does not end although its connection has")
+		}
+	})
+}
+
+// Users are looked up in hostile files.
+func FuzzUserFile(f *testing.F) {
+	f.Add([]byte("root:x:0:0:root:/root:/bin/sh\n# comment\n\n:::\nuser:x:1000:1000::/home/user:\n"))
+	f.Add([]byte("staff:x:50:user,,root\nx:y:4294967295:a\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := 0
+		eachLine(b, func(fields []string) bool {
+			n++
+			for _, s := range fields {
+				if id, ok := parseID(s); ok && id == 1<<32-1 {
+					t.Error("an id that is none")
+				}
+				listed(s, "user")
+			}
+			return true
+		})
+		if n > bytes.Count(b, []byte{'\n'})+1 {
+			t.Error("more lines than there are")
+		}
+	})
+}
+
+func TestReadSmall(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, make([]byte, 1001), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{large: unix.EFBIG, fifo: unix.EINVAL, dir: unix.EINVAL, "/dev/zero": unix.EINVAL, dir + "/none": unix.ENOENT} {
+		if _, err := readSmall(path, 1000); err != want {
+			t.Errorf("%s: got %v, want %v", path, err, want)
+		}
+	}
+	if b, err := readSmall(large, 1001); err != nil || len(b) != 1001 {
+		t.Errorf("got %d bytes, %v", len(b), err)
+	}
+}
+
+func TestScanner(t *testing.T) {
+	var s scanner
+	s.read()
+	self, parent := os.Getpid(), os.Getppid()
+	found := false
+	for _, p := range s.all {
+		if p.pid == self {
+			found = p.ppid == parent && p.state == 'R' || p.state == 'S'
+		}
+	}
+	if !found {
+		t.Errorf("this process (%d, child of %d) is not in %+v", self, parent, s.all)
+	}
+}
