@@ -48,6 +48,14 @@ const tries = 64
 // Where no group can be made and no limit is asked for, the result is a group
 // that does nothing: Paths is empty and all Stats are -1.
 func (l *Layout) Create(id string, limits Limits) (*Group, error) {
+	return l.CreateAnnounced(id, limits, nil)
+}
+
+// CreateAnnounced is Create, and calls announce, unless nil, before it makes
+// anything, with what Paths and KillFile of the group will be: so that a
+// watcher can be there before there is anything to be left. When announce
+// fails, so does CreateAnnounced, with its error.
+func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(paths []string, killFile string) error) (*Group, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
 	}
@@ -63,6 +71,13 @@ func (l *Layout) Create(id string, limits Limits) (*Group, error) {
 		return nil, fmt.Errorf("preparing cgroups: %w", err)
 	}
 	var err error
+	if announce != nil {
+		planned := l.planned(id, limits)
+		if err = announce(planned.Paths(), planned.KillFile()); err != nil {
+			l.release()
+			return nil, err
+		}
+	}
 	for try := range tries {
 		var g *Group
 		g, err = l.create(id, limits, try > 0)
@@ -83,6 +98,24 @@ func (l *Layout) Create(id string, limits Limits) (*Group, error) {
 		err = errors.Join(err, sandpit.ErrExhausted)
 	}
 	return nil, fmt.Errorf("making cgroup %s: %w", id, err)
+}
+
+// planned returns a group that looks like the one that create makes.
+func (l *Layout) planned(id string, limits Limits) *Group {
+	g := &Group{l: l, id: id, fd: -1, leaf: l.leaf}
+	need := l.needed(limits)
+	for i := range l.places {
+		p := &l.places[i]
+		use := p.ctrls & need
+		if i > 0 && use == 0 {
+			continue
+		}
+		g.dirs = append(g.dirs, groupDir{path: p.dir + "/" + prefix + id, ctrls: use, v2: p.v2})
+		if p.prep == prepShared {
+			g.shared = p.dir
+		}
+	}
+	return g
 }
 
 // create is one try. An error of gone means that it is worth another.

@@ -27,7 +27,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
-	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -55,7 +54,7 @@ func look(t *testing.T, home string) hostState {
 	s := hostState{
 		Children:    below(os.Getpid()),
 		Mounts:      mounts(t),
-		Cgroups:     cgroups(t),
+		Cgroups:     cgroups(),
 		Loops:       loops(),
 		Descriptors: descriptors(t),
 		Files:       tree(t, home),
@@ -128,51 +127,23 @@ func mounts(t *testing.T) []string {
 	var ours []string
 	for line := range strings.Lines(string(data)) {
 		// Others mount things, too: what they mount is not built by a sandbox.
-		if strings.Contains(line, "sandpit") || strings.Contains(line, " - overlay ") || strings.Contains(line, home) {
+		if strings.Contains(line, "lowerdir=l0") || strings.Contains(line, home) {
 			ours = append(ours, line)
 		}
 	}
 	return ours
 }
 
-// cgroups lists the groups of sandboxes, but for those that another program
-// holds: the owner of a group has a lock on its directory in one hierarchy.
-func cgroups(t *testing.T) []string {
-	t.Helper()
+// cgroups lists the groups of the sandboxes that this test binary has made.
+func cgroups() []string {
 	var found []string
-	others := map[string]bool{}
-	locks := lockOwners()
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || !strings.HasPrefix(d.Name(), "sandpit-") {
-			return nil
+		if err == nil && d.IsDir() && made.has(strings.TrimSuffix(strings.TrimPrefix(d.Name(), "sandpit-"), ".scope")) {
+			found = append(found, path)
 		}
-		found = append(found, path)
-		var st unix.Stat_t
-		if unix.Stat(path, &st) == nil {
-			key := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-			if pid, ok := locks[key]; ok && pid != os.Getpid() {
-				others[d.Name()] = true
-			}
-		}
-		return fs.SkipDir
-	})
-	return slices.DeleteFunc(found, func(path string) bool { return others[filepath.Base(path)] })
-}
-
-// lockOwners reads /proc/locks: who holds a lock on which inode.
-func lockOwners() map[string]int {
-	data, err := os.ReadFile("/proc/locks")
-	if err != nil {
 		return nil
-	}
-	owners := map[string]int{}
-	for line := range strings.Lines(string(data)) {
-		// 1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF
-		if f := strings.Fields(line); len(f) >= 6 && f[1] == "FLOCK" {
-			owners[f[5]], _ = strconv.Atoi(f[4])
-		}
-	}
-	return owners
+	})
+	return found
 }
 
 func loops() []string {
@@ -265,11 +236,7 @@ func unchanged(t *testing.T) func() {
 		var diff string
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 			after := look(t, home)
-			// What others have made and removed meanwhile is not asked about.
-			after.Cgroups = slices.DeleteFunc(after.Cgroups, func(g string) bool { return slices.Contains(before.Cgroups, g) })
-			was := before
-			was.Cgroups = after.Cgroups[:0:0]
-			if diff = cmp.Diff(was, after, cmpopts.EquateEmpty()); diff == "" || time.Now().After(end) {
+			if diff = cmp.Diff(before, after, cmpopts.EquateEmpty()); diff == "" || time.Now().After(end) {
 				break
 			}
 		}
@@ -467,7 +434,7 @@ func TestLeakAfterNormalEnd(t *testing.T) {
 }
 
 // createSteps are the names that linux.Options.Fault is called with.
-var createSteps = []string{"host", "cgroup", "watcher", "program", "clone", "ids", "trees", "answer", "instance"}
+var createSteps = []string{"host", "cgroup", "program", "clone", "ids", "trees", "answer", "instance"}
 
 // TestLeakAfterErrors: an error at any step of Create leaves nothing.
 func TestLeakAfterErrors(t *testing.T) {
@@ -476,7 +443,7 @@ func TestLeakAfterErrors(t *testing.T) {
 	seen := map[string]bool{}
 	opt := options()
 	opt.Fault = func(step string) error { seen[step] = true; return nil }
-	d := linux.New(opt)
+	d := driverWith(opt)
 	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
 	if err != nil {
 		t.Fatal(err)
@@ -507,7 +474,7 @@ func TestLeakAfterErrors(t *testing.T) {
 					}
 					return nil
 				}
-				d := linux.New(opt)
+				d := driverWith(opt)
 				plan := drivertest.Plan(t, d, images())
 				change(&plan)
 				if _, err := d.Create(t.Context(), plan); !errors.Is(err, fault) {
@@ -554,11 +521,6 @@ func TestLeakAfterGuestDeath(t *testing.T) {
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-}
-
-func isZombie(pid int) bool {
-	f := statusField(pid, "State")
-	return len(f) > 0 && f[0] == "Z"
 }
 
 // isGuest reports the first process of a pid namespace.
@@ -617,7 +579,7 @@ func owner(dir string) int {
 		}
 		return nil
 	}
-	d := linux.New(opt)
+	d := driverWith(opt)
 	lease, err := images().Acquire(context.Background(), "host", imageOptions())
 	if err != nil {
 		return fail(err)
@@ -748,12 +710,6 @@ func killOwner(t *testing.T, do string) {
 			break
 		}
 	}
-	if do == "watcher" {
-		// Its group is there and nobody watches it yet. A group that is empty
-		// and has no owner is removed by whoever looks at the machine next.
-		eventually(t, "the owner is dead", func() bool { return unix.Kill(cmd.Process.Pid, 0) != nil || isZombie(cmd.Process.Pid) })
-		newDriver().Examine(t.Context())
-	}
 
 	eventually(t, "all processes of the killed owner are dead", func() bool {
 		for _, fd := range pidfds {
@@ -828,7 +784,7 @@ func TestLeakOfMemory(t *testing.T) {
 		}
 		return nil
 	}
-	failing := linux.New(opt)
+	failing := driverWith(opt)
 	before := regions(t)
 	for range 20 {
 		inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))

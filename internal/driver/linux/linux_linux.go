@@ -196,16 +196,6 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	}
 	c.trace("cgroup")
 
-	// Before anything else is made, so that there is little that a kill of
-	// this process could leave.
-	if err := c.step(ctx, "watcher"); err != nil {
-		return nil, err
-	}
-	if err := c.startWatcher(); err != nil {
-		return nil, err
-	}
-	c.trace("watcher")
-
 	if err := c.step(ctx, "program"); err != nil {
 		return nil, err
 	}
@@ -373,28 +363,25 @@ func (c *creation) makeGroup() error {
 		lim.Pids = plan.Limits.Pids
 	}
 	if lim == (cgroup.Limits{}) {
-		return nil
+		return c.startWatcher(nil, "")
 	}
 	lim.Devices = true // where there is such a controller, a second wall
-	c.group, err = layout.Create(plan.ID, lim)
+	c.group, err = layout.CreateAnnounced(plan.ID, lim, c.startWatcher)
 	return err
 }
 
 // startWatcher makes the process that removes the cgroup, and the child if it
-// hangs, when this process is killed.
-func (c *creation) startWatcher() error {
+// hangs, when this process is killed. It is there before anything is made that
+// could be left.
+func (c *creation) startWatcher(dirs []string, killFile string) error {
 	if !c.plan.Ephemeral {
 		return nil
-	}
-	clean := sysprog.Cleanup{PidFD: -1}
-	if c.group != nil {
-		clean.Dirs, clean.KillFile = c.group.Paths(), c.group.KillFile()
 	}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return os.NewSyscallError("pipe2", err)
 	}
-	w, err := sysprog.Watch(clean, p[0])
+	w, err := sysprog.Watch(sysprog.Cleanup{PidFD: -1, Dirs: dirs, KillFile: killFile}, p[0])
 	unix.Close(p[0])
 	if err != nil {
 		unix.Close(p[1])

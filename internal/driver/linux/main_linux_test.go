@@ -1,10 +1,12 @@
 package linux_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -67,7 +69,42 @@ func options() linux.Options {
 	return linux.Options{Dir: dir, Guest: embedded.Guest()}
 }
 
-func newDriver() *linux.Driver { return linux.New(options()) }
+func newDriver() *recorder { return driverWith(options()) }
+
+// driverWith returns a driver that keeps in mind what it has made.
+func driverWith(opt linux.Options) *recorder { return &recorder{linux.New(opt)} }
+
+// A recorder is a driver that notes the ids of its sandboxes: what is left of
+// one is told by its id from what other programs make.
+type recorder struct{ *linux.Driver }
+
+func (r *recorder) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	made.add(plan.ID)
+	return r.Driver.Create(ctx, plan)
+}
+
+// made has the ids of all sandboxes of this test binary.
+var made ids
+
+type ids struct {
+	mu  sync.Mutex
+	ids map[string]bool // guarded by mu
+}
+
+func (i *ids) add(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.ids == nil {
+		i.ids = map[string]bool{}
+	}
+	i.ids[id] = true
+}
+
+func (i *ids) has(id string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.ids[id]
+}
 
 // needWorking skips on machines on which sandboxes can't be made at all, which
 // they say; elsewhere that is a failure.
@@ -82,7 +119,7 @@ func needWorking(t *testing.T) {
 func client(t *testing.T, opt linux.Options) sandpit.Client {
 	t.Helper()
 	needWorking(t)
-	e := engine.New(engine.Options{Driver: linux.New(opt), Images: images(), Policy: policy.Default()})
+	e := engine.New(engine.Options{Driver: driverWith(opt), Images: images(), Policy: policy.Default()})
 	t.Cleanup(func() {
 		if err := e.Close(); err != nil {
 			t.Errorf("closing: %v", err)
@@ -96,5 +133,3 @@ func multiUser(t *testing.T) bool {
 	t.Helper()
 	return newDriver().Probe(t.Context()).MultiUser
 }
-
-var _ driver.Driver = (*linux.Driver)(nil)
