@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // names are what a reader may look for in a folder: its test functions, and
@@ -116,6 +118,24 @@ func TestSpecificationNamesRealTests(t *testing.T) {
 		text, _, _ = strings.Cut(text, "\n\n") // what follows the promise is not part of it
 		if len(reference.FindAllString(strings.Join(strings.Fields(text), " "), -1)) == 0 {
 			t.Errorf("docs/SPECIFICATION.md: no test holds promise %s", number)
+		}
+	}
+}
+
+// The table of limits is what sandpit policy show prints.
+func TestSpecificationHasTheLimits(t *testing.T) {
+	data, err := os.ReadFile("../../docs/SPECIFICATION.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range policy.Default().Limits() {
+		rest := "| " + l.Meaning + " |"
+		line := "| " + l.Name + " | `" + l.Flag + "` | " + l.Default
+		found := slices.ContainsFunc(strings.Split(string(data), "\n"), func(s string) bool {
+			return strings.HasPrefix(s, line) && strings.Contains(s, "| "+l.Min+" "+rest)
+		})
+		if !found {
+			t.Errorf("docs/SPECIFICATION.md: no line with %q and minimum %s", line, l.Min)
 		}
 	}
 }

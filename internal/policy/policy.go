@@ -80,6 +80,14 @@ const (
 	minLife   = time.Millisecond
 )
 
+// one is the noun with its article: "an output limit".
+func (l limit) one() string {
+	if l.noun[0] == 'o' {
+		return "an " + l.noun
+	}
+	return "a " + l.noun
+}
+
 func limits() [8]limit {
 	size := func(f float64) string { return notation.FormatSize(int64(f)) }
 	count := func(f float64) string { return strconv.FormatInt(int64(f), 10) }
@@ -161,12 +169,12 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, map[string]boo
 		case value < 0 || value != value:
 			return resolved, nil, invalid("ask for at least "+l.format(l.min), "the %s must be more than 0", l.noun)
 		case value < l.min:
-			return resolved, nil, invalid("ask for at least "+l.format(l.min), "a %s of %s is below the minimum of %s", l.noun, l.format(value), l.format(l.min))
+			return resolved, nil, invalid("ask for at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
 		case value > l.most:
-			return resolved, nil, invalid("ask for at most "+l.format(l.most), "a %s of %s is more than any machine has", l.noun, l.format(value))
+			return resolved, nil, invalid("ask for at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
 		case most > 0 && value > most:
 			return resolved, nil, sandpit.WithHint(
-				fmt.Errorf("%w: a %s of %s is over the maximum of %s", sandpit.ErrForbidden, l.noun, l.format(value), l.format(most)),
+				fmt.Errorf("%w: %s of %s is over the maximum of %s", sandpit.ErrForbidden, l.one(), l.format(value), l.format(most)),
 				"ask for at most "+l.format(most))
 		}
 		l.take(&resolved, &spec.Limits)
