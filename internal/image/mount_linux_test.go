@@ -2,8 +2,14 @@ package image_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 )
 
 // mountSmall mounts a tmpfs of a number of bytes until the test ends.
@@ -13,4 +19,21 @@ func mountSmall(t *testing.T, dir string, size int) {
 		t.Skipf("needs to mount a small file system: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+}
+
+func TestPullOntoAFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount a small file system")
+	}
+	dir := filepath.Join(t.TempDir(), "images")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mountSmall(t, dir, 1<<20)
+	reg := imagetest.Registry(t, imagetest.RegistryOptions{})
+	ref := reg.Push(t, "x:1", randomImage(t, 3<<20, 2))
+	s := image.Open(dir, image.Options{Getenv: func(string) string { return "" }})
+	_, err := s.Acquire(t.Context(), ref, plainHTTP)
+	wantError(t, err, sandpit.ErrExhausted, true)
+	wantEmpty(t, s)
 }

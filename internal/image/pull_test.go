@@ -619,23 +619,6 @@ func TestPullByManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestPullOntoAFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount a small file system")
-	}
-	dir := filepath.Join(t.TempDir(), "images")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	mountSmall(t, dir, 1<<20)
-	reg := imagetest.Registry(t, imagetest.RegistryOptions{})
-	ref := reg.Push(t, "x:1", randomImage(t, 3<<20, 2))
-	s := image.Open(dir, image.Options{Getenv: func(string) string { return "" }})
-	_, err := s.Acquire(t.Context(), ref, plainHTTP)
-	wantError(t, err, sandpit.ErrExhausted, true)
-	wantEmpty(t, s)
-}
-
 func TestCredentialsAreFound(t *testing.T) {
 	reg := imagetest.Registry(t, imagetest.RegistryOptions{User: "u", Password: "secret"})
 	img := randomImage(t, 10, 1)
