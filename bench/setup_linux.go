@@ -42,7 +42,7 @@ func (b *bench) budget() time.Duration {
 	if b.opts.quick {
 		return 1500 * time.Millisecond
 	}
-	return 15 * time.Second
+	return 10 * time.Second
 }
 
 // fewer is a number of rounds for what is slow by nature.
