@@ -216,7 +216,6 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		plan: plan, mounts: c.mounts, ids: c.ids, socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
-		cgroupNS: c.group != nil,
 		landlock: landlockABI(),
 	}
 	var mapped [2]int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,12 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	switch {
 	case h.privileged && h.allIDs:
 		caps.MultiUser = true
+		for _, dir := range []string{existing(d.opts.Dir), "/usr"} {
+			if !canMap(dir) {
+				gap("own-ids", "the file system of "+dir+" can't map ids: ids inside are those outside", "set SANDPIT_HOME to a directory on ext4, xfs, btrfs or tmpfs; for the host image /usr must be on one, too")
+				break
+			}
+		}
 	case h.privileged:
 		caps.MultiUser = true
 		gap("own-ids", "this user namespace has too few ids for a range of its own per sandbox: ids inside are those outside", "run on the machine itself, or in a container without a user namespace")
@@ -142,4 +149,13 @@ func tryNamespaces() error {
 	reap(child.PID)
 	child.Release()
 	return nil
+}
+
+// existing returns the nearest directory above a path that exists, or itself.
+func existing(path string) string {
+	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
+		if _, err := os.Stat(path); err == nil || path == "/" || path == "." {
+			return path
+		}
+	}
 }

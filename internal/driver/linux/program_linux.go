@@ -42,7 +42,6 @@ type build struct {
 	filter []byte // seccomp, as struct sock_filter array
 
 	join     []int // files of cgroups to which the child writes "0" to join them
-	cgroupNS bool  // make a cgroup namespace
 	cgroup2  bool  // show the v2 cgroup at /sys/fs/cgroup
 	landlock int   // ABI version of Landlock, 0 for none
 }
@@ -116,6 +115,7 @@ func (c *compiler) first(builder *sysprog.Program) error {
 	p := &c.p
 	c.dieWithOwner()
 	p.Call("starting a session", unix.SYS_SETSID)
+	p.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022)) // for the builder, too
 	c.namespaces()
 
 	// Everything that has a path on the host comes before the builder, which
@@ -271,11 +271,7 @@ func (c *compiler) namespaces() {
 	for _, fd := range c.join {
 		c.p.Call("joining the cgroup", unix.SYS_WRITE, sysprog.Int(fd), c.p.Bytes([]byte("0")), sysprog.Int(1))
 	}
-	flags := unix.CLONE_NEWNET
-	if c.cgroupNS {
-		flags |= unix.CLONE_NEWCGROUP
-	}
-	c.p.Call("making a network namespace", unix.SYS_UNSHARE, sysprog.Int(flags))
+	c.p.Call("making network and cgroup namespaces", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWNET|unix.CLONE_NEWCGROUP))
 	host := []byte(c.plan.Hostname)
 	if len(host) > 0 {
 		c.p.Call("setting the hostname", unix.SYS_SETHOSTNAME, c.p.Bytes(host), sysprog.Int(len(host)))
@@ -450,7 +446,7 @@ func (c *compiler) kernelFilesystems(devices []sysprog.Reg, parts rootParts, sys
 	if c.cgroup2 {
 		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("cgroup2"), c.p.Str("/sys/fs/cgroup"), c.p.Str("cgroup2"), sysprog.Int(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY), sysprog.Int(0)).Ignore(unix.EPERM, unix.EBUSY)
 	}
-	c.readOnly("/sys", true)
+	c.seal("/sys", attrRead|unix.MOUNT_ATTR_NOEXEC, true)
 	for _, name := range maskedDirs {
 		c.p.Call("masking "+name, unix.SYS_MOUNT, c.p.Str("/sys/empty"), c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
 	}
@@ -496,6 +492,10 @@ func (c *compiler) writePaths() *sysprog.Reg {
 		regs[i] = c.openTree("opening "+w, w, true)
 	}
 	c.readOnly("/", true)
+	// The guest says in /proc which processes are to be killed first for want of
+	// memory. For them it stays closed by Landlock, where there is one; what a
+	// process may write there is about itself.
+	c.writable("/proc")
 	for i, w := range plan.Write {
 		c.attach(sysprog.From(regs[i]), w)
 	}
@@ -509,7 +509,6 @@ func (c *compiler) writePaths() *sysprog.Reg {
 // becomeGuest gives up what the guest does not need, and becomes the guest.
 func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	p := &c.p
-	p.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022))
 	for _, lim := range []struct {
 		what string
 		res  int
@@ -598,11 +597,22 @@ func (c *compiler) move(fd sysprog.Arg, target string) {
 }
 
 func (c *compiler) readOnly(target string, recursive bool) {
+	c.seal(target, unix.MOUNT_ATTR_RDONLY, recursive)
+}
+
+// writable takes back that one mount is read-only.
+func (c *compiler) writable(target string) {
+	attr := mountAttr(0, unix.MOUNT_ATTR_RDONLY, 0)
+	c.p.Call("making "+target+" writable", unix.SYS_MOUNT_SETATTR, sysprog.Int(unix.AT_FDCWD), c.p.Str(target), sysprog.Int(0), c.p.Bytes(attr), sysprog.Int(len(attr)))
+}
+
+// seal sets attributes of a mount inside, or of all below it too.
+func (c *compiler) seal(target string, set uint64, recursive bool) {
 	flags := 0
 	if recursive {
 		flags = unix.AT_RECURSIVE
 	}
-	attr := mountAttr(unix.MOUNT_ATTR_RDONLY, 0, 0)
+	attr := mountAttr(set, 0, 0)
 	c.p.Call("making "+target+" read-only", unix.SYS_MOUNT_SETATTR, sysprog.Int(unix.AT_FDCWD), c.p.Str(target), sysprog.Int(flags), c.p.Bytes(attr), sysprog.Int(len(attr)))
 }
 
