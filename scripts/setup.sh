@@ -22,6 +22,9 @@ mke2fs:e2fsprogs
 mkfs.xfs:xfsprogs
 mkfs.btrfs:btrfs-progs
 qemu-system-x86_64:qemu-system-x86
+qemu-system-aarch64:qemu-system-arm
+cpio:cpio
+xz:xz-utils
 docker:docker.io
 dockerd:docker.io
 rootlesskit:rootlesskit

@@ -18,7 +18,6 @@ import (
 // debian is a recipe for a whole Debian machine.
 type debian struct {
 	Release  string   // "trixie"
-	Arch     string   // as Debian calls it; "" for this machine's
 	Packages []string // beside the minimal base
 }
 
@@ -55,15 +54,15 @@ type image struct{ dir string }
 
 func (m image) path(name string) string { return filepath.Join(m.dir, name) }
 
-// make returns the machine of the recipe, from the cache when it is there.
-func (d debian) make(ctx context.Context) (image, error) {
+// cached returns the machine that a recipe makes, from the cache when it is
+// there. The maker fills an empty folder.
+func cached(name, recipe string, maker func(work string) error) (image, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return image{}, &Unavailable{"no cache folder: " + err.Error()}
 	}
 	cache = filepath.Join(cache, "sandpit-test")
-	recipe := fmt.Sprintf("%+v\n%v\n%v\n%s\nlayout 1", d, common, customize, unitFile)
-	key := fmt.Sprintf("debian-%s-%.6x", d.Release, sha256.Sum256([]byte(recipe)))
+	key := fmt.Sprintf("%s-%.6x", name, sha256.Sum256([]byte(recipe)))
 	made := image{filepath.Join(cache, key)}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return image{}, err
@@ -73,23 +72,38 @@ func (d debian) make(ctx context.Context) (image, error) {
 		return image{}, err
 	}
 	defer unlock()
-	if _, err := os.Stat(made.path("disk.img")); err == nil {
+	if _, err := os.Stat(made.dir); err == nil {
 		return made, nil
-	}
-
-	mirror, err := debianMirror(ctx)
-	if err != nil {
-		return image{}, err
 	}
 	work, err := os.MkdirTemp(cache, "making-")
 	if err != nil {
 		return image{}, err
 	}
 	defer os.RemoveAll(work)
+	if err := maker(work); err != nil {
+		return image{}, fmt.Errorf("making the machine %s: %w", name, err)
+	}
+	if err := os.Rename(work, made.dir); err != nil {
+		return image{}, err
+	}
+	return made, nil
+}
+
+// make returns the machine of the recipe.
+func (d debian) make(ctx context.Context) (image, error) {
+	recipe := fmt.Sprintf("%+v\n%v\n%v\n%s\nlayout 2", d, common, customize, unitFile)
+	return cached("debian-"+d.Release, recipe, func(work string) error { return d.build(ctx, work) })
+}
+
+func (d debian) build(ctx context.Context, work string) error {
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return err
+	}
 	tree := filepath.Join(work, "tree")
 	unit := filepath.Join(work, "hosttest.service")
 	if err := os.WriteFile(unit, []byte(unitFile), 0o644); err != nil {
-		return image{}, err
+		return err
 	}
 	args := []string{
 		"--variant=minbase",
@@ -103,7 +117,7 @@ func (d debian) make(ctx context.Context) (image, error) {
 	args = append(args, d.Release, filepath.Join(work, "root.tar"), mirror)
 	// Downloads fail for reasons of the network; that is not the suites' doing.
 	if err := run(ctx, "mmdebstrap", args...); err != nil {
-		return image{}, &Unavailable{fmt.Sprintf("making a Debian %s root file system: %v", d.Release, err)}
+		return &Unavailable{fmt.Sprintf("making a Debian %s root file system: %v", d.Release, err)}
 	}
 
 	for _, step := range [][]string{
@@ -111,16 +125,13 @@ func (d debian) make(ctx context.Context) (image, error) {
 		{"tar", "-C", tree, "-xf", filepath.Join(work, "root.tar"), "--numeric-owner", "--exclude=./dev/*"},
 		{"sh", "-c", `cp -L "$1"/vmlinuz "$2"/vmlinuz && cp -L "$1"/initrd.img "$2"/initrd.img`, "sh", tree, work},
 		{"mke2fs", "-q", "-t", "ext4", "-d", tree, filepath.Join(work, "disk.img"), "6G"},
-		{"rm", "-rf", tree, unit},
+		{"rm", "-rf", tree, unit, filepath.Join(work, "root.tar")},
 	} {
 		if err := run(ctx, step[0], step[1:]...); err != nil {
-			return image{}, fmt.Errorf("making a Debian %s machine: %w", d.Release, err)
+			return err
 		}
 	}
-	if err := os.Rename(work, made.dir); err != nil {
-		return image{}, err
-	}
-	return made, nil
+	return nil
 }
 
 // debianMirror is where this machine's own apt takes Debian from.

@@ -149,6 +149,11 @@ func Places() []Place {
 				cmdline: "systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1",
 			}.run,
 		},
+		{
+			Name:    "arm64",
+			Hosts:   []Host{{Name: "arm64-root", Become: "self", Traits: "uid=root arch=arm64 cgroup=v2 systemd=no userns=open"}},
+			Missing: arm64{}.missing, Run: arm64{}.run,
+		},
 	}
 }
 

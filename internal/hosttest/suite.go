@@ -57,6 +57,7 @@ func (s Suite) pattern(h Host, quick bool) string {
 // A Bundle is a folder with everything a host needs: run.sh, bin/sandpit, and
 // per suite its test binary beside its testdata.
 type Bundle struct {
+	Root   string // of the module it was built from
 	Dir    string
 	Suites []Suite
 
@@ -67,7 +68,7 @@ type Bundle struct {
 // Build makes a bundle in dir from the module at root, for one architecture.
 // All files are readable for every account.
 func Build(ctx context.Context, root, dir, goarch string, suites []Suite) (*Bundle, error) {
-	b := &Bundle{Dir: dir, Missing: map[string]string{}}
+	b := &Bundle{Root: root, Dir: dir, Missing: map[string]string{}}
 	env := append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+goarch)
 
 	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {

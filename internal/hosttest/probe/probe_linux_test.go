@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 func TestTraits(t *testing.T) {
 	is := map[string]string{
 		"uid":       uid(),
+		"arch":      runtime.GOARCH,
 		"kernel":    read("/proc/sys/kernel/osrelease"),
 		"cgroup":    cgroupLayout(),
 		"delegated": delegated(),
@@ -35,7 +37,7 @@ func TestTraits(t *testing.T) {
 		"subuid":    yes(hasSubuids()),
 		"container": yes(exists("/.dockerenv") || exists("/run/.containerenv")),
 	}
-	for _, key := range []string{"uid", "kernel", "cgroup", "delegated", "systemd", "bus", "lsm", "userns", "subuid", "container"} {
+	for _, key := range []string{"uid", "arch", "kernel", "cgroup", "delegated", "systemd", "bus", "lsm", "userns", "subuid", "container"} {
 		t.Logf("%-9s = %s", key, is[key])
 	}
 	t.Logf("own group = %q", read("/proc/self/cgroup"))
