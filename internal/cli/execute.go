@@ -108,7 +108,7 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 	defer giveUp()
 	relay.attach(job{process, term, giveUp})
 	if cmd.Stdin || m.tty {
-		go feed(process.Stdin(), a.Stdin)
+		go a.feed(process.Stdin(), a.Stdin)
 	}
 	result, err := process.Wait(waiting)
 	relay.detach()
@@ -276,7 +276,7 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // feed copies standard input to the command until either ends.
-func feed(to io.WriteCloser, from *os.File) {
+func (a *App) feed(to io.WriteCloser, from *os.File) {
 	defer to.Close()
 	buf := make([]byte, 32<<10)
 	for {
@@ -286,6 +286,9 @@ func feed(to io.WriteCloser, from *os.File) {
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
 			}
+		}
+		if errors.Is(err, syscall.EISDIR) {
+			a.note("standard input is a directory: the command gets an empty one")
 		}
 		if err != nil {
 			return

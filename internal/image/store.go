@@ -1,10 +1,13 @@
 package image
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -152,7 +155,7 @@ func (s *Store) diskError(err error) error {
 		return sandpit.WithHint(kindError{err, sandpit.ErrExhausted},
 			"free space where "+s.dir+" is, for example with \"sandpit images prune\"")
 	}
-	if os.IsPermission(err) {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {
 		return sandpit.WithHint(err, "let this user write to "+s.dir+", or set SANDPIT_HOME to another directory")
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -98,5 +99,22 @@ func writeGuest(dir, name string, data []byte) error {
 	if err == nil {
 		err = os.Rename(f.Name(), name)
 	}
+	if err == nil {
+		removeOldGuests(dir, name)
+	}
 	return err
+}
+
+// oldGuest is how long a guest of another build is kept: a program of that
+// build may be about to execute it. One that runs needs its file no more.
+const oldGuest = 24 * time.Hour
+
+// removeOldGuests removes the guests of other builds.
+func removeOldGuests(dir, keep string) {
+	names, _ := filepath.Glob(filepath.Join(dir, GuestName+"-*"))
+	for _, name := range names {
+		if info, err := os.Lstat(name); err == nil && name != keep && time.Since(info.ModTime()) > oldGuest {
+			_ = os.Remove(name)
+		}
+	}
 }

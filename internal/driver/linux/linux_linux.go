@@ -164,6 +164,9 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err := refuseUnknown(plan.Enforce); err != nil {
 		return nil, err
 	}
+	if err := checkDescriptors(); err != nil {
+		return nil, err
+	}
 	guest, err := guestFile(d.opts.Dir, d.opts.Guest, d.opts.GuestDigest)
 	if err != nil {
 		return nil, err
@@ -307,6 +310,21 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	return newInstance(c), nil
+}
+
+// leastDescriptors is how many descriptors this program must be allowed: those
+// of a sandbox being made, and the numbers from 64 on to which its first
+// process moves some of them.
+const leastDescriptors = 128
+
+// checkDescriptors says clearly what would otherwise fail in some odd place.
+func checkDescriptors() error {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err == nil && lim.Cur < leastDescriptors {
+		return sandpit.WithHint(fmt.Errorf("making a sandbox: this program may open only %d files: %w", lim.Cur, sandpit.ErrExhausted),
+			fmt.Sprintf("allow at least %d (ulimit -n)", leastDescriptors))
+	}
+	return nil
 }
 
 // refuseUnknown refuses what this driver does not know how to enforce. What

@@ -74,8 +74,8 @@ func Main(args []string) int {
 // guest is the state of the one guest of a process.
 type guest struct {
 	started  time.Time
-	single   bool // only one uid exists here
-	landlock int  // ruleset, or -1; written before the first connection that needs it
+	single   func() bool // only one uid exists here; asked when the root is made, and /proc with it
+	landlock int         // ruleset, or -1; written before the first connection that needs it
 
 	reaper  reaper
 	workers workers
@@ -108,7 +108,7 @@ func newGuest() *guest {
 	unix.Umask(0o022)
 	g := &guest{
 		started:  time.Now(),
-		single:   singleUser(),
+		single:   sync.OnceValue(singleUser),
 		landlock: -1,
 		procs:    make(map[uint64]*process),
 		handle:   (*stream).open,

@@ -44,7 +44,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	own := uint32(os.Geteuid())
 	if spec == "" {
 		spec = strconv.FormatUint(uint64(own), 10)
-		if g.single {
+		if g.single() {
 			spec += ":" + strconv.Itoa(os.Getegid())
 		}
 	}
@@ -100,7 +100,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 			return user{}, invalid("unknown group " + quote(group) + ": /etc/group of the image has no such name")
 		}
 		u.gid = gid
-	} else if found && !g.single {
+	} else if found && !g.single() {
 		groups, err := readUserFile("/etc/group")
 		if err != nil {
 			return user{}, err
@@ -116,7 +116,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 			return len(u.groups) < maxGroups
 		})
 	}
-	if !g.single {
+	if !g.single() {
 		u.change = true
 		return u, nil
 	}
