@@ -479,9 +479,7 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 		n, err := src.read(get)
 		if n > 0 {
 			pass(n)
-			if n == wire.MaxData {
-				src.grow()
-			}
+			src.pace(n)
 			continue
 		}
 		if err != errWoken {

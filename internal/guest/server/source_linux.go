@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // source is the guest's end of a pipe or terminal that a process writes to.
@@ -16,7 +18,9 @@ type source struct {
 	fd  int
 	tty bool
 
-	grown bool
+	grown, busy bool
+	recent      int // bytes since round
+	round       time.Time
 }
 
 // newSource takes over fd, which does not block.
@@ -96,15 +100,35 @@ func (s *source) held() int {
 	return n
 }
 
-// largePipe is the capacity that a pipe gets once it was found full: a process
-// that writes much is then woken less often.
-const largePipe = 256 << 10
+// Pacing. A reader that is woken for each write of a busy process sends frames
+// of a few KiB, and every one costs the host and the guest several switches
+// between threads. So a source that gives much gets a larger pipe, and is left
+// alone for a moment when little was in it: what it then has goes into full
+// frames.
+const (
+	largePipe = 512 << 10 // bytes; what one user's pipes may have in all is limited (pipe(7))
+	busyBytes = 256 << 10 // in one round, to count as busy
+	round     = 10 * time.Millisecond
+	pause     = 200 * time.Microsecond // a process at 2 GB/s fills a large pipe in this time
+)
 
-// grow is called when a read was as long as it could be.
-func (s *source) grow() {
-	if !s.grown && !s.tty {
-		s.grown = true
-		_, _ = unix.FcntlInt(uintptr(s.fd), unix.F_SETPIPE_SZ, largePipe)
+// pace is called after a read of n bytes.
+func (s *source) pace(n int) {
+	if s.tty {
+		return
+	}
+	s.recent += n
+	now := time.Now()
+	if now.Sub(s.round) > round {
+		s.busy = s.recent > busyBytes
+		s.round, s.recent = now, 0
+		if s.busy && !s.grown {
+			s.grown = true
+			_, _ = unix.FcntlInt(uintptr(s.fd), unix.F_SETPIPE_SZ, largePipe)
+		}
+	}
+	if s.busy && n < wire.MaxData {
+		time.Sleep(pause)
 	}
 }
 
