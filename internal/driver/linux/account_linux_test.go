@@ -1,0 +1,150 @@
+package linux_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// accountEnv is set in the test binary that runs as an ordinary user.
+const accountEnv = "SANDPIT_TEST_ACCOUNT"
+
+// freeUID is an id without an account.
+const freeUID = 54321
+
+// TestAccount runs everything again as an ordinary user: one without an account
+// and one that has subordinate ids.
+func TestAccount(t *testing.T) {
+	if os.Getenv(accountEnv) != "" || os.Geteuid() != 0 {
+		t.Skip("this is an ordinary user already")
+	}
+	needWorking(t)
+	if testing.Short() {
+		t.Skip("only the user who runs this is asked for")
+	}
+	t.Run("one user", func(t *testing.T) { asUser(t, freeUID, freeUID) })
+	t.Run("subordinate ids", func(t *testing.T) {
+		uid, gid := subordinateAccount(t)
+		asUser(t, uid, gid)
+	})
+}
+
+// subordinateAccount returns an account with subordinate ids, made for this
+// test if there is none.
+func subordinateAccount(t *testing.T) (uid, gid int) {
+	t.Helper()
+	for _, tool := range []string{"newuidmap", "newgidmap", "useradd", "userdel"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed (Debian's packages uidmap and passwd)", tool)
+		}
+	}
+	const name = "sandpit-test"
+	if _, err := user.Lookup(name); err != nil {
+		if out, err := exec.Command("useradd", "--no-create-home", "--shell", "/bin/sh", name).CombinedOutput(); err != nil {
+			t.Skipf("no account can be made here: %v: %s", err, out)
+		}
+		t.Cleanup(func() {
+			if out, err := exec.Command("userdel", name).CombinedOutput(); err != nil {
+				t.Errorf("removing the account: %v: %s", err, out)
+			}
+		})
+	}
+	data, err := os.ReadFile("/etc/subuid")
+	if err != nil || !bytes.Contains(data, []byte(name+":")) {
+		t.Skip("a new account has no subordinate ids here")
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, _ = strconv.Atoi(u.Uid)
+	gid, _ = strconv.Atoi(u.Gid)
+	return uid, gid
+}
+
+// asUser runs this test binary as an ordinary user.
+func asUser(t *testing.T, uid, gid int) {
+	dir, err := os.MkdirTemp("/tmp", "sandpit-account-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	binary := filepath.Join(dir, "suite.test")
+	copyFile(t, "/proc/self/exe", binary)
+	tmp := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{dir, tmp} {
+		if err := os.Chown(f, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "-test.v", "-test.count=1", "-test.run=^Test(Driver|Posture|Leak|Attack)")
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, accountEnv + "=1"}
+	if long := os.Getenv("SANDPIT_TEST_LONG"); long != "" {
+		cmd.Env = append(cmd.Env, "SANDPIT_TEST_LONG="+long)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	out, err := cmd.CombinedOutput()
+	ran := 0
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "--- PASS") {
+			ran++
+		}
+		// What is skipped, and why, is not to be lost.
+		if strings.Contains(line, "--- SKIP") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	if err != nil {
+		t.Errorf("as uid %d: %v\n%s", uid, err, failures(string(out)))
+	}
+	if ran == 0 {
+		t.Errorf("as uid %d no test ran:\n%s", uid, out)
+	}
+	t.Logf("as uid %d %d tests passed", uid, ran)
+}
+
+// failures leaves out what passed.
+func failures(out string) string {
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if s := strings.TrimSpace(line); strings.HasPrefix(s, "=== ") || strings.HasPrefix(s, "--- PASS") || strings.HasPrefix(s, "--- SKIP") {
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err == nil {
+		_, err = io.Copy(out, in)
+		if cerr := out.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		t.Fatal(fmt.Errorf("copying the test binary: %w", err))
+	}
+}
