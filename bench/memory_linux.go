@@ -346,14 +346,17 @@ func (b *bench) lookAtTree(ctx context.Context, t *tree, next func() ([]string, 
 			most += highest(pid)
 		}
 	}
-	// As a person would end it; what does not listen is killed.
+	// As a person would end it. The first process of a container does not
+	// listen: then it is killed, and its runtime tidies up.
 	_ = p.Signal(syscall.SIGTERM)
-	hung := time.AfterFunc(5*time.Second, func() {
-		for _, pid := range append(descendants(p.Pid), p.Pid) {
+	deaf := time.AfterFunc(time.Second, func() {
+		for _, pid := range descendants(p.Pid) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
+	hung := time.AfterFunc(10*time.Second, func() { _ = p.Kill() })
 	_, err = p.Wait()
+	deaf.Stop()
 	hung.Stop()
 	switch {
 	case err != nil:

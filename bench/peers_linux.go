@@ -139,8 +139,17 @@ func (b *bench) container() string {
 func (b *bench) oci(p *peer, file string, flags ...string) {
 	p.file = file
 	state := filepath.Join(b.dir, filepath.Base(filepath.Dir(file))+"-state")
-	// runsc keeps a network namespace mounted there.
-	p.remove = func() { _ = unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH) }
+	p.remove = func() {
+		// Containers of runs that were cut short.
+		cmd := exec.Command(file, "--root", state, "list", "--quiet")
+		cmd.Env = b.env
+		names, _ := cmd.Output()
+		for _, name := range strings.Fields(string(names)) {
+			_, _ = b.spawn(context.Background(), file, "--root", state, "delete", "--force", name)
+		}
+		// runsc keeps a network namespace mounted there.
+		_ = unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH)
+	}
 	base := append([]string{file, "--root", state}, flags...)
 	with := func(args ...string) []string { return append(base[:len(base):len(base)], args...) }
 	p.run = func(argv ...string) ([]string, error) {
