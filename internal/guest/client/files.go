@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -98,9 +99,10 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 
 // reader is the content of an open file.
 type reader struct {
-	s    *stream
-	path string
-	stop func() bool
+	closed atomic.Bool
+	s      *stream
+	path   string
+	stop   func() bool
 
 	mu   sync.Mutex
 	rest []byte // of what Next has returned
@@ -140,6 +142,9 @@ func (r *reader) WriteTo(w io.Writer) (n int64, err error) {
 
 // more waits until there is something in rest.
 func (r *reader) more() error {
+	if r.closed.Load() {
+		return pathError("read", r.path, fs.ErrClosed)
+	}
 	if len(r.rest) == 0 && r.err == nil {
 		_, b, err := r.s.in.Next()
 		if err != nil && err != io.EOF {
@@ -162,6 +167,7 @@ func (r *reader) took(n int) {
 
 // Close ends the reading. A Read that waits fails.
 func (r *reader) Close() error {
+	r.closed.Store(true)
 	r.stop()
 	r.s.in.Abort(fs.ErrClosed)
 	r.s.close()

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -122,6 +123,7 @@ func Start(a *Attr) (*Proc, error) {
 
 	var rec sysprog.StartRecord
 	err = readRecord(r, unsafe.Slice((*byte)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec)))
+	runtime.KeepAlive(prepare)
 	runtime.KeepAlive(child)
 	runtime.KeepAlive(settle)
 	if err != nil {
@@ -190,7 +192,14 @@ func readRecord(r io.Reader, b []byte) error {
 // done from here after the exec: until then the process shares the guest's
 // memory, which is not dumpable, and its /proc files belong to nobody.
 func raiseOOMScore(pid, adj int) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	name := "/proc/" + strconv.Itoa(pid) + "/oom_score_adj"
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	// The helper is told of the exec a moment before it is complete: until
+	// then the file is nobody's, which stops a guest that is not uid 0.
+	for tries := 0; err == unix.EACCES && tries < 100; tries++ {
+		time.Sleep(20 * time.Microsecond)
+		fd, err = unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return // it has exited already, or there is no /proc
 	}
