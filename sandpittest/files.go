@@ -490,6 +490,7 @@ func testFileErrors(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	files, ctx := sb.Files(), t.Context()
 	shell(t, sb, "cd /tmp; mkdir -p d/sub; touch f")
+	closed(t, sb)
 	_, err := files.Open(ctx, "/tmp/d", 0, -1)
 	isPathError(t, err, sandpit.ErrIsDirectory)
 	for _, opt := range []sandpit.WriteOptions{{}, {Append: true}} {
@@ -497,7 +498,7 @@ func testFileErrors(t *testing.T, e *env) {
 		isPathError(t, err, sandpit.ErrIsDirectory)
 		_, err = files.Write(ctx, "/tmp/f/x", strings.NewReader("x"), opt)
 		isPathError(t, err, sandpit.ErrNotDirectory)
-		_, err = files.Write(ctx, "/etc/passwd", strings.NewReader("x"), opt)
+		_, err = files.Write(ctx, "/tmp/closed/f", strings.NewReader("x"), opt)
 		isPathError(t, err, fs.ErrPermission)
 	}
 	_, err = files.Write(ctx, "/tmp/f/x/y", strings.NewReader("x"), sandpit.WriteOptions{Parents: true})
@@ -518,10 +519,17 @@ func testFileErrors(t *testing.T, e *env) {
 	if err := files.Rename(ctx, "/tmp/d", "/tmp/d/sub/d"); err == nil {
 		t.Error("a directory is moved into itself")
 	}
-	isPathError(t, files.Remove(ctx, "/etc/passwd", false), fs.ErrPermission)
-	isPathError(t, files.Remove(ctx, "/usr", true), fs.ErrPermission)
-	isPathError(t, files.Mkdir(ctx, "/new", 0o755, false), fs.ErrPermission)
-	isPathError(t, files.Chmod(ctx, "/etc/passwd", 0o777), fs.ErrPermission)
+	isPathError(t, files.Remove(ctx, "/tmp/closed/f", false), fs.ErrPermission)
+	isPathError(t, files.Remove(ctx, "/tmp/closed", true), fs.ErrPermission)
+	isPathError(t, files.Mkdir(ctx, "/tmp/closed/d", 0o755, false), fs.ErrPermission)
+	isPathError(t, files.Rename(ctx, "/tmp/closed/f", "/tmp/g"), fs.ErrPermission)
+	isPathError(t, files.Chmod(ctx, "/dev/null", 0o777), fs.ErrPermission)
+}
+
+// closed makes a directory /tmp/closed with a file f, in which nobody may do anything.
+func closed(t *testing.T, sb sandpit.Sandbox) {
+	t.Helper()
+	shell(t, sb, "mkdir /tmp/closed; echo x >/tmp/closed/f; chmod 0 /tmp/closed")
 }
 
 func testOpenSpecial(t *testing.T, e *env) {

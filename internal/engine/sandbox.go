@@ -172,6 +172,11 @@ func (s *Sandbox) Files() sandpit.Files { return s.guest.Files() }
 
 // Metrics returns what the sandbox uses.
 func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
+	select {
+	case <-s.gone:
+		return sandpit.Metrics{}, fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
+	default:
+	}
 	return s.instance.Stats(ctx)
 }
 

@@ -63,7 +63,10 @@ func inContainer() bool {
 func (c *creation) explainStep(e *sysprog.StepError) error {
 	err := fmt.Errorf("setting up the sandbox: %w", e)
 	switch {
-	case e.Errno == unix.ENOSPC && strings.HasPrefix(e.What, "mounting"):
+	case e.Errno == unix.EPIPE && strings.HasPrefix(e.What, "writing "): // not all of it was written
+		e.Errno = unix.ENOSPC
+		return c.explainStep(e)
+	case e.Errno == unix.ENOSPC && strings.HasPrefix(e.What, "mounting") && !strings.HasPrefix(e.What, "mounting overlay"):
 		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrExhausted), "too many mounts exist on this machine (fs.mount-max)")
 	case e.Errno == unix.ENOSPC:
 		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "raise the disk or files limit: what the sandbox itself needs does not fit")

@@ -393,7 +393,8 @@ func TestLeakAfterNormalEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			spaces := pinSpaces(descendants(os.Getpid()))
-			if len(spaces.names) < 6 {
+			// An ordinary user sees nothing of a guest that is not dumpable.
+			if len(spaces.names) < 6 && os.Geteuid() == 0 {
 				t.Errorf("the sandbox is in %d namespaces of its own", len(spaces.names))
 			}
 			if c.script != "" {

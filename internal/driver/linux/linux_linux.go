@@ -430,7 +430,7 @@ func (c *creation) await(ctx context.Context) error {
 			continue
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil:
+		case err != nil && err != unix.ECONNRESET:
 			return c.explainDeath(os.NewSyscallError("recvmsg", err))
 		case n == 1 && buf[0] == readyByte && fd >= 0:
 			if err := send(c.socks[0], landlockMessage, []int{fd}); err != nil {
@@ -440,7 +440,7 @@ func (c *creation) await(ctx context.Context) error {
 		case n == 1 && buf[0] == readyByte:
 			return nil
 		}
-		e, ok := c.program.DecodeReport(buf[:n])
+		e, ok := c.program.DecodeReport(buf[:max(n, 0)])
 		if !ok {
 			// The first process has died, and the builder with it.
 			n, _, _ := unix.Recvfrom(c.socks[0], buf, unix.MSG_DONTWAIT)

@@ -116,7 +116,9 @@ func TestPosture(t *testing.T) {
 			pid := inside(t, guest, p.PID())
 			process := &subject{t: t, pid: pid, id: sb.ID(), binds: binds}
 			golden(t, name, process.posture())
-			if !strings.HasPrefix(name, "user-") {
+			if _, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", guest)); err != nil {
+				t.Logf("the guest is closed to its own owner: %v", err)
+			} else if !strings.HasPrefix(name, "user-") {
 				g := &subject{t: t, pid: guest, id: sb.ID(), binds: binds, guest: true}
 				golden(t, name+"-guest", g.posture())
 			}
