@@ -51,6 +51,7 @@ const regionSize = 16 << 10
 type state struct {
 	pidfd int32 // first: rawClone passes its address
 	kind  kind
+	entry uintptr // second word: the address of childMain's code
 
 	prog   machine // fork: the program. supervise: what the helper does first
 	record [ReportSize]byte
@@ -96,7 +97,10 @@ func newState() (*state, []byte, error) {
 	if err != nil {
 		return nil, nil, os.NewSyscallError("mmap", err)
 	}
-	return (*state)(unsafe.Pointer(&b[0])), b, nil
+	s := (*state)(unsafe.Pointer(&b[0]))
+	main := childMain
+	s.entry = **(**uintptr)(unsafe.Pointer(&main)) // a func value points to a word with the code's address
+	return s, b, nil
 }
 
 // clone starts a child on s. In an error's case the region is the caller's to free.

@@ -3,7 +3,11 @@
 // func rawClone(flags, stack uintptr, s *state) (r uintptr)
 //
 // clone(flags, stack, 0, &s.pidfd, 0), where s.pidfd is the first field of s.
-// The child calls childMain(s) on its new stack and never returns.
+// The child calls s.entry, the second word of s, with s on its new stack and
+// never returns. It is called as Go code calls Go code, by the address of the
+// function itself (ABIInternal: the argument in the first register; the
+// goroutine's register has kept its value): a wrapper for assembly would look
+// up the thread's own data, which is not the child's.
 TEXT ·rawClone(SB),NOSPLIT,$0-32
 	MOVQ	flags+0(FP), DI
 	MOVQ	stack+8(FP), SI
@@ -19,10 +23,9 @@ TEXT ·rawClone(SB),NOSPLIT,$0-32
 	RET
 child:
 	XORL	BP, BP
-	SUBQ	$16, SP
-	MOVQ	R12, 0(SP)
-	MOVQ	$·childMain(SB), AX	// indirect: the linker would see a recursion that is on another stack
-	CALL	AX
+	XORPS	X15, X15
+	MOVQ	R12, AX
+	CALL	8(R12)
 	INT	$3
 
 // func rawClone3(args *cloneArgs, size uintptr, s *state) (r uintptr)
@@ -38,10 +41,9 @@ TEXT ·rawClone3(SB),NOSPLIT,$0-32
 	RET
 child:
 	XORL	BP, BP
-	SUBQ	$16, SP
-	MOVQ	R12, 0(SP)
-	MOVQ	$·childMain(SB), AX	// indirect: the linker would see a recursion that is on another stack
-	CALL	AX
+	XORPS	X15, X15
+	MOVQ	R12, AX
+	CALL	8(R12)
 	INT	$3
 
 // func rawVfork(flags uintptr) (r uintptr)

@@ -3,7 +3,11 @@
 // func rawClone(flags, stack uintptr, s *state) (r uintptr)
 //
 // clone(flags, stack, &s.pidfd, 0, 0), where s.pidfd is the first field of s.
-// The child calls childMain(s) on its new stack and never returns.
+// The child calls s.entry, the second word of s, with s on its new stack and
+// never returns. It is called as Go code calls Go code, by the address of the
+// function itself (ABIInternal: the argument in the first register; the
+// goroutine's register has kept its value): a wrapper for assembly would look
+// up the thread's own data, which is not the child's.
 TEXT ·rawClone(SB),NOSPLIT,$0-32
 	MOVD	flags+0(FP), R0
 	MOVD	stack+8(FP), R1
@@ -18,9 +22,8 @@ TEXT ·rawClone(SB),NOSPLIT,$0-32
 	RET
 child:
 	MOVD	ZR, R29
-	SUB	$32, RSP
-	MOVD	R20, 8(RSP)
-	MOVD	$·childMain(SB), R9	// indirect: the linker would see a recursion that is on another stack
+	MOVD	8(R20), R9
+	MOVD	R20, R0
 	BL	(R9)
 	BRK	$1
 
@@ -36,9 +39,8 @@ TEXT ·rawClone3(SB),NOSPLIT,$0-32
 	RET
 child:
 	MOVD	ZR, R29
-	SUB	$32, RSP
-	MOVD	R20, 8(RSP)
-	MOVD	$·childMain(SB), R9	// indirect: the linker would see a recursion that is on another stack
+	MOVD	8(R20), R9
+	MOVD	R20, R0
 	BL	(R9)
 	BRK	$1
 

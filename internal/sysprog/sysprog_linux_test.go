@@ -202,6 +202,7 @@ func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
 			if ws := reap(t, victim); ws.Signal() != syscall.SIGKILL {
 				t.Errorf("victim ended with %v", ws)
 			}
+			runtime.KeepAlive(&sleep)
 			if got, _ := os.ReadFile(kill); (string(got) == "1") == tc.leave {
 				t.Errorf("kill file holds %q", got)
 			}
