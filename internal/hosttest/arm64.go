@@ -28,7 +28,7 @@ var armInit string
 var armMachine string
 
 var armPackages = "linux-image-cloud-arm64,busybox-static,dash,bash,coreutils,util-linux,mount,procps,grep,sed,findutils," +
-	"login,passwd,base-files,base-passwd,debianutils,ncurses-base,python3-minimal,libpython3-stdlib"
+	"hostname,login,passwd,base-files,base-passwd,debianutils,ncurses-base,python3-minimal,libpython3-stdlib"
 
 // What is kept of the packages: programs and libraries, and of the kernel's
 // modules the one that sandboxes need.

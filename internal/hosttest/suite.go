@@ -33,11 +33,17 @@ func Suites() []Suite {
 	return []Suite{
 		{Name: "probe", Package: "internal/hosttest/probe", Run: ".", Refused: ".", Quick: true},
 		{Name: "smoke", Package: "internal/hosttest/smoke", Run: ".", Refused: ".", Quick: true},
-		{Name: "cgroup", Package: "internal/cgroup", Run: ".", Quick: true},
-		{Name: "drivertest", Package: "internal/driver/linux", Run: "^TestDriver", Quick: true},
+		{
+			Name: "cgroup", Package: "internal/cgroup", Run: ".",
+			Quick: true, QuickRun: "^Test(LimitsAreSet|AttachAndStats|MemoryBomb|KillTree|Freeze)$",
+		},
+		{Name: "drivertest", Package: "internal/driver/linux", Run: "^TestDriver", Quick: true, QuickRun: "^TestDriver$/^Driver$"},
 		{Name: "posture", Package: "internal/driver/linux", Run: "^TestPosture", Quick: true},
-		{Name: "leak", Package: "internal/driver/linux", Run: "^TestLeak", Quick: true},
-		{Name: "cli", Package: "cmd/sandpit", Run: ".", Refused: "^TestRefusal$", Quick: true},
+		{Name: "leak", Package: "internal/driver/linux", Run: "^TestLeak", Quick: true, QuickRun: "^TestLeakAfter(GuestDeath|Kill)$"},
+		{
+			Name: "cli", Package: "cmd/sandpit", Run: ".", Refused: "^TestRefusal$",
+			Quick: true, QuickRun: "^TestScripts$/^(run|limits|doctor)$",
+		},
 	}
 }
 
