@@ -215,7 +215,28 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	return &process{Process: p, sandbox: s, oomKills: before}, nil
+	return &process{Process: p, sandbox: s, oomKills: before, patience: s.watch(p, cmd.Timeout)}, nil
+}
+
+// guestPatience is how long after a timeout a guest may take to have killed
+// everything and to say so. Its own limit for a process that hangs in the
+// kernel is shorter.
+const guestPatience = 15 * time.Second
+
+// watch destroys the sandbox when a process outlives its timeout: its guest
+// then does not do what it was told. A guest is not trusted with the host's
+// time. The timer is to be stopped when the process has ended.
+func (s *Sandbox) watch(p sandpit.Process, timeout time.Duration) *time.Timer {
+	if timeout <= 0 {
+		return nil // the lifetime holds
+	}
+	return time.AfterFunc(timeout+guestPatience, func() {
+		ended, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		if _, err := p.Wait(ended); errors.Is(err, context.DeadlineExceeded) {
+			_ = s.instance.Destroy(context.Background())
+		}
+	})
 }
 
 // completed fills in what the image says about running it.
@@ -269,7 +290,8 @@ func (s *Sandbox) oomKills(ctx context.Context) int64 {
 type process struct {
 	sandpit.Process
 	sandbox  *Sandbox
-	oomKills int64 // of the sandbox, before the start
+	oomKills int64       // of the sandbox, before the start
+	patience *time.Timer // with the guest, or nil
 
 	once sync.Once
 	oom  bool
@@ -285,6 +307,9 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		return res, p.sandbox.explain(err)
 	}
 	p.once.Do(func() {
+		if p.patience != nil {
+			p.patience.Stop()
+		}
 		if res.ExitCode != 0 {
 			p.oom = p.sandbox.oomKills(ctx) > p.oomKills && !res.TimedOut
 			return

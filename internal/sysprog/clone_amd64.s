@@ -24,6 +24,7 @@ TEXT ·rawClone(SB),NOSPLIT,$0-32
 child:
 	XORL	BP, BP
 	XORPS	X15, X15
+	SUBQ	$32, SP	// where the callee may keep its argument
 	MOVQ	R12, AX
 	CALL	8(R12)
 	INT	$3
@@ -42,6 +43,7 @@ TEXT ·rawClone3(SB),NOSPLIT,$0-32
 child:
 	XORL	BP, BP
 	XORPS	X15, X15
+	SUBQ	$32, SP	// where the callee may keep its argument
 	MOVQ	R12, AX
 	CALL	8(R12)
 	INT	$3

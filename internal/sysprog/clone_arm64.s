@@ -22,6 +22,7 @@ TEXT ·rawClone(SB),NOSPLIT,$0-32
 	RET
 child:
 	MOVD	ZR, R29
+	SUB	$32, RSP	// where the callee may keep its argument
 	MOVD	8(R20), R9
 	MOVD	R20, R0
 	BL	(R9)
@@ -39,6 +40,7 @@ TEXT ·rawClone3(SB),NOSPLIT,$0-32
 	RET
 child:
 	MOVD	ZR, R29
+	SUB	$32, RSP	// where the callee may keep its argument
 	MOVD	8(R20), R9
 	MOVD	R20, R0
 	BL	(R9)

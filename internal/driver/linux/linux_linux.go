@@ -453,8 +453,17 @@ func (c *creation) await(ctx context.Context) error {
 	}
 }
 
-// explainDeath says why a child that is being set up has died.
+// explainDeath says why a child that is being set up has died. err is how that
+// was noticed; the child may have said more.
 func (c *creation) explainDeath(err error) error {
+	buf := make([]byte, sysprog.ReportSize)
+	for _, sock := range []int{c.build[0], c.socks[0]} {
+		if n, _, rerr := unix.Recvfrom(sock, buf, unix.MSG_DONTWAIT); rerr == nil {
+			if e, ok := c.program.DecodeReport(buf[:n]); ok && e.Errno != unix.ENOMEM {
+				return c.explainStep(e)
+			}
+		}
+	}
 	if c.group != nil {
 		if st, serr := c.group.Stats(); serr == nil && st.OOMKills > 0 {
 			return sandpit.WithHint(fmt.Errorf("setting up the sandbox: the memory limit of %d bytes is too small: %w", c.plan.Limits.Memory, sandpit.ErrInvalid), "raise the memory limit")

@@ -153,8 +153,11 @@ func TestFrames(t *testing.T) {
 		Payload string
 	}
 	want := []frame{
-		{Hello, 0, "x"}, {Data, 1<<32 - 1, strings.Repeat("d", MaxData)}, {EOF, 3, ""},
-		{Open, 4, strings.Repeat("o", 300_000)}, {Credit, 5, "1234"},
+		{Hello, 0, "x"},
+		{Data, 1<<32 - 1, strings.Repeat("d", MaxData)},
+		{EOF, 3, ""},
+		{Open, 4, strings.Repeat("o", 300_000)},
+		{Credit, 5, "1234"},
 	}
 	for _, f := range want {
 		b = AppendFrame(b, f.Type, f.Stream, []byte(f.Payload))

@@ -1,0 +1,73 @@
+package engine_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// TestMain makes the test binary the guest, too.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == linux.GuestName {
+		os.Exit(server.Main(os.Args))
+	}
+	os.Exit(m.Run())
+}
+
+// newEngine returns an engine with a store of its own.
+func newEngine(t *testing.T) *engine.Engine {
+	t.Helper()
+	images, guests := engine.Home(t.TempDir())
+	e := engine.New(engine.Options{
+		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}),
+		Images: image.Open(images, image.Options{NoSync: true}),
+		Policy: policy.Default(),
+	})
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// needGuest skips without an embedded guest: one that this test binary would be
+// itself may be linked with a C library that the image lacks.
+func needGuest(t *testing.T) {
+	t.Helper()
+	if embedded.Guest() == nil {
+		t.Skip("no guest embedded: built without the tag guestembed (make test sets it)")
+	}
+}
+
+// create makes a sandbox, or skips where none can be made.
+func create(t *testing.T, e *engine.Engine, spec sandpit.Spec) sandpit.Sandbox {
+	t.Helper()
+	sb, err := e.Create(t.Context(), spec)
+	if err != nil && strings.Contains(err.Error(), "making namespaces") {
+		t.Skipf("no sandbox can be made here: %v", err)
+	}
+	if err != nil {
+		t.Fatalf("%v (%s)", err, sandpit.Hint(err))
+	}
+	return sb
+}
+
+// shell runs a script and returns what it wrote, both streams together.
+func shell(t *testing.T, sb sandpit.Sandbox, script string) (string, sandpit.Result) {
+	t.Helper()
+	out, err := sandpit.Shell(t.Context(), sb, "exec 2>&1\n"+script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out.Stdout), out.Result
+}
