@@ -150,11 +150,12 @@ func (s *Sandbox) Name() string { return s.name }
 
 // Info describes the sandbox.
 func (s *Sandbox) Info(context.Context) (sandpit.Info, error) {
+	if err := s.closed(); err != nil {
+		return sandpit.Info{}, err
+	}
 	info := s.info
 	info.State = sandpit.StateRunning
 	select {
-	case <-s.gone:
-		return sandpit.Info{}, fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
 	case <-s.instance.Done():
 		info.State = sandpit.StateFailed
 	default:
@@ -172,12 +173,20 @@ func (s *Sandbox) Files() sandpit.Files { return s.guest.Files() }
 
 // Metrics returns what the sandbox uses.
 func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
-	select {
-	case <-s.gone:
-		return sandpit.Metrics{}, fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
-	default:
+	if err := s.closed(); err != nil {
+		return sandpit.Metrics{}, err
 	}
 	return s.instance.Stats(ctx)
+}
+
+// closed returns an error once the sandbox is being removed.
+func (s *Sandbox) closed() error {
+	select {
+	case <-s.gone:
+		return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
+	default:
+		return nil
+	}
 }
 
 // Remove destroys the sandbox.
