@@ -99,7 +99,7 @@ func several(t *testing.T, e interface {
 	if err != nil {
 		t.Skipf("no sandbox can be made here: %v", err)
 	}
-	defer sb.Remove(context.Background()) //nolint:errcheck // Close removes it too
+	defer func() { _ = sb.Remove(context.Background()) }()
 	out, _ := shell(t, sb, "wc -l </proc/self/uid_map")
 	return strings.TrimSpace(out) != "1"
 }

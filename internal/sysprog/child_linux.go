@@ -43,7 +43,10 @@ type cloneArgs struct {
 
 // regionSize holds the state of a child and its stack. The linker proves that
 // nosplit functions use no more than 800 bytes of stack.
-const regionSize = 16 << 10
+const regionSize = 32 << 10
+
+// At least half of a region is stack, with room for what is below it.
+const _ = uint(regionSize/2 - unsafe.Sizeof(state{}))
 
 // state is what a child works in. It lies in memory of its own, outside the
 // heap, at the low end of the child's stack, because a child may live on when

@@ -114,7 +114,10 @@ func (i *instance) Destroy(context.Context) error {
 		i.mu.Lock()
 		i.closed = true
 		i.mu.Unlock()
-		_ = unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0) // ESRCH: it has died already
+		if err := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+			i.destroyErr = fmt.Errorf("killing sandbox %s: %w", i.plan.ID, err)
+			return
+		}
 		<-i.done
 		i.pidfd.Close()
 		i.closeSockets()

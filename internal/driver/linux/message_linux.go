@@ -78,7 +78,7 @@ func openTree(t tree, userns int) (int, error) {
 	if err != nil {
 		return -1, &fs.PathError{Op: "opening the mount of", Path: t.path, Err: err}
 	}
-	attr := &unix.MountAttr{Attr_set: t.attr | unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns)}
+	attr := &unix.MountAttr{Attr_set: t.attr | unix.MOUNT_ATTR_IDMAP, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(userns)}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
 		unix.Close(fd)
 		if err == unix.EINVAL {

@@ -138,6 +138,9 @@ func (c *compiler) builder() {
 	// While the owner writes id maps and maps the ids of mount trees, it does
 	// what needs neither.
 	c.loopback()
+	// What the host mounts later must not appear in here, as it would where its
+	// mounts are shared, which is so under systemd.
+	c.p.Call("making mounts private", unix.SYS_MOUNT, sysprog.Int(0), c.p.Str("/"), sysprog.Int(0), sysprog.Int(unix.MS_REC|unix.MS_PRIVATE), sysprog.Int(0))
 	devices := make([]sysprog.Reg, len(deviceNames))
 	for i, name := range deviceNames {
 		devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
