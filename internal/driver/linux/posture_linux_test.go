@@ -114,6 +114,7 @@ func TestPosture(t *testing.T) {
 			}
 			guest := guestOf(t, sb.ID())
 			pid := inside(t, guest, p.PID())
+			settled(t, pid)
 			process := &subject{t: t, pid: pid, id: sb.ID(), binds: binds}
 			golden(t, name, process.posture())
 			if _, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", guest)); err != nil {
@@ -127,6 +128,16 @@ func TestPosture(t *testing.T) {
 			}
 		})
 	}
+}
+
+// settled waits until a sleeping program sleeps: before that its loader still
+// opens files.
+func settled(t *testing.T, pid int) {
+	t.Helper()
+	eventually(t, "the program sleeps", func() bool {
+		wchan, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+		return err == nil && strings.Contains(string(wchan), "nanosleep")
+	})
 }
 
 // guestOf finds the first process of a sandbox among this one's children.
@@ -346,7 +357,14 @@ func (s *subject) program() []string {
 		}
 		add(name, target)
 	}
-	add("oom_score_adj", strings.TrimSpace(s.read("oom_score_adj")))
+	score := strings.TrimSpace(s.read("oom_score_adj"))
+	if s.guest {
+		// The guest has its maker's, which systemd makes 200 for a user's.
+		if own, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil && strings.TrimSpace(string(own)) == score {
+			score = "its maker's"
+		}
+	}
+	add("oom_score_adj", score)
 	add("personality", strings.TrimSpace(s.read("personality")))
 	// A process that is not dumpable has files of root's in /proc.
 	var st unix.Stat_t
