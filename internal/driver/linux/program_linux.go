@@ -114,6 +114,9 @@ func compile(b build) (*sysprog.Program, error) {
 func (c *compiler) first(builder *sysprog.Program) error {
 	p := &c.p
 	c.dieWithOwner()
+	// An owner that has died before that is noticed by the end of what is read
+	// from it: if nobody here holds the other ends, of this sandbox or another.
+	c.keepOnly(append([]int{c.socket, c.answer, c.mapped}, c.join...))
 	p.Call("starting a session", unix.SYS_SETSID)
 	p.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022)) // for the builder, too
 	c.namespaces()
@@ -130,6 +133,22 @@ func (c *compiler) first(builder *sysprog.Program) error {
 	p.Call("waiting for the id maps", unix.SYS_READ, sysprog.Int(c.mapped), p.Bytes(make([]byte, 1)), sysprog.Int(1)).Want(1)
 	c.identity()
 	return c.becomeGuest(guest, null)
+}
+
+// keepOnly closes all descriptors above 2 but these.
+func (c *compiler) keepOnly(fds []int) {
+	closeRange := func(first, last uint32) {
+		c.p.Call("closing the owner's descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(first), sysprog.Int(last), sysprog.Int(0))
+	}
+	next := 3
+	slices.Sort(fds)
+	for _, fd := range fds {
+		if fd > next {
+			closeRange(uint32(next), uint32(fd-1))
+		}
+		next = max(next, fd+1)
+	}
+	closeRange(uint32(next), ^uint32(0))
 }
 
 // builder is what the builder does.
