@@ -3,6 +3,7 @@ package cgroup
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +46,9 @@ func bus(t *testing.T) string {
 		}
 	})
 	for range 2000 {
-		if _, err := os.Stat(socket); err == nil {
+		// Its file is there a moment before it listens.
+		if c, err := net.Dial("unix", socket); err == nil {
+			c.Close()
 			return socket
 		}
 		time.Sleep(5 * time.Millisecond)
