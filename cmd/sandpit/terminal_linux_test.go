@@ -282,7 +282,9 @@ func TestResize(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	needSandboxes(t)
 	// sleep has to get the signal, too: sh runs its trap when sleep has ended.
-	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped; exit 7' INT; echo ready; sleep 1000; echo after`)
+	// The child says that it is ready: a signal that came before it was made
+	// would reach sh alone, which would then wait for it.
+	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped; exit 7' INT; (echo ready; exec sleep 1000); echo after`)
 	s.expect("ready")
 	s.write("\x03")
 	s.expect("trapped")
