@@ -57,6 +57,14 @@ type Command struct {
 
 	// OutputLimit replaces Limits.Output when positive and smaller.
 	OutputLimit int64
+
+	// NoFile replaces Limits.NoFile when positive and smaller.
+	NoFile int64
+
+	// Background lets the process outlive its starter: it goes on when the
+	// client is closed or vanishes, and can be attached to. Its output is kept
+	// as ProcessKeeper says, and a slow Stdout or Stderr doesn't slow it down.
+	Background bool
 }
 
 // TerminalSize is in character cells.
@@ -89,6 +97,13 @@ type Process interface {
 	// at once, also when a child still holds the output open. When ctx ends
 	// first, Wait returns its error and the process goes on.
 	Wait(ctx context.Context) (Result, error)
+}
+
+// An Identified process can be attached to later by its ID; see ProcessKeeper.
+type Identified interface {
+	// ID is unique in the sandbox and never reused. Empty for a program that
+	// could not be started.
+	ID() string
 }
 
 // A GroupSignaler is a Process that can signal the whole process group that its

@@ -119,6 +119,10 @@ type Info struct {
 	Driver    string
 	Labels    map[string]string
 	CreatedAt time.Time
+	ExpiresAt time.Time // end of its life; zero when it is stopped
+	Idle      time.Duration
+	OnExpiry  Expiry
+	Reason    string // why it is stopped or failed, else empty
 	Limits    Limits // what is enforced, every field set
 
 	// NotEnforced lists defaults that this machine can't enforce for this

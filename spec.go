@@ -54,6 +54,14 @@ type Spec struct {
 	// Labels are for the caller's own use.
 	Labels map[string]string
 
+	// Idle is the idle time after which the sandbox expires; see Lifetime.
+	// 0: policy's default, which is none.
+	Idle time.Duration
+
+	// OnExpiry is what happens when Limits.Life or Idle is over. Default
+	// ExpiryRemove.
+	OnExpiry Expiry
+
 	// Asked names the fields of Limits that the caller asked for although they
 	// may equal a default ("memory", "cpus", …), so that they are refused when
 	// they can't be enforced. Non-zero fields of Limits always count as asked.
