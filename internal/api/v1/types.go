@@ -1,0 +1,166 @@
+// Package v1 holds the JSON of Sandpit's HTTP API, for both of its ends.
+//
+// Sizes are in bytes, times in RFC 3339, durations in seconds as a decimal
+// number. Fields that are left out have their default. Unknown fields are
+// refused, so that nothing asked for is dropped.
+package v1
+
+import "time"
+
+// Sandbox describes a sandbox.
+type Sandbox struct {
+	ID          string            `json:"id" doc:"Identity, never reused"`
+	Name        string            `json:"name" doc:"Unique in the caller's namespace"`
+	State       string            `json:"state" enum:"creating,running,paused,stopped,failed" doc:"Where it is in its life"`
+	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed"`
+	Image       string            `json:"image" doc:"As resolved, with its digest"`
+	Driver      string            `json:"driver" doc:"The backend that holds it"`
+	Labels      map[string]string `json:"labels,omitempty" doc:"The caller's own"`
+	CreatedAt   time.Time         `json:"created_at"`
+	ExpiresAt   *time.Time        `json:"expires_at,omitempty" doc:"End of its lifetime"`
+	Idle        float64           `json:"idle,omitempty" doc:"Seconds of idleness after which it expires; none if left out"`
+	OnExpiry    string            `json:"on_expiry" enum:"remove,stop,pause"`
+	Limits      Limits            `json:"limits" doc:"What is enforced"`
+	NotEnforced []Gap             `json:"not_enforced,omitempty" doc:"Defaults that this machine can't enforce"`
+}
+
+// Gap is something that a machine can't enforce.
+type Gap struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+	Fix  string `json:"fix"`
+}
+
+// Limits bound what a sandbox may use. 0 or left out: the default.
+type Limits struct {
+	Memory int64   `json:"memory,omitempty" doc:"Bytes, with tmpfs files and page cache"`
+	CPUs   float64 `json:"cpus,omitempty" doc:"Processors, for example 0.5"`
+	Pids   int64   `json:"pids,omitempty" doc:"Processes and threads"`
+	Disk   int64   `json:"disk,omitempty" doc:"Bytes written to the sandbox's own file system"`
+	Files  int64   `json:"files,omitempty" doc:"Inodes on the same"`
+	NoFile int64   `json:"nofile,omitempty" doc:"Open descriptors of each process"`
+	Output int64   `json:"output,omitempty" doc:"Bytes of output of one process; the rest is counted and dropped"`
+	Life   float64 `json:"life,omitempty" doc:"Seconds that the sandbox may live"`
+}
+
+// Spec is what a new sandbox is asked to be.
+type Spec struct {
+	Name     string            `json:"name,omitempty" maxLength:"63" doc:"Default: the id"`
+	Image    string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
+	Pull     string            `json:"pull,omitempty" enum:"missing,always,never"`
+	Hostname string            `json:"hostname,omitempty"`
+	Env      []string          `json:"env,omitempty" doc:"KEY=VALUE"`
+	WorkDir  string            `json:"workdir,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Limits   *Limits           `json:"limits,omitempty"`
+	Mounts   []Mount           `json:"mounts,omitempty"`
+	Tmpfs    []Tmpfs           `json:"tmpfs,omitempty"`
+	ReadOnly bool              `json:"read_only,omitempty"`
+	Write    *[]string         `json:"write,omitempty" doc:"The only paths that may be written"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Idle     float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
+	OnExpiry string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+	Asked    []string          `json:"asked,omitempty" doc:"Limits asked for although they may equal a default"`
+}
+
+// Mount puts a host path into the sandbox.
+type Mount struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Tmpfs is an empty in-memory directory.
+type Tmpfs struct {
+	Target string `json:"target"`
+	Size   int64  `json:"size,omitempty"`
+}
+
+// Command says what to start.
+type Command struct {
+	Argv        []string  `json:"argv,omitempty" doc:"Program and arguments; either argv or script"`
+	Script      string    `json:"script,omitempty" doc:"Run by /bin/sh -c"`
+	FromImage   bool      `json:"from_image,omitempty" doc:"Complete argv with the image's entrypoint and command"`
+	Entrypoint  *[]string `json:"entrypoint,omitempty" doc:"In place of the image's"`
+	Env         []string  `json:"env,omitempty"`
+	Dir         string    `json:"dir,omitempty"`
+	User        string    `json:"user,omitempty"`
+	Stdin       bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
+	Terminal    *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
+	Timeout     float64   `json:"timeout,omitempty" doc:"Seconds, after which it and all that it started is killed"`
+	OutputLimit int64     `json:"output_limit,omitempty"`
+	NoFile      int64     `json:"nofile,omitempty"`
+}
+
+// Size of a terminal, in character cells.
+type Size struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// Process describes a process.
+type Process struct {
+	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty for a program that could not be started"`
+	PID        int       `json:"pid"`
+	Argv       []string  `json:"argv"`
+	User       string    `json:"user,omitempty"`
+	Background bool      `json:"background,omitempty"`
+	Terminal   bool      `json:"terminal,omitempty"`
+	StartedAt  time.Time `json:"started_at"`
+	Result     *Result   `json:"result,omitempty" doc:"How it ended; left out while it runs"`
+}
+
+// Result says how a process ended.
+type Result struct {
+	ExitCode     int     `json:"exit_code"`
+	Signal       int     `json:"signal,omitempty"`
+	StartError   string  `json:"start_error,omitempty"`
+	TimedOut     bool    `json:"timed_out,omitempty"`
+	OOMKilled    bool    `json:"oom_killed,omitempty"`
+	Truncated    bool    `json:"truncated,omitempty"`
+	StdoutBytes  int64   `json:"stdout_bytes"`
+	StderrBytes  int64   `json:"stderr_bytes"`
+	DroppedBytes int64   `json:"dropped_bytes,omitempty"`
+	Wall         float64 `json:"wall_seconds"`
+	UserCPU      float64 `json:"user_cpu_seconds"`
+	SystemCPU    float64 `json:"system_cpu_seconds"`
+	PeakMemory   int64   `json:"peak_memory"`
+}
+
+// Metrics is what a sandbox uses. -1: this machine can't tell.
+type Metrics struct {
+	Time       time.Time `json:"time"`
+	CPU        float64   `json:"cpu_seconds"`
+	Memory     int64     `json:"memory"`
+	MemoryPeak int64     `json:"memory_peak"`
+	Pids       int64     `json:"pids"`
+	OOMKills   int64     `json:"oom_kills"`
+}
+
+// Lifetime changes when a sandbox expires. What is left out stays as it was.
+type Lifetime struct {
+	Life     float64 `json:"life,omitempty" doc:"Seconds from now"`
+	Idle     float64 `json:"idle,omitempty" doc:"Seconds; -1: never"`
+	OnExpiry string  `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+}
+
+// FileInfo describes a file in a sandbox.
+type FileInfo struct {
+	Name    string    `json:"name"`
+	Size    int64     `json:"size"`
+	Type    string    `json:"type" enum:"file,directory,symlink,other"`
+	Mode    string    `json:"mode" doc:"Octal permission bits, with setuid, setgid and sticky: 0755"`
+	ModTime time.Time `json:"mod_time"`
+	UID     uint32    `json:"uid"`
+	GID     uint32    `json:"gid"`
+	Target  string    `json:"target,omitempty"`
+}
+
+// Error is the one shape of every error.
+type Error struct {
+	Code      string `json:"code" doc:"Stable: invalid, unsupported, forbidden, not_found, exists, …"`
+	Message   string `json:"message"`
+	Hint      string `json:"hint,omitempty" doc:"What to do"`
+	RequestID string `json:"request_id"`
+	Path      string `json:"path,omitempty" doc:"Of a file error"`
+}
