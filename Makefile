@@ -26,6 +26,7 @@ TEST      := $(GO) test -p 2 -tags $(TAGS) -timeout 20m
 FUZZTIME  ?= 30s
 HOSTS     ?= all
 SUITES    ?=
+FORM      ?= quick
 
 .NOTPARALLEL:
 
@@ -73,15 +74,15 @@ test-vm: build ## the quick boot: pure cgroup v2, systemd, an ordinary user, und
 	SANDPIT_TEST_HOSTS=quick $(TEST) -count=1 -v -run '^TestHosts$$' ./internal/hosttest
 
 .PHONY: test-hosts
-test-hosts: setup build ## every suite on every kind of host, under QEMU and Docker (HOSTS=a,b SUITES=c picks)
-	SANDPIT_TEST_HOSTS=$(HOSTS) SANDPIT_TEST_SUITES=$(SUITES) $(GO) test -tags $(TAGS) -timeout 4h -count=1 -v -run '^TestHosts$$' ./internal/hosttest
+test-hosts: setup build ## every suite on every kind of host, under QEMU and Docker (HOSTS=a,b SUITES=c FORM=full)
+	SANDPIT_TEST_HOSTS=$(HOSTS) SANDPIT_TEST_SUITES=$(SUITES) SANDPIT_TEST_FORM=$(FORM) $(GO) test -tags $(TAGS) -timeout 4h -count=1 -v -run '^TestHosts$$' ./internal/hosttest
 
 .PHONY: test-long
 test-long: setup build ## the long forms of the tests: volumes, bursts, races, fuzzing, every host
 	SANDPIT_TEST_LONG=1 $(GO) test -p 1 -tags $(TAGS) -timeout 2h -count=1 ./...
 	$(GO) test -p 1 -race -timeout 1h . ./internal/...
 	$(MAKE) fuzz
-	$(MAKE) test-hosts
+	$(MAKE) test-hosts FORM=full
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s)

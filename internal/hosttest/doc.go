@@ -21,8 +21,8 @@
 // `make test-hosts` runs everything, and `make test` the quick boot:
 // [TestHosts] reads SANDPIT_TEST_HOSTS, which is "all", "quick", or names of
 // hosts and places with commas between them; SANDPIT_TEST_SUITES narrows it to
-// some suites. Root file systems are kept in the
-// user's cache folder under sandpit-test.
+// some suites, and SANDPIT_TEST_FORM=quick to the quick form of each. Root file
+// systems are kept in the user's cache folder under sandpit-test.
 //
 // A suite is told where it runs:
 //

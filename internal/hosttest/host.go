@@ -45,7 +45,7 @@ func (e *Unavailable) Error() string { return e.Why }
 
 // Options hold for all suites of a run.
 type Options struct {
-	// Quick is the quick boot: the suites that are quick, and -test.short.
+	// Quick is the quick form: the suites that are quick, and -test.short.
 	Quick bool
 
 	// Guard ends a suite that hangs, in seconds.

@@ -15,7 +15,8 @@ import (
 
 // TestHosts runs the suites on the hosts that SANDPIT_TEST_HOSTS names: "all",
 // "quick", or names of hosts and places with commas between them; and of all
-// suites those that SANDPIT_TEST_SUITES names, when it does.
+// suites those that SANDPIT_TEST_SUITES names, when it does. SANDPIT_TEST_FORM
+// is the form of the suites, "full" or "quick".
 func TestHosts(t *testing.T) {
 	wanted := os.Getenv("SANDPIT_TEST_HOSTS")
 	if wanted == "" {
@@ -24,9 +25,16 @@ func TestHosts(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("hosts are made on Linux only")
 	}
-	opt := Options{Quick: wanted == "quick", Guard: 3600}
-	if opt.Quick {
-		wanted, opt.Guard = QuickHost, 900
+	opt := Options{Guard: 3600}
+	switch form := os.Getenv("SANDPIT_TEST_FORM"); form {
+	case "", "full":
+	case "quick":
+		opt = Options{Quick: true, Guard: 1800}
+	default:
+		t.Fatalf("SANDPIT_TEST_FORM is %q, not full or quick", form)
+	}
+	if wanted == "quick" {
+		wanted, opt = QuickHost, Options{Quick: true, Guard: 900}
 	}
 	names := strings.Split(wanted, ",")
 	picks := func(name string) bool { return wanted == "all" || slices.Contains(names, name) }
@@ -74,6 +82,13 @@ func TestHosts(t *testing.T) {
 			start := time.Now()
 			err := visit(t.Context(), place, here, bundle, opt, results)
 			t.Logf("took %s", time.Since(start).Round(time.Second))
+			// The whole table comes at the end; a run that is ended before has
+			// these.
+			defer func() {
+				var table strings.Builder
+				results.Table(&table, here, suites)
+				t.Logf("\n%s", table.String())
+			}()
 			if unavailable := (*Unavailable)(nil); errors.As(err, &unavailable) {
 				for _, h := range here {
 					results.at(h.Name, "").NotRun = unavailable.Why

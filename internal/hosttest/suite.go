@@ -22,8 +22,8 @@ type Suite struct {
 	// suite has nothing to say there.
 	Run, Refused string
 
-	// Quick suites are those of the quick boot; QuickRun, when set, is Run
-	// there: under QEMU without KVM everything takes ten times as long.
+	// Quick suites have a quick form; QuickRun, when set, is Run there: under
+	// QEMU without KVM everything takes ten times as long.
 	Quick    bool
 	QuickRun string
 }
