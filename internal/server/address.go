@@ -1,0 +1,68 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Address is where a server listens, or a client finds it.
+type Address struct {
+	Network string // "unix" or "tcp"
+	Host    string // a path, or HOST:PORT
+}
+
+// ParseAddress reads "unix:///run/sandpit.sock", "unix:PATH", an absolute path,
+// "HOST:PORT" or ":PORT", which is every address of the machine. ErrInvalid for
+// anything else.
+func ParseAddress(text string) (Address, error) {
+	path, isUnix := strings.CutPrefix(text, "unix:")
+	switch {
+	case isUnix || filepath.IsAbs(text):
+		path = filepath.Clean("/" + strings.TrimLeft(path, "/"))
+		if path == "/" || strings.ContainsRune(path, 0) {
+			return Address{}, badAddress(text)
+		}
+		return Address{"unix", path}, nil
+	case strings.Contains(text, "/"):
+		return Address{}, badAddress(text)
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || port == "" {
+		return Address{}, badAddress(text)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return Address{}, badAddress(text)
+	}
+	return Address{"tcp", net.JoinHostPort(host, port)}, nil
+}
+
+func badAddress(text string) error {
+	return sandpit.WithHint(fmt.Errorf("%q is not an address to listen on: %w", text, sandpit.ErrInvalid), "write unix:///PATH or HOST:PORT")
+}
+
+// Loopback reports whether nobody outside of this machine can reach it. A name
+// counts as loopback only if it is localhost: others may change their meaning.
+func (a Address) Loopback() bool {
+	if a.Network == "unix" {
+		return true
+	}
+	host, _, _ := net.SplitHostPort(a.Host)
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// String is the form that ParseAddress reads.
+func (a Address) String() string {
+	if a.Network == "unix" {
+		return "unix://" + a.Host
+	}
+	return a.Host
+}

@@ -1,0 +1,160 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// SocketIn returns the address of the server that belongs to a data directory.
+func SocketIn(home string) Address {
+	return Address{"unix", filepath.Join(home, "server.sock")}
+}
+
+// DialHome connects to the server of a data directory.
+func DialHome(ctx context.Context, home string) (net.Conn, error) {
+	return SocketIn(home).dial(ctx)
+}
+
+// maxLog is how large the log of a server in the background may be, in bytes,
+// before a new server starts a new one.
+const maxLog = 4 << 20
+
+// Background is how a server is started for a user who has none.
+type Background struct {
+	Home    string
+	Program string   // the program to start; default this one
+	Environ []string // its environment
+}
+
+// LogFile is where a server in the background writes what it has to say.
+func (b Background) LogFile() string { return filepath.Join(b.Home, "server.log") }
+
+// Ensure starts a server unless one answers, and returns when it answers.
+// Started says that it was this call that started it. Of many that call it at
+// once, one does.
+func (b Background) Ensure(ctx context.Context) (started bool, err error) {
+	if b.answers(ctx) {
+		return false, nil
+	}
+	if err := os.MkdirAll(b.Home, 0o700); err != nil {
+		return false, fmt.Errorf("starting a server: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(b.Home, "server.start"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false, fmt.Errorf("starting a server: %w", err)
+	}
+	defer lock.Close()
+	if err := flock(ctx, lock); err != nil {
+		return false, fmt.Errorf("starting a server: waiting for another that starts one: %w", err)
+	}
+	if b.answers(ctx) {
+		return false, nil
+	}
+	return true, b.start(ctx)
+}
+
+func (b Background) answers(ctx context.Context) bool {
+	conn, err := DialHome(ctx, b.Home)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// flock takes a lock, and gives up when ctx ends.
+func flock(ctx context.Context, f *os.File) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// start starts the program with a pipe on which it says "ready", or why it is not.
+func (b Background) start(ctx context.Context) error {
+	program := b.Program
+	if program == "" {
+		// Not os.Executable: the file may have been replaced or removed meanwhile.
+		program = "/proc/self/exe"
+	}
+	log, err := b.openLog()
+	if err != nil {
+		return fmt.Errorf("starting a server: opening its log: %w", err)
+	}
+	defer log.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("starting a server: %w", err)
+	}
+	defer read.Close()
+	cmd := exec.Command(program, "serve", "--background")
+	cmd.Args[0] = "sandpit"
+	cmd.Env = append(b.Environ[:len(b.Environ):len(b.Environ)], "SANDPIT_HOME="+b.Home)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{write}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = write.Close()
+	if err != nil {
+		return fmt.Errorf("starting a server: %w", err)
+	}
+	// It is to outlive this program; its end is nobody's business here.
+	go func() { _ = cmd.Wait() }()
+
+	said := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(io.LimitReader(read, 4<<10)).ReadString('\n')
+		said <- strings.TrimSpace(line)
+	}()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("starting a server: %w", ctx.Err())
+	case line := <-said:
+		if line == readyLine {
+			return nil
+		}
+		if line == "" {
+			line = "it has ended without a word"
+		}
+		return sandpit.WithHint(fmt.Errorf("starting a server: %s: %w", line, sandpit.ErrUnavailable), "see "+b.LogFile())
+	}
+}
+
+// readyLine is what a server in the background writes to descriptor readyFD
+// when it answers; anything else is why it does not.
+const (
+	readyLine = "ready"
+	readyFD   = 3
+)
+
+func (b Background) openLog() (*os.File, error) {
+	name := b.LogFile()
+	if info, err := os.Lstat(name); err == nil && info.Size() > maxLog {
+		if err := os.Rename(name, name+".old"); err != nil {
+			return nil, err
+		}
+	}
+	return os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+}

@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// listen opens a listener. A unix socket has mode 0600, in a directory that is
+// made with mode 0700. A socket file that nobody listens on is replaced.
+func listen(a Address) (net.Listener, error) {
+	if a.Network != "unix" {
+		l, err := net.Listen("tcp", a.Host)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: %w", a, err), "another program listens there: choose another port")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listening on %s: %w", a, err)
+		}
+		return l, nil
+	}
+	dir, name := filepath.Split(a.Host)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", a, err)
+	}
+	short, release, err := shorten(dir, name)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", a, err)
+	}
+	defer release()
+	if conn, err := net.Dial("unix", short); err == nil {
+		_ = conn.Close()
+		return nil, sandpit.WithHint(fmt.Errorf("listening on %s: a server is there: %w", a, sandpit.ErrExists), "stop it, or listen elsewhere")
+	}
+	if info, err := os.Lstat(a.Host); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: a file that is no socket is there: %w", a, sandpit.ErrExists), "listen elsewhere")
+		}
+		if err := os.Remove(a.Host); err != nil {
+			return nil, fmt.Errorf("listening on %s: %w", a, err)
+		}
+	}
+	// Nobody may connect between bind and chmod: the file is made private.
+	mask := unix.Umask(0o177)
+	l, err := net.Listen("unix", short)
+	unix.Umask(mask)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", a, err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // under its short name it could not be found
+	return &unixListener{Listener: l, path: a.Host}, nil
+}
+
+// unixListener removes its file when it is closed.
+type unixListener struct {
+	net.Listener
+	path string
+}
+
+func (l *unixListener) Close() error {
+	_ = os.Remove(l.path)
+	return l.Listener.Close()
+}
+
+// shorten gives a name for a file in dir by which a socket can be bound or
+// reached: sun_path holds 108 bytes (unix(7); 104 on Darwin), which a data
+// directory may be longer than. The name is good until release is called.
+func shorten(dir, name string) (short string, release func(), err error) {
+	whole := filepath.Join(dir, name)
+	if len(whole) < 104 {
+		return whole, func() {}, nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	short = "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + name
+	return short, func() { _ = d.Close() }, nil
+}
+
+// dial connects to a server. The errors are those of net.Dialer.
+func (a Address) dial(ctx context.Context) (net.Conn, error) {
+	if a.Network != "unix" {
+		return new(net.Dialer).DialContext(ctx, "tcp", a.Host)
+	}
+	dir, name := filepath.Split(a.Host)
+	short, release, err := shorten(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return new(net.Dialer).DialContext(ctx, "unix", short)
+}
+
+// activated returns the listeners that the service manager has opened for this
+// program, as sd_listen_fds(3) says, and takes the variables away from what
+// this program starts.
+func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
+	const first = 3 // SD_LISTEN_FDS_START
+	pid, ok := lookup("LISTEN_PID")
+	if !ok || pid != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	text, _ := lookup("LISTEN_FDS")
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > 64 {
+		return nil, fmt.Errorf("taking the sockets of the service manager: LISTEN_FDS is %q: %w", text, sandpit.ErrInvalid)
+	}
+	for _, name := range [...]string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		_ = os.Unsetenv(name)
+	}
+	var all []net.Listener
+	for fd := first; fd < first+n; fd++ {
+		unix.CloseOnExec(fd)
+		file := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd)+" of the service manager")
+		l, err := net.FileListener(file)
+		_ = file.Close()
+		if err != nil {
+			for _, l := range all {
+				_ = l.Close()
+			}
+			return nil, fmt.Errorf("taking the sockets of the service manager: descriptor %d: %w", fd, err)
+		}
+		if u, ok := l.(*net.UnixListener); ok {
+			u.SetUnlinkOnClose(false) // it belongs to the service manager
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}

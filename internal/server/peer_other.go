@@ -1,0 +1,14 @@
+//go:build !linux
+
+package server
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func peerUID(*net.UnixConn) (uint32, error) {
+	return 0, fmt.Errorf("asking who is connected: %w", sandpit.ErrUnsupported)
+}
