@@ -22,8 +22,8 @@ func BenchmarkDetect(b *testing.B) {
 	}
 }
 
-// BenchmarkGroup prints the median of each step, with an idle process that is
-// moved into a new group each time, in a tight loop ("hot") and with a rest
+// BenchmarkGroup prints the median of each step, with an idle process that
+// is started into a new group each time, in a tight loop ("hot") and with a rest
 // before each step, as in a command that runs once ("cold").
 func BenchmarkGroup(b *testing.B) {
 	l := layout(b)
@@ -32,12 +32,11 @@ func BenchmarkGroup(b *testing.B) {
 		if rest > 0 {
 			name = "cold"
 		}
-		b.Run(name+"/attach", func(b *testing.B) { benchGroup(b, l, rest, false) })
-		b.Run(name+"/join", func(b *testing.B) { benchGroup(b, l, rest, true) })
+		b.Run(name, func(b *testing.B) { benchGroup(b, l, rest) })
 	}
 }
 
-func benchGroup(b *testing.B, l *Layout, rest time.Duration, join bool) {
+func benchGroup(b *testing.B, l *Layout, rest time.Duration) {
 	steps := map[string][]time.Duration{}
 	step := func(name string, f func() error) {
 		time.Sleep(rest)
@@ -57,38 +56,33 @@ func benchGroup(b *testing.B, l *Layout, rest time.Duration, join bool) {
 		})
 		cmd := exec.Command("/bin/sleep", "100")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if join {
-			var fds []int
-			step("openjoin", func() (err error) {
-				fds, err = g.OpenJoin()
-				return err
-			})
-			script := ""
-			for i, fd := range fds {
-				cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(fd), "join"))
-				script += fmt.Sprintf("echo 0 >&%d;", 3+i)
-			}
-			cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", "read go;" + script + "echo; exec sleep 100"}
-			cmd.SysProcAttr.CgroupFD, cmd.SysProcAttr.UseCgroupFD = g.FD()
-			in, _ := cmd.StdinPipe()
-			out, _ := cmd.StdoutPipe()
-			step("start into v2", cmd.Start)
-			time.Sleep(2 * time.Millisecond)
-			var buf [1]byte
-			step("join v1 by itself", func() error {
-				_, _ = in.Write([]byte("\n"))
-				_, err := out.Read(buf[:])
-				return err
-			})
-			for _, f := range cmd.ExtraFiles {
-				f.Close()
-			}
-		} else {
-			step("start", cmd.Start)
-			step("attach", func() error { return g.Attach(cmd.Process.Pid) })
+		var fds []int
+		step("openjoin", func() (err error) {
+			fds, err = g.OpenJoin()
+			return err
+		})
+		script := ""
+		for i, fd := range fds {
+			cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(fd), "join"))
+			script += fmt.Sprintf("echo 0 >&%d;", 3+i)
+		}
+		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", "read go;" + script + "echo; exec sleep 100"}
+		cmd.SysProcAttr.CgroupFD, cmd.SysProcAttr.UseCgroupFD = g.FD()
+		in, _ := cmd.StdinPipe()
+		out, _ := cmd.StdoutPipe()
+		step("start into v2", cmd.Start)
+		time.Sleep(2 * time.Millisecond)
+		var buf [1]byte
+		step("join v1 by itself", func() error {
+			_, _ = in.Write([]byte("\n"))
+			_, err := out.Read(buf[:])
+			return err
+		})
+		for _, f := range cmd.ExtraFiles {
+			f.Close()
 		}
 		step("stats", func() error { _, err := g.Stats(); return err })
-		step("kill", g.Kill)
+		step("kill", g.kill)
 		_ = cmd.Wait()
 		step("remove", g.Remove)
 	}

@@ -4,30 +4,74 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
-	"github.com/sandpit-dev/sandpit"
 	"golang.org/x/sys/unix"
 )
 
-// Kill sends SIGKILL to every process of the group, forking ones included.
-// They may take a moment to be gone; Remove waits for that. On kernels before
-// 5.14 and without v2 it freezes the group, signals what is in it, and repeats
-// that until it is empty.
-func (g *Group) Kill() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.removed.Load() {
-		return nil
-	}
-	if err := g.kill(time.Now().Add(removeTime)); err != nil {
-		return fmt.Errorf("killing cgroup %s: %w", g.id, err)
-	}
-	return nil
+// patience is how long processes that were killed are waited for: they may
+// take long to be gone on a slow or a busy machine, so what is bounded is the
+// time in which not one of them ends.
+type patience struct {
+	left  int // the fewest seen
+	until time.Time
 }
 
-func (g *Group) kill(deadline time.Time) error {
+// removeTime is how long Remove waits without any process ending.
+const removeTime = 5 * time.Second
+
+// over reports whether the wait is over, with so many processes left.
+func (p *patience) over(left int) bool {
+	now := time.Now()
+	if p.until.IsZero() || left < p.left {
+		p.left, p.until = left, now.Add(removeTime)
+	}
+	return now.After(p.until)
+}
+
+// The pauses between looking again, each twice as long as the one before.
+const (
+	firstPause = 50 * time.Microsecond
+	longPause  = 4 * time.Millisecond
+)
+
+// killAgain is when a group that is not empty yet is killed once more: should
+// something have joined it.
+const killAgain = 100 * time.Millisecond
+
+// empty kills what is in the group until dir, one of its directories, can be
+// removed, and removes it. The kernel refuses that until the last process has
+// left, and a process leaves a while after it was killed.
+func (g *Group) empty(dir string) error {
+	var wait patience
+	var killed time.Time
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		if time.Since(killed) >= killAgain {
+			if err := g.kill(); err != nil {
+				return err
+			}
+			killed = time.Now()
+		}
+		removeBelow(dir, maxDepth)
+		err := rmdir(dir)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		procs, rerr := readFile(dir + "/cgroup.procs")
+		if rerr != nil && !gone(rerr) {
+			return rerr
+		}
+		if n := bytes.Count(procs, []byte{'\n'}); wait.over(n) {
+			return fmt.Errorf("%d processes do not end: %w", n, err)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// kill sends SIGKILL to every process of the group, forking ones included.
+// They may take a moment to be gone. On kernels before 5.14 and without v2 it
+// freezes the group, signals what is in it, and repeats that until it is empty.
+func (g *Group) kill() error {
 	if len(g.dirs) == 0 {
 		return nil
 	}
@@ -40,20 +84,20 @@ func (g *Group) kill(deadline time.Time) error {
 			return err
 		}
 	}
-	return g.killEach(deadline)
+	return g.killEach()
 }
 
 // killEach kills without cgroup.kill. A fork that runs ahead of the signals is
 // stopped by the freezer where there is one, and by pids.max where there is one.
-func (g *Group) killEach(deadline time.Time) error {
+func (g *Group) killEach() error {
 	procs := g.dirs[0].path + "/cgroup.procs"
 	for _, d := range g.dirs {
 		if d.ctrls&pids != 0 {
 			_ = writeFile(d.path+"/pids.max", "0")
 		}
 	}
-	wait := 100 * time.Microsecond
-	for {
+	var wait patience
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		frozen := g.setFrozen(true) == nil
 		data, err := readFile(procs)
 		if err != nil {
@@ -80,59 +124,11 @@ func (g *Group) killEach(deadline time.Time) error {
 		if len(list) == 0 {
 			return nil
 		}
-		if !time.Now().Before(deadline) {
-			return fmt.Errorf("%d processes do not die: %w", len(list), unix.EBUSY)
+		if wait.over(len(list)) {
+			return fmt.Errorf("%d processes do not end: %w", len(list), unix.EBUSY)
 		}
-		time.Sleep(wait)
-		wait = min(2*wait, 4*time.Millisecond)
+		time.Sleep(pause)
 	}
-}
-
-// freezeTime bounds how long Freeze waits.
-const freezeTime = 2 * time.Second
-
-// Freeze stops every process of the group and returns when they stand still.
-// When one does not within two seconds, because it waits in the kernel, the
-// group is thawed again and the error matches os.ErrDeadlineExceeded.
-func (g *Group) Freeze() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.removed.Load() {
-		return sandpit.ErrClosed
-	}
-	if err := g.setFrozen(true); err != nil {
-		return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
-	}
-	deadline := time.Now().Add(freezeTime)
-	wait := 50 * time.Microsecond
-	for {
-		is, err := g.frozen()
-		if err != nil || !is && !time.Now().Before(deadline) {
-			_ = g.setFrozen(false)
-			if err == nil {
-				err = os.ErrDeadlineExceeded
-			}
-			return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
-		}
-		if is {
-			return nil
-		}
-		time.Sleep(wait)
-		wait = min(2*wait, 4*time.Millisecond)
-	}
-}
-
-// Thaw lets a frozen group run on.
-func (g *Group) Thaw() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.removed.Load() {
-		return sandpit.ErrClosed
-	}
-	if err := g.setFrozen(false); err != nil {
-		return fmt.Errorf("thawing cgroup %s: %w", g.id, err)
-	}
-	return nil
 }
 
 // freezeDir returns the directory that freezes.
@@ -160,22 +156,4 @@ func (g *Group) setFrozen(on bool) error {
 	default:
 		return writeFile(d.path+"/freezer.state", "THAWED")
 	}
-}
-
-func (g *Group) frozen() (bool, error) {
-	d, err := g.freezeDir()
-	if err != nil {
-		return false, err
-	}
-	var buf [256]byte
-	if d.v2 {
-		data, err := readSmall(d.path+"/cgroup.events", buf[:])
-		return field(data, "frozen") == 1, err
-	}
-	data, err := readSmall(d.path+"/freezer.state", buf[:])
-	if err == nil && bytes.HasPrefix(data, []byte("FREEZING")) {
-		// v1 may miss a process that was being forked: it is asked again.
-		err = g.setFrozen(true)
-	}
-	return bytes.HasPrefix(data, []byte("FROZEN")), err
 }

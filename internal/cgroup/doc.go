@@ -1,7 +1,7 @@
 // Package cgroup puts sandboxes into control groups: caps on memory, processor
-// time and processes, kill and freeze of everything inside, and accounting.
-// It works on cgroup v2, on v1, and on hybrid machines (limits in v1, kill and
-// freeze in v2), as root and as an ordinary user, and is written for the path
+// time and processes, kill of everything inside, and accounting.
+// It works on cgroup v2, on v1, and on hybrid machines (limits in v1, kill in
+// v2), as root and as an ordinary user, and is written for the path
 // on which a command waits.
 //
 // # Use
@@ -13,21 +13,20 @@
 //	s, err := g.Stats()
 //	err = g.Remove()                          // kills what is left, then removes
 //
-// # Getting a process in, and why not by Attach
+// # Getting a process in
 //
 // Writing a pid to cgroup.procs takes the write side of the kernel's
 // cgroup_threadgroup_rwsem, which waits for an RCU grace period unless another
 // such write was made a moment ago. In a tight loop that costs 30 µs; in a
 // command run once it was measured at 7 to 15 ms on the development machine,
-// more than everything else together. Two ways in are free of it:
+// more than everything else together. Two ways in are free of it, and are the
+// only ones here:
 //
 //   - [Group.FD] for clone3 with CLONE_INTO_CGROUP: the cgroup v2 part, on
 //     hybrid machines too.
 //   - [Group.OpenJoin] for each v1 hierarchy: the new process, while it has
 //     one thread, writes "0" to each descriptor. The kernel moves a single
 //     thread that moves itself without that lock (since Linux 5.6).
-//
-// [Group.Attach] does the same for any process at any time, slowly.
 //
 // # Names, owners and what may be left
 //

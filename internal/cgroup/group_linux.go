@@ -24,7 +24,7 @@ type Group struct {
 	shared string // the directory "sandpit" to be removed with the last group, or ""
 	leaf   string // where this process moved itself, or ""
 
-	mu      sync.Mutex // held by Remove, Kill, Freeze and Thaw
+	mu      sync.Mutex // held by Remove and FD
 	fd      int        // of the primary, locked; -1 after Remove
 	removed atomic.Bool
 }
@@ -123,7 +123,7 @@ func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err err
 	g := &Group{l: l, id: id, fd: -1, leaf: l.leaf}
 	defer func() {
 		if err != nil {
-			_ = g.removeDirs(time.Time{})
+			_ = g.removeDirs(false)
 			g.close()
 		}
 	}()
@@ -318,9 +318,6 @@ func stricter(dir string, cpus float64) bool {
 	return quota > 0 && period > 0 && float64(quota)/float64(period) <= cpus
 }
 
-// ID returns the id that the group was made with.
-func (g *Group) ID() string { return g.id }
-
 // FD returns a descriptor of the v2 directory for clone3 with
 // CLONE_INTO_CGROUP, on hybrid machines too, or false where the kernel or the
 // layout has no such thing. It belongs to the group and is closed by Remove.
@@ -335,8 +332,8 @@ func (g *Group) FD() (int, bool) {
 
 // OpenJoin opens what a new process must write "0" to, while it has one
 // thread, to join the v1 hierarchies, and the v2 one if FD returns false. With
-// clone3 into FD and these writes a process is in the whole group without the
-// wait that Attach has. The caller closes the descriptors, which are
+// clone3 into FD and these writes a process is in the whole group without a
+// wait: see the package's comment. The caller closes the descriptors, which are
 // close-on-exec, also in an error's case: there are none then.
 //
 // They may be written to from inside of new namespaces: the kernel judges by
@@ -367,22 +364,6 @@ func (g *Group) OpenJoin() ([]int, error) {
 	return fds, nil
 }
 
-// Attach moves a process with all its threads into the group. It matches
-// syscall.ESRCH when there is no such process. It may take 15 ms for each
-// hierarchy: see the package's comment for what is faster.
-func (g *Group) Attach(pid int) error {
-	if g.removed.Load() {
-		return sandpit.ErrClosed
-	}
-	n := strconv.Itoa(pid)
-	for _, d := range g.dirs {
-		if err := writeFile(d.path+"/cgroup.procs", n); err != nil {
-			return fmt.Errorf("moving process %d to its cgroup: %w", pid, err)
-		}
-	}
-	return nil
-}
-
 // Paths returns every directory of the group in the order in which they must
 // be removed, for a process that cleans up after the owner's death. The last
 // may be one that is shared with other groups, which rmdir then refuses to
@@ -411,20 +392,17 @@ func (g *Group) KillFile() string {
 	return g.dirs[0].path + "/cgroup.kill"
 }
 
-// removeTime bounds how long Remove waits for killed processes to be gone.
-const removeTime = 5 * time.Second
-
 // Remove removes the group, and kills what is still in it first. It returns
-// when every directory is gone, or with an error when a process has not died
-// for five seconds, as one may that waits for a dead disk; it can then be
-// called again. A second Remove returns nil.
+// when every directory is gone, or with an error when nothing has ended in it
+// for five seconds, as with a process that waits for a dead disk; it can then
+// be called again. A second Remove returns nil.
 func (g *Group) Remove() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.removed.Load() {
 		return nil
 	}
-	if err := g.removeDirs(time.Now().Add(removeTime)); err != nil {
+	if err := g.removeDirs(true); err != nil {
 		return fmt.Errorf("removing cgroup %s: %w", g.id, err)
 	}
 	g.close()
@@ -433,25 +411,16 @@ func (g *Group) Remove() error {
 	return nil
 }
 
-// removeDirs removes the directories, the primary last. Until deadline it
-// kills and waits for what is in the way.
-func (g *Group) removeDirs(deadline time.Time) error {
+// removeDirs removes the directories, the primary last. With force it kills,
+// and waits for, what is in the way.
+func (g *Group) removeDirs(force bool) error {
 	for i := len(g.dirs) - 1; i >= 0; i-- {
-		wait := 50 * time.Microsecond
-		for {
-			err := rmdir(g.dirs[i].path)
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, unix.EBUSY) || !time.Now().Before(deadline) {
-				return err
-			}
-			if err := g.kill(deadline); err != nil {
-				return err
-			}
-			removeBelow(g.dirs[i].path, maxDepth)
-			time.Sleep(wait)
-			wait = min(2*wait, 4*time.Millisecond)
+		err := rmdir(g.dirs[i].path)
+		if force && errors.Is(err, unix.EBUSY) {
+			err = g.empty(g.dirs[i].path)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if g.shared != "" && len(g.dirs) > 0 {

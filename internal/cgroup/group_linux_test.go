@@ -108,7 +108,7 @@ func gaps() {
 	}
 }
 
-// waitGo waits for a line, so that the process can be moved first.
+// waitGo waits for a line, so that nothing happens before the test is ready.
 func waitGo() { _, _ = bufio.NewReader(os.Stdin).ReadString('\n') }
 
 var testLimits = Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64, Devices: true}
@@ -129,7 +129,7 @@ func newGroup(t *testing.T, l *Layout, limits Limits) *Group {
 			t.Error(err)
 		}
 		for _, p := range g.Paths() {
-			if _, err := os.Stat(p); err == nil && strings.HasSuffix(p, "/"+prefix+g.ID()) {
+			if _, err := os.Stat(p); err == nil && strings.HasSuffix(p, "/"+prefix+g.id) {
 				t.Errorf("%s is left", p)
 			}
 		}
@@ -137,7 +137,7 @@ func newGroup(t *testing.T, l *Layout, limits Limits) *Group {
 	return g
 }
 
-// child is a started process that is in a group, or waits to be moved.
+// child is a started process.
 type child struct {
 	*exec.Cmd
 	out *bufio.Reader
@@ -169,6 +169,29 @@ func start(t *testing.T, cmd *exec.Cmd) child {
 		_ = cmd.Wait()
 	})
 	return child{cmd, bufio.NewReader(out), w}
+}
+
+// startIn starts a command in a group by the way that sandboxes take: it is
+// born in the v2 part, and joins the others itself, by a shell that then
+// executes it.
+func startIn(t *testing.T, g *Group, cmd *exec.Cmd) child {
+	t.Helper()
+	fds, err := g.OpenJoin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := ""
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "join")
+		defer f.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		script += fmt.Sprintf("echo 0 >&%[1]d || exit 1; exec %[1]d>&-; ", 3+i)
+	}
+	cmd.Args = append([]string{"sh", "-c", script + `exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	cmd.SysProcAttr.CgroupFD, cmd.SysProcAttr.UseCgroupFD = g.FD()
+	return start(t, cmd)
 }
 
 func helper(t *testing.T, name string, env ...string) *exec.Cmd {
@@ -269,8 +292,8 @@ func TestIDIsTakenOnce(t *testing.T) {
 	if _, err := g.Stats(); !errors.Is(err, sandpit.ErrClosed) {
 		t.Errorf("Stats after Remove: %v, want ErrClosed", err)
 	}
-	if err := g.Attach(os.Getpid()); !errors.Is(err, sandpit.ErrClosed) {
-		t.Errorf("Attach after Remove: %v, want ErrClosed", err)
+	if _, err := g.OpenJoin(); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("OpenJoin after Remove: %v, want ErrClosed", err)
 	}
 }
 
@@ -285,10 +308,6 @@ func TestBadRequests(t *testing.T) {
 		if _, err := l.Create(newID(), limits); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", limits, err)
 		}
-	}
-	g := newGroup(t, l, testLimits)
-	if err := g.Attach(1 << 30); !errors.Is(err, unix.ESRCH) {
-		t.Errorf("attaching what does not exist: %v, want ESRCH", err)
 	}
 }
 
@@ -360,13 +379,10 @@ func TestCreateLeavesNothingOnError(t *testing.T) {
 	}
 }
 
-func TestAttachAndStats(t *testing.T) {
+func TestStats(t *testing.T) {
 	l := layout(t)
 	g := newGroup(t, l, Limits{Memory: 64 << 20, CPUs: 4, Pids: 64})
-	c := start(t, helper(t, "spin"))
-	if err := g.Attach(c.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
+	c := startIn(t, g, helper(t, "spin"))
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		s, err := g.Stats()
@@ -381,7 +397,7 @@ func TestAttachAndStats(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if err := g.Kill(); err != nil {
+	if err := g.kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Wait(); err == nil || c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -436,10 +452,7 @@ func joinFromNewNamespaces(t *testing.T, l *Layout) {
 func TestMemoryBomb(t *testing.T) {
 	l := layout(t)
 	g := newGroup(t, l, testLimits)
-	c := start(t, helper(t, "bomb"))
-	if err := g.Attach(c.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
+	c := startIn(t, g, helper(t, "bomb"))
 	fmt.Fprintln(c.in, "go")
 	_ = c.Wait()
 	if c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -463,10 +476,7 @@ func TestForkBomb(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := layoutOf(t, old)
 			g := newGroup(t, l, testLimits)
-			c := start(t, helper(t, "forks"))
-			if err := g.Attach(c.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
+			c := startIn(t, g, helper(t, "forks"))
 			fmt.Fprintln(c.in, "go")
 			var n int
 			var again bool
@@ -487,7 +497,7 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
-// older are the machines whose ways to kill and freeze differ, made of this one.
+// older are the machines whose ways to kill differ, made of this one.
 func older() map[string]func(*host) {
 	return map[string]func(*host){
 		"cgroup.kill":               func(*host) {},
@@ -519,13 +529,10 @@ func TestKillTree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := layoutOf(t, old)
 			g := newGroup(t, l, testLimits)
-			c := start(t, exec.Command("/bin/sh", "-c", `read go
+			c := startIn(t, g, exec.Command("/bin/sh", "-c", `read go
 setsid sh -c 'trap "" TERM HUP INT; sleep 1000 & setsid sh -c "sleep 1000 & sleep 1000 & kill -STOP \$\$" & wait' &
 (sleep 1000 & sh -c 'while :; do sleep 0.01; done' &) &
 echo ready; exit 0`))
-			if err := g.Attach(c.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
 			fmt.Fprintln(c.in, "go")
 			if got := c.line(t); got != "ready" {
 				t.Fatal(got)
@@ -543,9 +550,6 @@ echo ready; exit 0`))
 			}
 			if len(alive) < 6 {
 				t.Fatalf("only %d processes in the tree", len(alive))
-			}
-			if err := g.Kill(); err != nil {
-				t.Fatal(err)
 			}
 			if err := g.Remove(); err != nil {
 				t.Fatal(err)
@@ -569,49 +573,21 @@ func procState(pid int64) string {
 	return rest[:1]
 }
 
-func TestFreeze(t *testing.T) {
-	for name, old := range older() {
-		t.Run(name, func(t *testing.T) {
-			l := layoutOf(t, old)
-			g := newGroup(t, l, Limits{Pids: 64})
-			if _, err := g.freezeDir(); err != nil {
-				t.Skip("no freezer in this hierarchy")
-			}
-			c := start(t, helper(t, "spin"))
-			if err := g.Attach(c.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
-			if err := g.Freeze(); err != nil {
-				t.Fatal(err)
-			}
-			used := func() time.Duration {
-				s, err := g.Stats()
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s.CPU
-			}
-			before := used()
-			time.Sleep(50 * time.Millisecond)
-			if after := used(); after != before {
-				t.Errorf("a frozen process used %v", after-before)
-			}
-			if err := g.Thaw(); err != nil {
-				t.Fatal(err)
-			}
-			for deadline := time.Now().Add(20 * time.Second); used() == before; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the thawed process does not run")
-				}
-			}
-			// Frozen or not, it can be killed.
-			if err := g.Freeze(); err != nil {
-				t.Fatal(err)
-			}
-			if err := g.Remove(); err != nil {
-				t.Fatal(err)
-			}
-		})
+// What is killed takes its time: as long as processes end, they are waited for.
+func TestPatience(t *testing.T) {
+	var p patience
+	for left := 3; left > 0; left-- {
+		p.until = time.Now().Add(-time.Second) // five seconds have gone by
+		if p.left = left + 1; p.over(left) {
+			t.Errorf("over though one has just ended, with %d left", left)
+		}
+	}
+	if p.over(1) {
+		t.Error("over at once")
+	}
+	p.until = time.Now().Add(-time.Second)
+	if !p.over(1) {
+		t.Error("not over though nothing has ended for long")
 	}
 }
 
@@ -673,9 +649,10 @@ func TestDeadOwner(t *testing.T) {
 func TestSweepKeeps(t *testing.T) {
 	l := layout(t)
 	g := newGroup(t, l, testLimits)
-	c := start(t, exec.Command("/bin/cat"))
-	if err := g.Attach(c.Process.Pid); err != nil {
-		t.Fatal(err)
+	c := startIn(t, g, exec.Command("/bin/cat"))
+	fmt.Fprintln(c.in, "joined")
+	if got := c.line(t); got != "joined" {
+		t.Fatal(got)
 	}
 	// The owner is gone, the sandbox runs on, as across a server's restart.
 	unix.Close(g.fd)

@@ -367,9 +367,6 @@ func (h *host) alone(dir string) bool {
 	return len(lines) == 1 && lines[0] == int64(h.pid)
 }
 
-// Mode says what the machine has: "v2", "v1", "hybrid" or "none".
-func (l *Layout) Mode() string { return l.mode }
-
 // String describes the layout in one line for people.
 func (l *Layout) String() string {
 	var b strings.Builder

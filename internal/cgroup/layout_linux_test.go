@@ -267,8 +267,8 @@ func TestDetect(t *testing.T) {
 			if diff := cmp.Diff(tt.want, describe(l)); diff != "" {
 				t.Errorf("places (-want +got):\n%s", diff)
 			}
-			if l.Mode() != tt.mode {
-				t.Errorf("mode is %q, want %q", l.Mode(), tt.mode)
+			if l.mode != tt.mode {
+				t.Errorf("mode is %q, want %q", l.mode, tt.mode)
 			}
 			gaps := l.Gaps()
 			if len(gaps) != len(tt.gaps) {
