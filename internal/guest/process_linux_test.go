@@ -828,6 +828,17 @@ func TestPID1(t *testing.T) {
 		}
 		gone(t, m)
 	})
+	t.Run("helper killed at once", func(t *testing.T) {
+		// Before it could say that the program runs, or just after.
+		for range 50 {
+			m := marker(t)
+			res, _, _ := run(t, c, sandpit.Command{Argv: []string{"sh", "-c", "kill -9 $PPID; exec sleep " + m}})
+			if res.Signal != 9 || res.ExitCode != 137 {
+				t.Fatalf("got %+v", res)
+			}
+			gone(t, m)
+		}
+	})
 	t.Run("helper stopped", func(t *testing.T) {
 		res, _, _ := run(t, c, sandpit.Command{Script: "kill -STOP $PPID; exit 1", Timeout: 300 * time.Millisecond})
 		if res.ExitCode == 0 {
@@ -835,7 +846,14 @@ func TestPID1(t *testing.T) {
 		}
 	})
 	t.Run("the memory of the guest", func(t *testing.T) {
-		for _, path := range []string{"/proc/1/mem", "/proc/self/mem", "/proc/self/environ", "/proc/thread-self/maps"} {
+		// Its threads, and the helper of a process, which shares its memory.
+		p, l := begin(t, c, sandpit.Command{Script: "echo $PPID; ls /proc/1/task; echo end; read x", Stdin: true})
+		defer p.Stdin().Close()
+		paths := []string{"/proc/1/mem", "/proc/self/mem", "/proc/self/environ", "/proc/thread-self/maps"}
+		for id := l.next(t); id != "end"; id = l.next(t) {
+			paths = append(paths, "/proc/"+id+"/mem", "/proc/"+id+"/maps")
+		}
+		for _, path := range paths {
 			if _, err := c.Files().Open(t.Context(), path, 0, 100); !errors.Is(err, os.ErrPermission) {
 				t.Errorf("%s: got %v, want a refusal", path, err)
 			}
@@ -853,4 +871,30 @@ func TestPID1(t *testing.T) {
 			t.Errorf("got %+v, %v", st, err)
 		}
 	})
+}
+
+// Command lines are as long as they may be, and the list still comes in frames
+// that may be sent.
+func TestLongList(t *testing.T) {
+	c := start(t)
+	argv := []string{"sh", "-c", "exit 0"}
+	for range 32 {
+		argv = append(argv, strings.Repeat("a", 1000))
+	}
+	for range 200 {
+		p, err := c.StartDetached(t.Context(), sandpit.Command{Argv: argv}, client.Detach{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, p)
+	}
+	ps, err := c.Processes(t.Context())
+	if err != nil || len(ps) != 200 {
+		t.Errorf("%d processes, %v", len(ps), err)
+	}
+	for _, p := range ps {
+		if !p.Exited || len(p.Command) != 32 || len(p.Command[31]) != 256 {
+			t.Fatalf("got %+v", p)
+		}
+	}
 }

@@ -48,7 +48,7 @@ func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sa
 	}
 	limit = min(limit, wire.MaxEntries)
 	var out []sandpit.FileInfo
-	for {
+	for size := 0; ; {
 		var m wire.Entries
 		err := f.c.call(ctx, wire.OpReadDir, &wire.ReadDir{Path: path, After: after, Limit: uint64(limit - len(out))}, &m)
 		if err != nil {
@@ -62,13 +62,18 @@ func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sa
 			}
 			after = m.List[i].Name
 			out = append(out, fileInfo(&m.List[i]))
+			size += len(after) + len(m.List[i].Target)
 		}
-		// A reply holds only so many bytes, so it may take several.
-		if !m.More || len(out) == limit || len(m.List) == 0 {
+		// A reply holds only so many bytes, so it may take several, but no more
+		// than names that are names can need.
+		if !m.More || len(out) == limit || len(m.List) == 0 || size > maxNames {
 			return out, m.More, nil
 		}
 	}
 }
+
+// maxNames bounds the bytes of names that ReadDir and Find collect.
+const maxNames = 8 << 20
 
 // Open reads a file. When ctx ends, reading fails with its error.
 func (f files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {

@@ -367,13 +367,18 @@ type ProcessInfo struct {
 	Result     sandpit.Result // when Exited
 }
 
-// maxProcesses bounds what Processes collects from a guest.
-const maxProcesses = 100_000
+// What Processes collects from a guest is bounded: how many, and how many bytes
+// of command lines, of which a good guest gives at most 8 KiB each.
+const (
+	maxProcesses    = 100_000
+	maxProcessBytes = 64 << 20
+)
 
 // Processes lists what the guest has started and has not forgotten: what runs,
 // and the background processes that ended last. Oldest first.
 func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 	var out []ProcessInfo
+	size := 0
 	for after := uint64(0); ; {
 		var m wire.Processes
 		if err := c.call(ctx, wire.OpList, &wire.After{Ref: after}, &m); err != nil {
@@ -393,13 +398,14 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 			}
 			for _, a := range p.Command {
 				info.Command = append(info.Command, printable(a))
+				size += len(a)
 			}
 			if p.Exited {
 				info.Result = result(&p.Exit)
 			}
 			out = append(out, info)
 		}
-		if !m.More || len(m.List) == 0 || len(out) > maxProcesses {
+		if !m.More || len(m.List) == 0 || len(out) > maxProcesses || size > maxProcessBytes {
 			return out, nil
 		}
 	}

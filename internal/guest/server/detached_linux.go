@@ -96,6 +96,17 @@ func (l *outputLog) behind() bool {
 	return false
 }
 
+// end is the position behind the latest output: how many bytes there were.
+func (l *outputLog) end() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	end := l.first
+	for _, p := range l.pieces {
+		end += int64(len(p.data))
+	}
+	return end
+}
+
 // finish says that no more output will come.
 func (l *outputLog) finish() {
 	l.mu.Lock()

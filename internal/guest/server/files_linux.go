@@ -341,7 +341,8 @@ func openRegular(path string, flags int, mode uint32) (fd int, st unix.Stat_t, e
 }
 
 // refuseOwn refuses files of /proc that show the guest itself, such as
-// /proc/self/mem: to the kernel it is the guest that opens them.
+// /proc/self/mem: to the kernel it is the guest that opens them. Its threads
+// have numbers there too, and the helpers of processes share its memory.
 func refuseOwn(fd int) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -355,9 +356,13 @@ func refuseOwn(fd int) error {
 		return err
 	}
 	// Where it is mounted does not matter: a number as an element of the path does.
-	own := strconv.Itoa(unix.Getpid())
+	own := unix.Getpid()
 	for element := range strings.SplitSeq(path, "/") {
-		if element == own {
+		n, err := strconv.Atoi(element)
+		if err != nil || n <= 0 {
+			continue
+		}
+		if n == own || unix.Tgkill(own, n, 0) == nil || parentOf(n) == own {
 			return unix.EACCES
 		}
 	}

@@ -164,7 +164,7 @@ func FuzzUserFile(f *testing.F) {
 				if id, ok := parseID(s); ok && id == 1<<32-1 {
 					t.Error("an id that is none")
 				}
-				listed(s, "user")
+				isMember(s, "user")
 			}
 			return true
 		})

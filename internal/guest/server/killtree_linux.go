@@ -172,6 +172,21 @@ func (s *scanner) read() {
 // 8 bytes inode, 8 offset, 2 record length, 1 type.
 const direntName = 19
 
+// parentOf returns the parent of a process, or 0.
+func parentOf(pid int) int {
+	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	var s scanner
+	s.add(fd, strconv.Itoa(pid))
+	if len(s.all) == 0 {
+		return 0
+	}
+	return s.all[0].ppid
+}
+
 func (s *scanner) add(dir int, name string) {
 	fd, err := unix.Openat(dir, name+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
@@ -127,6 +128,16 @@ const (
 	listedArgBytes = 256
 )
 
+// listed returns what is shown of a command line, in memory of its own: the
+// strings of a request are parts of the whole request.
+func listed(argv []string) []string {
+	out := make([]string, min(len(argv), listedArgs))
+	for i := range out {
+		out[i] = strings.Clone(argv[i][:min(len(argv[i]), listedArgBytes)])
+	}
+	return out
+}
+
 // list returns the processes with a greater ref than after.
 func (g *guest) list(after uint64) *wire.Processes {
 	g.mu.Lock()
@@ -144,11 +155,11 @@ func (g *guest) list(after uint64) *wire.Processes {
 	}
 	for _, p := range ps {
 		w := wire.Process{
-			Started: wire.Started{Ref: p.ref, PID: uint64(p.pid)}, User: p.user,
-			StartAt: p.startAt.UnixNano(), Detached: p.detached,
+			Started: wire.Started{Ref: p.ref, PID: uint64(p.pid)}, User: p.user, Command: p.argv,
+			StartAt: p.startAt.UnixNano(), Detached: p.detached, Flags: p.flags,
 		}
-		for _, a := range p.argv[:min(len(p.argv), listedArgs)] {
-			w.Command = append(w.Command, a[:min(len(a), listedArgBytes)])
+		if p.log != nil {
+			w.Position = uint64(p.log.end())
 		}
 		p.mu.Lock()
 		w.Exited, w.Exit = p.exited, p.exit

@@ -23,8 +23,9 @@ type process struct {
 	ref      uint64
 	pid      int
 	helper   int
-	argv     []string
-	user     string
+	argv     []string // as far as it is listed
+	user     string   // as far as it is listed
+	flags    uint64   // StartStdin, StartTerminal
 	detached bool
 	startAt  time.Time
 	proc     *spawn.Proc
@@ -58,9 +59,14 @@ func (p *process) hasExited() bool {
 func (g *guest) start(s *stream, m *wire.Start) {
 	p, err := g.startProcess(s, m)
 	if err != nil {
-		if err == errLate {
+		if err == errLate || errors.Is(err, spawn.ErrHelper) {
+			// It ran, if briefly, and was killed: that is a result.
+			e := wire.Exit{Code: 137, Signal: 9}
+			if err == errLate {
+				e.Flags, e.Wall = wire.ExitTimedOut, uint64(m.Timeout)
+			}
 			s.reply(&wire.Started{})
-			s.end(wire.Event, &wire.Exit{Flags: wire.ExitTimedOut, Code: 137, Signal: 9, Wall: uint64(m.Timeout)})
+			s.end(wire.Event, &e)
 			return
 		}
 		var se *spawn.StartError
@@ -157,7 +163,8 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	}
 	terminal := m.Flags&wire.StartTerminal != 0
 	p := &process{
-		g: g, argv: argv, user: u.name, terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
+		g: g, argv: listed(argv), user: u.name[:min(len(u.name), listedArgBytes)],
+		flags: m.Flags & (wire.StartStdin | wire.StartTerminal), terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
 		limit: conf.output,
 	}
 	if m.Output > 0 && (p.limit == 0 || m.Output < p.limit) {
@@ -194,7 +201,7 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	var late atomic.Bool
 	p.proc, err = g.reaper.spawn(a, func(killed bool) {
 		if killed {
-			g.killOrphans()
+			go g.killOrphans() // whose zombies the caller reaps
 		}
 		p.forget()
 	}, func() bool {
@@ -392,7 +399,7 @@ func (p *process) kill() error {
 }
 
 // endedKept is how many detached processes that have ended can still be found.
-const endedKept = 64
+const endedKept = 256
 
 // forget removes the process from the table when it has exited and nothing
 // that it has started is left. Detached ones can still be found for a while.

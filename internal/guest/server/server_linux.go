@@ -35,8 +35,8 @@ const (
 )
 
 // usage says what Main takes.
-const usage = `usage: sandpit-guest bootstrap [landlock]   serve connections received on descriptor 3
-       sandpit-guest stdio                  serve one connection on standard input and output
+const usage = `usage: sandpit-guest bootstrap   serve connections received on descriptor 3
+       sandpit-guest stdio       serve one connection on standard input and output
 `
 
 // Main runs the guest and returns its exit code. args[1] is the mode:
@@ -44,31 +44,26 @@ const usage = `usage: sandpit-guest bootstrap [landlock]   serve connections rec
 //   - "bootstrap": descriptor 3 is a unix socket, of type SEQPACKET or STREAM.
 //     Each message on it is one byte and one descriptor (SCM_RIGHTS): 'c' and a
 //     connection, or 'l' and a Landlock ruleset. When it ends, its owner is
-//     dead: the guest kills everything and exits. With "landlock" as args[2],
-//     descriptor 4 is a Landlock ruleset.
+//     dead: the guest kills everything and exits.
 //   - "stdio": one connection on standard input and output. The guest kills
 //     everything and exits when it ends.
 func Main(args []string) int {
-	mode := ""
-	if len(args) > 1 {
-		mode = args[1]
-	}
-	switch {
-	case mode == "bootstrap" && (len(args) == 2 || len(args) == 3 && args[2] == "landlock"):
-		g := newGuest()
-		defer g.stop()
-		if len(args) == 3 {
-			unix.CloseOnExec(bootstrapFD + 1)
-			g.setLandlock(bootstrapFD + 1)
+	var serve func(*guest) int
+	if len(args) == 2 {
+		switch args[1] {
+		case "bootstrap":
+			serve = (*guest).bootstrap
+		case "stdio":
+			serve = (*guest).stdio
 		}
-		return g.bootstrap()
-	case mode == "stdio" && len(args) == 2:
-		g := newGuest()
-		defer g.stop()
-		return g.stdio()
 	}
-	os.Stderr.WriteString(usage)
-	return 2
+	if serve == nil {
+		os.Stderr.WriteString(usage)
+		return 2
+	}
+	g := newGuest()
+	defer g.stop()
+	return serve(g)
 }
 
 // guest is the state of the one guest of a process.

@@ -110,7 +110,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 			if len(f) < 4 {
 				return true
 			}
-			if gid, ok := parseID(f[2]); ok && gid != u.gid && listed(f[3], u.name) {
+			if gid, ok := parseID(f[2]); ok && gid != u.gid && isMember(f[3], u.name) {
 				u.groups = append(u.groups, gid)
 			}
 			return len(u.groups) < maxGroups
@@ -162,8 +162,8 @@ func parseID(s string) (uint32, bool) {
 	return uint32(n), true
 }
 
-// listed reports whether name is in a list separated by commas.
-func listed(list, name string) bool {
+// isMember reports whether name is in a list separated by commas.
+func isMember(list, name string) bool {
 	for m := range strings.SplitSeq(list, ",") {
 		if m == name {
 			return true

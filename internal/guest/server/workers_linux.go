@@ -53,32 +53,33 @@ func (w *workers) renew() {
 func (w *workers) do(f func() error) error {
 	result := make(chan error, 1)
 	job := func() { result <- f() }
-	w.mu.Lock()
-	jobs, stale := w.jobs, w.stale
-	select {
-	case jobs <- job: // an idle one
+	for {
+		w.mu.Lock()
+		jobs, stale := w.jobs, w.stale
+		select {
+		case jobs <- job: // an idle one
+			w.mu.Unlock()
+			return <-result
+		default:
+		}
+		if w.count < maxWorkers {
+			w.count++
+			w.mu.Unlock()
+			conf := w.g.config()
+			w.g.mu.Lock()
+			landlock := w.g.landlock
+			w.g.mu.Unlock()
+			go w.run(jobs, stale, conf.user, conf.rootCaps, landlock, job, result)
+			return <-result
+		}
 		w.mu.Unlock()
-		return <-result
-	default:
+		select {
+		case jobs <- job:
+			return <-result
+		case <-stale:
+		case <-time.After(workerRetry): // those who were busy may have ended since
+		}
 	}
-	if w.count < maxWorkers {
-		w.count++
-		w.mu.Unlock()
-		conf := w.g.config()
-		w.g.mu.Lock()
-		landlock := w.g.landlock
-		w.g.mu.Unlock()
-		go w.run(jobs, stale, conf.user, conf.rootCaps, landlock, job, result)
-		return <-result
-	}
-	w.mu.Unlock()
-	select {
-	case jobs <- job:
-		return <-result
-	case <-stale:
-	case <-time.After(workerRetry): // those who were busy may have ended since
-	}
-	return w.do(f)
 }
 
 func (w *workers) run(jobs chan func(), stale chan struct{}, u user, rootCaps uint64, landlock int, first func(), result chan error) {

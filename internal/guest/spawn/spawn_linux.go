@@ -66,6 +66,10 @@ func (e *StartError) NotFound() bool {
 	return e.Exec && (e.Errno == syscall.ENOENT || e.Errno == syscall.ENOTDIR)
 }
 
+// ErrHelper says that the helper has died before it could report: somebody,
+// mostly its own program, has killed it.
+var ErrHelper = errors.New("its helper died")
+
 // Status says how a program ended.
 type Status struct {
 	Wait  syscall.WaitStatus
@@ -94,7 +98,8 @@ const execStage = "executing the program"
 
 // Start starts a program and returns when it has been executed. The error is a
 // *StartError when that failed: then nothing runs, but the helper is still to
-// be reaped, as any child of the guest is.
+// be reaped, as any child of the guest is. It matches ErrHelper when the program
+// may run without a helper above it.
 func Start(a *Attr) (*Proc, error) {
 	r, w, err := statusPipe()
 	if err != nil {
@@ -129,7 +134,7 @@ func Start(a *Attr) (*Proc, error) {
 	if err != nil {
 		r.Close()
 		sup.Release()
-		return nil, fmt.Errorf("starting a process: its helper died: %w", err)
+		return nil, fmt.Errorf("starting a process: %w: %w", ErrHelper, err)
 	}
 	errno := syscall.Errno(rec.Errno)
 	switch rec.Failed {
@@ -156,12 +161,13 @@ func Start(a *Attr) (*Proc, error) {
 	return nil, err
 }
 
-// Wait blocks until the program has ended. It must be called once.
+// Wait blocks until the program has ended. It must be called once. The error
+// matches ErrHelper.
 func (p *Proc) Wait() (Status, error) {
 	defer p.status.Close()
 	var rec sysprog.ExitRecord
 	if err := readRecord(p.status, unsafe.Slice((*byte)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec))); err != nil {
-		return Status{}, fmt.Errorf("waiting for process %d: its helper died: %w", p.pid, err)
+		return Status{}, fmt.Errorf("waiting for process %d: %w: %w", p.pid, ErrHelper, err)
 	}
 	return Status{Wait: syscall.WaitStatus(rec.Status), Usage: rec.Usage}, nil
 }

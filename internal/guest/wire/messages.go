@@ -383,54 +383,75 @@ type Process struct {
 	StartAt  int64 // nanoseconds since 1970
 	Detached bool
 	Exited   bool
-	Exit     Exit // when Exited
+	Exit     Exit   // when Exited
+	Flags    uint64 // of its Start: StartStdin and StartTerminal
+	Position uint64 // bytes of output of a detached process so far
 }
 
 // maxProcesses bounds Processes.
 const maxProcesses = 1000
 
-// Processes is a page of the processes, in the order of their Ref.
+// Processes is a page of the processes, in the order of their Ref. It may hold
+// fewer than there are, because a reply has a largest size.
 type Processes struct {
 	List []Process
 	More bool
 }
 
-// Append appends the encoded message.
+// append appends the encoded process.
+func (p *Process) append(b []byte) []byte {
+	b = p.Started.Append(b)
+	b = appendStrings(b, p.Command)
+	b = appendString(b, p.User)
+	b = appendInt(b, p.StartAt)
+	b = appendBool(b, p.Detached)
+	b = appendBool(b, p.Exited)
+	b = appendString(b, string(p.Exit.Append(nil)))
+	b = appendUint(b, p.Flags)
+	return appendUint(b, p.Position)
+}
+
+// Append appends the encoded message. It leaves out the processes that would
+// make it longer than MaxReply, and sets More then.
 func (m *Processes) Append(b []byte) []byte {
-	b = appendBool(b, m.More)
-	b = appendUint(b, uint64(len(m.List)))
+	var list []byte
+	n, more := 0, m.More
 	for i := range m.List {
-		p := &m.List[i]
-		b = p.Started.Append(b)
-		b = appendStrings(b, p.Command)
-		b = appendString(b, p.User)
-		b = appendInt(b, p.StartAt)
-		b = appendBool(b, p.Detached)
-		b = appendBool(b, p.Exited)
-		b = appendString(b, string(p.Exit.Append(nil)))
+		before := len(list)
+		list = appendString(list, string(m.List[i].append(nil)))
+		if len(list) > MaxReply-16 {
+			list, more = list[:before], true
+			break
+		}
+		n++
 	}
-	return b
+	return append(appendUint(appendBool(b, more), uint64(n)), list...)
 }
 
 // Decode decodes a message.
 func (m *Processes) Decode(b []byte) error {
 	d := newDecoder(b)
 	m.More = d.bool()
-	n := d.count(maxProcesses, 8)
+	n := d.count(maxProcesses, 1)
 	m.List = make([]Process, n)
 	for i := range m.List {
-		p := &m.List[i]
-		p.Started = Started{d.uint(), d.uint()}
-		p.Command = d.strings()
-		p.User = d.string()
-		p.StartAt = d.int()
-		p.Detached = d.bool()
-		p.Exited = d.bool()
 		e := decoder{s: d.string()}
-		p.Exit = e.exit()
+		m.List[i] = e.process()
 		d.bad = d.bad || e.bad
 	}
 	return d.err()
+}
+
+func (d *decoder) process() Process {
+	p := Process{
+		Started: Started{d.uint(), d.uint()}, Command: d.strings(), User: d.string(),
+		StartAt: d.int(), Detached: d.bool(), Exited: d.bool(),
+	}
+	e := decoder{s: d.string()}
+	p.Exit = e.exit()
+	p.Flags, p.Position = d.uint(), d.uint()
+	d.bad = d.bad || e.bad
+	return p
 }
 
 // Stat asks about a file.

@@ -37,7 +37,7 @@ func messages() [][2]decodable {
 		{&Signal{Target{1, 2}, 9, true}, &Signal{}},
 		{&Resize{Target{1, 2}, 3, 4}, &Resize{}},
 		{&After{5}, &After{}},
-		{&Processes{[]Process{{Started{1, 2}, []string{"a"}, "u", -3, true, true, exit}, {}}, true}, &Processes{List: []Process{}}},
+		{&Processes{[]Process{{Started{1, 2}, []string{"a"}, "u", -3, true, true, exit, 3, 1 << 40}, {}}, true}, &Processes{List: []Process{}}},
 		{&Stat{"p", true}, &Stat{}},
 		{&file, &File{}},
 		{&ReadDir{"p", "a", 3}, &ReadDir{}},
