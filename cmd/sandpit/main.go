@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 )
 
 // version is set by the linker in released builds.
@@ -40,5 +41,7 @@ func main() {
 
 // openImages opens the image store that is kept in the data directory.
 func openImages(home string) *image.Store {
-	return image.Open(filepath.Join(home, "images"), image.Options{UserAgent: "sandpit/" + version})
+	return image.Open(filepath.Join(home, "images"), image.Options{
+		Fetcher: fetch.New(fetch.Options{UserAgent: "sandpit/" + version}),
+	})
 }

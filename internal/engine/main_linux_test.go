@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -29,7 +30,7 @@ func newEngine(t *testing.T) *engine.Engine {
 	images, guests := engine.Home(t.TempDir())
 	e := engine.New(engine.Options{
 		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}),
-		Images: image.Open(images, image.Options{NoSync: true}),
+		Images: image.Open(images, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
 		Policy: policy.Default(),
 	})
 	t.Cleanup(func() {

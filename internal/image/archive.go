@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // annotationRefName holds the tag of a manifest in the index of an OCI layout
@@ -37,7 +38,7 @@ type fileRef struct {
 // meant, unless the whole is one.
 func parseFileRef(kind, rest string) (fileRef, error) {
 	if rest == "" || strings.IndexByte(rest, 0) >= 0 || len(rest) > maxPath {
-		return fileRef{}, invalidf("reading image reference %q: it names no file", clip(kind+":"+rest))
+		return fileRef{}, fault.Invalidf("reading image reference %q: it names no file", fault.Clip(kind+":"+rest))
 	}
 	f := fileRef{kind: kind, path: rest}
 	if _, err := os.Stat(rest); err != nil {
@@ -100,29 +101,31 @@ func (s *Store) acquireFile(ctx context.Context, ref, kind, rest string, want pl
 			return l, nil
 		}
 	}
+	if s.opt.Fetcher == nil {
+		return nil, ErrNoFetcher
+	}
 	src, err := s.openFile(ctx, f)
 	if err != nil {
 		return nil, fileError("using image", ref, err)
 	}
-	defer src.close()
+	defer src.Close()
 	l, err := s.ingestAs(ctx, src, refEntry{name: f.name(), platform: want.String(), stamp: stamp}, ref, want, false, opt.Progress)
 	if err != nil {
-		return nil, fmt.Errorf("using image %q: %w", clip(ref), err)
+		return nil, fmt.Errorf("using image %q: %w", fault.Clip(ref), err)
 	}
 	return l, nil
 }
 
 func fileError(what, ref string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandpit.WithHint(notFoundf("%s %q: no such file", what, clip(ref)), "check the path")
+		return sandpit.WithHint(fault.NotFoundf("%s %q: no such file", what, fault.Clip(ref)), "check the path")
 	}
-	return fmt.Errorf("%s %q: %w", what, clip(ref), err)
+	return fmt.Errorf("%s %q: %w", what, fault.Clip(ref), err)
 }
 
-// A fileSource is an image in files. Close it.
+// A fileSource is an image in files.
 type fileSource interface {
-	source
-	close()
+	Source
 	// names returns what the image calls itself: references, if it says any.
 	names() []string
 }
@@ -165,7 +168,7 @@ func (d dirTree) open(name string) (*io.SectionReader, io.Closer, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = invalidf("%s is not a regular file", clip(name))
+		err = fault.Invalidf("%s is not a regular file", fault.Clip(name))
 	}
 	if err != nil {
 		f.Close()
@@ -204,7 +207,7 @@ func (t *tarTree) open(name string) (*io.SectionReader, io.Closer, error) {
 		}
 		name = path.Join(path.Dir(name), target)
 	}
-	return nil, nil, &fs.PathError{Op: "open", Path: clip(name), Err: fs.ErrNotExist}
+	return nil, nil, &fs.PathError{Op: "open", Path: fault.Clip(name), Err: fs.ErrNotExist}
 }
 
 // openTar indexes a tar file. A compressed one is decompressed first, into the
@@ -217,7 +220,7 @@ func (s *Store) openTar(ctx context.Context, name string) (*tarTree, error) {
 	t := &tarTree{f: f, files: make(map[string][2]int64), links: make(map[string]string)}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = invalidf("it is not a regular file")
+		err = fault.Invalidf("it is not a regular file")
 	}
 	if err == nil {
 		err = s.plainTar(ctx, t, info.Size())
@@ -248,7 +251,7 @@ func (s *Store) plainTar(ctx context.Context, t *tarTree, size int64) error {
 	}
 	lim := s.opt.Limits
 	lim.LayerBytes = lim.ImageBytes
-	stream := openLayer(ctx, t.f, size, lim)
+	stream := s.openLayer(ctx, t.f, size, lim)
 	_, err = io.Copy(tmp, stream)
 	stream.Close()
 	if err != nil {
@@ -275,7 +278,7 @@ func (t *tarTree) index(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if len(t.files)+len(t.links) >= maxTarTreeFiles {
-			return invalidf("the archive has more than %d files", maxTarTreeFiles)
+			return fault.Invalidf("the archive has more than %d files", maxTarTreeFiles)
 		}
 		name := path.Clean("/" + hdr.Name)[1:]
 		switch hdr.Typeflag {
@@ -298,7 +301,7 @@ func (t *tarTree) index(ctx context.Context) error {
 // badTar says that it is the archive that is wrong, unless it is not.
 func badTar(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrFieldTooLong) {
-		return invalidf("reading tar: %w", err)
+		return fault.Invalidf("reading tar: %w", err)
 	}
 	return fmt.Errorf("reading tar: %w", err)
 }
@@ -320,7 +323,7 @@ func readSmall(t fileTree, name string, most int64) ([]byte, error) {
 	}
 	defer c.Close()
 	if r.Size() > most {
-		return nil, invalidf("%s is larger than %d MiB", clip(name), most>>20)
+		return nil, fault.Invalidf("%s is larger than %d MiB", fault.Clip(name), most>>20)
 	}
 	return io.ReadAll(r)
 }
@@ -332,9 +335,9 @@ type layoutSource struct {
 	name string
 }
 
-func (l *layoutSource) close() { l.tree.close() }
+func (l *layoutSource) Close() { l.tree.close() }
 
-func (l *layoutSource) tries() int { return 1 }
+func (l *layoutSource) Tries() int { return 1 }
 
 func (l *layoutSource) names() []string {
 	if l.name == "" {
@@ -343,10 +346,10 @@ func (l *layoutSource) names() []string {
 	return []string{l.name}
 }
 
-func (l *layoutSource) root(context.Context) ([]byte, string, error) {
-	data, err := readSmall(l.tree, "index.json", maxManifest)
+func (l *layoutSource) Root(context.Context) ([]byte, string, error) {
+	data, err := readSmall(l.tree, "index.json", MaxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", sandpit.WithHint(invalidf("it is no OCI layout: it has no index.json"),
+		return nil, "", sandpit.WithHint(fault.Invalidf("it is no OCI layout: it has no index.json"),
 			"use docker-archive: for what docker save has written, dir: for a root file system")
 	}
 	if err != nil {
@@ -356,13 +359,13 @@ func (l *layoutSource) root(context.Context) ([]byte, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	var found []descriptor
+	var found []Descriptor
 	var tags []string
 	platforms := true
 	for _, m := range doc.Manifests {
 		name := m.Annotations[annotationRefName]
 		if name != "" && len(tags) < 20 {
-			tags = append(tags, clip(name))
+			tags = append(tags, fault.Clip(name))
 		}
 		if l.tag == "" || name == l.tag {
 			found = append(found, m)
@@ -372,40 +375,40 @@ func (l *layoutSource) root(context.Context) ([]byte, string, error) {
 	hint := "name one of its tags: " + strings.Join(tags, ", ")
 	switch {
 	case len(found) == 0 && l.tag != "":
-		return nil, "", sandpit.WithHint(notFoundf("it has no image tagged %q", clip(l.tag)), hint)
+		return nil, "", sandpit.WithHint(fault.NotFoundf("it has no image tagged %q", fault.Clip(l.tag)), hint)
 	case len(found) == 0:
-		return nil, "", invalidf("it has no image")
+		return nil, "", fault.Invalidf("it has no image")
 	case len(found) > 1 && platforms:
 		return data, typeOCIIndex, nil // one image for several platforms
 	case len(found) > 1:
-		return nil, "", sandpit.WithHint(invalidf("it has %d images", len(found)), hint)
+		return nil, "", sandpit.WithHint(fault.Invalidf("it has %d images", len(found)), hint)
 	}
 	d := found[0]
-	if err := checkDescriptor(d, maxManifest); err != nil {
+	if err := checkDescriptor(d, MaxManifest); err != nil {
 		return nil, "", fmt.Errorf("reading index: %w", err)
 	}
 	l.name = d.Annotations[annotationRefName]
 	if full := d.Annotations["io.containerd.image.name"]; full != "" {
 		l.name = full
 	}
-	data, err = readSmall(l.tree, "blobs/sha256/"+d.hex(), maxManifest)
+	data, err = readSmall(l.tree, "blobs/sha256/"+d.hex(), MaxManifest)
 	if err != nil {
 		return nil, "", missingBlob(d, err)
 	}
-	if digestOf(data) != d.Digest {
-		return nil, "", integrityf("reading manifest %s: its content has another digest", d.Digest)
+	if DigestOf(data) != d.Digest {
+		return nil, "", fault.Integrityf("reading manifest %s: its content has another digest", d.Digest)
 	}
 	return data, d.MediaType, nil
 }
 
-func missingBlob(d descriptor, err error) error {
+func missingBlob(d Descriptor, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return integrityf("the archive lacks %s", d.Digest)
+		return fault.Integrityf("the archive lacks %s", d.Digest)
 	}
 	return err
 }
 
-func (l *layoutSource) blob(_ context.Context, d descriptor, offset int64) (io.ReadCloser, int64, error) {
+func (l *layoutSource) Blob(_ context.Context, d Descriptor, offset int64) (io.ReadCloser, int64, error) {
 	r, c, err := l.tree.open("blobs/sha256/" + d.hex())
 	if err != nil {
 		return nil, 0, missingBlob(d, err)
@@ -434,8 +437,8 @@ type dockerSource struct {
 	layers map[string]string // digest -> name in the archive
 }
 
-func (d *dockerSource) close()          { d.tree.close() }
-func (d *dockerSource) tries() int      { return 1 }
+func (d *dockerSource) Close()          { d.tree.close() }
+func (d *dockerSource) Tries() int      { return 1 }
 func (d *dockerSource) names() []string { return d.tags }
 
 type dockerManifest struct {
@@ -444,10 +447,10 @@ type dockerManifest struct {
 	Layers   []string
 }
 
-func (d *dockerSource) root(ctx context.Context) ([]byte, string, error) {
-	data, err := readSmall(d.tree, "manifest.json", maxManifest)
+func (d *dockerSource) Root(ctx context.Context) ([]byte, string, error) {
+	data, err := readSmall(d.tree, "manifest.json", MaxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", sandpit.WithHint(invalidf("it is no Docker archive: it has no manifest.json"),
+		return nil, "", sandpit.WithHint(fault.Invalidf("it is no Docker archive: it has no manifest.json"),
 			"use oci-archive: for an OCI layout in a tar")
 	}
 	if err != nil {
@@ -455,14 +458,14 @@ func (d *dockerSource) root(ctx context.Context) ([]byte, string, error) {
 	}
 	var list []dockerManifest
 	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, "", invalidf("reading manifest.json: %w", err)
+		return nil, "", fault.Invalidf("reading manifest.json: %w", err)
 	}
 	m, err := d.choose(list)
 	if err != nil {
 		return nil, "", err
 	}
 	if len(m.Layers) > maxLayers {
-		return nil, "", invalidf("reading manifest.json: it has %d layers, and %d are the most", len(m.Layers), maxLayers)
+		return nil, "", fault.Invalidf("reading manifest.json: it has %d layers, and %d are the most", len(m.Layers), maxLayers)
 	}
 	d.tags = m.RepoTags
 	if d.config, err = readSmall(d.tree, m.Config, maxConfig); err != nil {
@@ -470,13 +473,13 @@ func (d *dockerSource) root(ctx context.Context) ([]byte, string, error) {
 	}
 	doc := document{
 		SchemaVersion: 2, MediaType: typeOCIManifest,
-		Config: &descriptor{MediaType: typeOCIConfig, Digest: digestOf(d.config), Size: int64(len(d.config))},
+		Config: &Descriptor{MediaType: typeOCIConfig, Digest: DigestOf(d.config), Size: int64(len(d.config))},
 	}
 	d.layers = make(map[string]string)
 	for _, name := range m.Layers {
 		desc, err := hashLayer(ctx, d.tree, name)
 		if err != nil {
-			return nil, "", fmt.Errorf("reading layer %s: %w", clip(name), err)
+			return nil, "", fmt.Errorf("reading layer %s: %w", fault.Clip(name), err)
 		}
 		d.layers[desc.Digest] = name
 		doc.Layers = append(doc.Layers, desc)
@@ -492,7 +495,7 @@ func (d *dockerSource) choose(list []dockerManifest) (dockerManifest, error) {
 	for _, m := range list {
 		for _, t := range m.RepoTags {
 			if len(tags) < 20 {
-				tags = append(tags, clip(t))
+				tags = append(tags, fault.Clip(t))
 			}
 			if got, err := ParseReference(t); d.tag != "" && (t == d.tag || err == nil && wantErr == nil && got == want || err == nil && got.Tag == d.tag) {
 				return m, nil
@@ -502,18 +505,18 @@ func (d *dockerSource) choose(list []dockerManifest) (dockerManifest, error) {
 	hint := "name one of its tags: " + strings.Join(tags, ", ")
 	switch {
 	case d.tag != "":
-		return dockerManifest{}, sandpit.WithHint(notFoundf("it has no image tagged %q", clip(d.tag)), hint)
+		return dockerManifest{}, sandpit.WithHint(fault.NotFoundf("it has no image tagged %q", fault.Clip(d.tag)), hint)
 	case len(list) != 1:
-		return dockerManifest{}, sandpit.WithHint(invalidf("it has %d images", len(list)), hint)
+		return dockerManifest{}, sandpit.WithHint(fault.Invalidf("it has %d images", len(list)), hint)
 	}
 	return list[0], nil
 }
 
 // hashLayer describes a layer by its content.
-func hashLayer(ctx context.Context, t fileTree, name string) (descriptor, error) {
+func hashLayer(ctx context.Context, t fileTree, name string) (Descriptor, error) {
 	r, c, err := t.open(name)
 	if err != nil {
-		return descriptor{}, err
+		return Descriptor{}, err
 	}
 	defer c.Close()
 	h := sha256.New()
@@ -525,26 +528,26 @@ func hashLayer(ctx context.Context, t fileTree, name string) (descriptor, error)
 		}
 		return r.Read(p)
 	})); err != nil {
-		return descriptor{}, err
+		return Descriptor{}, err
 	}
 	mediaType := typeOCILayerTar
 	if slices.Equal(magic[:n], []byte{0x1f, 0x8b}) {
 		mediaType = typeOCILayerGzip
 	}
-	return descriptor{MediaType: mediaType, Digest: digestPrefix + hex.EncodeToString(h.Sum(nil)), Size: r.Size()}, nil
+	return Descriptor{MediaType: mediaType, Digest: DigestPrefix + hex.EncodeToString(h.Sum(nil)), Size: r.Size()}, nil
 }
 
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func (d *dockerSource) blob(_ context.Context, want descriptor, offset int64) (io.ReadCloser, int64, error) {
-	if d.config != nil && want.Digest == digestOf(d.config) {
+func (d *dockerSource) Blob(_ context.Context, want Descriptor, offset int64) (io.ReadCloser, int64, error) {
+	if d.config != nil && want.Digest == DigestOf(d.config) {
 		return io.NopCloser(bytes.NewReader(d.config[min(offset, int64(len(d.config))):])), offset, nil
 	}
 	name, ok := d.layers[want.Digest]
 	if !ok {
-		return nil, 0, integrityf("the archive lacks %s", want.Digest)
+		return nil, 0, fault.Integrityf("the archive lacks %s", want.Digest)
 	}
 	r, c, err := d.tree.open(name)
 	if err != nil {

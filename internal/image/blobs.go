@@ -13,20 +13,24 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
-// A source is where an image comes from. What it gives is not trusted.
-type source interface {
-	// root returns the manifest or index that was asked for, with its media
-	// type, which may be empty. It holds at most maxManifest bytes.
-	root(ctx context.Context) (data []byte, mediaType string, err error)
+// A Source is where an image comes from. What it gives is not trusted.
+type Source interface {
+	// Root returns the manifest or index that was asked for, with its media
+	// type, which may be empty. It holds at most MaxManifest bytes.
+	Root(ctx context.Context) (data []byte, mediaType string, err error)
 
-	// blob opens content at an offset, or at 0 if it can't: it returns which.
+	// Blob opens content at an offset, or at 0 if it can't: it returns which.
 	// Manifests of an index are opened by it too.
-	blob(ctx context.Context, d descriptor, offset int64) (r io.ReadCloser, at int64, err error)
+	Blob(ctx context.Context, d Descriptor, offset int64) (r io.ReadCloser, at int64, err error)
 
-	// tries is how often in a row something may fail that may pass.
-	tries() int
+	// Tries is how often in a row something may fail that may pass.
+	Tries() int
+
+	// Close ends the use of the source.
+	Close()
 }
 
 // A leased file in the store: open, with a shared lock.
@@ -47,7 +51,7 @@ func (s *Store) blobPath(hex string) string  { return s.dir + "/blobs/" + hex }
 func (s *Store) layerPath(hex string) string { return s.dir + "/layers/" + hex }
 
 // haveBlob takes a lock on a blob that is in the store.
-func (s *Store) haveBlob(d descriptor) (fd int, ok bool) {
+func (s *Store) haveBlob(d Descriptor) (fd int, ok bool) {
 	fd, err := openShared(s.blobPath(d.hex()))
 	if err != nil {
 		return -1, false
@@ -62,7 +66,7 @@ func (s *Store) haveBlob(d descriptor) (fd int, ok bool) {
 
 // putBlob stores bytes whose digest has been checked, and locks them.
 func (s *Store) putBlob(data []byte) (fd int, err error) {
-	d := descriptor{Digest: digestOf(data), Size: int64(len(data))}
+	d := Descriptor{Digest: DigestOf(data), Size: int64(len(data))}
 	if fd, ok := s.haveBlob(d); ok {
 		return fd, nil
 	}
@@ -81,7 +85,7 @@ func (s *Store) putBlob(data []byte) (fd int, err error) {
 }
 
 // commitBlob moves a file whose content has been checked into its place.
-func (s *Store) commitBlob(tmp *temp, d descriptor) (fd int, err error) {
+func (s *Store) commitBlob(tmp *temp, d Descriptor) (fd int, err error) {
 	if !s.opt.NoSync {
 		if err := tmp.Sync(); err != nil {
 			return -1, s.diskError(fmt.Errorf("storing blob: %w", err))
@@ -107,11 +111,11 @@ func (s *Store) commitBlob(tmp *temp, d descriptor) (fd int, err error) {
 }
 
 // errPruned says that something was pruned in the moment in which it was made.
-var errPruned = sandpit.WithHint(kindError{errors.New("storing in image store: pruned meanwhile"), sandpit.ErrUnavailable}, "try again")
+var errPruned = sandpit.WithHint(fault.Kind{Err: errors.New("storing in image store: pruned meanwhile"), Kind: sandpit.ErrUnavailable}, "try again")
 
 // fetchBlob brings a blob into the store, if it is not there, and locks it. A
 // transfer that breaks is taken up where it was, now or by a later call.
-func (s *Store) fetchBlob(ctx context.Context, src source, d descriptor, progress func(done int64)) (fd int, err error) {
+func (s *Store) fetchBlob(ctx context.Context, src Source, d Descriptor, progress func(done int64)) (fd int, err error) {
 	if err := s.ensure("blobs"); err != nil {
 		return -1, err
 	}
@@ -135,7 +139,7 @@ func (s *Store) fetchBlob(ctx context.Context, src source, d descriptor, progres
 
 // receive writes what a source gives into the partial file of a blob until it
 // is whole. The caller holds the blob's lock.
-func (s *Store) receive(ctx context.Context, src source, d descriptor, progress func(done int64)) (int, error) {
+func (s *Store) receive(ctx context.Context, src Source, d Descriptor, progress func(done int64)) (int, error) {
 	path := s.blobPath(d.hex()) + ".partial"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -166,14 +170,14 @@ func (s *Store) receive(ctx context.Context, src source, d descriptor, progress 
 		before := t.n
 		err := t.run(ctx, src)
 		if err == nil && t.n < d.Size {
-			err = &temporaryError{err: integrityf("fetching %s: its content ends after %d of %d bytes", d.Digest, t.n, d.Size)}
+			err = &fault.Temporary{Err: fault.Integrityf("fetching %s: its content ends after %d of %d bytes", d.Digest, t.n, d.Size)}
 		}
 		if err == nil {
 			if hex.EncodeToString(t.hash.Sum(nil)) == d.hex() {
 				break
 			}
 			if !resumed {
-				return -1, integrityf("fetching %s: its content has another digest", d.Digest)
+				return -1, fault.Integrityf("fetching %s: its content has another digest", d.Digest)
 			}
 			resumed = false // what an earlier call has left may be at fault
 			if err := t.restart(); err != nil {
@@ -184,9 +188,9 @@ func (s *Store) receive(ctx context.Context, src source, d descriptor, progress 
 		if stalls++; t.n > before {
 			stalls = 1
 		}
-		var temporary *temporaryError
-		if errors.As(err, &temporary) && stalls < src.tries() && ctx.Err() == nil {
-			if backoff(ctx, stalls, err) == nil {
+		var temporary *fault.Temporary
+		if errors.As(err, &temporary) && stalls < src.Tries() && ctx.Err() == nil {
+			if fault.Backoff(ctx, stalls, err) == nil {
 				continue
 			}
 		}
@@ -202,7 +206,7 @@ func (s *Store) receive(ctx context.Context, src source, d descriptor, progress 
 // A transfer is the receiving of one blob.
 type transfer struct {
 	file     *os.File
-	want     descriptor
+	want     Descriptor
 	hash     hash.Hash
 	n        int64 // bytes in the file and in the hash
 	progress func(done int64)
@@ -232,11 +236,11 @@ func (t *transfer) restart() error {
 }
 
 // run receives until the source ends, breaks, or gives too much.
-func (t *transfer) run(ctx context.Context, src source) error {
+func (t *transfer) run(ctx context.Context, src Source) error {
 	if t.n == t.want.Size {
 		return nil
 	}
-	r, at, err := src.blob(ctx, t.want, t.n)
+	r, at, err := src.Blob(ctx, t.want, t.n)
 	if err != nil {
 		return err
 	}
@@ -254,7 +258,7 @@ func (t *transfer) run(ctx context.Context, src source) error {
 		n, err := r.Read(buf)
 		if n > 0 {
 			if t.n+int64(n) > t.want.Size {
-				return integrityf("fetching %s: its content is longer than the %d bytes it should have", t.want.Digest, t.want.Size)
+				return fault.Integrityf("fetching %s: its content is longer than the %d bytes it should have", t.want.Digest, t.want.Size)
 			}
 			if _, werr := t.file.Write(buf[:n]); werr != nil {
 				return fmt.Errorf("storing blob: %w", werr)
@@ -269,23 +273,23 @@ func (t *transfer) run(ctx context.Context, src source) error {
 			return nil
 		}
 		if err != nil {
-			return &temporaryError{kindError{fmt.Errorf("fetching %s: %w", t.want.Digest, err), sandpit.ErrUnavailable}, 0}
+			return fault.Temporaryf(0, "fetching %s: %w", t.want.Digest, err)
 		}
 	}
 }
 
 // fetchSmall returns a manifest or config: checked, and stored under a lock.
-func (s *Store) fetchSmall(ctx context.Context, src source, d descriptor, h *held) (data []byte, err error) {
+func (s *Store) fetchSmall(ctx context.Context, src Source, d Descriptor, h *held) (data []byte, err error) {
 	if fd, ok := s.haveBlob(d); ok {
 		h.add(fd)
 		data := make([]byte, d.Size)
-		if _, err := io.ReadFull(io.NewSectionReader(fdReader(fd), 0, d.Size), data); err == nil && digestOf(data) == d.Digest {
+		if _, err := io.ReadFull(io.NewSectionReader(fdReader(fd), 0, d.Size), data); err == nil && DigestOf(data) == d.Digest {
 			return data, nil
 		}
 	}
 	for stalls := 0; ; {
 		err := func() error {
-			r, at, err := src.blob(ctx, d, 0)
+			r, at, err := src.Blob(ctx, d, 0)
 			if err != nil {
 				return err
 			}
@@ -295,26 +299,26 @@ func (s *Store) fetchSmall(ctx context.Context, src source, d descriptor, h *hel
 			}
 			data, err = io.ReadAll(io.LimitReader(r, d.Size+1))
 			if err != nil {
-				return &temporaryError{kindError{fmt.Errorf("fetching %s: %w", d.Digest, err), sandpit.ErrUnavailable}, 0}
+				return fault.Temporaryf(0, "fetching %s: %w", d.Digest, err)
 			}
 			return nil
 		}()
 		if err == nil {
 			break
 		}
-		var temporary *temporaryError
-		if stalls++; stalls >= src.tries() || !errors.As(err, &temporary) {
+		var temporary *fault.Temporary
+		if stalls++; stalls >= src.Tries() || !errors.As(err, &temporary) {
 			return nil, err
 		}
-		if err := backoff(ctx, stalls, err); err != nil {
+		if err := fault.Backoff(ctx, stalls, err); err != nil {
 			return nil, err
 		}
 	}
 	if int64(len(data)) != d.Size {
-		return nil, integrityf("fetching %s: its content has not the %d bytes it should have", d.Digest, d.Size)
+		return nil, fault.Integrityf("fetching %s: its content has not the %d bytes it should have", d.Digest, d.Size)
 	}
-	if digestOf(data) != d.Digest {
-		return nil, integrityf("fetching %s: its content has another digest", d.Digest)
+	if DigestOf(data) != d.Digest {
+		return nil, fault.Integrityf("fetching %s: its content has another digest", d.Digest)
 	}
 	for range 5 {
 		var fd int
@@ -360,8 +364,8 @@ func (s *Store) readBlob(hex string, most int64) ([]byte, error) {
 	if _, err := b.ReadFrom(io.LimitReader(f, most+1)); err != nil {
 		return nil, fmt.Errorf("reading image store: %w", err)
 	}
-	if int64(b.Len()) > most || digestOf(b.Bytes()) != digestPrefix+hex {
-		return nil, integrityf("reading image store: blob sha256:%s has been changed", hex)
+	if int64(b.Len()) > most || DigestOf(b.Bytes()) != DigestPrefix+hex {
+		return nil, fault.Integrityf("reading image store: blob sha256:%s has been changed", hex)
 	}
 	return b.Bytes(), nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // Export writes an image of the store as an OCI archive: an OCI layout in a
@@ -19,14 +20,14 @@ import (
 // image and directories can't be exported; import a directory first.
 func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 	if err := s.export(ctx, ref, w); err != nil {
-		return fmt.Errorf("exporting image %s: %w", clip(ref), err)
+		return fmt.Errorf("exporting image %s: %w", fault.Clip(ref), err)
 	}
 	return nil
 }
 
 func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	if ref == "" || ref == "host" {
-		return sandpit.WithHint(unsupportedf("the host image is this machine itself"), "name an image of the store; see \"sandpit images ls\"")
+		return sandpit.WithHint(fault.Unsupportedf("the host image is this machine itself"), "name an image of the store; see \"sandpit images ls\"")
 	}
 	entries, err := s.find(ref)
 	if err != nil {
@@ -35,14 +36,14 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	e := entries[0]
 	lease, ok := s.open(e.image, ref)
 	if !ok {
-		return notFoundf("it is not whole in the store")
+		return fault.NotFoundf("it is not whole in the store")
 	}
 	defer lease.Release()
 	rec := s.records()[e.image]
 	if rec == nil {
-		return notFoundf("it is not whole in the store")
+		return fault.NotFoundf("it is not whole in the store")
 	}
-	data, err := s.readBlob(e.image, maxManifest)
+	data, err := s.readBlob(e.image, MaxManifest)
 	if err != nil {
 		return s.missing(err)
 	}
@@ -50,7 +51,7 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	d := descriptor{MediaType: doc.MediaType, Digest: rec.digest, Size: int64(len(data))}
+	d := Descriptor{MediaType: doc.MediaType, Digest: rec.digest, Size: int64(len(data))}
 	if d.MediaType == "" {
 		d.MediaType = typeOCIManifest
 	}
@@ -66,8 +67,8 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	index, err := json.Marshal(struct {
 		SchemaVersion int          `json:"schemaVersion"`
 		MediaType     string       `json:"mediaType"`
-		Manifests     []descriptor `json:"manifests"`
-	}{2, typeOCIIndex, []descriptor{d}})
+		Manifests     []Descriptor `json:"manifests"`
+	}{2, typeOCIIndex, []Descriptor{d}})
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 
 func (s *Store) missing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandpit.WithHint(notFoundf("a part of it is missing in the store"), "pull or import it again")
+		return sandpit.WithHint(fault.NotFoundf("a part of it is missing in the store"), "pull or import it again")
 	}
 	return err
 }

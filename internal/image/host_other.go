@@ -2,10 +2,14 @@
 
 package image
 
-import "context"
+import (
+	"context"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+)
 
 func (s *Store) acquireHost(context.Context) (*Lease, error) {
-	return nil, unsupportedf("using the host image: only on Linux")
+	return nil, fault.Unsupportedf("using the host image: only on Linux")
 }
 
 func (s *Store) pruneHost() int64 { return 0 }

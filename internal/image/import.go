@@ -17,9 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
-
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // ImportOptions are settings of Import.
@@ -46,6 +45,9 @@ func (s *Store) Import(ctx context.Context, src, name string, opt ImportOptions)
 }
 
 func (s *Store) importImage(ctx context.Context, src, name string, opt ImportOptions) (Summary, error) {
+	if s.opt.Fetcher == nil {
+		return Summary{}, ErrNoFetcher
+	}
 	want, err := parsePlatform(opt.Platform)
 	if err != nil {
 		return Summary{}, err
@@ -60,7 +62,7 @@ func (s *Store) importImage(ctx context.Context, src, name string, opt ImportOpt
 	if err != nil {
 		return Summary{}, err
 	}
-	defer in.close()
+	defer in.Close()
 	rec, fd, err := s.ingest(ctx, in, want, opt.Platform == "", opt.Progress)
 	if err != nil {
 		return Summary{}, err
@@ -89,7 +91,7 @@ func importName(name string) (Reference, error) {
 		return ref, err
 	}
 	if ref.Digest != "" {
-		return ref, invalidf("importing as %s: a name with a digest can't be given", name)
+		return ref, fault.Invalidf("importing as %s: a name with a digest can't be given", name)
 	}
 	return ref, nil
 }
@@ -103,7 +105,7 @@ func ownName(names []string) (Reference, error) {
 			}
 		}
 	}
-	return Reference{}, sandpit.WithHint(invalidf("the image has no name of its own"), "give it one")
+	return Reference{}, sandpit.WithHint(fault.Invalidf("the image has no name of its own"), "give it one")
 }
 
 // collectRecord removes an image that has just been made and got no name.
@@ -162,7 +164,7 @@ type layerSource struct {
 	tmp              *temp // of layer, when it has been made for this
 }
 
-func (l *layerSource) close() {
+func (l *layerSource) Close() {
 	if l.tmp != nil {
 		l.tmp.discard()
 		return
@@ -170,32 +172,32 @@ func (l *layerSource) close() {
 	_ = l.layer.Close()
 }
 
-func (l *layerSource) tries() int      { return 1 }
+func (l *layerSource) Tries() int      { return 1 }
 func (l *layerSource) names() []string { return nil }
 
-func (l *layerSource) root(context.Context) ([]byte, string, error) {
+func (l *layerSource) Root(context.Context) ([]byte, string, error) {
 	return l.manifest, typeOCIManifest, nil
 }
 
-func (l *layerSource) blob(_ context.Context, d descriptor, offset int64) (io.ReadCloser, int64, error) {
-	if d.Digest == digestOf(l.config) {
+func (l *layerSource) Blob(_ context.Context, d Descriptor, offset int64) (io.ReadCloser, int64, error) {
+	if d.Digest == DigestOf(l.config) {
 		return io.NopCloser(strings.NewReader(string(l.config))), 0, nil
 	}
 	return io.NopCloser(io.NewSectionReader(l.layer, offset, d.Size-offset)), offset, nil
 }
 
 // describe makes config and manifest of a layer with a digest, size and diff-id.
-func (l *layerSource) describe(want platform, layer descriptor, diffID string) error {
+func (l *layerSource) describe(want platform, layer Descriptor, diffID string) error {
 	cfg := jsonConfig{Architecture: want.arch, OS: want.os, Variant: want.variant}
-	cfg.RootFS.Type, cfg.RootFS.DiffIDs = "layers", []string{digestPrefix + diffID}
+	cfg.RootFS.Type, cfg.RootFS.DiffIDs = "layers", []string{DigestPrefix + diffID}
 	var err error
 	if l.config, err = json.Marshal(cfg); err != nil {
 		return err
 	}
 	l.manifest, err = json.Marshal(document{
 		SchemaVersion: 2, MediaType: typeOCIManifest,
-		Config: &descriptor{MediaType: typeOCIConfig, Digest: digestOf(l.config), Size: int64(len(l.config))},
-		Layers: []descriptor{layer},
+		Config: &Descriptor{MediaType: typeOCIConfig, Digest: DigestOf(l.config), Size: int64(len(l.config))},
+		Layers: []Descriptor{layer},
 	})
 	return err
 }
@@ -209,18 +211,18 @@ func (s *Store) singleLayer(ctx context.Context, name string, want platform) (fi
 	l := &layerSource{layer: f}
 	info, err := f.Stat()
 	if err != nil {
-		l.close()
+		l.Close()
 		return nil, err
 	}
 	h := sha256.New()
-	stream := openLayer(ctx, io.TeeReader(f, h), info.Size(), s.opt.Limits)
+	stream := s.openLayer(ctx, io.TeeReader(f, h), info.Size(), s.opt.Limits)
 	diffID, err := stream.digest()
 	stream.Close()
 	if err == nil {
 		_, err = io.Copy(h, f) // what follows the compressed data
 	}
 	if err != nil {
-		l.close()
+		l.Close()
 		return nil, err
 	}
 	var magic [2]byte
@@ -232,9 +234,9 @@ func (s *Store) singleLayer(ctx context.Context, name string, want platform) (fi
 	case [2]byte{0x28, 0xb5}:
 		mediaType = typeOCILayerTar + "+zstd"
 	}
-	d := descriptor{MediaType: mediaType, Digest: digestPrefix + hex.EncodeToString(h.Sum(nil)), Size: info.Size()}
+	d := Descriptor{MediaType: mediaType, Digest: DigestPrefix + hex.EncodeToString(h.Sum(nil)), Size: info.Size()}
 	if err := l.describe(want, d, diffID); err != nil {
-		l.close()
+		l.Close()
 		return nil, err
 	}
 	return l, nil
@@ -248,7 +250,7 @@ func (s *Store) packDirectory(ctx context.Context, dir string, want platform) (f
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, invalidf("it is not a directory")
+		return nil, fault.Invalidf("it is not a directory")
 	}
 	tmp, err := s.tempFile()
 	if err != nil {
@@ -256,10 +258,8 @@ func (s *Store) packDirectory(ctx context.Context, dir string, want platform) (f
 	}
 	l := &layerSource{layer: tmp.File, tmp: tmp}
 	plain, packed := sha256.New(), sha256.New()
-	zw, err := gzip.NewWriterLevel(io.MultiWriter(tmp, packed), gzip.BestSpeed)
-	if err == nil {
-		err = packTree(ctx, io.MultiWriter(zw, plain), dir)
-	}
+	zw := s.opt.Fetcher.Compress(io.MultiWriter(tmp, packed))
+	err = packTree(ctx, io.MultiWriter(zw, plain), dir)
 	if err == nil {
 		err = zw.Close()
 	}
@@ -268,12 +268,12 @@ func (s *Store) packDirectory(ctx context.Context, dir string, want platform) (f
 		size, err = tmp.Seek(0, io.SeekCurrent)
 	}
 	if err == nil {
-		err = l.describe(want, descriptor{
-			MediaType: typeOCILayerGzip, Digest: digestPrefix + hex.EncodeToString(packed.Sum(nil)), Size: size,
+		err = l.describe(want, Descriptor{
+			MediaType: typeOCILayerGzip, Digest: DigestPrefix + hex.EncodeToString(packed.Sum(nil)), Size: size,
 		}, hex.EncodeToString(plain.Sum(nil)))
 	}
 	if err != nil {
-		l.close()
+		l.Close()
 		return nil, s.diskError(fmt.Errorf("packing directory: %w", err))
 	}
 	return l, nil
@@ -304,7 +304,7 @@ func packTree(ctx context.Context, w io.Writer, dir string) error {
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
-			return unsupportedf("only on Unix")
+			return fault.Unsupportedf("only on Unix")
 		}
 		if name == "." {
 			dev = uint64(st.Dev)

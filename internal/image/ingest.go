@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // parallelLayers is how many layers are transferred and unpacked at once:
@@ -17,7 +18,7 @@ const parallelLayers = 3
 
 // ingest brings an image of a source into the store and leases its record.
 // Nothing names it yet: the caller does, before it lets go of the lease.
-func (s *Store) ingest(ctx context.Context, src source, want platform, anyPlatform bool, report func(Progress)) (rec *record, fd int, err error) {
+func (s *Store) ingest(ctx context.Context, src Source, want platform, anyPlatform bool, report func(Progress)) (rec *record, fd int, err error) {
 	s.sweep()
 	var hold held // everything of the image, until its record holds it
 	var used, layers []string
@@ -44,10 +45,10 @@ func (s *Store) ingest(ctx context.Context, src source, want platform, anyPlatfo
 		return nil, -1, err
 	}
 	if len(cfg.diffIDs) != len(doc.Layers) {
-		return nil, -1, invalidf("the image's manifest has %d layers, and its config %d", len(doc.Layers), len(cfg.diffIDs))
+		return nil, -1, fault.Invalidf("the image's manifest has %d layers, and its config %d", len(doc.Layers), len(cfg.diffIDs))
 	}
 	if cfg.platform.os != "" && cfg.platform.arch != "" && !anyPlatform && want.rank(cfg.platform) == 0 {
-		return nil, -1, sandpit.WithHint(notFoundf("the image does not exist for %s", want), "it is there for "+clip(cfg.platform.String()))
+		return nil, -1, sandpit.WithHint(fault.NotFoundf("the image does not exist for %s", want), "it is there for "+fault.Clip(cfg.platform.String()))
 	}
 
 	rec = &record{
@@ -62,7 +63,7 @@ func (s *Store) ingest(ctx context.Context, src source, want platform, anyPlatfo
 	}
 	var jobs []layerJob
 	for i, d := range cfg.diffIDs {
-		hex := strings.TrimPrefix(d, digestPrefix)
+		hex := strings.TrimPrefix(d, DigestPrefix)
 		rec.blobs = append(rec.blobs, doc.Layers[i].hex())
 		if last[d] != i {
 			continue
@@ -80,12 +81,12 @@ func (s *Store) ingest(ctx context.Context, src source, want platform, anyPlatfo
 }
 
 // fetchManifest finds the manifest for a platform, through an index if there is one.
-func (s *Store) fetchManifest(ctx context.Context, src source, want platform, hold *held) ([]byte, descriptor, document, error) {
-	data, mediaType, err := src.root(ctx)
+func (s *Store) fetchManifest(ctx context.Context, src Source, want platform, hold *held) ([]byte, Descriptor, document, error) {
+	data, mediaType, err := src.Root(ctx)
 	if err != nil {
-		return nil, descriptor{}, document{}, err
+		return nil, Descriptor{}, document{}, err
 	}
-	desc := descriptor{MediaType: mediaType, Digest: digestOf(data), Size: int64(len(data))}
+	desc := Descriptor{MediaType: mediaType, Digest: DigestOf(data), Size: int64(len(data))}
 	for depth := 0; ; depth++ {
 		doc, err := parseDocument(data, desc.MediaType)
 		if err != nil {
@@ -104,7 +105,7 @@ func (s *Store) fetchManifest(ctx context.Context, src source, want platform, ho
 			return nil, desc, doc, err
 		}
 		if depth == 2 { // an index in an index is allowed; nobody goes deeper
-			return nil, desc, doc, invalidf("reading index: indexes lie too deep in each other")
+			return nil, desc, doc, fault.Invalidf("reading index: indexes lie too deep in each other")
 		}
 		if desc, err = doc.pick(want); err != nil {
 			return nil, desc, doc, err
@@ -117,18 +118,18 @@ func (s *Store) fetchManifest(ctx context.Context, src source, want platform, ho
 
 // A layerJob is a layer to be fetched and unpacked.
 type layerJob struct {
-	blob   descriptor
+	blob   Descriptor
 	diffID string
 }
 
 // fetchLayers fetches and unpacks layers, a few at once, and holds them.
-func (s *Store) fetchLayers(ctx context.Context, src source, jobs []layerJob, report func(Progress), hold *held) error {
+func (s *Store) fetchLayers(ctx context.Context, src Source, jobs []layerJob, report func(Progress), hold *held) error {
 	var total int64
 	for _, j := range jobs {
 		total += j.blob.Size
 	}
 	if total > s.opt.Limits.ImageBytes {
-		return invalidf("the image's layers are larger than %d bytes", s.opt.Limits.ImageBytes)
+		return fault.Invalidf("the image's layers are larger than %d bytes", s.opt.Limits.ImageBytes)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -163,7 +164,7 @@ func (s *Store) fetchLayers(ctx context.Context, src source, jobs []layerJob, re
 	return nil
 }
 
-func (s *Store) fetchLayer(ctx context.Context, src source, j layerJob, report func(Phase, int64)) (fds []int, err error) {
+func (s *Store) fetchLayer(ctx context.Context, src Source, j layerJob, report func(Phase, int64)) (fds []int, err error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

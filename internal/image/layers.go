@@ -8,6 +8,8 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // about is what is known of an unpacked layer, besides its files.
@@ -71,7 +73,7 @@ func (s *Store) haveLayer(hex string) (fd int, ok bool) {
 
 // unpack unpacks a layer whose blob is in the store, if it is not there yet,
 // and locks it. It is done once, however many ask for it at the same time.
-func (s *Store) unpack(ctx context.Context, blob descriptor, diffID string, progress func(done int64)) (fd int, err error) {
+func (s *Store) unpack(ctx context.Context, blob Descriptor, diffID string, progress func(done int64)) (fd int, err error) {
 	if err := s.ensure("layers"); err != nil {
 		return -1, err
 	}
@@ -94,7 +96,7 @@ func (s *Store) unpack(ctx context.Context, blob descriptor, diffID string, prog
 }
 
 // makeLayer unpacks a layer and puts it into its place.
-func (s *Store) makeLayer(ctx context.Context, blob descriptor, diffID string, progress func(done int64)) (int, error) {
+func (s *Store) makeLayer(ctx context.Context, blob Descriptor, diffID string, progress func(done int64)) (int, error) {
 	in, err := os.Open(s.blobPath(blob.hex()))
 	if err != nil {
 		return -1, fmt.Errorf("unpacking layer %s: %w", blob.Digest, err)
@@ -113,7 +115,7 @@ func (s *Store) makeLayer(ctx context.Context, blob descriptor, diffID string, p
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return fail(err)
 	}
-	stream := openLayer(ctx, &countingReader{in, 0, progress}, blob.Size, s.opt.Limits)
+	stream := s.openLayer(ctx, &countingReader{in, 0, progress}, blob.Size, s.opt.Limits)
 	defer stream.Close()
 	a, err := unpackTar(dir, stream, s.opt.Limits, blob.Size)
 	if err != nil {
@@ -124,7 +126,7 @@ func (s *Store) makeLayer(ctx context.Context, blob descriptor, diffID string, p
 		return fail(err)
 	}
 	if got != diffID {
-		return fail(integrityf("its tar has the digest sha256:%s, and the image's config says sha256:%s", got, diffID))
+		return fail(fault.Integrityf("its tar has the digest sha256:%s, and the image's config says sha256:%s", got, diffID))
 	}
 	if err := os.WriteFile(tmp.path+"/about", a.encode(), 0o600); err != nil {
 		return fail(err)

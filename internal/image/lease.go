@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // AcquireOptions say how an image is found.
@@ -103,7 +104,7 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 	switch opt.Pull {
 	case "", sandpit.PullMissing, sandpit.PullAlways, sandpit.PullNever:
 	default:
-		return nil, sandpit.WithHint(invalidf("using image %q: unknown pull policy %q", clip(ref), clip(string(opt.Pull))),
+		return nil, sandpit.WithHint(fault.Invalidf("using image %q: unknown pull policy %q", fault.Clip(ref), fault.Clip(string(opt.Pull))),
 			`use "missing", "always" or "never"`)
 	}
 	want, err := parsePlatform(opt.Platform)
@@ -117,13 +118,13 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 	case "oci-archive", "docker-archive", "oci":
 		return s.acquireFile(ctx, ref, kind, rest, want, opt)
 	case "sha256":
-		if !validDigest(ref) {
-			return nil, invalidf("using image %q: the digest is not sha256: and 64 lower-case hexadecimal digits", clip(ref))
+		if !ValidDigest(ref) {
+			return nil, fault.Invalidf("using image %q: the digest is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(ref))
 		}
 		if l, ok := s.open(rest, ref); ok {
 			return l, nil
 		}
-		return nil, sandpit.WithHint(notFoundf("using image %q: not in the store", ref), `see "sandpit images ls"`)
+		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: not in the store", ref), `see "sandpit images ls"`)
 	}
 	return s.acquireNamed(ctx, ref, want, opt)
 }
@@ -174,7 +175,7 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 	if opt.Pull != sandpit.PullAlways {
 		// A digest says all: it does not matter under which name it came here.
 		if ref.Digest != "" {
-			if l, ok := s.open(strings.TrimPrefix(ref.Digest, digestPrefix), name); ok {
+			if l, ok := s.open(strings.TrimPrefix(ref.Digest, DigestPrefix), name); ok {
 				return l, nil
 			}
 		}
@@ -185,14 +186,17 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 		}
 	}
 	if opt.Pull == sandpit.PullNever {
-		return nil, sandpit.WithHint(notFoundf("using image %q: it is not in the store", ref.Familiar()),
+		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref.Familiar()),
 			"run \"sandpit images pull "+ref.Familiar()+"\" first, or allow to pull it")
 	}
-	src, err := s.newRegistry(ref, opt)
+	if s.opt.Fetcher == nil {
+		return nil, ErrNoFetcher
+	}
+	src, err := s.opt.Fetcher.Registry(ref, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer src.close()
+	defer src.Close()
 	l, err := s.ingestAs(ctx, src, refEntry{name: name, platform: want.String()}, name, want, false, opt.Progress)
 	if err != nil {
 		return nil, fmt.Errorf("pulling image %s: %w", ref.Familiar(), err)
@@ -201,7 +205,7 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 }
 
 // ingestAs brings an image into the store under a name, and leases it.
-func (s *Store) ingestAs(ctx context.Context, src source, e refEntry, ref string, want platform, anyPlatform bool, report func(Progress)) (*Lease, error) {
+func (s *Store) ingestAs(ctx context.Context, src Source, e refEntry, ref string, want platform, anyPlatform bool, report func(Progress)) (*Lease, error) {
 	rec, fd, err := s.ingest(ctx, src, want, anyPlatform, report)
 	if err != nil {
 		return nil, err
@@ -222,7 +226,7 @@ func (s *Store) ingestAs(ctx context.Context, src source, e refEntry, ref string
 // acquireDir leases a directory in place: nothing is copied, and nothing locked.
 func acquireDir(ref, dir string) (*Lease, error) {
 	if dir == "" || strings.IndexByte(dir, 0) >= 0 {
-		return nil, invalidf("using image %q: no directory named", ref)
+		return nil, fault.Invalidf("using image %q: no directory named", ref)
 	}
 	abs, err := filepath.Abs(dir)
 	if err == nil {
@@ -232,7 +236,7 @@ func acquireDir(ref, dir string) (*Lease, error) {
 	}
 	if err != nil {
 		if os.IsNotExist(err) {
-			return nil, sandpit.WithHint(notFoundf("using image %q: no such directory", ref),
+			return nil, sandpit.WithHint(fault.NotFoundf("using image %q: no such directory", ref),
 				"name a directory that holds a root file system")
 		}
 		return nil, fmt.Errorf("using image %q: %w", ref, err)
@@ -242,7 +246,7 @@ func acquireDir(ref, dir string) (*Lease, error) {
 		return nil, fmt.Errorf("using image %q: %w", ref, err)
 	}
 	if !info.IsDir() {
-		return nil, sandpit.WithHint(invalidf("using image %q: not a directory", ref),
+		return nil, sandpit.WithHint(fault.Invalidf("using image %q: not a directory", ref),
 			"use oci-archive:FILE or docker-archive:FILE for an archive")
 	}
 	return &Lease{root: Rootfs{Reference: ref, Layers: []string{abs}}}, nil

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // Summary describes an image in the store.
@@ -126,7 +128,7 @@ func (s *Store) inspect(ref string) (Details, error) {
 	e := entries[0]
 	rec := s.records()[e.image]
 	if rec == nil {
-		return Details{}, notFoundf("%s is not whole in the store", clip(ref))
+		return Details{}, fault.NotFoundf("%s is not whole in the store", fault.Clip(ref))
 	}
 	out := Details{Summary: s.summary(e, rec), Config: rec.config}
 	for _, other := range s.refs() {
@@ -134,7 +136,7 @@ func (s *Store) inspect(ref string) (Details, error) {
 			out.Names = append(out.Names, other.name)
 		}
 	}
-	data, err := s.readBlob(e.image, maxManifest)
+	data, err := s.readBlob(e.image, MaxManifest)
 	if err != nil {
 		return out, s.missing(err)
 	}
@@ -154,7 +156,7 @@ func (s *Store) inspect(ref string) (Details, error) {
 		if i >= len(cfg.diffIDs) {
 			break
 		}
-		hex := strings.TrimPrefix(cfg.diffIDs[i], digestPrefix)
+		hex := strings.TrimPrefix(cfg.diffIDs[i], DigestPrefix)
 		a := s.readAbout(hex)
 		out.Layers = append(out.Layers, LayerInfo{
 			Digest: l.Digest, DiffID: cfg.diffIDs[i], MediaType: l.MediaType, Packed: l.Size, Unpacked: a.bytes,
@@ -177,7 +179,7 @@ func (s *Store) Pull(ctx context.Context, ref string, opt AcquireOptions) (Summa
 	if digest == "" {
 		return Summary{Name: ref, FullName: ref, Platform: DefaultPlatform()}, nil
 	}
-	rec := s.records()[strings.TrimPrefix(digest, digestPrefix)]
+	rec := s.records()[strings.TrimPrefix(digest, DigestPrefix)]
 	if rec == nil {
 		return Summary{}, errPruned
 	}

@@ -66,6 +66,18 @@ func openExclusive(path string) (fd int, ok bool) {
 	return fd, true
 }
 
+func dupCloexec(fd int) (int, error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	n, err := syscall.Dup(fd)
+	if err == nil {
+		syscall.CloseOnExec(n)
+	}
+	return n, err
+}
+
+func closeFD(fd int) { _ = syscall.Close(fd) }
+
 // isAt reports whether an open file is the one that a path names.
 func isAt(fd int, path string) bool {
 	var a, b syscall.Stat_t

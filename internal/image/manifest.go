@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // Media types (image-spec v1.1, media-types.md; Docker's Image Manifest V2,
@@ -25,13 +26,14 @@ const (
 	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// manifestTypes are asked for from a registry.
-func manifestTypes() []string {
+// ManifestTypes are the media types of manifests and indexes, as they are asked
+// for from a registry.
+func ManifestTypes() []string {
 	return []string{typeOCIIndex, typeOCIManifest, typeDockerList, typeDockerManifest}
 }
 
-// A descriptor names content (image-spec v1.1, descriptor.md).
-type descriptor struct {
+// A Descriptor names content (image-spec v1.1, descriptor.md).
+type Descriptor struct {
 	MediaType   string            `json:"mediaType,omitempty"`
 	Digest      string            `json:"digest"`
 	Size        int64             `json:"size"`
@@ -39,7 +41,8 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-func (d descriptor) hex() string { return strings.TrimPrefix(d.Digest, digestPrefix) }
+// hex is the digest without its algorithm.
+func (d Descriptor) hex() string { return strings.TrimPrefix(d.Digest, DigestPrefix) }
 
 type jsonPlatform struct {
 	OS           string `json:"os"`
@@ -51,31 +54,32 @@ type jsonPlatform struct {
 type document struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType,omitempty"`
-	Config        *descriptor  `json:"config,omitempty"`
-	Layers        []descriptor `json:"layers,omitempty"`
-	Manifests     []descriptor `json:"manifests,omitempty"`
+	Config        *Descriptor  `json:"config,omitempty"`
+	Layers        []Descriptor `json:"layers,omitempty"`
+	Manifests     []Descriptor `json:"manifests,omitempty"`
 }
 
-func digestOf(b []byte) string {
+// DigestOf returns the digest of content: "sha256:…".
+func DigestOf(b []byte) string {
 	sum := sha256.Sum256(b)
-	return digestPrefix + hex.EncodeToString(sum[:])
+	return DigestPrefix + hex.EncodeToString(sum[:])
 }
 
 // parseDocument reads a manifest or an index. What could be read as both is
 // refused, because two programs could see two images in it (CVE-2021-41190).
 func parseDocument(data []byte, mediaType string) (document, error) {
 	var d document
-	if len(data) > maxManifest {
-		return d, invalidf("reading manifest: it is larger than %d MiB", maxManifest>>20)
+	if len(data) > MaxManifest {
+		return d, fault.Invalidf("reading manifest: it is larger than %d MiB", MaxManifest>>20)
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
-		return d, invalidf("reading manifest: %w", err)
+		return d, fault.Invalidf("reading manifest: %w", err)
 	}
 	if d.SchemaVersion != 2 {
-		return d, unsupportedf("reading manifest: schema version %d is not supported, only 2", d.SchemaVersion)
+		return d, fault.Unsupportedf("reading manifest: schema version %d is not supported, only 2", d.SchemaVersion)
 	}
-	if d.MediaType != "" && mediaType != "" && d.MediaType != mediaType && slices.Contains(manifestTypes(), mediaType) {
-		return d, invalidf("reading manifest: it says to be %q and is served as %q", clip(d.MediaType), mediaType)
+	if d.MediaType != "" && mediaType != "" && d.MediaType != mediaType && slices.Contains(ManifestTypes(), mediaType) {
+		return d, fault.Invalidf("reading manifest: it says to be %q and is served as %q", fault.Clip(d.MediaType), mediaType)
 	}
 	if d.MediaType != "" {
 		mediaType = d.MediaType
@@ -87,17 +91,17 @@ func parseDocument(data []byte, mediaType string) (document, error) {
 	}
 	switch {
 	case d.Manifests != nil && (d.Config != nil || d.Layers != nil), isIndex && isManifest:
-		return d, invalidf("reading manifest: it is both an image and an index")
+		return d, fault.Invalidf("reading manifest: it is both an image and an index")
 	case isIndex && len(d.Manifests) > maxPlatforms:
-		return d, invalidf("reading index: it has more than %d manifests", maxPlatforms)
+		return d, fault.Invalidf("reading index: it has more than %d manifests", maxPlatforms)
 	case isIndex:
 		return d, nil
 	case !isManifest || d.Config == nil:
-		return d, unsupportedf("reading manifest: it is not that of an image (media type %q)", clip(mediaType))
+		return d, fault.Unsupportedf("reading manifest: it is not that of an image (media type %q)", fault.Clip(mediaType))
 	case len(d.Layers) == 0:
-		return d, unsupportedf("reading manifest: the image has no layer")
+		return d, fault.Unsupportedf("reading manifest: the image has no layer")
 	case len(d.Layers) > maxLayers:
-		return d, invalidf("reading manifest: it has %d layers, and %d are the most", len(d.Layers), maxLayers)
+		return d, fault.Invalidf("reading manifest: it has %d layers, and %d are the most", len(d.Layers), maxLayers)
 	}
 	if err := checkDescriptor(*d.Config, maxConfig); err != nil {
 		return d, fmt.Errorf("reading manifest: config: %w", err)
@@ -107,33 +111,25 @@ func parseDocument(data []byte, mediaType string) (document, error) {
 			return d, fmt.Errorf("reading manifest: layer %d: %w", i, err)
 		}
 		if strings.Contains(l.MediaType, "foreign") || strings.Contains(l.MediaType, "nondistributable") {
-			return d, unsupportedf("reading manifest: layer %d is kept outside of the registry, from where nothing is fetched", i)
+			return d, fault.Unsupportedf("reading manifest: layer %d is kept outside of the registry, from where nothing is fetched", i)
 		}
 	}
 	return d, nil
 }
 
-func checkDescriptor(d descriptor, most int64) error {
-	if !validDigest(d.Digest) {
-		return invalidf("its digest %q is not sha256: and 64 lower-case hexadecimal digits", clip(d.Digest))
+func checkDescriptor(d Descriptor, most int64) error {
+	if !ValidDigest(d.Digest) {
+		return fault.Invalidf("its digest %q is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(d.Digest))
 	}
 	if d.Size < 0 || d.Size > most {
-		return invalidf("its size %d is out of bounds", d.Size)
+		return fault.Invalidf("its size %d is out of bounds", d.Size)
 	}
 	return nil
 }
 
-// clip shortens a string of somebody else's for an error message.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
-}
-
 // pick chooses the manifest of an index for a platform.
-func (d document) pick(want platform) (descriptor, error) {
-	best, rank := descriptor{}, 0
+func (d document) pick(want platform) (Descriptor, error) {
+	best, rank := Descriptor{}, 0
 	var have []string
 	for _, m := range d.Manifests {
 		p := m.Platform
@@ -146,7 +142,7 @@ func (d document) pick(want platform) (descriptor, error) {
 		}
 		got := platform{p.OS, p.Architecture, p.Variant}
 		if got.os != "unknown" && len(have) < 20 {
-			have = append(have, clip(got.String()))
+			have = append(have, fault.Clip(got.String()))
 		}
 		if r := want.rank(got); r > rank {
 			best, rank = m, r
@@ -157,10 +153,10 @@ func (d document) pick(want platform) (descriptor, error) {
 		if len(have) > 0 {
 			hint = "it is there for " + strings.Join(have, ", ")
 		}
-		return descriptor{}, sandpit.WithHint(notFoundf("the image does not exist for %s", want), hint)
+		return Descriptor{}, sandpit.WithHint(fault.NotFoundf("the image does not exist for %s", want), hint)
 	}
-	if err := checkDescriptor(best, maxManifest); err != nil {
-		return descriptor{}, fmt.Errorf("reading index: manifest of %s: %w", want, err)
+	if err := checkDescriptor(best, MaxManifest); err != nil {
+		return Descriptor{}, fmt.Errorf("reading index: manifest of %s: %w", want, err)
 	}
 	return best, nil
 }
@@ -234,22 +230,22 @@ type parsedConfig struct {
 func parseConfig(data []byte) (parsedConfig, error) {
 	var c jsonConfig
 	if len(data) > maxConfig {
-		return parsedConfig{}, invalidf("reading image config: it is larger than %d MiB", maxConfig>>20)
+		return parsedConfig{}, fault.Invalidf("reading image config: it is larger than %d MiB", maxConfig>>20)
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return parsedConfig{}, invalidf("reading image config: %w", err)
+		return parsedConfig{}, fault.Invalidf("reading image config: %w", err)
 	}
 	total := 0
 	check := func(what string, list ...string) error {
 		if len(list) > maxConfigCount {
-			return invalidf("reading image config: %s has more than %d entries", what, maxConfigCount)
+			return fault.Invalidf("reading image config: %s has more than %d entries", what, maxConfigCount)
 		}
 		for _, s := range list {
 			if total += len(s); len(s) > maxConfigString || total > maxConfigStrings {
-				return invalidf("reading image config: %s is too long", what)
+				return fault.Invalidf("reading image config: %s is too long", what)
 			}
 			if strings.IndexByte(s, 0) >= 0 {
-				return invalidf("reading image config: %s has a NUL byte", what)
+				return fault.Invalidf("reading image config: %s has a NUL byte", what)
 			}
 		}
 		return nil
@@ -267,7 +263,7 @@ func parseConfig(data []byte) (parsedConfig, error) {
 	}
 	if len(in.User) > maxConfigUser || len(in.StopSignal) > maxConfigUser ||
 		len(c.OS) > 32 || len(c.Architecture) > 32 || len(c.Variant) > 32 {
-		return out, invalidf("reading image config: its user, signal or platform is too long")
+		return out, fault.Invalidf("reading image config: its user, signal or platform is too long")
 	}
 	for _, e := range []struct {
 		what string
@@ -286,7 +282,7 @@ func parseConfig(data []byte) (parsedConfig, error) {
 		out.config.WorkingDir = path.Clean("/" + in.WorkingDir)
 	}
 	if len(in.Volumes) > maxConfigVolumes {
-		return out, invalidf("reading image config: it has more than %d volumes", maxConfigVolumes)
+		return out, fault.Invalidf("reading image config: it has more than %d volumes", maxConfigVolumes)
 	}
 	for v := range in.Volumes {
 		if err := check("a volume", v); err != nil {
@@ -299,7 +295,7 @@ func parseConfig(data []byte) (parsedConfig, error) {
 	slices.Sort(out.config.Volumes)
 	out.config.Volumes = slices.Compact(out.config.Volumes)
 	if len(in.Labels) > maxConfigCount {
-		return out, invalidf("reading image config: it has more than %d labels", maxConfigCount)
+		return out, fault.Invalidf("reading image config: it has more than %d labels", maxConfigCount)
 	}
 	for k, v := range in.Labels {
 		if err := check("a label", k, v); err != nil {
@@ -307,11 +303,11 @@ func parseConfig(data []byte) (parsedConfig, error) {
 		}
 	}
 	if len(out.diffIDs) > maxLayers {
-		return out, invalidf("reading image config: it has %d layers, and %d are the most", len(out.diffIDs), maxLayers)
+		return out, fault.Invalidf("reading image config: it has %d layers, and %d are the most", len(out.diffIDs), maxLayers)
 	}
 	for _, d := range out.diffIDs {
-		if !validDigest(d) {
-			return out, invalidf("reading image config: %q is not the digest of a layer", clip(d))
+		if !ValidDigest(d) {
+			return out, fault.Invalidf("reading image config: %q is not the digest of a layer", fault.Clip(d))
 		}
 	}
 	return out, nil

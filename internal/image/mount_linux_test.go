@@ -32,7 +32,7 @@ func TestPullOntoAFullDisk(t *testing.T) {
 	mountSmall(t, dir, 1<<20)
 	reg := imagetest.Registry(t, imagetest.RegistryOptions{})
 	ref := reg.Push(t, "x:1", randomImage(t, 3<<20, 2))
-	s := image.Open(dir, image.Options{Getenv: func(string) string { return "" }})
+	s := image.Open(dir, image.Options{Fetcher: fetcher(nil)})
 	_, err := s.Acquire(t.Context(), ref, plainHTTP)
 	wantError(t, err, sandpit.ErrExhausted, true)
 	wantEmpty(t, s)

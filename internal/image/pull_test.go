@@ -24,15 +24,19 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 )
 
 // newStore opens a store that sees none of this machine's credentials.
 func newStore(t testing.TB, env map[string]string) *image.Store {
 	t.Helper()
-	return image.Open(filepath.Join(t.TempDir(), "images"), image.Options{
-		Getenv: func(k string) string { return env[k] }, NoSync: true,
-	})
+	return image.Open(filepath.Join(t.TempDir(), "images"), image.Options{Fetcher: fetcher(env), NoSync: true})
+}
+
+// fetcher finds credentials by the variables of env alone.
+func fetcher(env map[string]string) image.Fetcher {
+	return fetch.New(fetch.Options{Getenv: func(k string) string { return env[k] }})
 }
 
 // randomImage makes an image for this machine.
@@ -600,7 +604,7 @@ func TestPullByManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			s := image.Open(dir, image.Options{NoSync: true, Getenv: func(string) string { return "" }})
+			s := image.Open(dir, image.Options{NoSync: true, Fetcher: fetcher(nil)})
 			l, err := s.Acquire(t.Context(), ref, plainHTTP)
 			if err != nil {
 				t.Error(err)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // A record is what is kept of an image to start it: everything that its
@@ -26,7 +28,7 @@ type record struct {
 
 const recordHeader = "sandpit-image 1"
 
-func (r *record) hex() string { return strings.TrimPrefix(r.digest, digestPrefix) }
+func (r *record) hex() string { return strings.TrimPrefix(r.digest, DigestPrefix) }
 
 func (r *record) encode() []byte {
 	b := append([]byte(recordHeader), '\n')
@@ -108,11 +110,11 @@ func lines(data []byte, header string, f func(key string, values []string)) erro
 		for ok && args != "" {
 			q, err := strconv.QuotedPrefix(args)
 			if err != nil {
-				return fmt.Errorf("bad line %q", clip(line))
+				return fmt.Errorf("bad line %q", fault.Clip(line))
 			}
 			v, err := strconv.Unquote(q)
 			if err != nil {
-				return fmt.Errorf("bad line %q", clip(line))
+				return fmt.Errorf("bad line %q", fault.Clip(line))
 			}
 			values = append(values, v)
 			args = strings.TrimPrefix(args[len(q):], " ")
@@ -169,12 +171,12 @@ func decodeRecord(data []byte) (*record, error) {
 			}
 		}
 	})
-	if err == nil && (!validDigest(r.digest) || len(r.layers) == 0) {
+	if err == nil && (!ValidDigest(r.digest) || len(r.layers) == 0) {
 		err = fmt.Errorf("it has no digest or no layer")
 	}
 	for _, l := range append(r.layers, r.blobs...) {
 		if err == nil && !validHex(l) {
-			err = fmt.Errorf("it names %q", clip(l))
+			err = fmt.Errorf("it names %q", fault.Clip(l))
 		}
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // A Reference is the name of an image in a registry, in full.
@@ -50,7 +51,7 @@ func ParseReference(s string) (Reference, error) {
 		if len(s) > 300 {
 			s = s[:300] + "…"
 		}
-		return Reference{}, sandpit.WithHint(invalidf("reading image reference %q: %s", s, why),
+		return Reference{}, sandpit.WithHint(fault.Invalidf("reading image reference %q: %s", s, why),
 			`name an image like "debian:13", "ghcr.io/org/app:tag" or "name@sha256:…", or use "host"`)
 	}
 	if s == "" {
@@ -62,7 +63,7 @@ func ParseReference(s string) (Reference, error) {
 	var ref Reference
 	rest, digest, hasDigest := strings.Cut(s, "@")
 	if hasDigest {
-		if !validDigest(digest) {
+		if !ValidDigest(digest) {
 			return bad("its digest is not sha256: and 64 lower-case hexadecimal digits")
 		}
 		ref.Digest = digest
@@ -106,12 +107,13 @@ func ParseReference(s string) (Reference, error) {
 	return ref, nil
 }
 
-const digestPrefix = "sha256:"
+// DigestPrefix is the algorithm of every digest.
+const DigestPrefix = "sha256:"
 
-// validDigest reports whether s is "sha256:" and 64 lower-case hexadecimal
+// ValidDigest reports whether s is "sha256:" and 64 lower-case hexadecimal
 // digits. No other algorithm is in use.
-func validDigest(s string) bool {
-	hex, ok := strings.CutPrefix(s, digestPrefix)
+func ValidDigest(s string) bool {
+	hex, ok := strings.CutPrefix(s, DigestPrefix)
 	return ok && validHex(hex)
 }
 
@@ -233,7 +235,7 @@ func parsePlatform(s string) (platform, error) {
 		if len(s) > 100 {
 			s = s[:100] + "…"
 		}
-		return platform{}, sandpit.WithHint(invalidf("reading platform %q: it is not OS/ARCHITECTURE", s),
+		return platform{}, sandpit.WithHint(fault.Invalidf("reading platform %q: it is not OS/ARCHITECTURE", s),
 			`name one like "linux/amd64" or "linux/arm64"`)
 	}
 	p := platform{os: parts[0], arch: parts[1]}

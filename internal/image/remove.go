@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // records returns all records that can be read, by their name.
@@ -103,7 +104,7 @@ func (s *Store) Remove(ctx context.Context, ref string) (Removed, error) {
 
 func (s *Store) remove(ref string) (Removed, error) {
 	if ref == "host" || ref == "" {
-		return Removed{}, invalidf("removing image \"host\": it is this machine itself")
+		return Removed{}, fault.Invalidf("removing image \"host\": it is this machine itself")
 	}
 	entries, err := s.find(ref)
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 		fd, ok := openExclusive(path)
 		if !ok {
 			if _, err := os.Lstat(path); err == nil {
-				return Removed{}, sandpit.WithHint(kindError{fmt.Errorf("removing image %s: it is in use", familiar(out.Name)), sandpit.ErrState},
+				return Removed{}, sandpit.WithHint(fault.Kind{Err: fmt.Errorf("removing image %s: it is in use", familiar(out.Name)), Kind: sandpit.ErrState},
 					"remove the sandboxes that were made from it first")
 			}
 		} else {
@@ -152,7 +153,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 	if err := os.Remove(path); err != nil {
 		return out, s.diskError(fmt.Errorf("removing image: %w", err))
 	}
-	out.Image = digestPrefix + hex
+	out.Image = DigestPrefix + hex
 	if rec, err := decodeRecord(data); err == nil {
 		out.Bytes = s.collect("layers", rec.layers) + s.collect("blobs", rec.blobs)
 	}
@@ -162,8 +163,8 @@ func (s *Store) remove(ref string) (Removed, error) {
 // find returns the names that ref means: at least one. An image without a name
 // has an entry without one.
 func (s *Store) find(ref string) ([]refEntry, error) {
-	unknown := sandpit.WithHint(notFoundf("image %q is not in the store", clip(ref)), `see "sandpit images ls"`)
-	if hex, ok := strings.CutPrefix(ref, digestPrefix); ok {
+	unknown := sandpit.WithHint(fault.NotFoundf("image %q is not in the store", fault.Clip(ref)), `see "sandpit images ls"`)
+	if hex, ok := strings.CutPrefix(ref, DigestPrefix); ok {
 		var list []refEntry
 		for _, e := range s.refs() {
 			if e.image == hex {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // A Store keeps images on disk. Its directory looks like this:
@@ -59,12 +60,10 @@ type Options struct {
 	// Limits bound what is accepted; zero fields take the default.
 	Limits Limits
 
-	// Getenv looks up environment variables, for the places of credentials.
-	// Default os.Getenv.
-	Getenv func(string) string
-
-	// UserAgent is sent to registries. Default "sandpit".
-	UserAgent string
+	// Fetcher brings in what the store does not have. Nil: the store gives only
+	// what it has, and the host image and directories; for anything else its
+	// methods return ErrNoFetcher before they have done anything.
+	Fetcher Fetcher
 
 	// NoSync leaves out the calls that make what is stored outlive a power
 	// failure. For tests and stores that are thrown away.
@@ -84,9 +83,12 @@ type Limits struct {
 	RatioFloor int64 // tar bytes below which Ratio does not matter; default 256 MiB
 }
 
+// MaxManifest bounds a manifest or index, in bytes: what registries accept
+// (distribution-spec v1.1, "Pushing Manifests").
+const MaxManifest = 4 << 20
+
 // Fixed bounds on what an image may be.
 const (
-	maxManifest  = 4 << 20 // bytes of a manifest or index; what registries accept (distribution-spec v1.1, "Pushing Manifests")
 	maxConfig    = 4 << 20 // bytes of an image config
 	maxLayers    = 127     // layers; what Docker makes at most, far below the 500 that overlayfs stacks
 	maxPlatforms = 1024    // manifests in an index
@@ -111,12 +113,6 @@ func (l Limits) withDefaults() Limits {
 // something is first put into it. Open itself does nothing, and can't fail.
 func Open(dir string, opt Options) *Store {
 	opt.Limits = opt.Limits.withDefaults()
-	if opt.Getenv == nil {
-		opt.Getenv = os.Getenv
-	}
-	if opt.UserAgent == "" {
-		opt.UserAgent = "sandpit"
-	}
 	if opt.HostDir == "" {
 		opt.HostDir = "/"
 	}
@@ -152,33 +148,11 @@ func (s *Store) ensure(subs ...string) error {
 // diskError gives errors of the disk that the store is on their kind and hint.
 func (s *Store) diskError(err error) error {
 	if isDiskFull(err) {
-		return sandpit.WithHint(kindError{err, sandpit.ErrExhausted},
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrExhausted},
 			"free space where "+s.dir+" is, for example with \"sandpit images prune\"")
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {
 		return sandpit.WithHint(err, "let this user write to "+s.dir+", or set SANDPIT_HOME to another directory")
 	}
 	return err
-}
-
-// kindError gives an error one of the root package's kinds without changing its text.
-type kindError struct{ err, kind error }
-
-func (e kindError) Error() string   { return e.err.Error() }
-func (e kindError) Unwrap() []error { return []error{e.err, e.kind} }
-
-func invalidf(format string, args ...any) error {
-	return kindError{fmt.Errorf(format, args...), sandpit.ErrInvalid}
-}
-
-func integrityf(format string, args ...any) error {
-	return kindError{fmt.Errorf(format, args...), sandpit.ErrIntegrity}
-}
-
-func unsupportedf(format string, args ...any) error {
-	return kindError{fmt.Errorf(format, args...), sandpit.ErrUnsupported}
-}
-
-func notFoundf(format string, args ...any) error {
-	return kindError{fmt.Errorf(format, args...), sandpit.ErrNotFound}
 }

@@ -400,7 +400,7 @@ func TestPruneWhilePulling(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "images")
 	open := func() *image.Store {
-		return image.Open(dir, image.Options{NoSync: true, Getenv: func(string) string { return "" }})
+		return image.Open(dir, image.Options{NoSync: true, Fetcher: fetcher(nil)})
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var pruner, users sync.WaitGroup
@@ -478,7 +478,7 @@ func TestPruneSweepsWhatCrashesLeave(t *testing.T) {
 // A lease of another process holds until that process dies, also by kill -9.
 func TestLeaseEndsWithItsProcess(t *testing.T) {
 	if dir := os.Getenv("SANDPIT_TEST_LEASE"); dir != "" {
-		s := image.Open(dir, image.Options{})
+		s := image.Open(dir, image.Options{Fetcher: fetcher(nil)})
 		if _, err := s.Acquire(t.Context(), os.Getenv("SANDPIT_TEST_REF"), image.AcquireOptions{Pull: sandpit.PullNever}); err != nil {
 			t.Fatal(err)
 		}

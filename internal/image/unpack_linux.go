@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // Unpacking turns the tar of one layer into a directory that overlayfs reads
@@ -121,7 +123,7 @@ func unpackTar(dir string, r io.Reader, lim Limits, compressed int64) (about, er
 			u.forget()
 		}
 		if err := u.entry(hdr, tr); err != nil {
-			return u.about, fmt.Errorf("entry %s: %w", clip(fmt.Sprintf("%q", hdr.Name)), err)
+			return u.about, fmt.Errorf("entry %s: %w", fault.Clip(fmt.Sprintf("%q", hdr.Name)), err)
 		}
 	}
 	for name, t := range u.times {
@@ -140,7 +142,7 @@ func unpackTar(dir string, r io.Reader, lim Limits, compressed int64) (about, er
 
 func (u *unpacker) count(n int64) error {
 	if u.made += n; u.made > u.lim.Entries {
-		return invalidf("the layer has more than %d entries", u.lim.Entries)
+		return fault.Invalidf("the layer has more than %d entries", u.lim.Entries)
 	}
 	return nil
 }
@@ -149,25 +151,25 @@ func (u *unpacker) count(n int64) error {
 // and "..", and empty for the root itself.
 func cleanName(name string) (string, error) {
 	if len(name) > maxPath {
-		return "", invalidf("its name is longer than %d bytes", maxPath)
+		return "", fault.Invalidf("its name is longer than %d bytes", maxPath)
 	}
 	if strings.IndexByte(name, 0) >= 0 {
-		return "", invalidf("its name has a NUL byte")
+		return "", fault.Invalidf("its name has a NUL byte")
 	}
 	var parts []string
 	for p := range strings.SplitSeq(name, "/") {
 		switch {
 		case p == "" || p == ".":
 		case p == "..":
-			return "", invalidf("its name leads out of the layer")
+			return "", fault.Invalidf("its name leads out of the layer")
 		case len(p) > maxName:
-			return "", invalidf("its name has a part of more than %d bytes", maxName)
+			return "", fault.Invalidf("its name has a part of more than %d bytes", maxName)
 		default:
 			parts = append(parts, p)
 		}
 	}
 	if len(parts) > maxDepth {
-		return "", invalidf("it lies more than %d directories deep", maxDepth)
+		return "", fault.Invalidf("it lies more than %d directories deep", maxDepth)
 	}
 	return strings.Join(parts, "/"), nil
 }
@@ -205,7 +207,7 @@ func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	}
 	if name == "" {
 		if hdr.Typeflag != tar.TypeDir {
-			return invalidf("it would replace the root")
+			return fault.Invalidf("it would replace the root")
 		}
 		return u.finishDir(openDir{u.fd, ""}, hdr)
 	}
@@ -333,10 +335,10 @@ func (u *unpacker) regular(dir, base string, hdr *tar.Header, r io.Reader) error
 		// The stream is held to the limits too; but a sparse file is larger
 		// than its part of the stream.
 		if u.about.bytes > u.lim.LayerBytes {
-			return invalidf("the layer's files are larger than %d bytes", u.lim.LayerBytes)
+			return fault.Invalidf("the layer's files are larger than %d bytes", u.lim.LayerBytes)
 		}
 		if u.about.bytes > u.lim.RatioFloor && u.about.bytes/u.lim.Ratio > u.compressed {
-			return invalidf("the layer's files are more than %d times as large as the layer: a decompression bomb", u.lim.Ratio)
+			return fault.Invalidf("the layer's files are more than %d times as large as the layer: a decompression bomb", u.lim.Ratio)
 		}
 		if err := writeAll(fd, u.buf[:n]); err != nil {
 			return &fs.PathError{Op: "write", Path: base, Err: err}
@@ -405,7 +407,7 @@ func (u *unpacker) xattrs(fd int, hdr *tar.Header) error {
 			continue
 		}
 		if n++; n > maxXattrs {
-			return invalidf("it has more than %d extended attributes", maxXattrs)
+			return fault.Invalidf("it has more than %d extended attributes", maxXattrs)
 		}
 		if !strings.HasPrefix(key, "user.") || strings.HasPrefix(key, "user.overlay") || len(key) > 255 || strings.IndexByte(key, 0) >= 0 {
 			u.about.note("%.200q: extended attribute %.100q", hdr.Name, key)
@@ -427,7 +429,7 @@ func (u *unpacker) xattrs(fd int, hdr *tar.Header) error {
 
 func (u *unpacker) symlink(dir, base string, hdr *tar.Header) error {
 	if hdr.Linkname == "" || len(hdr.Linkname) > maxPath || strings.IndexByte(hdr.Linkname, 0) >= 0 {
-		return invalidf("it is a symbolic link to nothing that could be")
+		return fault.Invalidf("it is a symbolic link to nothing that could be")
 	}
 	d, _, err := u.place(dir, base, false)
 	if err != nil {
@@ -459,7 +461,7 @@ func (u *unpacker) hardlink(dir, base string, hdr *tar.Header) error {
 	}
 	tdir, tbase := split(target)
 	if tbase == "" || strings.HasPrefix(tbase, whiteoutPrefix) {
-		return invalidf("it is a hard link to what can't be one")
+		return fault.Invalidf("it is a hard link to what can't be one")
 	}
 	d, err := u.parent(dir)
 	if err != nil {
@@ -494,7 +496,7 @@ func (u *unpacker) hardlink(dir, base string, hdr *tar.Header) error {
 }
 
 func errLinkTarget() error {
-	return invalidf("it is a hard link to something that is no file of this layer")
+	return fault.Invalidf("it is a hard link to something that is no file of this layer")
 }
 
 // linkable checks what a hard link is to be made of: a whiteout is nothing to
@@ -631,7 +633,7 @@ func (u *unpacker) follow(dir string, create bool) (string, error) {
 		}
 		in := strings.Join(real, "/")
 		if len(part) > maxName || len(real) >= maxDepth || len(in)+1+len(part) > maxPath {
-			return "", invalidf("links on its way lead too deep")
+			return "", fault.Invalidf("links on its way lead too deep")
 		}
 		fd, err := u.openReal(in)
 		if err != nil {
@@ -647,7 +649,7 @@ func (u *unpacker) follow(dir string, create bool) (string, error) {
 			continue
 		}
 		if links++; links > maxLinks {
-			return "", invalidf("there are too many links on its way")
+			return "", fault.Invalidf("there are too many links on its way")
 		}
 		if path.IsAbs(target) {
 			real = nil
@@ -678,7 +680,7 @@ func (u *unpacker) step(dirfd int, in, part string, create bool) (target string,
 		buf := make([]byte, maxPath+1)
 		n, err := unix.Readlinkat(dirfd, part, buf)
 		if err != nil || n == 0 || n > maxPath {
-			return "", invalidf("there is an unusable link on its way")
+			return "", fault.Invalidf("there is an unusable link on its way")
 		}
 		return string(buf[:n]), nil
 	case unix.S_IFCHR: // a whiteout: the directory is the layer's own
@@ -693,7 +695,7 @@ func (u *unpacker) step(dirfd int, in, part string, create bool) (target string,
 		}
 		return "", u.opaque(dirfd, part)
 	}
-	return "", invalidf("a file is on its way, where a directory should be")
+	return "", fault.Invalidf("a file is on its way, where a directory should be")
 }
 
 // makeDir makes a directory that the layer does not list itself, with the mode

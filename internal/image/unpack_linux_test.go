@@ -111,7 +111,7 @@ func unpackLayers(t testing.TB, opt image.Options, tars ...[]byte) (*image.Store
 
 func pullInto(t testing.TB, opt image.Options, ref string) (*image.Store, image.Rootfs, error) {
 	t.Helper()
-	opt.NoSync, opt.Getenv = true, func(string) string { return "" }
+	opt.NoSync, opt.Fetcher = true, fetcher(nil)
 	s := image.Open(filepath.Join(t.TempDir(), "images"), opt)
 	l, err := s.Acquire(t.Context(), ref, plainHTTP)
 	if err != nil {

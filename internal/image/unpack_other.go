@@ -2,10 +2,14 @@
 
 package image
 
-import "io"
+import (
+	"io"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+)
 
 func unpackTar(string, io.Reader, Limits, int64) (about, error) {
-	return about{}, unsupportedf("only on Linux")
+	return about{}, fault.Unsupportedf("only on Linux")
 }
 
 func syncFS(int) error { return nil }

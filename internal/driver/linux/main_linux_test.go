@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -60,7 +61,7 @@ func run(m *testing.M) int {
 
 func images() *image.Store {
 	dir, _ := engine.Home(home)
-	return image.Open(dir, image.Options{NoSync: true})
+	return image.Open(dir, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
 }
 
 // options are those of a driver under test.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 )
 
@@ -14,7 +15,7 @@ func BenchmarkUnpackDebian(b *testing.B) {
 	archive := imagetest.Debian(b)
 	for b.Loop() {
 		dir := filepath.Join(b.TempDir(), "images")
-		s := image.Open(dir, image.Options{NoSync: true})
+		s := image.Open(dir, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
 		l, err := s.Acquire(b.Context(), "oci-archive:"+archive, image.AcquireOptions{})
 		if err != nil {
 			b.Fatal(err)

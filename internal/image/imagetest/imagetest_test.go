@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 )
 
 // The image of Debian is one that Sandpit can use.
 func TestDebian(t *testing.T) {
 	archive := imagetest.Debian(t)
-	s := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{NoSync: true})
+	s := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
 	l, err := s.Acquire(t.Context(), "oci-archive:"+archive, image.AcquireOptions{})
 	if err != nil {
 		t.Fatal(err)

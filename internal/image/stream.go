@@ -1,8 +1,6 @@
 package image
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,38 +8,8 @@ import (
 	"hash"
 	"io"
 
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
-
-// maxZstdWindow bounds the memory that a zstd layer may ask for, in bytes: what
-// "zstd --long" needs (RFC 8878 asks decoders for 8 MiB at least).
-const maxZstdWindow = 128 << 20
-
-// decompress undoes what a layer or archive is compressed with, which its
-// first bytes tell: media types are often wrong, and the digest of the result
-// is checked in any case.
-func decompress(r io.Reader) (io.ReadCloser, error) {
-	br := bufio.NewReaderSize(r, 64<<10)
-	magic, err := br.Peek(6)
-	if err != nil && err != io.EOF {
-		return nil, err
-	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}): // RFC 1952
-		return gzip.NewReader(br)
-	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878
-		d, err := zstd.NewReader(br, zstd.WithDecoderMaxWindow(maxZstdWindow),
-			zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(1))
-		if err != nil {
-			return nil, err
-		}
-		return d.IOReadCloser(), nil
-	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
-		return nil, unsupportedf("only gzip, zstd and no compression are supported")
-	}
-	return io.NopCloser(br), nil
-}
 
 // A layerStream reads the tar of a layer: decompressed, hashed, and held to
 // the limits, in a goroutine of its own, so that the disk and the processor
@@ -64,20 +32,20 @@ type chunk struct {
 }
 
 // openLayer starts to read a layer of compressed bytes. Close it.
-func openLayer(ctx context.Context, compressed io.Reader, size int64, lim Limits) *layerStream {
-	s := &layerStream{
+func (s *Store) openLayer(ctx context.Context, compressed io.Reader, size int64, lim Limits) *layerStream {
+	l := &layerStream{
 		chunks: make(chan chunk, 4), free: make(chan []byte, 4),
 		stop: make(chan struct{}), done: make(chan struct{}),
 		hash: sha256.New(),
 	}
-	for range cap(s.free) {
-		s.free <- make([]byte, 128<<10)
+	for range cap(l.free) {
+		l.free <- make([]byte, 128<<10)
 	}
-	go s.produce(ctx, compressed, size, lim)
-	return s
+	go l.produce(ctx, s.opt.Fetcher, compressed, size, lim)
+	return l
 }
 
-func (s *layerStream) produce(ctx context.Context, compressed io.Reader, size int64, lim Limits) {
+func (s *layerStream) produce(ctx context.Context, fetcher Fetcher, compressed io.Reader, size int64, lim Limits) {
 	defer close(s.done)
 	send := func(c chunk) bool {
 		select {
@@ -87,7 +55,7 @@ func (s *layerStream) produce(ctx context.Context, compressed io.Reader, size in
 			return false
 		}
 	}
-	r, err := decompress(compressed)
+	r, err := fetcher.Decompress(compressed)
 	if err != nil {
 		send(chunk{err: fmt.Errorf("decompressing: %w", err)})
 		return
@@ -108,13 +76,13 @@ func (s *layerStream) produce(ctx context.Context, compressed io.Reader, size in
 		case ctx.Err() != nil:
 			c.err = ctx.Err()
 		case s.total > lim.LayerBytes:
-			c.err = invalidf("its tar is larger than %d bytes", lim.LayerBytes)
+			c.err = fault.Invalidf("its tar is larger than %d bytes", lim.LayerBytes)
 		case s.total > lim.RatioFloor && s.total/lim.Ratio > size:
-			c.err = invalidf("its tar is more than %d times as large as the layer: a decompression bomb", lim.Ratio)
+			c.err = fault.Invalidf("its tar is more than %d times as large as the layer: a decompression bomb", lim.Ratio)
 		case err == io.EOF || err == io.ErrUnexpectedEOF && endOf(r):
 			c.err = io.EOF
 		case err != nil:
-			c.err = invalidf("decompressing: %w", err)
+			c.err = fault.Invalidf("decompressing: %w", err)
 		}
 		if !send(c) {
 			return

@@ -1,4 +1,4 @@
-package image
+package fetch
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 func TestRedirectRules(t *testing.T) {
@@ -69,18 +70,18 @@ func TestTLSIsNotLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewTLSServer(h)
 			defer srv.Close()
-			s := Open(t.TempDir(), Options{Getenv: func(string) string { return "" }})
-			ref, err := ParseReference(strings.TrimPrefix(srv.URL, "https://") + "/x:1")
+			f := New(Options{Getenv: func(string) string { return "" }})
+			ref, err := image.ParseReference(strings.TrimPrefix(srv.URL, "https://") + "/x:1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			src, err := s.newRegistry(ref, AcquireOptions{})
+			src, err := f.registry(ref, image.AcquireOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer src.close()
+			defer src.Close()
 			src.client.Transport = srv.Client().Transport // which trusts it
-			if _, _, err := src.root(t.Context()); !errors.Is(err, sandpit.ErrForbidden) {
+			if _, _, err := src.Root(t.Context()); !errors.Is(err, sandpit.ErrForbidden) {
 				t.Errorf("the error is %v", err)
 			}
 		})
@@ -99,30 +100,6 @@ func TestParseChallenge(t *testing.T) {
 		got[""] = scheme
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", in, diff)
-		}
-	}
-}
-
-func TestParseDocumentRefuses(t *testing.T) {
-	d := `{"mediaType":"m","digest":"sha256:` + strings.Repeat("0", 64) + `","size":1}`
-	layers := strings.Repeat(d+",", 1000)
-	for name, c := range map[string]struct {
-		text, mediaType string
-		kind            error
-	}{
-		"both":           {`{"schemaVersion":2,"config":` + d + `,"layers":[` + d + `],"manifests":[` + d + `]}`, "", sandpit.ErrInvalid},
-		"other type":     {`{"schemaVersion":2,"mediaType":"` + typeOCIIndex + `","manifests":[` + d + `]}`, typeOCIManifest, sandpit.ErrInvalid},
-		"schema 1":       {`{"schemaVersion":1,"name":"x"}`, "", sandpit.ErrUnsupported},
-		"artifact":       {`{"schemaVersion":2,"mediaType":"x/y","blobs":[]}`, "", sandpit.ErrUnsupported},
-		"1,000 layers":   {`{"schemaVersion":2,"config":` + d + `,"layers":[` + strings.TrimSuffix(layers, ",") + `]}`, "", sandpit.ErrInvalid},
-		"foreign layer":  {`{"schemaVersion":2,"config":` + d + `,"layers":[` + strings.Replace(d, `"m"`, `"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"`, 1) + `]}`, "", sandpit.ErrUnsupported},
-		"negative size":  {`{"schemaVersion":2,"config":` + d + `,"layers":[` + strings.Replace(d, `"size":1`, `"size":-1`, 1) + `]}`, "", sandpit.ErrInvalid},
-		"path as digest": {`{"schemaVersion":2,"config":` + d + `,"layers":[` + strings.Replace(d, "sha256:00", "sha256:..", 1) + `]}`, "", sandpit.ErrInvalid},
-		"huge config":    {`{"schemaVersion":2,"config":` + strings.Replace(d, `"size":1`, `"size":99999999`, 1) + `,"layers":[` + d + `]}`, "", sandpit.ErrInvalid},
-		"no JSON":        {`<html>`, "", sandpit.ErrInvalid},
-	} {
-		if _, err := parseDocument([]byte(c.text), c.mediaType); !errors.Is(err, c.kind) {
-			t.Errorf("%s: %v, want %v", name, err, c.kind)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package image
+package fetch
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // A credential is what a registry is shown. The zero value is nobody.
@@ -49,8 +50,8 @@ const (
 
 // authFiles returns the files in which credentials are looked up, in their
 // order: $REGISTRY_AUTH_FILE alone if it is set, else Podman's, then Docker's.
-func (s *Store) authFiles() []string {
-	get := s.opt.Getenv
+func (f *Fetcher) authFiles() []string {
+	get := f.opt.Getenv
 	if f := get("REGISTRY_AUTH_FILE"); f != "" {
 		return []string{f}
 	}
@@ -73,9 +74,9 @@ func (s *Store) authFiles() []string {
 }
 
 // credentials finds what to show to a registry for a repository.
-func (s *Store) credentials(ctx context.Context, registry, repository string) (credential, error) {
-	for _, path := range s.authFiles() {
-		c, ok, err := s.credentialsIn(ctx, path, registry, repository)
+func (f *Fetcher) credentials(ctx context.Context, registry, repository string) (credential, error) {
+	for _, path := range f.authFiles() {
+		c, ok, err := f.credentialsIn(ctx, path, registry, repository)
 		if err != nil {
 			return c, sandpit.WithHint(fmt.Errorf("reading credentials for %s from %s: %w", registry, path, err),
 				"mend that file, or log in to the registry again")
@@ -87,16 +88,16 @@ func (s *Store) credentials(ctx context.Context, registry, repository string) (c
 	return credential{}, nil
 }
 
-func (s *Store) credentialsIn(ctx context.Context, path, registry, repository string) (credential, bool, error) {
-	f, err := os.Open(path)
+func (f *Fetcher) credentialsIn(ctx context.Context, path, registry, repository string) (credential, bool, error) {
+	in, err := os.Open(path)
 	if err != nil {
 		if os.IsNotExist(err) || errors.Is(err, os.ErrPermission) {
 			return credential{}, false, nil
 		}
 		return credential{}, false, err
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxAuthFile+1))
+	defer in.Close()
+	data, err := io.ReadAll(io.LimitReader(in, maxAuthFile+1))
 	if err != nil {
 		return credential{}, false, err
 	}
@@ -116,10 +117,10 @@ func (s *Store) credentialsIn(ctx context.Context, path, registry, repository st
 		server = dockerHubKey
 	}
 	if helper, ok := file.CredHelpers[registry]; ok && helper != "" {
-		return s.askHelper(ctx, helper, registry)
+		return f.askHelper(ctx, helper, registry)
 	}
 	if helper, ok := file.CredHelpers[server]; ok && helper != "" {
-		return s.askHelper(ctx, helper, server)
+		return f.askHelper(ctx, helper, server)
 	}
 	// The most specific entry wins: "host/org/repo", "host/org", "host".
 	for _, key := range authKeys(registry, repository) {
@@ -140,7 +141,7 @@ func (s *Store) credentialsIn(ctx context.Context, path, registry, repository st
 		}
 	}
 	if file.CredsStore != "" {
-		return s.askHelper(ctx, file.CredsStore, server)
+		return f.askHelper(ctx, file.CredsStore, server)
 	}
 	return credential{}, false, nil
 }
@@ -176,11 +177,11 @@ func decodeAuth(s string) (user, pass string, err error) {
 
 // askHelper runs a credential helper: "docker-credential-NAME get", with the
 // server on its input (docker/docker-credential-helpers, README).
-func (s *Store) askHelper(ctx context.Context, name, server string) (credential, bool, error) {
+func (f *Fetcher) askHelper(ctx context.Context, name, server string) (credential, bool, error) {
 	program := "docker-credential-" + name
 	for i := range len(name) {
-		if c := name[i]; !isAlnum(c) && c != '-' && c != '_' && c != '.' {
-			return credential{}, false, fmt.Errorf("helper %q has an impossible name", clip(name))
+		if c := name[i]; (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return credential{}, false, fmt.Errorf("helper %q has an impossible name", fault.Clip(name))
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)

@@ -1,4 +1,4 @@
-package image
+package fetch
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // The registry client speaks the pull half of the OCI distribution
@@ -32,14 +35,15 @@ const (
 	headerTimeout = 60 * time.Second
 	idleTimeout   = 60 * time.Second // a body that brings nothing for so long is broken
 	maxRedirects  = 5
+	maxIdle       = 4       // connections to one host: as many layers as come at once, and one more
 	maxTokenReply = 1 << 20 // bytes
 	maxErrorReply = 16 << 10
 )
 
 // A registrySource is an image in a registry, or in a mirror of one.
 type registrySource struct {
-	store     *Store
-	ref       Reference
+	fetcher   *Fetcher
+	ref       image.Reference
 	client    *http.Client
 	endpoints []*endpoint // mirrors first
 
@@ -59,13 +63,17 @@ type endpoint struct {
 	cred *credential
 }
 
-// newRegistry prepares to pull a reference; nothing is sent yet.
-func (s *Store) newRegistry(ref Reference, opt AcquireOptions) (*registrySource, error) {
-	r := &registrySource{store: s, ref: ref, trusted: make(map[string]bool)}
+// Registry prepares to pull a reference; nothing is sent yet.
+func (f *Fetcher) Registry(ref image.Reference, opt image.AcquireOptions) (image.Source, error) {
+	return f.registry(ref, opt)
+}
+
+func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*registrySource, error) {
+	r := &registrySource{fetcher: f, ref: ref, trusted: make(map[string]bool)}
 	for _, m := range opt.Mirrors[ref.Registry] {
 		u, err := url.Parse(m)
 		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.RawQuery != "" || u.User != nil || u.Fragment != "" {
-			return nil, sandpit.WithHint(invalidf("reading mirror %q of %s: it is not a base URL", clip(m), ref.Registry),
+			return nil, sandpit.WithHint(fault.Invalidf("reading mirror %q of %s: it is not a base URL", fault.Clip(m), ref.Registry),
 				`write it like "https://mirror.example" or "http://localhost:5000/prefix"`)
 		}
 		r.add(u.Scheme, u.Host, strings.TrimSuffix(u.Path, "/"), u.Host)
@@ -83,7 +91,7 @@ func (s *Store) newRegistry(ref Reference, opt AcquireOptions) (*registrySource,
 		DialContext:           r.dial,
 		ForceAttemptHTTP2:     true,
 		DisableCompression:    true, // content is digested as it comes
-		MaxIdleConnsPerHost:   parallelLayers + 1,
+		MaxIdleConnsPerHost:   maxIdle,
 		TLSHandshakeTimeout:   dialTimeout,
 		ResponseHeaderTimeout: headerTimeout,
 		IdleConnTimeout:       idleTimeout,
@@ -99,9 +107,11 @@ func (r *registrySource) add(scheme, host, prefix, registry string) {
 	})
 }
 
-func (r *registrySource) close() { r.client.CloseIdleConnections() }
+// Close closes connections that are kept for further requests.
+func (r *registrySource) Close() { r.client.CloseIdleConnections() }
 
-func (r *registrySource) tries() int { return 4 }
+// Tries is how often in a row a request may fail that may pass.
+func (r *registrySource) Tries() int { return 4 }
 
 // proxy is the environment's proxy, which the person has named as well.
 func (r *registrySource) proxy(req *http.Request) (*url.URL, error) {
@@ -133,7 +143,7 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 				return err
 			}
 			if ip := ap.Addr().Unmap(); ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsInterfaceLocalMulticast() {
-				return kindError{fmt.Errorf("the registry sent us to %s, where nothing is fetched from", ip), sandpit.ErrForbidden}
+				return fault.Kind{Err: fmt.Errorf("the registry sent us to %s, where nothing is fetched from", ip), Kind: sandpit.ErrForbidden}
 			}
 			return nil
 		}
@@ -144,11 +154,11 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 // checkRedirect keeps redirects few and encrypted, and credentials at home.
 func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
-		return kindError{fmt.Errorf("the registry redirected us more than %d times", maxRedirects), sandpit.ErrUnavailable}
+		return fault.Kind{Err: fmt.Errorf("the registry redirected us more than %d times", maxRedirects), Kind: sandpit.ErrUnavailable}
 	}
 	from := via[len(via)-1].URL
 	if req.URL.Scheme != "https" && (from.Scheme == "https" || req.URL.Scheme != "http") {
-		return kindError{fmt.Errorf("the registry redirected us to %s without TLS", clip(req.URL.Host)), sandpit.ErrForbidden}
+		return fault.Kind{Err: fmt.Errorf("the registry redirected us to %s without TLS", fault.Clip(req.URL.Host)), Kind: sandpit.ErrForbidden}
 	}
 	// Compared with the first one, and with its port: net/http alone would let
 	// the header go to a subdomain and to another port of the same machine.
@@ -160,8 +170,8 @@ func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) e
 	return nil
 }
 
-// root fetches what the reference names: from the first endpoint that has it.
-func (r *registrySource) root(ctx context.Context) ([]byte, string, error) {
+// Root fetches what the reference names: from the first endpoint that has it.
+func (r *registrySource) Root(ctx context.Context) ([]byte, string, error) {
 	target := r.ref.Digest
 	if target == "" {
 		target = r.ref.Tag
@@ -188,11 +198,11 @@ func (r *registrySource) root(ctx context.Context) ([]byte, string, error) {
 func (r *registrySource) manifest(ctx context.Context, e *endpoint, target string) (data []byte, mediaType string, err error) {
 	for try := 1; ; try++ {
 		data, mediaType, err = r.manifestOnce(ctx, e, target)
-		var temporary *temporaryError
-		if err == nil || try >= r.tries() || !errors.As(err, &temporary) {
+		var temporary *fault.Temporary
+		if err == nil || try >= r.Tries() || !errors.As(err, &temporary) {
 			return data, mediaType, err
 		}
-		if err := backoff(ctx, try, err); err != nil {
+		if err := fault.Backoff(ctx, try, err); err != nil {
 			return nil, "", err
 		}
 	}
@@ -201,7 +211,7 @@ func (r *registrySource) manifest(ctx context.Context, e *endpoint, target strin
 func (r *registrySource) manifestOnce(ctx context.Context, e *endpoint, target string) ([]byte, string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resp, err := r.get(ctx, e, "/manifests/"+target, http.Header{"Accept": manifestTypes()})
+	resp, err := r.get(ctx, e, "/manifests/"+target, http.Header{"Accept": image.ManifestTypes()})
 	if err != nil {
 		return nil, "", err
 	}
@@ -209,27 +219,27 @@ func (r *registrySource) manifestOnce(ctx context.Context, e *endpoint, target s
 	if resp.StatusCode != http.StatusOK {
 		return nil, "", r.statusError(e, resp, "manifest")
 	}
-	data, err := io.ReadAll(io.LimitReader(newIdleReader(resp.Body, cancel), maxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(newIdleReader(resp.Body, cancel), image.MaxManifest+1))
 	if err != nil {
-		return nil, "", temporaryf(0, "fetching manifest: %w", err)
+		return nil, "", fault.Temporaryf(0, "fetching manifest: %w", err)
 	}
-	if len(data) > maxManifest {
-		return nil, "", invalidf("fetching manifest: it is larger than %d MiB", maxManifest>>20)
+	if len(data) > image.MaxManifest {
+		return nil, "", fault.Invalidf("fetching manifest: it is larger than %d MiB", image.MaxManifest>>20)
 	}
-	got := digestOf(data)
-	if validDigest(target) && got != target {
-		return nil, "", integrityf("fetching manifest %s: its content has another digest", target)
+	got := image.DigestOf(data)
+	if image.ValidDigest(target) && got != target {
+		return nil, "", fault.Integrityf("fetching manifest %s: its content has another digest", target)
 	}
-	if said := resp.Header.Get("Docker-Content-Digest"); strings.HasPrefix(said, digestPrefix) && said != got {
-		return nil, "", integrityf("fetching manifest: its content has another digest than the registry says")
+	if said := resp.Header.Get("Docker-Content-Digest"); strings.HasPrefix(said, image.DigestPrefix) && said != got {
+		return nil, "", fault.Integrityf("fetching manifest: its content has another digest than the registry says")
 	}
 	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return data, strings.TrimSpace(mediaType), nil
 }
 
-// blob opens a blob, or a manifest of an index, from where the manifest came
+// Blob opens a blob, or a manifest of an index, from where the manifest came
 // from, else from elsewhere.
-func (r *registrySource) blob(ctx context.Context, d descriptor, offset int64) (io.ReadCloser, int64, error) {
+func (r *registrySource) Blob(ctx context.Context, d image.Descriptor, offset int64) (io.ReadCloser, int64, error) {
 	r.mu.Lock()
 	chosen := r.chosen
 	r.mu.Unlock()
@@ -248,7 +258,7 @@ func (r *registrySource) blob(ctx context.Context, d descriptor, offset int64) (
 		if ctx.Err() != nil {
 			return nil, 0, ctx.Err()
 		}
-		var temporary *temporaryError
+		var temporary *fault.Temporary
 		if lastErr == nil || !errors.As(lastErr, &temporary) {
 			lastErr = err // what may pass is the one to tell
 		}
@@ -256,10 +266,9 @@ func (r *registrySource) blob(ctx context.Context, d descriptor, offset int64) (
 	return nil, 0, lastErr
 }
 
-func (r *registrySource) blobFrom(ctx context.Context, e *endpoint, d descriptor, offset int64) (io.ReadCloser, int64, error) {
+func (r *registrySource) blobFrom(ctx context.Context, e *endpoint, d image.Descriptor, offset int64) (io.ReadCloser, int64, error) {
 	path, header := "/blobs/"+d.Digest, http.Header{}
-	switch d.MediaType {
-	case typeOCIIndex, typeOCIManifest, typeDockerList, typeDockerManifest:
+	if slices.Contains(image.ManifestTypes(), d.MediaType) {
 		path, header = "/manifests/"+d.Digest, http.Header{"Accept": {d.MediaType}}
 	}
 	if offset > 0 {
@@ -321,7 +330,7 @@ func (r *registrySource) get(ctx context.Context, e *endpoint, path string, head
 	for first := true; ; first = false {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.base+path, nil)
 		if err != nil {
-			return nil, invalidf("asking registry %s: %w", e.registry, err)
+			return nil, fault.Invalidf("asking registry %s: %w", e.registry, err)
 		}
 		for k, v := range header {
 			req.Header[k] = v
@@ -346,7 +355,7 @@ func (r *registrySource) get(ctx context.Context, e *endpoint, path string, head
 }
 
 func (r *registrySource) do(req *http.Request, auth string) (*http.Response, error) {
-	req.Header.Set("User-Agent", r.store.opt.UserAgent)
+	req.Header.Set("User-Agent", r.fetcher.opt.UserAgent)
 	if auth != "" {
 		req.Header.Set("Authorization", auth)
 	}
@@ -366,7 +375,7 @@ func (r *registrySource) login(ctx context.Context, e *endpoint, stale string, c
 		return nil // another request has logged in meanwhile
 	}
 	if e.cred == nil {
-		c, err := r.store.credentials(ctx, e.registry, r.ref.Repository)
+		c, err := r.fetcher.credentials(ctx, e.registry, r.ref.Repository)
 		if err != nil {
 			return err
 		}
@@ -396,7 +405,7 @@ func (r *registrySource) login(ctx context.Context, e *endpoint, stale string, c
 }
 
 func (r *registrySource) denied(e *endpoint) error {
-	return sandpit.WithHint(notFoundf("registry %s denies access to %s: it does not exist, or needs other credentials", e.registry, r.ref.Repository),
+	return sandpit.WithHint(fault.NotFoundf("registry %s denies access to %s: it does not exist, or needs other credentials", e.registry, r.ref.Repository),
 		"check the name, or log in with \"docker login "+e.registry+"\" or \"podman login "+e.registry+"\"")
 }
 
@@ -406,7 +415,7 @@ func (r *registrySource) token(ctx context.Context, e *endpoint, params map[stri
 	defer cancel()
 	realm, err := url.Parse(params["realm"])
 	if err != nil || realm.Host == "" || (realm.Scheme != "https" && (realm.Scheme != "http" || !e.plain)) {
-		return "", kindError{fmt.Errorf("logging in to %s: it wants its token to be got from %q, which is no https URL", e.registry, clip(params["realm"])), sandpit.ErrForbidden}
+		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: it wants its token to be got from %q, which is no https URL", e.registry, fault.Clip(params["realm"])), Kind: sandpit.ErrForbidden}
 	}
 	q := realm.Query()
 	if s := params["service"]; s != "" {
@@ -427,7 +436,7 @@ func (r *registrySource) token(ctx context.Context, e *endpoint, params map[stri
 	}
 	req, err := http.NewRequestWithContext(ctx, method, realm.String(), body)
 	if err != nil {
-		return "", invalidf("logging in to %s: %w", e.registry, err)
+		return "", fault.Invalidf("logging in to %s: %w", e.registry, err)
 	}
 	if method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -449,21 +458,21 @@ func (r *registrySource) token(ctx context.Context, e *endpoint, params map[stri
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenReply))
 	if err != nil {
-		return "", temporaryf(0, "logging in to %s: %w", e.registry, err)
+		return "", fault.Temporaryf(0, "logging in to %s: %w", e.registry, err)
 	}
 	var reply struct {
 		Token       string `json:"token"`
 		AccessToken string `json:"access_token"`
 	}
 	if err := json.Unmarshal(data, &reply); err != nil {
-		return "", kindError{fmt.Errorf("logging in to %s: the answer is not valid JSON", e.registry), sandpit.ErrUnavailable}
+		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: the answer is not valid JSON", e.registry), Kind: sandpit.ErrUnavailable}
 	}
 	token := reply.Token
 	if token == "" {
 		token = reply.AccessToken
 	}
 	if token == "" || strings.ContainsAny(token, "\r\n\x00") {
-		return "", kindError{fmt.Errorf("logging in to %s: the answer holds no token", e.registry), sandpit.ErrUnavailable}
+		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: the answer holds no token", e.registry), Kind: sandpit.ErrUnavailable}
 	}
 	return token, nil
 }
@@ -498,10 +507,6 @@ func parseChallenge(s string) (scheme string, params map[string]string) {
 	return strings.ToLower(scheme), params
 }
 
-func temporaryf(after time.Duration, format string, args ...any) error {
-	return &temporaryError{kindError{fmt.Errorf(format, args...), sandpit.ErrUnavailable}, after}
-}
-
 // netError says why a registry could not be asked.
 func (r *registrySource) netError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -516,19 +521,19 @@ func (r *registrySource) netError(ctx context.Context, host string, err error) e
 	}
 	hint := "check the network and the registry's name, or use an image that is in the store"
 	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
-		return sandpit.WithHint(kindError{fmt.Errorf("asking registry %s: it does not speak TLS", host), sandpit.ErrUnavailable},
+		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: it does not speak TLS", host), Kind: sandpit.ErrUnavailable},
 			"allow plain HTTP for this registry, if you trust the network to it")
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return sandpit.WithHint(kindError{fmt.Errorf("asking registry %s: %w", host, err), sandpit.ErrUnavailable}, hint)
+		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: %w", host, err), Kind: sandpit.ErrUnavailable}, hint)
 	}
 	var cert *tls.CertificateVerificationError
 	if errors.As(err, &cert) {
-		return sandpit.WithHint(kindError{fmt.Errorf("asking registry %s: %w", host, err), sandpit.ErrUnavailable},
+		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: %w", host, err), Kind: sandpit.ErrUnavailable},
 			"add the certificate of the registry's authority to this machine's")
 	}
-	return sandpit.WithHint(temporaryf(0, "asking registry %s: %w", host, err), hint)
+	return sandpit.WithHint(fault.Temporaryf(0, "asking registry %s: %w", host, err), hint)
 }
 
 // statusError says why a registry did not give what it was asked for.
@@ -536,18 +541,18 @@ func (r *registrySource) statusError(e *endpoint, resp *http.Response, what stri
 	switch code := resp.StatusCode; {
 	case code == http.StatusNotFound:
 		if what == "manifest" {
-			return sandpit.WithHint(notFoundf("registry %s has no image %s", e.registry, r.ref.Familiar()), "check its name and tag")
+			return sandpit.WithHint(fault.NotFoundf("registry %s has no image %s", e.registry, r.ref.Familiar()), "check its name and tag")
 		}
-		return notFoundf("registry %s has no %s", e.registry, what)
+		return fault.NotFoundf("registry %s has no %s", e.registry, what)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return r.denied(e)
 	case code == http.StatusTooManyRequests:
-		return sandpit.WithHint(temporaryf(retryAfter(resp), "asking registry %s for %s: it wants no more requests now", e.registry, what),
+		return sandpit.WithHint(fault.Temporaryf(retryAfter(resp), "asking registry %s for %s: it wants no more requests now", e.registry, what),
 			"try later, or log in to the registry")
 	case code >= 500 || code == http.StatusRequestTimeout:
-		return sandpit.WithHint(temporaryf(retryAfter(resp), "asking registry %s for %s: it answered %s", e.registry, what, clip(resp.Status)), "try later")
+		return sandpit.WithHint(fault.Temporaryf(retryAfter(resp), "asking registry %s for %s: it answered %s", e.registry, what, fault.Clip(resp.Status)), "try later")
 	default:
-		return kindError{fmt.Errorf("asking registry %s for %s: it answered %s", e.registry, what, clip(resp.Status)), sandpit.ErrUnavailable}
+		return fault.Kind{Err: fmt.Errorf("asking registry %s for %s: it answered %s", e.registry, what, fault.Clip(resp.Status)), Kind: sandpit.ErrUnavailable}
 	}
 }
 

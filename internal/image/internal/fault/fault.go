@@ -1,0 +1,43 @@
+// Package fault makes the errors of images: of a kind of the root package, and
+// those that may pass.
+package fault
+
+import (
+	"fmt"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Kind gives an error one of the root package's kinds without changing its text.
+type Kind struct{ Err, Kind error }
+
+func (e Kind) Error() string   { return e.Err.Error() }
+func (e Kind) Unwrap() []error { return []error{e.Err, e.Kind} }
+
+// Invalidf returns an error that matches sandpit.ErrInvalid.
+func Invalidf(format string, args ...any) error {
+	return Kind{fmt.Errorf(format, args...), sandpit.ErrInvalid}
+}
+
+// Integrityf returns an error that matches sandpit.ErrIntegrity.
+func Integrityf(format string, args ...any) error {
+	return Kind{fmt.Errorf(format, args...), sandpit.ErrIntegrity}
+}
+
+// Unsupportedf returns an error that matches sandpit.ErrUnsupported.
+func Unsupportedf(format string, args ...any) error {
+	return Kind{fmt.Errorf(format, args...), sandpit.ErrUnsupported}
+}
+
+// NotFoundf returns an error that matches sandpit.ErrNotFound.
+func NotFoundf(format string, args ...any) error {
+	return Kind{fmt.Errorf(format, args...), sandpit.ErrNotFound}
+}
+
+// Clip shortens a string of somebody else's for an error message.
+func Clip(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "…"
+	}
+	return s
+}
