@@ -21,8 +21,9 @@ type Group struct {
 	id   string
 	dirs []groupDir // the primary first; empty where nothing can be made
 
-	shared string // the directory "sandpit" to be removed with the last group, or ""
-	leaf   string // where this process moved itself, or ""
+	shared  string // the directory "sandpit" to be removed with the last group, or ""
+	leaf    string // where this process moved itself, or ""
+	adopted bool   // taken over from another process: the layout does not count it
 
 	mu      sync.Mutex // held by Remove and FD
 	fd      int        // of the primary, locked; -1 after Remove
@@ -407,7 +408,9 @@ func (g *Group) Remove() error {
 	}
 	g.close()
 	g.removed.Store(true)
-	g.l.release()
+	if !g.adopted {
+		g.l.release()
+	}
 	return nil
 }
 

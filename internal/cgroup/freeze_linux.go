@@ -1,0 +1,93 @@
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// freezeTime bounds how long Freeze waits.
+const freezeTime = 2 * time.Second
+
+// Freeze stops every process of the group and returns when they stand still.
+// When one does not within two seconds, because it waits in the kernel, the
+// group is thawed again and the error matches os.ErrDeadlineExceeded; where
+// nothing can freeze it matches sandpit.ErrUnsupported.
+func (g *Group) Freeze() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.removed.Load() {
+		return sandpit.ErrClosed
+	}
+	if _, err := g.freezeDir(); err != nil {
+		return fmt.Errorf("freezing: this machine has no freezer for this user: %w", sandpit.ErrUnsupported)
+	}
+	if err := g.setFrozen(true); err != nil {
+		return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
+	}
+	deadline := time.Now().Add(freezeTime)
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		is, err := g.frozen()
+		if err != nil || !is && !time.Now().Before(deadline) {
+			_ = g.setFrozen(false)
+			if err == nil {
+				err = os.ErrDeadlineExceeded
+			}
+			return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
+		}
+		if is {
+			return nil
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Thaw lets a frozen group run on. One that is not frozen is no error.
+func (g *Group) Thaw() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.removed.Load() {
+		return sandpit.ErrClosed
+	}
+	if _, err := g.freezeDir(); err != nil {
+		return nil // it can't have been frozen
+	}
+	if err := g.setFrozen(false); err != nil {
+		return fmt.Errorf("thawing cgroup %s: %w", g.id, err)
+	}
+	return nil
+}
+
+// Frozen reports whether every process of the group stands still.
+func (g *Group) Frozen() (bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.removed.Load() {
+		return false, sandpit.ErrClosed
+	}
+	if _, err := g.freezeDir(); err != nil {
+		return false, nil
+	}
+	return g.frozen()
+}
+
+func (g *Group) frozen() (bool, error) {
+	d, err := g.freezeDir()
+	if err != nil {
+		return false, err
+	}
+	var buf [256]byte
+	if d.v2 {
+		data, err := readSmall(d.path+"/cgroup.events", buf[:])
+		return field(data, "frozen") == 1, err
+	}
+	data, err := readSmall(d.path+"/freezer.state", buf[:])
+	if err == nil && bytes.HasPrefix(data, []byte("FREEZING")) {
+		// v1 may miss a process that was being forked: it is asked again.
+		err = g.setFrozen(true)
+	}
+	return bytes.HasPrefix(data, []byte("FROZEN")), err
+}

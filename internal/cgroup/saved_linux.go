@@ -1,0 +1,71 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Saved is a group as it is written down, so that another process can take it
+// over when its owner is dead.
+type Saved struct {
+	ID     string     `json:"id"`
+	Dirs   []SavedDir `json:"dirs"` // the primary first
+	Shared string     `json:"shared,omitempty"`
+}
+
+// SavedDir is a directory of a Saved group.
+type SavedDir struct {
+	Path        string `json:"path"`
+	Controllers uint8  `json:"controllers"` // bits of this package's own
+	V2          bool   `json:"v2,omitempty"`
+}
+
+// Save returns what Reopen needs.
+func (g *Group) Save() Saved {
+	s := Saved{ID: g.id, Shared: g.shared}
+	for _, d := range g.dirs {
+		s.Dirs = append(s.Dirs, SavedDir{Path: d.path, Controllers: uint8(d.ctrls), V2: d.v2})
+	}
+	return s
+}
+
+// Reopen takes over a group whose owner is dead. The group need not be where
+// this process would make one. The error matches sandpit.ErrNotFound when it is
+// gone, sandpit.ErrExists when its owner lives, and sandpit.ErrInvalid when what
+// was written down can't be a group.
+func (l *Layout) Reopen(s Saved) (*Group, error) {
+	if err := checkID(s.ID); err != nil {
+		return nil, err
+	}
+	g := &Group{l: l, id: s.ID, fd: -1, shared: s.Shared, adopted: true}
+	for _, d := range s.Dirs {
+		// What was written down decides what is killed and removed.
+		if !filepath.IsAbs(d.Path) || filepath.Clean(d.Path) != d.Path || !strings.HasSuffix(d.Path, "/"+prefix+s.ID) {
+			return nil, fmt.Errorf("taking over cgroup %s: %q is not one of its directories: %w", s.ID, d.Path, sandpit.ErrInvalid)
+		}
+		g.dirs = append(g.dirs, groupDir{path: d.Path, ctrls: ctrls(d.Controllers), v2: d.V2})
+	}
+	if len(g.dirs) == 0 {
+		return g, nil
+	}
+	fd, err := open(g.dirs[0].path, unix.O_RDONLY|unix.O_DIRECTORY)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("taking over cgroup %s: %w", s.ID, sandpit.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("taking over cgroup %s: %w", s.ID, err)
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("taking over cgroup %s: another process owns it: %w", s.ID, sandpit.ErrExists)
+	}
+	g.fd = fd
+	return g, nil
+}
