@@ -44,12 +44,38 @@ type Examiner interface {
 	Examine(ctx context.Context) Capabilities
 }
 
-// A Recoverer is a driver whose instances outlive the program that made them.
-// Optional, found by type assertion.
+// A Recoverer is a driver whose instances outlive the program that made them,
+// unless their Plan is Ephemeral. Optional, found by type assertion; its
+// instances are Leavers.
 type Recoverer interface {
-	// Recover takes over an instance made by another process. ErrNotFound when
-	// it no longer exists; then what was left of it has been removed.
+	// Recover takes over an instance whose owner is dead, or has left it.
+	// ErrNotFound when it no longer exists; then what was left of it has been
+	// removed. ErrExists when its owner lives.
 	Recover(ctx context.Context, h Handle) (Instance, error)
+}
+
+// A Leaver is an instance that can be given up without being touched.
+type Leaver interface {
+	// Leave closes what this process holds of the instance, which lives on
+	// for Recover. Every other call then gives sandpit.ErrClosed. It is
+	// idempotent; after Destroy it does nothing.
+	Leave()
+}
+
+// A Freezer is an instance whose processes, its guest among them, can be made
+// to stand still. Optional, found by type assertion.
+type Freezer interface {
+	// Freeze returns when all processes stand still: they use no processor
+	// time, and Dial and everything asked of the guest waits. What can't be
+	// frozen within seconds runs on, and that is an error. ErrUnsupported where
+	// this machine can't do it. Freezing what is frozen is no error.
+	Freeze(ctx context.Context) error
+
+	// Thaw lets them run on. Thawing what runs is no error.
+	Thaw(ctx context.Context) error
+
+	// Frozen reports whether they stand still.
+	Frozen(ctx context.Context) (bool, error)
 }
 
 // An Instance is one made sandbox, seen from outside.
