@@ -16,6 +16,7 @@ var limitProperties = []property{
 	{"C2: memory in files of /tmp and /dev/shm counts", testMemoryFiles},
 	{"C1: a fork bomb is held, and Remove is quick", testForkBomb},
 	{"C3: processor time is held", testCPUs},
+	{"C3: a neighbour of one that takes all it can goes on with its work", testNeighbour},
 	{"C4: a full disk is ErrNoSpace, and space comes back", testDiskFull},
 	{"C5: inodes run out inside only", testInodes},
 	{"C6: open files are held", testNoFile},
@@ -125,6 +126,72 @@ func testCPUs(t *testing.T, e *env) {
 	// periods begun and for killing.
 	if used, most := after.CPU-before.CPU, time.Since(began)/2; used > most || used == 0 {
 		t.Errorf("%v of processor time in %v", used, time.Since(began))
+	}
+}
+
+// The neighbour's share is not timed, which no loaded machine would allow to
+// hold: all of its work is done, none fails, and the other stays in its limits.
+func testNeighbour(t *testing.T, e *env) {
+	e.need(t, "memory", "cpus", "pids", "disk")
+	limits := sandpit.Limits{Memory: 96 << 20, CPUs: 0.5, Pids: 100, Disk: 32 << 20}
+	hog := e.sandbox(t, sandpit.Spec{Limits: limits})
+	neighbour := e.sandbox(t, sandpit.Spec{})
+	before, err := hog.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, script := range []string{
+		`while :; do dd if=/dev/zero of=/dev/null bs=500M count=1 2>/dev/null; done`,
+		`while :; do head -c 200000000 /dev/zero >/tmp/full 2>/dev/null; echo >>/tmp/times; rm /tmp/full; done`,
+		`while :; do :; done & while :; do :; done`,
+		`f() { f | f & }; while :; do f; done`,
+	} {
+		start(t, hog, sandpit.Command{Script: script, Timeout: guard})
+	}
+	eventually(t, "the other has come to its limits", func() bool {
+		m, err := hog.Metrics(t.Context())
+		return err == nil && m.OOMKills > 0
+	})
+
+	var work written
+	p := start(t, neighbour, sandpit.Command{Script: `while read -r line; do echo "$line" >/tmp/f && cat /tmp/f; done`, Stdin: true, Stdout: &work})
+	for i := range 25 {
+		word := fmt.Sprintf("round %d", i)
+		if _, err := fmt.Fprintln(p.Stdin(), word); err != nil {
+			t.Fatal(err)
+		}
+		work.until(t, word+"\n")
+		put(t, neighbour, "/tmp/g", word)
+		if got := shell(t, neighbour, "cat /tmp/g; (dd if=/dev/zero bs=1M count=8 | wc -c) 2>/dev/null"); got != word+"8388608" {
+			t.Errorf("got %q", got)
+		}
+		m, err := hog.Metrics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Pids > limits.Pids || m.MemoryPeak > limits.Memory+1<<20 {
+			t.Errorf("the other is over its limits: %+v", m)
+		}
+	}
+	_ = p.Stdin().Close()
+	if res := wait(t, p); !res.Success() {
+		t.Errorf("the work ended with %+v", res)
+	}
+	if m, err := neighbour.Metrics(t.Context()); err != nil || m.OOMKills != 0 {
+		t.Errorf("the neighbour has %+v, %v", m, err)
+	}
+	// A sandbox is made beside it, too.
+	if got := shell(t, e.sandbox(t, sandpit.Spec{}), "echo new"); got != "new" {
+		t.Errorf("got %q", got)
+	}
+	after, err := hog.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Half a processor; twice that leaves room for periods begun.
+	if used, most := after.CPU-before.CPU, time.Since(began); used > most || used == 0 {
+		t.Errorf("the other had %v of processor time in %v", used, most)
 	}
 }
 
