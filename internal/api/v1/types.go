@@ -45,22 +45,23 @@ type Limits struct {
 
 // Spec is what a new sandbox is asked to be.
 type Spec struct {
-	Name     string            `json:"name,omitempty" maxLength:"63" doc:"Default: the id"`
-	Image    string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
-	Pull     string            `json:"pull,omitempty" enum:"missing,always,never"`
-	Hostname string            `json:"hostname,omitempty"`
-	Env      []string          `json:"env,omitempty" doc:"KEY=VALUE"`
-	WorkDir  string            `json:"workdir,omitempty"`
-	User     string            `json:"user,omitempty"`
-	Limits   *Limits           `json:"limits,omitempty"`
-	Mounts   []Mount           `json:"mounts,omitempty"`
-	Tmpfs    []Tmpfs           `json:"tmpfs,omitempty"`
-	ReadOnly bool              `json:"read_only,omitempty"`
-	Write    *[]string         `json:"write,omitempty" doc:"The only paths that may be written"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	Idle     float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
-	OnExpiry string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
-	Asked    []string          `json:"asked,omitempty" doc:"Limits asked for although they may equal a default"`
+	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Default: the id"`
+	Image     string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
+	Pull      string            `json:"pull,omitempty" enum:"missing,always,never"`
+	Hostname  string            `json:"hostname,omitempty"`
+	Env       []string          `json:"env,omitempty" doc:"KEY=VALUE"`
+	EnvBase64 [][]byte          `json:"env_base64,omitempty" doc:"More of env, which is not UTF-8"`
+	WorkDir   string            `json:"workdir,omitempty"`
+	User      string            `json:"user,omitempty"`
+	Limits    *Limits           `json:"limits,omitempty"`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	Tmpfs     []Tmpfs           `json:"tmpfs,omitempty"`
+	ReadOnly  bool              `json:"read_only,omitempty"`
+	Write     *[]string         `json:"write,omitempty" doc:"The only paths that may be written"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Idle      float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
+	OnExpiry  string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+	Asked     []string          `json:"asked,omitempty" doc:"Limits asked for although they may equal a default"`
 }
 
 // Mount puts a host path into the sandbox.
@@ -78,18 +79,22 @@ type Tmpfs struct {
 
 // Command says what to start.
 type Command struct {
-	Argv        []string  `json:"argv,omitempty" doc:"Program and arguments; either argv or script"`
-	Script      string    `json:"script,omitempty" doc:"Run by /bin/sh -c"`
-	FromImage   bool      `json:"from_image,omitempty" doc:"Complete argv with the image's entrypoint and command"`
-	Entrypoint  *[]string `json:"entrypoint,omitempty" doc:"In place of the image's"`
-	Env         []string  `json:"env,omitempty"`
-	Dir         string    `json:"dir,omitempty"`
-	User        string    `json:"user,omitempty"`
-	Stdin       bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
-	Terminal    *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
-	Timeout     float64   `json:"timeout,omitempty" doc:"Seconds, after which it and all that it started is killed"`
-	OutputLimit int64     `json:"output_limit,omitempty"`
-	NoFile      int64     `json:"nofile,omitempty"`
+	Argv         []string  `json:"argv,omitempty" doc:"Program and arguments; either argv or script"`
+	Script       string    `json:"script,omitempty" doc:"Run by /bin/sh -c"`
+	FromImage    bool      `json:"from_image,omitempty" doc:"Complete argv with the image's entrypoint and command"`
+	Entrypoint   *[]string `json:"entrypoint,omitempty" doc:"In place of the image's"`
+	Env          []string  `json:"env,omitempty"`
+	Dir          string    `json:"dir,omitempty"`
+	ArgvBase64   [][]byte  `json:"argv_base64,omitempty" doc:"In place of argv, which is not UTF-8"`
+	ScriptBase64 []byte    `json:"script_base64,omitempty" doc:"In place of script, which is not UTF-8"`
+	EnvBase64    [][]byte  `json:"env_base64,omitempty" doc:"More of env, which is not UTF-8"`
+	DirBase64    []byte    `json:"dir_base64,omitempty" doc:"In place of dir, which is not UTF-8"`
+	User         string    `json:"user,omitempty"`
+	Stdin        bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
+	Terminal     *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
+	Timeout      float64   `json:"timeout,omitempty" doc:"Seconds, after which it and all that it started is killed"`
+	OutputLimit  int64     `json:"output_limit,omitempty"`
+	NoFile       int64     `json:"nofile,omitempty"`
 }
 
 // Size of a terminal, in character cells.
@@ -146,14 +151,16 @@ type Lifetime struct {
 
 // FileInfo describes a file in a sandbox.
 type FileInfo struct {
-	Name    string    `json:"name"`
-	Size    int64     `json:"size"`
-	Type    string    `json:"type" enum:"file,directory,symlink,other"`
-	Mode    string    `json:"mode" doc:"Octal permission bits, with setuid, setgid and sticky: 0755"`
-	ModTime time.Time `json:"mod_time"`
-	UID     uint32    `json:"uid"`
-	GID     uint32    `json:"gid"`
-	Target  string    `json:"target,omitempty"`
+	Name         string    `json:"name"`
+	Size         int64     `json:"size"`
+	Type         string    `json:"type" enum:"file,directory,symlink,pipe,socket,device,char_device,other"`
+	Mode         string    `json:"mode" doc:"Octal permission bits, with setuid, setgid and sticky: 0755"`
+	ModTime      time.Time `json:"mod_time"`
+	UID          uint32    `json:"uid"`
+	GID          uint32    `json:"gid"`
+	Target       string    `json:"target,omitempty" doc:"Of a symbolic link"`
+	NameBase64   []byte    `json:"name_base64,omitempty" doc:"The name, if it is not UTF-8"`
+	TargetBase64 []byte    `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
 }
 
 // Error is the one shape of every error.

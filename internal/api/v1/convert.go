@@ -1,0 +1,370 @@
+package v1
+
+import (
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Seconds is a duration as the API tells it.
+func Seconds(d time.Duration) float64 { return d.Seconds() }
+
+// Duration reads seconds: to the nearest nanosecond, within what a Duration
+// can hold. What is no number is 0.
+func Duration(seconds float64) time.Duration {
+	ns := math.Round(seconds * 1e9)
+	switch {
+	case math.IsNaN(ns):
+		return 0
+	case ns >= math.MaxInt64:
+		return math.MaxInt64
+	case ns <= math.MinInt64:
+		return math.MinInt64
+	}
+	return time.Duration(ns)
+}
+
+// idle is an idle time, of which -1 means never, and has to stay that.
+func idle(d time.Duration) float64 {
+	if d == sandpit.NoIdle {
+		return -1
+	}
+	return Seconds(d)
+}
+
+func idleTime(seconds float64) time.Duration {
+	if seconds == -1 {
+		return sandpit.NoIdle
+	}
+	return Duration(seconds)
+}
+
+// FromLimits are limits as the API tells them.
+func FromLimits(l sandpit.Limits) Limits {
+	return Limits{l.Memory, l.CPUs, l.Pids, l.Disk, l.Files, l.NoFile, l.Output, Seconds(l.Life)}
+}
+
+// Sandpit are the limits in Go.
+func (l Limits) Sandpit() sandpit.Limits {
+	return sandpit.Limits{Memory: l.Memory, CPUs: l.CPUs, Pids: l.Pids, Disk: l.Disk, Files: l.Files, NoFile: l.NoFile, Output: l.Output, Life: Duration(l.Life)}
+}
+
+// FromInfo describes a sandbox as the API does.
+func FromInfo(i sandpit.Info) Sandbox {
+	s := Sandbox{
+		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Labels: i.Labels,
+		CreatedAt: i.CreatedAt, Idle: idle(i.Idle), OnExpiry: string(i.OnExpiry), Limits: FromLimits(i.Limits),
+	}
+	if s.OnExpiry == "" {
+		s.OnExpiry = string(sandpit.ExpiryRemove)
+	}
+	if !i.ExpiresAt.IsZero() {
+		s.ExpiresAt = &i.ExpiresAt
+	}
+	for _, g := range i.NotEnforced {
+		s.NotEnforced = append(s.NotEnforced, Gap(g))
+	}
+	return s
+}
+
+// Sandpit is the description in Go.
+func (s Sandbox) Sandpit() sandpit.Info {
+	i := sandpit.Info{
+		ID: s.ID, Name: s.Name, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Labels: s.Labels,
+		CreatedAt: s.CreatedAt, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Limits: s.Limits.Sandpit(),
+	}
+	if s.ExpiresAt != nil {
+		i.ExpiresAt = *s.ExpiresAt
+	}
+	for _, g := range s.NotEnforced {
+		i.NotEnforced = append(i.NotEnforced, sandpit.Gap(g))
+	}
+	return i
+}
+
+// FromSpec is a Spec as the API takes it.
+func FromSpec(s sandpit.Spec) Spec {
+	v := Spec{
+		Name: s.Name, Image: s.Image, Pull: string(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
+		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry), Asked: s.Asked,
+	}
+	if v.Env, v.EnvBase64 = s.Env, nil; !allText(s.Env) {
+		v.Env, v.EnvBase64 = nil, toBytes(s.Env)
+	}
+	if s.Limits != (sandpit.Limits{}) {
+		l := FromLimits(s.Limits)
+		v.Limits = &l
+	}
+	if s.Write != nil {
+		v.Write = &s.Write
+	}
+	for _, m := range s.Mounts {
+		v.Mounts = append(v.Mounts, Mount(m))
+	}
+	for _, t := range s.Tmpfs {
+		v.Tmpfs = append(v.Tmpfs, Tmpfs(t))
+	}
+	return v
+}
+
+// Sandpit is the Spec in Go.
+func (s Spec) Sandpit() sandpit.Spec {
+	v := sandpit.Spec{
+		Name: s.Name, Image: s.Image, Pull: sandpit.PullPolicy(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
+		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Asked: s.Asked,
+		Env: append(slices.Clone(s.Env), toStrings(s.EnvBase64)...),
+	}
+	if s.Limits != nil {
+		v.Limits = s.Limits.Sandpit()
+	}
+	if s.Write != nil {
+		v.Write = append([]string{}, *s.Write...)
+	}
+	for _, m := range s.Mounts {
+		v.Mounts = append(v.Mounts, sandpit.Mount(m))
+	}
+	for _, t := range s.Tmpfs {
+		v.Tmpfs = append(v.Tmpfs, sandpit.Tmpfs(t))
+	}
+	return v
+}
+
+// FromCommand is a Command as the API takes it, without its writers. Whether
+// it is in the background is said by the route.
+func FromCommand(c sandpit.Command) Command {
+	v := Command{
+		Argv: c.Argv, Script: c.Script, FromImage: c.FromImage, Env: c.Env, Dir: c.Dir, User: c.User, Stdin: c.Stdin,
+		Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+	}
+	if !allText(c.Argv) {
+		v.Argv, v.ArgvBase64 = nil, toBytes(c.Argv)
+	}
+	if !allText(c.Env) {
+		v.Env, v.EnvBase64 = nil, toBytes(c.Env)
+	}
+	if !utf8.ValidString(c.Script) {
+		v.Script, v.ScriptBase64 = "", []byte(c.Script)
+	}
+	if !utf8.ValidString(c.Dir) {
+		v.Dir, v.DirBase64 = "", []byte(c.Dir)
+	}
+	if c.Entrypoint != nil {
+		v.Entrypoint = &c.Entrypoint
+	}
+	if c.Terminal != nil {
+		v.Terminal = &Size{c.Terminal.Rows, c.Terminal.Cols}
+	}
+	return v
+}
+
+// Sandpit is the Command in Go.
+func (c Command) Sandpit() sandpit.Command {
+	v := sandpit.Command{
+		Argv: append(slices.Clone(c.Argv), toStrings(c.ArgvBase64)...), Script: c.Script + string(c.ScriptBase64), FromImage: c.FromImage,
+		Env: append(slices.Clone(c.Env), toStrings(c.EnvBase64)...), Dir: c.Dir + string(c.DirBase64), User: c.User, Stdin: c.Stdin,
+		Timeout: Duration(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+	}
+	if c.Entrypoint != nil {
+		v.Entrypoint = append([]string{}, *c.Entrypoint...)
+	}
+	if c.Terminal != nil {
+		v.Terminal = &sandpit.TerminalSize{Rows: c.Terminal.Rows, Cols: c.Terminal.Cols}
+	}
+	return v
+}
+
+// FromProcess describes a process as the API does.
+func FromProcess(p sandpit.ProcessInfo) Process {
+	v := Process{ID: p.ID, PID: p.PID, Argv: p.Argv, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	if v.Argv == nil {
+		v.Argv = []string{}
+	}
+	if p.Result != nil {
+		r := FromResult(*p.Result)
+		v.Result = &r
+	}
+	return v
+}
+
+// Sandpit is the description in Go.
+func (p Process) Sandpit() sandpit.ProcessInfo {
+	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: p.Argv, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	if p.Result != nil {
+		r := p.Result.Sandpit()
+		v.Result = &r
+	}
+	return v
+}
+
+// FromResult is a Result as the API tells it.
+func FromResult(r sandpit.Result) Result {
+	return Result{
+		ExitCode: r.ExitCode, Signal: r.Signal, StartError: r.StartError, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
+		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
+		Wall: Seconds(r.Wall), UserCPU: Seconds(r.UserCPU), SystemCPU: Seconds(r.SystemCPU), PeakMemory: r.PeakMemory,
+	}
+}
+
+// Sandpit is the Result in Go.
+func (r Result) Sandpit() sandpit.Result {
+	return sandpit.Result{
+		ExitCode: r.ExitCode, Signal: r.Signal, StartError: r.StartError, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
+		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
+		Wall: Duration(r.Wall), UserCPU: Duration(r.UserCPU), SystemCPU: Duration(r.SystemCPU), PeakMemory: r.PeakMemory,
+	}
+}
+
+// FromMetrics is what a sandbox uses at a time, as the API tells it.
+func FromMetrics(m sandpit.Metrics, at time.Time) Metrics {
+	cpu := Seconds(m.CPU)
+	if m.CPU < 0 {
+		cpu = -1
+	}
+	return Metrics{at, cpu, m.Memory, m.MemoryPeak, m.Pids, m.OOMKills}
+}
+
+// Sandpit is the sample in Go.
+func (m Metrics) Sandpit() sandpit.Sample {
+	cpu := Duration(m.CPU)
+	if m.CPU < 0 {
+		cpu = -1
+	}
+	return sandpit.Sample{Time: m.Time, Metrics: sandpit.Metrics{CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills}}
+}
+
+// FromLifetime is a change of a lifetime as the API takes it.
+func FromLifetime(l sandpit.Lifetime) Lifetime {
+	return Lifetime{Life: Seconds(l.Life), Idle: idle(l.Idle), OnExpiry: string(l.OnExpiry)}
+}
+
+// Sandpit is the change in Go.
+func (l Lifetime) Sandpit() sandpit.Lifetime {
+	return sandpit.Lifetime{Life: Duration(l.Life), Idle: idleTime(l.Idle), OnExpiry: sandpit.Expiry(l.OnExpiry)}
+}
+
+// fileType names a type of files.
+type fileType struct {
+	name string
+	mode fs.FileMode
+}
+
+func fileTypes() []fileType {
+	return []fileType{
+		{"file", 0},
+		{"directory", fs.ModeDir},
+		{"symlink", fs.ModeSymlink},
+		{"pipe", fs.ModeNamedPipe},
+		{"socket", fs.ModeSocket},
+		{"device", fs.ModeDevice},
+		{"char_device", fs.ModeDevice | fs.ModeCharDevice},
+		{"other", fs.ModeIrregular},
+	}
+}
+
+// FromFile describes a file as the API does.
+func FromFile(f sandpit.FileInfo) FileInfo {
+	v := FileInfo{Name: f.Name, Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: f.Target}
+	for _, t := range fileTypes() {
+		if f.Mode.Type() == t.mode {
+			v.Type = t.name
+		}
+	}
+	if !utf8.ValidString(f.Name) {
+		v.NameBase64 = []byte(f.Name)
+	}
+	if !utf8.ValidString(f.Target) {
+		v.TargetBase64 = []byte(f.Target)
+	}
+	return v
+}
+
+// Sandpit is the description in Go.
+func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
+	mode, err := ParseMode(f.Mode)
+	if err != nil {
+		return sandpit.FileInfo{}, err
+	}
+	i := slices.IndexFunc(fileTypes(), func(t fileType) bool { return t.name == f.Type })
+	if i < 0 {
+		mode |= fs.ModeIrregular
+	} else {
+		mode |= fileTypes()[i].mode
+	}
+	v := sandpit.FileInfo{Name: f.Name, Size: f.Size, Mode: mode, ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: f.Target}
+	if f.NameBase64 != nil {
+		v.Name = string(f.NameBase64)
+	}
+	if f.TargetBase64 != nil {
+		v.Target = string(f.TargetBase64)
+	}
+	return v, nil
+}
+
+// Bits of a mode beside permissions (stat(2)).
+const (
+	modeSetuid = 0o4000
+	modeSetgid = 0o2000
+	modeSticky = 0o1000
+)
+
+// ModeText is the permission bits of a mode in octal, with setuid, setgid and
+// sticky as chmod(1) has them: "0755", "4711".
+func ModeText(m fs.FileMode) string {
+	n := uint64(m.Perm())
+	if m&fs.ModeSetuid != 0 {
+		n |= modeSetuid
+	}
+	if m&fs.ModeSetgid != 0 {
+		n |= modeSetgid
+	}
+	if m&fs.ModeSticky != 0 {
+		n |= modeSticky
+	}
+	return fmt.Sprintf("%04o", n)
+}
+
+// ParseMode reads what ModeText writes. ErrInvalid for anything else.
+func ParseMode(text string) (fs.FileMode, error) {
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n > 0o7777 {
+		return 0, fmt.Errorf("reading the mode %q: %w", text, sandpit.ErrInvalid)
+	}
+	m := fs.FileMode(n) & fs.ModePerm
+	if n&modeSetuid != 0 {
+		m |= fs.ModeSetuid
+	}
+	if n&modeSetgid != 0 {
+		m |= fs.ModeSetgid
+	}
+	if n&modeSticky != 0 {
+		m |= fs.ModeSticky
+	}
+	return m, nil
+}
+
+// allText reports whether JSON can hold all of it as it is.
+func allText(all []string) bool {
+	return !slices.ContainsFunc(all, func(s string) bool { return !utf8.ValidString(s) })
+}
+
+func toBytes(all []string) [][]byte {
+	var out [][]byte
+	for _, s := range all {
+		out = append(out, []byte(s))
+	}
+	return out
+}
+
+func toStrings(all [][]byte) []string {
+	var out []string
+	for _, b := range all {
+		out = append(out, string(b))
+	}
+	return out
+}

@@ -1,0 +1,136 @@
+package v1_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// overJSON returns what the other end reads.
+func overJSON[T any](t *testing.T, v T) T {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out T
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestNothingIsLostOnTheWay(t *testing.T) {
+	now := time.Date(2026, 11, 21, 4, 5, 6, 789, time.UTC)
+	check := func(name string, got, want any) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-sent +received):\n%s", name, diff)
+		}
+	}
+	limits := sandpit.Limits{Memory: 1 << 40, CPUs: 0.5, Pids: 17, Disk: 3, Files: 4, NoFile: 5, Output: 6, Life: 1500*time.Millisecond + 1}
+	spec := sandpit.Spec{
+		Name: "a", Image: "b", Pull: sandpit.PullAlways, Hostname: "h", Env: []string{"A=b"}, WorkDir: "/w", User: "root", Limits: limits,
+		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
+		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause, Asked: []string{"memory"},
+	}
+	check("spec", overJSON(t, v1.FromSpec(spec)).Sandpit(), spec)
+	check("zero spec", overJSON(t, v1.FromSpec(sandpit.Spec{})).Sandpit(), sandpit.Spec{})
+	spec.Env, spec.Write, spec.Idle = []string{"A=\xff"}, []string{}, time.Minute
+	check("odd spec", overJSON(t, v1.FromSpec(spec)).Sandpit(), spec)
+
+	info := sandpit.Info{
+		ID: "i", Name: "n", State: sandpit.StatePaused, Image: "m", Driver: "d", Labels: map[string]string{"k": "v"}, CreatedAt: now,
+		ExpiresAt: now, Idle: time.Second, OnExpiry: sandpit.ExpiryStop, Reason: "r", Limits: limits, NotEnforced: []sandpit.Gap{{What: "a", Why: "b", Fix: "c"}},
+	}
+	check("info", overJSON(t, v1.FromInfo(info)).Sandpit(), info)
+
+	cmd := sandpit.Command{
+		Argv: []string{"a", "b"}, Entrypoint: []string{}, FromImage: true, Env: []string{"A=b"}, Dir: "/d", User: "u", Stdin: true,
+		Terminal: &sandpit.TerminalSize{Rows: 1, Cols: 65535}, Timeout: -1, OutputLimit: -1, NoFile: 9,
+	}
+	check("command", overJSON(t, v1.FromCommand(cmd)).Sandpit(), cmd)
+	odd := sandpit.Command{Argv: []string{"", "\xff\x00"}, Script: "echo \x80", Env: []string{"\xfe=1"}, Dir: "/\xfd"}
+	check("odd command", overJSON(t, v1.FromCommand(odd)).Sandpit(), odd)
+
+	res := sandpit.Result{ExitCode: 1, Signal: 2, StartError: "s", TimedOut: true, OOMKilled: true, Truncated: true, StdoutBytes: 3, StderrBytes: 4, DroppedBytes: 5, Wall: 123456789123, UserCPU: 1, SystemCPU: 999999999, PeakMemory: 1 << 50}
+	check("result", overJSON(t, v1.FromResult(res)).Sandpit(), res)
+	proc := sandpit.ProcessInfo{ID: "p", PID: 3, Argv: []string{"a"}, User: "u", Background: true, Terminal: true, StartedAt: now, Result: &res}
+	check("process", overJSON(t, v1.FromProcess(proc)).Sandpit(), proc)
+
+	for _, m := range []sandpit.Metrics{{CPU: 1, Memory: 2, MemoryPeak: 3, Pids: 4, OOMKills: 5}, {CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}} {
+		check("metrics", overJSON(t, v1.FromMetrics(m, now)).Sandpit(), sandpit.Sample{Time: now, Metrics: m})
+	}
+	for _, l := range []sandpit.Lifetime{{}, {Life: time.Hour, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryStop}} {
+		check("lifetime", overJSON(t, v1.FromLifetime(l)).Sandpit(), l)
+	}
+	for _, mode := range []fs.FileMode{
+		0o644, fs.ModeDir | fs.ModeSticky | 0o777, fs.ModeSymlink | 0o777, fs.ModeNamedPipe | fs.ModeSetuid | fs.ModeSetgid | 0o711,
+		fs.ModeSocket, fs.ModeDevice | 0o600, fs.ModeDevice | fs.ModeCharDevice | 0o666, fs.ModeIrregular,
+	} {
+		for _, name := range []string{"n", "\xff\xfe\n"} {
+			f := sandpit.FileInfo{Name: name, Size: 1 << 60, Mode: mode, ModTime: now, UID: 1<<32 - 1, GID: 5, Target: name}
+			got, err := overJSON(t, v1.FromFile(f)).Sandpit()
+			if err != nil {
+				t.Error(err)
+			}
+			check("file", got, f)
+		}
+	}
+}
+
+func TestEveryErrorHasACode(t *testing.T) {
+	for _, kind := range []error{
+		sandpit.ErrInvalid, sandpit.ErrUnsupported, sandpit.ErrForbidden, sandpit.ErrNotFound, sandpit.ErrExists, sandpit.ErrState,
+		sandpit.ErrUnavailable, sandpit.ErrExhausted, sandpit.ErrIntegrity, sandpit.ErrProtocol, sandpit.ErrClosed, sandpit.ErrIsDirectory,
+		sandpit.ErrNotDirectory, sandpit.ErrNotEmpty, sandpit.ErrNoSpace, fs.ErrNotExist, fs.ErrExist, fs.ErrPermission,
+		context.Canceled, context.DeadlineExceeded,
+	} {
+		e := v1.FromError(sandpit.WithHint(&fs.PathError{Op: "open", Path: "/p", Err: fmt.Errorf("why: %w", kind)}, "do this"))
+		if got := v1.KindOf(e.Code); got != kind {
+			t.Errorf("%v is %q, which is %v", kind, e.Code, got)
+		}
+		if want := "open /p: why: " + kind.Error(); e.Message != want || e.Hint != "do this" || e.Path != "/p" {
+			t.Errorf("got %+v, want the message %q", e, want)
+		}
+	}
+	if e := v1.FromError(errors.New("odd")); e.Code != v1.CodeInternal || v1.KindOf(e.Code) != nil {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestDurationsAreBounded(t *testing.T) {
+	for seconds, want := range map[float64]time.Duration{0: 0, 1e-9: 1, -1: -time.Second, 1e300: math.MaxInt64, -1e300: math.MinInt64, math.Inf(1): math.MaxInt64, 0.1: 100 * time.Millisecond} {
+		if got := v1.Duration(seconds); got != want {
+			t.Errorf("%v s is %v", seconds, got)
+		}
+	}
+	if got := v1.Duration(math.NaN()); got != 0 {
+		t.Errorf("what is no number is %v", got)
+	}
+}
+
+func FuzzParseMode(f *testing.F) {
+	for _, s := range []string{"0644", "7777", "10000", "", "-1", "0o644", "٧"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		m, err := v1.ParseMode(s)
+		if err != nil {
+			return
+		}
+		if again, err := v1.ParseMode(v1.ModeText(m)); err != nil || again != m {
+			t.Errorf("%q is %v and then %v, %v", s, m, again, err)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package v1
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// codes are the stable codes of errors and what they are in Go. The first that
+// an error matches is its code: what says more comes first.
+func codes() []struct {
+	Code string
+	Kind error
+} {
+	return []struct {
+		Code string
+		Kind error
+	}{
+		{"closed", sandpit.ErrClosed},
+		{"integrity", sandpit.ErrIntegrity},
+		{"protocol", sandpit.ErrProtocol},
+		{"state", sandpit.ErrState},
+		{"forbidden", sandpit.ErrForbidden},
+		{"unsupported", sandpit.ErrUnsupported},
+		{"exhausted", sandpit.ErrExhausted},
+		{"unavailable", sandpit.ErrUnavailable},
+		{"is_directory", sandpit.ErrIsDirectory},
+		{"not_directory", sandpit.ErrNotDirectory},
+		{"not_empty", sandpit.ErrNotEmpty},
+		{"no_space", sandpit.ErrNoSpace},
+		{"file_not_found", fs.ErrNotExist},
+		{"file_exists", fs.ErrExist},
+		{"permission", fs.ErrPermission},
+		{"not_found", sandpit.ErrNotFound},
+		{"exists", sandpit.ErrExists},
+		{"invalid", sandpit.ErrInvalid},
+		{"timeout", context.DeadlineExceeded},
+		{"canceled", context.Canceled},
+	}
+}
+
+// CodeInternal is the code of an error that has no kind.
+const CodeInternal = "internal"
+
+// CodeOf returns the code of an error.
+func CodeOf(err error) string {
+	for _, c := range codes() {
+		if errors.Is(err, c.Kind) {
+			return c.Code
+		}
+	}
+	return CodeInternal
+}
+
+// KindOf returns the kind of error that a code stands for, or nil for one that
+// is unknown here.
+func KindOf(code string) error {
+	for _, c := range codes() {
+		if c.Code == code {
+			return c.Kind
+		}
+	}
+	return nil
+}
+
+// FromError is an error as the API tells it, without a request id.
+func FromError(err error) Error {
+	e := Error{Code: CodeOf(err), Message: err.Error(), Hint: sandpit.Hint(err)}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		e.Path = pe.Path
+	}
+	return e
+}

@@ -1,0 +1,40 @@
+package v1
+
+import "github.com/sandpit-dev/sandpit"
+
+// Paths are bytes, which JSON strings can't hold: every path of a request is a
+// parameter of its query ("path", of two "from" and "to", a link's "target"),
+// percent-encoded. So are small settings: "mode" in octal, and "recursive",
+// "parents", "append", "follow" as true or false.
+
+// FileList is a page of a directory or of what was found.
+type FileList struct {
+	Entries []FileInfo `json:"entries"`
+	More    bool       `json:"more" doc:"Ask again with after set to the last name"`
+}
+
+// Grep is what is looked for below a directory. See sandpit.GrepQuery.
+type Grep struct {
+	Pattern    string `json:"pattern" doc:"RE2, or a string with fixed"`
+	Fixed      bool   `json:"fixed,omitempty"`
+	IgnoreCase bool   `json:"ignore_case,omitempty"`
+	Glob       string `json:"glob,omitempty" doc:"Of the relative path"`
+	Context    int    `json:"context,omitempty" doc:"Lines before and after, at most 20"`
+	Limit      int    `json:"limit,omitempty" doc:"Matching lines; default 1,000, at most 10,000"`
+}
+
+// GrepResult is what was found.
+type GrepResult struct {
+	Lines     []sandpit.GrepLine `json:"lines"`
+	Truncated bool               `json:"truncated,omitempty"`
+}
+
+// Edits are replacements of exact text, made all at once or not at all.
+type Edits struct {
+	Edits []sandpit.Edit `json:"edits"`
+}
+
+// Written says how much was written.
+type Written struct {
+	Bytes int64 `json:"bytes"`
+}
