@@ -2,6 +2,7 @@ package sysprog
 
 import (
 	"os"
+	"runtime"
 	"syscall"
 	"unsafe"
 
@@ -83,11 +84,15 @@ type Child struct {
 	PidFD int // -1 unless asked for; the caller closes it
 
 	regions [][]byte
+	program *Program // what it runs: its own memory is not looked at by the collector
 }
 
 // Release frees the memory that the child worked in, and a child that it has
 // spawned. Call it once both have ended or are known to have executed a program.
+// Up to then what Fork was told to run is kept from being collected.
 func (c *Child) Release() {
+	runtime.KeepAlive(c.program)
+	c.program = nil
 	for _, r := range c.regions {
 		_ = unix.Munmap(r)
 	}

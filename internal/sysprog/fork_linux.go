@@ -2,7 +2,6 @@ package sysprog
 
 import (
 	"encoding/binary"
-	"runtime"
 	"syscall"
 	"unsafe"
 
@@ -30,9 +29,9 @@ const reportMagic = 0x53504652
 // exits with 0; a program therefore usually ends with an exec. The child has a
 // copy of this process's descriptors, and all its signals are blocked.
 //
-// The program, and all that it points to, must stay unchanged and reachable
-// until the child has executed another program or has ended. A failure in the
-// child is reported over opt.Report, not here.
+// The program, and all that it points to, must stay unchanged until the child
+// has executed another program or has ended; Release is to be called then. A
+// failure in the child is reported over opt.Report, not here.
 func (p *Program) Fork(opt ForkOptions) (Child, error) {
 	s, region, err := newState()
 	if err != nil {
@@ -44,7 +43,7 @@ func (p *Program) Fork(opt ForkOptions) (Child, error) {
 		if f := p.steps[i].fork; f != nil {
 			s2, region2, err := newState()
 			if err != nil {
-				_ = unix.Munmap(region)
+				(&Child{regions: regions}).Release()
 				return Child{PidFD: -1}, err
 			}
 			s2.kind, s2.prog.steps, s2.prog.report, s2.prog.base = kindFork, f.program.steps, f.report, spawnedStep
@@ -58,11 +57,10 @@ func (p *Program) Fork(opt ForkOptions) (Child, error) {
 		flags |= unix.CLONE_PIDFD
 	}
 	c, err := clone(s, region, flags, opt.Cgroup)
-	c.regions = regions
+	c.regions, c.program = regions, p
 	if err != nil {
 		c.Release()
 	}
-	runtime.KeepAlive(p)
 	return c, err
 }
 

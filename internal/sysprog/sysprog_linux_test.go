@@ -38,9 +38,7 @@ func fork(t *testing.T, p *sysprog.Program, report int) syscall.WaitStatus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := reap(t, c)
-	runtime.KeepAlive(p)
-	return ws
+	return reap(t, c)
 }
 
 func TestResultsPassFromStepToStep(t *testing.T) {
@@ -174,21 +172,24 @@ func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
 			if err := os.WriteFile(kill, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			r, w, err := os.Pipe()
+			conn, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			watcher, err := sysprog.Watch(sysprog.Cleanup{PidFD: victim.PidFD, KillFile: kill, Dirs: []string{inner, filepath.Dir(inner)}}, int(r.Fd()))
+			watcher, err := sysprog.Watch(sysprog.Cleanup{KillFile: kill, Dirs: []string{inner, filepath.Dir(inner)}}, conn[0])
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Close()
+			unix.Close(conn[0])
+			if err := sysprog.WatchPidFD(conn[1], victim.PidFD); err != nil {
+				t.Fatal(err)
+			}
 			if tc.leave {
-				if _, err := w.Write([]byte{0}); err != nil {
+				if err := sysprog.EndWatch(conn[1]); err != nil {
 					t.Fatal(err)
 				}
 			}
-			w.Close()
+			unix.Close(conn[1])
 			if ws := reap(t, watcher); ws.ExitStatus() != 0 {
 				t.Errorf("watcher ended with %v", ws)
 			}
@@ -202,7 +203,6 @@ func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
 			if ws := reap(t, victim); ws.Signal() != syscall.SIGKILL {
 				t.Errorf("victim ended with %v", ws)
 			}
-			runtime.KeepAlive(&sleep)
 			if got, _ := os.ReadFile(kill); (string(got) == "1") == tc.leave {
 				t.Errorf("kill file holds %q", got)
 			}
@@ -212,7 +212,7 @@ func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
 
 func TestWatchRefusesWhatDoesNotFit(t *testing.T) {
 	long := "/" + strings.Repeat("a", 5000)
-	for _, c := range []sysprog.Cleanup{{PidFD: -1, KillFile: long}, {PidFD: -1, Dirs: []string{long}}, {PidFD: -1, Dirs: make([]string, 1000)}} {
+	for _, c := range []sysprog.Cleanup{{KillFile: long}, {Dirs: []string{long}}, {Dirs: make([]string, 1000)}} {
 		if _, err := sysprog.Watch(c, 0); !errors.Is(err, syscall.ENAMETOOLONG) {
 			t.Errorf("got %v", err)
 		}

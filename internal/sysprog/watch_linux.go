@@ -1,7 +1,6 @@
 package sysprog
 
 import (
-	"encoding/binary"
 	"os"
 	"syscall"
 	"unsafe"
@@ -17,7 +16,6 @@ const maxWatchPath = 384
 
 // Cleanup is what a watcher does when its owner has died.
 type Cleanup struct {
-	PidFD    int      // of a process that is killed first, or -1
 	KillFile string   // a v2 cgroup.kill file, or empty
 	Dirs     []string // removed in this order, retried while they are busy
 }
@@ -27,17 +25,25 @@ type watchState struct {
 	n     int32
 	pidfd int32
 	tries int32
-	buf   [8]byte
-	pause [2]int64
+	buf   [1]byte
+	pause [2]int64 // struct timespec
 	kill  [maxWatchPath]byte
 	dirs  [maxWatchPaths][maxWatchPath]byte
+
+	message unix.Msghdr // of the next message, which fills buf and control
+	vector  unix.Iovec
+	control struct {
+		head unix.Cmsghdr
+		fd   int32
+	}
 }
 
-// Watch makes a process that waits until the descriptor alive, the reading
-// end of a pipe, comes to its end, and then does the cleanup. The owner keeps
-// the only writing end. A byte written to it makes the watcher leave without
-// doing anything; WatchPID names a process that is killed first. The process has no other descriptors, blocks all signals
-// that can be blocked, and is in a session of its own.
+// Watch makes a process that waits until the connection alive, one end of a
+// pair of stream sockets, comes to its end, and then does the cleanup. The
+// owner keeps the only other end, and may say by it what is to be killed first
+// (WatchPidFD) or that there is nothing to be done any more (EndWatch). The
+// process has no other descriptors, blocks all signals that can be blocked,
+// and is in a session of its own.
 //
 // It fails when the cleanup has too many or too long paths.
 func Watch(what Cleanup, alive int) (Child, error) {
@@ -50,8 +56,13 @@ func Watch(what Cleanup, alive int) (Child, error) {
 	}
 	s.kind = kindWatch
 	w := &s.watch
-	w.alive, w.pidfd, w.n = int32(alive), int32(what.PidFD), int32(len(what.Dirs))
-	w.pause[1] = 1e6 // 1 ms
+	w.alive, w.pidfd, w.n = int32(alive), -1, int32(len(what.Dirs))
+	w.pause[1] = firstWatchPause
+	w.vector.Base = &w.buf[0]
+	w.vector.SetLen(len(w.buf))
+	w.message.Iov = &w.vector
+	w.message.SetIovlen(1)
+	w.message.Control = (*byte)(unsafe.Pointer(&w.control))
 	copy(w.kill[:], what.KillFile)
 	for i, d := range what.Dirs {
 		if len(d) >= maxWatchPath {
@@ -67,52 +78,62 @@ func Watch(what Cleanup, alive int) (Child, error) {
 	return c, err
 }
 
-// pidSize is the size of what WatchPID writes, in bytes.
-const pidSize = 4
+// What an owner says to its watcher.
+const (
+	watchKill = 'k' // with a pidfd
+	watchEnd  = 'e'
+)
 
-// WatchPID tells a watcher, by the writing end of its pipe, of a child of its
-// owner that is killed first. The child must not have been reaped. It is for
-// a watcher that is made before what it watches.
-func WatchPID(pipe, pid int) error {
-	_, err := unix.Write(pipe, binary.NativeEndian.AppendUint32(nil, uint32(pid)))
-	return os.NewSyscallError("write", err)
+// WatchPidFD tells a watcher, by the owner's end of its connection, of a
+// process that is killed first. It is for a watcher that is made before what it
+// watches. A descriptor means the one process, whoever has its number later.
+func WatchPidFD(conn, pidfd int) error {
+	return tellWatcher(conn, watchKill, unix.UnixRights(pidfd))
 }
 
-// watchTries bounds how long a busy directory is waited for: 10 s in all.
-const watchTries = 10000
+// EndWatch makes a watcher leave without doing anything. An error says that it
+// has died before.
+func EndWatch(conn int) error { return tellWatcher(conn, watchEnd, nil) }
+
+func tellWatcher(conn int, what byte, rights []byte) error {
+	for {
+		err := unix.Sendmsg(conn, []byte{what}, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return os.NewSyscallError("sendmsg", err)
+		}
+	}
+}
+
+// How long a busy directory is waited for: the pauses double from 1 ms to 64 ms,
+// and there are about as many as make a minute in all.
+const (
+	firstWatchPause = 1e6
+	lastWatchPause  = 64e6
+	watchTries      = 1000
+)
 
 //go:nosplit
 //go:norace
 //go:nocheckptr
 func (w *watchState) run() {
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
-	lo, hi := w.alive, w.pidfd
-	if hi < 0 {
-		hi = lo
-	}
-	if lo > hi {
-		lo, hi = hi, lo
-	}
-	closeRange(0, lo-1)
-	closeRange(lo+1, hi-1)
-	closeRange(hi+1, -1)
+	closeRange(0, w.alive-1)
+	closeRange(w.alive+1, -1)
 	for {
-		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(w.alive), uintptr(unsafe.Pointer(&w.buf[0])), pidSize)
+		w.message.Controllen = uint64(unsafe.Sizeof(w.control))
+		n, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(w.alive), uintptr(unsafe.Pointer(&w.message)), 0)
 		if errno == syscall.EINTR {
 			continue
 		}
-		if n == pidSize {
-			// Still a child of the owner, if only as a zombie: nobody else has its number.
-			fd, _, errno := syscall.RawSyscall(unix.SYS_PIDFD_OPEN, uintptr(*(*int32)(unsafe.Pointer(&w.buf[0]))), 0, 0)
-			if errno == 0 {
-				w.pidfd = int32(fd)
-			}
-			continue
+		if errno != 0 || n == 0 {
+			break
 		}
-		if n == 1 {
+		if w.buf[0] == watchEnd {
 			return
 		}
-		break
+		if c := &w.control; w.message.Controllen >= unix.SizeofCmsghdr+4 && c.head.Level == unix.SOL_SOCKET && c.head.Type == unix.SCM_RIGHTS {
+			w.pidfd = c.fd
+		}
 	}
 	if w.pidfd >= 0 {
 		syscall.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(w.pidfd), uintptr(syscall.SIGKILL), 0, 0, 0, 0)
@@ -132,6 +153,9 @@ func (w *watchState) run() {
 				break
 			}
 			syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&w.pause[0])), 0, 0)
+			if w.pause[1] < lastWatchPause {
+				w.pause[1] *= 2
+			}
 		}
 	}
 }

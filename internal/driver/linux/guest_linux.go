@@ -93,6 +93,10 @@ func writeGuest(dir, name string, data []byte) error {
 	if err == nil {
 		err = f.Chmod(0o555)
 	}
+	if err == nil {
+		// The name is trusted from then on, also after a crash of the machine.
+		err = f.Sync()
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
@@ -109,10 +113,12 @@ func writeGuest(dir, name string, data []byte) error {
 // build may be about to execute it. One that runs needs its file no more.
 const oldGuest = 24 * time.Hour
 
-// removeOldGuests removes the guests of other builds.
+// removeOldGuests removes the guests of other builds, and what was not written
+// to its end.
 func removeOldGuests(dir, keep string) {
 	names, _ := filepath.Glob(filepath.Join(dir, GuestName+"-*"))
-	for _, name := range names {
+	parts, _ := filepath.Glob(filepath.Join(dir, ".guest-*"))
+	for _, name := range append(names, parts...) {
 		if info, err := os.Lstat(name); err == nil && name != keep && time.Since(info.ModTime()) > oldGuest {
 			_ = os.Remove(name)
 		}

@@ -3,6 +3,7 @@ package linux
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -87,7 +88,11 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	unix.Close(fds[1])
 	if err != nil {
 		unix.Close(fds[0])
-		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.plan.ID, sandpit.ErrClosed, err)
+		kind := sandpit.ErrClosed
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) {
+			kind = sandpit.ErrExhausted // it takes none of those that wait for it
+		}
+		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.plan.ID, kind, err)
 	}
 	f := os.NewFile(uintptr(fds[0]), "guest")
 	defer f.Close()
@@ -114,18 +119,29 @@ func (i *instance) Destroy(context.Context) error {
 		i.mu.Lock()
 		i.closed = true
 		i.mu.Unlock()
-		if err := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
-			i.destroyErr = fmt.Errorf("killing sandbox %s: %w", i.plan.ID, err)
-			return
-		}
-		<-i.done
-		i.pidfd.Close()
-		i.closeSockets()
-		if i.group != nil {
-			i.destroyErr = i.group.Remove()
-		}
-		i.stopWatcher()
-		i.ids.close()
+		i.destroyErr = i.tearDown()
 	})
 	return i.destroyErr
+}
+
+// tearDown releases whatever it can, also when something of it fails.
+func (i *instance) tearDown() error {
+	killed := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0)
+	if killed == nil || killed == unix.ESRCH {
+		killed = nil
+		<-i.done
+	} else {
+		killed = fmt.Errorf("killing sandbox %s: %w", i.plan.ID, killed)
+	}
+	// A guest that was not killed sees its end of the sockets, and ends itself;
+	// and what is still in a cgroup is killed with that.
+	i.closeSockets()
+	var removed error
+	if i.group != nil {
+		removed = i.group.Remove()
+	}
+	i.stopWatcher(killed == nil && removed == nil)
+	i.pidfd.Close()
+	i.ids.close()
+	return errors.Join(killed, removed)
 }

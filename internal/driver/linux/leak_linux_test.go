@@ -197,7 +197,7 @@ func tree(t *testing.T, dir string) []string {
 	return found
 }
 
-// regions counts private mappings of exactly 16 KiB that can be read and
+// regions counts private mappings of exactly 32 KiB that can be read and
 // written: each child made by package sysprog has one until it is released.
 // The runtime has one now and then, too.
 func regions(t *testing.T) int {
@@ -210,7 +210,7 @@ func regions(t *testing.T) int {
 	for line := range strings.Lines(string(data)) {
 		var from, to uint64
 		var rights string
-		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &rights); err == nil && to-from == 16<<10 && rights == "rw-p" && len(strings.Fields(line)) == 5 {
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &rights); err == nil && to-from == 32<<10 && rights == "rw-p" && len(strings.Fields(line)) == 5 {
 			n++
 		}
 	}

@@ -68,7 +68,7 @@ func (d *Driver) Name() string { return Name }
 
 // Create makes a sandbox. See driver.Driver.
 func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
-	c := creation{driver: d, plan: &plan, mark: time.Now(), socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watchPipe: -1}
+	c := creation{driver: d, plan: &plan, mark: time.Now(), socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watch: -1}
 	inst, err := c.run(ctx)
 	if err != nil {
 		c.undo()
@@ -83,17 +83,17 @@ type creation struct {
 	plan   *driver.Plan
 	mark   time.Time
 
-	mounts    []hostMount
-	ids       idMap
-	late      bool // the guest waits for its root: see build
-	group     *cgroup.Group
-	socks     [2]int // the socket pair to the guest: ours, the child's
-	build     [2]int // that to the builder
-	program   *sysprog.Program
-	child     sysprog.Child
-	started   bool
-	watcher   sysprog.Child
-	watchPipe int
+	mounts  []hostMount
+	ids     idMap
+	late    bool // the guest waits for its root: see build
+	group   *cgroup.Group
+	socks   [2]int // the socket pair to the guest: ours, the child's
+	build   [2]int // that to the builder
+	program *sysprog.Program
+	child   sysprog.Child
+	started bool
+	watcher sysprog.Child
+	watch   int // our end of the watcher's connection
 }
 
 // step ends the step before it and starts another.
@@ -124,11 +124,12 @@ func (c *creation) undo() {
 	if c.child.PidFD >= 0 {
 		unix.Close(c.child.PidFD)
 	}
-	c.stopWatcher()
 	c.closeSockets()
+	var err error
 	if c.group != nil {
-		_ = c.group.Remove()
+		err = c.group.Remove()
 	}
+	c.stopWatcher(err == nil)
 	c.ids.close()
 }
 
@@ -142,13 +143,25 @@ func (c *creation) closeSockets() {
 	}
 }
 
-func (c *creation) stopWatcher() {
-	if c.watchPipe >= 0 {
-		_, _ = unix.Write(c.watchPipe, []byte{0})
-		unix.Close(c.watchPipe)
-		reap(c.watcher.PID)
-		c.watcher.Release()
-		c.watchPipe = -1
+// stopWatcher ends the watcher. When not all is removed, it is told that its
+// owner has gone, and goes on to remove that.
+func (c *creation) stopWatcher(removed bool) {
+	if c.watch < 0 {
+		return
+	}
+	if removed {
+		_ = sysprog.EndWatch(c.watch) // or it is dead
+	}
+	unix.Close(c.watch)
+	c.watch = -1
+	end := func(w sysprog.Child) {
+		reap(w.PID)
+		w.Release()
+	}
+	if removed {
+		end(c.watcher)
+	} else {
+		go end(c.watcher) // it may take a minute
 	}
 }
 
@@ -211,7 +224,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		}
 		*pair = fds
 	}
-	filter := seccomp.Bytes(seccomp.Filter())
+	filter := seccomp.Encode(seccomp.Program(runtime.GOARCH))
 	if len(filter) == 0 {
 		return nil, fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
 	}
@@ -263,8 +276,8 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		unix.Close(*fd)
 		*fd = -1
 	}
-	if c.watchPipe >= 0 {
-		if err := sysprog.WatchPID(c.watchPipe, c.child.PID); err != nil {
+	if c.watch >= 0 {
+		if err := sysprog.WatchPidFD(c.watch, c.child.PidFD); err != nil {
 			return nil, fmt.Errorf("telling the watcher: %w", err)
 		}
 	}
@@ -394,25 +407,33 @@ func (c *creation) startWatcher(dirs []string, killFile string) error {
 	if !c.plan.Ephemeral {
 		return nil
 	}
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return os.NewSyscallError("pipe2", err)
-	}
-	w, err := sysprog.Watch(sysprog.Cleanup{PidFD: -1, Dirs: dirs, KillFile: killFile}, p[0])
-	unix.Close(p[0])
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		unix.Close(p[1])
+		return os.NewSyscallError("socketpair", err)
+	}
+	w, err := sysprog.Watch(sysprog.Cleanup{Dirs: dirs, KillFile: killFile}, ends[0])
+	unix.Close(ends[0])
+	if err != nil {
+		unix.Close(ends[1])
 		return fmt.Errorf("starting the watcher: %w", err)
 	}
-	c.watcher, c.watchPipe = w, p[1]
+	c.watcher, c.watch = w, ends[1]
 	return nil
 }
 
 // await waits until the builder has made the sandbox, and passes the Landlock
 // ruleset on that it may have made.
 func (c *creation) await(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(c.build[0], unix.SHUT_RDWR) })
-	defer stop()
+	shut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = unix.Shutdown(c.build[0], unix.SHUT_RDWR)
+		close(shut)
+	})
+	defer func() {
+		if !stop() {
+			<-shut // before the descriptor is closed, and its number another's
+		}
+	}()
 	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(c.build[0], buf, oob, unix.MSG_CMSG_CLOEXEC)

@@ -104,14 +104,15 @@ const (
 	landlockMessage = 'l'
 )
 
-// send sends one message with descriptors.
+// send sends one message with descriptors. It does not wait: EAGAIN says that
+// the other end lets its messages lie, as a guest may that is not itself any more.
 func send(sock int, kind byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 	for {
-		err := unix.Sendmsg(sock, []byte{kind}, oob, nil, unix.MSG_NOSIGNAL)
+		err := unix.Sendmsg(sock, []byte{kind}, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		if err != unix.EINTR {
 			return os.NewSyscallError("sendmsg", err)
 		}

@@ -1,0 +1,65 @@
+package linux_test
+
+import (
+	"errors"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+)
+
+func createOne(t *testing.T) driver.Instance {
+	t.Helper()
+	d := newDriver()
+	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+	if err != nil {
+		t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
+	}
+	t.Cleanup(func() { _ = inst.Destroy(t.Context()) })
+	return inst
+}
+
+// A kill that fails is said, and keeps nothing: the guest sees its sockets
+// closed, the cgroup and the watcher kill it, too.
+func TestDestroyWhenTheSignalFails(t *testing.T) {
+	needWorking(t)
+	t.Cleanup(unchanged(t))
+	inst := createOne(t)
+	linux.LosePidFD(inst)
+	if err := inst.Destroy(t.Context()); !errors.Is(err, unix.EBADF) {
+		t.Errorf("destroying: %v, want the error of the signal", err)
+	}
+	<-inst.Done()
+}
+
+// A guest that is not itself any more, and takes no connection, holds nobody up.
+func TestDialWhenTheGuestStandsStill(t *testing.T) {
+	needWorking(t)
+	t.Cleanup(unchanged(t))
+	inst := createOne(t)
+	if err := unix.Kill(stateOf(t, inst.Handle()).PID, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var conns []net.Conn
+	for {
+		conn, err := inst.Dial(t.Context())
+		if err != nil {
+			if !errors.Is(err, sandpit.ErrExhausted) {
+				t.Errorf("dialling once more than %d times: %v, want ErrExhausted", len(conns), err)
+			}
+			break
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		conn.Close()
+	}
+	if err := inst.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,6 @@
+package linux
+
+import "github.com/sandpit-dev/sandpit/internal/driver"
+
+// LosePidFD makes the signal by which Destroy kills fail.
+func LosePidFD(inst driver.Instance) { inst.(*instance).child.PidFD = -1 }
