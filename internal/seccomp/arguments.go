@@ -102,6 +102,16 @@ func prctl() decision {
 	return choice{arg: 0, cases: []oneOf{{[]uint32{prSetMM, prSchedCore}, fail(ePERM)}}, other: Allow}
 }
 
+// prlimit64(pid, resource, …): of the caller alone, which C libraries do by pid
+// 0, and so do shells, prlimit(1) with a command, and Python. Root inside may
+// change the limits of every process of its uid, the guest and its helpers
+// among them: a guest that may open no more files serves nobody. A thread of
+// the guest is named by its own number, so that it would not do to refuse pid 1.
+// Who names itself by its number, such as psutil, is refused, too.
+func prlimit() decision {
+	return choice{arg: 0, cases: []oneOf{{[]uint32{0}, Allow}}, other: fail(ePERM)}
+}
+
 // mknod(path, mode, dev): regular files, named pipes and sockets; no devices.
 // 0 stands for a regular file.
 func mknod(arg int) decision {

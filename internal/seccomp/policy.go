@@ -114,7 +114,7 @@ func groups() []group {
 			"sched_setattr", "sched_getattr",
 			"sched_get_priority_max", "sched_get_priority_min", "sched_rr_get_interval",
 			"getpriority", "setpriority", "ioprio_set", "ioprio_get",
-			"getrlimit", "setrlimit", "prlimit64", "getrusage", "times", "sysinfo", "uname",
+			"getrlimit", "setrlimit", "getrusage", "times", "sysinfo", "uname",
 			// Called by the kernel's own trampoline in a process that the host's
 			// administrator probes; anywhere else it does nothing but SIGILL.
 			"uretprobe", "uprobe",
@@ -155,6 +155,7 @@ func groups() []group {
 		{clone(), []string{"clone"}},
 		{personality(), []string{"personality"}},
 		{prctl(), []string{"prctl"}},
+		{prlimit(), []string{"prlimit64"}},
 		{mknod(1), []string{"mknod"}},
 		{mknod(2), []string{"mknodat"}},
 		{noBits(3, mapHugeTLB, fail(eNOMEM)), []string{"mmap"}},

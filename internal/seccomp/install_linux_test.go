@@ -22,15 +22,6 @@ func Filter() []unix.SockFilter {
 	return f
 }
 
-// Bytes returns a filter as the bytes of an array of struct sock_filter.
-func Bytes(filter []unix.SockFilter) []byte {
-	p := make([]Instruction, len(filter))
-	for i, f := range filter {
-		p[i] = Instruction{Code: f.Code, Jt: f.Jt, Jf: f.Jf, K: f.K}
-	}
-	return Encode(p)
-}
-
 // Install puts a filter on all threads of this process, for good. It needs
 // no_new_privs (prctl PR_SET_NO_NEW_PRIVS) to be set on the calling thread, or
 // CAP_SYS_ADMIN in its user namespace.
