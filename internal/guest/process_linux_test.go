@@ -632,8 +632,14 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if ps, err := c.Processes(t.Context()); err != nil || len(ps) != 0 {
-		t.Errorf("left over: %+v, %v", ps, err)
+	ps, err := c.Processes(t.Context())
+	if err != nil || len(ps) != 100 {
+		t.Errorf("%d results are kept, %v", len(ps), err)
+	}
+	for _, p := range ps {
+		if want := fmt.Sprintf("echo %d; exit %d", p.Result.ExitCode, p.Result.ExitCode); !p.Exited || p.Command[2] != want {
+			t.Errorf("got %+v", p)
+		}
 	}
 }
 
@@ -659,7 +665,7 @@ func TestBackgroundProcess(t *testing.T) {
 	}
 	var stderr bytes.Buffer
 	l := &lines{ch: make(chan string, 100)}
-	again, err := c.Attach(t.Context(), 0, pid, client.AttachOptions{Stdin: true, Stdout: l, Stderr: &stderr})
+	again, err := c.Attach(t.Context(), 0, pid, client.AttachOptions{AttachOptions: sandpit.AttachOptions{Stdin: true, Stdout: l, Stderr: &stderr}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -679,7 +685,7 @@ func TestBackgroundProcess(t *testing.T) {
 
 	// After its end it can still be found, with its output.
 	var out bytes.Buffer
-	last, err := c.Attach(t.Context(), ref, 0, client.AttachOptions{Stdout: &out})
+	last, err := c.Attach(t.Context(), ref, 0, client.AttachOptions{AttachOptions: sandpit.AttachOptions{Stdout: &out}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -710,7 +716,7 @@ func TestBackgroundOutputIsBounded(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	again, err := c.Attach(t.Context(), p.Ref(), 0, client.AttachOptions{Stdout: &out})
+	again, err := c.Attach(t.Context(), p.Ref(), 0, client.AttachOptions{AttachOptions: sandpit.AttachOptions{Stdout: &out}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,7 +188,7 @@ func (c *Client) read(greeted chan struct{}) {
 	err := c.readFrames(greeted)
 	var netErr net.Error
 	switch {
-	case errors.Is(err, sandpit.ErrProtocol), errors.Is(err, sandpit.ErrUnsupported):
+	case errors.Is(err, sandpit.ErrProtocol), errors.Is(err, sandpit.ErrUnsupported), errors.Is(err, sandpit.ErrClosed):
 	case errors.Is(err, wire.ErrFrame), errors.Is(err, wire.ErrMessage):
 		err = fmt.Errorf("%w: %w", sandpit.ErrProtocol, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr), errors.Is(err, os.ErrClosed):
@@ -223,6 +223,9 @@ func (c *Client) readFrames(greeted chan struct{}) error {
 			if m.Code == wire.CodeVersion {
 				return sandpit.WithHint(fmt.Errorf("%w: %s", sandpit.ErrUnsupported, printable(m.Text)),
 					"use the guest that belongs to this version of sandpit")
+			}
+			if m.Code == wire.CodeExpired {
+				return fmt.Errorf("%w: %s", sandpit.ErrClosed, printable(m.Text))
 			}
 			return violation("it says: %s", printable(m.Text))
 		case first:

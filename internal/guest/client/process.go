@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ type Process struct {
 	ref uint64
 	pid int
 	in  *stdin
+	opt AttachOptions // of one that was attached to
 
 	// Set before done is closed.
 	res  sandpit.Result
@@ -32,6 +34,7 @@ type Process struct {
 var (
 	_ sandpit.Process       = (*Process)(nil)
 	_ sandpit.GroupSignaler = (*Process)(nil)
+	_ sandpit.Identified    = (*Process)(nil)
 )
 
 // Detach makes a process survive the connection that has started it.
@@ -39,18 +42,24 @@ type Detach struct {
 	Keep int64 // bytes of its latest output kept for those who attach; 0: 64 KiB; at most 1 MiB
 }
 
-// Start starts a process, as sandpit.Sandbox says. It dies with the
-// connection. Command.FromImage and Entrypoint are the engine's business.
+// Start starts a process, as sandpit.Sandbox says. Unless it is a background
+// process, it dies with the connection. Command.FromImage and Entrypoint are
+// the engine's business.
 func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
-	p, err := c.start(ctx, cmd, nil)
+	var d *Detach
+	if cmd.Background {
+		d = new(Detach)
+	}
+	p, err := c.start(ctx, cmd, d)
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// StartDetached starts a process that survives the connection. While nobody
-// is attached, its oldest output is dropped.
+// StartDetached starts a process that survives the connection. Its latest output
+// is kept. A Stdout or Stderr that is too slow does not hold it up: what they
+// miss of the output is counted in Result.DroppedBytes.
 func (c *Client) StartDetached(ctx context.Context, cmd sandpit.Command, d Detach) (*Process, error) {
 	return c.start(ctx, cmd, &d)
 }
@@ -59,12 +68,12 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	if (len(cmd.Argv) > 0) == (cmd.Script != "") {
 		return nil, fmt.Errorf("starting a process: %w: exactly one of a program and a script is needed", sandpit.ErrInvalid)
 	}
-	if cmd.Timeout < 0 || cmd.OutputLimit < 0 {
+	if cmd.Timeout < 0 || cmd.OutputLimit < 0 || cmd.NoFile < 0 {
 		return nil, fmt.Errorf("starting a process: %w: a limit is negative", sandpit.ErrInvalid)
 	}
 	m := &wire.Start{
 		Argv: cmd.Argv, Script: cmd.Script, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User,
-		Timeout: int64(cmd.Timeout), Output: cmd.OutputLimit,
+		Timeout: int64(cmd.Timeout), Output: cmd.OutputLimit, NoFile: uint64(cmd.NoFile),
 	}
 	if cmd.Stdin {
 		m.Flags |= wire.StartStdin
@@ -95,7 +104,9 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	if err != nil {
 		return nil, fmt.Errorf("starting a process: %w", err)
 	}
-	return c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0, cmd.Stdout, cmd.Stderr), nil
+	p := c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0)
+	go p.deliver(cmd.Stdout, cmd.Stderr)
+	return p, nil
 }
 
 // notStarted returns a process that ended before it was one.
@@ -146,12 +157,11 @@ func (s *stream) started(ctx context.Context) (m wire.Started, err error) {
 	return m, err
 }
 
-func (c *Client) newProcess(s *stream, m wire.Started, hasStdin bool, stdout, stderr io.Writer) *Process {
+func (c *Client) newProcess(s *stream, m wire.Started, hasStdin bool) *Process {
 	p := &Process{c: c, s: s, ref: m.Ref, pid: int(m.PID), done: make(chan struct{})}
 	if hasStdin {
 		p.in = &stdin{s: s}
 	}
-	go p.deliver(stdout, stderr)
 	return p
 }
 
@@ -160,15 +170,7 @@ func (p *Process) deliver(stdout, stderr io.Writer) {
 	for {
 		channel, b, err := p.s.in.Next()
 		if err != nil {
-			if err == io.EOF {
-				p.res = result(&p.s.exit)
-				if p.c.onExit != nil {
-					p.c.onExit(&p.res)
-				}
-			} else {
-				p.err = err
-			}
-			close(p.done)
+			p.finish(err)
 			return
 		}
 		w := &stdout
@@ -184,15 +186,32 @@ func (p *Process) deliver(stdout, stderr io.Writer) {
 	}
 }
 
+// finish ends the process as this end sees it: err is io.EOF after its exit.
+func (p *Process) finish(err error) {
+	if err == io.EOF {
+		p.res = result(&p.s.exit)
+		if p.c.onExit != nil {
+			p.c.onExit(&p.res)
+		}
+	} else {
+		p.err = err
+	}
+	close(p.done)
+}
+
 // result makes a Result of what the guest says.
 func result(e *wire.Exit) sandpit.Result {
-	return sandpit.Result{
+	r := sandpit.Result{
 		ExitCode: int(e.Code), Signal: int(e.Signal), StartError: printable(e.StartError),
 		TimedOut: e.Flags&wire.ExitTimedOut != 0, Truncated: e.Flags&wire.ExitTruncated != 0,
 		StdoutBytes: clamp(e.Stdout), StderrBytes: clamp(e.Stderr), DroppedBytes: clamp(e.Dropped),
 		Wall: time.Duration(clamp(e.Wall)), UserCPU: time.Duration(clamp(e.User)), SystemCPU: time.Duration(clamp(e.System)),
 		PeakMemory: clamp(e.PeakMemory),
 	}
+	if e.Lost > 0 {
+		r.Truncated, r.DroppedBytes = true, clamp(min(e.Dropped, math.MaxInt64)+min(e.Lost, math.MaxInt64))
+	}
+	return r
 }
 
 func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
@@ -200,6 +219,14 @@ func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // Ref identifies the process in its sandbox for good, also after its pid is
 // used again. 0 if the program could not be started.
 func (p *Process) Ref() uint64 { return p.ref }
+
+// ID is Ref in decimal, or empty.
+func (p *Process) ID() string {
+	if p.ref == 0 {
+		return ""
+	}
+	return strconv.FormatUint(p.ref, 10)
+}
 
 // PID returns the process id inside the sandbox.
 func (p *Process) PID() int { return p.pid }
@@ -333,28 +360,6 @@ func (w *stdin) Close() error {
 	return nil
 }
 
-// AttachOptions say what to do with the streams of a background process.
-type AttachOptions struct {
-	Stdin          bool // Process.Stdin writes to its standard input
-	Stdout, Stderr io.Writer
-}
-
-// Attach attaches to a background process: its kept output first, then what
-// comes. It finds it by ref, or by pid when ref is 0. The error matches
-// sandpit.ErrNotFound when there is none, and sandpit.ErrState for a process
-// that is not in the background.
-func (c *Client) Attach(ctx context.Context, ref uint64, pid int, opt AttachOptions) (*Process, error) {
-	s, err := c.open(ctx, wire.OpAttach, &wire.Attach{Target: wire.Target{Ref: ref, PID: uint64(max(0, pid))}, Stdin: opt.Stdin}, true, 0)
-	if err != nil {
-		return nil, fmt.Errorf("attaching to a process: %w", err)
-	}
-	started, err := s.started(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("attaching to a process: %w", err)
-	}
-	return c.newProcess(s, started, opt.Stdin, opt.Stdout, opt.Stderr), nil
-}
-
 // ProcessInfo describes a process that the guest has started.
 type ProcessInfo struct {
 	Ref        uint64
@@ -363,6 +368,9 @@ type ProcessInfo struct {
 	User       string
 	Started    time.Time
 	Background bool
+	Stdin      bool // it was started with a standard input
+	Terminal   bool
+	Position   int64 // of a background process: bytes of output so far
 	Exited     bool
 	Result     sandpit.Result // when Exited
 }
@@ -375,7 +383,7 @@ const (
 )
 
 // Processes lists what the guest has started and has not forgotten: what runs,
-// and the background processes that ended last. Oldest first.
+// and what ended last: 256 background processes, and as many others. Oldest first.
 func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 	var out []ProcessInfo
 	size := 0
@@ -394,7 +402,8 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 			after = p.Ref
 			info := ProcessInfo{
 				Ref: p.Ref, PID: int(min(p.PID, math.MaxInt32)), User: printable(p.User), Started: time.Unix(0, p.StartAt),
-				Background: p.Detached, Exited: p.Exited,
+				Background: p.Detached, Exited: p.Exited, Position: clamp(p.Position),
+				Stdin: p.Flags&(wire.StartStdin|wire.StartTerminal) != 0, Terminal: p.Flags&wire.StartTerminal != 0,
 			}
 			for _, a := range p.Command {
 				info.Command = append(info.Command, printable(a))

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,8 @@ type conn struct {
 	streams map[uint32]*stream
 	last    uint32 // the highest stream so far
 	window  int    // initial credit that the host gives
+
+	patience time.Duration // how long the host may take to greet; 0: as long as it likes
 }
 
 func newConn(g *guest, r io.ReadCloser, w io.WriteCloser) *conn {
@@ -43,12 +46,13 @@ func newConn(g *guest, r io.ReadCloser, w io.WriteCloser) *conn {
 // The error says how the host has broken the protocol.
 func (c *conn) serve() error {
 	err := c.read()
+	c.g.life.left(c)
 	c.mu.Lock()
 	streams := c.streams
 	c.streams = nil
 	c.mu.Unlock()
 	for _, s := range streams {
-		c.g.streamEnded()
+		c.g.streamEnded(s)
 		s.gone()
 	}
 	if err != nil {
@@ -75,6 +79,9 @@ func (c *conn) read() error {
 	if err := c.send(wire.Hello, 0, hello.Append(nil)); err != nil {
 		return nil
 	}
+	if f, ok := c.r.(*os.File); ok && c.patience > 0 {
+		_ = f.SetReadDeadline(time.Now().Add(c.patience))
+	}
 	r := wire.NewReader(c.r)
 	h, err := r.Next()
 	if err != nil {
@@ -95,6 +102,10 @@ func (c *conn) read() error {
 		return versionError(peer)
 	}
 	c.window = int(peer.Window)
+	if f, ok := c.r.(*os.File); ok && c.patience > 0 {
+		_ = f.SetReadDeadline(time.Time{})
+	}
+	c.g.life.arrived(c)
 	for {
 		h, err := r.Next()
 		if err != nil {
@@ -235,7 +246,7 @@ func (c *conn) forget(s *stream) {
 	delete(c.streams, s.id)
 	c.mu.Unlock()
 	if known {
-		c.g.streamEnded()
+		c.g.streamEnded(s)
 	}
 }
 
@@ -266,9 +277,19 @@ type stream struct {
 	in  *wire.Queue // content from the host; nil when there is none
 	out *wire.Window
 
+	active atomic.Bool // it counts as activity
+
 	mu     sync.Mutex
 	closed bool
 	onGone func()
+}
+
+// activate makes the stream count as activity while it lasts. It is called by
+// the connection's reader.
+func (s *stream) activate() {
+	s.active.Store(true)
+	s.c.g.life.busy.Add(1)
+	s.c.g.life.touch(s.c.g)
 }
 
 // gone is called when the host has closed the stream or the connection is over.

@@ -2,7 +2,9 @@ package server
 
 import (
 	"io"
+	"sort"
 	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -13,18 +15,24 @@ const (
 	maxKeep     = 1 << 20
 	minPiece    = 128
 	maxPiece    = 4 << 10
-	pieceCost   = 48 // of the piece itself
+	pieceCost   = 64 // of the piece itself
+	// endedOutput is what the output of processes that have ended may take in
+	// all; the oldest goes first.
+	endedOutput = 8 << 20
+	// pieceSpan is how long one piece is added to: the precision of its time.
+	pieceSpan = 10 * time.Millisecond
 )
 
 // outputLog holds the latest output of a detached process for those who attach
-// to it, now or later. While somebody is attached nothing that he has not seen
-// is dropped: the process waits for him. Else the oldest is dropped.
+// to it, now or later. The oldest is dropped to make room, and who has not seen
+// it yet is told how much it was; only for a reader that holds the process
+// back, it waits.
 type outputLog struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	keep    int
 	pieces  []piece
-	first   int64 // position of the first piece: the bytes before it
+	end     int64 // position behind the last piece
 	size    int   // what the pieces take
 	readers map[*logReader]bool
 	ended   bool
@@ -33,13 +41,17 @@ type outputLog struct {
 // piece is output of one channel.
 type piece struct {
 	channel wire.Type
+	pos     int64 // of its first byte, in the output of both channels
+	at      time.Time
 	data    []byte
 }
 
 // logReader is where one who is attached is.
 type logReader struct {
-	at   int64
+	pos  int64
+	hold bool
 	gone bool
+	lost int64 // bytes that were dropped before they were read
 }
 
 func newOutputLog(keep uint64) *outputLog {
@@ -51,60 +63,70 @@ func newOutputLog(keep uint64) *outputLog {
 	return l
 }
 
-// put appends output, and waits for those attached when they are behind.
+// first is the position of the oldest output that is kept.
+func (l *outputLog) first() int64 {
+	if len(l.pieces) == 0 {
+		return l.end
+	}
+	return l.pieces[0].pos
+}
+
+// position is how many bytes of output there were.
+func (l *outputLog) position() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end
+}
+
+// put appends output.
 func (l *outputLog) put(channel wire.Type, buf []byte, n int) error {
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for data := buf[wire.HeaderSize : wire.HeaderSize+n]; len(data) > 0; {
 		k := len(l.pieces) - 1
-		if k < 0 || l.pieces[k].channel != channel || len(l.pieces[k].data) == cap(l.pieces[k].data) {
+		joins := k >= 0 && l.pieces[k].channel == channel && now.Sub(l.pieces[k].at) < pieceSpan
+		if !joins || len(l.pieces[k].data) == cap(l.pieces[k].data) {
 			size := minPiece
-			if k >= 0 && l.pieces[k].channel == channel {
+			if joins {
 				size = 2 * cap(l.pieces[k].data)
 			}
 			size = min(max(size, len(data)), maxPiece)
-			l.pieces = append(l.pieces, piece{channel, make([]byte, 0, size)})
+			l.pieces = append(l.pieces, piece{channel, l.end, now, make([]byte, 0, size)})
 			l.size += size + pieceCost
 			k++
 		}
 		p := &l.pieces[k]
 		m := min(len(data), cap(p.data)-len(p.data))
 		p.data = append(p.data, data[:m]...)
+		l.end += int64(m)
 		data = data[m:]
 		l.changed.Broadcast()
-		for l.size > l.keep && l.behind() {
+		for l.size > l.keep && l.heldBack() {
 			l.changed.Wait()
 		}
 		for l.size > l.keep && len(l.pieces) > 1 {
-			l.first += int64(len(l.pieces[0].data))
-			l.size -= cap(l.pieces[0].data) + pieceCost
-			l.pieces[0] = piece{}
-			l.pieces = l.pieces[1:]
+			l.dropFirst()
 		}
 	}
 	return nil
 }
 
-// behind reports whether somebody needs the first piece.
-func (l *outputLog) behind() bool {
-	end := l.first + int64(len(l.pieces[0].data))
+func (l *outputLog) dropFirst() {
+	l.size -= cap(l.pieces[0].data) + pieceCost
+	l.pieces[0] = piece{}
+	l.pieces = l.pieces[1:]
+}
+
+// heldBack reports whether somebody for whom the process waits needs the first piece.
+func (l *outputLog) heldBack() bool {
+	end := l.pieces[0].pos + int64(len(l.pieces[0].data))
 	for r := range l.readers {
-		if r.at < end {
+		if r.hold && r.pos < end {
 			return true
 		}
 	}
 	return false
-}
-
-// end is the position behind the latest output: how many bytes there were.
-func (l *outputLog) end() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	end := l.first
-	for _, p := range l.pieces {
-		end += int64(len(p.data))
-	}
-	return end
 }
 
 // finish says that no more output will come.
@@ -115,11 +137,29 @@ func (l *outputLog) finish() {
 	l.changed.Broadcast()
 }
 
-// attach enters a reader at the oldest output that is kept.
-func (l *outputLog) attach() *logReader {
+// drop forgets all output. It returns what it took.
+func (l *outputLog) drop() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := &logReader{at: l.first}
+	n := l.size
+	l.pieces, l.size = nil, 0
+	return n
+}
+
+func (l *outputLog) takes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.size
+}
+
+// attach enters a reader at a position; -1 is the present end.
+func (l *outputLog) attach(from int64, hold bool) *logReader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if from < 0 || from > l.end {
+		from = l.end
+	}
+	r := &logReader{pos: from, hold: hold}
 	l.readers[r] = true
 	return r
 }
@@ -133,55 +173,111 @@ func (l *outputLog) leave(r *logReader) {
 	l.changed.Broadcast()
 }
 
-// next waits for output and copies some to b. The error is io.EOF at its end
-// and errGone after leave.
-func (l *outputLog) next(r *logReader, b []byte) (wire.Type, int, error) {
+// next waits until there is something behind r. It then calls take with each
+// piece, and with how much was dropped before it, until there is no more or take
+// wants none: take returns how much of the piece it has taken. The error is
+// io.EOF at the end of the output and errGone after leave.
+func (l *outputLog) next(r *logReader, take func(p *piece, at int, lost int64) int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for {
-		if r.gone {
-			return 0, 0, errGone
-		}
-		at := l.first
-		for _, p := range l.pieces {
-			if end := at + int64(len(p.data)); r.at < end {
-				n := copy(b, p.data[r.at-at:])
-				r.at += int64(n)
-				l.changed.Broadcast()
-				return p.channel, n, nil
-			}
-			at += int64(len(p.data))
-		}
-		if l.ended {
-			return 0, 0, io.EOF
-		}
+	for r.pos == l.end && !l.ended && !r.gone {
 		l.changed.Wait()
 	}
+	if r.gone {
+		return errGone
+	}
+	lost := max(0, l.first()-r.pos)
+	r.pos += lost
+	r.lost += lost
+	if r.pos == l.end {
+		if lost == 0 {
+			return io.EOF
+		}
+		take(nil, 0, lost)
+		return nil
+	}
+	i := sort.Search(len(l.pieces), func(i int) bool { return l.pieces[i].pos > r.pos }) - 1
+	for ; i < len(l.pieces); i++ {
+		p := &l.pieces[i]
+		at := int(r.pos - p.pos)
+		n := take(p, at, lost)
+		lost = 0
+		r.pos += int64(n)
+		if n < len(p.data)-at {
+			break
+		}
+	}
+	if r.hold {
+		l.changed.Broadcast()
+	}
+	return nil
 }
 
 // follow sends the output of a detached process to a stream until the process
-// exits or the stream is gone.
-func (p *process) follow(s *stream) {
-	r := p.log.attach()
-	s.whenGone(func() { p.log.leave(r) })
+// exits or the stream is gone. flags are those of Attach.
+func (p *process) follow(s *stream, r *logReader, flags uint64) {
 	defer p.log.leave(r)
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	for {
-		channel, n, err := p.log.next(r, (*buf)[wire.HeaderSize:])
+		n := 0
+		channel := wire.Data
+		err := p.log.next(r, func(q *piece, at int, lost int64) int {
+			room := (*buf)[wire.HeaderSize+n : wire.HeaderSize+wire.MaxData]
+			if flags&wire.AttachQuiet != 0 {
+				if q == nil {
+					return 0
+				}
+				return len(q.data) - at
+			}
+			if flags&wire.AttachRecords == 0 {
+				if q == nil || n > 0 && channel != q.channel {
+					return 0
+				}
+				channel = q.channel
+				k := copy(room, q.data[at:])
+				n += k
+				return k
+			}
+			if len(room) < 2*recordRoom+maxPiece {
+				return 0
+			}
+			b := room[:0]
+			if lost > 0 {
+				b = wire.AppendRecord(b, &wire.Output{Position: uint64(r.pos - lost), Lost: uint64(lost)})
+			}
+			k := 0
+			if q != nil {
+				o := wire.Output{Kind: wire.OutputStdout, Position: uint64(r.pos), Time: q.at.UnixNano(), Data: string(q.data[at:])}
+				if q.channel == wire.Data2 {
+					o.Kind = wire.OutputStderr
+				}
+				b = wire.AppendRecord(b, &o)
+				k = len(o.Data)
+			}
+			n += len(b)
+			return k
+		})
 		if err == io.EOF {
-			s.end(wire.Event, &p.exit)
+			e := p.exit
+			if flags&(wire.AttachRecords|wire.AttachQuiet) == 0 {
+				e.Lost = uint64(r.lost) // there was no place to say it
+			}
+			s.end(wire.Event, &e)
 			p.forget()
 			return
 		}
-		if err != nil || s.sendContent(channel, *buf, n) != nil {
+		if err != nil || n > 0 && s.sendContent(channel, *buf, n) != nil {
 			return
 		}
 	}
 }
 
+// recordRoom is more than a record of output takes beside its data.
+const recordRoom = 64
+
 // attach answers an attach stream.
-func (p *process) attach(s *stream) {
+func (p *process) attach(s *stream, m *wire.Attach) {
 	if p.log == nil {
 		s.fail(fail(wire.CodeState, "the process was not started as a background process"))
 		return
@@ -194,6 +290,8 @@ func (p *process) attach(s *stream) {
 		go p.feed(s)
 		defer s.in.Abort(errGone)
 	}
+	r := p.log.attach(m.From, m.Flags&wire.AttachHold != 0)
+	s.whenGone(func() { p.log.leave(r) })
 	s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
-	p.follow(s)
+	p.follow(s, r, m.Flags)
 }

@@ -15,6 +15,12 @@ import (
 func (s *stream) open(op wire.Op, msg []byte) error {
 	g := s.c.g
 	switch op {
+	case wire.OpConfigure, wire.OpInfo, wire.OpList, wire.OpLifetime, wire.OpExpiry, wire.OpPorts, wire.OpAttach:
+		// To look is not to use. An attach says itself what it is.
+	default:
+		s.activate()
+	}
+	switch op {
 	case wire.OpConfigure:
 		var m wire.Config
 		if err := m.Decode(msg); err != nil {
@@ -50,10 +56,16 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 		if p == nil {
 			return fail(wire.CodeNotFound, "no such process")
 		}
+		if m.From < -1 {
+			return invalid("a negative position")
+		}
+		if m.Flags&wire.AttachPassive == 0 {
+			s.activate()
+		}
 		if m.Stdin {
 			s.in = wire.NewQueue(wire.GuestWindow)
 		}
-		go p.attach(s)
+		go p.attach(s, &m)
 		return nil
 	case wire.OpList:
 		var m wire.After
@@ -88,6 +100,19 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 			return nil
 		}
 		go func() { s.answer(nothing{}, p.kill()) }()
+		return nil
+	case wire.OpLifetime:
+		var m wire.Lifetime
+		if err := m.Decode(msg); err != nil {
+			return invalid("lifetime: " + err.Error())
+		}
+		if m.Life < 0 || m.Idle < 0 || m.Grace < 0 {
+			return invalid("a negative time")
+		}
+		s.answer(g.life.set(g, &m), nil)
+		return nil
+	case wire.OpExpiry:
+		g.life.await(g, s)
 		return nil
 	}
 	return s.openFile(op, msg)
@@ -159,7 +184,7 @@ func (g *guest) list(after uint64) *wire.Processes {
 			StartAt: p.startAt.UnixNano(), Detached: p.detached, Flags: p.flags,
 		}
 		if p.log != nil {
-			w.Position = uint64(p.log.end())
+			w.Position = uint64(p.log.position())
 		}
 		p.mu.Lock()
 		w.Exited, w.Exit = p.exited, p.exit

@@ -91,8 +91,10 @@ func (g *guest) start(s *stream, m *wire.Start) {
 	var sink sink = streamSink{s}
 	if p.detached {
 		sink = p.log
+		r := p.log.attach(0, false)
+		s.whenGone(func() { p.log.leave(r) })
 		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
-		go p.follow(s)
+		go p.follow(s, r, 0)
 	} else {
 		s.whenGone(func() { go func() { _ = p.kill() }() })
 		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
@@ -173,6 +175,10 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	if p.detached {
 		p.log = newOutputLog(m.Keep)
 	}
+	noFile := conf.noFile
+	if m.NoFile > 0 && (noFile == 0 || m.NoFile < noFile) {
+		noFile = m.NoFile
+	}
 	dir := conf.workDir(&u)
 	switch {
 	case strings.HasPrefix(m.Dir, "/"):
@@ -184,7 +190,7 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	a := &spawn.Attr{
 		Argv: argv, Candidates: candidates(argv[0], env), Env: env, Dir: dir,
 		SetUser: u.change, UID: u.uid, GID: u.gid, Groups: u.groups,
-		NoFile: conf.noFile, OOMScoreAdj: conf.oomScoreAdj, Terminal: terminal,
+		NoFile: noFile, OOMScoreAdj: conf.oomScoreAdj, Terminal: terminal,
 	}
 	if u.uid == 0 {
 		a.Caps = conf.rootCaps
@@ -398,29 +404,44 @@ func (p *process) kill() error {
 	return nil
 }
 
-// endedKept is how many detached processes that have ended can still be found.
+// endedKept is how many processes that have ended can still be found: so many
+// detached ones, and as many others, whose host may have died with their results.
 const endedKept = 256
 
-// forget removes the process from the table when it has exited and nothing
-// that it has started is left. Detached ones can still be found for a while.
+// ended are processes that have ended, oldest first.
+type ended struct {
+	procs  []*process
+	output int // what the logs of all take
+}
+
+// forget lets the process go when it has exited and nothing that it has started
+// is left: it can still be found for a while.
 func (p *process) forget() {
 	if !p.hasExited() || p.g.reaper.running(p.helper, func() {}) {
 		return
 	}
-	p.g.mu.Lock()
-	defer p.g.mu.Unlock()
+	g := p.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if p.forgotten {
 		return
 	}
 	p.forgotten = true
-	if !p.detached {
-		delete(p.g.procs, p.ref)
-		return
+	kind := &g.ended[0]
+	if p.log != nil {
+		kind = &g.ended[1]
+		kind.output += p.log.takes()
 	}
-	p.g.ended = append(p.g.ended, p)
-	if len(p.g.ended) > endedKept {
-		delete(p.g.procs, p.g.ended[0].ref)
-		p.g.ended = p.g.ended[1:]
+	kind.procs = append(kind.procs, p)
+	if len(kind.procs) > endedKept {
+		if l := kind.procs[0].log; l != nil {
+			kind.output -= l.drop()
+		}
+		delete(g.procs, kind.procs[0].ref)
+		kind.procs = kind.procs[1:]
+	}
+	for i := 0; kind.output > endedOutput; i++ {
+		kind.output -= kind.procs[i].log.drop()
 	}
 }
 
@@ -471,6 +492,7 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 	}
 	pass := func(n int) {
 		count.Add(int64(n))
+		p.g.life.touch(p.g)
 		keep := n
 		if p.limit > 0 {
 			if over := p.passed.Add(int64(n)) - p.limit; over > 0 {

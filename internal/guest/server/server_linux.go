@@ -32,6 +32,7 @@ const bootstrapFD = 3
 const (
 	bootstrapConn     = 'c' // a connection to serve
 	bootstrapLandlock = 'l' // a Landlock ruleset for processes and file work
+	bootstrapListen   = 's' // a listening socket, whose connections are served, and which the guest outlives its owner for
 )
 
 // usage says what Main takes.
@@ -43,8 +44,9 @@ const usage = `usage: sandpit-guest bootstrap   serve connections received on de
 //
 //   - "bootstrap": descriptor 3 is a unix socket, of type SEQPACKET or STREAM.
 //     Each message on it is one byte and one descriptor (SCM_RIGHTS): 'c' and a
-//     connection, or 'l' and a Landlock ruleset. When it ends, its owner is
-//     dead: the guest kills everything and exits.
+//     connection, 'l' and a Landlock ruleset, or 's' and a listening stream
+//     socket. When it ends, its owner is dead: the guest kills everything and
+//     exits, unless it was given a socket to listen on and can still do so.
 //   - "stdio": one connection on standard input and output. The guest kills
 //     everything and exits when it ends.
 func Main(args []string) int {
@@ -78,8 +80,12 @@ type guest struct {
 	mu    sync.Mutex
 	conf  config
 	procs map[uint64]*process // by ref
-	ended []*process          // detached ones that have ended, oldest first
+	ended [2]ended            // foreground, detached
 	ref   uint64
+
+	life      life
+	listeners sync.WaitGroup // bootstrap sockets that are listened on
+	accepted  chan struct{}  // a token for each connection that was accepted
 
 	streams atomic.Int64
 	moved   atomic.Int64 // bytes of content since memory was given back last
@@ -106,6 +112,7 @@ func newGuest() *guest {
 		single:   sync.OnceValue(singleUser),
 		landlock: -1,
 		procs:    make(map[uint64]*process),
+		accepted: make(chan struct{}, maxAccepted),
 		handle:   (*stream).open,
 	}
 	g.workers.init(g)
@@ -211,7 +218,9 @@ func (g *guest) bootstrap() int {
 			return rerr != unix.EAGAIN
 		})
 		if err != nil || rerr != nil || n == 0 {
-			return 0 // the owner is gone
+			boot.Close()
+			g.listeners.Wait()
+			return 0 // the owner is gone, and nobody can come in its place
 		}
 		switch {
 		case fd < 0:
@@ -221,6 +230,8 @@ func (g *guest) bootstrap() int {
 			go func() { _ = newConn(g, f, f).serve() }()
 		case kind == bootstrapLandlock:
 			g.setLandlock(fd)
+		case kind == bootstrapListen:
+			g.listen(fd)
 		default:
 			unix.Close(fd)
 		}
@@ -304,7 +315,11 @@ func readSmall(path string, limit int) ([]byte, error) {
 const memoryWorthGivingBack = 1 << 20
 
 // streamEnded is called after each stream.
-func (g *guest) streamEnded() {
+func (g *guest) streamEnded(s *stream) {
+	if s.active.Load() {
+		g.life.busy.Add(-1)
+		g.life.touch(g)
+	}
 	if g.streams.Add(-1) == 0 && g.moved.Load() > memoryWorthGivingBack {
 		g.idle.Reset(time.Second)
 	}

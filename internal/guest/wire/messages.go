@@ -67,6 +67,17 @@ const (
 	OpSymlink   Op = 16 // call: Path with Other (the target) → nothing
 	OpReadlink  Op = 17 // call: Path → Path
 	OpChmod     Op = 18 // call: Path with Mode → nothing
+	OpLifetime  Op = 19 // call: Lifetime → LifetimeState
+	OpExpiry    Op = 20 // call: nothing → Expired, when the time is over
+	OpCopy      Op = 21 // call: Path with Other (the copy) and Flag (recursive) → nothing
+	OpFind      Op = 22 // call: Find → Entries
+	OpGrep      Op = 23 // stream: Grep → nothing, records GrepLine, EOF
+	OpEdit      Op = 24 // call: Edits → nothing
+	OpWatch     Op = 25 // stream: Watch → nothing, records WatchEvent, until CLOSE
+	OpUnpack    Op = 26 // stream: Path; tree, EOF → nothing
+	OpPack      Op = 27 // stream: Path → nothing, tree, EOF
+	OpDial      Op = 28 // stream: Dial → nothing, content both ways, EOF both ways, EVENT Closed
+	OpPorts     Op = 29 // call: nothing → Ports
 )
 
 // A Code is the kind of an error that the guest answers.
@@ -83,6 +94,7 @@ const (
 	CodeFile        Code = 6 // a file operation failed: errno says why
 	CodeVersion     Code = 7 // on stream 0: no common protocol version
 	CodeProtocol    Code = 8 // on stream 0: the peer broke the protocol
+	CodeExpired     Code = 9 // on stream 0: the lifetime is over, and the guest ends
 )
 
 // ErrorMessage is the payload of ERROR.
@@ -193,6 +205,7 @@ type Start struct {
 	Timeout    int64  // nanoseconds; 0: none
 	Output     int64  // replaces Config.Output when positive and smaller
 	Keep       uint64 // bytes of the latest output kept for those who attach later
+	NoFile     uint64 // replaces Config.NoFile when positive and smaller
 }
 
 // Append appends the encoded message.
@@ -207,7 +220,8 @@ func (m *Start) Append(b []byte) []byte {
 	b = appendUint(b, m.Cols)
 	b = appendInt(b, m.Timeout)
 	b = appendInt(b, m.Output)
-	return appendUint(b, m.Keep)
+	b = appendUint(b, m.Keep)
+	return appendUint(b, m.NoFile)
 }
 
 // Decode decodes a message.
@@ -215,7 +229,7 @@ func (m *Start) Decode(b []byte) error {
 	d := newDecoder(b)
 	*m = Start{
 		d.uint(), d.strings(), d.string(), d.strings(), d.string(), d.string(),
-		d.uint(), d.uint(), d.int(), d.int(), d.uint(),
+		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(),
 	}
 	return d.err()
 }
@@ -255,6 +269,7 @@ type Exit struct {
 	Wall           uint64 // nanoseconds, as the two below
 	User, System   uint64
 	PeakMemory     uint64 // bytes
+	Lost           uint64 // bytes of output that this stream was too slow for
 }
 
 // Append appends the encoded message.
@@ -269,13 +284,14 @@ func (m *Exit) Append(b []byte) []byte {
 	b = appendUint(b, m.Wall)
 	b = appendUint(b, m.User)
 	b = appendUint(b, m.System)
-	return appendUint(b, m.PeakMemory)
+	b = appendUint(b, m.PeakMemory)
+	return appendUint(b, m.Lost)
 }
 
 func (d *decoder) exit() Exit {
 	return Exit{
 		d.uint(), d.uint(), d.uint(), d.string(), d.uint(), d.uint(), d.uint(),
-		d.uint(), d.uint(), d.uint(), d.uint(),
+		d.uint(), d.uint(), d.uint(), d.uint(), d.uint(),
 	}
 }
 
@@ -307,19 +323,31 @@ func (m *Target) Decode(b []byte) error {
 	return d.err()
 }
 
+// The flags of Attach.
+const (
+	AttachRecords = 1 << iota // the content is records: Output
+	AttachQuiet               // no output is wanted, only the end
+	AttachHold                // the process waits for this stream, as one in the foreground does
+	AttachPassive             // the stream does not count as activity
+)
+
 // Attach asks for the output of a detached process: what was kept, then what comes.
 type Attach struct {
 	Target
 	Stdin bool // the content that the host sends is standard input
+	Flags uint64
+	From  int64 // position of the output at which to begin; -1: at its present end
 }
 
 // Append appends the encoded message.
-func (m *Attach) Append(b []byte) []byte { return appendBool(m.Target.Append(b), m.Stdin) }
+func (m *Attach) Append(b []byte) []byte {
+	return appendInt(appendUint(appendBool(m.Target.Append(b), m.Stdin), m.Flags), m.From)
+}
 
 // Decode decodes a message.
 func (m *Attach) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = Attach{Target{d.uint(), d.uint()}, d.bool()}
+	*m = Attach{Target{d.uint(), d.uint()}, d.bool(), d.uint(), d.int()}
 	return d.err()
 }
 

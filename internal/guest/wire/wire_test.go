@@ -22,18 +22,18 @@ type decodable interface {
 
 // messages are one filled and one empty of each kind, made anew.
 func messages() [][2]decodable {
-	exit := Exit{1, 2, 3, "why", 5, 6, 7, 8, 9, 10, 1 << 63}
+	exit := Exit{1, 2, 3, "why", 5, 6, 7, 8, 9, 10, 11, 1 << 63}
 	file := File{"näme\n", -5, 0o100644, -1, 7, 1<<32 - 1, "target"}
 	return [][2]decodable{
 		{&HelloMessage{1, 2, HostWindow, 1 << 63, "build"}, &HelloMessage{Window: MinWindow}},
 		{&ErrorMessage{CodeFile, 28, "no space"}, &ErrorMessage{}},
 		{&Config{"u", "/d", []string{"A=1", ""}, -1, 2, 3, 1 << 40, -500}, &Config{}},
 		{&Info{"b", 1, 2, 3, -4, 5, 6}, &Info{}},
-		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5}, &Start{}},
+		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6}, &Start{}},
 		{&Started{1, 2}, &Started{}},
 		{&exit, &Exit{}},
 		{&Target{1, 2}, &Target{}},
-		{&Attach{Target{1, 2}, true}, &Attach{}},
+		{&Attach{Target{1, 2}, true, 3, -1}, &Attach{}},
 		{&Signal{Target{1, 2}, 9, true}, &Signal{}},
 		{&Resize{Target{1, 2}, 3, 4}, &Resize{}},
 		{&After{5}, &After{}},
@@ -45,6 +45,10 @@ func messages() [][2]decodable {
 		{&Read{"p", -1, 2}, &Read{}},
 		{&Write{"p", 0o644, true, true}, &Write{}},
 		{&Written{5}, &Written{}},
+		{&Lifetime{true, 1, 2, 3}, &Lifetime{}},
+		{&LifetimeState{1, 2, 3}, &LifetimeState{}},
+		{&Expired{1, 2}, &Expired{}},
+		{&Output{OutputStderr, 2, -3, 4, "data"}, &Output{}},
 		{&Path{"p", "o", 3, true}, &Path{}},
 	}
 }
