@@ -3,7 +3,9 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,10 +58,19 @@ func (l *Layout) release() {
 	}
 	for i := range l.places {
 		p := &l.places[i]
-		if p.prep == prepLeaf && l.leaveLeaf(p) == nil {
+		// A group of another owner, or of one that is to come, would lose its
+		// limits with the controllers.
+		if p.prep == prepLeaf && !p.hasGroups() && l.leaveLeaf(p) == nil {
 			l.ready = false
 		}
 	}
+}
+
+// hasGroups reports whether there is a group in p.dir.
+func (p *place) hasGroups() bool {
+	return slices.ContainsFunc(children(p.dir), func(name string) bool {
+		return strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, prefix+"self-")
+	})
 }
 
 // enterLeaf moves this process to a child of p.dir and passes p's controllers

@@ -69,3 +69,16 @@ func (l *Layout) Reopen(s Saved) (*Group, error) {
 	g.fd = fd
 	return g, nil
 }
+
+// Leave gives the group up without touching it, so that it can be reopened.
+// Every other method then gives sandpit.ErrClosed, but Save. This process stays
+// in the leaf that it may have moved to: the group needs it to.
+func (g *Group) Leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.removed.Load() {
+		return
+	}
+	g.close()
+	g.removed.Store(true)
+}

@@ -32,8 +32,13 @@ func (l *Layout) Sweep() int {
 	inPrimary := make(map[string]bool)
 	for i := len(dirs) - 1; i >= 0; i-- {
 		for _, name := range children(dirs[i]) {
-			// This process, or another like it, sits in "self-": not a group.
-			if id, ok := strings.CutPrefix(name, prefix); ok && !strings.HasPrefix(id, "self-") {
+			id, ok := strings.CutPrefix(name, prefix)
+			if pid, self := strings.CutPrefix(id, "self-"); self {
+				// Not a group: this process, or another like it, sits in it.
+				if _, err := os.Stat("/proc/" + pid); ok && err != nil {
+					_ = rmdir(dirs[i] + "/" + name)
+				}
+			} else if ok {
 				inPrimary[name] = i == 0
 			}
 		}

@@ -65,9 +65,19 @@ func chooseRange() (base uint32, lock int, err error) {
 	start := rand.IntN(ranges)
 	for i := range ranges {
 		n := (start + i) % ranges
-		err = unix.Bind(lock, &unix.SockaddrUnix{Name: "@sandpit-ids-" + strconv.Itoa(n)})
+		base := uint32(firstRange + n*rangeSize)
+		err = unix.Bind(lock, &unix.SockaddrUnix{Name: rangeName(base)})
 		if err == nil {
-			return uint32(firstRange + n*rangeSize), lock, nil
+			if !rangeTaken(base) {
+				return base, lock, nil
+			}
+			// A bound socket can't be bound again.
+			unix.Close(lock)
+			if lock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+				return 0, -1, os.NewSyscallError("socket", err)
+			}
+			err = unix.EADDRINUSE
+			continue
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
@@ -78,6 +88,11 @@ func chooseRange() (base uint32, lock int, err error) {
 		return 0, -1, fmt.Errorf("choosing user ids: all %d ranges are in use: %w", ranges, sandpit.ErrExhausted)
 	}
 	return 0, -1, os.NewSyscallError("bind", err)
+}
+
+// rangeName is the name of the abstract socket that holds a range.
+func rangeName(base uint32) string {
+	return "@sandpit-ids-" + strconv.Itoa(int(base-firstRange)/rangeSize)
 }
 
 // chooseIDs decides how the ids of a sandbox map. uid and gid are those of its

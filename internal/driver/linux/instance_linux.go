@@ -22,6 +22,8 @@ type instance struct {
 	pidfd *os.File
 	done  chan struct{}
 
+	adopted bool // made by another process
+
 	mu     sync.Mutex
 	closed bool // guarded by mu: no more Dial
 
@@ -33,15 +35,34 @@ func newInstance(c *creation) *instance {
 	i := &instance{creation: *c, done: make(chan struct{})}
 	_ = unix.SetNonblock(c.child.PidFD, true)
 	i.pidfd = os.NewFile(uintptr(c.child.PidFD), "guest")
-	go i.watch()
+	go i.wait()
 	return i
 }
 
-// watch waits for the guest's death and reaps it. It costs no thread: a pidfd
-// can be polled.
-func (i *instance) watch() {
+// adoptInstance is newInstance for a sandbox that another process has made.
+func adoptInstance(c *creation) *instance {
+	i := &instance{creation: *c, adopted: true, done: make(chan struct{})}
+	i.pidfd = os.NewFile(uintptr(c.child.PidFD), "guest")
+	go i.wait()
+	return i
+}
+
+// wait waits for the guest's death and reaps it, unless that is for another
+// process to do. It costs no thread: a pidfd can be polled.
+func (i *instance) wait() {
 	defer close(i.done)
 	raw, err := i.pidfd.SyscallConn()
+	if i.adopted {
+		if err == nil {
+			// Left, which closes it, looks like death: nobody uses it any more.
+			_ = raw.Read(func(fd uintptr) bool {
+				ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				n, err := unix.Poll(ready, 0)
+				return n > 0 || err != nil && err != unix.EINTR
+			})
+		}
+		return
+	}
 	if err == nil {
 		err = raw.Read(func(fd uintptr) bool {
 			pid, err := syscall.Wait4(i.child.PID, nil, syscall.WNOHANG, nil)
@@ -54,25 +75,26 @@ func (i *instance) watch() {
 	i.child.Release()
 }
 
-// state is the driver's part of a handle.
-type state struct {
-	PID    int      `json:"pid"`
-	Groups []string `json:"groups,omitempty"`
-}
-
 func (i *instance) Handle() driver.Handle {
-	st := state{PID: i.child.PID}
-	if i.group != nil {
-		st.Groups = i.group.Paths()
+	st := state{identity: i.kept, Socket: i.socket, IDBase: i.ids.base, Group: i.saved}
+	if st.PID == 0 {
+		st.PID = i.child.PID
 	}
-	data, _ := json.Marshal(st) // of strings and a number: can't fail
+	if i.group != nil {
+		st.Group = new(i.group.Save())
+	}
+	data, _ := json.Marshal(st) // of strings and numbers: can't fail
 	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.plan.ID, State: data}
 }
 
-// Dial gives the guest one end of a new socket pair.
+// Dial gives the guest one end of a new socket pair, or, when it was made by
+// another process, connects to the socket on which it listens.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if i.adopted {
+		return i.dialKept()
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -141,7 +163,8 @@ func (i *instance) tearDown() error {
 		removed = i.group.Remove()
 	}
 	i.stopWatcher(killed == nil && removed == nil)
+	forgotten := i.forgetKept()
 	i.pidfd.Close()
 	i.ids.close()
-	return errors.Join(killed, removed)
+	return errors.Join(killed, removed, forgotten)
 }

@@ -40,6 +40,10 @@ type Options struct {
 	// Empty: it is computed, which takes a few milliseconds.
 	GuestDigest string
 
+	// KeepDir is where the sockets of sandboxes are that outlive their maker
+	// (driver.Plan.Ephemeral). Made when missing. Empty: such are refused.
+	KeepDir string
+
 	// Fault, when set, is called before each step of Create with its name; an
 	// error makes that step fail. For tests of what is left behind.
 	Fault func(step string) error
@@ -94,6 +98,11 @@ type creation struct {
 	started bool
 	watcher sysprog.Child
 	watch   int // our end of the watcher's connection
+
+	// Of a sandbox that outlives its maker, keep_linux.go.
+	kept   identity      // of its first process
+	socket string        // path of the socket on which its guest listens
+	saved  *cgroup.Saved // of a sandbox that is taken over: its cgroup
 }
 
 // step ends the step before it and starts another.
@@ -130,6 +139,7 @@ func (c *creation) undo() {
 		err = c.group.Remove()
 	}
 	c.stopWatcher(err == nil)
+	_ = c.forgetKept()
 	c.ids.close()
 }
 
@@ -319,6 +329,15 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	unix.Close(c.build[0])
 	c.build[0] = -1
 	c.trace("setup")
+	if !plan.Ephemeral {
+		if err := c.step(ctx, "keep"); err != nil {
+			return nil, err
+		}
+		if err := c.keep(); err != nil {
+			return nil, err
+		}
+		c.trace("keep")
+	}
 	if err := c.step(ctx, "instance"); err != nil {
 		return nil, err
 	}

@@ -102,6 +102,7 @@ const (
 	goMessage       = 'G'
 	connMessage     = 'c'
 	landlockMessage = 'l'
+	listenMessage   = 's'
 )
 
 // send sends one message with descriptors. It does not wait: EAGAIN says that

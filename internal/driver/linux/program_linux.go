@@ -573,6 +573,9 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	}
 	if c.plan.Ephemeral {
 		c.dieWithOwner()
+	} else {
+		// Until it is told otherwise the guest ends with the socket to its owner.
+		p.Call("outliving the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(0))
 	}
 	p.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	p.ResetSignals()

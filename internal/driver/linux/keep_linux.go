@@ -1,0 +1,276 @@
+package linux
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+// A sandbox that outlives its maker has three things on the host beside its
+// processes and cgroups: a socket on which its guest listens, by which another
+// process finds it; its cgroups' names in the handle; and, where it has a range
+// of ids, a record that the range is taken, since the abstract socket that
+// holds it for others dies with the maker.
+
+// identity tells a process from any other that has, had or will have its pid.
+type identity struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks since the machine started, field 22 of proc_pid_stat(5)
+	Boot  string `json:"boot"`  // of the machine: /proc/sys/kernel/random/boot_id
+}
+
+// identify returns the identity of a process. The error matches
+// fs.ErrNotExist when there is none, or it is dead and not yet reaped.
+func identify(pid int) (identity, error) {
+	name := "/proc/" + strconv.Itoa(pid) + "/stat"
+	data, err := os.ReadFile(name)
+	if errors.Is(err, unix.ESRCH) {
+		err = &fs.PathError{Op: "reading", Path: name, Err: fs.ErrNotExist}
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	// The name of the program, in brackets, may hold anything.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	const state, start = 3 - 3, 22 - 3 // numbered from 1; the first after the name is the third
+	if len(fields) <= start {
+		return identity{}, fmt.Errorf("reading %s: %q is not understood", name, data)
+	}
+	if s := fields[state]; s == "Z" || s == "X" {
+		return identity{}, &fs.PathError{Op: "reading", Path: name, Err: fs.ErrNotExist}
+	}
+	id := identity{PID: pid}
+	if id.Start, err = strconv.ParseUint(fields[start], 10, 64); err != nil {
+		return identity{}, fmt.Errorf("reading %s: %w", name, err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return identity{}, err
+	}
+	id.Boot = strings.TrimSpace(string(boot))
+	return id, nil
+}
+
+// lives reports whether the process is there.
+func (id identity) lives() bool {
+	now, err := identify(id.PID)
+	return err == nil && now == id
+}
+
+// idRecords has a file for each range of ids that a sandbox has which may have
+// lost its maker. It is the machine's, not a data directory's, as the ranges
+// are, and empty after a restart of the machine.
+const idRecords = "/run/sandpit/ids"
+
+func idRecord(base uint32) string {
+	return filepath.Join(idRecords, strconv.Itoa(int(base-firstRange)/rangeSize))
+}
+
+// rangeTaken reports whether a sandbox without a maker has the range, of which
+// the caller holds the abstract socket.
+func rangeTaken(base uint32) bool {
+	data, err := os.ReadFile(idRecord(base))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	var id identity
+	if json.Unmarshal(data, &id) != nil {
+		return false // it was being written by a maker that died
+	}
+	return id.lives()
+}
+
+// recordRange notes whose range it is.
+func recordRange(base uint32, id identity) error {
+	data, err := json.Marshal(id)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(idRecords, 0o755); err != nil {
+		return fmt.Errorf("noting the sandbox's ids: %w", err)
+	}
+	if err := os.WriteFile(idRecord(base), data, 0o600); err != nil {
+		return fmt.Errorf("noting the sandbox's ids: %w", err)
+	}
+	return nil
+}
+
+// keep gives the guest a socket of its own to listen on and writes down what
+// another process needs, so that the sandbox outlives this one. Up to its last
+// step the guest ends with this process.
+func (c *creation) keep() error {
+	dir := c.driver.opts.KeepDir
+	if dir == "" {
+		return fmt.Errorf("keeping a sandbox: this driver was given no directory for that: %w", sandpit.ErrUnsupported)
+	}
+	var err error
+	if c.kept, err = identify(c.child.PID); err != nil {
+		return c.explainDeath(err)
+	}
+	if c.ids.base != 0 {
+		if err := recordRange(c.ids.base, c.kept); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keeping a sandbox: %w", err)
+	}
+	c.socket = filepath.Join(dir, c.plan.ID+".sock")
+	l, err := listenAt(c.socket)
+	if err != nil {
+		return fmt.Errorf("making the sandbox's socket: %w", err)
+	}
+	defer unix.Close(l)
+	if err := send(c.socks[0], listenMessage, []int{l}); err != nil {
+		return c.explainDeath(err)
+	}
+	return nil
+}
+
+// listenAt makes a socket that only its owner may connect to.
+func listenAt(path string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	dir, release, err := shortDir(filepath.Dir(path))
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: dir + "/" + filepath.Base(path)})
+		release()
+	}
+	if err == nil {
+		err = unix.Chmod(path, 0o600)
+	}
+	if err == nil {
+		err = unix.Listen(fd, 16)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, &fs.PathError{Op: "listening on", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// shortDir gives a name for a directory that leaves room in sun_path, which
+// holds 108 bytes, unix(7). It is good until release is called.
+func shortDir(dir string) (short string, release func(), err error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, &fs.PathError{Op: "opening", Path: dir, Err: err}
+	}
+	return "/proc/self/fd/" + strconv.Itoa(fd), func() { unix.Close(fd) }, nil
+}
+
+// dialAt connects to a kept sandbox's guest.
+func dialAt(path string) (net.Conn, error) {
+	dir, release, err := shortDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return net.Dial("unix", dir+"/"+filepath.Base(path))
+}
+
+func (i *instance) dialKept() (net.Conn, error) {
+	i.mu.Lock()
+	closed := i.closed
+	i.mu.Unlock()
+	var conn net.Conn
+	err := net.ErrClosed
+	if !closed {
+		conn, err = dialAt(i.socket)
+	}
+	if err != nil {
+		kind := sandpit.ErrClosed
+		if errors.Is(err, unix.EAGAIN) {
+			kind = sandpit.ErrExhausted // it takes none of those that wait for it
+		}
+		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.plan.ID, kind, err)
+	}
+	return conn, nil
+}
+
+// Leave gives the sandbox up without touching it. See driver.Leaver.
+func (i *instance) Leave() {
+	i.destroy.Do(func() {
+		i.mu.Lock()
+		i.closed = true
+		i.mu.Unlock()
+		i.destroyErr = sandpit.ErrClosed
+		i.closeSockets()
+		if i.group != nil {
+			i.group.Leave()
+		}
+		if i.adopted {
+			i.pidfd.Close() // a child of ours is waited for until it ends
+		}
+		i.ids.close()
+	})
+}
+
+// Freeze stops all processes of the sandbox. See driver.Freezer.
+func (i *instance) Freeze(context.Context) error {
+	if i.group == nil {
+		return fmt.Errorf("freezing: the sandbox has no cgroup here: %w", sandpit.ErrUnsupported)
+	}
+	return i.group.Freeze()
+}
+
+// Thaw lets them run on. See driver.Freezer.
+func (i *instance) Thaw(context.Context) error {
+	if i.group == nil {
+		return nil
+	}
+	return i.group.Thaw()
+}
+
+// Frozen reports whether they stand still. See driver.Freezer.
+func (i *instance) Frozen(context.Context) (bool, error) {
+	if i.group == nil {
+		return false, nil
+	}
+	return i.group.Frozen()
+}
+
+var (
+	_ driver.Leaver  = (*instance)(nil)
+	_ driver.Freezer = (*instance)(nil)
+)
+
+// forgetKept removes what keep has made.
+func (c *creation) forgetKept() error {
+	var errs []error
+	if c.socket != "" {
+		if err := os.Remove(c.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if c.kept.PID != 0 && c.ids.base != 0 {
+		if err := os.Remove(idRecord(c.ids.base)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// state is the driver's part of a handle.
+type state struct {
+	identity
+	Socket string        `json:"socket,omitempty"`
+	IDBase uint32        `json:"id_base,omitempty"`
+	Group  *cgroup.Saved `json:"group,omitempty"`
+}

@@ -1,0 +1,104 @@
+package linux
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+var _ driver.Recoverer = (*Driver)(nil)
+
+// Recover takes over a sandbox. See driver.Recoverer.
+func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c, err := d.recall(h)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := d.layout()
+	if err != nil {
+		return nil, err
+	}
+	if c.saved != nil {
+		c.group, err = layout.Reopen(*c.saved)
+		switch {
+		case errors.Is(err, sandpit.ErrNotFound):
+			// The kernel keeps a group as long as a process is in it, so
+			// there is none.
+		case err != nil:
+			return nil, err
+		}
+	}
+	pidfd, err := unix.PidfdOpen(c.kept.PID, unix.PIDFD_NONBLOCK)
+	if err == nil && !c.kept.lives() { // asked second: the pidfd now is of what lives, or of nothing
+		unix.Close(pidfd)
+		err = unix.ESRCH
+	}
+	if err != nil {
+		c.child.PidFD = -1
+		cleaned := c.forgetKept()
+		if c.group != nil {
+			cleaned = errors.Join(cleaned, c.group.Remove())
+		}
+		if err != unix.ESRCH {
+			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
+		}
+		if cleaned != nil {
+			return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, cleaned)
+		}
+		return nil, fmt.Errorf("taking over sandbox %s: its first process has ended: %w", h.ID, sandpit.ErrNotFound)
+	}
+	c.child = sysprog.Child{PID: c.kept.PID, PidFD: pidfd}
+	if c.ids.base != 0 {
+		if err := c.ids.hold(); err != nil {
+			unix.Close(pidfd)
+			return nil, err
+		}
+	}
+	return adoptInstance(c), nil
+}
+
+// recall makes of a handle what Create once had.
+func (d *Driver) recall(h driver.Handle) (*creation, error) {
+	if h.Version > driver.HandleVersion {
+		return nil, sandpit.WithHint(fmt.Errorf("taking over sandbox %s: it was made by a newer version of this program: %w", h.ID, sandpit.ErrUnsupported), "use that version, or a newer one")
+	}
+	var st state
+	if err := json.Unmarshal(h.State, &st); err != nil || h.Driver != Name || st.PID <= 1 || st.Boot == "" {
+		return nil, fmt.Errorf("taking over sandbox %s: its handle is not one of this driver's: %w", h.ID, sandpit.ErrInvalid)
+	}
+	if filepath.Base(st.Socket) != h.ID+".sock" {
+		return nil, fmt.Errorf("taking over sandbox %s: it was not made to outlive its maker: %w", h.ID, sandpit.ErrInvalid)
+	}
+	c := &creation{driver: d, plan: &driver.Plan{ID: h.ID}, socks: [2]int{-1, -1}, build: [2]int{-1, -1}, watch: -1}
+	c.ids = idMap{lock: -1, base: st.IDBase}
+	c.kept, c.socket, c.saved = st.identity, st.Socket, st.Group
+	return c, nil
+}
+
+// hold takes the abstract socket of the range again. Somebody who looks at the
+// range at this moment has it, and will find that it is taken.
+func (m *idMap) hold() error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	err = unix.Bind(fd, &unix.SockaddrUnix{Name: rangeName(m.base)})
+	if err != nil && err != unix.EADDRINUSE {
+		unix.Close(fd)
+		return os.NewSyscallError("bind", err)
+	}
+	m.lock = fd
+	return nil
+}
