@@ -38,11 +38,41 @@ func codes() []struct {
 		{"invalid", sandpit.ErrInvalid},
 		{"timeout", context.DeadlineExceeded},
 		{"canceled", context.Canceled},
+
+		// Of the API itself; each is a case of a kind above.
+		{CodeUnauthenticated, sandpit.ErrForbidden},
+		{CodeHostRefused, sandpit.ErrForbidden},
+		{CodeOriginRefused, sandpit.ErrForbidden},
+		{CodeRateLimited, sandpit.ErrExhausted},
+		{CodeTooManyStreams, sandpit.ErrExhausted},
+		{CodeTooLarge, sandpit.ErrInvalid},
+		{CodeUnsupportedMedia, sandpit.ErrInvalid},
+		{CodeIdempotencyMismatch, sandpit.ErrInvalid},
+		{CodeNoRoute, sandpit.ErrUnsupported},
+		{CodeMethodNotAllowed, sandpit.ErrUnsupported},
+		{CodeAuditUnavailable, sandpit.ErrUnavailable},
+		{CodeDraining, sandpit.ErrUnavailable},
 	}
 }
 
 // CodeInternal is the code of an error that has no kind.
 const CodeInternal = "internal"
+
+// Codes of what the API itself refuses.
+const (
+	CodeUnauthenticated     = "unauthenticated"      // no key, or one that is not valid (any more)
+	CodeHostRefused         = "host_refused"         // the request is for another host
+	CodeOriginRefused       = "origin_refused"       // a web page asks that may not
+	CodeRateLimited         = "rate_limited"         // too many requests; Retry-After says when to come again
+	CodeTooManyStreams      = "too_many_streams"     // too many are open
+	CodeTooLarge            = "too_large"            // the body of the request
+	CodeUnsupportedMedia    = "unsupported_media"    // the type or encoding of the body
+	CodeIdempotencyMismatch = "idempotency_mismatch" // the key was used for another request
+	CodeNoRoute             = "no_route"             // this server has no such path
+	CodeMethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
+	CodeAuditUnavailable    = "audit_unavailable"    // what can't be recorded is not done
+	CodeDraining            = "draining"             // the server is about to end
+)
 
 // CodeOf returns the code of an error.
 func CodeOf(err error) string {

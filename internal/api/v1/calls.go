@@ -1,0 +1,188 @@
+package v1
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// SandboxList is a page of sandboxes, oldest first.
+type SandboxList struct {
+	Sandboxes []Sandbox `json:"sandboxes"`
+	Next      string    `json:"next,omitempty" doc:"Ask again with after set to it; left out on the last page"`
+}
+
+// Stop says how a sandbox is stopped.
+type Stop struct {
+	Grace float64 `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; default 10, at most 600"`
+}
+
+// Exec is a command whose caller waits for it.
+type Exec struct {
+	Command
+	StdinData []byte `json:"stdin_data,omitempty" doc:"Its whole standard input, at most 1 MiB"`
+}
+
+// Executed is what came of a command. Output that is not UTF-8 is in the fields
+// in base64, and left out of the others. At most 16 MiB of both are kept.
+type Executed struct {
+	Process      Process `json:"process"`
+	Result       Result  `json:"result"`
+	Stdout       string  `json:"stdout"`
+	Stderr       string  `json:"stderr"`
+	StdoutBase64 []byte  `json:"stdout_base64,omitempty"`
+	StderrBase64 []byte  `json:"stderr_base64,omitempty"`
+}
+
+// ProcessList is the processes of a sandbox, oldest first.
+type ProcessList struct {
+	Processes []Process `json:"processes"`
+}
+
+// Signal is sent to a process.
+type Signal struct {
+	Signal int  `json:"signal" minimum:"1" maximum:"64"`
+	Group  bool `json:"group,omitempty" doc:"To the process group that it leads"`
+}
+
+// MetricsHistory is what a sandbox has used, oldest first, at most 1,000 samples.
+type MetricsHistory struct {
+	Samples []Metrics `json:"samples"`
+}
+
+// PortList is the TCP ports on which a sandbox listens.
+type PortList struct {
+	Ports []sandpit.Port `json:"ports"`
+}
+
+// Link is where a symbolic link points.
+type Link struct {
+	Target       string `json:"target"`
+	TargetBase64 []byte `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
+}
+
+// Image is an image in the store.
+type Image struct {
+	Reference string    `json:"reference" doc:"As it was asked for"`
+	Digest    string    `json:"digest,omitempty" doc:"Of its manifest"`
+	Size      int64     `json:"size" doc:"Bytes on disk"`
+	Layers    int       `json:"layers,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was put into the store"`
+	InUse     bool      `json:"in_use,omitempty" doc:"By a sandbox"`
+}
+
+// ImageList is the images in the store.
+type ImageList struct {
+	Images []Image `json:"images"`
+}
+
+// Pull fetches an image.
+type Pull struct {
+	Image string `json:"image"`
+	Pull  string `json:"pull,omitempty" enum:"missing,always" doc:"Default always"`
+}
+
+// NewKey is what a new key is asked to be.
+type NewKey struct {
+	Name      string  `json:"name,omitempty" doc:"For people"`
+	Namespace string  `json:"namespace,omitempty" doc:"Whose sandboxes it sees; default: one of its own"`
+	Policy    string  `json:"policy,omitempty" doc:"Default: that of the server"`
+	Admin     bool    `json:"admin,omitempty" doc:"May make and revoke keys, and read the audit"`
+	Expires   float64 `json:"expires,omitempty" doc:"Seconds from now; 0: never"`
+}
+
+// Key describes a key. Its secret is told once, when it is made.
+type Key struct {
+	ID        string     `json:"id" doc:"Its public prefix"`
+	Name      string     `json:"name,omitempty"`
+	Namespace string     `json:"namespace"`
+	Policy    string     `json:"policy,omitempty"`
+	Admin     bool       `json:"admin,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+	Secret    string     `json:"secret,omitempty" doc:"The key itself, only in the answer to its creation"`
+}
+
+// KeyList is the keys that there are.
+type KeyList struct {
+	Keys []Key `json:"keys"`
+}
+
+// NewWebhook is where events are to be sent.
+type NewWebhook struct {
+	URL    string   `json:"url" doc:"https, or http to loopback"`
+	Kinds  []string `json:"kinds,omitempty" doc:"Kinds of events; default all"`
+	Secret string   `json:"secret,omitempty" doc:"Signs what is sent; default: one is made"`
+}
+
+// Webhook is where events are sent.
+type Webhook struct {
+	ID        string    `json:"id"`
+	URL       string    `json:"url"`
+	Kinds     []string  `json:"kinds,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	Secret    string    `json:"secret,omitempty" doc:"Only in the answer to its creation"`
+	Failures  int       `json:"failures,omitempty" doc:"In a row"`
+	LastError string    `json:"last_error,omitempty"`
+}
+
+// WebhookList is the caller's webhooks.
+type WebhookList struct {
+	Webhooks []Webhook `json:"webhooks"`
+}
+
+// Audit is an entry of the audit.
+type Audit struct {
+	Seq       uint64    `json:"seq"`
+	Time      time.Time `json:"time"`
+	RequestID string    `json:"request_id,omitempty"`
+	Phase     string    `json:"phase" enum:"intent,end" doc:"Before it takes effect, and when it has ended"`
+	Caller    string    `json:"caller,omitempty"`
+	Key       string    `json:"key,omitempty" doc:"Its public prefix"`
+	Namespace string    `json:"namespace,omitempty"`
+	Remote    string    `json:"remote,omitempty"`
+	Action    string    `json:"action" doc:"The operation, as this document names it"`
+	Sandbox   string    `json:"sandbox,omitempty"`
+	Detail    string    `json:"detail,omitempty"`
+	Allowed   bool      `json:"allowed"`
+	Rule      string    `json:"rule,omitempty" doc:"What decided"`
+	Status    int       `json:"status,omitempty"`
+	Code      string    `json:"code,omitempty"`
+	Took      float64   `json:"took_seconds,omitempty"`
+	Bytes     int64     `json:"bytes,omitempty" doc:"Sent to the caller"`
+}
+
+// AuditList is a page of the audit, oldest first.
+type AuditList struct {
+	Entries []Audit `json:"entries"`
+	Next    uint64  `json:"next,omitempty" doc:"Ask again with after set to it; left out on the last page"`
+}
+
+// Policy is what the caller may do. Its parts are those of the policy file.
+type Policy struct {
+	Name   string          `json:"name"`
+	Policy json.RawMessage `json:"policy"`
+}
+
+// Capabilities is what this server can do on its machine.
+type Capabilities struct {
+	Driver   string          `json:"driver"`
+	Enforced map[string]bool `json:"enforced" doc:"Limits and features, and whether they are enforced"`
+	Gaps     []Gap           `json:"gaps,omitempty" doc:"What is not, why, and what can be done"`
+	Features []string        `json:"features" doc:"Parts of the API that work here"`
+}
+
+// Version is what the server is.
+type Version struct {
+	Version string `json:"version"`
+	API     string `json:"api" doc:"The newest version of the API"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+// Health says that the server answers.
+type Health struct {
+	Status string `json:"status" enum:"ok,draining"`
+}
