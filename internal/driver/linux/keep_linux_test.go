@@ -1,0 +1,221 @@
+package linux_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// keptPlan is a plan of a sandbox that outlives its maker.
+func keptPlan(t *testing.T, d *recorder) driver.Plan {
+	t.Helper()
+	lease, err := images().Acquire(t.Context(), "host", image.AcquireOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(lease.Release)
+	root := lease.Rootfs()
+	plan := driver.Plan{
+		ID: engine.NewID(), Name: "kept", Hostname: "kept",
+		Root:   driver.Root{Layers: root.Layers},
+		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(t.Context()).Enforced,
+		UID: 1000, GID: 1000,
+	}
+	for _, b := range root.Binds {
+		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
+	}
+	return plan
+}
+
+func keptDriver(t *testing.T, keep string) *recorder {
+	t.Helper()
+	needWorking(t)
+	opt := options()
+	opt.KeepDir = keep
+	return driverWith(opt)
+}
+
+// greet makes a client of an instance.
+func greet(t *testing.T, i driver.Instance, conf *guest.Config) *guest.Client {
+	t.Helper()
+	conn, err := i.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := guest.New(t.Context(), conn, guest.Options{Config: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func keptConfig() *guest.Config {
+	return &guest.Config{User: "1000", Output: 1 << 20, NoFile: 1024, Life: time.Hour}
+}
+
+// TestLeaveAndRecover gives a sandbox up and takes it over, with its processes.
+func TestLeaveAndRecover(t *testing.T) {
+	keep := filepath.Join(t.TempDir(), "a directory with a name that is long enough for no socket's address to hold the whole of its path to be found", "kept")
+	d := keptDriver(t, keep)
+	first, err := d.Create(t.Context(), keptPlan(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := first.Handle()
+	c := greet(t, first, keptConfig())
+	p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "echo before; sleep 1000"}, guest.Detach{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrExists) && d.Probe(t.Context()).Enforced["memory"] {
+		t.Errorf("taking over what has an owner: %v", err)
+	}
+	c.Close()
+	first.(driver.Leaver).Leave()
+
+	data, err := json.Marshal(handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read driver.Handle
+	if err := json.Unmarshal(data, &read); err != nil {
+		t.Fatal(err)
+	}
+	second, err := driverWith(linux.Options{Dir: options().Dir, Guest: options().Guest, KeepDir: keep}).Recover(t.Context(), read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := second.Handle(); !bytes.Equal(got.State, handle.State) {
+		t.Errorf("the handle is now %s, was %s", got.State, handle.State)
+	}
+	c = greet(t, second, nil)
+	list, err := c.Processes(t.Context())
+	if err != nil || len(list) != 1 || list[0].Ref != p.Ref() {
+		t.Errorf("processes: %v, %v", list, err)
+	}
+	m, err := second.Stats(t.Context())
+	if err != nil || d.Probe(t.Context()).Enforced["pids"] && m.Pids < 2 {
+		t.Errorf("stats: %+v, %v", m, err)
+	}
+	if f := second.(driver.Freezer); f.Freeze(t.Context()) == nil {
+		if is, err := f.Frozen(t.Context()); err != nil || !is {
+			t.Errorf("frozen: %v, %v", is, err)
+		}
+		if err := f.Thaw(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := second.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-first.Done(): // reaps it
+	case <-t.Context().Done():
+	}
+	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("taking over what is gone: %v", err)
+	}
+	if left, _ := os.ReadDir(keep); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestKeptSurvivesKill has a maker killed with -9, and takes over what it made;
+// a frozen one can be destroyed.
+func TestKeptSurvivesKill(t *testing.T) {
+	keep := t.TempDir()
+	d := keptDriver(t, keep)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestKeptMaker$")
+	cmd.Env = append(os.Environ(), "SANDPIT_TEST_KEEP="+keep)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var handle driver.Handle
+	err = json.NewDecoder(out).Decode(&handle)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := d.Recover(t.Context(), handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Destroy(context.Background())
+	c := greet(t, i, nil)
+	p, err := c.Start(t.Context(), sandpit.Command{Script: "exit 7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := p.Wait(t.Context()); err != nil || res.ExitCode != 7 {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	if err := i.(driver.Freezer).Freeze(t.Context()); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := i.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(keep); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestKeptMaker is the program that TestKeptSurvivesKill kills.
+func TestKeptMaker(t *testing.T) {
+	keep := os.Getenv("SANDPIT_TEST_KEEP")
+	if keep == "" {
+		t.Skip("it is a part of TestKeptSurvivesKill")
+	}
+	d := keptDriver(t, keep)
+	i, err := d.Create(t.Context(), keptPlan(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	greet(t, i, keptConfig())
+	if err := json.NewEncoder(os.Stdout).Encode(i.Handle()); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Pause()
+}
+
+// TestHandles refuses handles that are not its own.
+func TestHandles(t *testing.T) {
+	d := keptDriver(t, t.TempDir())
+	for _, tt := range []struct {
+		handle driver.Handle
+		want   error
+	}{
+		{driver.Handle{Version: driver.HandleVersion + 1, Driver: linux.Name, ID: "a"}, sandpit.ErrUnsupported},
+		{driver.Handle{Version: driver.HandleVersion, Driver: "other", ID: "a", State: json.RawMessage(`{"pid":2,"boot":"b"}`)}, sandpit.ErrInvalid},
+		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`[]`)}, sandpit.ErrInvalid},
+		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":1,"boot":"b","socket":"/x/a.sock"}`)}, sandpit.ErrInvalid},
+		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":2,"boot":"b","socket":"/etc/passwd"}`)}, sandpit.ErrInvalid},
+		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":2,"start":1,"boot":"another","socket":"/nonexistent/a.sock"}`)}, sandpit.ErrNotFound},
+	} {
+		if _, err := d.Recover(t.Context(), tt.handle); !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.handle.State, err, tt.want)
+		}
+	}
+}
