@@ -1,0 +1,180 @@
+// Package keys makes, keeps and checks the keys with which callers prove who
+// they are.
+//
+// A key is shown once, as a token:
+//
+//	sp_k3v7q2ma_x5...                     sp_ PREFIX _ SECRET
+//
+// The prefix is 8 characters, the key's public identity, by which it is listed
+// and found. The secret is 40 characters of [a-z2-7]: 200 bits of chance.
+//
+// Only the SHA-256 of a token is stored. A slow password hash would add
+// nothing: it slows the guessing of secrets that people choose, and no one
+// guesses 200 bits. So a check costs less than a microsecond, and no caller can
+// keep the server busy with wrong keys.
+package keys
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Key is what is known of a key, which is everything but its secret.
+type Key struct {
+	Prefix    string // identity
+	Namespace string // what it may see; letters, digits, '_', '.' and '-', at most 63
+	Policy    string // name of the policy that it is under
+	Admin     bool   // it may also make and revoke keys, and see the audit
+	Label     string // for people; at most 128 bytes
+	CreatedAt time.Time
+	ExpiresAt time.Time // zero: never
+	RevokedAt time.Time // zero: it is not
+	UsedAt    time.Time // to the minute or so; zero: never
+}
+
+// Stored is a key with the SHA-256 of its token.
+type Stored struct {
+	Key
+	Hash [sha256.Size]byte
+}
+
+// A Store keeps keys. Every call is durable when it returns.
+type Store interface {
+	// Keys returns all keys, oldest first.
+	Keys(ctx context.Context) ([]Stored, error)
+
+	// PutKey adds a key. ErrExists when there is one with its prefix.
+	PutKey(ctx context.Context, k Stored) error
+
+	// RevokeKey notes that a key was revoked. A second time changes nothing.
+	// ErrNotFound when there is no such key.
+	RevokeKey(ctx context.Context, prefix string, at time.Time) error
+
+	// TouchKeys notes when keys were last used, by prefix. One that is not
+	// there is no error.
+	TouchKeys(ctx context.Context, used map[string]time.Time) error
+
+	// DeleteKeys forgets keys. One that is not there is no error.
+	DeleteKeys(ctx context.Context, prefixes []string) error
+}
+
+// ErrUnauthorized is the error of a token that proves nothing. Of a token that
+// is unknown or wrong it says no more than that; that a key has expired or was
+// revoked is told only to who holds its secret.
+var ErrUnauthorized = errors.New("the key is not valid")
+
+// Parts of a token.
+const (
+	scheme    = "sp_"
+	prefixLen = 8
+	secretLen = 40
+	tokenLen  = len(scheme) + prefixLen + 1 + secretLen
+
+	maxLabel = 128 // bytes
+	maxName  = 63  // bytes
+)
+
+// newToken returns a new token and its prefix.
+func newToken() (token, prefix string) {
+	// rand.Text gives at least 128 bits in characters of the base32 alphabet.
+	var b strings.Builder
+	for b.Len() < prefixLen+secretLen {
+		b.WriteString(strings.ToLower(rand.Text()))
+	}
+	text := b.String()
+	prefix = text[:prefixLen]
+	return scheme + prefix + "_" + text[prefixLen:prefixLen+secretLen], prefix
+}
+
+// prefixOf returns the prefix of what has the form of a token.
+func prefixOf(token string) (string, bool) {
+	if len(token) != tokenLen || token[:len(scheme)] != scheme || token[len(scheme)+prefixLen] != '_' {
+		return "", false
+	}
+	for i := len(scheme); i < len(token); i++ {
+		if c := token[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') && i != len(scheme)+prefixLen {
+			return "", false
+		}
+	}
+	return token[len(scheme) : len(scheme)+prefixLen], true
+}
+
+// Shorten returns what may be shown of a token in messages and records: its
+// prefix, or "" for what has not the form of one.
+func Shorten(token string) string {
+	prefix, _ := prefixOf(token)
+	return prefix
+}
+
+// IsPrefix reports whether s has the form of a key's prefix.
+func IsPrefix(s string) bool {
+	if len(s) != prefixLen {
+		return false
+	}
+	return strings.IndexFunc(s, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '2' || c > '7') }) < 0
+}
+
+// check compares a token with a key. The time that it takes does not depend on
+// either.
+func (k *Stored) check(hash *[sha256.Size]byte) bool {
+	return subtle.ConstantTimeCompare(k.Hash[:], hash[:]) == 1
+}
+
+// ended says why a key that was valid is not any more, or nil.
+func (k *Key) ended(now time.Time) error {
+	switch {
+	case !k.RevokedAt.IsZero():
+		return sandpit.WithHint(fmt.Errorf("%w: key %s was revoked", ErrUnauthorized, k.Prefix), "ask for a new key")
+	case !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt):
+		return sandpit.WithHint(fmt.Errorf("%w: key %s expired at %s", ErrUnauthorized, k.Prefix, k.ExpiresAt.UTC().Format(time.RFC3339)), "ask for a new key")
+	}
+	return nil
+}
+
+// checkNew checks what is asked of a new key.
+func checkNew(k Key, now time.Time) error {
+	switch {
+	case !validName(k.Namespace):
+		return invalid("%q is not a namespace", k.Namespace)
+	case !validName(k.Policy):
+		return invalid("%q is not the name of a policy", k.Policy)
+	case len(k.Label) > maxLabel || !utf8.ValidString(k.Label) || strings.ContainsFunc(k.Label, unicode.IsControl):
+		return sandpit.WithHint(fmt.Errorf("making a key: the label is longer than %d bytes or has control characters: %w", maxLabel, sandpit.ErrInvalid), "shorten it")
+	case !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(now):
+		return sandpit.WithHint(fmt.Errorf("making a key: it would have expired already: %w", sandpit.ErrInvalid), "give a time that is to come")
+	}
+	return nil
+}
+
+func invalid(format, name string) error {
+	if len(name) > 2*maxName {
+		name = name[:2*maxName] + "…"
+	}
+	return sandpit.WithHint(fmt.Errorf("making a key: "+format+": %w", name, sandpit.ErrInvalid),
+		"use letters, digits, '_', '.' and '-', starting with a letter or digit, at most 63")
+}
+
+func validName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i, c := range []byte(s) {
+		switch {
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}

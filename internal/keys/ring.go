@@ -1,0 +1,224 @@
+package keys
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// maxKeys bounds the keys of a server, those that have ended included: they
+// are all held in memory, some 400 bytes each.
+const maxKeys = 100_000
+
+// A Ring holds all keys of a server in memory. What it answers is never older
+// than the last Create or Revoke that returned. All methods may be called from
+// many goroutines at once.
+type Ring struct {
+	store Store
+	now   func() time.Time
+
+	mu   sync.RWMutex
+	held map[string]*entry // by prefix; guarded by mu
+
+	changing sync.Mutex // held while the store and the map are changed together
+}
+
+type entry struct {
+	Stored       // but UsedAt; RevokedAt is guarded by Ring.mu
+	used   int64 // Unix seconds; atomic
+	noted  int64 // what the store has; guarded by Ring.changing
+}
+
+// Open returns the keys that a store has.
+func Open(ctx context.Context, store Store) (*Ring, error) {
+	stored, err := store.Keys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the keys: %w", err)
+	}
+	r := &Ring{store: store, now: time.Now, held: make(map[string]*entry, len(stored))}
+	for _, k := range stored {
+		e := &entry{Stored: k}
+		if !k.UsedAt.IsZero() {
+			e.used, e.noted = k.UsedAt.Unix(), k.UsedAt.Unix()
+		}
+		r.held[k.Prefix] = e
+	}
+	return r, nil
+}
+
+// Verify returns the key of a token. The error of any other text matches
+// ErrUnauthorized. An unknown key and a wrong one do the same work.
+func (r *Ring) Verify(token string) (Key, error) {
+	prefix, ok := prefixOf(token)
+	if !ok {
+		return Key{}, sandpit.WithHint(ErrUnauthorized, "a key looks like sp_ and 8 characters, then _ and 40 more; give all of it")
+	}
+	hash := sha256.Sum256([]byte(token))
+	var nobody entry // its hash is of no token
+
+	r.mu.RLock()
+	e, known := r.held[prefix]
+	if !known {
+		e = &nobody
+	}
+	matches := e.check(&hash)
+	key := e.Key
+	r.mu.RUnlock()
+
+	if !known || !matches {
+		return Key{}, sandpit.WithHint(ErrUnauthorized, "check that it is the key of this server")
+	}
+	now := r.now()
+	if err := key.ended(now); err != nil {
+		return Key{}, err
+	}
+	atomic.StoreInt64(&e.used, now.Unix())
+	key.UsedAt = now
+	return key, nil
+}
+
+// Create makes a key of what k says but its Prefix and times of making, use
+// and revocation, which it sets. The token is not kept anywhere.
+func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err error) {
+	now := r.now().UTC()
+	if err := checkNew(k, now); err != nil {
+		return "", Key{}, err
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	r.mu.RLock()
+	count := len(r.held)
+	r.mu.RUnlock()
+	if count >= maxKeys {
+		return "", Key{}, sandpit.WithHint(fmt.Errorf("making a key: there are %d: %w", count, sandpit.ErrExhausted), "forget those that have ended")
+	}
+	k.CreatedAt, k.RevokedAt, k.UsedAt = now, time.Time{}, time.Time{}
+	for {
+		token, k.Prefix = newToken()
+		e := &entry{Stored: Stored{Key: k, Hash: sha256.Sum256([]byte(token))}}
+		err := r.store.PutKey(ctx, e.Stored)
+		if errors.Is(err, sandpit.ErrExists) {
+			continue // two of 40 bits were the same
+		}
+		if err != nil {
+			return "", Key{}, fmt.Errorf("making a key: %w", err)
+		}
+		r.mu.Lock()
+		r.held[k.Prefix] = e
+		r.mu.Unlock()
+		return token, k, nil
+	}
+}
+
+// Revoke ends a key. Verify refuses it from before Revoke returns, also when
+// that can't be written down; then the error says so. Revoking a key again is
+// no error. ErrNotFound when there is none with the prefix.
+func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	at := r.now().UTC()
+	r.mu.Lock()
+	e, ok := r.held[prefix]
+	if ok && e.RevokedAt.IsZero() {
+		e.RevokedAt = at
+	}
+	r.mu.Unlock()
+	if !ok {
+		return Key{}, sandpit.WithHint(fmt.Errorf("revoking the key %.20q: %w", prefix, sandpit.ErrNotFound), "list them to see which there are")
+	}
+	if err := r.store.RevokeKey(ctx, prefix, e.RevokedAt); err != nil {
+		return e.shown(), fmt.Errorf("revoking the key %s: it is refused from now on, but only until this server ends: %w", prefix, err)
+	}
+	return e.shown(), nil
+}
+
+// shown is the key with its last use. The caller holds r.mu or r.changing.
+func (e *entry) shown() Key {
+	k := e.Key
+	k.UsedAt = time.Time{}
+	if used := atomic.LoadInt64(&e.used); used != 0 {
+		k.UsedAt = time.Unix(used, 0).UTC()
+	}
+	return k
+}
+
+// List returns the keys of a namespace, oldest first, or all for "".
+func (r *Ring) List(namespace string) []Key {
+	r.mu.RLock()
+	var found []Key
+	for _, e := range r.held {
+		if namespace == "" || e.Namespace == namespace {
+			found = append(found, e.shown())
+		}
+	}
+	r.mu.RUnlock()
+	slices.SortFunc(found, func(a, b Key) int {
+		if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Prefix, b.Prefix)
+	})
+	return found
+}
+
+// Flush writes down when keys were last used. To be called every minute or so,
+// and at the end.
+func (r *Ring) Flush(ctx context.Context) error {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	changed := map[string]time.Time{}
+	r.mu.RLock()
+	for prefix, e := range r.held {
+		if used := atomic.LoadInt64(&e.used); used != e.noted {
+			changed[prefix] = time.Unix(used, 0).UTC()
+		}
+	}
+	r.mu.RUnlock()
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := r.store.TouchKeys(ctx, changed); err != nil {
+		return fmt.Errorf("noting the use of keys: %w", err)
+	}
+	r.mu.RLock()
+	for prefix, at := range changed {
+		r.held[prefix].noted = at.Unix()
+	}
+	r.mu.RUnlock()
+	return nil
+}
+
+// Prune forgets the keys that expired or were revoked before a time, and
+// returns how many they were.
+func (r *Ring) Prune(ctx context.Context, before time.Time) (int, error) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	var old []string
+	r.mu.RLock()
+	for prefix, e := range r.held {
+		if !e.RevokedAt.IsZero() && e.RevokedAt.Before(before) || !e.ExpiresAt.IsZero() && e.ExpiresAt.Before(before) {
+			old = append(old, prefix)
+		}
+	}
+	r.mu.RUnlock()
+	if len(old) == 0 {
+		return 0, nil
+	}
+	if err := r.store.DeleteKeys(ctx, old); err != nil {
+		return 0, fmt.Errorf("forgetting keys: %w", err)
+	}
+	r.mu.Lock()
+	for _, prefix := range old {
+		delete(r.held, prefix)
+	}
+	r.mu.Unlock()
+	return len(old), nil
+}

@@ -1,0 +1,32 @@
+package state
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+)
+
+// keepCopy leaves a copy of a database beside it before its schema is changed,
+// for a return to the version that made it. Of each schema the first is kept.
+func keepCopy(ctx context.Context, conn *sql.Conn, file string, version int) error {
+	name := file + ".schema-" + strconv.Itoa(version)
+	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	part := name + ".part"
+	_ = os.Remove(part)
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // VACUUM takes an empty file
+	if err != nil {
+		return err
+	}
+	f.Close()
+	if _, err := conn.ExecContext(ctx, "VACUUM INTO ?", part); err != nil {
+		_ = os.Remove(part)
+		return fmt.Errorf("copying the database before its schema is changed: %w", err)
+	}
+	return os.Rename(part, name)
+}

@@ -1,0 +1,71 @@
+package state
+
+import (
+	"errors"
+	"syscall"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// code is the primary result code of SQLite in an error (sqlite.org/rescode.html),
+// or 0.
+func code(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// isDatabase reports whether an error is one of the database and not of what
+// was asked of it.
+func isDatabase(err error) bool {
+	c := code(err)
+	return c != 0 && c != sqlite3.SQLITE_CONSTRAINT
+}
+
+// isTaken reports whether a row could not be added because of another.
+func isTaken(err error) bool { return code(err) == sqlite3.SQLITE_CONSTRAINT }
+
+const (
+	hintFull     = "free some space on its disk; nothing was lost, and no restart is needed"
+	hintReadOnly = "make its disk writable again; nothing was lost, and no restart is needed"
+	hintDamaged  = "restore the directory from a backup, or move it away to begin with none"
+	hintDisk     = "look into the system's log for errors of the disk"
+	hintFew      = "raise the limit on open files, or free some memory"
+	hintBusy     = "close the other program that has the database open"
+	hintNotOurs  = "move the file away, or give the server another directory"
+)
+
+// kindOf returns the kind of an error of SQLite or of the system, and what can
+// be done about it; nil for any other.
+func kindOf(err error) (kind error, hint string) {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return sandpit.ErrExhausted, hintFull
+	case errors.Is(err, syscall.EROFS):
+		return sandpit.ErrUnavailable, hintReadOnly
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
+		return sandpit.ErrExhausted, hintFew
+	}
+	switch code(err) {
+	case 0:
+		return nil, ""
+	case sqlite3.SQLITE_FULL:
+		return sandpit.ErrExhausted, hintFull
+	case sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN:
+		return sandpit.ErrExhausted, hintFew
+	case sqlite3.SQLITE_READONLY:
+		return sandpit.ErrUnavailable, hintReadOnly
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return sandpit.ErrUnavailable, hintBusy
+	case sqlite3.SQLITE_CORRUPT:
+		return sandpit.ErrIntegrity, hintDamaged
+	case sqlite3.SQLITE_NOTADB:
+		return sandpit.ErrIntegrity, hintNotOurs
+	}
+	return sandpit.ErrUnavailable, hintDisk
+}

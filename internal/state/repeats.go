@@ -1,0 +1,198 @@
+package state
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Bounds on requests that may be repeated.
+const (
+	repeatLife  = 24 * time.Hour
+	maxRepeats  = 32768    // of a namespace; beyond, the oldest are forgotten first
+	maxResponse = 16 << 10 // bytes; of a longer answer only the status is kept
+	maxRepeat   = 255      // bytes of a key
+	trimRepeats = 1024     // so many at once, so that a count is needed as seldom
+)
+
+// Repeatable is a request that its caller may send again with the same key,
+// without it being carried out again.
+type Repeatable struct {
+	Namespace string
+	Key       string            // the caller's; 1 to 255 bytes
+	Hash      [sha256.Size]byte // of the request: another one with the same key is an error
+	Resource  string            // what it will make, for example the ID of a sandbox; may be empty
+}
+
+// Earlier is what is known of a request with the same key.
+type Earlier struct {
+	Resource string // of the earlier request
+
+	// Answered says that Status and Response are those of the earlier request.
+	// Response is nil if it was longer than 16 KiB: then make it again from
+	// Resource. Not answered means that the server died in between: look
+	// whether Resource is there; if not, carry the request out, with Resource.
+	Answered bool
+	Status   int
+	Response []byte
+}
+
+// repeats are the requests that this process is carrying out.
+type repeats struct {
+	mu     sync.Mutex
+	active map[[2]string]bool // guarded by mu
+	counts map[string]int     // about how many a namespace has stored; guarded by mu
+}
+
+func (r *repeats) begin(id [2]string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active[id] {
+		return false
+	}
+	if r.active == nil {
+		r.active, r.counts = map[[2]string]bool{}, map[string]int{}
+	}
+	r.active[id] = true
+	return true
+}
+
+func (r *repeats) end(id [2]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.active, id)
+}
+
+// BeginRepeatable takes a request's key, for 24 hours. It returns nil for one
+// that was never seen; carry it out, and then call FinishRepeatable, or
+// AbandonRepeatable if the same key may be tried again. The same holds for an
+// Earlier that is not Answered.
+//
+// Errors: sandpit.ErrState while the same request is being carried out,
+// sandpit.ErrInvalid for another request with the key.
+func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, error) {
+	if r.Key == "" || len(r.Key) > maxRepeat {
+		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key has %d bytes: %w", len(r.Key), sandpit.ErrInvalid), fmt.Sprintf("use 1 to %d; a random UUID is good", maxRepeat))
+	}
+	id := [2]string{r.Namespace, r.Key}
+	if !s.repeat.begin(id) {
+		return nil, sandpit.WithHint(fmt.Errorf("a request with this idempotency key is being carried out: %w", sandpit.ErrState), "wait a moment, then send it again")
+	}
+	var earlier *Earlier
+	now := s.now()
+	err := s.update(ctx, func(c *sql.Conn) error {
+		earlier = nil
+		found, err := findRepeat(c, r, now)
+		if err != nil || found != nil {
+			earlier = found
+			return err
+		}
+		if err := s.makeRoom(c, r.Namespace, now); err != nil {
+			return err
+		}
+		_, err = c.ExecContext(context.Background(), "INSERT INTO repeats (namespace, key, hash, resource, expires) VALUES (?, ?, ?, ?, ?)",
+			r.Namespace, r.Key, r.Hash[:], r.Resource, now.Add(repeatLife).UnixNano())
+		return err
+	})
+	if err != nil || earlier != nil && earlier.Answered {
+		s.repeat.end(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return earlier, nil
+}
+
+// findRepeat looks for an earlier request; one that has expired is removed.
+func findRepeat(c *sql.Conn, r Repeatable, now time.Time) (*Earlier, error) {
+	var (
+		hash    []byte
+		status  sql.NullInt64
+		expires int64
+		e       Earlier
+	)
+	err := c.QueryRowContext(context.Background(), "SELECT hash, resource, status, response, expires FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key).
+		Scan(&hash, &e.Resource, &status, &e.Response, &expires)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case expires <= now.UnixNano():
+		_, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key)
+		return nil, err
+	case string(hash) != string(r.Hash[:]):
+		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key was used for another request: %w", sandpit.ErrInvalid), "use a new key for each request")
+	}
+	e.Answered, e.Status = status.Valid, int(status.Int64)
+	return &e, nil
+}
+
+// makeRoom forgets the oldest keys of a namespace that has too many.
+func (s *Store) makeRoom(c *sql.Conn, namespace string, now time.Time) error {
+	s.repeat.mu.Lock()
+	defer s.repeat.mu.Unlock()
+	count, known := s.repeat.counts[namespace]
+	if !known || count >= maxRepeats {
+		if err := c.QueryRowContext(context.Background(), "SELECT count(*) FROM repeats WHERE namespace=?", namespace).Scan(&count); err != nil {
+			return err
+		}
+	}
+	if count >= maxRepeats {
+		_, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE namespace=? ORDER BY seq LIMIT ?)", namespace, count-maxRepeats+trimRepeats)
+		if err != nil {
+			return err
+		}
+		count = maxRepeats - trimRepeats
+	}
+	s.repeat.counts[namespace] = count + 1
+	return nil
+}
+
+// FinishRepeatable keeps the answer to a request. On an error the request
+// counts as one that was interrupted.
+func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, status int, response []byte) error {
+	defer s.repeat.end([2]string{namespace, key})
+	if len(response) > maxResponse {
+		response = nil
+	}
+	return s.update(ctx, func(c *sql.Conn) error {
+		_, err := c.ExecContext(context.Background(), "UPDATE repeats SET status=?, response=? WHERE namespace=? AND key=?", status, response, namespace, key)
+		return err
+	})
+}
+
+// AbandonRepeatable gives a key back, so that the request can be made again.
+func (s *Store) AbandonRepeatable(ctx context.Context, namespace, key string) error {
+	defer s.repeat.end([2]string{namespace, key})
+	return s.update(ctx, func(c *sql.Conn) error {
+		_, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE namespace=? AND key=?", namespace, key)
+		return err
+	})
+}
+
+// Sweep forgets keys of requests that have expired. To be called every few
+// minutes.
+func (s *Store) Sweep(ctx context.Context) error {
+	now := s.now().UnixNano()
+	for {
+		var removed int64
+		err := s.update(ctx, func(c *sql.Conn) error {
+			res, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE expires<=? LIMIT ?)", now, trimRepeats)
+			if err != nil {
+				return err
+			}
+			removed, err = res.RowsAffected()
+			return err
+		})
+		if err != nil || removed < trimRepeats {
+			return err
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package state
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+)
+
+var _ engine.Store = (*Store)(nil)
+
+// maxRecord bounds the engine's own part of a record, in bytes: far above what
+// the largest Spec needs.
+const maxRecord = 8 << 20
+
+// PutSandbox writes a record, or replaces that of the same ID. ErrExists when
+// another sandbox of the namespace has the name.
+func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
+	if r.ID == "" || r.Name == "" || len(r.Data) > maxRecord {
+		return fmt.Errorf("recording the sandbox %.80q: no id, no name, or more than %d bytes: %w", r.ID, maxRecord, sandpit.ErrInvalid)
+	}
+	data := []byte(r.Data)
+	if data == nil {
+		data = []byte{}
+	}
+	return s.update(ctx, func(c *sql.Conn) error {
+		_, err := c.ExecContext(context.Background(),
+			`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data`,
+			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data)
+		if isTaken(err) {
+			return sandpit.WithHint(fmt.Errorf("recording the sandbox %s: another has that name: %w", r.Name, sandpit.ErrExists), "choose another name, or none")
+		}
+		return err
+	})
+}
+
+// DeleteSandbox removes a record. One that is not there is no error.
+func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
+	return s.update(ctx, func(c *sql.Conn) error {
+		_, err := c.ExecContext(context.Background(), "DELETE FROM sandboxes WHERE id=?", id)
+		return err
+	})
+}
+
+// Sandboxes returns all records, oldest first.
+func (s *Store) Sandboxes(ctx context.Context) ([]engine.Record, error) {
+	return list(ctx, s, "SELECT id, namespace, name, state, created, data FROM sandboxes ORDER BY created, seq", func(scan scanner) (engine.Record, error) {
+		var (
+			r       engine.Record
+			created int64
+		)
+		err := scan(&r.ID, &r.Namespace, &r.Name, (*string)(&r.State), &created, (*[]byte)(&r.Data))
+		r.CreatedAt = time.Unix(0, created)
+		return r, err
+	})
+}
+
+type scanner func(into ...any) error
+
+// list returns what a query finds, each row read by one.
+func list[T any](ctx context.Context, s *Store, query string, one func(scanner) (T, error)) ([]T, error) {
+	var all []T
+	err := s.view(ctx, func(c *sql.Conn) error {
+		rows, err := c.QueryContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			v, err := one(rows.Scan)
+			if err != nil {
+				return err
+			}
+			all = append(all, v)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}

@@ -1,0 +1,81 @@
+package state
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// A sealer encrypts what the database has to give back in clear, so that a
+// copy of the database alone tells no secret. The key is in a file beside it,
+// with mode 0600: whoever can read the directory as this user can read both.
+type sealer struct{ aead cipher.AEAD }
+
+const sealKeyLen = 32 // AES-256
+
+// openSealer reads the key, or makes it.
+func openSealer(file string) (*sealer, error) {
+	key, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		key = make([]byte, sealKeyLen)
+		_, _ = rand.Read(key) // never fails
+		err = writeFile(file, key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of the state: %w", err)
+	}
+	if len(key) != sealKeyLen {
+		return nil, sandpit.WithHint(fmt.Errorf("reading the key of the state: %s has not %d bytes: %w", file, sealKeyLen, sandpit.ErrIntegrity),
+			"restore it from a backup; or remove it and make the webhooks anew")
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &sealer{aead}, nil
+}
+
+// seal encrypts a value. It can be opened only as the value of the same owner.
+func (s *sealer) seal(value, owner string) []byte {
+	return s.aead.Seal(nil, nil, []byte(value), []byte(owner))
+}
+
+func (s *sealer) open(sealed []byte, owner string) (string, error) {
+	value, err := s.aead.Open(nil, nil, sealed, []byte(owner))
+	if err != nil {
+		return "", fmt.Errorf("opening a secret of the state: it was sealed with another key: %w", sandpit.ErrIntegrity)
+	}
+	return string(value), nil
+}
+
+// writeFile writes a file that is complete or not there.
+func writeFile(file string, data []byte) error {
+	f, err := os.OpenFile(file+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(file+".part", file)
+	}
+	if err != nil {
+		_ = os.Remove(file + ".part")
+	}
+	return err
+}

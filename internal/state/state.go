@@ -1,0 +1,285 @@
+// Package state keeps what a server must not forget: the records of sandboxes,
+// keys, the answers to requests that may be repeated, webhooks, and how far the
+// numbers of events have come.
+//
+// It is one SQLite database in a directory of its own, which one server at a
+// time may use.
+//
+// # Durability
+//
+// What a call wrote is on the disk when the call returns: it outlives the
+// death of the server and a power cut. The database is in WAL mode, where a
+// transaction is one append to the log, with synchronous=FULL, which adds an
+// fdatasync to it; with NORMAL a power cut could take the latest transactions
+// back, and with them a key's revocation, or the record of a sandbox whose
+// caller was told that it is there. Callers that come at once share a
+// transaction and its fdatasync.
+//
+// The one connection holds the database in exclusive mode, so there is no
+// shared-memory file that could be mapped on a full disk, and nobody else can
+// write between two statements.
+package state
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/batch"
+)
+
+// Files of a state directory.
+const (
+	fileDatabase = "state.db"
+	fileLock     = "lock"
+	fileSeal     = "state.key"
+)
+
+// busyTimeout is how long a statement waits for somebody who looks into the
+// database with another program, in milliseconds.
+const busyTimeout = "5000"
+
+// maxTogether bounds the writes of one transaction.
+const maxTogether = 256
+
+// Store is an open state directory. All methods may be called from many
+// goroutines at once. Their errors match sandpit.ErrExhausted when the disk is
+// full, and sandpit.ErrUnavailable when it can't be read or written; neither
+// leaves anything half written, and when the disk is well again, so is the
+// Store.
+type Store struct {
+	dir   string
+	lock  *os.File
+	db    *sql.DB
+	seal  *sealer
+	now   func() time.Time
+	queue *batch.Queue[func(*sql.Conn) error]
+
+	mu     sync.Mutex // one user of conn at a time, for a whole transaction
+	conn   *sql.Conn  // guarded by mu
+	closed bool       // guarded by mu
+
+	repeat repeats
+}
+
+// Open opens the state in a directory, which is made with mode 0700 when it is
+// missing, and brings it to the newest schema.
+//
+// Errors: sandpit.ErrState when another server uses the directory or the state
+// was written by a newer version; sandpit.ErrIntegrity when the database is
+// damaged.
+func Open(ctx context.Context, dir string) (*Store, error) {
+	return open(ctx, dir, migrations())
+}
+
+func open(ctx context.Context, dir string, migrations []string) (_ *Store, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("opening the state: %w", err)
+	}
+	s := &Store{dir: dir, now: time.Now}
+	defer func() {
+		if err != nil {
+			_ = s.Close()
+		}
+	}()
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	if s.seal, err = openSealer(filepath.Join(dir, fileSeal)); err != nil {
+		return nil, s.explain(err)
+	}
+
+	// locking_mode comes first: it must be set before the database is touched.
+	name := &url.URL{Scheme: "file", Path: filepath.Join(dir, fileDatabase), RawQuery: url.Values{"_pragma": {
+		"locking_mode(EXCLUSIVE)", "busy_timeout(" + busyTimeout + ")", "journal_mode(WAL)", "synchronous(FULL)", "temp_store(MEMORY)", "trusted_schema(OFF)",
+	}}.Encode()}
+	if s.db, err = sql.Open("sqlite", name.String()); err != nil {
+		return nil, s.explain(err)
+	}
+	s.db.SetMaxOpenConns(1)
+	if s.conn, err = s.db.Conn(ctx); err != nil {
+		return nil, s.explain(err)
+	}
+	if err := migrate(ctx, s.conn, filepath.Join(dir, fileDatabase), migrations); err != nil {
+		return nil, s.explain(err)
+	}
+	s.queue = batch.New(maxTogether, s.commit)
+	return s, nil
+}
+
+// prepare makes the directory and the empty database with the right modes, and
+// takes the lock.
+func (s *Store) prepare() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return s.explain(err)
+	}
+	info, err := os.Stat(s.dir)
+	if err != nil {
+		return s.explain(err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		if err := os.Chmod(s.dir, 0o700); err != nil {
+			return s.explain(fmt.Errorf("closing it to others: %w", err))
+		}
+	}
+	if s.lock, err = takeLock(filepath.Join(s.dir, fileLock), s.dir); err != nil {
+		return s.explain(err)
+	}
+	// SQLite gives its log the mode of the database.
+	file := filepath.Join(s.dir, fileDatabase)
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return s.explain(err)
+	}
+	defer f.Close()
+	if err := f.Chmod(0o600); err != nil {
+		return s.explain(err)
+	}
+	return nil
+}
+
+// Close ends the use of the directory. What runs is waited for. It is
+// idempotent; afterwards every method returns an error.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var errs []error
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// errClosed is the error of a Store that was closed.
+var errClosed = fmt.Errorf("the state is closed: %w", sandpit.ErrState)
+
+// update runs fn in a transaction, perhaps together with others. What fn wrote
+// is durable when update returns nil, and undone when it returns an error.
+// When fn has begun, ctx has no effect any more, so that the outcome is always
+// known.
+func (s *Store) update(ctx context.Context, fn func(*sql.Conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.explain(s.queue.Do(fn))
+}
+
+// view runs fn while nobody writes.
+func (s *Store) view(ctx context.Context, fn func(*sql.Conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	return s.explain(fn(s.conn))
+}
+
+// commit is the writer of the queue.
+func (s *Store) commit(items []*batch.Item[func(*sql.Conn) error]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := func(err error) {
+		for _, it := range items {
+			it.Err = err
+		}
+	}
+	if s.closed {
+		all(errClosed)
+		return
+	}
+	ended := false
+	defer func() {
+		if !ended {
+			_ = s.exec("ROLLBACK") // none is open if SQLite has ended it
+		}
+	}()
+	if err := s.exec("BEGIN IMMEDIATE"); err != nil {
+		all(err)
+		return
+	}
+	for _, it := range items {
+		if err := s.one(it, len(items) > 1); err != nil {
+			// After such an error the whole transaction may be undone.
+			all(err)
+			return
+		}
+	}
+	if len(items) == 1 && items[0].Err != nil {
+		return
+	}
+	if err := s.exec("COMMIT"); err != nil {
+		all(err)
+		return
+	}
+	ended = true
+}
+
+// one runs one write of a transaction. What the write itself refuses is undone
+// and is its own error; an error of the database is returned.
+func (s *Store) one(it *batch.Item[func(*sql.Conn) error], among bool) error {
+	if among {
+		if err := s.exec("SAVEPOINT one"); err != nil {
+			return err
+		}
+	}
+	it.Err = it.Value(s.conn)
+	if it.Err != nil && isDatabase(it.Err) {
+		return it.Err
+	}
+	if !among {
+		return nil
+	}
+	if it.Err != nil {
+		if err := s.exec("ROLLBACK TO one"); err != nil {
+			return err
+		}
+	}
+	return s.exec("RELEASE one")
+}
+
+// exec runs a statement. The context is never done: an interrupted statement
+// would leave the outcome open, and watching costs a goroutine.
+func (s *Store) exec(query string, args ...any) error {
+	_, err := s.conn.ExecContext(context.Background(), query, args...)
+	return err
+}
+
+// explain gives an error of the database or the disk its kind, and a way out.
+func (s *Store) explain(err error) error {
+	var hinted *sandpit.HintError
+	if err == nil || errors.As(err, &hinted) {
+		return err
+	}
+	kind, hint := kindOf(err)
+	if kind == nil {
+		var path *fs.PathError
+		if !errors.As(err, &path) {
+			return err
+		}
+		kind, hint = sandpit.ErrUnavailable, "see that this user may read and write the directory"
+	}
+	return sandpit.WithHint(fmt.Errorf("using the state in %s: %w: %w", s.dir, kind, err), hint)
+}

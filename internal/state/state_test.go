@@ -1,0 +1,304 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+)
+
+func openTest(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func record(n int) engine.Record {
+	return engine.Record{
+		ID: fmt.Sprintf("id%d", n), Namespace: "ns", Name: fmt.Sprintf("name%d", n), State: sandpit.StateRunning,
+		CreatedAt: time.Unix(1_700_000_000, int64(n)), Data: json.RawMessage(`{"version":1}`),
+	}
+}
+
+func TestRecordsOutliveTheStore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "odd name?&#%20 ü")
+	s := openTest(t, dir)
+	var want []engine.Record
+	for n := range 5 {
+		want = append(want, record(n))
+	}
+	for _, n := range []int{3, 1, 4, 0, 2} {
+		if err := s.PutSandbox(t.Context(), want[n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want[2].State, want[2].Data = sandpit.StateStopped, json.RawMessage(`{"version":1,"a":"b"}`)
+	if err := s.PutSandbox(t.Context(), want[2]); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"id0", "never"} {
+		if err := s.DeleteSandbox(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		got, err := s.Sandboxes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want[1:], got); diff != "" {
+			t.Error(diff)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openTest(t, dir)
+	}
+}
+
+func TestANameIsTakenInItsNamespaceOnly(t *testing.T) {
+	s := openTest(t, t.TempDir())
+	a := record(1)
+	if err := s.PutSandbox(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	b := record(2)
+	b.Name = a.Name
+	if err := s.PutSandbox(t.Context(), b); !errors.Is(err, sandpit.ErrExists) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	b.Namespace = "other"
+	if err := s.PutSandbox(t.Context(), b); err != nil {
+		t.Error(err)
+	}
+	if err := s.PutSandbox(t.Context(), engine.Record{}); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Callers that come at once share a transaction; what one of them is refused
+// does no harm to the others.
+func TestManyWritersAtOnce(t *testing.T) {
+	s := openTest(t, t.TempDir())
+	const callers = 64
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := range 10 {
+				r := record(c*100 + i)
+				r.Name = fmt.Sprintf("n%d", c/2*100+i) // each name is wanted twice
+				err := s.PutSandbox(context.Background(), r)
+				if err != nil && !errors.Is(err, sandpit.ErrExists) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	got, err := s.Sandboxes(t.Context())
+	if err != nil || len(got) != callers*10/2 {
+		t.Errorf("%d records, %v", len(got), err)
+	}
+}
+
+func TestOneServerOnADirectory(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	_, err := Open(t.Context(), dir)
+	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	openTest(t, dir)
+}
+
+func TestModes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := openTest(t, dir)
+	if err := s.PutSandbox(t.Context(), record(1)); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", info.Mode(), err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, e := range entries {
+		found[e.Name()] = true
+		if info, err := e.Info(); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"lock": true, "state.db": true, "state.db-wal": true, "state.key": true}, found); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSchemas(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	if err := s.PutSandbox(t.Context(), record(1)); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+
+	// The next version adds a column.
+	next := append(migrations(), "ALTER TABLE sandboxes ADD COLUMN more TEXT")
+	s, err := open(t.Context(), dir, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Sandboxes(t.Context()); err != nil || len(got) != 1 {
+		t.Errorf("after a migration: %v, %v", got, err)
+	}
+	s.Close()
+	if info, err := os.Stat(filepath.Join(dir, "state.db.schema-1")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the copy of the old schema: %v", err)
+	}
+
+	// This one does not know it.
+	before, err := os.ReadFile(filepath.Join(dir, fileDatabase))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), dir)
+	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 2, and this version of sandpit knows none after 1") || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, fileDatabase)); err != nil || string(after) != string(before) {
+		t.Errorf("the newer database was changed, %v", err)
+	}
+
+	// The copy is a way back.
+	if err := os.Rename(filepath.Join(dir, "state.db.schema-1"), filepath.Join(dir, fileDatabase)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != 1 {
+		t.Errorf("from the copy: %v, %v", got, err)
+	}
+}
+
+func TestABrokenStepChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	openTest(t, dir).Close()
+	_, err := open(t.Context(), dir, append(migrations(), "CREATE TABLE new (a TEXT) STRICT; ALTER TABLE nowhere ADD COLUMN x TEXT"))
+	if err == nil || !strings.Contains(err.Error(), "changing the schema from 1 to 2") {
+		t.Fatalf("got %v", err)
+	}
+	if err := openTest(t, dir).PutSandbox(t.Context(), record(1)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNotADatabase(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, fileDatabase), []byte(strings.Repeat("garbage ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), dir); !errors.Is(err, sandpit.ErrIntegrity) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	s := openTest(t, t.TempDir())
+	s.Close()
+	if err := s.PutSandbox(t.Context(), record(1)); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Sandboxes(t.Context()); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("got %v", err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.PutSandbox(canceled, record(1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEventNumbersAreNeverGivenTwice(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	next := uint64(1)
+	for range 3 {
+		for range 4 {
+			if first, err := s.ReserveEvents(t.Context(), 1000); err != nil || first != next {
+				t.Errorf("got %d, %v, want %d", first, err, next)
+			}
+			next += 1000
+		}
+		s.Close()
+		s = openTest(t, dir)
+	}
+	if err := s.PutSetting(t.Context(), "a", []byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.Setting(t.Context(), "a"); string(v) != "b" || err != nil {
+		t.Errorf("got %q, %v", v, err)
+	}
+	if v, err := s.Setting(t.Context(), "never"); v != nil || err != nil {
+		t.Errorf("got %q, %v", v, err)
+	}
+}
+
+func BenchmarkPutSandbox(b *testing.B) {
+	for _, callers := range []int{1, 16} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			s, err := Open(b.Context(), b.TempDir())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			data := json.RawMessage(`{"x":"` + strings.Repeat("a", 1500) + `"}`)
+			var mu sync.Mutex
+			var took []time.Duration
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for c := range callers {
+				wg.Go(func() {
+					for i := c; i < b.N; i += callers {
+						r := record(i)
+						r.ID, r.Name, r.Data = engine.NewID(), engine.NewID(), data
+						start := time.Now()
+						if err := s.PutSandbox(context.Background(), r); err != nil {
+							b.Error(err)
+						}
+						mu.Lock()
+						took = append(took, time.Since(start))
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			reportQuantiles(b, took)
+		})
+	}
+}

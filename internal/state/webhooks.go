@@ -1,0 +1,77 @@
+package state
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/webhook"
+)
+
+// maxWebhooks bounds the webhooks of a namespace.
+const maxWebhooks = 32
+
+// PutWebhook adds a webhook. ErrExists when there is one with its ID,
+// ErrExhausted when the namespace has 32.
+func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
+	kinds, err := json.Marshal(h.Kinds)
+	if err != nil {
+		return fmt.Errorf("adding the webhook %s: %w", h.ID, err)
+	}
+	return s.update(ctx, func(c *sql.Conn) error {
+		var count int
+		if err := c.QueryRowContext(context.Background(), "SELECT count(*) FROM webhooks WHERE namespace=?", h.Namespace).Scan(&count); err != nil {
+			return err
+		}
+		if count >= maxWebhooks {
+			return sandpit.WithHint(fmt.Errorf("adding a webhook: there are %d: %w", count, sandpit.ErrExhausted), "remove one first")
+		}
+		_, err := c.ExecContext(context.Background(), "INSERT INTO webhooks (id, namespace, url, secret, kinds, created) VALUES (?, ?, ?, ?, ?, ?)",
+			h.ID, h.Namespace, h.URL, s.seal.seal(h.Secret, "webhook "+h.ID), string(kinds), h.CreatedAt.UnixNano())
+		if isTaken(err) {
+			return fmt.Errorf("adding the webhook %s: %w", h.ID, sandpit.ErrExists)
+		}
+		return err
+	})
+}
+
+// DeleteWebhook removes a webhook of a namespace. ErrNotFound when there is
+// none.
+func (s *Store) DeleteWebhook(ctx context.Context, namespace, id string) error {
+	return s.update(ctx, func(c *sql.Conn) error {
+		res, err := c.ExecContext(context.Background(), "DELETE FROM webhooks WHERE namespace=? AND id=?", namespace, id)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return fmt.Errorf("removing the webhook %.40q: %w", id, sandpit.ErrNotFound)
+		}
+		return nil
+	})
+}
+
+// Webhooks returns the webhooks of all namespaces, oldest first, with their
+// secrets. ErrIntegrity when a secret can't be opened.
+func (s *Store) Webhooks(ctx context.Context) ([]webhook.Hook, error) {
+	return list(ctx, s, "SELECT id, namespace, url, secret, kinds, created FROM webhooks ORDER BY created, id", func(scan scanner) (webhook.Hook, error) {
+		var (
+			h       webhook.Hook
+			sealed  []byte
+			kinds   string
+			created int64
+		)
+		if err := scan(&h.ID, &h.Namespace, &h.URL, &sealed, &kinds, &created); err != nil {
+			return h, err
+		}
+		h.CreatedAt = time.Unix(0, created).UTC()
+		if err := json.Unmarshal([]byte(kinds), &h.Kinds); err != nil {
+			return h, fmt.Errorf("reading the webhook %s: %w: %w", h.ID, sandpit.ErrIntegrity, err)
+		}
+		var err error
+		h.Secret, err = s.seal.open(sealed, "webhook "+h.ID)
+		return h, err
+	})
+}

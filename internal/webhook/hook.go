@@ -1,0 +1,159 @@
+// Package webhook tells other servers what happens here, by HTTP POST.
+//
+// What is sent follows Standard Webhooks 1.0 (standardwebhooks.com), so that
+// receivers in most languages find a library that checks it. The body is
+//
+//	{"type":"sandbox.created","timestamp":"2026-01-02T03:04:05Z","data":{…}}
+//
+// with the event as data, and the headers are
+//
+//	webhook-id         the same in every attempt at one event and hook
+//	webhook-timestamp  Unix seconds of the attempt
+//	webhook-signature  "v1," and, in base64, the HMAC-SHA256 of ID.TIMESTAMP.BODY
+//
+// Each hook gets its events in order, one at a time. An attempt that is not
+// answered with 2xx is made again, later and later; after the last, the event
+// is given up, and the next one tried. What waits is bounded: beyond, the
+// oldest is dropped. data.seq grows by one from event to event of a server, so
+// that a receiver sees what it lost.
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Hook is somebody who wants to be told.
+type Hook struct {
+	ID        string // 16 characters of [a-z2-7]
+	Namespace string // whose events it gets
+	URL       string // https, or http where that is allowed
+	Secret    string // "whsec_" and base64; see NewSecret
+	Kinds     []sandpit.EventKind
+	CreatedAt time.Time
+}
+
+// Bounds of a hook.
+const (
+	maxURL    = 2048 // bytes
+	maxKinds  = 32
+	secretLen = 32 // bytes; the standard asks for 24 to 64
+	minSecret = 24
+	maxSecret = 64
+
+	secretPrefix = "whsec_"
+)
+
+// NewSecret returns a new secret to sign with.
+func NewSecret() string {
+	secret := make([]byte, secretLen)
+	_, _ = rand.Read(secret) // never fails
+	return secretPrefix + base64.StdEncoding.EncodeToString(secret)
+}
+
+// secretBytes returns the key that a secret stands for.
+func secretBytes(secret string) ([]byte, error) {
+	text, ok := strings.CutPrefix(secret, secretPrefix)
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !ok || err != nil || len(key) < minSecret || len(key) > maxSecret {
+		return nil, sandpit.WithHint(fmt.Errorf("the secret is not whsec_ and %d to %d bytes in base64: %w", minSecret, maxSecret, sandpit.ErrInvalid), "leave it out to have one made")
+	}
+	return key, nil
+}
+
+// Check checks what is asked of a hook. Where its URL leads is looked at again
+// in each attempt. Errors match sandpit.ErrInvalid.
+func (h *Hook) Check(plainHTTP bool) error {
+	if len(h.URL) > maxURL {
+		return fmt.Errorf("the webhook's URL is longer than %d bytes: %w", maxURL, sandpit.ErrInvalid)
+	}
+	u, err := url.Parse(h.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "":
+		return sandpit.WithHint(fmt.Errorf("the webhook's URL is not one: %w", sandpit.ErrInvalid), "write it as https://example.com/path")
+	case u.User != nil || u.Fragment != "":
+		return sandpit.WithHint(fmt.Errorf("the webhook's URL has a user or a fragment: %w", sandpit.ErrInvalid), "leave it out: the signature proves who sends")
+	case u.Scheme != "https" && (u.Scheme != "http" || !plainHTTP):
+		return sandpit.WithHint(fmt.Errorf("the webhook's URL is not https: %w", sandpit.ErrInvalid), "use https, or have the server started with private webhooks allowed")
+	}
+	if _, err := secretBytes(h.Secret); err != nil {
+		return err
+	}
+	if len(h.Kinds) > maxKinds {
+		return fmt.Errorf("the webhook names more than %d kinds of events: %w", maxKinds, sandpit.ErrInvalid)
+	}
+	for _, kind := range h.Kinds {
+		if !slices.Contains(kinds(), kind) {
+			return sandpit.WithHint(fmt.Errorf("there is no event of the kind %.40q: %w", string(kind), sandpit.ErrInvalid), "name none to get all")
+		}
+	}
+	return nil
+}
+
+// kinds are all that happens to sandboxes and processes.
+func kinds() []sandpit.EventKind {
+	return []sandpit.EventKind{
+		sandpit.EventCreated, sandpit.EventStopped, sandpit.EventStarted, sandpit.EventPaused, sandpit.EventResumed,
+		sandpit.EventExtended, sandpit.EventFailed, sandpit.EventRemoved, sandpit.EventProcess, sandpit.EventExit,
+	}
+}
+
+// wants reports whether the hook is told of an event.
+func (h *Hook) wants(namespace string, kind sandpit.EventKind) bool {
+	return h.Namespace == namespace && (len(h.Kinds) == 0 || slices.Contains(h.Kinds, kind))
+}
+
+// Header names of Standard Webhooks.
+const (
+	headerID        = "webhook-id"
+	headerTime      = "webhook-timestamp"
+	headerSignature = "webhook-signature"
+)
+
+// sign returns the signature of a message.
+func sign(key []byte, id, timestamp string, body []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(id + "." + timestamp + "."))
+	mac.Write(body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// ErrSignature is the error of a message that the holder of the secret did not
+// send, or not at this time.
+var ErrSignature = errors.New("the webhook is not signed with this secret, or is too old")
+
+// tolerance is how far the clocks of both ends may be apart.
+const tolerance = 5 * time.Minute
+
+// Verify checks what a receiver got. ErrSignature unless it was signed with
+// the secret in the last five minutes. What is the same in two messages with
+// one webhook-id was meant once.
+func Verify(secret string, h http.Header, body []byte, now time.Time) error {
+	key, err := secretBytes(secret)
+	if err != nil {
+		return err
+	}
+	seconds, err := strconv.ParseInt(h.Get(headerTime), 10, 64)
+	if err != nil || now.Sub(time.Unix(seconds, 0)).Abs() > tolerance {
+		return ErrSignature
+	}
+	want := sign(key, h.Get(headerID), h.Get(headerTime), body)
+	for got := range strings.SplitSeq(h.Get(headerSignature), " ") {
+		if hmac.Equal([]byte(got), []byte(want)) {
+			return nil
+		}
+	}
+	return ErrSignature
+}
