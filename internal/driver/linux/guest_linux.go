@@ -39,7 +39,11 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	}
 	name := filepath.Join(dir, GuestName+"-"+digest)
 	var st unix.Stat_t
-	if err := unix.Stat(name, &st); err == nil && st.Size == int64(len(embedded)) {
+	if err := unix.Lstat(dir, &st); err == nil && !(st.Mode&unix.S_IFMT == unix.S_IFDIR && ours(&st)) {
+		return "", sandpit.WithHint(fmt.Errorf("storing the guest program: %s is no directory of this user's alone: %w", dir, sandpit.ErrForbidden),
+			"remove it, or set SANDPIT_HOME to a directory that others can't write to")
+	}
+	if err := unix.Lstat(name, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && ours(&st) && st.Size == int64(len(embedded)) {
 		return name, nil
 	}
 	err := writeGuest(dir, name, embedded)
@@ -55,6 +59,12 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 		return "", err
 	}
 	return name, nil
+}
+
+// ours reports whether nobody but this user and root can have made or changed a
+// file or directory.
+func ours(st *unix.Stat_t) bool {
+	return (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && st.Mode&0o022 == 0
 }
 
 // checkOwnGuest reports whether this program can be the guest of a root file
