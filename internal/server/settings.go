@@ -1,0 +1,191 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// SettingsFile is where a machine's settings are, when no other file is named.
+const SettingsFile = "/etc/sandpit/server.yaml"
+
+// Settings are how a server behaves, as a person sets it. The zero Settings
+// listen on the data directory's socket alone.
+type Settings struct {
+	Listen []Address // where, beside the data directory's socket
+	Cert   string    // PEM file of the certificate and those above it
+	Key    string    // PEM file of its key
+
+	// PlainHTTP allows addresses beyond loopback without TLS.
+	PlainHTTP bool
+
+	// Domain is the name under which ports of sandboxes are reached:
+	// <port>-<id>.Domain. Empty: by headers only.
+	Domain string
+
+	// Hosts are names by which the server may be called, beside those of its
+	// addresses.
+	Hosts []string
+
+	// Origins are the web origins whose pages may call it. None by default.
+	Origins []string
+
+	// PolicyFile has the policies. Empty: policy.yaml in the data directory, if
+	// it exists, else what is built in.
+	PolicyFile string
+
+	// Memory, in bytes, CPUs and Sandboxes bound what all sandboxes together
+	// are promised. 0: twice the machine's memory, four times its processors,
+	// 1,000. A promise is a limit, which few sandboxes ever use up; when they
+	// do, the kernel kills processes of sandboxes before any other.
+	Memory    int64
+	CPUs      float64
+	Sandboxes int
+
+	// IdleExit is after how long without a sandbox, a connection and a request
+	// the server leaves. 0: never.
+	IdleExit time.Duration
+
+	// PrivateWebhooks allows webhooks to addresses that are not public.
+	PrivateWebhooks bool
+}
+
+// document is the file's form.
+type document struct {
+	Listen          []string `yaml:"listen"`
+	TLSCert         string   `yaml:"tls-cert"`
+	TLSKey          string   `yaml:"tls-key"`
+	PlainHTTP       bool     `yaml:"plain-http"`
+	Domain          string   `yaml:"domain"`
+	Hosts           []string `yaml:"hosts"`
+	Origins         []string `yaml:"origins"`
+	Policy          string   `yaml:"policy"`
+	Memory          string   `yaml:"memory"`
+	CPUs            string   `yaml:"cpus"`
+	Sandboxes       int      `yaml:"sandboxes"`
+	IdleExit        string   `yaml:"idle-exit"`
+	PrivateWebhooks bool     `yaml:"private-webhooks"`
+}
+
+// maxSettings bounds the file, in bytes.
+const maxSettings = 1 << 20
+
+// ReadSettings reads a file of settings. A file that was not asked for need not
+// exist. The error names the file and line, and matches sandpit.ErrInvalid.
+func ReadSettings(file string, asked bool) (Settings, error) {
+	data, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !asked:
+		return Settings{}, nil
+	case err != nil:
+		return Settings{}, fmt.Errorf("reading the server's settings: %w", err)
+	case len(data) > maxSettings:
+		return Settings{}, fmt.Errorf("reading the server's settings: %s is longer than 1 MiB: %w", file, sandpit.ErrInvalid)
+	}
+	var doc document
+	if err := yaml.UnmarshalWithOptions(data, &doc, yaml.Strict()); err != nil {
+		return Settings{}, sandpit.WithHint(fmt.Errorf("reading the server's settings: %s: %s: %w", file, yamlText(err), sandpit.ErrInvalid), "see sandpit help serve")
+	}
+	s, err := doc.settings(filepath.Dir(file))
+	if err != nil {
+		return Settings{}, fmt.Errorf("reading the server's settings: %s: %w", file, err)
+	}
+	return s, nil
+}
+
+// yamlText is what the parser says, on one line.
+func yamlText(err error) string {
+	var syntax yaml.Error
+	if errors.As(err, &syntax) {
+		if t := syntax.GetToken(); t != nil && t.Position != nil {
+			return fmt.Sprintf("line %d: %s", t.Position.Line, syntax.GetMessage())
+		}
+		return syntax.GetMessage()
+	}
+	return err.Error()
+}
+
+// settings checks what the file says. Relative paths start at dir.
+func (d document) settings(dir string) (Settings, error) {
+	beside := func(name string) string {
+		if name == "" || filepath.IsAbs(name) {
+			return name
+		}
+		return filepath.Join(dir, name)
+	}
+	s := Settings{
+		Cert: beside(d.TLSCert), Key: beside(d.TLSKey), PlainHTTP: d.PlainHTTP, Domain: d.Domain, Hosts: d.Hosts, Origins: d.Origins,
+		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, PrivateWebhooks: d.PrivateWebhooks,
+	}
+	for _, text := range d.Listen {
+		a, err := ParseAddress(text)
+		if err != nil {
+			return s, fmt.Errorf("listen: %w", err)
+		}
+		s.Listen = append(s.Listen, a)
+	}
+	var err error
+	if d.Memory != "" {
+		if s.Memory, err = notation.ParseSize(d.Memory); err != nil {
+			return s, fmt.Errorf("memory: %w (%w)", err, sandpit.ErrInvalid)
+		}
+	}
+	if d.CPUs != "" {
+		if s.CPUs, err = notation.ParseCPUs(d.CPUs); err != nil {
+			return s, fmt.Errorf("cpus: %w (%w)", err, sandpit.ErrInvalid)
+		}
+	}
+	if d.IdleExit != "" {
+		if s.IdleExit, err = notation.ParseDuration(d.IdleExit); err != nil {
+			return s, fmt.Errorf("idle-exit: %w (%w)", err, sandpit.ErrInvalid)
+		}
+	}
+	return s, s.check()
+}
+
+// check refuses settings that contradict each other.
+func (s Settings) check() error {
+	if (s.Cert == "") != (s.Key == "") {
+		return sandpit.WithHint(fmt.Errorf("a certificate and its key belong together, and one is missing: %w", sandpit.ErrInvalid), "set both tls-cert and tls-key")
+	}
+	if s.Sandboxes < 0 {
+		return fmt.Errorf("sandboxes: %d is less than 0: %w", s.Sandboxes, sandpit.ErrInvalid)
+	}
+	for _, a := range s.Listen {
+		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
+			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys in the clear: %w", a, sandpit.ErrForbidden),
+				"set tls-cert and tls-key; or plain-http, behind a proxy that has TLS")
+		}
+	}
+	return nil
+}
+
+// How many times the machine's memory and processors may be promised.
+const (
+	defaultMemory = 2
+	defaultCPUs   = 4
+)
+
+// defaultSandboxes bounds sandboxes at once.
+const defaultSandboxes = 1000
+
+func (s *Settings) fillCapacity(machineMemory int64) {
+	if s.Memory == 0 {
+		s.Memory = defaultMemory * machineMemory
+	}
+	if s.CPUs == 0 {
+		s.CPUs = float64(defaultCPUs * runtime.NumCPU())
+	}
+	if s.Sandboxes == 0 {
+		s.Sandboxes = defaultSandboxes
+	}
+}
