@@ -30,9 +30,8 @@ func timeOf(n sql.NullInt64) time.Time {
 
 // PutKey adds a key. ErrExists when there is one with its prefix.
 func (s *Store) PutKey(ctx context.Context, k keys.Stored) error {
-	return s.update(ctx, func(c *sql.Conn) error {
-		_, err := c.ExecContext(context.Background(),
-			"INSERT INTO keys (prefix, hash, namespace, policy, admin, label, created, expires, revoked, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	return s.update(ctx, func(t *tx) error {
+		_, err := t.exec("INSERT INTO keys (prefix, hash, namespace, policy, admin, label, created, expires, revoked, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 			k.Prefix, k.Hash[:], k.Namespace, k.Policy, k.Admin, k.Label, k.CreatedAt.UnixNano(), nano(k.ExpiresAt), nano(k.RevokedAt), nano(k.UsedAt))
 		if isTaken(err) {
 			return fmt.Errorf("adding the key %s: %w", k.Prefix, sandpit.ErrExists)
@@ -64,8 +63,8 @@ func (s *Store) Keys(ctx context.Context) ([]keys.Stored, error) {
 // RevokeKey notes that a key was revoked. A second time changes nothing.
 // ErrNotFound when there is no such key.
 func (s *Store) RevokeKey(ctx context.Context, prefix string, at time.Time) error {
-	return s.update(ctx, func(c *sql.Conn) error {
-		res, err := c.ExecContext(context.Background(), "UPDATE keys SET revoked=coalesce(revoked, ?) WHERE prefix=?", at.UnixNano(), prefix)
+	return s.update(ctx, func(t *tx) error {
+		res, err := t.exec("UPDATE keys SET revoked=coalesce(revoked, ?) WHERE prefix=?", at.UnixNano(), prefix)
 		if err != nil {
 			return err
 		}
@@ -78,9 +77,9 @@ func (s *Store) RevokeKey(ctx context.Context, prefix string, at time.Time) erro
 
 // TouchKeys notes when keys were last used, by prefix.
 func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error {
-	return s.update(ctx, func(c *sql.Conn) error {
+	return s.update(ctx, func(t *tx) error {
 		for prefix, at := range used {
-			if _, err := c.ExecContext(context.Background(), "UPDATE keys SET used=? WHERE prefix=?", at.UnixNano(), prefix); err != nil {
+			if _, err := t.exec("UPDATE keys SET used=? WHERE prefix=?", at.UnixNano(), prefix); err != nil {
 				return err
 			}
 		}
@@ -90,9 +89,9 @@ func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error 
 
 // DeleteKeys forgets keys. One that is not there is no error.
 func (s *Store) DeleteKeys(ctx context.Context, prefixes []string) error {
-	return s.update(ctx, func(c *sql.Conn) error {
+	return s.update(ctx, func(t *tx) error {
 		for _, prefix := range prefixes {
-			if _, err := c.ExecContext(context.Background(), "DELETE FROM keys WHERE prefix=?", prefix); err != nil {
+			if _, err := t.exec("DELETE FROM keys WHERE prefix=?", prefix); err != nil {
 				return err
 			}
 		}

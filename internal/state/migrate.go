@@ -18,7 +18,7 @@ const applicationID = 0x53506974
 func migrations() []string {
 	return []string{`
 CREATE TABLE sandboxes (
-	seq       INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of making
+	seq       INTEGER PRIMARY KEY,
 	id        TEXT NOT NULL UNIQUE,
 	namespace TEXT NOT NULL,
 	name      TEXT NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE repeats (
-	seq       INTEGER PRIMARY KEY AUTOINCREMENT,
+	seq       INTEGER PRIMARY KEY,
 	namespace TEXT NOT NULL,
 	key       TEXT NOT NULL,
 	hash      BLOB NOT NULL, -- of the request

@@ -86,17 +86,17 @@ func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, er
 	}
 	var earlier *Earlier
 	now := s.now()
-	err := s.update(ctx, func(c *sql.Conn) error {
+	err := s.update(ctx, func(t *tx) error {
 		earlier = nil
-		found, err := findRepeat(c, r, now)
+		found, err := findRepeat(t, r, now)
 		if err != nil || found != nil {
 			earlier = found
 			return err
 		}
-		if err := s.makeRoom(c, r.Namespace, now); err != nil {
+		if err := s.makeRoom(t, r.Namespace, now); err != nil {
 			return err
 		}
-		_, err = c.ExecContext(context.Background(), "INSERT INTO repeats (namespace, key, hash, resource, expires) VALUES (?, ?, ?, ?, ?)",
+		_, err = t.exec("INSERT INTO repeats (namespace, key, hash, resource, expires) VALUES (?, ?, ?, ?, ?)",
 			r.Namespace, r.Key, r.Hash[:], r.Resource, now.Add(repeatLife).UnixNano())
 		return err
 	})
@@ -110,22 +110,21 @@ func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, er
 }
 
 // findRepeat looks for an earlier request; one that has expired is removed.
-func findRepeat(c *sql.Conn, r Repeatable, now time.Time) (*Earlier, error) {
+func findRepeat(t *tx, r Repeatable, now time.Time) (*Earlier, error) {
 	var (
 		hash    []byte
 		status  sql.NullInt64
 		expires int64
 		e       Earlier
 	)
-	err := c.QueryRowContext(context.Background(), "SELECT hash, resource, status, response, expires FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key).
-		Scan(&hash, &e.Resource, &status, &e.Response, &expires)
+	err := t.row("SELECT hash, resource, status, response, expires FROM repeats WHERE namespace=? AND key=?", []any{r.Namespace, r.Key}, &hash, &e.Resource, &status, &e.Response, &expires)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case expires <= now.UnixNano():
-		_, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key)
+		_, err := t.exec("DELETE FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key)
 		return nil, err
 	case string(hash) != string(r.Hash[:]):
 		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key was used for another request: %w", sandpit.ErrInvalid), "use a new key for each request")
@@ -135,17 +134,17 @@ func findRepeat(c *sql.Conn, r Repeatable, now time.Time) (*Earlier, error) {
 }
 
 // makeRoom forgets the oldest keys of a namespace that has too many.
-func (s *Store) makeRoom(c *sql.Conn, namespace string, now time.Time) error {
+func (s *Store) makeRoom(t *tx, namespace string, now time.Time) error {
 	s.repeat.mu.Lock()
 	defer s.repeat.mu.Unlock()
 	count, known := s.repeat.counts[namespace]
 	if !known || count >= maxRepeats {
-		if err := c.QueryRowContext(context.Background(), "SELECT count(*) FROM repeats WHERE namespace=?", namespace).Scan(&count); err != nil {
+		if err := t.row("SELECT count(*) FROM repeats WHERE namespace=?", []any{namespace}, &count); err != nil {
 			return err
 		}
 	}
 	if count >= maxRepeats {
-		_, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE namespace=? ORDER BY seq LIMIT ?)", namespace, count-maxRepeats+trimRepeats)
+		_, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE namespace=? ORDER BY seq LIMIT ?)", namespace, count-maxRepeats+trimRepeats)
 		if err != nil {
 			return err
 		}
@@ -162,8 +161,8 @@ func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, sta
 	if len(response) > maxResponse {
 		response = nil
 	}
-	return s.update(ctx, func(c *sql.Conn) error {
-		_, err := c.ExecContext(context.Background(), "UPDATE repeats SET status=?, response=? WHERE namespace=? AND key=?", status, response, namespace, key)
+	return s.update(ctx, func(t *tx) error {
+		_, err := t.exec("UPDATE repeats SET status=?, response=? WHERE namespace=? AND key=?", status, response, namespace, key)
 		return err
 	})
 }
@@ -171,8 +170,8 @@ func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, sta
 // AbandonRepeatable gives a key back, so that the request can be made again.
 func (s *Store) AbandonRepeatable(ctx context.Context, namespace, key string) error {
 	defer s.repeat.end([2]string{namespace, key})
-	return s.update(ctx, func(c *sql.Conn) error {
-		_, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE namespace=? AND key=?", namespace, key)
+	return s.update(ctx, func(t *tx) error {
+		_, err := t.exec("DELETE FROM repeats WHERE namespace=? AND key=?", namespace, key)
 		return err
 	})
 }
@@ -183,8 +182,8 @@ func (s *Store) Sweep(ctx context.Context) error {
 	now := s.now().UnixNano()
 	for {
 		var removed int64
-		err := s.update(ctx, func(c *sql.Conn) error {
-			res, err := c.ExecContext(context.Background(), "DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE expires<=? LIMIT ?)", now, trimRepeats)
+		err := s.update(ctx, func(t *tx) error {
+			res, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE expires<=? LIMIT ?)", now, trimRepeats)
 			if err != nil {
 				return err
 			}

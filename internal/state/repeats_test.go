@@ -96,7 +96,7 @@ func TestRepeatables(t *testing.T) {
 func TestRepeatablesAreBounded(t *testing.T) {
 	s := openTest(t, t.TempDir())
 	fill := fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT INTO repeats (namespace, key, hash, resource, expires) SELECT 'ns', 'old' || i, x'00', '', %d FROM n", maxRepeats, time.Now().Add(time.Hour).UnixNano())
-	if _, err := s.conn.ExecContext(t.Context(), fill); err != nil {
+	if _, err := s.tx.conn.ExecContext(t.Context(), fill); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
@@ -114,7 +114,7 @@ func TestRepeatablesAreBounded(t *testing.T) {
 
 func count(t *testing.T, s *Store, query string) (n int) {
 	t.Helper()
-	if err := s.conn.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+	if err := s.tx.conn.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -26,9 +25,8 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	if data == nil {
 		data = []byte{}
 	}
-	return s.update(ctx, func(c *sql.Conn) error {
-		_, err := c.ExecContext(context.Background(),
-			`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
+	return s.update(ctx, func(t *tx) error {
+		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data`,
 			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data)
 		if isTaken(err) {
@@ -40,8 +38,8 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 
 // DeleteSandbox removes a record. One that is not there is no error.
 func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
-	return s.update(ctx, func(c *sql.Conn) error {
-		_, err := c.ExecContext(context.Background(), "DELETE FROM sandboxes WHERE id=?", id)
+	return s.update(ctx, func(t *tx) error {
+		_, err := t.exec("DELETE FROM sandboxes WHERE id=?", id)
 		return err
 	})
 }
@@ -64,8 +62,8 @@ type scanner func(into ...any) error
 // list returns what a query finds, each row read by one.
 func list[T any](ctx context.Context, s *Store, query string, one func(scanner) (T, error)) ([]T, error) {
 	var all []T
-	err := s.view(ctx, func(c *sql.Conn) error {
-		rows, err := c.QueryContext(ctx, query)
+	err := s.view(ctx, func(t *tx) error {
+		rows, err := t.conn.QueryContext(ctx, query)
 		if err != nil {
 			return err
 		}

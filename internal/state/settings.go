@@ -16,17 +16,17 @@ const settingEvents = "events"
 // Setting returns a value by its name, nil when it was never set.
 func (s *Store) Setting(ctx context.Context, name string) ([]byte, error) {
 	var value []byte
-	err := s.view(ctx, func(c *sql.Conn) error {
+	err := s.view(ctx, func(t *tx) error {
 		var err error
-		value, err = setting(c, name)
+		value, err = setting(t, name)
 		return err
 	})
 	return value, err
 }
 
-func setting(c *sql.Conn, name string) ([]byte, error) {
+func setting(t *tx, name string) ([]byte, error) {
 	var value []byte
-	err := c.QueryRowContext(context.Background(), "SELECT value FROM settings WHERE name=?", name).Scan(&value)
+	err := t.row("SELECT value FROM settings WHERE name=?", []any{name}, &value)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -35,14 +35,14 @@ func setting(c *sql.Conn, name string) ([]byte, error) {
 
 // PutSetting sets a value.
 func (s *Store) PutSetting(ctx context.Context, name string, value []byte) error {
-	return s.update(ctx, func(c *sql.Conn) error { return putSetting(c, name, value) })
+	return s.update(ctx, func(t *tx) error { return putSetting(t, name, value) })
 }
 
-func putSetting(c *sql.Conn, name string, value []byte) error {
+func putSetting(t *tx, name string, value []byte) error {
 	if value == nil {
 		value = []byte{}
 	}
-	_, err := c.ExecContext(context.Background(), "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value=excluded.value", name, value)
+	_, err := t.exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value=excluded.value", name, value)
 	return err
 }
 
@@ -50,8 +50,8 @@ func putSetting(c *sql.Conn, name string, value []byte) error {
 // gets, before or after a restart. The very first is 1. Take many at once:
 // numbers that a server did not use when it died are a gap and no harm.
 func (s *Store) ReserveEvents(ctx context.Context, n uint64) (first uint64, err error) {
-	err = s.update(ctx, func(c *sql.Conn) error {
-		value, err := setting(c, settingEvents)
+	err = s.update(ctx, func(t *tx) error {
+		value, err := setting(t, settingEvents)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (s *Store) ReserveEvents(ctx context.Context, n uint64) (first uint64, err 
 		default:
 			return fmt.Errorf("reading the number of the next event: %w", sandpit.ErrIntegrity)
 		}
-		return putSetting(c, settingEvents, binary.BigEndian.AppendUint64(nil, first+n))
+		return putSetting(t, settingEvents, binary.BigEndian.AppendUint64(nil, first+n))
 	})
 	return first, err
 }

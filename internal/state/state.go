@@ -63,10 +63,10 @@ type Store struct {
 	db    *sql.DB
 	seal  *sealer
 	now   func() time.Time
-	queue *batch.Queue[func(*sql.Conn) error]
+	queue *batch.Queue[func(*tx) error]
 
-	mu     sync.Mutex // one user of conn at a time, for a whole transaction
-	conn   *sql.Conn  // guarded by mu
+	mu     sync.Mutex // one user of tx at a time, for a whole transaction
+	tx     *tx        // guarded by mu
 	closed bool       // guarded by mu
 
 	repeat repeats
@@ -107,10 +107,12 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 		return nil, s.explain(err)
 	}
 	s.db.SetMaxOpenConns(1)
-	if s.conn, err = s.db.Conn(ctx); err != nil {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
 		return nil, s.explain(err)
 	}
-	if err := migrate(ctx, s.conn, filepath.Join(dir, fileDatabase), migrations); err != nil {
+	s.tx = &tx{conn: conn, stmts: map[string]*sql.Stmt{}}
+	if err := migrate(ctx, conn, filepath.Join(dir, fileDatabase), migrations); err != nil {
 		return nil, s.explain(err)
 	}
 	s.queue = batch.New(maxTogether, s.commit)
@@ -158,8 +160,9 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	var errs []error
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close())
+	if s.tx != nil {
+		s.tx.close()
+		errs = append(errs, s.tx.conn.Close())
 	}
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
@@ -177,7 +180,7 @@ var errClosed = fmt.Errorf("the state is closed: %w", sandpit.ErrState)
 // is durable when update returns nil, and undone when it returns an error.
 // When fn has begun, ctx has no effect any more, so that the outcome is always
 // known.
-func (s *Store) update(ctx context.Context, fn func(*sql.Conn) error) error {
+func (s *Store) update(ctx context.Context, fn func(*tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -185,7 +188,7 @@ func (s *Store) update(ctx context.Context, fn func(*sql.Conn) error) error {
 }
 
 // view runs fn while nobody writes.
-func (s *Store) view(ctx context.Context, fn func(*sql.Conn) error) error {
+func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -194,11 +197,11 @@ func (s *Store) view(ctx context.Context, fn func(*sql.Conn) error) error {
 	if s.closed {
 		return errClosed
 	}
-	return s.explain(fn(s.conn))
+	return s.explain(fn(s.tx))
 }
 
 // commit is the writer of the queue.
-func (s *Store) commit(items []*batch.Item[func(*sql.Conn) error]) {
+func (s *Store) commit(items []*batch.Item[func(*tx) error]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := func(err error) {
@@ -239,13 +242,13 @@ func (s *Store) commit(items []*batch.Item[func(*sql.Conn) error]) {
 
 // one runs one write of a transaction. What the write itself refuses is undone
 // and is its own error; an error of the database is returned.
-func (s *Store) one(it *batch.Item[func(*sql.Conn) error], among bool) error {
+func (s *Store) one(it *batch.Item[func(*tx) error], among bool) error {
 	if among {
 		if err := s.exec("SAVEPOINT one"); err != nil {
 			return err
 		}
 	}
-	it.Err = it.Value(s.conn)
+	it.Err = it.Value(s.tx)
 	if it.Err != nil && isDatabase(it.Err) {
 		return it.Err
 	}
@@ -260,10 +263,8 @@ func (s *Store) one(it *batch.Item[func(*sql.Conn) error], among bool) error {
 	return s.exec("RELEASE one")
 }
 
-// exec runs a statement. The context is never done: an interrupted statement
-// would leave the outcome open, and watching costs a goroutine.
-func (s *Store) exec(query string, args ...any) error {
-	_, err := s.conn.ExecContext(context.Background(), query, args...)
+func (s *Store) exec(query string) error {
+	_, err := s.tx.exec(query)
 	return err
 }
 

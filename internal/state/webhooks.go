@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -21,15 +20,15 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 	if err != nil {
 		return fmt.Errorf("adding the webhook %s: %w", h.ID, err)
 	}
-	return s.update(ctx, func(c *sql.Conn) error {
+	return s.update(ctx, func(t *tx) error {
 		var count int
-		if err := c.QueryRowContext(context.Background(), "SELECT count(*) FROM webhooks WHERE namespace=?", h.Namespace).Scan(&count); err != nil {
+		if err := t.row("SELECT count(*) FROM webhooks WHERE namespace=?", []any{h.Namespace}, &count); err != nil {
 			return err
 		}
 		if count >= maxWebhooks {
 			return sandpit.WithHint(fmt.Errorf("adding a webhook: there are %d: %w", count, sandpit.ErrExhausted), "remove one first")
 		}
-		_, err := c.ExecContext(context.Background(), "INSERT INTO webhooks (id, namespace, url, secret, kinds, created) VALUES (?, ?, ?, ?, ?, ?)",
+		_, err := t.exec("INSERT INTO webhooks (id, namespace, url, secret, kinds, created) VALUES (?, ?, ?, ?, ?, ?)",
 			h.ID, h.Namespace, h.URL, s.seal.seal(h.Secret, "webhook "+h.ID), string(kinds), h.CreatedAt.UnixNano())
 		if isTaken(err) {
 			return fmt.Errorf("adding the webhook %s: %w", h.ID, sandpit.ErrExists)
@@ -41,8 +40,8 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 // DeleteWebhook removes a webhook of a namespace. ErrNotFound when there is
 // none.
 func (s *Store) DeleteWebhook(ctx context.Context, namespace, id string) error {
-	return s.update(ctx, func(c *sql.Conn) error {
-		res, err := c.ExecContext(context.Background(), "DELETE FROM webhooks WHERE namespace=? AND id=?", namespace, id)
+	return s.update(ctx, func(t *tx) error {
+		res, err := t.exec("DELETE FROM webhooks WHERE namespace=? AND id=?", namespace, id)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,224 @@
+package state
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+)
+
+// mountSmall mounts a disk of so many bytes.
+func mountSmall(t *testing.T, size int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
+		t.Skipf("mounting a small disk needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// fill leaves no room on a disk, and returns a way to make it again.
+func fill(t *testing.T, dir string) (free func()) {
+	t.Helper()
+	name := filepath.Join(dir, "filler")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 64 << 10; size > 0; size /= 2 {
+		for err = error(nil); err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := filepath.Join(mountSmall(t, 4<<20), "state")
+	s := openTest(t, dir)
+	kept := 0
+	for round := range 3 {
+		for range 10 {
+			if err := s.PutSandbox(t.Context(), record(kept)); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			kept++
+		}
+		free := fill(t, filepath.Dir(dir))
+		var err error
+		for i := 0; err == nil && i < 2000; i++ { // there may be room in the log
+			r := record(kept)
+			r.Data = []byte(`"` + strings.Repeat("a", 3000) + `"`)
+			if err = s.PutSandbox(t.Context(), r); err == nil {
+				kept++
+			}
+		}
+		if !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(sandpit.Hint(err), "free some space") {
+			t.Fatalf("round %d: on a full disk: %v", round, err)
+		}
+		if got, err := s.Sandboxes(t.Context()); err != nil || len(got) != kept {
+			t.Errorf("round %d: %d of %d records can be read: %v", round, len(got), kept, err)
+		}
+		if _, err := s.BeginRepeatable(t.Context(), Repeatable{Namespace: "ns", Key: "k"}); !errors.Is(err, sandpit.ErrExhausted) {
+			t.Errorf("round %d: %v", round, err)
+		}
+		free()
+		if err := s.PutSandbox(t.Context(), record(kept)); err != nil {
+			t.Fatalf("round %d: when there is room again: %v", round, err)
+		}
+		kept++
+	}
+	checkIntegrity(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != kept {
+		t.Errorf("%d of %d records outlived it: %v", len(got), kept, err)
+	}
+}
+
+func checkIntegrity(t *testing.T, s *Store) {
+	t.Helper()
+	var answer string
+	if err := s.tx.conn.QueryRowContext(t.Context(), "PRAGMA integrity_check").Scan(&answer); err != nil || answer != "ok" {
+		t.Errorf("the database is damaged: %s, %v", answer, err)
+	}
+}
+
+func TestOpenOnAFullDisk(t *testing.T) {
+	dir := mountSmall(t, 1<<20)
+	free := fill(t, dir)
+	if _, err := Open(t.Context(), filepath.Join(dir, "state")); !errors.Is(err, sandpit.ErrExhausted) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	free()
+	if err := openTest(t, filepath.Join(dir, "state")).PutSandbox(t.Context(), record(1)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadOnlyDisk(t *testing.T) {
+	dir := mountSmall(t, 2<<20)
+	s := openTest(t, dir)
+	if err := s.PutSandbox(t.Context(), record(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	remount := func(flags uintptr) {
+		t.Helper()
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|flags, "size=2m"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remount(unix.MS_RDONLY)
+	if _, err := Open(t.Context(), dir); !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(sandpit.Hint(err), "writable") {
+		t.Errorf("got %v, hint %q", err, sandpit.Hint(err))
+	}
+	remount(0)
+	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != 1 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// What a call has reported as written is there after its process was killed,
+// at whatever moment.
+func TestKilledWriter(t *testing.T) {
+	if dir := os.Getenv("SANDPIT_TEST_WRITER"); dir != "" {
+		writeUntilKilled(dir)
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	told := map[string]bool{}
+	for round := range 10 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWriter$")
+		cmd.Env = append(os.Environ(), "SANDPIT_TEST_WRITER="+dir)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for n := 0; n < 20+13*round && lines.Scan(); n++ {
+			told[lines.Text()] = true
+		}
+		_ = cmd.Process.Kill()
+		for lines.Scan() { // what it said before it died counts too
+			if line := lines.Text(); len(line) == len(engine.NewID()) {
+				told[line] = true
+			}
+		}
+		_ = cmd.Wait()
+
+		s, err := Open(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records, err := s.Sandboxes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := map[string]bool{}
+		for _, r := range records {
+			there[r.ID] = true
+		}
+		for id := range told {
+			if !there[id] {
+				t.Errorf("round %d: the record %s is lost", round, id)
+			}
+		}
+		checkIntegrity(t, s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(told) < 200 {
+		t.Errorf("only %d records were written", len(told))
+	}
+}
+
+func writeUntilKilled(dir string) {
+	s, err := Open(context.Background(), dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for range 4 {
+		go func() {
+			for {
+				r := record(1)
+				r.ID = engine.NewID()
+				r.Name = r.ID
+				if err := s.PutSandbox(context.Background(), r); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+				_, _ = io.WriteString(os.Stdout, r.ID+"\n")
+			}
+		}()
+	}
+	select {}
+}
