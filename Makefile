@@ -16,8 +16,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 LDFLAGS := -s -w -X main.version=$(VERSION)
 TAGS    := guestembed
+GOOS    ?= $(shell $(GO) env GOOS)
 
 GUEST := internal/guest/embedded/sandpit-guest-$(GOARCH).bin
+WHOLE := cmd/sandpit/sandpit-whole-$(GOARCH).bin
 TOOLS := .cache/tools
 
 # Two packages at a time: on two cores more only makes the slow ones slower.
@@ -36,10 +38,24 @@ help: ## list the targets
 
 # --- build ---
 
+# On Linux sandpit is its front, which carries the whole program; elsewhere it is
+# the whole program alone. See "Two programs in one" in docs/ARCHITECTURE.md.
+ifeq ($(GOOS),linux)
+SHIPPED := $(TAGS),front
+else
+SHIPPED := $(TAGS)
+endif
+
 .PHONY: build
-build: guest ## build bin/sandpit with the guest embedded
+build: parts ## build bin/sandpit with all that it carries
 	@mkdir -p bin
-	$(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o bin/sandpit ./cmd/sandpit
+	$(BUILD) -tags $(SHIPPED) -ldflags "$(LDFLAGS)" -o bin/sandpit ./cmd/sandpit
+
+.PHONY: parts
+parts: guest ## build the programs that bin/sandpit carries
+ifeq ($(GOOS),linux)
+	GOOS=linux GOARCH=$(GOARCH) $(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(WHOLE) ./cmd/sandpit
+endif
 
 .PHONY: guest
 guest: ## build the guest program that bin/sandpit embeds
@@ -49,11 +65,13 @@ guest: ## build the guest program that bin/sandpit embeds
 cross: ## build for linux/arm64 and darwin, without keeping the result
 	GOOS=linux GOARCH=arm64 $(BUILD) -ldflags "-s -w" -o internal/guest/embedded/sandpit-guest-arm64.bin ./cmd/sandpit-guest
 	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS) ./...
+	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS) -ldflags "-s -w" -o cmd/sandpit/sandpit-whole-arm64.bin ./cmd/sandpit
+	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS),front -o /dev/null ./cmd/sandpit
 	GOOS=darwin GOARCH=arm64 $(BUILD) ./...
 
 .PHONY: install
-install: guest ## install sandpit into $(go env GOPATH)/bin
-	CGO_ENABLED=0 $(GO) install -trimpath -buildvcs=false -tags $(TAGS) -ldflags "$(LDFLAGS)" ./cmd/sandpit
+install: parts ## install sandpit into $(go env GOPATH)/bin
+	CGO_ENABLED=0 $(GO) install -trimpath -buildvcs=false -tags $(SHIPPED) -ldflags "$(LDFLAGS)" ./cmd/sandpit
 
 .PHONY: demo
 demo: setup build ## run real work in a sandbox and show what holds
@@ -111,5 +129,5 @@ fmt: ## format the code
 
 .PHONY: clean
 clean: ## remove what was built, and the images kept for test-hosts
-	rm -rf bin .cache internal/guest/embedded/sandpit-guest-*.bin
+	rm -rf bin .cache internal/guest/embedded/sandpit-guest-*.bin cmd/sandpit/sandpit-whole-*.bin
 	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/sandpit-test"

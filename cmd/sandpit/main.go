@@ -5,17 +5,17 @@
 //go:debug updatemaxprocs=0
 
 // Command sandpit makes sandboxes, runs programs in them and throws them away.
+//
+// It is built in two forms. A plain `go install` makes the whole program. What
+// `make build` makes for Linux is its front (tag front): the commands that must
+// start quickly, and the whole program as data, which it executes for any other.
 package main
 
 import (
-	"context"
 	"os"
-	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/config"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 )
 
 // version is set by the linker in released builds.
@@ -25,7 +25,7 @@ func main() {
 	if other := otherPart(os.Args); other != nil {
 		os.Exit(other())
 	}
-	app := &cli.App{
+	os.Exit(carryOut(&cli.App{
 		Stdin:        os.Stdin,
 		Stdout:       os.Stdout,
 		Stderr:       os.Stderr,
@@ -35,13 +35,14 @@ func main() {
 		NewClient:    newClient,
 		Drivers:      drivers,
 		OpenImages:   openImages,
-	}
-	os.Exit(app.Report(app.Run(context.Background(), os.Args[1:])))
+	}, os.Args[1:]))
 }
 
-// openImages opens the image store that is kept in the data directory.
-func openImages(home string) *image.Store {
-	return image.Open(filepath.Join(home, "images"), image.Options{
-		Fetcher: fetch.New(fetch.Options{UserAgent: "sandpit/" + version}),
-	})
+// otherPart returns what this program is when it is not the command line, by
+// the name under which it was started; or nil.
+func otherPart(args []string) func() int {
+	if cli.IsGuard(args) {
+		return cli.GuardTerminal
+	}
+	return ownGuest(args)
 }

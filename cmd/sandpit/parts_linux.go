@@ -13,35 +13,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
-	"github.com/sandpit-dev/sandpit/internal/guest/server"
-	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
-
-// otherPart returns what this program is when it is not the command line, by
-// the name under which it was started; or nil.
-func otherPart(args []string) func() int {
-	switch {
-	case len(args) > 0 && filepath.Base(args[0]) == linux.GuestName:
-		return func() int { return server.Main(args) }
-	case cli.IsGuard(args):
-		return cli.GuardTerminal
-	}
-	return nil
-}
 
 // newClient opens the engine on this machine's kernel.
 func newClient(opt cli.ClientOptions) (sandpit.Client, error) {
 	return engine.New(engine.Options{
-		Driver: newDriver(opt.Home),
-		Images: openImages(opt.Home),
-		Policy: policy.Default(),
-		Acquire: image.AcquireOptions{
-			Progress:  opt.Progress,
-			PlainHTTP: opt.PlainHTTP,
-			Mirrors:   opt.Mirrors,
-		},
-		Trace: opt.Trace,
+		Driver:  newDriver(opt.Home),
+		Images:  openImages(opt.Home),
+		Policy:  policy.Default(),
+		Acquire: opt.Acquire,
+		Trace:   opt.Trace,
 	}), nil
 }
 
@@ -57,15 +39,15 @@ func newDriver(home string) *linux.Driver {
 	})
 }
 
-// digestOf tells one build of the guest from another without reading it whole,
+// digestOf tells one build of a program from another without reading it whole,
 // which would take milliseconds of every start: the first page of a program
 // made by Go has its build id, and that a hash of all the rest (see
-// cmd/internal/buildid). Empty for a guest without one.
-func digestOf(guest []byte) string {
-	head := guest[:min(len(guest), 4096)]
+// cmd/internal/buildid). Empty for a program without one.
+func digestOf(program []byte) string {
+	head := program[:min(len(program), 4096)]
 	if !bytes.Contains(head, []byte("Go\x00\x00")) { // the name of the note that has the build id
 		return ""
 	}
-	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(bytes.Clone(head), uint64(len(guest))))
+	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(bytes.Clone(head), uint64(len(program))))
 	return hex.EncodeToString(sum[:8])
 }

@@ -10,14 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// otherPart returns what this program is when it is not the command line, by
-// the name under which it was started; or nil.
-func otherPart(args []string) func() int {
-	if cli.IsGuard(args) {
-		return cli.GuardTerminal
-	}
-	return nil
-}
+// ownGuest returns nil: there is no guest.
+func ownGuest([]string) func() int { return nil }
 
 // newClient says that sandboxes are made on Linux only.
 func newClient(cli.ClientOptions) (sandpit.Client, error) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
@@ -21,13 +19,11 @@ import (
 func requestOf(t *testing.T, system string, environ []string, args ...string) (sandpit.Spec, error) {
 	t.Helper()
 	a := &App{Environ: environ, SystemConfig: system}
-	o := newOptions(a.lookup)
-	flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
-	o.register(flags)
-	if err := flags.Parse(args); err != nil {
-		return sandpit.Spec{}, err
+	o := NewOptions(a.Lookup)
+	if _, ok := o.Parse(args); !ok {
+		t.Fatalf("%v can't be read", args)
 	}
-	if err := o.configure(a.environ()); err != nil {
+	if err := o.Configure(a.Config()); err != nil {
 		return sandpit.Spec{}, err
 	}
 	return o.spec()
@@ -127,15 +123,15 @@ func TestDataDir(t *testing.T) {
 		{[]string{"HOME=relative"}, "", ""},
 	} {
 		a := &App{Environ: tt.environ, SystemConfig: tt.system}
-		o := newOptions(a.lookup)
-		if err := o.configure(a.environ()); err != nil {
+		o := NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
 			t.Fatal(err)
 		}
 		want := tt.want
 		if os.Geteuid() == 0 && !o.home.set {
 			want = "/var/lib/sandpit"
 		}
-		if got, err := o.dataDir(); got != want || (err == nil) != (want != "") {
+		if got, err := o.DataDir(); got != want || (err == nil) != (want != "") {
 			t.Errorf("%v: got %q, %v, want %q", tt.environ, got, err, want)
 		}
 	}
@@ -144,9 +140,9 @@ func TestDataDir(t *testing.T) {
 // TestDocumentedDefaults compares what help says with what is so.
 func TestDocumentedDefaults(t *testing.T) {
 	usage := map[string]string{}
-	for _, section := range newOptions(func(string) (string, bool) { return "", false }).sections() {
-		for _, e := range section.entries {
-			usage["--"+e.name] = e.usage
+	for _, section := range NewOptions(func(string) (string, bool) { return "", false }).Sections() {
+		for _, e := range section.Entries {
+			usage["--"+e.Name] = e.Usage
 		}
 	}
 	for _, l := range policy.Default().Limits() {
@@ -161,26 +157,14 @@ func TestDocumentedDefaults(t *testing.T) {
 	}
 }
 
-// TestEveryKeyIsAFlag keeps the promise that keys are the names of flags.
-func TestEveryKeyIsAFlag(t *testing.T) {
-	o := newOptions(func(string) (string, bool) { return "", false })
-	flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
-	o.register(flags)
-	for _, key := range keysOf(o.settable()) {
-		if flags.Lookup(key.Name) == nil && key.Name != "home" {
-			t.Errorf("%s is no flag", key.Name)
-		}
-	}
-}
-
 func TestLookup(t *testing.T) {
 	a := &App{Environ: []string{"A=1", "AB=2", "A=3", "B="}}
 	for name, want := range map[string]string{"A": "3", "AB": "2", "B": ""} {
-		if got, ok := a.lookup(name); !ok || got != want {
+		if got, ok := a.Lookup(name); !ok || got != want {
 			t.Errorf("%s: got %q, %v", name, got, ok)
 		}
 	}
-	if got, ok := a.lookup("C"); ok {
+	if got, ok := a.Lookup("C"); ok {
 		t.Errorf("C: got %q", got)
 	}
 }
@@ -196,11 +180,11 @@ func TestHarmless(t *testing.T) {
 		"a\r\x00":             `a\r\x00`,
 		"\U000E0041tag\u200b": `\U000e0041tag\u200b`,
 	} {
-		if got := harmless(s); got != want {
+		if got := Harmless(s); got != want {
 			t.Errorf("%q: got %q, want %q", s, got, want)
 		}
 	}
-	if got := harmless(strings.Repeat("x", 1<<20)); len(got) > 5000 {
+	if got := Harmless(strings.Repeat("x", 1<<20)); len(got) > 5000 {
 		t.Errorf("%d bytes", len(got))
 	}
 }
@@ -208,39 +192,19 @@ func TestHarmless(t *testing.T) {
 func FuzzHarmless(f *testing.F) {
 	f.Add("a\x1b[2J\u202e\xff\n")
 	f.Fuzz(func(t *testing.T, s string) {
-		got := harmless(s)
+		got := Harmless(s)
 		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }) || len(got) > 50000 {
 			t.Errorf("%q: got %q", s, got)
 		}
 	})
 }
 
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"memory", "memory", 0}, {"memory", "memroy", 2}, {"memory", "memor", 1}, {"cpus", "cpu", 1}, {"cpus", "disk", 3}, {"a", strings.Repeat("a", 100), 3}} {
-		if got := distance(tt.a, tt.b, 3); got != tt.want {
-			t.Errorf("%s, %s: got %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}
-
-func TestNamed(t *testing.T) {
-	for _, tt := range []struct {
-		args []string
-		want bool
-	}{
-		{[]string{"run"}, true},
-		{[]string{"help", "run"}, true},
-		{[]string{"__complete", "run", "--"}, true},
-		{[]string{"__complete", "help", "run"}, true},
-		{[]string{"--version", "run"}, true},
-		{[]string{"shell", "--", "run"}, false},
-		{nil, false},
-	} {
-		if got := named(tt.args, "run"); got != tt.want {
-			t.Errorf("%v: got %v", tt.args, got)
+// TestEveryKeyIsAFlag keeps the promise that keys are the names of flags.
+func TestEveryKeyIsAFlag(t *testing.T) {
+	o := NewOptions(func(string) (string, bool) { return "", false })
+	for _, key := range Keys(o.Settable()) {
+		if _, found := entryOf(o.Sections(), func(e Entry) bool { return e.Name == key.Name }); !found && key.Name != "home" {
+			t.Errorf("%s is no flag", key.Name)
 		}
 	}
 }
@@ -281,15 +245,15 @@ func FuzzFlags(f *testing.F) {
 		f.Add(word)
 	}
 	f.Fuzz(func(t *testing.T, word string) {
-		o := newOptions(func(string) (string, bool) { return "", false })
-		for _, section := range o.sections() {
-			for _, e := range section.entries {
-				err := e.value.Set(word)
-				if again := e.value.add(word, config.Origin{Level: config.User}); (err == nil) != (again == nil) {
-					t.Errorf("--%s %q: %v from a flag, %v from a file", e.name, word, err, again)
+		o := NewOptions(func(string) (string, bool) { return "", false })
+		for _, section := range o.Sections() {
+			for _, e := range section.Entries {
+				err := e.Value.Set(word)
+				if again := e.Value.add(word, config.Origin{Level: config.User}); (err == nil) != (again == nil) {
+					t.Errorf("--%s %q: %v from a flag, %v from a file", e.Name, word, err, again)
 				}
 				if err != nil && strings.Contains(err.Error(), "\n") {
-					t.Errorf("--%s %q: %q has more than one line", e.name, word, err)
+					t.Errorf("--%s %q: %q has more than one line", e.Name, word, err)
 				}
 			}
 		}
@@ -298,19 +262,4 @@ func FuzzFlags(f *testing.F) {
 			t.Errorf("%q: %v", word, err)
 		}
 	})
-}
-
-// BenchmarkParse is the command line's own part of every run.
-func BenchmarkParse(b *testing.B) {
-	stop := errors.New("stop")
-	a := &App{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), SystemConfig: config.SystemFile,
-		NewClient: func(ClientOptions) (sandpit.Client, error) { return nil, stop },
-	}
-	args := []string{"run", "--memory", "256m", "--timeout", "10s", "-e", "A=1", "--", "python3", "-c", "print(6*7)"}
-	for b.Loop() {
-		if err := a.Run(context.Background(), args); !errors.Is(err, stop) {
-			b.Fatal(err)
-		}
-	}
 }

@@ -10,8 +10,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
@@ -54,9 +52,9 @@ func (a *App) Report(err error) int {
 
 // printError writes "sandpit: …" and, when there is one, "hint: …".
 func (a *App) printError(err error) {
-	text := "sandpit: " + harmless(err.Error()) + "\n"
+	text := "sandpit: " + Harmless(err.Error()) + "\n"
 	if hint := sandpit.Hint(err); hint != "" {
-		text += "hint: " + harmless(hint) + "\n"
+		text += "hint: " + Harmless(hint) + "\n"
 	}
 	quietly(a.Stderr, text)
 }
@@ -75,12 +73,12 @@ func quietly(f *os.File, text string) {
 
 // note writes a line about a CMD that ran.
 func (a *App) note(format string, args ...any) {
-	quietly(a.Stderr, "sandpit: "+harmless(fmt.Sprintf(format, args...))+"\n")
+	quietly(a.Stderr, "sandpit: "+Harmless(fmt.Sprintf(format, args...))+"\n")
 }
 
-// harmless returns s on one line and without anything that a terminal would
+// Harmless returns s on one line and without anything that a terminal would
 // act on: messages may quote what a sandbox, an image or a registry has said.
-func harmless(s string) string {
+func Harmless(s string) string {
 	const most = 4096
 	var b strings.Builder
 	for i, r := range s {
@@ -103,8 +101,8 @@ func harmless(s string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// usageErrorf returns an error about the command line itself.
-func usageErrorf(format string, args ...any) error {
+// Usagef returns an error about the command line itself.
+func Usagef(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
 }
 
@@ -113,76 +111,12 @@ type usageError struct{ text string }
 func (e *usageError) Error() string { return e.text }
 func (e *usageError) Unwrap() error { return sandpit.ErrInvalid }
 
-// flagError puts the errors of pflag into our words.
-func flagError(cmd *cobra.Command, err error) error {
-	see := "see " + cmd.CommandPath() + " --help"
-	var (
-		unknown *pflag.NotExistError
-		missing *pflag.ValueRequiredError
-		invalid *pflag.InvalidValueError
-	)
-	switch {
-	case errors.As(err, &unknown):
-		name := unknown.GetSpecifiedName()
-		if unknown.GetSpecifiedShortnames() != "" {
-			return sandpit.WithHint(usageErrorf("there is no flag -%s", name), see)
-		}
-		if like := similarFlag(cmd.Flags(), name); like != "" {
-			see = "did you mean --" + like + "?"
-		}
-		return sandpit.WithHint(usageErrorf("there is no flag --%s", name), see)
-	case errors.As(err, &missing):
-		return sandpit.WithHint(usageErrorf("the flag --%s needs a value", missing.GetFlag().Name), see)
-	case errors.As(err, &invalid):
-		return withHintOf(usageErrorf("--%s: %v", invalid.GetFlag().Name, invalid.Unwrap()), err)
-	case errors.Is(err, pflag.ErrHelp):
-		return err
-	}
-	return sandpit.WithHint(usageErrorf("%v", err), see)
-}
-
-// withHintOf returns err with the hint that cause has, if any.
-func withHintOf(err, cause error) error {
+// WithHintOf returns err with the hint that cause has, if any.
+func WithHintOf(err, cause error) error {
 	if hint := sandpit.Hint(cause); hint != "" {
 		return sandpit.WithHint(err, hint)
 	}
 	return err
-}
-
-// similarFlag returns the flag whose name is nearest to name, if one is near.
-func similarFlag(flags *pflag.FlagSet, name string) string {
-	best, at := "", 3
-	flags.VisitAll(func(f *pflag.Flag) {
-		if d := distance(f.Name, name, at); d < at {
-			best, at = f.Name, d
-		}
-	})
-	return best
-}
-
-// distance returns the edit distance of two short words, or most if it is not
-// less than that.
-func distance(a, b string, most int) int {
-	if len(b) > 64 || len(a)-len(b) >= most || len(b)-len(a) >= most {
-		return most
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return min(row[len(b)], most)
 }
 
 // kind returns the name of an error's kind, for programs.

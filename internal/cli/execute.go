@@ -37,7 +37,7 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 		defer term.close()
 		size := term.size()
 		cmd.Terminal = &size
-		if name, ok := a.lookup("TERM"); ok && name != "" {
+		if name, ok := a.Lookup("TERM"); ok && name != "" {
 			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
 		}
 	}
@@ -172,9 +172,9 @@ func checkWorkDir(ctx context.Context, sandbox sandpit.Sandbox, dir string) erro
 	info, err := sandbox.Files().Stat(ctx, dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return sandpit.WithHint(usageErrorf("the working directory %s does not exist in the sandbox", dir), hint)
+		return sandpit.WithHint(Usagef("the working directory %s does not exist in the sandbox", dir), hint)
 	case err == nil && !info.IsDir():
-		return sandpit.WithHint(usageErrorf("the working directory %s is not a directory", dir), hint)
+		return sandpit.WithHint(Usagef("the working directory %s is not a directory", dir), hint)
 	}
 	return nil // what else is wrong, the start of the command will tell
 }

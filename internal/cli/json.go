@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 // report is what --json tells.
@@ -49,10 +48,11 @@ type jsonSandbox struct {
 	Image  string            `json:"image"`
 	Driver string            `json:"driver"`
 	Labels map[string]string `json:"labels,omitempty"`
-	Limits jsonLimits        `json:"limits"`
+	Limits JSONLimits        `json:"limits"`
 }
 
-type jsonLimits struct {
+// JSONLimits are limits as programs read them. Fields are only ever added.
+type JSONLimits struct {
 	Memory      int64   `json:"memory"` // bytes
 	CPUs        float64 `json:"cpus"`
 	Pids        int64   `json:"pids"`
@@ -63,8 +63,9 @@ type jsonLimits struct {
 	LifeSeconds float64 `json:"life_seconds"`
 }
 
-func jsonOfLimits(l sandpit.Limits) jsonLimits {
-	return jsonLimits{l.Memory, l.CPUs, l.Pids, l.Disk, l.Files, l.NoFile, l.Output, l.Life.Seconds()}
+// JSONOfLimits returns limits as programs read them.
+func JSONOfLimits(l sandpit.Limits) JSONLimits {
+	return JSONLimits{l.Memory, l.CPUs, l.Pids, l.Disk, l.Files, l.NoFile, l.Output, l.Life.Seconds()}
 }
 
 // printResult writes the object of --json to stdout.
@@ -85,7 +86,7 @@ func (a *App) printResult(r report) error {
 		PeakMemory:   max(r.metrics.MemoryPeak, r.result.PeakMemory),
 		Sandbox: jsonSandbox{
 			ID: r.info.ID, Name: r.info.Name, Image: r.info.Image, Driver: r.info.Driver, Labels: r.info.Labels,
-			Limits: jsonOfLimits(r.info.Limits),
+			Limits: JSONOfLimits(r.info.Limits),
 		},
 		NotEnforced: r.info.NotEnforced,
 	}
@@ -94,7 +95,7 @@ func (a *App) printResult(r report) error {
 	}
 	object.Stdout, object.Stdout64 = textOrBase64(r.stdout)
 	object.Stderr, object.Stderr64 = textOrBase64(r.stderr)
-	return a.printJSON(object)
+	return a.PrintJSON(object)
 }
 
 func textOrBase64(p []byte) (text, encoded *string) {
@@ -116,7 +117,7 @@ func (a *App) printJSONError(err error) error {
 	if errors.As(err, &exit) {
 		return err
 	}
-	printed := a.printJSON(struct {
+	printed := a.PrintJSON(struct {
 		Error string `json:"error"`
 		Kind  string `json:"kind"`
 		Hint  string `json:"hint,omitempty"`
@@ -127,71 +128,10 @@ func (a *App) printJSONError(err error) error {
 	return err
 }
 
-// printJSON writes v to stdout, indented.
-func (a *App) printJSON(v any) error {
+// PrintJSON writes v to stdout, indented.
+func (a *App) PrintJSON(v any) error {
 	encoder := json.NewEncoder(a.Stdout)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(v)
-}
-
-// jsonImage is an image of images ls --json.
-type jsonImage struct {
-	Name     string    `json:"name"`      // as people type it; empty for an image without one
-	FullName string    `json:"full_name"` // with its registry
-	Digest   string    `json:"digest"`    // of its manifest
-	Platform string    `json:"platform"`
-	Created  time.Time `json:"created,omitzero"` // as the image says
-	Stored   time.Time `json:"stored,omitzero"`  // when its name was last pulled or imported
-	Packed   int64     `json:"packed"`           // bytes as transferred
-	Unpacked int64     `json:"unpacked"`         // bytes of its files
-	InUse    bool      `json:"in_use"`
-}
-
-func jsonOfImage(s image.Summary) jsonImage { return jsonImage(s) }
-
-// jsonDetails is an image of images inspect.
-type jsonDetails struct {
-	jsonImage
-	Names  []string     `json:"names"`
-	Config jsonConfig   `json:"config"`
-	Layers []jsonLayer  `json:"layers"` // lowest first
-	Binds  []image.Bind `json:"binds,omitempty"`
-}
-
-type jsonConfig struct {
-	Entrypoint []string          `json:"entrypoint"`
-	Cmd        []string          `json:"cmd"`
-	Env        []string          `json:"env"`
-	WorkingDir string            `json:"working_dir"`
-	User       string            `json:"user"`
-	Volumes    []string          `json:"volumes"`
-	StopSignal string            `json:"stop_signal"`
-	Labels     map[string]string `json:"labels"`
-}
-
-type jsonLayer struct {
-	Digest    string   `json:"digest"`  // as transferred
-	DiffID    string   `json:"diff_id"` // of its tar
-	MediaType string   `json:"media_type"`
-	Packed    int64    `json:"packed"`
-	Unpacked  int64    `json:"unpacked"`
-	Entries   int64    `json:"entries"`
-	Directory string   `json:"directory"`
-	LeftOut   int64    `json:"left_out"` // entries and attributes that were not unpacked
-	Reasons   []string `json:"reasons,omitempty"`
-}
-
-func jsonOfDetails(d image.Details) jsonDetails {
-	object := jsonDetails{
-		jsonImage: jsonOfImage(d.Summary),
-		Names:     d.Names,
-		Config:    jsonConfig(d.Config),
-		Layers:    make([]jsonLayer, len(d.Layers)),
-		Binds:     d.Binds,
-	}
-	for i, l := range d.Layers {
-		object.Layers[i] = jsonLayer(l)
-	}
-	return object
 }

@@ -7,15 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// options is what flags, variables and files say about a run.
-type options struct {
+// Options is what flags, variables and files say about a run.
+type Options struct {
 	lookup notation.Lookup
 
 	image, name, hostname, user, workdir, entrypoint scalar[string]
@@ -38,10 +37,15 @@ type options struct {
 	mirror    list[[2]string] // a registry, and what to ask before it
 
 	home scalar[string] // the data directory; a key and a variable, not a flag
+
+	configured    bool
+	misconfigured error
 }
 
-func newOptions(lookup notation.Lookup) *options {
-	o := &options{lookup: lookup}
+// NewOptions returns options of which nothing is set. Variables that a value
+// names are found by lookup.
+func NewOptions(lookup notation.Lookup) *Options {
+	o := &Options{lookup: lookup}
 	text := func(shown string) scalar[string] { return scalar[string]{parse: words, shown: shown} }
 	size := func() scalar[int64] { return scalar[int64]{parse: notation.ParseSize, shown: "SIZE"} }
 	count := func() scalar[int64] { return scalar[int64]{parse: notation.ParseCount, shown: "N"} }
@@ -68,7 +72,7 @@ func newOptions(lookup notation.Lookup) *options {
 	return o
 }
 
-func (o *options) parseEnv(text string) (string, error) {
+func (o *Options) parseEnv(text string) (string, error) {
 	entry, _, err := notation.ParseEnv(text, o.lookup)
 	return entry, err
 }
@@ -83,16 +87,16 @@ func parseMirror(text string) ([2]string, error) {
 	return [2]string{registry, base}, err
 }
 
-// mirrors returns the mirrors of each registry, in the order given.
-func (o *options) mirrors() map[string][]string {
-	var all map[string][]string
+// Acquire returns how images are fetched.
+func (o *Options) Acquire() image.AcquireOptions {
+	opt := image.AcquireOptions{Pull: o.pull.is, PlainHTTP: o.plainHTTP.is}
 	for _, m := range o.mirror.values() {
-		if all == nil {
-			all = map[string][]string{}
+		if opt.Mirrors == nil {
+			opt.Mirrors = map[string][]string{}
 		}
-		all[m[0]] = append(all[m[0]], m[1])
+		opt.Mirrors[m[0]] = append(opt.Mirrors[m[0]], m[1])
 	}
-	return all
+	return opt
 }
 
 func parseHome(text string) (string, error) {
@@ -102,40 +106,40 @@ func parseHome(text string) (string, error) {
 	return filepath.Clean(text), nil
 }
 
-const (
-	mirrorUsage    = "ask this URL before a registry: docker.io=https://mirror.example"
-	plainHTTPUsage = "allow the image's registry to be asked without TLS"
-)
-
-// entry is a flag, a key of the configuration, or both.
-type entry struct {
-	name      string
-	shorthand string
-	value     value
-	usage     string
+// Entry is a flag, a key of the configuration, or both.
+type Entry struct {
+	Name      string // without dashes
+	Shorthand string // one letter, or none
+	Value     Value
+	Usage     string
 	once      bool // only a flag: it makes no sense as a default of every run
 }
 
-// section is a part of the flags, as help shows them.
-type section struct {
-	title   string
-	entries []entry
+// Switch reports whether the flag stands alone, without a value.
+func (e Entry) Switch() bool { return e.Value.Type() == "bool" }
+
+// Section is a part of the flags, as help shows them.
+type Section struct {
+	Title   string
+	Entries []Entry
 }
 
-func (o *options) sections() []section {
-	return []section{
-		{"Image and command", []entry{
+// Sections returns the flags of sandpit run: the one table that all commands,
+// variables and files are read by.
+func (o *Options) Sections() []Section {
+	return []Section{
+		{"Image and command", []Entry{
 			{"image", "", &o.image, "root file system: host, an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY (default host)", false},
 			{"pull", "", &o.pull, "when to ask the registry: missing, always or never (default missing)", false},
-			{"mirror", "", &o.mirror, mirrorUsage, false},
-			{"plain-http", "", &o.plainHTTP, plainHTTPUsage, true},
+			{"mirror", "", &o.mirror, "ask this URL before a registry: docker.io=https://mirror.example", false},
+			{"plain-http", "", &o.plainHTTP, "allow the image's registry to be asked without TLS", true},
 			{"entrypoint", "", &o.entrypoint, "replace the image's entrypoint; empty for none", true},
 			{"env", "e", &o.env, "set a variable; KEY alone passes on the one that is set here", false},
 			{"env-file", "", &o.envFile, "set the variables of a file of KEY=VALUE lines", false},
 			{"workdir", "w", &o.workdir, "where CMD starts (default the image's)", false},
 			{"user", "u", &o.user, "name, uid, name:group or uid:gid (default the image's, else an ordinary one)", false},
 		}},
-		{"Limits", []entry{
+		{"Limits", []Entry{
 			{"timeout", "", &o.timeout, "kill CMD and all that it started after this time: 30s, 5m, 1h30m", false},
 			{"memory", "m", &o.memory, "memory with swap, /tmp files and page cache: 512m, 1g (default 2g)", false},
 			{"cpus", "", &o.cpus, "processors: 2, 0.5 (default 2)", false},
@@ -145,18 +149,18 @@ func (o *options) sections() []section {
 			{"nofile", "", &o.nofile, "open files of each process (default 4096)", false},
 			{"output-limit", "", &o.output, "output that is passed on; the rest is counted and dropped (default 1g; 16m with --json)", false},
 		}},
-		{"Files", []entry{
+		{"Files", []Entry{
 			{"mount", "", &o.mount, "put a host file or directory into the sandbox", false},
 			{"tmpfs", "", &o.tmpfs, "make an empty directory in memory (default size 64m)", false},
 			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
 			{"write", "", &o.write, "let only this path be written", false},
 		}},
-		{"The sandbox", []entry{
+		{"The sandbox", []Entry{
 			{"name", "", &o.name, "a name that no other live sandbox has", true},
 			{"hostname", "", &o.hostname, "the host name inside (default the name)", false},
 			{"label", "l", &o.label, "attach a label", false},
 		}},
-		{"Input and output", []entry{
+		{"Input and output", []Entry{
 			{"interactive", "i", &o.interactive, "pass standard input on, which is the default; --interactive=false for an empty one", true},
 			{"tty", "t", &o.tty, "give CMD a terminal, as wide as this one", true},
 			{"json", "", &o.asJSON, "print one object with the result and the output", true},
@@ -165,23 +169,20 @@ func (o *options) sections() []section {
 	}
 }
 
-// register makes the flags of all sections known to flags.
-func (o *options) register(flags *pflag.FlagSet) {
-	for _, section := range o.sections() {
-		for _, e := range section.entries {
-			f := flags.VarPF(e.value, e.name, e.shorthand, e.usage)
-			if e.value.Type() == "bool" {
-				f.NoOptDefVal = "true"
-			}
-		}
+// Flag returns the flag of a name, which must exist.
+func (o *Options) Flag(name string) Entry {
+	e, found := entryOf(o.Sections(), func(e Entry) bool { return e.Name == name })
+	if !found {
+		panic("there is no flag --" + name)
 	}
+	return e
 }
 
-// settable returns what variables and files may set.
-func (o *options) settable() []entry {
-	settable := []entry{{name: "home", value: &o.home, usage: "where images and state are kept"}}
-	for _, section := range o.sections() {
-		for _, e := range section.entries {
+// Settable returns what variables and files may set.
+func (o *Options) Settable() []Entry {
+	settable := []Entry{{Name: "home", Value: &o.home, Usage: "where images and state are kept"}}
+	for _, section := range o.Sections() {
+		for _, e := range section.Entries {
 			if !e.once {
 				settable = append(settable, e)
 			}
@@ -190,29 +191,38 @@ func (o *options) settable() []entry {
 	return settable
 }
 
-func keysOf(entries []entry) []config.Key {
+// Keys returns the keys that files and variables may set.
+func Keys(entries []Entry) []config.Key {
 	keys := make([]config.Key, len(entries))
 	for i, e := range entries {
-		keys[i] = config.Key{Name: e.name, Kind: e.value.kind()}
+		keys[i] = config.Key{Name: e.Name, Kind: e.Value.kind()}
 	}
 	return keys
 }
 
-// configure takes what variables and files say.
-func (o *options) configure(env config.Environ) error {
-	entries := o.settable()
-	settings, err := env.Load(keysOf(entries))
+// Configure takes what variables and files say, once: after that it returns the
+// error of the first time.
+func (o *Options) Configure(env config.Environ) error {
+	if !o.configured {
+		o.configured, o.misconfigured = true, o.configure(env)
+	}
+	return o.misconfigured
+}
+
+func (o *Options) configure(env config.Environ) error {
+	entries := o.Settable()
+	settings, err := env.Load(Keys(entries))
 	if err != nil {
 		return err
 	}
 	for _, s := range settings {
 		for _, e := range entries {
-			if e.name != s.Key {
+			if e.Name != s.Key {
 				continue
 			}
 			for _, text := range s.Values {
-				if err := e.value.add(text, s.Origin); err != nil {
-					return withHintOf(usageErrorf("%s: %s: %v", s.Origin.Where, s.Key, err), err)
+				if err := e.Value.add(text, s.Origin); err != nil {
+					return WithHintOf(Usagef("%s: %s: %v", s.Origin.Where, s.Key, err), err)
 				}
 			}
 			break
@@ -221,9 +231,9 @@ func (o *options) configure(env config.Environ) error {
 	return nil
 }
 
-// dataDir returns the data directory: what is set, else /var/lib/sandpit for
+// DataDir returns the data directory: what is set, else /var/lib/sandpit for
 // root, else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
-func (o *options) dataDir() (string, error) {
+func (o *Options) DataDir() (string, error) {
 	if o.home.set {
 		return o.home.is, nil
 	}
@@ -236,11 +246,11 @@ func (o *options) dataDir() (string, error) {
 	if home, _ := o.lookup("HOME"); filepath.IsAbs(home) {
 		return filepath.Join(home, ".local", "share", "sandpit"), nil
 	}
-	return "", sandpit.WithHint(usageErrorf("there is no place for images and state: HOME is not set"), "set SANDPIT_HOME to a directory")
+	return "", sandpit.WithHint(Usagef("there is no place for images and state: HOME is not set"), "set SANDPIT_HOME to a directory")
 }
 
 // spec returns the request for a sandbox.
-func (o *options) spec() (sandpit.Spec, error) {
+func (o *Options) spec() (sandpit.Spec, error) {
 	spec := sandpit.Spec{
 		Name:     o.name.is,
 		Image:    o.image.is,
@@ -274,7 +284,7 @@ func (o *options) spec() (sandpit.Spec, error) {
 		case o.readOnly.from.Level < write.Level:
 			spec.ReadOnly = false
 		default:
-			return spec, sandpit.WithHint(usageErrorf("--read-only and --write exclude each other"),
+			return spec, sandpit.WithHint(Usagef("--read-only and --write exclude each other"),
 				"leave --read-only out: with --write all else is read-only anyway")
 		}
 	}
@@ -294,7 +304,7 @@ func (o *options) spec() (sandpit.Spec, error) {
 
 // environment returns the variables of all levels, the weakest first, and in
 // each level those of files first: a later one of the same name wins.
-func (o *options) environment() ([]string, error) {
+func (o *Options) environment() ([]string, error) {
 	vars, files := o.env.chosen(), o.envFile.chosen()
 	if len(vars)+len(files) == 0 {
 		return nil, nil
@@ -320,7 +330,7 @@ func (o *options) environment() ([]string, error) {
 	return lastOfEach(env), nil
 }
 
-func (o *options) readEnvFile(name string) ([]string, error) {
+func (o *Options) readEnvFile(name string) ([]string, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("reading the environment file: %w", err)
@@ -328,7 +338,7 @@ func (o *options) readEnvFile(name string) ([]string, error) {
 	defer f.Close()
 	entries, err := notation.ReadEnvFile(f, o.lookup)
 	if err != nil {
-		return nil, withHintOf(usageErrorf("reading the environment file %s: %v", name, err), err)
+		return nil, WithHintOf(Usagef("reading the environment file %s: %v", name, err), err)
 	}
 	return entries, nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// progress is one line on a terminal that says how far a download is. A nil
+// Progress is one line on a terminal that says how far a download is. A nil
 // one shows nothing.
-type progress struct {
+type Progress struct {
 	file *os.File
 
 	mu     sync.Mutex
@@ -24,19 +24,19 @@ type progress struct {
 	last   time.Time
 }
 
-// showProgress returns a line on stderr, or nil where that is no terminal.
-func (a *App) showProgress() *progress {
-	if !isTerminal(a.Stderr) {
+// ShowProgress returns a line on stderr, or nil where that is no terminal.
+func (a *App) ShowProgress() *Progress {
+	if !IsTerminal(a.Stderr) {
 		return nil
 	}
-	return &progress{file: a.Stderr, layers: map[int]image.Progress{}}
+	return &Progress{file: a.Stderr, layers: map[int]image.Progress{}}
 }
 
 // redrawEvery is often enough to look alive, and seldom enough to cost nothing.
 const redrawEvery = 100 * time.Millisecond
 
-// update is called as layers arrive.
-func (p *progress) update(is image.Progress) {
+// Update is called as layers arrive.
+func (p *Progress) Update(is image.Progress) {
 	if p == nil {
 		return
 	}
@@ -52,8 +52,8 @@ func (p *progress) update(is image.Progress) {
 	}
 }
 
-// end takes the line away.
-func (p *progress) end() {
+// End takes the line away.
+func (p *Progress) End() {
 	if p == nil {
 		return
 	}
@@ -66,7 +66,7 @@ func (p *progress) end() {
 }
 
 // line is what is shown: a bar of the bytes of all layers that are known.
-func (p *progress) line(count int) string {
+func (p *Progress) line(count int) string {
 	var done, total int64
 	finished, unpacking := 0, 0
 	for _, l := range p.layers {

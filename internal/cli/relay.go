@@ -224,9 +224,9 @@ func (j job) pause() {
 	// Here again after SIGCONT, which is also delivered and does the rest.
 }
 
-// interruptible does something that takes long and that a signal may end. The
+// Interruptible does something that takes long and that a signal may end. The
 // error then is the signal's exit code. A second signal ends the program.
-func interruptible(ctx context.Context, do func(context.Context) error) error {
+func Interruptible(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)

@@ -63,7 +63,7 @@ func (s *steps) print(w *os.File) {
 	defer s.mu.Unlock()
 	var b strings.Builder
 	row := func(indent, name string, took time.Duration) {
-		fmt.Fprintf(&b, "%-36s %10.3f ms\n", indent+harmless(name), float64(took)/float64(time.Millisecond))
+		fmt.Fprintf(&b, "%-36s %10.3f ms\n", indent+Harmless(name), float64(took)/float64(time.Millisecond))
 	}
 	b.WriteByte('\n')
 	var parts []step

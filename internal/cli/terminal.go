@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -18,7 +19,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+// IsTerminal reports whether f is a terminal.
+func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // terminal is the person's terminal while a command has one of its own. Its
 // methods do nothing on a nil one.
@@ -40,9 +42,13 @@ const GuardName = "sandpit-terminal"
 
 // openTerminal starts the guard.
 func openTerminal(file *os.File) (*terminal, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("finding this program: %w", err)
+	// Not by its name, which this program may have lost, or never have had.
+	self := "/proc/self/exe"
+	if runtime.GOOS != "linux" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("finding this program: %w", err)
+		}
 	}
 	read, write, err := os.Pipe()
 	if err != nil {

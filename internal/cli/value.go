@@ -9,11 +9,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/config"
 )
 
-// A value is a flag's value that may also come from a variable or a file.
-type value interface {
+// A Value is a flag's value that may also come from a variable or a file.
+type Value interface {
 	String() string
 	Set(string) error
-	Type() string
+	Type() string // what help calls it: "SIZE"; "bool" for a switch
 
 	// add gives it a text from somewhere. Every text is checked, also that of
 	// a level which a stronger one replaces.
@@ -21,8 +21,8 @@ type value interface {
 
 	kind() config.Kind
 
-	// origin is where the value comes from; of level config.BuiltIn when it is not set.
-	origin() config.Origin
+	// Origin is where the value comes from; of level config.BuiltIn when it is not set.
+	Origin() config.Origin
 }
 
 // atFlag is where what is on the command line comes from.
@@ -53,7 +53,7 @@ func (s *scalar[T]) Set(text string) error { return s.add(text, atFlag()) }
 func (s *scalar[T]) String() string        { return s.text }
 func (s *scalar[T]) Type() string          { return s.shown }
 func (s *scalar[T]) kind() config.Kind     { return config.Scalar }
-func (s *scalar[T]) origin() config.Origin { return s.from }
+func (s *scalar[T]) Origin() config.Origin { return s.from }
 
 // list is any number of values.
 type list[T any] struct {
@@ -106,7 +106,7 @@ func (l *list[T]) Set(text string) error { return l.add(text, atFlag()) }
 func (l *list[T]) String() string        { return "" }
 func (l *list[T]) Type() string          { return l.shown }
 
-func (l *list[T]) origin() config.Origin {
+func (l *list[T]) Origin() config.Origin {
 	var strongest config.Origin
 	for _, item := range l.items {
 		if item.from.Level >= strongest.Level {

@@ -4,24 +4,10 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-
-	"github.com/spf13/cobra"
 )
 
-// versionCommand is sandpit version.
-func (a *App) versionCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:               "version",
-		Long:              "Show the version of this program.",
-		Args:              noArguments,
-		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	asJSON := cmd.Flags().Bool("json", false, "print one object")
-	cmd.RunE = func(*cobra.Command, []string) error { return a.printVersion(*asJSON) }
-	return cmd
-}
-
-func (a *App) printVersion(asJSON bool) error {
+// PrintVersion is sandpit version.
+func (a *App) PrintVersion(asJSON bool) error {
 	v := struct {
 		Version string `json:"version"`
 		Commit  string `json:"commit,omitempty"`
@@ -43,7 +29,7 @@ func (a *App) printVersion(asJSON bool) error {
 		v.Version = "devel"
 	}
 	if asJSON {
-		return a.printJSON(v)
+		return a.PrintJSON(v)
 	}
 	_, err := fmt.Fprintf(a.Stdout, "sandpit %s %s/%s %s\n", v.Version, v.OS, v.Arch, v.Go)
 	return err

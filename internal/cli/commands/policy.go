@@ -1,4 +1,4 @@
-package cli
+package commands
 
 import (
 	"fmt"
@@ -7,11 +7,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // policyCommand is sandpit policy.
-func (a *App) policyCommand() *cobra.Command {
+func (a *tree) policyCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{
 		Use:  "policy",
 		Long: "Show what a sandbox may use when nothing is asked for, and what may be asked for.",
@@ -26,13 +27,13 @@ func (a *App) policyCommand() *cobra.Command {
 	}
 	asJSON := show.Flags().Bool("json", false, "print one object")
 	show.RunE = func(*cobra.Command, []string) error {
-		o := newOptions(a.lookup)
-		if err := o.configure(a.environ()); err != nil {
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
 			return err
 		}
 		p := policy.Default()
 		if *asJSON {
-			return a.printJSON(policyObject(p, o))
+			return a.PrintJSON(policyObject(p, o))
 		}
 		return a.printPolicy(p, o)
 	}
@@ -41,16 +42,16 @@ func (a *App) policyCommand() *cobra.Command {
 }
 
 // setHere returns what variables and files say about a limit, and where.
-func setHere(l policy.Limit, o *options) (text, where string) {
-	for _, e := range o.settable() {
-		if "--"+e.name == l.Flag {
-			return e.value.String(), e.value.origin().Where
+func setHere(l policy.Limit, o *cli.Options) (text, where string) {
+	for _, e := range o.Settable() {
+		if "--"+e.Name == l.Flag {
+			return e.Value.String(), e.Value.Origin().Where
 		}
 	}
 	return "", ""
 }
 
-func (a *App) printPolicy(p policy.Policy, o *options) error {
+func (a *tree) printPolicy(p policy.Policy, o *cli.Options) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-9s %-15s %-10s %-9s %s\n", "LIMIT", "FLAG", "DEFAULT", "MINIMUM", "MEANING")
 	for _, l := range p.Limits() {
@@ -59,7 +60,7 @@ func (a *App) printPolicy(p policy.Policy, o *options) error {
 	var changed strings.Builder
 	for _, l := range p.Limits() {
 		if text, where := setHere(l, o); where != "" {
-			fmt.Fprintf(&changed, "  %s %s (%s)\n", l.Flag, text, harmless(where))
+			fmt.Fprintf(&changed, "  %s %s (%s)\n", l.Flag, text, cli.Harmless(where))
 		}
 	}
 	if changed.Len() > 0 {
@@ -74,16 +75,16 @@ Files of the host: none but the image, which is read-only, and what --mount name
 }
 
 type jsonPolicy struct {
-	Default jsonLimits        `json:"default"`
-	Minimum jsonLimits        `json:"minimum"`
+	Default cli.JSONLimits    `json:"default"`
+	Minimum cli.JSONLimits    `json:"minimum"`
 	Set     map[string]string `json:"set"` // by variables and files: flag to value
 	Egress  string            `json:"egress"`
 }
 
-func policyObject(p policy.Policy, o *options) jsonPolicy {
+func policyObject(p policy.Policy, o *cli.Options) jsonPolicy {
 	object := jsonPolicy{
-		Default: jsonOfLimits(p.Default),
-		Minimum: jsonOfLimits(policy.Minimum()),
+		Default: cli.JSONOfLimits(p.Default),
+		Minimum: cli.JSONOfLimits(policy.Minimum()),
 		Set:     map[string]string{},
 		Egress:  "none",
 	}
@@ -96,14 +97,14 @@ func policyObject(p policy.Policy, o *options) jsonPolicy {
 }
 
 // group makes a command of commands: on its own it shows its help.
-func (a *App) group(cmd *cobra.Command) *cobra.Command {
+func (a *tree) group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		err := usageErrorf("there is no command %q of sandpit %s", args[0], cmd.Name())
+		err := cli.Usagef("there is no command %q of sandpit %s", args[0], cmd.Name())
 		return sandpit.WithHint(err, "see sandpit help "+cmd.Name())
 	}
 	return cmd
@@ -112,7 +113,7 @@ func (a *App) group(cmd *cobra.Command) *cobra.Command {
 // noArguments is for commands that take none.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return sandpit.WithHint(usageErrorf("%s takes no argument, and %q is one", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help")
+		return sandpit.WithHint(cli.Usagef("%s takes no argument, and %q is one", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package commands
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -29,7 +30,7 @@ type examiner interface {
 }
 
 // doctorCommand is sandpit doctor.
-func (a *App) doctorCommand() *cobra.Command {
+func (a *tree) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "doctor [--json]",
 		Long:              doctorLong,
@@ -41,14 +42,14 @@ func (a *App) doctorCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := a.diagnose(cmd.Context())
 		if *asJSON {
-			if err := a.printJSON(d); err != nil {
+			if err := a.PrintJSON(d); err != nil {
 				return err
 			}
 		} else if _, err := a.Stdout.WriteString(d.text()); err != nil {
 			return err
 		}
 		if !d.Available {
-			return &ExitError{1}
+			return &cli.ExitError{Code: 1}
 		}
 		return nil
 	}
@@ -89,27 +90,27 @@ type configFinding struct {
 	Exists bool   `json:"exists"`
 }
 
-func (a *App) diagnose(ctx context.Context) diagnosis {
-	o := newOptions(a.lookup)
+func (a *tree) diagnose(ctx context.Context) diagnosis {
+	o := cli.NewOptions(a.Lookup)
 	d := diagnosis{
 		Drivers: []driverFinding{},
 		Config:  []configFinding{},
-		Unknown: config.UnknownVariables(a.Environ, keysOf(o.settable())),
+		Unknown: config.UnknownVariables(a.Environ, cli.Keys(o.Settable())),
 	}
 	if d.Unknown == nil {
 		d.Unknown = []string{}
 	}
-	if err := o.configure(a.environ()); err != nil {
+	if err := o.Configure(a.Config()); err != nil {
 		d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
 	}
-	system, user, _ := a.environ().Files()
+	system, user, _ := a.Config().Files()
 	for _, file := range [...]string{user, system} {
 		if file != "" {
 			_, err := os.Stat(file)
 			d.Config = append(d.Config, configFinding{File: file, Exists: err == nil})
 		}
 	}
-	home, err := o.dataDir()
+	home, err := o.DataDir()
 	if err != nil {
 		d.Home = homeFinding{Free: -1, Problem: err.Error(), Fix: sandpit.Hint(err)}
 		return d
@@ -139,7 +140,7 @@ func probe(ctx context.Context, d driver.Driver) driver.Capabilities {
 }
 
 // examineHome looks at the data directory, and makes none.
-func (a *App) examineHome(home string) homeFinding {
+func (a *tree) examineHome(home string) homeFinding {
 	found := homeFinding{Path: home, Free: -1, Images: len(a.OpenImages(home).Names(""))}
 	existing := home
 	for {
@@ -171,7 +172,7 @@ func (a *App) examineHome(home string) homeFinding {
 // text is the diagnosis for a person.
 func (d diagnosis) text() string {
 	var b strings.Builder
-	line := func(name, value string) { fmt.Fprintf(&b, "  %-18s %s\n", name, harmless(value)) }
+	line := func(name, value string) { fmt.Fprintf(&b, "  %-18s %s\n", name, cli.Harmless(value)) }
 	for _, drv := range d.Drivers {
 		verdict := "can make sandboxes"
 		if !drv.Available {
@@ -188,9 +189,9 @@ func (d diagnosis) text() string {
 			line("not enforced", missing)
 		}
 		for _, gap := range drv.Gaps {
-			fmt.Fprintf(&b, "\n  %s: %s\n", harmless(gap.What), harmless(gap.Why))
+			fmt.Fprintf(&b, "\n  %s: %s\n", cli.Harmless(gap.What), cli.Harmless(gap.Why))
 			if gap.Fix != "" {
-				fmt.Fprintf(&b, "  fix: %s\n", harmless(gap.Fix))
+				fmt.Fprintf(&b, "  fix: %s\n", cli.Harmless(gap.Fix))
 			}
 		}
 		b.WriteByte('\n')
@@ -216,9 +217,9 @@ func (d diagnosis) text() string {
 		if why == "" {
 			return
 		}
-		fmt.Fprintf(&b, "\n  problem: %s\n", harmless(why))
+		fmt.Fprintf(&b, "\n  problem: %s\n", cli.Harmless(why))
 		if fix != "" {
-			fmt.Fprintf(&b, "  fix: %s\n", harmless(fix))
+			fmt.Fprintf(&b, "  fix: %s\n", cli.Harmless(fix))
 		}
 	}
 	problem(d.Home.Problem, d.Home.Fix)

@@ -1,4 +1,4 @@
-package cli
+package commands
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -22,7 +23,7 @@ always there; others are fetched from registries when they are first used, or by
 images pull, and kept in the data directory, each layer once.`
 
 // imagesCommand is sandpit images.
-func (a *App) imagesCommand() *cobra.Command {
+func (a *tree) imagesCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{Use: "images", Long: imagesLong})
 	for _, made := range [...]*cobra.Command{
 		a.imagesList(), a.imagesPull(), a.imagesInspect(), a.imagesRemove(), a.imagesPrune(), a.imagesImport(), a.imagesExport(),
@@ -33,11 +34,11 @@ func (a *App) imagesCommand() *cobra.Command {
 }
 
 // store opens the image store, as configured.
-func (a *App) store(o *options) (*image.Store, error) {
-	if err := o.configure(a.environ()); err != nil {
+func (a *tree) store(o *cli.Options) (*image.Store, error) {
+	if err := o.Configure(a.Config()); err != nil {
 		return nil, err
 	}
-	home, err := o.dataDir()
+	home, err := o.DataDir()
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +46,8 @@ func (a *App) store(o *options) (*image.Store, error) {
 }
 
 // completeImages completes the names of images in the store.
-func (a *App) completeImages(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	store, err := a.store(newOptions(a.lookup))
+func (a *tree) completeImages(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	store, err := a.store(cli.NewOptions(a.Lookup))
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -57,13 +58,13 @@ func (a *App) completeImages(_ *cobra.Command, _ []string, prefix string) ([]str
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
-			return sandpit.WithHint(usageErrorf("%s does not take %d arguments", cmd.CommandPath(), len(args)), "sandpit images "+cmd.Use)
+			return sandpit.WithHint(cli.Usagef("%s does not take %d arguments", cmd.CommandPath(), len(args)), "sandpit images "+cmd.Use)
 		}
 		return nil
 	}
 }
 
-func (a *App) imagesList() *cobra.Command {
+func (a *tree) imagesList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "ls",
 		Aliases:           []string{"list"},
@@ -73,7 +74,7 @@ func (a *App) imagesList() *cobra.Command {
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print a list of objects")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, err := a.store(newOptions(a.lookup))
+		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
 			return err
 		}
@@ -86,7 +87,7 @@ func (a *App) imagesList() *cobra.Command {
 			for i, s := range list {
 				objects[i] = jsonOfImage(s)
 			}
-			return a.printJSON(objects)
+			return a.PrintJSON(objects)
 		}
 		table := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "NAME\tPLATFORM\tDIGEST\tCREATED\tSIZE\tUSED")
@@ -98,7 +99,7 @@ func (a *App) imagesList() *cobra.Command {
 			if s.InUse {
 				used = "now"
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", harmless(name), harmless(s.Platform), shortDigest(s.Digest), date(s.Created), notation.FormatSize(s.Unpacked), used)
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", cli.Harmless(name), cli.Harmless(s.Platform), shortDigest(s.Digest), date(s.Created), notation.FormatSize(s.Unpacked), used)
 		}
 		return table.Flush()
 	}
@@ -118,8 +119,8 @@ func date(t time.Time) string {
 	return t.Local().Format(time.DateOnly)
 }
 
-func (a *App) imagesPull() *cobra.Command {
-	o := newOptions(a.lookup)
+func (a *tree) imagesPull() *cobra.Command {
+	o := cli.NewOptions(a.Lookup)
 	cmd := &cobra.Command{
 		Use:   "pull [flags] IMAGE...",
 		Short: "fetch images from their registries",
@@ -131,20 +132,19 @@ Credentials are those of docker login and podman login.`,
 		ValidArgsFunction: a.completeImages,
 	}
 	platform := platformFlag(cmd)
-	cmd.Flags().Var(&o.mirror, "mirror", mirrorUsage)
-	cmd.Flags().VarPF(&o.plainHTTP, "plain-http", "", plainHTTPUsage).NoOptDefVal = "true"
+	addFlags(cmd.Flags(), o.Flag("mirror"), o.Flag("plain-http"))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
-		return interruptible(cmd.Context(), func(ctx context.Context) error {
+		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
 			for _, ref := range args {
-				shown := a.showProgress()
-				s, err := store.Pull(ctx, ref, image.AcquireOptions{
-					Platform: *platform, Progress: shown.update, PlainHTTP: o.plainHTTP.is, Mirrors: o.mirrors(),
-				})
-				shown.end()
+				shown := a.ShowProgress()
+				opt := o.Acquire()
+				opt.Platform, opt.Progress = *platform, shown.Update
+				s, err := store.Pull(ctx, ref, opt)
+				shown.End()
 				if err != nil {
 					return err
 				}
@@ -166,16 +166,16 @@ func platformFlag(cmd *cobra.Command) *string {
 
 // printPulled prints the name of an image with its digest, so that it can be
 // pinned.
-func (a *App) printPulled(s image.Summary) error {
+func (a *tree) printPulled(s image.Summary) error {
 	name, _, _ := strings.Cut(s.FullName, "@")
 	if s.Digest != "" {
 		name += "@" + s.Digest
 	}
-	_, err := fmt.Fprintln(a.Stdout, harmless(name))
+	_, err := fmt.Fprintln(a.Stdout, cli.Harmless(name))
 	return err
 }
 
-func (a *App) imagesInspect() *cobra.Command {
+func (a *tree) imagesInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
 		Short:             "show all that is known of an image, as JSON",
@@ -183,7 +183,7 @@ func (a *App) imagesInspect() *cobra.Command {
 		ValidArgsFunction: a.completeImages,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(newOptions(a.lookup))
+		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
 			return err
 		}
@@ -191,12 +191,12 @@ func (a *App) imagesInspect() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.printJSON(jsonOfDetails(details))
+		return a.PrintJSON(jsonOfDetails(details))
 	}
 	return cmd
 }
 
-func (a *App) imagesRemove() *cobra.Command {
+func (a *tree) imagesRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "rm IMAGE...",
 		Aliases:           []string{"remove"},
@@ -205,7 +205,7 @@ func (a *App) imagesRemove() *cobra.Command {
 		ValidArgsFunction: a.completeImages,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(newOptions(a.lookup))
+		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
 			return err
 		}
@@ -218,14 +218,14 @@ func (a *App) imagesRemove() *cobra.Command {
 			if what == "" {
 				what = removed.Image
 			}
-			fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", harmless(what), notation.FormatSize(removed.Bytes))
+			fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(what), notation.FormatSize(removed.Bytes))
 		}
 		return nil
 	}
 	return cmd
 }
 
-func (a *App) imagesPrune() *cobra.Command {
+func (a *tree) imagesPrune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "prune [--all]",
 		Short:             "remove what no name, image or sandbox uses",
@@ -234,7 +234,7 @@ func (a *App) imagesPrune() *cobra.Command {
 	}
 	all := cmd.Flags().BoolP("all", "a", false, "remove images with a name, too, unless a sandbox uses them")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, err := a.store(newOptions(a.lookup))
+		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
 			return err
 		}
@@ -243,7 +243,7 @@ func (a *App) imagesPrune() *cobra.Command {
 			return err
 		}
 		for _, name := range pruned.Names {
-			fmt.Fprintf(a.Stdout, "removed %s\n", harmless(name))
+			fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(name))
 		}
 		fmt.Fprintf(a.Stdout, "freed %s: %d images, %d layers, %d blobs\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
 		return nil
@@ -251,7 +251,7 @@ func (a *App) imagesPrune() *cobra.Command {
 	return cmd
 }
 
-func (a *App) imagesImport() *cobra.Command {
+func (a *tree) imagesImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import [flags] SRC [NAME]",
 		Short: "put an archive or directory into the store",
@@ -268,7 +268,7 @@ docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path, which is looked at
 	}
 	platform := platformFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(newOptions(a.lookup))
+		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
 			return err
 		}
@@ -276,10 +276,10 @@ docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path, which is looked at
 		if len(args) == 2 {
 			name = args[1]
 		}
-		return interruptible(cmd.Context(), func(ctx context.Context) error {
-			shown := a.showProgress()
-			s, err := store.Import(ctx, args[0], name, image.ImportOptions{Platform: *platform, Progress: shown.update})
-			shown.end()
+		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
+			shown := a.ShowProgress()
+			s, err := store.Import(ctx, args[0], name, image.ImportOptions{Platform: *platform, Progress: shown.Update})
+			shown.End()
 			if err != nil {
 				return err
 			}
@@ -289,7 +289,7 @@ docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path, which is looked at
 	return cmd
 }
 
-func (a *App) imagesExport() *cobra.Command {
+func (a *tree) imagesExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "export IMAGE FILE",
 		Short:   "write an image as an OCI archive; '-' is standard output",
@@ -303,14 +303,14 @@ func (a *App) imagesExport() *cobra.Command {
 		},
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(newOptions(a.lookup))
+		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
 			return err
 		}
-		return interruptible(cmd.Context(), func(ctx context.Context) error {
+		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
 			if args[1] == "-" {
-				if isTerminal(a.Stdout) {
-					return sandpit.WithHint(usageErrorf("an archive can't be shown on a terminal"), "name a file, or redirect the output")
+				if cli.IsTerminal(a.Stdout) {
+					return sandpit.WithHint(cli.Usagef("an archive can't be shown on a terminal"), "name a file, or redirect the output")
 				}
 				return store.Export(ctx, args[0], a.Stdout)
 			}

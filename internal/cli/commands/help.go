@@ -1,4 +1,4 @@
-package cli
+package commands
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
 // annotationSections marks commands with the flags of options, which help shows
@@ -37,7 +39,7 @@ sandpit help run has all flags; sandpit help config says how to set their defaul
 
 // help shows what a command does. It is not made by cobra's templates, whose
 // package would be part of every start of the program.
-func (a *App) help(cmd *cobra.Command, _ []string) {
+func (a *tree) help(cmd *cobra.Command, _ []string) {
 	if !cmd.HasParent() {
 		_, _ = a.Stdout.WriteString(rootHelp)
 		return
@@ -69,16 +71,16 @@ func (a *App) help(cmd *cobra.Command, _ []string) {
 	}
 	shown := pflag.NewFlagSet("", pflag.ContinueOnError)
 	if _, ok := cmd.Annotations[annotationSections]; ok {
-		for _, section := range newOptions(a.lookup).sections() {
+		for _, section := range cli.NewOptions(a.Lookup).Sections() {
 			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 			flags.SortFlags = false
-			for _, e := range section.entries {
-				if f := cmd.Flags().Lookup(e.name); f != nil {
+			for _, e := range section.Entries {
+				if f := cmd.Flags().Lookup(e.Name); f != nil {
 					flags.AddFlag(f)
 					shown.AddFlag(f)
 				}
 			}
-			b.WriteString("\n" + section.title + ":\n" + flags.FlagUsagesWrapped(width))
+			b.WriteString("\n" + section.Title + ":\n" + flags.FlagUsagesWrapped(width))
 		}
 		b.WriteString("\nSandpit help config says how variables and files set defaults for these.\n")
 	}
@@ -102,7 +104,7 @@ func upperFirst(s string) string {
 }
 
 // helpCommand is sandpit help.
-func (a *App) helpCommand() *cobra.Command {
+func (a *tree) helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "say how a command is used",
@@ -130,7 +132,7 @@ func (a *App) helpCommand() *cobra.Command {
 }
 
 // configTopic is the page behind sandpit help config.
-func (a *App) configTopic() *cobra.Command {
+func (a *tree) configTopic() *cobra.Command {
 	var b strings.Builder
 	b.WriteString(`Defaults for every run come from files and variables. The strongest first:
 
@@ -164,8 +166,8 @@ Images and state are kept in SANDPIT_HOME, or the key home; by default in
 
 Keys:
 `)
-	for _, e := range newOptions(a.lookup).settable() {
-		fmt.Fprintf(&b, "  %-13s %s\n", e.name, e.usage)
+	for _, e := range cli.NewOptions(a.Lookup).Settable() {
+		fmt.Fprintf(&b, "  %-13s %s\n", e.Name, e.Usage)
 	}
 	return &cobra.Command{
 		Use:  "config",

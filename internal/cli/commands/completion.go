@@ -1,4 +1,4 @@
-package cli
+package commands
 
 import (
 	"strings"
@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
 const completionLong = `Write the completions of a shell to standard output: of commands, flags, their
@@ -18,7 +19,7 @@ const completionExample = `  source <(sandpit completion bash)
   sandpit completion powershell | Out-String | Invoke-Expression`
 
 // completionCommand is sandpit completion.
-func (a *App) completionCommand() *cobra.Command {
+func (a *tree) completionCommand() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
 	return &cobra.Command{
 		Use:       "completion bash|zsh|fish|powershell",
@@ -39,7 +40,7 @@ func (a *App) completionCommand() *cobra.Command {
 					return root.GenPowerShellCompletionWithDesc(a.Stdout)
 				}
 			}
-			return sandpit.WithHint(usageErrorf("completion takes the name of a shell: %s", strings.Join(shells, ", ")), "see sandpit completion --help")
+			return sandpit.WithHint(cli.Usagef("completion takes the name of a shell: %s", strings.Join(shells, ", ")), "see sandpit completion --help")
 		},
 	}
 }

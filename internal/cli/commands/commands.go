@@ -1,0 +1,115 @@
+// Package commands is the whole command line: the commands of package cli and
+// all others, with their help and their completion in shells, by cobra.
+package commands
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// tree makes the commands of an App.
+type tree struct {
+	*cli.App
+	completing bool // a shell asks for completions
+}
+
+// Run carries out a command line, without the program's name. The error is for
+// App.Report, which says what is left to say and gives the exit code.
+func Run(ctx context.Context, app *cli.App, args []string) error {
+	a := &tree{App: app, completing: len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)}
+	root := a.root(args)
+	root.SetArgs(args)
+	return root.ExecuteContext(ctx)
+}
+
+// command is one of the program's commands.
+type command struct {
+	name, short string
+	make        func() *cobra.Command
+	topic       bool // a page of help
+}
+
+func (a *tree) commands() []command {
+	return []command{
+		{"run", "run a command in a fresh sandbox", a.runCommand, false},
+		{"shell", "run a shell script in a fresh sandbox", a.shellCommand, false},
+		{"images", "list, fetch and remove images", a.imagesCommand, false},
+		{"doctor", "say what works here, what doesn't, and what to do about it", a.doctorCommand, false},
+		{"policy", "show limits and their defaults", a.policyCommand, false},
+		{"version", "show the version", a.versionCommand, false},
+		{"completion", "write the completions of a shell", a.completionCommand, false},
+		{"config", "how files and variables set defaults", a.configTopic, true},
+	}
+}
+
+// root returns the tree of commands. Only the commands that args name are
+// built with their flags; the others are there with their names.
+func (a *tree) root(args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:                        "sandpit",
+		Long:                       "Sandpit gives AI agents, and you, safe computers: sandboxes that are made in milliseconds and thrown away.",
+		Args:                       cobra.ArbitraryArgs,
+		SilenceErrors:              true,
+		SuggestionsMinimumDistance: 2,
+		SilenceUsage:               true,
+		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if showVersion, _ := cmd.Flags().GetBool("version"); showVersion {
+				return a.PrintVersion(false)
+			}
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	root.Flags().Bool("version", false, "show the version")
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
+	root.SetIn(a.Stdin)
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpFunc(a.help)
+	root.SetUsageFunc(func(*cobra.Command) error { return nil })
+	for _, c := range a.commands() {
+		var made *cobra.Command
+		if named(args, c.name) {
+			made = c.make()
+		} else {
+			made = &cobra.Command{Use: c.name, RunE: func(*cobra.Command, []string) error {
+				return sandpit.WithHint(cli.Usagef("the command %s does not come first", c.name), "put flags after it")
+			}}
+		}
+		made.Short, made.Hidden = c.short, c.topic
+		root.AddCommand(made)
+	}
+	root.SetHelpCommand(a.helpCommand())
+	return root
+}
+
+// named reports whether a command's name is among the arguments: in the first
+// place, or, for help and completion, after those.
+func named(args []string, name string) bool {
+	for i, arg := range args {
+		if arg == name {
+			return true
+		}
+		if i == 1 && args[0] != "help" && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+			break
+		}
+	}
+	return false
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	err := cli.Usagef("there is no command %q", name)
+	if like := cmd.SuggestionsFor(name); len(like) > 0 {
+		return sandpit.WithHint(err, "did you mean: sandpit "+like[0])
+	}
+	return sandpit.WithHint(err, "to run a program: sandpit run -- "+name+"; for all commands: sandpit help")
+}

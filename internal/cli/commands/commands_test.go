@@ -1,0 +1,58 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/config"
+)
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{{"memory", "memory", 0}, {"memory", "memroy", 2}, {"memory", "memor", 1}, {"cpus", "cpu", 1}, {"cpus", "disk", 3}, {"a", strings.Repeat("a", 100), 3}} {
+		if got := distance(tt.a, tt.b, 3); got != tt.want {
+			t.Errorf("%s, %s: got %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
+
+func TestNamed(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want bool
+	}{
+		{[]string{"run"}, true},
+		{[]string{"help", "run"}, true},
+		{[]string{"__complete", "run", "--"}, true},
+		{[]string{"__complete", "help", "run"}, true},
+		{[]string{"--version", "run"}, true},
+		{[]string{"shell", "--", "run"}, false},
+		{nil, false},
+	} {
+		if got := named(tt.args, "run"); got != tt.want {
+			t.Errorf("%v: got %v", tt.args, got)
+		}
+	}
+}
+
+// BenchmarkParse is the command line's own part of every run.
+func BenchmarkParse(b *testing.B) {
+	stop := errors.New("stop")
+	a := &cli.App{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), SystemConfig: config.SystemFile,
+		NewClient: func(cli.ClientOptions) (sandpit.Client, error) { return nil, stop },
+	}
+	args := []string{"run", "--memory", "256m", "--timeout", "10s", "-e", "A=1", "--", "python3", "-c", "print(6*7)"}
+	for b.Loop() {
+		if err := Run(context.Background(), a, args); !errors.Is(err, stop) {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package commands
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// flagError puts the errors of pflag into our words.
+func flagError(cmd *cobra.Command, err error) error {
+	see := "see " + cmd.CommandPath() + " --help"
+	var (
+		unknown *pflag.NotExistError
+		missing *pflag.ValueRequiredError
+		invalid *pflag.InvalidValueError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		name := unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			return sandpit.WithHint(cli.Usagef("there is no flag -%s", name), see)
+		}
+		if like := similarFlag(cmd.Flags(), name); like != "" {
+			see = "did you mean --" + like + "?"
+		}
+		return sandpit.WithHint(cli.Usagef("there is no flag --%s", name), see)
+	case errors.As(err, &missing):
+		return sandpit.WithHint(cli.Usagef("the flag --%s needs a value", missing.GetFlag().Name), see)
+	case errors.As(err, &invalid):
+		return cli.WithHintOf(cli.Usagef("--%s: %v", invalid.GetFlag().Name, invalid.Unwrap()), err)
+	case errors.Is(err, pflag.ErrHelp):
+		return err
+	}
+	return sandpit.WithHint(cli.Usagef("%v", err), see)
+}
+
+// similarFlag returns the flag whose name is nearest to name, if one is near.
+func similarFlag(flags *pflag.FlagSet, name string) string {
+	best, at := "", 3
+	flags.VisitAll(func(f *pflag.Flag) {
+		if d := distance(f.Name, name, at); d < at {
+			best, at = f.Name, d
+		}
+	})
+	return best
+}
+
+// distance returns the edit distance of two short words, or most if it is not
+// less than that.
+func distance(a, b string, most int) int {
+	if len(b) > 64 || len(a)-len(b) >= most || len(b)-len(a) >= most {
+		return most
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(row[len(b)], most)
+}

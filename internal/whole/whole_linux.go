@@ -1,0 +1,167 @@
+// Package whole executes the whole program, which its front carries inside.
+//
+// A start is dear: every package that is linked in costs some, used or not. So
+// the program that people start, the front, has only what the commands need
+// that start sandboxes, and the whole program as data. For anything else it
+// becomes the whole program: same process, arguments, environment and files.
+package whole
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Program is a program as it would be in a file.
+type Program struct {
+	// Bytes is a static ELF program.
+	Bytes []byte
+
+	// Name is a file name that only ever means these bytes. Empty: the program
+	// is not kept in a file.
+	Name string
+}
+
+// Exec replaces this program by p, and returns only when that has failed.
+//
+// It executes a file, which it makes in a directory "program" of dir when there
+// is none, or one that is not this user's alone to write. Where dir does not
+// exist, or nothing can be written there or executed, the program is executed
+// from memory, which takes some milliseconds each time.
+func (p Program) Exec(dir string, argv, environ []string) error {
+	if dir != "" && p.Name != "" {
+		if fd, err := p.file(dir); err == nil {
+			_ = execFD(fd, argv, environ) // on a file system without exec, it returns
+			_ = unix.Close(fd)
+		}
+	}
+	fd, err := p.memory()
+	if err == nil {
+		err = execFD(fd, argv, environ)
+		_ = unix.Close(fd)
+	}
+	return sandpit.WithHint(fmt.Errorf("starting the whole program: %w", err), "set SANDPIT_HOME to a directory that you may write to and execute from")
+}
+
+// execFD executes what is open, so that what has been checked is what runs.
+func execFD(fd int, argv, environ []string) error {
+	err := syscall.Exec("/proc/self/fd/"+strconv.Itoa(fd), argv, environ)
+	return os.NewSyscallError("execve", err)
+}
+
+var errNotOurs = errors.New("others may have written it")
+
+// file opens the program's file, and makes it if need be.
+func (p Program) file(dir string) (int, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return -1, err // whether there is a data directory is not for help to decide
+	}
+	dir = filepath.Join(dir, "program")
+	name := filepath.Join(dir, p.Name)
+	if fd, err := p.open(dir, name); err == nil || errors.Is(err, errNotOurs) {
+		return fd, err
+	}
+	if err := p.store(dir, name); err != nil {
+		return -1, err
+	}
+	return p.open(dir, name)
+}
+
+// open opens a file that this user has made, and nobody else could change.
+func (p Program) open(dir, name string) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return -1, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || !ours(st) {
+		return -1, errNotOurs
+	}
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	err = unix.Fstat(fd, &st)
+	switch {
+	case err != nil:
+	case st.Mode&unix.S_IFMT != unix.S_IFREG || !ours(st):
+		err = errNotOurs
+	case st.Size != int64(len(p.Bytes)):
+		err = errors.New("it is not whole")
+	default:
+		return fd, nil
+	}
+	_ = unix.Close(fd)
+	return -1, err
+}
+
+func ours(st unix.Stat_t) bool {
+	return st.Uid == uint32(os.Geteuid()) && st.Mode&0o022 == 0
+}
+
+// store writes the file so that its name only ever means the whole of it, and
+// removes those of other versions: who runs them keeps them, as memory.
+func (p Program) store(dir, name string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // nothing, once it has its name
+	_, err = f.Write(p.Bytes)
+	if err == nil {
+		err = f.Chmod(0o500)
+	}
+	if err == nil {
+		err = f.Sync() // or a power failure may leave a file of zeros
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return err
+	}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Name() != p.Name {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	return nil
+}
+
+// memory puts the program into a file without a name, and seals it.
+func (p Program) memory() (int, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate("sandpit", flags|unix.MFD_EXEC)
+	if err == unix.EINVAL { // before Linux 6.3, every such file could be executed
+		fd, err = unix.MemfdCreate("sandpit", flags)
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("memfd_create", err)
+	}
+	for rest := p.Bytes; len(rest) > 0; {
+		n, err := unix.Write(fd, rest)
+		if err != nil && err != unix.EINTR {
+			_ = unix.Close(fd)
+			return -1, os.NewSyscallError("write", err)
+		}
+		rest = rest[max(n, 0):]
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+		_ = unix.Close(fd)
+		return -1, os.NewSyscallError("fcntl", err)
+	}
+	return fd, nil
+}
