@@ -1,0 +1,269 @@
+package keys_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/state"
+)
+
+// ring opens the keys of a directory on the real store.
+func ring(t testing.TB, dir string) (*keys.Ring, *state.Store) {
+	t.Helper()
+	s, err := state.Open(context.Background(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	r, err := keys.Open(context.Background(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, s
+}
+
+func team() keys.Key { return keys.Key{Namespace: "team", Policy: "default", Label: "ci"} }
+
+func TestLifeOfAKey(t *testing.T) {
+	dir := t.TempDir()
+	r, s := ring(t, dir)
+	token, made, err := r.Create(t.Context(), team())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(token, "sp_"+made.Prefix+"_") || len(token) != 52 || keys.Shorten(token) != made.Prefix || !keys.IsPrefix(made.Prefix) {
+		t.Errorf("the token of %s is %q", made.Prefix, token)
+	}
+	admin := team()
+	admin.Admin, admin.Namespace = true, "ops"
+	adminToken, _, err := r.Create(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	check := func() {
+		t.Helper()
+		got, err := r.Verify(token)
+		if err != nil || got.UsedAt.IsZero() {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		got.UsedAt = time.Time{}
+		if diff := cmp.Diff(made, got); diff != "" {
+			t.Error(diff)
+		}
+		if got, err := r.Verify(adminToken); err != nil || !got.Admin || got.Namespace != "ops" {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		if l := r.List("team"); len(l) != 1 || l[0].Prefix != made.Prefix || l[0].UsedAt.IsZero() {
+			t.Errorf("of the namespace: %+v", l)
+		}
+		if l := r.List(""); len(l) != 2 {
+			t.Errorf("of all: %+v", l)
+		}
+	}
+	check()
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	r, s = ring(t, dir)
+	if l := r.List("team"); len(l) != 1 || l[0].UsedAt.IsZero() {
+		t.Errorf("after a restart: %+v", l)
+	}
+	check()
+
+	if _, err := r.Revoke(t.Context(), made.Prefix); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := r.Verify(token); !errors.Is(err, keys.ErrUnauthorized) || !strings.Contains(err.Error(), "was revoked") {
+			t.Errorf("a revoked key: %v", err)
+		}
+		if k, err := r.Revoke(t.Context(), made.Prefix); err != nil || k.RevokedAt.IsZero() {
+			t.Errorf("revoked again: %+v, %v", k, err)
+		}
+		s.Close()
+		r, s = ring(t, dir)
+	}
+	if n, err := r.Prune(t.Context(), time.Now().Add(time.Minute)); n != 1 || err != nil {
+		t.Errorf("pruned %d, %v", n, err)
+	}
+	if _, err := r.Verify(token); !errors.Is(err, keys.ErrUnauthorized) || strings.Contains(err.Error(), "revoked") {
+		t.Errorf("a forgotten key: %v", err)
+	}
+}
+
+func TestWhatProvesNothing(t *testing.T) {
+	r, _ := ring(t, t.TempDir())
+	token, made, err := r.Create(t.Context(), team())
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := byte('a')
+	if token[len(token)-1] == 'a' {
+		last = 'b'
+	}
+	for _, bad := range []string{
+		"", "sp_", made.Prefix, token[:len(token)-1], token + "a", strings.ToUpper(token), " " + token, token + "\n",
+		token[:len(token)-1] + string(last), "sp_aaaaaaaa_" + token[12:], strings.Replace(token, "sp_", "xx_", 1),
+		"sp_" + made.Prefix + "-" + token[12:], strings.Repeat("a", 1<<20), "sp_" + strings.Repeat("\x00", 49),
+	} {
+		_, err := r.Verify(bad)
+		if !errors.Is(err, keys.ErrUnauthorized) || err.Error() != keys.ErrUnauthorized.Error() || sandpit.Hint(err) == "" {
+			t.Errorf("%.60q: got %v", bad, err)
+		}
+	}
+	// An unknown key and a wrong one can't be told apart by what is said.
+	_, unknown := r.Verify("sp_aaaaaaaa_" + token[12:])
+	_, wrong := r.Verify(token[:len(token)-1] + string(last))
+	if unknown.Error() != wrong.Error() || sandpit.Hint(unknown) != sandpit.Hint(wrong) {
+		t.Errorf("%v and %v", unknown, wrong)
+	}
+	if _, err := r.Revoke(t.Context(), "aaaaaaaa"); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRefusedKeys(t *testing.T) {
+	r, _ := ring(t, t.TempDir())
+	for _, change := range []func(*keys.Key){
+		func(k *keys.Key) { k.Namespace = "" },
+		func(k *keys.Key) { k.Namespace = "../a" },
+		func(k *keys.Key) { k.Policy = strings.Repeat("a", 64) },
+		func(k *keys.Key) { k.Label = "a\nb" },
+		func(k *keys.Key) { k.Label = strings.Repeat("a", 129) },
+		func(k *keys.Key) { k.ExpiresAt = time.Now().Add(-time.Second) },
+	} {
+		k := team()
+		change(&k)
+		if _, _, err := r.Create(t.Context(), k); !errors.Is(err, sandpit.ErrInvalid) || sandpit.Hint(err) == "" {
+			t.Errorf("%+v: got %v", k, err)
+		}
+	}
+}
+
+// memory is a store that can be made to fail.
+type memory struct {
+	keys.Store
+	broken error
+}
+
+func (m *memory) Keys(context.Context) ([]keys.Stored, error)             { return nil, m.broken }
+func (m *memory) PutKey(context.Context, keys.Stored) error               { return m.broken }
+func (m *memory) RevokeKey(context.Context, string, time.Time) error      { return m.broken }
+func (m *memory) TouchKeys(context.Context, map[string]time.Time) error   { return m.broken }
+func (m *memory) DeleteKeys(ctx context.Context, prefixes []string) error { return m.broken }
+
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := keys.Open(t.Context(), &memory{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := team()
+		k.ExpiresAt = time.Now().Add(time.Hour)
+		token, _, err := r.Create(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour - time.Second)
+		if _, err := r.Verify(token); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if _, err := r.Verify(token); !errors.Is(err, keys.ErrUnauthorized) || !strings.Contains(err.Error(), "expired") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// On a full disk no key is made, and a revoked one is refused all the same.
+func TestBrokenStore(t *testing.T) {
+	m := &memory{}
+	r, err := keys.Open(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, made, err := r.Create(t.Context(), team())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.broken = sandpit.ErrExhausted
+	if token, _, err := r.Create(t.Context(), team()); !errors.Is(err, sandpit.ErrExhausted) || token != "" || len(r.List("")) != 1 {
+		t.Errorf("got %q, %v", token, err)
+	}
+	if _, err := r.Revoke(t.Context(), made.Prefix); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "only until this server ends") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := r.Verify(token); !errors.Is(err, keys.ErrUnauthorized) {
+		t.Errorf("got %v", err)
+	}
+	m.broken = nil
+	if _, err := r.Revoke(t.Context(), made.Prefix); err != nil {
+		t.Error(err)
+	}
+	if _, err := keys.Open(t.Context(), &memory{broken: sandpit.ErrIntegrity}); !errors.Is(err, sandpit.ErrIntegrity) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestManyCallers(t *testing.T) {
+	r, err := keys.Open(t.Context(), &memory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				token, k, err := r.Create(context.Background(), team())
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := r.Verify(token); err != nil {
+					t.Error(err)
+				}
+				if _, err := r.Revoke(context.Background(), k.Prefix); err != nil {
+					t.Error(err)
+				}
+				if _, err := r.Verify(token); err == nil {
+					t.Error("a revoked key is accepted")
+				}
+				_ = r.List("team")
+				_ = r.Flush(context.Background())
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkVerify(b *testing.B) {
+	r, err := keys.Open(b.Context(), &memory{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var token string
+	for range 1000 {
+		if token, _, err = r.Create(b.Context(), team()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	wrong := token[:len(token)-4] + "aaaa"
+	unknown := "sp_aaaaaaaa_" + token[12:]
+	for _, bb := range []struct{ name, token string }{{"good", token}, {"wrong", wrong}, {"unknown", unknown}} {
+		b.Run(bb.name, func(b *testing.B) {
+			for b.Loop() {
+				_, _ = r.Verify(bb.token)
+			}
+		})
+	}
+}
