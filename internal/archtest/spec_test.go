@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -76,28 +78,38 @@ func (n names) has(name string) bool {
 	return n.literals[name]
 }
 
+// references are the tests that a document names, as `folder: name`.
+type references struct {
+	pattern *regexp.Regexp
+	folders map[string]names
+}
+
+func newReferences() *references {
+	return &references{regexp.MustCompile("`((?:cmd|internal|sandpittest|bench)[a-z0-9/]*): ([^`]+)`"), map[string]names{}}
+}
+
+// check checks that the tests which a text names exist.
+func (r *references) check(t *testing.T, document, text string) {
+	t.Helper()
+	for _, ref := range r.pattern.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {
+		folder, name := ref[1], ref[2]
+		if _, ok := r.folders[folder]; !ok {
+			r.folders[folder] = namesIn(t, folder)
+		}
+		if !r.folders[folder].has(name) {
+			t.Errorf("%s: there is no test %q in %s", document, name, folder)
+		}
+	}
+}
+
 // The specification says of each promise which test holds it.
 func TestSpecificationNamesRealTests(t *testing.T) {
 	data, err := os.ReadFile("../../docs/SPECIFICATION.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	reference := regexp.MustCompile("`((?:cmd|internal|sandpittest|bench)[a-z0-9/]*): ([^`]+)`")
-	folders := map[string]names{}
-	check := func(text string) int {
-		found := reference.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1)
-		for _, ref := range found {
-			folder, name := ref[1], ref[2]
-			if _, ok := folders[folder]; !ok {
-				folders[folder] = namesIn(t, folder)
-			}
-			if !folders[folder].has(name) {
-				t.Errorf("docs/SPECIFICATION.md: there is no test %q in %s", name, folder)
-			}
-		}
-		return len(found)
-	}
-	check(string(data))
+	refs := newReferences()
+	refs.check(t, "docs/SPECIFICATION.md", string(data))
 
 	promise := regexp.MustCompile(`(?m)^- \*\*(\d+\.\d+)\*\* `)
 	starts := promise.FindAllStringSubmatchIndex(string(data), -1)
@@ -116,9 +128,38 @@ func TestSpecificationNamesRealTests(t *testing.T) {
 		}
 		seen = append(seen, number)
 		text, _, _ = strings.Cut(text, "\n\n") // what follows the promise is not part of it
-		if len(reference.FindAllString(strings.Join(strings.Fields(text), " "), -1)) == 0 {
+		if !refs.pattern.MatchString(strings.Join(strings.Fields(text), " ")) {
 			t.Errorf("docs/SPECIFICATION.md: no test holds promise %s", number)
 		}
+	}
+}
+
+// The catalogue of attacks is whole, and says of each which test tries it.
+func TestEveryAttackIsTried(t *testing.T) {
+	data, err := os.ReadFile("../../docs/ATTACKS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs := newReferences()
+	refs.check(t, "docs/ATTACKS.md", string(data))
+	row := regexp.MustCompile(`(?m)^\| ([A-E]\d+) \|.*$`)
+	var got, want []string
+	for _, line := range row.FindAllStringSubmatch(string(data), -1) {
+		got = append(got, line[1])
+		if !refs.pattern.MatchString(line[0]) {
+			t.Errorf("docs/ATTACKS.md: no test tries %s", line[1])
+		}
+	}
+	for _, part := range []struct {
+		name  string
+		cases int
+	}{{"A", 13}, {"B", 11}, {"C", 12}, {"D", 8}, {"E", 7}} {
+		for i := range part.cases {
+			want = append(want, part.name+strconv.Itoa(i+1))
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/ATTACKS.md (-want +got):\n%s", diff)
 	}
 }
 
