@@ -21,8 +21,9 @@ import (
 type modes struct {
 	tty, json bool
 	timeout   time.Duration
-	workdir   bool   // one was asked for
-	created   func() // called when the sandbox is made, or could not be
+	workdir   bool         // one was asked for
+	created   func()       // called when the sandbox is made, or could not be
+	remove    func() error // removes it, once; nil when it stays
 }
 
 // execute makes a sandbox, runs cmd in it as if cmd were this program, and
@@ -35,11 +36,6 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 			return err
 		}
 		defer term.close()
-		size := term.size()
-		cmd.Terminal = &size
-		if name, ok := a.Lookup("TERM"); ok && name != "" {
-			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
-		}
 	}
 	client, err := a.NewClient(options)
 	if err != nil {
@@ -58,7 +54,7 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 		return interrupted(ctx, err)
 	}
 	removed := false
-	remove := func() error {
+	m.remove = func() error {
 		if removed {
 			return nil
 		}
@@ -66,7 +62,7 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 		return sandbox.Remove(context.WithoutCancel(ctx))
 	}
 	defer func() {
-		err = orFailure(err, "removing the sandbox", remove())
+		err = orFailure(err, "removing the sandbox", m.remove())
 		steps.done("remove the sandbox")
 	}()
 
@@ -75,15 +71,28 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 			return interrupted(ctx, err)
 		}
 	}
+	if m.json && spec.Limits.Output > 0 {
+		cmd.OutputLimit = spec.Limits.Output
+	}
+	return a.attend(ctx, sandbox, cmd, m, term, relay, steps)
+}
 
+// attend runs cmd in a sandbox as if cmd were this program. The error is an
+// *ExitError with the code of cmd, unless Sandpit itself failed.
+func (a *App) attend(ctx context.Context, sandbox sandpit.Sandbox, cmd sandpit.Command, m modes, term *terminal, relay *relay, steps *steps) (err error) {
+	if term != nil {
+		cmd.Terminal = new(term.size())
+		if name, ok := a.Lookup("TERM"); ok && name != "" {
+			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
+		}
+	}
 	var captured struct{ stdout, stderr bytes.Buffer }
 	out := newOutput(relay)
 	switch {
 	case m.json:
 		cmd.Stdout, cmd.Stderr = &captured.stdout, &captured.stderr
-		cmd.OutputLimit = sandpit.DefaultCapture
-		if spec.Limits.Output > 0 {
-			cmd.OutputLimit = spec.Limits.Output
+		if cmd.OutputLimit == 0 {
+			cmd.OutputLimit = sandpit.DefaultCapture
 		}
 	default:
 		if cmd.Stdout, err = out.to(a.Stdout); err != nil {
@@ -107,7 +116,7 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	relay.attach(job{process, term, giveUp})
-	if cmd.Stdin || m.tty {
+	if cmd.Stdin || term != nil {
 		go a.feed(process.Stdin(), a.Stdin)
 	}
 	result, err := process.Wait(waiting)
@@ -115,7 +124,7 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 	term.restore()
 	steps.done("the command")
 	if errors.Is(err, context.Canceled) {
-		return errors.New("killing the command: the guest does not answer; its sandbox was removed")
+		return errors.New("killing the command: its sandbox does not answer")
 	}
 	if err != nil {
 		return fmt.Errorf("waiting for the command: %w", err)
@@ -125,7 +134,6 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 	if result.TimedOut {
 		code = ExitTimeout
 	}
-	metrics := sandpit.Metrics{MemoryPeak: -1}
 	var info sandpit.Info
 	if m.json || result.OOMKilled || result.TimedOut || result.Truncated {
 		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
@@ -133,15 +141,16 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 		}
 	}
 	if m.json {
+		metrics := sandpit.Metrics{MemoryPeak: -1}
 		// Without figures of the sandbox, those of its largest process do.
 		if got, err := sandbox.Metrics(context.WithoutCancel(ctx)); err == nil {
 			metrics = got
 		}
-	}
-	if m.json {
-		// The sandbox goes first: what is printed then is all there is to come.
-		if err := remove(); err != nil {
-			return fmt.Errorf("removing the sandbox: %w", err)
+		if m.remove != nil {
+			// The sandbox goes first: what is printed then is all there is to come.
+			if err := m.remove(); err != nil {
+				return fmt.Errorf("removing the sandbox: %w", err)
+			}
 		}
 		err := a.printResult(report{
 			result: result, metrics: metrics, info: info, code: code,
