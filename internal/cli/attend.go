@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Opener opens a sandbox that is there already. The second result closes what
+// was opened for that.
+type Opener func(context.Context) (sandpit.Sandbox, func() error, error)
+
+// Exec carries out sandpit exec: argv in a sandbox, as if it were this program,
+// or, with detach, in the background.
+func (a *App) Exec(ctx context.Context, o *Options, open Opener, argv []string, detach bool) error {
+	if err := a.checkTerminal(o); err != nil {
+		return err
+	}
+	if detach && (o.tty.is || o.asJSON.is) {
+		return sandpit.WithHint(Usagef("--detach has no output to show"), "leave --tty and --json out; sandpit attach shows the output")
+	}
+	env, err := o.environment()
+	if err != nil {
+		return err
+	}
+	cmd := sandpit.Command{
+		Argv: argv, Env: env, Dir: o.workdir.is, User: o.user.is, Timeout: o.timeout.is,
+		OutputLimit: o.output.is, NoFile: o.nofile.is, Background: detach,
+	}
+	return a.inSandbox(ctx, open, func(ctx context.Context, sb sandpit.Sandbox, relay *relay) error {
+		if detach {
+			process, err := sb.Start(ctx, cmd)
+			if err != nil {
+				return interrupted(ctx, err)
+			}
+			return a.printStarted(ctx, process)
+		}
+		var term *terminal
+		if o.tty.is {
+			var err error
+			if term, err = openTerminal(a.Stdin); err != nil {
+				return err
+			}
+			defer term.close()
+		}
+		cmd.Stdin = !o.interactive.set || o.interactive.is
+		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is}
+		return a.attend(ctx, sb, cmd, m, term, relay, newSteps(false))
+	})
+}
+
+// inSandbox does something in a sandbox with signals caught.
+func (a *App) inSandbox(ctx context.Context, open Opener, do func(context.Context, sandpit.Sandbox, *relay) error) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	relay := startRelay(cancel)
+	defer relay.stop()
+	relay.ready()
+	sb, closing, err := open(ctx)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	defer func() { err = orFailure(err, "closing the connection", closing()) }()
+	return do(ctx, sb, relay)
+}
+
+// printStarted prints the id of a background process, or what kept it from starting.
+func (a *App) printStarted(ctx context.Context, process sandpit.Process) error {
+	if process.PID() == 0 {
+		result, err := process.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		a.note("%s", result.StartError)
+		return exitWith(result.ExitCode)
+	}
+	_, err := fmt.Fprintln(a.Stdout, process.ID())
+	return err
+}
+
+// AttachOptions are the flags of sandpit attach.
+type AttachOptions struct {
+	NoStdin   bool
+	NoHistory bool
+}
+
+// Attach carries out sandpit attach.
+func (a *App) Attach(ctx context.Context, open Opener, id string, opt AttachOptions) error {
+	return a.inSandbox(ctx, open, func(ctx context.Context, sb sandpit.Sandbox, relay *relay) error {
+		info, err := FindProcess(ctx, sb, id)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		return a.attach(ctx, sb, info, opt, relay)
+	})
+}
+
+func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.ProcessInfo, opt AttachOptions, relay *relay) (err error) {
+	var term *terminal
+	if info.Terminal && info.Result == nil && !opt.NoStdin && IsTerminal(a.Stdin) {
+		if term, err = openTerminal(a.Stdin); err != nil {
+			return err
+		}
+		defer term.close()
+	}
+	out := newOutput(relay)
+	with := sandpit.AttachOptions{NoHistory: opt.NoHistory, Stdin: !opt.NoStdin, Lost: func(n int64) { a.note("%d bytes of output are not kept any more", n) }}
+	if with.Stdout, err = out.to(a.Stdout); err != nil {
+		return err
+	}
+	if with.Stderr, err = out.to(a.Stderr); err != nil {
+		return err
+	}
+	if err := term.raw(); err != nil {
+		return err
+	}
+	process, err := sb.Attach(ctx, info.ID, with)
+	if err != nil {
+		term.restore()
+		return interrupted(ctx, err)
+	}
+	waiting, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	relay.attach(job{process, term, leave})
+	if term != nil {
+		term.resize(process)
+	}
+	if w := process.Stdin(); !opt.NoStdin && w != nil {
+		if term != nil {
+			w = &leaveKeys{WriteCloser: w, leave: leave}
+		}
+		go a.feed(w, a.Stdin)
+	}
+	result, err := process.Wait(waiting)
+	relay.detach()
+	term.restore()
+	switch {
+	case errors.Is(err, context.Canceled):
+		a.note("left process %s of %s; it goes on", info.ID, sb.Name())
+		return nil
+	case err != nil:
+		return fmt.Errorf("waiting for the process: %w", err)
+	case result.TimedOut:
+		return exitWith(ExitTimeout)
+	}
+	return exitWith(result.ExitCode)
+}
+
+// leaveKeys passes keys on up to ^P^Q, which leaves, as Docker's keys do.
+type leaveKeys struct {
+	io.WriteCloser
+	leave   func()
+	pressed bool // ^P was the last key, and is held back
+}
+
+func (l *leaveKeys) Write(p []byte) (int, error) {
+	const ctrlP, ctrlQ = 'P' & 0x1f, 'Q' & 0x1f
+	pass := make([]byte, 0, len(p)+1)
+	for _, key := range p {
+		if l.pressed && key == ctrlQ {
+			l.leave()
+			return 0, io.EOF
+		}
+		if l.pressed {
+			pass = append(pass, ctrlP)
+		}
+		if l.pressed = key == ctrlP; !l.pressed {
+			pass = append(pass, key)
+		}
+	}
+	if len(pass) == 0 {
+		return len(p), nil
+	}
+	if _, err := l.WriteCloser.Write(pass); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Close keeps the input open: it is the process's, not this program's.
+func (l *leaveKeys) Close() error { return nil }
+
+// FindProcess finds a process by its id or its pid; of several that had the pid,
+// the latest.
+func FindProcess(ctx context.Context, sb sandpit.Sandbox, id string) (sandpit.ProcessInfo, error) {
+	procs, err := sb.Processes(ctx)
+	if err != nil {
+		return sandpit.ProcessInfo{}, err
+	}
+	for _, p := range procs {
+		if p.ID == id {
+			return p, nil
+		}
+	}
+	if pid, err := strconv.Atoi(id); err == nil {
+		for i := len(procs) - 1; i >= 0; i-- {
+			if procs[i].PID == pid {
+				return procs[i], nil
+			}
+		}
+	}
+	return sandpit.ProcessInfo{}, sandpit.WithHint(fmt.Errorf("sandbox %s has no process %q: %w", sb.Name(), id, sandpit.ErrNotFound), "sandpit ps -a "+sb.Name()+" lists them")
+}
