@@ -1,6 +1,9 @@
 package sandpit
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // The kinds of errors. Match them with errors.Is. One edge maps them to status
 // codes (the HTTP API) or exit codes (the command line).
@@ -53,4 +56,26 @@ func Hint(err error) string {
 		return h.Hint
 	}
 	return ""
+}
+
+// A RetryError is an error that may pass.
+type RetryError struct {
+	Err   error
+	After time.Duration // when to try again, from when it was returned
+}
+
+// Error returns the text of Err.
+func (e *RetryError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *RetryError) Unwrap() error { return e.Err }
+
+// RetryAfter returns after what time it makes sense to try again, or 0 when err
+// does not say.
+func RetryAfter(err error) time.Duration {
+	var r *RetryError
+	if errors.As(err, &r) {
+		return r.After
+	}
+	return 0
 }

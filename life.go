@@ -66,7 +66,8 @@ type ProcessKeeper interface {
 
 	// Attach gives a process by its ID or, when that is a number, by its pid
 	// (the latest of that pid). Any number of callers may be attached. The
-	// process goes on when they leave. ErrNotFound when there is none.
+	// process goes on when they leave, with Detacher. ErrNotFound when there is
+	// none.
 	Attach(ctx context.Context, process string, opt AttachOptions) (Process, error)
 
 	// Logs gives what processes have written, oldest first.
@@ -101,6 +102,14 @@ type AttachOptions struct {
 
 	// Stdin makes Process.Stdin usable, if the process was started with one.
 	Stdin bool
+}
+
+// A Detacher is a Process that its caller can give up without an end: it gets no
+// more output, Stdin and Wait are not to be used any more, and the process goes
+// on. What Attach and Start return is one, with a background process or in a
+// server. It is optional, found by type assertion.
+type Detacher interface {
+	Detach()
 }
 
 // LogQuery picks entries of a sandbox's log.

@@ -74,6 +74,8 @@ type TerminalSize struct {
 
 // A Process is something started in a sandbox.
 type Process interface {
+	Identified
+
 	// PID is the process id inside the sandbox, or 0 if the program could not be started.
 	PID() int
 

@@ -55,6 +55,8 @@ const (
 
 // A Client makes, finds and removes sandboxes.
 type Client interface {
+	Watcher
+
 	// Create makes a sandbox and returns when it is running, which is when its
 	// guest has answered. On any error nothing is left behind. The error
 	// matches ErrInvalid for a Spec that makes no sense, ErrUnsupported for
@@ -66,8 +68,9 @@ type Client interface {
 	// Get finds a sandbox by id or name. ErrNotFound when there is none.
 	Get(ctx context.Context, idOrName string) (Sandbox, error)
 
-	// List returns the sandboxes that this client may see, oldest first.
-	List(ctx context.Context) ([]Info, error)
+	// List returns a page of the sandboxes that this client may see, oldest
+	// first.
+	List(ctx context.Context, q ListQuery) (Page, error)
 
 	// Remove destroys a sandbox by id or name, with everything in it, and
 	// returns when it is gone. Removing what is already gone is ErrNotFound.
@@ -78,8 +81,27 @@ type Client interface {
 	Close() error
 }
 
+// ListQuery picks what Client.List lists.
+type ListQuery struct {
+	Labels map[string]string // sandboxes with all of these; an empty value counts
+	State  State             // empty: any
+	After  string            // Page.Next of the page before; empty: from the start
+	Limit  int               // default 100, at most 1,000
+}
+
+// Page is a part of a list. A sandbox that is made while pages are asked for is
+// in a later one; none is in two.
+type Page struct {
+	Sandboxes []Info
+	Next      string // for the next page; empty: there is none
+}
+
 // A Sandbox is one isolated computer.
 type Sandbox interface {
+	Lifecycle
+	ProcessKeeper
+	Meter
+
 	// ID returns the identity, unique on its machine, never reused.
 	ID() string
 

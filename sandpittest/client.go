@@ -73,10 +73,7 @@ func testGetAndList(t *testing.T, e *env) {
 			t.Errorf("Get(%q) gives %s, %s", by, sb.ID(), sb.Name())
 		}
 	}
-	infos, err := e.client.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	infos := e.list(t)
 	at := func(id string) int {
 		return slices.IndexFunc(infos, func(i sandpit.Info) bool { return i.ID == id })
 	}
@@ -88,12 +85,25 @@ func testGetAndList(t *testing.T, e *env) {
 	if err := e.client.Remove(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
-	infos, err = e.client.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	infos = e.list(t)
 	if at(first.ID()) >= 0 {
 		t.Error("a removed sandbox is in the list")
+	}
+}
+
+// list returns all sandboxes, a page after the other.
+func (e *env) list(t *testing.T) []sandpit.Info {
+	t.Helper()
+	var all []sandpit.Info
+	for q := (sandpit.ListQuery{Limit: 2}); ; {
+		page, err := e.client.List(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all = append(all, page.Sandboxes...); page.Next == "" {
+			return all
+		}
+		q.After = page.Next
 	}
 }
 
@@ -288,10 +298,7 @@ func testRemoveWhileWaiting(t *testing.T, e *env) {
 func testCreateCancelled(t *testing.T, e *env) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	before, err := e.client.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := e.list(t)
 	name := uniqueName(t)
 	if _, err := e.client.Create(ended, sandpit.Spec{Name: name, Image: e.opt.Image}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Create returns %v", err)
@@ -308,10 +315,7 @@ func testCreateCancelled(t *testing.T, e *env) {
 			t.Errorf("Create returns %v", err)
 		}
 	}
-	after, err := e.client.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := e.list(t)
 	if len(after) > len(before) {
 		t.Errorf("%d sandboxes more are listed", len(after)-len(before))
 	}

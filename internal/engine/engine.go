@@ -2,8 +2,13 @@
 // for against policy and what the driver can enforce, leases the image, has
 // the driver make the place, and speaks to the guest in it.
 //
-// It is the sandpit.Client for a program that holds its sandboxes itself. They
-// end with it.
+// There is one engine, used in two ways. Without a Store it is the
+// sandpit.Client of a program that holds its sandboxes itself: they end with
+// it. With one it is the heart of a server: what it makes is written down, lives
+// on when the program ends or is killed, and is taken over by Adopt.
+//
+// Locks are taken in this order: Engine.mu, Sandbox.mu, hub.mu. None is held
+// while the driver, the guest or the store is asked for something.
 package engine
 
 import (
@@ -11,6 +16,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +33,25 @@ import (
 type Options struct {
 	Driver driver.Driver
 	Images *image.Store
-	Policy policy.Policy
+	Policy policy.Policy // of the engine's own methods; see As for others
+
+	// Store keeps the records of sandboxes, which then outlive the engine. Nil:
+	// they end with it. The driver must be a driver.Recoverer.
+	Store Store
+
+	// Dir has a directory for each sandbox with what its processes write.
+	// Empty: only the latest is kept, in memory.
+	Dir string
+
+	// LogBytes bounds the log of a sandbox; default 16 MiB on disk.
+	LogBytes int64
+
+	// Capacity is what may be promised to all sandboxes together.
+	Capacity Capacity
+
+	// Observe, when set, is called with every event of every namespace, in
+	// their order. It must not block, nor call the engine.
+	Observe func(namespace string, ev sandpit.Event)
 
 	// Acquire has the settings for images, but for Pull, which a Spec has.
 	Acquire image.AcquireOptions
@@ -36,21 +60,29 @@ type Options struct {
 	Trace func(step string, took time.Duration)
 }
 
-// Engine implements sandpit.Client in-process.
+// Engine makes and keeps sandboxes. Its own methods are those of a Tenant of the
+// namespace "" with Options.Policy.
 type Engine struct {
-	opts Options
+	opts   Options
+	events eventLog
+	gate   admission
 
 	mu     sync.Mutex
-	closed bool                // guarded by mu
-	boxes  map[string]*Sandbox // by id, guarded by mu
-	names  map[string]string   // name to id, guarded by mu
+	closed bool              // guarded by mu
+	spaces map[string]*space // by name, guarded by mu
+	clock  *time.Timer       // of metrics, guarded by mu; nil while there is no sandbox
+
+	deletions deletions
 }
 
 var _ sandpit.Client = (*Engine)(nil)
 
 // New returns an engine. It does nothing yet.
 func New(opts Options) *Engine {
-	return &Engine{opts: opts, boxes: map[string]*Sandbox{}, names: map[string]string{}}
+	e := &Engine{opts: opts, spaces: map[string]*space{}}
+	e.gate.capacity = opts.Capacity
+	e.events.observe = opts.Observe
+	return e
 }
 
 // NewID returns a new identity: 16 characters of [a-z2-7], 80 bits of chance.
@@ -58,50 +90,62 @@ func NewID() string {
 	return strings.ToLower(rand.Text()[:16])
 }
 
+func (e *Engine) own() *Tenant { return e.As("", e.opts.Policy) }
+
 // Create makes a sandbox. See sandpit.Client.
 func (e *Engine) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox, error) {
-	mark := time.Now()
-	trace := func(step string) {
-		if e.opts.Trace != nil {
-			now := time.Now()
-			e.opts.Trace(step, now.Sub(mark))
-			mark = now
+	return e.own().Create(ctx, spec)
+}
+
+// Get finds a sandbox. See sandpit.Client.
+func (e *Engine) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, error) {
+	return e.own().Get(ctx, idOrName)
+}
+
+// List returns a page of the sandboxes. See sandpit.Client.
+func (e *Engine) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
+	return e.own().List(ctx, q)
+}
+
+// Remove destroys a sandbox. See sandpit.Client.
+func (e *Engine) Remove(ctx context.Context, idOrName string) error {
+	return e.own().Remove(ctx, idOrName)
+}
+
+// Events gives what happens to sandboxes. See sandpit.Watcher.
+func (e *Engine) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
+	return e.own().Events(ctx, after)
+}
+
+// Close ends the engine. Without a Store it removes every sandbox; with one it
+// leaves them as they are, for the next engine to adopt.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	if e.clock != nil {
+		e.clock.Stop()
+	}
+	e.mu.Unlock()
+	var errs []error
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, s := range e.all() {
+		if e.opts.Store != nil {
+			s.abandon()
+			continue
 		}
+		wg.Go(func() {
+			if err := s.destroy(context.Background(), "closed"); err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
 	}
-
-	limits, asked, err := policy.Resolve(spec, e.opts.Policy)
-	if err != nil {
-		return nil, err
-	}
-	caps := e.opts.Driver.Probe(ctx)
-	enforce, gaps, err := resolve(spec, &limits, asked, caps)
-	if err != nil {
-		return nil, err
-	}
-	trace("policy")
-
-	acquire := e.opts.Acquire
-	acquire.Pull = spec.Pull
-	lease, err := e.opts.Images.Acquire(ctx, spec.Image, acquire)
-	if err != nil {
-		return nil, err
-	}
-	trace("image")
-
-	sb := &Sandbox{engine: e, lease: lease, id: NewID(), created: time.Now(), gone: make(chan struct{})}
-	sb.name = spec.Name
-	if sb.name == "" {
-		sb.name = sb.id
-	}
-	if err := e.register(sb, spec.Name != ""); err != nil {
-		lease.Release()
-		return nil, err
-	}
-	if err := sb.start(ctx, spec, limits, enforce, gaps, caps, trace); err != nil {
-		_ = sb.Remove(context.WithoutCancel(ctx))
-		return nil, err
-	}
-	return sb, nil
+	wg.Wait()
+	e.deletions.close()
+	e.events.close()
+	return errors.Join(errs...)
 }
 
 // resolve decides which limits are enforced. One that was asked for and can't
@@ -139,104 +183,6 @@ func gapFor(what string, caps driver.Capabilities) sandpit.Gap {
 		return sandpit.Gap{What: what, Why: "this driver can't", Fix: "use another driver"}
 	}
 	return caps.Gaps[i]
-}
-
-// register takes the name of a sandbox.
-func (e *Engine) register(sb *Sandbox, named bool) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return fmt.Errorf("creating a sandbox: the client is closed: %w", sandpit.ErrState)
-	}
-	taken := sandpit.WithHint(fmt.Errorf("naming the sandbox %s: a live sandbox has that name: %w", sb.name, sandpit.ErrExists), "choose another name, or none")
-	if _, ok := e.names[sb.name]; ok {
-		return taken
-	}
-	if named {
-		lock, err := lockName(sb.name)
-		if err != nil {
-			if errors.Is(err, sandpit.ErrExists) {
-				return taken
-			}
-			return err
-		}
-		sb.nameLock = lock
-	}
-	e.boxes[sb.id], e.names[sb.name] = sb, sb.id
-	return nil
-}
-
-func (e *Engine) forget(sb *Sandbox) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.boxes, sb.id)
-	delete(e.names, sb.name)
-}
-
-func (e *Engine) find(idOrName string) (*Sandbox, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if id, ok := e.names[idOrName]; ok {
-		idOrName = id
-	}
-	if sb, ok := e.boxes[idOrName]; ok {
-		return sb, nil
-	}
-	return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
-}
-
-// Get finds a sandbox. See sandpit.Client.
-func (e *Engine) Get(_ context.Context, idOrName string) (sandpit.Sandbox, error) {
-	sb, err := e.find(idOrName)
-	if err != nil {
-		return nil, err
-	}
-	return sb, nil
-}
-
-// List returns the sandboxes of this engine. See sandpit.Client.
-func (e *Engine) List(ctx context.Context) ([]sandpit.Info, error) {
-	var infos []sandpit.Info
-	for _, sb := range e.all() {
-		info, err := sb.Info(ctx)
-		if err != nil {
-			return nil, err
-		}
-		infos = append(infos, info)
-	}
-	slices.SortFunc(infos, func(a, b sandpit.Info) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return infos, nil
-}
-
-func (e *Engine) all() []*Sandbox {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := make([]*Sandbox, 0, len(e.boxes))
-	for _, sb := range e.boxes {
-		all = append(all, sb)
-	}
-	return all
-}
-
-// Remove destroys a sandbox. See sandpit.Client.
-func (e *Engine) Remove(ctx context.Context, idOrName string) error {
-	sb, err := e.find(idOrName)
-	if err != nil {
-		return err
-	}
-	return sb.Remove(ctx)
-}
-
-// Close removes every sandbox.
-func (e *Engine) Close() error {
-	e.mu.Lock()
-	e.closed = true
-	e.mu.Unlock()
-	var errs []error
-	for _, sb := range e.all() {
-		errs = append(errs, sb.Remove(context.Background()))
-	}
-	return errors.Join(errs...)
 }
 
 // Home returns the directories of an installation under a data directory.

@@ -4,143 +4,69 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
-	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
 // Sandbox is a sandbox of an engine. It implements sandpit.Sandbox.
 type Sandbox struct {
-	engine   *Engine
-	id, name string
-	created  time.Time
-	nameLock func()
+	engine    *Engine
+	id, name  string
+	namespace string
+	kept      bool      // it outlives the engine
+	created   time.Time // set by register, constant afterwards
+	labels    map[string]string
+	nameLock  func()
+	demand    demand // what it was promised
+	image     image.Config
+	lease     *image.Lease
 
-	// Set by start, constant afterwards.
-	image    image.Config
-	lease    *image.Lease
-	info     sandpit.Info
+	// Set while it is made, constant once made is closed.
 	instance driver.Instance
 	guest    *client.Client
-	life     *time.Timer
+	logs     *logstore.Log
+	cancel   context.CancelCauseFunc // calls the making off
+	made     chan struct{}           // closed when it is made, or is not
 
 	oomMu   sync.Mutex   // held while kills are counted beside other work
 	oomSeen atomic.Int64 // kills for want of memory that have been noticed
+	lastUse atomic.Int64 // ns since 1970 of the latest activity
 
-	remove    sync.Once
-	removeErr error
-	gone      chan struct{} // closed when Remove begins
+	change  chan struct{} // one place: held by who changes the state
+	saving  sync.Mutex    // held while the record is written
+	failing sync.Once
+	gone    chan struct{} // closed when it begins to be removed
+
+	mu       sync.Mutex // guards all below
+	info     sandpit.Info
+	state    sandpit.State
+	reason   string
+	removing bool
+	removed  bool // nothing is left to be done
+	left     bool // the engine has given it up
+	starting int  // processes that are being started
+	active   int  // calls, streams and waiters that keep it from being idle
+	deadline time.Time
+	idle     time.Duration // 0: for ever
+	onExpiry sandpit.Expiry
+	over     bool        // its lifetime is over, and it was paused or stopped for that
+	timer    *time.Timer // of the lifetime and of idleness
+	renewed  time.Time   // when the guest was told last how long it may live
+	hubs     []*hub      // oldest first
+	samples  samples
 }
 
 var _ sandpit.Sandbox = (*Sandbox)(nil)
 
-// oomScoreAdj is what processes have above the guest: so that a sandbox out of
-// memory loses a process of its own before its guest. 1000 would make the
-// kernel choose any process of a sandbox before all of the host's, which is
-// what a machine under pressure should do, too, but leaves no room for more.
-const oomScoreAdj = 500
-
-// start makes the sandbox and configures its guest.
-func (s *Sandbox) start(ctx context.Context, spec sandpit.Spec, limits sandpit.Limits, enforce map[string]bool, gaps []sandpit.Gap, caps driver.Capabilities, trace func(string)) error {
-	root := s.lease.Rootfs()
-	s.image = root.Config
-
-	who, err := chooseUser(spec.User, root)
-	if err != nil {
-		return err
-	}
-	if spec.Limits.Disk == 0 && !slices.Contains(spec.Asked, "disk") && enforce["memory"] {
-		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
-	}
-	hostname := spec.Hostname
-	if hostname == "" {
-		hostname = hostnameFor(s.name)
-	}
-	plan := driver.Plan{
-		ID: s.id, Name: s.name, Hostname: hostname,
-		Root:   driver.Root{Layers: root.Layers, Files: rootFiles(hostname)},
-		Mounts: spec.Mounts, Tmpfs: slices.Clone(spec.Tmpfs),
-		ReadOnly: spec.ReadOnly, Write: spec.Write,
-		Limits: limits, Enforce: enforce,
-		UID: who.uid, GID: who.gid, MultiUser: caps.MultiUser && who.uid == 0,
-		Ephemeral: true,
-		Trace:     s.engine.opts.Trace,
-	}
-	for _, b := range root.Binds {
-		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
-	}
-	for i := range plan.Tmpfs {
-		if plan.Tmpfs[i].Size == 0 {
-			plan.Tmpfs[i].Size = defaultTmpfs
-		}
-	}
-	// A volume of an image is a place for data of its own. Everything in a
-	// sandbox is its own already; the directory has to exist.
-	plan.Root.Dirs = volumes(root.Config.Volumes)
-	trace("plan")
-
-	if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
-		return err
-	}
-	trace("create")
-	conn, err := s.instance.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	dir := spec.WorkDir
-	if dir == "" {
-		dir = root.Config.WorkingDir
-	}
-	s.guest, err = client.New(ctx, conn, client.Options{Config: &client.Config{
-		User: who.text, Dir: dir, Env: slices.Concat(root.Config.Env, spec.Env),
-		Output: limits.Output, NoFile: limits.NoFile, Life: limits.Life,
-		RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
-	}})
-	if err != nil {
-		return s.explain(fmt.Errorf("greeting the guest: %w", err))
-	}
-	trace("guest")
-
-	s.info = sandpit.Info{
-		ID: s.id, Name: s.name, Image: imageName(root), Driver: s.engine.opts.Driver.Name(),
-		Labels: maps.Clone(spec.Labels), CreatedAt: s.created, Limits: limits, NotEnforced: gaps,
-	}
-	s.life = time.AfterFunc(limits.Life+lifeGrace, func() { _ = s.Remove(context.Background()) })
-	return nil
-}
-
-// fittingDisk is how much of a memory limit files may take when nobody has said
-// how much: they are in memory, and can't be taken from there. Without room
-// beside them, the one process left to be killed for want of memory would in
-// the end be the guest.
-func fittingDisk(memory int64) int64 {
-	const room = 12 << 20 // the guest and a small program
-	return max(memory-max(memory/8, room), sandpit.MinDisk)
-}
-
-// lifeGrace is how long after its lifetime a sandbox is removed. Its guest ends
-// the processes when the lifetime is over, and their results must get out.
-const lifeGrace = 2 * time.Second
-
-// defaultTmpfs is the size of a Tmpfs that has none, in bytes.
-const defaultTmpfs = 64 << 20
-
-func imageName(root image.Rootfs) string {
-	if root.Digest != "" && !strings.Contains(root.Reference, "@") {
-		return root.Reference + "@" + root.Digest
-	}
-	return root.Reference
-}
+var errRemoved = errors.New("the sandbox is being removed")
 
 // ID returns the identity.
 func (s *Sandbox) ID() string { return s.id }
@@ -150,193 +76,272 @@ func (s *Sandbox) Name() string { return s.name }
 
 // Info describes the sandbox.
 func (s *Sandbox) Info(context.Context) (sandpit.Info, error) {
-	if err := s.closed(); err != nil {
-		return sandpit.Info{}, err
+	info, ok := s.describe()
+	if !ok {
+		return sandpit.Info{}, s.closedError()
 	}
-	info := s.info
-	info.State = sandpit.StateRunning
-	select {
-	case <-s.instance.Done():
-		info.State = sandpit.StateFailed
-	default:
-		if s.guest.Err() != nil {
-			info.State = sandpit.StateFailed
-		}
-	}
-	info.Labels = maps.Clone(info.Labels)
-	info.NotEnforced = slices.Clone(info.NotEnforced)
 	return info, nil
 }
 
-// Files returns the file system.
-func (s *Sandbox) Files() sandpit.Files { return s.guest.Files() }
-
 // Metrics returns what the sandbox uses.
 func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
-	if err := s.closed(); err != nil {
-		return sandpit.Metrics{}, err
+	switch s.present() {
+	case "":
+		return sandpit.Metrics{}, s.closedError()
+	case sandpit.StateCreating:
+		return sandpit.Metrics{}, s.stateError(sandpit.StateCreating)
 	}
 	return s.instance.Stats(ctx)
 }
 
-// closed returns an error once the sandbox is being removed.
-func (s *Sandbox) closed() error {
-	select {
-	case <-s.gone:
-		return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
-	default:
-		return nil
+// present returns the state, which is empty once the sandbox is being removed.
+func (s *Sandbox) present() sandpit.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removing {
+		return ""
+	}
+	return s.state
+}
+
+func (s *Sandbox) closedError() error {
+	return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
+}
+
+// stateError says that something can't be done in that state.
+func (s *Sandbox) stateError(state sandpit.State) error {
+	err := fmt.Errorf("sandbox %s is %s: %w", s.name, state, sandpit.ErrState)
+	if state == sandpit.StateStopped {
+		return sandpit.WithHint(err, "start it again first")
+	}
+	return err
+}
+
+// enter begins a use of the guest, which keeps the sandbox from being idle and
+// ends with leave. A paused sandbox is resumed first.
+func (s *Sandbox) enter(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		state := s.state
+		switch {
+		case s.removing:
+			s.mu.Unlock()
+			return s.closedError()
+		case state == sandpit.StateRunning, state == sandpit.StateFailed: // whose guest says why
+			s.active++
+			s.mu.Unlock()
+			s.touch()
+			return nil
+		case state != sandpit.StatePaused:
+			s.mu.Unlock()
+			return s.stateError(state)
+		}
+		s.mu.Unlock()
+		if err := s.Resume(ctx); err != nil {
+			return err
+		}
 	}
 }
 
-// Remove destroys the sandbox.
-func (s *Sandbox) Remove(ctx context.Context) error {
-	s.remove.Do(func() {
-		close(s.gone)
-		if s.life != nil {
-			s.life.Stop()
-		}
-		if s.instance != nil {
-			s.removeErr = s.instance.Destroy(ctx)
-		}
-		if s.guest != nil {
-			s.guest.Close()
-		}
-		s.lease.Release()
-		if s.nameLock != nil {
-			s.nameLock()
-		}
-		s.engine.forget(s)
-	})
-	return s.removeErr
+// leave ends a use.
+func (s *Sandbox) leave() {
+	s.touch()
+	s.mu.Lock()
+	s.active--
+	s.mu.Unlock()
 }
 
-// Start starts a program. See sandpit.Sandbox.
-func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
-	cmd, err := s.completed(cmd)
-	if err != nil {
-		return nil, err
-	}
-	s.oomMu.Lock() // a count that is under way
-	before := s.oomSeen.Load()
-	s.oomMu.Unlock()
-	p, err := s.guest.Start(ctx, cmd)
-	if err != nil {
-		return nil, s.explain(err)
-	}
-	return &process{Process: p, sandbox: s, oomKills: before, patience: s.watch(p, cmd.Timeout)}, nil
-}
-
-// guestPatience is how long after a timeout a guest may take to have killed
-// everything and to say so. Its own limit for a process that hangs in the
-// kernel is shorter.
-const guestPatience = 15 * time.Second
-
-// watch destroys the sandbox when a process outlives its timeout: its guest
-// then does not do what it was told. A guest is not trusted with the host's
-// time. The timer is to be stopped when the process has ended.
-func (s *Sandbox) watch(p sandpit.Process, timeout time.Duration) *time.Timer {
-	if timeout <= 0 {
-		return nil // the lifetime holds
-	}
-	return time.AfterFunc(timeout+guestPatience, func() {
-		ended, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-		defer cancel()
-		if _, err := p.Wait(ended); errors.Is(err, context.DeadlineExceeded) {
-			_ = s.instance.Destroy(context.Background())
-		}
-	})
-}
-
-// completed fills in what the image says about running it.
-func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
-	if !cmd.FromImage && cmd.Entrypoint == nil {
-		return cmd, nil
-	}
-	if cmd.Script != "" {
-		return cmd, fmt.Errorf("starting a process: a script has no entrypoint: %w", sandpit.ErrInvalid)
-	}
-	entry, rest := s.image.Entrypoint, cmd.Argv
-	if cmd.Entrypoint != nil {
-		entry = cmd.Entrypoint
-	} else if len(rest) == 0 {
-		rest = s.image.Cmd
-	}
-	cmd.Argv, cmd.FromImage, cmd.Entrypoint = slices.Concat(entry, rest), false, nil
-	if len(cmd.Argv) == 0 {
-		return cmd, sandpit.WithHint(fmt.Errorf("starting a process: no command was given, and image %s has none: %w", s.info.Image, sandpit.ErrInvalid), "name a command")
-	}
-	return cmd, nil
-}
+// touch says that something happens in the sandbox.
+func (s *Sandbox) touch() { s.lastUse.Store(time.Now().UnixNano()) }
 
 // explain adds to an error of the guest's connection what the driver knows.
 func (s *Sandbox) explain(err error) error {
-	if !errors.Is(err, sandpit.ErrClosed) {
+	if !errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, sandpit.ErrProtocol) {
 		return err
 	}
-	select {
-	case <-s.gone:
-		return fmt.Errorf("sandbox %s was removed: %w", s.name, err)
-	default:
+	s.mu.Lock()
+	removing, left := s.removing, s.left
+	s.mu.Unlock()
+	switch {
+	case removing:
+		return fmt.Errorf("sandbox %s was removed: %w", s.name, sandpit.ErrClosed)
+	case left:
+		return fmt.Errorf("sandbox %s: this server is ending: %w", s.name, sandpit.ErrUnavailable)
 	}
-	if n := s.oomKills(context.Background()); n > 0 {
+	s.fail()
+	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
 		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
 	}
 	return err
 }
 
 // oomKills returns how many processes the kernel has killed for want of memory.
-func (s *Sandbox) oomKills(ctx context.Context) int64 {
-	m, err := s.instance.Stats(ctx)
-	if err != nil || m.OOMKills < 0 {
+func (s *Sandbox) oomKills() int64 {
+	if s.instance == nil {
 		return 0
+	}
+	m, err := s.instance.Stats(context.Background())
+	if err != nil || m.OOMKills < 0 {
+		return s.oomSeen.Load()
 	}
 	s.oomSeen.Store(m.OOMKills)
 	return m.OOMKills
 }
 
-// process adds to a process of the guest what only the host can tell.
-type process struct {
-	sandpit.Process
-	sandbox  *Sandbox
-	oomKills int64       // of the sandbox, before the start
-	patience *time.Timer // with the guest, or nil
-
-	once sync.Once
-	oom  bool
+// watch notices when the guest dies or breaks its word.
+func (s *Sandbox) watch() {
+	select {
+	case <-s.gone:
+		return
+	case <-s.instance.Done():
+	case <-s.guest.Done():
+	}
+	s.fail()
 }
 
-// Wait waits for the end. When the kernel has counted a kill for want of memory
-// since the start, a process that was killed has died of that, and one that
-// failed has lost a process to it. For one that succeeded the count is only
-// taken, while the caller goes on, so that the next one is not blamed.
-func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
-	res, err := p.Process.Wait(ctx)
-	if err != nil {
-		return res, p.sandbox.explain(err)
-	}
-	p.once.Do(func() {
-		if p.patience != nil {
-			p.patience.Stop()
+// fail makes the sandbox a failed one, if it is not being removed or given up.
+// What is left in it is ended: a guest that breaks its word is not to be trusted.
+func (s *Sandbox) fail() {
+	s.failing.Do(func() {
+		kills := s.oomKills()
+		why := "its guest has died"
+		if err := s.guest.Err(); errors.Is(err, sandpit.ErrProtocol) || errors.Is(err, sandpit.ErrUnsupported) {
+			why = err.Error()
+		} else if kills > 0 {
+			why = "it ran out of memory"
 		}
-		if res.ExitCode != 0 {
-			p.oom = p.sandbox.oomKills(ctx) > p.oomKills && !res.TimedOut
+		s.mu.Lock()
+		if s.removing || s.left {
+			s.mu.Unlock()
 			return
 		}
-		p.sandbox.oomMu.Lock()
+		s.state, s.reason = sandpit.StateFailed, why
+		s.mu.Unlock()
+		s.guest.Close()
 		go func() {
-			defer p.sandbox.oomMu.Unlock()
-			p.sandbox.oomKills(context.WithoutCancel(ctx))
+			_ = s.instance.Destroy(context.Background())
+			s.event(sandpit.EventFailed, "failed: "+why)
+			_ = s.save(context.Background())
 		}()
 	})
-	res.OOMKilled = p.oom
-	return res, nil
 }
 
-// SignalGroup signals the process group of the program. See sandpit.GroupSignaler.
-func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
-	if g, ok := p.Process.(sandpit.GroupSignaler); ok {
-		return g.SignalGroup(ctx, sig)
+// event tells of a change of the sandbox.
+func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
+	s.mu.Lock()
+	state := s.state
+	s.mu.Unlock()
+	if kind == sandpit.EventRemoved {
+		state = ""
 	}
-	return p.Process.Signal(ctx, sig)
+	s.engine.events.add(s.namespace, sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.name, State: state, Reason: reason, Labels: s.labels})
+}
+
+// Remove destroys the sandbox.
+func (s *Sandbox) Remove(ctx context.Context) error { return s.destroy(ctx, "asked") }
+
+// destroy removes the sandbox from the machine, and then what is kept of it. A
+// second call waits for the first, and tries again what that could not do.
+func (s *Sandbox) destroy(ctx context.Context, reason string) error {
+	s.mu.Lock()
+	first := !s.removing
+	s.removing = true
+	if first {
+		close(s.gone)
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+	}
+	s.mu.Unlock()
+	s.cancel(errRemoved)
+	<-s.made
+
+	// Removal can't be called off half-way: others wait for it, too.
+	s.change <- struct{}{}
+	defer func() { <-s.change }()
+	s.mu.Lock()
+	done, left := s.removed, s.left
+	s.mu.Unlock()
+	if done || left {
+		return nil
+	}
+	if s.instance != nil {
+		if err := s.instance.Destroy(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
+	if s.guest != nil {
+		s.guest.Close()
+	}
+	s.release()
+	s.mu.Lock()
+	s.removed = true
+	s.mu.Unlock()
+	s.engine.forget(s)
+	s.engine.gate.leave(s.demand)
+	s.event(sandpit.EventRemoved, reason)
+	return nil
+}
+
+// release lets go of all but the instance.
+func (s *Sandbox) release() {
+	for _, h := range s.processes() {
+		if h.process == nil {
+			continue
+		}
+		<-h.done // its stream has ended with the connection
+	}
+	if s.logs != nil {
+		_ = s.logs.Remove()
+	}
+	s.lease.Release()
+	if s.kept {
+		s.engine.deletions.add(s.engine.opts.Store, s.id)
+	}
+	if s.nameLock != nil {
+		s.nameLock()
+	}
+}
+
+// abandon gives the sandbox up as it is: another engine will take it over.
+func (s *Sandbox) abandon() {
+	s.mu.Lock()
+	if s.left || s.removing {
+		s.mu.Unlock()
+		return
+	}
+	s.left = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	s.cancel(errRemoved)
+	<-s.made
+	if s.guest != nil {
+		s.guest.Close()
+	}
+	for _, h := range s.processes() {
+		<-h.done
+	}
+	if s.logs != nil {
+		s.logs.Close()
+	}
+	if l, ok := s.instance.(driver.Leaver); ok {
+		l.Leave()
+	}
+	s.lease.Release()
+	s.mu.Lock()
+	if !s.removing {
+		s.removing = true
+		close(s.gone)
+	}
+	s.mu.Unlock()
+	s.engine.forget(s)
+}
+
+// processes returns those that are known, oldest first.
+func (s *Sandbox) processes() []*hub {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.hubs)
 }

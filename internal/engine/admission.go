@@ -1,0 +1,205 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Capacity is what may be promised to all sandboxes of an engine together. 0
+// is without bound.
+type Capacity struct {
+	Memory    int64   // bytes: the sum of their limits
+	CPUs      float64 // the same of processors
+	Sandboxes int
+
+	// Wait is how long a Create may wait for room; default 30 s.
+	Wait time.Duration
+
+	// Waiting bounds how many may wait in one namespace; default 256.
+	Waiting int
+}
+
+const (
+	defaultWait    = 30 * time.Second
+	defaultWaiting = 256
+)
+
+// demand is what a sandbox is promised.
+type demand struct {
+	memory    int64
+	cpus      float64
+	sandboxes int
+}
+
+// admission lets sandboxes in as there is room for them. Who has to wait does so
+// in the queue of his namespace; the queues are served in turn, so that
+// one tenant's many wait for each other and not in everybody's way. What is too
+// large for the present room lets smaller ones of other namespaces pass.
+type admission struct {
+	capacity Capacity
+
+	mu     sync.Mutex
+	used   demand
+	queues map[string][]*waiter
+	turn   []string // namespaces with a queue, the next to be served first
+}
+
+type waiter struct {
+	want demand
+	in   chan struct{} // closed when let in
+}
+
+func (a *admission) fits(d demand) bool {
+	c := a.capacity
+	return (c.Memory == 0 || a.used.memory+d.memory <= c.Memory) &&
+		(c.CPUs == 0 || a.used.cpus+d.cpus <= c.CPUs+cpuTolerance) &&
+		(c.Sandboxes == 0 || a.used.sandboxes+d.sandboxes <= c.Sandboxes)
+}
+
+// cpuTolerance is for sums of decimal fractions.
+const cpuTolerance = 1e-6
+
+func (a *admission) take(d demand, sign int) {
+	a.used.memory += int64(sign) * d.memory
+	a.used.cpus += float64(sign) * d.cpus
+	a.used.sandboxes += sign * d.sandboxes
+}
+
+// claim takes room that is needed in any case: for a sandbox that is there.
+func (a *admission) claim(d demand) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.take(d, 1)
+}
+
+// enter takes room for a sandbox, and waits for it if need be. The error
+// matches sandpit.ErrExhausted when none came free in time, or ever could.
+func (a *admission) enter(ctx context.Context, namespace string, d demand) error {
+	wait, most := a.capacity.Wait, a.capacity.Waiting
+	if wait <= 0 {
+		wait = defaultWait
+	}
+	if most <= 0 {
+		most = defaultWaiting
+	}
+	a.mu.Lock()
+	if len(a.queues[namespace]) == 0 && a.fits(d) {
+		a.take(d, 1)
+		a.mu.Unlock()
+		return nil
+	}
+	c := a.capacity
+	if c.Memory > 0 && d.memory > c.Memory || c.CPUs > 0 && d.cpus > c.CPUs+cpuTolerance {
+		a.mu.Unlock()
+		return sandpit.WithHint(fmt.Errorf("making a sandbox: it asks for more than this server may promise in all: %w", sandpit.ErrExhausted), "ask for less memory or fewer cpus")
+	}
+	if len(a.queues[namespace]) >= most {
+		a.mu.Unlock()
+		return fullError(wait)
+	}
+	w := &waiter{want: d, in: make(chan struct{})}
+	if a.queues == nil {
+		a.queues = map[string][]*waiter{}
+	}
+	if len(a.queues[namespace]) == 0 {
+		a.turn = append(a.turn, namespace)
+	}
+	a.queues[namespace] = append(a.queues[namespace], w)
+	a.mu.Unlock()
+
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var err error
+	select {
+	case <-w.in:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = fullError(wait)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case <-w.in: // just now
+		if ctx.Err() == nil {
+			return nil
+		}
+		a.take(d, -1)
+	default:
+		a.drop(namespace, slices.Index(a.queues[namespace], w))
+	}
+	a.serve()
+	return err
+}
+
+// fullError says that there is no room, and when to ask again.
+func fullError(wait time.Duration) error {
+	return &sandpit.RetryError{
+		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: this server is full: %w", sandpit.ErrExhausted),
+			"remove a sandbox, or try again later"),
+		After: max(wait/2, time.Second),
+	}
+}
+
+// leave gives room back.
+func (a *admission) leave(d demand) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.take(d, -1)
+	a.serve()
+}
+
+// serve lets in who fits: the first of each queue, the queues in turn.
+func (a *admission) serve() {
+	for skipped := 0; skipped < len(a.turn); {
+		namespace := a.turn[0]
+		w := a.queues[namespace][0]
+		a.turn = append(a.turn[1:], namespace)
+		if !a.fits(w.want) {
+			skipped++
+			continue
+		}
+		a.take(w.want, 1)
+		close(w.in)
+		a.drop(namespace, 0)
+		skipped = 0
+	}
+}
+
+// drop takes a waiter out of its queue.
+func (a *admission) drop(namespace string, i int) {
+	q := slices.Delete(a.queues[namespace], i, i+1)
+	if a.queues[namespace] = q; len(q) == 0 {
+		delete(a.queues, namespace)
+		a.turn = slices.DeleteFunc(a.turn, func(n string) bool { return n == namespace })
+	}
+}
+
+// bucket bounds how often something may happen.
+type bucket struct {
+	tokens float64
+	at     time.Time
+}
+
+// take takes a token, of which rate come in each second and at most burst are
+// kept. It returns how long to wait when there is none.
+func (b *bucket) take(rate float64, now time.Time) time.Duration {
+	burst := max(rate, 1)
+	if b.at.IsZero() {
+		b.tokens = burst
+	} else {
+		b.tokens = min(burst, b.tokens+now.Sub(b.at).Seconds()*rate)
+	}
+	b.at = now
+	if b.tokens < 1 {
+		return time.Duration((1 - b.tokens) / rate * float64(time.Second))
+	}
+	b.tokens--
+	return 0
+}

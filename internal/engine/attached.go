@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// process is a process as one of those who use it sees it: he who has started
+// it, or one who is attached.
+type process struct {
+	h          *hub
+	reader     *reader // of its output; nil: none, or directly
+	stdin      io.WriteCloser
+	foreground bool
+
+	attached bool
+	once     sync.Once
+	left     chan struct{} // closed by Detach; nil for who is not attached
+}
+
+var (
+	_ sandpit.Process       = (*process)(nil)
+	_ sandpit.GroupSignaler = (*process)(nil)
+	_ sandpit.Detacher      = (*process)(nil)
+)
+
+// ID identifies the process.
+func (p *process) ID() string { return p.h.info.ID }
+
+// PID returns the process id inside the sandbox.
+func (p *process) PID() int { return p.h.info.PID }
+
+// Stdin writes to standard input, or is nil.
+func (p *process) Stdin() io.WriteCloser { return p.stdin }
+
+// use calls f for a process that has not ended, while its sandbox is kept from
+// being idle.
+func (p *process) use(ctx context.Context, f func(sandpit.Process) error) error {
+	if err := p.h.sandbox.enter(ctx); err != nil {
+		return err
+	}
+	defer p.h.sandbox.leave()
+	if err := f(p.h.process); err != nil {
+		return p.h.sandbox.explain(err)
+	}
+	return nil
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.h.done:
+		return true
+	default:
+		return p.h.process == nil
+	}
+}
+
+// Signal sends a signal.
+func (p *process) Signal(ctx context.Context, sig syscall.Signal) error {
+	if p.ended() {
+		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+	}
+	return p.use(ctx, func(g sandpit.Process) error { return g.Signal(ctx, sig) })
+}
+
+// SignalGroup signals the process group of the program. See sandpit.GroupSignaler.
+func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
+	if p.ended() {
+		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+	}
+	return p.use(ctx, func(g sandpit.Process) error {
+		if g, ok := g.(sandpit.GroupSignaler); ok {
+			return g.SignalGroup(ctx, sig)
+		}
+		return g.Signal(ctx, sig)
+	})
+}
+
+// Resize changes the terminal's size.
+func (p *process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
+	if p.ended() {
+		return fmt.Errorf("resizing the terminal: %w: the process has exited", sandpit.ErrNotFound)
+	}
+	return p.use(ctx, func(g sandpit.Process) error { return g.Resize(ctx, size) })
+}
+
+// Kill kills the process and everything that it started.
+func (p *process) Kill(ctx context.Context) error {
+	if p.h.process == nil || p.h.sandbox.present() == "" {
+		return nil // it has ended, with its sandbox if not before
+	}
+	return p.use(ctx, func(g sandpit.Process) error { return g.Kill(ctx) })
+}
+
+// Wait waits for the end, and until the output has been delivered.
+func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
+	h := p.h
+	if h.process != nil {
+		res, err := h.process.Wait(ctx)
+		if err != nil && ctx.Err() != nil {
+			return res, err
+		}
+		h.end(res, err) // who comes first does it
+	}
+	if p.reader != nil {
+		select {
+		case <-p.reader.done:
+		case <-ctx.Done():
+			return sandpit.Result{}, ctx.Err()
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.result, h.err
+}
+
+// Detach gives the process up. See sandpit.Detacher.
+func (p *process) Detach() {
+	p.once.Do(func() {
+		if p.reader != nil {
+			p.h.leave(p.reader)
+		}
+		if w, ok := p.stdin.(*stdinWriter); ok {
+			w.leave()
+		}
+		if p.foreground {
+			p.h.unwaited()
+		}
+		if p.left != nil {
+			close(p.left)
+		}
+	})
+}

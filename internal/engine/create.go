@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/logstore"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// oomScoreAdj is what processes have above the guest: so that a sandbox out of
+// memory loses a process of its own before its guest. 1000 would make the
+// kernel choose any process of a sandbox before all of the host's, which is
+// what a machine under pressure should do, too, but leaves no room for more.
+const oomScoreAdj = 500
+
+// create makes a sandbox for a tenant.
+func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
+	mark := time.Now()
+	trace := func(step string) {
+		if e.opts.Trace != nil {
+			now := time.Now()
+			e.opts.Trace(step, now.Sub(mark))
+			mark = now
+		}
+	}
+
+	limits, asked, err := policy.Resolve(spec, t.policy)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkExpiry(spec.OnExpiry); err != nil {
+		return nil, err
+	}
+	caps := e.opts.Driver.Probe(ctx)
+	enforce, gaps, err := resolve(spec, &limits, asked, caps)
+	if err != nil {
+		return nil, err
+	}
+	trace("policy")
+
+	acquire := e.opts.Acquire
+	acquire.Pull = spec.Pull
+	lease, err := e.opts.Images.Acquire(ctx, spec.Image, acquire)
+	if err != nil {
+		return nil, err
+	}
+	trace("image")
+
+	s := e.newSandbox(NewID(), t.namespace)
+	s.lease, s.labels = lease, maps.Clone(spec.Labels)
+	if s.name = spec.Name; s.name == "" {
+		s.name = s.id
+	}
+	plan, config, err := s.plan(spec, limits, enforce, caps)
+	if err != nil {
+		lease.Release()
+		return nil, err
+	}
+	s.info = sandpit.Info{
+		ID: s.id, Name: s.name, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
+		Limits: plan.Limits, NotEnforced: gaps,
+	}
+	s.idle, s.onExpiry = max(spec.Idle, 0), spec.OnExpiry
+	if s.onExpiry == "" {
+		s.onExpiry = sandpit.ExpiryRemove
+	}
+	s.demand = demand{limits.Memory, limits.CPUs, 1}
+	trace("plan")
+
+	if err := e.gate.enter(ctx, s.namespace, s.demand); err != nil {
+		lease.Release()
+		return nil, err
+	}
+	ctx, s.cancel = context.WithCancelCause(ctx)
+	if err := e.admit(s, spec.Name != ""); err != nil {
+		s.cancel(nil)
+		e.gate.leave(s.demand)
+		lease.Release()
+		return nil, err
+	}
+	err = s.make(ctx, plan, config, trace)
+	if err == nil {
+		err = s.begin(ctx)
+	}
+	if errors.Is(err, context.Canceled) && context.Cause(ctx) == errRemoved {
+		err = fmt.Errorf("sandbox %s was removed while it was made: %w", s.name, sandpit.ErrClosed)
+	}
+	close(s.made)
+	s.cancel(nil)
+	if err != nil {
+		_ = s.destroy(context.WithoutCancel(ctx), "not made: "+err.Error())
+		return nil, err
+	}
+	return s, nil
+}
+
+func (e *Engine) newSandbox(id, namespace string) *Sandbox {
+	return &Sandbox{
+		engine: e, id: id, namespace: namespace, kept: e.opts.Store != nil, state: sandpit.StateCreating,
+		change: make(chan struct{}, 1), gone: make(chan struct{}), made: make(chan struct{}),
+	}
+}
+
+// admit takes the name of a new sandbox, here and on the machine.
+func (e *Engine) admit(s *Sandbox, named bool) error {
+	if err := e.register(s); err != nil {
+		return err
+	}
+	if named && !s.kept {
+		lock, err := lockName(s.name)
+		if err != nil {
+			e.forget(s)
+			if errors.Is(err, sandpit.ErrExists) {
+				return nameTaken(s.name)
+			}
+			return err
+		}
+		s.nameLock = lock
+	}
+	return nil
+}
+
+func checkExpiry(x sandpit.Expiry) error {
+	switch x {
+	case "", sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
+		return nil
+	}
+	return sandpit.WithHint(fmt.Errorf("choosing what happens on expiry: %.20q is unknown: %w", string(x), sandpit.ErrInvalid), "use remove, stop or pause")
+}
+
+// plan says what the driver is to make, and what the guest is to be told.
+func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce map[string]bool, caps driver.Capabilities) (driver.Plan, client.Config, error) {
+	root := s.lease.Rootfs()
+	s.image = root.Config
+	who, err := chooseUser(spec.User, root)
+	if err != nil {
+		return driver.Plan{}, client.Config{}, err
+	}
+	if spec.Limits.Disk == 0 && !slices.Contains(spec.Asked, "disk") && enforce["memory"] {
+		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
+	}
+	hostname := spec.Hostname
+	if hostname == "" {
+		hostname = hostnameFor(s.name)
+	}
+	plan := driver.Plan{
+		ID: s.id, Name: s.name, Hostname: hostname,
+		Root:   driver.Root{Layers: root.Layers, Files: rootFiles(hostname)},
+		Mounts: spec.Mounts, Tmpfs: slices.Clone(spec.Tmpfs),
+		ReadOnly: spec.ReadOnly, Write: spec.Write,
+		Limits: limits, Enforce: enforce,
+		UID: who.uid, GID: who.gid, MultiUser: caps.MultiUser && who.uid == 0,
+		Ephemeral: !s.kept,
+		Trace:     s.engine.opts.Trace,
+	}
+	for _, b := range root.Binds {
+		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
+	}
+	for i := range plan.Tmpfs {
+		if plan.Tmpfs[i].Size == 0 {
+			plan.Tmpfs[i].Size = defaultTmpfs
+		}
+	}
+	// A volume of an image is a place for data of its own. Everything in a
+	// sandbox is its own already; the directory has to exist.
+	plan.Root.Dirs = volumes(root.Config.Volumes)
+
+	dir := spec.WorkDir
+	if dir == "" {
+		dir = root.Config.WorkingDir
+	}
+	config := client.Config{
+		User: who.text, Dir: dir, Env: slices.Concat(root.Config.Env, spec.Env),
+		Output: limits.Output, NoFile: limits.NoFile, Life: limits.Life,
+		RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
+	}
+	return plan, config, nil
+}
+
+// make makes the sandbox and configures its guest. What it has made so far is
+// in s, also when it fails.
+func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Config, trace func(string)) (err error) {
+	// The record comes first, so that nothing is made that nobody knows of.
+	if err := s.save(ctx); err != nil {
+		return err
+	}
+	if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
+		return err
+	}
+	trace("create")
+	conn, err := s.instance.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	guest, err := client.New(ctx, conn, client.Options{Config: &config})
+	if err != nil {
+		err = fmt.Errorf("greeting the guest: %w", err)
+		if errors.Is(err, sandpit.ErrClosed) && s.oomKills() > 0 {
+			return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
+		}
+		return err
+	}
+	s.guest = guest
+	trace("guest")
+	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes})
+	return err
+}
+
+func (s *Sandbox) logDir() string {
+	if s.engine.opts.Dir == "" {
+		return ""
+	}
+	return filepath.Join(s.engine.opts.Dir, s.id)
+}
+
+// begin makes a sandbox that has been made a running one.
+func (s *Sandbox) begin(ctx context.Context) error {
+	s.touch()
+	s.mu.Lock()
+	if s.removing || s.left {
+		s.mu.Unlock()
+		return fmt.Errorf("sandbox %s was removed while it was made: %w", s.name, sandpit.ErrClosed)
+	}
+	s.state = sandpit.StateRunning
+	s.deadline = s.created.Add(s.info.Limits.Life)
+	s.arm()
+	s.mu.Unlock()
+	s.tellGuest(ctx)
+	if err := s.save(ctx); err != nil {
+		return err
+	}
+	go s.watch()
+	s.engine.measure()
+	s.event(sandpit.EventCreated, "")
+	return nil
+}
+
+// fittingDisk is how much of a memory limit files may take when nobody has said
+// how much: they are in memory, and can't be taken from there. Without room
+// beside them, the one process left to be killed for want of memory would in
+// the end be the guest.
+func fittingDisk(memory int64) int64 {
+	const room = 12 << 20 // the guest and a small program
+	return max(memory-max(memory/8, room), sandpit.MinDisk)
+}
+
+// defaultTmpfs is the size of a Tmpfs that has none, in bytes.
+const defaultTmpfs = 64 << 20
+
+func imageName(root image.Rootfs) string {
+	if root.Digest != "" && !strings.Contains(root.Reference, "@") {
+		return root.Reference + "@" + root.Digest
+	}
+	return root.Reference
+}

@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// maxEvents is how many events of a namespace are kept.
+const maxEvents = 10_000
+
+// eventLog keeps the latest events, for each namespace apart: so that the noise
+// of one tenant costs another nothing, and tells him nothing.
+type eventLog struct {
+	observe func(namespace string, ev sandpit.Event)
+
+	mu     sync.Mutex
+	last   uint64 // Seq of the latest event of all
+	spaces map[string]*eventRing
+	closed bool
+}
+
+// eventRing keeps the latest events of a namespace.
+type eventRing struct {
+	events  []sandpit.Event // the one after the latest is at next, once it is full
+	next    int
+	lost    uint64        // Seq of the latest that is not kept any more; 0: all are
+	changed chan struct{} // closed at the next event; nil: nobody waits
+}
+
+// add enters an event. Its Seq is the time in microseconds, or one more than
+// the one before: so it grows also over a restart, without being written down.
+func (l *eventLog) add(namespace string, ev sandpit.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ev.Time = time.Now()
+	l.last = max(l.last+1, uint64(ev.Time.UnixMicro()))
+	ev.Seq = l.last
+	r := l.ring(namespace)
+	if len(r.events) < maxEvents {
+		r.events = append(r.events, ev)
+	} else {
+		r.lost = r.events[r.next].Seq
+		r.events[r.next] = ev
+		r.next = (r.next + 1) % maxEvents
+	}
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+	if l.observe != nil {
+		l.observe(namespace, ev)
+	}
+}
+
+func (l *eventLog) ring(namespace string) *eventRing {
+	r := l.spaces[namespace]
+	if r == nil {
+		if l.spaces == nil {
+			l.spaces = map[string]*eventRing{}
+		}
+		// Of what was before this program nothing is known.
+		r = &eventRing{lost: uint64(time.Now().UnixMicro()) - 1}
+		l.spaces[namespace] = r
+	}
+	return r
+}
+
+// after returns events with a greater Seq, in order, at most n.
+func (r *eventRing) after(seq uint64, n int) []sandpit.Event {
+	k := len(r.events)
+	at := func(i int) *sandpit.Event { return &r.events[(r.next+i)%k] }
+	low, high := 0, k
+	for low < high {
+		if mid := (low + high) / 2; at(mid).Seq <= seq {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	var out []sandpit.Event
+	for i := low; i < k && len(out) < n; i++ {
+		out = append(out, *at(i))
+	}
+	return out
+}
+
+// listen gives the events of a namespace. A listener holds nobody up: one who
+// is so slow that events are gone before he has taken them is told.
+func (l *eventLog) listen(ctx context.Context, namespace string, after uint64) iter.Seq2[sandpit.Event, error] {
+	return func(yield func(sandpit.Event, error) bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		r := l.ring(namespace)
+		switch newest := max(l.last, r.lost); {
+		case after == 0:
+			after = newest
+		case after > newest:
+			after = 0 // of a time that has not come: the clock was set back
+		}
+		give := func(ev sandpit.Event, err error) bool {
+			l.mu.Unlock()
+			defer l.mu.Lock()
+			ev.Labels = maps.Clone(ev.Labels)
+			return yield(ev, err)
+		}
+		for {
+			if after < r.lost {
+				after = r.lost
+				if !give(sandpit.Event{Seq: after, Time: time.Now(), Kind: sandpit.EventLost}, nil) {
+					return
+				}
+				continue
+			}
+			if batch := r.after(after, 100); len(batch) > 0 {
+				for _, ev := range batch {
+					if !give(ev, nil) {
+						return
+					}
+					after = ev.Seq
+				}
+				continue
+			}
+			if l.closed {
+				return
+			}
+			if r.changed == nil {
+				r.changed = make(chan struct{})
+			}
+			changed := r.changed
+			l.mu.Unlock()
+			select {
+			case <-changed:
+				l.mu.Lock()
+			case <-ctx.Done():
+				l.mu.Lock()
+				give(sandpit.Event{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// close ends all listeners.
+func (l *eventLog) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, r := range l.spaces {
+		if r.changed != nil {
+			close(r.changed)
+			r.changed = nil
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// files is the file system of a sandbox: that of its guest, each use of which
+// keeps the sandbox from being idle, or resumes it.
+type files struct{ s *Sandbox }
+
+// Files returns the file system.
+func (s *Sandbox) Files() sandpit.Files { return files{s} }
+
+// do calls f while the guest can be used.
+func (f files) do(ctx context.Context, op, path string, work func(sandpit.Files) error) error {
+	if err := f.s.enter(ctx); err != nil {
+		return &fs.PathError{Op: op, Path: path, Err: err}
+	}
+	defer f.s.leave()
+	err := work(f.s.guest.Files())
+	if err != nil {
+		return f.explain(op, path, err)
+	}
+	return nil
+}
+
+// explain is Sandbox.explain for an error of a file.
+func (f files) explain(op, path string, err error) error {
+	if better := f.s.explain(err); better != err { //nolint:errorlint // whether it is the same
+		return &fs.PathError{Op: op, Path: path, Err: better}
+	}
+	return err
+}
+
+func (f files) Stat(ctx context.Context, path string) (info sandpit.FileInfo, err error) {
+	err = f.do(ctx, "stat", path, func(g sandpit.Files) error { info, err = g.Stat(ctx, path); return err })
+	return info, err
+}
+
+func (f files) Lstat(ctx context.Context, path string) (info sandpit.FileInfo, err error) {
+	err = f.do(ctx, "lstat", path, func(g sandpit.Files) error { info, err = g.Lstat(ctx, path); return err })
+	return info, err
+}
+
+func (f files) ReadDir(ctx context.Context, path, after string, limit int) (list []sandpit.FileInfo, more bool, err error) {
+	err = f.do(ctx, "readdir", path, func(g sandpit.Files) error {
+		list, more, err = g.ReadDir(ctx, path, after, limit)
+		return err
+	})
+	return list, more, err
+}
+
+// Open reads a file. The sandbox is not idle until it is closed.
+func (f files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {
+	if err := f.s.enter(ctx); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	r, err := f.s.guest.Files().Open(ctx, path, offset, length)
+	if err != nil {
+		f.s.leave()
+		return nil, f.explain("open", path, err)
+	}
+	return &openFile{ReadCloser: r, s: f.s}, nil
+}
+
+// openFile is a file that is being read.
+type openFile struct {
+	io.ReadCloser
+	s    *Sandbox
+	once sync.Once
+}
+
+// WriteTo hands the content on without a copy, if the guest's reader can.
+func (r *openFile) WriteTo(w io.Writer) (int64, error) {
+	if to, ok := r.ReadCloser.(io.WriterTo); ok {
+		return to.WriteTo(w)
+	}
+	return io.Copy(w, struct{ io.Reader }{r.ReadCloser})
+}
+
+// Close ends the use.
+func (r *openFile) Close() error {
+	r.once.Do(r.s.leave)
+	return r.ReadCloser.Close()
+}
+
+func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.WriteOptions) (n int64, err error) {
+	err = f.do(ctx, "write", path, func(g sandpit.Files) error { n, err = g.Write(ctx, path, r, opt); return err })
+	return n, err
+}
+
+func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
+	return f.do(ctx, "mkdir", path, func(g sandpit.Files) error { return g.Mkdir(ctx, path, mode, parents) })
+}
+
+func (f files) Remove(ctx context.Context, path string, recursive bool) error {
+	return f.do(ctx, "remove", path, func(g sandpit.Files) error { return g.Remove(ctx, path, recursive) })
+}
+
+func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
+	return f.do(ctx, "rename", oldpath, func(g sandpit.Files) error { return g.Rename(ctx, oldpath, newpath) })
+}
+
+func (f files) Symlink(ctx context.Context, target, path string) error {
+	return f.do(ctx, "symlink", path, func(g sandpit.Files) error { return g.Symlink(ctx, target, path) })
+}
+
+func (f files) Readlink(ctx context.Context, path string) (target string, err error) {
+	err = f.do(ctx, "readlink", path, func(g sandpit.Files) error { target, err = g.Readlink(ctx, path); return err })
+	return target, err
+}
+
+func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
+	return f.do(ctx, "chmod", path, func(g sandpit.Files) error { return g.Chmod(ctx, path, mode) })
+}

@@ -1,0 +1,391 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/logstore"
+)
+
+// How much of a process's output is kept for those who attach, in bytes.
+const (
+	keptOutput   = 1 << 20   // of a sandbox that outlives the engine
+	directOutput = 256 << 10 // of others
+)
+
+// hub is one process: it takes the output from the guest, keeps the latest of
+// it, enters it into the log, and hands it to all who are attached.
+//
+// One who is attached reads the ring at his own pace, from a goroutine of his
+// own, so that he stands in nobody's way. The owner of a foreground process is
+// waited for when the ring is full of what he has not taken.
+type hub struct {
+	sandbox *Sandbox
+	log     *logstore.Writer
+	ready   chan struct{} // closed when the fields below are set
+
+	info     sandpit.ProcessInfo // without Result
+	process  sandpit.Process     // of the guest; nil when it had ended before it was found
+	stdin    *stdinPump          // nil when there is none
+	oomKills int64               // of the sandbox, before the start
+	patience *time.Timer         // with the guest, or nil
+	waited   atomic.Bool         // somebody waits for it: its sandbox is not idle
+
+	done chan struct{} // closed when it has ended
+
+	mu      sync.Mutex
+	at      int64 // position behind what has come from the guest
+	ring    ring
+	readers map[*reader]struct{}
+	changed chan struct{} // closed at the next change; nil: nobody waits
+	ended   bool
+	result  sandpit.Result
+	err     error
+	once    sync.Once
+}
+
+// reader is one who is attached. at, left and done are guarded by hub.mu.
+type reader struct {
+	stdout, stderr io.Writer
+	lost           func(int64)
+	waitFor        bool // the process waits for him
+	at             int64
+	left           bool
+	done           chan struct{} // closed when he has got everything
+}
+
+func (s *Sandbox) newHub(keep int) *hub {
+	return &hub{
+		sandbox: s, ready: make(chan struct{}), done: make(chan struct{}),
+		ring: ring{max: keep}, readers: map[*reader]struct{}{},
+	}
+}
+
+// source is a stream of the guest's process, as a writer.
+type source struct {
+	h      *hub
+	stream byte
+	direct io.Writer // the caller's own, which the process waits for; or nil
+}
+
+// Write takes output. It is called by one goroutine.
+func (w *source) Write(b []byte) (int, error) {
+	w.h.feed(w.stream, b)
+	if w.direct != nil {
+		if _, err := w.direct.Write(b); err != nil {
+			w.direct = nil
+		}
+	}
+	return len(b), nil
+}
+
+// feed enters output.
+func (h *hub) feed(stream byte, b []byte) {
+	<-h.ready
+	h.sandbox.touch()
+	if h.log != nil {
+		h.log.Write(stream, h.at, b)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at += int64(len(b))
+	for len(b) > 0 {
+		n := min(len(b), h.room())
+		if n == 0 {
+			h.wait(nil)
+			continue
+		}
+		h.ring.append(stream, b[:n])
+		b = b[n:]
+		h.notify()
+	}
+}
+
+// room is how much can be entered before somebody would lose what he is waited for.
+func (h *hub) room() int {
+	free := h.ring.max
+	for r := range h.readers {
+		if r.waitFor {
+			free = min(free, h.ring.max-int(h.ring.end-r.at))
+		}
+	}
+	return free
+}
+
+// notify wakes all who wait.
+func (h *hub) notify() {
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
+}
+
+// wait gives up the lock until something has changed, or ctx, unless nil, has ended.
+func (h *hub) wait(ctx context.Context) {
+	if h.changed == nil {
+		h.changed = make(chan struct{})
+	}
+	ch := h.changed
+	h.mu.Unlock()
+	if ctx == nil {
+		<-ch
+	} else {
+		select {
+		case <-ch:
+		case <-ctx.Done():
+		}
+	}
+	h.mu.Lock()
+}
+
+// watch ends the hub when the process has ended.
+func (h *hub) watch() {
+	res, err := h.process.Wait(context.Background())
+	h.end(res, err)
+}
+
+// end enters how the process ended. Only the first call counts; every call
+// returns when that is done.
+//
+// When the kernel has counted a kill for want of memory since the start, a
+// process that was killed has died of that, and one that failed has lost a
+// process to it. For one that succeeded the count is only taken, while the
+// caller goes on, so that the next one is not blamed.
+func (h *hub) end(res sandpit.Result, err error) {
+	h.once.Do(func() {
+		s := h.sandbox
+		if h.patience != nil {
+			h.patience.Stop()
+		}
+		switch {
+		case err != nil:
+			err = s.explain(err)
+		case res.ExitCode != 0:
+			res.OOMKilled = s.oomKills() > h.oomKills && !res.TimedOut
+		default:
+			s.oomMu.Lock()
+			go func() {
+				defer s.oomMu.Unlock()
+				s.oomKills()
+			}()
+		}
+		if h.log != nil {
+			h.log.Close()
+		}
+		h.mu.Lock()
+		h.ended, h.result, h.err = true, res, err
+		h.notify()
+		h.mu.Unlock()
+		close(h.done)
+		s.processEnded(h)
+	})
+}
+
+// describe returns the process with its result.
+func (h *hub) describe() sandpit.ProcessInfo {
+	info := h.info
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		res := h.result
+		if h.err != nil {
+			// Its sandbox has failed under it.
+			res = sandpit.Result{ExitCode: 137, Signal: 9}
+		}
+		info.Result = &res
+	}
+	return info
+}
+
+// read makes somebody a reader, from now on or from the oldest output kept.
+func (h *hub) read(r *reader, history bool) {
+	r.done = make(chan struct{})
+	h.mu.Lock()
+	r.at = h.ring.end
+	if history {
+		r.at = 0
+		if r.waitFor {
+			r.at = h.ring.start
+		}
+	}
+	h.readers[r] = struct{}{}
+	h.mu.Unlock()
+	go h.deliver(r)
+}
+
+// leave ends a reader, who gets nothing more.
+func (h *hub) leave(r *reader) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r.left = true
+	delete(h.readers, r)
+	h.notify()
+}
+
+// buffers are for handing output on.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// deliver hands output on to a reader until it ends or he leaves.
+func (h *hub) deliver(r *reader) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer close(r.done)
+	for !r.left && (r.stdout != nil || r.stderr != nil) {
+		if gap := h.ring.start - r.at; gap > 0 {
+			r.at = h.ring.start
+			if r.lost != nil {
+				h.mu.Unlock()
+				r.lost(gap)
+				h.mu.Lock()
+			}
+			continue
+		}
+		if r.at == h.ring.end {
+			if h.ended {
+				break
+			}
+			h.wait(nil)
+			continue
+		}
+		stream, n := h.ring.read(r.at, *buf)
+		r.at += int64(n)
+		if r.waitFor {
+			h.notify()
+		}
+		w := &r.stdout
+		if stream == stderrStream {
+			w = &r.stderr
+		}
+		if *w == nil {
+			continue
+		}
+		h.mu.Unlock()
+		_, err := (*w).Write((*buf)[:n])
+		h.mu.Lock()
+		if err != nil {
+			*w = nil
+		}
+	}
+	delete(h.readers, r)
+	h.notify()
+}
+
+// stdinPump writes to the standard input of a process for all who do, so that
+// one who leaves while the process does not read can do so.
+type stdinPump struct {
+	w io.WriteCloser
+
+	mu      sync.Mutex
+	changed sync.Cond
+	pending []byte
+	busy    bool // a goroutine writes
+	closing bool
+	err     error
+}
+
+// maxStdin is how much waits for a process that does not read, in bytes.
+const maxStdin = 64 << 10
+
+func newStdinPump(w io.WriteCloser) *stdinPump {
+	p := &stdinPump{w: w}
+	p.changed.L = &p.mu
+	return p
+}
+
+// run writes what is pending until there is nothing.
+func (p *stdinPump) run() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.pending) > 0 && p.err == nil {
+		b := p.pending
+		p.pending = nil
+		p.changed.Broadcast()
+		p.mu.Unlock()
+		_, err := p.w.Write(b)
+		p.mu.Lock()
+		p.err = err
+	}
+	p.busy = false
+	if p.closing || p.err != nil {
+		_ = p.w.Close()
+		p.pending = nil
+		if p.err == nil {
+			p.err = io.ErrClosedPipe
+		}
+	}
+	p.changed.Broadcast()
+}
+
+// start has what is pending written. Precondition: p.mu is held.
+func (p *stdinPump) start() {
+	if !p.busy {
+		p.busy = true
+		go p.run()
+	}
+}
+
+// stdinWriter is the standard input as one of those who are attached sees it.
+type stdinWriter struct {
+	p    *stdinPump
+	s    *Sandbox
+	left bool // guarded by p.mu
+}
+
+var errLeft = errors.New("detached from the process")
+
+// Write returns when the process, or what waits for it, has taken b.
+func (w *stdinWriter) Write(b []byte) (n int, err error) {
+	if err := w.s.enter(context.Background()); err != nil {
+		return 0, err
+	}
+	defer w.s.leave()
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case w.left:
+			return n, errLeft
+		case p.err != nil:
+			return n, p.err
+		case p.closing:
+			return n, io.ErrClosedPipe
+		case len(b) == 0:
+			return n, nil
+		}
+		if m := min(len(b), maxStdin-len(p.pending)); m > 0 {
+			p.pending = append(p.pending, b[:m]...)
+			n, b = n+m, b[m:]
+			p.start()
+			continue
+		}
+		p.changed.Wait()
+	}
+}
+
+// Close ends the input, for all, after what was written before.
+func (w *stdinWriter) Close() error {
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closing && p.err == nil {
+		p.closing = true
+		p.start()
+	}
+	return nil
+}
+
+// leave makes a Write that waits return.
+func (w *stdinWriter) leave() {
+	w.p.mu.Lock()
+	w.left = true
+	w.p.changed.Broadcast()
+	w.p.mu.Unlock()
+}

@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+const (
+	// lifeGrace is how long after its lifetime a sandbox expires. Its guest ends
+	// the processes when the lifetime is over, and their results must get out.
+	lifeGrace = 2 * time.Second
+
+	// guestGrace is how much longer its guest gives a sandbox than the engine
+	// does, which is only missed when the engine is dead.
+	guestGrace = 30 * time.Second
+
+	// keptFor is how long the guest of a sandbox that is not to be removed when
+	// its time is over waits for an engine to come back.
+	keptFor = 7 * 24 * time.Hour
+
+	// renewal is how often such a guest is told that there is an engine.
+	renewal = 24 * time.Hour
+
+	// stopGrace is what processes have to end when a sandbox expires.
+	stopGrace = 10 * time.Second
+)
+
+// arm sets the timer to the next moment at which the sandbox may expire.
+// Precondition: s.mu is held.
+func (s *Sandbox) arm() {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	if s.removing || s.left || s.state == sandpit.StateStopped || s.state == sandpit.StateCreating || s.over {
+		return
+	}
+	next := time.Until(s.deadline) + lifeGrace
+	if s.idle > 0 && s.state == sandpit.StateRunning {
+		next = min(next, max(s.idleLeft(), time.Millisecond))
+	}
+	s.timer = time.AfterFunc(next, s.expire)
+}
+
+// idleLeft is how long it is until the sandbox has been idle for too long.
+// Precondition: s.mu is held.
+func (s *Sandbox) idleLeft() time.Duration {
+	if s.active > 0 {
+		return s.idle
+	}
+	return s.idle - time.Since(time.Unix(0, s.lastUse.Load()))
+}
+
+// expire does what is to be done when the time is over, if it is.
+func (s *Sandbox) expire() {
+	s.mu.Lock()
+	reason := ""
+	switch {
+	case s.removing || s.left || s.over || s.state == sandpit.StateStopped:
+	case time.Until(s.deadline)+lifeGrace <= 0:
+		reason = "life"
+	case s.idle > 0 && s.state == sandpit.StateRunning && s.idleLeft() <= 0:
+		reason = "idle"
+	default:
+		s.arm()
+	}
+	what, failed := s.onExpiry, s.state == sandpit.StateFailed
+	s.mu.Unlock()
+	if reason == "" {
+		return
+	}
+	ctx := context.Background()
+	var err error
+	switch {
+	case what == sandpit.ExpiryRemove || failed:
+		err = s.destroy(ctx, reason)
+	case what == sandpit.ExpiryStop:
+		err = s.stop(ctx, stopGrace, reason)
+	default:
+		if err = s.pause(ctx, reason); errors.Is(err, sandpit.ErrUnsupported) {
+			// What can't be paused here is stopped: its time is over all the same.
+			err = s.stop(ctx, stopGrace, reason)
+		}
+		s.mu.Lock()
+		if s.state == sandpit.StatePaused {
+			s.over = true // it was paused already
+		}
+		s.mu.Unlock()
+	}
+	if err != nil {
+		// What could not be done now may be possible soon.
+		s.mu.Lock()
+		if !s.removing && !s.left {
+			s.timer = time.AfterFunc(expireRetry, s.expire)
+		} else if what == sandpit.ExpiryRemove && !s.removed {
+			s.timer = time.AfterFunc(expireRetry, func() { _ = s.destroy(context.Background(), reason) })
+		}
+		s.mu.Unlock()
+	}
+}
+
+// expireRetry is how long to wait after what is to be done on expiry has failed.
+const expireRetry = 5 * time.Second
+
+// setLifetime changes when the sandbox expires, as far as policy allows.
+func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p policy.Policy) error {
+	if err := checkExpiry(life.OnExpiry); err != nil {
+		return err
+	}
+	if err := checkLifetime(life, p); err != nil {
+		return err
+	}
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+		return s.stateError(state)
+	}
+	s.touch()
+	s.mu.Lock()
+	if life.Life > 0 {
+		s.deadline, s.over = time.Now().Add(life.Life), false
+	}
+	switch {
+	case life.Idle > 0:
+		s.idle = life.Idle
+	case life.Idle == sandpit.NoIdle:
+		s.idle = 0
+	}
+	if life.OnExpiry != "" {
+		s.onExpiry = life.OnExpiry
+	}
+	s.arm()
+	s.mu.Unlock()
+	if state == sandpit.StateRunning || state == sandpit.StateStopped {
+		s.tellGuest(ctx)
+	}
+	s.event(sandpit.EventExtended, "")
+	return s.save(context.WithoutCancel(ctx))
+}
+
+// checkLifetime holds a lifetime against what policy allows.
+func checkLifetime(life sandpit.Lifetime, p policy.Policy) error {
+	switch {
+	case life.Life < 0 || life.Idle < 0 && life.Idle != sandpit.NoIdle:
+		return fmt.Errorf("setting the lifetime: a negative time: %w", sandpit.ErrInvalid)
+	case p.Max.Life > 0 && life.Life > p.Max.Life:
+		return sandpit.WithHint(fmt.Errorf("setting the lifetime: %s is over the maximum of %s: %w", life.Life, p.Max.Life, sandpit.ErrForbidden),
+			"ask for at most "+p.Max.Life.String())
+	}
+	return nil
+}
+
+// SetLifetime changes when the sandbox expires, as Options.Policy allows.
+func (s *Sandbox) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
+	return s.setLifetime(ctx, life, s.engine.opts.Policy)
+}
+
+// tellGuest tells the guest how long it may live when nobody is there to end
+// it. A sandbox that ends with the engine needs no such thing.
+func (s *Sandbox) tellGuest(ctx context.Context) {
+	if !s.kept {
+		return
+	}
+	s.mu.Lock()
+	l := client.Lifetime{Life: keptFor}
+	if s.state != sandpit.StateStopped && !s.over {
+		l.Life = max(time.Until(s.deadline), 0) + lifeGrace + guestGrace
+		if s.idle > 0 {
+			l.Idle = s.idle + guestGrace
+		}
+		if s.onExpiry != sandpit.ExpiryRemove {
+			l.Life, l.Idle = l.Life+keptFor, 0
+		}
+	}
+	s.renewed = time.Now()
+	s.mu.Unlock()
+	if _, err := s.guest.SetLifetime(ctx, l); err != nil {
+		_ = s.explain(err) // it has failed, if anything
+	}
+}
+
+// guestForever takes back what the guest was told.
+func (s *Sandbox) guestForever(ctx context.Context) error {
+	if !s.kept {
+		return nil
+	}
+	_, err := s.guest.SetLifetime(ctx, client.Lifetime{})
+	return err
+}
+
+// renew tells a guest that waits for an engine that there is one.
+func (s *Sandbox) renew(now time.Time) {
+	s.mu.Lock()
+	due := (s.state == sandpit.StateStopped || s.state == sandpit.StateRunning && s.onExpiry != sandpit.ExpiryRemove) &&
+		now.Sub(s.renewed) > renewal && !s.removing && !s.left
+	s.mu.Unlock()
+	if due {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), guestGrace)
+			defer cancel()
+			s.tellGuest(ctx)
+		}()
+	}
+}

@@ -1,0 +1,335 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+)
+
+const (
+	// guestPatience is how long after a timeout a guest may take to have killed
+	// everything and to say so. Its own limit for a process that hangs in the
+	// kernel is shorter.
+	guestPatience = 15 * time.Second
+
+	// guestKeeps is how much output the guest keeps of a process, in bytes, for
+	// an engine that comes back.
+	guestKeeps = 256 << 10
+
+	// endedProcesses is how many processes that have ended are kept at least,
+	// and endedOutput how many bytes of their output in all.
+	endedProcesses = 256
+	endedOutput    = 4 << 20
+)
+
+// Start starts a program. See sandpit.Sandbox.
+func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	cmd, err := s.completed(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.enterStart(ctx); err != nil {
+		return nil, err
+	}
+	h, p, err := s.start(ctx, cmd)
+	s.mu.Lock()
+	s.starting--
+	s.mu.Unlock()
+	if err != nil {
+		s.leave()
+		return nil, s.explain(err)
+	}
+	if !p.foreground {
+		s.leave()
+	}
+	if h.info.ID != "" {
+		s.engine.events.add(s.namespace, s.processEvent(h, sandpit.EventProcess))
+	}
+	go h.watch()
+	return p, nil
+}
+
+// enterStart is enter, and counts a process that is being started.
+func (s *Sandbox) enterStart(ctx context.Context) error {
+	for {
+		if err := s.enter(ctx); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if s.state == sandpit.StateRunning || s.state == sandpit.StateFailed {
+			s.starting++
+			s.mu.Unlock()
+			return nil
+		}
+		s.active-- // its state has just changed
+		s.mu.Unlock()
+	}
+}
+
+// start starts a program and makes its hub. A foreground process of a sandbox
+// that ends with the engine writes to its owner without a detour.
+func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *process, error) {
+	s.oomMu.Lock() // a count that is under way
+	before := s.oomSeen.Load()
+	s.oomMu.Unlock()
+
+	direct := !s.kept && !cmd.Background
+	h := s.newHub(keptOutput)
+	stdout, stderr := &source{h: h, stream: stdoutStream}, &source{h: h, stream: stderrStream}
+	owner := &reader{stdout: cmd.Stdout, stderr: cmd.Stderr, waitFor: !cmd.Background}
+	var guest sandpit.Process
+	var err error
+	if direct {
+		h.ring.max = directOutput
+		stdout.direct, stderr.direct = cmd.Stdout, cmd.Stderr
+		cmd.Stdout, cmd.Stderr = stdout, stderr
+		guest, err = s.guest.Start(ctx, cmd)
+	} else {
+		cmd.Stdout, cmd.Stderr = stdout, stderr
+		guest, err = s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	h.process, h.oomKills = guest, before
+	h.info = sandpit.ProcessInfo{
+		PID: guest.PID(), Argv: argvOf(cmd), User: cmd.User, Background: cmd.Background,
+		StartedAt: time.Now(), Terminal: cmd.Terminal != nil,
+	}
+	if r, ok := guest.(interface{ Ref() uint64 }); ok && r.Ref() != 0 {
+		h.info.ID = processID(r.Ref())
+		h.log = s.logs.Process(h.info.ID, h.info.PID)
+	}
+	h.waited.Store(!cmd.Background)
+	h.patience = s.patience(h, cmd.Timeout)
+	p := &process{h: h, foreground: !cmd.Background}
+	switch in := guest.Stdin(); {
+	case in == nil:
+	case direct:
+		p.stdin = in
+		h.stdin = newStdinPump(in)
+	default:
+		h.stdin = newStdinPump(in)
+		p.stdin = &stdinWriter{p: h.stdin, s: s}
+	}
+	if !direct && (owner.stdout != nil || owner.stderr != nil) {
+		p.reader = owner
+		h.read(owner, true)
+	}
+	close(h.ready)
+	if h.info.ID != "" {
+		s.enlist(h)
+	}
+	return h, p, nil
+}
+
+// processID is the ID of a process that the guest knows by its ref. It is no
+// number, because that would be a pid.
+func processID(ref uint64) string { return "p" + strconv.FormatUint(ref, 10) }
+
+func argvOf(cmd sandpit.Command) []string {
+	if cmd.Script != "" {
+		return []string{"/bin/sh", "-c", cmd.Script}
+	}
+	return slices.Clone(cmd.Argv)
+}
+
+// patience destroys the sandbox when a process outlives its timeout: its guest
+// then does not do what it was told. A guest is not trusted with the host's
+// time. The timer is to be stopped when the process has ended.
+func (s *Sandbox) patience(h *hub, timeout time.Duration) *time.Timer {
+	if timeout <= 0 {
+		return nil // the lifetime holds
+	}
+	return time.AfterFunc(timeout+guestPatience, func() {
+		s.mu.Lock()
+		paused := s.state == sandpit.StatePaused
+		s.mu.Unlock()
+		select {
+		case <-h.done:
+		default:
+			if !paused {
+				_ = s.instance.Destroy(context.Background())
+			}
+		}
+	})
+}
+
+// enlist enters a process into the table.
+func (s *Sandbox) enlist(h *hub) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hubs = append(s.hubs, h)
+}
+
+// unwaited says that he who has started the process waits for it no more.
+func (h *hub) unwaited() {
+	if h.waited.CompareAndSwap(true, false) {
+		h.sandbox.leave()
+	}
+}
+
+// processEnded does what is to be done once when a process has ended.
+func (s *Sandbox) processEnded(h *hub) {
+	h.unwaited()
+	if h.info.ID == "" {
+		return
+	}
+	s.trim()
+	s.engine.events.add(s.namespace, s.processEvent(h, sandpit.EventExit))
+}
+
+func (s *Sandbox) processEvent(h *hub, kind sandpit.EventKind) sandpit.Event {
+	ev := sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.name, Process: h.info.ID, PID: h.info.PID, Labels: s.labels}
+	if kind == sandpit.EventExit {
+		code := h.describe().Result.ExitCode
+		ev.Exit = &code
+	}
+	return ev
+}
+
+// trim forgets the oldest of the processes that have ended, and before that the
+// output of the oldest.
+func (s *Sandbox) trim() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended, output := 0, 0
+	for i := len(s.hubs) - 1; i >= 0; i-- {
+		h := s.hubs[i]
+		h.mu.Lock()
+		if h.ended {
+			ended++
+			if output += len(h.ring.buf); output > endedOutput {
+				output -= len(h.ring.buf)
+				h.ring.drop()
+			} else if used := int(h.ring.end - h.ring.start); used < len(h.ring.buf) {
+				output -= len(h.ring.buf) - used
+				h.ring.resize(used)
+			}
+		}
+		h.mu.Unlock()
+	}
+	if ended < 2*endedProcesses {
+		return
+	}
+	s.hubs = slices.DeleteFunc(s.hubs, func(h *hub) bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.ended && ended > endedProcesses {
+			ended--
+			return true
+		}
+		return false
+	})
+}
+
+// completed fills in what the image says about running it.
+func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
+	if !cmd.FromImage && cmd.Entrypoint == nil {
+		return cmd, nil
+	}
+	if cmd.Script != "" {
+		return cmd, fmt.Errorf("starting a process: a script has no entrypoint: %w", sandpit.ErrInvalid)
+	}
+	entry, rest := s.image.Entrypoint, cmd.Argv
+	if cmd.Entrypoint != nil {
+		entry = cmd.Entrypoint
+	} else if len(rest) == 0 {
+		rest = s.image.Cmd
+	}
+	cmd.Argv, cmd.FromImage, cmd.Entrypoint = slices.Concat(entry, rest), false, nil
+	if len(cmd.Argv) == 0 {
+		return cmd, sandpit.WithHint(fmt.Errorf("starting a process: no command was given, and image %s has none: %w", s.info.Image, sandpit.ErrInvalid), "name a command")
+	}
+	return cmd, nil
+}
+
+// Processes lists the processes. See sandpit.ProcessKeeper.
+func (s *Sandbox) Processes(context.Context) ([]sandpit.ProcessInfo, error) {
+	if s.present() == "" {
+		return nil, s.closedError()
+	}
+	out := []sandpit.ProcessInfo{}
+	for _, h := range s.processes() {
+		out = append(out, h.describe())
+	}
+	return out, nil
+}
+
+// lookup finds a process by its ID or pid.
+func (s *Sandbox) lookup(name string) (*hub, error) {
+	pid, err := strconv.Atoi(name)
+	for _, h := range slices.Backward(s.processes()) {
+		if h.info.ID == name || err == nil && h.info.PID == pid {
+			return h, nil
+		}
+	}
+	return nil, fmt.Errorf("process %.40q of sandbox %s: %w", name, s.name, sandpit.ErrNotFound)
+}
+
+// Attach attaches to a process. See sandpit.ProcessKeeper. What it returns is a
+// sandpit.Detacher.
+func (s *Sandbox) Attach(ctx context.Context, name string, opt sandpit.AttachOptions) (sandpit.Process, error) {
+	if s.present() == "" {
+		return nil, s.closedError()
+	}
+	h, err := s.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{h: h}
+	select {
+	case <-h.done:
+	default:
+		if err := s.enter(ctx); err != nil {
+			return nil, err
+		}
+		p.attached = true
+		if opt.Stdin && h.stdin != nil {
+			p.stdin = &stdinWriter{p: h.stdin, s: s}
+		}
+	}
+	if opt.Stdout != nil || opt.Stderr != nil {
+		p.reader = &reader{stdout: opt.Stdout, stderr: opt.Stderr, lost: opt.Lost}
+		h.read(p.reader, !opt.NoHistory)
+	}
+	if p.attached {
+		p.left = make(chan struct{})
+		go func() {
+			select {
+			case <-h.done:
+			case <-p.left:
+			}
+			s.leave()
+		}()
+	}
+	return p, nil
+}
+
+// Logs gives what processes have written. See sandpit.ProcessKeeper.
+func (s *Sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.LogEntry, error] {
+	switch state := s.present(); {
+	case state == "":
+		return failedLogs(s.closedError())
+	case state == sandpit.StateCreating:
+		return failedLogs(s.stateError(state))
+	case q.Process != "" && !strings.HasPrefix(q.Process, "p"):
+		h, err := s.lookup(q.Process)
+		if err != nil {
+			return failedLogs(err)
+		}
+		q.Process = h.info.ID
+	}
+	return s.logs.Query(ctx, q)
+}
+
+func failedLogs(err error) iter.Seq2[sandpit.LogEntry, error] {
+	return func(yield func(sandpit.LogEntry, error) bool) { yield(sandpit.LogEntry{}, err) }
+}

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"slices"
+	"sort"
+)
+
+// ring keeps the latest output of a process. A position is how many bytes came
+// before, of both streams together.
+type ring struct {
+	max   int    // bytes that are kept
+	buf   []byte // the byte at position p is at p modulo its length
+	start int64  // position of the oldest byte kept
+	end   int64  // position behind the newest
+	runs  []run  // oldest first; the last ends at end
+}
+
+// run is output of one stream without a break.
+type run struct {
+	stream byte
+	end    int64
+}
+
+// Streams as numbers.
+const (
+	stdoutStream byte = 1
+	stderrStream byte = 2
+)
+
+// Sizes of a ring: small at first, since most processes say little, and
+// bounded also in how often the stream changes.
+const (
+	minRing = 4 << 10
+	maxRuns = 4 << 10
+)
+
+// append adds output and drops the oldest that has no room any more.
+func (r *ring) append(stream byte, b []byte) {
+	if over := len(b) - r.max; over > 0 {
+		r.end += int64(over)
+		r.start = r.end
+		r.runs = append(r.runs[:0], run{stream, r.end})
+		b = b[over:]
+	}
+	r.grow(len(b))
+	for rest := b; len(rest) > 0; {
+		n := copy(r.buf[int(r.end%int64(len(r.buf))):], rest)
+		r.end += int64(n)
+		rest = rest[n:]
+	}
+	if n := len(r.runs); n > 0 && r.runs[n-1].stream == stream {
+		r.runs[n-1].end = r.end
+	} else if len(b) > 0 {
+		r.runs = append(r.runs, run{stream, r.end})
+	}
+	r.start = max(r.start, r.end-int64(len(r.buf)))
+	drop := 0
+	for drop < len(r.runs) && (r.runs[drop].end <= r.start || len(r.runs)-drop > maxRuns) {
+		r.start = max(r.start, r.runs[drop].end)
+		drop++
+	}
+	if drop > 0 {
+		r.runs = slices.Delete(r.runs, 0, drop)
+	}
+}
+
+// grow makes room for n bytes more, as far as that is allowed.
+func (r *ring) grow(n int) {
+	need := int(r.end-r.start) + n
+	if need <= len(r.buf) || len(r.buf) == r.max {
+		return
+	}
+	size := max(len(r.buf), min(minRing, r.max))
+	for size < need && size < r.max {
+		size *= 2
+	}
+	r.resize(min(size, r.max))
+}
+
+// resize moves what is kept to a buffer of that size, which has room for it.
+func (r *ring) resize(size int) {
+	buf := make([]byte, size)
+	for at := r.start; at < r.end; {
+		old := r.buf[int(at%int64(len(r.buf))):]
+		old = old[:min(int64(len(old)), r.end-at)]
+		at += int64(copy(buf[int(at%int64(size)):], old))
+	}
+	r.buf = buf
+}
+
+// read copies output from a position on, which is kept, of one stream.
+func (r *ring) read(at int64, b []byte) (stream byte, n int) {
+	i := sort.Search(len(r.runs), func(i int) bool { return r.runs[i].end > at })
+	from := r.buf[int(at%int64(len(r.buf))):]
+	from = from[:min(int64(len(from)), r.runs[i].end-at)]
+	return r.runs[i].stream, copy(b, from)
+}
+
+// drop forgets everything, but not the position.
+func (r *ring) drop() {
+	r.buf, r.runs, r.start = nil, nil, r.end
+}

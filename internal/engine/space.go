@@ -1,0 +1,186 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// space is a namespace: the sandboxes that one tenant sees. All of it is
+// guarded by Engine.mu.
+type space struct {
+	ids   map[string]*Sandbox
+	names map[string]*Sandbox
+	order []*Sandbox // by created, which is different for each
+	rate  bucket
+}
+
+// compareCreated orders sandboxes by age, oldest first.
+func compareCreated(s *Sandbox, created int64) int {
+	return cmp.Compare(s.created.UnixNano(), created)
+}
+
+// space returns a namespace, which it makes if need be.
+func (e *Engine) space(name string) *space {
+	sp := e.spaces[name]
+	if sp == nil {
+		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}}
+		e.spaces[name] = sp
+	}
+	return sp
+}
+
+// insert enters a sandbox. Preconditions: its name and id are free.
+func (sp *space) insert(s *Sandbox) {
+	i, _ := slices.BinarySearchFunc(sp.order, s.created.UnixNano(), compareCreated)
+	sp.order = slices.Insert(sp.order, i, s)
+	sp.ids[s.id], sp.names[s.name] = s, s
+}
+
+func (sp *space) remove(s *Sandbox) {
+	if sp.ids[s.id] != s {
+		return
+	}
+	if i, ok := slices.BinarySearchFunc(sp.order, s.created.UnixNano(), compareCreated); ok {
+		sp.order = slices.Delete(sp.order, i, i+1)
+	}
+	delete(sp.ids, s.id)
+	delete(sp.names, s.name)
+}
+
+// register takes the name of a sandbox and says when it was made, which is
+// later than of any other in its namespace.
+func (e *Engine) register(s *Sandbox) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return errEngineClosed
+	}
+	sp := e.space(s.namespace)
+	if sp.names[s.name] != nil || sp.ids[s.name] != nil {
+		return nameTaken(s.name)
+	}
+	s.created = time.Now()
+	if n := len(sp.order); n > 0 && !s.created.After(sp.order[n-1].created) {
+		s.created = sp.order[n-1].created.Add(1)
+	}
+	sp.insert(s)
+	return nil
+}
+
+var errEngineClosed = fmt.Errorf("creating a sandbox: the client is closed: %w", sandpit.ErrState)
+
+func nameTaken(name string) error {
+	return sandpit.WithHint(fmt.Errorf("naming the sandbox %s: a live sandbox has that name: %w", name, sandpit.ErrExists), "choose another name, or none")
+}
+
+func (e *Engine) forget(s *Sandbox) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if sp := e.spaces[s.namespace]; sp != nil {
+		sp.remove(s)
+	}
+}
+
+// find looks a sandbox up in a namespace, by id or name. It costs the same
+// whether or not another namespace has one.
+func (e *Engine) find(namespace, idOrName string) (*Sandbox, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if sp := e.spaces[namespace]; sp != nil {
+		if s := sp.names[idOrName]; s != nil {
+			return s, nil
+		}
+		if s := sp.ids[idOrName]; s != nil {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
+}
+
+// all returns every sandbox of every namespace.
+func (e *Engine) all() []*Sandbox {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []*Sandbox
+	for _, sp := range e.spaces {
+		all = append(all, sp.order...)
+	}
+	return all
+}
+
+// Bounds of a page.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// list returns a page of a namespace.
+func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, error) {
+	after := int64(-1)
+	if q.After != "" {
+		var err error
+		if after, err = strconv.ParseInt(q.After, 36, 64); err != nil || after < 0 {
+			return sandpit.Page{}, fmt.Errorf("listing sandboxes: %.40q is not the start of a page: %w", q.After, sandpit.ErrInvalid)
+		}
+	}
+	if q.Limit < 0 {
+		return sandpit.Page{}, fmt.Errorf("listing sandboxes: a negative limit: %w", sandpit.ErrInvalid)
+	}
+	limit := min(cmp.Or(q.Limit, defaultPage), maxPage)
+
+	var page sandpit.Page
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sp := e.spaces[namespace]
+	if sp == nil {
+		return page, nil
+	}
+	from, _ := slices.BinarySearchFunc(sp.order, after+1, compareCreated)
+	var last *Sandbox
+	for _, s := range sp.order[from:] {
+		if !hasLabels(s.labels, q.Labels) {
+			continue
+		}
+		info, ok := s.describe()
+		if !ok || q.State != "" && info.State != q.State {
+			continue
+		}
+		if len(page.Sandboxes) == limit {
+			page.Next = strconv.FormatInt(last.created.UnixNano(), 36)
+			break
+		}
+		page.Sandboxes, last = append(page.Sandboxes, info), s
+	}
+	return page, nil
+}
+
+func hasLabels(have, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := have[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// describe returns what is known of the sandbox, and false once it is being
+// removed.
+func (s *Sandbox) describe() (sandpit.Info, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := s.info
+	info.CreatedAt, info.State, info.Reason = s.created, s.state, s.reason
+	info.Idle, info.OnExpiry = s.idle, s.onExpiry
+	if s.state != sandpit.StateStopped {
+		info.ExpiresAt = s.deadline
+	}
+	info.Labels = maps.Clone(s.labels)
+	info.NotEnforced = slices.Clone(info.NotEnforced)
+	return info, !s.removing
+}

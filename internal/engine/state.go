@@ -1,0 +1,261 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+// begins waits until nobody else changes the state, and returns the present
+// one. The change ends with s.ends.
+func (s *Sandbox) begins(ctx context.Context) (sandpit.State, error) {
+	select {
+	case s.change <- struct{}{}:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case <-s.gone:
+		return "", s.closedError()
+	}
+	state := s.present()
+	if state == "" {
+		s.ends()
+		return "", s.closedError()
+	}
+	return state, nil
+}
+
+func (s *Sandbox) ends() { <-s.change }
+
+// become enters a new state, unless the sandbox has failed or is gone.
+func (s *Sandbox) become(state sandpit.State, reason string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.removing:
+		return s.closedError()
+	case s.state == sandpit.StateFailed:
+		return s.stateError(s.state)
+	}
+	s.state, s.reason = state, reason
+	return nil
+}
+
+// Stop ends every process. See sandpit.Lifecycle.
+func (s *Sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	return s.stop(ctx, grace, "asked")
+}
+
+func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) error {
+	if grace < 0 {
+		return fmt.Errorf("stopping sandbox %s: a negative time: %w", s.name, sandpit.ErrInvalid)
+	}
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	switch state {
+	case sandpit.StateStopped:
+		return nil
+	case sandpit.StatePaused:
+		if err := s.thaw(ctx); err != nil {
+			return err
+		}
+	case sandpit.StateRunning:
+	default:
+		return s.stateError(state)
+	}
+	// From now on nothing is started any more; what is being started is found
+	// by looking until there is nothing.
+	if err := s.become(sandpit.StateStopped, reason); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.over = reason != "asked"
+	s.arm()
+	s.mu.Unlock()
+	if err := s.endAll(ctx, grace); err != nil {
+		// Some may live: that is no stopped sandbox.
+		_ = s.become(sandpit.StateRunning, "")
+		s.mu.Lock()
+		s.arm()
+		s.mu.Unlock()
+		return fmt.Errorf("stopping sandbox %s: %w", s.name, s.explain(err))
+	}
+	s.tellGuest(ctx)
+	s.event(sandpit.EventStopped, reason)
+	return s.save(context.WithoutCancel(ctx))
+}
+
+// endPatience is how long the guest may take to have killed everything.
+const endPatience = 30 * time.Second
+
+// endAll ends all processes: with SIGTERM, and after grace with SIGKILL.
+func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
+	deadline := time.Now().Add(grace)
+	asked := map[uint64]bool{}
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		s.mu.Lock()
+		starting := s.starting
+		s.mu.Unlock()
+		list, err := s.guest.Processes(ctx)
+		if err != nil {
+			return err
+		}
+		running := 0
+		late := !time.Now().Before(deadline)
+		for _, p := range list {
+			switch {
+			case p.Exited:
+				continue
+			case late:
+				if err := s.guest.Kill(ctx, p.Ref); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+					return err
+				}
+			case !asked[p.Ref]:
+				asked[p.Ref] = true
+				_ = s.guest.SignalGroup(ctx, p.Ref, syscall.SIGTERM) // it may have ended meanwhile
+			}
+			running++
+		}
+		if running+starting == 0 {
+			for _, p := range list { // and what they have left behind
+				if err := s.guest.Kill(ctx, p.Ref); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+					return err
+				}
+			}
+			return nil
+		}
+		if time.Since(deadline) > endPatience {
+			return fmt.Errorf("%d processes do not end: %w", running, sandpit.ErrUnavailable)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.gone:
+			return s.closedError()
+		}
+	}
+}
+
+// Restart makes a stopped sandbox run again. See sandpit.Lifecycle.
+func (s *Sandbox) Restart(ctx context.Context) error {
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	switch state {
+	case sandpit.StateRunning:
+		return nil
+	case sandpit.StateStopped:
+	default:
+		return s.stateError(state)
+	}
+	if err := s.become(sandpit.StateRunning, ""); err != nil {
+		return err
+	}
+	s.revive()
+	s.tellGuest(ctx)
+	s.event(sandpit.EventStarted, "")
+	return s.save(context.WithoutCancel(ctx))
+}
+
+// revive begins the idle time anew, and the lifetime if it was over.
+func (s *Sandbox) revive() {
+	s.touch()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || !time.Now().Before(s.deadline) {
+		s.deadline = time.Now().Add(s.info.Limits.Life)
+	}
+	s.over = false
+	s.arm()
+}
+
+// Pause freezes all processes. See sandpit.Lifecycle.
+func (s *Sandbox) Pause(ctx context.Context) error { return s.pause(ctx, "asked") }
+
+func (s *Sandbox) pause(ctx context.Context, reason string) error {
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	switch state {
+	case sandpit.StatePaused:
+		return nil
+	case sandpit.StateRunning:
+	default:
+		return s.stateError(state)
+	}
+	f, ok := s.instance.(driver.Freezer)
+	if !ok {
+		return fmt.Errorf("pausing sandbox %s: the driver %s can't: %w", s.name, s.info.Driver, sandpit.ErrUnsupported)
+	}
+	// While it stands still its guest's clock goes on.
+	if err := s.guestForever(ctx); err != nil {
+		return fmt.Errorf("pausing sandbox %s: %w", s.name, s.explain(err))
+	}
+	if err := s.become(sandpit.StatePaused, reason); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.over = reason != "asked"
+	s.arm()
+	s.mu.Unlock()
+	if err := f.Freeze(ctx); err != nil {
+		_ = s.become(sandpit.StateRunning, "")
+		s.mu.Lock()
+		s.over = false
+		s.arm()
+		s.mu.Unlock()
+		s.tellGuest(context.WithoutCancel(ctx))
+		return fmt.Errorf("pausing sandbox %s: %w", s.name, err)
+	}
+	s.event(sandpit.EventPaused, reason)
+	return s.save(context.WithoutCancel(ctx))
+}
+
+// Resume thaws the sandbox. See sandpit.Lifecycle.
+func (s *Sandbox) Resume(ctx context.Context) error {
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	switch state {
+	case sandpit.StateRunning:
+		return nil
+	case sandpit.StatePaused:
+	default:
+		return s.stateError(state)
+	}
+	if err := s.thaw(ctx); err != nil {
+		return err
+	}
+	if err := s.become(sandpit.StateRunning, ""); err != nil {
+		return err
+	}
+	s.revive()
+	s.tellGuest(ctx)
+	s.event(sandpit.EventResumed, "")
+	return s.save(context.WithoutCancel(ctx))
+}
+
+func (s *Sandbox) thaw(ctx context.Context) error {
+	f, ok := s.instance.(driver.Freezer)
+	if !ok {
+		return fmt.Errorf("resuming sandbox %s: %w", s.name, sandpit.ErrUnsupported)
+	}
+	if err := f.Thaw(ctx); err != nil {
+		return fmt.Errorf("resuming sandbox %s: %w", s.name, err)
+	}
+	return nil
+}

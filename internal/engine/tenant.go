@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"context"
+	"iter"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// Tenant is the engine as one caller sees it: a namespace of its own, and what
+// policy allows there. It implements sandpit.Client.
+type Tenant struct {
+	engine    *Engine
+	namespace string
+	policy    policy.Policy
+}
+
+var _ sandpit.Client = (*Tenant)(nil)
+
+// As returns the engine as a caller of that namespace and policy sees it. It
+// costs nothing, so a policy that has changed is obeyed by asking again.
+func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
+	return &Tenant{engine: e, namespace: namespace, policy: p}
+}
+
+// Create makes a sandbox. See sandpit.Client.
+func (t *Tenant) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox, error) {
+	s, err := t.engine.create(ctx, t, spec)
+	if err != nil {
+		return nil, err
+	}
+	return view{s, t}, nil
+}
+
+// Get finds a sandbox. See sandpit.Client.
+func (t *Tenant) Get(_ context.Context, idOrName string) (sandpit.Sandbox, error) {
+	s, err := t.engine.find(t.namespace, idOrName)
+	if err != nil {
+		return nil, err
+	}
+	return view{s, t}, nil
+}
+
+// List returns a page of the sandboxes. See sandpit.Client.
+func (t *Tenant) List(_ context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
+	return t.engine.list(t.namespace, q)
+}
+
+// Remove destroys a sandbox. See sandpit.Client.
+func (t *Tenant) Remove(ctx context.Context, idOrName string) error {
+	s, err := t.engine.find(t.namespace, idOrName)
+	if err != nil {
+		return err
+	}
+	return s.Remove(ctx)
+}
+
+// Events gives what happens in the namespace. See sandpit.Watcher.
+func (t *Tenant) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
+	return t.engine.events.listen(ctx, t.namespace, after)
+}
+
+// Close does nothing: the engine is not the tenant's.
+func (t *Tenant) Close() error { return nil }
+
+// view is a sandbox as a tenant sees it: changes are bound by his policy.
+type view struct {
+	*Sandbox
+	tenant *Tenant
+}
+
+// SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.
+func (v view) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
+	return v.setLifetime(ctx, life, v.tenant.policy)
+}

@@ -1,0 +1,424 @@
+// Package logstore keeps what the processes of a sandbox have written: the
+// latest of it, in order, with the time, the process and the stream.
+//
+// A log is a few files to which records are appended. It is bounded: when a
+// file is full the oldest is removed. It never holds a process up: what can't be
+// written, because the disk is full or too slow, is counted as lost, and as soon
+// as it can be the log goes on. A program that is killed leaves a log that the
+// next one continues; a record that was being written is cut off.
+package logstore
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Options bound a log.
+type Options struct {
+	MaxBytes int64 // of all files; default 16 MiB, and 256 KiB of a log in memory
+	Segments int   // files; default 4, at least 2
+}
+
+const (
+	defaultDisk     = 16 << 20
+	defaultMemory   = 256 << 10
+	defaultSegments = 4
+	minSegment      = 4 << 10
+
+	// maxPending bounds what waits for the disk.
+	maxPending = 4 << 20
+
+	// maxMarks bounds for how many processes it is known up to where they
+	// have been logged.
+	maxMarks = 1024
+
+	suffix = ".log"
+)
+
+// Log holds the output of the processes of one sandbox. Its methods may be
+// called from many goroutines at once.
+type Log struct {
+	dir        string // empty: in memory
+	segmentMax int64
+	segments   int
+
+	mu       sync.Mutex
+	segs     []*segment // oldest first; records go to the last
+	seq      uint64     // of the latest entry
+	lost     uint64
+	marks    map[string]*mark
+	writers  map[*Writer]struct{}
+	timer    *time.Timer // flushes lines that are not ended; nil: none waits
+	closed   bool
+	pending  []byte        // records to be written
+	entries  uint64        // in pending
+	flushing bool          // a goroutine writes
+	changed  chan struct{} // closed when anything above has changed; nil: nobody waits
+}
+
+// segment is a part of a log.
+type segment struct {
+	number uint64
+	first  uint64 // Seq of its first entry
+	size   int64  // of its complete records, with its header
+	mem    []byte // of a log in memory
+	broken bool   // its end could not be cut off: nothing is appended
+}
+
+// mark is up to where a process has been logged, per stream.
+type mark struct {
+	at   [2]int64
+	used uint64 // Seq when it was changed last
+}
+
+// Open opens the log in a directory, which it makes when something is to be
+// written. An empty dir is a log in memory.
+func Open(dir string, opt Options) (*Log, error) {
+	l := &Log{dir: dir, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
+	most := opt.MaxBytes
+	if most <= 0 {
+		most = defaultMemory
+		if dir != "" {
+			most = defaultDisk
+		}
+	}
+	l.segmentMax = max(most/int64(l.segments), minSegment)
+	if dir == "" {
+		return l, nil
+	}
+	if err := l.load(); err != nil {
+		return nil, fmt.Errorf("opening the log %s: %w", dir, err)
+	}
+	return l, nil
+}
+
+func (l *Log) path(number uint64) string {
+	return filepath.Join(l.dir, fmt.Sprintf("%016x%s", number, suffix))
+}
+
+// load finds the segments, and in the last of them where to go on.
+func (l *Log) load() error {
+	names, err := os.ReadDir(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range names {
+		hex, ok := strings.CutSuffix(e.Name(), suffix)
+		n, err := strconv.ParseUint(hex, 16, 63)
+		if !ok || err != nil || !e.Type().IsRegular() || e.Name() != filepath.Base(l.path(n)) {
+			continue
+		}
+		l.segs = append(l.segs, &segment{number: n})
+	}
+	slices.SortFunc(l.segs, func(a, b *segment) int { return cmp.Compare(a.number, b.number) })
+	l.segs = slices.DeleteFunc(l.segs, func(s *segment) bool {
+		if err := s.open(l.path(s.number)); err != nil {
+			// It was made and never written to, or is no log.
+			_ = os.Remove(l.path(s.number))
+			return true
+		}
+		return false
+	})
+	if len(l.segs) == 0 {
+		return nil
+	}
+	return l.resume(l.segs[len(l.segs)-1])
+}
+
+// open reads the header of a segment.
+func (s *segment) open(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	head := make([]byte, headerSize)
+	if _, err := io.ReadFull(f, head); err != nil {
+		return err
+	}
+	first, ok := parseHeader(head)
+	if !ok {
+		return errTorn
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	s.first, s.size = first, st.Size()
+	return nil
+}
+
+// resume reads the last segment, and cuts off what is torn at its end.
+func (l *Log) resume(s *segment) error {
+	l.seq = s.first - 1
+	f, err := os.OpenFile(l.path(s.number), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	good := int64(headerSize)
+	err = scan(io.NewSectionReader(f, good, s.size-good), func(r *record, size int) bool {
+		good += int64(size)
+		l.learn(r)
+		return true
+	})
+	if err != nil && !errors.Is(err, errTorn) {
+		return err
+	}
+	if good < s.size {
+		if err := f.Truncate(good); err != nil {
+			return err
+		}
+		s.size = good
+	}
+	return nil
+}
+
+// learn takes what a record says about where the log is.
+func (l *Log) learn(r *record) {
+	m := l.mark(r.id)
+	switch r.kind {
+	case outputKind:
+		l.seq = max(l.seq, r.seq+uint64(r.entries)-1)
+		m.at[r.stream-Stdout] = max(m.at[r.stream-Stdout], r.position)
+	case markKind:
+		m.at = [2]int64{max(m.at[0], r.marks[0]), max(m.at[1], r.marks[1])}
+	}
+	m.used = l.seq
+}
+
+// mark returns where a process is. Of too many, the one that has been silent
+// for longest is forgotten.
+func (l *Log) mark(id string) *mark {
+	m := l.marks[id]
+	if m == nil {
+		if len(l.marks) >= maxMarks {
+			var oldest string
+			for id, m := range l.marks {
+				if o := l.marks[oldest]; o == nil || m.used < o.used {
+					oldest = id
+				}
+			}
+			delete(l.marks, oldest)
+		}
+		m = &mark{used: l.seq}
+		l.marks[id] = m
+	}
+	return m
+}
+
+// scan calls f with records until it returns false or they end.
+func scan(r io.Reader, f func(r *record, size int) bool) error {
+	for {
+		rec, size, err := readRecord(r)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !f(&rec, size) {
+			return nil
+		}
+	}
+}
+
+// Lost returns how many entries could not be kept.
+func (l *Log) Lost() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// Close writes what waits, and ends those who follow. Nothing can be written
+// any more.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	for w := range l.writers {
+		w.flush(time.Now())
+	}
+	l.closed = true
+	l.notify()
+	for l.flushing {
+		l.wait()
+	}
+}
+
+// Remove closes the log and removes it.
+func (l *Log) Remove() error {
+	l.Close()
+	if l.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(l.dir)
+}
+
+// notify wakes those who wait.
+func (l *Log) notify() {
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// change returns a channel that is closed at the next change.
+func (l *Log) change() <-chan struct{} {
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return l.changed
+}
+
+// wait waits for a change. It gives up the lock meanwhile.
+func (l *Log) wait() {
+	ch := l.change()
+	l.mu.Unlock()
+	<-ch
+	l.mu.Lock()
+}
+
+// put enters output: lines, or a part of one. data is copied.
+func (l *Log) put(w *Writer, stream byte, position int64, data []byte, now time.Time) {
+	m := l.mark(w.id)
+	m.at[stream-Stdout] = position
+	r := record{
+		kind: outputKind, seq: l.seq + 1, entries: countEntries(data), time: now.UnixNano(),
+		position: position, pid: uint32(w.pid), stream: stream, id: w.id, data: data,
+	}
+	l.seq += uint64(r.entries)
+	m.used = l.seq
+	if l.dir == "" {
+		s := l.room(int64(prefixSize+maxPayload), r.seq)
+		s.mem = r.append(s.mem)
+		s.size = int64(len(s.mem))
+		l.notify()
+		return
+	}
+	if len(l.pending)+prefixSize+maxPayload > maxPending {
+		l.lost += uint64(r.entries)
+		return
+	}
+	l.pending = r.append(l.pending)
+	l.entries += uint64(r.entries)
+	if !l.flushing {
+		l.flushing = true
+		go l.flush()
+	}
+}
+
+// room returns the segment to which n bytes are appended, which is a new one
+// when the last is full.
+func (l *Log) room(n int64, seq uint64) *segment {
+	if k := len(l.segs); k > 0 {
+		if s := l.segs[k-1]; !s.broken && (s.size+n <= l.segmentMax || s.size <= int64(headerSize)) {
+			return s
+		}
+	}
+	s := &segment{first: seq}
+	if k := len(l.segs); k > 0 {
+		s.number = l.segs[k-1].number + 1
+	}
+	if l.dir == "" {
+		s.mem = appendHeader(nil, seq)
+		s.size = int64(len(s.mem))
+	}
+	l.segs = append(l.segs, s)
+	for len(l.segs) > l.segments {
+		if l.dir != "" {
+			_ = os.Remove(l.path(l.segs[0].number))
+		}
+		l.segs[0] = nil
+		l.segs = l.segs[1:]
+	}
+	return s
+}
+
+// flush writes what waits until nothing does.
+func (l *Log) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var spare []byte
+	for len(l.pending) > 0 {
+		batch, entries := l.pending, l.entries
+		l.pending, l.entries = spare[:0], 0
+		s := l.room(int64(len(batch)), l.seq-entries+1)
+		var head []byte
+		if s.size == 0 {
+			head = l.head(s.first)
+		}
+		l.mu.Unlock()
+		err := s.write(l.path(s.number), head, batch)
+		l.mu.Lock()
+		if err == nil {
+			s.size += int64(len(head) + len(batch))
+		} else {
+			l.lost += entries
+		}
+		spare = batch
+		l.notify()
+	}
+	if cap(spare) <= keepBuffer {
+		l.pending = spare[:0]
+	}
+	l.flushing = false
+	l.notify()
+}
+
+// keepBuffer is the largest buffer that an idle log keeps.
+const keepBuffer = 4 << 10
+
+// head is what a new segment begins with.
+func (l *Log) head(first uint64) []byte {
+	b := appendHeader(nil, first)
+	for id, m := range l.marks {
+		r := record{kind: markKind, id: id, marks: m.at}
+		b = r.append(b)
+	}
+	return b
+}
+
+// write appends to the file of a segment, whole or not at all. The file is
+// open only for so long: a sandbox that is silent holds none.
+func (s *segment) write(path string, head, batch []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if len(head) > 0 {
+		batch = bytes.Join([][]byte{head, batch}, nil)
+	}
+	_, err = f.WriteAt(batch, s.size)
+	if err != nil && f.Truncate(s.size) != nil {
+		s.broken = true
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}

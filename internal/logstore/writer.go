@@ -1,0 +1,147 @@
+package logstore
+
+import (
+	"bytes"
+	"time"
+)
+
+// holdTime is how long a line may wait for its end.
+const holdTime = time.Second
+
+// Writer enters the output of one process.
+type Writer struct {
+	l    *Log
+	id   string
+	pid  int
+	held [2]held // by stream
+}
+
+// held is a line that is not ended.
+type held struct {
+	data  []byte
+	end   int64 // position behind it
+	since time.Time
+}
+
+// Process returns what enters the output of a process. The id is at most 255
+// bytes, the rest of a longer one is not kept.
+func (l *Log) Process(id string, pid int) *Writer {
+	return &Writer{l: l, id: id[:min(len(id), maxID)], pid: pid}
+}
+
+// Write enters output that begins at a position of the process's output, both
+// streams together. What has been entered before, by this program or one
+// before it, is not entered again. It does not wait for the disk. b may be used
+// again afterwards.
+func (w *Writer) Write(stream byte, position int64, b []byte) {
+	l := w.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	h := &w.held[stream-Stdout]
+	known := h.end
+	if m := l.marks[w.id]; m != nil {
+		known = max(known, m.at[stream-Stdout])
+	}
+	if skip := min(known-position, int64(len(b))); skip > 0 {
+		b, position = b[skip:], position+skip
+	}
+	now := time.Now()
+	for len(b) > 0 {
+		if len(h.data) > 0 {
+			n := bytes.IndexByte(b, '\n') + 1
+			whole := n > 0
+			if !whole {
+				n = len(b)
+			}
+			if room := maxData - len(h.data); n > room {
+				n, whole = room, true
+			}
+			h.data = append(h.data, b[:n]...)
+			b, position = b[n:], position+int64(n)
+			h.end = position
+			if whole || len(h.data) == maxData {
+				w.release(h, stream, now)
+			}
+			continue
+		}
+		n := bytes.LastIndexByte(b, '\n') + 1
+		if n == 0 && len(b) < maxData {
+			h.data, h.end, h.since = append(h.data, b...), position+int64(len(b)), now
+			w.wait()
+			return
+		}
+		// As many whole lines as a record takes; of a longer line a part.
+		if n == 0 || n > maxData {
+			n = bytes.LastIndexByte(b[:maxData], '\n') + 1
+			if n == 0 {
+				n = maxData
+			}
+		}
+		l.put(w, stream, position+int64(n), b[:n], now)
+		b, position = b[n:], position+int64(n)
+	}
+}
+
+// wait has the held line written in time.
+func (w *Writer) wait() {
+	l := w.l
+	l.writers[w] = struct{}{}
+	if l.timer == nil {
+		l.timer = time.AfterFunc(holdTime, l.tick)
+	}
+}
+
+// tick writes the lines that have waited long enough.
+func (l *Log) tick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	now := time.Now()
+	for w := range l.writers {
+		w.flush(now.Add(-holdTime))
+	}
+	l.timer = nil
+	if len(l.writers) > 0 {
+		l.timer = time.AfterFunc(holdTime/4, l.tick)
+	}
+}
+
+// release enters the held line.
+func (w *Writer) release(h *held, stream byte, now time.Time) {
+	w.l.put(w, stream, h.end, h.data, now)
+	if h.data = h.data[:0]; cap(h.data) > keepBuffer {
+		h.data = nil
+	}
+}
+
+// flush enters lines that have been held since then or longer.
+func (w *Writer) flush(before time.Time) {
+	left := false
+	for i := range w.held {
+		h := &w.held[i]
+		switch {
+		case len(h.data) == 0:
+		case h.since.After(before):
+			left = true
+		default:
+			w.release(h, Stdout+byte(i), h.since)
+		}
+	}
+	if !left {
+		delete(w.l.writers, w)
+	}
+}
+
+// Close enters what is held: the process has ended.
+func (w *Writer) Close() {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	if !w.l.closed {
+		w.flush(time.Now())
+	}
+}
