@@ -93,7 +93,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *proces
 		guest, err = s.guest.Start(ctx, cmd)
 	} else {
 		cmd.Stdout, cmd.Stderr = stdout, stderr
-		guest, err = s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps})
+		guest, err = s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true})
 	}
 	if err != nil {
 		return nil, nil, err

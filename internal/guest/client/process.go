@@ -40,6 +40,7 @@ var (
 // Detach makes a process survive the connection that has started it.
 type Detach struct {
 	Keep int64 // bytes of its latest output kept for those who attach; 0: 64 KiB; at most 1 MiB
+	Hold bool  // the process waits for its Stdout and Stderr, which lose nothing, while this connection lives
 }
 
 // Start starts a process, as sandpit.Sandbox says. Unless it is a background
@@ -84,6 +85,9 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	}
 	if d != nil {
 		m.Flags |= wire.StartDetached
+		if d.Hold {
+			m.Flags |= wire.StartHold
+		}
 		m.Keep = uint64(max(0, d.Keep))
 	}
 	c.mu.Lock()

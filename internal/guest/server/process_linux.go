@@ -91,7 +91,7 @@ func (g *guest) start(s *stream, m *wire.Start) {
 	var sink sink = streamSink{s}
 	if p.detached {
 		sink = p.log
-		r := p.log.attach(0, false)
+		r := p.log.attach(0, m.Flags&wire.StartHold != 0)
 		s.whenGone(func() { p.log.leave(r) })
 		s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
 		go p.follow(s, r, 0)

@@ -192,6 +192,7 @@ const (
 	StartStdin    = 1 << iota // standard input is the content that the host sends; else it is empty
 	StartTerminal             // with a new terminal of Rows and Cols
 	StartDetached             // lives on without its stream; its output is kept
+	StartHold                 // with StartDetached: it waits for its stream, as long as that is there
 )
 
 // Start asks for a process.
