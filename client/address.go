@@ -1,0 +1,150 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// endpoint is a place where a server listens.
+type endpoint struct {
+	shown   string // for messages
+	network string // "unix" or "tcp"
+	address string // a path, or HOST:PORT
+	name    string // of the host, for TLS
+	base    string // of URLs
+	secure  bool
+	tls     *tls.Config // when secure
+	dialer  func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// parseAddress reads Options.Address.
+func parseAddress(text string, insecure bool) (endpoint, error) {
+	if path, ok := strings.CutPrefix(text, "unix://"); ok {
+		if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
+			return endpoint{}, badAddress(text)
+		}
+		return endpoint{shown: text, network: "unix", address: filepath.Clean(path), base: "http://localhost"}, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return endpoint{}, badAddress(text)
+	}
+	e := endpoint{network: "tcp", name: u.Hostname(), base: u.Scheme + "://" + u.Host, shown: u.Scheme + "://" + u.Host}
+	port := u.Port()
+	switch u.Scheme {
+	case "https":
+		e.secure = true
+		if port == "" {
+			port = "443"
+		}
+	case "http":
+		if !insecure && !isLoopback(e.name) {
+			return endpoint{}, sandpit.WithHint(fmt.Errorf("using the server %s: plain http beyond this machine: %w", e.shown, sandpit.ErrInvalid),
+				"use https, or say that it may be insecure")
+		}
+		if port == "" {
+			port = "80"
+		}
+	default:
+		return endpoint{}, badAddress(text)
+	}
+	e.address = net.JoinHostPort(e.name, port)
+	return e, nil
+}
+
+func badAddress(text string) error {
+	return sandpit.WithHint(fmt.Errorf("%q is not the address of a server: %w", text, sandpit.ErrInvalid), "write unix:///PATH, https://HOST:PORT or, on this machine, http://127.0.0.1:PORT")
+}
+
+// isLoopback reports whether a host is this machine for sure. Of names only
+// localhost is: others may change their meaning.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// A server that does not take a connection within dialPatience is not there,
+// and one that does not answer the probes of TCP for a minute is gone.
+const dialPatience = 10 * time.Second
+
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3}
+}
+
+// connect makes a connection, without TLS.
+func (e *endpoint) connect(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialPatience)
+	defer cancel()
+	address := e.address
+	if e.dialer != nil {
+		return e.dialer(ctx, e.network, address)
+	}
+	if e.network == "unix" {
+		short, release, err := shorten(address)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		address = short
+	}
+	d := net.Dialer{KeepAliveConfig: keepAlive()}
+	conn, err := d.DialContext(ctx, e.network, address)
+	var op *net.OpError
+	if errors.As(err, &op) && e.network == "unix" {
+		return nil, fmt.Errorf("connecting to %s: %w", e.address, op.Err) // not its short name
+	}
+	return conn, err
+}
+
+// connectTLS makes a connection with TLS.
+func (e *endpoint) connectTLS(ctx context.Context) (net.Conn, error) {
+	plain, err := e.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialPatience)
+	defer cancel()
+	conn := tls.Client(plain, e.tls)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = plain.Close()
+		return nil, fmt.Errorf("greeting %s: %w", e.shown, err)
+	}
+	return conn, nil
+}
+
+// open makes a connection as the server's address wants it.
+func (e *endpoint) open(ctx context.Context) (net.Conn, error) {
+	if e.secure {
+		return e.connectTLS(ctx)
+	}
+	return e.connect(ctx)
+}
+
+// shorten gives a name by which a socket can be reached: sun_path holds 108
+// bytes (unix(7); 104 on Darwin), which a path may be longer than. The name is
+// good until release is called. Where there is no /proc, the long one fails.
+func shorten(path string) (short string, release func(), err error) {
+	if len(path) < 104 {
+		return path, func() {}, nil
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return "", nil, err
+	}
+	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path), func() { _ = dir.Close() }, nil
+}

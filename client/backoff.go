@@ -1,0 +1,43 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// backoff spaces out tries until it is no use to go on.
+type backoff struct {
+	until time.Time
+	next  time.Duration
+}
+
+// Tries come after 50 ms at first and 2 s in the end, each with a random part
+// so that many clients do not come at once.
+const (
+	firstPause = 50 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// newBackoff returns one that gives up after a time.
+func newBackoff(limit time.Duration) *backoff {
+	return &backoff{until: time.Now().Add(limit), next: firstPause}
+}
+
+// wait waits until the next try. It is false when the time is over or ctx has
+// ended.
+func (b *backoff) wait(ctx context.Context) bool {
+	pause := b.next/2 + rand.N(b.next/2+1)
+	b.next = min(2*b.next, mostPause)
+	if time.Now().Add(pause).After(b.until) {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

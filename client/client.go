@@ -1,0 +1,290 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Options say where the server is and who is asking.
+type Options struct {
+	// Address is "unix:///run/sandpit.sock", "https://host:port", or
+	// "http://host:port" of this machine's loopback. A port that is left out
+	// is that of the scheme.
+	Address string
+
+	// Key is sent with every request. A server on a unix socket needs none: it
+	// knows its user.
+	Key string
+
+	// TLS is for https: the roots that are trusted, a certificate of the
+	// client's own. Default: the roots of the system.
+	TLS *tls.Config
+
+	// InsecureHTTP allows plain http beyond the loopback, where everybody on
+	// the way can read the key and everything else, and change it.
+	InsecureHTTP bool
+
+	// Dial makes the connections instead of net.Dialer, for example through a
+	// tunnel. The network is "unix" or "tcp".
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// UserAgent is written down by the server. Default: "sandpit-go".
+	UserAgent string
+}
+
+// Client speaks to a server. It implements sandpit.Client.
+type Client struct {
+	opts     Options
+	base     string // of every URL
+	endpoint endpoint
+	http     *http.Client
+	header   http.Header
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex
+	closed bool           // guarded by mu
+	work   sync.WaitGroup // goroutines; grows under mu while not closed
+}
+
+var (
+	_ sandpit.Client  = (*Client)(nil)
+	_ sandpit.Watcher = (*Client)(nil)
+)
+
+// Idle connections are given up before the server does, so that a request is
+// not sent on one that is just being closed.
+const idleConn = 30 * time.Second
+
+// New returns a client. It connects when it is first used. ErrInvalid for an
+// address that is none, or that would need Options.InsecureHTTP.
+func New(opt Options) (*Client, error) {
+	at, err := parseAddress(opt.Address, opt.InsecureHTTP)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsFunc(opt.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, fmt.Errorf("using the key: it has a character that no key has: %w", sandpit.ErrInvalid)
+	}
+	at.dialer = opt.Dial
+	if at.secure {
+		at.tls = opt.TLS.Clone()
+		if at.tls == nil {
+			at.tls = &tls.Config{}
+		}
+		if at.tls.ServerName == "" {
+			at.tls.ServerName = at.name
+		}
+		at.tls.MinVersion = max(at.tls.MinVersion, tls.VersionTLS12)
+		at.tls.NextProtos = []string{"http/1.1"} // HTTP/2 has no Upgrade
+	}
+	c := &Client{opts: opt, base: at.base, endpoint: at, header: http.Header{}}
+	agent := opt.UserAgent
+	if agent == "" {
+		agent = "sandpit-go"
+	}
+	c.header.Set("User-Agent", agent)
+	if opt.Key != "" {
+		c.header.Set("Authorization", "Bearer "+opt.Key)
+	}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connect(ctx) },
+			DialTLSContext:      func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connectTLS(ctx) },
+			DisableCompression:  true,
+			MaxIdleConnsPerHost: 64,
+			IdleConnTimeout:     idleConn,
+			ReadBufferSize:      16 << 10,
+			WriteBufferSize:     16 << 10,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// goWork runs work that Close waits for. It is false when the client is closed.
+func (c *Client) goWork(work func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.work.Go(work)
+	return true
+}
+
+// Close ends everything that is under way: calls and streams fail, and
+// foreground processes are killed by the server. Sandboxes and background
+// processes go on.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel(errClosed)
+	c.work.Wait()
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// Create makes a sandbox. See sandpit.Client.
+func (c *Client) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox, error) {
+	body, err := encodeSpec(spec)
+	if err != nil {
+		return nil, fmt.Errorf("creating a sandbox: %w", err)
+	}
+	// With the key, a request that has to be sent twice makes one sandbox.
+	r := request{method: http.MethodPost, path: "/v1/sandboxes", body: body, header: http.Header{"Idempotency-Key": {rand.Text()}}}
+	do := func(ctx context.Context) (*sandbox, error) {
+		var made v1.Sandbox
+		if err := c.call(ctx, r, &made); err != nil {
+			return nil, err
+		}
+		if !isName(made.ID) {
+			return nil, badAnswer("a sandbox without an id")
+		}
+		return c.sandbox(made.ID, made.Name), nil
+	}
+	sb, err := orUndo(ctx, c, do, func(ctx context.Context, sb *sandbox) { _ = sb.Remove(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// lateAnswer is how long what was called off waits for an answer that may be
+// on its way: what was made is then undone. After it the connection is closed,
+// and the server undoes what it has begun.
+const lateAnswer = 250 * time.Millisecond
+
+// orUndo makes something that must not be left behind when ctx ends first.
+func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, error), undo func(context.Context, T)) (T, error) {
+	type answer struct {
+		made T
+		err  error
+	}
+	var a answer
+	if err := ctx.Err(); err != nil {
+		return a.made, fmt.Errorf("asking the server: %w", err)
+	}
+	apart := context.WithoutCancel(ctx)
+	call, cancel := context.WithCancel(apart)
+	defer cancel()
+	answers := make(chan answer, 1)
+	ok := c.goWork(func() {
+		made, err := do(call)
+		answers <- answer{made, err}
+	})
+	if !ok {
+		return a.made, fmt.Errorf("asking the server: %w", errClosed)
+	}
+	select {
+	case a = <-answers:
+		return a.made, a.err
+	case <-ctx.Done():
+	}
+	late := time.AfterFunc(lateAnswer, cancel)
+	defer late.Stop()
+	if a = <-answers; a.err == nil {
+		ctx, cancel := context.WithTimeout(apart, patience)
+		defer cancel()
+		undo(ctx, a.made)
+	}
+	var none T
+	return none, fmt.Errorf("asking the server: %w", ctx.Err())
+}
+
+// Get finds a sandbox. See sandpit.Client.
+func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, error) {
+	if !isName(idOrName) {
+		return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
+	}
+	var found v1.Sandbox
+	if err := c.quick(ctx, request{method: http.MethodGet, path: "/v1/sandboxes/" + idOrName}, &found); err != nil {
+		return nil, err
+	}
+	if !isName(found.ID) {
+		return nil, badAnswer("a sandbox without an id")
+	}
+	return c.sandbox(found.ID, found.Name), nil
+}
+
+// List returns a page of the sandboxes that this client may see. See
+// sandpit.Client.
+func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
+	query := url.Values{}
+	for _, k := range slices.Sorted(maps.Keys(q.Labels)) {
+		query.Add("label", k+"="+q.Labels[k])
+	}
+	if q.State != "" {
+		query.Set("state", string(q.State))
+	}
+	if q.After != "" {
+		query.Set("after", q.After)
+	}
+	if q.Limit != 0 {
+		query.Set("limit", strconv.Itoa(q.Limit))
+	}
+	var list v1.SandboxList
+	if err := c.quick(ctx, request{method: http.MethodGet, path: "/v1/sandboxes", query: query}, &list); err != nil {
+		return sandpit.Page{}, err
+	}
+	page := sandpit.Page{Next: list.Next}
+	for _, s := range list.Sandboxes {
+		page.Sandboxes = append(page.Sandboxes, s.Sandpit())
+	}
+	return page, nil
+}
+
+// Remove destroys a sandbox. See sandpit.Client.
+func (c *Client) Remove(ctx context.Context, idOrName string) error {
+	if !isName(idOrName) {
+		return fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
+	}
+	return c.call(ctx, request{method: http.MethodDelete, path: "/v1/sandboxes/" + idOrName}, nil)
+}
+
+// Call makes a request that no method stands for, with in as JSON, unless it
+// is nil, and reads the answer into out, unless that is nil: for keys, policy,
+// images and what else the server's own documentation has. The path begins
+// with "/v1/" and may have a query.
+func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
+	r := request{method: method, path: path}
+	if in != nil {
+		var err error
+		if r.body, err = encode(in); err != nil {
+			return fmt.Errorf("asking the server: %w", err)
+		}
+	}
+	return c.call(ctx, r, out)
+}
+
+// isName reports whether a sandbox or a process may be called so, and that it
+// is one element of a path as it is: letters, digits, '_', '.' and '-',
+// beginning with a letter or digit.
+func isName(s string) bool {
+	for i := range len(s) {
+		switch b := s[i]; {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
+		case i > 0 && (b == '_' || b == '.' || b == '-'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}

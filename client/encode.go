@@ -1,0 +1,78 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// encode makes JSON of what is sent. ErrInvalid for what can't be said in it.
+func encode(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", sandpit.ErrInvalid, err)
+	}
+	return b, nil
+}
+
+// JSON holds text. Where the API has no field for other bytes, they are
+// refused: json.Marshal would silently put something else in their place.
+func isText(what string, all ...string) error {
+	for _, s := range all {
+		if !utf8.ValidString(s) {
+			return fmt.Errorf("%w: the %s %q is not UTF-8", sandpit.ErrInvalid, what, s)
+		}
+	}
+	return nil
+}
+
+func encodeSpec(s sandpit.Spec) ([]byte, error) {
+	parts := []struct {
+		what string
+		all  []string
+	}{
+		{"name", []string{s.Name}},
+		{"image", []string{s.Image}},
+		{"pull policy", []string{string(s.Pull)}},
+		{"hostname", []string{s.Hostname}},
+		{"working directory", []string{s.WorkDir}},
+		{"user", []string{s.User}},
+		{"write path", s.Write},
+		{"limit", s.Asked},
+		{"expiry", []string{string(s.OnExpiry)}},
+	}
+	for _, p := range parts {
+		if err := isText(p.what, p.all...); err != nil {
+			return nil, err
+		}
+	}
+	for k, v := range s.Labels {
+		if err := isText("label", k, v); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range s.Mounts {
+		if err := isText("mount", m.Source, m.Target); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range s.Tmpfs {
+		if err := isText("tmpfs", t.Target); err != nil {
+			return nil, err
+		}
+	}
+	return encode(v1.FromSpec(s))
+}
+
+func encodeCommand(c sandpit.Command) ([]byte, error) {
+	if err := isText("user", c.User); err != nil {
+		return nil, err
+	}
+	if err := isText("entrypoint", c.Entrypoint...); err != nil {
+		return nil, err
+	}
+	return encode(v1.FromCommand(c))
+}

@@ -1,0 +1,202 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// What ends a context from within.
+var (
+	errClosed   = fmt.Errorf("the client is closed: %w", sandpit.ErrState)
+	errSilent   = errors.New("no answer for a minute")
+	errDetached = fmt.Errorf("the process was detached from: %w", sandpit.ErrState)
+)
+
+// remoteError is what a server has said.
+type remoteError struct {
+	kind error // nil: none that is known here
+	text string
+	id   string // of the request
+	path string // of a file error
+
+	status int // of the answer; 0 when it came otherwise
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.kind }
+
+// RequestID returns the number under which the server has written down the
+// request that failed with err, or "".
+func RequestID(err error) string {
+	var e *remoteError
+	if errors.As(err, &e) {
+		return e.id
+	}
+	return ""
+}
+
+// Bounds of what is read and shown of a server's error, in bytes.
+const (
+	maxError = 64 << 10
+	maxShown = 4 << 10
+)
+
+// refusal makes an error of an answer that is no success.
+func refusal(resp *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	return refusalOf(resp, b)
+}
+
+func refusalOf(resp *http.Response, body []byte) error {
+	var e v1.Error
+	if json.Unmarshal(body, &e) != nil || e.Code == "" {
+		// Not Sandpit's: a proxy on the way, or no Sandpit at all.
+		kind := statusKind(resp.StatusCode)
+		e.Message = "the server answers " + resp.Status
+		if kind != nil {
+			e.Message += ": " + kind.Error()
+		}
+		return retrying(resp, &remoteError{kind: kind, text: printable(e.Message), status: resp.StatusCode})
+	}
+	r := told(e)
+	r.status = resp.StatusCode
+	return retrying(resp, hinted(r, e.Hint))
+}
+
+// told makes an error of one in JSON, without its hint.
+func told(e v1.Error) *remoteError {
+	r := &remoteError{kind: v1.KindOf(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
+	if r.text == "" {
+		r.text = "the server says " + printable(e.Code)
+	}
+	if r.kind == context.Canceled || r.kind == context.DeadlineExceeded {
+		r.kind = sandpit.ErrUnavailable // the server's context, not the caller's
+	}
+	return r
+}
+
+// hinted adds a hint; none is none.
+func hinted(err error, hint string) error {
+	if hint == "" {
+		return err
+	}
+	return sandpit.WithHint(err, printable(hint))
+}
+
+// retrying adds when to try again.
+func retrying(resp *http.Response, err error) error {
+	if n, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && n > 0 && n < 1<<20 {
+		return &sandpit.RetryError{Err: err, After: time.Duration(n) * time.Second}
+	}
+	return err
+}
+
+// statusKind is what a status means when the body does not tell.
+func statusKind(status int) error {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		return sandpit.ErrInvalid
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return sandpit.ErrForbidden
+	case http.StatusTooManyRequests:
+		return sandpit.ErrExhausted
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return sandpit.ErrUnavailable
+	case http.StatusNotImplemented, http.StatusNotFound, http.StatusMethodNotAllowed:
+		return sandpit.ErrUnsupported // no Sandpit, or an older one
+	}
+	return nil
+}
+
+// failed makes an error of a request that got no answer, or not the whole.
+func (c *Client) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		switch cause := context.Cause(ctx); {
+		case errors.Is(cause, errClosed), errors.Is(cause, errDetached):
+			return fmt.Errorf("asking the server: %w", cause)
+		case errors.Is(cause, errSilent):
+			return fmt.Errorf("asking the server %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, errSilent)
+		default:
+			return fmt.Errorf("asking the server: %w", ctx.Err())
+		}
+	}
+	var r *remoteError
+	if errors.As(err, &r) {
+		return err
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	hint := "look whether the server runs, and what it has written in its log"
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+		hint = "start the server with sandpit serve, or check its address"
+	}
+	return sandpit.WithHint(fmt.Errorf("asking the server %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, opaque{err}), hint)
+}
+
+// opaque is an error that keeps its text and what the system said, but is not
+// taken for the end of a caller's context or of a file.
+type opaque struct{ err error }
+
+func (o opaque) Error() string { return printable(o.err.Error()) }
+
+func (o opaque) Unwrap() error {
+	if errors.Is(o.err, context.Canceled) || errors.Is(o.err, context.DeadlineExceeded) || errors.Is(o.err, fs.ErrNotExist) || errors.Is(o.err, fs.ErrPermission) {
+		return nil
+	}
+	return o.err
+}
+
+// badAnswer is the error of an answer that no Sandpit gives.
+func badAnswer(what string) error {
+	return &remoteError{kind: sandpit.ErrUnavailable, text: "the server answers with " + printable(what)}
+}
+
+// pathError makes err the error of an operation on a path, as a sandbox
+// in-process has it.
+func pathError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var r *remoteError
+	if errors.As(err, &r) {
+		for _, p := range []string{path, r.path} {
+			if rest, ok := strings.CutPrefix(r.text, op+" "+p+": "); ok {
+				r.text = rest
+				break
+			}
+		}
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
+
+// printable makes a text fit to be shown: a terminal must not obey it.
+func printable(s string) string {
+	if len(s) > maxShown {
+		s = s[:maxShown] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Events gives what happens. See sandpit.Watcher. When the server is away, as
+// when it is replaced by a newer one, it goes on where it was.
+func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
+	return func(yield func(sandpit.Event, error) bool) {
+		left := false // the caller wants no more
+		back := newBackoff(away)
+		for {
+			r := request{method: http.MethodGet, path: "/v1/events"}
+			if after > 0 {
+				r.query = url.Values{"after": {strconv.FormatUint(after, 10)}}
+			}
+			err := c.events(ctx, r, func(e event) (bool, error) {
+				back = newBackoff(away)
+				var v sandpit.Event
+				if err := json.Unmarshal(e.data, &v); err != nil {
+					return false, badAnswer("an event that can't be read: " + err.Error())
+				}
+				if v.Seq > 0 {
+					after = v.Seq
+				}
+				left = !yield(v, nil)
+				return !left, nil
+			})
+			if left || ctx.Err() != nil {
+				return
+			}
+			if isOver(err) || !back.wait(ctx) {
+				if ctx.Err() == nil {
+					yield(sandpit.Event{}, errOver(err))
+				}
+				return
+			}
+		}
+	}
+}
+
+// Logs gives what processes have written. See sandpit.ProcessKeeper. Like
+// Events, it goes on when the server comes back.
+func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.LogEntry, error] {
+	return func(yield func(sandpit.LogEntry, error) bool) {
+		if err := s.open(); err != nil {
+			yield(sandpit.LogEntry{}, err)
+			return
+		}
+		left := false
+		back := newBackoff(away)
+		for {
+			err := s.c.events(ctx, request{method: http.MethodGet, path: s.path + "/logs", query: logQuery(q)}, func(e event) (bool, error) {
+				back = newBackoff(away)
+				var v sandpit.LogEntry
+				if err := json.Unmarshal(e.data, &v); err != nil {
+					return false, badAnswer("an entry that can't be read: " + err.Error())
+				}
+				// What follows on a new connection comes behind this one.
+				q.After, q.Tail = v.Seq, 0
+				left = !yield(v, nil)
+				return !left, nil
+			})
+			if left || ctx.Err() != nil || err == io.EOF && !q.Follow {
+				return
+			}
+			if err == io.EOF {
+				if _, e := s.Info(ctx); errors.Is(e, sandpit.ErrClosed) {
+					return // so did the sandbox
+				}
+			}
+			if isOver(err) || !back.wait(ctx) {
+				if ctx.Err() == nil {
+					yield(sandpit.LogEntry{}, s.explain(errOver(err)))
+				}
+				return
+			}
+		}
+	}
+}
+
+func logQuery(q sandpit.LogQuery) url.Values {
+	v := url.Values{}
+	if q.Process != "" {
+		v.Set("process", q.Process)
+	}
+	if q.Stream != "" {
+		v.Set("stream", q.Stream)
+	}
+	if !q.Since.IsZero() {
+		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if q.After > 0 {
+		v.Set("after", strconv.FormatUint(q.After, 10))
+	}
+	if q.Tail != 0 {
+		v.Set("tail", strconv.Itoa(q.Tail))
+	}
+	if q.Follow {
+		v.Set("follow", "true")
+	}
+	return v
+}

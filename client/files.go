@@ -1,0 +1,293 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Files returns the file system.
+func (s *sandbox) Files() sandpit.Files { return files{s} }
+
+// files is the file system of a sandbox of a server.
+type files struct{ sb *sandbox }
+
+var (
+	_ sandpit.Files     = files{}
+	_ sandpit.MoreFiles = files{}
+)
+
+// call makes a request about a path.
+func (f files) call(ctx context.Context, op, path, method, what string, query url.Values, out any) error {
+	return f.do(ctx, op, path, request{method: method, path: what, query: query}, out)
+}
+
+// do makes a request about a path that takes no time to answer.
+func (f files) do(ctx context.Context, op, path string, r request, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
+	defer cancel()
+	return f.work(ctx, op, path, r, out)
+}
+
+// work makes a request about a path that takes as long as it takes.
+func (f files) work(ctx context.Context, op, path string, r request, out any) error {
+	if err := f.sb.open(); err != nil {
+		return pathError(op, path, err)
+	}
+	r.path = f.sb.path + "/files" + r.path
+	if err := f.sb.c.call(ctx, r, out); err != nil {
+		return pathError(op, path, f.sb.explain(err))
+	}
+	return nil
+}
+
+// Stat follows symbolic links.
+func (f files) Stat(ctx context.Context, path string) (sandpit.FileInfo, error) {
+	return f.stat(ctx, "stat", path, true)
+}
+
+// Lstat does not follow the last symbolic link.
+func (f files) Lstat(ctx context.Context, path string) (sandpit.FileInfo, error) {
+	return f.stat(ctx, "lstat", path, false)
+}
+
+func (f files) stat(ctx context.Context, op, path string, follow bool) (sandpit.FileInfo, error) {
+	var v v1.FileInfo
+	query := url.Values{"path": {path}, "follow": {strconv.FormatBool(follow)}}
+	if err := f.call(ctx, op, path, http.MethodGet, "/stat", query, &v); err != nil {
+		return sandpit.FileInfo{}, err
+	}
+	info, err := v.Sandpit()
+	if err != nil {
+		return sandpit.FileInfo{}, pathError(op, path, badAnswer(err.Error()))
+	}
+	return info, nil
+}
+
+// ReadDir returns a page of a directory.
+func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sandpit.FileInfo, bool, error) {
+	if limit < 0 {
+		return nil, false, pathError("readdir", path, fmt.Errorf("%w: a negative limit", sandpit.ErrInvalid))
+	}
+	query := url.Values{"path": {path}}
+	if after != "" {
+		query.Set("after", after)
+	}
+	if limit > 0 {
+		query.Set("limit", strconv.Itoa(min(limit, maxEntries)))
+	}
+	return f.list(ctx, "readdir", path, "/list", query)
+}
+
+// maxEntries is how many files a page has at most.
+const maxEntries = 10_000
+
+func (f files) list(ctx context.Context, op, path, what string, query url.Values) ([]sandpit.FileInfo, bool, error) {
+	var v v1.FileList
+	if err := f.call(ctx, op, path, http.MethodGet, what, query, &v); err != nil {
+		return nil, false, err
+	}
+	all := make([]sandpit.FileInfo, 0, len(v.Entries))
+	for _, e := range v.Entries {
+		info, err := e.Sandpit()
+		if err != nil {
+			return nil, false, pathError(op, path, badAnswer(err.Error()))
+		}
+		all = append(all, info)
+	}
+	return all, v.More, nil
+}
+
+// Open reads a file. When ctx ends, reading fails with its error.
+func (f files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {
+	if offset < 0 || length < -1 {
+		return nil, pathError("open", path, fmt.Errorf("%w: a negative offset or length", sandpit.ErrInvalid))
+	}
+	if err := f.sb.open(); err != nil {
+		return nil, pathError("open", path, err)
+	}
+	r := request{method: http.MethodGet, path: f.sb.path + "/files", query: url.Values{"path": {path}}, accept: "*/*"}
+	switch {
+	case length == -1 && offset == 0:
+	case length == -1 || length > math.MaxInt64-offset:
+		r.header = http.Header{"Range": {fmt.Sprintf("bytes=%d-", offset)}}
+	default:
+		// A range can't be empty: of none the first byte is asked for.
+		r.header = http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", offset, offset+max(length, 1)-1)}}
+	}
+	ctx, cancel := f.sb.c.under(ctx)
+	resp, err := f.sb.c.send(ctx, r)
+	if isBeyond(err) {
+		cancel()
+		return io.NopCloser(strings.NewReader("")), nil
+	}
+	if err != nil {
+		cancel()
+		return nil, pathError("open", path, f.sb.explain(err))
+	}
+	left := int64(math.MaxInt64)
+	if length >= 0 {
+		left = length
+	}
+	return &reader{f: f, path: path, ctx: ctx, cancel: cancel, body: resp.Body, left: left}, nil
+}
+
+// isBeyond reports whether a file ends before the range that was asked for.
+func isBeyond(err error) bool {
+	var r *remoteError
+	return errors.As(err, &r) && r.status == http.StatusRequestedRangeNotSatisfiable
+}
+
+// reader is the content of an open file.
+type reader struct {
+	f      files
+	path   string
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	body   io.ReadCloser // nil when closed
+	left   int64         // bytes that may still be given
+	err    error         // the last
+	closed bool
+}
+
+func (r *reader) Read(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return 0, pathError("read", r.path, fs.ErrClosed)
+	case r.err != nil:
+		return 0, r.err
+	case r.left == 0:
+		return 0, io.EOF
+	}
+	n, err := r.body.Read(b[:min(int64(len(b)), r.left)])
+	r.left -= int64(n)
+	if err != nil && err != io.EOF {
+		err = pathError("read", r.path, r.f.sb.c.failed(r.ctx, err))
+	}
+	r.err = err
+	return n, err
+}
+
+// Close ends a Read that is under way.
+func (r *reader) Close() error {
+	r.cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return r.body.Close()
+}
+
+// Write makes or replaces a file.
+func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.WriteOptions) (int64, error) {
+	query := url.Values{"path": {path}}
+	if opt.Mode != 0 {
+		query.Set("mode", v1.ModeText(opt.Mode))
+	}
+	if opt.Append {
+		query.Set("append", "true")
+	}
+	if opt.Parents {
+		query.Set("parents", "true")
+	}
+	var v v1.Written
+	src := &source{r: r}
+	err := f.work(ctx, "write", path, request{method: http.MethodPut, query: query, stream: src}, &v)
+	if failed := src.stop(); failed != nil && err != nil && ctx.Err() == nil {
+		return 0, pathError("write", path, failed)
+	}
+	return v.Bytes, err
+}
+
+// source is what is sent. It keeps the error of a reader that fails, and reads
+// nothing more once the call has returned.
+type source struct {
+	r io.Reader
+
+	mu   sync.Mutex
+	err  error
+	done bool
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	s.mu.Lock()
+	done := s.done
+	s.mu.Unlock()
+	if done {
+		return 0, fs.ErrClosed
+	}
+	n, err := s.r.Read(b)
+	if err != nil && err != io.EOF {
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+	}
+	return n, err
+}
+
+// stop ends the reading, and returns the error of the reader.
+func (s *source) stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = true
+	return s.err
+}
+
+// Mkdir makes a directory.
+func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
+	query := url.Values{"path": {path}, "mode": {v1.ModeText(mode)}}
+	if parents {
+		query.Set("parents", "true")
+	}
+	return f.call(ctx, "mkdir", path, http.MethodPost, "/mkdir", query, nil)
+}
+
+// Remove removes a file, a link or a directory.
+func (f files) Remove(ctx context.Context, path string, recursive bool) error {
+	query := url.Values{"path": {path}}
+	if recursive {
+		query.Set("recursive", "true")
+	}
+	return f.work(ctx, "remove", path, request{method: http.MethodDelete, query: query}, nil)
+}
+
+// Rename moves a file.
+func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
+	return f.call(ctx, "rename", oldpath, http.MethodPost, "/rename", url.Values{"from": {oldpath}, "to": {newpath}}, nil)
+}
+
+// Symlink makes a symbolic link.
+func (f files) Symlink(ctx context.Context, target, path string) error {
+	return f.call(ctx, "symlink", path, http.MethodPost, "/symlink", url.Values{"target": {target}, "path": {path}}, nil)
+}
+
+// Readlink returns the target of a symbolic link.
+func (f files) Readlink(ctx context.Context, path string) (string, error) {
+	var v v1.Link
+	if err := f.call(ctx, "readlink", path, http.MethodGet, "/readlink", url.Values{"path": {path}}, &v); err != nil {
+		return "", err
+	}
+	if v.TargetBase64 != nil {
+		return string(v.TargetBase64), nil
+	}
+	return v.Target, nil
+}
+
+// Chmod changes permission bits.
+func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
+	return f.call(ctx, "chmod", path, http.MethodPost, "/chmod", url.Values{"path": {path}, "mode": {v1.ModeText(mode)}}, nil)
+}

@@ -1,0 +1,313 @@
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// process is a process in a sandbox of a server.
+type process struct {
+	sb  *sandbox
+	id  string
+	pid int
+	in  *stdin
+	l   *link // of its stream, or nil
+
+	// done is closed at the end. When no stream tells it, asks is set and the
+	// first Wait begins to ask for it.
+	done chan struct{}
+	asks bool
+	ask  sync.Once
+
+	// Set before done is closed.
+	res sandpit.Result
+	err error
+}
+
+var (
+	_ sandpit.Process       = (*process)(nil)
+	_ sandpit.Identified    = (*process)(nil)
+	_ sandpit.GroupSignaler = (*process)(nil)
+	_ sandpit.Detacher      = (*process)(nil)
+)
+
+// process makes a process of what the server says. Its end is told by a
+// stream, or has to be asked for.
+func (s *sandbox) process(v v1.Process, asks bool) (*process, error) {
+	if v.PID < 0 || v.PID > math.MaxInt32 || v.ID != "" && !isName(v.ID) || asks && v.ID == "" && v.Result == nil {
+		return nil, badAnswer("a process that can't be")
+	}
+	p := &process{sb: s, id: v.ID, pid: v.PID, done: make(chan struct{}), asks: asks}
+	if asks && v.Result != nil {
+		p.end(v.Result.Sandpit(), nil)
+	}
+	return p, nil
+}
+
+// end sets how the process ended, once.
+func (p *process) end(res sandpit.Result, err error) {
+	p.res, p.err = res, err
+	close(p.done)
+}
+
+// output is where the output of a process goes.
+type output struct {
+	stdout, stderr io.Writer
+	lost           func(int64)
+}
+
+// deliver hands the output on until the end of the stream.
+func (p *process) deliver(l *link, f frames, out output) {
+	res, err := p.stream(l, f, out)
+	if err == nil {
+		// The rest of the answer is only its end: with it, the connection can
+		// be used again by whoever waits for this process.
+		late := time.AfterFunc(lateEnd, func() { l.cancel(nil) })
+		f.finish()
+		late.Stop()
+		l.end()
+	} else {
+		err = p.sb.broken(l, err)
+		l.end()
+		f.finish()
+	}
+	p.end(res, err)
+}
+
+// lateEnd is how long the end of an answer may come after the last frame.
+const lateEnd = 50 * time.Millisecond
+
+// stream reads a stream to its last frame.
+func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) {
+	// While somebody does not take the output, it is not the server who is silent.
+	silence := time.AfterFunc(patience, func() { l.cancel(errSilent) })
+	defer silence.Stop()
+	for {
+		kind, b, err := f.next()
+		if err != nil {
+			return sandpit.Result{}, err
+		}
+		silence.Stop()
+		switch kind {
+		case v1.FrameStdout:
+			put(&out.stdout, b)
+		case v1.FrameStderr:
+			put(&out.stderr, b)
+		case v1.FrameLost:
+			if len(b) == 8 && out.lost != nil {
+				out.lost(int64(min(binary.BigEndian.Uint64(b), math.MaxInt64)))
+			}
+		case v1.FrameResult:
+			var v v1.Result
+			if err := json.Unmarshal(b, &v); err != nil {
+				return sandpit.Result{}, badAnswer("JSON that can't be read: " + err.Error())
+			}
+			return v.Sandpit(), nil
+		case v1.FrameError:
+			return sandpit.Result{}, frameError(b)
+		}
+		silence.Reset(patience)
+	}
+}
+
+// put writes to a writer that gets nothing more once it has failed.
+func put(w *io.Writer, b []byte) {
+	if *w == nil {
+		return
+	}
+	if _, err := (*w).Write(b); err != nil {
+		*w = nil
+	}
+}
+
+// frameError is the error in a frame.
+func frameError(b []byte) error {
+	var e v1.Error
+	if err := json.Unmarshal(b, &e); err != nil {
+		return badAnswer("JSON that can't be read: " + err.Error())
+	}
+	return hinted(told(e), e.Hint)
+}
+
+// lookPatience is how long it may take to find out why a stream has ended.
+const lookPatience = 5 * time.Second
+
+// broken makes the error of a stream without a last frame.
+func (s *sandbox) broken(l *link, err error) error {
+	var told *remoteError
+	if errors.As(err, &told) {
+		return s.explain(err)
+	}
+	err = s.c.failed(l.ctx, err)
+	if s.removed.Load() {
+		return s.gone()
+	}
+	if errors.Is(err, sandpit.ErrUnavailable) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lookPatience)
+		defer cancel()
+		if _, e := s.Info(ctx); errors.Is(e, sandpit.ErrClosed) {
+			return e
+		}
+	}
+	return err
+}
+
+// ID identifies the process in its sandbox. See sandpit.Identified.
+func (p *process) ID() string { return p.id }
+
+// PID returns the process id inside the sandbox.
+func (p *process) PID() int { return p.pid }
+
+// Stdin writes to standard input, or is nil.
+func (p *process) Stdin() io.WriteCloser {
+	if p.in == nil {
+		return nil
+	}
+	return p.in
+}
+
+// exited reports whether the process is known to have exited.
+func (p *process) exited() bool {
+	select {
+	case <-p.done:
+		return p.err == nil
+	default:
+		return p.id == ""
+	}
+}
+
+// request makes a request about the process.
+func (p *process) request(ctx context.Context, method, what string, v any) error {
+	r := request{method: method, path: p.sb.path + "/processes/" + p.id + what}
+	if v != nil {
+		var err error
+		if r.body, err = encode(v); err != nil {
+			return err
+		}
+	}
+	if err := p.sb.open(); err != nil {
+		return err
+	}
+	return p.sb.explainProcess(ctx, p.sb.c.quick(ctx, r, nil))
+}
+
+// Signal sends a signal.
+func (p *process) Signal(ctx context.Context, sig syscall.Signal) error {
+	return p.signal(ctx, sig, false)
+}
+
+// SignalGroup sends a signal to the process group that the program leads.
+func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
+	return p.signal(ctx, sig, true)
+}
+
+func (p *process) signal(ctx context.Context, sig syscall.Signal, group bool) error {
+	n := linuxSignal(sig)
+	if n < 1 || n > 64 {
+		return fmt.Errorf("sending signal %d: %w", int(sig), sandpit.ErrInvalid)
+	}
+	if p.exited() {
+		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+	}
+	return p.request(ctx, http.MethodPost, "/signal", v1.Signal{Signal: n, Group: group})
+}
+
+// Resize changes the terminal's size.
+func (p *process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
+	if p.id == "" {
+		return fmt.Errorf("resizing the terminal: %w: the process has exited", sandpit.ErrNotFound)
+	}
+	return p.request(ctx, http.MethodPost, "/resize", v1.Size{Rows: size.Rows, Cols: size.Cols})
+}
+
+// Kill kills the process and everything that it started.
+func (p *process) Kill(ctx context.Context) error {
+	if p.id == "" {
+		return nil
+	}
+	err := p.request(ctx, http.MethodDelete, "", nil)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return nil // it ended so long ago that the server has forgotten it
+	}
+	return err
+}
+
+// Detach gives up the stream of the process. One in the background goes on,
+// another one is killed. See sandpit.Detacher.
+func (p *process) Detach() {
+	if p.l != nil {
+		p.l.cancel(errDetached)
+	}
+}
+
+// Wait waits for the end.
+func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
+	select {
+	case <-p.done:
+	default:
+		if p.asks {
+			p.ask.Do(func() {
+				if !p.sb.c.goWork(p.follow) {
+					p.end(sandpit.Result{}, errClosed)
+				}
+			})
+		}
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return sandpit.Result{}, ctx.Err()
+		}
+	}
+	if p.err != nil {
+		return sandpit.Result{}, fmt.Errorf("waiting for a process: %w", p.err)
+	}
+	return p.res, nil
+}
+
+// Waiting for a process in the background: how long the server may keep one
+// request, and for how long it may be away, as when it is replaced by a newer
+// one.
+const (
+	longPoll = 30 * time.Second
+	away     = 30 * time.Second
+)
+
+// follow asks for the end of the process until it comes.
+func (p *process) follow() {
+	r := request{
+		method: http.MethodGet, path: p.sb.path + "/processes/" + p.id + "/wait",
+		query: url.Values{"timeout": {strconv.Itoa(int(longPoll / time.Second))}},
+	}
+	back := newBackoff(away)
+	for {
+		var v v1.Process
+		err := p.sb.c.within(p.sb.c.ctx, longPoll+patience, r, &v)
+		switch {
+		case err == nil && v.Result != nil:
+			p.end(v.Result.Sandpit(), nil)
+			return
+		case err == nil:
+			back = newBackoff(away)
+		case !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(p.sb.c.ctx):
+			ctx, cancel := context.WithTimeout(p.sb.c.ctx, lookPatience)
+			err = p.sb.explainProcess(ctx, err)
+			cancel()
+			p.end(sandpit.Result{}, err)
+			return
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// sandbox is a sandbox of a server.
+type sandbox struct {
+	c       *Client
+	id      string
+	name    string
+	path    string // of its routes
+	removed atomic.Bool
+}
+
+var (
+	_ sandpit.Sandbox       = (*sandbox)(nil)
+	_ sandpit.Lifecycle     = (*sandbox)(nil)
+	_ sandpit.ProcessKeeper = (*sandbox)(nil)
+	_ sandpit.Networker     = (*sandbox)(nil)
+	_ sandpit.Meter         = (*sandbox)(nil)
+)
+
+func (c *Client) sandbox(id, name string) *sandbox {
+	return &sandbox{c: c, id: id, name: name, path: "/v1/sandboxes/" + id}
+}
+
+// ID returns the identity.
+func (s *sandbox) ID() string { return s.id }
+
+// Name returns the name.
+func (s *sandbox) Name() string { return s.name }
+
+// gone is the error of everything once the sandbox is removed.
+func (s *sandbox) gone() error {
+	return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
+}
+
+// open returns an error once the sandbox is known to be removed.
+func (s *sandbox) open() error {
+	if s.removed.Load() {
+		return s.gone()
+	}
+	return nil
+}
+
+// explain makes the error of a call one of this sandbox: to who holds it, one
+// that the server does not know any more is gone.
+func (s *sandbox) explain(err error) error {
+	if !errors.Is(err, sandpit.ErrNotFound) {
+		return err
+	}
+	s.removed.Store(true)
+	return s.gone()
+}
+
+// explainProcess is explain for a request about a process, which may be what
+// was not found.
+func (s *sandbox) explainProcess(ctx context.Context, err error) error {
+	if !errors.Is(err, sandpit.ErrNotFound) {
+		return err
+	}
+	if s.open() != nil {
+		return s.gone()
+	}
+	if _, e := s.Info(ctx); errors.Is(e, sandpit.ErrClosed) {
+		return e
+	}
+	return err
+}
+
+// Info describes the sandbox.
+func (s *sandbox) Info(ctx context.Context) (sandpit.Info, error) {
+	if err := s.open(); err != nil {
+		return sandpit.Info{}, err
+	}
+	var v v1.Sandbox
+	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path}, &v); err != nil {
+		return sandpit.Info{}, s.explain(err)
+	}
+	return v.Sandpit(), nil
+}
+
+// Metrics returns what the sandbox uses now.
+func (s *sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
+	if err := s.open(); err != nil {
+		return sandpit.Metrics{}, err
+	}
+	var v v1.Metrics
+	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/metrics"}, &v); err != nil {
+		return sandpit.Metrics{}, s.explain(err)
+	}
+	return v.Sandpit().Metrics, nil
+}
+
+// History returns what the sandbox has used. See sandpit.Meter.
+func (s *sandbox) History(ctx context.Context, since time.Time) ([]sandpit.Sample, error) {
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	r := request{method: http.MethodGet, path: s.path + "/metrics/history"}
+	if !since.IsZero() {
+		r.query = url.Values{"since": {since.UTC().Format(time.RFC3339Nano)}}
+	}
+	var v v1.MetricsHistory
+	if err := s.c.quick(ctx, r, &v); err != nil {
+		return nil, s.explain(err)
+	}
+	var all []sandpit.Sample
+	for _, m := range v.Samples {
+		all = append(all, m.Sandpit())
+	}
+	return all, nil
+}
+
+// Remove destroys the sandbox.
+func (s *sandbox) Remove(ctx context.Context) error {
+	if s.removed.Load() {
+		return nil
+	}
+	err := s.c.call(ctx, request{method: http.MethodDelete, path: s.path}, nil)
+	if err == nil || errors.Is(err, sandpit.ErrNotFound) || errors.Is(err, sandpit.ErrClosed) {
+		s.removed.Store(true)
+		return nil
+	}
+	return err
+}
+
+// Stop ends every process. See sandpit.Lifecycle.
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	// No grace at all would be read as none given.
+	body, err := encode(v1.Stop{Grace: v1.Seconds(max(grace, 1))})
+	if err != nil {
+		return fmt.Errorf("stopping sandbox %s: %w", s.name, err)
+	}
+	return s.change(ctx, grace+patience, request{method: http.MethodPost, path: s.path + "/stop", body: body})
+}
+
+// Restart makes a stopped sandbox run again.
+func (s *sandbox) Restart(ctx context.Context) error {
+	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/restart"})
+}
+
+// Pause freezes all processes.
+func (s *sandbox) Pause(ctx context.Context) error {
+	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/pause"})
+}
+
+// Resume thaws them.
+func (s *sandbox) Resume(ctx context.Context) error {
+	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/resume"})
+}
+
+// SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.
+func (s *sandbox) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
+	body, err := encode(v1.FromLifetime(life))
+	if err != nil {
+		return fmt.Errorf("changing the lifetime of sandbox %s: %w", s.name, err)
+	}
+	return s.change(ctx, patience, request{method: http.MethodPut, path: s.path + "/lifetime", body: body})
+}
+
+// change asks for another state of the sandbox.
+func (s *sandbox) change(ctx context.Context, limit time.Duration, r request) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	if err := s.c.within(ctx, limit, r, nil); err != nil {
+		return s.explain(err)
+	}
+	return nil
+}

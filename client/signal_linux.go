@@ -1,0 +1,6 @@
+package client
+
+import "syscall"
+
+// linuxSignal returns the number that a sandbox knows a signal by.
+func linuxSignal(sig syscall.Signal) int { return int(sig) }

@@ -1,0 +1,151 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// event is a server-sent event (HTML Standard, 9.2).
+type event struct {
+	id   string
+	name string // "message" when it has none
+	data []byte // good until the next one
+}
+
+// maxEvent bounds an event, in bytes. The longest hold 64 KiB of output.
+const maxEvent = 1 << 20
+
+// eventReader reads server-sent events.
+type eventReader struct {
+	r    *bufio.Reader
+	id   string // stays until another one comes
+	data []byte
+}
+
+func newEventReader(r io.Reader) *eventReader {
+	return &eventReader{r: bufio.NewReaderSize(r, 16<<10)}
+}
+
+// next returns the next event. alive is called for each line, of events or not.
+func (e *eventReader) next(alive func()) (event, error) {
+	ev := event{name: "message"}
+	e.data = e.data[:0]
+	some := false
+	for {
+		line, err := e.line()
+		if err != nil {
+			return event{}, err
+		}
+		alive()
+		if len(line) == 0 {
+			if some {
+				ev.id, ev.data = e.id, bytes.TrimSuffix(e.data, []byte("\n"))
+				return ev, nil
+			}
+			ev.name = "message"
+			continue
+		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "event":
+			ev.name = string(value)
+		case "id":
+			e.id = string(value)
+		case "data":
+			some = true
+			if len(e.data)+len(value) >= maxEvent {
+				return event{}, badAnswer("an event that is too long")
+			}
+			e.data = append(append(e.data, value...), '\n')
+		}
+	}
+}
+
+// line reads a line without its end. It is good until the next one.
+func (e *eventReader) line() ([]byte, error) {
+	line, err := e.r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		long := bytes.Clone(line)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			if len(long) > maxEvent {
+				return nil, badAnswer("a line that is too long")
+			}
+			line, err = e.r.ReadSlice('\n')
+			long = append(long, line...)
+		}
+		line = long
+	}
+	if err == io.EOF && len(line) > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
+}
+
+// events makes a request that is answered with events and hands each on, until
+// take returns false or an error, or the stream ends: then with io.EOF.
+func (c *Client) events(ctx context.Context, r request, take func(event) (bool, error)) error {
+	ctx, stop := c.under(ctx)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r.accept = "text/event-stream"
+	silence := time.AfterFunc(patience, func() { cancel(errSilent) })
+	defer silence.Stop()
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if !isType(resp, "text/event-stream") {
+		return badAnswer("no events")
+	}
+	in := newEventReader(resp.Body)
+	for {
+		silence.Reset(patience)
+		ev, err := in.next(func() { silence.Reset(patience) })
+		if err == io.EOF {
+			return err
+		}
+		if err != nil {
+			return c.failed(ctx, err)
+		}
+		silence.Stop() // while the caller looks at it, the server is not silent
+		if ev.name == "error" {
+			var e v1.Error
+			if json.Unmarshal(ev.data, &e) != nil {
+				return badAnswer("an error that can't be read")
+			}
+			return hinted(told(e), e.Hint)
+		}
+		if more, err := take(ev); !more || err != nil {
+			return err
+		}
+	}
+}
+
+// isOver reports whether a stream that ended with err has come to its end, or
+// was ended for a reason; what is left was broken off and can be taken up again.
+func isOver(err error) bool {
+	return err == nil || err != io.EOF && !errors.Is(err, sandpit.ErrUnavailable)
+}
+
+// errOver is the error of a stream that could not be taken up again.
+func errOver(err error) error {
+	if err == io.EOF {
+		return fmt.Errorf("asking the server: %w: it has ended the stream", sandpit.ErrUnavailable)
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/coder/websocket"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// stdin is the standard input of a process, over its WebSocket. Only one frame
+// is on the way at a time, so that a Write waits while the process does not
+// read, and a part of one that is written when the input is closed is whole.
+type stdin struct {
+	conn  *websocket.Conn
+	ctx   context.Context
+	queue chan *frame
+
+	mu     sync.Mutex // one Write at a time
+	close  sync.Once
+	closed chan struct{}
+	ended  chan struct{} // when nothing can be sent any more
+}
+
+// frame is a frame on its way.
+type frame struct {
+	n   int
+	buf [frameHead + stdinChunk]byte
+}
+
+// stdinChunk is how much of the input a frame has at most, in bytes.
+const stdinChunk = 32 << 10
+
+var stdinFrames = sync.Pool{New: func() any { return new(frame) }}
+
+func newStdin(conn *websocket.Conn, ctx context.Context) *stdin {
+	return &stdin{conn: conn, ctx: ctx, queue: make(chan *frame), closed: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// Write writes to the process, and waits while it does not read. The error is
+// os.ErrClosed after Close, and syscall.EPIPE when the process has ended.
+func (w *stdin) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.closed:
+		return 0, os.ErrClosed
+	case <-w.ended:
+		return 0, syscall.EPIPE
+	default:
+	}
+	sent := 0
+	for len(b) > 0 {
+		f := stdinFrames.Get().(*frame)
+		f.set(v1.FrameStdin, b)
+		n := f.n - frameHead
+		select {
+		case w.queue <- f:
+		case <-w.closed:
+			return sent, os.ErrClosed
+		case <-w.ended:
+			return sent, syscall.EPIPE
+		}
+		sent += n
+		b = b[n:]
+	}
+	return sent, nil
+}
+
+// Close ends the input. A Write that waits fails.
+func (w *stdin) Close() error {
+	w.close.Do(func() { close(w.closed) })
+	return nil
+}
+
+func (f *frame) set(kind byte, b []byte) {
+	n := copy(f.buf[frameHead:], b)
+	f.buf[0] = kind
+	binary.BigEndian.PutUint32(f.buf[1:], uint32(n))
+	f.n = frameHead + n
+}
+
+// send sends what is written until the input is closed or the stream has ended.
+func (w *stdin) send() {
+	defer close(w.ended)
+	for {
+		select {
+		case f := <-w.queue:
+			err := w.conn.Write(w.ctx, websocket.MessageBinary, f.buf[:f.n])
+			stdinFrames.Put(f)
+			if err != nil {
+				return
+			}
+		case <-w.closed:
+			var f frame
+			f.set(v1.FrameEOF, nil)
+			_ = w.conn.Write(w.ctx, websocket.MessageBinary, f.buf[:f.n])
+			return
+		case <-w.ctx.Done():
+			return
+		}
+	}
+}
