@@ -75,8 +75,8 @@ func (a *App) printStarted(ctx context.Context, process sandpit.Process) error {
 		if err != nil {
 			return err
 		}
-		a.note("%s", result.StartError)
-		return exitWith(result.ExitCode)
+		a.Note("%s", result.StartError)
+		return ExitWith(result.ExitCode)
 	}
 	_, err := fmt.Fprintln(a.Stdout, process.ID())
 	return err
@@ -108,7 +108,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		defer term.close()
 	}
 	out := newOutput(relay)
-	with := sandpit.AttachOptions{NoHistory: opt.NoHistory, Stdin: !opt.NoStdin, Lost: func(n int64) { a.note("%d bytes of output are not kept any more", n) }}
+	with := sandpit.AttachOptions{NoHistory: opt.NoHistory, Stdin: !opt.NoStdin, Lost: func(n int64) { a.Note("%d bytes of output are not kept any more", n) }}
 	if with.Stdout, err = out.to(a.Stdout); err != nil {
 		return err
 	}
@@ -140,14 +140,14 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	term.restore()
 	switch {
 	case errors.Is(err, context.Canceled):
-		a.note("left process %s of %s; it goes on", info.ID, sb.Name())
+		a.Note("left process %s of %s; it goes on", info.ID, sb.Name())
 		return nil
 	case err != nil:
 		return fmt.Errorf("waiting for the process: %w", err)
 	case result.TimedOut:
-		return exitWith(ExitTimeout)
+		return ExitWith(ExitTimeout)
 	}
-	return exitWith(result.ExitCode)
+	return ExitWith(result.ExitCode)
 }
 
 // leaveKeys passes keys on up to ^P^Q, which leaves, as Docker's keys do.

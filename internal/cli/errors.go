@@ -29,15 +29,19 @@ type ExitError struct{ Code int }
 // Error says so.
 func (e *ExitError) Error() string { return "exit status " + strconv.Itoa(e.Code) }
 
-// reportedError is an error that has been shown already.
-type reportedError struct{ error }
+// Reported is an error that has been shown already.
+type Reported struct{ Err error }
 
-func (e reportedError) Unwrap() error { return e.error }
+// Error returns the text of Err.
+func (e Reported) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e Reported) Unwrap() error { return e.Err }
 
 // Report shows an error of Run to the person and returns the exit code.
 func (a *App) Report(err error) int {
 	var exit *ExitError
-	var reported reportedError
+	var reported Reported
 	switch {
 	case err == nil:
 		return 0
@@ -46,12 +50,12 @@ func (a *App) Report(err error) int {
 	case errors.As(err, &reported):
 		return ExitFailure
 	}
-	a.printError(err)
+	a.PrintError(err)
 	return ExitFailure
 }
 
-// printError writes "sandpit: …" and, when there is one, "hint: …".
-func (a *App) printError(err error) {
+// PrintError writes "sandpit: …" and, when there is one, "hint: …".
+func (a *App) PrintError(err error) {
 	text := "sandpit: " + Harmless(err.Error()) + "\n"
 	if hint := sandpit.Hint(err); hint != "" {
 		text += "hint: " + Harmless(hint) + "\n"
@@ -71,8 +75,8 @@ func quietly(f *os.File, text string) {
 	}
 }
 
-// note writes a line about a CMD that ran.
-func (a *App) note(format string, args ...any) {
+// Note writes a line about a CMD that ran.
+func (a *App) Note(format string, args ...any) {
 	quietly(a.Stderr, "sandpit: "+Harmless(fmt.Sprintf(format, args...))+"\n")
 }
 

@@ -159,7 +159,7 @@ func (a *App) attend(ctx context.Context, sandbox sandpit.Sandbox, cmd sandpit.C
 		if err != nil {
 			return err
 		}
-		return exitWith(code)
+		return ExitWith(code)
 	}
 	a.explain(cmd, m, result, info)
 	if err := out.failure(); err != nil {
@@ -167,11 +167,11 @@ func (a *App) attend(ctx context.Context, sandbox sandpit.Sandbox, cmd sandpit.C
 			if code == 0 || result.Signal == int(syscall.SIGKILL) {
 				code = exitSignal + int(syscall.SIGPIPE)
 			}
-			return exitWith(code)
+			return ExitWith(code)
 		}
 		return fmt.Errorf("passing on the command's output: %w", err)
 	}
-	return exitWith(code)
+	return ExitWith(code)
 }
 
 // checkWorkDir refuses a working directory that does not exist. Without this
@@ -198,7 +198,8 @@ func orFailure(err error, doing string, failure error) error {
 	return err
 }
 
-func exitWith(code int) error {
+// ExitWith returns the error of an exit code: an *ExitError, or nil for 0.
+func ExitWith(code int) error {
 	if code == 0 {
 		return nil
 	}
@@ -208,13 +209,13 @@ func exitWith(code int) error {
 // explain says on stderr what a bare exit code would not tell.
 func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info sandpit.Info) {
 	if result.StartError != "" {
-		a.note("starting %s: %s", programName(cmd), result.StartError)
+		a.Note("starting %s: %s", programName(cmd), result.StartError)
 	}
 	if result.TimedOut {
 		if m.timeout > 0 && result.Wall < info.Limits.Life {
-			a.note("killed: out of time after %s; raise it with --timeout", notation.FormatDuration(m.timeout))
+			a.Note("killed: out of time after %s; raise it with --timeout", notation.FormatDuration(m.timeout))
 		} else {
-			a.note("killed: the sandbox's lifetime of %s is over; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
+			a.Note("killed: the sandbox's lifetime of %s is over; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
 		}
 	}
 	if result.OOMKilled {
@@ -222,10 +223,10 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info 
 		if result.Signal == 0 {
 			who = "a process of the command was "
 		}
-		a.note("%skilled: out of memory (limit %s); raise it with --memory", who, notation.FormatSize(info.Limits.Memory))
+		a.Note("%skilled: out of memory (limit %s); raise it with --memory", who, notation.FormatSize(info.Limits.Memory))
 	}
 	if result.Truncated {
-		a.note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(info.Limits.Output), notation.FormatSize(result.DroppedBytes))
+		a.Note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(info.Limits.Output), notation.FormatSize(result.DroppedBytes))
 	}
 }
 
@@ -297,7 +298,7 @@ func (a *App) feed(to io.WriteCloser, from *os.File) {
 			}
 		}
 		if errors.Is(err, syscall.EISDIR) {
-			a.note("standard input is a directory: the command gets an empty one")
+			a.Note("standard input is a directory: the command gets an empty one")
 		}
 		if err != nil {
 			return

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -126,6 +127,16 @@ func (a *App) printJSONError(err error) error {
 		return printed
 	}
 	return err
+}
+
+// PrintLine writes v to stdout as JSON on a line of its own.
+func (a *App) PrintLine(v any) error {
+	encoder := json.NewEncoder(a.Stdout)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	return nil
 }
 
 // PrintJSON writes v to stdout, indented.

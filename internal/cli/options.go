@@ -36,7 +36,10 @@ type Options struct {
 	plainHTTP flag
 	mirror    list[[2]string] // a registry, and what to ask before it
 
-	home scalar[string] // the data directory; a key and a variable, not a flag
+	// Keys and variables, not flags.
+	home   scalar[string] // the data directory
+	server scalar[string] // the address of a server; empty: this user's own
+	key    scalar[string] // for a server at an address
 
 	configured    bool
 	misconfigured error
@@ -69,6 +72,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.plainHTTP = newFlag()
 	o.mirror = list[[2]string]{parse: parseMirror, shown: "REGISTRY=URL"}
 	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
+	o.server, o.key = text("ADDRESS"), text("KEY")
 	return o
 }
 
@@ -180,7 +184,11 @@ func (o *Options) Flag(name string) Entry {
 
 // Settable returns what variables and files may set.
 func (o *Options) Settable() []Entry {
-	settable := []Entry{{Name: "home", Value: &o.home, Usage: "where images and state are kept"}}
+	settable := []Entry{
+		{Name: "home", Value: &o.home, Usage: "where images and state are kept"},
+		{Name: "server", Value: &o.server, Usage: "the server of create, exec and their like: unix:///PATH or https://HOST:PORT (default this user's own)"},
+		{Name: "key", Value: &o.key, Usage: "the key for that server"},
+	}
 	for _, section := range o.Sections() {
 		for _, e := range section.Entries {
 			if !e.once {
@@ -249,8 +257,11 @@ func (o *Options) DataDir() (string, error) {
 	return "", sandpit.WithHint(Usagef("there is no place for images and state: HOME is not set"), "set SANDPIT_HOME to a directory")
 }
 
-// spec returns the request for a sandbox.
-func (o *Options) spec() (sandpit.Spec, error) {
+// Server returns the address and key of the server that is set, or "".
+func (o *Options) Server() (address, key string) { return o.server.is, o.key.is }
+
+// Spec returns the request for a sandbox.
+func (o *Options) Spec() (sandpit.Spec, error) {
 	spec := sandpit.Spec{
 		Name:     o.name.is,
 		Image:    o.image.is,

@@ -77,7 +77,7 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	if err != nil {
 		return err
 	}
-	spec, err := o.spec()
+	spec, err := o.Spec()
 	if err != nil {
 		return err
 	}
