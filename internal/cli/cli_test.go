@@ -3,8 +3,8 @@ package cli
 import (
 	"errors"
 	"os"
-	"slices"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
