@@ -185,12 +185,10 @@ func put32(b *[ReportSize]byte, i int, v uint32) {
 // ResetSignals adds the steps that give every signal its default action and
 // then unblock them all, as a program expects to be started.
 func (p *Program) ResetSignals() {
+	const what = "resetting signals"
 	def := p.Bytes(make([]byte, 32)) // struct sigaction: SIG_DFL, no flags, empty mask
-	for sig := 1; sig <= 64; sig++ {
-		if sig == int(syscall.SIGKILL) || sig == int(syscall.SIGSTOP) {
-			continue
-		}
-		p.Call("resetting signals", unix.SYS_RT_SIGACTION, Int(sig), def, Int(0), Int(8))
-	}
+	all := ^uint64(0) &^ (1<<0 | 1<<syscall.SIGKILL | 1<<syscall.SIGSTOP)
+	p.Call(what, unix.SYS_RT_SIGACTION, Int(0), def, Int(0), Int(8)).Each(0, all)
+	p.Call(what, unix.SYS_RT_SIGACTION, Int(64), def, Int(0), Int(8)) // the one that has no bit
 	p.Call("unblocking signals", unix.SYS_RT_SIGPROCMASK, Int(unix.SIG_SETMASK), p.Bytes(make([]byte, 8)), Int(0), Int(8))
 }

@@ -1,6 +1,7 @@
 package sysprog
 
 import (
+	"math/bits"
 	"syscall"
 	"unsafe"
 
@@ -26,19 +27,32 @@ type machine struct {
 	report int32 // descriptor to which a failure is written, or -1
 }
 
-// arg returns the value of an argument.
+// arg returns the value of argument i of a step.
 //
 //go:nosplit
 //go:norace
 //go:nocheckptr
-func (m *machine) arg(a *Arg) uintptr {
-	switch a.kind {
+func (m *machine) arg(s *step, i int) uintptr {
+	switch s.kinds[i] {
 	case argReg:
-		return m.regs[a.val&(Registers-1)]
+		return m.regs[s.vals[i]&(Registers-1)]
 	case argMem32:
-		return uintptr(*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&a.val))))
+		return uintptr(*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&s.vals[i]))))
 	}
-	return a.val
+	return s.vals[i]
+}
+
+// ignores reports whether a step tolerates an error.
+//
+//go:nosplit
+//go:norace
+func (s *step) ignores(errno syscall.Errno) bool {
+	for j := 0; j < maxIgnore; j++ {
+		if s.ignore[j] == uint16(errno) {
+			return true
+		}
+	}
+	return false
 }
 
 // run walks the steps and returns true when all have succeeded. A step that
@@ -51,15 +65,14 @@ func (m *machine) run() bool {
 	m.failed = -1
 	for i := 0; i < len(m.steps); i++ {
 		s := &m.steps[i]
-		if s.store {
-			*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&s.args[1].val))) = int32(m.arg(&s.args[0]))
+		switch s.op {
+		case opStore:
+			*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&s.vals[1]))) = int32(m.arg(s, 0))
 			continue
-		}
-		if s.report {
-			m.report = int32(s.args[0].val)
+		case opReport:
+			m.report = int32(s.vals[0])
 			continue
-		}
-		if s.fork != nil {
+		case opFork:
 			r := rawClone(unix.CLONE_VM|uintptr(syscall.SIGCHLD), s.fork.stack, (*state)(*(*unsafe.Pointer)(unsafe.Pointer(&s.fork.state))))
 			if int(r) < 0 {
 				m.failed, m.errno = int32(i)+m.base, int32(-r)
@@ -67,35 +80,38 @@ func (m *machine) run() bool {
 			}
 			continue
 		}
-		r, _, errno := syscall.RawSyscall6(s.nr,
-			m.arg(&s.args[0]), m.arg(&s.args[1]), m.arg(&s.args[2]),
-			m.arg(&s.args[3]), m.arg(&s.args[4]), m.arg(&s.args[5]))
-		if errno == syscall.EINTR {
-			i--
-			continue
-		}
-		if errno != 0 {
-			ignored := false
-			for j := 0; j < maxIgnore; j++ {
-				if s.ignore[j] == errno {
-					ignored = true
-					if errno == syscall.EACCES {
-						m.denied = 1
-					}
-				}
+		// Eight, so that an index of three bits needs no check.
+		args := [8]uintptr{m.arg(s, 0), m.arg(s, 1), m.arg(s, 2), m.arg(s, 3), m.arg(s, 4), m.arg(s, 5)}
+		for left := s.each; ; {
+			if left != 0 {
+				args[s.eachArg&7] = uintptr(bits.TrailingZeros64(left))
 			}
-			if !ignored {
+			r, _, errno := syscall.RawSyscall6(s.nr, args[0], args[1], args[2], args[3], args[4], args[5])
+			if errno == syscall.EINTR {
+				continue
+			}
+			switch {
+			case errno != 0 && !s.ignores(errno):
 				m.failed, m.errno = int32(i)+m.base, int32(errno)
 				return false
+			case errno != 0:
+				if errno == syscall.EACCES {
+					m.denied = 1
+				}
+				r = ^uintptr(0)
+			case s.hasWant && r != s.want:
+				m.failed, m.errno = int32(i)+m.base, int32(syscall.EPIPE)
+				return false
 			}
-			r = ^uintptr(0)
-			i += s.skip
-		} else if s.hasWant && r != s.want {
-			m.failed, m.errno = int32(i)+m.base, int32(syscall.EPIPE)
-			return false
-		}
-		if s.hasTo {
-			m.regs[s.to&(Registers-1)] = r
+			if s.hasTo {
+				m.regs[s.to&(Registers-1)] = r
+			}
+			if left &= left - 1; left == 0 {
+				if errno != 0 {
+					i += int(s.skip)
+				}
+				break
+			}
 		}
 	}
 	return true

@@ -18,7 +18,9 @@ package sysprog
 
 import (
 	"encoding/binary"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -54,18 +56,37 @@ func From(r Reg) Arg { return Arg{argReg, uintptr(r)} }
 // maxIgnore is how many errnos one step may tolerate.
 const maxIgnore = 4
 
+// step is small because there are hundreds, in memory that nobody has touched yet.
 type step struct {
 	nr      uintptr
-	args    [6]Arg
-	ignore  [maxIgnore]syscall.Errno
-	want    uintptr // with hasWant: the only good result
+	vals    [6]uintptr // of the arguments
+	want    uintptr    // with hasWant: the only good result
+	each    uint64     // unless 0: the call is made for every bit, whose number is argument eachArg
+	fork    *fork      // of opFork
+	ignore  [maxIgnore]uint16
+	kinds   [6]argKind // of the arguments
+	skip    uint16     // after an ignored error, skip this many steps more
+	op      op
+	eachArg uint8
 	to      Reg
 	hasTo   bool
 	hasWant bool
-	store   bool // not a call: writes register args[0] to address args[1]
-	report  bool // not a call: failures go to descriptor args[0] from here on
-	fork    *fork
-	skip    int // after an ignored error, skip this many steps more
+}
+
+// op is what a step does.
+type op uint8
+
+const (
+	opCall   op = iota // a system call
+	opStore            // argument 0 is written to the address that is argument 1
+	opReport           // failures go to the descriptor that is argument 0 from here on
+	opFork             // see Spawn
+)
+
+func (s *step) setArgs(args ...Arg) {
+	for i, a := range args {
+		s.vals[i], s.kinds[i] = a.val, a.kind
+	}
 }
 
 // A Program is a list of system calls. Build it, then run it with Fork. It
@@ -73,9 +94,10 @@ type step struct {
 type Program struct {
 	steps []step
 	names []string
-	keep  []any // what steps point to
-	regs  int   // registers used so far
-	free  []Reg // of these, to be used again
+	keep  []unsafe.Pointer // what steps point to
+	text  []byte           // room for Str, never moved
+	regs  int              // registers used so far
+	free  []Reg            // of these, to be used again
 
 	spawned *Program // what a Spawn step runs
 }
@@ -90,27 +112,37 @@ type Step struct {
 // an error can begin with: "mounting /proc".
 func (p *Program) Call(what string, nr uintptr, args ...Arg) Step {
 	s := step{nr: nr}
-	if len(args) > len(s.args) {
+	if len(args) > len(s.vals) {
 		panic("sysprog: too many arguments for " + what)
 	}
-	copy(s.args[:], args)
+	s.setArgs(args...)
+	return p.add(what, s)
+}
+
+func (p *Program) add(what string, s step) Step {
 	p.steps = append(p.steps, s)
 	p.names = append(p.names, what)
 	return Step{p, len(p.steps) - 1}
 }
 
+// Grow makes room for n steps more.
+func (p *Program) Grow(n int) {
+	p.steps, p.names, p.keep = slices.Grow(p.steps, n), slices.Grow(p.names, n), slices.Grow(p.keep, 2*n)
+}
+
 // Store32 adds a step that writes the register r, as 32 bits, to b at offset.
 func (p *Program) Store32(r Reg, b []byte, offset int) {
 	_ = b[offset+3]
-	p.keep = append(p.keep, b)
-	p.steps = append(p.steps, step{store: true, args: [6]Arg{From(r), {argValue, uintptr(unsafe.Pointer(&b[offset]))}}})
-	p.names = append(p.names, "storing a result")
+	s := step{op: opStore}
+	s.setArgs(From(r), p.Bytes(b[offset:]))
+	p.add("storing a result", s)
 }
 
 // ReportVia makes failures of later steps be written to another descriptor.
 func (p *Program) ReportVia(fd int) {
-	p.steps = append(p.steps, step{report: true, args: [6]Arg{Int(fd)}})
-	p.names = append(p.names, "choosing where to report")
+	s := step{op: opReport}
+	s.setArgs(Int(fd))
+	p.add("choosing where to report", s)
 }
 
 // Spawn adds a step that makes another child, which runs q beside the steps
@@ -119,8 +151,7 @@ func (p *Program) ReportVia(fd int) {
 //
 // A program has at most one such step, and q none.
 func (p *Program) Spawn(what string, q *Program, report int) {
-	p.steps = append(p.steps, step{fork: &fork{program: q, report: int32(report)}})
-	p.names = append(p.names, what)
+	p.add(what, step{op: opFork, fork: &fork{program: q, report: int32(report)}})
 	p.spawned = q
 }
 
@@ -172,13 +203,27 @@ func (s Step) Ignore(errnos ...syscall.Errno) Step {
 	if n+len(errnos) > maxIgnore {
 		panic("sysprog: too many ignored errors for " + s.p.names[s.i])
 	}
-	copy(st.ignore[n:], errnos)
+	for i, e := range errnos {
+		st.ignore[n+i] = uint16(e)
+	}
 	return s
 }
 
 // SkipAfterIgnored skips the next n steps when the step failed with an ignored error.
 func (s Step) SkipAfterIgnored(n int) Step {
-	s.p.steps[s.i].skip = n
+	s.p.steps[s.i].skip = uint16(n)
+	return s
+}
+
+// Each makes the call once for every bit of set, from the lowest on, with the
+// bit's number as the argument arg, which counts from 0. An empty set would
+// mean a single call with the argument as it is, and is a mistake.
+func (s Step) Each(arg int, set uint64) Step {
+	if set == 0 {
+		panic("sysprog: nothing to do for " + s.p.names[s.i])
+	}
+	st := &s.p.steps[s.i]
+	st.eachArg, st.each = uint8(arg), set
 	return s
 }
 
@@ -193,17 +238,24 @@ func (s Step) Want(n uintptr) Step {
 // Str is a pointer to a copy of s that ends with NUL. It panics if s holds a
 // NUL: callers refuse such names before they come here.
 func (p *Program) Str(s string) Arg {
-	b, err := syscall.BytePtrFromString(s)
-	if err != nil {
+	if strings.IndexByte(s, 0) >= 0 {
 		panic("sysprog: NUL in " + strconv.Quote(s))
 	}
-	p.keep = append(p.keep, b)
-	return Arg{argValue, uintptr(unsafe.Pointer(b))}
+	if n := len(s) + 1; n > cap(p.text)-len(p.text) {
+		p.text = make([]byte, 0, max(n, textChunk))
+		p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(p.text)))
+	}
+	at := len(p.text)
+	p.text = append(append(p.text, s...), 0)
+	return Arg{argValue, uintptr(unsafe.Pointer(&p.text[at]))}
 }
+
+// textChunk is how many bytes of strings are allocated together.
+const textChunk = 1 << 10
 
 // Bytes is a pointer to b itself, which must not be empty.
 func (p *Program) Bytes(b []byte) Arg {
-	p.keep = append(p.keep, b)
+	p.keep = append(p.keep, unsafe.Pointer(&b[0]))
 	return Arg{argValue, uintptr(unsafe.Pointer(&b[0]))}
 }
 
@@ -214,7 +266,7 @@ func (p *Program) Strs(ss []string) (Arg, error) {
 	if err != nil {
 		return Arg{}, err
 	}
-	p.keep = append(p.keep, ptrs)
+	p.keep = append(p.keep, unsafe.Pointer(&ptrs[0]))
 	return Arg{argValue, uintptr(unsafe.Pointer(&ptrs[0]))}, nil
 }
 
@@ -222,22 +274,17 @@ func (p *Program) Strs(ss []string) (Arg, error) {
 // descriptor that an earlier recvmsg step received.
 func (p *Program) Mem32(b []byte, offset int) Arg {
 	_ = b[offset+3]
-	p.keep = append(p.keep, b)
-	return Arg{argMem32, uintptr(unsafe.Pointer(&b[offset]))}
+	a := p.Bytes(b[offset:])
+	a.kind = argMem32
+	return a
 }
 
 // PutPointer writes the address of target into b at offset, in the machine's
 // byte order: for structures of system calls that hold pointers.
 func (p *Program) PutPointer(b []byte, offset int, target []byte) {
-	p.keep = append(p.keep, b, target)
-	binary.NativeEndian.PutUint64(b[offset:], uint64(uintptr(unsafe.Pointer(&target[0]))))
+	p.Bytes(b)
+	binary.NativeEndian.PutUint64(b[offset:], uint64(p.Bytes(target).val))
 }
-
-// Keep keeps v, which steps point into, from being collected.
-func (p *Program) Keep(v any) { p.keep = append(p.keep, v) }
-
-// Len returns the number of steps.
-func (p *Program) Len() int { return len(p.steps) }
 
 // Name returns what step i is for.
 func (p *Program) Name(i int) string {

@@ -231,3 +231,28 @@ func BenchmarkFork(b *testing.B) {
 		c.Release()
 	}
 }
+
+func TestEachCallsForEveryBit(t *testing.T) {
+	// Descriptors 60 and 62 are opened, 61 is not.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	var p sysprog.Program
+	p.Call("copying", unix.SYS_DUP3, sysprog.Int(int(w.Fd())), sysprog.Int(0), sysprog.Int(0)).Each(1, 1<<60|1<<62)
+	p.Call("looking", unix.SYS_FCNTL, sysprog.Int(0), sysprog.Int(unix.F_GETFD)).Each(0, 1<<60|1<<62)
+	p.Call("ignoring", unix.SYS_FCNTL, sysprog.Int(0), sysprog.Int(unix.F_GETFD)).Each(0, 1<<60|1<<61|1<<62).Ignore(syscall.EBADF)
+	p.Call("failing", unix.SYS_FCNTL, sysprog.Int(0), sysprog.Int(unix.F_GETFD)).Each(0, 1<<60|1<<61)
+	if ws := fork(t, &p, int(w.Fd())); ws.ExitStatus() != 125 {
+		t.Errorf("child ended with %v", ws)
+	}
+	b := make([]byte, sysprog.ReportSize)
+	if _, err := r.Read(b); err != nil {
+		t.Fatal(err)
+	}
+	if e, ok := p.DecodeReport(b); !ok || e.What != "failing" || !errors.Is(e, syscall.EBADF) {
+		t.Errorf("got %v", e)
+	}
+}

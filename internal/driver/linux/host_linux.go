@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -51,11 +52,12 @@ func idsFrom0(name string) (uint32, error) {
 		return 0, err
 	}
 	line, _, _ := bytes.Cut(data, []byte("\n"))
-	var inside, outside, count uint32
-	if _, err := fmt.Sscan(string(line), &inside, &outside, &count); err != nil || inside != 0 {
-		return 0, fmt.Errorf("reading %s: %q is not understood", name, line)
+	if f := bytes.Fields(line); len(f) == 3 && string(f[0]) == "0" { // inside, outside, count
+		if count, err := strconv.ParseUint(string(f[2]), 10, 32); err == nil {
+			return uint32(count), nil
+		}
 	}
-	return count, nil
+	return 0, fmt.Errorf("reading %s: %q is not understood", name, line)
 }
 
 // hasCapability reports whether this thread has a capability in effect.

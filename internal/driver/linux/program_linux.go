@@ -101,14 +101,21 @@ func compile(b build) (*sysprog.Program, error) {
 	if n := len(trees(b.plan)); n > maxTrees {
 		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit: %w", n, maxTrees, sandpit.ErrInvalid)
 	}
-	builder := &compiler{build: b}
+	builder, first := &compiler{build: b}, &compiler{build: b}
+	builder.p.Grow(builderSteps)
+	first.p.Grow(firstSteps)
 	builder.builder()
-	first := &compiler{build: b}
 	if err := first.first(&builder.p); err != nil {
 		return nil, err
 	}
 	return &first.p, nil
 }
+
+// How many steps there are of what every sandbox has, about.
+const (
+	builderSteps = 240
+	firstSteps   = 48
+)
 
 // first is what the first process does up to executing the guest.
 func (c *compiler) first(builder *sysprog.Program) error {
@@ -561,16 +568,9 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	// by the ambient set. What is inherited must be set first: it can't go
 	// beyond the bounding set.
 	p.Call("setting capabilities", unix.SYS_CAPSET, p.Bytes(spawn.CapHeader()), p.Bytes(spawn.CapData(guestCapabilities, guestCapabilities)))
-	for cap := range unix.CAP_LAST_CAP + 1 {
-		if spawn.RootCapabilities&(1<<cap) == 0 {
-			p.Call("dropping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAPBSET_DROP), sysprog.Int(cap)).Ignore(unix.EINVAL)
-		}
-	}
-	for cap := range 64 {
-		if guestCapabilities&(uint64(1)<<cap) != 0 {
-			p.Call("keeping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAP_AMBIENT), sysprog.Int(unix.PR_CAP_AMBIENT_RAISE), sysprog.Int(cap), sysprog.Int(0), sysprog.Int(0))
-		}
-	}
+	// All 64 are tried: this kernel may have more than are known here.
+	p.Call("dropping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAPBSET_DROP)).Each(1, ^uint64(spawn.RootCapabilities)).Ignore(unix.EINVAL)
+	p.Call("keeping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAP_AMBIENT), sysprog.Int(unix.PR_CAP_AMBIENT_RAISE)).Each(2, guestCapabilities)
 	if c.plan.Ephemeral {
 		c.dieWithOwner()
 	} else {
