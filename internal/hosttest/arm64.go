@@ -90,10 +90,8 @@ func (a arm64) run(ctx context.Context, b *Bundle, jobs string, opt Options, out
 	if err != nil {
 		return err
 	}
-	for name, content := range map[string]string{"jobs": jobs, "env": opt.shell()} {
-		if err := os.WriteFile(filepath.Join(suites.Dir, name), []byte(content), 0o644); err != nil {
-			return err
-		}
+	if err := suites.order(jobs, opt); err != nil {
+		return err
 	}
 	// The kernel unpacks archives one after the other.
 	const pack = `cd "$1" && { cat "$2"; find . | cpio --quiet -o -H newc -R 0:0; } >"$3"`

@@ -41,10 +41,8 @@ func (m machine) run(ctx context.Context, b *Bundle, jobs string, opt Options, o
 		return err
 	}
 	defer os.RemoveAll(work)
-	for name, content := range map[string]string{"jobs": jobs, "env": opt.shell()} {
-		if err := os.WriteFile(filepath.Join(b.Dir, name), []byte(content), 0o644); err != nil {
-			return err
-		}
+	if err := b.order(jobs, opt); err != nil {
+		return err
 	}
 	suites := filepath.Join(work, "suites.img")
 	size, err := treeSize(b.Dir)

@@ -152,6 +152,16 @@ func (b *Bundle) Jobs(hosts []Host, quick bool) string {
 	return jobs.String()
 }
 
+// order writes into the bundle what a whole machine is to do with it.
+func (b *Bundle) order(jobs string, opt Options) error {
+	for name, content := range map[string]string{"jobs": jobs, "env": opt.shell()} {
+		if err := os.WriteFile(filepath.Join(b.Dir, name), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func goTool(ctx context.Context, dir string, env []string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, env
