@@ -247,7 +247,7 @@ func (s *Store) pruneHost() int64 {
 
 // removeUnused removes a directory unless it is in use, and returns the bytes freed.
 func (s *Store) removeUnused(path string) int64 {
-	fd, ok := openExclusive(path)
+	fd, ok := s.openUnused(path)
 	if !ok {
 		return 0
 	}

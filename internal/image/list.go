@@ -39,7 +39,7 @@ func (s *Store) summary(e refEntry, rec *record) Summary {
 	for _, l := range rec.layers {
 		sum.Unpacked += s.readAbout(l).bytes
 	}
-	fd, free := openExclusive(s.path("images", rec.hex()))
+	fd, free := s.openUnused(s.path("images", rec.hex()))
 	if free {
 		closeFD(fd)
 	}

@@ -125,7 +125,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 	out := Removed{Name: entries[0].name}
 	path := s.path("images", hex)
 	if !others {
-		fd, ok := openExclusive(path)
+		fd, ok := s.openUnused(path)
 		if !ok {
 			if _, err := os.Lstat(path); err == nil {
 				return Removed{}, sandpit.WithHint(fault.Kind{Err: fmt.Errorf("removing image %s: it is in use", familiar(out.Name)), Kind: sandpit.ErrState},
@@ -273,7 +273,7 @@ func (s *Store) prune(opt PruneOptions) Pruned {
 		if len(names[hex]) > 0 && !opt.All {
 			continue
 		}
-		fd, ok := openExclusive(path)
+		fd, ok := s.openUnused(path)
 		if !ok {
 			continue
 		}

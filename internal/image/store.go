@@ -24,6 +24,7 @@ import (
 //	layers/SHA256/fs     an unpacked layer, named by the digest of its tar (the diff-id)
 //	layers/SHA256/about  its size, and what was left out of it
 //	tmp/                 what is being made
+//	kept/ID              what a sandbox uses that outlives its maker (keep.go)
 //	locks/               files to lock
 //
 // # Who may remove what

@@ -1,0 +1,72 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+)
+
+// A lease ends with its process. What has to outlive that is kept: a file
+// kept/ID says what the sandbox ID uses, and what any of these files names is
+// in use. Who removes something looks there once he has its lock; who keeps
+// something has a lease of it. So it is never removed in between.
+
+// Keep makes what is leased stay in the store for a sandbox until Unkeep, also
+// when this process is dead. The id is [a-z0-9]+. Keeping what is not the
+// store's own, as a directory that is used in place, does nothing.
+func (s *Store) Keep(id string, l *Lease) error {
+	name := ""
+	switch {
+	case l.root.Digest != "":
+		name = "images/" + strings.TrimPrefix(l.root.Digest, DigestPrefix)
+	case l.root.Reference == "host":
+		name = "host/" + filepath.Base(l.root.Layers[0])
+	default:
+		return nil
+	}
+	if strings.ContainsAny(id, "/.") || id == "" {
+		return fault.Invalidf("keeping an image: %q is no id", fault.Clip(id))
+	}
+	if err := s.ensure("kept"); err != nil {
+		return err
+	}
+	// A name that is not whole keeps nothing, and its sandbox is not made then.
+	if err := os.WriteFile(s.path("kept", id), []byte(name+"\n"), 0o600); err != nil {
+		_ = os.Remove(s.path("kept", id))
+		return s.diskError(fmt.Errorf("keeping an image: %w", err))
+	}
+	return nil
+}
+
+// Unkeep undoes Keep. What is not kept is no error.
+func (s *Store) Unkeep(id string) error {
+	if err := os.Remove(s.path("kept", id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("letting go of an image: %w", err)
+	}
+	return nil
+}
+
+// kept reports whether a sandbox keeps what is at a path of the store.
+func (s *Store) kept(path string) bool {
+	for _, id := range s.list("kept") {
+		data, err := os.ReadFile(s.path("kept", id))
+		if err == nil && s.path(strings.TrimSuffix(string(data), "\n")) == path {
+			return true
+		}
+	}
+	return false
+}
+
+// openUnused is openExclusive for what may be kept.
+func (s *Store) openUnused(path string) (fd int, ok bool) {
+	fd, ok = openExclusive(path)
+	if ok && s.kept(path) {
+		closeFD(fd)
+		return -1, false
+	}
+	return fd, ok
+}
