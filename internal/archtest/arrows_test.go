@@ -99,6 +99,8 @@ var forbidden = []arrow{
 	{"internal/dialect", "internal/driver", "a dialect speaks to the engine"},
 	{"internal/image", "internal/engine", "images are below the engine"},
 	{"internal/image", "internal/driver", "images are below drivers"},
+	{"internal/image", "internal/image/fetch", "a store gives what it has without what fetches more"},
+	{"internal/cli", "internal/cli/commands", "what starts quickly carries no framework"},
 	{"internal/policy", "internal/engine", "a policy decides and does nothing"},
 	{"internal/policy", "internal/driver", "a policy decides and does nothing"},
 	{"internal/cgroup", "internal/driver", "mechanisms know no policy"},
@@ -106,10 +108,12 @@ var forbidden = []arrow{
 	{"internal/seccomp", "internal/driver", "mechanisms know no policy"},
 	{"client", "internal/engine", "a remote client carries no engine"},
 	{"client", "internal/driver", "a remote client carries no driver"},
+	{"client", "internal/guest", "a remote client speaks to a server alone"},
+	{"client", "local", "a remote client carries no engine"},
 }
 
 // wiring are the only folders that may name a concrete driver.
-var wiring = []string{"cmd", "bench"}
+var wiring = []string{"cmd", "bench", "local", "examples"}
 
 func TestForbiddenArrows(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin"} {
@@ -177,6 +181,29 @@ func TestGuestDependencies(t *testing.T) {
 			}
 		case !under(p.ImportPath, "golang.org/x/sys"):
 			t.Errorf("the guest contains %s; beside ours only the standard library and golang.org/x/sys are allowed", p.ImportPath)
+		}
+	}
+}
+
+// TestFrontDependencies keeps out of the front what every start would pay for
+// and the commands of the front don't need.
+func TestFrontDependencies(t *testing.T) {
+	heavy := []string{
+		"net/http", "crypto/tls", "database/sql", "text/template", "html/template", "regexp", "log/slog", "testing",
+		"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/klauspost/compress", "modernc.org",
+		"github.com/danielgtaylor/huma", "github.com/coder/websocket", "github.com/prometheus", "go.opentelemetry.io", "google.golang.org",
+		module + "/internal/cli/commands", module + "/internal/image/fetch", module + "/internal/guest/server", module + "/internal/server", module + "/internal/state", module + "/internal/api",
+	}
+	// The packages that carry programs are not asked for those: they may not be built.
+	found := packages(t, "linux", "-tags=guestembed,front", "./cmd/sandpit")
+	if !slices.ContainsFunc(found, func(p pkg) bool { return p.ImportPath == module+"/internal/whole" }) {
+		t.Fatal("this is not the front")
+	}
+	for _, p := range found {
+		for _, h := range heavy {
+			if under(p.ImportPath, h) {
+				t.Errorf("the front contains %s", p.ImportPath)
+			}
 		}
 	}
 }

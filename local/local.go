@@ -1,0 +1,95 @@
+// Package local is the [sandpit.Client] that makes its sandboxes itself, in
+// this process and with nothing but the kernel: there is no server and nothing
+// to install. It works on Linux. The sandboxes end with it.
+//
+//	func main() {
+//		guest := local.Guest() // the first thing in main
+//		c, err := local.New(local.Options{Guest: guest})
+//		if err != nil { ... }
+//		defer c.Close()
+//		sb, err := c.Create(ctx, sandpit.Spec{})
+//
+// # The guest
+//
+// The first process of a sandbox is a small program, the guest. This program
+// can be its own: the sandbox then starts it once more, under another name, and
+// [Guest] makes a guest of it before anything else has happened. A program
+// that is linked dynamically, as one with cgo is, can be the guest only of
+// images with the same libraries, such as "host"; build with CGO_ENABLED=0.
+// What `make build` of Sandpit makes carries a smaller guest of its own (build
+// tag guestembed); Guest then has nothing to do.
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Options say what a client works with.
+type Options struct {
+	// Guest is what the function Guest has returned.
+	Guest IsGuest
+
+	// Home is the data directory, with images and the guest. It is made when
+	// it is missing, and may be shared with other programs. Default: that of
+	// the command line, which is $SANDPIT_HOME, else /var/lib/sandpit for root,
+	// else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
+	Home string
+
+	// Default has the limits of a Spec that sets none, and Max the most that
+	// may be asked for. Fields that are zero are those of
+	// sandpit.DefaultLimits, and no maximum.
+	Default, Max sandpit.Limits
+
+	// PlainHTTP allows http without TLS to registries, and Mirrors maps the
+	// host of a registry ("docker.io") to base URLs that are asked before it.
+	PlainHTTP bool
+	Mirrors   map[string][]string
+}
+
+// IsGuest says that a program can be its own guest.
+type IsGuest struct{ yes bool }
+
+// Guest makes a guest of this program when it was started as one, and then
+// does not return. It must be the first thing in main, before anything has
+// been printed, read or opened.
+func Guest() IsGuest {
+	beGuest(os.Args)
+	return IsGuest{true}
+}
+
+// New returns a client. ErrUnsupported where this machine can't make
+// sandboxes, or when the program does not call Guest and has none embedded.
+func New(opt Options) (sandpit.Client, error) {
+	if opt.Home == "" {
+		home, err := defaultHome()
+		if err != nil {
+			return nil, err
+		}
+		opt.Home = home
+	}
+	if !filepath.IsAbs(opt.Home) {
+		return nil, fmt.Errorf("using the data directory %q: it is not absolute: %w", opt.Home, sandpit.ErrInvalid)
+	}
+	return open(opt)
+}
+
+// defaultHome is the data directory of the command line.
+func defaultHome() (string, error) {
+	if dir := os.Getenv("SANDPIT_HOME"); dir != "" {
+		return dir, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/sandpit", nil
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sandpit"), nil
+	}
+	if dir, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(dir, ".local/share/sandpit"), nil
+	}
+	return "", sandpit.WithHint(fmt.Errorf("finding a place for images: HOME is not set: %w", sandpit.ErrInvalid), "set Options.Home to a directory")
+}
