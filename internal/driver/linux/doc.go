@@ -4,25 +4,26 @@
 //
 // # How a sandbox is made
 //
-// The plan is compiled to a list of system calls (see package sysprog). One
-// clone makes a child in new user, mount, pid, network, ipc and uts
-// namespaces. This process writes the child's id maps, puts it in its cgroup,
-// and sends it one message with the descriptors that only this process can
-// make. The child then walks its list, which builds the root file system,
+// The plan is compiled to two lists of system calls (see package sysprog). One
+// clone makes the first process in new user, mount, pid, ipc and uts
+// namespaces, born in its v2 cgroup. It joins the v1 cgroups, makes its cgroup
+// and network namespaces, and spawns the builder, which shares its namespaces.
+// Side by side the builder makes the root file system, and the first process
 // gives up every capability that the guest does not need, loads the seccomp
-// filter and ends by executing the guest as the first process.
+// filter and executes the guest. This process writes the id maps, and sends
+// the descriptors that only it can make.
 //
-//	this process                      child
-//	cgroup, socket pair, program
-//	clone ─────────────────────────▶  waits for the message
-//	id maps, attach, idmapped trees
-//	message ───────────────────────▶  mounts, pivot_root, capabilities, seccomp
-//	wait ◀───────────────────── "ok"  exec guest
-//	dial ─────────────── connection ▶ guest protocol
+//	this process                  first process            builder
+//	cgroup, watcher, programs
+//	clone ──────────────────────▶ namespaces, spawn ─────▶ waits for the trees
+//	id maps ────────────────────▶ capabilities, seccomp
+//	idmapped trees ──────────────────────────────────────▶ mounts, pivot_root
+//	wait ◀───────────────────────────────────────────────  "ready", ends
+//	dial ─────────── connection ▶ guest protocol
 //
 // # What dies when
 //
 // The guest is the first process of its pid namespace, so its death is the
 // death of all. The socket pair tells it that its owner has gone. A watcher
-// process removes the cgroup when the owner was killed and can't.
+// process kills it and removes the cgroup when the owner was killed and can't.
 package linux
