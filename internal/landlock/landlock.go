@@ -110,7 +110,7 @@ func PathBeneath(access Access) []byte {
 }
 
 // Devices returns the paths in /dev that programs write to even where they may
-// write nothing: to be given to NewRuleset beside the writable paths. Those of
+// write nothing: to be given rules beside the writable paths. Those of
 // terminals are the sandbox's own. Those that don't exist are to be left out.
 func Devices() []string {
 	return []string{
