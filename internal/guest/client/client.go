@@ -307,11 +307,16 @@ func (c *Client) frame(r *wire.Reader, h wire.Header) error {
 		}
 		return c.message(s, h.Type, b)
 	case wire.EOF:
-		if s.op != wire.OpRead || !s.replied {
+		switch s.op {
+		case wire.OpRead, wire.OpGrep, wire.OpWatch, wire.OpPack:
+			c.forget(s)
+		case wire.OpDial: // it goes on in the other direction
+		default:
 			return violation("unexpected EOF frame")
 		}
-		c.forget(s)
-		s.in.Finish()
+		if !s.replied || !s.in.Finish() {
+			return violation("unexpected EOF frame")
+		}
 	case wire.Close:
 		s.out.Fail(errPeerClosed)
 	default:
@@ -348,6 +353,9 @@ func (c *Client) message(s *stream, t wire.Type, b []byte) error {
 		c.forget(s)
 		s.fail(guestError(&m))
 	case wire.Event:
+		if s.op == wire.OpDial && s.replied {
+			return c.hungUp(s, b)
+		}
 		if !s.process() || !s.replied {
 			return violation("unexpected EVENT frame")
 		}

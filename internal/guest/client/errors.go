@@ -71,6 +71,8 @@ const (
 	enametoolong = 36
 	enotempty    = 39
 	eloop        = 40
+	econnreset   = 104
+	econnrefused = 111
 	edquot       = 122
 )
 
@@ -91,6 +93,8 @@ func fileKind(errno uint64) error {
 		return sandpit.ErrNotEmpty
 	case enospc, edquot:
 		return sandpit.ErrNoSpace
+	case econnrefused, eagain:
+		return sandpit.ErrUnavailable // nothing listens, or it takes no more
 	case einval, enametoolong, eloop, exdev:
 		return sandpit.ErrInvalid
 	}

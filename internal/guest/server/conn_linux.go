@@ -277,6 +277,8 @@ type stream struct {
 	in  *wire.Queue // content from the host; nil when there is none
 	out *wire.Window
 
+	lingers bool // what has arrived is still used when the stream is gone
+
 	active atomic.Bool // it counts as activity
 
 	mu     sync.Mutex
@@ -303,7 +305,11 @@ func (s *stream) gone() {
 		return
 	}
 	s.out.Fail(errGone)
-	if s.in != nil {
+	switch {
+	case s.in == nil:
+	case s.lingers:
+		s.in.Finish()
+	default:
 		s.in.Abort(errGone)
 	}
 	if f != nil {
@@ -410,10 +416,15 @@ func (s *stream) content(take func([]byte) error) error {
 		if err := take(b); err != nil {
 			return err
 		}
-		if n := s.in.Done(); n > 0 {
-			var p [4]byte
-			_ = s.c.send(wire.Credit, s.id, wire.AppendCredit(p[:0], n))
-		}
+		s.giveCredit(s.in.Done())
+	}
+}
+
+// giveCredit lets the host send n bytes more.
+func (s *stream) giveCredit(n int) {
+	if n > 0 {
+		var p [4]byte
+		_ = s.c.send(wire.Credit, s.id, wire.AppendCredit(p[:0], n))
 	}
 }
 

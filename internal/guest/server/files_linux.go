@@ -2,10 +2,8 @@ package server
 
 import (
 	"bytes"
-	"container/heap"
 	"encoding/binary"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -58,6 +56,63 @@ func (s *stream) openFile(op wire.Op, msg []byte) error {
 		s.in = wire.NewQueue(wire.GuestWindow)
 		go s.write(&m, path)
 		return nil
+	case wire.OpCopy:
+		var m wire.Path
+		if err := m.Decode(msg); err != nil {
+			return invalid("copy: " + err.Error())
+		}
+		other, err := s.c.g.path(m.Other)
+		if err != nil {
+			return err
+		}
+		return s.long(m.Path, func(path string) (message, error) {
+			return nothing{}, copyTree(path, other, m.Flag, s.isGone)
+		})
+	case wire.OpFind:
+		var m wire.Find
+		if err := m.Decode(msg); err != nil {
+			return invalid("find: " + err.Error())
+		}
+		return s.long(m.Root, func(path string) (message, error) { return find(&m, path, s.isGone) })
+	case wire.OpGrep:
+		m := new(wire.Grep)
+		if err := m.Decode(msg); err != nil {
+			return invalid("grep: " + err.Error())
+		}
+		return s.long(m.Root, func(path string) (message, error) { return nil, s.grep(m, path) })
+	case wire.OpPack:
+		var m wire.Path
+		if err := m.Decode(msg); err != nil {
+			return invalid("pack: " + err.Error())
+		}
+		return s.long(m.Path, func(path string) (message, error) { return nil, s.pack(path) })
+	case wire.OpUnpack:
+		var m wire.Path
+		if err := m.Decode(msg); err != nil {
+			return invalid("unpack: " + err.Error())
+		}
+		s.in = wire.NewQueue(wire.GuestWindow)
+		return s.long(m.Path, func(path string) (message, error) {
+			defer s.in.Close()
+			return nothing{}, s.unpack(path)
+		})
+	case wire.OpWatch:
+		var m wire.Watch
+		if err := m.Decode(msg); err != nil {
+			return invalid("watch: " + err.Error())
+		}
+		path, err := s.c.g.path(m.Path)
+		if err != nil {
+			return err
+		}
+		go s.watch(path, m.Recursive)
+		return nil
+	case wire.OpEdit:
+		m := new(wire.Edits)
+		if err := m.Decode(msg); err != nil {
+			return invalid("edit: " + err.Error())
+		}
+		return s.file(m.Path, func(path string) (message, error) { return nothing{}, edit(m, path) })
 	case wire.OpMkdir:
 		simple = func(m *wire.Path, path string) (message, error) {
 			return nothing{}, mkdir(path, uint32(m.Mode), m.Flag)
@@ -132,6 +187,31 @@ func (s *stream) file(path string, f func(path string) (message, error)) error {
 	return nil
 }
 
+// long is file for what may take long, on a thread of its own. An f that has sent
+// a reply itself returns no message: then EOF is the end of the content.
+func (s *stream) long(path string, f func(path string) (message, error)) error {
+	path, err := s.c.g.path(path)
+	if err != nil {
+		return err
+	}
+	go func() {
+		var m message
+		err := s.c.g.workers.alone(func() (err error) {
+			m, err = f(path)
+			return err
+		})
+		switch {
+		case err != nil:
+			s.fail(fileError(err))
+		case m == nil:
+			s.end(wire.EOF, nothing{})
+		default:
+			s.end(wire.Reply, m)
+		}
+	}()
+	return nil
+}
+
 // fileError makes an errno an error of a file operation.
 func fileError(err error) error {
 	if errno, ok := err.(unix.Errno); ok {
@@ -195,58 +275,17 @@ func readlink(dir int, path string) (string, error) {
 	return string(b[:n]), nil
 }
 
-// A largest holds the smallest names seen so far, with the greatest on top.
-type largest []string
-
-func (l largest) Len() int           { return len(l) }
-func (l largest) Less(i, j int) bool { return l[i] > l[j] }
-func (l largest) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
-func (l *largest) Push(x any)        { *l = append(*l, x.(string)) }
-func (l *largest) Pop() any {
-	x := (*l)[len(*l)-1]
-	*l = (*l)[:len(*l)-1]
-	return x
-}
-
 // readDir returns the first limit entries whose names are greater than after.
-// It holds no more names than that, however many there are.
 func (s *stream) readDir(path, after string, limit int) (message, error) {
 	fd, err := openDir(unix.AT_FDCWD, path, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	var names largest
-	more := false
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := getdents(fd, buf)
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			break
-		}
-		if s.isGone() {
-			return nil, errGone
-		}
-		eachEntry(buf[:n], func(name []byte, _ byte) bool {
-			if string(name) <= after {
-				return true
-			}
-			if len(names) < limit {
-				heap.Push(&names, string(name))
-				return true
-			}
-			more = true
-			if string(name) < names[0] {
-				names[0] = string(name)
-				heap.Fix(&names, 0)
-			}
-			return true
-		})
+	names, more, err := namesAfter(fd, after, limit, make([]byte, 32<<10), s.isGone)
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(names)
 	out := &wire.Entries{More: more}
 	size := 0
 	for _, name := range names {
@@ -313,8 +352,12 @@ func eachEntry(b []byte, f func(name []byte, kind byte) bool) {
 // openRegular opens a regular file. Anything else is refused, without waiting
 // for whoever may be at its other end.
 func openRegular(path string, flags int, mode uint32) (fd int, st unix.Stat_t, err error) {
+	return openRegularAt(unix.AT_FDCWD, path, flags, mode)
+}
+
+func openRegularAt(dir int, path string, flags int, mode uint32) (fd int, st unix.Stat_t, err error) {
 	err = retry(func() (err error) {
-		fd, err = unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
+		fd, err = unix.Openat(dir, path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
 		return err
 	})
 	if err != nil {

@@ -111,6 +111,16 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 		}
 		s.answer(g.life.set(g, &m), nil)
 		return nil
+	case wire.OpPorts:
+		m, err := ports()
+		s.answer(m, err)
+		return nil
+	case wire.OpDial:
+		var m wire.Dial
+		if err := m.Decode(msg); err != nil {
+			return invalid("dial: " + err.Error())
+		}
+		return s.dial(&m)
 	case wire.OpExpiry:
 		g.life.await(g, s)
 		return nil

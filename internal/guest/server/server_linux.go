@@ -87,6 +87,8 @@ type guest struct {
 	listeners sync.WaitGroup // bootstrap sockets that are listened on
 	accepted  chan struct{}  // a token for each connection that was accepted
 
+	watchers atomic.Int64
+
 	streams atomic.Int64
 	moved   atomic.Int64 // bytes of content since memory was given back last
 	idle    *time.Timer  // gives memory back

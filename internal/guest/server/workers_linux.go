@@ -23,11 +23,13 @@ type workers struct {
 	jobs  chan func()
 	mu    sync.Mutex
 	count int
+	long  int           // threads of alone
 	stale chan struct{} // closed when rights have changed
 }
 
 const (
 	maxWorkers = 4                // at once
+	maxLong    = 16               // at once, beside them
 	workerIdle = 10 * time.Second // an idle thread's memory is given back after this
 
 	workerRetry = 100 * time.Millisecond
@@ -80,6 +82,39 @@ func (w *workers) do(f func() error) error {
 		case <-time.After(workerRetry): // those who were busy may have ended since
 		}
 	}
+}
+
+// alone runs f like do, on a thread of its own: f may take as long as the host
+// takes to read its answer, and must not keep others from their files.
+func (w *workers) alone(f func() error) error {
+	w.mu.Lock()
+	full := w.long == maxLong
+	if !full {
+		w.long++
+	}
+	w.mu.Unlock()
+	if full {
+		return fail(wire.CodeExhausted, "too many long file operations at once")
+	}
+	defer func() {
+		w.mu.Lock()
+		w.long--
+		w.mu.Unlock()
+	}()
+	conf := w.g.config()
+	w.g.mu.Lock()
+	landlock := w.g.landlock
+	w.g.mu.Unlock()
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock, as in run
+		if err := giveUpRights(&conf.user, conf.rootCaps, landlock); err != nil {
+			result <- fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
+			return
+		}
+		result <- f()
+	}()
+	return <-result
 }
 
 func (w *workers) run(jobs chan func(), stale chan struct{}, u user, rootCaps uint64, landlock int, first func(), result chan error) {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 )
 
@@ -31,8 +32,12 @@ type Window struct {
 	mu    sync.Mutex
 	more  sync.Cond
 	avail int
+	woken bool
 	err   error
 }
+
+// ErrWoken is what those who wait get after Wake.
+var ErrWoken = errors.New("the wait was called off")
 
 // NewWindow returns a window with n bytes of credit.
 func NewWindow(n int) *Window {
@@ -51,6 +56,9 @@ func (w *Window) Take(n int) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.err == nil && w.avail < least {
+		if w.woken {
+			return 0, ErrWoken
+		}
 		w.more.Wait()
 	}
 	if w.err != nil {
@@ -71,6 +79,14 @@ func (w *Window) Add(n uint32) bool {
 	w.mu.Unlock()
 	w.more.Broadcast()
 	return ok
+}
+
+// Wake makes Take return ErrWoken instead of waiting, until it is called with false.
+func (w *Window) Wake(on bool) {
+	w.mu.Lock()
+	w.woken = on
+	w.mu.Unlock()
+	w.more.Broadcast()
 }
 
 // Fail makes every present and later Take return err. The first call counts.

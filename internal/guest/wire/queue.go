@@ -23,6 +23,7 @@ type Queue struct {
 	eof    bool
 	err    error
 	closed bool // content is dropped
+	woken  bool
 }
 
 // A chunk is a piece of memory with frames in it.
@@ -131,8 +132,19 @@ func (q *Queue) Next() (channel Type, content []byte, err error) {
 		if q.eof {
 			return 0, nil, io.EOF
 		}
+		if q.woken {
+			return 0, nil, ErrWoken
+		}
 		q.more.Wait()
 	}
+}
+
+// Wake makes Next return ErrWoken instead of waiting, until it is called with false.
+func (q *Queue) Wake(on bool) {
+	q.mu.Lock()
+	q.woken = on
+	q.mu.Unlock()
+	q.more.Broadcast()
 }
 
 // Done says that what Next has returned has been consumed, and returns how

@@ -1,0 +1,88 @@
+package server
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// maxEdit is the largest file that is edited: it is in memory for that, before
+// and after.
+const maxEdit = 16 << 20
+
+// edit replaces exact text in a file: all that is asked for, or nothing.
+func edit(m *wire.Edits, path string) error {
+	if len(m.List) == 0 {
+		return invalid("no edit")
+	}
+	fd, st, err := openRegular(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	b, err := readAll(fd, maxEdit)
+	unix.Close(fd)
+	if err != nil {
+		return err
+	}
+	text := string(b)
+	for i, e := range m.List {
+		if e.Old == "" {
+			return invalid("edit " + strconv.Itoa(i+1) + ": the text to be replaced is empty")
+		}
+		n := strings.Count(text, e.Old)
+		if n == 0 || n > 1 && !e.All {
+			return invalid("edit " + strconv.Itoa(i+1) + ": the text to be replaced occurs " + strconv.Itoa(n) + " times in the file")
+		}
+		if len(text)+n*(len(e.New)-len(e.Old)) > maxEdit {
+			return unix.EFBIG
+		}
+		text = strings.ReplaceAll(text, e.Old, e.New)
+	}
+	t, err := openTarget(&wire.Write{Mode: 0o644}, path)
+	if err != nil {
+		return err
+	}
+	for rest := []byte(text); err == nil && len(rest) > 0; {
+		var n int
+		n, err = unix.Write(t.fd, rest)
+		rest = rest[max(n, 0):]
+		if err == unix.EINTR {
+			err = nil
+		}
+	}
+	// Somebody may have changed the file meanwhile: that must not be undone.
+	var now unix.Stat_t
+	if err == nil {
+		err = unix.Fstatat(t.dir, t.name, &now, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err == nil && (now.Ino != st.Ino || now.Dev != st.Dev || now.Size != st.Size || now.Mtim != st.Mtim) {
+		err = fail(wire.CodeState, "the file was changed by somebody else meanwhile")
+	}
+	if ferr := t.finish(err == nil); err == nil {
+		err = ferr
+	}
+	return err
+}
+
+// readAll reads a file of at most limit bytes.
+func readAll(fd, limit int) ([]byte, error) {
+	var b []byte
+	for {
+		if len(b) == cap(b) {
+			b = append(b, make([]byte, 4<<10)...)[:len(b)]
+		}
+		n, err := readOnce(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return b, nil
+		}
+		if b = b[:len(b)+n]; len(b) > limit {
+			return nil, unix.EFBIG
+		}
+	}
+}
