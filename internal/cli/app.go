@@ -19,6 +19,7 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"strings"
 	"time"
@@ -46,6 +47,17 @@ type App struct {
 	// NewClient opens the engine.
 	NewClient func(ClientOptions) (sandpit.Client, error)
 
+	// Connect opens a server, and starts this user's own when it is that which
+	// is asked for and there is none. Started says that it did so.
+	Connect func(context.Context, ConnectOptions) (client sandpit.Client, started bool, err error)
+
+	// Serve runs a server until ctx ends.
+	Serve func(context.Context, ServeOptions) error
+
+	// VerifyAudit checks the audit of the server of a data directory, and says
+	// in a line what it has found.
+	VerifyAudit func(ctx context.Context, home string) (string, error)
+
 	// Drivers returns the drivers of this program, the preferred one first.
 	Drivers func(home string) []driver.Driver
 
@@ -63,6 +75,24 @@ type ClientOptions struct {
 
 	// Acquire has the settings for images, but for Pull, which a Spec has.
 	Acquire image.AcquireOptions
+}
+
+// ConnectOptions say which server is wanted.
+type ConnectOptions struct {
+	Home    string   // the data directory whose server it is, when Address is empty
+	Address string   // unix:///PATH, https://HOST:PORT or http://HOST:PORT
+	Key     string   // for a server at an Address
+	Environ []string // of a server that is started
+}
+
+// ServeOptions are the flags of sandpit serve.
+type ServeOptions struct {
+	Home       string
+	Settings   string   // file; empty: the machine's, if it is there
+	Listen     []string // addresses, beside those of the file
+	Background bool     // started by a command that needed a server
+	IdleExit   time.Duration
+	Reload     <-chan struct{} // each is a demand to read the policies again
 }
 
 // Lookup finds a variable of the environment, like os.LookupEnv.

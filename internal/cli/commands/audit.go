@@ -1,0 +1,133 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// auditCommand is sandpit audit.
+func (a *tree) auditCommand() *cobra.Command {
+	cmd := a.group(&cobra.Command{
+		Use: "audit",
+		Long: `The audit says who asked a server for what, on which sandbox, whether it was
+allowed and by which rule, and how it ended: never a secret, nor what is in files. Each
+entry holds the hash of the one before, so that none can be changed, left out or added
+without being noticed.`,
+	})
+	cmd.AddCommand(a.auditVerify(), a.auditGrep())
+	return cmd
+}
+
+func (a *tree) auditVerify() *cobra.Command {
+	return &cobra.Command{
+		Use:               "verify",
+		Short:             "check the whole chain of this user's server",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o := cli.NewOptions(a.Lookup)
+			if err := o.Configure(a.Config()); err != nil {
+				return err
+			}
+			home, err := o.DataDir()
+			if err != nil {
+				return err
+			}
+			return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
+				summary, err := a.VerifyAudit(ctx, home)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(a.Stdout, summary)
+				return err
+			})
+		},
+	}
+}
+
+func (a *tree) auditGrep() *cobra.Command {
+	var asJSON, denied bool
+	since, until := parsed[time.Time]{parse: parseSince, shown: "TIME"}, parsed[time.Time]{parse: parseSince, shown: "TIME"}
+	where := map[string]*string{}
+	cmd := a.serverCommand(&cobra.Command{
+		Use:     "grep [flags]",
+		Short:   "search the audit",
+		Example: "  sandpit audit grep --sandbox work --since 1h\n  sandpit audit grep --denied --json",
+		Args:    noArguments,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		query := url.Values{"limit": {"1000"}}
+		for name, value := range where {
+			if *value != "" {
+				query.Set(name, *value)
+			}
+		}
+		if since.set {
+			query.Set("since", since.is.UTC().Format(time.RFC3339Nano))
+		}
+		if until.set {
+			query.Set("until", until.is.UTC().Format(time.RFC3339Nano))
+		}
+		if denied {
+			query.Set("denied", "true")
+		}
+		for {
+			var page v1.AuditList
+			if err := s.call(ctx, "GET", "/v1/audit?"+query.Encode(), nil, &page); err != nil {
+				return err
+			}
+			for _, e := range page.Entries {
+				if err := a.printAudit(e, asJSON); err != nil {
+					return err
+				}
+			}
+			if page.Next == 0 {
+				return nil
+			}
+			query.Set("after", strconv.FormatUint(page.Next, 10))
+		}
+	})
+	for _, f := range [...][3]string{
+		{"sandbox", "sandbox", "entries about this sandbox"},
+		{"namespace", "namespace", "entries of this namespace"},
+		{"caller", "caller", "entries of this caller"},
+		{"action", "action", "entries of this operation"},
+		{"request", "request_id", "entries of this request"},
+	} {
+		where[f[1]] = cmd.Flags().String(f[0], "", f[2])
+	}
+	cmd.Flags().Var(&since, "since", "entries since a time, or since so long ago")
+	cmd.Flags().Var(&until, "until", "entries before a time, or before so long ago")
+	cmd.Flags().BoolVar(&denied, "denied", false, "only what was not allowed")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
+	return cmd
+}
+
+func (a *tree) printAudit(e v1.Audit, asJSON bool) error {
+	if asJSON {
+		return a.PrintLine(e)
+	}
+	parts := []string{strconv.FormatUint(e.Seq, 10), e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Phase, e.Namespace + "/" + e.Caller, e.Action}
+	if e.Sandbox != "" {
+		parts = append(parts, e.Sandbox)
+	}
+	if e.Detail != "" {
+		parts = append(parts, e.Detail)
+	}
+	if !e.Allowed {
+		parts = append(parts, "denied by "+e.Rule)
+	}
+	if e.Status != 0 {
+		parts = append(parts, strconv.Itoa(e.Status))
+	}
+	_, err := fmt.Fprintln(a.Stdout, cli.Harmless(strings.Join(parts, "  ")))
+	return err
+}

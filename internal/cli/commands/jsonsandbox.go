@@ -1,0 +1,85 @@
+package commands
+
+import (
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// jsonInfo is a sandbox in the output of --json and inspect. Fields are only
+// ever added.
+type jsonInfo struct {
+	ID          string            `json:"id"`
+	Name        string            `json:"name"`
+	State       string            `json:"state"`
+	Reason      string            `json:"reason,omitempty"`
+	Image       string            `json:"image"`
+	Driver      string            `json:"driver"`
+	Labels      map[string]string `json:"labels"`
+	CreatedAt   time.Time         `json:"created_at"`
+	ExpiresAt   *time.Time        `json:"expires_at,omitempty"`
+	IdleSeconds float64           `json:"idle_seconds,omitempty"`
+	OnExpiry    string            `json:"on_expiry"`
+	Limits      cli.JSONLimits    `json:"limits"`
+	NotEnforced []sandpit.Gap     `json:"not_enforced"`
+	Processes   []jsonProcess     `json:"processes,omitempty"`
+}
+
+func jsonOfInfo(i sandpit.Info) jsonInfo {
+	object := jsonInfo{
+		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver,
+		Labels: i.Labels, CreatedAt: i.CreatedAt, OnExpiry: string(i.OnExpiry), Limits: cli.JSONOfLimits(i.Limits), NotEnforced: i.NotEnforced,
+	}
+	if object.Labels == nil {
+		object.Labels = map[string]string{}
+	}
+	if object.NotEnforced == nil {
+		object.NotEnforced = []sandpit.Gap{}
+	}
+	if !i.ExpiresAt.IsZero() {
+		object.ExpiresAt = &i.ExpiresAt
+	}
+	if i.Idle > 0 {
+		object.IdleSeconds = i.Idle.Seconds()
+	}
+	return object
+}
+
+// jsonProcess is a process in the output of --json and inspect.
+type jsonProcess struct {
+	ID         string    `json:"id"`
+	PID        int       `json:"pid"`
+	Argv       []string  `json:"argv"`
+	User       string    `json:"user"`
+	Background bool      `json:"background"`
+	Terminal   bool      `json:"terminal"`
+	StartedAt  time.Time `json:"started_at"`
+	Running    bool      `json:"running"`
+	ExitCode   *int      `json:"exit_code,omitempty"`
+	Signal     int       `json:"signal,omitempty"`
+	TimedOut   bool      `json:"timed_out,omitempty"`
+	OOMKilled  bool      `json:"oom_killed,omitempty"`
+}
+
+func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
+	object := jsonProcess{
+		ID: p.ID, PID: p.PID, Argv: p.Argv, User: p.User, Background: p.Background, Terminal: p.Terminal,
+		StartedAt: p.StartedAt, Running: p.Result == nil,
+	}
+	if r := p.Result; r != nil {
+		object.ExitCode, object.Signal, object.TimedOut, object.OOMKilled = &r.ExitCode, r.Signal, r.TimedOut, r.OOMKilled
+	}
+	return object
+}
+
+// jsonMetrics is a sandbox of stats --json.
+type jsonMetrics struct {
+	Name       string  `json:"name"`
+	CPUSeconds float64 `json:"cpu_seconds"`
+	CPUPercent float64 `json:"cpu_percent"` // of one processor, since the line before; -1 where it is not known
+	Memory     int64   `json:"memory"`
+	MemoryPeak int64   `json:"memory_peak"`
+	Pids       int64   `json:"pids"`
+	OOMKills   int64   `json:"oom_kills"`
+}

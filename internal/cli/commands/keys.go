@@ -1,0 +1,128 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// A caller asks a server what package sandpit has no words for.
+type caller interface {
+	Call(ctx context.Context, method, path string, in, out any) error
+}
+
+// call is caller's Call on a session.
+func (s *session) call(ctx context.Context, method, path string, in, out any) error {
+	c, ok := s.Client.(caller)
+	if !ok {
+		return fmt.Errorf("asking the server: this client can't: %w", sandpit.ErrUnsupported)
+	}
+	return c.Call(ctx, method, path, in, out)
+}
+
+// keyCommand is sandpit key.
+func (a *tree) keyCommand() *cobra.Command {
+	cmd := a.group(&cobra.Command{
+		Use: "key",
+		Long: `Keys are what callers over TCP show to a server. Each belongs to a namespace, whose
+sandboxes it sees, and to a policy, which says what it may do. Only a hash of a key
+is kept: it is shown once, when it is made.`,
+	})
+	cmd.AddCommand(a.keyCreate(), a.keyList(), a.keyRevoke())
+	return cmd
+}
+
+func (a *tree) keyCreate() *cobra.Command {
+	var want v1.NewKey
+	var asJSON bool
+	expires := durationFlag()
+	cmd := a.serverCommand(&cobra.Command{
+		Use:     "create [flags] [NAME]",
+		Short:   "make a key, and show it once",
+		Example: "  sandpit key create --namespace team-a --policy small ci\n  sandpit key create --expires 30d --json",
+		Args:    arguments(0, 1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		if len(args) == 1 {
+			want.Name = args[0]
+		}
+		want.Expires = expires.is.Seconds()
+		var key v1.Key
+		if err := s.call(ctx, "POST", "/v1/keys", want, &key); err != nil {
+			return err
+		}
+		if asJSON {
+			return a.PrintJSON(key)
+		}
+		a.Note("key %s of namespace %s; it is shown this once", key.ID, key.Namespace)
+		_, err := fmt.Fprintln(a.Stdout, key.Secret)
+		return err
+	})
+	cmd.Flags().StringVar(&want.Namespace, "namespace", "", "whose sandboxes it sees (default one of its own)")
+	cmd.Flags().StringVar(&want.Policy, "policy", "", "what it may do (default the policy default)")
+	cmd.Flags().BoolVar(&want.Admin, "admin", false, "it may manage keys, and read the audit and the metrics")
+	cmd.Flags().Var(&expires, "expires", "it is no longer valid after this time (default never)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object")
+	return cmd
+}
+
+func (a *tree) keyList() *cobra.Command {
+	var asJSON bool
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "ls",
+		Short: "list keys by their public prefix",
+		Args:  noArguments,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		var list v1.KeyList
+		if err := s.call(ctx, "GET", "/v1/keys", nil, &list); err != nil {
+			return err
+		}
+		if asJSON {
+			if list.Keys == nil {
+				list.Keys = []v1.Key{}
+			}
+			return a.PrintJSON(list.Keys)
+		}
+		table := a.table("ID", "NAME", "NAMESPACE", "POLICY", "AGE", "STATE")
+		for _, k := range list.Keys {
+			state := "valid"
+			switch {
+			case k.RevokedAt != nil:
+				state = "revoked"
+			case k.ExpiresAt != nil && k.ExpiresAt.Before(time.Now()):
+				state = "expired"
+			case k.ExpiresAt != nil:
+				state = "expires in " + coarse(time.Until(*k.ExpiresAt))
+			}
+			if k.Admin {
+				state += ", admin"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, cli.Harmless(k.Name), cli.Harmless(k.Namespace), cli.Harmless(k.Policy), ago(k.CreatedAt), state)
+		}
+		return table.Flush()
+	})
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
+	return cmd
+}
+
+func (a *tree) keyRevoke() *cobra.Command {
+	return a.serverCommand(&cobra.Command{
+		Use:   "revoke ID...",
+		Short: "make keys invalid, at once and for good",
+		Args:  arguments(1, -1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		var failed []error
+		for _, id := range args {
+			if err := s.call(ctx, "DELETE", "/v1/keys/"+id, nil, nil); err != nil {
+				failed = append(failed, fmt.Errorf("revoking %s: %w", id, err))
+			}
+		}
+		return errors.Join(failed...)
+	})
+}

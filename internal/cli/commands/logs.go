@@ -1,0 +1,155 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// logsCommand is sandpit logs.
+func (a *tree) logsCommand() *cobra.Command {
+	var q sandpit.LogQuery
+	var asJSON, times bool
+	since := parsed[time.Time]{parse: parseSince, shown: "TIME"}
+	cmd := a.serverCommand(&cobra.Command{
+		Use: "logs [flags] NAME",
+		Long: `Show what the processes of a sandbox have written, oldest first; standard error goes
+to standard error. The latest 16 MiB of a sandbox are kept.`,
+		Example:           "  sandpit logs -f work\n  sandpit logs --tail 100 --process 3 work\n  sandpit logs --since 10m --json work",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: a.completeNames(1),
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, _ []string) error {
+		q.Since = since.is
+		if q.Process != "" {
+			info, err := cli.FindProcess(ctx, sb, q.Process)
+			if err != nil {
+				return err
+			}
+			q.Process = info.ID
+		}
+		for entry, err := range sb.Logs(ctx, q) {
+			if err != nil {
+				return err
+			}
+			if err := a.printLog(entry, asJSON, times); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "go on with what is written from now on")
+	cmd.Flags().IntVarP(&q.Tail, "tail", "n", 0, "only the latest so many entries")
+	cmd.Flags().Var(&since, "since", "entries since a time, or since so long ago: 2026-01-02T15:04:05Z, 10m")
+	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only those of this process, by id or pid")
+	cmd.Flags().StringVar(&q.Stream, "stream", "", "only stdout or stderr")
+	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "put the time and the process before each")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
+	return cmd
+}
+
+func (a *tree) printLog(entry sandpit.LogEntry, asJSON, times bool) error {
+	if asJSON {
+		return a.PrintLine(entry)
+	}
+	to := a.Stdout
+	if entry.Stream == "stderr" {
+		to = a.Stderr
+	}
+	text := entry.Data
+	if times {
+		text = append([]byte(entry.Time.UTC().Format("2006-01-02T15:04:05.000Z")+" "+entry.Process+" "), text...)
+		if n := len(text); n > 0 && text[n-1] != '\n' {
+			text = append(text, '\n')
+		}
+	}
+	_, err := to.Write(text)
+	return err
+}
+
+// parseSince reads a time, or how long ago one was.
+func parseSince(text string) (time.Time, error) {
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return t, nil
+	}
+	d, err := notation.ParseDuration(text)
+	if err != nil {
+		return time.Time{}, sandpit.WithHint(fmt.Errorf("%q is not a time", text), "write 2026-01-02T15:04:05Z, or how long ago: 10m")
+	}
+	return time.Now().Add(-d), nil
+}
+
+// eventsCommand is sandpit events.
+func (a *tree) eventsCommand() *cobra.Command {
+	var follow, asJSON bool
+	var after uint64
+	cmd := a.serverCommand(&cobra.Command{
+		Use: "events [flags]",
+		Long: `Show what has happened to sandboxes and their processes. Without -f, what is kept
+of the past; with it, what happens from now on.`,
+		Example: "  sandpit events -f\n  sandpit events --json",
+		Args:    noArguments,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		watching, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if !follow && after == 0 {
+			after = 1 // from the first that is kept
+		}
+		begun := time.Now()
+		var idle *time.Timer
+		if !follow {
+			// The stream has no end: the past is over when nothing comes for a moment.
+			idle = time.AfterFunc(500*time.Millisecond, cancel)
+			defer idle.Stop()
+		}
+		for event, err := range s.Events(watching, after) {
+			if watching.Err() != nil && ctx.Err() == nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if !follow {
+				if event.Time.After(begun) {
+					return nil
+				}
+				idle.Reset(500 * time.Millisecond)
+			}
+			if err := a.printEvent(event, asJSON); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show what happens from now on")
+	cmd.Flags().Uint64Var(&after, "after", 0, "begin behind this sequence number")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
+	return cmd
+}
+
+func (a *tree) printEvent(e sandpit.Event, asJSON bool) error {
+	if asJSON {
+		return a.PrintLine(e)
+	}
+	line := e.Time.Local().Format("2006-01-02 15:04:05") + "  " + string(e.Kind)
+	if e.Name != "" {
+		line += "  " + e.Name
+	}
+	if e.Process != "" {
+		line += "  process " + e.Process
+	}
+	if e.Exit != nil {
+		line += "  exit " + strconv.Itoa(*e.Exit)
+	}
+	if e.Reason != "" {
+		line += "  (" + e.Reason + ")"
+	}
+	_, err := fmt.Fprintln(a.Stdout, cli.Harmless(line))
+	return err
+}

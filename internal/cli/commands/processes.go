@@ -1,0 +1,201 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+const execLong = `Run CMD in a sandbox that is there, as sandpit run does in a fresh one: input,
+output, signals and the exit code are CMD's. With -d it runs in the background:
+its id is printed, and it goes on when this program has ended. sandpit attach,
+wait, signal and logs find it again.`
+
+const execExample = `  sandpit exec work -- python3 -c 'print(6*7)'
+  sandpit exec -it work -- bash
+  sandpit exec -d work -- python3 -m http.server 8000
+  tar c . | sandpit exec work -- tar x -C /workspace`
+
+// execCommand is sandpit exec.
+func (a *tree) execCommand() *cobra.Command {
+	o := cli.NewOptions(a.Lookup)
+	var detach bool
+	cmd := &cobra.Command{Use: "exec [flags] NAME [--] CMD [ARG...]", Long: execLong, Example: execExample, ValidArgsFunction: a.completeNames(1)}
+	for _, name := range [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"} {
+		addFlags(cmd.Flags(), o.Flag(name))
+	}
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "run CMD in the background and print its id")
+	cmd.Flags().SetInterspersed(false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 && args[1] == "--" {
+			args = append(args[:1:1], args[2:]...)
+		}
+		if len(args) < 2 || args[1] == "" {
+			return sandpit.WithHint(cli.Usagef("there is no command to run"), "sandpit exec NAME -- CMD [ARG...]")
+		}
+		return a.Exec(cmd.Context(), o, a.opener(args[0]), args[1:], detach)
+	}
+	return cmd
+}
+
+// opener opens the sandbox of a name.
+func (a *tree) opener(name string) cli.Opener {
+	return func(ctx context.Context) (sandpit.Sandbox, func() error, error) {
+		s, err := a.connect(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		sb, err := s.find(ctx, name)
+		if err != nil {
+			_ = s.Close()
+			return nil, nil, err
+		}
+		return sb, s.Close, nil
+	}
+}
+
+// attachCommand is sandpit attach.
+func (a *tree) attachCommand() *cobra.Command {
+	var opt cli.AttachOptions
+	cmd := &cobra.Command{
+		Use: "attach [flags] NAME PROCESS",
+		Long: `Connect to a process by its id or pid: its output so far and from now on, and
+standard input, if it was started with one. Its exit code is returned. The process
+goes on when this program ends; ^C is passed on to it, ^P^Q leaves it when it has a
+terminal.`,
+		Example: "  sandpit attach work 3",
+		Args:    arguments(2, 2),
+	}
+	cmd.Flags().BoolVar(&opt.NoStdin, "no-stdin", false, "do not pass standard input on")
+	cmd.Flags().BoolVar(&opt.NoHistory, "no-history", false, "leave out what it has written so far")
+	cmd.ValidArgsFunction = a.completeProcesses
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.Attach(cmd.Context(), a.opener(args[0]), args[1], opt)
+	}
+	return cmd
+}
+
+// completeProcesses completes a sandbox and then one of its processes.
+func (a *tree) completeProcesses(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return a.completeNames(1)(cmd, args, prefix)
+	}
+	s, err := a.connect(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer s.Close()
+	sb, err := s.Get(cmd.Context(), args[0])
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	procs, err := sb.Processes(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var ids []string
+	for _, p := range procs {
+		if strings.HasPrefix(p.ID, prefix) {
+			ids = append(ids, cobra.CompletionWithDesc(p.ID, clip(cli.Harmless(strings.Join(p.Argv, " ")), 40)))
+		}
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// waitCommand is sandpit wait.
+func (a *tree) waitCommand() *cobra.Command {
+	timeout := durationFlag()
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "wait [flags] NAME PROCESS",
+		Long:              "Wait until a process has ended, and return its exit code; 124 when --timeout is over\nfirst. The process goes on then.",
+		Example:           "  sandpit wait work 3",
+		Args:              arguments(2, 2),
+		ValidArgsFunction: a.completeProcesses,
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		info, err := cli.FindProcess(ctx, sb, args[0])
+		if err != nil {
+			return err
+		}
+		process, err := sb.Attach(ctx, info.ID, sandpit.AttachOptions{NoHistory: true})
+		if err != nil {
+			return err
+		}
+		waiting, cancel := ctx, context.CancelFunc(func() {})
+		if timeout.set {
+			waiting, cancel = context.WithTimeout(ctx, timeout.is)
+		}
+		defer cancel()
+		result, err := process.Wait(waiting)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			return cli.ExitWith(cli.ExitTimeout)
+		case err != nil:
+			return err
+		case result.TimedOut:
+			return cli.ExitWith(cli.ExitTimeout)
+		}
+		return cli.ExitWith(result.ExitCode)
+	}))
+	cmd.Flags().Var(&timeout, "timeout", "wait no longer than this")
+	return cmd
+}
+
+// signalCommand is sandpit signal.
+func (a *tree) signalCommand() *cobra.Command {
+	sig := parsed[syscall.Signal]{parse: parseSignal, shown: "SIGNAL"}
+	var group bool
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "signal [flags] NAME PROCESS",
+		Long:              "Send a signal to a process. KILL ends it with all that it has started.",
+		Example:           "  sandpit signal work 3\n  sandpit signal -s HUP work 3",
+		Args:              arguments(2, 2),
+		ValidArgsFunction: a.completeProcesses,
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		info, err := cli.FindProcess(ctx, sb, args[0])
+		if err != nil {
+			return err
+		}
+		process, err := sb.Attach(ctx, info.ID, sandpit.AttachOptions{NoHistory: true})
+		if err != nil {
+			return err
+		}
+		s := syscall.SIGTERM
+		if sig.set {
+			s = sig.is
+		}
+		if s == syscall.SIGKILL {
+			return process.Kill(ctx)
+		}
+		if g, ok := process.(sandpit.GroupSignaler); ok && group {
+			return g.SignalGroup(ctx, s)
+		}
+		return process.Signal(ctx, s)
+	}))
+	cmd.Flags().VarP(&sig, "signal", "s", "its name or number (default TERM)")
+	cmd.Flags().BoolVarP(&group, "group", "g", false, "send it to the process group that the process leads")
+	return cmd
+}
+
+// parseSignal reads "TERM", "SIGTERM" or "15".
+func parseSignal(text string) (syscall.Signal, error) {
+	if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= 64 {
+		return syscall.Signal(n), nil
+	}
+	name := strings.ToUpper(text)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if n := unix.SignalNum(name); n != 0 {
+		return n, nil
+	}
+	return 0, sandpit.WithHint(fmt.Errorf("%q is not a signal", text), "give a name such as TERM, or a number from 1 to 64")
+}

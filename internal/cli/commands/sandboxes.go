@@ -1,0 +1,347 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// lifetimeFlags are the flags about how long a sandbox lives.
+type lifetimeFlags struct {
+	life, idle parsed[time.Duration]
+	expiry     parsed[sandpit.Expiry]
+}
+
+func newLifetimeFlags() *lifetimeFlags {
+	return &lifetimeFlags{life: durationFlag(), idle: parsed[time.Duration]{parse: parseIdle, shown: "DURATION"}, expiry: parsed[sandpit.Expiry]{parse: parseExpiry, shown: "WHAT"}}
+}
+
+func parseIdle(text string) (time.Duration, error) {
+	if text == "never" {
+		return sandpit.NoIdle, nil
+	}
+	return notation.ParseDuration(text)
+}
+
+func parseExpiry(text string) (sandpit.Expiry, error) {
+	switch e := sandpit.Expiry(text); e {
+	case sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
+		return e, nil
+	}
+	return "", sandpit.WithHint(fmt.Errorf("%q is not something that can happen to a sandbox", text), "say remove, stop or pause")
+}
+
+func (f *lifetimeFlags) register(cmd *cobra.Command) {
+	cmd.Flags().Var(&f.life, "life", "how long the sandbox may live (default 24h)")
+	cmd.Flags().Var(&f.idle, "idle", "how long it may be idle; never for no end (default never)")
+	cmd.Flags().Var(&f.expiry, "on-expiry", "what happens then: remove, stop or pause (default remove)")
+}
+
+// createCommand is sandpit create.
+func (a *tree) createCommand() *cobra.Command {
+	// Flags of run that are about one command, or about this program's own pulls.
+	oneRun := map[string]bool{
+		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true,
+		"name": true, "mirror": true, "plain-http": true,
+	}
+	o, life := cli.NewOptions(a.Lookup), newLifetimeFlags()
+	cmd := &cobra.Command{
+		Use: "create [flags] [NAME]",
+		Long: `Make a sandbox that stays, and print its name. Programs are run in it with sandpit
+exec; it is there until it is removed, or its lifetime or idle time is over.`,
+		Example: `  sandpit create work
+  sandpit create --image debian:13 --memory 1g --idle 30m build
+  name=$(sandpit create) && sandpit exec $name -- uname -a`,
+		Args: arguments(0, 1),
+	}
+	for _, section := range o.Sections() {
+		for _, e := range section.Entries {
+			if !oneRun[e.Name] {
+				addFlags(cmd.Flags(), e)
+			}
+		}
+	}
+	life.register(cmd)
+	if a.completing {
+		_ = cmd.RegisterFlagCompletionFunc("image", a.completeImages)
+		_ = cmd.RegisterFlagCompletionFunc("on-expiry", cobra.FixedCompletions([]string{"remove", "stop", "pause"}, cobra.ShellCompDirectiveNoFileComp))
+	}
+	return a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		spec, err := o.Spec()
+		if err != nil {
+			return err
+		}
+		if len(args) == 1 {
+			spec.Name = args[0]
+		}
+		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
+		sb, err := s.Create(ctx, spec)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(a.Stdout, sb.Name())
+		return err
+	})
+}
+
+// psCommand is sandpit ps.
+func (a *tree) psCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ps [flags] [NAME]",
+		Short: "list sandboxes, or the processes of one",
+		Long: `List the sandboxes that run, or, with a NAME, the processes that were started in
+that sandbox. With -a also what has stopped, failed or ended.`,
+		Example:           "  sandpit ps\n  sandpit ps -a --label team=build\n  sandpit ps work",
+		Args:              arguments(0, 1),
+		ValidArgsFunction: a.completeNames(1),
+	}
+	all := cmd.Flags().BoolP("all", "a", false, "also those that do not run")
+	asJSON := cmd.Flags().Bool("json", false, "print a list of objects")
+	quiet := cmd.Flags().BoolP("quiet", "q", false, "print names only, or the ids of processes")
+	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
+	cmd.Flags().VarP(&labels, "label", "l", "only those with this label")
+	return a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
+		if len(args) == 1 {
+			return a.psProcesses(ctx, s, args[0], *all, *asJSON, *quiet)
+		}
+		q := sandpit.ListQuery{Limit: 1000, Labels: map[string]string{}}
+		for _, l := range labels.are {
+			q.Labels[l[0]] = l[1]
+		}
+		infos, err := s.list(ctx, q)
+		if err != nil {
+			return err
+		}
+		if !*all {
+			infos = slices.DeleteFunc(infos, func(i sandpit.Info) bool {
+				return i.State == sandpit.StateStopped || i.State == sandpit.StateFailed
+			})
+		}
+		switch {
+		case *asJSON:
+			objects := make([]jsonInfo, len(infos))
+			for i, info := range infos {
+				objects[i] = jsonOfInfo(info)
+			}
+			return a.PrintJSON(objects)
+		case *quiet:
+			for _, info := range infos {
+				fmt.Fprintln(a.Stdout, info.Name)
+			}
+			return nil
+		}
+		table := a.table("NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS")
+		for _, info := range infos {
+			expires := "-"
+			if !info.ExpiresAt.IsZero() {
+				expires = "in " + coarse(time.Until(info.ExpiresAt))
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", info.Name, info.State, cli.Harmless(shortImage(info.Image)), ago(info.CreatedAt), expires, cli.Harmless(labelText(info.Labels)))
+		}
+		return table.Flush()
+	})
+}
+
+// psProcesses lists the processes of a sandbox.
+func (a *tree) psProcesses(ctx context.Context, s *session, name string, all, asJSON, quiet bool) error {
+	sb, err := s.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	procs, err := sb.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	if !all {
+		procs = slices.DeleteFunc(procs, func(p sandpit.ProcessInfo) bool { return p.Result != nil })
+	}
+	switch {
+	case asJSON:
+		objects := make([]jsonProcess, len(procs))
+		for i, p := range procs {
+			objects[i] = jsonOfProcess(p)
+		}
+		return a.PrintJSON(objects)
+	case quiet:
+		for _, p := range procs {
+			fmt.Fprintln(a.Stdout, p.ID)
+		}
+		return nil
+	}
+	table := a.table("ID", "PID", "STATE", "AGE", "USER", "COMMAND")
+	for _, p := range procs {
+		state := "running"
+		switch {
+		case p.Result != nil && p.Result.TimedOut:
+			state = "timed out"
+		case p.Result != nil && p.Result.Signal != 0:
+			state = fmt.Sprintf("signal %d", p.Result.Signal)
+		case p.Result != nil:
+			state = fmt.Sprintf("exit %d", p.Result.ExitCode)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\n", p.ID, p.PID, state, ago(p.StartedAt), cli.Harmless(p.User), cli.Harmless(clip(strings.Join(p.Argv, " "), 80)))
+	}
+	return table.Flush()
+}
+
+func parseLabel(text string) ([2]string, error) {
+	key, value, err := notation.ParseLabel(text)
+	return [2]string{key, value}, err
+}
+
+// clip shortens a text to n bytes, or a few less.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+// shortImage leaves the digest out, and the parts of a name that go without saying.
+func shortImage(name string) string {
+	name, _, _ = strings.Cut(name, "@")
+	name = strings.TrimPrefix(name, "docker.io/")
+	return strings.TrimPrefix(name, "library/")
+}
+
+func labelText(labels map[string]string) string {
+	var all []string
+	for k, v := range labels {
+		all = append(all, k+"="+v)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ",")
+}
+
+// inspectCommand is sandpit inspect.
+func (a *tree) inspectCommand() *cobra.Command {
+	return a.serverCommand(&cobra.Command{
+		Use:               "inspect NAME...",
+		Long:              "Print what is known of a sandbox as an object: its state, limits, labels, processes and\nwhat this machine can't enforce.",
+		Example:           "  sandpit inspect work",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: a.completeNames(-1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		objects := make([]jsonInfo, 0, len(args))
+		for _, name := range args {
+			sb, err := s.find(ctx, name)
+			if err != nil {
+				return err
+			}
+			info, err := sb.Info(ctx)
+			if err != nil {
+				return err
+			}
+			procs, err := sb.Processes(ctx)
+			if err != nil {
+				return err
+			}
+			object := jsonOfInfo(info)
+			object.Processes = make([]jsonProcess, len(procs))
+			for i, p := range procs {
+				object.Processes[i] = jsonOfProcess(p)
+			}
+			objects = append(objects, object)
+		}
+		return a.PrintJSON(objects)
+	})
+}
+
+// stateCommand is a command that does one thing to each sandbox it is given.
+func (a *tree) stateCommand(use, long string, do func(context.Context, sandpit.Sandbox) error) *cobra.Command {
+	name, _, _ := strings.Cut(use, " ")
+	return a.serverCommand(&cobra.Command{
+		Use: use, Long: long, Example: "  sandpit " + name + " work",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: a.completeNames(-1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		return a.each(ctx, s, args, do)
+	})
+}
+
+func (a *tree) stopCommand() *cobra.Command {
+	grace := durationFlag()
+	cmd := a.stateCommand("stop [flags] NAME...", "End all processes of a sandbox: with SIGTERM, and what is left after the grace time with\nSIGKILL. Its files stay; sandpit start makes it run again.",
+		func(ctx context.Context, sb sandpit.Sandbox) error {
+			wait := 10 * time.Second
+			if grace.set {
+				wait = grace.is
+			}
+			return sb.Stop(ctx, wait)
+		})
+	cmd.Flags().VarP(&grace, "grace", "t", "time between SIGTERM and SIGKILL (default 10s)")
+	return cmd
+}
+
+func (a *tree) startCommand() *cobra.Command {
+	return a.stateCommand("start NAME...", "Make a stopped sandbox run again, with its files and without processes.",
+		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Restart(ctx) })
+}
+
+func (a *tree) killCommand() *cobra.Command {
+	return a.stateCommand("kill NAME...", "End all processes of a sandbox at once. Its files stay.",
+		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Stop(ctx, 0) })
+}
+
+func (a *tree) pauseCommand() *cobra.Command {
+	return a.stateCommand("pause NAME...", "Freeze a sandbox: it keeps its memory and uses no processor time. The next request to\nit, or sandpit resume, thaws it.",
+		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Pause(ctx) })
+}
+
+func (a *tree) resumeCommand() *cobra.Command {
+	return a.stateCommand("resume NAME...", "Thaw a paused sandbox.",
+		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Resume(ctx) })
+}
+
+func (a *tree) removeCommand() *cobra.Command {
+	var force bool
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "rm [flags] NAME...",
+		Long:              "Remove a sandbox with everything in it, whatever it is doing.",
+		Example:           "  sandpit rm work\n  sandpit rm $(sandpit ps -q)",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: a.completeNames(-1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		return a.each(ctx, s, args, func(ctx context.Context, sb sandpit.Sandbox) error {
+			err := sb.Remove(ctx)
+			if force && errors.Is(err, sandpit.ErrNotFound) {
+				return nil
+			}
+			return err
+		})
+	})
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "it is no error when somebody else removes it at the same time")
+	return cmd
+}
+
+func (a *tree) extendCommand() *cobra.Command {
+	life := newLifetimeFlags()
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "extend [flags] NAME...",
+		Long:              "Change how long a sandbox lives: from now on for --life, and no longer idle than --idle.",
+		Example:           "  sandpit extend --life 2h work\n  sandpit extend --idle never --on-expiry stop work",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: a.completeNames(-1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		if !life.life.set && !life.idle.set && !life.expiry.set {
+			return sandpit.WithHint(cli.Usagef("there is nothing to change"), "give --life, --idle or --on-expiry")
+		}
+		return a.each(ctx, s, args, func(ctx context.Context, sb sandpit.Sandbox) error {
+			return sb.SetLifetime(ctx, sandpit.Lifetime{Life: life.life.is, Idle: life.idle.is, OnExpiry: life.expiry.is})
+		})
+	})
+	life.register(cmd)
+	return cmd
+}

@@ -1,0 +1,169 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// session is one conversation with a server.
+type session struct {
+	sandpit.Client
+	home string
+}
+
+// serverCommand is a command that needs a server: cmd, with what it does with
+// the server. A signal ends it; what it was doing to a sandbox is then undone
+// or done, as the method it called says.
+func (a *tree) serverCommand(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
+			s, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			return errors.Join(do(ctx, s, args), s.Close())
+		})
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	return cmd
+}
+
+// connect opens the server that is configured, or this user's own, which it
+// starts when there is none.
+func (a *tree) connect(ctx context.Context) (*session, error) {
+	o := cli.NewOptions(a.Lookup)
+	if err := o.Configure(a.Config()); err != nil {
+		return nil, err
+	}
+	address, key := o.Server()
+	home, err := o.DataDir()
+	if err != nil && address == "" {
+		return nil, err
+	}
+	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: a.Environ})
+	if err != nil {
+		return nil, err
+	}
+	if started && !a.completing {
+		a.Note("started a server for this user; it leaves by itself when it is idle (sandpit help serve)")
+	}
+	return &session{client, home}, nil
+}
+
+// withSandbox is do for the sandbox that the first argument names.
+func withSandbox(do func(ctx context.Context, sb sandpit.Sandbox, args []string) error) func(context.Context, *session, []string) error {
+	return func(ctx context.Context, s *session, args []string) error {
+		sb, err := s.find(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return do(ctx, sb, args[1:])
+	}
+}
+
+// find returns the sandbox of a name or id.
+func (s *session) find(ctx context.Context, name string) (sandpit.Sandbox, error) {
+	sb, err := s.Get(ctx, name)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return nil, sandpit.WithHint(fmt.Errorf("there is no sandbox %q: %w", name, sandpit.ErrNotFound), "sandpit ps lists those that there are")
+	}
+	return sb, err
+}
+
+// each does something to every sandbox that args name. It goes on after a
+// failure, and reports each.
+func (a *tree) each(ctx context.Context, s *session, args []string, do func(context.Context, sandpit.Sandbox) error) error {
+	var failed error
+	for _, name := range args {
+		sb, err := s.find(ctx, name)
+		if err == nil {
+			err = do(ctx, sb)
+		}
+		switch {
+		case err != nil && (len(args) == 1 || ctx.Err() != nil):
+			return err
+		case err != nil:
+			a.PrintError(fmt.Errorf("%s: %w", name, err))
+			failed = cli.Reported{Err: err}
+		default:
+			fmt.Fprintln(a.Stdout, cli.Harmless(sb.Name()))
+		}
+	}
+	return failed
+}
+
+// list returns every sandbox that matches.
+func (s *session) list(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info, error) {
+	var all []sandpit.Info
+	for {
+		page, err := s.List(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Sandboxes...)
+		if q.After = page.Next; q.After == "" {
+			return all, nil
+		}
+	}
+}
+
+// completeNames completes the names of sandboxes, for the first most arguments;
+// -1: all of them.
+func (a *tree) completeNames(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if most >= 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		s, err := a.connect(cmd.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer s.Close()
+		page, err := s.List(cmd.Context(), sandpit.ListQuery{Limit: 1000})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, info := range page.Sandboxes {
+			if strings.HasPrefix(info.Name, prefix) {
+				names = append(names, info.Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// table starts a table with its head.
+func (a *tree) table(head ...string) *tabwriter.Writer {
+	t := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, strings.Join(head, "\t"))
+	return t
+}
+
+// ago is how long ago something was, in the largest unit that says enough.
+func ago(t time.Time) string { return coarse(time.Since(t)) }
+
+func coarse(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
