@@ -86,6 +86,7 @@ setup: ## install the system packages that the tests and the demo need
 .PHONY: test
 test: setup build vet lint cross test-vm ## all tests, on a fresh machine of 2 cores within 30 minutes
 	$(TEST) ./...
+	SANDPIT_TEST_BINARY=$(CURDIR)/bin/sandpit $(TEST) -count=1 ./cmd/sandpit
 
 .PHONY: test-vm
 test-vm: build ## the quick boot: pure cgroup v2, systemd, an ordinary user, under QEMU

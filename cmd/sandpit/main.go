@@ -1,5 +1,5 @@
-// This program does not look at cgroups to choose how many processors to use,
-// nor look again every few seconds: that is 0.2 ms of every start.
+// This program does not follow the processor limit of its cgroup, which would
+// keep files open and a goroutine that looks again every few seconds.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0

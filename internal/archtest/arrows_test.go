@@ -189,7 +189,7 @@ func TestGuestDependencies(t *testing.T) {
 // and the commands of the front don't need.
 func TestFrontDependencies(t *testing.T) {
 	heavy := []string{
-		"net/http", "crypto/tls", "database/sql", "text/template", "html/template", "regexp", "log/slog", "testing",
+		"net/http", "crypto/tls", "database/sql", "text/template", "html/template", "log/slog", "testing",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/klauspost/compress", "modernc.org",
 		"github.com/danielgtaylor/huma", "github.com/coder/websocket", "github.com/prometheus", "go.opentelemetry.io", "google.golang.org",
 		module + "/internal/cli/commands", module + "/internal/image/fetch", module + "/internal/guest/server", module + "/internal/server", module + "/internal/state", module + "/internal/api",

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -15,13 +16,13 @@ func (a *App) PrintVersion(asJSON bool) error {
 		OS      string `json:"os"`
 		Arch    string `json:"arch"`
 	}{Version: a.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if v.Version == "" {
-			v.Version = info.Main.Version
-		}
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				v.Commit = s.Value
+	if asJSON || v.Version == "" { // reading it takes longer than all else here
+		if info, ok := debug.ReadBuildInfo(); ok {
+			v.Version = cmp.Or(v.Version, info.Main.Version)
+			for _, s := range info.Settings {
+				if s.Key == "vcs.revision" {
+					v.Commit = s.Value
+				}
 			}
 		}
 	}
