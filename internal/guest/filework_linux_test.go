@@ -682,8 +682,13 @@ func TestWatchOverflow(t *testing.T) {
 		if e.Kind == sandpit.WatchReady {
 			// More than that queue and the window of a stream hold.
 			name := dir + "/" + strings.Repeat("n", 200)
-			for i := range queued + 10_000 {
+			for i := range 2 {
 				if err := os.WriteFile(name+strconv.Itoa(i), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range queued + 10_000 {
+				if err := os.Chmod(name+strconv.Itoa(i%2), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -277,6 +277,24 @@ func FuzzGuest(f *testing.F) {
 
 // FuzzAnswer is one answer to each operation.
 func FuzzAnswer(f *testing.F) {
+	record := func(m interface{ Append([]byte) []byte }, content string) []byte {
+		return append(wire.AppendFrame(frame(wire.Reply, 2, nil), wire.Data, 2, append(wire.AppendRecord(nil, m), content...)), wire.AppendFrame(nil, wire.EOF, 2, nil)...)
+	}
+	f.Add(uint8(6), frame(wire.Reply, 2, &wire.Entries{List: []wire.File{{Name: "a"}, {Name: "a/b"}}}))
+	f.Add(uint8(7), record(&wire.GrepLine{Kind: wire.GrepMatch, Path: "a", Line: 3, Text: "x"}, ""))
+	f.Add(uint8(8), record(&wire.WatchEvent{Kind: wire.WatchRename, Path: "a", From: "b"}, ""))
+	f.Add(uint8(9), record(&wire.TreeEntry{Kind: wire.TreeFile, Path: "a", Size: 3}, "abc"))
+	f.Add(uint8(9), record(&wire.TreeEntry{Kind: wire.TreeFile, Path: "../a", Size: 3}, "abc"))
+	f.Add(uint8(10), bytes.Join([][]byte{
+		frame(wire.Reply, 2, nil), wire.AppendFrame(nil, wire.Data, 2, []byte("x")), wire.AppendFrame(nil, wire.EOF, 2, nil), frame(wire.Event, 2, &wire.Closed{Errno: 104}),
+	}, nil))
+	f.Add(uint8(11), frame(wire.Reply, 2, &wire.Ports{List: []wire.Port{{Address: "\x7f\x00\x00\x01", Port: 80}}}))
+	f.Add(uint8(12), frame(wire.Reply, 2, &wire.LifetimeState{Life: 5}))
+	f.Add(uint8(13), bytes.Join([][]byte{
+		frame(wire.Reply, 2, &wire.Started{Ref: 1, PID: 2}),
+		wire.AppendFrame(nil, wire.Data, 2, wire.AppendRecord(wire.AppendRecord(nil, &wire.Output{Lost: 5}), &wire.Output{Kind: wire.OutputStdout, Position: 5, Data: "x"})),
+		frame(wire.Event, 2, &wire.Exit{Code: 1}),
+	}, nil))
 	for op, m := range []interface{ Append([]byte) []byte }{
 		&wire.Entries{List: []wire.File{{Name: "a"}}}, &wire.File{Mode: 0o100644}, &wire.Written{Bytes: 5}, &wire.Processes{List: []wire.Process{{Started: wire.Started{Ref: 1}}}},
 		&wire.Info{PID: 1}, &wire.Path{Path: "target"},
@@ -285,7 +303,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, op uint8, b []byte) {
 		_ = play(t, frames(good...), b, func(ctx context.Context, c *Client) {
-			switch op % 6 {
+			switch op % 15 {
 			case 0:
 				_, _, _ = c.Files().ReadDir(ctx, "/", "", 10)
 			case 1:
@@ -301,6 +319,35 @@ func FuzzAnswer(f *testing.F) {
 				_, _ = c.Info(ctx)
 			case 5:
 				_, _ = c.Files().Readlink(ctx, "/x")
+			case 6:
+				_, _, _ = files{c}.Find(ctx, "/", sandpit.FindQuery{Limit: 10})
+			case 7:
+				_, _ = files{c}.Grep(ctx, "/", sandpit.GrepQuery{Pattern: "x.*y"})
+			case 8:
+				for _, err := range (files{c}).Watch(ctx, "/", true) {
+					if err != nil {
+						break
+					}
+				}
+			case 9:
+				_ = files{c}.Download(ctx, "/x", io.Discard)
+			case 10:
+				if conn, err := c.Dial(ctx, 80); err == nil {
+					_, _ = conn.Write([]byte("x"))
+					_, _ = io.Copy(io.Discard, conn)
+					conn.Close()
+				}
+			case 11:
+				_, _ = c.Ports(ctx)
+			case 12:
+				_, _ = c.TimeLeft(ctx)
+				_, _ = c.Expired(ctx)
+			case 13:
+				if p, err := c.Attach(ctx, 1, 0, AttachOptions{Chunk: func(Chunk) error { return nil }}); err == nil {
+					_, _ = p.Wait(ctx)
+				}
+			case 14:
+				_ = files{c}.Edit(ctx, "/x", []sandpit.Edit{{Old: "a"}})
 			}
 		})
 	})

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,11 +31,15 @@ func TestMain(m *testing.M) {
 func harmless(s *stream, op wire.Op, msg []byte) error {
 	for _, m := range []interface{ Decode([]byte) error }{
 		new(wire.Config), new(wire.Start), new(wire.Attach), new(wire.Signal), new(wire.Resize), new(wire.After), new(wire.Stat),
-		new(wire.ReadDir), new(wire.Read), new(wire.Write), new(wire.Path),
+		new(wire.ReadDir), new(wire.Read), new(wire.Write), new(wire.Path), new(wire.Lifetime), new(wire.Find), new(wire.Grep),
+		new(wire.Edits), new(wire.Watch), new(wire.Dial),
 	} {
 		_ = m.Decode(msg)
 	}
 	switch op {
+	case wire.OpDial:
+		s.lingers = true
+		fallthrough
 	case wire.OpStart, wire.OpAttach, wire.OpWrite:
 		s.in = wire.NewQueue(wire.GuestWindow)
 		s.whenGone(func() {})
@@ -148,6 +153,59 @@ func FuzzHost(f *testing.F) {
 		case <-done:
 		case <-time.After(time.Minute):
 			t.Fatal("the guest does not end although its connection has")
+		}
+	})
+}
+
+// A program that a host has sent ends, and stays within itself.
+func FuzzMatcher(f *testing.F) {
+	f.Add((&wire.Grep{Prog: []wire.Inst{
+		{Op: wire.InstAlt, Out: 1, Arg: 2}, {Op: wire.InstRune, Out: 0, Ranges: []int32{'a', 'z'}}, {Op: wire.InstEmpty, Out: 3, Arg: wire.EmptyEnd}, {Op: wire.InstMatch},
+	}}).Append(nil), []byte("abc"))
+	f.Add((&wire.Grep{Literal: "b", Prog: []wire.Inst{{Op: wire.InstAlt}, {Op: wire.InstAny}}}).Append(nil), []byte("äb"))
+	f.Fuzz(func(t *testing.T, message, line []byte) {
+		var m wire.Grep
+		if m.Decode(message) != nil {
+			return
+		}
+		k := newMatcher(&m)
+		first := k.match(line)
+		if k.match(line) != first {
+			t.Error("not the same a second time")
+		}
+	})
+}
+
+// What a program may have named its sockets' addresses is no line of the kernel's.
+func FuzzPorts(f *testing.F) {
+	f.Add([]byte("  sl  local_address rem_address   st\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 1\n"))
+	f.Add([]byte("   1: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for line := range bytes.Lines(b) {
+			p, ok := parsePort(line)
+			if ok && len(p.Address) != 4 && len(p.Address) != 16 {
+				t.Errorf("%q: %+v", line, p)
+			}
+		}
+	})
+}
+
+func FuzzGlob(f *testing.F) {
+	f.Add("src/**/*.go", "src/a/b/c.go")
+	f.Add("**/**/**/x", "a/a/a/a/x")
+	f.Add("[a-", "a")
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		g, err := newGlob(pattern)
+		if err != nil || g == nil {
+			return
+		}
+		at := g.begin()
+		for element := range strings.SplitSeq(name, "/") {
+			led := g.leads(at)
+			at = g.step(at, element)
+			if g.matches(at) && !led {
+				t.Errorf("%q matches %q below what leads nowhere", pattern, name)
+			}
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -49,6 +50,16 @@ func messages() [][2]decodable {
 		{&LifetimeState{1, 2, 3}, &LifetimeState{}},
 		{&Expired{1, 2}, &Expired{}},
 		{&Output{OutputStderr, 2, -3, 4, "data"}, &Output{}},
+		{&Find{"r", "g", "a", 1, 2}, &Find{}},
+		{&Grep{"r", "g", 1, 2, 3, "l", []Inst{{InstRune, 1, 0, []int32{-1, 7, 9, 1 << 20}}, {InstMatch, 0, 9, nil}}, 1}, &Grep{}},
+		{&GrepLine{GrepMore, "p", 3, "text"}, &GrepLine{}},
+		{&Edits{"p", []Edit{{"a", "b", true}, {}}}, &Edits{List: []Edit{}}},
+		{&Watch{"p", true}, &Watch{}},
+		{&WatchEvent{WatchRename, "p", "q"}, &WatchEvent{Kind: WatchCreate}},
+		{&TreeEntry{TreeFile, "p", 0o644, -1, 5, "t"}, &TreeEntry{Kind: TreeDir}},
+		{&Dial{"a", 1}, &Dial{}},
+		{&Closed{104}, &Closed{}},
+		{&Ports{[]Port{{"\x7f\x00\x00\x01", 80, 1000}, {string(make([]byte, 16)), 0, 0}}}, &Ports{List: []Port{}}},
 		{&Path{"p", "o", 3, true}, &Path{}},
 	}
 }
@@ -117,6 +128,47 @@ func TestEntriesFitAReply(t *testing.T) {
 	var got Entries
 	if err := got.Decode(b); err != nil || len(b) > MaxReply || !got.More || len(got.List) == 0 {
 		t.Errorf("%d bytes, %d entries, more %t, %v", len(b), len(got.List), got.More, err)
+	}
+}
+
+// Records come apart as they were put together, whatever the pieces.
+func TestRecords(t *testing.T) {
+	var b []byte
+	var want []Output
+	for _, n := range []int{0, 1, 100, 127, 128, 5000, MaxRecord - 40} {
+		m := Output{OutputStdout, uint64(n), -5, 0, strings.Repeat("x", n)}
+		want = append(want, m)
+		b = AppendRecord(b, &m)
+	}
+	for name, r := range map[string]io.Reader{"whole": bytes.NewReader(b), "bytes": iotest.OneByteReader(bytes.NewReader(b))} {
+		br, buf := bufio.NewReader(r), []byte(nil)
+		var got []Output
+		for {
+			p, err := ReadRecord(br, &buf)
+			if err == io.EOF {
+				break
+			}
+			var m Output
+			if err == nil {
+				err = m.Decode(p)
+			}
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			got = append(got, m)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	for in, want := range map[string]error{
+		"": io.EOF, "\x80": io.ErrUnexpectedEOF, "\x05abc": io.ErrUnexpectedEOF, "\x05": io.ErrUnexpectedEOF,
+		"\x81\x80\x04": ErrMessage, "\x80\x80\x80\x00": ErrMessage, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff": ErrMessage,
+	} {
+		var buf []byte
+		if _, err := ReadRecord(bufio.NewReader(strings.NewReader(in)), &buf); err != want {
+			t.Errorf("%q: got %v, want %v", in, err, want)
+		}
 	}
 }
 
