@@ -196,6 +196,11 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	if err := s.save(ctx); err != nil {
 		return err
 	}
+	if s.kept {
+		if err := s.engine.opts.Images.Keep(s.id, s.lease); err != nil {
+			return err
+		}
+	}
 	if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (s *Sandbox) record() (Record, error) {
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created}
 	s.mu.Unlock()
-	if r.State != sandpit.StateCreating {
+	if r.State != sandpit.StateCreating && s.instance != nil {
 		h := s.instance.Handle()
 		d.Handle = &h
 	}

@@ -127,6 +127,10 @@ func (s *Sandbox) enter(ctx context.Context) error {
 		case s.removing:
 			s.mu.Unlock()
 			return s.closedError()
+		case state == sandpit.StateFailed && s.guest == nil:
+			reason := s.reason
+			s.mu.Unlock()
+			return fmt.Errorf("sandbox %s has failed: %s: %w", s.name, reason, sandpit.ErrClosed)
 		case state == sandpit.StateRunning, state == sandpit.StateFailed: // whose guest says why
 			s.active++
 			s.mu.Unlock()
@@ -296,6 +300,7 @@ func (s *Sandbox) release() {
 	}
 	s.lease.Release()
 	if s.kept {
+		_ = s.engine.opts.Images.Unkeep(s.id) // else the next engine does
 		s.engine.deletions.add(s.engine.opts.Store, s.id)
 	}
 	if s.nameLock != nil {
