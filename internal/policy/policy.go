@@ -13,12 +13,17 @@ import (
 
 // Policy is what the platform gives and allows.
 type Policy struct {
+	Name string // as keys name it; empty for that of the command line
+
 	// Default has what a Spec gets that does not say otherwise; every field is set.
 	Default sandpit.Limits
 
 	// Max is the most that may be asked for; a field of 0 has no maximum but
 	// what the kernel can express.
 	Max sandpit.Limits
+
+	// Rules say what may be asked for beside limits. nil: everything.
+	Rules *Rules
 }
 
 // Default returns the policy of the command line, where the caller is the
@@ -173,9 +178,8 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, map[string]boo
 		case value > l.most:
 			return resolved, nil, invalid("ask for at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
 		case most > 0 && value > most:
-			return resolved, nil, sandpit.WithHint(
-				fmt.Errorf("%w: %s of %s is over the maximum of %s", sandpit.ErrForbidden, l.one(), l.format(value), l.format(most)),
-				"ask for at most "+l.format(most))
+			return resolved, nil, p.refuse(l.name, "maximum."+l.name, "ask for at most "+l.format(most),
+				"%s of %s is over the maximum of %s", l.one(), l.format(value), l.format(most))
 		}
 		l.take(&resolved, &spec.Limits)
 	}
@@ -226,4 +230,20 @@ func Minimum() sandpit.Limits {
 		Output: minOutput,
 		Life:   minLife,
 	}
+}
+
+// CheckDefaults checks a policy that somebody wrote: its defaults and maxima
+// must be what a sandbox can have. Errors match sandpit.ErrInvalid.
+func (p Policy) CheckDefaults() error {
+	for _, l := range limits() {
+		for _, part := range [...]struct {
+			name  string
+			value float64
+		}{{"default", l.get(&p.Default)}, {"maximum", l.get(&p.Max)}} {
+			if part.value != 0 && (part.value < l.min || part.value > l.most) {
+				return invalid("give something from "+l.format(l.min)+" to "+l.format(l.most), "the %s %s of %s can't be", part.name, l.noun, l.format(part.value))
+			}
+		}
+	}
+	return nil
 }

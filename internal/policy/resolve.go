@@ -34,13 +34,20 @@ const (
 // of the limits that the caller asked for, which must be enforced or refused.
 //
 // Errors match sandpit.ErrInvalid when the Spec makes no sense, and
-// sandpit.ErrForbidden when p does not allow it. Whether this machine can
+// sandpit.ErrForbidden when p does not allow it (a *Refusal, which names the
+// part and the rule). Give it what Complete has returned. Whether this machine can
 // enforce it, and whether the image and user exist, is for others to find.
 func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, asked map[string]bool, err error) {
 	for _, check := range [...]func(sandpit.Spec) error{checkNames, checkEnv, checkPaths, checkMounts, checkLabels} {
 		if err := check(spec); err != nil {
 			return limits, nil, err
 		}
+	}
+	if err := checkLifetime(spec.Idle, spec.OnExpiry); err != nil {
+		return limits, nil, err
+	}
+	if err := p.allow(&spec); err != nil {
+		return limits, nil, err
 	}
 	return p.resolveLimits(spec)
 }

@@ -40,32 +40,32 @@ const (
 	hintNotOurs  = "move the file away, or give the server another directory"
 )
 
-// kindOf returns the kind of an error of SQLite or of the system, and what can
-// be done about it; nil for any other.
-func kindOf(err error) (kind error, hint string) {
+// kindOf returns what can be done about an error of SQLite or of the system, and
+// its kind; nil for any other.
+func kindOf(err error) (hint string, kind error) {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return sandpit.ErrExhausted, hintFull
+		return hintFull, sandpit.ErrExhausted
 	case errors.Is(err, syscall.EROFS):
-		return sandpit.ErrUnavailable, hintReadOnly
+		return hintReadOnly, sandpit.ErrUnavailable
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
-		return sandpit.ErrExhausted, hintFew
+		return hintFew, sandpit.ErrExhausted
 	}
 	switch code(err) {
 	case 0:
-		return nil, ""
+		return "", nil
 	case sqlite3.SQLITE_FULL:
-		return sandpit.ErrExhausted, hintFull
+		return hintFull, sandpit.ErrExhausted
 	case sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN:
-		return sandpit.ErrExhausted, hintFew
+		return hintFew, sandpit.ErrExhausted
 	case sqlite3.SQLITE_READONLY:
-		return sandpit.ErrUnavailable, hintReadOnly
+		return hintReadOnly, sandpit.ErrUnavailable
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return sandpit.ErrUnavailable, hintBusy
+		return hintBusy, sandpit.ErrUnavailable
 	case sqlite3.SQLITE_CORRUPT:
-		return sandpit.ErrIntegrity, hintDamaged
+		return hintDamaged, sandpit.ErrIntegrity
 	case sqlite3.SQLITE_NOTADB:
-		return sandpit.ErrIntegrity, hintNotOurs
+		return hintNotOurs, sandpit.ErrIntegrity
 	}
-	return sandpit.ErrUnavailable, hintDisk
+	return hintDisk, sandpit.ErrUnavailable
 }

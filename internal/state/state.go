@@ -274,13 +274,13 @@ func (s *Store) explain(err error) error {
 	if err == nil || errors.As(err, &hinted) {
 		return err
 	}
-	kind, hint := kindOf(err)
+	hint, kind := kindOf(err)
 	if kind == nil {
 		var path *fs.PathError
 		if !errors.As(err, &path) {
 			return err
 		}
-		kind, hint = sandpit.ErrUnavailable, "see that this user may read and write the directory"
+		hint, kind = "see that this user may read and write the directory", sandpit.ErrUnavailable
 	}
 	return sandpit.WithHint(fmt.Errorf("using the state in %s: %w: %w", s.dir, kind, err), hint)
 }

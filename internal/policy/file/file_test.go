@@ -1,0 +1,280 @@
+package file
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+const example = `
+# two teams
+pool: 8
+policies:
+  default:
+    images: [host, "debian:*"]
+    defaults: {memory: 512m, cpus: 0.5, pids: 100, disk: 1g, files: 1000, nofile: 256, output: 1m, life: 1h, idle: 10m}
+    maximum:
+      memory: 4g
+      life: 24h
+      idle: 1h
+    on-expiry: [stop, remove]
+    sandboxes: 50
+    creates-per-second: 2.5
+    mounts: [/srv/data, "/srv/scratch:rw", "/srv/x:ro"]
+    write-paths:
+      - /workspace
+      - /tmp
+  build: {images: []}
+  empty:
+`
+
+func TestParse(t *testing.T) {
+	set, err := Parse("policy.yaml", []byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set.Pool != 8 || !cmp.Equal(set.Names(), []string{"build", "default", "empty"}) {
+		t.Errorf("got %d, %v", set.Pool, set.Names())
+	}
+	p, err := set.Policy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sandpit.Limits{Memory: 512 << 20, CPUs: 0.5, Pids: 100, Disk: 1 << 30, Files: 1000, NoFile: 256, Output: 1 << 20, Life: time.Hour}, p.Default); diff != "" {
+		t.Error(diff)
+	}
+	want := policy.ServerDefault()
+	want.Max.Memory, want.Max.Life = 4<<30, 24*time.Hour
+	if diff := cmp.Diff(want.Max, p.Max); diff != "" {
+		t.Error(diff)
+	}
+	r := p.Rules
+	r.Images = nil
+	if diff := cmp.Diff(&policy.Rules{
+		Mounts:   []policy.MountRule{{Source: "/srv/data"}, {Source: "/srv/scratch", Write: true}, {Source: "/srv/x"}},
+		Write:    []string{"/workspace", "/tmp"},
+		Idle:     10 * time.Minute,
+		MaxIdle:  time.Hour,
+		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5,
+	}, r); diff != "" {
+		t.Error(diff)
+	}
+	build, err := set.Policy("build")
+	if err != nil || build.Name != "build" || !errors.Is(build.AllowImage("host"), sandpit.ErrForbidden) {
+		t.Errorf("got %+v, %v", build, err)
+	}
+	if p, err := set.Policy("empty"); err != nil || p.AllowImage("host") != nil {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	if _, err := set.Policy("gone"); !errors.Is(err, sandpit.ErrForbidden) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	for _, empty := range []string{"", "# nothing\n", "---\n"} {
+		if set, err := Parse("f", []byte(empty)); err != nil || set.Pool != -1 || len(set.Names()) != 1 {
+			t.Errorf("%q: got %v, %v", empty, set, err)
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"pool: many":                                                  "f:1: pool must be a whole number",
+		"pool: -1":                                                    "f:1: pool must be",
+		"policy:\n  default:":                                         `f:1: unknown field "policy": not supported by this version`,
+		"policies: [a]":                                               "f:1: policies must be lines of NAME: VALUE",
+		"policies:\n  a/b: {}":                                        `f:2: "a/b" is not a name for a policy`,
+		"policies:\n  a:\n    egress: [x]":                            `f:3: unknown field "egress": not supported by this version`,
+		"policies:\n  a:\n    secrets: {}":                            `unknown field "secrets": not supported`,
+		"policies:\n  a:\n    drivers: [vm]":                          `unknown field "drivers": not supported`,
+		"policies:\n  a:\n    workspaces: 1":                          `unknown field "workspaces": not supported`,
+		"policies:\n  a: {maximum: {gpus: 1}}":                        `f:2: unknown field "gpus"`,
+		"policies:\n  a:\n    maximum:\n      memory: lots":           `f:4: memory: "lots" is not a size`,
+		"policies:\n  a: {maximum: {memory: 1k}}":                     "f:2: a: the maximum memory limit of 1 KiB can't be",
+		"policies:\n  a: {defaults: {life: -1s}}":                     "f:2: life: ",
+		"policies:\n  a: {defaults: {idle: 2h}, maximum: {idle: 1h}}": "over the maximum of 1h",
+		"policies:\n  a:\n    images: host":                           "f:3: images must be a list",
+		"policies:\n  a:\n    images:\n      - host\n      - 'a b'":   "f:5: images: ",
+		"policies:\n  a:\n    images: [[host]]":                       "an item of images must be a plain value",
+		"policies:\n  a:\n    on-expiry: [explode]":                   "on-expiry: it is none of",
+		"policies:\n  a:\n    on-expiry: []":                          "on-expiry must allow something",
+		"policies:\n  a:\n    mounts: [srv]":                          "mounts: ",
+		"policies:\n  a:\n    mounts: [/]":                            "mounts: ",
+		"policies:\n  a:\n    mounts: ['/a:x']":                       `"x" is neither ro nor rw`,
+		"policies:\n  a:\n    write-paths: [/a/../b]":                 "write-paths: ",
+		"policies:\n  a:\n    creates-per-second: 0":                  "creates-per-second must be",
+		"policies:\n  a:\n    creates-per-second: NaN":                "creates-per-second must be",
+		"policies:\n  a: &x {}\n  b: *x":                              "a policy must be lines of NAME: VALUE",
+		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                "f:2: ",
+		"policies: {":                "f:1: ",
+		"pool: 1\n---\npool: 2":      "it must be a single document",
+		"just text":                  "the file must be lines of NAME: VALUE",
+		"policies:\n  a: !!binary x": "a policy must be lines",
+	} {
+		_, err := Parse("f", []byte(text))
+		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+	if _, err := Parse("f", []byte("policies: {a: {egress: 1}}")); !strings.Contains(sandpit.Hint(err), "creates-per-second") {
+		t.Errorf("the hint is %q", sandpit.Hint(err))
+	}
+}
+
+// What is shown of a policy can be put into a file, and means the same there.
+func TestShowIsReadBack(t *testing.T) {
+	set, err := Parse("f", []byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range set.Names() {
+		p, err := set.Policy(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(map[string]any{"policies": map[string]any{name: Show(p)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse("shown", text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		q, err := again.Policy(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(Show(p), Show(q), cmp.AllowUnexported(policy.Image{})); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if d := Show(policy.Default()); !d.Unrestricted {
+		t.Errorf("got %+v", d)
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(name+".new", name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sandboxes(t *testing.T, l *Live) int {
+	t.Helper()
+	p, err := l.Policy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Rules.Sandboxes
+}
+
+func TestLive(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "policy.yaml")
+	if _, err := Open(name, true); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("a file that was asked for: %v", err)
+	}
+	l, err := Open(name, false)
+	if err != nil || sandboxes(t, l) != policy.ServerDefault().Rules.Sandboxes {
+		t.Fatalf("without a file: %v", err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	told := make(chan error)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Watch(ctx, time.Millisecond, func(err error) { told <- err })
+	}()
+	defer func() { stop(); <-done }()
+
+	write(t, name, "policies: {default: {sandboxes: 7}}")
+	if err := <-told; err != nil || sandboxes(t, l) != 7 {
+		t.Errorf("when there is one: %d, %v", sandboxes(t, l), err)
+	}
+	write(t, name, "policies: {default: {sandboxes: seven}}")
+	if err := <-told; !errors.Is(err, sandpit.ErrInvalid) || sandboxes(t, l) != 7 || l.Err() == nil {
+		t.Errorf("a broken one: %d, %v, %v", sandboxes(t, l), err, l.Err())
+	}
+	write(t, name, "policies: {default: {sandboxes: 8}}")
+	if err := <-told; err != nil || sandboxes(t, l) != 8 || l.Err() != nil {
+		t.Errorf("a good one again: %d, %v", sandboxes(t, l), err)
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; err == nil || sandboxes(t, l) != 8 {
+		t.Errorf("removed: %d, %v", sandboxes(t, l), err)
+	}
+	if err := l.Reload(); err == nil || sandboxes(t, l) != 8 {
+		t.Errorf("removed, asked to read it: %v", err)
+	}
+}
+
+func TestFilesThatAreNotRead(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "policy.yaml")
+	write(t, name, "pool: 1")
+	if err := os.Chmod(name, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(name); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(sandpit.Hint(err), "chmod") {
+		t.Errorf("everyone may write: %v", err)
+	}
+	if _, err := Read(dir); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("a directory: %v", err)
+	}
+	write(t, name, "# "+strings.Repeat("a", maxFile))
+	if _, err := Read(name); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("too long: %v", err)
+	}
+	var many strings.Builder
+	many.WriteString("policies:\n")
+	for i := range maxPolicies + 1 {
+		fmt.Fprintf(&many, "  p%d: {}\n", i)
+	}
+	if _, err := Parse("f", []byte(many.String())); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("too many: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(example))
+	for _, s := range []string{"", "pool: 1", "policies: {a: {images: [x]}}", "a: &b [*b]", "- 1", "? a : b", "policies:\n  a:\n    mounts: ['/a:rw']", "{[", "<<: {a: 1}", "pool: !!int 1"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		set, err := Parse("f", data)
+		if (set == nil) == (err == nil) {
+			t.Fatalf("got %v, %v", set, err)
+		}
+		if err != nil {
+			if !errors.Is(err, sandpit.ErrInvalid) {
+				t.Errorf("got %v", err)
+			}
+			return
+		}
+		for _, name := range set.Names() {
+			p, err := set.Policy(name)
+			if err != nil || p.Rules == nil || len(p.Rules.OnExpiry) == 0 || p.CheckDefaults() != nil {
+				t.Errorf("%s: %+v, %v", name, p, err)
+			}
+			if _, _, err := policy.Resolve(p.Complete(sandpit.Spec{Image: "host"}), p); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,227 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func (s *Set) read(root ast.Node) error {
+	all, err := fields(root, "the file")
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		switch f.name {
+		case "pool":
+			n, err := count(f, maxPool)
+			if err != nil {
+				return err
+			}
+			s.Pool = n
+		case "policies":
+			named, err := fields(f.value, "policies")
+			if err != nil {
+				return err
+			}
+			if len(named) > maxPolicies {
+				return at(f.key, "there are more than %d policies", maxPolicies)
+			}
+			for _, n := range named {
+				if !validName(n.name) {
+					return at(n.key, "%q is not a name for a policy", n.name)
+				}
+				p, err := readPolicy(n)
+				if err != nil {
+					return err
+				}
+				s.policies[n.name] = p
+			}
+		default:
+			return unknown(f, "policies", "pool")
+		}
+	}
+	return nil
+}
+
+func readPolicy(of field) (policy.Policy, error) {
+	p := policy.ServerDefault()
+	p.Name = of.name
+	if _, empty := of.value.(*ast.NullNode); empty {
+		return p, nil
+	}
+	all, err := fields(of.value, "a policy")
+	if err != nil {
+		return p, err
+	}
+	r := p.Rules
+	for _, f := range all {
+		switch f.name {
+		case "images":
+			r.Images, err = list(f, policy.ParseImage)
+		case "mounts":
+			r.Mounts, err = list(f, parseMount)
+		case "write-paths":
+			r.Write, err = list(f, parseInside)
+		case "on-expiry":
+			r.OnExpiry, err = list(f, parseExpiry)
+			if err == nil && len(r.OnExpiry) == 0 {
+				err = at(f.key, "on-expiry must allow something")
+			}
+		case "defaults":
+			err = readLimits(f, &p.Default, &r.Idle)
+		case "maximum":
+			err = readLimits(f, &p.Max, &r.MaxIdle)
+		case "sandboxes":
+			r.Sandboxes, err = count(f, 1_000_000)
+		case "creates-per-second":
+			r.CreateRate, err = rate(f)
+		default:
+			err = unknown(f, "images", "defaults", "maximum", "on-expiry", "sandboxes", "creates-per-second", "mounts", "write-paths")
+		}
+		if err != nil {
+			return p, err
+		}
+	}
+	if r.MaxIdle > 0 && r.Idle > r.MaxIdle {
+		return p, at(of.key, "the default idle time-out of %s is over the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle))
+	}
+	if err := p.CheckDefaults(); err != nil {
+		return p, within(of.key, of.name, err)
+	}
+	return p, nil
+}
+
+// readLimits reads a mapping of limits; what it does not name stays.
+func readLimits(of field, into *sandpit.Limits, idle *time.Duration) error {
+	all, err := fields(of.value, of.name)
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		text, err := plain(f)
+		if err != nil {
+			return err
+		}
+		var bad error
+		switch f.name {
+		case "memory":
+			into.Memory, bad = notation.ParseSize(text)
+		case "cpus":
+			into.CPUs, bad = notation.ParseCPUs(text)
+		case "pids":
+			into.Pids, bad = notation.ParseCount(text)
+		case "disk":
+			into.Disk, bad = notation.ParseSize(text)
+		case "files":
+			into.Files, bad = notation.ParseCount(text)
+		case "nofile":
+			into.NoFile, bad = notation.ParseCount(text)
+		case "output":
+			into.Output, bad = notation.ParseSize(text)
+		case "life":
+			into.Life, bad = notation.ParseDuration(text)
+		case "idle":
+			*idle, bad = notation.ParseDuration(text)
+		default:
+			return unknown(f, "memory", "cpus", "pids", "disk", "files", "nofile", "output", "life", "idle")
+		}
+		if bad != nil {
+			return within(f.key, f.name, bad)
+		}
+	}
+	return nil
+}
+
+// list reads a list, each item by one.
+func list[T any](f field, one func(string) (T, error)) ([]T, error) {
+	texts, nodes, err := items(f)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]T, 0, len(texts))
+	for i, text := range texts {
+		v, err := one(text)
+		if err != nil {
+			return nil, within(nodes[i], f.name, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func count(f field, most int) (int, error) {
+	text, err := plain(f)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		return 0, at(f.key, "%s must be a whole number, at most %d", f.name, most)
+	}
+	return n, nil
+}
+
+func rate(f field) (float64, error) {
+	text, err := plain(f)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0 && n <= 1e6) { // NaN too
+		return 0, at(f.key, "%s must be a number, more than 0 and at most 1000000", f.name)
+	}
+	return n, nil
+}
+
+func parseMount(text string) (policy.MountRule, error) {
+	source, mode, _ := strings.Cut(text, ":")
+	r := policy.MountRule{Source: source, Write: mode == "rw"}
+	if mode != "" && mode != "ro" && mode != "rw" {
+		return r, sandpit.WithHint(fmt.Errorf("%q is neither ro nor rw", mode), "write it as /srv/data, which is read-only, or /srv/data:rw")
+	}
+	if !strings.HasPrefix(source, "/") || path.Clean(source) != source || source == "/" {
+		return r, fmt.Errorf("%q is not an absolute path below /, without .. and //", source)
+	}
+	return r, nil
+}
+
+func parseInside(text string) (string, error) {
+	if !strings.HasPrefix(text, "/") || path.Clean(text) != text || strings.IndexByte(text, 0) >= 0 {
+		return "", fmt.Errorf("%q is not an absolute path without .. and //", text)
+	}
+	return text, nil
+}
+
+func parseExpiry(text string) (sandpit.Expiry, error) {
+	switch e := sandpit.Expiry(text); e {
+	case sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
+		return e, nil
+	}
+	return "", errors.New("it is none of remove, stop and pause")
+}
+
+func validName(s string) bool {
+	for i, c := range []byte(s) {
+		switch {
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}

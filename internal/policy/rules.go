@@ -1,0 +1,262 @@
+package policy
+
+import (
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// Rules are what a policy says of more than limits. What they do not name is
+// refused. The owner of a machine has none.
+type Rules struct {
+	// Images are those that may be used.
+	Images []Image
+
+	// Mounts are what may be mounted of the host. None by default.
+	Mounts []MountRule
+
+	// Write, when not nil, are the only paths in a sandbox that may be written.
+	// A Spec that lists none gets these; one that does may list these and what
+	// is below them.
+	Write []string
+
+	// Idle is the idle time-out of a Spec that names none; 0: none. MaxIdle,
+	// when not 0, is the longest that may be asked for, and there is always one.
+	Idle, MaxIdle time.Duration
+
+	// OnExpiry is what may be asked to happen at the end of a lifetime; the
+	// first is the default. It has at least one.
+	OnExpiry []sandpit.Expiry
+
+	// Sandboxes bounds how many a namespace has at once; 0: by capacity only.
+	Sandboxes int
+
+	// CreateRate bounds how many a namespace makes per second, with as many at
+	// once as a second gives; 0: by capacity only.
+	CreateRate float64
+}
+
+// MountRule allows a mount.
+type MountRule struct {
+	// Source is a path of the host. For reading, what is below it may be
+	// mounted too; for writing only itself: a sandbox that may write in it
+	// could otherwise make a link there, and mount where that leads.
+	Source string
+	Write  bool
+}
+
+// ServerDefault is the policy of keys for which no other was made: images of
+// any registry and the host's toolchain, no mounts, and an end to everything.
+func ServerDefault() Policy {
+	return Policy{
+		Name:    "default",
+		Default: sandpit.DefaultLimits(),
+		Max: sandpit.Limits{
+			Memory: 64 << 30,
+			CPUs:   64,
+			Pids:   1 << 15,
+			Disk:   256 << 30,
+			Files:  1 << 24,
+			NoFile: 1 << 16,
+			Output: 64 << 30,
+			Life:   7 * 24 * time.Hour,
+		},
+		Rules: &Rules{
+			Images:    []Image{{kind: kindHost, text: "host"}, {kind: kindRegistry, registry: "*", repository: "*", text: "*"}},
+			OnExpiry:  []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause},
+			Sandboxes: 1000,
+		},
+	}
+}
+
+// Complete returns the Spec with what the policy gives to one that does not
+// say: writable paths, an idle time-out, what happens at the end. To be called
+// before Resolve, which refuses a Spec without what the policy requires.
+func (p *Policy) Complete(spec sandpit.Spec) sandpit.Spec {
+	if spec.OnExpiry == "" {
+		spec.OnExpiry = sandpit.ExpiryRemove
+		if p.Rules != nil && len(p.Rules.OnExpiry) > 0 {
+			spec.OnExpiry = p.Rules.OnExpiry[0]
+		}
+	}
+	if p.Rules == nil {
+		return spec
+	}
+	if spec.Idle == 0 {
+		spec.Idle = p.Rules.Idle
+		if spec.Idle == 0 {
+			spec.Idle = p.Rules.MaxIdle
+		}
+	}
+	if spec.Write == nil && p.Rules.Write != nil && !spec.ReadOnly {
+		spec.Write = slices.Clone(p.Rules.Write)
+	}
+	return spec
+}
+
+// allow checks a Spec that makes sense against the rules.
+func (p *Policy) allow(spec *sandpit.Spec) error {
+	if p.Rules == nil {
+		return nil
+	}
+	if err := p.allowImage(spec.Image); err != nil {
+		return err
+	}
+	for _, m := range spec.Mounts {
+		if err := p.allowMount(m); err != nil {
+			return err
+		}
+	}
+	if err := p.allowWrite(spec); err != nil {
+		return err
+	}
+	if err := p.allowIdle(spec.Idle); err != nil {
+		return err
+	}
+	return p.allowExpiry(spec.OnExpiry)
+}
+
+func (p *Policy) allowMount(m sandpit.Mount) error {
+	source := filepath.Clean(m.Source)
+	allowed := false
+	for _, r := range p.Rules.Mounts {
+		switch {
+		case source == r.Source:
+			allowed = allowed || r.Write || m.ReadOnly
+		case !below(source, r.Source):
+		case r.Write:
+			return p.refuse("mounts", "mounts", "mount "+r.Source+" itself",
+				"%s is in a directory that sandboxes write to, and can't be mounted alone", quote(m.Source))
+		default:
+			allowed = allowed || m.ReadOnly
+		}
+	}
+	if allowed {
+		return nil
+	}
+	var may []string
+	for _, r := range p.Rules.Mounts {
+		mode := " (read-only)"
+		if r.Write {
+			mode = ""
+		}
+		may = append(may, r.Source+mode)
+	}
+	hint := "upload the files, or have the mount allowed in the policy"
+	if len(may) > 0 {
+		hint = "these may be mounted: " + few(may)
+	}
+	how := ""
+	if !m.ReadOnly {
+		how = " for writing"
+	}
+	return p.refuse("mounts", "mounts", hint, "mounting %s of the host%s is not allowed", quote(m.Source), how)
+}
+
+// below reports whether a clean path is in a directory or in one below it.
+func below(p, dir string) bool {
+	return strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func (p *Policy) allowWrite(spec *sandpit.Spec) error {
+	if p.Rules.Write == nil || spec.ReadOnly {
+		return nil
+	}
+	hint := "these may be written: " + few(p.Rules.Write)
+	if len(p.Rules.Write) == 0 {
+		hint = "ask for a read-only sandbox"
+	}
+	if spec.Write == nil {
+		return p.refuse("write", "write-paths", hint, "a sandbox may not write everywhere")
+	}
+	for _, w := range spec.Write {
+		// A path with .. could mean another one where links are.
+		clean := path.Clean(w)
+		ok := !slices.Contains(strings.Split(w, "/"), "..") &&
+			slices.ContainsFunc(p.Rules.Write, func(dir string) bool { return clean == dir || below(clean, dir) })
+		if !ok {
+			return p.refuse("write", "write-paths", hint, "writing to %s is not allowed", quote(w))
+		}
+	}
+	return nil
+}
+
+// few lists what is allowed, or the beginning of a long list.
+func few(all []string) string {
+	const most = 6
+	if len(all) > most {
+		return strings.Join(all[:most], ", ") + ", …"
+	}
+	return strings.Join(all, ", ")
+}
+
+func (p *Policy) allowIdle(idle time.Duration) error {
+	most := p.Rules.MaxIdle
+	switch {
+	case most == 0:
+		return nil
+	case idle <= 0:
+		return p.refuse("idle", "maximum.idle", "ask for at most "+notation.FormatDuration(most), "a sandbox without an idle time-out is not allowed")
+	case idle > most:
+		return p.refuse("idle", "maximum.idle", "ask for at most "+notation.FormatDuration(most),
+			"an idle time-out of %s is over the maximum of %s", notation.FormatDuration(idle), notation.FormatDuration(most))
+	}
+	return nil
+}
+
+func (p *Policy) allowExpiry(e sandpit.Expiry) error {
+	if e == "" || slices.Contains(p.Rules.OnExpiry, e) {
+		return nil
+	}
+	var may []string
+	for _, e := range p.Rules.OnExpiry {
+		may = append(may, string(e))
+	}
+	return p.refuse("on_expiry", "on-expiry", "this may be asked for: "+few(may), "%s at the end of a lifetime is not allowed", quote(string(e)))
+}
+
+// AllowLifetime checks a change of a sandbox's lifetime. However often it is
+// extended, a sandbox ends at last when Max.Life has passed since it was made.
+// Errors match sandpit.ErrInvalid or sandpit.ErrForbidden.
+func (p *Policy) AllowLifetime(change sandpit.Lifetime, created, now time.Time) error {
+	if err := checkLifetime(change.Idle, change.OnExpiry); err != nil {
+		return err
+	}
+	if change.Life < 0 || change.Life > maxLife {
+		return invalid("give a time between 1ms and 10 years", "%s is not a lifetime", change.Life)
+	}
+	if most := p.Max.Life; most > 0 && change.Life > 0 {
+		if left := most - now.Sub(created); change.Life > left {
+			left = max(0, left.Truncate(time.Second))
+			return p.refuse("life", "maximum.life", "ask for at most "+notation.FormatDuration(left),
+				"%s more would be over the %s that a sandbox may live in all", notation.FormatDuration(change.Life), notation.FormatDuration(most))
+		}
+	}
+	if p.Rules == nil {
+		return nil
+	}
+	if change.Idle != 0 {
+		if err := p.allowIdle(change.Idle); err != nil {
+			return err
+		}
+	}
+	return p.allowExpiry(change.OnExpiry)
+}
+
+// checkLifetime checks what makes sense of an idle time-out and an expiry.
+func checkLifetime(idle time.Duration, e sandpit.Expiry) error {
+	switch e {
+	case "", sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
+	default:
+		return invalid("use remove, stop or pause", "%s is nothing that can happen at the end of a lifetime", quote(string(e)))
+	}
+	if idle != sandpit.NoIdle && (idle < 0 || idle > maxLife) {
+		return invalid("give a time of at most 10 years", "%s is not an idle time-out", idle)
+	}
+	return nil
+}
