@@ -1,0 +1,231 @@
+package api
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// downloadArchive sends a directory or file as the guest packs it.
+func downloadArchive(c *call) error {
+	q := c.query()
+	path, format := q.text("path"), q.text("format")
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	files, err := c.moreFiles("packing files")
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h.Set("Content-Disposition", "attachment")
+	h.Set("X-Content-Type-Options", "nosniff")
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(files.Download(c.ctx, path, w)) }()
+	defer r.CloseWithError(errClientGone)
+	if format == "zip" {
+		h.Set("Content-Type", "application/zip")
+		return c.sendZip(r)
+	}
+	h.Set("Content-Type", "application/x-tar")
+	return c.copyOut(http.StatusOK, r, -1)
+}
+
+// sendZip makes a zip archive of a tar stream. It is the guest's: only names,
+// modes, times and content are taken from it.
+func (c *call) sendZip(r io.Reader) error {
+	tr := tar.NewReader(bufio.NewReaderSize(r, 64<<10))
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	var zw *zip.Writer
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("reading what the guest packs: %w", err)
+		}
+		if zw == nil { // from here on there is an answer
+			zw = zip.NewWriter(plainWriter{c.w})
+		}
+		if err := addToZip(zw, h, tr, *buf); err != nil {
+			return err
+		}
+	}
+	if zw == nil {
+		zw = zip.NewWriter(plainWriter{c.w})
+	}
+	return zw.Close()
+}
+
+func addToZip(zw *zip.Writer, h *tar.Header, content io.Reader, buf []byte) error {
+	info := h.FileInfo()
+	entry := &zip.FileHeader{Name: h.Name, Modified: h.ModTime, Method: zip.Deflate}
+	entry.SetMode(info.Mode())
+	switch h.Typeflag {
+	case tar.TypeReg:
+	case tar.TypeSymlink:
+		content, entry.Method = strings.NewReader(h.Linkname), zip.Store
+	case tar.TypeDir:
+		entry.Method = zip.Store
+		if !strings.HasSuffix(entry.Name, "/") {
+			entry.Name += "/"
+		}
+	default:
+		return nil // zip has nothing for it
+	}
+	w, err := zw.CreateHeader(entry)
+	if err != nil || h.Typeflag == tar.TypeDir {
+		return err
+	}
+	_, err = io.CopyBuffer(w, struct{ io.Reader }{content}, buf)
+	return err
+}
+
+// uploadArchive hands an archive to the guest, which unpacks it, as tar.
+func uploadArchive(c *call) error {
+	q := c.query()
+	path, format := q.text("path"), q.text("format")
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	files, err := c.moreFiles("unpacking files")
+	if err != nil {
+		return err
+	}
+	var src io.Reader = strings.NewReader("")
+	if c.r.Body != http.NoBody {
+		src = c.body(-1, 0)
+	}
+	switch format {
+	case "tar.gz":
+		zr, err := gzip.NewReader(src)
+		if err != nil {
+			return badArchive(err)
+		}
+		src = zr // what it becomes is bounded by the sandbox's disk
+	case "zip":
+		return c.uploadZip(files, path, src)
+	}
+	return files.Upload(c.ctx, path, src)
+}
+
+// badArchive is an error in what the client has sent, unless it is one of ours.
+func badArchive(err error) error {
+	var r *refusal
+	if errors.As(err, &r) {
+		return err
+	}
+	return fmt.Errorf("reading the archive: %w: %w", err, sandpit.ErrInvalid)
+}
+
+// uploadZip makes a tar stream of a zip archive. Its table of content is at its
+// end, so that it has to be held: in a file that has no name.
+func (c *call) uploadZip(files sandpit.MoreFiles, path string, src io.Reader) error {
+	spool, err := os.CreateTemp("", "sandpit-zip-")
+	if err != nil {
+		return fmt.Errorf("holding a zip archive: %w", err)
+	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil {
+		return fmt.Errorf("holding a zip archive: %w", err)
+	}
+	limit := c.api.opts.Limits.Spool
+	size, err := io.Copy(spool, io.LimitReader(src, limit+1))
+	if err != nil {
+		return err
+	}
+	if size > limit {
+		return &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: fmt.Sprintf("the zip archive is larger than %d bytes", limit), hint: "send it as tar, which needs not be held"}
+	}
+	zr, err := zip.NewReader(spool, size)
+	if err != nil {
+		return badArchive(err)
+	}
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(zipToTar(zr, w)) }()
+	defer r.CloseWithError(errClientGone)
+	return files.Upload(c.ctx, path, r)
+}
+
+// maxZipEntries bounds what is unpacked of a zip archive, in entries.
+const maxZipEntries = 1 << 20
+
+// zipToTar writes the entries of a zip archive as tar. Where they may go is for
+// the guest to decide; what they are is decided here.
+func zipToTar(zr *zip.Reader, w io.Writer) error {
+	if len(zr.File) > maxZipEntries {
+		return fmt.Errorf("the archive has more than %d entries: %w", maxZipEntries, sandpit.ErrInvalid)
+	}
+	tw := tar.NewWriter(w)
+	for _, f := range zr.File {
+		if err := addToTar(tw, f); err != nil {
+			return badArchive(fmt.Errorf("%.200q: %w", f.Name, err))
+		}
+	}
+	return tw.Close()
+}
+
+// maxLink is the longest target of a symbolic link, in bytes (PATH_MAX).
+const maxLink = 4096
+
+func addToTar(tw *tar.Writer, f *zip.File) error {
+	h := &tar.Header{Name: f.Name, Mode: int64(f.Mode().Perm()), ModTime: f.Modified, Format: tar.FormatPAX}
+	if h.ModTime.IsZero() {
+		h.ModTime = time.Unix(0, 0)
+	}
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	switch f.Mode().Type() {
+	case fs.ModeDir:
+		h.Typeflag = tar.TypeDir
+		return tw.WriteHeader(h)
+	case fs.ModeSymlink:
+		target, err := io.ReadAll(io.LimitReader(r, maxLink+1))
+		if err != nil {
+			return err
+		}
+		if len(target) > maxLink {
+			return errors.New("the target of the link is too long")
+		}
+		h.Typeflag, h.Linkname = tar.TypeSymlink, string(target)
+		return tw.WriteHeader(h)
+	case 0:
+	default:
+		return errors.New("it is neither a file, a directory nor a link")
+	}
+	h.Typeflag, h.Size = tar.TypeReg, int64(f.UncompressedSize64)
+	if h.Size < 0 {
+		return errors.New("its size makes no sense")
+	}
+	if err := tw.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(tw, r)
+	if err == nil && n != h.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,121 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Phases of an entry of the audit.
+const (
+	phaseIntent = "intent"
+	phaseEnd    = "end"
+)
+
+// maxDetail bounds what an entry says of one call, in bytes.
+const maxDetail = 512
+
+// entry is what the audit gets to know of the call: who, what, on which
+// sandbox. Never a secret, nor content of a file.
+func (c *call) entry(phase string) v1.Audit {
+	e := v1.Audit{
+		Time: time.Now(), RequestID: c.id, Phase: phase, Caller: c.caller.Name, Key: c.caller.Key, Namespace: c.caller.Namespace,
+		Remote: c.r.RemoteAddr, Action: c.operation(), Sandbox: clip(c.target), Detail: clip(c.detail), Allowed: true,
+	}
+	if e.Remote == "@" { // as net names the nameless end of a unix socket
+		e.Remote = ""
+	}
+	return e
+}
+
+func clip(s string) string {
+	if len(s) > maxDetail {
+		return s[:maxDetail] + "…"
+	}
+	return s
+}
+
+// intend has the audit keep what is about to be done. What it can't keep is
+// not done.
+func (c *call) intend(detail string) error {
+	if !c.route.Guarded || c.intended {
+		return nil
+	}
+	c.detail = detail
+	if err := c.api.opts.Audit.Append(c.ctx, c.entry(phaseIntent)); err != nil {
+		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "error", err)
+		c.api.metrics.auditFailures.Add(1)
+		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeAuditUnavailable, message: "this can't be recorded, and is therefore not done", hint: "who runs the server has to look: its disk may be full", after: 5 * time.Second}
+	}
+	c.intended = true
+	return nil
+}
+
+// intendFor is intend with what a body says of itself.
+func (c *call) intendFor(body any) error {
+	if !c.route.Guarded {
+		return nil
+	}
+	return c.intend(detailOf(body, c.r))
+}
+
+// detailOf says in a few words what a request is about. Of a command it names
+// the program alone: arguments may be secrets.
+func detailOf(body any, r *http.Request) string {
+	switch b := body.(type) {
+	case *v1.Spec:
+		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name)
+	case *v1.Exec:
+		return programOf(&b.Command)
+	case *v1.Command:
+		return programOf(b)
+	case *v1.Signal:
+		return "process " + r.PathValue("p") + " signal " + strconv.Itoa(b.Signal)
+	case *v1.Pull:
+		return "image " + strconv.Quote(b.Image)
+	case *v1.NewKey:
+		return "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace)
+	case *v1.NewWebhook:
+		return "" // its URL may hold a secret
+	}
+	return r.URL.Query().Get("path")
+}
+
+func programOf(c *v1.Command) string {
+	switch {
+	case c.Script != "" || c.ScriptBase64 != nil:
+		return "script of " + strconv.Itoa(len(c.Script)+len(c.ScriptBase64)) + " bytes"
+	case len(c.Argv) > 0:
+		return "program " + strconv.Quote(c.Argv[0]) + " with " + strconv.Itoa(len(c.Argv)-1) + " arguments"
+	case len(c.ArgvBase64) > 0:
+		return "program " + strconv.Quote(string(c.ArgvBase64[0]))
+	}
+	return "program of the image"
+}
+
+// recordEnd has the audit keep how the call ended. Refusals of people who are
+// not known are kept up to a rate, lest they fill the disk.
+func (c *call) recordEnd() {
+	if c.route != nil && c.route.Open && c.status < 400 || c.route == nil && !c.known && c.status == http.StatusNotFound {
+		return
+	}
+	e := c.entry(phaseEnd)
+	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.w.bytes
+	switch c.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusMisdirectedRequest:
+		e.Allowed, e.Rule = false, c.code
+	case http.StatusTooManyRequests:
+		e.Allowed, e.Rule = false, c.code
+	}
+	if !c.intended && !e.Allowed && !c.api.limiter.denied.Allow() {
+		c.api.metrics.auditSkipped.Add(1)
+		return
+	}
+	if err := c.api.opts.Audit.Append(context.WithoutCancel(c.ctx), e); err != nil {
+		c.api.metrics.auditFailures.Add(1)
+		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "error", err)
+	}
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"iter"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Caller is who makes a request, and what is known of him.
+type Caller struct {
+	Name      string // for people and the audit: a key's name, "uid 1000"
+	Key       string // the public prefix of his key; empty for the peer of a unix socket
+	Namespace string // whose sandboxes he sees
+	Policy    string // the name of his policy
+	Admin     bool   // may manage keys and read the audit and /metrics
+}
+
+// Backend is what the API serves. A caller of one namespace must never see
+// anything of another: what is not his is sandpit.ErrNotFound.
+type Backend interface {
+	// Client returns the sandboxes as a caller sees them. It is called for each
+	// request, so that a changed policy holds for the next one.
+	Client(c Caller) sandpit.Client
+
+	// Capabilities says what this machine can do.
+	Capabilities(ctx context.Context) (v1.Capabilities, error)
+
+	// Images lists the images that a caller may see.
+	Images(ctx context.Context, c Caller) ([]v1.Image, error)
+
+	// PullImage fetches an image, as Spec.Pull says.
+	PullImage(ctx context.Context, c Caller, image string, pull sandpit.PullPolicy) (v1.Image, error)
+
+	// RemoveImage removes an image from the store. ErrState while it is used.
+	RemoveImage(ctx context.Context, c Caller, image string) error
+
+	// Stats is what /metrics shows, with at most so many sandboxes.
+	Stats(ctx context.Context, sandboxes int) (Stats, error)
+}
+
+// Stats is what goes on in all namespaces.
+type Stats struct {
+	States    map[sandpit.State]int // sandboxes in each
+	Pool      map[string]int        // parts held ready, by kind; may be nil
+	Sandboxes []Usage               // some of them, when there are more than asked for
+}
+
+// Usage is what a sandbox uses now.
+type Usage struct {
+	ID, Namespace string
+	sandpit.Metrics
+}
+
+// Keys knows the keys of callers.
+type Keys interface {
+	// Verify returns whose key it is, comparing in constant time. Any error
+	// that matches ErrForbidden or ErrNotFound says that the key is not valid.
+	Verify(ctx context.Context, secret string) (Caller, error)
+
+	CreateKey(ctx context.Context, by Caller, k v1.NewKey) (v1.Key, error)
+	ListKeys(ctx context.Context) ([]v1.Key, error)
+	RevokeKey(ctx context.Context, id string) error
+}
+
+// Policies shows policies.
+type Policies interface {
+	// Policy returns the policy that holds for a caller.
+	Policy(ctx context.Context, c Caller) (v1.Policy, error)
+}
+
+// Auditor keeps the audit.
+type Auditor interface {
+	// Append returns when the entry is kept for good, or an error if it is not:
+	// then what it guards is not done. It sets Seq and Time.
+	Append(ctx context.Context, e v1.Audit) error
+
+	// Search gives the entries that match, oldest first.
+	Search(ctx context.Context, q AuditQuery) iter.Seq2[v1.Audit, error]
+}
+
+// AuditQuery picks entries of the audit. Empty fields match everything.
+type AuditQuery struct {
+	Sandbox, Namespace, Caller, Action, RequestID string
+
+	Since, Until time.Time
+	After        uint64 // entries with a greater Seq
+	Denied       bool   // only what was not allowed
+}
+
+// Idempotency keeps the answers to requests that may be sent again. Its rules
+// are those of state.Store.
+type Idempotency interface {
+	// Begin takes a key for 24 hours. It returns nil for one that is new: carry
+	// the request out, then call Finish, or Abandon if the key may be used
+	// again. The same holds for an Earlier that was not answered. ErrState
+	// while the same request is being carried out, ErrInvalid for another
+	// request with the key.
+	Begin(ctx context.Context, r Repeatable) (*Earlier, error)
+	Finish(ctx context.Context, namespace, key string, status int, response []byte) error
+	Abandon(ctx context.Context, namespace, key string) error
+}
+
+// Repeatable is a request that may be sent again.
+type Repeatable struct {
+	Namespace string
+	Key       string
+	Hash      [sha256.Size]byte // of what is asked
+	Resource  string            // the name of the sandbox that it makes
+}
+
+// Earlier is an earlier request with the same key.
+type Earlier struct {
+	Resource string
+	Answered bool // if not, the server died on it
+	Status   int
+	Response []byte // nil if it was too long to be kept
+}
+
+// Webhooks are who is told of events.
+type Webhooks interface {
+	CreateWebhook(ctx context.Context, c Caller, w v1.NewWebhook) (v1.Webhook, error)
+	ListWebhooks(ctx context.Context, c Caller) ([]v1.Webhook, error)
+	DeleteWebhook(ctx context.Context, c Caller, id string) error
+}

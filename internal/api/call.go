@@ -1,0 +1,296 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/otlp"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// call is one request on its way.
+type call struct {
+	api    *API
+	w      *response
+	r      *http.Request
+	ctx    context.Context // ends with the client, and with the server
+	cancel context.CancelCauseFunc
+	route  *Route
+	id     string
+	began  time.Time
+
+	caller  Caller
+	known   bool   // caller is set
+	target  string // the sandbox, as asked for
+	detail  string // what of it, for the audit
+	forward target // of the reverse proxy
+
+	intended bool // the audit has it
+	ended    bool // the body has been read to its end
+	streams  int  // held
+	span     *otlp.Span
+
+	status int // outcome
+	code   string
+	err    error
+}
+
+// newRequestID names a request for people and logs: 80 bits of chance.
+func newRequestID() string { return strings.ToLower(rand.Text()[:16]) }
+
+// operation is what the call does, as the reference names it.
+func (c *call) operation() string {
+	if c.route == nil {
+		return "none"
+	}
+	return c.route.ID
+}
+
+// serve does what every route needs and then what the route is for.
+func (c *call) serve() {
+	defer c.recover()
+	c.target = c.r.PathValue("sb")
+	if c.forward.sandbox != "" {
+		c.target = c.forward.sandbox
+	}
+	if err := c.admit(); err != nil {
+		c.fail(err)
+		return
+	}
+	if err := c.route.handle(c); err != nil {
+		c.fail(err)
+	}
+}
+
+// admit decides whether the call may be made.
+func (c *call) admit() error {
+	if c.route.Open {
+		return nil
+	}
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if c.route.Admin && !c.caller.Admin {
+		return &refusal{status: http.StatusForbidden, code: "forbidden", message: "only an administrator may do this", hint: "use an administrator's key"}
+	}
+	if err := c.api.limiter.request(c.caller); err != nil {
+		return err
+	}
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return &refusal{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, message: "a compressed body is not taken", hint: "send it as it is"}
+	}
+	if c.route.Guarded && c.route.In == nil && !c.route.late {
+		// Those with a body say more once it is read.
+		return c.intend(c.r.URL.Query().Get("path"))
+	}
+	return nil
+}
+
+// recover turns a panic into an error of the server. One that is meant to break
+// the connection off goes on.
+func (c *call) recover() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p == http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+		panic(p)
+	}
+	c.api.opts.Log.Error("a handler panicked", "request", c.id, "operation", c.operation(), "panic", p, "stack", string(debug.Stack()))
+	c.fail(errors.New("the handler panicked"))
+}
+
+// lost answers a request that no route is for.
+func (c *call) lost(r *http.Request) {
+	var allowed []string
+	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := c.api.mux.Handler(probe); pattern != "/" && pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) > 0 {
+		c.w.Header().Set("Allow", strings.Join(allowed, ", "))
+		c.fail(&refusal{status: http.StatusMethodNotAllowed, code: v1.CodeMethodNotAllowed, message: "this path does not take " + r.Method, hint: "use " + strings.Join(allowed, " or ")})
+		return
+	}
+	c.fail(&refusal{status: http.StatusNotFound, code: v1.CodeNoRoute, message: "there is no such path", hint: "see /docs"})
+}
+
+// outcome notes how the call ended.
+func (c *call) outcome(status int, code string, err error) {
+	if c.status == 0 {
+		c.status, c.code, c.err = status, code, err
+	}
+}
+
+// answered reports whether the answer has begun.
+func (c *call) answered() bool { return c.w.status != 0 || c.w.hijacked }
+
+// finish tells everybody how the call ended.
+func (c *call) finish() {
+	if c.status == 0 {
+		if c.status = c.w.status; c.status == 0 {
+			c.status = http.StatusOK // as net/http answers for a handler that says nothing
+		}
+	}
+	c.api.limiter.release(c)
+	c.recordEnd()
+	c.api.metrics.observe(c)
+	c.endSpan()
+	if !c.w.hijacked {
+		c.w.renew() // for what net/http has yet to send
+		c.unread()
+	}
+}
+
+// sandbox finds the sandbox that the path names.
+func (c *call) sandbox() (sandpit.Sandbox, error) {
+	return c.api.opts.Backend.Client(c.caller).Get(c.ctx, c.target)
+}
+
+// answer sends v as JSON.
+func (c *call) answer(status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.writeJSON(status, append(body, '\n'))
+	return nil
+}
+
+func (c *call) writeJSON(status int, body []byte) {
+	h := c.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write(body) // a client that has gone reads nothing
+}
+
+// done answers that there is nothing to say.
+func (c *call) done() error {
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// asJSON makes a handler of a function from nothing but the path and query.
+func asJSON[Out any](f func(*call) (Out, error)) func(*call) error {
+	return func(c *call) error {
+		out, err := f(c)
+		if err != nil {
+			return err
+		}
+		return c.answer(c.route.Status, out)
+	}
+}
+
+// fromJSON makes a handler of a function from a JSON body.
+func fromJSON[In, Out any](f func(*call, *In) (Out, error)) func(*call) error {
+	return func(c *call) error {
+		in := new(In)
+		if err := c.decode(in, maxBody); err != nil {
+			return err
+		}
+		if err := c.intendFor(in); err != nil {
+			return err
+		}
+		out, err := f(c, in)
+		if err != nil {
+			return err
+		}
+		return c.answer(c.route.Status, out)
+	}
+}
+
+// fromJSONOnly is fromJSON for a function that has nothing to answer.
+func fromJSONOnly[In any](f func(*call, *In) error) func(*call) error {
+	return func(c *call) error {
+		in := new(In)
+		if err := c.decode(in, maxBody); err != nil {
+			return err
+		}
+		if err := c.intendFor(in); err != nil {
+			return err
+		}
+		if err := f(c, in); err != nil {
+			return err
+		}
+		return c.done()
+	}
+}
+
+// only makes a handler of a function that has nothing to answer.
+func only(f func(*call) error) func(*call) error {
+	return func(c *call) error {
+		if err := f(c); err != nil {
+			return err
+		}
+		return c.done()
+	}
+}
+
+// response notes what is sent, and gives the client a time in which it must
+// have taken each part.
+type response struct {
+	http.ResponseWriter
+	call     *call
+	status   int
+	bytes    int64
+	hijacked bool
+}
+
+// stall is how long a client may take nothing of what is sent to it.
+const stall = 30 * time.Second
+
+// renew gives the client time from now on.
+func (w *response) renew() {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.call.api.opts.Limits.Stall))
+}
+
+// Unwrap is for http.ResponseController.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader sends the status.
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write sends a part of the body.
+func (w *response) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	w.renew()
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// flush sends what is held back.
+func (w *response) flush() error {
+	w.renew()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Hijack takes the connection over.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.hijacked = true
+	}
+	return conn, rw, err
+}

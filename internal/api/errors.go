@@ -1,0 +1,124 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// refusal is an error of the API itself.
+type refusal struct {
+	status        int
+	code          string
+	message, hint string
+	after         time.Duration // for Retry-After
+}
+
+// Error is what the caller reads.
+func (e *refusal) Error() string { return e.message }
+
+// Unwrap returns the kind that the code stands for.
+func (e *refusal) Unwrap() error { return v1.KindOf(e.code) }
+
+// invalid returns an error about what was asked.
+func invalid(message, hint string) error {
+	return &refusal{status: http.StatusBadRequest, code: "invalid", message: message, hint: hint}
+}
+
+// statusClientGone is what is noted of a request whose client has gone; nobody
+// reads it. nginx uses the number for the same.
+const statusClientGone = 499
+
+// statusOf is the status of a code of the domain.
+func statusOf(code string) int {
+	switch code {
+	case "invalid", "is_directory", "not_directory":
+		return http.StatusBadRequest
+	case "forbidden", "permission":
+		return http.StatusForbidden
+	case "not_found", "file_not_found":
+		return http.StatusNotFound
+	case "exists", "file_exists", "state", "not_empty":
+		return http.StatusConflict
+	case "closed":
+		return http.StatusGone
+	case "exhausted":
+		return http.StatusTooManyRequests
+	case "unsupported":
+		return http.StatusNotImplemented
+	case "unavailable":
+		return http.StatusServiceUnavailable
+	case "integrity", "protocol":
+		return http.StatusBadGateway
+	case "no_space":
+		return http.StatusInsufficientStorage
+	case "timeout":
+		return http.StatusGatewayTimeout
+	case "canceled":
+		return statusClientGone
+	}
+	return http.StatusInternalServerError
+}
+
+// maxMessage bounds what an error says, in bytes: it may quote what was sent.
+const maxMessage = 2048
+
+func bounded(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxMessage], "") + "…"
+}
+
+// describe returns an error as the caller gets it. Of what has no kind, the
+// caller is told no more than the request's id: its text may name what is not
+// his. It is logged.
+func (c *call) describe(err error) (status int, e v1.Error, after time.Duration) {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.status, v1.Error{Code: r.code, Message: bounded(r.message), Hint: r.hint, RequestID: c.id}, r.after
+	}
+	e = v1.FromError(err)
+	status, after = statusOf(e.Code), sandpit.RetryAfter(err)
+	if after == 0 && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
+		after = time.Second
+	}
+	if e.Code == v1.CodeInternal {
+		c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
+		if !c.caller.Admin {
+			e.Message = "something failed in the server"
+		}
+		e.Hint = "give the request id to who runs the server: its log says more"
+	}
+	e.Message, e.Hint, e.RequestID = bounded(e.Message), bounded(e.Hint), c.id
+	return status, e, after
+}
+
+// fail answers with an error, unless the answer has begun: then the connection
+// is broken off, so that nobody takes what was sent for the whole.
+func (c *call) fail(err error) {
+	status, e, after := c.describe(err)
+	c.outcome(status, e.Code, err)
+	if c.w.hijacked {
+		return
+	}
+	if c.w.status != 0 {
+		panic(http.ErrAbortHandler)
+	}
+	h := c.w.Header()
+	for _, name := range [...]string{"Content-Length", "Content-Range", "Content-Disposition", "Last-Modified", "Accept-Ranges"} {
+		h.Del(name)
+	}
+	if after > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
+	}
+	body, _ := json.Marshal(e) // of strings, which never fails
+	c.writeJSON(status, append(body, '\n'))
+}

@@ -1,0 +1,197 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Bounds of a command.
+const (
+	maxCommand   = 10 << 20 // bytes of JSON; a command line of 8 MiB is more than execve(2) takes
+	maxStdinData = 1 << 20  // bytes
+	maxArgvTold  = 8 << 10  // bytes of a command line that are told again
+	killTime     = 10 * time.Second
+)
+
+// errClientGone is why a command is ended whose caller has left.
+var errClientGone = errors.New("the client has gone")
+
+// execute runs a command in the foreground and answers as Accept asks for.
+func execute(c *call) error {
+	in := new(v1.Exec)
+	if err := c.decode(in, maxCommand); err != nil {
+		return err
+	}
+	if len(in.StdinData) > maxStdinData {
+		return invalid("stdin_data is longer than 1 MiB", "use the WebSocket, or put it into a file")
+	}
+	if in.Stdin {
+		return invalid("there is no way to send standard input here", "use stdin_data, or the WebSocket")
+	}
+	if err := c.intendFor(in); err != nil {
+		return err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	cmd := in.Sandpit()
+	cmd.Stdin = in.StdinData != nil
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	for _, kind := range [...]string{v1.StreamType, eventStream} {
+		if c.accepts(kind) {
+			return c.executeStream(sb, cmd, in.StdinData, kind)
+		}
+	}
+	return c.executeWhole(sb, cmd, in.StdinData)
+}
+
+// executeWhole runs a command and answers when it has ended.
+func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte) error {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if cmd.OutputLimit <= 0 || cmd.OutputLimit > sandpit.DefaultCapture {
+		cmd.OutputLimit = sandpit.DefaultCapture
+	}
+	began := time.Now()
+	p, err := sb.Start(c.ctx, cmd)
+	if err != nil {
+		return err
+	}
+	feed(p, stdin)
+	res, err := c.await(p)
+	if err != nil {
+		return err
+	}
+	out := v1.Executed{Process: describeProcess(p, cmd, began), Result: v1.FromResult(res)}
+	out.Stdout, out.StdoutBase64 = textOrBytes(stdout.Bytes())
+	out.Stderr, out.StderrBase64 = textOrBytes(stderr.Bytes())
+	return c.answer(http.StatusOK, out)
+}
+
+func textOrBytes(b []byte) (string, []byte) {
+	if utf8.Valid(b) {
+		return string(b), nil
+	}
+	return "", b
+}
+
+// executeStream runs a command and sends its output as it comes.
+func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte, kind string) error {
+	s := newStream(c, kind)
+	defer s.close()
+	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
+	began := time.Now()
+	s.mu.Lock() // output waits until the start has been told
+	p, err := sb.Start(c.ctx, cmd)
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.begin()
+	started, err := json.Marshal(describeProcess(p, cmd, began))
+	if err == nil {
+		err = s.frameLocked(v1.FrameStarted, started)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		kill(p)
+		return err
+	}
+	feed(p, stdin)
+	res, err := c.await(p)
+	return c.tell(s, res, err)
+}
+
+// tell sends how a process ended.
+func (c *call) tell(s interface{ json(kind byte, v any) error }, res sandpit.Result, err error) error {
+	if err != nil {
+		status, e, _ := c.describe(err)
+		c.outcome(status, e.Code, err)
+		_ = s.json(v1.FrameError, e)
+		return nil
+	}
+	if s.json(v1.FrameResult, v1.FromResult(res)) != nil {
+		c.outcome(statusClientGone, "canceled", errClientGone)
+	}
+	return nil
+}
+
+// await waits for a process in the foreground. When the call ends first, it is
+// killed with all that it started.
+func (c *call) await(p sandpit.Process) (sandpit.Result, error) {
+	res, err := p.Wait(c.ctx)
+	if err == nil {
+		return res, nil
+	}
+	if cause := context.Cause(c.ctx); cause != nil {
+		kill(p)
+		return res, cause
+	}
+	return res, err
+}
+
+// kill kills a process, whatever becomes of the call.
+func kill(p sandpit.Process) {
+	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	defer cancel()
+	_ = p.Kill(ctx) // its sandbox's lifetime is the last resort
+}
+
+// feed gives a process its whole input, beside everything else: it may not
+// read it. The write ends with the process.
+func feed(p sandpit.Process, stdin []byte) {
+	if stdin == nil || p.Stdin() == nil {
+		return
+	}
+	go func() {
+		_, _ = p.Stdin().Write(stdin)
+		_ = p.Stdin().Close()
+	}()
+}
+
+// describeProcess is a process that has just been started.
+func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1.Process {
+	v := v1.Process{PID: p.PID(), Argv: told(cmd), User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
+	if i, ok := p.(sandpit.Identified); ok {
+		v.ID = i.ID()
+	}
+	return v
+}
+
+// told is a command line as it is told again: its begin, when it is long.
+func told(cmd sandpit.Command) []string {
+	argv := cmd.Argv
+	if cmd.Script != "" {
+		argv = []string{"/bin/sh", "-c", cmd.Script}
+	}
+	out, left := []string{}, maxArgvTold
+	for _, arg := range argv {
+		if len(arg) > left {
+			return append(out, strings.ToValidUTF8(arg[:left], "")+"…")
+		}
+		out, left = append(out, arg), left-len(arg)-1
+	}
+	return out
+}
+
+// copyInto writes what r gives to the standard input of a process.
+func copyInto(p sandpit.Process, r io.Reader) (int64, error) {
+	in := p.Stdin()
+	if in == nil {
+		return 0, &refusal{status: http.StatusConflict, code: "state", message: "the process was started without a standard input", hint: "start it with stdin"}
+	}
+	return io.Copy(in, r)
+}

@@ -1,0 +1,351 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// files returns the file system of the sandbox.
+func (c *call) files() (sandpit.Files, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return nil, err
+	}
+	return sb.Files(), nil
+}
+
+// moreFiles returns file work beyond Files.
+func (c *call) moreFiles(what string) (sandpit.MoreFiles, error) {
+	files, err := c.files()
+	if err != nil {
+		return nil, err
+	}
+	return optional[sandpit.MoreFiles](files, what)
+}
+
+// onFiles reads the query and does file work.
+func (c *call) onFiles(f func(q *query, files sandpit.Files) error) error {
+	q := c.query()
+	if q.err != nil {
+		return q.err
+	}
+	files, err := c.files()
+	if err != nil {
+		return err
+	}
+	return f(q, files)
+}
+
+// maxEntries is how many entries are listed at once.
+const maxEntries = 10_000
+
+func statFile(c *call) (v1.FileInfo, error) {
+	q := c.query()
+	path, follow := q.text("path"), q.flag("follow", true)
+	if q.err != nil {
+		return v1.FileInfo{}, q.err
+	}
+	files, err := c.files()
+	if err != nil {
+		return v1.FileInfo{}, err
+	}
+	stat := files.Lstat
+	if follow {
+		stat = files.Stat
+	}
+	info, err := stat(c.ctx, path)
+	return v1.FromFile(info), err
+}
+
+func fileList(entries []sandpit.FileInfo, more bool) v1.FileList {
+	out := v1.FileList{Entries: make([]v1.FileInfo, len(entries)), More: more}
+	for i, e := range entries {
+		out.Entries[i] = v1.FromFile(e)
+	}
+	return out
+}
+
+func listFiles(c *call) (v1.FileList, error) {
+	q := c.query()
+	limit := int(q.number("limit", maxEntries))
+	if q.err != nil {
+		return v1.FileList{}, q.err
+	}
+	files, err := c.files()
+	if err != nil {
+		return v1.FileList{}, err
+	}
+	entries, more, err := files.ReadDir(c.ctx, q.text("path"), q.text("after"), limit)
+	return fileList(entries, more), err
+}
+
+func findFiles(c *call) (v1.FileList, error) {
+	q := c.query()
+	find := sandpit.FindQuery{Glob: q.text("glob"), Depth: int(q.number("depth", 1<<20)), After: q.text("after"), Limit: int(q.number("limit", maxEntries))}
+	if q.err != nil {
+		return v1.FileList{}, q.err
+	}
+	files, err := c.moreFiles("finding files")
+	if err != nil {
+		return v1.FileList{}, err
+	}
+	entries, more, err := files.Find(c.ctx, q.text("path"), find)
+	return fileList(entries, more), err
+}
+
+func grepFiles(c *call, in *v1.Grep) (v1.GrepResult, error) {
+	q := c.query()
+	if q.err != nil {
+		return v1.GrepResult{}, q.err
+	}
+	files, err := c.moreFiles("searching files")
+	if err != nil {
+		return v1.GrepResult{}, err
+	}
+	res, err := files.Grep(c.ctx, q.text("path"), sandpit.GrepQuery(*in))
+	if res.Lines == nil {
+		res.Lines = []sandpit.GrepLine{}
+	}
+	return v1.GrepResult{Lines: res.Lines, Truncated: res.Truncated}, err
+}
+
+func editFile(c *call, in *v1.Edits) error {
+	q := c.query()
+	if q.err != nil {
+		return q.err
+	}
+	files, err := c.moreFiles("editing files")
+	if err != nil {
+		return err
+	}
+	return files.Edit(c.ctx, q.text("path"), in.Edits)
+}
+
+func removeFile(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		recursive := q.flag("recursive", false)
+		if q.err != nil {
+			return q.err
+		}
+		return files.Remove(c.ctx, q.text("path"), recursive)
+	})
+}
+
+func makeDirectory(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		mode, parents := q.mode("mode", 0o755), q.flag("parents", false)
+		if q.err != nil {
+			return q.err
+		}
+		return files.Mkdir(c.ctx, q.text("path"), mode, parents)
+	})
+}
+
+func renameFile(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		if err := c.intend(q.text("from") + " to " + q.text("to")); err != nil {
+			return err
+		}
+		return files.Rename(c.ctx, q.text("from"), q.text("to"))
+	})
+}
+
+func copyFile(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		recursive := q.flag("recursive", false)
+		if q.err != nil {
+			return q.err
+		}
+		if err := c.intend(q.text("from") + " to " + q.text("to")); err != nil {
+			return err
+		}
+		more, err := optional[sandpit.MoreFiles](files, "copying files")
+		if err != nil {
+			return err
+		}
+		return more.Copy(c.ctx, q.text("from"), q.text("to"), recursive)
+	})
+}
+
+func linkFile(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		return files.Symlink(c.ctx, q.text("target"), q.text("path"))
+	})
+}
+
+func readLink(c *call) (v1.Link, error) {
+	var out v1.Link
+	err := c.onFiles(func(q *query, files sandpit.Files) error {
+		target, err := files.Readlink(c.ctx, q.text("path"))
+		out.Target, out.TargetBase64 = textOrBytes([]byte(target))
+		return err
+	})
+	return out, err
+}
+
+func changeMode(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		mode := q.mode("mode", 0)
+		if q.err != nil {
+			return q.err
+		}
+		return files.Chmod(c.ctx, q.text("path"), mode)
+	})
+}
+
+func writeFile(c *call) (v1.Written, error) {
+	var out v1.Written
+	if err := c.openStream(); err != nil {
+		return out, err
+	}
+	err := c.onFiles(func(q *query, files sandpit.Files) error {
+		opt := sandpit.WriteOptions{Mode: q.mode("mode", 0), Append: q.flag("append", false), Parents: q.flag("parents", false)}
+		if q.err != nil {
+			return q.err
+		}
+		var src io.Reader = strings.NewReader("")
+		if c.r.Body != http.NoBody {
+			src = c.body(-1, 0)
+		}
+		n, err := files.Write(c.ctx, q.text("path"), src, opt)
+		out.Bytes = n
+		return err
+	})
+	return out, err
+}
+
+// copyBuffers are for file content on its way.
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+
+// plainWriter hides what else a writer can do from io.CopyBuffer, which would
+// then use a smaller buffer of its own.
+type plainWriter struct{ io.Writer }
+
+// readFile sends a file or a range of it. Its length is that at the moment of
+// the request: of a file that shrinks meanwhile the answer is broken off. Files
+// whose length is not told, as in /proc, are sent to their end.
+func readFile(c *call) error {
+	q := c.query()
+	path := q.text("path")
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	files, err := c.files()
+	if err != nil {
+		return err
+	}
+	info, err := files.Stat(c.ctx, path)
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	part, status := span{0, -1}, http.StatusOK
+	if asked := c.r.Header.Get("Range"); asked != "" && info.Size > 0 && c.r.Header.Get("If-Range") == "" {
+		var ok bool
+		if part, ok = parseRange(asked, info.Size); !ok {
+			h.Set("Content-Range", "bytes */"+strconv.FormatInt(info.Size, 10))
+			return &refusal{status: http.StatusRequestedRangeNotSatisfiable, code: "invalid", message: "the file has no such range", hint: "ask for bytes=FROM-TO within its size"}
+		}
+		if part.length >= 0 {
+			status = http.StatusPartialContent
+		}
+	}
+	length := part.length
+	if length < 0 && info.Size > 0 {
+		length = info.Size
+	}
+	r, err := files.Open(c.ctx, path, part.from, length)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	h.Set("Content-Type", octets)
+	h.Set("Content-Disposition", "attachment") // it is the guest's: no browser may show it as ours
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Last-Modified", info.ModTime.UTC().Format(http.TimeFormat))
+	if length >= 0 {
+		h.Set("Content-Length", strconv.FormatInt(length, 10))
+	}
+	if status == http.StatusPartialContent {
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", part.from, part.from+length-1, info.Size))
+	}
+	return c.copyOut(status, r, length)
+}
+
+// copyOut sends what r gives. A length of -1 is not known.
+func (c *call) copyOut(status int, r io.Reader, length int64) error {
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	// What can't even be begun is an error with a status of its own.
+	n, err := io.ReadAtLeast(r, *buf, 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	c.w.WriteHeader(status)
+	if _, err := c.w.Write((*buf)[:n]); err != nil {
+		return errClientGone
+	}
+	sent, err := io.CopyBuffer(plainWriter{c.w}, r, *buf)
+	if err != nil {
+		return err
+	}
+	if length >= 0 && sent+int64(n) < length {
+		return errors.New("the file has become shorter while it was read")
+	}
+	return nil
+}
+
+// span is a part of a file. A length of -1 is all of it.
+type span struct{ from, length int64 }
+
+// parseRange reads a Range header (RFC 9110, 14.2). Of more than one range, and
+// of other units, nothing is known: that is the whole file. It is false for a
+// range that the file does not have.
+func parseRange(text string, size int64) (span, bool) {
+	whole := span{0, -1}
+	set, ok := strings.CutPrefix(text, "bytes=")
+	if !ok || strings.Contains(set, ",") {
+		return whole, true
+	}
+	first, last, ok := strings.Cut(strings.TrimSpace(set), "-")
+	if !ok {
+		return whole, true
+	}
+	number := func(s string) (int64, bool) {
+		n, err := strconv.ParseUint(s, 10, 63)
+		return int64(n), err == nil
+	}
+	if first == "" { // the last so many
+		n, ok := number(last)
+		if !ok {
+			return whole, true
+		}
+		n = min(n, size)
+		return span{size - n, n}, n > 0
+	}
+	from, ok := number(first)
+	if !ok {
+		return whole, true
+	}
+	to := size - 1
+	if last != "" {
+		n, ok := number(last)
+		if !ok || n < from {
+			return whole, true
+		}
+		to = min(to, n)
+	}
+	return span{from, to - from + 1}, from < size
+}

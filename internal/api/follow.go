@@ -1,0 +1,129 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+type seq[T any] = iter.Seq2[T, error]
+
+// accepts reports whether the client asks for a media type by name.
+func (c *call) accepts(kind string) bool {
+	return strings.Contains(c.r.Header.Get("Accept"), kind)
+}
+
+// follow sends what a source gives, one line or event each, until it ends, the
+// client leaves, or the server is about to end. A source that fails before it
+// has given anything is an error with a status of its own.
+func follow[T any](c *call, kind string, live bool, source func(context.Context) seq[T], name func(T) (event, id string)) error {
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.api.live, func() { cancel(errDraining) })()
+	s := newStream(c, kind)
+	defer s.close()
+	opened := false
+	if live {
+		// What is followed may say nothing for long. What is wrong from the
+		// start shows at once, but for the source's own reading.
+		opened = true
+		s.open()
+	}
+	for v, err := range source(ctx) {
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil && !opened {
+			return err
+		}
+		if err != nil {
+			status, e, _ := c.describe(err)
+			c.outcome(status, e.Code, err)
+			if kind == eventStream {
+				_ = s.line("error", "", e)
+				return nil
+			}
+			return err // the connection is broken off
+		}
+		if !opened {
+			opened = true
+			s.open()
+		}
+		event, id := name(v)
+		if s.line(event, id, v) != nil {
+			break
+		}
+	}
+	if !opened {
+		s.open()
+	}
+	return nil
+}
+
+func followEvents(c *call) error {
+	q := c.query()
+	after := q.number("after", maxSeq)
+	if last := c.r.Header.Get("Last-Event-ID"); last != "" && !q.values.Has("after") {
+		n, err := strconv.ParseUint(last, 10, 64)
+		if err != nil {
+			q.fail("Last-Event-ID", "is not a number")
+		}
+		after = n
+	}
+	if q.err != nil {
+		return q.err
+	}
+	client := c.api.opts.Backend.Client(c.caller)
+	return follow(c, eventStream, true, func(ctx context.Context) seq[sandpit.Event] { return client.Events(ctx, after) },
+		func(e sandpit.Event) (event, id string) { return string(e.Kind), fmt.Sprint(e.Seq) })
+}
+
+func watchFiles(c *call) error {
+	q := c.query()
+	path, recursive := q.text("path"), q.flag("recursive", false)
+	if q.err != nil {
+		return q.err
+	}
+	files, err := c.moreFiles("watching files")
+	if err != nil {
+		return err
+	}
+	return follow(c, eventStream, false, func(ctx context.Context) seq[sandpit.FileEvent] { return files.Watch(ctx, path, recursive) },
+		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
+}
+
+// searchAudit is here because it reads a source, too.
+func searchAudit(c *call) (v1.AuditList, error) {
+	out := v1.AuditList{Entries: []v1.Audit{}}
+	q := c.query()
+	query := AuditQuery{
+		Sandbox: q.text("sandbox"), Namespace: q.text("namespace"), Caller: q.text("caller"), Action: q.text("action"), RequestID: q.text("request_id"),
+		Since: q.time("since"), Until: q.time("until"), After: q.number("after", maxSeq), Denied: q.flag("denied", false),
+	}
+	limit := int(q.number("limit", maxPage))
+	if limit == 0 {
+		limit = 100
+	}
+	if q.err != nil {
+		return out, q.err
+	}
+	for e, err := range c.api.opts.Audit.Search(c.ctx, query) {
+		if err != nil {
+			return out, err
+		}
+		if len(out.Entries) == limit {
+			out.Next = out.Entries[limit-1].Seq
+			break
+		}
+		out.Entries = append(out.Entries, e)
+	}
+	return out, nil
+}

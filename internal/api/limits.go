@@ -1,0 +1,154 @@
+package api
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Limits bound what callers may do to the server. Zero is the default.
+type Limits struct {
+	Rate          float64       // requests a second of one key; default 100. Peers of a unix socket have no such bound.
+	Burst         int           // requests of one key at once; default 200
+	Streams       int           // open streams of one key, or peer; default 1,000
+	TotalStreams  int           // of all; default 10,000
+	Stall         time.Duration // how long a client may take or send nothing of what it is to; default 30 s
+	Spool         int64         // bytes of a zip archive that is sent, which has to be held; default 1 GiB
+	DeniedRecords float64       // refused requests a second that go into the audit; default 100
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Rate == 0 {
+		l.Rate = 100
+	}
+	if l.Burst == 0 {
+		l.Burst = 200
+	}
+	if l.Streams == 0 {
+		l.Streams = 1000
+	}
+	if l.TotalStreams == 0 {
+		l.TotalStreams = 10_000
+	}
+	if l.Stall == 0 {
+		l.Stall = stall
+	}
+	if l.Spool == 0 {
+		l.Spool = 1 << 30
+	}
+	if l.DeniedRecords == 0 {
+		l.DeniedRecords = 100
+	}
+	return l
+}
+
+// limiter counts what callers do.
+type limiter struct {
+	limits  Limits
+	denied  *rate.Limiter
+	mu      sync.Mutex
+	callers map[string]*use // by key, or namespace of a peer; guarded by mu
+	streams int             // of all; guarded by mu
+	swept   time.Time       // guarded by mu
+}
+
+// use is what one caller does.
+type use struct {
+	bucket  *rate.Limiter
+	streams int
+	seen    time.Time
+}
+
+// forget is after what time a caller who does nothing is forgotten. By then
+// his bucket is full again.
+const forget = 10 * time.Minute
+
+func (l *limiter) init(limits Limits) {
+	l.limits = limits
+	l.callers = map[string]*use{}
+	l.denied = rate.NewLimiter(rate.Limit(limits.DeniedRecords), int(limits.DeniedRecords)+1)
+	l.swept = time.Now()
+}
+
+func callerID(c Caller) string {
+	if c.Key != "" {
+		return "key " + c.Key
+	}
+	return "peer " + c.Name
+}
+
+// of returns what a caller does. Precondition: l.mu is held.
+func (l *limiter) of(c Caller) *use {
+	now := time.Now()
+	if now.Sub(l.swept) > forget {
+		for id, u := range l.callers {
+			if u.streams == 0 && now.Sub(u.seen) > forget {
+				delete(l.callers, id)
+			}
+		}
+		l.swept = now
+	}
+	id := callerID(c)
+	u := l.callers[id]
+	if u == nil {
+		u = &use{bucket: rate.NewLimiter(rate.Limit(l.limits.Rate), l.limits.Burst)}
+		l.callers[id] = u
+	}
+	u.seen = now
+	return u
+}
+
+// request counts a request.
+func (l *limiter) request(c Caller) error {
+	if c.Key == "" {
+		return nil
+	}
+	l.mu.Lock()
+	u := l.of(c)
+	l.mu.Unlock()
+	r := u.bucket.Reserve()
+	wait := r.Delay()
+	if wait == 0 {
+		return nil
+	}
+	r.Cancel()
+	return &refusal{status: http.StatusTooManyRequests, code: v1.CodeRateLimited, message: "too many requests with this key", hint: "ask less often", after: wait}
+}
+
+// openStream counts an answer that goes on for a while. It ends with the call.
+func (c *call) openStream() error {
+	l := &c.api.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.of(c.caller)
+	if u.streams >= l.limits.Streams || l.streams >= l.limits.TotalStreams {
+		return &refusal{status: http.StatusTooManyRequests, code: v1.CodeTooManyStreams, message: "too many streams are open", hint: "close some", after: time.Second}
+	}
+	u.streams++
+	l.streams++
+	c.streams++
+	return nil
+}
+
+// release takes back what a call holds.
+func (l *limiter) release(c *call) {
+	if c.streams == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of(c.caller).streams -= c.streams
+	l.streams -= c.streams
+	c.streams = 0
+}
+
+// openStreams is how many are open.
+func (l *limiter) openStreams() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.streams
+}

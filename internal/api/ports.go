@@ -1,0 +1,217 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// network returns the sandbox with its ports.
+func (c *call) network() (sandpit.Networker, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return nil, err
+	}
+	return optional[sandpit.Networker](sb, "reaching the ports of a sandbox")
+}
+
+func listPorts(c *call) (v1.PortList, error) {
+	n, err := c.network()
+	if err != nil {
+		return v1.PortList{}, err
+	}
+	all, err := n.Ports(c.ctx)
+	return v1.PortList{Ports: list(all)}, err
+}
+
+// parsePort reads a port's number.
+func parsePort(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, invalid(fmt.Sprintf("%.20q is not a port", text), "use a number from 1 to 65535")
+	}
+	return uint16(n), nil
+}
+
+// connectPort makes the connection one to a port of the sandbox.
+func connectPort(c *call) error {
+	port, err := parsePort(c.r.PathValue("port"))
+	if err != nil {
+		return err
+	}
+	kind := strings.ToLower(c.r.Header.Get("Upgrade"))
+	if c.r.ProtoMajor != 1 || kind != "tcp" && kind != "websocket" {
+		c.w.Header().Set("Upgrade", "tcp, websocket")
+		c.w.Header().Set("Connection", "Upgrade")
+		return &refusal{status: http.StatusUpgradeRequired, code: "invalid", message: "this path makes the connection another one", hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	n, err := c.network()
+	if err != nil {
+		return err
+	}
+	inside, err := n.Dial(c.ctx, port)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	if kind == "websocket" {
+		s, err := c.accept()
+		if err != nil {
+			return err
+		}
+		defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
+		return c.relaySocket(s, inside)
+	}
+	return c.relay(inside)
+}
+
+// tunnelStall is how long the client of a tunnel may take nothing. It is longer
+// than that of other streams: what is in a tunnel may have a pause of its own.
+const tunnelStall = 10 * time.Minute
+
+// relay makes the connection of the call one to the port, byte by byte. Each end
+// can close its direction alone.
+func (c *call) relay(inside net.Conn) error {
+	outside, buffered, err := http.NewResponseController(c.w).Hijack()
+	if err != nil {
+		return fmt.Errorf("taking the connection over: %w", err)
+	}
+	defer outside.Close()
+	c.outcome(http.StatusSwitchingProtocols, "", nil)
+	if _, err := io.WriteString(outside, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nX-Request-Id: "+c.id+"\r\n\r\n"); err != nil {
+		return nil // the client has gone
+	}
+	// Both ends are closed when the server ends.
+	stop := context.AfterFunc(c.ctx, func() { _ = outside.Close(); _ = inside.Close() })
+	defer stop()
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, err := copyHalf(inside, bufferedReader{buffered.Reader, outside})
+		closeHalf(inside, err)
+		if err != nil {
+			_ = outside.Close() // the other direction has nobody to go to
+		}
+	})
+	n, err := copyHalf(patientWriter{outside}, inside)
+	c.w.bytes += n
+	closeHalf(outside, err)
+	if err != nil {
+		_ = inside.Close()
+	}
+	both.Wait()
+	return nil
+}
+
+// bufferedReader reads what net/http has read ahead, and then the connection.
+type bufferedReader struct {
+	ahead *bufio.Reader
+	conn  net.Conn
+}
+
+func (r bufferedReader) Read(b []byte) (int, error) {
+	if n := r.ahead.Buffered(); n > 0 {
+		return r.ahead.Read(b[:min(n, len(b))])
+	}
+	return r.conn.Read(b)
+}
+
+// patientWriter writes to a client who has a time to take it.
+type patientWriter struct{ net.Conn }
+
+func (w patientWriter) Write(b []byte) (int, error) {
+	_ = w.SetWriteDeadline(time.Now().Add(tunnelStall))
+	return w.Conn.Write(b)
+}
+
+// copyHalf copies one direction.
+func copyHalf(to io.Writer, from io.Reader) (int64, error) {
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	return io.CopyBuffer(plainWriter{to}, struct{ io.Reader }{from}, *buf)
+}
+
+// closeHalf tells the other end that nothing more comes, or, after an error,
+// that something is missing.
+func closeHalf(conn net.Conn, err error) {
+	half, ok := conn.(interface{ CloseWrite() error })
+	if ok && err == nil {
+		_ = half.CloseWrite()
+		return
+	}
+	_ = conn.Close()
+}
+
+// relaySocket is relay over a WebSocket: binary messages, and an empty one for
+// the end of a direction.
+func (c *call) relaySocket(s *socket, inside net.Conn) error {
+	stop := context.AfterFunc(c.ctx, func() { _ = inside.Close() })
+	defer stop()
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		for {
+			kind, msg, err := s.conn.Read(s.io)
+			if err != nil || kind != websocket.MessageBinary {
+				_ = inside.Close()
+				return
+			}
+			if len(msg) == 0 {
+				closeHalf(inside, nil)
+				continue
+			}
+			if _, err := inside.Write(msg); err != nil {
+				_ = inside.Close()
+				return
+			}
+		}
+	}()
+	_, err := copyHalf(socketWriter{s}, inside)
+	if err == nil {
+		s.mu.Lock()
+		_ = s.send(websocket.MessageBinary, nil)
+		s.mu.Unlock()
+		select { // the client may have more to say
+		case <-reading:
+		case <-c.ctx.Done():
+		}
+	}
+	code := websocket.StatusNormalClosure
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		code = websocket.StatusInternalError
+	}
+	s.end(code, "")
+	<-reading
+	return nil
+}
+
+// socketWriter sends what is written as messages.
+type socketWriter struct{ s *socket }
+
+func (w socketWriter) Write(b []byte) (int, error) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	for rest := b; len(rest) > 0; {
+		part := rest[:min(len(rest), v1.MaxFrame)]
+		rest = rest[len(part):]
+		if err := w.s.send(websocket.MessageBinary, part); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}

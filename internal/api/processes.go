@@ -1,0 +1,316 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+func startProcess(c *call, in *v1.Command) (v1.Process, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Process{}, err
+	}
+	cmd := in.Sandpit()
+	cmd.Background = true
+	began := time.Now()
+	p, err := sb.Start(c.ctx, cmd)
+	if err != nil {
+		return v1.Process{}, err
+	}
+	v := describeProcess(p, cmd, began)
+	if v.PID == 0 { // it could not be started, and has ended
+		res, err := p.Wait(c.ctx)
+		if err != nil {
+			return v, err
+		}
+		r := v1.FromResult(res)
+		v.Result = &r
+	}
+	return v, nil
+}
+
+func listProcesses(c *call) (v1.ProcessList, error) {
+	out := v1.ProcessList{Processes: []v1.Process{}}
+	sb, err := c.sandbox()
+	if err != nil {
+		return out, err
+	}
+	all, err := sb.Processes(c.ctx)
+	if err != nil {
+		return out, err
+	}
+	for _, p := range all {
+		out.Processes = append(out.Processes, v1.FromProcess(p))
+	}
+	return out, nil
+}
+
+// process finds the process that the path names: by its ID, or else the latest
+// with that pid.
+func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
+	name := c.r.PathValue("p")
+	all, err := sb.Processes(c.ctx)
+	if err != nil {
+		return sandpit.ProcessInfo{}, err
+	}
+	var found *sandpit.ProcessInfo
+	for i := range all {
+		if all[i].ID == name {
+			return all[i], nil
+		}
+		if strconv.Itoa(all[i].PID) == name {
+			found = &all[i]
+		}
+	}
+	if found == nil {
+		return sandpit.ProcessInfo{}, fmt.Errorf("process %.40q: %w", name, sandpit.ErrNotFound)
+	}
+	return *found, nil
+}
+
+func getProcess(c *call) (v1.Process, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Process{}, err
+	}
+	p, err := c.process(sb)
+	if err != nil {
+		return v1.Process{}, err
+	}
+	return v1.FromProcess(p), nil
+}
+
+// attach attaches to the process that the path names. leave gives it up.
+func (c *call) attach(opt sandpit.AttachOptions) (p sandpit.Process, leave func(), err error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return nil, nil, err
+	}
+	if p, err = sb.Attach(c.ctx, c.r.PathValue("p"), opt); err != nil {
+		return nil, nil, err
+	}
+	return p, leaver(p), nil
+}
+
+// leaver returns what gives an attached process up, once.
+func leaver(p sandpit.Process) func() {
+	return sync.OnceFunc(func() {
+		if d, ok := p.(sandpit.Detacher); ok {
+			d.Detach()
+		}
+	})
+}
+
+func killProcess(c *call) error {
+	p, leave, err := c.attach(sandpit.AttachOptions{})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return p.Kill(c.ctx)
+}
+
+// Times to wait for a process.
+const (
+	defaultWait = time.Minute
+	maxWait     = time.Hour
+)
+
+func waitProcess(c *call) (v1.Process, error) {
+	q := c.query()
+	timeout := q.seconds("timeout", defaultWait, maxWait)
+	if q.err != nil {
+		return v1.Process{}, q.err
+	}
+	if err := c.openStream(); err != nil {
+		return v1.Process{}, err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Process{}, err
+	}
+	info, err := c.process(sb)
+	if err != nil || info.Result != nil {
+		return v1.FromProcess(info), err
+	}
+	p, err := sb.Attach(c.ctx, info.ID, sandpit.AttachOptions{})
+	if err != nil {
+		return v1.Process{}, err
+	}
+	defer leaver(p)()
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	defer context.AfterFunc(c.api.live, cancel)()
+	res, err := p.Wait(ctx)
+	switch {
+	case err == nil:
+		info.Result = &res
+	case ctx.Err() != nil && c.ctx.Err() == nil: // it goes on
+	default:
+		return v1.Process{}, err
+	}
+	return v1.FromProcess(info), nil
+}
+
+func signalProcess(c *call, in *v1.Signal) error {
+	p, leave, err := c.attach(sandpit.AttachOptions{})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return signal(c.ctx, p, *in)
+}
+
+func resizeProcess(c *call, in *v1.Size) error {
+	p, leave, err := c.attach(sandpit.AttachOptions{})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return p.Resize(c.ctx, sandpit.TerminalSize{Rows: in.Rows, Cols: in.Cols})
+}
+
+func writeStdin(c *call) error {
+	q := c.query()
+	end := q.flag("close", false)
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	p, leave, err := c.attach(sandpit.AttachOptions{Stdin: true})
+	if err != nil {
+		return err
+	}
+	// A process that does not read holds the write up: leaving ends it.
+	defer context.AfterFunc(c.ctx, leave)()
+	defer leave()
+	if c.r.Body != http.NoBody {
+		if _, err := copyInto(p, c.body(-1, 0)); err != nil {
+			return err
+		}
+	}
+	if end && p.Stdin() != nil {
+		return p.Stdin().Close()
+	}
+	return nil
+}
+
+// followOutput streams the output of a process. Leaving does not end it.
+func followOutput(c *call) error {
+	q := c.query()
+	history := q.flag("history", true)
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	info, err := c.process(sb)
+	if err != nil {
+		return err
+	}
+	kind := v1.StreamType
+	if c.accepts(eventStream) {
+		kind = eventStream
+	}
+	s := newStream(c, kind)
+	defer s.close()
+	s.mu.Lock() // output waits until the process has been told
+	p, err := sb.Attach(c.ctx, info.ID, attachment(s, history, false))
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	defer leaver(p)()
+	s.begin()
+	started, err := json.Marshal(v1.FromProcess(info))
+	if err == nil {
+		err = s.frameLocked(v1.FrameStarted, started)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	res, err := c.watch(p)
+	return c.tell(s, res, err)
+}
+
+// attachment is how a sink is attached.
+func attachment(s sink, history, stdin bool) sandpit.AttachOptions {
+	return sandpit.AttachOptions{
+		Stdout: output{s, v1.FrameStdout}, Stderr: output{s, v1.FrameStderr},
+		Lost: func(n int64) { _ = lost(s, n) }, NoHistory: !history, Stdin: stdin,
+	}
+}
+
+// watch waits for a process that the caller only looks at: it does so no longer
+// when the client leaves or the server is about to end.
+func (c *call) watch(p sandpit.Process) (sandpit.Result, error) {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.api.live, func() { cancel(errDraining) })()
+	res, err := p.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return res, err
+}
+
+// attachProcess is followOutput over a WebSocket, with standard input.
+func attachProcess(c *call) error {
+	q := c.query()
+	history, stdin := q.flag("history", true), q.flag("stdin", false)
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	info, err := c.process(sb)
+	if err != nil {
+		return err
+	}
+	s, err := c.accept()
+	if err != nil {
+		return err
+	}
+	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
+	s.mu.Lock()             // output waits until the process has been told
+	p, err := sb.Attach(c.ctx, info.ID, attachment(s, history, stdin))
+	if err != nil {
+		s.mu.Unlock()
+		return s.refuse(err)
+	}
+	leave := leaver(p)
+	defer leave()
+	err = s.jsonLocked(v1.FrameStarted, v1.FromProcess(info))
+	s.mu.Unlock()
+	if err != nil {
+		return nil // the client has gone
+	}
+	reading, stopPing := s.attend(p)
+	res, err := c.watch(p)
+	stopPing()
+	leave() // a process that does not read must hold up nothing here
+	_ = c.tell(s, res, err)
+	s.goodbye(reading, err)
+	return nil
+}

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Headers that name a port of a sandbox, on any path.
+const (
+	headerSandbox = "X-Sandpit-Sandbox"
+	headerPort    = "X-Sandpit-Port"
+)
+
+// target is where a request is passed on to.
+type target struct {
+	sandbox string
+	port    string
+	byHost  bool
+}
+
+// splitSandboxHost takes <port>-<id>.<domain> apart.
+func splitSandboxHost(name string, domains []string) (sandbox, port string, ok bool) {
+	label, rest, ok := strings.Cut(name, ".")
+	if !ok {
+		return "", "", false
+	}
+	port, sandbox, ok = strings.Cut(label, "-")
+	if !ok || port == "" || sandbox == "" || strings.Trim(port, "0123456789") != "" {
+		return "", "", false
+	}
+	for _, d := range domains {
+		if rest == d {
+			return sandbox, port, true
+		}
+	}
+	return "", "", false
+}
+
+// proxy passes requests on to ports of sandboxes, and to nothing else: the one
+// way out that it has is sandpit.Networker.
+type proxy struct {
+	a         *API
+	transport *http.Transport
+	forward   httputil.ReverseProxy
+}
+
+type dialKey struct{}
+
+// maxProxyHeader bounds the headers that a sandbox answers with, in bytes.
+const maxProxyHeader = 64 << 10
+
+func newProxy(a *API) *proxy {
+	p := &proxy{a: a}
+	p.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dial, ok := ctx.Value(dialKey{}).(func(context.Context) (net.Conn, error))
+			if !ok {
+				return nil, errors.New("there is no sandbox to connect to")
+			}
+			return dial(ctx)
+		},
+		DisableKeepAlives:      true, // a connection belongs to one request of one caller
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxProxyHeader,
+	}
+	p.forward = httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      p.transport,
+		FlushInterval:  -1,
+		BufferPool:     proxyBuffers{},
+		ModifyResponse: confine,
+		ErrorLog:       slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			c := w.(*response).call
+			var network *net.OpError
+			if v1.CodeOf(err) == v1.CodeInternal || errors.As(err, &network) {
+				err = fmt.Errorf("passing the request on: %w: %w", sandpit.ErrUnavailable, err)
+			}
+			c.fail(err)
+		},
+	}
+	return p
+}
+
+func (p *proxy) close() { p.transport.CloseIdleConnections() }
+
+// proxyBuffers are those of files.
+type proxyBuffers struct{}
+
+func (proxyBuffers) Get() []byte { return *copyBuffers.Get().(*[]byte) }
+
+func (proxyBuffers) Put(b []byte) { copyBuffers.Put(&b) }
+
+// target returns where a request is to be passed on to.
+func (p *proxy) target(r *http.Request) (target, bool) {
+	if sandbox, port, ok := splitSandboxHost(hostName(r.Host), p.a.guard.domains); ok {
+		return target{sandbox, port, true}, true
+	}
+	sandbox, port := r.Header.Get(headerSandbox), r.Header.Get(headerPort)
+	if sandbox == "" && port == "" {
+		return target{}, false
+	}
+	if sandbox == "" {
+		sandbox = "-" // no sandbox has that name
+	}
+	return target{sandbox, port, false}, true
+}
+
+// forward passes the request on.
+func forward(c *call) error {
+	port, err := parsePort(c.forward.port)
+	if err != nil {
+		return err
+	}
+	if err := c.intend("port " + strconv.Itoa(int(port))); err != nil {
+		return err
+	}
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	n, err := c.network()
+	if err != nil {
+		return err
+	}
+	dial := func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }
+	r := c.r.WithContext(context.WithValue(c.ctx, dialKey{}, dial))
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{c.body(-1, 0), c.r.Body}
+	}
+	c.api.proxy.forward.ServeHTTP(c.w, r)
+	return nil
+}
+
+// rewrite makes the request that the sandbox gets. What was for Sandpit, the
+// caller's key before all, is not in it.
+func rewrite(r *httputil.ProxyRequest) {
+	out := r.Out
+	out.URL.Scheme, out.URL.Host = "http", "sandbox"
+	out.Host = r.In.Host
+	if r.In.Header.Get(headerPort) != "" {
+		out.Host = "localhost:" + r.In.Header.Get(headerPort)
+	}
+	if r.In.Header.Get(headerKey) == "" && secretOf(r.In) != "" {
+		out.Header.Del(headerAuthorization)
+	}
+	for name := range out.Header {
+		if strings.HasPrefix(name, "X-Sandpit-") {
+			delete(out.Header, name)
+		}
+	}
+	r.SetXForwarded()
+	out.Header.Del("X-Forwarded-For") // who the callers are is not the guest's business
+}
+
+// confine keeps what a sandbox answers under the name of the server itself from
+// being a page of the server.
+func confine(r *http.Response) error {
+	if r.Request.Header.Get("X-Forwarded-Host") != r.Request.Host {
+		r.Header.Set("Content-Security-Policy", "sandbox")
+		r.Header.Del("Set-Cookie")
+	}
+	r.Header.Del("X-Request-Id") // ours
+	return nil
+}

@@ -1,0 +1,124 @@
+package api
+
+import (
+	"fmt"
+	"io/fs"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// query reads the parameters of a request. The first that can't be read is the
+// error; until it is looked at, the others have their zero values.
+type query struct {
+	values url.Values
+	err    error
+}
+
+// query returns the parameters. One that the route does not have is refused.
+func (c *call) query() *query {
+	q := new(query)
+	q.values, q.err = url.ParseQuery(c.r.URL.RawQuery)
+	if q.err != nil {
+		q.err = invalid("the query can't be read", "percent-encode what is special")
+		return q
+	}
+	for name, values := range q.values {
+		i := slices.IndexFunc(c.route.Query, func(p Param) bool { return p.Name == name })
+		switch {
+		case i < 0:
+			q.fail(name, "is not known here")
+		case len(values) > 1 && name != "label":
+			q.fail(name, "is given more than once")
+		case c.route.Query[i].Enum != nil && !slices.Contains(c.route.Query[i].Enum, values[0]):
+			q.fail(name, "is not one of "+strings.Join(c.route.Query[i].Enum, ", "))
+		}
+	}
+	for _, p := range c.route.Query {
+		if p.Required && !q.values.Has(p.Name) {
+			q.fail(p.Name, "is missing")
+		}
+	}
+	return q
+}
+
+func (q *query) fail(name, why string) {
+	if q.err == nil {
+		q.err = invalid(fmt.Sprintf("the parameter %.100q %s", name, why), "see /docs")
+	}
+}
+
+// text returns a string.
+func (q *query) text(name string) string { return q.values.Get(name) }
+
+// flag returns a boolean.
+func (q *query) flag(name string, otherwise bool) bool {
+	switch q.values.Get(name) {
+	case "":
+		return otherwise || q.values.Has(name) // "?follow" alone means it
+	case "true", "1":
+		return true
+	case "false", "0":
+		return false
+	}
+	q.fail(name, "is neither true nor false")
+	return false
+}
+
+// number returns a number that is not negative.
+func (q *query) number(name string, most uint64) uint64 {
+	text := q.values.Get(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n > most {
+		q.fail(name, "is not a number from 0 to "+strconv.FormatUint(most, 10))
+		return 0
+	}
+	return n
+}
+
+// seconds returns a time in seconds.
+func (q *query) seconds(name string, otherwise, most time.Duration) time.Duration {
+	text := q.values.Get(name)
+	if text == "" {
+		return otherwise
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(f >= 0 && f <= most.Seconds()) {
+		q.fail(name, "is not a number of seconds up to "+strconv.FormatFloat(most.Seconds(), 'f', -1, 64))
+		return 0
+	}
+	return v1.Duration(f)
+}
+
+// time returns a point in time.
+func (q *query) time(name string) time.Time {
+	text := q.values.Get(name)
+	if text == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		q.fail(name, "is not a time as RFC 3339 writes it")
+	}
+	return t
+}
+
+// mode returns permission bits.
+func (q *query) mode(name string, otherwise fs.FileMode) fs.FileMode {
+	text := q.values.Get(name)
+	if text == "" {
+		return otherwise
+	}
+	m, err := v1.ParseMode(text)
+	if err != nil {
+		q.fail(name, "is not a mode in octal")
+	}
+	return m
+}

@@ -1,0 +1,176 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// optional returns what v can do beside its interface.
+func optional[T any](v any, what string) (T, error) {
+	t, ok := v.(T)
+	if !ok {
+		return t, sandpit.WithHint(fmt.Errorf("%s: %w", what, sandpit.ErrUnsupported), "see /v1/capabilities")
+	}
+	return t, nil
+}
+
+// describe describes a sandbox.
+func describe(ctx context.Context, sb sandpit.Sandbox) (v1.Sandbox, error) {
+	info, err := sb.Info(ctx)
+	if err != nil {
+		return v1.Sandbox{}, err
+	}
+	return v1.FromInfo(info), nil
+}
+
+// maxPage is how many sandboxes are listed at once.
+const maxPage = 1000
+
+func listSandboxes(c *call) (v1.SandboxList, error) {
+	out := v1.SandboxList{Sandboxes: []v1.Sandbox{}}
+	q := c.query()
+	list := sandpit.ListQuery{State: sandpit.State(q.text("state")), After: q.text("after"), Limit: int(q.number("limit", maxPage))}
+	for _, label := range q.values["label"] {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok {
+			q.fail("label", "is not KEY=VALUE")
+		}
+		if list.Labels == nil {
+			list.Labels = map[string]string{}
+		}
+		list.Labels[key] = value
+	}
+	if q.err != nil {
+		return out, q.err
+	}
+	page, err := c.api.opts.Backend.Client(c.caller).List(c.ctx, list)
+	if err != nil {
+		return out, err
+	}
+	for _, info := range page.Sandboxes {
+		out.Sandboxes = append(out.Sandboxes, v1.FromInfo(info))
+	}
+	out.Next = page.Next
+	return out, nil
+}
+
+func getSandbox(c *call) (v1.Sandbox, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Sandbox{}, err
+	}
+	return describe(c.ctx, sb)
+}
+
+func removeSandbox(c *call) error {
+	return c.api.opts.Backend.Client(c.caller).Remove(c.ctx, c.target)
+}
+
+// change changes the state of the sandbox and describes it.
+func (c *call) change(f func(sandpit.Lifecycle) error) (v1.Sandbox, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Sandbox{}, err
+	}
+	if err := f(sb); err != nil {
+		return v1.Sandbox{}, err
+	}
+	return describe(c.ctx, sb)
+}
+
+// Times between SIGTERM and SIGKILL.
+const (
+	defaultGrace = 10 * time.Second
+	maxGrace     = 10 * time.Minute
+)
+
+func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
+	if !(in.Grace >= 0 && in.Grace <= maxGrace.Seconds()) {
+		return v1.Sandbox{}, invalid("grace is not a number of seconds up to 600", "")
+	}
+	grace := v1.Duration(in.Grace)
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
+}
+
+func restartSandbox(c *call) (v1.Sandbox, error) {
+	return c.change(func(l sandpit.Lifecycle) error { return l.Restart(c.ctx) })
+}
+
+func pauseSandbox(c *call) (v1.Sandbox, error) {
+	return c.change(func(l sandpit.Lifecycle) error { return l.Pause(c.ctx) })
+}
+
+func resumeSandbox(c *call) (v1.Sandbox, error) {
+	return c.change(func(l sandpit.Lifecycle) error { return l.Resume(c.ctx) })
+}
+
+func setLifetime(c *call, in *v1.Lifetime) (v1.Sandbox, error) {
+	return c.change(func(l sandpit.Lifecycle) error { return l.SetLifetime(c.ctx, in.Sandpit()) })
+}
+
+func getMetrics(c *call) (v1.Metrics, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Metrics{}, err
+	}
+	m, err := sb.Metrics(c.ctx)
+	if err != nil {
+		return v1.Metrics{}, err
+	}
+	return v1.FromMetrics(m, time.Now()), nil
+}
+
+func getHistory(c *call) (v1.MetricsHistory, error) {
+	out := v1.MetricsHistory{Samples: []v1.Metrics{}}
+	q := c.query()
+	since := q.time("since")
+	if q.err != nil {
+		return out, q.err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return out, err
+	}
+	samples, err := sb.History(c.ctx, since)
+	if err != nil {
+		return out, err
+	}
+	for _, s := range samples {
+		out.Samples = append(out.Samples, v1.FromMetrics(s.Metrics, s.Time))
+	}
+	return out, nil
+}
+
+// maxSeq is the largest number that JSON readers in other languages hold: of
+// their 64-bit floating point.
+const maxSeq = 1 << 53
+
+func getLogs(c *call) error {
+	q := c.query()
+	log := sandpit.LogQuery{
+		Process: q.text("process"), Stream: q.text("stream"), Since: q.time("since"), After: q.number("after", maxSeq),
+		Tail: int(q.number("tail", math.MaxInt32)), Follow: q.flag("follow", false),
+	}
+	if q.err != nil {
+		return q.err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	kind := ndjson
+	if c.accepts(eventStream) {
+		kind = eventStream
+	}
+	return follow(c, kind, log.Follow, func(ctx context.Context) seq[sandpit.LogEntry] { return sb.Logs(ctx, log) },
+		func(e sandpit.LogEntry) (event, id string) { return e.Stream, fmt.Sprint(e.Seq) })
+}

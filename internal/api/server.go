@@ -1,0 +1,117 @@
+package api
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+func createWebhook(c *call, in *v1.NewWebhook) (v1.Webhook, error) {
+	return c.api.opts.Webhooks.CreateWebhook(c.ctx, c.caller, *in)
+}
+
+func listWebhooks(c *call) (v1.WebhookList, error) {
+	all, err := c.api.opts.Webhooks.ListWebhooks(c.ctx, c.caller)
+	return v1.WebhookList{Webhooks: list(all)}, err
+}
+
+func deleteWebhook(c *call) error {
+	return c.api.opts.Webhooks.DeleteWebhook(c.ctx, c.caller, c.r.PathValue("id"))
+}
+
+// list is a list that JSON shows as one also when it is empty.
+func list[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
+}
+
+func listImages(c *call) (v1.ImageList, error) {
+	all, err := c.api.opts.Backend.Images(c.ctx, c.caller)
+	return v1.ImageList{Images: list(all)}, err
+}
+
+func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
+	if in.Image == "" {
+		return v1.Image{}, invalid("no image is named", "set image")
+	}
+	pull := sandpit.PullPolicy(in.Pull)
+	switch pull {
+	case "":
+		pull = sandpit.PullAlways
+	case sandpit.PullAlways, sandpit.PullMissing:
+	default:
+		return v1.Image{}, invalid("pull is neither missing nor always", "")
+	}
+	if err := c.openStream(); err != nil {
+		return v1.Image{}, err
+	}
+	return c.api.opts.Backend.PullImage(c.ctx, c.caller, in.Image, pull)
+}
+
+func removeImage(c *call) error {
+	q := c.query()
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.intend("image " + q.text("image")); err != nil {
+		return err
+	}
+	return c.api.opts.Backend.RemoveImage(c.ctx, c.caller, q.text("image"))
+}
+
+func getPolicy(c *call) (v1.Policy, error) {
+	return c.api.opts.Policies.Policy(c.ctx, c.caller)
+}
+
+func createKey(c *call, in *v1.NewKey) (v1.Key, error) {
+	if !(in.Expires >= 0) {
+		return v1.Key{}, invalid("expires is negative", "")
+	}
+	return c.api.opts.Keys.CreateKey(c.ctx, c.caller, *in)
+}
+
+func listKeys(c *call) (v1.KeyList, error) {
+	all, err := c.api.opts.Keys.ListKeys(c.ctx)
+	return v1.KeyList{Keys: list(all)}, err
+}
+
+func revokeKey(c *call) error {
+	return c.api.opts.Keys.RevokeKey(c.ctx, c.r.PathValue("id"))
+}
+
+func getCapabilities(c *call) (v1.Capabilities, error) {
+	caps, err := c.api.opts.Backend.Capabilities(c.ctx)
+	caps.Features = list(caps.Features)
+	if caps.Enforced == nil {
+		caps.Enforced = map[string]bool{}
+	}
+	return caps, err
+}
+
+func getVersion(c *call) (v1.Version, error) {
+	return v1.Version{Version: c.api.opts.Version, API: "v1", OS: runtime.GOOS, Arch: runtime.GOARCH}, nil
+}
+
+func getHealth(*call) (v1.Health, error) {
+	return v1.Health{Status: "ok"}, nil // a server that drains refuses the request
+}
+
+// statsTime is how long /metrics waits for the figures of sandboxes.
+const statsTime = 5 * time.Second
+
+func showMetrics(c *call) error {
+	ctx, cancel := context.WithTimeout(c.ctx, statsTime)
+	defer cancel()
+	stats, err := c.api.opts.Backend.Stats(ctx, maxSeries)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", metricsType)
+	_, err = c.w.Write(c.api.metrics.text(stats, c.api.limiter.openStreams()))
+	return err
+}

@@ -1,0 +1,345 @@
+package api
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/time/rate"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// socket is a WebSocket whose binary messages are frames, both ways.
+type socket struct {
+	c    *call
+	conn *websocket.Conn
+
+	// A Read or Write whose context ends breaks the connection. Theirs is not
+	// the call's, so that there can be last words when that ends.
+	io context.Context
+
+	mu   sync.Mutex
+	buf  []byte
+	last time.Time // something was sent
+}
+
+// frameHead is the length of what is before the payload of a frame, in bytes.
+const frameHead = 5
+
+// accept makes a WebSocket of the call.
+func (c *call) accept() (*socket, error) {
+	if c.r.ProtoMajor != 1 {
+		return nil, &refusal{status: http.StatusBadRequest, code: "invalid", message: "a WebSocket needs HTTP/1.1", hint: "don't offer h2 in the TLS handshake"}
+	}
+	if c.r.Header.Get("Upgrade") == "" {
+		c.w.Header().Set("Upgrade", "websocket")
+		c.w.Header().Set("Connection", "Upgrade")
+		return nil, &refusal{status: http.StatusUpgradeRequired, code: "invalid", message: "this path is a WebSocket", hint: "connect with a WebSocket client"}
+	}
+	// Origins have been checked. Compression would cost memory per socket and
+	// tell secrets by their length.
+	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		c.outcome(http.StatusBadRequest, "invalid", err)
+		c.w.hijacked = true // websocket.Accept has answered
+		return nil, err
+	}
+	c.w.hijacked = true
+	c.outcome(http.StatusSwitchingProtocols, "", nil)
+	conn.SetReadLimit(v1.MaxFrame + frameHead)
+	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.ctx), last: time.Now()}
+	return s, nil
+}
+
+// frame sends a frame.
+func (s *socket) frame(kind byte, payload []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.frameLocked(kind, payload)
+}
+
+// frameLocked is frame. Precondition: s.mu is held.
+func (s *socket) frameLocked(kind byte, payload []byte) error {
+	for first := true; first || len(payload) > 0; first = false {
+		part := payload[:min(len(payload), v1.MaxFrame)]
+		payload = payload[len(part):]
+		s.buf = append(s.buf[:0], kind)
+		s.buf = binary.BigEndian.AppendUint32(s.buf, uint32(len(part)))
+		s.buf = append(s.buf, part...)
+		if err := s.send(websocket.MessageBinary, s.buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends a message. A client that does not take it in time has gone.
+// Precondition: s.mu is held.
+func (s *socket) send(kind websocket.MessageType, b []byte) error {
+	ctx, cancel := context.WithTimeout(s.io, s.c.api.opts.Limits.Stall)
+	defer cancel()
+	err := s.conn.Write(ctx, kind, b)
+	if err != nil {
+		s.c.cancel(errClientGone)
+	}
+	s.last = time.Now()
+	s.c.w.bytes += int64(len(b))
+	return err
+}
+
+// json sends a frame of JSON.
+func (s *socket) json(kind byte, v any) error {
+	payload, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return s.frame(kind, payload)
+}
+
+// jsonLocked is json. Precondition: s.mu is held.
+func (s *socket) jsonLocked(kind byte, v any) error {
+	payload, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return s.frameLocked(kind, payload)
+}
+
+// ping keeps the connection alive until ctx ends.
+func (s *socket) ping(ctx context.Context) {
+	ticker := time.NewTicker(silence / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		s.mu.Lock()
+		quiet := time.Since(s.last) >= silence/2
+		s.mu.Unlock()
+		if quiet && s.frame(v1.FramePing, nil) != nil {
+			return
+		}
+	}
+}
+
+// Bounds of what a client says beside standard input: resizes and signals a
+// second. What comes faster waits.
+const (
+	maxControls = 100
+	stdinQueue  = 4 // frames that wait for a process that does not read
+)
+
+// serve takes what the client sends until it leaves, which ends the call.
+func (s *socket) serve(p sandpit.Process) {
+	stdin := make(chan []byte, stdinQueue)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.pump(p, stdin)
+	}()
+	controls := rate.NewLimiter(maxControls, maxControls)
+	err := s.take(p, stdin, controls)
+	close(stdin)
+	s.c.cancel(err)
+	<-done
+}
+
+// pump writes to standard input. A nil piece ends it.
+func (s *socket) pump(p sandpit.Process, pieces <-chan []byte) {
+	in := p.Stdin()
+	for b := range pieces {
+		switch {
+		case in == nil:
+		case b == nil:
+			_ = in.Close()
+			in = nil
+		default:
+			if _, err := in.Write(b); err != nil {
+				in = nil // the process has closed it, or is gone
+			}
+		}
+	}
+}
+
+// errFrame ends a call whose client sends what is no frame.
+func errFrame(why string) error { return invalid("a message is no frame: "+why, "see /docs") }
+
+// take reads frames.
+func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
+	for {
+		kind, msg, err := s.conn.Read(s.io)
+		if err != nil {
+			return errClientGone
+		}
+		if kind != websocket.MessageBinary || len(msg) < frameHead || int(binary.BigEndian.Uint32(msg[1:])) != len(msg)-frameHead {
+			return errFrame("it is not a type, a length and so many bytes")
+		}
+		payload := msg[frameHead:]
+		switch msg[0] {
+		case v1.FrameStdin, v1.FrameEOF:
+			if msg[0] == v1.FrameEOF {
+				payload = nil
+			} else if len(payload) == 0 {
+				continue
+			}
+			select {
+			case stdin <- payload:
+			case <-s.c.ctx.Done():
+				return context.Cause(s.c.ctx)
+			}
+		case v1.FrameResize, v1.FrameSignal:
+			if err := controls.Wait(s.c.ctx); err != nil {
+				return context.Cause(s.c.ctx)
+			}
+			if err := control(s.c.ctx, p, msg[0], payload); err != nil {
+				return err
+			}
+		case v1.FramePing:
+		default:
+			return errFrame("its type is not known")
+		}
+	}
+}
+
+// control carries out a resize or a signal. That the process has exited in the
+// meantime is no error.
+func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) error {
+	if kind == v1.FrameResize {
+		var size v1.Size
+		if err := parse(payload, &size); err != nil {
+			return err
+		}
+		_ = p.Resize(ctx, sandpit.TerminalSize{Rows: size.Rows, Cols: size.Cols})
+		return nil
+	}
+	var sig v1.Signal
+	if err := parse(payload, &sig); err != nil {
+		return err
+	}
+	_ = signal(ctx, p, sig)
+	return nil
+}
+
+func signal(ctx context.Context, p sandpit.Process, sig v1.Signal) error {
+	if sig.Signal < 1 || sig.Signal > 64 {
+		return invalid("there is no such signal", "use a number from 1 to 64")
+	}
+	if sig.Group {
+		if g, ok := p.(sandpit.GroupSignaler); ok {
+			return g.SignalGroup(ctx, syscall.Signal(sig.Signal))
+		}
+	}
+	return p.Signal(ctx, syscall.Signal(sig.Signal))
+}
+
+// end closes the socket politely.
+func (s *socket) end(code websocket.StatusCode, reason string) {
+	_ = s.conn.Close(code, reason)
+}
+
+// executeSocket runs a command in the foreground over a WebSocket, whose first
+// message is the command. Closing the socket kills it.
+func executeSocket(c *call) error {
+	if err := c.openStream(); err != nil {
+		return err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	s, err := c.accept()
+	if err != nil {
+		return err
+	}
+	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
+	cmd, err := s.command()
+	if err != nil {
+		return s.refuse(err)
+	}
+	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
+	began := time.Now()
+	s.mu.Lock() // output waits until the start has been told
+	p, err := sb.Start(c.ctx, cmd)
+	if err != nil {
+		s.mu.Unlock()
+		return s.refuse(err)
+	}
+	err = s.jsonLocked(v1.FrameStarted, describeProcess(p, cmd, began))
+	s.mu.Unlock()
+	if err != nil {
+		kill(p)
+		return nil
+	}
+	reading, stopPing := s.attend(p)
+	res, err := c.await(p)
+	stopPing()
+	_ = c.tell(s, res, err)
+	s.goodbye(reading, err)
+	return nil
+}
+
+// attend serves the client beside the process.
+func (s *socket) attend(p sandpit.Process) (reading chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(s.c.ctx)
+	go s.ping(ctx)
+	reading = make(chan struct{})
+	go func() {
+		defer close(reading)
+		s.serve(p)
+	}()
+	return reading, cancel
+}
+
+// goodbye closes the socket after the last frame, and returns when nobody reads
+// from it any more.
+func (s *socket) goodbye(reading chan struct{}, err error) {
+	code, reason := websocket.StatusNormalClosure, ""
+	if errors.Is(err, errDraining) {
+		code, reason = websocket.StatusGoingAway, "the server is about to end"
+	}
+	s.c.cancel(nil)
+	s.end(code, reason)
+	<-reading
+}
+
+// command reads the first message.
+func (s *socket) command() (sandpit.Command, error) {
+	ctx, cancel := context.WithTimeout(s.io, headerTime)
+	defer cancel()
+	s.conn.SetReadLimit(maxCommand)
+	kind, msg, err := s.conn.Read(ctx)
+	if err != nil {
+		return sandpit.Command{}, errClientGone
+	}
+	s.conn.SetReadLimit(v1.MaxFrame + frameHead)
+	in := new(v1.Command)
+	if kind != websocket.MessageText {
+		return sandpit.Command{}, invalid("the first message is not a command", "send the Command as a text message")
+	}
+	if err := parse(msg, in); err != nil {
+		return sandpit.Command{}, err
+	}
+	if err := s.c.intendFor(in); err != nil {
+		return sandpit.Command{}, err
+	}
+	return in.Sandpit(), nil
+}
+
+// refuse tells an error and closes the socket.
+func (s *socket) refuse(err error) error {
+	status, e, _ := s.c.describe(err)
+	s.c.status, s.c.code, s.c.err = status, e.Code, err
+	_ = s.json(v1.FrameError, e)
+	s.end(websocket.StatusNormalClosure, "")
+	return nil
+}

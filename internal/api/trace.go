@@ -1,0 +1,37 @@
+package api
+
+import (
+	"github.com/sandpit-dev/sandpit/internal/api/otlp"
+)
+
+// traced begins the span of the call, if spans are wanted.
+func (c *call) traced() {
+	if c.api.opts.Tracer != nil {
+		c.span = c.api.opts.Tracer.Start(c.r.Header.Get("Traceparent"))
+	}
+}
+
+// endSpan ends it. Names of attributes are those of OpenTelemetry's semantic
+// conventions for HTTP servers.
+func (c *call) endSpan() {
+	if c.span == nil {
+		return
+	}
+	c.span.Name = c.operation()
+	c.span.Failed = c.status >= 500
+	c.span.Attributes = []otlp.Attribute{
+		{Key: "http.request.method", Text: c.r.Method},
+		{Key: "http.response.status_code", Number: int64(c.status)},
+		{Key: "sandpit.request_id", Text: c.id},
+	}
+	if c.route != nil && c.route.Path != "" {
+		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "http.route", Text: c.route.Path})
+	}
+	if c.target != "" {
+		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "sandpit.sandbox", Text: clip(c.target)})
+	}
+	if c.code != "" {
+		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "error.type", Text: c.code})
+	}
+	c.span.End()
+}
