@@ -43,6 +43,9 @@ const (
 	// have been logged.
 	maxMarks = 1024
 
+	// memoryStep is how a segment in memory begins.
+	memoryStep = 4 << 10
+
 	suffix = ".log"
 )
 
@@ -309,7 +312,7 @@ func (l *Log) put(w *Writer, stream byte, position int64, data []byte, now time.
 	l.seq += uint64(r.entries)
 	m.used = l.seq
 	if l.dir == "" {
-		s := l.room(int64(prefixSize+maxPayload), r.seq)
+		s := l.room(int64(prefixSize+outputSize+len(r.id)+len(data)), r.seq)
 		s.mem = r.append(s.mem)
 		s.size = int64(len(s.mem))
 		l.notify()
@@ -340,7 +343,7 @@ func (l *Log) room(n int64, seq uint64) *segment {
 		s.number = l.segs[k-1].number + 1
 	}
 	if l.dir == "" {
-		s.mem = appendHeader(nil, seq)
+		s.mem = appendHeader(make([]byte, 0, min(l.segmentMax, memoryStep)), seq)
 		s.size = int64(len(s.mem))
 	}
 	l.segs = append(l.segs, s)

@@ -68,8 +68,13 @@ func parseHeader(b []byte) (seq uint64, ok bool) {
 	if len(b) < headerSize || string(b[:len(magic)]) != magic {
 		return 0, false
 	}
-	return binary.LittleEndian.Uint64(b[len(magic):]), true
+	seq = binary.LittleEndian.Uint64(b[len(magic):])
+	return seq, validSeq(seq)
 }
+
+// validSeq reports whether a Seq can be one: they begin with 1, and no log lives
+// long enough for more than so many.
+func validSeq(n uint64) bool { return n > 0 && n < 1<<62 }
 
 // append appends the encoded record.
 func (r *record) append(b []byte) []byte {
@@ -145,7 +150,7 @@ func parsePayload(b []byte) (r record, ok bool) {
 			return r, false
 		}
 		r.id, r.data = string(b[outputSize:outputSize+id]), b[outputSize+id:]
-		return r, (r.stream == Stdout || r.stream == Stderr) && r.position >= 0 && r.entries == countEntries(r.data) && r.entries > 0
+		return r, (r.stream == Stdout || r.stream == Stderr) && r.position >= 0 && validSeq(r.seq) && r.entries == countEntries(r.data) && r.entries > 0
 	case r.kind == markKind && len(b) >= markSize:
 		r.marks = [2]int64{int64(le.Uint64(b[1:])), int64(le.Uint64(b[9:]))}
 		r.id = string(b[markSize:])
