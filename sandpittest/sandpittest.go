@@ -38,6 +38,10 @@ type Options struct {
 	// MultiUser says that a sandbox of the user root has other users beside it.
 	MultiUser bool
 
+	// Shared says that every client is one of the same server: all see the same
+	// sandboxes, which live on when a client is closed.
+	Shared bool
+
 	// Long runs the long forms of the tests: 1 GiB where it is else 64 MiB.
 	// Default: whether SANDPIT_TEST_LONG is set.
 	Long bool
@@ -64,9 +68,15 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Writing", writeProperties},
 		{"Limits", limitProperties},
 		{"Mounts", mountProperties},
+		{"Life", lifeProperties},
+		{"Keeper", keeperProperties},
+		{"Logs", logProperties},
+		{"Events", eventProperties},
+		{"Ports", portProperties},
+		{"File work", fileworkProperties},
 	} {
 		t.Run(g.name, func(t *testing.T) {
-			e := &env{client: newClient(t), opt: opt}
+			e := &env{client: newClient(t), newClient: newClient, opt: opt}
 			t.Cleanup(func() {
 				if err := e.client.Close(); err != nil {
 					t.Errorf("closing the client: %v", err)
@@ -93,9 +103,10 @@ type property struct {
 
 // env is what the properties of a group share.
 type env struct {
-	client sandpit.Client
-	opt    Options
-	gaps   map[string]string // limits that this machine can't enforce, and why
+	client    sandpit.Client
+	newClient func(t *testing.T) sandpit.Client // one more
+	opt       Options
+	gaps      map[string]string // limits that this machine can't enforce, and why
 }
 
 // learn finds out what is not enforced here.

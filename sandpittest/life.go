@@ -1,0 +1,292 @@
+package sandpittest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var lifeProperties = []property{
+	{"Stop ends the processes and keeps the files, Restart goes on with them", testStopRestart},
+	{"Stop gives processes the time to end by themselves", testStopGrace},
+	{"Pause freezes and Resume thaws", testPauseResume},
+	{"a request to a paused sandbox makes it go on", testPausedRequest},
+	{"a state that can't be reached is ErrState, the present one no error", testStates},
+	{"a lifetime may stop a sandbox", testLifeStops},
+	{"a lifetime may pause a sandbox", testLifePauses},
+	{"SetLifetime makes a life longer, and shorter", testSetLifetime},
+	{"a lifetime that makes no sense is ErrInvalid", testBadLifetimes},
+	{"a sandbox that is idle expires, one in which somebody waits does not", testIdle},
+}
+
+// state waits until a sandbox is in a state, and describes it.
+func state(t *testing.T, sb sandpit.Sandbox, want sandpit.State) sandpit.Info {
+	t.Helper()
+	var info sandpit.Info
+	eventually(t, "the sandbox is "+string(want), func() bool {
+		var err error
+		if info, err = sb.Info(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return info.State == want
+	})
+	return info
+}
+
+// must fails a test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v (hint: %s)", err, sandpit.Hint(err))
+	}
+}
+
+// pause pauses a sandbox, or skips where that is not possible.
+func pause(t *testing.T, sb sandpit.Sandbox) {
+	t.Helper()
+	err := sb.Pause(guarded(t))
+	if errors.Is(err, sandpit.ErrUnsupported) {
+		t.Skipf("sandboxes can't be paused here: %v", err)
+	}
+	must(t, err)
+}
+
+func testStopRestart(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Labels: map[string]string{"k": "v"}, Env: []string{"FROM=spec"}})
+	put(t, sb, "/tmp/kept", "content")
+	before, err := sb.Info(t.Context())
+	must(t, err)
+	p := start(t, sb, sandpit.Command{Argv: []string{"sleep", "86601"}})
+	must(t, sb.Stop(guarded(t), 10*time.Second))
+	if res, err := p.Wait(guarded(t)); err == nil && res.Signal != int(syscall.SIGTERM) {
+		t.Errorf("the process ended with %+v", res)
+	} else if err != nil && !errors.Is(err, sandpit.ErrState) && !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("waiting for it: %v", err)
+	}
+	info := state(t, sb, sandpit.StateStopped)
+	if info.Reason == "" || !info.ExpiresAt.IsZero() || info.ID != before.ID || info.Name != before.Name || info.Labels["k"] != "v" {
+		t.Errorf("stopped, it is %+v", info)
+	}
+	_, err = sb.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+	wantKind(t, err, sandpit.ErrState)
+	_, err = sb.Files().Stat(t.Context(), "/tmp/kept")
+	wantKind(t, err, sandpit.ErrState)
+	_, err = e.client.Get(t.Context(), sb.ID())
+	must(t, err)
+	must(t, sb.Stop(guarded(t), 0))
+	must(t, sb.Restart(guarded(t)))
+	if got := get(t, sb, "/tmp/kept"); got != "content" {
+		t.Errorf("the file holds %q", got)
+	}
+	info = state(t, sb, sandpit.StateRunning)
+	if info.Reason != "" || info.Limits != before.Limits || !info.CreatedAt.Equal(before.CreatedAt) {
+		t.Errorf("running again, it is %+v, and was %+v", info, before)
+	}
+	if got := running(t, sb, "86601"); len(got) > 0 {
+		t.Errorf("still running: %q", got)
+	}
+	if got := shell(t, sb, "echo $FROM; echo new >/tmp/kept; cat /tmp/kept"); got != "spec\nnew" {
+		t.Errorf("got %q", got)
+	}
+	must(t, sb.Restart(guarded(t)))
+	must(t, sb.Stop(guarded(t), 0))
+	must(t, sb.Remove(guarded(t)))
+	wantKind(t, sb.Stop(t.Context(), 0), sandpit.ErrClosed)
+	wantKind(t, sb.Restart(t.Context()), sandpit.ErrClosed)
+}
+
+func testStopGrace(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	var polite, deaf written
+	start(t, sb, sandpit.Command{Script: `trap 'echo bye >/tmp/bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done`, Stdout: &polite})
+	start(t, sb, sandpit.Command{Script: `trap '' TERM; echo ready; while :; do sleep 0.05; done`, Stdout: &deaf})
+	polite.until(t, "ready")
+	deaf.until(t, "ready")
+	must(t, sb.Stop(guarded(t), 500*time.Millisecond))
+	must(t, sb.Restart(guarded(t)))
+	if got := get(t, sb, "/tmp/bye"); got != "bye\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// ticking starts a process that writes all the time.
+func ticking(t *testing.T, sb sandpit.Sandbox) *written {
+	t.Helper()
+	var out written
+	p := start(t, sb, sandpit.Command{Script: "while :; do echo tick; sleep 0.01; done", Stdout: &out})
+	t.Cleanup(func() { _ = p.Kill(context.Background()) })
+	out.until(t, "tick")
+	return &out
+}
+
+// still reports whether nothing is written for a while, after what is on its
+// way has arrived.
+func (w *written) still() bool {
+	time.Sleep(200 * time.Millisecond)
+	before := w.String()
+	time.Sleep(300 * time.Millisecond)
+	return w.String() == before
+}
+
+// goesOn waits until more is written.
+func (w *written) goesOn(t *testing.T) {
+	t.Helper()
+	before := len(w.String())
+	eventually(t, "the process goes on", func() bool { return len(w.String()) > before })
+}
+
+func testPauseResume(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	out := ticking(t, sb)
+	pause(t, sb)
+	state(t, sb, sandpit.StatePaused)
+	if !out.still() {
+		t.Error("a paused sandbox writes")
+	}
+	must(t, sb.Pause(guarded(t)))
+	must(t, sb.Resume(guarded(t)))
+	state(t, sb, sandpit.StateRunning)
+	out.goesOn(t)
+	must(t, sb.Resume(guarded(t)))
+	// One that is paused can be removed.
+	pause(t, sb)
+	must(t, sb.Remove(guarded(t)))
+}
+
+func testPausedRequest(t *testing.T, e *env) {
+	for name, request := range map[string]func(sb sandpit.Sandbox) error{
+		"a process": func(sb sandpit.Sandbox) error {
+			_, err := sandpit.Exec(guarded(t), sb, "true")
+			return err
+		},
+		"a file": func(sb sandpit.Sandbox) error {
+			_, err := sb.Files().Stat(guarded(t), "/tmp")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sb := e.sandbox(t, sandpit.Spec{})
+			out := ticking(t, sb)
+			pause(t, sb)
+			must(t, request(sb))
+			state(t, sb, sandpit.StateRunning)
+			out.goesOn(t)
+		})
+	}
+	// Looking at it does not.
+	sb := e.sandbox(t, sandpit.Spec{})
+	pause(t, sb)
+	_, err := sb.Info(t.Context())
+	must(t, err)
+	_, err = sb.Metrics(t.Context())
+	must(t, err)
+	e.list(t)
+	if info, err := sb.Info(t.Context()); err != nil || info.State != sandpit.StatePaused {
+		t.Errorf("looked at, it is %+v, %v", info, err)
+	}
+}
+
+func testStates(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	must(t, sb.Restart(guarded(t)))
+	must(t, sb.Resume(guarded(t)))
+	must(t, sb.Stop(guarded(t), 0))
+	err := sb.Pause(guarded(t))
+	if !errors.Is(err, sandpit.ErrUnsupported) {
+		wantKind(t, err, sandpit.ErrState)
+	}
+	wantKind(t, sb.Resume(guarded(t)), sandpit.ErrState)
+	state(t, sb, sandpit.StateStopped)
+	must(t, sb.Restart(guarded(t)))
+	pause(t, sb)
+	must(t, sb.Stop(guarded(t), 0)) // what is frozen can be stopped
+	state(t, sb, sandpit.StateStopped)
+}
+
+func testLifeStops(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: 2 * time.Second}, OnExpiry: sandpit.ExpiryStop})
+	put(t, sb, "/tmp/kept", "content")
+	info, err := sb.Info(t.Context())
+	must(t, err)
+	if info.OnExpiry != sandpit.ExpiryStop || info.ExpiresAt.IsZero() {
+		t.Errorf("got %+v", info)
+	}
+	if info = state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "life") {
+		t.Errorf("the reason is %q", info.Reason)
+	}
+	eventually(t, "it lives again, for longer", func() bool {
+		must(t, sb.Restart(guarded(t)))
+		err := sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour})
+		if err != nil && !errors.Is(err, sandpit.ErrState) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	if got := get(t, sb, "/tmp/kept"); got != "content" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+func testLifePauses(t *testing.T, e *env) {
+	probe := e.sandbox(t, sandpit.Spec{})
+	pause(t, probe)
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: time.Second}, OnExpiry: sandpit.ExpiryPause})
+	state(t, sb, sandpit.StatePaused)
+	put(t, sb, "/tmp/f", "x") // the next request makes it go on
+}
+
+func testSetLifetime(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: 2 * time.Second}})
+	end := time.Now().Add(3 * time.Second)
+	must(t, sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour, Idle: 30 * time.Minute, OnExpiry: sandpit.ExpiryStop}))
+	info, err := sb.Info(t.Context())
+	must(t, err)
+	if left := time.Until(info.ExpiresAt); left < 50*time.Minute || left > time.Hour || info.Idle != 30*time.Minute || info.OnExpiry != sandpit.ExpiryStop {
+		t.Errorf("got %+v", info)
+	}
+	must(t, sb.SetLifetime(t.Context(), sandpit.Lifetime{Idle: sandpit.NoIdle}))
+	if info, err = sb.Info(t.Context()); err != nil || info.Idle > 0 || info.OnExpiry != sandpit.ExpiryStop || time.Until(info.ExpiresAt) < 50*time.Minute {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	time.Sleep(time.Until(end))
+	if got := shell(t, sb, "echo alive"); got != "alive" {
+		t.Errorf("got %q", got)
+	}
+	must(t, sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: 100 * time.Millisecond, OnExpiry: sandpit.ExpiryRemove}))
+	eventually(t, "the sandbox is gone", func() bool {
+		_, err := sb.Info(t.Context())
+		return errors.Is(err, sandpit.ErrClosed)
+	})
+}
+
+func testBadLifetimes(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	for name, life := range map[string]sandpit.Lifetime{
+		"a negative life":      {Life: -1},
+		"a negative idle time": {Idle: -2 * time.Second},
+		"an unknown expiry":    {OnExpiry: "explode"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantKind(t, sb.SetLifetime(t.Context(), life), sandpit.ErrInvalid)
+		})
+	}
+	e.refused(t, sandpit.Spec{OnExpiry: "explode"}, sandpit.ErrInvalid)
+	e.refused(t, sandpit.Spec{Idle: -2 * time.Second}, sandpit.ErrInvalid)
+}
+
+func testIdle(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Idle: time.Second, OnExpiry: sandpit.ExpiryStop})
+	// Longer than the idle time, but somebody waits for it.
+	out := run(t, sb, sandpit.Command{Script: "sleep 3; echo end"})
+	if !out.Success() || string(out.Stdout) != "end\n" {
+		t.Errorf("got %+v", out)
+	}
+	if info := state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "idle") || info.Idle != time.Second {
+		t.Errorf("got %+v", info)
+	}
+}

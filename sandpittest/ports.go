@@ -1,0 +1,209 @@
+package sandpittest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var portProperties = []property{
+	{"Dial connects to a port, and each direction can be closed alone", testDial},
+	{"many connections at once, of any size", testManyConnections},
+	{"Dial where nothing listens is ErrUnavailable", testDialNothing},
+	{"Ports lists what listens", testPorts},
+	{"a connection ends with the sandbox", testDialRemove},
+}
+
+// networker returns the ports of a sandbox.
+func networker(t *testing.T, sb sandpit.Sandbox) sandpit.Networker {
+	t.Helper()
+	n, ok := sb.(sandpit.Networker)
+	if !ok {
+		t.Skip("this client does not reach ports")
+	}
+	return n
+}
+
+// The servers are of Python, which is not in every image.
+const (
+	// Reads to the end, then answers with how much it was, and what was first.
+	countingServer = `
+import socketserver
+class H(socketserver.BaseRequestHandler):
+    def handle(self):
+        n, first = 0, b''
+        while True:
+            b = self.request.recv(65536)
+            if not b: break
+            if not n: first = b[:5]
+            n += len(b)
+        self.request.sendall(b'%d %s' % (n, first))
+class S(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    request_queue_size = 128
+S(('127.0.0.1', 8080), H).serve_forever()
+`
+	// Gives back what it gets.
+	echoServer = `
+import socketserver
+class H(socketserver.BaseRequestHandler):
+    def handle(self):
+        while True:
+            b = self.request.recv(65536)
+            if not b: break
+            self.request.sendall(b)
+class S(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    request_queue_size = 128
+S(('127.0.0.1', 8081), H).serve_forever()
+`
+)
+
+// serve starts a server and waits until it listens.
+func serve(t *testing.T, e *env, program string, port uint16) (sandpit.Sandbox, sandpit.Networker) {
+	t.Helper()
+	sb := e.sandbox(t, sandpit.Spec{})
+	n := networker(t, sb)
+	if !run(t, sb, sandpit.Command{Script: "command -v python3"}).Success() {
+		t.Skip("the image has no python3 to listen with")
+	}
+	put(t, sb, "/tmp/server.py", program)
+	var out written
+	start(t, sb, sandpit.Command{Argv: []string{"python3", "/tmp/server.py"}, Stderr: &out})
+	eventually(t, "the server listens", func() bool {
+		conn, err := n.Dial(guarded(t), port)
+		if err == nil {
+			conn.Close()
+			return true
+		}
+		if !errors.Is(err, sandpit.ErrUnavailable) {
+			t.Fatalf("dialing: %v; the server says %s", err, out.String())
+		}
+		return false
+	})
+	return sb, n
+}
+
+// closeWrite ends what is sent.
+func closeWrite(t *testing.T, conn net.Conn) {
+	t.Helper()
+	c, ok := conn.(interface{ CloseWrite() error })
+	if !ok {
+		t.Fatalf("a %T has no CloseWrite", conn)
+	}
+	must(t, c.CloseWrite())
+}
+
+func testDial(t *testing.T, e *env) {
+	_, n := serve(t, e, countingServer, 8080)
+	for _, size := range []int{0, 1, 5 << 20} {
+		conn, err := n.Dial(guarded(t), 8080)
+		must(t, err)
+		must(t, conn.SetDeadline(time.Now().Add(guard)))
+		if _, err := conn.Write(bytes.Repeat([]byte("hello"), size)); err != nil {
+			t.Fatal(err)
+		}
+		closeWrite(t, conn)
+		got, err := io.ReadAll(conn)
+		must(t, err)
+		want := strconv.Itoa(5*size) + " hello"
+		if size == 0 {
+			want = "0 "
+		}
+		if string(got) != want {
+			t.Errorf("sent %d bytes and got %q", 5*size, got)
+		}
+		must(t, conn.Close())
+	}
+}
+
+func testManyConnections(t *testing.T, e *env) {
+	_, n := serve(t, e, echoServer, 8081)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			conn, err := n.Dial(guarded(t), 8081)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(guard)); err != nil {
+				t.Error(err)
+			}
+			sent := noise(1 << 20)
+			wg.Go(func() {
+				if _, err := conn.Write(sent); err != nil {
+					t.Error(err)
+				}
+				if c, ok := conn.(interface{ CloseWrite() error }); ok {
+					_ = c.CloseWrite()
+				}
+			})
+			got, err := io.ReadAll(conn)
+			if err != nil || !bytes.Equal(got, sent) {
+				t.Errorf("%d bytes come back: %v", len(got), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func testDialNothing(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	n := networker(t, sb)
+	for _, port := range []uint16{1, 9, 65535} {
+		conn, err := n.Dial(guarded(t), port)
+		if err == nil {
+			conn.Close()
+		}
+		wantKind(t, err, sandpit.ErrUnavailable)
+	}
+	if _, err := n.Dial(guarded(t), 0); err == nil {
+		t.Error("port 0 is reached")
+	}
+	must(t, sb.Remove(guarded(t)))
+	_, err := n.Dial(guarded(t), 80)
+	wantKind(t, err, sandpit.ErrClosed)
+}
+
+func testPorts(t *testing.T, e *env) {
+	_, n := serve(t, e, echoServer, 8081)
+	ports, err := n.Ports(t.Context())
+	must(t, err)
+	if !slices.Contains(ports, sandpit.Port{Port: 8081, Address: "127.0.0.1"}) {
+		t.Errorf("got %+v", ports)
+	}
+	quiet := networker(t, e.sandbox(t, sandpit.Spec{}))
+	if ports, err := quiet.Ports(t.Context()); err != nil || slices.ContainsFunc(ports, func(p sandpit.Port) bool { return p.Port == 8081 }) {
+		t.Errorf("another sandbox has %+v, %v", ports, err)
+	}
+}
+
+func testDialRemove(t *testing.T, e *env) {
+	sb, n := serve(t, e, echoServer, 8081)
+	conn, err := n.Dial(guarded(t), 8081)
+	must(t, err)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, sb.Remove(guarded(t)))
+	must(t, conn.SetDeadline(time.Now().Add(guard)))
+	if n, err := conn.Read(make([]byte, 1)); err == nil || n > 0 {
+		t.Errorf("after the end %d bytes come, %v", n, err)
+	} else if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+		t.Errorf("the connection does not end: %v", err)
+	}
+}
