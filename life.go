@@ -123,7 +123,7 @@ type LogQuery struct {
 }
 
 // LogEntry is a piece of output: a line, or a part of one that is longer than
-// 64 KiB, or that was not ended for a while.
+// 16 KiB, or that was not ended for a while. Data is at most 64 KiB.
 type LogEntry struct {
 	Seq     uint64    `json:"seq"` // grows by 1; a gap says that entries were lost
 	Time    time.Time `json:"time"`

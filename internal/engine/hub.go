@@ -14,8 +14,8 @@ import (
 
 // How much of a process's output is kept for those who attach, in bytes.
 const (
-	keptOutput   = 1 << 20   // of a sandbox that outlives the engine
-	directOutput = 256 << 10 // of others
+	keptOutput   = 1 << 20  // of a sandbox that outlives the engine
+	directOutput = 64 << 10 // of others
 )
 
 // hub is one process: it takes the output from the guest, keeps the latest of

@@ -67,6 +67,7 @@ type Log struct {
 	pending  []byte        // records to be written
 	entries  uint64        // in pending
 	flushing bool          // a goroutine writes
+	reading  int           // how many read segments in memory
 	changed  chan struct{} // closed when anything above has changed; nil: nobody waits
 }
 
@@ -343,7 +344,11 @@ func (l *Log) room(n int64, seq uint64) *segment {
 		s.number = l.segs[k-1].number + 1
 	}
 	if l.dir == "" {
-		s.mem = appendHeader(make([]byte, 0, min(l.segmentMax, memoryStep)), seq)
+		mem := make([]byte, 0, min(l.segmentMax, memoryStep))
+		if len(l.segs) == l.segments && l.reading == 0 {
+			mem = l.segs[0].mem[:0]
+		}
+		s.mem = appendHeader(mem, seq)
 		s.size = int64(len(s.mem))
 	}
 	l.segs = append(l.segs, s)

@@ -110,9 +110,15 @@ func (l *Log) read(ctx context.Context, at *place, q sandpit.LogQuery, f func(sa
 	sizes := make([]int64, len(segs))
 	mems := make([][]byte, len(segs))
 	for i, s := range segs {
-		sizes[i], mems[i] = s.size, s.mem // only ever appended to
+		sizes[i], mems[i] = s.size, s.mem // only ever appended to, while this reads
 	}
+	l.reading++
 	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.reading--
+		l.mu.Unlock()
+	}()
 	for i, s := range segs {
 		if s.number < at.segment || i+1 < len(segs) && segs[i+1].first <= q.After+1 && q.After > 0 {
 			continue

@@ -5,8 +5,13 @@ import (
 	"time"
 )
 
-// holdTime is how long a line may wait for its end.
-const holdTime = time.Second
+const (
+	// holdTime is how long a line may wait for its end.
+	holdTime = time.Second
+
+	// maxLine is how much of a line waits; of a longer one, a part is entered.
+	maxLine = 16 << 10
+)
 
 // Writer enters the output of one process.
 type Writer struct {
@@ -56,28 +61,28 @@ func (w *Writer) Write(stream byte, position int64, b []byte) {
 			if !whole {
 				n = len(b)
 			}
-			if room := maxData - len(h.data); n > room {
+			if room := maxLine - len(h.data); n > room {
 				n, whole = room, true
 			}
 			h.data = append(h.data, b[:n]...)
 			b, position = b[n:], position+int64(n)
 			h.end = position
-			if whole || len(h.data) == maxData {
+			if whole || len(h.data) == maxLine {
 				w.release(h, stream, now)
 			}
 			continue
 		}
 		n := bytes.LastIndexByte(b, '\n') + 1
-		if n == 0 && len(b) < maxData {
+		if n == 0 && len(b) < maxLine {
 			h.data, h.end, h.since = append(h.data, b...), position+int64(len(b)), now
 			w.wait()
 			return
 		}
 		// As many whole lines as a record takes; of a longer line a part.
 		if n == 0 || n > maxData {
-			n = bytes.LastIndexByte(b[:maxData], '\n') + 1
+			n = bytes.LastIndexByte(b[:min(len(b), maxData)], '\n') + 1
 			if n == 0 {
-				n = maxData
+				n = min(len(b), maxData)
 			}
 		}
 		l.put(w, stream, position+int64(n), b[:n], now)
