@@ -148,8 +148,12 @@ func (c *Client) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 	if err != nil {
 		return nil, fmt.Errorf("creating a sandbox: %w", err)
 	}
-	// With the key, a request that has to be sent twice makes one sandbox.
-	r := request{method: http.MethodPost, path: "/v1/sandboxes", body: body, header: http.Header{"Idempotency-Key": {rand.Text()}}}
+	// With the key, a request that has to be sent twice makes one sandbox. The
+	// server needs a name to find it by, and gives it one if it has none.
+	r := request{method: http.MethodPost, path: "/v1/sandboxes", body: body}
+	if spec.Name != "" {
+		r.header = http.Header{"Idempotency-Key": {rand.Text()}}
+	}
 	do := func(ctx context.Context) (*sandbox, error) {
 		var made v1.Sandbox
 		if err := c.call(ctx, r, &made); err != nil {

@@ -1,0 +1,21 @@
+package client_test
+
+import (
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/sandpittest"
+)
+
+// Over each way to a server, a client behaves as the engine in-process.
+func TestClient(t *testing.T) {
+	opt := sandpittest.Options{Local: true, MultiUser: true, Shared: true}
+	t.Run("unix", func(t *testing.T) {
+		s := serve(t)
+		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overUnix(t) }, opt)
+	})
+	t.Run("tls", func(t *testing.T) {
+		s := serve(t)
+		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overTLS(t) }, opt)
+	})
+}
