@@ -30,7 +30,8 @@ const reportMagic = 0x53504652
 // copy of this process's descriptors, and all its signals are blocked.
 //
 // The program, and all that it points to, must stay unchanged until the child
-// has executed another program or has ended; Release is to be called then. A
+// has executed another program or has ended; Release is to be called then.
+// (What Continue has returned must stay unchanged from the moment it describes.) A
 // failure in the child is reported over opt.Report, not here.
 func (p *Program) Fork(opt ForkOptions) (Child, error) {
 	s, region, err := newState()
@@ -72,6 +73,9 @@ func (p *Program) DecodeReport(b []byte) (err *StepError, ok bool) {
 	i := int(int32(binary.LittleEndian.Uint32(b[4:])))
 	if i >= spawnedStep && p.spawned != nil {
 		p, i = p.spawned, i-spawnedStep
+	}
+	if i >= continuedStep && p.next != nil {
+		p, i = p.next, i-continuedStep
 	}
 	return &StepError{What: p.Name(i), Step: i, Errno: syscall.Errno(binary.LittleEndian.Uint32(b[8:]))}, true
 }

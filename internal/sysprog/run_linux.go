@@ -63,8 +63,9 @@ func (s *step) ignores(errno syscall.Errno) bool {
 //go:nocheckptr
 func (m *machine) run() bool {
 	m.failed = -1
-	for i := 0; i < len(m.steps); i++ {
-		s := &m.steps[i]
+	steps := m.steps // where a pointer may be written: on the stack of the child
+	for i := 0; i < len(steps); i++ {
+		s := &steps[i]
 		switch s.op {
 		case opStore:
 			*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&s.vals[1]))) = int32(m.arg(s, 0))
@@ -78,6 +79,11 @@ func (m *machine) run() bool {
 				m.failed, m.errno = int32(i)+m.base, int32(-r)
 				return false
 			}
+			continue
+		case opGoOn:
+			steps = (*Program)(*(*unsafe.Pointer)(unsafe.Pointer(&s.vals[0]))).steps
+			m.base += continuedStep
+			i = -1
 			continue
 		}
 		// Eight, so that an index of three bits needs no check.

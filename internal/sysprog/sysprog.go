@@ -81,6 +81,7 @@ const (
 	opStore            // argument 0 is written to the address that is argument 1
 	opReport           // failures go to the descriptor that is argument 0 from here on
 	opFork             // see Spawn
+	opGoOn             // see Continue
 )
 
 func (s *step) setArgs(args ...Arg) {
@@ -100,6 +101,7 @@ type Program struct {
 	free  []Reg            // of these, to be used again
 
 	spawned *Program // what a Spawn step runs
+	next    *Program // what a Continue step goes on with
 }
 
 // Step is a step just added, for its options.
@@ -154,6 +156,28 @@ func (p *Program) Spawn(what string, q *Program, report int) {
 	p.add(what, step{op: opFork, fork: &fork{program: q, report: int32(report)}})
 	p.spawned = q
 }
+
+// Continue ends p with a step at which the child goes on with the program that
+// is returned, which begins with the registers of p as they are then. That
+// program may be put together while the child runs p: the child looks at it
+// only when it comes to this step. So p must wait before it, for a message for
+// example, which is sent when the program is complete; from then on it must
+// not be changed.
+//
+// A program has at most one such step, as its last, and the program that
+// follows has neither one nor a Spawn step.
+func (p *Program) Continue() *Program {
+	q := &Program{regs: p.regs, free: slices.Clone(p.free)}
+	s := step{op: opGoOn}
+	s.setArgs(Arg{argValue, uintptr(unsafe.Pointer(q))})
+	p.add("going on", s)
+	p.next = q
+	return q
+}
+
+// continuedStep is added to the number of a step of a program that follows
+// another in a report.
+const continuedStep = 1 << 19
 
 // fork is the part of a Spawn step that is not an argument.
 type fork struct {

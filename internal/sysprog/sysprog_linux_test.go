@@ -115,6 +115,59 @@ func TestFailureIsReportedByName(t *testing.T) {
 	}
 }
 
+// A child goes on with a program that is put together while it waits, and finds
+// its registers as they were.
+func TestContinue(t *testing.T) {
+	for _, spawned := range []bool{false, true} {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(pair[0])
+		defer unix.Close(pair[1])
+		file := filepath.Join(t.TempDir(), "f")
+		p := new(sysprog.Program)
+		fd := p.Call("opening", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(file), sysprog.Int(unix.O_CREAT|unix.O_WRONLY), sysprog.Int(0o600)).Result()
+		p.Call("waiting", unix.SYS_READ, sysprog.Int(pair[1]), p.Bytes(make([]byte, 1)), sysprog.Int(1)).Want(1)
+		q := p.Continue()
+		first := p
+		if spawned {
+			first = new(sysprog.Program)
+			first.Spawn("spawning", p, pair[1])
+			first.Call("waiting for it", unix.SYS_WAIT4, sysprog.Int(-1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
+		}
+		c, err := first.Fork(sysprog.ForkOptions{Cgroup: -1, Report: pair[1]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100 { // more than fits without being moved
+			q.Call("writing", unix.SYS_WRITE, sysprog.From(fd), q.Bytes([]byte{byte(i)}), sysprog.Int(1)).Want(1)
+		}
+		other := q.Call("asking", unix.SYS_GETPID).Result()
+		if other == fd {
+			t.Error("a register is used twice")
+		}
+		q.Call("failing", unix.SYS_CHDIR, q.Str("/nowhere"))
+		runtime.GC()
+		if _, err := unix.Write(pair[0], []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 100)
+		n, err := unix.Read(pair[0], b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := first.DecodeReport(b[:n]); !ok || e.What != "failing" || !errors.Is(e, syscall.ENOENT) {
+			t.Errorf("got %v", e)
+		}
+		reap(t, c)
+		got, err := os.ReadFile(file)
+		if err != nil || len(got) != 100 || got[99] != 99 {
+			t.Errorf("got %v, %v", got, err)
+		}
+	}
+}
+
 func TestDecodeReportRefusesOtherBytes(t *testing.T) {
 	var p sysprog.Program
 	for _, b := range [][]byte{nil, {'R'}, make([]byte, sysprog.ReportSize), make([]byte, 100)} {
