@@ -64,7 +64,7 @@ func (s *step) ignores(errno syscall.Errno) bool {
 func (m *machine) run() bool {
 	m.failed = -1
 	steps := m.steps // where a pointer may be written: on the stack of the child
-	for i := 0; i < len(steps); i++ {
+	for i := uint(0); i < uint(len(steps)); i++ {
 		s := &steps[i]
 		switch s.op {
 		case opStore:
@@ -83,7 +83,7 @@ func (m *machine) run() bool {
 		case opGoOn:
 			steps = (*Program)(*(*unsafe.Pointer)(unsafe.Pointer(&s.vals[0]))).steps
 			m.base += continuedStep
-			i = -1
+			i = ^uint(0) // the first is next
 			continue
 		}
 		// Eight, so that an index of three bits needs no check.
@@ -114,7 +114,7 @@ func (m *machine) run() bool {
 			}
 			if left &= left - 1; left == 0 {
 				if errno != 0 {
-					i += int(s.skip)
+					i += uint(s.skip)
 				}
 				break
 			}
