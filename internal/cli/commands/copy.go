@@ -1,0 +1,367 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// place is an argument of cp: a path here or in a sandbox.
+type place struct {
+	sandbox string // empty: here
+	path    string
+}
+
+// parsePlace reads NAME:PATH, a path, or "-". A path with a colon here is
+// written with a slash before it: ./a:b.
+func parsePlace(text string) place {
+	name, rest, ok := strings.Cut(text, ":")
+	if !ok || strings.Contains(name, "/") || name == "" || name == "." {
+		return place{path: text}
+	}
+	if rest == "" {
+		rest = "."
+	}
+	return place{name, rest}
+}
+
+// cpCommand is sandpit cp.
+func (a *tree) cpCommand() *cobra.Command {
+	return a.serverCommand(&cobra.Command{
+		Use: "cp SRC DST",
+		Long: `Copy a file or directory from this machine into a sandbox, or the other way. The
+sandbox's side is NAME:PATH; PATH is absolute, or starts at the sandbox's working
+directory. As with cp -r, what is copied gets its old name when DST is a directory
+that exists, or ends in a slash. '-' stands for standard input or output.`,
+		Example: `  sandpit cp ./src work:/workspace/
+  sandpit cp work:/workspace/result.json .
+  sandpit cp work:/var/log/app.log -`,
+		Args: arguments(2, 2),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault
+		},
+	}, func(ctx context.Context, s *session, args []string) error {
+		from, to := parsePlace(args[0]), parsePlace(args[1])
+		switch {
+		case from.sandbox == "" && to.sandbox == "":
+			return sandpit.WithHint(cli.Usagef("neither %s nor %s is in a sandbox", args[0], args[1]), "write a sandbox's side as NAME:PATH")
+		case from.sandbox != "" && to.sandbox != "":
+			return sandpit.WithHint(cli.Usagef("both %s and %s are in a sandbox", args[0], args[1]), "copy out and then in; within one: sandpit exec NAME -- cp -r SRC DST")
+		case from.sandbox == "":
+			sb, err := s.find(ctx, to.sandbox)
+			if err != nil {
+				return err
+			}
+			return a.copyIn(ctx, sb.Files(), from.path, to.path)
+		}
+		sb, err := s.find(ctx, from.sandbox)
+		if err != nil {
+			return err
+		}
+		return a.copyOut(ctx, sb.Files(), from.path, to.path)
+	})
+}
+
+// copyIn copies a file or directory of this machine into a sandbox.
+func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string) error {
+	if from == "-" {
+		_, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{})
+		return err
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	there, err := files.Stat(ctx, to)
+	isDir := err == nil && there.IsDir()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	whole, err := filepath.Abs(from)
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(whole)
+	switch {
+	case info.Mode().IsRegular():
+		if isDir || strings.HasSuffix(to, "/") {
+			to = path.Join(to, name)
+		}
+		f, err := os.Open(from)
+		if err != nil {
+			return fmt.Errorf("copying: %w", err)
+		}
+		defer f.Close()
+		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: strings.HasSuffix(to, "/")}); err != nil {
+			return err
+		}
+		return files.Chmod(ctx, to, info.Mode().Perm())
+	case !info.IsDir():
+		return sandpit.WithHint(cli.Usagef("%s is neither a file nor a directory", from), "give '-' and redirect it, to copy what it holds")
+	}
+	if isDir {
+		to = path.Join(to, name)
+	}
+	if err := files.Mkdir(ctx, to, info.Mode().Perm(), true); err != nil {
+		return err
+	}
+	read, write := io.Pipe()
+	go func() { write.CloseWithError(packDirectory(ctx, from, write)) }()
+	defer read.Close()
+	return files.Upload(ctx, to, read)
+}
+
+// copyOut copies a file or directory of a sandbox to this machine.
+func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string) error {
+	info, err := files.Stat(ctx, from)
+	if err != nil {
+		return err
+	}
+	if to == "-" {
+		if info.IsDir() {
+			return files.Download(ctx, from, a.Stdout)
+		}
+		return copyFile(ctx, files, from, a.Stdout)
+	}
+	local, err := os.Stat(to)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("copying: %w", err)
+	}
+	into := err == nil && local.IsDir() || strings.HasSuffix(to, "/")
+	name := path.Base(path.Clean(from))
+	if into && (name == "." || name == ".." || name == "/") {
+		// What it is called is the sandbox's to say; it is given no name here.
+		return sandpit.WithHint(cli.Usagef("%s has no name to be given here", from), "name the directory to make: "+filepath.Join(to, "NAME"))
+	}
+	if !info.IsDir() {
+		if into {
+			to = filepath.Join(to, name)
+		}
+		return writeLocal(to, info.Mode.Perm(), func(w io.Writer) error { return copyFile(ctx, files, from, w) })
+	}
+	if into {
+		to = filepath.Join(to, name)
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	read, write := io.Pipe()
+	downloaded := make(chan error, 1)
+	go func() {
+		err := files.Download(ctx, from, write)
+		write.CloseWithError(err)
+		downloaded <- err
+	}()
+	err = unpackDirectory(read, to)
+	read.CloseWithError(errors.New("unpacking has ended"))
+	if derr := <-downloaded; derr != nil && err == nil {
+		err = derr
+	}
+	return err
+}
+
+func copyFile(ctx context.Context, files sandpit.Files, from string, to io.Writer) error {
+	r, err := files.Open(ctx, from, 0, -1)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if _, err := io.Copy(to, r); err != nil {
+		return fmt.Errorf("copying %s: %w", from, err)
+	}
+	return nil
+}
+
+// writeLocal writes a file here so that its name only ever means the whole of it.
+func writeLocal(name string, mode fs.FileMode, fill func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".sandpit-*")
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer os.Remove(f.Name())
+	err = fill(f)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	return err
+}
+
+// lsCommand is sandpit ls.
+func (a *tree) lsCommand() *cobra.Command {
+	var long, asJSON bool
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "ls [flags] NAME [PATH]",
+		Long:              "List a directory of a sandbox.",
+		Example:           "  sandpit ls work /etc\n  sandpit ls -l work",
+		Args:              arguments(1, 2),
+		ValidArgsFunction: a.completeNames(1),
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		dir := "."
+		if len(args) == 1 {
+			dir = args[0]
+		}
+		info, err := sb.Files().Stat(ctx, dir)
+		if err != nil {
+			return err
+		}
+		entries := []sandpit.FileInfo{info}
+		if info.IsDir() {
+			if entries, err = readWholeDir(ctx, sb.Files(), dir); err != nil {
+				return err
+			}
+		}
+		return a.printFiles(entries, long, asJSON)
+	}))
+	cmd.Flags().BoolVarP(&long, "long", "l", false, "with mode, owner, size and time")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
+	return cmd
+}
+
+func readWholeDir(ctx context.Context, files sandpit.Files, dir string) ([]sandpit.FileInfo, error) {
+	var all []sandpit.FileInfo
+	for after := ""; ; {
+		page, more, err := files.ReadDir(ctx, dir, after, 10_000)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if !more || len(page) == 0 {
+			return all, nil
+		}
+		after = page[len(page)-1].Name
+	}
+}
+
+// jsonFile is a file in the output of ls --json.
+type jsonFile struct {
+	Name    string `json:"name"`
+	Type    string `json:"type"` // file, directory, symlink, other
+	Size    int64  `json:"size"`
+	Mode    string `json:"mode"` // octal
+	ModTime string `json:"mod_time"`
+	UID     uint32 `json:"uid"`
+	GID     uint32 `json:"gid"`
+	Target  string `json:"target,omitempty"`
+}
+
+func (a *tree) printFiles(entries []sandpit.FileInfo, long, asJSON bool) error {
+	if asJSON {
+		objects := make([]jsonFile, len(entries))
+		for i, e := range entries {
+			kind := "other"
+			switch {
+			case e.Mode.IsRegular():
+				kind = "file"
+			case e.IsDir():
+				kind = "directory"
+			case e.Mode&fs.ModeSymlink != 0:
+				kind = "symlink"
+			}
+			objects[i] = jsonFile{e.Name, kind, e.Size, fmt.Sprintf("%04o", e.Mode.Perm()), e.ModTime.UTC().Format("2006-01-02T15:04:05.999999999Z"), e.UID, e.GID, e.Target}
+		}
+		return a.PrintJSON(objects)
+	}
+	if !long {
+		for _, e := range entries {
+			if _, err := fmt.Fprintln(a.Stdout, cli.Harmless(e.Name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := a.table("MODE", "UID", "GID", "SIZE", "MODIFIED", "NAME")
+	for _, e := range entries {
+		name := cli.Harmless(e.Name)
+		if e.Target != "" {
+			name += " -> " + cli.Harmless(e.Target)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\t%s\n", e.Mode, e.UID, e.GID, e.Size, e.ModTime.Local().Format("2006-01-02 15:04"), name)
+	}
+	return table.Flush()
+}
+
+// catCommand is sandpit cat.
+func (a *tree) catCommand() *cobra.Command {
+	return a.serverCommand(&cobra.Command{
+		Use:               "cat NAME PATH...",
+		Long:              "Write files of a sandbox to standard output.",
+		Example:           "  sandpit cat work /etc/os-release",
+		Args:              arguments(2, -1),
+		ValidArgsFunction: a.completeNames(1),
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		for _, name := range args {
+			if err := copyFile(ctx, sb.Files(), name, a.Stdout); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// writeCommand is sandpit write.
+func (a *tree) writeCommand() *cobra.Command {
+	opt := sandpit.WriteOptions{}
+	mode := parsed[fs.FileMode]{parse: parseMode, shown: "MODE"}
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "write [flags] NAME PATH",
+		Long:              "Write standard input to a file of a sandbox. The new content appears at once.",
+		Example:           "  echo hello | sandpit write work /tmp/hello",
+		Args:              arguments(2, 2),
+		ValidArgsFunction: a.completeNames(1),
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		opt.Mode = mode.is
+		_, err := sb.Files().Write(ctx, args[0], a.Stdin, opt)
+		return err
+	}))
+	cmd.Flags().BoolVarP(&opt.Append, "append", "a", false, "add to the end of the file")
+	cmd.Flags().BoolVarP(&opt.Parents, "parents", "p", false, "make the directories above it")
+	cmd.Flags().Var(&mode, "mode", "permissions of a new file (default 0644)")
+	return cmd
+}
+
+func parseMode(text string) (fs.FileMode, error) {
+	var n uint32
+	if _, err := fmt.Sscanf(text, "%o", &n); err != nil || n > 0o777 || strings.Trim(text, "01234567") != "" {
+		return 0, sandpit.WithHint(fmt.Errorf("%q is not a mode", text), "write it as chmod does: 0644")
+	}
+	return fs.FileMode(n), nil
+}
+
+// editCommand is sandpit edit.
+func (a *tree) editCommand() *cobra.Command {
+	var edit sandpit.Edit
+	cmd := a.serverCommand(&cobra.Command{
+		Use: "edit [flags] NAME PATH",
+		Long: `Replace an exact text in a file of a sandbox. The text must occur just once, unless
+--all is given; otherwise nothing is changed.`,
+		Example:           `  sandpit edit --old 'debug = false' --new 'debug = true' work /workspace/config.toml`,
+		Args:              arguments(2, 2),
+		ValidArgsFunction: a.completeNames(1),
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		if edit.Old == "" {
+			return sandpit.WithHint(cli.Usagef("there is no text to replace"), "give it with --old")
+		}
+		return sb.Files().Edit(ctx, args[0], []sandpit.Edit{edit})
+	}))
+	cmd.Flags().StringVar(&edit.Old, "old", "", "the text to replace")
+	cmd.Flags().StringVar(&edit.New, "new", "", "what to put in its place")
+	cmd.Flags().BoolVar(&edit.All, "all", false, "replace every occurrence")
+	return cmd
+}

@@ -1,0 +1,116 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// forwardCommand is sandpit forward.
+func (a *tree) forwardCommand() *cobra.Command {
+	return a.serverCommand(&cobra.Command{
+		Use: "forward NAME [[ADDR:]PORT:]PORT...",
+		Long: `Make TCP ports of a sandbox reachable on this machine until ^C: LOCAL:PORT is port
+PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
+		Example:           "  sandpit forward work 8080:80\n  sandpit forward work 0:8000",
+		Args:              arguments(2, -1),
+		ValidArgsFunction: a.completeNames(1),
+	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		var wait sync.WaitGroup
+		defer wait.Wait()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		failed := make(chan error, len(args))
+		for _, arg := range args {
+			local, port, err := parseForward(arg)
+			if err != nil {
+				return err
+			}
+			l, err := net.Listen("tcp", local)
+			if err != nil {
+				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port; 0 picks a free one")
+			}
+			defer l.Close()
+			fmt.Fprintf(a.Stdout, "%s -> %s:%d\n", l.Addr(), sb.Name(), port)
+			wait.Go(func() { failed <- a.forward(ctx, l, sb, port) })
+			context.AfterFunc(ctx, func() { _ = l.Close() })
+		}
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}))
+}
+
+// parseForward reads PORT, LOCAL:PORT or ADDR:LOCAL:PORT.
+func parseForward(text string) (local string, port uint16, err error) {
+	bad := sandpit.WithHint(cli.Usagef("%q is not a port to forward", text), "write LOCAL:PORT, for example 8080:80")
+	i := strings.LastIndexByte(text, ':')
+	n, err := strconv.ParseUint(text[i+1:], 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, bad
+	}
+	host, at := "127.0.0.1", text[i+1:]
+	if i >= 0 {
+		at = text[:i]
+		if j := strings.LastIndexByte(at, ':'); j >= 0 {
+			host, at = strings.Trim(at[:j], "[]"), at[j+1:]
+		}
+	}
+	if _, err := strconv.ParseUint(at, 10, 16); err != nil {
+		return "", 0, bad
+	}
+	return net.JoinHostPort(host, at), uint16(n), nil
+}
+
+// forward passes connections on until the listener is closed.
+func (a *tree) forward(ctx context.Context, l net.Listener, sb sandpit.Sandbox, port uint16) error {
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return ctx.Err()
+		}
+		wait.Go(func() {
+			defer conn.Close()
+			inner, err := sb.Dial(ctx, port)
+			if err != nil {
+				a.Note("port %d: %v", port, err)
+				return
+			}
+			defer inner.Close()
+			stop := context.AfterFunc(ctx, func() { conn.Close(); inner.Close() })
+			defer stop()
+			join(conn, inner)
+		})
+	}
+}
+
+// join copies both ways until both ends have ended.
+func join(x, y net.Conn) {
+	var wait sync.WaitGroup
+	one := func(to, from net.Conn) {
+		_, err := io.Copy(to, from)
+		if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+			_ = half.CloseWrite()
+			return
+		}
+		_ = to.Close()
+		_ = from.Close()
+	}
+	wait.Go(func() { one(x, y) })
+	one(y, x)
+	wait.Wait()
+}
