@@ -23,7 +23,11 @@ step() {
 run() {
   local word line=
   for word; do
-    [[ $word != *[\ \;\|\&]* ]] || word="'$word'"
+    case $word in
+      *\'*[\"\$\`\\!]* | *[\"\$\`\\!]*\'*) word="'${word//\'/\'\\\'\'}'" ;; # as one would have to type it
+      *\'*) word="\"$word\"" ;;
+      '' | *[!A-Za-z0-9_./=:,@%+-]*) word="'$word'" ;;
+    esac
     line+=" $word"
   done
   sed "1s/^/$dim\$/; 2,\$s/^/   /; \$s/\$/$off/" <<<"$line"

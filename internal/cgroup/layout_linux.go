@@ -372,7 +372,11 @@ func (l *Layout) String() string {
 	var b strings.Builder
 	b.WriteString(l.mode)
 	for i, p := range l.places {
-		b.WriteString([]string{", ", ": "}[min(i^1, 1)])
+		if i == 0 {
+			b.WriteString(": ")
+		} else {
+			b.WriteString(", ")
+		}
 		switch {
 		case p.prep == prepScope:
 			b.WriteString("a scope of the user's systemd")

@@ -109,14 +109,18 @@ func TestBrokenFiles(t *testing.T) {
 		"just words\n":                     ":1: it must be a list of KEY: VALUE lines",
 		"memory: &a 1g\n":                  ":1: memory: it must be a plain value",
 		"memory: 1g\n---\ncpus: 1\n":       "it must be a single document",
-		"memory: 'open\n":                  ":1: ",
-		"memory: 1g\n\tcpus: 2\n":          ":2: ",
+		"memory: 'open\n":                  ":1: it can't be read as YAML: ",
+		"memory: 1g\n\tcpus: 2\n":          ":2: it can't be read as YAML: ",
+		"mount: [/a:/b\n":                  ":1: it can't be read as YAML: ",
 		strings.Repeat("# more\n", 160000): "it is larger than 1 MiB",
 	} {
 		file := write(t, "config.yaml", text)
 		_, err := Environ{System: file, Lookup: lookup(nil)}.Load(testKeys())
 		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, sandpit.ErrInvalid) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%.40q: got %q, want it to contain %q", text, err, want)
+		}
+		if sandpit.Hint(err) == "" && len(text) < 1000 {
+			t.Errorf("%q: no hint", text)
 		}
 	}
 }

@@ -27,7 +27,8 @@ func parse(name string, data []byte, level Level, keys []Key) ([]Setting, error)
 		if tok != nil && tok.Position != nil {
 			where = fmt.Sprintf("%s:%d", name, tok.Position.Line)
 		}
-		return &Error{fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...))}
+		err := &Error{fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...))}
+		return sandpit.WithHint(err, "write it as lines of KEY: VALUE: see sandpit help config")
 	}
 
 	file, err := parser.ParseBytes(data, 0)
@@ -35,9 +36,9 @@ func parse(name string, data []byte, level Level, keys []Key) ([]Setting, error)
 		var broken yamlError
 		if errors.As(err, &broken) {
 			message, _, _ := strings.Cut(broken.GetMessage(), "\n")
-			return nil, fail(broken.GetToken(), "%s", message)
+			return nil, fail(broken.GetToken(), "it can't be read as YAML: %s", message)
 		}
-		return nil, fail(nil, "%s", err)
+		return nil, fail(nil, "it can't be read as YAML: %s", err)
 	}
 	var entries []*ast.MappingValueNode
 	for i, doc := range file.Docs {

@@ -160,14 +160,33 @@ func (a *tree) examineHome(home string) homeFinding {
 		existing = filepath.Dir(existing)
 	}
 	if err := syscall.Access(existing, 2 /* W_OK */); err != nil {
-		found.Problem, found.Fix = existing+" can't be written: "+err.Error(), "set SANDPIT_HOME to a directory that you may write to"
+		found.Problem, found.Fix = existing+" can't be written: "+err.Error(), "let it be written, or set SANDPIT_HOME to a directory that you may write to"
 	}
 	var st syscall.Statfs_t
-	if syscall.Statfs(existing, &st) == nil {
-		found.Free = int64(st.Bavail) * int64(st.Bsize) //nolint:unconvert // Bsize is not an int64 on every system
+	if syscall.Statfs(existing, &st) != nil {
+		return found
+	}
+	found.Free = int64(st.Bavail) * int64(st.Bsize) //nolint:unconvert // Bsize is not an int64 on every system
+	if found.Problem != "" {
+		return found
+	}
+	const noexec = 8 // ST_NOEXEC of statvfs(3): the guest's program is kept there, too
+	switch {
+	case mountFlags(st)&noexec != 0:
+		found.Problem, found.Fix = "nothing can be executed in "+existing+": it is mounted noexec", "set SANDPIT_HOME to a directory that you may execute programs in"
+	case found.Free < leastFree:
+		found.Problem = fmt.Sprintf("there is no room in %s: %s free, and at least %s needed", existing, notation.FormatSize(found.Free), notation.FormatSize(leastFree))
+		found.Fix = "free some space there, for example with sandpit images prune, or set SANDPIT_HOME to a directory with space"
+	case st.Files > 0 && st.Ffree == 0:
+		found.Problem = "no file can be made in " + existing + ": its file system has no inode left"
+		found.Fix = "remove files there, or set SANDPIT_HOME to a directory with space"
 	}
 	return found
 }
+
+// leastFree is what a data directory needs, in bytes: the guest's program, and
+// the files of the host image that are not the host's own.
+const leastFree = 8 << 20
 
 // text is the diagnosis for a person.
 func (d diagnosis) text() string {

@@ -56,7 +56,7 @@ type jsonLayer struct {
 func jsonOfDetails(d image.Details) jsonDetails {
 	object := jsonDetails{
 		jsonImage: jsonOfImage(d.Summary),
-		Names:     d.Names,
+		Names:     orEmpty(d.Names),
 		Config:    jsonConfig(d.Config),
 		Layers:    make([]jsonLayer, len(d.Layers)),
 		Binds:     d.Binds,
@@ -64,5 +64,20 @@ func jsonOfDetails(d image.Details) jsonDetails {
 	for i, l := range d.Layers {
 		object.Layers[i] = jsonLayer(l)
 	}
+	c := &object.Config
+	for _, list := range [...]*[]string{&c.Entrypoint, &c.Cmd, &c.Env, &c.Volumes} {
+		*list = orEmpty(*list)
+	}
+	if c.Labels == nil {
+		c.Labels = map[string]string{}
+	}
 	return object
+}
+
+// orEmpty makes a list that is empty [] rather than null.
+func orEmpty(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
 }

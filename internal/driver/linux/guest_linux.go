@@ -52,8 +52,7 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 		err = fmt.Errorf("storing the guest program: %w", err)
 		switch {
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-			err = fmt.Errorf("%w (%w)", err, sandpit.ErrExhausted)
-			return "", sandpit.WithHint(err, "free some space, or set SANDPIT_HOME to a directory with space")
+			return "", sandpit.WithHint(diskFull{err}, "free some space, or set SANDPIT_HOME to a directory with space")
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 			return "", sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
 		}
@@ -61,6 +60,11 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	}
 	return name, nil
 }
+
+// diskFull is an error that matches sandpit.ErrExhausted, and says so already.
+type diskFull struct{ error }
+
+func (e diskFull) Unwrap() []error { return []error{e.error, sandpit.ErrExhausted} }
 
 // ours reports whether nobody but this user and root can have made or changed a
 // file or directory.
