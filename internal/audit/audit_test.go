@@ -1,0 +1,325 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openTest(t *testing.T, dir string, opt Options) *Log {
+	t.Helper()
+	l, err := Open(dir, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func call(n int) Record {
+	return Record{
+		RequestID: fmt.Sprintf("req%d", n), Phase: PhaseIntent, Caller: "ci", Key: "k3v7q2ma", Namespace: "team", Remote: "192.0.2.1:4",
+		Action: "exec", Sandbox: fmt.Sprintf("box%d", n%3), Detail: `program "sh" with 2 arguments`, Allowed: true,
+	}
+}
+
+func fillLog(t *testing.T, l *Log, from, to int) {
+	t.Helper()
+	for n := from; n < to; n++ {
+		if err := l.Append(t.Context(), call(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func verify(t *testing.T, dir string) Summary {
+	t.Helper()
+	s, err := Verify(dir, Anchor{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func search(t *testing.T, dir string, q Query) []Record {
+	t.Helper()
+	var all []Record
+	for r, err := range Search(t.Context(), dir, q) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestChainOverFilesAndRestarts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "audit")
+	opt := Options{MaxSize: 2000}
+	for round := range 5 {
+		l := openTest(t, dir, opt)
+		fillLog(t, l, round*20, round*20+20)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Append(t.Context(), call(0)); !errors.Is(err, sandpit.ErrState) {
+			t.Errorf("a closed one: %v", err)
+		}
+	}
+	s := verify(t, dir)
+	if s.First != 1 || s.Files < 10 || s.Last != uint64(100+s.Files) || s.Crashes != 0 || s.Pending != 0 {
+		t.Errorf("got %+v", s)
+	}
+	got := search(t, dir, Query{Action: "exec"})
+	if len(got) != 100 {
+		t.Fatalf("%d records", len(got))
+	}
+	for n, r := range got {
+		if r.Time.IsZero() || time.Since(r.Time) > time.Hour {
+			t.Errorf("at %v", r.Time)
+		}
+		r.Seq, r.Time = 0, time.Time{}
+		if diff := cmp.Diff(call(n), r); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", info.Mode(), err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
+		}
+	}
+	// An earlier check can be compared with.
+	if _, err := Verify(dir, Anchor{s.Last, s.Hash}); err != nil {
+		t.Error(err)
+	}
+	if _, err := Verify(dir, Anchor{s.Last, start().hash}); !errors.Is(err, sandpit.ErrIntegrity) {
+		t.Errorf("another hash: %v", err)
+	}
+	if _, err := Verify(dir, Anchor{s.Last + 1, s.Hash}); !errors.Is(err, sandpit.ErrIntegrity) {
+		t.Errorf("one that is not there: %v", err)
+	}
+}
+
+func TestOneLogOnADirectory(t *testing.T) {
+	dir := t.TempDir()
+	l := openTest(t, dir, Options{})
+	if _, err := Open(dir, Options{}); !errors.Is(err, sandpit.ErrState) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	l.Close()
+	openTest(t, dir, Options{})
+}
+
+func TestManyCallers(t *testing.T) {
+	dir := t.TempDir()
+	l := openTest(t, dir, Options{MaxSize: 64 << 10})
+	var wg sync.WaitGroup
+	for c := range 16 {
+		wg.Go(func() {
+			for n := range 50 {
+				r := call(c*100 + n)
+				if n%2 == 1 {
+					r.Phase = PhaseEnd
+				}
+				if err := l.Append(context.Background(), r); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() { // it can be checked meanwhile
+		for range 20 {
+			if _, err := Verify(dir, Anchor{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	seen := map[string]bool{}
+	for _, r := range search(t, dir, Query{Action: "exec"}) {
+		seen[r.RequestID] = true
+	}
+	if s := verify(t, dir); len(seen) != 800 || s.Last != uint64(800+s.Files) {
+		t.Errorf("%d records, %+v", len(seen), s)
+	}
+}
+
+// H1: what a caller or guest says stays data: one line, no control character,
+// and the same text when it is read back.
+func TestHostileTextStaysData(t *testing.T) {
+	dir := t.TempDir()
+	l := openTest(t, dir, Options{})
+	hostile := []string{
+		"a\"},\"hash\":\"" + start().hash + "\"}\n{\"seq\":9,\"prev\":\"",
+		"\x1b[2J\x07\x00\r\n\t\x7f", "\u009b31m\u202e\u2028\ufeff\U000e0001", "<script>&", "日本語 ü",
+	}
+	for _, text := range hostile {
+		if err := l.Append(t.Context(), Record{Action: "exec", Detail: text, Sandbox: text, Allowed: false, Rule: text}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Append(t.Context(), Record{Action: "exec", Detail: "\xff\xfe", Sandbox: strings.Repeat("ä", 1<<20)}); err != nil {
+		t.Fatal(err)
+	}
+	verify(t, dir)
+	data, err := os.ReadFile(fileName(dir, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(data), "\n"); n != len(hostile)+2 {
+		t.Errorf("there are %d lines", n)
+	}
+	for _, c := range string(data) {
+		if c < ' ' && c != '\n' || c >= 0x7f && c < 0xa0 || c == 0x202e || c == 0x2028 || c == 0xfeff || c == 0xe0001 {
+			t.Errorf("%U stands in the file", c)
+		}
+	}
+	got := search(t, dir, Query{Denied: true})
+	for i, text := range hostile {
+		if got[i].Detail != text || got[i].Sandbox != text || got[i].Rule != text {
+			t.Errorf("%q became %+v", text, got[i])
+		}
+	}
+	if last := got[len(got)-1]; len(last.Sandbox) > maxText+3 || last.Detail != "\ufffd\ufffd" {
+		t.Errorf("got %d bytes, %q", len(last.Sandbox), last.Detail)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	dir := t.TempDir()
+	l := openTest(t, dir, Options{MaxSize: 3000})
+	for n := range 60 {
+		r := call(n)
+		if n%10 == 0 {
+			r.Allowed, r.Rule, r.Code, r.Namespace, r.Key = false, "team.images", "forbidden", "other", "aaaaaaaa"
+		}
+		if err := l.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := search(t, dir, Query{})
+	for name, tt := range map[string]struct {
+		q    Query
+		want int
+	}{
+		"all calls": {Query{Action: "exec"}, 60},
+		"sandbox":   {Query{Sandbox: "box1"}, 20},
+		"namespace": {Query{Namespace: "other"}, 6},
+		"key":       {Query{Key: "aaaaaaaa"}, 6},
+		"denied":    {Query{Denied: true}, 6},
+		"code":      {Query{Code: "forbidden", Sandbox: "box0"}, 2},
+		"request":   {Query{RequestID: "req7"}, 1},
+		"after":     {Query{After: all[len(all)-1].Seq - 5}, 5},
+		"since":     {Query{Since: time.Now().Add(time.Minute)}, 0},
+		"from":      {Query{Since: all[0].Time, Action: "exec"}, 60},
+		"until":     {Query{Until: all[0].Time.Add(-time.Second)}, 0},
+		"nobody":    {Query{Caller: "nobody"}, 0},
+	} {
+		if got := search(t, dir, tt.q); len(got) != tt.want {
+			t.Errorf("%s: %d records", name, len(got))
+		} else if !slices.IsSortedFunc(got, func(a, b Record) int { return int(a.Seq) - int(b.Seq) }) {
+			t.Errorf("%s: out of order", name)
+		}
+	}
+	for range Search(t.Context(), dir, Query{}) {
+		break // whoever has enough
+	}
+	for _, err := range Search(t.Context(), filepath.Join(dir, "nowhere"), Query{}) {
+		if err == nil {
+			t.Error("no error")
+		}
+	}
+}
+
+func TestOldFilesAreDropped(t *testing.T) {
+	dir := t.TempDir()
+	opt := Options{MaxSize: 1000, MaxFiles: 3}
+	for range 3 {
+		l := openTest(t, dir, opt)
+		fillLog(t, l, 0, 30)
+		l.Close()
+		s := verify(t, dir)
+		if s.Files != 3 || s.First < 10 {
+			t.Errorf("got %+v", s)
+		}
+	}
+	// One that was removed by somebody else is missed.
+	all, err := files(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(fileName(dir, all[0])); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Verify(dir, Anchor{})
+	if !errors.Is(err, sandpit.ErrIntegrity) || !strings.Contains(err.Error(), "the file is missing, and was not dropped") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	for _, bb := range []struct {
+		name    string
+		callers int
+		phase   string
+		opt     Options
+	}{
+		{"intent", 1, PhaseIntent, Options{}},
+		{"intent of 16 callers", 16, PhaseIntent, Options{}},
+		{"end", 1, PhaseEnd, Options{}},
+		{"intent, relaxed", 1, PhaseIntent, Options{Relaxed: true}},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			l, err := Open(b.TempDir(), bb.opt)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer l.Close()
+			r := call(1)
+			r.Phase = bb.phase
+			var mu sync.Mutex
+			var took []time.Duration
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for c := range bb.callers {
+				wg.Go(func() {
+					for i := c; i < b.N; i += bb.callers {
+						begun := time.Now()
+						if err := l.Append(context.Background(), r); err != nil {
+							b.Error(err)
+						}
+						mu.Lock()
+						took = append(took, time.Since(begun))
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
+		})
+	}
+}

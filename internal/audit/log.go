@@ -1,0 +1,263 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/batch"
+)
+
+// Options are how an audit is kept. The zero Options are good.
+type Options struct {
+	// MaxSize is the size in bytes at which a new file is begun. Default 64 MiB.
+	MaxSize int64
+
+	// MaxFiles is how many files are kept; beyond, the oldest is dropped, and
+	// that is recorded. Default 64, which with MaxSize is 4 GiB.
+	MaxFiles int
+
+	// Relaxed has Append return when a record is in the file, and not yet on
+	// the disk: it outlives the death of the server, and a power cut may take
+	// the latest second.
+	Relaxed bool
+}
+
+const (
+	defaultSize  = 64 << 20
+	defaultFiles = 64
+
+	maxTogether = 512         // records of one write
+	syncDelay   = time.Second // the most that a record waits to be on the disk
+)
+
+// Log is an audit that is being kept. All methods may be called from many
+// goroutines at once.
+//
+// An intent and a refusal are on the disk (fdatasync) when Append returns, so
+// that nothing takes effect without a trace, whatever happens to the machine.
+// The end of what was allowed is in the file when Append returns and on the
+// disk within a second: if the machine dies in between, the intent is there and
+// says enough. Callers that come at once share the write and the fdatasync.
+type Log struct {
+	dir   string
+	opt   Options
+	queue *batch.Queue[entry]
+
+	mu     sync.Mutex
+	file   *os.File    // guarded by mu, as all below
+	number uint64      // of the file
+	size   int64       // of its whole records
+	broken bool        // there may be more in the file than size
+	last   link        // the last record written
+	synced bool        // last is on the disk
+	head   *os.File    // the head file; holds the lock
+	kept   []tail      // the files before this one that are kept, oldest first
+	timer  *time.Timer // for what is not synced
+	closed bool
+}
+
+// entry is a record on its way.
+type entry struct {
+	body    []byte
+	durable bool
+}
+
+// tail is the end of a file.
+type tail struct {
+	number uint64
+	hash   string
+}
+
+// Open opens the audit in a directory, which is made with mode 0700 when it is
+// missing, and goes on where it ended. What a crash left at the end is closed
+// by the first record of a new file.
+//
+// Errors: sandpit.ErrState when another server keeps the audit there,
+// sandpit.ErrExhausted when the disk is full.
+func Open(dir string, opt Options) (_ *Log, err error) {
+	if opt.MaxSize <= 0 {
+		opt.MaxSize = defaultSize
+	}
+	if opt.MaxFiles <= 0 {
+		opt.MaxFiles = defaultFiles
+	}
+	l := &Log{dir: dir, opt: opt}
+	defer func() {
+		if err != nil {
+			l.release()
+			err = l.explain("opening the audit", err)
+		}
+	}()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if l.head, err = os.OpenFile(filepath.Join(dir, fileHead), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(l.head.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, sandpit.WithHint(fmt.Errorf("another server keeps an audit in %s: %w", dir, sandpit.ErrState), "stop it first, or name another directory")
+	} else if err != nil {
+		return nil, err
+	}
+	if err := l.resume(); err != nil {
+		return nil, err
+	}
+	l.queue = batch.New(maxTogether, l.write)
+	return l, nil
+}
+
+// Append adds a record; its Seq and Time are set here. The error is for the
+// caller to act on: what could not be recorded must not be done. It matches
+// sandpit.ErrExhausted when the disk is full, and sandpit.ErrUnavailable when
+// it can't be written; when the disk is well again, so is the Log.
+func (l *Log) Append(_ context.Context, r Record) error {
+	body, err := r.body(time.Now(), nil)
+	if err != nil {
+		return err
+	}
+	return l.queue.Do(entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed)})
+}
+
+// write is the writer of the queue.
+func (l *Log) write(items []*batch.Item[entry]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.writeAll(items); err != nil {
+		err = l.explain("writing the audit", err)
+		for _, it := range items {
+			it.Err = err
+		}
+	}
+}
+
+func (l *Log) writeAll(items []*batch.Item[entry]) error {
+	if l.closed {
+		return fmt.Errorf("it is closed: %w", sandpit.ErrState)
+	}
+	if err := l.mend(); err != nil {
+		return err
+	}
+	if l.size >= l.opt.MaxSize {
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	var buf []byte
+	last, durable := l.last, false
+	for _, it := range items {
+		buf, last = appendLine(buf, last, it.Value.body)
+		durable = durable || it.Value.durable
+	}
+	// Until all is written, the file may hold more than its records.
+	l.broken = true
+	if _, err := l.file.WriteAt(buf, l.size); err != nil {
+		return errors.Join(err, l.mend())
+	}
+	if durable {
+		if err := datasync(l.file); err != nil {
+			return errors.Join(err, l.mend())
+		}
+	}
+	l.broken = false
+	l.size += int64(len(buf))
+	l.last, l.synced = last, durable
+	if durable {
+		l.noteHead()
+	} else if l.timer == nil {
+		l.timer = time.AfterFunc(syncDelay, l.syncLater)
+	}
+	return nil
+}
+
+// mend cuts off what a failed write has left after the whole records: nobody
+// was told that it is there.
+func (l *Log) mend() error {
+	if !l.broken {
+		return nil
+	}
+	if err := l.file.Truncate(l.size); err != nil {
+		return fmt.Errorf("cutting off a record that was not written whole: %w", err)
+	}
+	l.broken = false
+	return nil
+}
+
+// noteHead notes the last record, which is on the disk. It is no harm if this
+// is not: then Verify has an older one to compare with.
+func (l *Log) noteHead() { _, _ = l.head.WriteAt(encodeHead(l.last), 0) }
+
+// syncLater brings what was only written to the disk.
+func (l *Log) syncLater() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer = nil
+	if !l.closed {
+		_ = l.sync() // the next durable record tells of a disk that fails
+	}
+}
+
+func (l *Log) sync() error {
+	if l.synced {
+		return nil
+	}
+	if err := datasync(l.file); err != nil {
+		return err
+	}
+	l.synced = true
+	l.noteHead()
+	return nil
+}
+
+// Close brings everything to the disk and ends the keeping. It is idempotent;
+// afterwards Append returns an error.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	err := errors.Join(l.mend(), l.sync())
+	l.release()
+	if err != nil {
+		return l.explain("closing the audit", err)
+	}
+	return nil
+}
+
+func (l *Log) release() {
+	for _, f := range []*os.File{l.file, l.head} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// explain gives an error its kind, and a way out.
+func (l *Log) explain(doing string, err error) error {
+	var hinted *sandpit.HintError
+	switch {
+	case errors.As(err, &hinted), errors.Is(err, sandpit.ErrState):
+		return fmt.Errorf("%s: %w", doing, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrExhausted, err),
+			"free some space on its disk; what it guards is refused until then, and no restart is needed")
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrExhausted, err), "raise the limit on open files")
+	}
+	return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrUnavailable, err),
+		"see that its disk is well and that this user may write there; what it guards is refused until then")
+}

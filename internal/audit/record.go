@@ -1,0 +1,240 @@
+// Package audit keeps the record of every decision: who asked for what, on
+// which sandbox, whether it was allowed and by which rule, and how it ended.
+//
+// # What is in it
+//
+// Never a secret, nor content of a file, an argument or a variable: of a
+// command the program's name alone. That is for the callers of Append to keep;
+// this package bounds the length of every text, and keeps control characters,
+// which could forge a line or drive a terminal, as escapes in a JSON string.
+//
+// # Files
+//
+// A directory (mode 0700) of files audit-00000001.jsonl, audit-00000002.jsonl, …
+// (0600), each of one JSON object per line. They are only ever appended to. A
+// line is
+//
+//	{"seq":N,"prev":"HEX","time":"…",…,"hash":"HEX"}
+//
+// seq grows by one from line to line, over all files. hash is the SHA-256, in
+// 64 lower-case hexadecimal digits, of the bytes of the line before ,"hash":
+// and prev is the hash of the line before, also over the border of a file; that
+// of the very first is 64 zeros. So the bytes as they stand are what is hashed,
+// and no other encoding of the same object passes.
+//
+// The first line of a file has "head", which numbers the file. If the one
+// before it ended in the middle of a line, because the machine did, head.torn
+// says how many bytes there are no record, with their SHA-256. If old files
+// were dropped, head.dropped names the last of them.
+//
+// The file head, 128 bytes that are written over, has the number and the hash
+// of a recent record that is safely on the disk: a log that ends before it was
+// shortened.
+//
+// The chain shows every change that leaves the rest as it was. Who can write to
+// the directory can make a new chain, and so it is no proof against root: keep
+// what Verify returns, the last number and hash, in another place, and compare.
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Record is one line of the audit. Its fields are those of the API.
+type Record struct {
+	Seq       uint64    `json:"-"`
+	Time      time.Time `json:"-"`
+	RequestID string    `json:"request_id,omitempty"`
+	Phase     string    `json:"phase,omitempty"` // PhaseIntent, PhaseEnd
+	Caller    string    `json:"caller,omitempty"`
+	Key       string    `json:"key,omitempty"` // its public prefix
+	Namespace string    `json:"namespace,omitempty"`
+	Remote    string    `json:"remote,omitempty"`
+	Action    string    `json:"action"`
+	Sandbox   string    `json:"sandbox,omitempty"`
+	Detail    string    `json:"detail,omitempty"`
+	Allowed   bool      `json:"allowed"`
+	Rule      string    `json:"rule,omitempty"`
+	Status    int       `json:"status,omitempty"`
+	Code      string    `json:"code,omitempty"`
+	Took      float64   `json:"took_seconds,omitempty"`
+	Bytes     int64     `json:"bytes,omitempty"`
+}
+
+// Phases of a call.
+const (
+	PhaseIntent = "intent" // it is about to take effect
+	PhaseEnd    = "end"    // how it ended
+)
+
+// ActionOpen is the action of the first line of each file.
+const ActionOpen = "audit.open"
+
+// Bounds of a line, in bytes. A text can grow sixfold when it is escaped.
+const (
+	maxText   = 256
+	maxDetail = 1024
+	maxLine   = 64 << 10
+)
+
+// head is what the first line of a file says of the files before it.
+type head struct {
+	File    uint64   `json:"file"`
+	Torn    *torn    `json:"torn,omitempty"`
+	Dropped *dropped `json:"dropped,omitempty"`
+}
+
+// torn is the end of a file that is no record.
+type torn struct {
+	File   uint64 `json:"file"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// dropped is the last file that was removed because there were too many.
+type dropped struct {
+	File uint64 `json:"file"`
+	Hash string `json:"hash"` // of its last record
+}
+
+// stored is all of a line but its number and hashes.
+type stored struct {
+	Time time.Time `json:"time"`
+	Record
+	Head *head `json:"head,omitempty"`
+}
+
+// A link is a place in the chain: a record's number and hash.
+type link struct {
+	seq  uint64
+	hash string
+}
+
+const hashLen = 2 * sha256.Size
+
+// start is the link before the first record.
+func start() link { return link{hash: strings.Repeat("0", hashLen)} }
+
+// body encodes a record, without its number and hashes.
+func (r Record) body(at time.Time, h *head) ([]byte, error) {
+	for _, s := range []*string{&r.RequestID, &r.Phase, &r.Caller, &r.Key, &r.Namespace, &r.Remote, &r.Action, &r.Sandbox, &r.Rule, &r.Code} {
+		*s = clip(*s, maxText)
+	}
+	r.Detail = clip(r.Detail, maxDetail)
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(stored{Time: at.UTC(), Record: r, Head: h}); err != nil {
+		return nil, fmt.Errorf("encoding a record of the audit: %w", err)
+	}
+	return escape(bytes.TrimSuffix(buf.Bytes(), []byte("\n"))), nil
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "…"
+}
+
+// escape writes what encoding/json leaves as it is and a terminal might act on:
+// DEL, the control characters above it, and those that turn the direction of
+// text. They stand in strings only.
+func escape(line []byte) []byte {
+	if bytes.IndexFunc(line, hostile) < 0 {
+		return line
+	}
+	var b bytes.Buffer
+	for _, c := range string(line) {
+		switch {
+		case !hostile(c):
+			b.WriteRune(c)
+		case c > 0xffff:
+			c -= 0x10000
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+c>>10, 0xdc00+c&0x3ff)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		}
+	}
+	return b.Bytes()
+}
+
+func hostile(c rune) bool { return c >= 0x7f && !strconv.IsPrint(c) }
+
+// Parts of a line around its body.
+const (
+	lineSeq  = `{"seq":`
+	linePrev = `,"prev":"`
+	lineBody = `",`
+	lineHash = `,"hash":"`
+	lineEnd  = `"}`
+)
+
+// appendLine adds the line of a body that follows a link, and returns the new
+// link.
+func appendLine(buf []byte, after link, body []byte) ([]byte, link) {
+	from := len(buf)
+	seq := after.seq + 1
+	buf = append(buf, lineSeq...)
+	buf = strconv.AppendUint(buf, seq, 10)
+	buf = append(buf, linePrev...)
+	buf = append(buf, after.hash...)
+	buf = append(buf, lineBody...)
+	buf = append(buf, body[1:len(body)-1]...)
+	sum := sha256.Sum256(buf[from:])
+	hash := hex.EncodeToString(sum[:])
+	buf = append(buf, lineHash...)
+	buf = append(buf, hash...)
+	return append(buf, lineEnd+"\n"...), link{seq, hash}
+}
+
+// errAltered is why a line is not a record.
+var errAltered = errors.New("it was altered: its hash is another")
+
+// checkLine checks a line without its newline, and returns its link and that
+// before it.
+func checkLine(line []byte) (before, this link, err error) {
+	const tail = len(lineHash) + hashLen + len(lineEnd)
+	malformed := errors.New("it is not a record")
+	if len(line) < tail || len(line) > maxLine {
+		return before, this, malformed
+	}
+	hashed, end := line[:len(line)-tail], string(line[len(line)-tail:])
+	rest, ok := bytes.CutPrefix(hashed, []byte(lineSeq))
+	digits, rest, ok2 := bytes.Cut(rest, []byte(linePrev))
+	if !ok || !ok2 || len(rest) < hashLen+len(lineBody) || string(rest[hashLen:hashLen+len(lineBody)]) != lineBody {
+		return before, this, malformed
+	}
+	this.seq, err = strconv.ParseUint(string(digits), 10, 64)
+	if err != nil || this.seq == 0 {
+		return before, this, malformed
+	}
+	sum := sha256.Sum256(hashed)
+	this.hash = hex.EncodeToString(sum[:])
+	if end != lineHash+this.hash+lineEnd {
+		return before, this, errAltered
+	}
+	return link{this.seq - 1, string(rest[:hashLen])}, this, nil
+}
+
+// decode reads a line that was checked.
+func decode(line []byte, seq uint64) (Record, *head, error) {
+	var s stored
+	if err := json.Unmarshal(line, &s); err != nil {
+		return Record{}, nil, fmt.Errorf("it is not a record: %w", err)
+	}
+	s.Record.Seq, s.Record.Time = seq, s.Time
+	return s.Record, s.Head, nil
+}

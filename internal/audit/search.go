@@ -1,0 +1,133 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Query picks records. What is empty matches everything.
+type Query struct {
+	Sandbox, Namespace, Caller, Key, Action, RequestID string
+
+	Since, Until time.Time
+	After        uint64 // records with a greater Seq
+	Denied       bool   // only what was not allowed
+	Code         string // how it ended: the code of its error
+}
+
+func (q *Query) matches(r *Record) bool {
+	for _, f := range [...][2]string{{q.Sandbox, r.Sandbox}, {q.Namespace, r.Namespace}, {q.Caller, r.Caller}, {q.Key, r.Key}, {q.Action, r.Action}, {q.RequestID, r.RequestID}, {q.Code, r.Code}} {
+		if f[0] != "" && f[0] != f[1] {
+			return false
+		}
+	}
+	return r.Seq > q.After && !(q.Denied && r.Allowed) &&
+		(q.Since.IsZero() || !r.Time.Before(q.Since)) && (q.Until.IsZero() || r.Time.Before(q.Until))
+}
+
+// Search gives the records of an audit that match, oldest first. It may be in
+// use. Lines that are no records are left out, and at the end there is an error
+// that says how many they were, which matches sandpit.ErrIntegrity.
+func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		all, err := files(dir)
+		if err != nil {
+			yield(Record{}, fmt.Errorf("searching the audit: %w", err))
+			return
+		}
+		odd := 0
+		for i, n := range all {
+			if i+1 < len(all) && skips(fileName(dir, all[i+1]), &q) {
+				continue
+			}
+			more, bad, err := searchFile(ctx, fileName(dir, n), &q, yield)
+			if err != nil {
+				yield(Record{}, fmt.Errorf("searching the audit: %w", err))
+				return
+			}
+			if !more {
+				return
+			}
+			odd += bad
+		}
+		if odd > 0 {
+			yield(Record{}, sandpit.WithHint(fmt.Errorf("searching the audit: %d lines are no records: %w", odd, sandpit.ErrIntegrity), "check it with sandpit audit verify"))
+		}
+	}
+}
+
+// skips reports whether all that comes before a file is too old for a query.
+func skips(next string, q *Query) bool {
+	if q.After == 0 && q.Since.IsZero() {
+		return false
+	}
+	line, err := firstLine(next)
+	if err != nil {
+		return false
+	}
+	before, this, err := checkLine(line)
+	if err != nil {
+		return false
+	}
+	r, _, err := decode(line, this.seq)
+	// A second, because calls that come at once are recorded in any order.
+	return err == nil && (before.seq <= q.After && q.After > 0 || !q.Since.IsZero() && r.Time.Add(time.Second).Before(q.Since))
+}
+
+// searchFile gives the records of a file that match, while more is wanted.
+func searchFile(ctx context.Context, name string, q *Query, yield func(Record, error) bool) (more bool, odd int, err error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, 0, nil // dropped meanwhile
+	}
+	if err != nil {
+		return false, 0, err
+	}
+	defer f.Close()
+	br := bufio.NewReaderSize(f, 2*maxLine)
+	long := false // in the middle of a line that is too long
+	for n := 1; ; n++ {
+		if n%1000 == 0 && ctx.Err() != nil {
+			return false, odd, ctx.Err()
+		}
+		line, err := br.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			long = true
+			continue
+		case errors.Is(err, io.EOF):
+			return true, odd, nil // what is no whole line is being written, or the end of a crash
+		case err != nil:
+			return false, odd, err
+		}
+		if long {
+			long = false
+			odd++
+			continue
+		}
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		_, this, err := checkLine(line)
+		if err != nil {
+			odd++
+			continue
+		}
+		r, _, err := decode(line, this.seq)
+		if err != nil {
+			odd++
+			continue
+		}
+		if q.matches(&r) && !yield(r, nil) {
+			return false, odd, nil
+		}
+	}
+}
