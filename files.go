@@ -18,6 +18,8 @@ import (
 // fs.ErrPermission, or the kinds ErrIsDirectory, ErrNotDirectory, ErrNotEmpty,
 // ErrNoSpace and ErrInvalid of this package.
 type Files interface {
+	MoreFiles
+
 	// Stat follows symbolic links; Lstat does not.
 	Stat(ctx context.Context, path string) (FileInfo, error)
 	Lstat(ctx context.Context, path string) (FileInfo, error)

@@ -100,6 +100,7 @@ type Page struct {
 type Sandbox interface {
 	Lifecycle
 	ProcessKeeper
+	Networker
 	Meter
 
 	// ID returns the identity, unique on its machine, never reused.

@@ -147,6 +147,47 @@ func fullError(wait time.Duration) error {
 	}
 }
 
+// fewRetry is when to ask again after a bound on the number of sandboxes.
+const fewRetry = 5 * time.Second
+
+// mayHave checks how many sandboxes a tenant may have at once.
+func (t *Tenant) mayHave(n int) error {
+	if r := t.policy.Rules; r != nil && r.Sandboxes > 0 && n > r.Sandboxes {
+		return &sandpit.RetryError{
+			Err: sandpit.WithHint(fmt.Errorf("making a sandbox: there may be %d at once, and are: %w", r.Sandboxes, sandpit.ErrExhausted),
+				"remove one first"),
+			After: fewRetry,
+		}
+	}
+	return nil
+}
+
+// mayCreate checks how often and how many sandboxes a tenant may make, early:
+// before anything is pulled for it.
+func (e *Engine) mayCreate(t *Tenant) error {
+	r := t.policy.Rules
+	if r == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sp := e.space(t.namespace)
+	if err := t.mayHave(len(sp.order) + 1); err != nil {
+		return err
+	}
+	if r.CreateRate <= 0 {
+		return nil
+	}
+	if wait := sp.rate.take(r.CreateRate, time.Now()); wait > 0 {
+		return &sandpit.RetryError{
+			Err: sandpit.WithHint(fmt.Errorf("making a sandbox: %v may be made per second: %w", r.CreateRate, sandpit.ErrExhausted),
+				"make them more slowly"),
+			After: wait,
+		}
+	}
+	return nil
+}
+
 // leave gives room back.
 func (a *admission) leave(d demand) {
 	a.mu.Lock()

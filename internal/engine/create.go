@@ -36,11 +36,12 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 		}
 	}
 
+	spec = t.policy.Complete(spec)
 	limits, asked, err := policy.Resolve(spec, t.policy)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkExpiry(spec.OnExpiry); err != nil {
+	if err := e.mayCreate(t); err != nil {
 		return nil, err
 	}
 	caps := e.opts.Driver.Probe(ctx)
@@ -73,9 +74,6 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 		Limits: plan.Limits, NotEnforced: gaps,
 	}
 	s.idle, s.onExpiry = max(spec.Idle, 0), spec.OnExpiry
-	if s.onExpiry == "" {
-		s.onExpiry = sandpit.ExpiryRemove
-	}
 	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
 
@@ -84,7 +82,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 		return nil, err
 	}
 	ctx, s.cancel = context.WithCancelCause(ctx)
-	if err := e.admit(s, spec.Name != ""); err != nil {
+	if err := e.admit(s, t, spec.Name != ""); err != nil {
 		s.cancel(nil)
 		e.gate.leave(s.demand)
 		lease.Release()
@@ -114,8 +112,8 @@ func (e *Engine) newSandbox(id, namespace string) *Sandbox {
 }
 
 // admit takes the name of a new sandbox, here and on the machine.
-func (e *Engine) admit(s *Sandbox, named bool) error {
-	if err := e.register(s); err != nil {
+func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
+	if err := e.register(s, t); err != nil {
 		return err
 	}
 	if named && !s.kept {
@@ -130,14 +128,6 @@ func (e *Engine) admit(s *Sandbox, named bool) error {
 		s.nameLock = lock
 	}
 	return nil
-}
-
-func checkExpiry(x sandpit.Expiry) error {
-	switch x {
-	case "", sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
-		return nil
-	}
-	return sandpit.WithHint(fmt.Errorf("choosing what happens on expiry: %.20q is unknown: %w", string(x), sandpit.ErrInvalid), "use remove, stop or pause")
 }
 
 // plan says what the driver is to make, and what the guest is to be told.

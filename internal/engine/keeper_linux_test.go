@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"bytes"
-	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -48,15 +47,16 @@ func TestProcessesAreFoundAgain(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].ID != p.ID() || list[0].Result == nil || list[0].Background != bg {
 			t.Errorf("got %+v, %v", list, err)
 		}
-		var log strings.Builder
+		// Each stream is in order; what one says may come before the other.
+		log := map[string]string{}
 		for e, err := range sb.Logs(t.Context(), sandpit.LogQuery{}) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			log.WriteString(e.Stream + ":" + string(e.Data))
+			log[e.Stream] += string(e.Data)
 		}
-		if log.String() != "stdout:one\nstderr:two\nstdout:three\n" {
-			t.Errorf("the log has %q", log.String())
+		if log["stdout"] != "one\nthree\n" || log["stderr"] != "two\n" {
+			t.Errorf("the log has %q", log)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -109,10 +108,7 @@ const expireRetry = 5 * time.Second
 
 // setLifetime changes when the sandbox expires, as far as policy allows.
 func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p policy.Policy) error {
-	if err := checkExpiry(life.OnExpiry); err != nil {
-		return err
-	}
-	if err := checkLifetime(life, p); err != nil {
+	if err := p.AllowLifetime(life, s.created, time.Now()); err != nil {
 		return err
 	}
 	state, err := s.begins(ctx)
@@ -144,18 +140,6 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 	}
 	s.event(sandpit.EventExtended, "")
 	return s.save(context.WithoutCancel(ctx))
-}
-
-// checkLifetime holds a lifetime against what policy allows.
-func checkLifetime(life sandpit.Lifetime, p policy.Policy) error {
-	switch {
-	case life.Life < 0 || life.Idle < 0 && life.Idle != sandpit.NoIdle:
-		return fmt.Errorf("setting the lifetime: a negative time: %w", sandpit.ErrInvalid)
-	case p.Max.Life > 0 && life.Life > p.Max.Life:
-		return sandpit.WithHint(fmt.Errorf("setting the lifetime: %s is over the maximum of %s: %w", life.Life, p.Max.Life, sandpit.ErrForbidden),
-			"ask for at most "+p.Max.Life.String())
-	}
-	return nil
 }
 
 // SetLifetime changes when the sandbox expires, as Options.Policy allows.

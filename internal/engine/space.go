@@ -55,13 +55,16 @@ func (sp *space) remove(s *Sandbox) {
 
 // register takes the name of a sandbox and says when it was made, which is
 // later than of any other in its namespace.
-func (e *Engine) register(s *Sandbox) error {
+func (e *Engine) register(s *Sandbox, t *Tenant) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return errEngineClosed
 	}
 	sp := e.space(s.namespace)
+	if err := t.mayHave(len(sp.order) + 1); err != nil {
+		return err
+	}
 	if sp.names[s.name] != nil || sp.ids[s.name] != nil {
 		return nameTaken(s.name)
 	}
