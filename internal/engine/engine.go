@@ -129,7 +129,7 @@ func (e *Engine) Close() error {
 	var errs []error
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	for _, s := range e.all() {
+	for _, s := range e.Sandboxes() {
 		if e.opts.Store != nil {
 			s.abandon()
 			continue

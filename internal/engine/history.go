@@ -61,7 +61,7 @@ func (e *Engine) measure() {
 
 // sample takes a sample of each sandbox, and goes on while there is one.
 func (e *Engine) sample() {
-	all := e.all()
+	all := e.Sandboxes()
 	for _, s := range all {
 		s.mu.Lock()
 		measured := !s.removing && (s.state == sandpit.StateRunning || s.state == sandpit.StatePaused || s.state == sandpit.StateStopped)

@@ -74,6 +74,9 @@ func (s *Sandbox) ID() string { return s.id }
 // Name returns the name.
 func (s *Sandbox) Name() string { return s.name }
 
+// Namespace returns whose it is; see Engine.As.
+func (s *Sandbox) Namespace() string { return s.namespace }
+
 // Info describes the sandbox.
 func (s *Sandbox) Info(context.Context) (sandpit.Info, error) {
 	info, ok := s.describe()

@@ -106,8 +106,8 @@ func (e *Engine) find(namespace, idOrName string) (*Sandbox, error) {
 	return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
 }
 
-// all returns every sandbox of every namespace.
-func (e *Engine) all() []*Sandbox {
+// Sandboxes returns every sandbox of every namespace, in no order.
+func (e *Engine) Sandboxes() []*Sandbox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var all []*Sandbox
