@@ -150,7 +150,7 @@ func TestGuestOutlivesItsOwner(t *testing.T) {
 	if code := g.end(c); code != server.ExitExpired {
 		t.Errorf("exit code %d", code)
 	}
-	if !errors.Is(c.Err(), sandpit.ErrClosed) || !strings.Contains(c.Err().Error(), "lifetime") {
+	if err := c.Err(); !errors.Is(err, sandpit.ErrClosed) || !errors.Is(err, client.ErrExpired) || !strings.Contains(err.Error(), "lifetime") {
 		t.Errorf("got %v", c.Err())
 	}
 }
@@ -309,6 +309,9 @@ func TestSlowAttacher(t *testing.T) {
 	wait(t, v)
 	if out.String() != "1000000\nend\n" || again.lost != 0 {
 		t.Errorf("got %q, lost %d", out.String(), again.lost)
+	}
+	if _, err := c.Attach(t.Context(), p.Ref(), 0, client.AttachOptions{From: 1 << 40}); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("from a place that has yet to come: got %v", err)
 	}
 	out.Reset()
 	v, err = c.Attach(t.Context(), p.Ref(), 0, client.AttachOptions{AttachOptions: sandpit.AttachOptions{Stdout: &out, NoHistory: true}})

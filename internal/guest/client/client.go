@@ -158,7 +158,8 @@ func (c *Client) Close() error {
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Err returns why the connection has ended, or nil while it has not. It matches
-// sandpit.ErrProtocol or sandpit.ErrClosed.
+// sandpit.ErrProtocol or sandpit.ErrClosed, and in the latter case ErrExpired
+// when the guest has ended because its time was over.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +226,7 @@ func (c *Client) readFrames(greeted chan struct{}) error {
 					"use the guest that belongs to this version of sandpit")
 			}
 			if m.Code == wire.CodeExpired {
-				return fmt.Errorf("%w: %s", sandpit.ErrClosed, printable(m.Text))
+				return fmt.Errorf("%w: %w: %s", sandpit.ErrClosed, ErrExpired, printable(m.Text))
 			}
 			return violation("it says: %s", printable(m.Text))
 		case first:

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +18,9 @@ type Lifetime struct {
 	Idle  time.Duration // the longest time without activity; 0: for ever
 	Grace time.Duration // how long a connected host may take to do something else when the time is over; 0: 5 s
 }
+
+// ErrExpired is why a connection has ended whose guest's time was over.
+var ErrExpired = errors.New("its time is over")
 
 // TimeLeft is what is left of a lifetime.
 type TimeLeft struct {

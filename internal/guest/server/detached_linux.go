@@ -152,11 +152,15 @@ func (l *outputLog) takes() int {
 	return l.size
 }
 
-// attach enters a reader at a position; -1 is the present end.
+// attach enters a reader at a position; -1 is the present end. It returns nil
+// for a position that has yet to come.
 func (l *outputLog) attach(from int64, hold bool) *logReader {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if from < 0 || from > l.end {
+	if from > l.end {
+		return nil
+	}
+	if from < 0 {
 		from = l.end
 	}
 	r := &logReader{pos: from, hold: hold}
@@ -282,15 +286,19 @@ func (p *process) attach(s *stream, m *wire.Attach) {
 		s.fail(fail(wire.CodeState, "the process was not started as a background process"))
 		return
 	}
+	if s.in != nil && p.stdin == nil {
+		s.fail(invalid("the process has no standard input"))
+		return
+	}
+	r := p.log.attach(m.From, m.Flags&wire.AttachHold != 0)
+	if r == nil {
+		s.fail(invalid("the process has not written so much"))
+		return
+	}
 	if s.in != nil {
-		if p.stdin == nil {
-			s.fail(invalid("the process has no standard input"))
-			return
-		}
 		go p.feed(s)
 		defer s.in.Abort(errGone)
 	}
-	r := p.log.attach(m.From, m.Flags&wire.AttachHold != 0)
 	s.whenGone(func() { p.log.leave(r) })
 	s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
 	p.follow(s, r, m.Flags)

@@ -1,0 +1,193 @@
+package wire
+
+// Stat asks about a file.
+type Stat struct {
+	Path   string
+	Follow bool // the last symbolic link
+}
+
+// Append appends the encoded message.
+func (m *Stat) Append(b []byte) []byte { return appendBool(appendString(b, m.Path), m.Follow) }
+
+// Decode decodes a message.
+func (m *Stat) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Stat{d.string(), d.bool()}
+	return d.err()
+}
+
+// File describes a file.
+type File struct {
+	Name     string
+	Size     int64
+	Mode     uint64 // st_mode of stat(2)
+	ModTime  int64  // nanoseconds since 1970
+	UID, GID uint64
+	Target   string // of a symbolic link
+}
+
+// Append appends the encoded message.
+func (m *File) Append(b []byte) []byte {
+	b = appendString(b, m.Name)
+	b = appendInt(b, m.Size)
+	b = appendUint(b, m.Mode)
+	b = appendInt(b, m.ModTime)
+	b = appendUint(b, m.UID)
+	b = appendUint(b, m.GID)
+	return appendString(b, m.Target)
+}
+
+func (d *decoder) file() File {
+	return File{d.string(), d.int(), d.uint(), d.int(), d.uint(), d.uint(), d.string()}
+}
+
+// Decode decodes a message.
+func (m *File) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = d.file()
+	return d.err()
+}
+
+// ReadDir asks for entries of a directory, sorted by name.
+type ReadDir struct {
+	Path, After string
+	Limit       uint64 // 1 to MaxEntries
+}
+
+// MaxEntries is how many entries of a directory are given at once.
+const MaxEntries = 10_000
+
+// Append appends the encoded message.
+func (m *ReadDir) Append(b []byte) []byte {
+	return appendUint(appendString(appendString(b, m.Path), m.After), m.Limit)
+}
+
+// Decode decodes a message.
+func (m *ReadDir) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = ReadDir{d.string(), d.string(), d.uint()}
+	return d.err()
+}
+
+// Entries is a page of a directory. It may hold fewer than were asked for
+// although there are more, because a reply has a largest size.
+type Entries struct {
+	More bool
+	List []File
+}
+
+// Append appends the encoded message. It leaves out the entries that would
+// make it longer than MaxReply, and sets More then.
+func (m *Entries) Append(b []byte) []byte {
+	const countSize = 3 // a varint of three bytes holds MaxEntries
+	start := len(b)
+	b = appendBool(b, m.More)
+	count := len(b)
+	b = append(b, make([]byte, countSize)...)
+	n := 0
+	for i := range m.List {
+		before := len(b)
+		b = m.List[i].Append(b)
+		if len(b)-start > MaxReply {
+			b = b[:before]
+			b[start] = 1
+			break
+		}
+		n++
+	}
+	b[count], b[count+1], b[count+2] = byte(n)|0x80, byte(n>>7)|0x80, byte(n>>14)
+	return b
+}
+
+// Decode decodes a message.
+func (m *Entries) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.More = d.bool()
+	n := d.count(MaxEntries, 7)
+	m.List = make([]File, n)
+	for i := range m.List {
+		m.List[i] = d.file()
+	}
+	return d.err()
+}
+
+// Read asks for content of a regular file.
+type Read struct {
+	Path           string
+	Offset, Length int64 // a Length of -1 is all
+}
+
+// Append appends the encoded message.
+func (m *Read) Append(b []byte) []byte {
+	return appendInt(appendInt(appendString(b, m.Path), m.Offset), m.Length)
+}
+
+// Decode decodes a message.
+func (m *Read) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Read{d.string(), d.int(), d.int()}
+	return d.err()
+}
+
+// Write asks to make or replace a file with the content that follows.
+type Write struct {
+	Path    string
+	Mode    uint64 // permission bits of a new file, before the umask 022
+	AtEnd   bool   // add to the file instead of replacing it
+	Parents bool   // make missing directories above it
+}
+
+// Append appends the encoded message.
+func (m *Write) Append(b []byte) []byte {
+	b = appendString(b, m.Path)
+	b = appendUint(b, m.Mode)
+	b = appendBool(b, m.AtEnd)
+	return appendBool(b, m.Parents)
+}
+
+// Decode decodes a message.
+func (m *Write) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Write{d.string(), d.uint(), d.bool(), d.bool()}
+	return d.err()
+}
+
+// Written is how many bytes of content were written.
+type Written struct {
+	Bytes int64
+}
+
+// Append appends the encoded message.
+func (m *Written) Append(b []byte) []byte { return appendInt(b, m.Bytes) }
+
+// Decode decodes a message.
+func (m *Written) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.Bytes = d.int()
+	if m.Bytes < 0 {
+		d.bad = true
+	}
+	return d.err()
+}
+
+// Path is the message of the simple file operations.
+type Path struct {
+	Path, Other string
+	Mode        uint64 // permission bits, and set-id and sticky, as chmod(2) takes them
+	Flag        bool
+}
+
+// Append appends the encoded message.
+func (m *Path) Append(b []byte) []byte {
+	b = appendString(b, m.Path)
+	b = appendString(b, m.Other)
+	b = appendUint(b, m.Mode)
+	return appendBool(b, m.Flag)
+}
+
+// Decode decodes a message.
+func (m *Path) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = Path{d.string(), d.string(), d.uint(), d.bool()}
+	return d.err()
+}
