@@ -24,6 +24,7 @@ type Group struct {
 	shared  string // the directory "sandpit" to be removed with the last group, or ""
 	leaf    string // where this process moved itself, or ""
 	adopted bool   // taken over from another process: the layout does not count it
+	limits  Limits // unless adopted; guarded by mu
 
 	mu      sync.Mutex // held by Remove and FD
 	fd      int        // of the primary, locked; -1 after Remove
@@ -121,7 +122,7 @@ func (l *Layout) planned(id string, limits Limits) *Group {
 
 // create is one try. An error of gone means that it is worth another.
 func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err error) {
-	g := &Group{l: l, id: id, fd: -1, leaf: l.leaf}
+	g := &Group{l: l, id: id, fd: -1, leaf: l.leaf, limits: limits}
 	defer func() {
 		if err != nil {
 			_ = g.removeDirs(false)
@@ -249,13 +250,21 @@ func (d *groupDir) limit(p *place, limits Limits) error {
 				return err
 			}
 		} else {
-			if err := writeFile(d.path+"/memory.limit_in_bytes", n); err != nil {
-				return err
-			}
+			err := writeFile(d.path+"/memory.limit_in_bytes", n)
 			if p.memsw {
-				if err := writeFile(d.path+"/memory.memsw.limit_in_bytes", n); err != nil {
-					return err
+				if err == nil || errors.Is(err, unix.EINVAL) {
+					// Without swap may not be more than with swap: of a larger
+					// limit than before the latter comes first.
+					if swap := writeFile(d.path+"/memory.memsw.limit_in_bytes", n); swap != nil {
+						return swap
+					}
 				}
+				if errors.Is(err, unix.EINVAL) {
+					err = writeFile(d.path+"/memory.limit_in_bytes", n)
+				}
+			}
+			if err != nil {
+				return err
 			}
 		}
 	}

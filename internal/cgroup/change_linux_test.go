@@ -1,0 +1,61 @@
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Limits can be made larger and smaller, and stay what they limit.
+func TestSetLimits(t *testing.T) {
+	l := layout(t)
+	g := newGroup(t, l, testLimits)
+	for _, c := range []struct {
+		limits Limits
+		want   map[string]string
+	}{
+		{Limits{Memory: 128 << 20, CPUs: 0.75, Pids: 100}, map[string]string{
+			"memory.max": "134217728", "cpu.max": "75000 100000", "pids.max": "100",
+			"memory.limit_in_bytes": "134217728", "memory.memsw.limit_in_bytes": "134217728", "cpu.cfs_quota_us": "75000",
+		}},
+		{Limits{Memory: 32 << 20, CPUs: 0.25, Pids: 10}, map[string]string{
+			"memory.max": "33554432", "cpu.max": "25000 100000", "pids.max": "10",
+			"memory.limit_in_bytes": "33554432", "memory.memsw.limit_in_bytes": "33554432", "cpu.cfs_quota_us": "25000",
+		}},
+	} {
+		if err := g.SetLimits(c.limits); err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, d := range g.dirs {
+			for name, want := range c.want {
+				data, err := os.ReadFile(filepath.Join(d.path, name))
+				if err != nil {
+					continue
+				}
+				found++
+				if got := strings.TrimSpace(string(data)); got != want {
+					t.Errorf("%s is %s, not %s", name, got, want)
+				}
+			}
+		}
+		if found < 3 {
+			t.Errorf("%d limits are found", found)
+		}
+	}
+	for _, limits := range []Limits{{}, {Memory: 1 << 30}, {Memory: -1, CPUs: 1, Pids: 1}} {
+		if err := g.SetLimits(limits); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%+v gives %v", limits, err)
+		}
+	}
+	if err := g.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.SetLimits(testLimits); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("after Remove: %v", err)
+	}
+}
