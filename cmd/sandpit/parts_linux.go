@@ -36,6 +36,7 @@ func newDriver(home string) *linux.Driver {
 		Dir:         filepath.Join(home, "guest"),
 		Guest:       guest,
 		GuestDigest: digestOf(guest),
+		KeepDir:     filepath.Join(home, "run"),
 	})
 }
 

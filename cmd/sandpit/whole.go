@@ -14,6 +14,7 @@ import (
 
 // carryOut carries out a command line and returns the exit code.
 func carryOut(app *cli.App, args []string) int {
+	addServer(app)
 	return app.Report(commands.Run(context.Background(), app, args))
 }
 

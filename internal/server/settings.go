@@ -55,6 +55,11 @@ type Settings struct {
 	// the server leaves. 0: never.
 	IdleExit time.Duration
 
+	// SyncAudit has each entry of the audit on the disk before what it is about
+	// is done. Otherwise an entry is in the file, which outlives the server, and
+	// on the disk within a second: a power cut may take the latest.
+	SyncAudit bool
+
 	// PrivateWebhooks allows webhooks to addresses that are not public.
 	PrivateWebhooks bool
 }
@@ -73,6 +78,7 @@ type document struct {
 	CPUs            string   `yaml:"cpus"`
 	Sandboxes       int      `yaml:"sandboxes"`
 	IdleExit        string   `yaml:"idle-exit"`
+	SyncAudit       bool     `yaml:"sync-audit"`
 	PrivateWebhooks bool     `yaml:"private-webhooks"`
 }
 
@@ -124,7 +130,7 @@ func (d document) settings(dir string) (Settings, error) {
 	}
 	s := Settings{
 		Cert: beside(d.TLSCert), Key: beside(d.TLSKey), PlainHTTP: d.PlainHTTP, Domain: d.Domain, Hosts: d.Hosts, Origins: d.Origins,
-		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, PrivateWebhooks: d.PrivateWebhooks,
+		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
 	}
 	for _, text := range d.Listen {
 		a, err := ParseAddress(text)

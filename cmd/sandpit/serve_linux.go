@@ -1,0 +1,75 @@
+//go:build !front
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+// addServer gives the command line what has to do with servers.
+func addServer(app *cli.App) {
+	app.Connect = connect
+	app.Serve = func(ctx context.Context, opt cli.ServeOptions) error { return serve(ctx, app, opt) }
+	app.VerifyAudit = verifyAudit
+}
+
+// connect opens the server at an address, or this user's own, which is started
+// when there is none.
+func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, started bool, err error) {
+	address := opt.Address
+	if address == "" {
+		if started, err = (server.Background{Home: opt.Home, Environ: opt.Environ}).Ensure(ctx); err != nil {
+			return nil, false, err
+		}
+		address = server.SocketIn(opt.Home).String()
+	}
+	c, err = client.New(client.Options{Address: address, Key: opt.Key, UserAgent: "sandpit/" + version})
+	return c, started, err
+}
+
+// serve runs a server.
+func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
+	file, asked := opt.Settings, true
+	if file == "" {
+		file, asked = server.SettingsFile, false
+	}
+	settings, err := server.ReadSettings(file, asked)
+	if err != nil {
+		return err
+	}
+	for _, text := range opt.Listen {
+		a, err := server.ParseAddress(text)
+		if err != nil {
+			return err
+		}
+		settings.Listen = append(settings.Listen, a)
+	}
+	if opt.IdleExit > 0 {
+		settings.IdleExit = opt.IdleExit
+	}
+	return server.Run(ctx, server.Options{
+		Home: opt.Home, Settings: settings,
+		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
+		Background: opt.Background, Lookup: app.Lookup, Reload: opt.Reload,
+		Say: func(text string) { app.Note("%s", text) },
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+}
+
+// verifyAudit checks the audit of a data directory.
+func verifyAudit(_ context.Context, home string) (string, error) {
+	found, err := audit.Verify(server.AuditDir(home), audit.Anchor{})
+	if err != nil {
+		return "", fmt.Errorf("verifying the audit: %w", err)
+	}
+	return fmt.Sprintf("the chain is whole: entries %d to %d in %d files; the last one's hash is %s", found.First, found.Last, found.Files, found.Hash), nil
+}

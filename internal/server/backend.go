@@ -1,0 +1,175 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/policy/file"
+)
+
+// localNamespace is that of the user whose server it is, at its unix socket.
+const localNamespace = "local"
+
+// backend is the engine as the API serves it.
+type backend struct {
+	engine   *engine.Engine
+	driver   driver.Driver
+	images   *image.Store
+	policies *file.Live
+}
+
+// policyOf returns the policy of a caller as it holds now. The user whose
+// server it is may do what he may do without it.
+func (b *backend) policyOf(c api.Caller) (policy.Policy, error) {
+	if c.Key == "" {
+		return policy.Default(), nil
+	}
+	return b.policies.Policy(c.Policy)
+}
+
+// Client returns a tenant. One whose policy is gone may look, and nothing else.
+func (b *backend) Client(c api.Caller) sandpit.Client {
+	p, err := b.policyOf(c)
+	if err != nil {
+		return &lockedOut{Tenant: b.engine.As(c.Namespace, policy.ServerDefault()), err: err}
+	}
+	return b.engine.As(c.Namespace, p)
+}
+
+// lockedOut is the client of a caller without a policy.
+type lockedOut struct {
+	*engine.Tenant
+	err error
+}
+
+// Create says why not.
+func (l *lockedOut) Create(context.Context, sandpit.Spec) (sandpit.Sandbox, error) {
+	return nil, fmt.Errorf("creating a sandbox: %w (%w)", l.err, sandpit.ErrForbidden)
+}
+
+func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
+	caps := b.driver.Probe(ctx)
+	out := v1.Capabilities{Driver: b.driver.Name(), Enforced: caps.Enforced, Features: features}
+	for _, g := range caps.Gaps {
+		out.Gaps = append(out.Gaps, v1.Gap(g))
+	}
+	return out, nil
+}
+
+// features are the parts of the API, for clients of more than one version.
+var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images"}
+
+// Images lists what a caller may use. Who has no say over the machine does not
+// learn what others have fetched: only what his policy names in full.
+func (b *backend) Images(ctx context.Context, c api.Caller) ([]v1.Image, error) {
+	list, err := b.images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]v1.Image, 0, len(list))
+	for _, s := range list {
+		if c.Admin {
+			out = append(out, imageOf(s))
+		}
+	}
+	return out, nil
+}
+
+func imageOf(s image.Summary) v1.Image {
+	name := s.Name
+	if name == "" {
+		name = s.Digest
+	}
+	return v1.Image{Reference: name, Digest: s.Digest, Size: s.Unpacked, CreatedAt: s.Stored, InUse: s.InUse}
+}
+
+func (b *backend) PullImage(ctx context.Context, c api.Caller, name string, pull sandpit.PullPolicy) (v1.Image, error) {
+	p, err := b.policyOf(c)
+	if err == nil {
+		err = p.AllowImage(name)
+	}
+	if err != nil {
+		return v1.Image{}, err
+	}
+	if pull == "" {
+		pull = sandpit.PullAlways
+	}
+	s, err := b.images.Pull(ctx, name, image.AcquireOptions{Pull: pull})
+	if err != nil {
+		return v1.Image{}, err
+	}
+	out := imageOf(s)
+	out.Reference = name
+	if !c.Admin {
+		out.CreatedAt, out.InUse = s.Created, false // when, and whether others use it, is not his to know
+	}
+	return out, nil
+}
+
+func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) error {
+	if !c.Admin {
+		return fmt.Errorf("removing image %s: only an admin may: %w", name, sandpit.ErrForbidden)
+	}
+	_, err := b.images.Remove(ctx, name)
+	return err
+}
+
+// Stats counts sandboxes of all namespaces.
+func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
+	all := b.engine.Sandboxes()
+	stats := api.Stats{States: map[sandpit.State]int{}}
+	for _, sb := range all {
+		info, err := sb.Info(ctx)
+		if err != nil {
+			if errors.Is(err, sandpit.ErrClosed) || errors.Is(err, sandpit.ErrNotFound) {
+				continue // it has just gone
+			}
+			return stats, err
+		}
+		stats.States[info.State]++
+		if len(stats.Sandboxes) >= most || info.State != sandpit.StateRunning {
+			continue
+		}
+		m, err := sb.Metrics(ctx)
+		if err != nil {
+			continue
+		}
+		stats.Sandboxes = append(stats.Sandboxes, api.Usage{ID: info.ID, Namespace: sb.Namespace(), Metrics: m})
+	}
+	slices.SortFunc(stats.Sandboxes, func(x, y api.Usage) int { return compareStrings(x.ID, y.ID) })
+	return stats, nil
+}
+
+func compareStrings(x, y string) int {
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+// policyShower shows policies.
+type policyShower struct{ *backend }
+
+func (s policyShower) Policy(_ context.Context, c api.Caller) (v1.Policy, error) {
+	p, err := s.policyOf(c)
+	if err != nil {
+		return v1.Policy{}, err
+	}
+	name := c.Policy
+	if c.Key == "" {
+		name = localNamespace
+	}
+	return showPolicy(name, p)
+}

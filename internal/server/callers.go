@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/policy/file"
+	"github.com/sandpit-dev/sandpit/internal/state"
+)
+
+func showPolicy(name string, p policy.Policy) (v1.Policy, error) {
+	data, err := json.Marshal(file.Show(p))
+	if err != nil {
+		return v1.Policy{}, fmt.Errorf("showing policy %s: %w", name, err)
+	}
+	return v1.Policy{Name: name, Policy: data}, nil
+}
+
+// keyring is the server's keys as the API uses them.
+type keyring struct {
+	ring     *keys.Ring
+	policies *file.Live
+}
+
+func (k keyring) Verify(_ context.Context, secret string) (api.Caller, error) {
+	key, err := k.ring.Verify(secret)
+	if errors.Is(err, keys.ErrUnauthorized) {
+		return api.Caller{}, fmt.Errorf("%w (%w)", err, sandpit.ErrForbidden)
+	}
+	if err != nil {
+		return api.Caller{}, err
+	}
+	return api.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin}, nil
+}
+
+func nameOf(k keys.Key) string {
+	if k.Label != "" {
+		return k.Label
+	}
+	return k.Prefix
+}
+
+func keyOf(k keys.Key) v1.Key {
+	out := v1.Key{ID: k.Prefix, Name: k.Label, Namespace: k.Namespace, Policy: k.Policy, Admin: k.Admin, CreatedAt: k.CreatedAt}
+	if !k.ExpiresAt.IsZero() {
+		out.ExpiresAt = &k.ExpiresAt
+	}
+	if !k.RevokedAt.IsZero() {
+		out.RevokedAt = &k.RevokedAt
+	}
+	return out
+}
+
+func (k keyring) CreateKey(ctx context.Context, _ api.Caller, n v1.NewKey) (v1.Key, error) {
+	want := keys.Key{Namespace: n.Namespace, Policy: n.Policy, Admin: n.Admin, Label: n.Name}
+	if want.Policy == "" {
+		want.Policy = defaultPolicy
+	}
+	if _, err := k.policies.Policy(want.Policy); err != nil {
+		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: %w", err), "name one of: "+strings.Join(k.policies.Set().Names(), ", "))
+	}
+	if want.Namespace == "" {
+		want.Namespace = "ns-" + strings.ToLower(newName())
+	}
+	if n.Expires < 0 {
+		return v1.Key{}, fmt.Errorf("making a key: it would have expired already: %w", sandpit.ErrInvalid)
+	}
+	if n.Expires > 0 {
+		want.ExpiresAt = time.Now().Add(time.Duration(n.Expires * float64(time.Second)))
+	}
+	token, made, err := k.ring.Create(ctx, want)
+	if err != nil {
+		return v1.Key{}, err
+	}
+	out := keyOf(made)
+	out.Secret = token
+	return out, nil
+}
+
+// defaultPolicy is that of keys that name none.
+const defaultPolicy = "default"
+
+func (k keyring) ListKeys(context.Context) ([]v1.Key, error) {
+	list := k.ring.List("")
+	out := make([]v1.Key, len(list))
+	for i, key := range list {
+		out[i] = keyOf(key)
+	}
+	return out, nil
+}
+
+func (k keyring) RevokeKey(ctx context.Context, id string) error {
+	_, err := k.ring.Revoke(ctx, id)
+	return err
+}
+
+// repeats are requests that may be sent again, as the API uses them.
+type repeats struct{ store *state.Store }
+
+func (r repeats) Begin(ctx context.Context, q api.Repeatable) (*api.Earlier, error) {
+	earlier, err := r.store.BeginRepeatable(ctx, state.Repeatable(q))
+	if err != nil || earlier == nil {
+		return nil, err
+	}
+	return new(api.Earlier(*earlier)), nil
+}
+
+func (r repeats) Finish(ctx context.Context, namespace, key string, status int, response []byte) error {
+	return r.store.FinishRepeatable(ctx, namespace, key, status, response)
+}
+
+func (r repeats) Abandon(ctx context.Context, namespace, key string) error {
+	return r.store.AbandonRepeatable(ctx, namespace, key)
+}

@@ -1,0 +1,88 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// errIdle ends a server that nobody needs.
+var errIdle = errors.New("the server is idle")
+
+// idleness knows how long no connection has been busy. Its methods may be
+// called from many goroutines.
+type idleness struct {
+	mu    sync.Mutex
+	busy  map[net.Conn]bool // guarded by mu
+	since time.Time         // the last one became idle; guarded by mu
+}
+
+// connection is for http.Server.ConnState.
+func (i *idleness) connection(c net.Conn, state http.ConnState) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch state {
+	case http.StateNew, http.StateActive:
+		if i.busy == nil {
+			i.busy = map[net.Conn]bool{}
+		}
+		i.busy[c] = true
+	case http.StateIdle, http.StateHijacked, http.StateClosed:
+		// One that was taken over is for a sandbox, which keeps the server.
+		delete(i.busy, c)
+		i.since = time.Now()
+	}
+}
+
+// idle returns how long no connection has been busy.
+func (i *idleness) idle(begun time.Time) time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.busy) > 0 {
+		return 0
+	}
+	if i.since.Before(begun) {
+		i.since = begun
+	}
+	return time.Since(i.since)
+}
+
+// leaveWhenIdle ends the server when it has no sandbox and nothing has been
+// asked of it for as long as is set.
+func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFunc) {
+	begun := time.Now()
+	after := s.opt.Settings.IdleExit
+	tick := time.NewTicker(min(after/4+time.Millisecond, 10*time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s.idle.idle(begun) < after {
+			continue
+		}
+		if len(s.engine.Sandboxes()) > 0 {
+			begun = time.Now()
+			continue
+		}
+		s.opt.Log.Info("leaving: nobody needs this server")
+		leave(errIdle)
+		return
+	}
+}
+
+// machineMemory returns the bytes of memory of this machine, or the default
+// limit of one sandbox when that can't be told.
+func machineMemory() int64 {
+	if n := totalMemory(); n > 0 {
+		return n
+	}
+	return sandpit.DefaultLimits().Memory
+}

@@ -1,0 +1,441 @@
+// Package server runs a Sandpit server: it puts the engine, its state, keys,
+// policies, the audit and the HTTP API together, listens, and leaves nothing
+// that it can't take over again.
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/api/otlp"
+	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/policy/file"
+	"github.com/sandpit-dev/sandpit/internal/state"
+)
+
+// Options are what a server works with.
+type Options struct {
+	Home     string // data directory
+	Settings Settings
+	Driver   driver.Driver
+	Images   *image.Store
+	Acquire  image.AcquireOptions
+	Version  string
+
+	// Background says that a command has started it, which waits at descriptor
+	// 3 to hear that it answers.
+	Background bool
+
+	// Lookup finds a variable of the environment: those of the service manager
+	// and of OpenTelemetry.
+	Lookup func(string) (string, bool)
+
+	// Reload has a value for each demand to read the policies again.
+	Reload <-chan struct{}
+
+	// Say tells the person who has started it something, once.
+	Say func(string)
+
+	Log *slog.Logger
+}
+
+// Directories and files under the data directory.
+const (
+	stateDir = "state"
+	auditDir = "audit"
+	boxesDir = "sandboxes"
+	keptDir  = "run"
+)
+
+// KeepDir is where the sockets of sandboxes are that outlive the server of a
+// data directory: linux.Options.KeepDir.
+func KeepDir(home string) string { return filepath.Join(home, keptDir) }
+
+// AuditDir is where the audit of the server of a data directory is.
+func AuditDir(home string) string { return filepath.Join(home, auditDir) }
+
+// drainTime is how long requests that are being carried out may take when the
+// server is to end.
+const drainTime = 10 * time.Second
+
+// Run runs a server until ctx ends or it has been idle for long enough, and
+// returns when it has drained. Its sandboxes live on. The error is why it
+// could not start, or what has gone wrong while it ended.
+func Run(ctx context.Context, opt Options) error {
+	s := &server{opt: opt}
+	err := s.start(ctx)
+	s.announce(err)
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	served := s.serve(ctx)
+	return errors.Join(served, s.close())
+}
+
+// server is a server that is being put together, or runs.
+type server struct {
+	opt       Options
+	state     *state.Store
+	ring      *keys.Ring
+	policies  *file.Live
+	journal   *audit.Log
+	engine    *engine.Engine
+	api       *api.API
+	listeners []net.Listener
+	plain     *http.Server // unix sockets and plain TCP
+	secure    *http.Server // TLS
+	idle      idleness
+	manager   supervisor
+	tracing   func(context.Context) error
+}
+
+// start puts the server together. What it has opened when it fails, close closes.
+func (s *server) start(ctx context.Context) error {
+	opt := &s.opt
+	if err := opt.Settings.check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(opt.Home, 0o700); err != nil {
+		return fmt.Errorf("making the data directory: %w", err)
+	}
+	s.manager = newSupervisor(opt.Lookup)
+	var err error
+	// The state is locked: of two servers of one data directory the second ends here.
+	if s.state, err = state.Open(ctx, filepath.Join(opt.Home, stateDir)); err != nil {
+		return err
+	}
+	if s.journal, err = audit.Open(AuditDir(opt.Home), audit.Options{Relaxed: !opt.Settings.SyncAudit}); err != nil {
+		return err
+	}
+	policyFile, asked := opt.Settings.PolicyFile, true
+	if policyFile == "" {
+		policyFile, asked = filepath.Join(opt.Home, "policy.yaml"), false
+	}
+	if s.policies, err = file.Open(policyFile, asked); err != nil {
+		return err
+	}
+	if s.ring, err = keys.Open(ctx, s.state); err != nil {
+		return err
+	}
+	if err := s.startEngine(ctx); err != nil {
+		return err
+	}
+	if err := s.startAPI(ctx); err != nil {
+		return err
+	}
+	return s.listen(ctx)
+}
+
+// startEngine opens the engine and takes over what lives.
+func (s *server) startEngine(ctx context.Context) error {
+	opt := &s.opt
+	opt.Settings.fillCapacity(machineMemory())
+	var err error
+	s.engine = engine.New(engine.Options{
+		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
+		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir),
+		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
+	})
+	report, err := s.engine.Adopt(ctx)
+	if err != nil {
+		return fmt.Errorf("taking over sandboxes: %w", err)
+	}
+	opt.Log.Info("sandboxes taken over", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "half-made", report.Half, "failed", report.Failed)
+	for _, err := range report.Refused {
+		opt.Log.Error("a sandbox was left alone", "error", err)
+	}
+	return nil
+}
+
+// startAPI makes the API of the engine.
+func (s *server) startAPI(ctx context.Context) error {
+	opt := &s.opt
+	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, policies: s.policies}
+	domains := []string(nil)
+	if opt.Settings.Domain != "" {
+		domains = []string{opt.Settings.Domain}
+	}
+	tracer, err := otlp.FromEnvironment(opt.Lookup)
+	if err != nil {
+		return err
+	}
+	s.api = api.New(api.Options{
+		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b}, Audit: journal{s.journal, AuditDir(opt.Home)},
+		Idempotency: repeats{s.state},
+		Version:     opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: tracer,
+	})
+	return nil
+}
+
+// hosts are the names under which the server may be called: its addresses, and
+// what the settings add.
+func (s *server) hosts() []string {
+	all := append([]string(nil), s.opt.Settings.Hosts...)
+	for _, a := range s.opt.Settings.Listen {
+		if host, _, err := net.SplitHostPort(a.Host); err == nil && a.Network == "tcp" && host != "" {
+			if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+				all = append(all, host)
+			}
+		}
+	}
+	return all
+}
+
+// listen opens the listeners, and begins to serve them.
+func (s *server) listen(ctx context.Context) error {
+	opt := &s.opt
+	given, err := activated(opt.Lookup)
+	if err != nil {
+		return err
+	}
+	s.listeners = given
+	addresses := append([]Address{SocketIn(opt.Home)}, opt.Settings.Listen...)
+	for _, a := range addresses {
+		if served(given, a) {
+			continue
+		}
+		l, err := listen(a)
+		if err != nil {
+			return err
+		}
+		s.listeners = append(s.listeners, l)
+	}
+	config, err := s.tlsConfig()
+	if err != nil {
+		return err
+	}
+	uid := uint32(os.Geteuid())
+	s.plain = &http.Server{
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return s.peer(ctx, c, uid) },
+		ConnState:   s.idle.connection,
+	}
+	s.api.Configure(s.plain)
+	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnState: s.idle.connection, TLSConfig: config}
+	s.api.Configure(s.secure)
+	for _, l := range s.listeners {
+		if _, ok := l.Addr().(*net.TCPAddr); !ok {
+			continue
+		}
+		if config == nil && !opt.Settings.PlainHTTP && !loopbackListener(l) {
+			return sandpit.WithHint(fmt.Errorf("serving %s without TLS would send keys in the clear: %w", l.Addr(), sandpit.ErrForbidden),
+				"set tls-cert and tls-key; or plain-http, behind a proxy that has TLS")
+		}
+		if err := s.firstKey(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loopbackListener(l net.Listener) bool {
+	a, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.IP.IsLoopback()
+}
+
+// served reports whether the service manager listens on an address already.
+func served(given []net.Listener, a Address) bool {
+	for _, l := range given {
+		if l.Addr().Network() == a.Network && l.Addr().String() == a.Host {
+			return true
+		}
+	}
+	return false
+}
+
+// tlsConfig returns how TLS is spoken, or nil without a certificate. The files
+// are read anew when they have changed, so that a certificate can be renewed.
+func (s *server) tlsConfig() (*tls.Config, error) {
+	if s.opt.Settings.Cert == "" {
+		return nil, nil
+	}
+	pair := &certificate{cert: s.opt.Settings.Cert, key: s.opt.Settings.Key}
+	if _, err := pair.get(nil); err != nil {
+		return nil, sandpit.WithHint(fmt.Errorf("reading the certificate: %w", err), "tls-cert and tls-key name PEM files that belong together")
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2", "http/1.1"}}, nil
+}
+
+// peer notes who is at the other end of a unix socket. Nobody but the server's
+// own user and root is anybody.
+func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Context {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	uid, err := peerUID(conn)
+	if err != nil || uid != owner && uid != 0 {
+		return ctx
+	}
+	return api.WithPeer(ctx, api.Caller{Name: fmt.Sprintf("uid %d", uid), Namespace: localNamespace, Admin: true})
+}
+
+// firstKey makes a key, and shows it once, when a server that can be reached
+// over TCP has none.
+func (s *server) firstKey(ctx context.Context) error {
+	if len(s.ring.List("")) > 0 {
+		return nil
+	}
+	token, _, err := s.ring.Create(ctx, keys.Key{Namespace: defaultPolicy, Policy: defaultPolicy, Admin: true, Label: "first key"})
+	if err != nil {
+		return fmt.Errorf("making the first key: %w", err)
+	}
+	s.opt.Say("the first key, which is shown this once and may do everything:\n" + token)
+	return nil
+}
+
+// announce tells who waits for it that the server answers, or why it does not.
+func (s *server) announce(err error) {
+	if err == nil {
+		for _, l := range s.listeners {
+			s.opt.Log.Info("listening", "address", l.Addr().String())
+		}
+		if err := s.manager.tell("READY=1"); err != nil {
+			s.opt.Log.Warn("the service manager was not told", "error", err)
+		}
+	}
+	if !s.opt.Background {
+		return
+	}
+	pipe := os.NewFile(readyFD, "starter")
+	if pipe == nil {
+		return
+	}
+	line := readyLine
+	if err != nil {
+		line = strings.ReplaceAll(err.Error(), "\n", " ")
+	}
+	_, _ = pipe.WriteString(line + "\n")
+	_ = pipe.Close()
+}
+
+// serve serves until ctx ends, a listener fails, or nothing has happened for
+// long enough.
+func (s *server) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, l := range s.listeners {
+		server, start := s.plain, s.plain.Serve
+		if _, ok := l.Addr().(*net.TCPAddr); ok && s.secure.TLSConfig != nil {
+			server = s.secure
+			start = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		go func() {
+			if err := start(l); !errors.Is(err, http.ErrServerClosed) {
+				cancel(fmt.Errorf("serving %s: %w", l.Addr(), err))
+			}
+		}()
+	}
+	go s.manager.watchdog(ctx)
+	go s.policies.Watch(ctx, 2*time.Second, s.policyChanged)
+	go s.upkeep(ctx)
+	go s.reload(ctx)
+	if s.opt.Settings.IdleExit > 0 {
+		go s.leaveWhenIdle(ctx, cancel)
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, errIdle) {
+		return err
+	}
+	return nil
+}
+
+func (s *server) policyChanged(err error) {
+	if err != nil {
+		s.opt.Log.Error("the policies in the file are not in force", "error", err)
+		return
+	}
+	s.opt.Log.Info("policies read again")
+}
+
+// reload reads the policies again on demand.
+func (s *server) reload(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.opt.Reload:
+			s.policyChanged(s.policies.Reload())
+		}
+	}
+}
+
+// upkeep does now and then what keeps the state small and true.
+func (s *server) upkeep(ctx context.Context) {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := s.ring.Flush(ctx)
+		if n%60 == 0 {
+			_, perr := s.ring.Prune(ctx, time.Now().Add(-keepRevoked))
+			err = errors.Join(err, perr, s.state.Sweep(ctx))
+		}
+		if err != nil && ctx.Err() == nil {
+			s.opt.Log.Warn("upkeep of the state", "error", err)
+		}
+	}
+}
+
+// keepRevoked is how long keys that are no longer valid are still listed.
+const keepRevoked = 90 * 24 * time.Hour
+
+// close drains and closes what start has opened, in reverse.
+func (s *server) close() error {
+	_ = s.manager.tell("STOPPING=1")
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	var errs []error
+	for _, l := range s.listeners {
+		_ = l.Close()
+	}
+	if s.api != nil {
+		if err := s.api.Close(ctx); err != nil {
+			s.opt.Log.Warn("requests were broken off", "error", err)
+		}
+	}
+	for _, server := range []*http.Server{s.plain, s.secure} {
+		if server != nil {
+			_ = server.Close()
+		}
+	}
+	if s.engine != nil {
+		errs = append(errs, s.engine.Close())
+	}
+	if s.ring != nil {
+		if err := s.ring.Flush(ctx); err != nil {
+			s.opt.Log.Warn("when keys were last used was not written down", "error", err)
+		}
+	}
+	if s.journal != nil {
+		errs = append(errs, s.journal.Close())
+	}
+	if s.state != nil {
+		errs = append(errs, s.state.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// newName returns 16 characters of [a-z2-7].
+func newName() string { return strings.ToLower(rand.Text()[:16]) }
