@@ -22,7 +22,7 @@ func (s *sandbox) Ports(ctx context.Context) ([]sandpit.Port, error) {
 	}
 	var v v1.PortList
 	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/ports"}, &v); err != nil {
-		return nil, s.explain(err)
+		return nil, s.explain(ctx, err)
 	}
 	return v.Ports, nil
 }
@@ -34,7 +34,7 @@ func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	}
 	conn, err := s.c.upgrade(ctx, s.path+"/ports/"+strconv.Itoa(int(port))+"/tcp", "tcp")
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, s.explain(ctx, err)
 	}
 	return conn, nil
 }

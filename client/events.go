@@ -82,7 +82,7 @@ func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 			}
 			if isOver(err) || !back.wait(ctx) {
 				if ctx.Err() == nil {
-					yield(sandpit.LogEntry{}, s.explain(errOver(err)))
+					yield(sandpit.LogEntry{}, s.explain(ctx, errOver(err)))
 				}
 				return
 			}

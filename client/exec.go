@@ -47,7 +47,7 @@ func (s *sandbox) startBackground(ctx context.Context, body []byte, cmd sandpit.
 	do := func(ctx context.Context) (*process, error) {
 		var v v1.Process
 		if err := s.c.call(ctx, request{method: http.MethodPost, path: s.path + "/processes", body: body}, &v); err != nil {
-			return nil, s.explain(err)
+			return nil, s.explain(ctx, err)
 		}
 		return s.process(v, true)
 	}
@@ -76,7 +76,7 @@ func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) 
 	}
 	var list v1.ProcessList
 	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/processes"}, &list); err != nil {
-		return nil, s.explain(err)
+		return nil, s.explain(ctx, err)
 	}
 	all := make([]sandpit.ProcessInfo, 0, len(list.Processes))
 	for _, p := range list.Processes {
@@ -116,7 +116,7 @@ func (s *sandbox) attach(ctx context.Context, id string, opt sandpit.AttachOptio
 	}
 	var v v1.Process
 	if err := s.c.quick(ctx, request{method: http.MethodGet, path: path}, &v); err != nil {
-		return nil, s.explainProcess(ctx, err)
+		return nil, s.explain(ctx, err)
 	}
 	return s.process(v, true)
 }
@@ -204,7 +204,7 @@ func (s *sandbox) notStarted(ctx context.Context, l *link, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("starting a process: %w", ctx.Err())
 	}
-	return s.explainProcess(ctx, err)
+	return s.explain(ctx, err)
 }
 
 // link is what a stream lives under: the client, and until the process has

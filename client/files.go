@@ -47,7 +47,7 @@ func (f files) work(ctx context.Context, op, path string, r request, out any) er
 	}
 	r.path = f.sb.path + "/files" + r.path
 	if err := f.sb.c.call(ctx, r, out); err != nil {
-		return pathError(op, path, f.sb.explain(err))
+		return pathError(op, path, f.sb.explain(ctx, err))
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 	}
 	if err != nil {
 		cancel()
-		return nil, pathError("open", path, f.sb.explain(err))
+		return nil, pathError("open", path, f.sb.explain(ctx, err))
 	}
 	left := int64(math.MaxInt64)
 	if length >= 0 {

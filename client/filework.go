@@ -82,7 +82,7 @@ func (f files) Download(ctx context.Context, path string, w io.Writer) error {
 		method: http.MethodGet, path: f.sb.path + "/files/archive", query: url.Values{"path": {path}, "format": {"tar"}}, accept: "application/x-tar",
 	})
 	if err != nil {
-		return pathError("download", path, f.sb.explain(err))
+		return pathError("download", path, f.sb.explain(ctx, err))
 	}
 	defer drain(resp.Body)
 	in := &watched{r: resp.Body}
@@ -140,7 +140,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 			return yield(v, nil), nil
 		})
 		if err != nil && ctx.Err() == nil {
-			yield(sandpit.FileEvent{}, pathError("watch", path, f.sb.explain(errOver(err))))
+			yield(sandpit.FileEvent{}, pathError("watch", path, f.sb.explain(ctx, errOver(err))))
 		}
 	}
 }

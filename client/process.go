@@ -149,16 +149,16 @@ const lookPatience = 5 * time.Second
 // broken makes the error of a stream without a last frame.
 func (s *sandbox) broken(l *link, err error) error {
 	var told *remoteError
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lookPatience)
+	defer cancel()
 	if errors.As(err, &told) {
-		return s.explain(err)
+		return s.explain(ctx, err)
 	}
 	err = s.c.failed(l.ctx, err)
 	if s.removed.Load() {
 		return s.gone()
 	}
 	if errors.Is(err, sandpit.ErrUnavailable) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lookPatience)
-		defer cancel()
 		if _, e := s.Info(ctx); errors.Is(e, sandpit.ErrClosed) {
 			return e
 		}
@@ -202,7 +202,7 @@ func (p *process) request(ctx context.Context, method, what string, v any) error
 	if err := p.sb.open(); err != nil {
 		return err
 	}
-	return p.sb.explainProcess(ctx, p.sb.c.quick(ctx, r, nil))
+	return p.sb.explain(ctx, p.sb.c.quick(ctx, r, nil))
 }
 
 // Signal sends a signal.
@@ -304,7 +304,7 @@ func (p *process) follow() {
 			back = newBackoff(away)
 		case !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(p.sb.c.ctx):
 			ctx, cancel := context.WithTimeout(p.sb.c.ctx, lookPatience)
-			err = p.sb.explainProcess(ctx, err)
+			err = p.sb.explain(ctx, err)
 			cancel()
 			p.end(sandpit.Result{}, err)
 			return

@@ -54,18 +54,9 @@ func (s *sandbox) open() error {
 }
 
 // explain makes the error of a call one of this sandbox: to who holds it, one
-// that the server does not know any more is gone.
-func (s *sandbox) explain(err error) error {
-	if !errors.Is(err, sandpit.ErrNotFound) {
-		return err
-	}
-	s.removed.Store(true)
-	return s.gone()
-}
-
-// explainProcess is explain for a request about a process, which may be what
-// was not found.
-func (s *sandbox) explainProcess(ctx context.Context, err error) error {
+// that the server does not know any more is gone. It asks, because something
+// else may be what was not found.
+func (s *sandbox) explain(ctx context.Context, err error) error {
 	if !errors.Is(err, sandpit.ErrNotFound) {
 		return err
 	}
@@ -84,8 +75,13 @@ func (s *sandbox) Info(ctx context.Context) (sandpit.Info, error) {
 		return sandpit.Info{}, err
 	}
 	var v v1.Sandbox
-	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path}, &v); err != nil {
-		return sandpit.Info{}, s.explain(err)
+	err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path}, &v)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		s.removed.Store(true)
+		return sandpit.Info{}, s.gone()
+	}
+	if err != nil {
+		return sandpit.Info{}, err
 	}
 	return v.Sandpit(), nil
 }
@@ -97,7 +93,7 @@ func (s *sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 	}
 	var v v1.Metrics
 	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/metrics"}, &v); err != nil {
-		return sandpit.Metrics{}, s.explain(err)
+		return sandpit.Metrics{}, s.explain(ctx, err)
 	}
 	return v.Sandpit().Metrics, nil
 }
@@ -113,7 +109,7 @@ func (s *sandbox) History(ctx context.Context, since time.Time) ([]sandpit.Sampl
 	}
 	var v v1.MetricsHistory
 	if err := s.c.quick(ctx, r, &v); err != nil {
-		return nil, s.explain(err)
+		return nil, s.explain(ctx, err)
 	}
 	var all []sandpit.Sample
 	for _, m := range v.Samples {
@@ -175,7 +171,7 @@ func (s *sandbox) change(ctx context.Context, limit time.Duration, r request) er
 		return err
 	}
 	if err := s.c.within(ctx, limit, r, nil); err != nil {
-		return s.explain(err)
+		return s.explain(ctx, err)
 	}
 	return nil
 }

@@ -261,10 +261,9 @@ func readFile(c *call) error {
 			status = http.StatusPartialContent
 		}
 	}
+	// The whole file has no length before it has been read: another one may
+	// have taken its place since it was looked at.
 	length := part.length
-	if length < 0 && info.Size > 0 {
-		length = info.Size
-	}
 	r, err := files.Open(c.ctx, path, part.from, length)
 	if err != nil {
 		return err
