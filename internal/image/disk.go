@@ -8,7 +8,8 @@ import (
 )
 
 // writeFile writes a small file so that it is there whole or not at all. It is
-// not synced to disk: see Store.sync.
+// not synced to disk: what a power failure leaves of it is not decoded, and so is
+// as good as not there.
 func (s *Store) writeFile(path string, data []byte) error {
 	tmp, err := s.tempFile()
 	if err != nil {

@@ -43,7 +43,7 @@ const (
 	hostHome = "/home/user"
 )
 
-// shallow lists what the shallow fingerprint looks at. A file that is replaced
+// shallowPaths lists what the shallow fingerprint looks at. A file that is replaced
 // changes its directory, so /etc covers most of what is directly in it.
 func shallowPaths() [8]string {
 	return [...]string{

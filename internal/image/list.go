@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
@@ -169,7 +170,7 @@ func (s *Store) inspect(ref string) (Details, error) {
 // Pull fetches an image, also one that is in the store already, and describes
 // it. opt.Pull is ignored.
 func (s *Store) Pull(ctx context.Context, ref string, opt AcquireOptions) (Summary, error) {
-	opt.Pull = "always"
+	opt.Pull = sandpit.PullAlways
 	l, err := s.Acquire(ctx, ref, opt)
 	if err != nil {
 		return Summary{}, err

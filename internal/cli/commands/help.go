@@ -82,7 +82,7 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 			}
 			b.WriteString("\n" + section.Title + ":\n" + flags.FlagUsagesWrapped(width))
 		}
-		b.WriteString("\nSandpit help config says how variables and files set defaults for these.\n")
+		b.WriteString("\nVariables and files set defaults for these: see sandpit help config.\n")
 	}
 	rest := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

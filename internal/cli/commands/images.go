@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"os"
@@ -331,7 +332,12 @@ func writeWhole(name string, write func(io.Writer) error) (err error) {
 		defer f.Close()
 		return write(f)
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	// What a link leads to is replaced, not the link.
+	if target, err := filepath.EvalSymlinks(name); err == nil {
+		name = target
+	}
+	// Not os.CreateTemp, whose files are their owner's alone whatever the umask.
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+"."+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fmt.Errorf("writing the archive: %w", err)
 	}
@@ -344,11 +350,7 @@ func writeWhole(name string, write func(io.Writer) error) (err error) {
 	if err := write(f); err != nil {
 		return err
 	}
-	err = f.Chmod(0o644)
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
+	if err = f.Close(); err == nil {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
