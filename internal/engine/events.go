@@ -37,10 +37,10 @@ type eventRing struct {
 func (l *eventLog) add(namespace string, ev sandpit.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	r := l.ring(namespace) // before the time is taken: the first event is not lost
 	ev.Time = time.Now()
 	l.last = max(l.last+1, uint64(ev.Time.UnixMicro()))
 	ev.Seq = l.last
-	r := l.ring(namespace)
 	if len(r.events) < maxEvents {
 		r.events = append(r.events, ev)
 	} else {
