@@ -116,6 +116,9 @@ of the past; with it, what happens from now on.`,
 				return err
 			}
 			if !follow {
+				if event.Kind == sandpit.EventLost {
+					continue // what is not kept was not asked for
+				}
 				if event.Time.After(begun) {
 					return nil
 				}
