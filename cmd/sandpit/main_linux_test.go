@@ -95,6 +95,8 @@ func TestScripts(t *testing.T) {
 			if program := underTest(); program != "" {
 				env.Setenv("PATH", filepath.Dir(program)+":"+env.Getenv("PATH"))
 			}
+			home := filepath.Join(env.WorkDir, "data")
+			env.Defer(func() { endServer(t, home) })
 			return nil
 		},
 	})

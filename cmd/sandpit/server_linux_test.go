@@ -1,0 +1,70 @@
+package main
+
+import (
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+// serverPID returns the process that serves a data directory, or 0.
+func serverPID(t *testing.T, home string) int {
+	t.Helper()
+	conn, err := server.DialHome(t.Context(), home)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cred *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	return int(cred.Pid)
+}
+
+// endServer removes the sandboxes of a data directory's server, and ends it.
+func endServer(t *testing.T, home string) {
+	t.Helper()
+	pid := serverPID(t, home)
+	if pid == 0 {
+		return
+	}
+	c, err := client.New(client.Options{Address: server.SocketIn(home).String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	page, err := c.List(t.Context(), sandpit.ListQuery{Limit: 1000})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, info := range page.Sandboxes {
+		if err := c.Remove(t.Context(), info.ID); err != nil {
+			t.Errorf("removing %s: %v", info.Name, err)
+		}
+	}
+	c.Close()
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has left by itself
+	}
+	defer unix.Close(pidfd)
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGTERM, nil, 0); err != nil {
+		t.Errorf("ending the server: %v", err)
+		return
+	}
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1)
+		if err != unix.EINTR {
+			break
+		}
+	}
+}
