@@ -14,8 +14,8 @@
 // Each hook gets its events in order, one at a time. An attempt that is not
 // answered with 2xx is made again, later and later; after the last, the event
 // is given up, and the next one tried. What waits is bounded: beyond, the
-// oldest is dropped. data.seq grows by one from event to event of a server, so
-// that a receiver sees what it lost.
+// oldest is dropped. "lost" beside data says how many were given up before. What
+// waits when the server ends is lost without a word.
 package webhook
 
 import (

@@ -1,0 +1,94 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// message is the body of a request.
+type message struct {
+	Type      sandpit.EventKind `json:"type"`
+	Timestamp time.Time         `json:"timestamp"` // of the event
+	Data      sandpit.Event     `json:"data"`
+	Lost      uint64            `json:"lost,omitempty"` // events given up since the last that arrived
+}
+
+func encode(e sandpit.Event, lost uint64) ([]byte, error) {
+	return json.Marshal(message{e.Kind, e.Time.UTC(), e, lost})
+}
+
+// attempt sends an event once. On an error, again is the least time to wait
+// that the receiver asks for; less than 0: it wants no further attempt.
+func (s *Sender) attempt(q *queue, seq uint64, body []byte) (again time.Duration, err error) {
+	req, err := http.NewRequestWithContext(q.ctx, http.MethodPost, q.hook.URL, bytes.NewReader(body))
+	if err != nil {
+		return -1, err
+	}
+	id := q.hook.ID + "_" + strconv.FormatUint(seq, 10)
+	now := strconv.FormatInt(time.Now().Unix(), 10)
+	req.Header.Set("content-type", "application/json")
+	req.Header.Set("user-agent", "sandpit-webhook/1")
+	req.Header.Set(headerID, id)
+	req.Header.Set(headerTime, now)
+	req.Header.Set(headerSignature, sign(q.key, id, now, body))
+	res, err := s.client.Do(req)
+	if err != nil {
+		return 0, shorten(err)
+	}
+	defer res.Body.Close()
+	// What it says is of no use to anyone; a little is read, so that the
+	// connection can be used again.
+	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
+	switch {
+	case res.StatusCode >= 200 && res.StatusCode < 300:
+		return 0, nil
+	case res.StatusCode == http.StatusGone:
+		return -1, errGone
+	}
+	if seconds, err := strconv.Atoi(res.Header.Get("retry-after")); err == nil && seconds > 0 && seconds < 1<<20 {
+		again = time.Duration(seconds) * time.Second
+	}
+	return again, fmt.Errorf("it answers %d", res.StatusCode)
+}
+
+// shorten leaves out what the owner of the hook knows, its URL.
+func shorten(err error) error {
+	if errors.Is(err, errPrivate) {
+		return errPrivate
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		if u.Timeout() {
+			return errors.New("it does not answer in time")
+		}
+		err = u.Err
+	}
+	const most = 200
+	if text := err.Error(); len(text) > most {
+		return errors.New(text[:most] + "…")
+	}
+	return err
+}
+
+// delay is the time after the n-th attempt, from 0: by chance between half of
+// its bound and all, so that what failed together does not come again together.
+func (s *Sender) delay(n int) time.Duration {
+	d := s.opt.MaxDelay
+	if n < 30 {
+		d = min(d, s.opt.FirstDelay<<n)
+	}
+	if d <= 0 { // shifted over
+		d = s.opt.MaxDelay
+	}
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,282 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Options are how events are sent. The zero Options are good.
+type Options struct {
+	// Private allows addresses that are not public, and plain HTTP.
+	Private bool
+
+	// Attempts at one event. Default 10, which with the delays below takes
+	// about a quarter of an hour.
+	Attempts int
+
+	// FirstDelay is the time before the second attempt, doubled before each
+	// further one up to MaxDelay. The true delay is between half of it and all,
+	// by chance. Defaults 1 s and 5 min.
+	FirstDelay, MaxDelay time.Duration
+
+	// Timeout of an attempt. Default 15 s.
+	Timeout time.Duration
+
+	// Queue is how many events of a hook may wait. Default 1,000.
+	Queue int
+
+	// TLS, when not nil, is for the connections. It is for tests.
+	TLS *tls.Config
+
+	Log *slog.Logger // default: none
+}
+
+// maxAtOnce bounds the attempts that are made at once, for all hooks.
+const maxAtOnce = 64
+
+// Status is how a hook fares.
+type Status struct {
+	Waiting   int    // events
+	Failures  int    // attempts that failed since the last that did not
+	Dropped   uint64 // events that were given up or pushed out
+	LastError string // of the latest attempt that failed
+}
+
+// Sender sends events to hooks. It has no goroutine while nothing waits. All
+// methods may be called from many goroutines at once.
+type Sender struct {
+	opt    Options
+	client *http.Client
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	slots  chan struct{}
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	hooks  map[string]*queue // by ID; guarded by mu
+	closed bool              // guarded by mu
+}
+
+// queue is a hook with what waits for it.
+type queue struct {
+	hook   Hook
+	key    []byte
+	ctx    context.Context // ends when the hook is removed
+	cancel context.CancelFunc
+
+	events []sandpit.Event // guarded by Sender.mu, as all below
+	busy   bool            // somebody sends
+	lost   uint64          // events dropped that no message has told of
+	status Status
+}
+
+// NewSender returns a sender without hooks.
+func NewSender(opt Options) *Sender {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d <= 0 {
+			*d = to
+		}
+	}
+	def(&opt.FirstDelay, time.Second)
+	def(&opt.MaxDelay, 5*time.Minute)
+	def(&opt.Timeout, 15*time.Second)
+	if opt.Attempts <= 0 {
+		opt.Attempts = 10
+	}
+	if opt.Queue <= 0 {
+		opt.Queue = 1000
+	}
+	opt.Queue = max(opt.Queue, 2) // one is being sent
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Sender{opt: opt, slots: make(chan struct{}, maxAtOnce), hooks: map[string]*queue{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.client = &http.Client{
+		Timeout: opt.Timeout,
+		Transport: &http.Transport{
+			Proxy:                  nil, // a proxy would resolve names itself
+			DialContext:            dialer(opt.Private).DialContext,
+			TLSClientConfig:        opt.TLS,
+			TLSHandshakeTimeout:    10 * time.Second,
+			MaxIdleConnsPerHost:    1,
+			MaxIdleConns:           maxAtOnce,
+			IdleConnTimeout:        30 * time.Second,
+			MaxResponseHeaderBytes: 16 << 10,
+			DisableCompression:     true,
+		},
+		// A redirect is an answer that is not 2xx.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return s
+}
+
+// Add has a hook told from now on. Errors are those of Hook.Check.
+func (s *Sender) Add(h Hook) error {
+	if err := h.Check(s.opt.Private); err != nil {
+		return err
+	}
+	key, err := secretBytes(h.Secret)
+	if err != nil {
+		return err
+	}
+	q := &queue{hook: h, key: key}
+	q.ctx, q.cancel = context.WithCancel(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.hooks[h.ID]; old != nil {
+		old.cancel()
+	}
+	s.hooks[h.ID] = q
+	return nil
+}
+
+// Remove ends a hook at once, with what waits for it.
+func (s *Sender) Remove(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.hooks[id]; q != nil {
+		q.cancel()
+		delete(s.hooks, id)
+	}
+}
+
+// Status says how a hook fares; nothing of one that is not there.
+func (s *Sender) Status(id string) Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.hooks[id]
+	if q == nil {
+		return Status{}
+	}
+	status := q.status
+	status.Waiting = len(q.events)
+	return status
+}
+
+// Send tells the hooks of a namespace what happened. It does not wait.
+func (s *Sender) Send(namespace string, e sandpit.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	for _, q := range s.hooks {
+		if !q.hook.wants(namespace, e.Kind) {
+			continue
+		}
+		if len(q.events) >= s.opt.Queue {
+			// The first is being sent; the oldest that is not goes.
+			copy(q.events[1:], q.events[2:])
+			q.events = q.events[:len(q.events)-1]
+			q.status.Dropped++
+			q.lost++
+		}
+		q.events = append(q.events, e)
+		if !q.busy {
+			q.busy = true
+			s.work.Go(func() { s.drain(q) })
+		}
+	}
+}
+
+// drain sends what waits for a hook, in order, until nothing does.
+func (s *Sender) drain(q *queue) {
+	for {
+		s.mu.Lock()
+		if len(q.events) == 0 || q.ctx.Err() != nil {
+			q.events, q.busy = nil, false
+			s.mu.Unlock()
+			return
+		}
+		e := q.events[0]
+		s.mu.Unlock()
+
+		sent := s.deliver(q, e)
+
+		s.mu.Lock()
+		if len(q.events) > 0 {
+			q.events[0] = sandpit.Event{} // its labels are not held by the array
+			q.events = q.events[1:]
+		}
+		if !sent && q.ctx.Err() == nil {
+			q.status.Dropped++
+			q.lost++
+		}
+		s.mu.Unlock()
+	}
+}
+
+// deliver makes the attempts at one event, and reports whether one was
+// answered well.
+func (s *Sender) deliver(q *queue, e sandpit.Event) bool {
+	s.mu.Lock()
+	lost := q.lost
+	s.mu.Unlock()
+	body, err := encode(e, lost)
+	if err != nil {
+		s.opt.Log.Error("encoding an event for webhooks", "seq", e.Seq, "error", err)
+		return false
+	}
+	for n := range s.opt.Attempts {
+		select {
+		case s.slots <- struct{}{}:
+		case <-q.ctx.Done():
+			return false
+		}
+		again, err := s.attempt(q, e.Seq, body)
+		<-s.slots
+
+		s.mu.Lock()
+		if err == nil {
+			q.status.Failures, q.status.LastError = 0, ""
+			q.lost -= lost
+		} else if q.ctx.Err() == nil {
+			q.status.Failures++
+			q.status.LastError = err.Error()
+		}
+		s.mu.Unlock()
+		if err == nil {
+			return true
+		}
+		s.opt.Log.Debug("a webhook failed", "webhook", q.hook.ID, "seq", e.Seq, "attempt", n+1, "error", err)
+		if again < 0 || n+1 == s.opt.Attempts || !sleep(q.ctx, max(s.delay(n), min(again, s.opt.MaxDelay))) {
+			break
+		}
+	}
+	if q.ctx.Err() == nil {
+		s.opt.Log.Warn("an event was given up for a webhook", "webhook", q.hook.ID, "seq", e.Seq)
+	}
+	return false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Close ends everything, also what is being sent. It is idempotent.
+func (s *Sender) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.work.Wait()
+	s.client.CloseIdleConnections()
+	return nil
+}
+
+var errGone = errors.New("it answers 410: it wants no more")

@@ -1,0 +1,354 @@
+package webhook
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// receiver is a server that checks what it gets.
+type receiver struct {
+	*httptest.Server
+	secret string
+
+	mu     sync.Mutex
+	answer func(n int, w http.ResponseWriter) // of the n-th request, from 0
+	ids    []string
+	got    []message // that were answered with 2xx
+	n      int
+}
+
+func receive(t *testing.T, answer func(n int, w http.ResponseWriter)) *receiver {
+	t.Helper()
+	r := &receiver{secret: NewSecret(), answer: answer}
+	r.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return // the sender has left
+		}
+		if err := Verify(r.secret, req.Header, body, time.Now()); err != nil || req.Method != http.MethodPost || req.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %v: %v", req.Method, req.Header, err)
+		}
+		if err := Verify(NewSecret(), req.Header, body, time.Now()); !errors.Is(err, ErrSignature) {
+			t.Errorf("with another secret: %v", err)
+		}
+		if err := Verify(r.secret, req.Header, append(body, ' '), time.Now()); !errors.Is(err, ErrSignature) {
+			t.Errorf("another body: %v", err)
+		}
+		if err := Verify(r.secret, req.Header, body, time.Now().Add(6*time.Minute)); !errors.Is(err, ErrSignature) {
+			t.Errorf("an old one: %v", err)
+		}
+		var m message
+		if err := json.Unmarshal(body, &m); err != nil {
+			t.Error(err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.ids = append(r.ids, req.Header.Get(headerID))
+		rec := httptest.NewRecorder()
+		r.answer(r.n, rec)
+		r.n++
+		if rec.Code < 300 {
+			r.got = append(r.got, m)
+		}
+		for k, v := range rec.Header() {
+			w.Header()[k] = v
+		}
+		w.WriteHeader(rec.Code)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) seqs() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []uint64
+	for _, m := range r.got {
+		all = append(all, m.Data.Seq)
+	}
+	return all
+}
+
+func sender(t *testing.T, r *receiver, opt Options) *Sender {
+	t.Helper()
+	opt.FirstDelay, opt.MaxDelay = time.Millisecond, 5*time.Millisecond
+	if r != nil {
+		opt.TLS = &tls.Config{RootCAs: r.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+	}
+	s := NewSender(opt)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func hookOf(r *receiver, kinds ...sandpit.EventKind) Hook {
+	return Hook{ID: "hook", Namespace: "team", URL: r.URL, Secret: r.secret, Kinds: kinds}
+}
+
+func event(n int) sandpit.Event {
+	return sandpit.Event{Seq: uint64(n), Time: time.Now(), Kind: sandpit.EventCreated, Sandbox: "id", Labels: map[string]string{"a": "b"}}
+}
+
+func ok(int, http.ResponseWriter) {}
+
+// until waits for something, for as long as the test may run.
+func until(t *testing.T, what func() bool) {
+	t.Helper()
+	for !what() {
+		if t.Context().Err() != nil {
+			t.Fatal("it does not come")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestAReceiverThatFailsAndRecovers(t *testing.T) {
+	r := receive(t, func(n int, w http.ResponseWriter) {
+		switch n % 4 {
+		case 0:
+			w.WriteHeader(http.StatusInternalServerError)
+		case 1:
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(http.StatusFound)
+		case 2:
+			w.Header().Set("Retry-After", "1000000") // no longer than the longest delay
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	s := sender(t, r, Options{Private: true})
+	if err := s.Add(hookOf(r)); err != nil {
+		t.Fatal(err)
+	}
+	var want []uint64
+	for n := 1; n <= 20; n++ {
+		s.Send("team", event(n))
+		s.Send("other", event(1000+n))
+		want = append(want, uint64(n))
+	}
+	until(t, func() bool { return len(r.seqs()) == 20 })
+	if got := r.seqs(); !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	if r.ids[0] != r.ids[3] || r.ids[3] == r.ids[4] {
+		t.Errorf("the ids are %v", r.ids[:5])
+	}
+	until(t, func() bool { return s.Status("hook") == Status{} })
+}
+
+func TestEventsThatAreGivenUp(t *testing.T) {
+	r := receive(t, func(n int, w http.ResponseWriter) {
+		if n < 6 {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	s := sender(t, r, Options{Private: true, Attempts: 3})
+	if err := s.Add(hookOf(r)); err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= 4; n++ {
+		s.Send("team", event(n))
+	}
+	until(t, func() bool { return len(r.seqs()) == 2 })
+	if got := r.seqs(); !slices.Equal(got, []uint64{3, 4}) || r.got[0].Lost != 2 || r.got[1].Lost != 0 {
+		t.Errorf("got %v, %+v", got, r.got)
+	}
+	if st := s.Status("hook"); st.Dropped != 2 {
+		t.Errorf("got %+v", st)
+	}
+}
+
+func TestAReceiverThatWantsNoMore(t *testing.T) {
+	r := receive(t, func(n int, w http.ResponseWriter) { w.WriteHeader(http.StatusGone) })
+	s := sender(t, r, Options{Private: true})
+	if err := s.Add(hookOf(r)); err != nil {
+		t.Fatal(err)
+	}
+	s.Send("team", event(1))
+	until(t, func() bool { return s.Status("hook").Dropped == 1 })
+	if st := s.Status("hook"); st.Failures != 1 || !strings.Contains(st.LastError, "410") {
+		t.Errorf("got %+v", st)
+	}
+}
+
+func TestWhatWaitsIsBounded(t *testing.T) {
+	first := make(chan struct{})
+	goOn := make(chan struct{})
+	r := receive(t, func(n int, _ http.ResponseWriter) {
+		if n == 0 {
+			close(first)
+			<-goOn
+		}
+	})
+	s := sender(t, r, Options{Private: true, Queue: 10})
+	if err := s.Add(hookOf(r)); err != nil {
+		t.Fatal(err)
+	}
+	s.Send("team", event(1))
+	<-first
+	for n := 2; n <= 100; n++ {
+		s.Send("team", event(n))
+	}
+	if st := s.Status("hook"); st.Waiting != 10 || st.Dropped != 90 {
+		t.Errorf("got %+v", st)
+	}
+	close(goOn)
+	until(t, func() bool { return len(r.seqs()) == 10 })
+	if got := r.seqs(); !slices.Equal(got, []uint64{1, 92, 93, 94, 95, 96, 97, 98, 99, 100}) || r.got[1].Lost != 90 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestKindsAndRemoval(t *testing.T) {
+	r := receive(t, ok)
+	s := sender(t, r, Options{Private: true})
+	if err := s.Add(hookOf(r, sandpit.EventRemoved)); err != nil {
+		t.Fatal(err)
+	}
+	s.Send("team", event(1))
+	e := event(2)
+	e.Kind = sandpit.EventRemoved
+	s.Send("team", e)
+	until(t, func() bool { return len(r.seqs()) == 1 })
+	if got := r.seqs(); !slices.Equal(got, []uint64{2}) {
+		t.Errorf("got %v", got)
+	}
+	s.Remove("hook")
+	s.Send("team", e)
+	if st := s.Status("hook"); st != (Status{}) {
+		t.Errorf("got %+v", st)
+	}
+}
+
+// A receiver that does not answer holds up neither the others nor the end.
+func TestASlowReceiver(t *testing.T) {
+	leave := make(chan struct{})
+	slow := receive(t, func(int, http.ResponseWriter) { <-leave })
+	defer close(leave)
+	quick := receive(t, ok)
+	pool := slow.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	pool.AddCert(quick.Certificate())
+	s := sender(t, slow, Options{Private: true})
+	h := hookOf(slow)
+	h.ID = "slow"
+	for _, h := range []Hook{h, hookOf(quick)} {
+		if err := s.Add(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := 1; n <= 5; n++ {
+		s.Send("team", event(n))
+	}
+	until(t, func() bool { return len(quick.seqs()) == 5 })
+	if st := s.Status("slow"); st.Waiting != 5 {
+		t.Errorf("got %+v", st)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	s.Send("team", event(6))
+}
+
+// F5, of webhooks: whatever a name resolves to, no private address is dialled.
+func TestPrivateAddressesAreRefused(t *testing.T) {
+	r := receive(t, ok)
+	s := sender(t, r, Options{Attempts: 2})
+	port := r.URL[strings.LastIndexByte(r.URL, ':'):]
+	for i, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254"} {
+		h := hookOf(r)
+		h.ID, h.URL = fmt.Sprint("h", i), "https://"+host+port
+		if err := s.Add(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Send("team", event(1))
+	for i := range 6 {
+		id := fmt.Sprint("h", i)
+		until(t, func() bool { return s.Status(id).Dropped == 1 })
+		if st := s.Status(id); !strings.Contains(st.LastError, "not a public one") {
+			t.Errorf("%s: got %+v", id, st)
+		}
+	}
+	if r.n != 0 {
+		t.Errorf("%d requests came through", r.n)
+	}
+}
+
+func TestPublic(t *testing.T) {
+	for _, a := range []string{"1.1.1.1", "93.184.216.34", "100.63.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1", "192.0.1.1", "198.20.0.1", "223.255.255.255", "2606:4700::1111", "2001:4860:4860::8888", "::ffff:1.1.1.1", "2001:200::1"} {
+		if !public(netip.MustParseAddr(a)) {
+			t.Errorf("%s is taken for a private one", a)
+		}
+	}
+	for _, a := range []string{
+		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.1", "169.254.169.254", "172.16.0.1", "172.31.255.255",
+		"192.0.0.1", "192.0.2.1", "192.88.99.1", "192.168.0.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "168.63.129.16",
+		"::", "::1", "::127.0.0.1", "::ffff:10.0.0.1", "::ffff:a9fe:a9fe", "64:ff9b::a00:1", "64:ff9b:1::1", "100::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%eth0", "ff02::1", "fec0::1",
+		"2001::1", "2001:db8::1", "2002:a00:1::1", "3fff::1", "2001:10::1",
+	} {
+		if public(netip.MustParseAddr(a)) {
+			t.Errorf("%s is taken for a public one", a)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	good := Hook{URL: "https://example.com/x?y", Secret: NewSecret()}
+	if err := good.Check(false); err != nil {
+		t.Error(err)
+	}
+	plain := good
+	plain.URL = "http://example.com"
+	if err := plain.Check(true); err != nil {
+		t.Error(err)
+	}
+	for _, change := range []func(*Hook){
+		func(h *Hook) { h.URL = "" },
+		func(h *Hook) { h.URL = "http://example.com" },
+		func(h *Hook) { h.URL = "ftp://example.com" },
+		func(h *Hook) { h.URL = "https:///path" },
+		func(h *Hook) { h.URL = "https://:80/" },
+		func(h *Hook) { h.URL = "https://user:pw@example.com" },
+		func(h *Hook) { h.URL = "https://example.com/#x" },
+		func(h *Hook) { h.URL = "https:opaque" },
+		func(h *Hook) { h.URL = "https://example.com/\x00" },
+		func(h *Hook) { h.URL = "https://example.com/" + strings.Repeat("a", maxURL) },
+		func(h *Hook) { h.Secret = "" },
+		func(h *Hook) { h.Secret = "whsec_c2hvcnQ=" },
+		func(h *Hook) { h.Kinds = []sandpit.EventKind{"sandbox.exploded"} },
+		func(h *Hook) { h.Kinds = make([]sandpit.EventKind, maxKinds+1) },
+	} {
+		h := good
+		change(&h)
+		if err := h.Check(false); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%.80q %q: got %v", h.URL, h.Kinds, err)
+		}
+	}
+}
+
+// The example of the standard's own libraries.
+func TestSignatureOfTheStandard(t *testing.T) {
+	key, err := secretBytes("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
+	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
