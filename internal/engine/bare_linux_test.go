@@ -289,3 +289,20 @@ func made(t *testing.T, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox {
 	}
 	return sb
 }
+
+// kill kills the guest of a sandbox from outside.
+func kill(t *testing.T, srv *survivor, id string) {
+	t.Helper()
+	r, ok := srv.store.get(id)
+	var d struct{ Handle driver.Handle }
+	if err := json.Unmarshal(r.Data, &d); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	i, err := bare{srv.dir}.Recover(t.Context(), d.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

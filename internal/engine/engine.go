@@ -82,6 +82,8 @@ func New(opts Options) *Engine {
 	e := &Engine{opts: opts, spaces: map[string]*space{}}
 	e.gate.capacity = opts.Capacity
 	e.events.observe = opts.Observe
+	e.events.first = uint64(time.Now().UnixMicro())
+	e.events.last = e.events.first
 	return e
 }
 

@@ -19,6 +19,7 @@ type eventLog struct {
 	observe func(namespace string, ev sandpit.Event)
 
 	mu     sync.Mutex
+	first  uint64 // Seq before which nothing is known: that was before this program
 	last   uint64 // Seq of the latest event of all
 	spaces map[string]*eventRing
 	closed bool
@@ -63,8 +64,7 @@ func (l *eventLog) ring(namespace string) *eventRing {
 		if l.spaces == nil {
 			l.spaces = map[string]*eventRing{}
 		}
-		// Of what was before this program nothing is known.
-		r = &eventRing{lost: uint64(time.Now().UnixMicro()) - 1}
+		r = &eventRing{lost: l.first}
 		l.spaces[namespace] = r
 	}
 	return r

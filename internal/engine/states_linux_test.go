@@ -1,0 +1,505 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+func wantState(t *testing.T, sb sandpit.Sandbox, want sandpit.State) sandpit.Info {
+	t.Helper()
+	info, err := sb.Info(t.Context())
+	if err != nil || info.State != want {
+		t.Fatalf("got %+v, %v; want it %s", info, err, want)
+	}
+	return info
+}
+
+// eventually waits for something that is not told.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// Stop ends everything, whatever it does about SIGTERM, and what is started at
+// the same moment; a restart begins without a process. The record says the same.
+func TestStopAndRestart(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	polite := background(t, sb, "trap 'exit 5' TERM; while :; do sleep 0.05; done")
+	rude := background(t, sb, "trap '' TERM; while :; do sleep 0.05; done")
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				_, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true})
+				if errors.Is(err, sandpit.ErrState) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := sb.Stop(t.Context(), 500*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	for p, want := range map[sandpit.Process]int{polite: 5, rude: 137} {
+		if res, err := p.Wait(t.Context()); err != nil || res.ExitCode != want {
+			t.Errorf("got %+v, %v; want exit code %d", res, err, want)
+		}
+	}
+	list, err := sb.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list {
+		if p.Result == nil {
+			t.Errorf("%+v runs in a stopped sandbox", p)
+		}
+	}
+	if info := wantState(t, sb, sandpit.StateStopped); !info.ExpiresAt.IsZero() || info.Reason != "asked" {
+		t.Errorf("got %+v", info)
+	}
+	if _, err := sb.Files().Stat(t.Context(), "/"); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("a file of a stopped sandbox: %v", err)
+	}
+	if r, _ := srv.store.get(sb.ID()); r.State != sandpit.StateStopped {
+		t.Errorf("the record says %s", r.State)
+	}
+	if err := sb.Pause(t.Context()); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("pausing a stopped sandbox: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	e = srv.open(t)
+	if report, err := e.Adopt(t.Context()); err != nil || report.Adopted != 1 {
+		t.Fatal(report, err)
+	}
+	if sb, err = e.Get(t.Context(), sb.ID()); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StateStopped)
+	for range 2 {
+		if err := sb.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, sb, sandpit.StateRunning)
+	if out, err := sandpit.Shell(t.Context(), sb, "echo again"); err != nil || string(out.Stdout) != "again\n" {
+		t.Errorf("got %q, %v", out.Stdout, err)
+	}
+}
+
+// A paused sandbox goes on with the next request, and is paused still when
+// another engine takes it over.
+func TestPauseAndResume(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	for range 2 {
+		if err := sb.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, sb, sandpit.StatePaused)
+	if _, err := sb.Processes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StatePaused)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = srv.open(t)
+	if report, err := e.Adopt(t.Context()); err != nil || report.Adopted != 1 {
+		t.Fatal(report, err)
+	}
+	sb, err := e.Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StatePaused)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if out, err := sandpit.Shell(t.Context(), sb, "echo on"); err != nil || string(out.Stdout) != "on\n" {
+				t.Errorf("got %q, %v", out.Stdout, err)
+			}
+		})
+	}
+	wg.Wait()
+	wantState(t, sb, sandpit.StateRunning)
+	if err := sb.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is to happen when the time is over happens, with its reason.
+func TestExpiry(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	var mu sync.Mutex
+	reasons := map[string]string{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for ev := range e.Events(ctx, 1) {
+			mu.Lock()
+			if ev.Reason != "" {
+				reasons[ev.Name] = string(ev.Kind) + " " + ev.Reason
+			}
+			mu.Unlock()
+		}
+	}()
+	idle := 300 * time.Millisecond
+	for what, expiry := range map[string]sandpit.Expiry{"removed": sandpit.ExpiryRemove, "stopped": sandpit.ExpiryStop, "paused": sandpit.ExpiryPause} {
+		sb := made(t, e, sandpit.Spec{Name: what, Idle: idle, OnExpiry: expiry})
+		// Somebody waits, so it is not idle.
+		if _, err := sandpit.Shell(t.Context(), sb, "sleep 0.8"); err != nil {
+			t.Fatal(err)
+		}
+		want := "sandbox." + what + " idle"
+		eventually(t, want, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return reasons[what] == want
+		})
+		if expiry == sandpit.ExpiryPause {
+			if _, err := sandpit.Shell(t.Context(), sb, "true"); err != nil {
+				t.Errorf("after a pause: %v", err)
+			}
+		}
+	}
+	sb := made(t, e, sandpit.Spec{Name: "life", Limits: sandpit.Limits{Life: time.Hour}})
+	if err := sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Millisecond, OnExpiry: sandpit.ExpiryStop}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the life", func() bool {
+		info, err := sb.Info(t.Context())
+		return err == nil && info.State == sandpit.StateStopped && info.Reason == "life"
+	})
+	if err := sb.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if info := wantState(t, sb, sandpit.StateRunning); time.Until(info.ExpiresAt) < 50*time.Minute {
+		t.Errorf("after a restart it expires at %v", info.ExpiresAt)
+	}
+}
+
+// One tenant sees nothing of another.
+func TestTenants(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	strict := policy.Default()
+	strict.Max.Life = time.Hour
+	strict.Default.Life = time.Hour
+	a, b := e.As("a", policy.Default()), e.As("b", strict)
+	mine := made(t, a, sandpit.Spec{Name: "same"})
+	other := made(t, b, sandpit.Spec{Name: "same"})
+	if _, err := b.Create(t.Context(), sandpit.Spec{Name: "same"}); !errors.Is(err, sandpit.ErrExists) {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	_, unknown := b.Get(t.Context(), strings.Repeat("a", 16))
+	_, err := b.Get(t.Context(), mine.ID())
+	if !errors.Is(err, sandpit.ErrNotFound) || strings.ReplaceAll(err.Error(), mine.ID(), strings.Repeat("a", 16)) != unknown.Error() {
+		t.Errorf("got %v and %v", err, unknown)
+	}
+	if err := b.Remove(t.Context(), mine.ID()); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("removing another's: %v", err)
+	}
+	if page, err := b.List(t.Context(), sandpit.ListQuery{}); err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].ID != other.ID() {
+		t.Errorf("got %+v, %v", page, err)
+	}
+	if err := mine.SetLifetime(t.Context(), sandpit.Lifetime{Life: 2 * time.Hour}); err != nil {
+		t.Error(err)
+	}
+	if err := other.SetLifetime(t.Context(), sandpit.Lifetime{Life: 2 * time.Hour}); !errors.Is(err, sandpit.ErrForbidden) {
+		t.Errorf("a lifetime over the maximum: %v", err)
+	}
+	for ev, err := range b.Events(t.Context(), 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == sandpit.EventLost {
+			continue
+		}
+		if ev.Sandbox != other.ID() {
+			t.Errorf("an event of another: %+v", ev)
+		}
+		break
+	}
+	few := policy.Default()
+	few.Rules = policy.ServerDefault().Rules
+	few.Rules.Sandboxes, few.Rules.CreateRate = 2, 0.01
+	c := e.As("c", few)
+	made(t, c, sandpit.Spec{})
+	if _, err := c.Create(t.Context(), sandpit.Spec{}); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) < time.Minute {
+		t.Errorf("too many per second: %v, again after %v", err, sandpit.RetryAfter(err))
+	}
+}
+
+// Many callers make and remove one name: one has it at a time, and nothing is left.
+func TestOneNameFromMany(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	wins := 0
+	for range 64 {
+		wg.Go(func() {
+			for range 3 {
+				sb, err := e.Create(t.Context(), sandpit.Spec{Name: "one", User: "root", WorkDir: "/"})
+				switch {
+				case err == nil:
+					mu.Lock()
+					wins++
+					mu.Unlock()
+					if err := sb.Remove(t.Context()); err != nil {
+						t.Error(err)
+					}
+				case !errors.Is(err, sandpit.ErrExists) && !errors.Is(err, sandpit.ErrClosed):
+					t.Error(err)
+				}
+				if err := e.Remove(t.Context(), "one"); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if wins == 0 {
+		t.Error("nobody has made it")
+	}
+	eventually(t, "no record", func() bool { all, _ := srv.store.Sandboxes(t.Context()); return len(all) == 0 })
+	if n := len(e.Sandboxes()); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+}
+
+// Removing, stopping and running at once ends in order, whoever comes first.
+func TestRemoveAmongOthers(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	for i := range 10 {
+		sb := made(t, e, sandpit.Spec{})
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					if _, err := sandpit.Shell(t.Context(), sb, "echo x"); err != nil {
+						if !errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, sandpit.ErrState) {
+							t.Error(err)
+						}
+						if errors.Is(err, sandpit.ErrClosed) {
+							return
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			if err := sb.Stop(t.Context(), 0); err != nil && !errors.Is(err, sandpit.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+		for range 3 {
+			wg.Go(func() {
+				if err := sb.Remove(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if len(srv.store.records) != 0 {
+		t.Errorf("records are left: %v", srv.store.records)
+	}
+}
+
+// A store that can't be written stops what would not be known after a restart,
+// and nothing else; when it can be written again, all is as it should be.
+func TestStoreFails(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	full := fmt.Errorf("writing: %w", sandpit.ErrExhausted)
+	srv.store.setFail(full)
+	if _, err := e.Create(t.Context(), sandpit.Spec{}); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("making a sandbox: %v", err)
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "echo on"); err != nil || string(out.Stdout) != "on\n" {
+		t.Errorf("got %q, %v", out.Stdout, err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Errorf("removing: %v", err)
+	}
+	srv.store.setFail(nil)
+	eventually(t, "the record is gone", func() bool { _, ok := srv.store.get(sb.ID()); return !ok })
+}
+
+// Half-made sandboxes and those that are gone leave nothing.
+func TestAdoptWhatIsNotThere(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	gone, half := made(t, e, sandpit.Spec{Name: "gone"}), made(t, e, sandpit.Spec{Name: "half"})
+	newer := made(t, e, sandpit.Spec{Name: "newer"})
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, srv, gone.ID())
+	r, _ := srv.store.get(half.ID())
+	r.State = sandpit.StateCreating
+	if err := srv.store.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = srv.store.get(newer.ID())
+	kept := r
+	r.Data = []byte(strings.Replace(string(r.Data), `"version":1`, `"version":2`, 1))
+	if err := srv.store.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	e = srv.open(t)
+	report, err := e.Adopt(t.Context())
+	if err != nil || report.Gone != 1 || report.Half != 1 || len(report.Refused) != 1 || !errors.Is(report.Refused[0], sandpit.ErrUnsupported) {
+		t.Errorf("got %+v, %v", report, err)
+	}
+	if all, _ := srv.store.Sandboxes(t.Context()); len(all) != 1 {
+		t.Errorf("got %v", all)
+	}
+	if err := srv.store.PutSandbox(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A guest that dies makes its sandbox a failed one, which can be removed.
+func TestFailed(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	p := background(t, sb, "sleep 1000")
+	kill(t, srv, sb.ID())
+	if _, err := p.Wait(t.Context()); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "it has failed", func() bool { info, err := sb.Info(t.Context()); return err == nil && info.State == sandpit.StateFailed })
+	eventually(t, "the record says so", func() bool { r, _ := srv.store.get(sb.ID()); return r.State == sandpit.StateFailed })
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = srv.open(t)
+	if report, err := e.Adopt(t.Context()); err != nil || report.Failed != 1 {
+		t.Fatal(report, err)
+	}
+	sb, err := e.Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info := wantState(t, sb, sandpit.StateFailed); info.Reason == "" {
+		t.Errorf("got %+v", info)
+	}
+	if _, err := sandpit.Shell(t.Context(), sb, "true"); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// 10,000 sandboxes cost a page what 10 do.
+func TestPages(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	for i := range 7 {
+		made(t, e, sandpit.Spec{Name: "n" + strconv.Itoa(i), Labels: map[string]string{"odd": strconv.FormatBool(i%2 == 1)}})
+	}
+	for _, tc := range []struct {
+		q    sandpit.ListQuery
+		want string
+	}{
+		{sandpit.ListQuery{}, "n0 n1 n2 n3 n4 n5 n6"},
+		{sandpit.ListQuery{Limit: 3}, "n0 n1 n2|n3 n4 n5|n6"},
+		{sandpit.ListQuery{Limit: 7}, "n0 n1 n2 n3 n4 n5 n6"},
+		{sandpit.ListQuery{Limit: 2, Labels: map[string]string{"odd": "false"}}, "n0 n2|n4 n6"},
+		{sandpit.ListQuery{State: sandpit.StateStopped}, ""},
+	} {
+		var pages []string
+		for {
+			page, err := e.List(t.Context(), tc.q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, i := range page.Sandboxes {
+				names = append(names, i.Name)
+			}
+			pages = append(pages, strings.Join(names, " "))
+			if tc.q.After = page.Next; page.Next == "" {
+				break
+			}
+		}
+		if got := strings.Join(pages, "|"); got != tc.want {
+			t.Errorf("%+v gives %q, want %q", tc.q, got, tc.want)
+		}
+	}
+	for _, q := range []sandpit.ListQuery{{Limit: -1}, {After: "!"}} {
+		if _, err := e.List(t.Context(), q); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%+v gives %v", q, err)
+		}
+	}
+}
+
+// Past capacity a create waits its turn, and in the end is told to come again.
+func TestCapacity(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Capacity = engine.Capacity{Memory: 1 << 30, Sandboxes: 2, Wait: 300 * time.Millisecond}
+	})
+	half := sandpit.Spec{Limits: sandpit.Limits{Memory: 512 << 20}}
+	first := made(t, e, half)
+	made(t, e, half)
+	_, err := e.Create(t.Context(), half)
+	if !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) <= 0 {
+		t.Errorf("got %v, again after %v", err, sandpit.RetryAfter(err))
+	}
+	if _, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) != 0 {
+		t.Errorf("more than there can be: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = first.Remove(context.Background()) })
+	made(t, e, half)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = srv.open(t, func(o *engine.Options) { o.Capacity = engine.Capacity{Sandboxes: 2, Wait: time.Millisecond} })
+	if _, err := e.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Create(t.Context(), half); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("those that were adopted do not count: %v", err)
+	}
+}
