@@ -199,10 +199,13 @@ func TestFind(t *testing.T) {
 		want []string
 	}{
 		"all":        {sandpit.FindQuery{}, all},
-		"by name":    {sandpit.FindQuery{Glob: "*.go"}, []string{"a/b/c.go", "a/z.go", "src/main.go", "src/x/y/main.go"}},
+		"by name":    {sandpit.FindQuery{Glob: "**/*.go"}, []string{"a/b/c.go", "a/z.go", "src/main.go", "src/x/y/main.go"}},
+		"at the top": {sandpit.FindQuery{Glob: "*.b"}, []string{"a.b"}},
+		"below":      {sandpit.FindQuery{Glob: "a/**"}, []string{"a/b", "a/b/c.go", "a/b/d.txt", "a/z.go"}},
+		"everything": {sandpit.FindQuery{Glob: "**"}, all},
 		"by path":    {sandpit.FindQuery{Glob: "src/**/*.go"}, []string{"src/main.go", "src/x/y/main.go"}},
 		"one level":  {sandpit.FindQuery{Glob: "*/*.go"}, []string{"a/z.go", "src/main.go"}},
-		"twice":      {sandpit.FindQuery{Glob: "**/x/**"}, []string{"src/x", "src/x/y", "src/x/y/main.go"}},
+		"twice":      {sandpit.FindQuery{Glob: "**/x/**"}, []string{"src/x/y", "src/x/y/main.go"}},
 		"depth":      {sandpit.FindQuery{Depth: 1}, []string{"a", "a.b", "empty", "link", "src"}},
 		"after":      {sandpit.FindQuery{After: "a/b/d.txt"}, all[4:]},
 		"after dir":  {sandpit.FindQuery{After: "src/x"}, all[11:]},
@@ -285,6 +288,7 @@ func TestGrep(t *testing.T) {
 		"binary":    "needle\x00needle\n",
 		"empty":     "",
 		"long":      long + "\nneedle behind\n" + long + "needle\nlast\n",
+		"longer":    strings.Repeat(long, 11) + "needle\nend\n",
 		"late":      strings.Repeat("z\n", 50_000) + "needle at 50001\n",
 		"link":      "-> a.txt",
 		"ünï/codé":  "größe NEEDLE Σσς\n",
@@ -306,15 +310,16 @@ func TestGrep(t *testing.T) {
 		q    sandpit.GrepQuery
 		want []string
 	}{
-		"fixed": {sandpit.GrepQuery{Pattern: "needle", Fixed: true, Glob: "[a-k]*"}, []string{
+		"fixed": {sandpit.GrepQuery{Pattern: "needle", Fixed: true, Glob: "**/[a-k]*.*"}, []string{
 			"a.txt:2:two needle", "a.txt:5:five needle", "a.txt:7:no newline needle"[:len("a.txt:7:")+17], "b/c.go:1:package needle",
 		}},
 		"context": {sandpit.GrepQuery{Pattern: "two|five", Context: 1, Glob: "a.txt"}, []string{
 			"a.txt-1-one", "a.txt:2:two needle", "a.txt-3-three", "a.txt-4-four", "a.txt:5:five needle", "a.txt-6-six",
 		}},
 		"case":     {sandpit.GrepQuery{Pattern: "GRÖSSE|GRÖßE", IgnoreCase: true}, []string{"ünï/codé:1:größe NEEDLE Σσς"[:len("ünï/codé:1:")+len("größe NEEDLE Σσς")]}},
-		"anchors":  {sandpit.GrepQuery{Pattern: `^needle\b.*\d$`, Glob: "l*"}, []string{"late:50001:needle at 50001"}},
-		"long":     {sandpit.GrepQuery{Pattern: `needle`, Glob: "long"}, []string{"long:2:needle behind"}},
+		"anchors":  {sandpit.GrepQuery{Pattern: `^needle\b.*\d$`, Glob: "la*"}, []string{"late:50001:needle at 50001"}},
+		"long":     {sandpit.GrepQuery{Pattern: `needle`, Glob: "long"}, []string{"long:2:needle behind", "long:3:yyyyyyyyyyyyyyyyyyyy"}},
+		"longer":   {sandpit.GrepQuery{Pattern: `needle|end`, Glob: "longer"}, []string{"longer:2:end"}},
 		"bin":      {sandpit.GrepQuery{Pattern: `needle`, Glob: "binary"}, nil},
 		"greek":    {sandpit.GrepQuery{Pattern: `σΣς`, IgnoreCase: true, Fixed: true}, []string{"ünï/codé:1:größe NEEDLE Σσς"}},
 		"dir glob": {sandpit.GrepQuery{Pattern: `needle`, Glob: "b/**"}, []string{"b/c.go:1:package needle"}},

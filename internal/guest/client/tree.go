@@ -101,6 +101,9 @@ func (c *Client) WriteTree(ctx context.Context, dir string, next func() (TreeEnt
 			}
 		default:
 		}
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		s.close()
 		return pathError("upload", dir, err)
 	}
@@ -131,10 +134,9 @@ func (s *stream) sendTree(ctx context.Context, next func() (TreeEntry, io.Reader
 			return err
 		}
 		if m.Size > 0 {
-			if _, err := io.CopyN(w, content, m.Size); err != nil {
-				if errors.Is(err, io.EOF) {
-					err = io.ErrUnexpectedEOF
-				}
+			if _, err := io.CopyN(w, content, m.Size); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return fmt.Errorf("%w: the content of %q ends early", sandpit.ErrInvalid, e.Path)
+			} else if err != nil {
 				return err
 			}
 		}
@@ -244,9 +246,21 @@ func (f files) Upload(ctx context.Context, dir string, r io.Reader) error {
 			if e.Path, err = beneath(h.Name); err != nil {
 				return TreeEntry{}, nil, err
 			}
-			return e, t, nil
+			return e, archived{t}, nil
 		}
 	})
+}
+
+// archived is the content of a file in an archive. One that breaks off is no
+// archive.
+type archived struct{ r io.Reader }
+
+func (a archived) Read(b []byte) (int, error) {
+	n, err := a.r.Read(b)
+	if err == io.ErrUnexpectedEOF {
+		err = fmt.Errorf("reading the archive: %w: it ends too early", sandpit.ErrInvalid)
+	}
+	return n, err
 }
 
 // beneath makes a path of an archive relative, and refuses one that leads out.

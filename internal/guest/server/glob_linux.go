@@ -6,8 +6,8 @@ import (
 )
 
 // glob is a pattern of paths, split at its slashes. An element ** matches any
-// number of elements of a path, also none; others are as path.Match has them. A
-// nil glob matches everything.
+// number of elements of a path, also none, but as the last one at least one;
+// others are as path.Match has them. A nil glob matches everything.
 //
 // A set of places in the pattern is a set of bits: what is possible after some
 // elements of a path. So every directory is asked once, however many ** there
@@ -20,9 +20,6 @@ const maxGlob = 62
 func newGlob(pattern string) (glob, error) {
 	if pattern == "" {
 		return nil, nil
-	}
-	if !strings.Contains(pattern, "/") {
-		pattern = "**/" + pattern
 	}
 	g := glob(strings.Split(strings.Trim(pattern, "/"), "/"))
 	if len(g) > maxGlob {
@@ -41,7 +38,7 @@ func (g glob) begin() uint64 { return g.skip(1) }
 
 // skip adds the places that are reached without an element.
 func (g glob) skip(at uint64) uint64 {
-	for i, element := range g {
+	for i, element := range g[:max(0, len(g)-1)] {
 		if at>>i&1 != 0 && element == "**" {
 			at |= 1 << (i + 1)
 		}
@@ -57,6 +54,9 @@ func (g glob) step(at uint64, name string) uint64 {
 		case at>>i&1 == 0:
 		case element == "**":
 			next |= 1 << i
+			if i == len(g)-1 {
+				next |= 1 << (i + 1)
+			}
 		default:
 			if ok, _ := path.Match(element, name); ok {
 				next |= 1 << (i + 1)

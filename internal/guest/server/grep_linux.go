@@ -10,9 +10,10 @@ import (
 
 const (
 	maxGrepContext = 20
-	// grepBuffer is how much of a file is in memory, and how much of a line is
-	// searched.
+	// grepBuffer is how much of a file is in memory; for a long line it grows
+	// to grepLine, which is how much of a line is searched.
 	grepBuffer = 64 << 10
+	grepLine   = 1 << 20
 	// binaryProbe is how much of a file is looked at for a NUL, which no text has.
 	binaryProbe = 8 << 10
 	// maxGrepText bounds the text of one answer.
@@ -125,6 +126,9 @@ func (k *grepper) file(dir int, name, rel string, flags int) error {
 		case i < 0 && start > 0:
 			end = copy(k.buf, k.buf[start:end])
 			start = 0
+		}
+		if i < 0 && !last && end == len(k.buf) && end < grepLine {
+			k.buf = append(k.buf, make([]byte, len(k.buf))...)
 		}
 		if i < 0 && !last && end < len(k.buf) {
 			if k.s.isGone() {

@@ -4,7 +4,7 @@ package wire
 // paths. The answer is Entries, whose names are paths relative to Root.
 type Find struct {
 	Root  string
-	Glob  string // of the relative path; ** is any number of elements; without a slash, of the last element; empty: all
+	Glob  string // of the relative path; ** is any number of elements, at the end at least one; empty: all
 	After string // entries behind this relative path
 	Depth uint64 // levels below Root; 0: any
 	Limit uint64 // 1 to MaxEntries
