@@ -41,7 +41,7 @@ type MoreFiles interface {
 
 // FindQuery picks what Files.Find lists.
 type FindQuery struct {
-	Glob  string // matched against the relative path; '**' spans directories; empty: all
+	Glob  string // of the relative path, or of the base name if it has no slash; '**' spans directories; empty: all
 	Depth int    // levels below root; 0: any
 	After string // entries behind this relative path
 	Limit int    // default 1,000, at most 10,000
@@ -52,7 +52,7 @@ type GrepQuery struct {
 	Pattern    string // RE2, or a string with Fixed
 	Fixed      bool
 	IgnoreCase bool
-	Glob       string // of the relative path; empty: all
+	Glob       string // as in FindQuery
 	Context    int    // lines before and after, at most 20
 	Limit      int    // matching lines; default 1,000, at most 10,000
 }

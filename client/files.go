@@ -205,46 +205,12 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 		query.Set("parents", "true")
 	}
 	var v v1.Written
-	src := &source{r: r}
+	src := f.sb.c.newSource(ctx, r)
 	err := f.work(ctx, "write", path, request{method: http.MethodPut, query: query, stream: src}, &v)
 	if failed := src.stop(); failed != nil && err != nil && ctx.Err() == nil {
 		return 0, pathError("write", path, failed)
 	}
 	return v.Bytes, err
-}
-
-// source is what is sent. It keeps the error of a reader that fails, and reads
-// nothing more once the call has returned.
-type source struct {
-	r io.Reader
-
-	mu   sync.Mutex
-	err  error
-	done bool
-}
-
-func (s *source) Read(b []byte) (int, error) {
-	s.mu.Lock()
-	done := s.done
-	s.mu.Unlock()
-	if done {
-		return 0, fs.ErrClosed
-	}
-	n, err := s.r.Read(b)
-	if err != nil && err != io.EOF {
-		s.mu.Lock()
-		s.err = err
-		s.mu.Unlock()
-	}
-	return n, err
-}
-
-// stop ends the reading, and returns the error of the reader.
-func (s *source) stop() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.done = true
-	return s.err
 }
 
 // Mkdir makes a directory.
