@@ -19,7 +19,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -70,8 +69,14 @@ type Store interface {
 
 // ErrUnauthorized is the error of a token that proves nothing. Of a token that
 // is unknown or wrong it says no more than that; that a key has expired or was
-// revoked is told only to who holds its secret.
-var ErrUnauthorized = errors.New("the key is not valid")
+// revoked is told only to who holds its secret. It matches
+// sandpit.ErrForbidden.
+var ErrUnauthorized error = unauthorizedError{}
+
+type unauthorizedError struct{}
+
+func (unauthorizedError) Error() string        { return "the key is not valid" }
+func (unauthorizedError) Is(target error) bool { return target == sandpit.ErrForbidden }
 
 // Parts of a token.
 const (

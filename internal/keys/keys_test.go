@@ -118,7 +118,7 @@ func TestWhatProvesNothing(t *testing.T) {
 		"sp_" + made.Prefix + "-" + token[12:], strings.Repeat("a", 1<<20), "sp_" + strings.Repeat("\x00", 49),
 	} {
 		_, err := r.Verify(bad)
-		if !errors.Is(err, keys.ErrUnauthorized) || err.Error() != keys.ErrUnauthorized.Error() || sandpit.Hint(err) == "" {
+		if !errors.Is(err, keys.ErrUnauthorized) || !errors.Is(err, sandpit.ErrForbidden) || err.Error() != keys.ErrUnauthorized.Error() || sandpit.Hint(err) == "" {
 			t.Errorf("%.60q: got %v", bad, err)
 		}
 	}
