@@ -78,6 +78,77 @@ type Freezer interface {
 	Frozen(ctx context.Context) (bool, error)
 }
 
+// A Preparer is a driver that can do a part of Create ahead, before it is known
+// for what: all that does not depend on the plan. Optional, found by type
+// assertion.
+type Preparer interface {
+	// Prepare makes a blank. id is as Plan.ID. On any error, and when ctx ends
+	// first, nothing is left. ErrUnsupported where nothing can be done ahead.
+	//
+	// A blank ends with the process that made it, whatever that dies of; what
+	// then may be left of it, Sweep removes.
+	Prepare(ctx context.Context, id string, b BlankPlan) (Blank, error)
+}
+
+// A Sweeper is a driver that can remove what was left by processes that were
+// killed while they made something. Optional, found by type assertion.
+type Sweeper interface {
+	// Sweep removes what belongs to no process that lives and to no instance
+	// that could be recovered, and returns of how many something was removed.
+	Sweep(ctx context.Context) int
+}
+
+// BlankPlan is what must be known of a sandbox before its blank is made.
+type BlankPlan struct {
+	Ephemeral bool // as in Plan, and final
+
+	// The user for whom the blank will fit, and whether others exist beside
+	// it. On machines on which every sandbox has all users, any will.
+	UID, GID  uint32
+	MultiUser bool
+
+	// Limits and Enforce are as in Plan. The figures that the blank is bound
+	// with may be others; what is enforced may not.
+	Limits  sandpit.Limits
+	Enforce map[string]bool
+}
+
+// A Blank is a sandbox that is made but for its plan: isolated, with a guest
+// that waits. It is bound once, or destroyed, and holds nothing that was ever
+// of another sandbox. All methods may be called from many goroutines at once.
+type Blank interface {
+	// ID is what it was prepared with.
+	ID() string
+
+	// Fits reports whether Bind can make of it what Create would make of the
+	// plan, whose ID does not count.
+	Fits(plan Plan) bool
+
+	// Usable reports whether it can still be bound to some plan. Once it is
+	// not, for example because its guest has died or what it saw of the
+	// machine has changed, it never is again, and is to be destroyed.
+	Usable() bool
+
+	// Dial opens a connection to the guest, as Instance.Dial does, which is
+	// good after Bind, too. Before Bind no more than a greeting may go over it:
+	// the guest is not yet where it will be. ErrUnsupported where the guest
+	// starts only by Bind; ErrState once the blank is used up.
+	Dial(ctx context.Context) (net.Conn, error)
+
+	// Bind makes the sandbox of the plan, whose ID is that of the blank, and
+	// all of which holds as for Create: what is not as the plan says is an
+	// error, never dropped. It uses the blank up, also when it fails: then, and
+	// when ctx ends first, nothing is left. ErrState when it was used before;
+	// that does not touch what became of it. ErrInvalid for a plan that it does
+	// not fit.
+	Bind(ctx context.Context, plan Plan) (Instance, error)
+
+	// Destroy removes every trace of a blank that is not used, and returns when
+	// that is so. It is idempotent, and does nothing once the blank is used: the
+	// instance is destroyed by its own method.
+	Destroy(ctx context.Context) error
+}
+
 // An Instance is one made sandbox, seen from outside.
 type Instance interface {
 	// Handle identifies the instance for Recover and for people.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,25 +73,25 @@ func ours(st *unix.Stat_t) bool {
 	return (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && st.Mode&0o022 == 0
 }
 
-// checkOwnGuest reports whether this program can be the guest of a root file
-// system, and whether it is executed only in there. One that was built with cgo
-// needs the C library that it was linked with, which only the host image has
-// for certain, and which must not be looked for while the root changes.
-func checkOwnGuest(exe string, plan *driver.Plan) (late bool, err error) {
+// isLate reports whether this program, as the guest, is executed only in the
+// root of the sandbox. One that was built with cgo needs the C library that it
+// was linked with, which only the host image has for certain, and which must
+// not be looked for while the root changes.
+func isLate(exe string) (bool, error) {
 	f, err := os.Open(exe)
 	if err != nil {
 		return false, fmt.Errorf("reading this program: %w", err)
 	}
 	defer f.Close()
-	if needs, err := needsInterpreter(f); err != nil || !needs {
-		return false, err
+	return needsInterpreter(f)
+}
+
+// checkLibraries refuses a root in which a guest that is late can't be executed.
+func checkLibraries(root *driver.Root) error {
+	if slices.Contains(root.Binds, driver.Bind{Source: "/usr", Target: "/usr"}) {
+		return nil
 	}
-	for _, b := range plan.Root.Binds {
-		if b.Source == "/usr" && b.Target == "/usr" {
-			return true, nil
-		}
-	}
-	return false, sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo, and this image may lack the C library that it needs: %w", sandpit.ErrUnsupported),
+	return sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo, and this image may lack the C library that it needs: %w", sandpit.ErrUnsupported),
 		"install it with `CGO_ENABLED=0 go install`, or build it with `make build`")
 }
 

@@ -84,7 +84,7 @@ func (i *instance) Handle() driver.Handle {
 		st.Group = new(i.group.Save())
 	}
 	data, _ := json.Marshal(st) // of strings and numbers: can't fail
-	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.plan.ID, State: data}
+	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.id, State: data}
 }
 
 // Dial gives the guest one end of a new socket pair, or, when it was made by
@@ -114,13 +114,13 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) {
 			kind = sandpit.ErrExhausted // it takes none of those that wait for it
 		}
-		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.plan.ID, kind, err)
+		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.id, kind, err)
 	}
 	f := os.NewFile(uintptr(fds[0]), "guest")
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("dialling the guest of %s: %w", i.plan.ID, err)
+		return nil, fmt.Errorf("dialling the guest of %s: %w", i.id, err)
 	}
 	return conn, nil
 }
@@ -153,7 +153,7 @@ func (i *instance) tearDown() error {
 		killed = nil
 		<-i.done
 	} else {
-		killed = fmt.Errorf("killing sandbox %s: %w", i.plan.ID, killed)
+		killed = fmt.Errorf("killing sandbox %s: %w", i.id, killed)
 	}
 	// A guest that was not killed sees its end of the sockets, and ends itself;
 	// and what is still in a cgroup is killed with that.

@@ -129,7 +129,7 @@ func (c *creation) keep() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("keeping a sandbox: %w", err)
 	}
-	c.socket = filepath.Join(dir, c.plan.ID+".sock")
+	c.socket = filepath.Join(dir, c.id+".sock")
 	l, err := listenAt(c.socket)
 	if err != nil {
 		return fmt.Errorf("making the sandbox's socket: %w", err)

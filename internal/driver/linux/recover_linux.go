@@ -81,8 +81,8 @@ func (d *Driver) recall(h driver.Handle) (*creation, error) {
 	if filepath.Base(st.Socket) != h.ID+".sock" {
 		return nil, fmt.Errorf("taking over sandbox %s: it was not made to outlive its maker: %w", h.ID, sandpit.ErrInvalid)
 	}
-	c := &creation{driver: d, plan: &driver.Plan{ID: h.ID}, socks: [2]int{-1, -1}, build: [2]int{-1, -1}, watch: -1}
-	c.ids = idMap{lock: -1, base: st.IDBase}
+	c := d.newCreation(h.ID, driver.BlankPlan{})
+	c.ids.base = st.IDBase
 	c.kept, c.socket, c.saved = st.identity, st.Socket, st.Group
 	return c, nil
 }

@@ -1,0 +1,218 @@
+package linux
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// prepare is what the builder does before it need know what for: all that is
+// the same in every sandbox. It puts it together in the scratch file system,
+// from where it is moved to its places.
+func (c *compiler) prepare() {
+	// While the owner writes id maps, it does what does not need them.
+	c.loopback()
+	// What the host mounts later must not appear in here, as it would where its
+	// mounts are shared, which is so under systemd.
+	c.p.Call("making mounts private", unix.SYS_MOUNT, sysprog.Int(0), c.p.Str("/"), sysprog.Int(0), sysprog.Int(unix.MS_REC|unix.MS_PRIVATE), sysprog.Int(0))
+	devices := make([]sysprog.Reg, len(deviceNames))
+	for i, name := range deviceNames {
+		devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
+		c.setattr("setting the rights of /dev/"+name, devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	}
+	sys := make([]sysprog.Arg, len(sysPaths))
+	for i, name := range sysPaths {
+		sys[i] = sysprog.From(c.p.Call("opening "+name, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Ignore(unix.ENOENT).Result())
+	}
+	c.awaitMaps()
+	c.identity()
+	c.scratch()
+	c.dev(devices)
+	c.proc()
+	c.sys(sys)
+	if c.announce {
+		c.tellOwner("saying that the blank is ready", preparedByte)
+	}
+	// The owner's message comes when it is known what is to be built, with the
+	// mount trees that only the owner could make.
+	c.message = make([]byte, unix.CmsgSpace(4*maxTrees))
+	hdr := messageHeader(c.p, make([]byte, 1), c.message)
+	c.p.Call("waiting for the owner", unix.SYS_RECVMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
+}
+
+// bind is what the builder does when it knows for what: the rest.
+func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
+	c.plan, c.mounts = plan, mounts
+	c.p.Grow(restSteps)
+	host := []byte(plan.Hostname)
+	if len(host) > 0 {
+		c.p.Call("setting the hostname", unix.SYS_SETHOSTNAME, c.p.Bytes(host), sysprog.Int(len(host)))
+	}
+	ts := trees(plan)
+	fds := make([]sysprog.Arg, len(ts))
+	for i, t := range ts {
+		fds[i] = c.hostTree(t, i)
+	}
+	c.resizeScratch()
+	c.rootfs(fds[:len(plan.Root.Layers)])
+	for _, d := range plan.Root.Dirs {
+		c.mkdirAll(d)
+	}
+	for i, bind := range plan.Root.Binds {
+		c.attach(fds[len(plan.Root.Layers)+i], bind.Target)
+	}
+	for _, t := range plan.Tmpfs {
+		c.mkdirAll(t.Target)
+		c.mount("tmpfs", t.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+strconv.FormatInt(t.Size, 10)+",mode=1777")
+	}
+	for i, m := range c.mounts {
+		fd := fds[len(plan.Root.Layers)+len(plan.Root.Binds)+i]
+		c.target(m)
+		c.attach(fd, m.Target)
+	}
+	c.answerOwner(c.writePaths())
+}
+
+// scratch mounts the one tmpfs in which lies all that the sandbox may write,
+// whose size and inodes are the limits, and enters it.
+func (c *compiler) scratch() {
+	opts := scratchLimits(c.limits) + ",mode=0755"
+	c.mount("tmpfs", c.base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, opts)
+	c.p.Call("entering the scratch file system", unix.SYS_CHDIR, c.p.Str(c.base))
+	for _, d := range []struct {
+		name string
+		mode int
+	}{{"root", 0o755}, {"upper", 0o755}, {"work", 0o755}, {"tmp", 0o1777}, {"shm", 0o1777}, {"dev", 0o755}, {"proc", 0o755}, {"sys", 0o755}} {
+		c.mkdir(d.name, d.mode)
+		if d.mode != 0o755 {
+			c.p.Call("setting the mode of "+d.name, unix.SYS_FCHMODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(d.name), sysprog.Int(d.mode))
+		}
+	}
+}
+
+// scratchLimits are the options of a tmpfs that hold the limits, tmpfs(5).
+func scratchLimits(l sandpit.Limits) string {
+	return fmt.Sprintf("size=%d,nr_inodes=%d", l.Disk, l.Files)
+}
+
+// resizeScratch gives the scratch file system, which we are in, the limits of
+// the plan, if it was made with others.
+func (c *compiler) resizeScratch() {
+	if opts := scratchLimits(c.plan.Limits); opts != scratchLimits(c.limits) {
+		c.p.Call("mounting tmpfs with other limits", unix.SYS_MOUNT, sysprog.Int(0), c.p.Str("."), sysprog.Int(0), sysprog.Int(unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV), c.p.Str(opts))
+	}
+}
+
+// rootfs builds the root file system and makes it the root.
+func (c *compiler) rootfs(layers []sysprog.Arg) {
+	names := make([]string, len(layers))
+	for i, fd := range layers {
+		names[i] = "l" + strconv.Itoa(i)
+		c.mkdir(names[i], 0o755)
+		c.move(fd, names[i])
+	}
+	c.files()
+	// volatile: nothing here outlives the sandbox, so nothing is ever synced.
+	lower := "lowerdir=" + strings.Join(names, ":") + ",upperdir=upper,workdir=work,volatile,userxattr"
+	c.mount("overlay", "root", "overlay", unix.MS_NOSUID|unix.MS_NODEV, lower)
+
+	// What was made ahead goes to its places. Each must be a real directory:
+	// an image in which one is a link is refused.
+	tmp := c.openTree("opening /tmp", "tmp", false)
+	for _, d := range []string{"/proc", "/dev", "/sys", "/tmp"} {
+		c.p.Call("making "+d, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(0o755)).Ignore(unix.EEXIST)
+		fd := c.p.Call("looking at "+d+" of the image, which must be a directory and not a link", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC)).Result()
+		from, name := sysprog.Int(unix.AT_FDCWD), d[1:]
+		if d == "/tmp" {
+			from, name = sysprog.From(tmp), ""
+		}
+		c.p.Call("attaching "+d, unix.SYS_MOVE_MOUNT, from, c.p.Str(name), sysprog.From(fd), c.p.Str(""), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+		c.p.Call("closing "+d, unix.SYS_CLOSE, sysprog.From(fd))
+		c.p.Free(fd)
+	}
+
+	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("root"))
+	c.p.Call("changing the root", unix.SYS_PIVOT_ROOT, c.p.Str("."), c.p.Str("."))
+	c.p.Call("leaving the host's root", unix.SYS_UMOUNT2, c.p.Str("."), sysprog.Int(unix.MNT_DETACH))
+	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("/"))
+}
+
+// files writes the plan's files into the upper directory, before the overlay
+// is made of it: it is empty, so no link of the image can lead elsewhere, and
+// what the image has of that name is covered.
+func (c *compiler) files() {
+	made := map[string]bool{}
+	for _, f := range c.plan.Root.Files {
+		name := "upper" + path.Clean("/"+f.Path)
+		var dirs []string
+		for d := path.Dir(name); d != "upper" && !made[d]; d = path.Dir(d) {
+			dirs = append(dirs, d)
+			made[d] = true
+		}
+		for _, d := range slices.Backward(dirs) {
+			c.mkdir(d, 0o755)
+		}
+		fd := c.p.Call("making "+f.Path, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(f.Mode)).Result()
+		if len(f.Data) > 0 {
+			c.p.Call("writing "+f.Path, unix.SYS_WRITE, sysprog.From(fd), c.p.Bytes(f.Data), sysprog.Int(len(f.Data))).Want(uintptr(len(f.Data)))
+		}
+		c.p.Call("closing "+f.Path, unix.SYS_CLOSE, sysprog.From(fd))
+		c.p.Free(fd)
+	}
+}
+
+// hostMount is a mount whose source has been looked at.
+type hostMount struct {
+	sandpit.Mount
+	file bool   // a regular file, not a directory
+	uid  uint32 // owner on the host
+	gid  uint32
+}
+
+// target makes the place for a mount: a directory or an empty file.
+func (c *compiler) target(m hostMount) {
+	if m.file {
+		c.mkdirAll(path.Dir(m.Target))
+		c.p.Call("making "+m.Target, unix.SYS_MKNODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(m.Target), sysprog.Int(unix.S_IFREG|0o644), sysprog.Int(0)).Ignore(unix.EEXIST)
+		return
+	}
+	c.mkdirAll(m.Target)
+}
+
+// writePaths makes the root read-only, wholly or but for the paths that may be
+// written, and returns the register of a Landlock ruleset that says the same.
+func (c *compiler) writePaths() *sysprog.Reg {
+	plan := c.plan
+	if plan.Write == nil {
+		if plan.ReadOnly {
+			c.readOnly("/", false)
+		}
+		return nil
+	}
+	regs := make([]sysprog.Reg, len(plan.Write))
+	for i, w := range plan.Write {
+		c.mkdirAllOwned(w, plan.UID, plan.GID)
+		regs[i] = c.openTree("opening "+w, w, true)
+	}
+	c.readOnly("/", true)
+	// The guest says in /proc which processes are to be killed first for want of
+	// memory. For them it stays closed by Landlock, where there is one; what a
+	// process may write there is about itself.
+	c.writable("/proc")
+	for i, w := range plan.Write {
+		c.attach(sysprog.From(regs[i]), w)
+	}
+	if c.landlock == 0 {
+		return nil
+	}
+	ruleset := landlockSteps(c.p, c.landlock, plan.Write)
+	return &ruleset
+}

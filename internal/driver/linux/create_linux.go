@@ -1,0 +1,312 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/seccomp"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// Create makes a sandbox. See driver.Driver.
+func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	c := d.newCreation(plan.ID, driver.BlankPlan{
+		Ephemeral: plan.Ephemeral, UID: plan.UID, GID: plan.GID, MultiUser: plan.MultiUser, Limits: plan.Limits, Enforce: plan.Enforce,
+	})
+	c.plan = &plan
+	inst, err := c.run(ctx)
+	if err != nil {
+		_ = c.undo()
+		return nil, err
+	}
+	return inst, nil
+}
+
+// creation is one sandbox being made: first what does not depend on the plan,
+// prepare, and then the rest, bind. undo takes back all that it has done so far.
+type creation struct {
+	driver *Driver
+	id     string
+	blank  driver.BlankPlan
+	plan   *driver.Plan // nil while that is not known
+	mark   time.Time
+
+	mounts  []hostMount
+	ids     idMap
+	late    bool // the guest waits for its root: see build
+	group   *cgroup.Group
+	socks   [2]int // the socket pair to the guest: ours, the child's
+	build   [2]int // that to the builder
+	program *sysprog.Program
+	rest    *compiler // of what the builder goes on with
+	child   sysprog.Child
+	started bool
+	watcher sysprog.Child
+	watch   int // our end of the watcher's connection
+
+	// Of a sandbox that outlives its maker, keep_linux.go.
+	kept   identity      // of its first process
+	socket string        // path of the socket on which its guest listens
+	saved  *cgroup.Saved // of a sandbox that is taken over: its cgroup
+}
+
+func (d *Driver) newCreation(id string, b driver.BlankPlan) *creation {
+	return &creation{
+		driver: d, id: id, blank: b, mark: time.Now(),
+		socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watch: -1,
+	}
+}
+
+// step begins a step.
+func (c *creation) step(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if f := c.driver.opts.Fault; f != nil {
+		return f(name)
+	}
+	return nil
+}
+
+func (c *creation) trace(name string) {
+	if c.plan != nil && c.plan.Trace != nil {
+		now := time.Now()
+		c.plan.Trace(name, now.Sub(c.mark))
+		c.mark = now
+	}
+}
+
+func (c *creation) run(ctx context.Context) (*instance, error) {
+	h, err := c.driver.host()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.step(ctx, "host"); err != nil {
+		return nil, err
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if err := c.prepare(ctx, h, mappable(c.plan), false); err != nil {
+		return nil, err
+	}
+	return c.bind(ctx)
+}
+
+// check looks at what can be wrong with the plan.
+func (c *creation) check() error {
+	plan := c.plan
+	if err := refuseUnknown(plan.Enforce); err != nil {
+		return err
+	}
+	if n := len(trees(plan)); n > maxTrees {
+		return fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit: %w", n, maxTrees, sandpit.ErrInvalid)
+	}
+	return c.lookAtMounts()
+}
+
+// mappable reports whether the ids of all layers and binds can be mapped.
+func mappable(plan *driver.Plan) bool {
+	return !slices.ContainsFunc(plan.Root.Layers, func(l string) bool { return !canMap(l) }) &&
+		!slices.ContainsFunc(plan.Root.Binds, func(b driver.Bind) bool { return !canMap(b.Source) })
+}
+
+// prepare does what does not depend on the plan, but that it is known how ids
+// are mapped. With announce it waits until all of it is done.
+func (c *creation) prepare(ctx context.Context, h *host, mappable, announce bool) error {
+	d := c.driver
+	if err := checkDescriptors(); err != nil {
+		return err
+	}
+	guest, err := guestFile(d.opts.Dir, d.opts.Guest, d.opts.GuestDigest)
+	if err != nil {
+		return err
+	}
+	if d.opts.Guest == nil {
+		if c.late, err = isLate(guest); err != nil {
+			return err
+		}
+	}
+	if c.late && c.plan != nil {
+		if err := checkLibraries(&c.plan.Root); err != nil {
+			return err
+		}
+	}
+	if c.ids, err = h.chooseIDs(c.blank.UID, c.blank.GID, c.blank.MultiUser, mappable); err != nil {
+		return err
+	}
+	c.trace("host")
+
+	if err := c.step(ctx, "cgroup"); err != nil {
+		return err
+	}
+	if err := c.makeGroup(); err != nil {
+		return err
+	}
+	c.trace("cgroup")
+
+	if err := c.step(ctx, "program"); err != nil {
+		return err
+	}
+	// Close-on-exec, and above 2 for certain: 0, 1 and 2 are always open in a
+	// program of this runtime.
+	for _, pair := range []*[2]int{&c.socks, &c.build} {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("socketpair", err)
+		}
+		*pair = fds
+	}
+	filter := seccomp.Encode(seccomp.Program(runtime.GOARCH))
+	if len(filter) == 0 {
+		return fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
+	}
+	b := build{
+		ids: c.ids, limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
+		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late,
+		argv:     []string{GuestName, "bootstrap"},
+		filter:   filter,
+		landlock: landlockABI(),
+	}
+	var mapped [2]int
+	if err := unix.Pipe2(mapped[:], unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("pipe2", err)
+	}
+	defer closeAll(mapped[:])
+	b.mapped = mapped[0]
+	into := -1
+	if c.group != nil {
+		if fd, ok := c.group.FD(); ok {
+			into = fd
+		}
+		if b.join, err = c.group.OpenJoin(); err != nil {
+			return err
+		}
+		defer closeAll(b.join)
+		b.cgroup2 = into >= 0 && len(b.join) == 0
+	}
+	if c.program, c.rest, err = compile(b); err != nil {
+		return err
+	}
+	c.trace("program")
+
+	if err := c.step(ctx, "clone"); err != nil {
+		return err
+	}
+	// A child that is to die with its owner dies with the thread that made it.
+	// A goroutine of its own runs on a thread that the runtime keeps; the
+	// caller's may be locked to one that ends.
+	cloned := make(chan struct{})
+	go func() {
+		defer close(cloned)
+		c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: c.socks[1]})
+	}()
+	<-cloned
+	if err != nil {
+		return explainClone(err)
+	}
+	c.started = true
+	for _, fd := range []*int{&c.socks[1], &c.build[1]} {
+		unix.Close(*fd)
+		*fd = -1
+	}
+	if c.watch >= 0 {
+		if err := sysprog.WatchPidFD(c.watch, c.child.PidFD); err != nil {
+			return fmt.Errorf("telling the watcher: %w", err)
+		}
+	}
+	c.trace("clone")
+
+	if err := c.step(ctx, "ids"); err != nil {
+		return err
+	}
+	if err := c.ids.write(c.child.PID); err != nil {
+		return err
+	}
+	// For both that wait for it.
+	if _, err := unix.Write(mapped[1], []byte{0, 0}); err != nil {
+		return c.explainDeath(os.NewSyscallError("write", err))
+	}
+	c.trace("ids")
+	if announce {
+		_, err = c.await(ctx, preparedByte)
+	}
+	return err
+}
+
+// bind does the rest.
+func (c *creation) bind(ctx context.Context) (*instance, error) {
+	plan := c.plan
+	if err := c.step(ctx, "trees"); err != nil {
+		return nil, err
+	}
+	c.rest.bind(plan, c.mounts)
+	var sent []int
+	if c.ids.mapped {
+		var err error
+		if sent, err = openTrees(trees(plan), c.mounts, c.ids, plan.UID, plan.GID, c.child.PID); err != nil {
+			return nil, err
+		}
+	}
+	err := send(c.build[0], goMessage, sent)
+	closeAll(sent)
+	if err != nil {
+		return nil, c.explainDeath(err)
+	}
+	c.trace("trees")
+
+	if err := c.step(ctx, "answer"); err != nil {
+		return nil, err
+	}
+	if err := c.awaitReady(ctx); err != nil {
+		return nil, err
+	}
+	unix.Close(c.build[0])
+	c.build[0] = -1
+	c.trace("setup")
+	if !plan.Ephemeral {
+		if err := c.step(ctx, "keep"); err != nil {
+			return nil, err
+		}
+		if err := c.keep(); err != nil {
+			return nil, err
+		}
+		c.trace("keep")
+	}
+	if err := c.step(ctx, "instance"); err != nil {
+		return nil, err
+	}
+	return newInstance(c), nil
+}
+
+// lookAtMounts looks at the sources of the mounts.
+func (c *creation) lookAtMounts() error {
+	for _, m := range c.plan.Mounts {
+		var st unix.Stat_t
+		err := unix.Lstat(m.Source, &st)
+		hm := hostMount{Mount: m, uid: st.Uid, gid: st.Gid}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return sandpit.WithHint(fmt.Errorf("mounting %s: it does not exist on this machine: %w", m.Source, sandpit.ErrInvalid), "make it, or mend the path of the mount")
+		case err != nil:
+			return &fs.PathError{Op: "mounting", Path: m.Source, Err: err}
+		case st.Mode&unix.S_IFMT == unix.S_IFREG:
+			hm.file = true
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return fmt.Errorf("mounting %s: only directories and regular files can be mounted: %w", m.Source, sandpit.ErrInvalid)
+		}
+		c.mounts = append(c.mounts, hm)
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package linux
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// deviceNames are the device files of a sandbox. They are the host's own,
+// shown by bind mounts: no device can be made in a user namespace.
+var deviceNames = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// deviceLinks are the links that programs expect in /dev (null(4), proc(5)).
+var deviceLinks = [...][2]string{
+	{"fd", "/proc/self/fd"},
+	{"stdin", "/proc/self/fd/0"},
+	{"stdout", "/proc/self/fd/1"},
+	{"stderr", "/proc/self/fd/2"},
+	{"ptmx", "pts/ptmx"},
+}
+
+// sysPaths is all that a sandbox sees of the host's /sys: how many processors
+// and memory nodes there are.
+var sysPaths = [...]string{"/sys/devices/system/cpu", "/sys/devices/system/node"}
+
+// maskedFiles and maskedDirs of /proc tell about the host, or act on it.
+var (
+	maskedFiles = [...]string{
+		"proc/interrupts", "proc/kallsyms", "proc/kcore", "proc/keys", "proc/kmsg", "proc/latency_stats",
+		"proc/modules", "proc/sched_debug", "proc/sysrq-trigger", "proc/timer_list", "proc/timer_stats",
+	}
+	maskedDirs = [...]string{"proc/acpi", "proc/asound", "proc/bus", "proc/driver", "proc/dynamic_debug", "proc/fs", "proc/irq", "proc/scsi"}
+)
+
+// dev makes /dev.
+func (c *compiler) dev(devices []sysprog.Reg) {
+	c.mount("tmpfs", "dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755")
+	for i, name := range deviceNames {
+		c.mknod("dev/" + name)
+		c.attach(sysprog.From(devices[i]), "dev/"+name)
+	}
+	for _, l := range deviceLinks {
+		c.p.Call("making /dev/"+l[0], unix.SYS_SYMLINKAT, c.p.Str(l[1]), sysprog.Int(unix.AT_FDCWD), c.p.Str("dev/"+l[0]))
+	}
+	for _, d := range []string{"dev/pts", "dev/shm", "dev/mqueue"} {
+		c.mkdir(d, 0o755)
+	}
+	pts := "newinstance,ptmxmode=0666,mode=0620"
+	if c.ids.multi {
+		pts += ",gid=5" // tty, as the device numbers of every distribution have it
+	}
+	c.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, pts)
+	shm := c.openTree("opening /dev/shm", "shm", false)
+	c.setattr("setting the rights of /dev/shm", shm, false, attrPlain|unix.MOUNT_ATTR_NOEXEC)
+	c.attach(sysprog.From(shm), "dev/shm")
+	c.mount("mqueue", "dev/mqueue", "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+// proc makes /proc. The kernel gives a user namespace a new one only while
+// another, wholly visible, is in sight: here that of the host still is.
+func (c *compiler) proc() {
+	c.mount("proc", "proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	null := c.p.Str("dev/null")
+	for _, name := range maskedFiles {
+		c.p.Call("masking /"+name, unix.SYS_MOUNT, null, c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
+	}
+	// /proc/sys, read-only; a bind of itself, because it is no mount of its own.
+	fd := c.openTree("sealing /proc/sys", "proc/sys", false)
+	c.setattr("sealing /proc/sys", fd, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
+	c.attach(sysprog.From(fd), "proc/sys")
+	c.p.Free(fd)
+}
+
+// sys makes /sys, and masks directories of /proc with an empty one of it.
+func (c *compiler) sys(trees []sysprog.Arg) {
+	c.mount("tmpfs", "sys", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=32,mode=0755")
+	c.mkdir("sys/empty", 0o555)
+	for _, d := range []string{"sys/devices", "sys/devices/system", "sys/fs", "sys/fs/cgroup"} {
+		c.mkdir(d, 0o755)
+	}
+	for i, name := range sysPaths {
+		c.mkdir(name[1:], 0o755)
+		c.p.Call("showing "+name, unix.SYS_MOVE_MOUNT, trees[i], c.p.Str(""), sysprog.Int(unix.AT_FDCWD), c.p.Str(name[1:]), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH)).Ignore(unix.EBADF)
+	}
+	if c.cgroup2 {
+		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("cgroup2"), c.p.Str("sys/fs/cgroup"), c.p.Str("cgroup2"), sysprog.Int(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY), sysprog.Int(0)).Ignore(unix.EPERM, unix.EBUSY)
+	}
+	c.seal("sys", attrRead|unix.MOUNT_ATTR_NOEXEC, true)
+	for _, name := range maskedDirs {
+		c.p.Call("masking /"+name, unix.SYS_MOUNT, c.p.Str("sys/empty"), c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
+	}
+}

@@ -1,0 +1,210 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// undo takes everything back.
+func (c *creation) undo() error {
+	if c.started {
+		_ = unix.Kill(c.child.PID, unix.SIGKILL) // not reaped yet
+		reap(c.child.PID)
+		c.child.Release()
+	}
+	if c.child.PidFD >= 0 {
+		unix.Close(c.child.PidFD)
+	}
+	c.closeSockets()
+	var err error
+	if c.group != nil {
+		err = c.group.Remove()
+	}
+	c.stopWatcher(err == nil)
+	err = errors.Join(err, c.forgetKept())
+	c.ids.close()
+	return err
+}
+
+// closeSockets closes what is open of the socket pairs.
+func (c *creation) closeSockets() {
+	for _, fd := range []*int{&c.socks[0], &c.socks[1], &c.build[0], &c.build[1]} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// stopWatcher ends the watcher. When not all is removed, it is told that its
+// owner has gone, and goes on to remove that.
+func (c *creation) stopWatcher(removed bool) {
+	if c.watch < 0 {
+		return
+	}
+	if removed {
+		_ = sysprog.EndWatch(c.watch) // or it is dead
+	}
+	unix.Close(c.watch)
+	c.watch = -1
+	end := func(w sysprog.Child) {
+		reap(w.PID)
+		w.Release()
+	}
+	if removed {
+		end(c.watcher)
+	} else {
+		go end(c.watcher) // it may take a minute
+	}
+}
+
+// makeGroup makes the cgroup with the limits that must be enforced.
+func (c *creation) makeGroup() error {
+	layout, err := c.driver.layout()
+	if err != nil {
+		return err
+	}
+	lim := groupLimits(c.blank.Limits, c.blank.Enforce)
+	if lim == (cgroup.Limits{}) {
+		return c.startWatcher(nil, "")
+	}
+	lim.Devices = true // where there is such a controller, a second wall
+	c.group, err = layout.CreateAnnounced(c.id, lim, c.startWatcher)
+	return err
+}
+
+// groupLimits are the limits that a cgroup holds.
+func groupLimits(l sandpit.Limits, enforce map[string]bool) cgroup.Limits {
+	var lim cgroup.Limits
+	if enforce["memory"] {
+		lim.Memory = l.Memory
+	}
+	if enforce["cpus"] {
+		lim.CPUs = l.CPUs
+	}
+	if enforce["pids"] {
+		lim.Pids = l.Pids
+	}
+	return lim
+}
+
+// startWatcher makes the process that removes the cgroup, and the child if it
+// hangs, when this process is killed. It is there before anything is made that
+// could be left.
+func (c *creation) startWatcher(dirs []string, killFile string) error {
+	if !c.blank.Ephemeral {
+		return nil
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	w, err := sysprog.Watch(sysprog.Cleanup{Dirs: dirs, KillFile: killFile}, ends[0])
+	unix.Close(ends[0])
+	if err != nil {
+		unix.Close(ends[1])
+		return fmt.Errorf("starting the watcher: %w", err)
+	}
+	c.watcher, c.watch = w, ends[1]
+	return nil
+}
+
+// awaitReady waits until the builder has made the sandbox, and passes the
+// Landlock ruleset on that it may have made.
+func (c *creation) awaitReady(ctx context.Context) error {
+	ruleset, err := c.await(ctx, readyByte)
+	if err != nil {
+		return err
+	}
+	if c.late {
+		err = send(c.socks[0], goMessage, nil)
+	}
+	if ruleset >= 0 {
+		if err == nil {
+			err = send(c.socks[0], landlockMessage, []int{ruleset})
+		}
+		unix.Close(ruleset)
+	}
+	if err != nil {
+		return c.explainDeath(err)
+	}
+	return nil
+}
+
+// await waits for an answer of the builder. It returns the descriptor that came
+// with it, or -1.
+func (c *creation) await(ctx context.Context, want byte) (int, error) {
+	shut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = unix.Shutdown(c.build[0], unix.SHUT_RDWR)
+		close(shut)
+	})
+	defer func() {
+		if !stop() {
+			<-shut // before the descriptor is closed, and its number another's
+		}
+	}()
+	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
+	n, oobn, err := 0, 0, error(unix.EINTR)
+	for err == unix.EINTR {
+		n, oobn, _, _, err = unix.Recvmsg(c.build[0], buf, oob, unix.MSG_CMSG_CLOEXEC)
+	}
+	fd := receivedFD(oob[:oobn])
+	if err == nil && n == 1 && buf[0] == want && ctx.Err() == nil {
+		return fd, nil
+	}
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return -1, ctx.Err()
+	case err != nil && err != unix.ECONNRESET:
+		return -1, c.explainDeath(os.NewSyscallError("recvmsg", err))
+	}
+	e, ok := c.program.DecodeReport(buf[:max(n, 0)])
+	if !ok {
+		// The first process has died, and the builder with it.
+		n, _, _ := unix.Recvfrom(c.socks[0], buf, unix.MSG_DONTWAIT)
+		e, ok = c.program.DecodeReport(buf[:max(n, 0)])
+	}
+	if ok {
+		return -1, c.explainStep(e)
+	}
+	return -1, c.explainDeath(errors.New("it ended without a word"))
+}
+
+// memory is the limit of memory that holds now.
+func (c *creation) memory() int64 {
+	if c.plan != nil {
+		return c.plan.Limits.Memory
+	}
+	return c.blank.Limits.Memory
+}
+
+// explainDeath says why a child that is being set up has died. err is how that
+// was noticed; the child may have said more.
+func (c *creation) explainDeath(err error) error {
+	buf := make([]byte, sysprog.ReportSize)
+	for _, sock := range []int{c.build[0], c.socks[0]} {
+		if n, _, rerr := unix.Recvfrom(sock, buf, unix.MSG_DONTWAIT); rerr == nil {
+			if e, ok := c.program.DecodeReport(buf[:n]); ok && e.Errno != unix.ENOMEM {
+				return c.explainStep(e)
+			}
+		}
+	}
+	if c.group != nil {
+		if st, serr := c.group.Stats(); serr == nil && st.OOMKills > 0 {
+			return sandpit.WithHint(fmt.Errorf("setting up the sandbox: the memory limit of %d bytes is too small: %w", c.memory(), sandpit.ErrInvalid), "raise the memory limit")
+		}
+	}
+	return fmt.Errorf("setting up the sandbox: %w", err)
+}
