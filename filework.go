@@ -41,7 +41,7 @@ type MoreFiles interface {
 
 // FindQuery picks what Files.Find lists.
 type FindQuery struct {
-	Glob  string // of the relative path, or of the base name if it has no slash; '**' spans directories; empty: all
+	Glob  string // matched against the relative path; '**' spans directories; empty: all
 	Depth int    // levels below root; 0: any
 	After string // entries behind this relative path
 	Limit int    // default 1,000, at most 10,000
