@@ -2,8 +2,8 @@ package linux_test
 
 import (
 	"embed"
-	"fmt"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
