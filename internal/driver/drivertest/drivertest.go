@@ -37,6 +37,9 @@ type Factory struct {
 	// in the sandbox. Nil: this can't be done, and what it shows is skipped.
 	KillGuest func(t *testing.T, inst driver.Instance)
 
+	// KillBlank is KillGuest for a blank. Nil: it can't be done.
+	KillBlank func(t *testing.T, b driver.Blank)
+
 	// Unchanged is called before a sandbox is made, and what it returns after
 	// everything has been removed: it reports what has been left on the
 	// machine. Nil: nothing is looked at.
@@ -93,11 +96,27 @@ func Contract(t *testing.T, f Factory) {
 			p.test(t, &env{Factory: f, driver: f.New(t)})
 		})
 	}
+	t.Run("Blank", func(t *testing.T) { blanks(t, f) })
 }
 
 type env struct {
 	Factory
 	driver driver.Driver
+	warm   bool // sandboxes are made of blanks
+}
+
+// make makes a sandbox, by Create or by Prepare and Bind.
+func (e *env) make(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	if !e.warm {
+		return e.driver.Create(ctx, plan)
+	}
+	// The figures of the limits, and the user, are known only when it is bound.
+	bp := driver.BlankPlan{Ephemeral: plan.Ephemeral, UID: plan.UID, GID: plan.GID, MultiUser: plan.MultiUser, Limits: sandpit.DefaultLimits(), Enforce: plan.Enforce}
+	b, err := e.driver.(driver.Preparer).Prepare(ctx, plan.ID, bp)
+	if err != nil {
+		return nil, err
+	}
+	return b.Bind(ctx, plan)
 }
 
 // guard bounds what should take no time; see package sandpittest.
@@ -144,7 +163,7 @@ func (e *env) plan(t *testing.T) driver.Plan {
 
 func (e *env) create(t *testing.T, plan driver.Plan) driver.Instance {
 	t.Helper()
-	inst, err := e.driver.Create(t.Context(), plan)
+	inst, err := e.make(t.Context(), plan)
 	if err != nil {
 		t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
 	}
@@ -474,7 +493,7 @@ func testHandle(t *testing.T, e *env) {
 func testUnknownLimits(t *testing.T, e *env) {
 	plan := e.plan(t)
 	plan.Enforce["no-such-limit"] = true
-	if inst, err := e.driver.Create(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
+	if inst, err := e.make(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
 		t.Errorf("an unknown limit gives %v", err)
 		if err == nil {
 			e.destroy(t, inst)
@@ -486,7 +505,7 @@ func testUnknownLimits(t *testing.T, e *env) {
 			continue
 		}
 		plan.Enforce[name] = true
-		if inst, err := e.driver.Create(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
+		if inst, err := e.make(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
 			t.Errorf("%s, which can't be enforced, gives %v", name, err)
 			if err == nil {
 				e.destroy(t, inst)
@@ -518,7 +537,7 @@ func testCreateFails(t *testing.T, e *env) {
 			}
 			plan := e.plan(t)
 			change(&plan)
-			inst, err := e.driver.Create(t.Context(), plan)
+			inst, err := e.make(t.Context(), plan)
 			if err == nil {
 				e.destroy(t, inst)
 				t.Fatal("it succeeds")
@@ -548,7 +567,7 @@ func testCreateCancelled(t *testing.T, e *env) {
 					cancel()
 				}
 			}
-			inst, err := e.driver.Create(ctx, plan)
+			inst, err := e.make(ctx, plan)
 			switch {
 			case err == nil && i < len(steps)-1:
 				e.destroy(t, inst)
@@ -567,7 +586,7 @@ func testCreateCancelled(t *testing.T, e *env) {
 		}
 		for i := range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*500*time.Microsecond)
-			inst, err := e.driver.Create(ctx, e.plan(t))
+			inst, err := e.make(ctx, e.plan(t))
 			cancel()
 			if err == nil {
 				e.destroy(t, inst)
@@ -588,7 +607,7 @@ func testCreateMany(t *testing.T, e *env) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			inst, err := e.driver.Create(t.Context(), plans[i])
+			inst, err := e.make(t.Context(), plans[i])
 			if err != nil {
 				t.Error(err)
 				return
@@ -617,7 +636,7 @@ func testCreateMany(t *testing.T, e *env) {
 	// The same id can be used again once it is gone, and not before.
 	plan := e.plan(t)
 	first := e.create(t, plan)
-	if second, err := e.driver.Create(t.Context(), plan); err == nil {
+	if second, err := e.make(t.Context(), plan); err == nil {
 		t.Log("this driver does not notice an id that is in use")
 		e.destroy(t, second)
 	}

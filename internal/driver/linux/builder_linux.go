@@ -38,6 +38,11 @@ func (c *compiler) prepare() {
 	c.dev(devices)
 	c.proc()
 	c.sys(sys)
+	if c.ids.mapped {
+		// Nothing of the host is opened by its path any more: it can go. Who
+		// waits here for long keeps no file system of the host busy.
+		c.changeRoot()
+	}
 	if c.announce {
 		c.tellOwner("saying that the blank is ready", preparedByte)
 	}
@@ -140,8 +145,14 @@ func (c *compiler) rootfs(layers []sysprog.Arg) {
 	}
 
 	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("root"))
+	c.changeRoot()
+}
+
+// changeRoot makes the working directory, a mount, the root, and takes away
+// what was the root before.
+func (c *compiler) changeRoot() {
 	c.p.Call("changing the root", unix.SYS_PIVOT_ROOT, c.p.Str("."), c.p.Str("."))
-	c.p.Call("leaving the host's root", unix.SYS_UMOUNT2, c.p.Str("."), sysprog.Int(unix.MNT_DETACH))
+	c.p.Call("leaving the old root", unix.SYS_UMOUNT2, c.p.Str("."), sysprog.Int(unix.MNT_DETACH))
 	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("/"))
 }
 

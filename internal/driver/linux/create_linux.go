@@ -98,7 +98,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if err := c.prepare(ctx, h, mappable(c.plan), false); err != nil {
+	if err := c.prepare(ctx, h, h.idKind(c.plan.MultiUser, mappable(c.plan)), false); err != nil {
 		return nil, err
 	}
 	return c.bind(ctx)
@@ -122,9 +122,8 @@ func mappable(plan *driver.Plan) bool {
 		!slices.ContainsFunc(plan.Root.Binds, func(b driver.Bind) bool { return !canMap(b.Source) })
 }
 
-// prepare does what does not depend on the plan, but that it is known how ids
-// are mapped. With announce it waits until all of it is done.
-func (c *creation) prepare(ctx context.Context, h *host, mappable, announce bool) error {
+// prepare does what does not depend on the plan, but on the kind of its ids. With announce it waits until all of it is done.
+func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce bool) error {
 	d := c.driver
 	if err := checkDescriptors(); err != nil {
 		return err
@@ -143,7 +142,7 @@ func (c *creation) prepare(ctx context.Context, h *host, mappable, announce bool
 			return err
 		}
 	}
-	if c.ids, err = h.chooseIDs(c.blank.UID, c.blank.GID, c.blank.MultiUser, mappable); err != nil {
+	if c.ids, err = h.chooseIDs(c.blank.UID, c.blank.GID, kind); err != nil {
 		return err
 	}
 	c.trace("host")

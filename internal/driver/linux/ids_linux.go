@@ -22,6 +22,7 @@ import (
 
 // idMap is how the ids of a sandbox relate to those of the host.
 type idMap struct {
+	kind           idKind
 	uidMap, gidMap string // the lines of uid_map and gid_map, user_namespaces(7)
 	uid, gid       uint32 // inside, of the guest
 	multi          bool   // more than one user exists inside
@@ -95,35 +96,56 @@ func rangeName(base uint32) string {
 	return "@sandpit-ids-" + strconv.Itoa(int(base-firstRange)/rangeSize)
 }
 
-// chooseIDs decides how the ids of a sandbox map. uid and gid are those of its
-// user, multi asks for others beside it, mappable says that the ids of its
-// layers and binds can be mapped.
-func (h *host) chooseIDs(uid, gid uint32, multi, mappable bool) (idMap, error) {
-	m := idMap{lock: -1}
+// idKind is a way in which the ids of sandboxes map.
+type idKind int
+
+const (
+	idsOwn    idKind = iota // a range of the sandbox's own, and mounts mapped to it
+	idsSame                 // those of the host
+	idsShared               // the subordinate ids of this user
+	idsSingle               // one user
+)
+
+// idKind decides how the ids of a sandbox map. multi asks for others beside its
+// user, mappable says that the ids of its layers and binds can be mapped.
+func (h *host) idKind(multi, mappable bool) idKind {
 	switch {
 	case h.allIDs && mappable:
-		base, lock, err := chooseRange()
-		if err != nil {
-			return m, err
-		}
-		line := fmt.Sprintf("0 %d %d\n", base, rangeSize)
-		return idMap{uidMap: line, gidMap: line, multi: true, mapped: true, base: base, lock: lock}, nil
+		return idsOwn
 	case h.privileged:
 		// No mount can have its ids mapped here (a file system below the
 		// store can't, or this is a container with few ids of its own): the
 		// ids inside are those outside.
-		line := func(first, n uint32) string { return fmt.Sprintf("%d %d %d\n", first, first, n) }
-		m.uidMap, m.gidMap, m.multi = line(0, h.uids), line(0, h.gids), true
-		return m, nil
+		return idsSame
 	case multi && h.subIDs() == nil:
+		return idsShared
+	}
+	return idsSingle
+}
+
+// chooseIDs decides about the ids of a sandbox. uid and gid are those of its user.
+func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
+	m := idMap{kind: kind, lock: -1}
+	switch kind {
+	case idsOwn:
+		var err error
+		if m.base, m.lock, err = chooseRange(); err != nil {
+			return m, err
+		}
+		line := fmt.Sprintf("0 %d %d\n", m.base, rangeSize)
+		m.uidMap, m.gidMap, m.multi, m.mapped = line, line, true, true
+	case idsSame:
+		line := func(n uint32) string { return fmt.Sprintf("0 0 %d\n", n) }
+		m.uidMap, m.gidMap, m.multi = line(h.uids), line(h.gids), true
+	case idsShared:
 		m.helpers, m.multi = true, true
 		m.uidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.euid, h.subuid.first, min(h.subuid.count, rangeSize-1))
 		m.gidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.egid, h.subgid.first, min(h.subgid.count, rangeSize-1))
-		return m, nil
+	case idsSingle:
+		m.uid, m.gid = uid, gid
+		m.uidMap = fmt.Sprintf("%d %d 1\n", uid, h.euid)
+		m.gidMap = fmt.Sprintf("%d %d 1\n", gid, h.egid)
 	}
-	m.uid, m.gid = uid, gid
-	m.uidMap = fmt.Sprintf("%d %d 1\n", uid, h.euid)
-	m.gidMap = fmt.Sprintf("%d %d 1\n", gid, h.egid)
 	return m, nil
 }
 

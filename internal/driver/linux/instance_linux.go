@@ -96,33 +96,43 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	if i.adopted {
 		return i.dialKept()
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return nil, dialError(i.id, unix.EPIPE)
+	}
+	return dialGuest(i.id, i.socks[0])
+}
+
+// dialGuest gives the guest of a sandbox one end of a new socket pair by the
+// socket over which it gets its connections.
+func dialGuest(id string, bootstrap int) (net.Conn, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	i.mu.Lock()
-	if i.closed {
-		err = unix.EPIPE
-	} else {
-		err = send(i.socks[0], connMessage, fds[1:])
-	}
-	i.mu.Unlock()
+	err = send(bootstrap, connMessage, fds[1:])
 	unix.Close(fds[1])
 	if err != nil {
 		unix.Close(fds[0])
-		kind := sandpit.ErrClosed
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) {
-			kind = sandpit.ErrExhausted // it takes none of those that wait for it
-		}
-		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.id, kind, err)
+		return nil, dialError(id, err)
 	}
 	f := os.NewFile(uintptr(fds[0]), "guest")
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("dialling the guest of %s: %w", i.id, err)
+		return nil, fmt.Errorf("dialling the guest of %s: %w", id, err)
 	}
 	return conn, nil
+}
+
+// dialError explains why a guest can't be dialled.
+func dialError(id string, err error) error {
+	kind := sandpit.ErrClosed
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) {
+		kind = sandpit.ErrExhausted // it takes none of those that wait for it
+	}
+	return fmt.Errorf("dialling the guest of %s: %w (%w)", id, kind, err)
 }
 
 func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {

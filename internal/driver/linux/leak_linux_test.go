@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -290,6 +291,13 @@ func stateOf(t *testing.T, h driver.Handle) handleState {
 func killGuest(t *testing.T, inst driver.Instance) {
 	t.Helper()
 	if err := unix.Kill(stateOf(t, inst.Handle()).PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func killBlank(t *testing.T, b driver.Blank) {
+	t.Helper()
+	if err := unix.Kill(linux.BlankPID(b), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 }

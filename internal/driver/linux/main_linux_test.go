@@ -84,6 +84,11 @@ func (r *recorder) Create(ctx context.Context, plan driver.Plan) (driver.Instanc
 	return r.Driver.Create(ctx, plan)
 }
 
+func (r *recorder) Prepare(ctx context.Context, id string, bp driver.BlankPlan) (driver.Blank, error) {
+	made.add(id)
+	return r.Driver.Prepare(ctx, id, bp)
+}
+
 // made has the ids of all sandboxes of this test binary.
 var made ids
 

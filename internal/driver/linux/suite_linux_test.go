@@ -16,6 +16,7 @@ func factory() drivertest.Factory {
 		New:       func(*testing.T) driver.Driver { return newDriver() },
 		Images:    images(),
 		KillGuest: killGuest,
+		KillBlank: killBlank,
 		Unchanged: unchanged,
 		Client:    sandpittest.Options{Local: true, Skip: skipped()},
 	}

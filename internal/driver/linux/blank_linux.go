@@ -1,0 +1,211 @@
+package linux
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+var _ driver.Preparer = (*Driver)(nil)
+
+// Prepare makes a blank: namespaces, ids, cgroup, the parts of the root that
+// all have, and a guest that waits. See driver.Preparer.
+func (d *Driver) Prepare(ctx context.Context, id string, bp driver.BlankPlan) (driver.Blank, error) {
+	h, err := d.host()
+	if err != nil {
+		return nil, err
+	}
+	b := &blank{made: d.newCreation(id, bp), host: h, mounts: -1}
+	if err := b.prepare(ctx); err != nil {
+		_ = b.undo()
+		return nil, err
+	}
+	return b, nil
+}
+
+// blank is a sandbox that is made up to where its plan is needed.
+type blank struct {
+	made   *creation
+	host   *host
+	mounts int         // descriptor that tells when this program's mounts change, or -1
+	broken atomic.Bool // not usable any more
+
+	mu   sync.Mutex // held while it is used or dialled
+	used bool       // guarded by mu
+
+	destroyErr error // guarded by mu
+}
+
+func (b *blank) prepare(ctx context.Context) error {
+	c := b.made
+	if err := c.step(ctx, "host"); err != nil {
+		return err
+	}
+	if err := refuseUnknown(c.blank.Enforce); err != nil {
+		return err
+	}
+	// Which images there will be is not known: those that are probable.
+	kind := b.host.idKind(c.blank.MultiUser, canMap(existing(c.driver.opts.Dir)) && canMap("/usr"))
+	if kind != idsOwn {
+		// Layers and mounts will be opened by the builder, by their paths, and
+		// it sees the mounts of now.
+		fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("watching the mounts of this machine: %w", err)
+		}
+		b.mounts = fd
+	}
+	return c.prepare(ctx, b.host, kind, true)
+}
+
+func (b *blank) undo() error {
+	b.broken.Store(true)
+	if b.mounts >= 0 {
+		unix.Close(b.mounts)
+		b.mounts = -1
+	}
+	return b.made.undo()
+}
+
+// ID returns the id. See driver.Blank.
+func (b *blank) ID() string { return b.made.id }
+
+// leastMemory is the least limit of memory, in bytes, that a blank which was
+// made with a larger one is given: the limit must leave room for what the guest
+// uses, or the kernel kills to make that.
+const leastMemory = 32 << 20
+
+// Fits reports whether Bind can make of it what Create would. See driver.Blank.
+func (b *blank) Fits(plan driver.Plan) bool {
+	bp := &b.made.blank
+	was, will := groupLimits(bp.Limits, bp.Enforce), groupLimits(plan.Limits, plan.Enforce)
+	switch {
+	case plan.Ephemeral != bp.Ephemeral, !was.SameKinds(will), will.Memory > 0 && will.Memory < min(was.Memory, leastMemory):
+		return false
+	case b.made.late && checkLibraries(&plan.Root) != nil:
+		return false
+	}
+	kind := b.host.idKind(plan.MultiUser, mappable(&plan))
+	if kind != b.made.ids.kind || kind == idsSingle && (plan.UID != b.made.ids.uid || plan.GID != b.made.ids.gid) {
+		return false
+	}
+	return b.Usable()
+}
+
+// Usable reports whether it can still be bound. See driver.Blank.
+func (b *blank) Usable() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.usable()
+}
+
+// usable is Usable with b.mu held.
+func (b *blank) usable() bool {
+	if b.used || b.broken.Load() {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(b.made.child.PidFD), Events: unix.POLLIN}, {Fd: int32(b.mounts), Events: unix.POLLPRI}}
+	for {
+		// The first is ready when the guest has ended, proc_pid_mountinfo(5)
+		// when a mount has come or gone; a negative descriptor never is.
+		n, err := unix.Poll(fds, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 0 || err != nil {
+			b.broken.Store(true) // the change of mounts is told only once
+		}
+		return n == 0 && err == nil
+	}
+}
+
+// Dial opens a connection to the guest. See driver.Blank.
+func (b *blank) Dial(ctx context.Context) (net.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.used:
+		return nil, b.usedError("dialling the guest of")
+	case b.made.late:
+		return nil, fmt.Errorf("dialling the guest of blank %s: it starts in its own root: %w", b.made.id, sandpit.ErrUnsupported)
+	}
+	return dialGuest(b.made.id, b.made.socks[0])
+}
+
+func (b *blank) usedError(what string) error {
+	return fmt.Errorf("%s blank %s: it is used: %w", what, b.made.id, sandpit.ErrState)
+}
+
+// use makes the caller the one who uses the blank, or reports false.
+func (b *blank) use() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.used
+	b.used = true
+	return !was
+}
+
+// Bind makes the sandbox of a plan. See driver.Blank.
+func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	fits := b.Fits(plan)
+	if !b.use() {
+		return nil, b.usedError("binding")
+	}
+	inst, err := b.bind(ctx, &plan, fits)
+	if err != nil {
+		_ = b.undo()
+		return nil, err
+	}
+	return inst, nil
+}
+
+func (b *blank) bind(ctx context.Context, plan *driver.Plan, fits bool) (*instance, error) {
+	c := b.made
+	if b.broken.Load() {
+		return nil, fmt.Errorf("binding blank %s: its guest has ended, or the machine's mounts have changed: %w", c.id, sandpit.ErrClosed)
+	}
+	if !fits || plan.ID != c.id {
+		return nil, fmt.Errorf("binding blank %s: it does not fit: %w", c.id, sandpit.ErrInvalid)
+	}
+	c.plan, c.mark = plan, time.Now()
+	if err := c.step(ctx, "bind"); err != nil {
+		return nil, err
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if c.group != nil {
+		lim := groupLimits(plan.Limits, plan.Enforce)
+		if err := c.group.SetLimits(lim); err != nil {
+			return nil, err
+		}
+	}
+	c.trace("limits")
+	inst, err := c.bind(ctx)
+	if err == nil && b.mounts >= 0 {
+		unix.Close(b.mounts)
+	}
+	return inst, err
+}
+
+// Destroy removes a blank that is not used. See driver.Blank.
+func (b *blank) Destroy(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.used {
+		b.used = true
+		b.destroyErr = b.undo()
+	}
+	return b.destroyErr
+}
