@@ -50,7 +50,8 @@ type Examiner interface {
 type Recoverer interface {
 	// Recover takes over an instance whose owner is dead, or has left it.
 	// ErrNotFound when it no longer exists; then what was left of it has been
-	// removed. ErrExists when its owner lives.
+	// removed. ErrExists when its owner lives. A handle without a State is that
+	// of an instance whose Create may have been interrupted at any point.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 }
 

@@ -2,7 +2,6 @@ package linux
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -76,15 +75,7 @@ func (i *instance) wait() {
 }
 
 func (i *instance) Handle() driver.Handle {
-	st := state{identity: i.kept, Socket: i.socket, IDBase: i.ids.base, Group: i.saved}
-	if st.PID == 0 {
-		st.PID = i.child.PID
-	}
-	if i.group != nil {
-		st.Group = new(i.group.Save())
-	}
-	data, _ := json.Marshal(st) // of strings and numbers: can't fail
-	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.id, State: data}
+	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.id, State: i.state()}
 }
 
 // Dial gives the guest one end of a new socket pair, or, when it was made by

@@ -130,6 +130,9 @@ func (c *creation) keep() error {
 		return fmt.Errorf("keeping a sandbox: %w", err)
 	}
 	c.socket = filepath.Join(dir, c.id+".sock")
+	if err := c.note(); err != nil {
+		return fmt.Errorf("noting the sandbox: %w", err)
+	}
 	l, err := listenAt(c.socket)
 	if err != nil {
 		return fmt.Errorf("making the sandbox's socket: %w", err)
@@ -139,6 +142,32 @@ func (c *creation) keep() error {
 		return c.explainDeath(err)
 	}
 	return nil
+}
+
+// noted is the file that has a sandbox's state before its guest outlives this
+// process: its maker may be killed before it could write the handle down.
+func noted(dir, id string) string { return filepath.Join(dir, id+".json") }
+
+// note writes that file, whole or not at all.
+func (c *creation) note() error {
+	name := noted(filepath.Dir(c.socket), c.id)
+	if err := os.WriteFile(name+"~", c.state(), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+"~", name)
+}
+
+// state is the driver's part of a handle.
+func (c *creation) state() json.RawMessage {
+	st := state{identity: c.kept, Socket: c.socket, IDBase: c.ids.base, Group: c.saved}
+	if st.PID == 0 {
+		st.PID = c.child.PID
+	}
+	if c.group != nil {
+		st.Group = new(c.group.Save())
+	}
+	data, _ := json.Marshal(st) // of strings and numbers: can't fail
+	return data
 }
 
 // listenAt makes a socket that only its owner may connect to.
@@ -256,6 +285,11 @@ func (c *creation) forgetKept() error {
 	var errs []error
 	if c.socket != "" {
 		if err := os.Remove(c.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		name := noted(filepath.Dir(c.socket), c.id)
+		_ = os.Remove(name + "~")
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -74,6 +74,15 @@ func (d *Driver) recall(h driver.Handle) (*creation, error) {
 	if h.Version > driver.HandleVersion {
 		return nil, sandpit.WithHint(fmt.Errorf("taking over sandbox %s: it was made by a newer version of this program: %w", h.ID, sandpit.ErrUnsupported), "use that version, or a newer one")
 	}
+	if len(h.State) == 0 && h.Driver == Name {
+		// Its maker was killed before it wrote the handle down.
+		data, err := os.ReadFile(noted(d.opts.KeepDir, filepath.Base(h.ID)))
+		if err != nil {
+			_ = os.Remove(noted(d.opts.KeepDir, filepath.Base(h.ID)) + "~")
+			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, sandpit.ErrNotFound)
+		}
+		h.State = data
+	}
 	var st state
 	if err := json.Unmarshal(h.State, &st); err != nil || h.Driver != Name || st.PID <= 1 || st.Boot == "" {
 		return nil, fmt.Errorf("taking over sandbox %s: its handle is not one of this driver's: %w", h.ID, sandpit.ErrInvalid)
