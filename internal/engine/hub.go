@@ -97,7 +97,7 @@ func (h *hub) feed(stream byte, b []byte) {
 	for len(b) > 0 {
 		n := min(len(b), h.room())
 		if n == 0 {
-			h.wait(nil)
+			h.wait()
 			continue
 		}
 		h.ring.append(stream, b[:n])
@@ -125,21 +125,14 @@ func (h *hub) notify() {
 	}
 }
 
-// wait gives up the lock until something has changed, or ctx, unless nil, has ended.
-func (h *hub) wait(ctx context.Context) {
+// wait gives up the lock until something has changed.
+func (h *hub) wait() {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
 	}
 	ch := h.changed
 	h.mu.Unlock()
-	if ctx == nil {
-		<-ch
-	} else {
-		select {
-		case <-ch:
-		case <-ctx.Done():
-		}
-	}
+	<-ch
 	h.mu.Lock()
 }
 
@@ -251,7 +244,7 @@ func (h *hub) deliver(r *reader) {
 			if h.ended {
 				break
 			}
-			h.wait(nil)
+			h.wait()
 			continue
 		}
 		stream, n := h.ring.read(r.at, *buf)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -19,9 +21,10 @@ import (
 // TestMain makes the test binary the guest, too.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == linux.GuestName {
+		prepareBare()
 		os.Exit(server.Main(os.Args))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // newEngine returns an engine with a store of its own.

@@ -1,0 +1,223 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// A ring holds the latest bytes, each with its stream, whatever the pieces.
+func TestRing(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		r := ring{max: 1 << (4 + rnd.IntN(10))}
+		var all, streams []byte
+		for range 100 {
+			b := make([]byte, rnd.IntN(2*r.max))
+			if rnd.IntN(4) > 0 {
+				b = b[:min(len(b), 20)]
+			}
+			for i := range b {
+				b[i] = byte(rnd.Uint32())
+			}
+			stream := 1 + byte(rnd.IntN(2))
+			r.append(stream, b)
+			all, streams = append(all, b...), append(streams, bytes.Repeat([]byte{stream}, len(b))...)
+			switch rnd.IntN(50) {
+			case 0:
+				r.drop()
+			case 1:
+				r.resize(int(r.end - r.start))
+			}
+			if r.end != int64(len(all)) || len(r.buf) > r.max || r.end-r.start > int64(len(r.buf)) {
+				t.Fatalf("from %d to %d of %d in %d of %d", r.start, r.end, len(all), len(r.buf), r.max)
+			}
+			buf := make([]byte, 1+rnd.IntN(100))
+			for at := r.start; at < r.end; {
+				stream, n := r.read(at, buf)
+				if n == 0 || !bytes.Equal(buf[:n], all[at:at+int64(n)]) || bytes.Count(streams[at:at+int64(n)], []byte{stream}) != n {
+					t.Fatalf("at %d of %d: %d bytes of %d are wrong", at, r.end, n, stream)
+				}
+				at += int64(n)
+			}
+		}
+	}
+	r := ring{max: 1 << 20}
+	for i := range 100_000 {
+		r.append(1+byte(i%2), []byte{0})
+	}
+	if len(r.runs) > maxRuns {
+		t.Errorf("there are %d runs", len(r.runs))
+	}
+}
+
+// Those who wait in one namespace wait for each other, and those of another go
+// in between; what does not fit does not stand in the way of another namespace.
+func TestAdmissionIsFair(t *testing.T) {
+	a := admission{capacity: Capacity{Memory: 10, Wait: time.Minute}}
+	one := demand{memory: 1, sandboxes: 1}
+	for range 10 {
+		if err := a.enter(t.Context(), "x", one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	var order []string
+	var wg sync.WaitGroup
+	wait := func(name string, d demand) {
+		wg.Go(func() {
+			err := a.enter(t.Context(), name[:1], d)
+			mu.Lock()
+			defer mu.Unlock()
+			if order = append(order, name); err != nil {
+				t.Error(name, err)
+			}
+		})
+		for n := 0; n == 0; { // until it is in its queue
+			a.mu.Lock()
+			for _, w := range a.queues[name[:1]] {
+				if w.want == d {
+					n++
+				}
+			}
+			a.mu.Unlock()
+			time.Sleep(100 * time.Microsecond)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	wait("a1", one)
+	time.Sleep(5 * time.Millisecond)
+	wait("a2", one)
+	time.Sleep(5 * time.Millisecond)
+	wait("b1", demand{memory: 5, sandboxes: 1})
+	wait("c1", one)
+	for n := 1; n <= 3; n++ {
+		a.leave(one)
+		for done := 0; done < n; time.Sleep(100 * time.Microsecond) {
+			mu.Lock()
+			done = len(order)
+			mu.Unlock()
+		}
+	}
+	if want := []string{"a1", "c1", "a2"}; !slices.Equal(order, want) {
+		t.Errorf("they came in as %v, want %v", order, want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.enter(ctx, "d", demand{memory: 10}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	for range 4 {
+		a.leave(one)
+	}
+	a.leave(one)
+	wg.Wait()
+	if a.used != (demand{memory: 10, sandboxes: 6}) || len(a.turn) != 0 || len(a.queues) != 0 {
+		t.Errorf("used are %+v, and %v wait", a.used, a.turn)
+	}
+}
+
+func TestBucket(t *testing.T) {
+	var b bucket
+	now := time.Unix(1e9, 0)
+	for i := range 3 {
+		if wait := b.take(3, now); wait != 0 {
+			t.Errorf("the %d. waits %v", i+1, wait)
+		}
+	}
+	if wait := b.take(3, now); wait < 300*time.Millisecond || wait > 400*time.Millisecond {
+		t.Errorf("the 4. waits %v", wait)
+	}
+	if wait := b.take(3, now.Add(400*time.Millisecond)); wait != 0 {
+		t.Errorf("after that it waits %v", wait)
+	}
+}
+
+// A listener who is too slow is told that he has lost events, and gets those
+// that are kept in their order.
+func TestEventsAreLostInTheOpen(t *testing.T) {
+	var l eventLog
+	var seen []uint64
+	l.observe = func(_ string, ev sandpit.Event) { seen = append(seen, ev.Seq) }
+	for i := range maxEvents + 500 {
+		l.add("a", sandpit.Event{Name: fmt.Sprint(i)})
+		if i%100 == 0 {
+			l.add("b", sandpit.Event{Name: "other"})
+		}
+	}
+	if !slices.IsSorted(seen) || len(slices.Compact(seen)) != len(seen) {
+		t.Error("their numbers do not grow")
+	}
+	l.close()
+	var got []sandpit.Event
+	for ev, err := range l.listen(t.Context(), "a", seen[0]) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, ev)
+	}
+	if len(got) != maxEvents+1 || got[0].Kind != sandpit.EventLost || got[1].Name != "500" || got[maxEvents].Name != fmt.Sprint(maxEvents+499) {
+		t.Errorf("%d events, the first are %+v", len(got), got[:2])
+	}
+	got = nil
+	for ev := range l.listen(t.Context(), "a", lastButOne(seen)) {
+		got = append(got, ev)
+	}
+	if len(got) != 1 {
+		t.Errorf("after the last but one there are %d", len(got))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	var open eventLog
+	for ev, err := range open.listen(ctx, "a", 0) {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %+v, %v", ev, err)
+		}
+	}
+}
+
+// lastButOne returns the last but one.
+func lastButOne(seen []uint64) uint64 { return seen[len(seen)-2] }
+
+// A page of many sandboxes costs what one of few does.
+func BenchmarkList(b *testing.B) {
+	for _, n := range []int{10, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e := New(Options{})
+			for i := range n {
+				s := e.newSandbox(fmt.Sprintf("id%d", i), "a")
+				s.name, s.state, s.created = s.id, sandpit.StateRunning, time.Unix(int64(i), 0)
+				e.space("a").insert(s)
+			}
+			q := sandpit.ListQuery{Limit: 10}
+			for b.Loop() {
+				if page, err := e.list("a", q); err != nil || len(page.Sandboxes) != 10 {
+					b.Fatal(page, err)
+				}
+			}
+		})
+	}
+}
+
+// A sandbox has no more samples than an hour's.
+func TestSamples(t *testing.T) {
+	var h samples
+	for i := range 2*maxSamples + 7 {
+		h.add(sandpit.Sample{Time: time.Unix(int64(i), 0)})
+	}
+	all := h.since(time.Time{})
+	if len(all) != maxSamples || all[0].Time.Unix() != maxSamples+7 || all[maxSamples-1].Time.Unix() != 2*maxSamples+6 {
+		t.Errorf("%d samples", len(all))
+	}
+	if some := h.since(time.Unix(2*maxSamples, 0)); len(some) != 7 {
+		t.Errorf("%d samples since then", len(some))
+	}
+}
