@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 		prepareBare()
 		os.Exit(server.Main(os.Args))
 	}
+	if dir := os.Getenv(victimDir); dir != "" {
+		os.Exit(victim(dir))
+	}
 	goleak.VerifyTestMain(m)
 }
 
