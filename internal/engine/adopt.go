@@ -83,6 +83,10 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 		return report, err
 	}
 	e.sweepLogs(known)
+	if sw, ok := e.opts.Driver.(driver.Sweeper); ok {
+		sw.Sweep(ctx)
+	}
+	e.Warm()
 	return report, nil
 }
 

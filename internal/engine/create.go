@@ -81,8 +81,14 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 		lease.Release()
 		return nil, err
 	}
+	e.pool.enter()
+	defer e.pool.leave()
+	if w := e.pool.claim(plan); w != nil {
+		s.assume(w, spec, &plan)
+	}
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	if err := e.admit(s, t, spec.Name != ""); err != nil {
+		s.disown()
 		s.cancel(nil)
 		e.gate.leave(s.demand)
 		lease.Release()
@@ -95,6 +101,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	if errors.Is(err, context.Canceled) && context.Cause(ctx) == errRemoved {
 		err = fmt.Errorf("sandbox %s was removed while it was made: %w", s.name, sandpit.ErrClosed)
 	}
+	s.disown()
 	close(s.made)
 	s.cancel(nil)
 	if err != nil {
@@ -191,6 +198,23 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 			return err
 		}
 	}
+	done := false
+	if s.warm != nil {
+		done, err = s.bind(ctx, plan, &config)
+	}
+	if !done {
+		err = s.makeCold(ctx, plan, &config, trace)
+	}
+	if err != nil {
+		return err
+	}
+	trace("guest")
+	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes})
+	return err
+}
+
+// makeCold has the driver make the place, and greets the guest.
+func (s *Sandbox) makeCold(ctx context.Context, plan driver.Plan, config *client.Config, trace func(string)) (err error) {
 	if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
 		return err
 	}
@@ -199,17 +223,19 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	if err != nil {
 		return err
 	}
-	guest, err := client.New(ctx, conn, client.Options{Config: &config})
+	guest, err := client.New(ctx, conn, client.Options{Config: config})
 	if err != nil {
-		err = fmt.Errorf("greeting the guest: %w", err)
-		if errors.Is(err, sandpit.ErrClosed) && s.oomKills() > 0 {
-			return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
-		}
-		return err
+		return s.explainGreeting(fmt.Errorf("greeting the guest: %w", err))
 	}
 	s.guest = guest
-	trace("guest")
-	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes})
+	return nil
+}
+
+// explainGreeting says why a new guest does not answer, as far as is known.
+func (s *Sandbox) explainGreeting(err error) error {
+	if errors.Is(err, sandpit.ErrClosed) && s.oomKills() > 0 {
+		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
+	}
 	return err
 }
 

@@ -49,6 +49,9 @@ type Options struct {
 	// Capacity is what may be promised to all sandboxes together.
 	Capacity Capacity
 
+	// Pool says how many blanks are kept ready; none by default.
+	Pool Pool
+
 	// Observe, when set, is called with every event of every namespace, in
 	// their order. It must not block, nor call the engine.
 	Observe func(namespace string, ev sandpit.Event)
@@ -66,6 +69,7 @@ type Engine struct {
 	opts   Options
 	events eventLog
 	gate   admission
+	pool   *pool
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu
@@ -81,6 +85,7 @@ var _ sandpit.Client = (*Engine)(nil)
 func New(opts Options) *Engine {
 	e := &Engine{opts: opts, spaces: map[string]*space{}}
 	e.gate.capacity = opts.Capacity
+	e.pool = newPool(e, opts.Pool)
 	e.events.observe = opts.Observe
 	e.events.first = uint64(time.Now().UnixMicro())
 	e.events.last = e.events.first
@@ -145,6 +150,7 @@ func (e *Engine) Close() error {
 		})
 	}
 	wg.Wait()
+	e.pool.close()
 	e.deletions.close()
 	e.events.close()
 	return errors.Join(errs...)

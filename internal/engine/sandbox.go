@@ -28,6 +28,7 @@ type Sandbox struct {
 	demand    demand // what it was promised
 	image     image.Config
 	lease     *image.Lease
+	warm      *warm // the blank that it will be made of; nil: none, or made
 
 	// Set while it is made, constant once made is closed.
 	instance driver.Instance

@@ -14,33 +14,28 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// prepare is what the builder does before it need know what for: all that is
-// the same in every sandbox. It puts it together in the scratch file system,
-// from where it is moved to its places.
+// prepare is what the builder does before it need know what for.
 func (c *compiler) prepare() {
 	// While the owner writes id maps, it does what does not need them.
 	c.loopback()
 	// What the host mounts later must not appear in here, as it would where its
 	// mounts are shared, which is so under systemd.
 	c.p.Call("making mounts private", unix.SYS_MOUNT, sysprog.Int(0), c.p.Str("/"), sysprog.Int(0), sysprog.Int(unix.MS_REC|unix.MS_PRIVATE), sysprog.Int(0))
-	devices := make([]sysprog.Reg, len(deviceNames))
+	c.devices = make([]sysprog.Reg, len(deviceNames))
 	for i, name := range deviceNames {
-		devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
-		c.setattr("setting the rights of /dev/"+name, devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+		c.devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
+		c.setattr("setting the rights of /dev/"+name, c.devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 	}
-	sys := make([]sysprog.Arg, len(sysPaths))
+	c.sysTrees = make([]sysprog.Arg, len(sysPaths))
 	for i, name := range sysPaths {
-		sys[i] = sysprog.From(c.p.Call("opening "+name, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Ignore(unix.ENOENT).Result())
+		c.sysTrees[i] = sysprog.From(c.p.Call("opening "+name, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)).Ignore(unix.ENOENT).Result())
 	}
 	c.awaitMaps()
 	c.identity()
-	c.scratch()
-	c.dev(devices)
-	c.proc()
-	c.sys(sys)
 	if c.ids.mapped {
 		// Nothing of the host is opened by its path any more: it can go. Who
 		// waits here for long keeps no file system of the host busy.
+		c.furnish()
 		c.changeRoot()
 	}
 	if c.announce {
@@ -66,7 +61,13 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	for i, t := range ts {
 		fds[i] = c.hostTree(t, i)
 	}
-	c.resizeScratch()
+	if c.ids.mapped {
+		c.resizeScratch()
+	} else {
+		// Only now: a layer may lie below where the scratch file system is mounted.
+		c.limits = plan.Limits
+		c.furnish()
+	}
 	c.rootfs(fds[:len(plan.Root.Layers)])
 	for _, d := range plan.Root.Dirs {
 		c.mkdirAll(d)
@@ -84,6 +85,15 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.attach(fd, m.Target)
 	}
 	c.answerOwner(c.writePaths())
+}
+
+// furnish makes, in the scratch file system, what is the same in every sandbox,
+// and from there is moved to its places.
+func (c *compiler) furnish() {
+	c.scratch()
+	c.dev(c.devices)
+	c.proc()
+	c.sys(c.sysTrees)
 }
 
 // scratch mounts the one tmpfs in which lies all that the sandbox may write,

@@ -58,7 +58,9 @@ type compiler struct {
 	build
 	p *sysprog.Program
 
-	message []byte // the received control message, with descriptors
+	devices  []sysprog.Reg // detached trees of the host's device files
+	sysTrees []sysprog.Arg // and of its sysPaths; those that it has not are -1
+	message  []byte        // the received control message, with descriptors
 }
 
 // trees lists the host paths whose mount trees the owner must send along with

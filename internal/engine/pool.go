@@ -1,0 +1,431 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// Pool says how many blanks an engine keeps ready: sandboxes that are made but
+// for what their Spec says, so that Create has only to bind one. They are no
+// sandboxes: nobody sees them, and they are promised nothing of the Capacity
+// until one is claimed. A driver that is no driver.Preparer has none.
+type Pool struct {
+	// Size is how many are kept ready while sandboxes are asked for. 0: none.
+	Size int
+
+	// Floor is how many are kept when none has been asked for since Idle;
+	// at most Size. 0: one. Negative: none.
+	Floor int
+
+	// Idle is how long the pool stays at its size without a Create; default 5 min.
+	Idle time.Duration
+
+	// MaxAge is how old a blank may get before it is replaced; default 10 min.
+	MaxAge time.Duration
+}
+
+const (
+	defaultPoolIdle = 5 * time.Minute
+	defaultMaxAge   = 10 * time.Minute
+
+	// blankPatience is how long it may take to make a blank.
+	blankPatience = time.Minute
+
+	// After a blank could not be made, the next is tried after these pauses,
+	// which double.
+	firstPoolPause = 100 * time.Millisecond
+	lastPoolPause  = time.Minute
+
+	// quietPatience is how long a blank that is missing waits for a moment in
+	// which no sandbox is being made: they come first.
+	quietPatience = 250 * time.Millisecond
+)
+
+// PoolStats says how it is about blanks.
+type PoolStats struct {
+	Ready   int   // that wait
+	Claimed int64 // that have become sandboxes
+	Missed  int64 // sandboxes that were made without one, though there is a pool
+}
+
+// A warm blank, with a connection to its guest that has been greeted, if the
+// driver can do that ahead.
+type warm struct {
+	blank driver.Blank
+	guest *client.Client
+	made  time.Time
+}
+
+func (w *warm) destroy() {
+	if w.guest != nil {
+		w.guest.Close()
+	}
+	_ = w.blank.Destroy(context.Background()) // else the driver's Sweep does
+}
+
+// pool keeps blanks ready. The zero value is one of a driver that has none.
+type pool struct {
+	prepare func(ctx context.Context) (*warm, error) // nil: there are none
+
+	start  sync.Once
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{} // one place: something has changed
+	done   chan struct{} // closed when the keeper has ended
+
+	mu      sync.Mutex // guards all below
+	conf    Pool
+	ready   []*warm // oldest first
+	closed  bool
+	lastUse time.Time
+	busy    int // sandboxes that are being made
+	stats   PoolStats
+}
+
+func newPool(e *Engine, conf Pool) *pool {
+	p := &pool{conf: conf, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	if preparer, ok := e.opts.Driver.(driver.Preparer); ok {
+		p.prepare = func(ctx context.Context) (*warm, error) { return e.prepareBlank(ctx, preparer) }
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// Warm begins to keep blanks ready, as Adopt and Create do.
+func (e *Engine) Warm() { e.pool.begin() }
+
+// SetPool changes how many blanks are kept ready.
+func (e *Engine) SetPool(conf Pool) {
+	p := e.pool
+	p.mu.Lock()
+	p.conf = conf
+	p.mu.Unlock()
+	p.begin()
+	p.poke()
+}
+
+// PoolStats returns how it is about blanks.
+func (e *Engine) PoolStats() PoolStats {
+	e.pool.mu.Lock()
+	defer e.pool.mu.Unlock()
+	st := e.pool.stats
+	st.Ready = len(e.pool.ready)
+	return st
+}
+
+// begin starts the keeper, if there is something to keep.
+func (p *pool) begin() {
+	p.mu.Lock()
+	none := p.prepare == nil || p.conf.Size <= 0 || p.closed
+	p.mu.Unlock()
+	if !none {
+		p.start.Do(func() {
+			p.mu.Lock()
+			p.lastUse = time.Now()
+			p.mu.Unlock()
+			go p.keep()
+		})
+	}
+}
+
+func (p *pool) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// enter says that a sandbox is being made, up to leave.
+func (p *pool) enter() {
+	p.begin()
+	p.mu.Lock()
+	p.busy++
+	p.lastUse = time.Now()
+	p.mu.Unlock()
+}
+
+func (p *pool) leave() {
+	p.mu.Lock()
+	p.busy--
+	p.mu.Unlock()
+	p.poke()
+}
+
+// claim takes a blank that fits a plan, or none. It is the caller's to use or
+// to give back.
+func (p *pool) claim(plan driver.Plan) *warm {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.prepare == nil || p.conf.Size <= 0 {
+		return nil
+	}
+	now := time.Now()
+	i := slices.IndexFunc(p.ready, func(w *warm) bool { return now.Sub(w.made) < p.maxAge() && w.blank.Fits(plan) })
+	if i < 0 {
+		p.stats.Missed++
+		return nil
+	}
+	w := p.ready[i]
+	p.ready = slices.Delete(p.ready, i, i+1)
+	p.stats.Claimed++
+	return w
+}
+
+// giveBack takes a blank back that was claimed and not used.
+func (p *pool) giveBack(w *warm) {
+	p.mu.Lock()
+	keep := !p.closed
+	if keep {
+		p.ready = append([]*warm{w}, p.ready...)
+		p.stats.Claimed--
+	}
+	p.mu.Unlock()
+	if !keep {
+		w.destroy()
+	}
+}
+
+// close destroys all blanks. The pool has none from then on.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel()
+	p.start.Do(func() { close(p.done) }) // no keeper was ever started
+	<-p.done
+	p.mu.Lock()
+	ready := p.ready
+	p.ready = nil
+	p.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, w := range ready {
+		wg.Go(w.destroy)
+	}
+	wg.Wait()
+}
+
+func (p *pool) maxAge() time.Duration { return cmp.Or(max(p.conf.MaxAge, 0), defaultMaxAge) }
+
+// target is how many blanks there should be. Precondition: p.mu is held.
+func (p *pool) target(now time.Time) int {
+	size, floor := max(p.conf.Size, 0), max(cmp.Or(p.conf.Floor, 1), 0)
+	if now.Sub(p.lastUse) >= cmp.Or(max(p.conf.Idle, 0), defaultPoolIdle) {
+		return min(size, floor)
+	}
+	return size
+}
+
+// keep is the keeper: it replaces what is missing, too old or of no use, and
+// destroys what is too much.
+func (p *pool) keep() {
+	defer close(p.done)
+	var pause time.Duration // after a failure
+	var missing time.Time   // since when a blank is missing
+	for p.ctx.Err() == nil {
+		now := time.Now()
+		want, next := p.weed(now)
+		switch {
+		case want == 0:
+			missing = time.Time{}
+		case missing.IsZero():
+			missing = now
+			fallthrough
+		default:
+			if p.isBusy() && now.Sub(missing) < quietPatience {
+				next = quietPatience - now.Sub(missing)
+				break
+			}
+			err := p.fill(min(want, poolWorkers()))
+			if err == nil {
+				pause, missing = 0, time.Now()
+				continue
+			}
+			if errors.Is(err, sandpit.ErrUnsupported) {
+				pause = lastPoolPause
+			}
+			pause = min(max(2*pause, firstPoolPause), lastPoolPause)
+			p.sleep(pause)
+			continue
+		}
+		p.await(next)
+	}
+}
+
+// poolWorkers is how many blanks are made at once: half of the processors.
+func poolWorkers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+func (p *pool) isBusy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.busy > 0
+}
+
+// weed destroys blanks that are not to be kept. It returns how many are
+// missing, and when to look again.
+func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
+	p.mu.Lock()
+	target := p.target(now)
+	var out []*warm
+	p.ready = slices.DeleteFunc(p.ready, func(w *warm) bool {
+		drop := now.Sub(w.made) >= p.maxAge() || !w.blank.Usable()
+		if drop {
+			out = append(out, w)
+		}
+		return drop
+	})
+	if n := len(p.ready) - target; n > 0 {
+		out = append(out, p.ready[:n]...)
+		p.ready = slices.Delete(p.ready, 0, n)
+	}
+	missing, next = target-len(p.ready), poolLook
+	if len(p.ready) > 0 {
+		next = min(next, p.maxAge()-now.Sub(p.ready[0].made))
+	}
+	p.mu.Unlock()
+	for _, w := range out {
+		w.destroy()
+	}
+	return missing, next
+}
+
+// poolLook is how often the pool is looked at when nothing happens.
+const poolLook = 10 * time.Second
+
+// fill makes n blanks at once.
+func (p *pool) fill(n int) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(p.ctx, blankPatience)
+			defer cancel()
+			w, err := p.prepare(ctx)
+			if errs[i] = err; err == nil {
+				p.mu.Lock()
+				p.ready = append(p.ready, w) // close waits for this
+				p.mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// await waits until something changes, or d is over.
+func (p *pool) await(d time.Duration) {
+	timer := time.NewTimer(max(d, time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-p.wake:
+	case <-timer.C:
+	case <-p.ctx.Done():
+	}
+}
+
+// sleep waits whatever changes.
+func (p *pool) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.ctx.Done():
+	}
+}
+
+// prepareBlank makes a blank for the most ordinary of sandboxes.
+func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*warm, error) {
+	limits, asked, err := policy.Resolve(sandpit.Spec{}, e.opts.Policy)
+	if err != nil {
+		return nil, err
+	}
+	enforce, _, err := resolve(sandpit.Spec{}, &limits, asked, e.opts.Driver.Probe(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if enforce["memory"] {
+		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
+	}
+	b, err := preparer.Prepare(ctx, NewID(), driver.BlankPlan{
+		Ephemeral: e.opts.Store == nil, UID: image.UserID, GID: image.UserID, Limits: limits, Enforce: enforce,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w := &warm{blank: b, made: time.Now()}
+	conn, err := b.Dial(ctx)
+	if errors.Is(err, sandpit.ErrUnsupported) {
+		return w, nil
+	}
+	if err == nil {
+		w.guest, err = client.New(ctx, conn, client.Options{})
+	}
+	if err != nil {
+		w.destroy()
+		return nil, err
+	}
+	return w, nil
+}
+
+// assume gives a sandbox that is not made yet the identity of a blank.
+func (s *Sandbox) assume(w *warm, spec sandpit.Spec, plan *driver.Plan) {
+	s.warm = w
+	s.id = w.blank.ID()
+	s.info.ID, plan.ID = s.id, s.id
+	if spec.Name == "" {
+		s.name = s.id
+		s.info.Name, plan.Name = s.id, s.id
+		if spec.Hostname == "" {
+			plan.Hostname = hostnameFor(s.id)
+			plan.Root.Files = rootFiles(plan.Hostname)
+		}
+	}
+}
+
+// disown gives the blank back that it has not become.
+func (s *Sandbox) disown() {
+	if s.warm != nil {
+		s.engine.pool.giveBack(s.warm)
+		s.warm = nil
+	}
+}
+
+// bind makes the sandbox of the blank that it has assumed the identity of. It
+// reports false when that can't be and it is to be made anew.
+func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Config) (bool, error) {
+	w := s.warm
+	s.warm = nil
+	inst, err := w.blank.Bind(ctx, plan)
+	if err != nil {
+		if w.guest != nil {
+			w.guest.Close()
+		}
+		// What is wrong with the plan would be so again; what was wrong with
+		// the blank is not.
+		final := ctx.Err() != nil || errors.Is(err, sandpit.ErrInvalid) || errors.Is(err, sandpit.ErrUnsupported)
+		if final {
+			return true, err
+		}
+		return false, nil
+	}
+	s.instance = inst
+	if w.guest == nil {
+		return true, nil
+	}
+	if err := w.guest.Configure(ctx, *config); err != nil {
+		w.guest.Close()
+		return true, s.explainGreeting(err)
+	}
+	s.guest = w.guest
+	return true, nil
+}
