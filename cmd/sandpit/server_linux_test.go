@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 // serverPID returns the process that serves a data directory, or 0.
 func serverPID(t *testing.T, home string) int {
 	t.Helper()
-	conn, err := server.DialHome(t.Context(), home)
+	conn, err := server.DialHome(context.WithoutCancel(t.Context()), home)
 	if err != nil {
 		return 0
 	}
@@ -33,6 +34,7 @@ func serverPID(t *testing.T, home string) int {
 // endServer removes the sandboxes of a data directory's server, and ends it.
 func endServer(t *testing.T, home string) {
 	t.Helper()
+	ctx := context.WithoutCancel(t.Context()) // which has ended when tests clean up
 	pid := serverPID(t, home)
 	if pid == 0 {
 		return
@@ -42,12 +44,12 @@ func endServer(t *testing.T, home string) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	page, err := c.List(t.Context(), sandpit.ListQuery{Limit: 1000})
+	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
 	if err != nil {
 		t.Error(err)
 	}
 	for _, info := range page.Sandboxes {
-		if err := c.Remove(t.Context(), info.ID); err != nil {
+		if err := c.Remove(ctx, info.ID); err != nil {
 			t.Errorf("removing %s: %v", info.Name, err)
 		}
 	}

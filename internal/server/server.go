@@ -28,6 +28,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
 	"github.com/sandpit-dev/sandpit/internal/state"
+	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
 
 // Options are what a server works with.
@@ -96,6 +97,7 @@ type server struct {
 	ring      *keys.Ring
 	policies  *file.Live
 	journal   *audit.Log
+	sender    *webhook.Sender
 	engine    *engine.Engine
 	api       *api.API
 	listeners []net.Listener
@@ -147,11 +149,21 @@ func (s *server) start(ctx context.Context) error {
 func (s *server) startEngine(ctx context.Context) error {
 	opt := &s.opt
 	opt.Settings.fillCapacity(machineMemory())
-	var err error
+	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, Log: opt.Log})
+	kept, err := s.state.Webhooks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, hook := range kept {
+		if err := s.sender.Add(hook); err != nil {
+			opt.Log.Error("a webhook is not served", "webhook", hook.ID, "error", err)
+		}
+	}
 	s.engine = engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir),
 		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
+		Observe:  s.sender.Send,
 	})
 	report, err := s.engine.Adopt(ctx)
 	if err != nil {
@@ -178,8 +190,8 @@ func (s *server) startAPI(ctx context.Context) error {
 	}
 	s.api = api.New(api.Options{
 		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b}, Audit: journal{s.journal, AuditDir(opt.Home)},
-		Idempotency: repeats{s.state},
-		Version:     opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: tracer,
+		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
+		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: tracer,
 	})
 	return nil
 }
@@ -422,6 +434,9 @@ func (s *server) close() error {
 	}
 	if s.engine != nil {
 		errs = append(errs, s.engine.Close())
+	}
+	if s.sender != nil {
+		errs = append(errs, s.sender.Close())
 	}
 	if s.ring != nil {
 		if err := s.ring.Flush(ctx); err != nil {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -44,9 +43,10 @@ type Settings struct {
 	PolicyFile string
 
 	// Memory, in bytes, CPUs and Sandboxes bound what all sandboxes together
-	// are promised. 0: twice the machine's memory, four times its processors,
-	// 1,000. A promise is a limit, which few sandboxes ever use up; when they
-	// do, the kernel kills processes of sandboxes before any other.
+	// are promised. 0: twice the machine's memory, any number of processors,
+	// which are shared fairly when there are not enough, and 1,000. A promise is
+	// a limit, which few sandboxes ever use up; when they do, the kernel kills
+	// processes of sandboxes before any other.
 	Memory    int64
 	CPUs      float64
 	Sandboxes int
@@ -175,11 +175,8 @@ func (s Settings) check() error {
 	return nil
 }
 
-// How many times the machine's memory and processors may be promised.
-const (
-	defaultMemory = 2
-	defaultCPUs   = 4
-)
+// defaultMemory is how many times the machine's memory may be promised.
+const defaultMemory = 2
 
 // defaultSandboxes bounds sandboxes at once.
 const defaultSandboxes = 1000
@@ -187,9 +184,6 @@ const defaultSandboxes = 1000
 func (s *Settings) fillCapacity(machineMemory int64) {
 	if s.Memory == 0 {
 		s.Memory = defaultMemory * machineMemory
-	}
-	if s.CPUs == 0 {
-		s.CPUs = float64(defaultCPUs * runtime.NumCPU())
 	}
 	if s.Sandboxes == 0 {
 		s.Sandboxes = defaultSandboxes

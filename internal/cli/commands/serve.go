@@ -38,6 +38,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file of --confi
   sandboxes: 500
   hosts: [sandpit.example]     # names by which it may be called
   origins: []                  # web pages that may call it
+  sync-audit: false            # each entry of the audit on the disk before it goes on
   private-webhooks: false      # may events be sent to addresses that are not public`
 
 // serveCommand is sandpit serve.

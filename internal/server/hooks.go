@@ -1,0 +1,73 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/state"
+	"github.com/sandpit-dev/sandpit/internal/webhook"
+)
+
+// hooks are the webhooks as the API uses them.
+type hooks struct {
+	store  *state.Store
+	sender *webhook.Sender
+}
+
+func (h hooks) CreateWebhook(ctx context.Context, c api.Caller, w v1.NewWebhook) (v1.Webhook, error) {
+	hook := webhook.Hook{ID: newName(), Namespace: c.Namespace, URL: w.URL, Secret: w.Secret, CreatedAt: time.Now().UTC()}
+	if hook.Secret == "" {
+		hook.Secret = webhook.NewSecret()
+	}
+	for _, kind := range w.Kinds {
+		hook.Kinds = append(hook.Kinds, sandpit.EventKind(kind))
+	}
+	if err := h.sender.Add(hook); err != nil {
+		return v1.Webhook{}, fmt.Errorf("making a webhook: %w", err)
+	}
+	if err := h.store.PutWebhook(ctx, hook); err != nil {
+		h.sender.Remove(hook.ID)
+		return v1.Webhook{}, err
+	}
+	out := webhookOf(hook)
+	out.Secret = hook.Secret
+	return out, nil
+}
+
+func webhookOf(h webhook.Hook) v1.Webhook {
+	out := v1.Webhook{ID: h.ID, URL: h.URL, CreatedAt: h.CreatedAt}
+	for _, kind := range h.Kinds {
+		out.Kinds = append(out.Kinds, string(kind))
+	}
+	return out
+}
+
+func (h hooks) ListWebhooks(ctx context.Context, c api.Caller) ([]v1.Webhook, error) {
+	all, err := h.store.Webhooks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []v1.Webhook
+	for _, hook := range all {
+		if hook.Namespace != c.Namespace {
+			continue
+		}
+		w := webhookOf(hook)
+		status := h.sender.Status(hook.ID)
+		w.Failures, w.LastError = status.Failures, status.LastError
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+func (h hooks) DeleteWebhook(ctx context.Context, c api.Caller, id string) error {
+	if err := h.store.DeleteWebhook(ctx, c.Namespace, id); err != nil {
+		return err
+	}
+	h.sender.Remove(id)
+	return nil
+}
