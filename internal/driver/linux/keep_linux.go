@@ -46,7 +46,7 @@ func identify(pid int) (identity, error) {
 	}
 	// The name of the program, in brackets, may hold anything.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	const state, start = 3 - 3, 22 - 3 // numbered from 1; the first after the name is the third
+	const state, start = 0, 19 // the third and the 22nd: the first after the name is the third
 	if len(fields) <= start {
 		return identity{}, fmt.Errorf("reading %s: %q is not understood", name, data)
 	}
@@ -228,7 +228,7 @@ func (i *instance) dialKept() (net.Conn, error) {
 		if errors.Is(err, unix.EAGAIN) {
 			kind = sandpit.ErrExhausted // it takes none of those that wait for it
 		}
-		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.plan.ID, kind, err)
+		return nil, fmt.Errorf("dialling the guest of %s: %w (%w)", i.id, kind, err)
 	}
 	return conn, nil
 }
