@@ -199,9 +199,10 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 	defer cancel()
 	state = sandpit.StateRunning
 	freezer, _ := s.instance.(driver.Freezer)
-	if freezer != nil && was == sandpit.StatePaused {
+	if freezer != nil {
+		// The record may be older than the last change.
 		frozen, err := freezer.Frozen(ctx)
-		if err != nil {
+		if err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
 			return 0, "", err
 		}
 		if frozen {

@@ -188,6 +188,10 @@ func checkKept(t *testing.T, dir string) {
 	defer func() { _ = e.Close() }()
 	report, err := e.Adopt(t.Context())
 	if err != nil || report.Refused != nil || report.Failed > 0 {
+		for _, sb := range e.Sandboxes() {
+			info, err := sb.Info(t.Context())
+			t.Logf("%+v, %v", info, err)
+		}
 		t.Fatalf("adopting: %+v, %v", report, err)
 	}
 	records, err := fileStore(filepath.Join(dir, "records")).Sandboxes(t.Context())
