@@ -8,7 +8,23 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/local"
 )
+
+// inProcess returns a client without a server.
+func inProcess(b *testing.B) sandpit.Client {
+	b.Helper()
+	c, err := local.New(local.Options{Home: b.TempDir(), Guest: local.Guest()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return c
+}
 
 // BenchmarkExec runs true in a sandbox, over each way to it, and beside it what
 // a plain fork and exec costs here.
@@ -25,7 +41,7 @@ func BenchmarkExec(b *testing.B) {
 		name   string
 		client sandpit.Client
 	}{
-		{"engine", s.engine},
+		{"engine", inProcess(b)},
 		{"unix", s.overUnix(b)},
 		{"tls", s.overTLS(b)},
 	} {
@@ -75,7 +91,7 @@ func BenchmarkBytes(b *testing.B) {
 		name   string
 		client sandpit.Client
 	}{
-		{"engine", s.engine},
+		{"engine", inProcess(b)},
 		{"unix", s.overUnix(b)},
 		{"tls", s.overTLS(b)},
 	} {

@@ -71,6 +71,10 @@ var (
 // not sent on one that is just being closed.
 const idleConn = 30 * time.Second
 
+// expect is how long a server may take to say whether it wants the content of a
+// request, before it is sent anyway.
+const expect = 10 * time.Second
+
 // New returns a client. It connects when it is first used. ErrInvalid for an
 // address that is none, or that would need Options.InsecureHTTP.
 func New(opt Options) (*Client, error) {
@@ -104,13 +108,14 @@ func New(opt Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connect(ctx) },
-			DialTLSContext:      func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connectTLS(ctx) },
-			DisableCompression:  true,
-			MaxIdleConnsPerHost: 64,
-			IdleConnTimeout:     idleConn,
-			ReadBufferSize:      16 << 10,
-			WriteBufferSize:     16 << 10,
+			DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connect(ctx) },
+			DialTLSContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connectTLS(ctx) },
+			DisableCompression:    true,
+			MaxIdleConnsPerHost:   64,
+			IdleConnTimeout:       idleConn,
+			ExpectContinueTimeout: expect,
+			ReadBufferSize:        16 << 10,
+			WriteBufferSize:       16 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -32,7 +32,11 @@ func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	conn, err := s.c.upgrade(ctx, s.path+"/ports/"+strconv.Itoa(int(port))+"/tcp", "tcp")
+	var conn net.Conn
+	err := s.c.inTurn(ctx, func() (again bool, err error) {
+		conn, err = s.c.upgrade(ctx, s.path+"/ports/"+strconv.Itoa(int(port))+"/tcp", "tcp")
+		return true, err
+	})
 	if err != nil {
 		return nil, s.explain(ctx, err)
 	}

@@ -28,6 +28,7 @@ var (
 
 // remoteError is what a server has said.
 type remoteError struct {
+	code string
 	kind error // nil: none that is known here
 	text string
 	id   string // of the request
@@ -79,7 +80,7 @@ func refusalOf(resp *http.Response, body []byte) error {
 
 // told makes an error of one in JSON, without its hint.
 func told(e v1.Error) *remoteError {
-	r := &remoteError{kind: v1.KindOf(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
+	r := &remoteError{code: e.Code, kind: v1.KindOf(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
 	if r.text == "" {
 		r.text = "the server says " + printable(e.Code)
 	}

@@ -139,7 +139,11 @@ func (s *sandbox) streamed(ctx context.Context, r request, out output) (*process
 // unless that is nil.
 func (s *sandbox) interactive(ctx context.Context, path string, query url.Values, command []byte, out output) (*process, error) {
 	l := s.c.tie(ctx)
-	conn, err := s.c.socket(l.ctx, path, query)
+	var conn *websocket.Conn
+	err := s.c.inTurn(l.ctx, func() (again bool, err error) {
+		conn, err = s.c.socket(l.ctx, path, query)
+		return true, err
+	})
 	if err != nil {
 		return nil, s.notStarted(ctx, l, err)
 	}

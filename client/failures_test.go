@@ -404,3 +404,35 @@ func TestCloseLeavesNothing(t *testing.T) {
 	s.Close()
 	goleak.VerifyNone(t, before)
 }
+
+// Who asks too often waits for his turn; what can't be sent again is not.
+func TestTurn(t *testing.T) {
+	var asked atomic.Int64
+	c := against(t, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1)%2 == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, _ = io.WriteString(w, `{"code":"rate_limited","message":"too many"}`)
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, `{"id":"id","bytes":%d}`, len(b))
+	})
+	sb := c.sandbox("id", "name")
+	if _, err := sb.Info(t.Context()); err != nil || asked.Load() != 2 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+	// The server has refused it before it was sent.
+	if n, err := sb.Files().Write(t.Context(), "/f", io.LimitReader(zeros{}, 1<<20), sandpit.WriteOptions{}); err != nil || n != 1<<20 || asked.Load() != 4 {
+		t.Errorf("asked %d times, %d bytes: %v", asked.Load(), n, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := sb.Info(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }

@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
 // patience is how long a server may take for what takes it no time, and how
@@ -29,14 +32,45 @@ type request struct {
 	path   string // may have a query when query is nil
 	query  url.Values
 	header http.Header
-	body   []byte    // JSON, or nil
-	stream io.Reader // content, or nil
-	accept string    // default application/json
+	body   []byte  // JSON, or nil
+	stream *source // content, or nil
+	accept string  // default application/json
 }
 
 // send sends a request and returns the answer, which is a success. When ctx
 // ends, reading the body fails.
-func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, r request) (resp *http.Response, err error) {
+	err = c.inTurn(ctx, func() (again bool, err error) {
+		resp, err = c.sendOnce(ctx, r)
+		return r.stream == nil || !r.stream.touched(), err // what has been read is gone
+	})
+	return resp, err
+}
+
+// inTurn makes a request, and if it can be made again, does so as long as the
+// server says that it has not even looked at it, because this key asks too often.
+func (c *Client) inTurn(ctx context.Context, ask func() (again bool, err error)) error {
+	for until := time.Now().Add(away); ; {
+		again, err := ask()
+		var r *remoteError
+		if !again || !errors.As(err, &r) || r.code != v1.CodeRateLimited {
+			return err
+		}
+		after := max(sandpit.RetryAfter(err), time.Second)
+		if time.Now().Add(after).After(until) {
+			return err
+		}
+		timer := time.NewTimer(after/2 + rand.N(after))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return c.failed(ctx, ctx.Err())
+		}
+	}
+}
+
+func (c *Client) sendOnce(ctx context.Context, r request) (*http.Response, error) {
 	target := c.base + r.path
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
@@ -56,8 +90,14 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	maps.Copy(req.Header, r.header)
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
-	} else if r.stream != nil && req.Header.Get("Content-Type") == "" {
-		req.Header.Set("Content-Type", "application/octet-stream")
+	} else if r.stream != nil {
+		if req.Header.Get("Content-Type") == "" {
+			req.Header.Set("Content-Type", "application/octet-stream")
+		}
+		if c.opts.Key != "" {
+			// A server that refuses does so before the content is sent.
+			req.Header.Set("Expect", "100-continue")
+		}
 	}
 	accept := r.accept
 	if accept == "" {

@@ -24,7 +24,8 @@ type source struct {
 	end    error  // behind it
 
 	mu      sync.Mutex
-	err     error // of r
+	begun   bool  // something was asked for; guarded by mu
+	err     error // of r; guarded by mu
 	stopped chan struct{}
 }
 
@@ -55,6 +56,9 @@ func (s *source) Read(b []byte) (int, error) {
 		return 0, fs.ErrClosed
 	default:
 	}
+	s.mu.Lock()
+	s.begun = true
+	s.mu.Unlock()
 	if s.direct {
 		return s.r.Read(b)
 	}
@@ -102,6 +106,13 @@ func (s *source) read() {
 			return
 		}
 	}
+}
+
+// touched reports whether something may have been read.
+func (s *source) touched() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun
 }
 
 // stop ends the reading, and returns the error of the reader. A Read of it that

@@ -1,0 +1,212 @@
+package client_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/local"
+)
+
+// TestMain makes the test binary the guest, too.
+func TestMain(m *testing.M) {
+	local.Guest()
+	os.Exit(m.Run())
+}
+
+// served is a server with a unix socket, and TCP with TLS.
+type served struct {
+	home    string
+	address server.Address // of TCP
+	key     string         // of TCP; set by the first start
+	roots   *x509.CertPool
+	stop    func()
+}
+
+// serve starts a server, whose sandboxes end with the test.
+func serve(t testing.TB) *served {
+	t.Helper()
+	// Short: the names of sockets have to be.
+	home, err := os.MkdirTemp("", "sp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &served{home: home}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = server.Address{Network: "tcp", Host: l.Addr().String()}
+	_ = l.Close() // the server takes it
+	s.roots = certify(t, home)
+	s.start(t)
+	t.Cleanup(func() {
+		s.clean(t)
+		s.stop()
+	})
+	return s
+}
+
+// start starts the server, and returns when it answers.
+func (s *served) start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	ended.Go(func() {
+		err := server.Run(ctx, server.Options{
+			Home: s.home, Version: "test", Lookup: func(string) (string, bool) { return "", false },
+			Settings: server.Settings{
+				Listen: []server.Address{s.address}, Cert: filepath.Join(s.home, "cert.pem"), Key: filepath.Join(s.home, "key.pem"),
+				Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
+			},
+			Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(), KeepDir: server.KeepDir(s.home)}),
+			Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
+			Say: func(text string) {
+				mu.Lock()
+				defer mu.Unlock()
+				_, s.key, _ = strings.Cut(text, "\n")
+			},
+			Log: logTo(t),
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		failed = err
+		if err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		ended.Wait()
+	})
+	c := s.overUnix(t)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		_, err := c.List(t.Context(), sandpit.ListQuery{})
+		if err == nil {
+			return
+		}
+		mu.Lock()
+		over := failed
+		mu.Unlock()
+		if over != nil || time.Now().After(end) {
+			t.Fatalf("the server does not answer: %v, %v", over, err)
+		}
+	}
+}
+
+// clean removes what is left of sandboxes: they outlive their server.
+func (s *served) clean(t testing.TB) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, opt := range []client.Options{s.unixOptions(), s.tlsOptions()} {
+		c, err := client.New(opt)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, i := range page.Sandboxes {
+			if err := c.Remove(ctx, i.ID); err != nil {
+				t.Error(err)
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+// certify makes a certificate for 127.0.0.1.
+func certify(t testing.TB, dir string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "EC PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	return roots
+}
+
+func (s *served) unixOptions() client.Options {
+	return client.Options{Address: server.SocketIn(s.home).String()}
+}
+
+func (s *served) tlsOptions() client.Options {
+	return client.Options{Address: "https://" + s.address.Host, Key: s.key, TLS: &tls.Config{RootCAs: s.roots}}
+}
+
+// overUnix returns a client on the unix socket.
+func (s *served) overUnix(t testing.TB) *client.Client { return connect(t, s.unixOptions()) }
+
+// overTLS returns a client over TCP with TLS and a key.
+func (s *served) overTLS(t testing.TB) *client.Client { return connect(t, s.tlsOptions()) }
+
+func connect(t testing.TB, opt client.Options) *client.Client {
+	t.Helper()
+	c, err := client.New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// logTo gives a test what a server has to say of errors.
+func logTo(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
+}

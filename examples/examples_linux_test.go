@@ -1,0 +1,102 @@
+// Package examples_test builds and runs the examples.
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// build builds the examples and the program that serves. Without cgo each can
+// be its own guest in every image.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command("go", "build", "-o", dir+"/", "./local", "./remote", "../cmd/sandpit")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building the examples: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// home makes a data directory with a short name, for sockets.
+func home(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// output runs an example.
+func output(t *testing.T, program string, env ...string) string {
+	t.Helper()
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil && strings.Contains(string(out), "making namespaces") {
+		t.Skipf("no sandbox can be made here: %s", out)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestLocal(t *testing.T) {
+	bin := build(t)
+	got := output(t, filepath.Join(bin, "local"), "SANDPIT_HOME="+home(t))
+	if want := "primes below 50:\n2 3 5 7 11 13 17 19 23 29 31 37 41 43 47 \nreport.txt has 5 bytes"; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestRemote(t *testing.T) {
+	bin, dir := build(t), home(t)
+	server := exec.Command(filepath.Join(bin, "sandpit"), "serve")
+	server.Env = append(os.Environ(), "SANDPIT_HOME="+dir)
+	var said strings.Builder
+	server.Stdout, server.Stderr = &said, &said
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Wait() }()
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGTERM)
+		if err := <-ended; err != nil || t.Failed() {
+			t.Errorf("the server ends with %v, and has said:\n%s", err, said.String())
+		}
+	})
+	socket := filepath.Join(dir, "server.sock")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatal("the server does not start")
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatal("the server does not listen")
+		}
+	}
+	got := output(t, filepath.Join(bin, "remote"), "SANDPIT_SERVER=unix://"+socket)
+	const want = "left it at work\nstep 1\nstep 2\nstep 3\nit ended with 0\nits log has 3 lines\nout.txt: result\n"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
