@@ -83,9 +83,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 		return report, err
 	}
 	e.sweepLogs(known)
-	if sw, ok := e.opts.Driver.(driver.Sweeper); ok {
-		sw.Sweep(ctx)
-	}
+	e.sweepDriver(ctx)
 	e.Warm()
 	return report, nil
 }
@@ -140,6 +138,15 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	processes, state := 0, sandpit.StateFailed
 	if r.State != sandpit.StateFailed {
 		processes, state, err = s.resume(ctx, r.State)
+		if errors.Is(err, sandpit.ErrClosed) && s.dying() {
+			// It was being removed when its owner died.
+			if err := s.instance.Destroy(ctx); err != nil {
+				return nil, 0, err
+			}
+			s.logs.Close()
+			s.event(sandpit.EventRemoved, "gone")
+			return nil, 0, s.drop()
+		}
 		if err != nil {
 			state, s.reason = sandpit.StateFailed, "it could not be adopted: "+err.Error()
 		}
@@ -170,6 +177,22 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	}
 	return s, processes, nil
 }
+
+// dying reports whether the guest is dead, or about to be.
+func (s *Sandbox) dying() bool {
+	if s.guest != nil {
+		s.guest.Close()
+	}
+	select {
+	case <-s.instance.Done():
+		return true
+	case <-time.After(deathPatience):
+		return false
+	}
+}
+
+// deathPatience is how long a guest that has been killed may take to be dead.
+const deathPatience = 2 * time.Second
 
 // enter registers a sandbox that is there.
 func (e *Engine) enter(s *Sandbox) {
@@ -205,11 +228,11 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		if err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
 			return 0, "", err
 		}
+		// Its guest can't answer while it stands still, or in part.
+		if err := freezer.Thaw(ctx); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
+			return 0, "", err
+		}
 		if frozen {
-			// Its guest can't answer while it stands still.
-			if err := freezer.Thaw(ctx); err != nil {
-				return 0, "", err
-			}
 			state = sandpit.StatePaused
 		}
 	}
