@@ -343,6 +343,18 @@ func (p *pool) sleep(d time.Duration) {
 	}
 }
 
+// sweepAgain is when what a killed engine has left is looked for once more: the
+// guests of its blanks may have been about to end.
+const sweepAgain = 10 * time.Second
+
+// sweepDriver has the driver remove what a killed engine has left.
+func (e *Engine) sweepDriver(ctx context.Context) {
+	if sw, ok := e.opts.Driver.(driver.Sweeper); ok {
+		sw.Sweep(ctx)
+		time.AfterFunc(sweepAgain, func() { sw.Sweep(context.Background()) })
+	}
+}
+
 // prepareBlank makes a blank for the most ordinary of sandboxes.
 func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*warm, error) {
 	limits, asked, err := policy.Resolve(sandpit.Spec{}, e.opts.Policy)

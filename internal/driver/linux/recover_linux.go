@@ -69,6 +69,26 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	return adoptInstance(c), nil
 }
 
+var _ driver.Sweeper = (*Driver)(nil)
+
+// Sweep removes the cgroups of blanks and of sandboxes in the making whose maker
+// was killed, and records of ids that nobody has. See driver.Sweeper.
+func (d *Driver) Sweep(context.Context) int {
+	n := 0
+	if layout, err := d.layout(); err == nil {
+		n = layout.Sweep()
+	}
+	names, _ := filepath.Glob(filepath.Join(idRecords, "*"))
+	for _, name := range names {
+		var id identity
+		// One that is being written can't be read, or its process lives.
+		if data, err := os.ReadFile(name); err == nil && json.Unmarshal(data, &id) == nil && !id.lives() && os.Remove(name) == nil {
+			n++
+		}
+	}
+	return n
+}
+
 // recall makes of a handle what Create once had.
 func (d *Driver) recall(h driver.Handle) (*creation, error) {
 	if h.Version > driver.HandleVersion {
