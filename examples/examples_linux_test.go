@@ -54,16 +54,21 @@ func output(t *testing.T, program string, env ...string) string {
 	return string(out)
 }
 
-func TestLocal(t *testing.T) {
+func TestExamples(t *testing.T) {
 	bin := build(t)
+	t.Run("local", func(t *testing.T) { testLocal(t, bin) })
+	t.Run("remote", func(t *testing.T) { testRemote(t, bin) })
+}
+
+func testLocal(t *testing.T, bin string) {
 	got := output(t, filepath.Join(bin, "local"), "SANDPIT_HOME="+home(t))
 	if want := "primes below 50:\n2 3 5 7 11 13 17 19 23 29 31 37 41 43 47 \nreport.txt has 5 bytes"; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestRemote(t *testing.T) {
-	bin, dir := build(t), home(t)
+func testRemote(t *testing.T, bin string) {
+	dir := home(t)
 	server := exec.Command(filepath.Join(bin, "sandpit"), "serve")
 	server.Env = append(os.Environ(), "SANDPIT_HOME="+dir)
 	var said strings.Builder
