@@ -163,6 +163,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir),
 		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
+		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.sender.Send,
 	})
 	report, err := s.engine.Adopt(ctx)
@@ -174,6 +175,16 @@ func (s *server) startEngine(ctx context.Context) error {
 		opt.Log.Error("a sandbox was left alone", "error", err)
 	}
 	return nil
+}
+
+// defaultPool is how many sandboxes are held ready when the policies don't say.
+const defaultPool = 4
+
+func (s *server) poolSize() int {
+	if n := s.policies.Set().Pool; n >= 0 {
+		return n
+	}
+	return defaultPool
 }
 
 // startAPI makes the API of the engine.
