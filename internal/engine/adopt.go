@@ -33,6 +33,9 @@ const (
 	adoptAtOnce = 8 // sandboxes
 	// adoptPatience is how long a guest may take to answer.
 	adoptPatience = 20 * time.Second
+	// ownerPatience is how long the processes of a killed engine may take to die.
+	ownerPatience = 10 * time.Second
+	ownerRetry    = 20 * time.Millisecond
 )
 
 // Adopt takes over the sandboxes that the store has records of, with their
@@ -53,6 +56,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+	patience := time.Now().Add(ownerPatience)
 	places := make(chan struct{}, adoptAtOnce)
 	known := make(map[string]bool, len(records))
 	for _, r := range records {
@@ -60,7 +64,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			found, processes, err := e.adopt(ctx, recoverer, r)
+			found, processes, err := e.adopt(ctx, recoverer, r, patience)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -89,7 +93,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 }
 
 // adopt takes one sandbox over. It returns none for one that is gone.
-func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record) (*Sandbox, int, error) {
+func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record, patience time.Time) (*Sandbox, int, error) {
 	var d data
 	if err := json.Unmarshal(r.Data, &d); err != nil {
 		return nil, 0, fmt.Errorf("reading its record: %w", err)
@@ -111,6 +115,11 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		h = *d.Handle
 	}
 	instance, err := recoverer.Recover(ctx, h)
+	for errors.Is(err, sandpit.ErrExists) && time.Now().Before(patience) {
+		// What a killed engine was making may hold on to it until it is dead, too.
+		time.Sleep(ownerRetry)
+		instance, err = recoverer.Recover(ctx, h)
+	}
 	switch {
 	case r.State == sandpit.StateCreating && (err == nil || errors.Is(err, sandpit.ErrNotFound)):
 		if err == nil {
