@@ -219,6 +219,11 @@ func (s *Sandbox) makeCold(ctx context.Context, plan driver.Plan, config *client
 		return err
 	}
 	trace("create")
+	return s.greet(ctx, config)
+}
+
+// greet connects to a new guest and configures it.
+func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
 	conn, err := s.instance.Dial(ctx)
 	if err != nil {
 		return err

@@ -432,7 +432,7 @@ func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Con
 	}
 	s.instance = inst
 	if w.guest == nil {
-		return true, nil
+		return true, s.greet(ctx, config)
 	}
 	if err := w.guest.Configure(ctx, *config); err != nil {
 		w.guest.Close()
