@@ -494,6 +494,59 @@ func TestLeakAfterErrors(t *testing.T) {
 	}
 }
 
+// blankSteps are the names that linux.Options.Fault is called with for a blank
+// that is bound.
+var blankSteps = append([]string{"bind"}, createSteps...)
+
+// TestLeakOfBlanks: an error at any step of Prepare or Bind leaves nothing, and
+// neither does an engine with a pool.
+func TestLeakOfBlanks(t *testing.T) {
+	needWorking(t)
+	fault := errors.New("injected")
+	for _, step := range blankSteps {
+		t.Run(step, func(t *testing.T) {
+			t.Cleanup(unchanged(t))
+			opt := options()
+			opt.Fault = func(s string) error {
+				if s == step {
+					return fault
+				}
+				return nil
+			}
+			d := driverWith(opt)
+			plan := drivertest.Plan(t, d, images())
+			b, err := d.Prepare(t.Context(), plan.ID, driver.BlankPlan{Ephemeral: true, UID: plan.UID, GID: plan.GID, Limits: plan.Limits, Enforce: plan.Enforce})
+			if err == nil {
+				_, err = b.Bind(t.Context(), plan)
+			}
+			if !errors.Is(err, fault) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+	t.Run("pool", func(t *testing.T) {
+		check := unchanged(t)
+		e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: 3}})
+		e.Warm()
+		eventually(t, "there are blanks", func() bool { return e.PoolStats().Ready == 3 })
+		for range 5 {
+			sb, err := e.Create(t.Context(), sandpit.Spec{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		for range 2 { // with some being made
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		check()
+	})
+}
+
 // TestLeakAfterGuestDeath: a guest that is killed from outside leaves nothing
 // once the sandbox is removed, and its sandbox is failed until then.
 func TestLeakAfterGuestDeath(t *testing.T) {
@@ -603,6 +656,29 @@ func owner(dir string) int {
 		for _, b := range lease.Rootfs().Binds {
 			plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
 		}
+		if strings.HasPrefix(do, "blank") {
+			// One that waits while another is made.
+			var b driver.Blank
+			for i := range 2 {
+				if i > 0 {
+					plan.ID = engine.NewID()
+					say(ownerLine{ID: plan.ID})
+				}
+				bp := driver.BlankPlan{Ephemeral: true, UID: 1000, GID: 1000, Limits: plan.Limits, Enforce: plan.Enforce}
+				if b, err = d.Prepare(context.Background(), plan.ID, bp); err != nil {
+					return fail(err)
+				}
+			}
+			if do == "blank" {
+				say(ownerLine{Word: "there"})
+				select {}
+			}
+			do = strings.TrimPrefix(do, "blank ")
+			if _, err := b.Bind(context.Background(), plan); err != nil {
+				return fail(err)
+			}
+			return fail(errors.New("it was bound"))
+		}
 		inst, err := d.Create(context.Background(), plan)
 		if err != nil {
 			return fail(err)
@@ -636,7 +712,7 @@ func TestLeakAfterKill(t *testing.T) {
 	if os.Getenv("SANDPIT_TEST_LONG") != "" {
 		kills = 200
 	}
-	dos := append([]string{"stay"}, createSteps...)
+	dos := append([]string{"stay", "blank", "blank bind", "blank trees", "blank answer"}, createSteps...)
 	for range kills {
 		// In the hands of the kernel most of the time, or just where the child
 		// is new and has not yet asked to die with its owner.

@@ -44,7 +44,12 @@ type subject struct {
 }
 
 // TestPosture compares the posture of everything that runs in a sandbox.
-func TestPosture(t *testing.T) {
+func TestPosture(t *testing.T) { testPosture(t, engine.Pool{}) }
+
+// TestPostureOfBlanks does so in sandboxes that were made ahead.
+func TestPostureOfBlanks(t *testing.T) { testPosture(t, engine.Pool{Size: 1}) }
+
+func testPosture(t *testing.T, pool engine.Pool) {
 	needWorking(t)
 	lease, err := images().Acquire(t.Context(), "host", imageOptions())
 	if err != nil {
@@ -62,8 +67,9 @@ func TestPosture(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default()})
+	e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Pool: pool})
 	defer e.Close()
+	e.Warm()
 	for name, c := range map[string]struct {
 		spec   sandpit.Spec
 		cmd    sandpit.Command
@@ -98,9 +104,17 @@ func TestPosture(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spec.Hostname = "posture"
+			eventually(t, "there is a blank", func() bool { return e.PoolStats().Ready == pool.Size })
+			before := e.PoolStats()
 			sb, err := e.Create(t.Context(), c.spec)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if after := e.PoolStats(); after.Claimed-before.Claimed != int64(pool.Size) {
+				// An ordinary user's blanks have one user, and it is not root.
+				if os.Geteuid() == 0 || c.spec.User == "" {
+					t.Errorf("it is not made of a blank: %+v", after)
+				}
 			}
 			defer sb.Remove(t.Context())
 			if c.before != nil {
