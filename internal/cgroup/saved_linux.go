@@ -70,6 +70,42 @@ func (l *Layout) Reopen(s Saved) (*Group, error) {
 	return g, nil
 }
 
+// Discard removes a group of which only the id is known, because its owner died
+// while it was made, and kills what is in it. None is no error. The error
+// matches sandpit.ErrExists when its owner lives.
+func (l *Layout) Discard(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	s := Saved{ID: id}
+	l.mu.Lock()
+	for i, p := range l.places {
+		path := p.dir + "/" + prefix + id
+		if p.dir == "" {
+			continue // a scope that this process has not asked for
+		}
+		if i == 0 {
+			// The claim to the id, also when only other directories are left.
+			_ = mkdir(path)
+		}
+		if unix.Access(path, unix.F_OK) == nil {
+			s.Dirs = append(s.Dirs, SavedDir{Path: path, Controllers: uint8(p.ctrls), V2: p.v2})
+		}
+	}
+	l.mu.Unlock()
+	if len(s.Dirs) == 0 {
+		return nil
+	}
+	g, err := l.Reopen(s)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return g.Remove()
+}
+
 // Leave gives the group up without touching it, so that it can be reopened.
 // Every other method then gives sandpit.ErrClosed, but Save. This process stays
 // in the leaf that it may have moved to: the group needs it to.

@@ -99,6 +99,12 @@ func (d *Driver) recall(h driver.Handle) (*creation, error) {
 		data, err := os.ReadFile(noted(d.opts.KeepDir, filepath.Base(h.ID)))
 		if err != nil {
 			_ = os.Remove(noted(d.opts.KeepDir, filepath.Base(h.ID)) + "~")
+			// Its guest was never told to live on: it ends, and takes a while to.
+			if layout, err := d.layout(); err == nil {
+				if err := layout.Discard(h.ID); err != nil {
+					return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, err)
+				}
+			}
 			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, sandpit.ErrNotFound)
 		}
 		h.State = data
