@@ -134,6 +134,14 @@ func (c *Client) goWork(work func()) bool {
 	return true
 }
 
+// open returns an error once the client is closed.
+func (c *Client) open() error {
+	if c.ctx.Err() != nil {
+		return fmt.Errorf("asking the server: %w", errClosed)
+	}
+	return nil
+}
+
 // Close ends everything that is under way: calls and streams fail, and
 // foreground processes are killed by the server. Sandboxes and background
 // processes go on.

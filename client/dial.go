@@ -46,6 +46,9 @@ func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 // upgrade makes a connection of its own and has the server speak another
 // protocol on it (RFC 9110, 7.8). http.Transport could not end one direction.
 func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := c.under(ctx)
 	defer cancel()
 	ctx, done := context.WithTimeoutCause(ctx, patience, errSilent)

@@ -236,6 +236,9 @@ func (l *link) end() {
 
 // socket opens a WebSocket.
 func (c *Client) socket(ctx context.Context, path string, query url.Values) (*websocket.Conn, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
 	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()

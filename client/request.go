@@ -71,6 +71,9 @@ func (c *Client) inTurn(ctx context.Context, ask func() (again bool, err error))
 }
 
 func (c *Client) sendOnce(ctx context.Context, r request) (*http.Response, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
 	target := c.base + r.path
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
