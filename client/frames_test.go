@@ -49,12 +49,12 @@ func TestFrames(t *testing.T) {
 		frameOf(v1.FrameStderr, long), frameOf(v1.FrameError, json), frameOf(v1.FrameResult, []byte("end")),
 	)
 	want := []piece{
-		{v1.FrameStarted, "{}"},
-		{v1.FrameStdout, "out"},
-		{v1.FramePing, ""},
-		{v1.FrameStderr, string(long)},
-		{v1.FrameError, string(json)},
-		{v1.FrameResult, "end"},
+		{v1.FrameStarted, []byte("{}")},
+		{v1.FrameStdout, []byte("out")},
+		{v1.FramePing, nil},
+		{v1.FrameStderr, long},
+		{v1.FrameError, json},
+		{v1.FrameResult, []byte("end")},
 	}
 	for name, r := range map[string]io.Reader{
 		"at once":     bytes.NewReader(stream),
