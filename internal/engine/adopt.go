@@ -8,7 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -358,15 +358,19 @@ func (absent) Done() <-chan struct{} {
 
 func (absent) Destroy(context.Context) error { return nil }
 
+// isID reports whether a name can be one that NewID has returned.
+func isID(name string) bool {
+	return len(name) == 16 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
 // sweepLogs removes the logs of sandboxes that nobody knows.
 func (e *Engine) sweepLogs(known map[string]bool) {
 	if e.opts.Dir == "" {
 		return
 	}
-	id := regexp.MustCompile(`^[a-z2-7]{16}$`)
 	entries, _ := os.ReadDir(e.opts.Dir)
 	for _, entry := range entries {
-		if name := entry.Name(); entry.IsDir() && id.MatchString(name) && !known[name] {
+		if name := entry.Name(); entry.IsDir() && isID(name) && !known[name] {
 			_ = os.RemoveAll(filepath.Join(e.opts.Dir, name))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // A ring holds the latest bytes, each with its stream, whatever the pieces.
 func TestRing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 40 {
 		r := ring{max: 1 << (4 + rnd.IntN(10))}
 		var all, streams []byte
 		for range 100 {
