@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // Phases of an entry of the audit.
@@ -109,6 +110,9 @@ func (c *call) recordEnd() {
 		e.Allowed, e.Rule = false, c.code
 	case http.StatusTooManyRequests:
 		e.Allowed, e.Rule = false, c.code
+	}
+	if rule := policy.Rule(c.err); rule != "" {
+		e.Allowed, e.Rule = false, rule
 	}
 	if !c.intended && !e.Allowed && !c.api.limiter.denied.Allow() {
 		c.api.metrics.auditSkipped.Add(1)

@@ -70,6 +70,10 @@ type Keys interface {
 type Policies interface {
 	// Policy returns the policy that holds for a caller.
 	Policy(ctx context.Context, c Caller) (v1.Policy, error)
+
+	// KeyPolicy returns the policy that holds for who has the key of a public
+	// prefix. ErrNotFound when there is none.
+	KeyPolicy(ctx context.Context, id string) (v1.Policy, error)
 }
 
 // Auditor keeps the audit.

@@ -68,6 +68,10 @@ func getPolicy(c *call) (v1.Policy, error) {
 	return c.api.opts.Policies.Policy(c.ctx, c.caller)
 }
 
+func getKeyPolicy(c *call) (v1.Policy, error) {
+	return c.api.opts.Policies.KeyPolicy(c.ctx, c.r.PathValue("id"))
+}
+
 func createKey(c *call, in *v1.NewKey) (v1.Key, error) {
 	if !(in.Expires >= 0) {
 		return v1.Key{}, invalid("expires is negative", "")

@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
 )
@@ -160,7 +161,10 @@ func compareStrings(x, y string) int {
 }
 
 // policyShower shows policies.
-type policyShower struct{ *backend }
+type policyShower struct {
+	*backend
+	ring *keys.Ring
+}
 
 func (s policyShower) Policy(_ context.Context, c api.Caller) (v1.Policy, error) {
 	p, err := s.policyOf(c)
@@ -172,4 +176,19 @@ func (s policyShower) Policy(_ context.Context, c api.Caller) (v1.Policy, error)
 		name = localNamespace
 	}
 	return showPolicy(name, p)
+}
+
+// KeyPolicy shows what the policy of a key allows, also of one that has ended.
+func (s policyShower) KeyPolicy(_ context.Context, id string) (v1.Policy, error) {
+	for _, key := range s.ring.List("") {
+		if key.Prefix != id {
+			continue
+		}
+		p, err := s.policies.Policy(key.Policy)
+		if err != nil {
+			return v1.Policy{}, err
+		}
+		return showPolicy(key.Policy, p)
+	}
+	return v1.Policy{}, sandpit.WithHint(fmt.Errorf("key %.20q: %w", id, sandpit.ErrNotFound), "list them to see which there are")
 }

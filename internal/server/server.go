@@ -200,7 +200,7 @@ func (s *server) startAPI(ctx context.Context) error {
 		return err
 	}
 	s.api = api.New(api.Options{
-		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b}, Audit: journal{s.journal, AuditDir(opt.Home)},
+		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home)},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: tracer,
 	})

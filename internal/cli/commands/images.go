@@ -59,7 +59,7 @@ func (a *tree) completeImages(_ *cobra.Command, _ []string, prefix string) ([]st
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
-			return sandpit.WithHint(cli.Usagef("%s does not take %d arguments", cmd.CommandPath(), len(args)), "sandpit images "+cmd.Use)
+			return sandpit.WithHint(cli.Usagef("%s does not take %d arguments", cmd.CommandPath(), len(args)), "usage: "+strings.TrimSuffix(cmd.CommandPath(), cmd.Name())+cmd.Use)
 		}
 		return nil
 	}

@@ -1,12 +1,17 @@
 package commands
 
 import (
+	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -18,15 +23,24 @@ func (a *tree) policyCommand() *cobra.Command {
 		Long: "Show what a sandbox may use when nothing is asked for, and what may be asked for.",
 	})
 	show := &cobra.Command{
-		Use:               "show",
-		Short:             "show limits and their defaults",
-		Long:              "Show the limits of a sandbox: the default, which flags, variables and files change, and\nthe least and the most that may be asked for.",
-		Example:           "  sandpit policy show\n  sandpit policy show --json",
-		Args:              noArguments,
+		Use:   "show [flags] [KEY]",
+		Short: "show limits and their defaults, or what a key allows",
+		Long: `Show the limits of a sandbox: the default, which flags, variables and files change, and
+the least and the most that may be asked for. Of a key, which its public part names
+(sandpit key ls), show what the server lets who has it do, in the words of the policy
+file.`,
+		Example:           "  sandpit policy show\n  sandpit policy show --json\n  sandpit policy show k7d2m3xa",
+		Args:              arguments(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	asJSON := show.Flags().Bool("json", false, "print one object")
-	show.RunE = func(*cobra.Command, []string) error {
+	ofKey := a.serverCommand(&cobra.Command{}, func(ctx context.Context, s *session, args []string) error {
+		return a.showKeyPolicy(ctx, s, args[0], *asJSON)
+	}).RunE
+	show.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return ofKey(cmd, args)
+		}
 		o := cli.NewOptions(a.Lookup)
 		if err := o.Configure(a.Config()); err != nil {
 			return err
@@ -39,6 +53,26 @@ func (a *tree) policyCommand() *cobra.Command {
 	}
 	cmd.AddCommand(show)
 	return cmd
+}
+
+// showKeyPolicy prints what a server lets who has a key do.
+func (a *tree) showKeyPolicy(ctx context.Context, s *session, key string, asJSON bool) error {
+	var p v1.Policy
+	if err := s.call(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key)+"/policy", nil, &p); err != nil {
+		return fmt.Errorf("asking for the policy of the key %s: %w", key, err)
+	}
+	if asJSON {
+		return a.PrintJSON(p)
+	}
+	text, err := yaml.JSONToYAML(p.Policy)
+	if err != nil {
+		return fmt.Errorf("reading the policy of the key %s: %w", key, err)
+	}
+	fmt.Fprintf(a.Stdout, "policies:\n  %s:\n", cli.Harmless(p.Name))
+	for line := range strings.Lines(string(text)) {
+		fmt.Fprintf(a.Stdout, "    %s\n", cli.Harmless(strings.TrimSuffix(line, "\n")))
+	}
+	return nil
 }
 
 // setHere returns what variables and files say about a limit, and where.
