@@ -1,0 +1,385 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	guest "github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+// TestMain makes the test binary the guest, too, and looks for goroutines that
+// are left behind.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == linux.GuestName {
+		os.Exit(guest.Main(os.Args))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience is how long anything here may take on a machine that does much
+// else; nothing is expected to take long.
+const patience = time.Minute
+
+func long() bool { return os.Getenv("SANDPIT_TEST_LONG") != "" }
+
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// served is a server in this process, and what is known of it.
+type served struct {
+	t        testing.TB
+	home     string
+	settings server.Settings
+	tcp      string // HOST:PORT, if it listens there
+	key      string // the first one, which may do everything
+	said     []string
+	roots    *x509.CertPool
+	log      *lockedBuffer
+	reload   chan struct{}
+	stop     func() error // once; waits
+	failed   error        // why it has ended
+}
+
+// newServed returns a server that is not started yet, with a data directory of
+// its own.
+func newServed(t testing.TB) *served {
+	t.Helper()
+	// Short: the names of sockets have to be.
+	home, err := os.MkdirTemp("", "sp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	return &served{t: t, home: home, log: new(lockedBuffer), reload: make(chan struct{}, 1), settings: server.Settings{
+		Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
+		PolicyFile: "",
+	}}
+}
+
+// overTCP has it listen on a free port of loopback, with TLS.
+func (s *served) overTCP() {
+	s.t.Helper()
+	s.tcp = freePort(s.t)
+	s.settings.Listen = append(s.settings.Listen, server.Address{Network: "tcp", Host: s.tcp})
+	s.settings.Cert, s.settings.Key = filepath.Join(s.home, "cert.pem"), filepath.Join(s.home, "key.pem")
+	s.roots = x509.NewCertPool()
+	s.roots.AddCert(certify(s.t, s.home, 1))
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// policy writes its policy file, which it need not have read yet.
+func (s *served) policy(text string) {
+	s.t.Helper()
+	tmp := filepath.Join(s.home, "policy.new")
+	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(s.home, "policy.yaml")); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// options are those of the server.
+func (s *served) options() server.Options {
+	return server.Options{
+		Home: s.home, Version: "test", Lookup: func(string) (string, bool) { return "", false }, Settings: s.settings, Reload: s.reload,
+		Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(), KeepDir: server.KeepDir(s.home)}),
+		Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
+		Say: func(text string) {
+			s.said = append(s.said, text)
+			_, s.key, _ = strings.Cut(text, "\n")
+		},
+		Log: slog.New(slog.NewTextHandler(s.log, nil)),
+	}
+}
+
+// start starts it, and returns when it answers. Its sandboxes end with the test.
+func (s *served) start() *served {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended, before := make(chan struct{}), len(s.log.String())
+	go func() {
+		defer close(ended)
+		s.failed = server.Run(ctx, s.options())
+	}()
+	s.stop = sync.OnceValue(func() error {
+		cancel()
+		<-ended
+		return s.failed
+	})
+	for end := time.Now().Add(patience); !strings.Contains(s.log.String()[before:], "msg=listening"); time.Sleep(2 * time.Millisecond) {
+		select {
+		case <-ended:
+			s.t.Fatalf("the server has ended: %v\n%s", s.failed, s.log)
+		default:
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("the server does not answer\n%s", s.log)
+		}
+	}
+	stop := s.stop
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Log(s.log.String())
+		}
+		select {
+		case <-ended: // the test has ended it
+		default:
+			s.clean()
+		}
+		if err := stop(); err != nil {
+			s.t.Errorf("serving: %v", err)
+		}
+		if strings.Contains(s.log.String(), "panic") {
+			s.t.Error(s.log)
+		}
+	})
+	return s
+}
+
+// clean removes the sandboxes of every namespace.
+func (s *served) clean() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	admin := s.unix()
+	clients := []*client.Client{admin}
+	var list v1.KeyList
+	if err := admin.Call(ctx, "GET", "/v1/keys", nil, &list); err != nil {
+		s.t.Error(err)
+	}
+	seen := map[string]bool{"local": true}
+	for _, k := range list.Keys {
+		if seen[k.Namespace] {
+			continue
+		}
+		seen[k.Namespace] = true
+		var made v1.Key
+		if err := admin.Call(ctx, "POST", "/v1/keys", v1.NewKey{Namespace: k.Namespace}, &made); err != nil {
+			s.t.Error(err)
+			continue
+		}
+		c, err := client.New(client.Options{Address: server.SocketIn(s.home).String(), Key: made.Secret})
+		if err != nil {
+			s.t.Error(err)
+			continue
+		}
+		clients = append(clients, c)
+	}
+	for _, c := range clients {
+		page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
+		if err != nil {
+			s.t.Error(err)
+		}
+		for _, i := range page.Sandboxes {
+			if err := c.Remove(ctx, i.ID); err != nil {
+				s.t.Errorf("removing %s: %v", i.Name, err)
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+// unix returns a client on the unix socket, which may do everything. Close it.
+func (s *served) unix() *client.Client { return s.with("") }
+
+// with is unix with a key: the rules are those of its policy.
+func (s *served) with(key string) *client.Client {
+	s.t.Helper()
+	c, err := client.New(client.Options{Address: server.SocketIn(s.home).String(), Key: key})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// tls returns a client over TCP with TLS. Close it.
+func (s *served) tls(key string) *client.Client {
+	s.t.Helper()
+	c, err := client.New(client.Options{Address: "https://" + s.tcp, Key: key, TLS: &tls.Config{RootCAs: s.roots}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// makeKey makes a key.
+func (s *served) makeKey(k v1.NewKey) v1.Key {
+	s.t.Helper()
+	c := s.unix()
+	defer c.Close()
+	var made v1.Key
+	if err := c.Call(s.t.Context(), "POST", "/v1/keys", k, &made); err != nil {
+		s.t.Fatal(err)
+	}
+	return made
+}
+
+// keyOf makes a key of a namespace and a policy and returns its secret.
+func (s *served) keyOf(namespace, policy string) string {
+	s.t.Helper()
+	return s.makeKey(v1.NewKey{Name: namespace, Namespace: namespace, Policy: policy}).Secret
+}
+
+// http returns a client of plain requests: over TLS to https://HOST, or to
+// http://sandpit on the unix socket.
+func (s *served) http() *http.Client {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{RootCAs: s.roots},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if strings.HasPrefix(address, "sandpit:") {
+				return server.DialHome(ctx, s.home)
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	}
+	return &http.Client{Transport: transport, Timeout: patience}
+}
+
+// get makes a request and returns the answer.
+func (s *served) get(method, url, key string, body string) (status int, answer string, header http.Header) {
+	s.t.Helper()
+	var in io.Reader
+	if body != "" {
+		in = strings.NewReader(body)
+	}
+	r, err := http.NewRequestWithContext(s.t.Context(), method, url, in)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	resp, err := s.http().Do(r)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, url, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, url, err)
+	}
+	return resp.StatusCode, string(data), resp.Header
+}
+
+// create makes a small sandbox, or skips where none can be made.
+func create(t testing.TB, c sandpit.Client, name string) sandpit.Sandbox {
+	t.Helper()
+	sb, err := c.Create(t.Context(), small(name))
+	if err != nil && strings.Contains(err.Error(), "making namespaces") {
+		t.Skipf("no sandbox can be made here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+// small is a sandbox that many can be of.
+func small(name string) sandpit.Spec {
+	return sandpit.Spec{Name: name, Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64}}
+}
+
+// certify makes a certificate for 127.0.0.1, and its key, in cert.pem and key.pem.
+func certify(t testing.TB, dir string, serial int64) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The key last: a server that looks in between finds a pair that does not fit.
+	for _, f := range []struct {
+		name  string
+		block pem.Block
+	}{{"cert.pem", pem.Block{Type: "CERTIFICATE", Bytes: der}}, {"key.pem", pem.Block{Type: "EC PRIVATE KEY", Bytes: private}}} {
+		if err := os.WriteFile(filepath.Join(dir, f.name), pem.EncodeToMemory(&f.block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// eventually waits for something that must come to be.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
