@@ -200,10 +200,14 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	}
 	done := false
 	if s.warm != nil {
-		done, err = s.bind(ctx, plan, &config)
+		done, err = s.bind(ctx, plan, &config, trace)
 	}
 	if !done {
-		err = s.makeCold(ctx, plan, &config, trace)
+		if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
+			return err
+		}
+		trace("create")
+		err = s.greet(ctx, &config)
 	}
 	if err != nil {
 		return err
@@ -211,15 +215,6 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	trace("guest")
 	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes})
 	return err
-}
-
-// makeCold has the driver make the place, and greets the guest.
-func (s *Sandbox) makeCold(ctx context.Context, plan driver.Plan, config *client.Config, trace func(string)) (err error) {
-	if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
-		return err
-	}
-	trace("create")
-	return s.greet(ctx, config)
 }
 
 // greet connects to a new guest and configures it.

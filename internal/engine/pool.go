@@ -414,7 +414,7 @@ func (s *Sandbox) disown() {
 
 // bind makes the sandbox of the blank that it has assumed the identity of. It
 // reports false when that can't be and it is to be made anew.
-func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Config) (bool, error) {
+func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Config, trace func(string)) (bool, error) {
 	w := s.warm
 	s.warm = nil
 	inst, err := w.blank.Bind(ctx, plan)
