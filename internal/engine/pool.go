@@ -431,6 +431,7 @@ func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Con
 		return false, nil
 	}
 	s.instance = inst
+	trace("bind")
 	if w.guest == nil {
 		return true, s.greet(ctx, config)
 	}
