@@ -69,9 +69,40 @@ func needSandboxes(t *testing.T) {
 // TestScripts runs the command line as people do: see testdata/script.
 func TestScripts(t *testing.T) {
 	needSandboxes(t)
+	params := scripts(t)
+	params.Dir = "testdata/script"
+	testscript.Run(t, params)
+}
+
+// TestScriptsWithServer runs them again where the user has a server, which run
+// and shell then use: nobody is to see a difference.
+func TestScriptsWithServer(t *testing.T) {
+	needSandboxes(t)
+	params := scripts(t)
+	all, err := filepath.Glob("testdata/script/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range all {
+		if !strings.HasPrefix(filepath.Base(file), "server_") { // those start their own
+			params.Files = append(params.Files, file)
+		}
+	}
+	alone := params.Setup
+	params.Setup = func(env *testscript.Env) error {
+		if err := alone(env); err != nil {
+			return err
+		}
+		startServer(t, filepath.Join(env.WorkDir, "data"))
+		return nil
+	}
+	testscript.Run(t, params)
+}
+
+// scripts is how scripts are run.
+func scripts(t *testing.T) testscript.Params {
 	enforced := newDriver(dataDir(t)).Probe(t.Context()).Enforced
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	return testscript.Params{
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code": code,
@@ -99,7 +130,7 @@ func TestScripts(t *testing.T) {
 			env.Defer(func() { endServer(t, home) })
 			return nil
 		},
-	})
+	}
 }
 
 // code runs a command line and expects its exit code: code 125 sandpit run.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,6 +68,29 @@ func endServer(t *testing.T, home string) {
 		_, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1)
 		if err != unix.EINTR {
 			break
+		}
+	}
+}
+
+// startServer starts a server of a data directory, which endServer ends, and
+// returns when it answers.
+func startServer(t *testing.T, home string) {
+	t.Helper()
+	cmd := commandLine(t, "sandpit", "serve")
+	cmd.Env = append(cmd.Env, "SANDPIT_HOME="+home)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	for serverPID(t, home) != cmd.Process.Pid {
+		select {
+		case <-ended:
+			t.Fatalf("the server has ended: %s", cmd.ProcessState)
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }

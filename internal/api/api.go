@@ -80,7 +80,7 @@ func New(opts Options) *API {
 	a.proxy = newProxy(a)
 	a.live, a.endLive = context.WithCancel(context.Background())
 	a.all, a.endAll = context.WithCancel(context.Background())
-	for _, route := range Routes() {
+	for _, route := range append(Routes(), runRoute()) {
 		a.mux.HandleFunc(route.Method+" "+route.Path, func(w http.ResponseWriter, r *http.Request) {
 			c := w.(*response).call
 			c.r, c.route = r, &route

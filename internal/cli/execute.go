@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -23,7 +24,8 @@ type modes struct {
 	timeout   time.Duration
 	workdir   bool         // one was asked for
 	created   func()       // called when the sandbox is made, or could not be
-	remove    func() error // removes it, once; nil when it stays
+	remove    func() error // removes it, once; nil when it stays, or a server does it
+	server    bool         // one may do it
 }
 
 // execute makes a sandbox, runs cmd in it as if cmd were this program, and
@@ -36,6 +38,15 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 			return err
 		}
 		defer term.close()
+	}
+	if m.server {
+		relay.ready()
+		box := &fastrun.Run{Home: options.Home, Version: a.Version, Spec: spec, WorkDir: m.workdir, Report: m.json}
+		err := a.attend(ctx, box, captured(cmd, m, spec), m, term, relay, steps)
+		box.Close()
+		if !errors.Is(err, fastrun.ErrDeclined) {
+			return workDirError(err, spec.WorkDir)
+		}
 	}
 	client, err := a.NewClient(options)
 	if err != nil {
@@ -71,15 +82,29 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 			return interrupted(ctx, err)
 		}
 	}
+	return a.attend(ctx, sandbox, captured(cmd, m, spec), m, term, relay, steps)
+}
+
+// captured bounds the output of a command that is told in one piece, when the
+// limit was asked for.
+func captured(cmd sandpit.Command, m modes, spec sandpit.Spec) sandpit.Command {
 	if m.json && spec.Limits.Output > 0 {
 		cmd.OutputLimit = spec.Limits.Output
 	}
-	return a.attend(ctx, sandbox, cmd, m, term, relay, steps)
+	return cmd
+}
+
+// place is where a command runs: a sandpit.Sandbox, or one that a server makes
+// for that command.
+type place interface {
+	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
+	Info(ctx context.Context) (sandpit.Info, error)
+	Metrics(ctx context.Context) (sandpit.Metrics, error)
 }
 
 // attend runs cmd in a sandbox as if cmd were this program. The error is an
 // *ExitError with the code of cmd, unless Sandpit itself failed.
-func (a *App) attend(ctx context.Context, sandbox sandpit.Sandbox, cmd sandpit.Command, m modes, term *terminal, relay *relay, steps *steps) (err error) {
+func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m modes, term *terminal, relay *relay, steps *steps) (err error) {
 	if term != nil {
 		cmd.Terminal = new(term.size())
 		if name, ok := a.Lookup("TERM"); ok && name != "" {
@@ -177,15 +202,26 @@ func (a *App) attend(ctx context.Context, sandbox sandpit.Sandbox, cmd sandpit.C
 // checkWorkDir refuses a working directory that does not exist. Without this
 // check the command would fail to start with 126, as in a shell.
 func checkWorkDir(ctx context.Context, sandbox sandpit.Sandbox, dir string) error {
-	const hint = "name a directory of the image, or mount one there: --mount .:/work --workdir /work"
 	info, err := sandbox.Files().Stat(ctx, dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return sandpit.WithHint(Usagef("the working directory %s does not exist in the sandbox", dir), hint)
+		return workDirError(fastrun.ErrNoWorkDir, dir)
 	case err == nil && !info.IsDir():
-		return sandpit.WithHint(Usagef("the working directory %s is not a directory", dir), hint)
+		return workDirError(fastrun.ErrNotWorkDir, dir)
 	}
 	return nil // what else is wrong, the start of the command will tell
+}
+
+// workDirError says what is wrong with a working directory, if that is the error.
+func workDirError(err error, dir string) error {
+	const hint = "name a directory of the image, or mount one there: --mount .:/work --workdir /work"
+	switch {
+	case errors.Is(err, fastrun.ErrNoWorkDir):
+		return sandpit.WithHint(Usagef("the working directory %s does not exist in the sandbox", dir), hint)
+	case errors.Is(err, fastrun.ErrNotWorkDir):
+		return sandpit.WithHint(Usagef("the working directory %s is not a directory", dir), hint)
+	}
+	return err
 }
 
 // orFailure returns err, or the failure of what was done after it when err only

@@ -3,7 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
@@ -55,6 +59,37 @@ func (a *App) stored(ctx context.Context, o *Options) bool {
 		lease.Release()
 	}
 	return !errors.Is(err, image.ErrNoFetcher)
+}
+
+// mayServe reports whether a server of this user may be asked to do a run: what
+// it is asked for must be the same there. An image must be in the store, since
+// how one is fetched, and that it is, is this side's to say.
+func (a *App) mayServe(ctx context.Context, o *Options, home string, spec sandpit.Spec) bool {
+	if o.plainHTTP.is || len(o.mirror.items) > 0 || o.initTime.is || spec.Pull == sandpit.PullAlways {
+		return false
+	}
+	if _, err := os.Lstat(filepath.Join(home, "server.sock")); err != nil {
+		return false
+	}
+	for _, m := range spec.Mounts {
+		if !filepath.IsAbs(m.Source) {
+			return false
+		}
+	}
+	if spec.Image == "" || spec.Image == "host" {
+		return true
+	}
+	if kind, file, ok := strings.Cut(spec.Image, ":"); ok && (kind == "dir" || kind == "oci-archive" || kind == "docker-archive") && !filepath.IsAbs(file) {
+		return false
+	}
+	never := o.Acquire()
+	never.Pull = sandpit.PullNever
+	lease, err := a.OpenImages(home).Acquire(ctx, spec.Image, never)
+	if err != nil {
+		return false
+	}
+	lease.Release()
+	return true
 }
 
 // DataDir returns the data directory as it is configured, or "" when that can't

@@ -96,7 +96,7 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	defer shown.End()
 	client := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire()}
 	client.Acquire.Progress = shown.Update
-	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End}
+	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End, server: a.mayServe(ctx, o, home, spec)}
 	return a.execute(ctx, client, spec, cmd, m, relay, steps)
 }
 

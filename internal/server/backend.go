@@ -26,6 +26,7 @@ type backend struct {
 	driver   driver.Driver
 	images   *image.Store
 	policies *file.Live
+	runs
 }
 
 // policyOf returns the policy of a caller as it holds now. The user whose

@@ -99,6 +99,7 @@ type server struct {
 	journal   *audit.Log
 	sender    *webhook.Sender
 	engine    *engine.Engine
+	runs      runs
 	api       *api.API
 	listeners []net.Listener
 	plain     *http.Server // unix sockets and plain TCP
@@ -166,6 +167,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.sender.Send,
 	})
+	s.runs = newRuns(opt, s.poolSize())
 	report, err := s.engine.Adopt(ctx)
 	if err != nil {
 		return fmt.Errorf("taking over sandboxes: %w", err)
@@ -190,7 +192,7 @@ func (s *server) poolSize() int {
 // startAPI makes the API of the engine.
 func (s *server) startAPI(ctx context.Context) error {
 	opt := &s.opt
-	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, policies: s.policies}
+	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, policies: s.policies, runs: s.runs}
 	domains := []string(nil)
 	if opt.Settings.Domain != "" {
 		domains = []string{opt.Settings.Domain}
@@ -445,6 +447,9 @@ func (s *server) close() error {
 	}
 	if s.engine != nil {
 		errs = append(errs, s.engine.Close())
+	}
+	if s.runs.engine != nil {
+		errs = append(errs, s.runs.engine.Close())
 	}
 	if s.sender != nil {
 		errs = append(errs, s.sender.Close())

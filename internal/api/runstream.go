@@ -1,0 +1,95 @@
+package api
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
+)
+
+// runStream writes frames to the client of a run. Its methods may be called
+// from many goroutines.
+//
+// What is little waits for more, so that the start, the output and the end of
+// a short command are one message.
+type runStream struct {
+	conn   net.Conn
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	buf     []byte
+	timer   *time.Timer // to send what is gathered; nil before there was something
+	pending bool        // the timer is set
+	closed  bool
+	err     error
+}
+
+// frame sends a frame, soon.
+func (s *runStream) frame(kind byte, payload []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for first := true; first || len(payload) > 0; first = false {
+		part := payload[:min(len(payload), gatherSize/2)]
+		payload = payload[len(part):]
+		s.add(kind, part)
+	}
+	return s.err
+}
+
+// add gathers a frame, and sends what is gathered if it is much. Precondition:
+// s.mu is held.
+func (s *runStream) add(kind byte, payload []byte) {
+	if s.closed || s.err != nil {
+		return
+	}
+	s.buf = fastrun.AppendFrame(s.buf, kind, payload)
+	switch {
+	case len(s.buf) >= gatherSize/2:
+		s.send()
+	case s.timer == nil:
+		s.pending = true
+		s.timer = time.AfterFunc(gather, s.tick)
+	case !s.pending:
+		s.pending = true
+		s.timer.Reset(gather)
+	}
+}
+
+func (s *runStream) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = false
+	s.send()
+}
+
+// send sends what is gathered. Precondition: s.mu is held.
+func (s *runStream) send() {
+	if s.closed || s.err != nil || len(s.buf) == 0 {
+		return
+	}
+	if _, s.err = s.conn.Write(s.buf); s.err != nil {
+		s.cancel(errClientGone)
+	}
+	s.buf = s.buf[:0]
+}
+
+// last sends the last frame, with all before it, at once.
+func (s *runStream) last(kind byte, payload []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(kind, payload)
+	s.send()
+	s.closed = true
+}
+
+// close ends the stream.
+func (s *runStream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}

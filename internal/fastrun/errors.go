@@ -1,0 +1,62 @@
+package fastrun
+
+import (
+	"errors"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Errors of a run.
+var (
+	// ErrDeclined says that there is no server that would do it, and that
+	// nothing has been done.
+	ErrDeclined = errors.New("no server does this run")
+
+	// ErrNoWorkDir and ErrNotWorkDir say that the working directory does not
+	// exist, or is no directory. They are sandpit.ErrInvalid.
+	ErrNoWorkDir  error = workDirError("the working directory does not exist in the sandbox")
+	ErrNotWorkDir error = workDirError("the working directory is not a directory")
+)
+
+type workDirError string
+
+func (e workDirError) Error() string { return string(e) }
+func (workDirError) Unwrap() error   { return sandpit.ErrInvalid }
+
+// EncodeError returns an error as it is told to the client: with its own text
+// and hint, since both ends are the same user's.
+func EncodeError(err error) v1.Error {
+	e := v1.FromError(err)
+	switch {
+	case errors.Is(err, ErrNoWorkDir):
+		e.Code = codeNoWorkDir
+	case errors.Is(err, ErrNotWorkDir):
+		e.Code = codeNotWorkDir
+	}
+	return e
+}
+
+// decodeError returns the error that was encoded.
+func decodeError(e v1.Error) error {
+	switch e.Code {
+	case codeNoWorkDir:
+		return ErrNoWorkDir
+	case codeNotWorkDir:
+		return ErrNotWorkDir
+	}
+	var err error = &toldError{text: e.Message, kind: v1.KindOf(e.Code)}
+	if e.Hint != "" {
+		err = sandpit.WithHint(err, e.Hint)
+	}
+	return err
+}
+
+// toldError is an error of the server.
+type toldError struct {
+	text string
+	kind error
+}
+
+func (e *toldError) Error() string { return e.text }
+func (e *toldError) Unwrap() error { return e.kind }

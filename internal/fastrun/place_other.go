@@ -1,0 +1,17 @@
+//go:build !linux
+
+package fastrun
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Place is known on Linux alone.
+func Place() (string, error) {
+	return "", fmt.Errorf("finding out where this program stands: %w", sandpit.ErrUnsupported)
+}
+
+func ours(*net.UnixConn) bool { return false }
