@@ -59,6 +59,7 @@ const (
 	eagain       = 11
 	enomem       = 12
 	eacces       = 13
+	ebusy        = 16
 	eexist       = 17
 	exdev        = 18
 	enotdir      = 20
@@ -66,11 +67,14 @@ const (
 	einval       = 22
 	enfile       = 23
 	emfile       = 24
+	etxtbsy      = 26
+	efbig        = 27
 	enospc       = 28
 	erofs        = 30
 	enametoolong = 36
 	enotempty    = 39
 	eloop        = 40
+	eopnotsupp   = 95
 	econnreset   = 104
 	econnrefused = 111
 	edquot       = 122
@@ -95,8 +99,12 @@ func fileKind(errno uint64) error {
 		return sandpit.ErrNoSpace
 	case econnrefused, eagain:
 		return sandpit.ErrUnavailable // nothing listens, or it takes no more
-	case einval, enametoolong, eloop, exdev:
+	case einval, enametoolong, eloop, exdev, efbig:
 		return sandpit.ErrInvalid
+	case ebusy, etxtbsy: // a mount point, a program that runs
+		return sandpit.ErrState
+	case eopnotsupp:
+		return sandpit.ErrUnsupported
 	}
 	return nil
 }
