@@ -104,7 +104,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: e.opts.Driver.Name(), Limits: d.Limits, NotEnforced: d.NotEnforced}
-	s.deadline, s.idle, s.onExpiry, s.over, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Over, d.Reason
+	s.deadline, s.idle, s.onExpiry, s.over, s.most, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Over, d.Most, d.Reason
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = func(error) {}

@@ -73,7 +73,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 		ID: s.id, Name: s.name, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
 		Limits: plan.Limits, NotEnforced: gaps,
 	}
-	s.idle, s.onExpiry = max(spec.Idle, 0), spec.OnExpiry
+	s.idle, s.onExpiry, s.most = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
 	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // A ring holds the latest bytes, each with its stream, whatever the pieces.
@@ -219,5 +220,26 @@ func TestSamples(t *testing.T) {
 	}
 	if some := h.since(time.Unix(2*maxSamples, 0)); len(some) != 7 {
 		t.Errorf("%d samples since then", len(some))
+	}
+}
+
+// TestRevivedWithinPolicy has a sandbox that expired live on no longer than its
+// policy allows in all.
+func TestRevivedWithinPolicy(t *testing.T) {
+	e := New(Options{Policy: policy.Default()})
+	s := e.newSandbox("a", "ns")
+	s.info.Limits.Life, s.most = time.Hour, 90*time.Minute
+	s.created = time.Now().Add(-80 * time.Minute)
+	s.over = true
+	if err := s.mayRevive(); err != nil {
+		t.Fatal(err)
+	}
+	s.revive()
+	if left := time.Until(s.deadline); left > 10*time.Minute {
+		t.Errorf("it may live on for %s", left)
+	}
+	s.created = time.Now().Add(-2 * time.Hour)
+	if err := s.mayRevive(); !errors.Is(err, sandpit.ErrForbidden) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
 	}
 }

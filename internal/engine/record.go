@@ -29,6 +29,7 @@ type data struct {
 	Idle        time.Duration     `json:"idle,omitempty"`
 	OnExpiry    sandpit.Expiry    `json:"on_expiry"`
 	Over        bool              `json:"over,omitempty"`
+	Most        time.Duration     `json:"most,omitempty"` // how long it may live in all; 0: no bound
 	Reason      string            `json:"reason,omitempty"`
 }
 
@@ -38,7 +39,7 @@ func (s *Sandbox) record() (Record, error) {
 	d := data{
 		Version: dataVersion, Labels: s.labels, Image: s.info.Image, Config: s.image,
 		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: s.deadline,
-		Idle: s.idle, OnExpiry: s.onExpiry, Over: s.over, Reason: s.reason,
+		Idle: s.idle, OnExpiry: s.onExpiry, Over: s.over, Most: s.most, Reason: s.reason,
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created}
 	s.mu.Unlock()

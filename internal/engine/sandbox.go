@@ -58,10 +58,11 @@ type Sandbox struct {
 	deadline time.Time
 	idle     time.Duration // 0: for ever
 	onExpiry sandpit.Expiry
-	over     bool        // its lifetime is over, and it was paused or stopped for that
-	timer    *time.Timer // of the lifetime and of idleness
-	renewed  time.Time   // when the guest was told last how long it may live
-	hubs     []*hub      // oldest first
+	most     time.Duration // that it may live in all, as policy had it when it was made; 0: no bound
+	over     bool          // its lifetime is over, and it was paused or stopped for that
+	timer    *time.Timer   // of the lifetime and of idleness
+	renewed  time.Time     // when the guest was told last how long it may live
+	hubs     []*hub        // oldest first
 	samples  samples
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // begins waits until nobody else changes the state, and returns the present
@@ -158,6 +159,9 @@ func (s *Sandbox) Restart(ctx context.Context) error {
 	default:
 		return s.stateError(state)
 	}
+	if err := s.mayRevive(); err != nil {
+		return err
+	}
 	if err := s.become(sandpit.StateRunning, ""); err != nil {
 		return err
 	}
@@ -167,13 +171,28 @@ func (s *Sandbox) Restart(ctx context.Context) error {
 	return s.save(context.WithoutCancel(ctx))
 }
 
-// revive begins the idle time anew, and the lifetime if it was over.
+// mayRevive refuses to revive a sandbox that has lived as long as policy allowed
+// when it was made.
+func (s *Sandbox) mayRevive() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.most == 0 || time.Now().Before(s.created.Add(s.most)) {
+		return nil
+	}
+	return sandpit.WithHint(fmt.Errorf("sandbox %s has lived for the %s that it may in all: %w", s.name, notation.FormatDuration(s.most), sandpit.ErrForbidden), "make a new one")
+}
+
+// revive begins the idle time anew, and the lifetime if it was over, as far as
+// policy allows.
 func (s *Sandbox) revive() {
 	s.touch()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || !time.Now().Before(s.deadline) {
 		s.deadline = time.Now().Add(s.info.Limits.Life)
+		if last := s.created.Add(s.most); s.most > 0 && s.deadline.After(last) {
+			s.deadline = last
+		}
 	}
 	s.over = false
 	s.arm()
@@ -236,6 +255,9 @@ func (s *Sandbox) Resume(ctx context.Context) error {
 	case sandpit.StatePaused:
 	default:
 		return s.stateError(state)
+	}
+	if err := s.mayRevive(); err != nil {
+		return err
 	}
 	if err := s.thaw(ctx); err != nil {
 		return err
