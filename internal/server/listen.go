@@ -17,9 +17,9 @@ import (
 
 // listen opens a listener. A unix socket has mode 0600, in a directory that is
 // made with mode 0700. A socket file that nobody listens on is replaced.
-func listen(a Address) (net.Listener, error) {
+func listen(ctx context.Context, a Address) (net.Listener, error) {
 	if a.Network != "unix" {
-		l, err := net.Listen("tcp", a.Host)
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.Host)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: %w", a, err), "another program listens there: choose another port")
 		}
@@ -49,10 +49,16 @@ func listen(a Address) (net.Listener, error) {
 			return nil, fmt.Errorf("listening on %s: %w", a, err)
 		}
 	}
-	// Nobody may connect between bind and chmod: the file is made private.
-	mask := unix.Umask(0o177)
-	l, err := net.Listen("unix", short)
-	unix.Umask(mask)
+	// Linux makes the file with the mode that the socket has before it is bound
+	// (net/unix/af_unix.c): nobody can connect in between. A umask would be one
+	// for the whole program, and for what it does elsewhere at this moment.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.Fchmod(int(fd), 0o600) })
+	}}
+	l, err := private.Listen(ctx, "unix", short)
+	if err == nil {
+		err = os.Chmod(a.Host, 0o600)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", a, err)
 	}

@@ -236,7 +236,7 @@ func (s *server) listen(ctx context.Context) error {
 		if served(given, a) {
 			continue
 		}
-		l, err := listen(a)
+		l, err := listen(ctx, a)
 		if err != nil {
 			return err
 		}
