@@ -128,7 +128,8 @@ func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) er
 // Stats counts sandboxes of all namespaces.
 func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
-	stats := api.Stats{States: map[sandpit.State]int{}}
+	pool := b.engine.PoolStats()
+	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}}
 	for _, sb := range all {
 		info, err := sb.Info(ctx)
 		if err != nil {

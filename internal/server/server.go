@@ -387,6 +387,7 @@ func (s *server) policyChanged(err error) {
 		s.opt.Log.Error("the policies in the file are not in force", "error", err)
 		return
 	}
+	s.engine.SetPool(engine.Pool{Size: s.poolSize()})
 	s.opt.Log.Info("policies read again")
 }
 
