@@ -1,0 +1,515 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// TestMain makes the test binary the guest, too, and looks for goroutines that
+// are left behind.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == linux.GuestName {
+		os.Exit(server.Main(os.Args))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// keys are keys in memory.
+type keys struct {
+	mu  sync.Mutex
+	all map[string]api.Caller // by secret
+	err error                 // of a store that fails
+}
+
+func (k *keys) Verify(_ context.Context, secret string) (api.Caller, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err != nil {
+		return api.Caller{}, k.err
+	}
+	c, ok := k.all[secret]
+	if !ok {
+		return c, sandpit.ErrForbidden
+	}
+	return c, nil
+}
+
+func (k *keys) CreateKey(_ context.Context, _ api.Caller, n v1.NewKey) (v1.Key, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id := fmt.Sprintf("key%d", len(k.all))
+	k.all["secret-"+id] = api.Caller{Name: n.Name, Key: id, Namespace: id, Admin: n.Admin}
+	return v1.Key{ID: id, Name: n.Name, Namespace: id, Admin: n.Admin, CreatedAt: time.Now(), Secret: "secret-" + id}, nil
+}
+
+func (k *keys) ListKeys(context.Context) ([]v1.Key, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []v1.Key
+	for _, c := range k.all {
+		out = append(out, v1.Key{ID: c.Key, Name: c.Name, Namespace: c.Namespace, Admin: c.Admin, CreatedAt: time.Now()})
+	}
+	return out, nil
+}
+
+func (k *keys) RevokeKey(_ context.Context, id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for secret, c := range k.all {
+		if c.Key == id {
+			delete(k.all, secret)
+			return nil
+		}
+	}
+	return fmt.Errorf("key %q: %w", id, sandpit.ErrNotFound)
+}
+
+// audit is an audit in memory, which can be made to fail.
+type audit struct {
+	mu      sync.Mutex
+	entries []v1.Audit
+	err     error
+}
+
+func (a *audit) Append(_ context.Context, e v1.Audit) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil {
+		return a.err
+	}
+	e.Seq = uint64(len(a.entries)) + 1
+	a.entries = append(a.entries, e)
+	return nil
+}
+
+func (a *audit) Search(_ context.Context, q api.AuditQuery) iter.Seq2[v1.Audit, error] {
+	return func(yield func(v1.Audit, error) bool) {
+		for _, e := range a.all() {
+			if e.Seq > q.After && (q.Action == "" || q.Action == e.Action) && (!q.Denied || !e.Allowed) && !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (a *audit) all() []v1.Audit {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]v1.Audit(nil), a.entries...)
+}
+
+func (a *audit) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+// repeats keeps answers in memory.
+type repeats struct {
+	mu  sync.Mutex
+	all map[string]*repeat
+}
+
+type repeat struct {
+	api.Repeatable
+	running  bool
+	answered bool
+	status   int
+	response []byte
+}
+
+func (r *repeats) Begin(_ context.Context, ask api.Repeatable) (*api.Earlier, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.all[ask.Namespace+"/"+ask.Key]
+	switch {
+	case was == nil:
+		r.all[ask.Namespace+"/"+ask.Key] = &repeat{Repeatable: ask, running: true}
+		return nil, nil
+	case was.Hash != ask.Hash:
+		return nil, sandpit.ErrInvalid
+	case was.running:
+		return nil, sandpit.ErrState
+	}
+	was.running = !was.answered
+	return &api.Earlier{Resource: was.Resource, Answered: was.answered, Status: was.status, Response: was.response}, nil
+}
+
+func (r *repeats) Finish(_ context.Context, namespace, key string, status int, response []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.all[namespace+"/"+key]
+	was.running, was.answered, was.status, was.response = false, true, status, response
+	return nil
+}
+
+func (r *repeats) Abandon(_ context.Context, namespace, key string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, namespace+"/"+key)
+	return nil
+}
+
+// hooks are webhooks in memory.
+type hooks struct {
+	mu  sync.Mutex
+	all map[string][]v1.Webhook // by namespace
+}
+
+func (h *hooks) CreateWebhook(_ context.Context, c api.Caller, w v1.NewWebhook) (v1.Webhook, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	hook := v1.Webhook{ID: fmt.Sprintf("hook%d", len(h.all[c.Namespace])), URL: w.URL, Kinds: w.Kinds, CreatedAt: time.Now()}
+	h.all[c.Namespace] = append(h.all[c.Namespace], hook)
+	hook.Secret = "whsec_test"
+	return hook, nil
+}
+
+func (h *hooks) ListWebhooks(_ context.Context, c api.Caller) ([]v1.Webhook, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]v1.Webhook(nil), h.all[c.Namespace]...), nil
+}
+
+func (h *hooks) DeleteWebhook(_ context.Context, c api.Caller, id string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, w := range h.all[c.Namespace] {
+		if w.ID == id {
+			h.all[c.Namespace] = append(h.all[c.Namespace][:i], h.all[c.Namespace][i+1:]...)
+			return nil
+		}
+	}
+	return sandpit.ErrNotFound
+}
+
+// backend is a real engine.
+type backend struct {
+	engine *engine.Engine
+	images *image.Store
+}
+
+func (b *backend) Client(c api.Caller) sandpit.Client {
+	return b.engine.As(c.Namespace, policy.Default())
+}
+
+func (b *backend) Capabilities(context.Context) (v1.Capabilities, error) {
+	return v1.Capabilities{Driver: "linux", Enforced: map[string]bool{"memory": true}}, nil
+}
+
+func (b *backend) Images(context.Context, api.Caller) ([]v1.Image, error) {
+	return []v1.Image{{Reference: "host", Size: 0}}, nil
+}
+
+func (b *backend) PullImage(_ context.Context, _ api.Caller, ref string, _ sandpit.PullPolicy) (v1.Image, error) {
+	return v1.Image{}, fmt.Errorf("pulling %s: %w", ref, sandpit.ErrUnavailable)
+}
+
+func (b *backend) RemoveImage(_ context.Context, _ api.Caller, ref string) error {
+	return fmt.Errorf("image %s: %w", ref, sandpit.ErrNotFound)
+}
+
+func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {
+	s := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"blank": 2}}
+	page, err := b.engine.As("local", policy.Default()).List(ctx, sandpit.ListQuery{})
+	for _, i := range page.Sandboxes {
+		s.States[i.State]++
+		s.Sandboxes = append(s.Sandboxes, api.Usage{ID: i.ID, Namespace: "local", Metrics: sandpit.Metrics{CPU: time.Second, Memory: 5, Pids: -1}})
+	}
+	return s, err
+}
+
+// policies shows one.
+type policies struct{}
+
+func (policies) Policy(_ context.Context, c api.Caller) (v1.Policy, error) {
+	return v1.Policy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
+}
+
+func (policies) KeyPolicy(_ context.Context, id string) (v1.Policy, error) {
+	if id != "alice" {
+		return v1.Policy{}, fmt.Errorf("key %q: %w", id, sandpit.ErrNotFound)
+	}
+	return v1.Policy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
+}
+
+// Keys of the tests.
+const (
+	adminKey = "secret-admin"
+	aliceKey = "secret-alice"
+	bobKey   = "secret-bob"
+)
+
+// service is an API on real listeners: a unix socket and TCP on loopback.
+type service struct {
+	t       testing.TB
+	api     *api.API
+	engine  *engine.Engine
+	keys    *keys
+	audit   *audit
+	repeats *repeats
+	server  *http.Server
+	unix    *http.Client // to http://sandpit
+	tcp     *http.Client
+	path    string // of the socket
+	base    string // http://127.0.0.1:PORT
+	log     *lockedBuffer
+}
+
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// serve starts an API. change may set options.
+func serve(t testing.TB, change func(*api.Options)) *service {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sandpit-api") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	images, guests := engine.Home(dir)
+	store := image.Open(images, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
+	s := &service{
+		t: t, log: new(lockedBuffer), audit: new(audit), repeats: &repeats{all: map[string]*repeat{}}, path: filepath.Join(dir, "sock"),
+		keys: &keys{all: map[string]api.Caller{
+			adminKey: {Name: "admin", Key: "admin", Namespace: "local", Admin: true},
+			aliceKey: {Name: "alice", Key: "alice", Namespace: "alice"},
+			bobKey:   {Name: "bob", Key: "bob", Namespace: "bob"},
+		}},
+	}
+	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default()})
+	opts := api.Options{
+		Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,
+		Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Version: "test", Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		Limits: api.Limits{Rate: 1e6, Burst: 1e6},
+	}
+	if change != nil {
+		change(&opts)
+	}
+	s.api = api.New(opts)
+	s.server = new(http.Server)
+	s.api.Configure(s.server)
+	s.server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if c.LocalAddr().Network() == "unix" {
+			return api.WithPeer(ctx, api.Caller{Name: "uid 0", Namespace: "local", Admin: true})
+		}
+		return ctx
+	}
+	unix, err := net.Listen("unix", s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []net.Listener{unix, tcp} {
+		go func() { _ = s.server.Serve(l) }()
+	}
+	s.base = "http://" + tcp.Addr().String()
+	s.unix = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", s.path)
+	}}}
+	s.tcp = &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(s.close)
+	return s
+}
+
+func (s *service) close() {
+	s.unix.CloseIdleConnections()
+	s.tcp.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := s.api.Close(ctx); err != nil {
+		s.t.Errorf("closing: %v", err)
+	}
+	if err := s.server.Shutdown(ctx); err != nil {
+		s.t.Errorf("shutting down: %v", err)
+	}
+	if err := s.engine.Close(); err != nil {
+		s.t.Error(err)
+	}
+	if log := s.log.String(); strings.Contains(log, "panicked") {
+		s.t.Error(log)
+	}
+}
+
+// ask is a request and what is done with it.
+type ask struct {
+	method, path string
+	key          string // empty: over the unix socket
+	body         any    // a string is sent as it is, others as JSON
+	header       map[string]string
+}
+
+// do makes a request. Close its body.
+func (s *service) do(a ask) *http.Response {
+	s.t.Helper()
+	resp, err := s.try(context.Background(), a)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", a.method, a.path, err)
+	}
+	return resp
+}
+
+func (s *service) try(ctx context.Context, a ask) (*http.Response, error) {
+	var body io.Reader
+	kind := ""
+	switch b := a.body.(type) {
+	case nil:
+	case string:
+		body = strings.NewReader(b)
+	case io.Reader:
+		body = b
+	default:
+		data, err := json.Marshal(b)
+		if err != nil {
+			return nil, err
+		}
+		body, kind = bytes.NewReader(data), "application/json"
+	}
+	client, base := s.unix, "http://sandpit"
+	if a.key != "" {
+		client, base = s.tcp, s.base
+	}
+	r, err := http.NewRequestWithContext(ctx, a.method, base+a.path, body)
+	if err != nil {
+		return nil, err
+	}
+	if kind != "" {
+		r.Header.Set("Content-Type", kind)
+	}
+	if a.key != "" && a.key != "none" {
+		r.Header.Set("Authorization", "Bearer "+a.key)
+	}
+	for k, v := range a.header {
+		if k == "Host" {
+			r.Host = v
+			continue
+		}
+		r.Header.Set(k, v)
+	}
+	return client.Do(r)
+}
+
+// get makes a request and returns its answer.
+func (s *service) get(a ask) (status int, body []byte, header http.Header) {
+	s.t.Helper()
+	resp := s.do(a)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", a.method, a.path, err)
+	}
+	return resp.StatusCode, body, resp.Header
+}
+
+// want makes a request that must succeed with a status, and reads its JSON.
+func (s *service) want(status int, out any, a ask) http.Header {
+	s.t.Helper()
+	got, body, header := s.get(a)
+	if got != status {
+		s.t.Fatalf("%s %s: %d %s", a.method, a.path, got, body)
+	}
+	if out != nil {
+		strict(s.t, body, out)
+	}
+	return header
+}
+
+// strict reads JSON that has no field which out doesn't have.
+func strict(t testing.TB, body []byte, out any) {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(out); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+}
+
+// refused makes a request that must fail in the one shape of errors.
+func (s *service) refused(status int, code string, a ask) v1.Error {
+	s.t.Helper()
+	got, body, header := s.get(a)
+	var e v1.Error
+	strict(s.t, body, &e)
+	if got != status || e.Code != code {
+		s.t.Errorf("%s %s: got %d %s, want %d %s (%s)", a.method, a.path, got, e.Code, status, code, body)
+	}
+	if e.RequestID == "" || e.RequestID != header.Get("X-Request-Id") || e.Message == "" || header.Get("Content-Type") != "application/json" {
+		s.t.Errorf("%s %s: the error is not whole: %s %v", a.method, a.path, body, header)
+	}
+	return e
+}
+
+// create makes a sandbox, or skips where none can be made.
+func (s *service) create(key string, spec v1.Spec) v1.Sandbox {
+	s.t.Helper()
+	status, body, _ := s.get(ask{method: "POST", path: "/v1/sandboxes", key: key, body: spec})
+	if status != http.StatusCreated && strings.Contains(string(body), "making namespaces") {
+		s.t.Skipf("no sandbox can be made here: %s", body)
+	}
+	if status != http.StatusCreated {
+		s.t.Fatalf("%d %s", status, body)
+	}
+	var sb v1.Sandbox
+	strict(s.t, body, &sb)
+	return sb
+}
+
+// eventually waits for something that must come to be.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("it never came to be: %s", what)
+}
+
+var errDisk = errors.New("no space left on device")
+
+func defaultPolicy() policy.Policy { return policy.Default() }

@@ -1,0 +1,154 @@
+// Package openapi writes what there is to read about the API from the table of
+// its routes: an OpenAPI 3.1 document, and a page of reference. They are kept
+// beside this file and embedded by package api; TestUpToDate holds them, and
+// writes them anew with -update.
+package openapi
+
+import (
+	"encoding/json"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Document returns the OpenAPI document of the routes.
+func Document() *huma.OpenAPI {
+	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	doc := &huma.OpenAPI{
+		OpenAPI: "3.1.0",
+		Info: &huma.Info{
+			Title: "Sandpit", Version: "v1",
+			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Fields and parameters that are not known are refused. Every answer has the header X-Request-Id; every error is an Error, whose code is stable.",
+		},
+		Servers: []*huma.Server{{URL: "/"}},
+		Components: &huma.Components{
+			Schemas: schemas,
+			SecuritySchemes: map[string]*huma.SecurityScheme{
+				"key": {Type: "http", Scheme: "bearer", Description: "A key. On the server's unix socket none is needed: there the kernel says who asks."},
+			},
+		},
+		Security: []map[string][]string{{"key": {}}},
+	}
+	failed := schemas.Schema(reflect.TypeFor[v1.Error](), true, "Error")
+	tags := []string{}
+	for _, r := range api.Routes() {
+		if !slices.Contains(tags, r.Tag) {
+			tags = append(tags, r.Tag)
+			doc.Tags = append(doc.Tags, &huma.Tag{Name: r.Tag})
+		}
+		doc.AddOperation(operation(r, schemas, failed))
+	}
+	for _, s := range schemas.Map() {
+		exact(s)
+	}
+	return doc
+}
+
+// JSON returns the document as it is served.
+func JSON() ([]byte, error) {
+	text, err := json.MarshalIndent(Document(), "", " ")
+	return append(text, '\n'), err
+}
+
+func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Operation {
+	text := r.Text
+	if r.Admin {
+		text = strings.TrimSpace(text + " For administrators.")
+	}
+	op := &huma.Operation{Method: r.Method, Path: r.Path, OperationID: r.ID, Tags: []string{r.Tag}, Summary: r.Summary, Description: text}
+	if r.Open {
+		op.Security = []map[string][]string{{}}
+	}
+	for _, name := range PathParams(r.Path) {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true, Schema: pathSchema(name), Description: pathDoc(name)})
+	}
+	for _, p := range r.Query {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.Name, In: "query", Required: p.Required, Description: p.Doc, Schema: paramSchema(p)})
+	}
+	for _, p := range r.Headers {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.Name, In: "header", Required: p.Required, Description: p.Doc, Schema: paramSchema(p)})
+	}
+	switch {
+	case r.In != nil:
+		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeOf(r.In), true, "")}}}
+	case r.Raw != "":
+		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{r.Raw: {Schema: &huma.Schema{Type: "string", Format: "binary"}}}}
+	}
+	ok := &huma.Response{Description: r.Summary}
+	if r.Out != nil {
+		ok.Content = map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeOf(r.Out), true, "")}}
+	}
+	for _, kind := range r.Other {
+		if ok.Content == nil {
+			ok.Content = map[string]*huma.MediaType{}
+		}
+		ok.Content[kind] = &huma.MediaType{Schema: &huma.Schema{Type: "string"}}
+	}
+	op.Responses = map[string]*huma.Response{
+		strconv.Itoa(r.Status): ok,
+		"default":              {Description: "It failed", Content: map[string]*huma.MediaType{"application/json": {Schema: failed}}},
+	}
+	return op
+}
+
+var pathParam = regexp.MustCompile(`\{(\w+)\}`)
+
+// PathParams returns the names of the parameters in a path.
+func PathParams(path string) []string {
+	var names []string
+	for _, m := range pathParam.FindAllStringSubmatch(path, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+func pathDoc(name string) string {
+	switch name {
+	case "sb":
+		return "The sandbox's id or name"
+	case "p":
+		return "The process's id, or its pid"
+	}
+	return ""
+}
+
+func pathSchema(name string) *huma.Schema {
+	if name == "port" {
+		return &huma.Schema{Type: "integer"}
+	}
+	return &huma.Schema{Type: "string"}
+}
+
+func paramSchema(p api.Param) *huma.Schema {
+	s := &huma.Schema{Type: p.Type}
+	if p.Type == "date-time" {
+		s.Type, s.Format = "string", "date-time"
+	}
+	for _, e := range p.Enum {
+		s.Enum = append(s.Enum, e)
+	}
+	return s
+}
+
+// exact makes a schema say what the server does: lists are never null.
+func exact(s *huma.Schema) {
+	if s.Type == "array" {
+		s.Nullable = false
+	}
+	if s.Items != nil {
+		exact(s.Items)
+	}
+	for _, p := range s.Properties {
+		exact(p)
+	}
+	if more, ok := s.AdditionalProperties.(*huma.Schema); ok {
+		exact(more)
+	}
+}

@@ -1,0 +1,115 @@
+package openapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/api/openapi"
+)
+
+var update = flag.Bool("update", false, "write the files anew")
+
+// What is served is what the routes say.
+func TestUpToDate(t *testing.T) {
+	for name, make := range map[string]func() ([]byte, error){"openapi.json": openapi.JSON, "docs.html": openapi.Page} {
+		want, err := make()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *update {
+			if err := os.WriteFile(name, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what the routes say: run go test ./internal/api/openapi -update", name)
+		}
+	}
+}
+
+// Every route is in the document, once, with all that it takes and gives.
+func TestEveryRouteIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID string
+			Summary     string
+			Parameters  []struct{ Name, In string }
+			RequestBody *struct{ Content map[string]any }
+			Responses   map[string]struct{ Content map[string]any }
+		}
+		Components struct{ Schemas map[string]any }
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.OpenAPI != "3.1.0" {
+		t.Errorf("it is OpenAPI %s", doc.OpenAPI)
+	}
+	seen, ids := 0, map[string]bool{}
+	for _, r := range api.Routes() {
+		op, ok := doc.Paths[r.Path][strings.ToLower(r.Method)]
+		if !ok || op.OperationID != r.ID || op.Summary == "" || ids[r.ID] {
+			t.Errorf("%s %s is not there as %s", r.Method, r.Path, r.ID)
+			continue
+		}
+		ids[r.ID] = true
+		seen++
+		if want := len(r.Query) + len(r.Headers) + len(openapi.PathParams(r.Path)); len(op.Parameters) != want {
+			t.Errorf("%s has %d parameters, want %d", r.ID, len(op.Parameters), want)
+		}
+		if (op.RequestBody != nil) != (r.In != nil || r.Raw != "") {
+			t.Errorf("%s: whether it takes a body is not said", r.ID)
+		}
+		if len(op.Responses) != 2 || op.Responses["default"].Content["application/json"] == nil {
+			t.Errorf("%s has the answers %v", r.ID, op.Responses)
+		}
+	}
+	for path, all := range doc.Paths {
+		seen -= len(all)
+		if !strings.HasPrefix(path, "/") {
+			t.Errorf("the path %q", path)
+		}
+	}
+	if seen != 0 {
+		t.Error("the document has operations that no route is for")
+	}
+	// Every reference leads somewhere.
+	for _, part := range strings.Split(string(text), `"$ref": "#/components/schemas/`)[1:] {
+		name, _, _ := strings.Cut(part, `"`)
+		if doc.Components.Schemas[name] == nil {
+			t.Errorf("there is no schema %s", name)
+		}
+	}
+}
+
+// The page is read with nothing but its own style sheet.
+func TestPageStandsAlone(t *testing.T) {
+	page, err := os.ReadFile("docs.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"<script", "style=", "src=", "@import", "onclick"} {
+		if bytes.Contains(page, []byte(bad)) {
+			t.Errorf("the page has %s", bad)
+		}
+	}
+	for _, r := range api.Routes() {
+		if !bytes.Contains(page, []byte(`id="`+r.ID+`"`)) {
+			t.Errorf("the page does not have %s", r.ID)
+		}
+	}
+}
