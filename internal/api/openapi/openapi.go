@@ -7,7 +7,6 @@ package openapi
 import (
 	"encoding/json"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,13 +97,13 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 	return op
 }
 
-var pathParam = regexp.MustCompile(`\{(\w+)\}`)
-
 // PathParams returns the names of the parameters in a path.
 func PathParams(path string) []string {
 	var names []string
-	for _, m := range pathParam.FindAllStringSubmatch(path, -1) {
-		names = append(names, m[1])
+	for part := range strings.SplitSeq(path, "{") {
+		if name, _, ok := strings.Cut(part, "}"); ok {
+			names = append(names, name)
+		}
 	}
 	return names
 }

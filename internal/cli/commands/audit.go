@@ -65,8 +65,16 @@ func (a *tree) auditGrep() *cobra.Command {
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		query := url.Values{"limit": {"1000"}}
+		about := map[string]bool{}
+		if name := *where["sandbox"]; name != "" {
+			// It stands in the audit as it was asked for: by name or by id.
+			about[name] = true
+			if sb, err := s.Get(ctx, name); err == nil {
+				about[sb.Name()], about[sb.ID()] = true, true
+			}
+		}
 		for name, value := range where {
-			if *value != "" {
+			if *value != "" && name != "sandbox" {
 				query.Set(name, *value)
 			}
 		}
@@ -85,6 +93,9 @@ func (a *tree) auditGrep() *cobra.Command {
 				return err
 			}
 			for _, e := range page.Entries {
+				if len(about) > 0 && !about[e.Sandbox] {
+					continue
+				}
 				if err := a.printAudit(e, asJSON); err != nil {
 					return err
 				}
@@ -96,7 +107,7 @@ func (a *tree) auditGrep() *cobra.Command {
 		}
 	})
 	for _, f := range [...][3]string{
-		{"sandbox", "sandbox", "entries about this sandbox"},
+		{"sandbox", "sandbox", "entries about this sandbox, by its name and id if it is there still"},
 		{"namespace", "namespace", "entries of this namespace"},
 		{"caller", "caller", "entries of this caller"},
 		{"action", "action", "entries of this operation"},

@@ -21,9 +21,21 @@ yours, and are thrown away when they have done their work.
 Usage:
   sandpit run [flags] [--] CMD [ARG...]     run CMD in a fresh sandbox, then destroy it
   sandpit shell [flags] SCRIPT              the same for a shell script; '-' reads it from stdin
+
+  sandpit create [flags] [NAME]             make a sandbox that stays
+  sandpit exec [flags] NAME -- CMD          run CMD in it; -d in the background, -it with a terminal
+  sandpit ps [NAME]                         list sandboxes, or the processes of one
+  sandpit attach|wait|signal NAME PROCESS   connect to a process, wait for its end, send it a signal
+  sandpit logs|inspect|stats NAME           what it has written, what is known of it, what it uses
+  sandpit cp SRC DST                        copy files in or out (NAME:/path); also ls, cat, write, edit
+  sandpit forward NAME 8080:80              make a port reachable here
+  sandpit stop|start|pause|resume|kill|extend|rm NAME
+  sandpit events|top                        what happens, what is used
+  sandpit serve|key|audit                   a server for others, their keys, what they did
+
   sandpit images ls|pull|inspect|rm|prune|import|export
   sandpit doctor                            what works here, what doesn't, and what to do about it
-  sandpit policy show                       limits and their defaults
+  sandpit policy show [KEY]                 limits and their defaults, or what a key may do
   sandpit version
   sandpit completion bash|zsh|fish|powershell
   sandpit help [COMMAND|config]

@@ -46,7 +46,7 @@ func (a *tree) keyCreate() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "create [flags] [NAME]",
 		Short:   "make a key, and show it once",
-		Example: "  sandpit key create --namespace team-a --policy small ci\n  sandpit key create --expires 30d --json",
+		Example: "  sandpit key create --namespace team-a --policy small ci\n  sandpit key create --expires 720h --json",
 		Args:    arguments(0, 1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 1 {
