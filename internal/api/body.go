@@ -127,7 +127,12 @@ func (b *body) Read(p []byte) (int, error) {
 const restTime = 5 * time.Second
 
 func (c *call) unread() {
-	if c.r.Body != nil && c.r.Body != http.NoBody && !c.ended {
+	if !c.bodyRead() {
 		_ = http.NewResponseController(c.w.ResponseWriter).SetReadDeadline(time.Now().Add(restTime))
 	}
+}
+
+// bodyRead reports whether nothing of the body is left.
+func (c *call) bodyRead() bool {
+	return c.ended || c.r.Body == nil || c.r.Body == http.NoBody
 }

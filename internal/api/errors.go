@@ -116,6 +116,10 @@ func (c *call) fail(err error) {
 	for _, name := range [...]string{"Content-Length", "Content-Range", "Content-Disposition", "Last-Modified", "Accept-Ranges"} {
 		h.Del(name)
 	}
+	if c.r.ProtoMajor == 1 && !c.bodyRead() {
+		// Otherwise net/http would read on before it answers.
+		h.Set("Connection", "close")
+	}
 	if after > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
 	}

@@ -1,0 +1,427 @@
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Every refusal has its status and code, and the one shape of errors.
+func TestRefusals(t *testing.T) {
+	s := serve(t, nil)
+	json := map[string]string{"Content-Type": "application/json"}
+	with := func(k, v string) map[string]string { return map[string]string{k: v} }
+	for _, c := range []struct {
+		name   string
+		status int
+		code   string
+		ask    ask
+	}{
+		{"no key on TCP", 401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes", key: "none"}},
+		{"a wrong key", 401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes", key: "wrong"}},
+		{"a long key", 401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes", key: strings.Repeat("k", 600)}},
+		{"a wrong key on the unix socket", 401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes", header: with("Authorization", "Bearer wrong")}},
+		{"another host", 421, "host_refused", ask{method: "GET", path: "/v1/version", key: adminKey, header: with("Host", "evil.example")}},
+		{"another host, unix", 421, "host_refused", ask{method: "GET", path: "/v1/version", header: with("Host", "evil.example")}},
+		{"a host that only begins well", 421, "host_refused", ask{method: "GET", path: "/v1/version", key: adminKey, header: with("Host", "localhost.evil.example")}},
+		{"a web page", 403, "origin_refused", ask{method: "GET", path: "/v1/version", key: adminKey, header: with("Origin", "https://evil.example")}},
+		{"a page without a name", 403, "origin_refused", ask{method: "POST", path: "/v1/sandboxes", header: with("Origin", "null")}},
+		{"a page of this machine", 403, "origin_refused", ask{method: "GET", path: "/v1/version", header: with("Origin", "http://localhost:3000")}},
+		{"a cross-site request", 403, "origin_refused", ask{method: "GET", path: "/v1/version", header: with("Sec-Fetch-Site", "cross-site")}},
+		{"a same-site request", 403, "origin_refused", ask{method: "GET", path: "/v1/version", header: with("Sec-Fetch-Site", "same-site")}},
+		{"a WebSocket of a page", 403, "origin_refused", ask{method: "GET", path: "/v1/sandboxes/x/exec", header: map[string]string{"Origin": "https://evil.example", "Connection": "Upgrade", "Upgrade": "websocket"}}},
+		{"no such path", 404, "no_route", ask{method: "GET", path: "/v2/sandboxes"}},
+		{"no such method", 405, "method_not_allowed", ask{method: "PATCH", path: "/v1/sandboxes"}},
+		{"keys of others", 403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey}},
+		{"audit of others", 403, "forbidden", ask{method: "GET", path: "/v1/audit", key: aliceKey}},
+		{"figures of others", 403, "forbidden", ask{method: "GET", path: "/metrics", key: aliceKey}},
+		{"a key by one who may not", 403, "forbidden", ask{method: "POST", path: "/v1/keys", key: aliceKey, body: v1.NewKey{}}},
+		{"no such sandbox", 404, "not_found", ask{method: "GET", path: "/v1/sandboxes/none"}},
+		{"no such key", 404, "not_found", ask{method: "DELETE", path: "/v1/keys/none"}},
+		{"no such webhook", 404, "not_found", ask{method: "DELETE", path: "/v1/webhooks/none"}},
+		{"an unknown field", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"nmae":"x"}`, header: json}},
+		{"no JSON", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":`, header: json}},
+		{"a list", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `[]`, header: json}},
+		{"two objects", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{}{}`, header: json}},
+		{"a wrong type", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":1}`, header: json}},
+		{"a bad name", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "../x"}}},
+		{"a form", 415, "unsupported_media", ask{method: "POST", path: "/v1/sandboxes", body: `{}`, header: with("Content-Type", "text/plain")}},
+		{"a compressed body", 415, "unsupported_media", ask{method: "POST", path: "/v1/sandboxes", body: gzipped(t, "{}"), header: map[string]string{"Content-Type": "application/json", "Content-Encoding": "gzip"}}},
+		{"a compressed file", 415, "unsupported_media", ask{method: "PUT", path: "/v1/sandboxes/x/files?path=/x", body: "x", header: with("Content-Encoding", "gzip")}},
+		{"a large body", 413, "too_large", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":"` + strings.Repeat("x", 11<<20) + `"}`, header: json}},
+		{"an unknown parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?lable=a%3Db"}},
+		{"a parameter twice", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?limit=1&limit=2"}},
+		{"a bad parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?limit=-1"}},
+		{"a bad label", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?label=x"}},
+		{"an unknown state", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?state=dead"}},
+		{"a bad page", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?after=!"}},
+		{"a missing parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/files"}},
+		{"no WebSocket", 426, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/ports/80/tcp"}},
+		{"no port", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/ports/0/tcp"}},
+		{"a registry that is away", 503, "unavailable", ask{method: "POST", path: "/v1/images/pull", body: v1.Pull{Image: "x"}}},
+		{"no image", 404, "not_found", ask{method: "DELETE", path: "/v1/images?image=x"}},
+		{"a long idempotency key", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{}, header: with("Idempotency-Key", strings.Repeat("x", 256))}},
+		{"a sandbox by header that is not there", 404, "not_found", ask{method: "GET", path: "/", header: map[string]string{"X-Sandpit-Sandbox": "x", "X-Sandpit-Port": "80"}}},
+		{"a port by header that is none", 400, "invalid", ask{method: "GET", path: "/", header: map[string]string{"X-Sandpit-Sandbox": "x", "X-Sandpit-Port": "99999"}}},
+		{"a port without a sandbox", 404, "not_found", ask{method: "GET", path: "/v1/keys", header: map[string]string{"X-Sandpit-Port": "80"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inner := *s
+			inner.t = t
+			inner.refused(c.status, c.code, c.ask)
+		})
+	}
+	resp := s.do(ask{method: "PATCH", path: "/v1/sandboxes"})
+	resp.Body.Close()
+	if got := resp.Header.Get("Allow"); got != "GET, POST" {
+		t.Errorf("Allow is %q", got)
+	}
+	// What was refused is in the audit.
+	var denied []string
+	for _, e := range s.audit.all() {
+		if !e.Allowed {
+			denied = append(denied, e.Rule)
+		}
+	}
+	for _, rule := range []string{"unauthenticated", "host_refused", "origin_refused", "forbidden"} {
+		if !slices.Contains(denied, rule) {
+			t.Errorf("the audit has no refusal by %s", rule)
+		}
+	}
+}
+
+func gzipped(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = io.WriteString(w, text)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// What needs no key says nothing about anybody.
+func TestOpenRoutes(t *testing.T) {
+	s := serve(t, nil)
+	for path, kind := range map[string]string{
+		"/healthz": "application/json", "/v1/openapi.json": "application/openapi+json",
+		"/docs": "text/html; charset=utf-8", "/docs/style.css": "text/css; charset=utf-8",
+	} {
+		status, body, h := s.get(ask{method: "GET", path: path, key: "none"})
+		if status != 200 || h.Get("Content-Type") != kind || len(body) < 10 {
+			t.Errorf("%s: %d %s", path, status, h.Get("Content-Type"))
+		}
+		if path == "/docs" && !strings.HasPrefix(h.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("the page may do %q", h.Get("Content-Security-Policy"))
+		}
+	}
+}
+
+// A page that is allowed may use the API from a browser.
+func TestAllowedOrigin(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Origins = []string{"https://ui.example"} })
+	header := map[string]string{"Origin": "https://ui.example"}
+	h := s.want(200, nil, ask{method: "GET", path: "/v1/version", key: adminKey, header: header})
+	if h.Get("Access-Control-Allow-Origin") != "https://ui.example" {
+		t.Error(h)
+	}
+	s.want(204, nil, ask{method: "OPTIONS", path: "/v1/sandboxes", key: "none", header: map[string]string{"Origin": "https://ui.example", "Access-Control-Request-Method": "POST"}})
+	s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/version", key: "none", header: header})
+	s.refused(403, "origin_refused", ask{method: "GET", path: "/v1/version", key: adminKey, header: map[string]string{"Origin": "https://ui.example.evil.example"}})
+}
+
+// A key has a rate, which its owner alone feels.
+func TestRate(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Rate, o.Limits.Burst = 0.5, 3 })
+	for range 3 {
+		s.want(200, nil, ask{method: "GET", path: "/v1/version", key: aliceKey})
+	}
+	_, _, h := s.get(ask{method: "GET", path: "/v1/version", key: aliceKey})
+	s.refused(429, "rate_limited", ask{method: "GET", path: "/v1/version", key: aliceKey})
+	if n, err := strconv.Atoi(h.Get("Retry-After")); err != nil || n < 1 || n > 2 {
+		t.Errorf("Retry-After is %q", h.Get("Retry-After"))
+	}
+	s.want(200, nil, ask{method: "GET", path: "/v1/version", key: bobKey})
+	for range 10 {
+		s.want(200, nil, ask{method: "GET", path: "/v1/version"})
+	}
+}
+
+// Open streams are bounded for each key and in all.
+func TestStreamsAreBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Streams, o.Limits.TotalStreams = 2, 3 })
+	var open []*http.Response
+	for range 2 {
+		open = append(open, s.do(ask{method: "GET", path: "/v1/events", key: aliceKey}))
+	}
+	s.refused(429, "too_many_streams", ask{method: "GET", path: "/v1/events", key: aliceKey})
+	open = append(open, s.do(ask{method: "GET", path: "/v1/events", key: bobKey}))
+	s.refused(429, "too_many_streams", ask{method: "GET", path: "/v1/events", key: bobKey})
+	for _, resp := range open {
+		resp.Body.Close()
+	}
+	eventually(t, "the streams are counted back", func() bool {
+		resp := s.do(ask{method: "GET", path: "/v1/events", key: aliceKey})
+		defer resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+}
+
+// What can't be recorded is not done; what changes nothing is.
+func TestAuditFailsClosed(t *testing.T) {
+	s := serve(t, nil)
+	s.audit.fail(errDisk)
+	for _, r := range api.Routes() {
+		if !r.Guarded || r.Upgrade {
+			continue
+		}
+		path := strings.NewReplacer("{sb}", "x", "{p}", "1", "{id}", "x", "{port}", "80").Replace(r.Path)
+		sep := "?"
+		for _, p := range r.Query {
+			if p.Required {
+				path += sep + p.Name + "=" + "0"
+				sep = "&"
+			}
+		}
+		if r.ID == "renameFile" || r.ID == "copyFile" {
+			continue // they look for the sandbox first; see below
+		}
+		a := ask{method: r.Method, path: path}
+		if r.In != nil {
+			a.body = map[string]any{}
+		}
+		s.refused(503, "audit_unavailable", a)
+	}
+	for _, path := range []string{"/v1/version", "/v1/sandboxes", "/v1/images"} {
+		s.want(200, nil, ask{method: "GET", path: path})
+	}
+	s.audit.fail(nil)
+	sb := s.create("", v1.Spec{})
+	s.want(200, nil, ask{method: "PUT", path: "/v1/sandboxes/" + sb.ID + "/files?path=/tmp/a", body: "x"})
+	s.audit.fail(errDisk)
+	s.refused(503, "audit_unavailable", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/files/rename?from=/tmp/a&to=/tmp/b"})
+	s.refused(503, "audit_unavailable", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/files/copy?from=/tmp/a&to=/tmp/b"})
+	s.refused(503, "audit_unavailable", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/exec", body: v1.Exec{Command: v1.Command{Script: "touch /tmp/c"}}})
+	s.audit.fail(nil)
+	var list v1.FileList
+	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/files/list?path=/tmp"})
+	if len(list.Entries) != 1 || list.Entries[0].Name != "a" {
+		t.Errorf("something was done all the same: %+v", list)
+	}
+}
+
+// A call is recorded before it takes effect and when it has ended, without what
+// may be secret.
+func TestAuditTellsAll(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{Name: "audited", Env: []string{"TOKEN=hush-env"}})
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/audited/exec", key: aliceKey, body: v1.Exec{Command: v1.Command{Argv: []string{"echo", "hush-arg"}, Env: []string{"X=hush-env"}}, StdinData: []byte("hush-in")}})
+	s.want(200, nil, ask{method: "PUT", path: "/v1/sandboxes/audited/files?path=/tmp/f", key: aliceKey, body: "hush-content"})
+	entries := s.audit.all()
+	for _, action := range []string{"createSandbox", "exec", "writeFile"} {
+		var phases []string
+		for _, e := range entries {
+			if e.Action != action {
+				continue
+			}
+			phases = append(phases, e.Phase)
+			if e.Caller != "alice" || e.Namespace != "alice" || e.Key != "alice" || e.RequestID == "" || !e.Allowed {
+				t.Errorf("%+v", e)
+			}
+			if e.Phase == "end" && (e.Status < 200 || e.Status > 201) {
+				t.Errorf("%+v", e)
+			}
+		}
+		if !slices.Equal(phases, []string{"intent", "end"}) {
+			t.Errorf("%s is recorded as %v", action, phases)
+		}
+	}
+	text := fmt.Sprintf("%+v", entries)
+	if strings.Contains(text, "hush") || strings.Contains(text, aliceKey) {
+		t.Error("the audit has a secret")
+	}
+	if !strings.Contains(text, sb.ID) || !strings.Contains(text, `program "echo"`) || !strings.Contains(text, "/tmp/f") {
+		t.Errorf("the audit does not say on what: %s", text)
+	}
+}
+
+// A failure of the server's own is told to an administrator alone.
+func TestInternalErrorsAreKept(t *testing.T) {
+	s := serve(t, nil)
+	s.keys.mu.Lock()
+	s.keys.err = errors.New("reading /secret/place")
+	s.keys.mu.Unlock()
+	e := s.refused(500, "internal", ask{method: "GET", path: "/v1/version", key: aliceKey})
+	if strings.Contains(e.Message, "/secret") {
+		t.Error(e)
+	}
+	if !strings.Contains(s.log.String(), "/secret/place") || !strings.Contains(s.log.String(), e.RequestID) {
+		t.Error("the log does not say what failed")
+	}
+}
+
+// The same create sent again is carried out once.
+func TestIdempotency(t *testing.T) {
+	s := serve(t, nil)
+	spec := v1.Spec{Labels: map[string]string{"a": "b"}}
+	probe := s.create("", v1.Spec{})
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + probe.ID})
+	create := func(key string, spec v1.Spec) ask {
+		return ask{method: "POST", path: "/v1/sandboxes", body: spec, header: map[string]string{"Idempotency-Key": key}}
+	}
+	var first, again v1.Sandbox
+	h := s.want(201, &first, create("k1", spec))
+	if h.Get("Idempotent-Replayed") != "" || h.Get("Location") != "/v1/sandboxes/"+first.ID {
+		t.Error(h)
+	}
+	h = s.want(201, &again, create("k1", spec))
+	if h.Get("Idempotent-Replayed") != "true" || again.ID != first.ID {
+		t.Errorf("%v %s is not %s", h, again.ID, first.ID)
+	}
+	s.refused(422, "idempotency_mismatch", create("k1", v1.Spec{Name: "other"}))
+	// One that failed may be tried again.
+	s.refused(400, "invalid", create("k2", v1.Spec{Name: "!"}))
+	s.refused(400, "invalid", create("k2", v1.Spec{Name: "!"}))
+	// The server died after it had made the sandbox: it is found.
+	s.repeats.mu.Lock()
+	s.repeats.all["local/k1"].answered = false
+	s.repeats.mu.Unlock()
+	h = s.want(201, &again, create("k1", spec))
+	if h.Get("Idempotent-Replayed") != "true" || again.ID != first.ID {
+		t.Errorf("%v %s is not %s", h, again.ID, first.ID)
+	}
+	// Many at once.
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			status, body, _ := s.get(create("k3", spec))
+			if status != 201 && status != 409 {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+	wg.Wait()
+	var list v1.SandboxList
+	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes?label=a%3Db"})
+	if len(list.Sandboxes) != 2 {
+		t.Errorf("there are %d sandboxes", len(list.Sandboxes))
+	}
+}
+
+// dial opens a connection of a client that does things by hand.
+func (s *service) dial() net.Conn {
+	s.t.Helper()
+	conn, err := net.Dial("unix", s.path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	return conn
+}
+
+// Headers are bounded, and a body that stops coming ends its request.
+func TestSlowAndLargeRequests(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Stall = 300 * time.Millisecond })
+	conn := s.dial()
+	fmt.Fprintf(conn, "GET /v1/version HTTP/1.1\r\nHost: sandpit\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10))
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || !strings.Contains(line, "431") {
+		t.Errorf("large headers: %q, %v", line, err)
+	}
+	conn = s.dial()
+	fmt.Fprintf(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: sandpit\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("a body that stops: %s", resp.Status)
+	}
+	// Others were served meanwhile.
+	s.want(200, nil, ask{method: "GET", path: "/v1/version"})
+}
+
+// While the server ends, what goes on may end, and nothing begins.
+func TestDraining(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	follows := s.do(ask{method: "GET", path: "/v1/events"})
+	defer follows.Body.Close()
+	type answer struct {
+		out v1.Executed
+		err error
+	}
+	done := make(chan answer)
+	go func() {
+		var a answer
+		resp, err := s.try(context.Background(), ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/exec", body: v1.Exec{Command: v1.Command{Script: "echo begun > /tmp/begun; sleep 0.5; echo whole"}}})
+		if err != nil {
+			done <- answer{err: err}
+			return
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if a.err = err; err == nil {
+			strict(t, body, &a.out)
+		}
+		done <- a
+	}()
+	eventually(t, "the command runs", func() bool {
+		status, _, _ := s.get(ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/files/stat?path=/tmp/begun"})
+		return status == 200
+	})
+	closed := make(chan error)
+	go func() { closed <- s.api.Close(context.Background()) }()
+	if _, err := io.ReadAll(follows.Body); err != nil {
+		t.Errorf("what only follows is not ended well: %v", err)
+	}
+	s.refused(503, "draining", ask{method: "GET", path: "/v1/version"})
+	if a := <-done; a.err != nil || a.out.Stdout != "whole\n" {
+		t.Errorf("what was being done is not done: %+v", a)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+// What does not end by itself is broken off, and told so.
+func TestDrainingBreaksOff(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	resp := s.do(ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/exec", body: v1.Exec{Command: v1.Command{Script: "echo begun; exec sleep 600"}}, header: map[string]string{"Accept": "text/event-stream"}})
+	defer resp.Body.Close()
+	br := bufio.NewReader(resp.Body)
+	for line := ""; !strings.Contains(line, "begun"); {
+		var err error
+		if line, err = br.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.api.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close says %v", err)
+	}
+	rest, err := io.ReadAll(br)
+	if err != nil || !strings.Contains(string(rest), "event: error") || !strings.Contains(string(rest), `"code":"unavailable"`) {
+		t.Errorf("%v: %s", err, rest)
+	}
+}
