@@ -1,0 +1,210 @@
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// commandLineAt is a command of sandpit on the server of a data directory.
+func commandLineAt(t *testing.T, home string, argv ...string) *exec.Cmd {
+	t.Helper()
+	cmd := commandLine(t, append([]string{"sandpit"}, argv...)...)
+	cmd.Env = append(cmd.Env, "SANDPIT_HOME="+home)
+	return cmd
+}
+
+// mounted returns a short data directory on a file system of its own.
+func mounted(t *testing.T, size string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	home := shortHome(t)
+	if err := unix.Mount("tmpfs", home, "tmpfs", 0, "mode=0700,size="+size); err != nil {
+		t.Skipf("no tmpfs can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(home, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return home
+}
+
+// wellAfter has a server do everything that it could not do a moment ago, and
+// checks what it has written.
+func wellAfter(t *testing.T, s *service, box string) {
+	t.Helper()
+	c := s.client()
+	sb, err := c.Get(t.Context(), box)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := sandpit.Exec(t.Context(), sb, "cat", "/tmp/file"); err != nil || string(out.Stdout) != "kept\n" {
+		t.Errorf("what was there before: %q %v", out.Stdout, err)
+	}
+	after, err := c.Create(t.Context(), sandpit.Spec{Name: "after"})
+	if err != nil {
+		t.Fatalf("making a sandbox afterwards: %v", err)
+	}
+	if out, err := sandpit.Exec(t.Context(), after, "echo", "well"); err != nil || string(out.Stdout) != "well\n" {
+		t.Errorf("%q %v", out.Stdout, err)
+	}
+	endServer(t, s.home)
+	<-s.ended
+	if got := s.cmd.ProcessState.ExitCode(); got != 0 {
+		t.Errorf("exit code %d", got)
+	}
+	if out, err := commandLineAt(t, s.home, "audit", "verify").CombinedOutput(); err != nil {
+		t.Errorf("the audit: %v %s", err, out)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(s.home, "state", "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var verdict string
+	if err := db.QueryRowContext(t.Context(), "PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
+		t.Errorf("the state: %s %v", verdict, err)
+	}
+}
+
+// isClear reports whether an error has one of the kinds of what can't be done for
+// want of something.
+func isClear(err error) bool {
+	return errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrUnavailable) || errors.Is(err, sandpit.ErrNoSpace)
+}
+
+// keptBox makes a sandbox with a file.
+func keptBox(t *testing.T, s *service) sandpit.Sandbox {
+	t.Helper()
+	sb, err := s.client().Create(t.Context(), sandpit.Spec{Name: "box"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "echo kept >/tmp/file"); err != nil || !out.Success() {
+		t.Fatalf("%+v %v", out, err)
+	}
+	return sb
+}
+
+// TestDiskIsFull fills the disk of a server that runs, and frees it again.
+func TestDiskIsFull(t *testing.T) {
+	needSandboxes(t)
+	home := mounted(t, "48m")
+	t.Cleanup(func() { endServer(t, home) })
+	s := startService(t, home, nil)
+	sb := keptBox(t, s)
+	ballast, err := os.Create(filepath.Join(home, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(ballast, neverending{})
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	_ = ballast.Close()
+	c := s.client()
+	var refused int
+	for range 50 {
+		made, err := c.Create(t.Context(), sandpit.Spec{})
+		if err == nil {
+			// There was room in a block that is begun already.
+			if err := made.Remove(t.Context()); err != nil && !isClear(err) {
+				t.Errorf("removing on a full disk: %v", err)
+			}
+			continue
+		}
+		refused++
+		if !isClear(err) {
+			t.Errorf("on a full disk: %v", err)
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused on a full disk")
+	}
+	if _, err := sb.Info(t.Context()); err != nil {
+		t.Errorf("looking, on a full disk: %v", err)
+	}
+	if err := os.Remove(ballast.Name()); err != nil {
+		t.Fatal(err)
+	}
+	wellAfter(t, s, "box")
+}
+
+// TestDiskIsReadOnly makes the disk of a server that runs read-only, as a
+// kernel does that has seen an error, and writable again.
+func TestDiskIsReadOnly(t *testing.T) {
+	needSandboxes(t)
+	home := mounted(t, "64m")
+	t.Cleanup(func() { endServer(t, home) })
+	s := startService(t, home, nil)
+	sb := keptBox(t, s)
+	// As an error on the disk does, also for files that are open for writing.
+	if err := unix.Mount("", home, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Skipf("it can't be made read-only while it is written to: %v", err)
+	}
+	c := s.client()
+	if _, err := c.Create(t.Context(), sandpit.Spec{}); err == nil || !isClear(err) {
+		t.Errorf("on a read-only disk: %v", err)
+	}
+	if _, err := sb.Info(t.Context()); err != nil {
+		t.Errorf("looking, on a read-only disk: %v", err)
+	}
+	if err := unix.Mount("", home, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	wellAfter(t, s, "box")
+}
+
+// TestNoDescriptors takes the descriptors of a server that runs, and gives them
+// back.
+func TestNoDescriptors(t *testing.T) {
+	needSandboxes(t)
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	s := startService(t, home, nil)
+	keptBox(t, s)
+	pid := s.cmd.Process.Pid
+	var before unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := before
+	few.Cur = uint64(len(open) + 6)
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := s.client()
+	var refused int
+	for range 20 {
+		if _, err := c.Create(t.Context(), sandpit.Spec{}); err != nil {
+			refused++
+			if !isClear(err) {
+				t.Errorf("without descriptors: %v", err)
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused without descriptors")
+	}
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+		t.Fatal(err)
+	}
+	wellAfter(t, s, "box")
+}
