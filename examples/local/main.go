@@ -58,7 +58,7 @@ func run(ctx context.Context, guest local.IsGuest) error {
 	if err != nil {
 		return err
 	}
-	defer sb.Remove(context.Background())
+	defer func() { _ = sb.Remove(context.Background()) }()
 
 	if _, err := sb.Files().Write(ctx, "program.sh", strings.NewReader(program), sandpit.WriteOptions{}); err != nil {
 		return err

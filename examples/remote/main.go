@@ -51,7 +51,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer sb.Remove(context.Background())
+	defer func() { _ = sb.Remove(context.Background()) }()
 	return end(ctx, sb, process)
 }
 

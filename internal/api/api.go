@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -204,9 +202,4 @@ func (a *API) Configure(s *http.Server) {
 		WriteByteTimeout:     http2Inactive,
 	}
 	s.ErrorLog = slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug)
-}
-
-// clientGone reports whether an error is the client's leaving.
-func clientGone(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, http.ErrAbortHandler)
 }

@@ -54,7 +54,7 @@ func TestRefusals(t *testing.T) {
 		{"no such sandbox", 404, "not_found", ask{method: "GET", path: "/v1/sandboxes/none"}},
 		{"no such key", 404, "not_found", ask{method: "DELETE", path: "/v1/keys/none"}},
 		{"no such webhook", 404, "not_found", ask{method: "DELETE", path: "/v1/webhooks/none"}},
-		{"an unknown field", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"nmae":"x"}`, header: json}},
+		{"an unknown field", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"nome":"x"}`, header: json}},
 		{"no JSON", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":`, header: json}},
 		{"a list", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `[]`, header: json}},
 		{"two objects", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{}{}`, header: json}},

@@ -106,7 +106,6 @@ type server struct {
 	secure    *http.Server // TLS
 	idle      idleness
 	manager   supervisor
-	tracing   func(context.Context) error
 }
 
 // start puts the server together. What it has opened when it fails, close closes.
