@@ -1,0 +1,301 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// withSandbox starts a server with one sandbox, "box", and returns an
+// environment in which sandpit uses it.
+func withSandbox(t *testing.T) (*service, sandpit.Sandbox) {
+	t.Helper()
+	needSandboxes(t)
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	s := startService(t, home, nil)
+	sb, err := s.client().Create(t.Context(), sandpit.Spec{Name: "box"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SANDPIT_SERVER", "unix://"+home+"/server.sock")
+	return s, sb
+}
+
+// TestExecFeelsLikeSSH has a person work at a shell in a sandbox.
+func TestExecFeelsLikeSSH(t *testing.T) {
+	withSandbox(t)
+	s := startSession(t, "sandpit", "exec", "-it", "box", "--", "sh", "-i")
+	before := s.settings()
+	s.write("PS1='$ '; tty; stty size\r")
+	s.expect("/dev/pts/")
+	if !s.isRaw() {
+		t.Error("the terminal is not raw while the command runs")
+	}
+	if err := pty.Setsize(s.master, &pty.Winsize{Rows: 31, Cols: 71}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the size is known inside", func() bool {
+		s.write("stty size\r")
+		time.Sleep(20 * time.Millisecond)
+		return strings.Contains(s.output(), "31 71")
+	})
+	// ^C ends the job and not the shell, ^Z stops it.
+	s.write("sleep 1000\r")
+	s.until("it sleeps", func() bool { return strings.Count(s.output(), "sleep 1000") > 0 })
+	time.Sleep(100 * time.Millisecond)
+	s.write("\x03")
+	s.write("echo code-$?\r")
+	s.expect("code-130")
+	s.write("sleep 1000\r")
+	time.Sleep(100 * time.Millisecond)
+	s.write("\x1a")
+	s.write("jobs; echo job-$?\r")
+	s.expect("job-0")
+	s.until("the job is stopped", func() bool { return strings.Contains(s.output(), "Stopped") })
+	s.write("fg\r") // which goes on, and is ended
+	time.Sleep(100 * time.Millisecond)
+	s.write("\x03")
+	s.write("exit 7\r")
+	if got := s.exitCode(); got != 7 {
+		t.Errorf("exit code %d: %s", got, s.output())
+	}
+	if s.settings() != before {
+		t.Error("the terminal was not restored")
+	}
+}
+
+// TestAttachIsLeft attaches to a shell, leaves it by keys, and finds it again.
+func TestAttachIsLeft(t *testing.T) {
+	_, sb := withSandbox(t)
+	p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sh", "-i"}, Background: true, Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startSession(t, "sandpit", "attach", "box", p.ID())
+	before := s.settings()
+	s.until("the terminal is raw", s.isRaw)
+	s.write("mark=well; echo he''re\r")
+	s.expect("here")
+	s.write("\x10\x11")
+	s.expect("it goes on")
+	if got := s.exitCode(); got != 0 {
+		t.Errorf("exit code %d", got)
+	}
+	if s.settings() != before {
+		t.Error("the terminal was not restored")
+	}
+	again := startSession(t, "sandpit", "attach", "box", p.ID())
+	again.expect("here") // what was written meanwhile
+	again.until("the terminal is raw", again.isRaw)
+	again.write("echo $mark-done; exit 5\r")
+	again.expect("well-done")
+	if got := again.exitCode(); got != 5 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestVanishedClient kills sandpit exec with -9: what it ran is killed, and
+// what others run is not, nor what was begun in the background.
+func TestVanishedClient(t *testing.T) {
+	_, sb := withSandbox(t)
+	background, err := commandLine(t, "sandpit", "exec", "-d", "box", "--", "sleep", "1001").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(script string) *exec.Cmd {
+		cmd := commandLine(t, "sandpit", "exec", "box", "--", "sh", "-c", script)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		if _, err := io.ReadFull(out, make([]byte, 6)); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	gone := start("echo ready; sleep 1002")
+	start("echo ready; sleep 1003")
+	running := func() string {
+		out, err := sandpit.Shell(t.Context(), sb, `cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' '`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out.Stdout)
+	}
+	if got := running(); !strings.Contains(got, "sleep 1002") {
+		t.Fatal(got)
+	}
+	if err := gone.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); strings.Contains(running(), "sleep 1002"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what a client ran that is gone goes on")
+		}
+	}
+	if got := running(); !strings.Contains(got, "sleep 1001") || !strings.Contains(got, "sleep 1003") {
+		t.Errorf("what others run is gone: %s", got)
+	}
+	p, err := sb.Attach(t.Context(), strings.TrimSpace(string(background)), sandpit.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForward reaches an HTTP server in a sandbox through a port here.
+func TestForward(t *testing.T) {
+	_, sb := withSandbox(t)
+	if out, err := sandpit.Exec(t.Context(), sb, "python3", "-c", "import http.server"); err != nil || !out.Success() {
+		t.Skip("the image has no Python")
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "mkdir -p /tmp/www && head -c 3000000 /dev/zero >/tmp/www/zeros && echo hello >/tmp/www/index.html"); err != nil || !out.Success() {
+		t.Fatalf("%s %v", out.Stderr, err)
+	}
+	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"python3", "-m", "http.server", "-b", "127.0.0.1", "-d", "/tmp/www", "8000"}, Background: true}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		ports, err := sb.Ports(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ports) == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("it does not listen")
+		}
+	}
+	cmd := commandLine(t, "sandpit", "forward", "box", "0:8000")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Signal(os.Interrupt)
+	line := make([]byte, 100)
+	n, err := out.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, to, ok := strings.Cut(strings.TrimSpace(string(line[:n])), " -> ")
+	if !ok || to != "box:8000" {
+		t.Fatalf("it said %q", line[:n])
+	}
+	for path, want := range map[string]int{"/": 6, "/zeros": 3000000} {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || len(data) != want {
+			t.Errorf("%s: %d bytes, %v", path, len(data), err)
+		}
+	}
+}
+
+// TestCommandsOverTLS uses a server at an address, with a key.
+func TestCommandsOverTLS(t *testing.T) {
+	needSandboxes(t)
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close() // the server takes it
+	for name, text := range map[string]string{
+		"server.yaml": "listen: [" + address + "]\ntls-cert: server.pem\ntls-key: server.key\n",
+		"server.pem":  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		"server.key":  string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})),
+	} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startService(t, home, nil, "--config", filepath.Join(home, "server.yaml"))
+	_, first, ok := strings.Cut(s.log.String(), "may do everything: ")
+	first, _, _ = strings.Cut(first, "\n")
+	if !ok || !strings.HasPrefix(first, "sp_") {
+		t.Fatalf("the first key was not shown: %s", s.log)
+	}
+	run := func(env []string, argv ...string) (string, error) {
+		cmd := commandLine(t, append([]string{"sandpit"}, argv...)...)
+		cmd.Env = append(cmd.Env, env...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	trust := "SSL_CERT_FILE=" + filepath.Join(home, "server.pem")
+	at, with := "SANDPIT_SERVER=https://"+address, "SANDPIT_KEY="+first
+	if out, err := run([]string{trust, at, with}, "create", "box"); err != nil || out != "box\n" {
+		t.Fatalf("%v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, with}, "exec", "box", "--", "sh", "-c", "echo well"); err != nil || out != "well\n" {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run([]string{trust, at}, "ps"); err == nil || !strings.Contains(out, "no key was given") || !strings.Contains(out, "hint: ") {
+		t.Errorf("without a key: %v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, "SANDPIT_KEY=sp_no"}, "ps"); err == nil || !strings.Contains(out, "not valid") {
+		t.Errorf("with a key that is none: %v %s", err, out)
+	}
+	if out, err := run([]string{at, with}, "ps"); err == nil || !strings.Contains(out, "certificate") || strings.Contains(out, first) {
+		t.Errorf("with a certificate that nobody vouches for: %v %s", err, out)
+	}
+	if out, err := run([]string{"SANDPIT_SERVER=http://192.0.2.1:80", with}, "ps"); err == nil || !strings.Contains(out, "plain http") {
+		t.Errorf("plain http: %v %s", err, out)
+	}
+	// The key's namespace has what it made; endServer looks into its user's own.
+	if out, err := run([]string{trust, at, with}, "rm", "box"); err != nil {
+		t.Errorf("%v %s", err, out)
+	}
+}
