@@ -25,6 +25,7 @@ func groups() []groupOf {
 		{"python", (*bench).measurePython},
 		{"start", (*bench).measureStart},
 		{"engine", (*bench).measureEngine},
+		{"server", (*bench).measureServer},
 		{"burst", (*bench).measureBursts},
 		{"memory", (*bench).measureMemory},
 		{"stream", (*bench).measureStream},

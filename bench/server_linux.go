@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
+)
+
+// served is a server of the benchmark's own, with a data directory of its own.
+type served struct {
+	*client.Client
+	b    *bench
+	cmd  *exec.Cmd
+	home string
+	env  []string // of commands that use it
+}
+
+// refill is how long the warm pool is given between two turns: it is a matter
+// of the background, and of another row.
+const refill = 30 * time.Millisecond
+
+// serve starts a server and waits until it answers.
+func (b *bench) serve(ctx context.Context) (*served, error) {
+	home := filepath.Join(b.dir, "served")
+	log, err := os.Create(filepath.Join(b.dir, "server.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	s := &served{b: b, home: home, env: append(b.env[:len(b.env):len(b.env)], "SANDPIT_HOME="+home)}
+	s.cmd = exec.Command(b.sandpit, "serve")
+	s.cmd.Env, s.cmd.Stderr = s.env, log
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the server: %w", err)
+	}
+	if s.Client, err = client.New(client.Options{Address: "unix://" + filepath.Join(home, "server.sock")}); err != nil {
+		s.close()
+		return nil, err
+	}
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if _, err = s.List(ctx, sandpit.ListQuery{Limit: 1}); err == nil {
+			return s, nil
+		}
+		if time.Since(start) > patience || ctx.Err() != nil {
+			s.close()
+			return nil, fmt.Errorf("waiting for the server: %w", err)
+		}
+	}
+}
+
+// close removes what is left and ends the server.
+func (s *served) close() {
+	if s.Client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if page, err := s.List(ctx, sandpit.ListQuery{Limit: 1000}); err == nil {
+			for _, info := range page.Sandboxes {
+				_ = s.Remove(ctx, info.ID)
+			}
+		}
+		_ = s.Client.Close()
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	hung := time.AfterFunc(patience, func() { _ = s.cmd.Process.Kill() })
+	_ = s.cmd.Wait()
+	hung.Stop()
+}
+
+// run is a whole command line that uses the server.
+func (s *served) run(name string, argv ...string) *contestant {
+	return &contestant{name: name, once: func(ctx context.Context, rec *record) error {
+		time.Sleep(refill)
+		b := *s.b
+		b.env = s.env
+		took, err := b.spawn(ctx, append([]string{b.sandpit, "run", "--"}, argv...)...)
+		if err == nil {
+			rec.time(name, took)
+		}
+		return err
+	}}
+}
+
+// life lives through whole sandboxes of the server.
+func (s *served) life() *contestant {
+	return &contestant{name: "server", once: func(ctx context.Context, rec *record) error {
+		time.Sleep(refill)
+		start := time.Now()
+		sb, err := s.Create(ctx, sandpit.Spec{})
+		if err != nil {
+			return err
+		}
+		defer sb.Remove(context.WithoutCancel(ctx)) //nolint:errcheck // the Remove below is the one that is checked
+		rec.time("create", time.Since(start))
+		if err := s.b.execTrue(ctx, sb); err != nil {
+			return err
+		}
+		rec.time("create + first exec", time.Since(start))
+		for range execsPerLife {
+			begin := time.Now()
+			if err := s.b.execTrue(ctx, sb); err != nil {
+				return err
+			}
+			rec.time("exec", time.Since(begin))
+		}
+		begin := time.Now()
+		if err := sb.Remove(ctx); err != nil {
+			return err
+		}
+		rec.time("destroy", time.Since(begin))
+		return nil
+	}}
+}
+
+// measureServer measures everything that goes through a server.
+func (b *bench) measureServer(ctx context.Context) error {
+	s, err := b.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	const warm = "sandpit run, with a server"
+	rec := contest(ctx, b.opts.rounds, b.budget(), b.command(bare, always(b.true)), s.run(warm, b.true), s.life())
+	floor := rec.get(bare)
+	for _, row := range []struct {
+		title, series string
+		to            goal
+	}{
+		{"create + run `true` + destroy, whole command line, warm", warm, goal{atMost, 3, 2}},
+		{"create over the API, warm", "create", goal{}},
+		{"create to first answered exec over the API, warm", "create + first exec", goal{}},
+		{"exec of `true` in a running sandbox, over the API", "exec", goal{atMost, 2, 1.3}},
+		{"destroy over the API, as the caller sees it", "destroy", goal{atMost, 1, 0.5}},
+	} {
+		mine := rec.get(row.series)
+		if mine.n() == 0 && mine.err == nil {
+			mine.err = rec.get("server").err
+		}
+		g := b.group("server", row.title, "ms")
+		g.add(row.series, mine)
+		g.against(bare, floor, row.series, mine, row.to)
+	}
+	for _, measure := range []func(context.Context) error{s.measurePython, s.measureBurst, s.measureData} {
+		if err := measure(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *served) measurePython(ctx context.Context) error {
+	const mine, cold = "sandpit run, with a server", "python3 -c, no sandbox"
+	g := s.b.group("server", "one-shot Python: print(1), warm", "ms")
+	python, err := realProgram("python3")
+	if err != nil {
+		g.add(mine, &series{err: err})
+		return nil
+	}
+	rec := contest(ctx, s.b.opts.rounds, s.b.budget(), s.run(mine, python, "-c", "print(1)"), s.b.command(cold, always(python, "-c", "print(1)")))
+	g.add(mine, rec.get(mine))
+	g.against(cold, rec.get(cold), mine, rec.get(mine), goal{atMost, 1.3, 0.3})
+	return ctx.Err()
+}
+
+// measureBurst makes many at once.
+func (s *served) measureBurst(ctx context.Context) error {
+	n := 100
+	if s.b.opts.quick {
+		n = 16
+	}
+	const mine = "server: create to first answered exec"
+	bwrap := s.b.allPeers(ctx)[0]
+	cs := []*contestant{{name: mine, once: func(ctx context.Context, rec *record) error {
+		boxes := make([]removable, n)
+		took, err := atOnce(n, func(i int) error {
+			sb, err := s.Create(ctx, defaultSpec())
+			if err != nil {
+				return err
+			}
+			boxes[i] = sb
+			return s.b.execTrue(ctx, sb)
+		})
+		_, rerr := atOnce(n, func(i int) error {
+			if boxes[i] == nil {
+				return nil
+			}
+			return boxes[i].Remove(context.WithoutCancel(ctx))
+		})
+		if err == nil {
+			err = rerr
+		}
+		if err == nil {
+			rec.time(mine, took)
+		}
+		return err
+	}}}
+	if bwrap.err == nil {
+		cs = append(cs, s.b.commandBurst(bwrap.name, n, func() ([]string, error) { return bwrap.run(s.b.true) }))
+	} else {
+		cs = append(cs, missing(bwrap.name, bwrap.err))
+	}
+	rec := contest(ctx, leastTurns, s.b.budget(), cs...)
+	g := s.b.group("server", fmt.Sprintf("%d at once over the API, until the last has answered", n), "ms")
+	g.add(mine, rec.get(mine))
+	g.against(bwrap.name, rec.get(bwrap.name), mine, rec.get(mine), goal{atMost, 1, 0.5})
+	return ctx.Err()
+}
+
+// measureData streams output, and moves a file in and out.
+func (s *served) measureData(ctx context.Context) error {
+	size := s.b.amount()
+	const out, pipe, up, down, copied = "output, over the API", "a pipe, no sandbox", "upload, over the API", "download, over the API", "cp, no sandbox"
+	dir, remove, err := s.b.fastDir()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	file, target := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	if err := fill(file, size); err != nil {
+		return err
+	}
+	head, err := realProgram("head")
+	if err != nil {
+		return err
+	}
+	cp, err := realProgram("cp")
+	if err != nil {
+		return err
+	}
+	sb, err := s.Create(ctx, s.b.roomySpec())
+	if err != nil {
+		return err
+	}
+	argv := []string{head, "-c", fmt.Sprint(size), "/dev/zero"}
+	timed := func(name string, f func(ctx context.Context) (time.Duration, error)) *contestant {
+		return &contestant{name: name, once: func(ctx context.Context, rec *record) error {
+			took, err := f(ctx)
+			if err == nil {
+				rec.speed(name, size, took)
+			}
+			return err
+		}}
+	}
+	rec := contest(ctx, s.b.fewer(10, 4), s.b.budget(),
+		timed(out, func(ctx context.Context) (time.Duration, error) {
+			var got counter
+			start := time.Now()
+			err := succeed(sandpit.Run(ctx, sb, sandpit.Command{Argv: argv, Stdout: &got, OutputLimit: 2 * size}))
+			if err == nil && int64(got) != size {
+				err = fmt.Errorf("streaming: %d bytes arrived of %d", got, size)
+			}
+			return time.Since(start), err
+		}),
+		timed(pipe, func(ctx context.Context) (time.Duration, error) {
+			var got counter
+			start := time.Now()
+			cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+			cmd.Stdout = io.Writer(&got)
+			err := cmd.Run()
+			return time.Since(start), err
+		}),
+		timed(up, func(ctx context.Context) (time.Duration, error) { return upload(ctx, sb, file) }),
+		timed(down, func(ctx context.Context) (time.Duration, error) { return download(ctx, sb, target, size) }),
+		timed(copied, func(ctx context.Context) (time.Duration, error) {
+			_ = os.Remove(target)
+			return s.b.spawn(ctx, cp, file, target)
+		}))
+	for _, row := range []struct{ mine, peer string }{{out, pipe}, {up, copied}, {down, copied}} {
+		g := s.b.group("server", fmt.Sprintf("%s: %d MiB", row.mine, size/mib), "MB/s")
+		g.More = true
+		g.add(row.mine, rec.get(row.mine))
+		g.against(row.peer, rec.get(row.peer), row.mine, rec.get(row.mine), goal{atLeast, 0.3, 0.7})
+	}
+	return ctx.Err()
+}
