@@ -147,7 +147,7 @@ func (b *bench) measureServer(ctx context.Context) error {
 		g.add(row.series, mine)
 		g.against(bare, floor, row.series, mine, row.to)
 	}
-	for _, measure := range []func(context.Context) error{s.measurePython, s.measureBurst, s.measureData} {
+	for _, measure := range []func(context.Context) error{s.measurePython, s.measureBurst, s.measureData, s.measureHeld} {
 		if err := measure(ctx); err != nil {
 			return err
 		}
