@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,9 @@ func (c *call) accept() (*socket, error) {
 		c.w.Header().Set("Upgrade", "websocket")
 		c.w.Header().Set("Connection", "Upgrade")
 		return nil, &refusal{status: http.StatusUpgradeRequired, code: "invalid", message: "this path is a WebSocket", hint: "connect with a WebSocket client"}
+	}
+	if key, err := base64.StdEncoding.DecodeString(c.r.Header.Get("Sec-WebSocket-Key")); c.r.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
+		return nil, invalid("this is no handshake of a WebSocket", "use version 13, RFC 6455")
 	}
 	// Origins have been checked. Compression would cost memory per socket and
 	// tell secrets by their length.

@@ -1,0 +1,375 @@
+package api_test
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Files are written, read in parts, described, changed and removed.
+func TestFiles(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID + "/files"
+	at := func(op, path string, more ...string) string {
+		return base + op + "?path=" + url.QueryEscape(path) + strings.Join(append([]string{""}, more...), "&")
+	}
+	var w v1.Written
+	s.want(200, &w, ask{method: "PUT", path: at("", "/tmp/d/a b", "parents=true", "mode=0600"), body: "0123456789"})
+	if w.Bytes != 10 {
+		t.Error(w)
+	}
+	s.want(200, &w, ask{method: "PUT", path: at("", "/tmp/d/a b", "append=true"), body: "ab"})
+	for _, c := range []struct {
+		header       string
+		status       int
+		body, length string
+	}{
+		{"", 200, "0123456789ab", ""},
+		{"bytes=2-4", 206, "234", "bytes 2-4/12"},
+		{"bytes=10-", 206, "ab", "bytes 10-11/12"},
+		{"bytes=-3", 206, "9ab", "bytes 9-11/12"},
+		{"bytes=0-99", 206, "0123456789ab", "bytes 0-11/12"},
+		{"bytes=0-1,4-5", 200, "0123456789ab", ""},
+		{"lines=1-2", 200, "0123456789ab", ""},
+		{"bytes=5-2", 200, "0123456789ab", ""},
+	} {
+		status, body, h := s.get(ask{method: "GET", path: at("", "/tmp/d/a b"), header: map[string]string{"Range": c.header}})
+		if status != c.status || string(body) != c.body || h.Get("Content-Range") != c.length {
+			t.Errorf("%q: %d %q %q", c.header, status, body, h.Get("Content-Range"))
+		}
+		if h.Get("Content-Disposition") != "attachment" || h.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("a browser may show it: %v", h)
+		}
+	}
+	s.refused(416, "invalid", ask{method: "GET", path: at("", "/tmp/d/a b"), header: map[string]string{"Range": "bytes=12-"}})
+	var info v1.FileInfo
+	s.want(200, &info, ask{method: "GET", path: at("/stat", "/tmp/d/a b")})
+	if info.Mode != "0600" || info.Size != 12 || info.Type != "file" {
+		t.Errorf("%+v", info)
+	}
+	if status, body, _ := s.get(ask{method: "GET", path: at("", "/proc/version")}); status != 200 || !strings.Contains(string(body), "Linux") {
+		t.Errorf("a file without a length: %d %s", status, body)
+	}
+	s.want(200, nil, ask{method: "PUT", path: at("", "/tmp/closed"), body: "x"})
+	s.want(204, nil, ask{method: "POST", path: at("/chmod", "/tmp/closed", "mode=0")})
+	s.want(204, nil, ask{method: "POST", path: at("/mkdir", "/tmp/d/e", "mode=0711")})
+	s.want(204, nil, ask{method: "POST", path: at("/symlink", "/tmp/d/l", "target=a%20b")})
+	var link v1.Link
+	s.want(200, &link, ask{method: "GET", path: at("/readlink", "/tmp/d/l")})
+	s.want(200, &info, ask{method: "GET", path: at("/stat", "/tmp/d/l", "follow=false")})
+	if link.Target != "a b" || info.Type != "symlink" {
+		t.Errorf("%+v %+v", link, info)
+	}
+	s.want(204, nil, ask{method: "POST", path: at("/chmod", "/tmp/d/e", "mode=1777")})
+	s.want(204, nil, ask{method: "POST", path: base + "/rename?from=/tmp/d/e&to=/tmp/d/f"})
+	s.want(204, nil, ask{method: "POST", path: base + "/copy?from=/tmp/d/a%20b&to=/tmp/d/c"})
+	s.want(204, nil, ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.Edits{Edits: []sandpit.Edit{{Old: "345", New: "needle"}}}})
+	var grep v1.GrepResult
+	s.want(200, &grep, ask{method: "POST", path: at("/grep", "/tmp/d"), body: v1.Grep{Pattern: "n.edle"}})
+	if len(grep.Lines) != 1 || grep.Lines[0].Path != "c" {
+		t.Errorf("%+v", grep)
+	}
+	var list v1.FileList
+	s.want(200, &list, ask{method: "GET", path: at("/list", "/tmp/d", "limit=2")})
+	if len(list.Entries) != 2 || !list.More || list.Entries[0].Name != "a b" {
+		t.Errorf("%+v", list)
+	}
+	s.want(200, &list, ask{method: "GET", path: at("/list", "/tmp/d", "after=c")})
+	if len(list.Entries) != 2 || list.More || list.Entries[0].Name != "f" || list.Entries[0].Mode != "1777" {
+		t.Errorf("%+v", list)
+	}
+	s.want(200, &list, ask{method: "GET", path: at("/find", "/tmp", "glob=**%2Fc")})
+	if len(list.Entries) != 1 || list.Entries[0].Name != "d/c" {
+		t.Errorf("%+v", list)
+	}
+	for _, c := range []struct {
+		status int
+		code   string
+		ask    ask
+	}{
+		{404, "file_not_found", ask{method: "GET", path: at("", "/tmp/none")}},
+		{400, "is_directory", ask{method: "GET", path: at("", "/tmp/d")}},
+		{409, "not_empty", ask{method: "DELETE", path: at("", "/tmp/d")}},
+		{409, "file_exists", ask{method: "POST", path: at("/mkdir", "/tmp/d")}},
+		{400, "not_directory", ask{method: "GET", path: at("/list", "/tmp/d/c")}},
+		{403, "permission", ask{method: "GET", path: at("", "/tmp/closed")}},
+		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=9")}},
+		{400, "invalid", ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.Edits{Edits: []sandpit.Edit{{Old: "none"}}}}},
+	} {
+		if e := s.refused(c.status, c.code, c.ask); e.Code != "invalid" && e.Path == "" {
+			t.Errorf("%+v says no path", e)
+		}
+	}
+	s.want(204, nil, ask{method: "DELETE", path: at("", "/tmp/d", "recursive=true")})
+	s.refused(404, "file_not_found", ask{method: "GET", path: at("/stat", "/tmp/d")})
+}
+
+// A client that vanishes while it writes leaves the file as it was.
+func TestVanishedWriterChangesNothing(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	path := "/v1/sandboxes/" + sb.ID + "/files?path=/tmp/a"
+	s.want(200, nil, ask{method: "PUT", path: path, body: "before"})
+	conn := s.dial()
+	fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: sandpit\r\nContent-Length: 1000000\r\n\r\nafter", path)
+	time.Sleep(50 * time.Millisecond)
+	conn.Close()
+	eventually(t, "it is recorded", func() bool {
+		n := 0
+		for _, e := range s.audit.all() {
+			if e.Action == "writeFile" && e.Phase == "end" {
+				n++
+			}
+		}
+		return n == 2
+	})
+	if _, body, _ := s.get(ask{method: "GET", path: path}); string(body) != "before" {
+		t.Errorf("the file is %q", body)
+	}
+}
+
+// Directories go in and out as archives.
+func TestArchives(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID + "/files"
+	var tarred, gzipped, zipped bytes.Buffer
+	zw := gzip.NewWriter(&gzipped)
+	tw := tar.NewWriter(io.MultiWriter(&tarred, zw))
+	_ = tw.WriteHeader(&tar.Header{Name: "sub/", Typeflag: tar.TypeDir, Mode: 0o755})
+	_ = tw.WriteHeader(&tar.Header{Name: "sub/x", Typeflag: tar.TypeReg, Mode: 0o755, Size: 5})
+	_, _ = io.WriteString(tw, "hello")
+	_ = tw.Close()
+	_ = zw.Close()
+	z := zip.NewWriter(&zipped)
+	f, _ := z.CreateHeader(&zip.FileHeader{Name: "sub/x", Method: zip.Deflate})
+	_, _ = io.WriteString(f, "hello")
+	link := &zip.FileHeader{Name: "sub/l"}
+	link.SetMode(0o777 | 1<<27)
+	f, _ = z.CreateHeader(link)
+	_, _ = io.WriteString(f, "x")
+	_ = z.Close()
+	for format, body := range map[string]*bytes.Buffer{"tar": &tarred, "tar.gz": &gzipped, "zip": &zipped} {
+		dir := "/tmp/" + format
+		s.want(204, nil, ask{method: "POST", path: base + "/mkdir?path=" + dir})
+		s.want(204, nil, ask{method: "PUT", path: base + "/archive?path=" + dir + "&format=" + format, body: io.Reader(bytes.NewReader(body.Bytes()))})
+		if status, got, _ := s.get(ask{method: "GET", path: base + "?path=" + dir + "/sub/x"}); status != 200 || string(got) != "hello" {
+			t.Errorf("%s: %d %q", format, status, got)
+		}
+		s.refused(400, "invalid", ask{method: "PUT", path: base + "/archive?path=" + dir + "&format=" + format, body: strings.Repeat("no archive at all. ", 100)})
+	}
+	_, got, h := s.get(ask{method: "GET", path: base + "/archive?path=/tmp/zip"})
+	if h.Get("Content-Type") != "application/x-tar" || !bytes.Contains(got, []byte("zip/sub/x")) {
+		t.Errorf("%v", h)
+	}
+	_, got, h = s.get(ask{method: "GET", path: base + "/archive?path=/tmp/zip&format=zip"})
+	zr, err := zip.NewReader(bytes.NewReader(got), int64(len(got)))
+	if err != nil || h.Get("Content-Type") != "application/zip" {
+		t.Fatal(err, h)
+	}
+	names := map[string]bool{}
+	for _, f := range zr.File {
+		names[f.Name] = true
+	}
+	if !names["zip/"] || !names["zip/sub/x"] || !names["zip/sub/l"] {
+		t.Errorf("%v", names)
+	}
+	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/archive?path=/tmp/none"})
+	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/archive?path=/tmp/none&format=zip"})
+
+	// Nothing is written outside of the directory.
+	var evil bytes.Buffer
+	z = zip.NewWriter(&evil)
+	f, _ = z.Create("../../escaped")
+	_, _ = io.WriteString(f, "x")
+	_ = z.Close()
+	status, _, _ := s.get(ask{method: "PUT", path: base + "/archive?path=/tmp/zip/sub&format=zip", body: io.Reader(&evil)})
+	if status < 400 {
+		t.Errorf("an entry outside is taken: %d", status)
+	}
+	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/stat?path=/tmp/escaped"})
+}
+
+// A zip archive that has to be held is bounded.
+func TestZipIsBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Spool = 1000 })
+	sb := s.create("", v1.Spec{})
+	s.refused(413, "too_large", ask{method: "PUT", path: "/v1/sandboxes/" + sb.ID + "/files/archive?path=/tmp&format=zip", body: strings.Repeat("x", 2000)})
+}
+
+// What changes in a directory is told.
+func TestWatch(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID + "/files"
+	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/watch?path=/tmp/none"})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	resp, err := s.try(ctx, ask{method: "GET", path: base + "/watch?path=/tmp&recursive=true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	br := bufio.NewReader(resp.Body)
+	until := func(event, text string) {
+		t.Helper()
+		for seen := false; ; {
+			line, err := br.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, "event:") {
+				seen = line == "event: "+event+"\n"
+			}
+			if seen && strings.HasPrefix(line, "data:") && strings.Contains(line, text) {
+				return
+			}
+		}
+	}
+	until("ready", "")
+	s.want(200, nil, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "touch /tmp/new"}}})
+	until("create", "new")
+}
+
+// listener is a server in the sandbox: what it gets, it sends back.
+const listener = `
+import http.server, socketserver
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = ("%s %s\n%s" % (self.command, self.path, self.headers)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Set-Cookie", "a=b")
+        self.end_headers()
+        self.wfile.write(body)
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(201)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *a): pass
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer(("127.0.0.1", 8080), H).serve_forever()
+`
+
+const echoServer = `
+import socket
+l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); l.bind(("127.0.0.1", 9090)); l.listen()
+while True:
+    c, _ = l.accept()
+    data = b""
+    while True:
+        b = c.recv(65536)
+        if not b: break
+        data += b
+    c.sendall(b"all: " + data); c.close()
+`
+
+// Ports of a sandbox are reached by name, by header and byte by byte. The
+// caller's key stays outside.
+func TestPorts(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{})
+	one := "/v1/sandboxes/" + sb.ID
+	for _, script := range []string{listener, echoServer} {
+		s.want(201, nil, ask{method: "POST", path: one + "/processes", key: aliceKey, body: v1.Command{Argv: []string{"python3", "-c", script}}})
+	}
+	var out v1.Executed
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), key: aliceKey, body: v1.Exec{Command: v1.Command{Script: "command -v python3"}}})
+	if out.Result.ExitCode != 0 {
+		t.Skip("no python3 in the sandbox")
+	}
+	eventually(t, "both listen", func() bool {
+		var ports v1.PortList
+		s.want(200, &ports, ask{method: "GET", path: one + "/ports", key: aliceKey})
+		return len(ports.Ports) == 2
+	})
+	host := "8080-" + sb.ID + ".localhost"
+	status, body, h := s.get(ask{method: "GET", path: "/v1/keys?x=y", key: aliceKey, header: map[string]string{"Host": host, "X-Sandpit-Other": "hush"}})
+	if status != 200 || !strings.HasPrefix(string(body), "GET /v1/keys?x=y") || h.Get("Set-Cookie") == "" {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, hush := range []string{aliceKey, "hush", "Authorization"} {
+		if strings.Contains(string(body), hush) {
+			t.Errorf("the sandbox is told %s: %s", hush, body)
+		}
+	}
+	by := map[string]string{"X-Sandpit-Sandbox": sb.ID, "X-Sandpit-Port": "8080"}
+	status, body, h = s.get(ask{method: "GET", path: "/x", key: aliceKey, header: by})
+	if status != 200 || strings.Contains(string(body), "Sandpit") || h.Get("Content-Security-Policy") != "sandbox" || h.Get("Set-Cookie") != "" {
+		t.Errorf("%d %v %s", status, h, body)
+	}
+	// With its own header for the key, Authorization is the sandbox's.
+	status, body, _ = s.get(ask{method: "GET", path: "/x", key: "none", header: map[string]string{"Host": host, "X-Sandpit-Key": aliceKey, "Authorization": "Basic app"}})
+	if status != 200 || !strings.Contains(string(body), "Basic app") || strings.Contains(string(body), aliceKey) {
+		t.Errorf("%d %s", status, body)
+	}
+	large := strings.Repeat("x", 3<<20)
+	if status, body, _ = s.get(ask{method: "POST", path: "/", key: aliceKey, header: map[string]string{"Host": host}, body: large}); status != 201 || string(body) != large {
+		t.Errorf("%d, %d bytes", status, len(body))
+	}
+	// A page of the sandbox may speak to the sandbox, and not to the server.
+	port := strings.TrimPrefix(s.base, "http://127.0.0.1")
+	s.want(200, nil, ask{method: "GET", path: "/", key: aliceKey, header: map[string]string{"Host": host + port, "Origin": "http://" + host + port}})
+	s.refused(403, "origin_refused", ask{method: "GET", path: "/v1/version", key: aliceKey, header: map[string]string{"Origin": "http://" + host + port}})
+	s.refused(401, "unauthenticated", ask{method: "GET", path: "/", key: "none", header: map[string]string{"Host": host}})
+	s.refused(503, "unavailable", ask{method: "GET", path: "/", key: aliceKey, header: map[string]string{"Host": "81-" + sb.ID + ".localhost"}})
+
+	// Byte by byte, with one direction closed alone.
+	conn := s.dial()
+	fmt.Fprintf(conn, "GET %s/ports/9090/tcp HTTP/1.1\r\nHost: sandpit\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nearly ", one, aliceKey)
+	br := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("X-Request-Id") == "" {
+		t.Fatal(resp, err)
+	}
+	_, _ = io.WriteString(conn, "late")
+	_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+	if got, err := io.ReadAll(br); err != nil || string(got) != "all: early late" {
+		t.Errorf("%q, %v", got, err)
+	}
+	ws := s.socket(t.Context(), one+"/ports/9090/tcp", aliceKey)
+	for _, piece := range []string{"over ", "ws", ""} {
+		if err := ws.Write(t.Context(), websocket.MessageBinary, []byte(piece)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	got := ""
+	for {
+		_, msg, err := ws.Read(ctx)
+		if err != nil || len(msg) == 0 {
+			break
+		}
+		got += string(msg)
+	}
+	if got != "all: over ws" {
+		t.Errorf("%q", got)
+	}
+	_ = ws.Close(websocket.StatusNormalClosure, "")
+	resp2 := s.do(ask{method: "GET", path: one + "/ports/81/tcp", key: aliceKey, header: map[string]string{"Connection": "Upgrade", "Upgrade": "tcp"}})
+	resp2.Body.Close()
+	if resp2.StatusCode != 503 {
+		t.Errorf("a port that nobody listens on: %s", resp2.Status)
+	}
+}

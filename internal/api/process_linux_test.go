@@ -1,0 +1,460 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// frame is one of a stream.
+type frame struct {
+	kind    byte
+	payload []byte
+}
+
+// readFrame reads one, pings left out.
+func readFrame(r io.Reader) (frame, error) {
+	for {
+		var head [5]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return frame{}, err
+		}
+		f := frame{head[0], make([]byte, binary.BigEndian.Uint32(head[1:]))}
+		if _, err := io.ReadFull(r, f.payload); err != nil || f.kind != v1.FramePing {
+			return f, err
+		}
+	}
+}
+
+func execPath(sb v1.Sandbox) string { return "/v1/sandboxes/" + sb.ID + "/exec" }
+
+// A command is run and answered in each of the three ways.
+func TestExec(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	var out v1.Executed
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "cat; echo err >&2; exit 3"}, StdinData: []byte("in")}})
+	if out.Stdout != "in" || out.Stderr != "err\n" || out.Result.ExitCode != 3 || out.Process.PID == 0 {
+		t.Errorf("%+v", out)
+	}
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"printf", `\377`}}}})
+	if string(out.StdoutBase64) != "\xff" || out.Stdout != "" {
+		t.Errorf("%+v", out)
+	}
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"/no/such/program"}}}})
+	if out.Result.ExitCode != 127 || out.Result.StartError == "" {
+		t.Errorf("%+v", out)
+	}
+
+	resp := s.do(ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "echo out; echo err >&2; exit 4"}}, header: map[string]string{"Accept": v1.StreamType}})
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != v1.StreamType {
+		t.Fatal(resp.Status, resp.Header)
+	}
+	got := map[byte]string{}
+	var last byte
+	for {
+		f, err := readFrame(resp.Body)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) == 0 && f.kind != v1.FrameStarted {
+			t.Errorf("frame %d is the first", f.kind)
+		}
+		got[f.kind] += string(f.payload)
+		last = f.kind
+	}
+	var p v1.Process
+	var res v1.Result
+	strict(t, []byte(got[v1.FrameStarted]), &p)
+	strict(t, []byte(got[v1.FrameResult]), &res)
+	if got[v1.FrameStdout] != "out\n" || got[v1.FrameStderr] != "err\n" || last != v1.FrameResult || res.ExitCode != 4 || p.PID == 0 {
+		t.Errorf("%q", got)
+	}
+
+	_, body, _ := s.get(ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: `printf 'a\377'; printf b >&2`}}, header: map[string]string{"Accept": "text/event-stream"}})
+	for _, want := range []string{"event: started\ndata: {", "event: stdout\ndata: {\"data\":\"Yf8=\"}\n\n", "event: stderr\ndata: {\"data\":\"Yg==\",\"text\":\"b\"}\n\n", "event: result\ndata: {\"exit_code\":0"} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("there is no %q in %q", want, body)
+		}
+	}
+
+	s.refused(400, "invalid", ask{method: "POST", path: execPath(sb), body: v1.Exec{}})
+	s.refused(400, "invalid", ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "x", Stdin: true}}})
+	s.refused(400, "invalid", ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "x"}, StdinData: make([]byte, 1<<20+1)}})
+	s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/none/exec", body: v1.Exec{Command: v1.Command{Script: "x"}}, header: map[string]string{"Accept": v1.StreamType}})
+}
+
+// running reports whether a process with that argument runs in the sandbox.
+func (s *service) running(sb v1.Sandbox, word string) bool {
+	var out v1.Executed
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: fmt.Sprintf(`cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "slee[p] %s"`, word)}}})
+	return strings.TrimSpace(out.Stdout) != "0"
+}
+
+// A client that vanishes ends its command, however it was run.
+func TestVanishedClientEndsItsCommand(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	for i, accept := range []string{"application/json", v1.StreamType, "text/event-stream", "websocket"} {
+		word := fmt.Sprint(7000 + i)
+		ctx, cancel := context.WithCancel(context.Background())
+		if accept == "websocket" {
+			conn := s.socket(ctx, execPath(sb), "")
+			context.AfterFunc(ctx, func() { _ = conn.CloseNow() })
+			if err := conn.Write(ctx, websocket.MessageText, []byte(`{"argv":["sleep","`+word+`"]}`)); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			go func() {
+				resp, err := s.try(ctx, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"sleep", word}}}, header: map[string]string{"Accept": accept}})
+				if err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}()
+		}
+		eventually(t, accept+": it runs", func() bool { return s.running(sb, word) })
+		cancel()
+		eventually(t, accept+": it has ended", func() bool { return !s.running(sb, word) })
+	}
+}
+
+// socket opens a WebSocket.
+func (s *service) socket(ctx context.Context, path, key string) *websocket.Conn {
+	s.t.Helper()
+	opt, base := &websocket.DialOptions{HTTPClient: s.unix}, "ws://sandpit"
+	if key != "" {
+		opt, base = &websocket.DialOptions{HTTPClient: s.tcp, HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}}, strings.Replace(s.base, "http", "ws", 1)
+	}
+	conn, _, err := websocket.Dial(ctx, base+path, opt)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	conn.SetReadLimit(2 << 20)
+	s.t.Cleanup(func() { _ = conn.CloseNow() })
+	return conn
+}
+
+func sendFrame(t *testing.T, conn *websocket.Conn, kind byte, payload string) {
+	t.Helper()
+	b := binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(payload)))
+	if err := conn.Write(t.Context(), websocket.MessageBinary, append(b, payload...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// receive reads frames until one of a kind holds a text, and returns all output.
+func receive(t *testing.T, conn *websocket.Conn, kind byte, text string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	all := ""
+	for {
+		_, msg, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatalf("waiting for %q after %q: %v", text, all, err)
+		}
+		if len(msg) < 5 || int(binary.BigEndian.Uint32(msg[1:])) != len(msg)-5 {
+			t.Fatalf("%q is no frame", msg)
+		}
+		if msg[0] == kind {
+			all += string(msg[5:])
+			if strings.Contains(all, text) {
+				return all
+			}
+		}
+	}
+}
+
+// A session at a terminal: what is typed is echoed, the size changes, Ctrl-C is
+// a signal, and the end is told.
+func TestTerminal(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{})
+	conn := s.socket(t.Context(), execPath(sb), aliceKey)
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["/bin/sh"],"env":["PS1=$ "],"terminal":{"rows":24,"cols":80}}`)); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, conn, v1.FrameStarted, `"terminal":true`)
+	sendFrame(t, conn, v1.FrameStdin, "stty size; echo a\"\"b\n")
+	if out := receive(t, conn, v1.FrameStdout, "ab\r\n"); !strings.Contains(out, "24 80") {
+		t.Errorf("%q", out)
+	}
+	sendFrame(t, conn, v1.FrameResize, `{"rows":50,"cols":132}`)
+	sendFrame(t, conn, v1.FrameStdin, "stty size; sleep 600\n")
+	receive(t, conn, v1.FrameStdout, "50 132")
+	eventually(t, "sleep runs", func() bool {
+		inner := *s
+		var out v1.Executed
+		inner.want(200, &out, ask{method: "POST", path: execPath(sb), key: aliceKey, body: v1.Exec{Command: v1.Command{Script: `cat /proc/[0-9]*/cmdline | tr '\0' ' '`}}})
+		return strings.Contains(out.Stdout, "sleep 600")
+	})
+	sendFrame(t, conn, v1.FrameSignal, `{"signal":2}`)
+	sendFrame(t, conn, v1.FrameStdin, "echo st\"\"ill; exit 7\n")
+	receive(t, conn, v1.FrameStdout, "still")
+	var res v1.Result
+	strict(t, []byte(receive(t, conn, v1.FrameResult, "}")), &res)
+	if res.ExitCode != 7 {
+		t.Errorf("%+v", res)
+	}
+	if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("the socket is closed by %v", err)
+	}
+}
+
+// What a client may not send over a WebSocket ends its call, with a reason.
+func TestSocketRefuses(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	for name, first := range map[string]string{"an unknown field": `{"argvv":[]}`, "nothing to run": `{}`} {
+		conn := s.socket(t.Context(), execPath(sb), "")
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(first)); err != nil {
+			t.Fatal(err)
+		}
+		var e v1.Error
+		strict(t, []byte(receive(t, conn, v1.FrameError, "}")), &e)
+		if e.Code != "invalid" || e.RequestID == "" {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	for name, msg := range map[string][]byte{"no frame": {1}, "a wrong length": {v1.FrameStdin, 0, 0, 0, 9}, "an unknown type": {99, 0, 0, 0, 0}} {
+		conn := s.socket(t.Context(), execPath(sb), "")
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["sleep","600"]}`)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, conn, v1.FrameStarted, "}")
+		if err := conn.Write(t.Context(), websocket.MessageBinary, msg); err != nil {
+			t.Fatal(err)
+		}
+		var e v1.Error
+		strict(t, []byte(receive(t, conn, v1.FrameError, "}")), &e)
+		if e.Code != "invalid" {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	// A message that is too long, and the wrong version of the protocol.
+	conn := s.socket(t.Context(), execPath(sb), "")
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["cat"],"stdin":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, conn, v1.FrameStarted, "}")
+	_ = conn.Write(t.Context(), websocket.MessageBinary, make([]byte, 2<<20))
+	eventually(t, "the socket is closed", func() bool { _, _, err := conn.Read(t.Context()); return err != nil })
+	s.refused(400, "invalid", ask{method: "GET", path: execPath(sb), header: map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "12"}})
+}
+
+// A process in the background is found again, fed, followed and ended.
+func TestBackground(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID + "/processes"
+	var p v1.Process
+	s.want(201, &p, ask{method: "POST", path: base, body: v1.Command{Script: "echo begun; cat; exit 5", Stdin: true}})
+	if p.ID == "" || !p.Background {
+		t.Fatalf("%+v", p)
+	}
+	one := base + "/" + p.ID
+	var list v1.ProcessList
+	s.want(200, &list, ask{method: "GET", path: base})
+	if len(list.Processes) != 1 || list.Processes[0].ID != p.ID {
+		t.Errorf("%+v", list)
+	}
+	var got v1.Process
+	s.want(200, &got, ask{method: "GET", path: fmt.Sprintf("%s/%d", base, p.PID)})
+	if got.ID != p.ID || got.Result != nil {
+		t.Errorf("%+v", got)
+	}
+	s.want(200, &got, ask{method: "GET", path: one + "/wait?timeout=0.05"})
+	if got.Result != nil {
+		t.Errorf("%+v", got)
+	}
+
+	// Somebody follows, leaves, and follows again from the begin.
+	follow := func() *bufio.Reader {
+		resp := s.do(ask{method: "GET", path: one + "/output", header: map[string]string{"Accept": "text/event-stream"}})
+		t.Cleanup(func() { resp.Body.Close() })
+		br := bufio.NewReader(resp.Body)
+		for line := ""; !strings.Contains(line, `"text":"begun\n"`); {
+			var err error
+			if line, err = br.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return br
+	}
+	follow()
+	again := follow()
+
+	// Over a WebSocket, too; it types.
+	conn := s.socket(t.Context(), one+"/attach?stdin=true&history=false", "")
+	receive(t, conn, v1.FrameStarted, p.ID)
+	sendFrame(t, conn, v1.FrameStdin, "typed\n")
+	receive(t, conn, v1.FrameStdout, "typed\n")
+	_ = conn.CloseNow()
+
+	s.want(204, nil, ask{method: "POST", path: one + "/stdin", body: "posted\n"})
+	s.want(204, nil, ask{method: "POST", path: one + "/stdin?close=true"})
+	rest, err := io.ReadAll(again)
+	if err != nil || !strings.Contains(string(rest), "typed") || !strings.Contains(string(rest), "posted") || !strings.Contains(string(rest), `"exit_code":5`) {
+		t.Errorf("%v: %s", err, rest)
+	}
+	s.want(200, &got, ask{method: "GET", path: one + "/wait"})
+	if got.Result == nil || got.Result.ExitCode != 5 {
+		t.Errorf("%+v", got)
+	}
+	s.refused(404, "not_found", ask{method: "GET", path: base + "/999999"})
+	s.refused(404, "not_found", ask{method: "POST", path: one + "/signal", body: v1.Signal{Signal: 15}})
+	s.refused(400, "invalid", ask{method: "POST", path: one + "/signal", body: v1.Signal{Signal: 99}})
+
+	s.want(201, &p, ask{method: "POST", path: base, body: v1.Command{Argv: []string{"sleep", "600"}}})
+	s.refused(409, "state", ask{method: "POST", path: base + "/" + p.ID + "/stdin", body: "x"})
+	s.want(204, nil, ask{method: "DELETE", path: base + "/" + p.ID})
+	s.want(200, &got, ask{method: "GET", path: base + "/" + p.ID + "/wait"})
+	if got.Result == nil || got.Result.Signal != 9 {
+		t.Errorf("%+v", got)
+	}
+	s.want(201, &p, ask{method: "POST", path: base, body: v1.Command{Argv: []string{"/no/such/program"}}})
+	if p.Result == nil || p.Result.ExitCode != 127 {
+		t.Errorf("%+v", p)
+	}
+
+	// What was written is in the log.
+	_, body, h := s.get(ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?stream=stdout"})
+	if h.Get("Content-Type") != "application/x-ndjson" || strings.Count(string(body), "\n") < 3 {
+		t.Errorf("%v: %s", h, body)
+	}
+	for line := range strings.Lines(string(body)) {
+		var entry struct {
+			Seq  uint64
+			Data []byte
+		}
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Seq == 0 || len(entry.Data) == 0 {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+	_, body, _ = s.get(ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?tail=1", header: map[string]string{"Accept": "text/event-stream"}})
+	if strings.Count(string(body), "event: stdout\n") != 1 || !strings.Contains(string(body), "id: ") {
+		t.Errorf("%s", body)
+	}
+}
+
+// A client that doesn't read is dropped in time, and holds nobody up.
+func TestStalledClientIsDropped(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Stall = 300 * time.Millisecond })
+	sb := s.create("", v1.Spec{})
+	body := `{"script":"while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done # sleep 7100"}`
+	conn := s.dial()
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: sandpit\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", execPath(sb), v1.StreamType, len(body), body)
+	began := time.Now()
+	for time.Since(began) < 200*time.Millisecond {
+		var out v1.Executed
+		s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"echo", "quick"}}}})
+		if out.Stdout != "quick\n" {
+			t.Fatalf("%+v", out)
+		}
+	}
+	eventually(t, "its command is ended", func() bool { return !s.running(sb, "7100") })
+	eventually(t, "the audit says so", func() bool {
+		for _, e := range s.audit.all() {
+			if e.Action == "exec" && e.Phase == "end" && e.Code != "" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Events are told as they happen, to those whom they concern, and again from
+// where a client was.
+func TestEvents(t *testing.T) {
+	s := serve(t, nil)
+	alice := s.do(ask{method: "GET", path: "/v1/events", key: aliceKey})
+	defer alice.Body.Close()
+	bob := s.do(ask{method: "GET", path: "/v1/events", key: bobKey})
+	defer bob.Body.Close()
+	sb := s.create(aliceKey, v1.Spec{Name: "watched"})
+	br := bufio.NewReader(alice.Body)
+	id := ""
+	for line := ""; line != "event: sandbox.created\n"; {
+		var err error
+		if line, err = br.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		if n, ok := strings.CutPrefix(line, "id: "); ok {
+			id = strings.TrimSpace(n)
+		}
+	}
+	if data, err := br.ReadString('\n'); err != nil || !strings.Contains(data, sb.ID) {
+		t.Errorf("%q, %v", data, err)
+	}
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/watched", key: aliceKey})
+	later := s.do(ask{method: "GET", path: "/v1/events", key: aliceKey, header: map[string]string{"Last-Event-ID": id}})
+	defer later.Body.Close()
+	br = bufio.NewReader(later.Body)
+	for line := ""; line != "event: sandbox.removed\n"; {
+		var err error
+		if line, err = br.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, "event: sandbox.created") {
+			t.Error("what was told is told again")
+		}
+	}
+	s.create(bobKey, v1.Spec{Name: "bobs"})
+	data, err := bufio.NewReader(bob.Body).ReadString('}')
+	if err != nil || strings.Contains(data, "watched") || strings.Contains(data, sb.ID) {
+		t.Errorf("somebody else is told %q, %v", data, err)
+	}
+}
+
+// What is not a caller's is not there.
+func TestTenants(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{Name: "mine"})
+	for _, r := range api.Routes() {
+		if !strings.Contains(r.Path, "{sb}") || r.Upgrade {
+			continue
+		}
+		for _, name := range []string{sb.ID, "mine"} {
+			path := strings.NewReplacer("{sb}", name, "{p}", "1", "{port}", "80").Replace(r.Path)
+			sep := "?"
+			for _, p := range r.Query {
+				if p.Required {
+					path += sep + p.Name + "=0"
+					sep = "&"
+				}
+			}
+			a := ask{method: r.Method, path: path, key: bobKey}
+			if r.In != nil {
+				a.body = map[string]any{}
+			}
+			s.refused(404, "not_found", a)
+		}
+	}
+	for _, path := range []string{execPath(sb), "/v1/sandboxes/mine/processes/1/attach", "/v1/sandboxes/mine/ports/80/tcp"} {
+		s.refused(404, "not_found", ask{method: "GET", path: path, key: bobKey, header: map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}})
+	}
+	s.refused(404, "not_found", ask{method: "GET", path: "/", key: bobKey, header: map[string]string{"Host": "80-" + sb.ID + ".localhost"}})
+	var list v1.SandboxList
+	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})
+	if len(list.Sandboxes) != 0 {
+		t.Errorf("%+v", list)
+	}
+	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes/mine", key: aliceKey})
+}
