@@ -107,6 +107,10 @@ func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) 
 			put(&out.stdout, b)
 		case v1.FrameStderr:
 			put(&out.stderr, b)
+		case v1.FrameDeaf:
+			if p.in != nil {
+				p.in.end()
+			}
 		case v1.FrameLost:
 			if len(b) == 8 && out.lost != nil {
 				out.lost(int64(min(binary.BigEndian.Uint64(b), math.MaxInt64)))

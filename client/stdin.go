@@ -23,7 +23,8 @@ type stdin struct {
 	mu     sync.Mutex // one Write at a time
 	close  sync.Once
 	closed chan struct{}
-	ended  chan struct{} // when nothing can be sent any more
+	over   sync.Once
+	ended  chan struct{} // nothing can be sent any more, or is wanted
 }
 
 // frame is a frame on its way.
@@ -42,7 +43,8 @@ func newStdin(conn *websocket.Conn, ctx context.Context) *stdin {
 }
 
 // Write writes to the process, and waits while it does not read. The error is
-// os.ErrClosed after Close, and syscall.EPIPE when the process has ended.
+// os.ErrClosed after Close, and syscall.EPIPE when the process has ended
+// or has closed its input.
 func (w *stdin) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +88,7 @@ func (f *frame) set(kind byte, b []byte) {
 
 // send sends what is written until the input is closed or the stream has ended.
 func (w *stdin) send() {
-	defer close(w.ended)
+	defer w.end()
 	for {
 		select {
 		case f := <-w.queue:
@@ -100,8 +102,13 @@ func (w *stdin) send() {
 			f.set(v1.FrameEOF, nil)
 			_ = w.conn.Write(w.ctx, websocket.MessageBinary, f.buf[:f.n])
 			return
+		case <-w.ended:
+			return
 		case <-w.ctx.Done():
 			return
 		}
 	}
 }
+
+// end makes every Write fail.
+func (w *stdin) end() { w.over.Do(func() { close(w.ended) }) }

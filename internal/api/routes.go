@@ -122,7 +122,7 @@ func processRoutes() []Route {
 		processes = oneSandbox + "/processes"
 		one       = processes + "/{p}"
 	)
-	frames := "Frames (" + v1.StreamType + ") are a type byte, a length of four bytes, most significant first, and the payload: 1 started (a Process), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight), 5 result (a Result, the last), 6 error (an Error, the last), 7 ping. A client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal)."
+	frames := "Frames (" + v1.StreamType + ") are a type byte, a length of four bytes, most significant first, and the payload: 1 started (a Process), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight), 5 result (a Result, the last), 6 error (an Error, the last), 7 ping, 8 input is not read any more. A client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal)."
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",

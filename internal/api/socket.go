@@ -170,6 +170,7 @@ func (s *socket) pump(p sandpit.Process, pieces <-chan []byte) {
 		default:
 			if _, err := in.Write(b); err != nil {
 				in = nil // the process has closed it, or is gone
+				_ = s.frame(v1.FrameDeaf, nil)
 			}
 		}
 	}

@@ -18,6 +18,7 @@ const (
 	FrameResult  byte = 5  // S: Result as JSON; the last
 	FrameError   byte = 6  // S: Error as JSON; the last
 	FramePing    byte = 7  // S: empty, at least every 20 s of silence
+	FrameDeaf    byte = 8  // S: empty: the process reads no input any more; what is sent of it is dropped
 	FrameStdin   byte = 16 // C: bytes
 	FrameEOF     byte = 17 // C: standard input ends
 	FrameResize  byte = 18 // C: Size as JSON
