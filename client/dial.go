@@ -75,7 +75,7 @@ func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, 
 		return fail(c.failed(ctx, err))
 	}
 	in := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(in, req) //nolint:bodyclose // what follows a switch of protocols is the connection
+	resp, err := http.ReadResponse(in, req)
 	if err != nil {
 		return fail(c.failed(ctx, err))
 	}

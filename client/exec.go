@@ -243,7 +243,7 @@ func (c *Client) socket(ctx context.Context, path string, query url.Values) (*we
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	conn, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()}) //nolint:bodyclose // it need never be closed: see websocket.Dial
+	conn, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
 	if err == nil {
 		return conn, nil
 	}

@@ -127,7 +127,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 		r.header = http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", offset, offset+max(length, 1)-1)}}
 	}
 	ctx, cancel := f.sb.c.under(ctx)
-	resp, err := f.sb.c.send(ctx, r) //nolint:bodyclose // who gets the body closes it
+	resp, err := f.sb.c.send(ctx, r)
 	if isBeyond(err) {
 		cancel()
 		return io.NopCloser(strings.NewReader("")), nil
