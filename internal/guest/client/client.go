@@ -308,6 +308,11 @@ func (c *Client) frame(r *wire.Reader, h wire.Header) error {
 		}
 		return c.message(s, h.Type, b)
 	case wire.EOF:
+		// Before the stream is forgotten: who waits for its answer would not be
+		// told that the connection has failed.
+		if !s.replied {
+			return violation("unexpected EOF frame")
+		}
 		switch s.op {
 		case wire.OpRead, wire.OpGrep, wire.OpWatch, wire.OpPack:
 			c.forget(s)
@@ -315,7 +320,7 @@ func (c *Client) frame(r *wire.Reader, h wire.Header) error {
 		default:
 			return violation("unexpected EOF frame")
 		}
-		if !s.replied || !s.in.Finish() {
+		if !s.in.Finish() {
 			return violation("unexpected EOF frame")
 		}
 	case wire.Close:
