@@ -39,6 +39,7 @@ xz -dc usr/lib/modules/*/kernel/fs/overlayfs/overlay.ko.xz >overlay.ko
 rm -rf boot usr/lib/modules var/lib/dpkg var/cache usr/share/doc usr/share/man usr/share/locale
 cp usr/share/base-passwd/passwd.master etc/passwd
 cp usr/share/base-passwd/group.master etc/group
+ln -sf busybox usr/bin/awk
 mkdir -p suites
 find . | cpio --quiet -o -H newc -R 0:0 >"$2/root.cpio"
 `
