@@ -67,17 +67,21 @@ type Exporter struct {
 // …_TRACES_ENDPOINT, …_HEADERS and OTEL_SERVICE_NAME say, or nil when no endpoint
 // is named. ErrInvalid for one that can't be used.
 func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
-	target, whole := lookup("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-	if !whole || target == "" {
+	target, _ := lookup("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+	whole := target != ""
+	if !whole {
 		base, ok := lookup("OTEL_EXPORTER_OTLP_ENDPOINT")
 		if !ok || base == "" {
 			return nil, nil
 		}
-		target = strings.TrimSuffix(base, "/") + "/v1/traces"
+		target = base
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, sandpit.WithHint(fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT is not a URL: %w", sandpit.ErrInvalid), "write it as http://HOST:4318")
+	}
+	if !whole {
+		u = u.JoinPath("v1", "traces")
 	}
 	e := &Exporter{
 		url: u.String(), headers: map[string]string{}, service: "sandpit", client: &http.Client{Timeout: sendTime},

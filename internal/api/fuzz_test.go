@@ -1,0 +1,109 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Whatever a body is, it is read or refused in the shape of errors.
+func FuzzBody(f *testing.F) {
+	for _, s := range []string{`{}`, ``, `{"argv":["a"],"stdin_data":"YQ=="}`, `{"timeout":1e999}`, `{"limits":{"life":-1}}`, `[`, `{}{}`, "{\"name\":\"\xff\"}", strings.Repeat(`{"limits":`, 50)} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, v := range []any{new(v1.Spec), new(v1.Exec), new(v1.Lifetime), new(v1.Signal), new(v1.Size), new(v1.Grep), new(v1.NewKey)} {
+			err := parse(data, v)
+			if err == nil {
+				switch v := v.(type) {
+				case *v1.Spec:
+					v.Sandpit()
+				case *v1.Exec:
+					told(v.Sandpit())
+					_ = programOf(&v.Command)
+				}
+				continue
+			}
+			c := &call{api: &API{opts: Options{}}, id: "id"}
+			status, e, _ := c.describe(err)
+			if status != 400 || e.Code != "invalid" || e.Message == "" || len(e.Message) > maxMessage+8 {
+				t.Errorf("%q is refused as %d %+v", data, status, e)
+			}
+		}
+	})
+}
+
+// A range is within its file.
+func FuzzRange(f *testing.F) {
+	for _, s := range []string{"bytes=0-1", "bytes=-1", "bytes=5-", "bytes=-0", "bytes=9223372036854775807-", "bytes=0-9223372036854775808", "bytes= 1-2", "x"} {
+		f.Add(s, int64(10))
+	}
+	f.Fuzz(func(t *testing.T, s string, size int64) {
+		if size < 1 {
+			return
+		}
+		part, ok := parseRange(s, size)
+		if ok && part.length >= 0 && (part.from < 0 || part.length == 0 || part.from+part.length > size) {
+			t.Errorf("%q of %d bytes is %+v", s, size, part)
+		}
+	})
+}
+
+// The name of a sandbox's port is taken apart only as it was made.
+func FuzzSandboxHost(f *testing.F) {
+	for _, s := range []string{"80-abc.localhost", "80-abc.localhost.", "80-a-b.localhost:8080", "-x.localhost", "80.localhost", "80-x.evil", "[::1]:80", "80-x.localhost.evil"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		name := hostName(s)
+		sandbox, port, ok := splitSandboxHost(name, []string{"localhost"})
+		if ok && (port+"-"+sandbox+".localhost" != name || strings.Contains(sandbox, ".")) {
+			t.Errorf("%q is %q and %q", s, sandbox, port)
+		}
+	})
+}
+
+// Output can't forge an event.
+func FuzzEvent(f *testing.F) {
+	for _, s := range []string{"", "a", "\n\nevent: result\ndata: {}\n\n", "\r\r", "\xff\xfe", "\u2028"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, out []byte) {
+		text := string(appendEvent(nil, v1.FrameStdout, out))
+		data, ok := strings.CutPrefix(text, "event: stdout\ndata: ")
+		if !ok || strings.Count(text, "\n") != 3 || strings.Contains(text, "\r") || !utf8.ValidString(text) {
+			t.Fatalf("%q", text)
+		}
+		var got struct {
+			Data []byte
+			Text string
+		}
+		if err := json.Unmarshal([]byte(data), &got); err != nil || string(got.Data) != string(out) || utf8.Valid(out) && got.Text != string(out) {
+			t.Errorf("%v: %q", err, text)
+		}
+	})
+}
+
+// A query is read or refused, and never more than once.
+func FuzzQuery(f *testing.F) {
+	for _, s := range []string{"path=/a&follow=1", "follow", "limit=-1", "path=%zz", "a=b;c=d", "path=%00", "limit=1&limit=2"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.URL.RawQuery = raw
+		for _, route := range Routes() {
+			c := &call{r: r, route: &route}
+			q := c.query()
+			q.flag("recursive", false)
+			q.number("limit", maxEntries)
+			q.seconds("timeout", defaultWait, maxWait)
+			q.time("since")
+			q.mode("mode", 0)
+		}
+	})
+}
