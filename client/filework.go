@@ -78,7 +78,7 @@ func (f files) Download(ctx context.Context, path string, w io.Writer) error {
 	}
 	ctx, cancel := f.sb.c.under(ctx)
 	defer cancel()
-	resp, err := f.sb.c.send(ctx, request{
+	resp, err := f.sb.c.send(ctx, request{ //nolint:bodyclose // drain closes it
 		method: http.MethodGet, path: f.sb.path + "/files/archive", query: url.Values{"path": {path}, "format": {"tar"}}, accept: "application/x-tar",
 	})
 	if err != nil {

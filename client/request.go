@@ -41,7 +41,7 @@ type request struct {
 // ends, reading the body fails.
 func (c *Client) send(ctx context.Context, r request) (resp *http.Response, err error) {
 	err = c.inTurn(ctx, func() (again bool, err error) {
-		resp, err = c.sendOnce(ctx, r)
+		resp, err = c.sendOnce(ctx, r) //nolint:bodyclose // the caller closes it
 		return r.stream == nil || !r.stream.touched(), err // what has been read is gone
 	})
 	return resp, err
@@ -130,7 +130,7 @@ func (c *Client) under(ctx context.Context) (context.Context, context.CancelFunc
 func (c *Client) call(ctx context.Context, r request, out any) error {
 	ctx, cancel := c.under(ctx)
 	defer cancel()
-	resp, err := c.send(ctx, r)
+	resp, err := c.send(ctx, r) //nolint:bodyclose // drain closes it
 	if err != nil {
 		return err
 	}
