@@ -41,7 +41,7 @@ type request struct {
 // ends, reading the body fails.
 func (c *Client) send(ctx context.Context, r request) (resp *http.Response, err error) {
 	err = c.inTurn(ctx, func() (again bool, err error) {
-		resp, err = c.sendOnce(ctx, r) //nolint:bodyclose // the caller closes it
+		resp, err = c.sendOnce(ctx, r)                     //nolint:bodyclose // the caller closes it
 		return r.stream == nil || !r.stream.touched(), err // what has been read is gone
 	})
 	return resp, err
