@@ -73,6 +73,34 @@ func TestOrphansStayBelowTheHelper(t *testing.T) {
 	}
 }
 
+// The score is the program's alone, also when it is set while the program is
+// executed: whoever starts it and shares its memory up to then keeps its own.
+func TestOOMScoreIsTheProgramsAlone(t *testing.T) {
+	score := func() string {
+		data, err := os.ReadFile("/proc/self/oom_score_adj")
+		if err != nil {
+			t.Skipf("no score is told here: %v", err)
+		}
+		return strings.TrimSpace(string(data))
+	}
+	own := score()
+	if own == "500" {
+		t.Skip("this program has that score itself")
+	}
+	for i := range 300 {
+		if _, _, err := run(t, spawn.Attr{Argv: []string{"sh", "-c", ":"}, OOMScoreAdj: 500}); err != nil {
+			t.Fatal(err)
+		}
+		if now := score(); now != own {
+			t.Fatalf("after %d programs this one has the score %s, not %s", i+1, now, own)
+		}
+	}
+	// It is set a moment after the start.
+	if out, _, err := run(t, spawn.Attr{Argv: []string{"sh", "-c", "until grep -qx 500 /proc/$$/oom_score_adj; do :; done; echo set"}, OOMScoreAdj: 500}); err != nil || out != "set\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
 func TestSignalsAreDefault(t *testing.T) {
 	out, _, err := run(t, spawn.Attr{Argv: []string{"sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status | tr -s '\t\n' '  '; ls /proc/self/fd | tr '\n' ' '"}, Env: os.Environ()})
 	if err != nil {
