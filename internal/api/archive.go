@@ -28,7 +28,7 @@ func downloadArchive(c *call) error {
 	if err := c.openStream(); err != nil {
 		return err
 	}
-	files, err := c.moreFiles("packing files")
+	files, err := c.files()
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func uploadArchive(c *call) error {
 	if err := c.openStream(); err != nil {
 		return err
 	}
-	files, err := c.moreFiles("unpacking files")
+	files, err := c.files()
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func badArchive(err error) error {
 
 // uploadZip makes a tar stream of a zip archive. Its table of content is at its
 // end, so that it has to be held: in a file that has no name.
-func (c *call) uploadZip(files sandpit.MoreFiles, path string, src io.Reader) error {
+func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error {
 	spool, err := os.CreateTemp("", "sandpit-zip-")
 	if err != nil {
 		return fmt.Errorf("holding a zip archive: %w", err)

@@ -22,15 +22,6 @@ func (c *call) files() (sandpit.Files, error) {
 	return sb.Files(), nil
 }
 
-// moreFiles returns file work beyond Files.
-func (c *call) moreFiles(what string) (sandpit.MoreFiles, error) {
-	files, err := c.files()
-	if err != nil {
-		return nil, err
-	}
-	return optional[sandpit.MoreFiles](files, what)
-}
-
 // onFiles reads the query and does file work.
 func (c *call) onFiles(f func(q *query, files sandpit.Files) error) error {
 	q := c.query()
@@ -93,7 +84,7 @@ func findFiles(c *call) (v1.FileList, error) {
 	if q.err != nil {
 		return v1.FileList{}, q.err
 	}
-	files, err := c.moreFiles("finding files")
+	files, err := c.files()
 	if err != nil {
 		return v1.FileList{}, err
 	}
@@ -106,7 +97,7 @@ func grepFiles(c *call, in *v1.Grep) (v1.GrepResult, error) {
 	if q.err != nil {
 		return v1.GrepResult{}, q.err
 	}
-	files, err := c.moreFiles("searching files")
+	files, err := c.files()
 	if err != nil {
 		return v1.GrepResult{}, err
 	}
@@ -122,7 +113,7 @@ func editFile(c *call, in *v1.Edits) error {
 	if q.err != nil {
 		return q.err
 	}
-	files, err := c.moreFiles("editing files")
+	files, err := c.files()
 	if err != nil {
 		return err
 	}
@@ -167,11 +158,7 @@ func copyFile(c *call) error {
 		if err := c.intend(q.text("from") + " to " + q.text("to")); err != nil {
 			return err
 		}
-		more, err := optional[sandpit.MoreFiles](files, "copying files")
-		if err != nil {
-			return err
-		}
-		return more.Copy(c.ctx, q.text("from"), q.text("to"), recursive)
+		return files.Copy(c.ctx, q.text("from"), q.text("to"), recursive)
 	})
 }
 

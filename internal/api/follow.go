@@ -92,7 +92,7 @@ func watchFiles(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	files, err := c.moreFiles("watching files")
+	files, err := c.files()
 	if err != nil {
 		return err
 	}

@@ -15,21 +15,11 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// network returns the sandbox with its ports.
-func (c *call) network() (sandpit.Networker, error) {
-	sb, err := c.sandbox()
-	if err != nil {
-		return nil, err
-	}
-	return optional[sandpit.Networker](sb, "reaching the ports of a sandbox")
-}
-
 func listPorts(c *call) (v1.PortList, error) {
-	n, err := c.network()
+	n, err := c.sandbox()
 	if err != nil {
 		return v1.PortList{}, err
 	}
@@ -61,7 +51,7 @@ func connectPort(c *call) error {
 	if err := c.openStream(); err != nil {
 		return err
 	}
-	n, err := c.network()
+	n, err := c.sandbox()
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func forward(c *call) error {
 	if err := c.openStream(); err != nil {
 		return err
 	}
-	n, err := c.network()
+	n, err := c.sandbox()
 	if err != nil {
 		return err
 	}

@@ -11,15 +11,6 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// optional returns what v can do beside its interface.
-func optional[T any](v any, what string) (T, error) {
-	t, ok := v.(T)
-	if !ok {
-		return t, sandpit.WithHint(fmt.Errorf("%s: %w", what, sandpit.ErrUnsupported), "see /v1/capabilities")
-	}
-	return t, nil
-}
-
 // describe describes a sandbox.
 func describe(ctx context.Context, sb sandpit.Sandbox) (v1.Sandbox, error) {
 	info, err := sb.Info(ctx)

@@ -17,6 +17,10 @@ const (
 	// command's answer goes out in one piece. A person doesn't see it.
 	gather = time.Millisecond
 
+	// gatherStart is how long the news of a start waits for output, or for
+	// the end of a command that is short.
+	gatherStart = 4 * time.Millisecond
+
 	// silence is after what time a ping is sent, so that both ends know that
 	// the other is there.
 	silence = 20 * time.Second
@@ -33,12 +37,13 @@ type stream struct {
 	c    *call
 	kind string // its media type
 
-	mu      sync.Mutex
-	buf     *[]byte     // what is gathered
-	timer   *time.Timer // to send it, or a ping
-	pending bool        // something is gathered and the timer set
-	closed  bool
-	err     error // of the connection
+	mu       sync.Mutex
+	buf      *[]byte     // what is gathered
+	timer    *time.Timer // to send it, or a ping
+	pending  bool        // something is gathered and the timer set
+	starting bool        // and it is the news of a start alone
+	closed   bool
+	err      error // of the connection
 }
 
 // newStream begins a stream. Nothing is sent before its first frame, so that
@@ -74,7 +79,7 @@ func (s *stream) tick() {
 // send sends what is gathered, and tells net/http to hold nothing of it back.
 // Precondition: s.mu is held.
 func (s *stream) send(flush bool) {
-	s.pending = false
+	s.pending, s.starting = false, false
 	if s.err != nil {
 		return
 	}
@@ -124,6 +129,11 @@ func (s *stream) frameLocked(kind byte, payload []byte) error {
 			return s.err
 		}
 		s.add(kind, part)
+		if kind == v1.FrameStarted {
+			s.pending, s.starting = true, true
+			s.timer.Reset(gatherStart)
+			return nil
+		}
 		s.added()
 	}
 	return s.err
@@ -136,10 +146,10 @@ func (s *stream) frameLocked(kind byte, payload []byte) error {
 func (s *stream) added() {
 	if len(*s.buf) >= gatherSize/2 {
 		s.send(false)
-	} else if s.pending {
+	} else if s.pending && !s.starting {
 		return
 	}
-	s.pending = true
+	s.pending, s.starting = true, false
 	s.timer.Reset(gather)
 }
 
