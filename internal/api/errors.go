@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -91,7 +92,11 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 		after = time.Second
 	}
 	if e.Code == v1.CodeInternal {
-		c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			c.api.opts.Log.Debug("a client has gone", "request", c.id, "operation", c.operation(), "error", err)
+		} else {
+			c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
+		}
 		if !c.caller.Admin {
 			e.Message = "something failed in the server"
 		}

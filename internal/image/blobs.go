@@ -110,6 +110,10 @@ func (s *Store) commitBlob(tmp *temp, d Descriptor) (fd int, err error) {
 	return fd, nil
 }
 
+// pruneTries bounds how often what was pruned in the moment in which it was made
+// is made again: who prunes all the time, on a busy machine, wins a few times.
+const pruneTries = 100
+
 // errPruned says that something was pruned in the moment in which it was made.
 var errPruned = sandpit.WithHint(fault.Kind{Err: errors.New("storing in image store: pruned meanwhile"), Kind: sandpit.ErrUnavailable}, "try again")
 
@@ -127,7 +131,7 @@ func (s *Store) fetchBlob(ctx context.Context, src Source, d Descriptor, progres
 		if fd, ok = s.haveBlob(d); ok { // somebody else was quicker
 			return nil
 		}
-		for range 5 {
+		for range pruneTries {
 			if fd, err = s.receive(ctx, src, d, progress); err != errPruned {
 				break
 			}
@@ -320,7 +324,7 @@ func (s *Store) fetchSmall(ctx context.Context, src Source, d Descriptor, h *hel
 	if DigestOf(data) != d.Digest {
 		return nil, fault.Integrityf("fetching %s: its content has another digest", d.Digest)
 	}
-	for range 5 {
+	for range pruneTries {
 		var fd int
 		if fd, err = s.putBlob(data); err == nil {
 			h.add(fd)
