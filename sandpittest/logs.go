@@ -147,7 +147,7 @@ func testLogFollow(t *testing.T, e *env) {
 
 func testLogLong(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	run(t, sb, sandpit.Command{Script: `printf '\377\000\033[31m'; head -c 150000 /dev/zero | tr '\0' x; echo end`})
+	run(t, sb, sandpit.Command{Script: `printf '\377\000\033[31m'; head -c 90000 /dev/zero | tr '\0' x; echo end`})
 	var all []sandpit.LogEntry
 	eventually(t, "the log has it all", func() bool {
 		all = logs(t, sb, sandpit.LogQuery{})
@@ -158,7 +158,7 @@ func testLogLong(t *testing.T, e *env) {
 			t.Errorf("an entry has %d bytes", len(e.Data))
 		}
 	}
-	if got := joined(all); got != "\xff\x00\x1b[31m"+strings.Repeat("x", 150000)+"end\n" {
+	if got := joined(all); got != "\xff\x00\x1b[31m"+strings.Repeat("x", 90000)+"end\n" {
 		t.Errorf("%d bytes are kept: %s", len(got), brief([]byte(got)))
 	}
 }
