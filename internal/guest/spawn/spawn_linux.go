@@ -11,9 +11,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -192,25 +190,6 @@ func readRecord(r io.Reader, b []byte) error {
 		err = io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// raiseOOMScore makes the kernel choose the program before the guest. It is
-// done from here after the exec: until then the process shares the guest's
-// memory, which is not dumpable, and its /proc files belong to nobody.
-func raiseOOMScore(pid, adj int) {
-	name := "/proc/" + strconv.Itoa(pid) + "/oom_score_adj"
-	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	// The helper is told of the exec a moment before it is complete: until
-	// then the file is nobody's, which stops a guest that is not uid 0.
-	for tries := 0; err == unix.EACCES && tries < 100; tries++ {
-		time.Sleep(20 * time.Microsecond)
-		fd, err = unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	}
-	if err != nil {
-		return // it has exited already, or there is no /proc
-	}
-	_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(adj), 10))
-	unix.Close(fd)
 }
 
 // programs puts together what the helper does for itself, what the child does
