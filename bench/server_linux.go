@@ -119,13 +119,21 @@ func (s *served) life() *contestant {
 	}}
 }
 
-// measureServer measures everything that goes through a server.
-func (b *bench) measureServer(ctx context.Context) error {
-	s, err := b.serve(ctx)
-	if err != nil {
-		return err
+// withServer starts a server for a group of rows.
+func withServer(measure func(*served, context.Context) error) func(*bench, context.Context) error {
+	return func(b *bench, ctx context.Context) error {
+		s, err := b.serve(ctx)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		return measure(s, ctx)
 	}
-	defer s.close()
+}
+
+// measureLife measures what small things cost by way of a server.
+func (s *served) measureLife(ctx context.Context) error {
+	b := s.b
 	const warm = "sandpit run, with a server"
 	rec := contest(ctx, b.opts.rounds, b.budget(), b.command(bare, always(b.true)), s.run(warm, b.true), s.life())
 	floor := rec.get(bare)
@@ -147,12 +155,15 @@ func (b *bench) measureServer(ctx context.Context) error {
 		g.add(row.series, mine)
 		g.against(bare, floor, row.series, mine, row.to)
 	}
-	for _, measure := range []func(context.Context) error{s.measurePython, s.measureBurst, s.measureData, s.measureHeld} {
-		if err := measure(ctx); err != nil {
-			return err
-		}
+	return s.measurePython(ctx)
+}
+
+// measureLoad measures a server at work: many sandboxes at once, and much data.
+func (s *served) measureLoad(ctx context.Context) error {
+	if err := s.measureBurst(ctx); err != nil {
+		return err
 	}
-	return ctx.Err()
+	return s.measureData(ctx)
 }
 
 func (s *served) measurePython(ctx context.Context) error {
@@ -207,7 +218,7 @@ func (s *served) measureBurst(ctx context.Context) error {
 		cs = append(cs, missing(bwrap.name, bwrap.err))
 	}
 	rec := contest(ctx, leastTurns, s.b.budget(), cs...)
-	g := s.b.group("server", fmt.Sprintf("%d at once over the API, until the last has answered", n), "ms")
+	g := s.b.group("served", fmt.Sprintf("%d at once over the API, until the last has answered", n), "ms")
 	g.add(mine, rec.get(mine))
 	g.against(bwrap.name, rec.get(bwrap.name), mine, rec.get(mine), goal{atMost, 1, 0.5})
 	return ctx.Err()
@@ -273,7 +284,7 @@ func (s *served) measureData(ctx context.Context) error {
 			return s.b.spawn(ctx, cp, file, target)
 		}))
 	for _, row := range []struct{ mine, peer string }{{out, pipe}, {up, copied}, {down, copied}} {
-		g := s.b.group("server", fmt.Sprintf("%s: %d MiB", row.mine, size/mib), "MB/s")
+		g := s.b.group("served", fmt.Sprintf("%s: %d MiB", row.mine, size/mib), "MB/s")
 		g.More = true
 		g.add(row.mine, rec.get(row.mine))
 		g.against(row.peer, rec.get(row.peer), row.mine, rec.get(row.mine), goal{atLeast, 0.3, 0.7})
