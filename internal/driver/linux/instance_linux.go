@@ -25,6 +25,7 @@ type instance struct {
 
 	mu     sync.Mutex
 	closed bool // guarded by mu: no more Dial
+	left   bool // guarded by mu: its end is nobody's business any more
 
 	destroy    sync.Once
 	destroyErr error
@@ -49,7 +50,7 @@ func adoptInstance(c *creation) *instance {
 // wait waits for the guest's death and reaps it, unless that is for another
 // process to do. It costs no thread: a pidfd can be polled.
 func (i *instance) wait() {
-	defer close(i.done)
+	defer i.end()
 	raw, err := i.pidfd.SyscallConn()
 	if i.adopted {
 		if err == nil {
@@ -72,6 +73,17 @@ func (i *instance) wait() {
 		reap(i.child.PID)
 	}
 	i.child.Release()
+}
+
+// end says that the guest has ended. Of one that was left nobody else closes
+// the pidfd: Destroy would.
+func (i *instance) end() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.left {
+		i.pidfd.Close()
+	}
+	close(i.done)
 }
 
 func (i *instance) Handle() driver.Handle {

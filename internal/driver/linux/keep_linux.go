@@ -237,14 +237,20 @@ func (i *instance) dialKept() (net.Conn, error) {
 func (i *instance) Leave() {
 	i.destroy.Do(func() {
 		i.mu.Lock()
-		i.closed = true
+		i.closed, i.left = true, true
+		ended := false
+		select {
+		case <-i.done:
+			ended = true
+		default:
+		}
 		i.mu.Unlock()
 		i.destroyErr = sandpit.ErrClosed
 		i.closeSockets()
 		if i.group != nil {
 			i.group.Leave()
 		}
-		if i.adopted {
+		if i.adopted || ended {
 			i.pidfd.Close() // a child of ours is waited for until it ends
 		}
 		i.ids.close()

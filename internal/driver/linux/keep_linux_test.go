@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +74,7 @@ func keptConfig() *guest.Config {
 func TestLeaveAndRecover(t *testing.T) {
 	keep := filepath.Join(t.TempDir(), "a directory with a name that is long enough for no socket's address to hold the whole of its path to be found", "kept")
 	d := keptDriver(t, keep)
+	before := pidfds(t)
 	first, err := d.Create(t.Context(), keptPlan(t, d))
 	if err != nil {
 		t.Fatal(err)
@@ -129,12 +131,27 @@ func TestLeaveAndRecover(t *testing.T) {
 	case <-first.Done(): // reaps it
 	case <-t.Context().Done():
 	}
+	if n := pidfds(t); n > before {
+		t.Errorf("%d pidfds are open, and were %d", n, before)
+	}
 	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
 		t.Errorf("taking over what is gone: %v", err)
 	}
 	if left, _ := os.ReadDir(keep); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// pidfds counts the pidfds that this process has open.
+func pidfds(t *testing.T) int {
+	t.Helper()
+	n := 0
+	for _, d := range descriptors(t) {
+		if d == "anon_inode:[pidfd]" || strings.HasPrefix(d, "pidfd:") { // since Linux 6.9
+			n++
+		}
+	}
+	return n
 }
 
 // TestKeptSurvivesKill has a maker killed with -9, and takes over what it made;

@@ -220,6 +220,22 @@ func regions(t *testing.T) int {
 	return n
 }
 
+// settledLook looks until two looks in a row see the same: what an earlier test has
+// closed, or killed, may be on its way out yet.
+func settledLook(t *testing.T) hostState {
+	t.Helper()
+	before := look(t, home)
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+		now := look(t, home)
+		if cmp.Equal(before, now, cmpopts.EquateEmpty()) {
+			break
+		}
+		before = now
+	}
+	return before
+}
+
 // unchanged returns what reports differences from now.
 func unchanged(t *testing.T) func() {
 	t.Helper()
@@ -230,7 +246,7 @@ func unchanged(t *testing.T) func() {
 	}
 	lease.Release()
 	warmUp(t)
-	before := look(t, home)
+	before := settledLook(t)
 	routines := goleak.IgnoreCurrent()
 	return func() {
 		t.Helper()
