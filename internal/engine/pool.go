@@ -50,6 +50,11 @@ const (
 	// quietPatience is how long a blank that is missing waits for a moment in
 	// which no sandbox is being made: they come first.
 	quietPatience = 250 * time.Millisecond
+
+	// settle is how long after the last sandbox was made blanks are made in its
+	// place, while half of them are left: its first command comes first. It is
+	// a few times what a short one takes.
+	settle = 20 * time.Millisecond
 )
 
 // PoolStats says how it is about blanks.
@@ -158,6 +163,7 @@ func (p *pool) enter() {
 func (p *pool) leave() {
 	p.mu.Lock()
 	p.busy--
+	p.lastUse = time.Now()
 	p.mu.Unlock()
 	p.poke()
 }
@@ -242,8 +248,8 @@ func (p *pool) keep() {
 			missing = now
 			fallthrough
 		default:
-			if p.isBusy() && now.Sub(missing) < quietPatience {
-				next = quietPatience - now.Sub(missing)
+			if pause := p.courtesy(now); pause > 0 && now.Sub(missing) < quietPatience {
+				next = min(pause, quietPatience-now.Sub(missing))
 				break
 			}
 			err := p.fill(min(want, poolWorkers()))
@@ -265,10 +271,18 @@ func (p *pool) keep() {
 // poolWorkers is how many blanks are made at once: half of the processors.
 func poolWorkers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-func (p *pool) isBusy() bool {
+// courtesy is how long the making of blanks is to wait for sandboxes that are
+// being made, or have just been. 0: not at all.
+func (p *pool) courtesy(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.busy > 0
+	switch {
+	case p.busy > 0:
+		return quietPatience
+	case 2*len(p.ready) >= p.target(now):
+		return max(0, settle-now.Sub(p.lastUse))
+	}
+	return 0
 }
 
 // weed destroys blanks that are not to be kept. It returns how many are
