@@ -29,7 +29,7 @@ func TestServerIsKilled(t *testing.T) {
 	if os.Getenv("SANDPIT_TEST_LONG") != "" {
 		kills = 250
 	}
-	k := &killing{t: t, home: dataDir(t), made: map[string]box{}, unsure: map[string]bool{}, ids: map[string]bool{}}
+	k := &killing{t: t, home: dataDir(t), limits: enforceable(t, sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64}), made: map[string]box{}, unsure: map[string]bool{}, ids: map[string]bool{}}
 	mounts := hostMounts(t)
 	t.Cleanup(func() { k.finish(mounts) })
 	for n := range kills {
@@ -54,10 +54,11 @@ type box struct {
 
 // killing is a server under load that gets killed.
 type killing struct {
-	t     *testing.T
-	home  string
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the server has ended
+	t      *testing.T
+	home   string
+	limits sandpit.Limits
+	cmd    *exec.Cmd
+	ended  chan struct{} // closed when the server has ended
 
 	mu      sync.Mutex
 	made    map[string]box  // by name: acknowledged, and not being removed; guarded by mu
@@ -178,7 +179,7 @@ func (k *killing) create(ctx context.Context, c *client.Client, name string) err
 	k.mu.Lock()
 	k.unsure[name] = true
 	k.mu.Unlock()
-	sb, err := c.Create(ctx, sandpit.Spec{Name: name, Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64}})
+	sb, err := c.Create(ctx, sandpit.Spec{Name: name, Limits: k.limits})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 )
@@ -64,6 +65,23 @@ func needSandboxes(t *testing.T) {
 	if !caps.Available {
 		t.Skipf("no sandbox can be made here: %s", caps.Gaps[0].Why)
 	}
+}
+
+// enforceable returns those of some limits that this user can have enforced: one
+// that was asked for and can't be is refused.
+func enforceable(t *testing.T, l sandpit.Limits) sandpit.Limits {
+	t.Helper()
+	enforced := newDriver(dataDir(t)).Probe(t.Context()).Enforced
+	if !enforced["memory"] {
+		l.Memory = 0
+	}
+	if !enforced["cpus"] {
+		l.CPUs = 0
+	}
+	if !enforced["pids"] {
+		l.Pids = 0
+	}
+	return l
 }
 
 // TestScripts runs the command line as people do: see testdata/script.

@@ -30,7 +30,7 @@ func TestSoak(t *testing.T) {
 	}
 	home := shortHome(t)
 	t.Cleanup(func() { endServer(t, home) })
-	k := &soak{t: t, home: home}
+	k := &soak{t: t, home: home, small: sandpit.Spec{Limits: enforceable(t, sandpit.Limits{Memory: 64 << 20, Pids: 64})}}
 	k.s = startService(t, home, nil)
 	// What it takes to serve at all is taken before it is measured.
 	k.work(200 * time.Millisecond)
@@ -69,6 +69,7 @@ func TestSoak(t *testing.T) {
 type soak struct {
 	t            *testing.T
 	home         string
+	small        sandpit.Spec
 	s            *service
 	done, broken atomic.Int64
 	killed       int
@@ -81,11 +82,11 @@ func (k *soak) work(lasting time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), lasting)
 	defer cancel()
 	steady := k.s.client()
-	sb, err := steady.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, Pids: 64}})
+	sb, err := steady.Create(t.Context(), k.small)
 	if err != nil {
 		t.Fatal(err)
 	}
-	victim, err := steady.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, Pids: 64}})
+	victim, err := steady.Create(t.Context(), k.small)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,12 +132,8 @@ func (k *soak) work(lasting time.Duration) {
 // killGuest kills the first process of a sandbox from outside.
 func (k *soak) killGuest(victim sandpit.Sandbox) {
 	t := k.t
-	pid, err := strconv.Atoi(guestOf(t, victim.ID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Skipf("this user can't kill a guest: %v", err)
+	if err := syscall.Kill(guestOf(t, k.home, victim.ID()), syscall.SIGKILL); err != nil {
+		t.Fatalf("killing a guest: %v", err)
 	}
 	k.killed++
 	k.s.until("the sandbox is failed", func() bool {
@@ -165,7 +162,7 @@ func (k *soak) visit(ctx context.Context, shared sandpit.Sandbox) {
 		}
 		switch rand.IntN(6) {
 		case 0:
-			mine, err := c.Create(ctx, sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, Pids: 64}})
+			mine, err := c.Create(ctx, k.small)
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -290,7 +292,7 @@ func TestServiceManager(t *testing.T) {
 		_, err := c.List(t.Context(), sandpit.ListQuery{})
 		next <- err
 	}()
-	letGo(t, sb.ID())
+	letGo(t, home, sb.ID())
 	if f := <-finished; f.err != nil || string(f.Stdout) != "begun\nfinished\n" {
 		t.Errorf("what was running: %q %+v %v", f.Stdout, f.Result, f.err)
 	}
@@ -312,41 +314,37 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// letGo makes /tmp/go in a sandbox from outside, past its server.
-func letGo(t *testing.T, id string) {
+// letGo makes /tmp/go in a sandbox of a data directory, past its server: through
+// the socket of its guest.
+func letGo(t *testing.T, home, id string) {
 	t.Helper()
-	pid := guestOf(t, id)
-	if err := os.WriteFile("/proc/"+pid+"/root/tmp/go", nil, 0o666); err != nil {
-		t.Skipf("this user can't write into a sandbox from outside: %v", err)
+	conn, err := net.Dial("unix", filepath.Join(home, "run", id+".sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest, err := guestclient.New(t.Context(), conn, guestclient.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guest.Close()
+	if _, err := guest.Files().Write(t.Context(), "/tmp/go", strings.NewReader(""), sandpit.WriteOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// guestOf returns the process that is the first one of a sandbox.
-func guestOf(t *testing.T, id string) string {
+// guestOf returns the first process of a sandbox of a data directory, as its
+// driver has noted it.
+func guestOf(t *testing.T, home, id string) int {
 	t.Helper()
-	for _, dirs := range groupsOf(map[string]bool{id: true}) {
-		for _, dir := range dirs {
-			var first string
-			_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-				if err != nil || d.Name() != "cgroup.procs" {
-					return nil
-				}
-				procs, _ := os.ReadFile(path)
-				for pid := range strings.FieldsSeq(string(procs)) {
-					status, _ := os.ReadFile("/proc/" + pid + "/status")
-					for line := range strings.Lines(string(status)) {
-						if ids, ok := strings.CutPrefix(line, "NSpid:"); ok && strings.HasSuffix(strings.TrimSpace(ids), "\t1") {
-							first = pid
-						}
-					}
-				}
-				return nil
-			})
-			if first != "" {
-				return first
-			}
-		}
+	data, err := os.ReadFile(filepath.Join(home, "run", id+".json"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Skip("the first process of a sandbox is not found without its cgroup")
-	return ""
+	var noted struct {
+		PID int `json:"pid"`
+	}
+	if err := json.Unmarshal(data, &noted); err != nil || noted.PID <= 1 {
+		t.Fatalf("the driver has noted %s: %v", data, err)
+	}
+	return noted.PID
 }
