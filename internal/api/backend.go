@@ -52,6 +52,7 @@ type Stats struct {
 // Usage is what a sandbox uses now.
 type Usage struct {
 	ID, Namespace string
+	Limits        sandpit.Limits
 	sandpit.Metrics
 }
 

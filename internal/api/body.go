@@ -114,7 +114,7 @@ func (b *body) Read(p []byte) (int, error) {
 	case b.bounded && b.left < 0:
 		return 0, &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: "the body is too large", hint: "send less at once"}
 	case err == io.EOF:
-		b.c.ended = true
+		b.c.ended.Store(true)
 		_ = b.control.SetReadDeadline(time.Time{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &refusal{status: http.StatusRequestTimeout, code: "timeout", message: "the body did not come in time", hint: "send on while the server reads"}
@@ -122,17 +122,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// restTime is how long net/http may read on in a body that nobody wanted, so
-// that the connection can be used again.
-const restTime = 5 * time.Second
-
-func (c *call) unread() {
-	if !c.bodyRead() {
-		_ = http.NewResponseController(c.w.ResponseWriter).SetReadDeadline(time.Now().Add(restTime))
-	}
-}
-
 // bodyRead reports whether nothing of the body is left.
 func (c *call) bodyRead() bool {
-	return c.ended || c.r.Body == nil || c.r.Body == http.NoBody
+	return c.ended.Load() || c.r.Body == nil || c.r.Body == http.NoBody
 }

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -35,9 +36,10 @@ type call struct {
 	detail  string // what of it, for the audit
 	forward target // of the reverse proxy
 
-	intended bool // the audit has it
-	ended    bool // the body has been read to its end
-	streams  int  // held
+	intended bool        // the audit has it
+	ended    atomic.Bool // the body has been read to its end
+	whole    bool        // all of the answer has been written
+	streams  int         // held
 	span     *otlp.Span
 
 	status int // outcome
@@ -150,7 +152,7 @@ func (c *call) finish() {
 	c.endSpan()
 	if !c.w.hijacked {
 		c.w.renew() // for what net/http has yet to send
-		c.unread()
+		c.linger()
 	}
 }
 
@@ -176,11 +178,13 @@ func (c *call) writeJSON(status int, body []byte) {
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(body) // a client that has gone reads nothing
+	c.whole = true
 }
 
 // done answers that there is nothing to say.
 func (c *call) done() error {
 	c.w.WriteHeader(http.StatusNoContent)
+	c.whole = true
 	return nil
 }
 

@@ -241,7 +241,10 @@ func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {
 	page, err := b.engine.As("local", policy.Default()).List(ctx, sandpit.ListQuery{})
 	for _, i := range page.Sandboxes {
 		s.States[i.State]++
-		s.Sandboxes = append(s.Sandboxes, api.Usage{ID: i.ID, Namespace: "local", Metrics: sandpit.Metrics{CPU: time.Second, Memory: 5, Pids: -1}})
+		s.Sandboxes = append(s.Sandboxes, api.Usage{
+			ID: i.ID, Namespace: "local", Limits: sandpit.Limits{Disk: 70, Files: 80},
+			Metrics: sandpit.Metrics{CPU: time.Second, Memory: 5, Pids: -1, Disk: 7, Files: 8, RxBytes: 9, TxPackets: 10},
+		})
 	}
 	return s, err
 }

@@ -177,6 +177,14 @@ func (w *page) stats(s Stats) {
 		{"sandpit_sandbox_memory_bytes", "gauge", "Memory charged.", func(u Usage) float64 { return float64(u.Memory) }},
 		{"sandpit_sandbox_pids", "gauge", "Processes and threads.", func(u Usage) float64 { return float64(u.Pids) }},
 		{"sandpit_sandbox_oom_kills_total", "counter", "Processes killed for want of memory.", func(u Usage) float64 { return float64(u.OOMKills) }},
+		{"sandpit_sandbox_disk_bytes", "gauge", "Bytes in use of the sandbox's own file system.", func(u Usage) float64 { return float64(u.Disk) }},
+		{"sandpit_sandbox_disk_limit_bytes", "gauge", "Bytes that the sandbox's own file system may have.", func(u Usage) float64 { return float64(u.Limits.Disk) }},
+		{"sandpit_sandbox_files", "gauge", "Inodes in use of the sandbox's own file system.", func(u Usage) float64 { return float64(u.Files) }},
+		{"sandpit_sandbox_files_limit", "gauge", "Inodes that the sandbox's own file system may have.", func(u Usage) float64 { return float64(u.Limits.Files) }},
+		{"sandpit_sandbox_network_receive_bytes_total", "counter", "Bytes received over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.RxBytes) }},
+		{"sandpit_sandbox_network_receive_packets_total", "counter", "Packets received over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.RxPackets) }},
+		{"sandpit_sandbox_network_transmit_bytes_total", "counter", "Bytes sent over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.TxBytes) }},
+		{"sandpit_sandbox_network_transmit_packets_total", "counter", "Packets sent over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.TxPackets) }},
 	} {
 		w.head(g.name, g.kind, g.help)
 		for _, u := range s.Sandboxes[:min(len(s.Sandboxes), maxSeries)] {

@@ -325,9 +325,15 @@ func TestIdempotency(t *testing.T) {
 }
 
 // dial opens a connection of a client that does things by hand.
-func (s *service) dial() net.Conn {
+func (s *service) dial() net.Conn { return s.dialOn("unix") }
+
+func (s *service) dialOn(network string) net.Conn {
 	s.t.Helper()
-	conn, err := net.Dial("unix", s.path)
+	address := s.path
+	if network == "tcp" {
+		address = strings.TrimPrefix(s.base, "http://")
+	}
+	conn, err := net.Dial(network, address)
 	if err != nil {
 		s.t.Fatal(err)
 	}

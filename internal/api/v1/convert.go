@@ -226,7 +226,10 @@ func FromMetrics(m sandpit.Metrics, at time.Time) Metrics {
 	if m.CPU < 0 {
 		cpu = -1
 	}
-	return Metrics{at, cpu, m.Memory, m.MemoryPeak, m.Pids, m.OOMKills}
+	return Metrics{
+		Time: at, CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills,
+		Disk: m.Disk, Files: m.Files, RxBytes: m.RxBytes, RxPackets: m.RxPackets, TxBytes: m.TxBytes, TxPackets: m.TxPackets,
+	}
 }
 
 // Sandpit is the sample in Go.
@@ -235,7 +238,10 @@ func (m Metrics) Sandpit() sandpit.Sample {
 	if m.CPU < 0 {
 		cpu = -1
 	}
-	return sandpit.Sample{Time: m.Time, Metrics: sandpit.Metrics{CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills}}
+	return sandpit.Sample{Time: m.Time, Metrics: sandpit.Metrics{
+		CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills,
+		Disk: m.Disk, Files: m.Files, RxBytes: m.RxBytes, RxPackets: m.RxPackets, TxBytes: m.TxBytes, TxPackets: m.TxPackets,
+	}}
 }
 
 // FromLifetime is a change of a lifetime as the API takes it.

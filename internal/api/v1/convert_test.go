@@ -68,7 +68,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	proc := sandpit.ProcessInfo{ID: "p", PID: 3, Argv: []string{"a"}, User: "u", Background: true, Terminal: true, StartedAt: now, Result: &res}
 	check("process", overJSON(t, v1.FromProcess(proc)).Sandpit(), proc)
 
-	for _, m := range []sandpit.Metrics{{CPU: 1, Memory: 2, MemoryPeak: 3, Pids: 4, OOMKills: 5}, {CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}} {
+	for _, m := range []sandpit.Metrics{{CPU: 1, Memory: 2, MemoryPeak: 3, Pids: 4, OOMKills: 5, Disk: 6, Files: 7, RxBytes: 8, RxPackets: 9, TxBytes: 10, TxPackets: 11}, sandpit.UnknownMetrics()} {
 		check("metrics", overJSON(t, v1.FromMetrics(m, now)).Sandpit(), sandpit.Sample{Time: now, Metrics: m})
 	}
 	for _, l := range []sandpit.Lifetime{{}, {Life: time.Hour, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryStop}} {

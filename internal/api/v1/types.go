@@ -140,6 +140,12 @@ type Metrics struct {
 	MemoryPeak int64     `json:"memory_peak"`
 	Pids       int64     `json:"pids"`
 	OOMKills   int64     `json:"oom_kills"`
+	Disk       int64     `json:"disk" doc:"Bytes in use of the sandbox's own file system, of limits.disk"`
+	Files      int64     `json:"files" doc:"Inodes in use of the sandbox's own file system, of limits.files"`
+	RxBytes    int64     `json:"rx_bytes" doc:"Received over interfaces other than the loopback"`
+	RxPackets  int64     `json:"rx_packets"`
+	TxBytes    int64     `json:"tx_bytes" doc:"Sent over interfaces other than the loopback"`
+	TxPackets  int64     `json:"tx_packets"`
 }
 
 // Lifetime changes when a sandbox expires. What is left out stays as it was.

@@ -1,0 +1,52 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Bounds of what is read, and thrown away, of a body after the answer.
+const (
+	// restTime is how long net/http may read on in a body that nobody wanted,
+	// so that the connection can be used again.
+	restTime = 5 * time.Second
+
+	// lingerTime is how long a client may go on sending after the whole answer,
+	// lingerSilence how long it may pause, and lingerBytes how much that may be.
+	lingerTime    = 10 * time.Second
+	lingerSilence = 3 * time.Second
+	lingerBytes   = 64 << 20
+)
+
+// linger reads on, for a while, in what the client of a call that has been
+// answered still sends. A connection that is closed with something unread in it
+// is reset (RFC 9112, 9.6): a client that sends all before it reads then loses
+// the answer, and learns nothing but that. net/http sees to that too, with less
+// patience, and not at all when the client has sent Expect. Of HTTP/2 the stream
+// alone ends.
+func (c *call) linger() {
+	if c.bodyRead() || c.w.hijacked {
+		return
+	}
+	control := http.NewResponseController(c.w.ResponseWriter)
+	_ = control.SetReadDeadline(time.Now().Add(restTime))
+	if c.r.ProtoMajor != 1 || !c.whole || c.w.flush() != nil {
+		return
+	}
+	defer context.AfterFunc(c.api.live, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	until := time.Now().Add(lingerTime)
+	for left := lingerBytes; left > 0 && c.api.live.Err() == nil; {
+		deadline := time.Now().Add(lingerSilence)
+		if deadline.After(until) {
+			deadline = until
+		}
+		_ = control.SetReadDeadline(deadline)
+		n, err := c.r.Body.Read(*buf)
+		if left -= n; err != nil {
+			return
+		}
+	}
+}
