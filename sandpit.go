@@ -168,4 +168,23 @@ type Metrics struct {
 	MemoryPeak int64         // most bytes charged at once so far
 	Pids       int64         // processes and threads now
 	OOMKills   int64         // processes that the kernel killed because of the memory limit
+
+	// What the sandbox has written to its own file system, /tmp and /dev/shm
+	// included, and what Limits.Disk and Limits.Files bound. A Tmpfs and a Mount
+	// are apart.
+	Disk  int64 // bytes that are in use now
+	Files int64 // inodes that are in use now, with the few that every sandbox begins with
+
+	// What went over network interfaces other than the loopback so far. A
+	// sandbox without any has 0.
+	RxBytes, RxPackets int64 // received
+	TxBytes, TxPackets int64 // sent
+}
+
+// UnknownMetrics returns Metrics without a figure: all are -1.
+func UnknownMetrics() Metrics {
+	return Metrics{
+		CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1, Disk: -1, Files: -1,
+		RxBytes: -1, RxPackets: -1, TxBytes: -1, TxPackets: -1,
+	}
 }

@@ -74,6 +74,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Events", eventProperties},
 		{"Ports", portProperties},
 		{"File work", fileworkProperties},
+		{"Metrics", metricsProperties},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			e := &env{client: newClient(t), newClient: newClient, opt: opt}

@@ -8,9 +8,9 @@ import (
 )
 
 // Stats reads what the group uses now. A figure that can't be had here, or
-// whose controller the group does not use, is -1.
+// whose controller the group does not use, or that no group has, is -1.
 func (g *Group) Stats() (sandpit.Metrics, error) {
-	m := sandpit.Metrics{CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}
+	m := sandpit.UnknownMetrics()
 	if g.removed.Load() {
 		return m, sandpit.ErrClosed
 	}

@@ -347,7 +347,7 @@ func (absent) Dial(context.Context) (net.Conn, error) {
 }
 
 func (absent) Stats(context.Context) (sandpit.Metrics, error) {
-	return sandpit.Metrics{CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}, nil
+	return sandpit.UnknownMetrics(), nil
 }
 
 func (absent) Done() <-chan struct{} {

@@ -146,7 +146,7 @@ func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 		if err != nil {
 			continue
 		}
-		stats.Sandboxes = append(stats.Sandboxes, api.Usage{ID: info.ID, Namespace: sb.Namespace(), Metrics: m})
+		stats.Sandboxes = append(stats.Sandboxes, api.Usage{ID: info.ID, Namespace: sb.Namespace(), Limits: info.Limits, Metrics: m})
 	}
 	slices.SortFunc(stats.Sandboxes, func(x, y api.Usage) int { return compareStrings(x.ID, y.ID) })
 	return stats, nil

@@ -82,4 +82,20 @@ type jsonMetrics struct {
 	MemoryPeak int64   `json:"memory_peak"`
 	Pids       int64   `json:"pids"`
 	OOMKills   int64   `json:"oom_kills"`
+	Disk       int64   `json:"disk"` // bytes in use of its own file system
+	DiskLimit  int64   `json:"disk_limit"`
+	Files      int64   `json:"files"` // inodes in use of the same
+	FilesLimit int64   `json:"files_limit"`
+	RxBytes    int64   `json:"rx_bytes"` // received, but for the loopback
+	RxPackets  int64   `json:"rx_packets"`
+	TxBytes    int64   `json:"tx_bytes"` // sent
+	TxPackets  int64   `json:"tx_packets"`
+}
+
+func jsonOfUse(r use) jsonMetrics {
+	return jsonMetrics{
+		Name: r.name, CPUSeconds: r.CPU.Seconds(), CPUPercent: r.percent, Memory: r.Memory, MemoryPeak: r.MemoryPeak, Pids: r.Pids, OOMKills: r.OOMKills,
+		Disk: r.Disk, DiskLimit: r.limits.Disk, Files: r.Files, FilesLimit: r.limits.Files,
+		RxBytes: r.RxBytes, RxPackets: r.RxPackets, TxBytes: r.TxBytes, TxPackets: r.TxPackets,
+	}
 }

@@ -18,8 +18,9 @@ import (
 func (a *tree) statsCommand() *cobra.Command {
 	var asJSON bool
 	cmd := a.serverCommand(&cobra.Command{
-		Use:               "stats [flags] [NAME...]",
-		Long:              "Show what sandboxes use: processor time over the last second, memory and processes.",
+		Use: "stats [flags] [NAME...]",
+		Long: "Show what sandboxes use: processor time over the last second, memory, processes, and of their own " +
+			"file system bytes and inodes beside their limits; and what went over their network.",
 		Example:           "  sandpit stats\n  sandpit stats --json work",
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -36,7 +37,7 @@ func (a *tree) statsCommand() *cobra.Command {
 		if asJSON {
 			objects := make([]jsonMetrics, len(rows))
 			for i, r := range rows {
-				objects[i] = jsonMetrics{r.name, r.CPU.Seconds(), r.percent, r.Memory, r.MemoryPeak, r.Pids, r.OOMKills}
+				objects[i] = jsonOfUse(r)
 			}
 			return a.PrintJSON(objects)
 		}
@@ -97,6 +98,7 @@ type use struct {
 	sandpit.Metrics
 	name    string
 	id      string
+	limits  sandpit.Limits
 	at      time.Time
 	percent float64 // of one processor, since the measurement before; -1: not known
 }
@@ -126,9 +128,17 @@ func (s *session) measure(ctx context.Context, names []string, before []use) ([]
 		if err != nil {
 			return nil, err
 		}
-		row := use{m, sb.Name(), sb.ID(), time.Now(), -1}
-		if b, ok := earlier[row.id]; ok && b.CPU >= 0 && m.CPU >= b.CPU {
+		row := use{Metrics: m, name: sb.Name(), id: sb.ID(), at: time.Now(), percent: -1}
+		b, ok := earlier[row.id]
+		if ok && b.CPU >= 0 && m.CPU >= b.CPU {
 			row.percent = 100 * float64(m.CPU-b.CPU) / float64(row.at.Sub(b.at))
+		}
+		if row.limits = b.limits; !ok { // they never change
+			info, err := sb.Info(ctx)
+			if err != nil {
+				return nil, err
+			}
+			row.limits = info.Limits
 		}
 		rows = append(rows, row)
 	}
@@ -136,25 +146,30 @@ func (s *session) measure(ctx context.Context, names []string, before []use) ([]
 }
 
 func (a *tree) printUse(rows []use) error {
-	table := a.table("NAME", "CPU", "CPU TIME", "MEMORY", "PEAK", "PIDS")
+	table := a.table("NAME", "CPU", "CPU TIME", "MEMORY", "PEAK", "PIDS", "DISK", "FILES", "NET IN", "NET OUT")
 	size := func(n int64) string {
 		if n < 0 {
 			return "-"
 		}
 		return notation.FormatSize(n)
 	}
+	number := func(n int64) string {
+		if n < 0 {
+			return "-"
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	of := func(used, limit string) string { return used + " / " + limit }
 	for _, r := range rows {
-		percent, cpu, pids := "-", "-", "-"
+		percent, cpu := "-", "-"
 		if r.percent >= 0 {
 			percent = strconv.FormatFloat(r.percent, 'f', 1, 64) + "%"
 		}
 		if r.CPU >= 0 {
 			cpu = r.CPU.Round(10 * time.Millisecond).String()
 		}
-		if r.Pids >= 0 {
-			pids = strconv.FormatInt(r.Pids, 10)
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", r.name, percent, cpu, size(r.Memory), size(r.MemoryPeak), pids)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.name, percent, cpu, size(r.Memory), size(r.MemoryPeak), number(r.Pids),
+			of(size(r.Disk), size(r.limits.Disk)), of(number(r.Files), number(r.limits.Files)), size(r.RxBytes), size(r.TxBytes))
 	}
 	return table.Flush()
 }

@@ -138,13 +138,6 @@ func dialError(id string, err error) error {
 	return fmt.Errorf("dialling the guest of %s: %w (%w)", id, kind, err)
 }
 
-func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {
-	if i.group == nil {
-		return sandpit.Metrics{CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1}, nil
-	}
-	return i.group.Stats()
-}
-
 func (i *instance) Done() <-chan struct{} { return i.done }
 
 // Destroy kills the first process of the sandbox's pid namespace, with which
