@@ -33,7 +33,7 @@ func open(opt Options) (sandpit.Client, error) {
 	rules := policy.Default()
 	rules.Default, rules.Max = over(rules.Default, opt.Default), opt.Max
 	return engine.New(engine.Options{
-		Driver:  linux.New(linux.Options{Dir: guests, Guest: guest, GuestDigest: embedded.Digest()}),
+		Driver:  linux.New(linux.Options{Dir: guests, Guest: guest, GuestDigest: embedded.Digest(guest)}),
 		Images:  image.Open(images, image.Options{Fetcher: fetch.New(fetch.Options{UserAgent: "sandpit-go"})}),
 		Policy:  rules,
 		Acquire: image.AcquireOptions{PlainHTTP: opt.PlainHTTP, Mirrors: opt.Mirrors},

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/whole"
 )
@@ -19,7 +20,7 @@ func carryOut(app *cli.App, args []string) int {
 	ok, err := app.Front(context.Background(), args)
 	if !ok {
 		program := unsafe.Slice(unsafe.StringData(wholeProgram), len(wholeProgram))
-		err = whole.Program{Bytes: program, Name: digestOf(program)}.Exec(app.DataDir(), os.Args, app.Environ)
+		err = whole.Program{Bytes: program, Name: embedded.Digest(program)}.Exec(app.DataDir(), os.Args, app.Environ)
 	}
 	return app.Report(err)
 }

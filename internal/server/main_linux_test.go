@@ -139,7 +139,7 @@ func (s *served) policy(text string) {
 func (s *served) options() server.Options {
 	return server.Options{
 		Home: s.home, Version: "test", Lookup: func(string) (string, bool) { return "", false }, Settings: s.settings, Reload: s.reload,
-		Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(), KeepDir: server.KeepDir(s.home)}),
+		Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home)}),
 		Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
 		Say: func(text string) {
 			s.said = append(s.said, text)
