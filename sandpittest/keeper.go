@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -41,9 +40,19 @@ func attach(t *testing.T, sb sandpit.Sandbox, id string, opt sandpit.AttachOptio
 	return p
 }
 
+// clock returns the time in a sandbox, in seconds since 1970.
+func clock(t *testing.T, sb sandpit.Sandbox) int64 {
+	t.Helper()
+	now, err := strconv.ParseInt(shell(t, sb, "date +%s"), 10, 64)
+	must(t, err)
+	return now
+}
+
 func testProcesses(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
+	before := clock(t, sb)
 	sleeper := start(t, sb, sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true})
+	after := clock(t, sb)
 	failing := start(t, sb, sandpit.Command{Script: "exit 3"})
 	failed := wait(t, failing)
 	term := start(t, sb, sandpit.Command{Argv: []string{"sleep", "1001"}, Terminal: normal, Background: true})
@@ -63,7 +72,7 @@ func testProcesses(t *testing.T, e *env) {
 		t.Fatalf("the list is %+v", list)
 	}
 	a, b, c := found[0], found[1], found[2]
-	if a.PID != sleeper.PID() || !slices.Equal(a.Argv, []string{"sleep", "1000"}) || !a.Background || a.Terminal || a.Result != nil || time.Since(a.StartedAt) > guard {
+	if a.PID != sleeper.PID() || !slices.Equal(a.Argv, []string{"sleep", "1000"}) || !a.Background || a.Terminal || a.Result != nil || a.StartedAt.Unix() < before || a.StartedAt.Unix() > after {
 		t.Errorf("got %+v", a)
 	}
 	if !slices.Equal(b.Argv, []string{"/bin/sh", "-c", "exit 3"}) || b.Background || b.Result == nil || *b.Result != failed {
