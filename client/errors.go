@@ -13,10 +13,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/remote"
 )
 
 // What ends a context from within.
@@ -189,15 +189,5 @@ func pathError(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// printable makes a text fit to be shown: a terminal must not obey it.
-func printable(s string) string {
-	if len(s) > maxShown {
-		s = s[:maxShown] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// printable makes a text of the server's fit to be shown.
+func printable(s string) string { return remote.Printable(s, maxShown) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/remote"
 )
 
 // process is a process in a sandbox of a server.
@@ -220,9 +221,9 @@ func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
 }
 
 func (p *process) signal(ctx context.Context, sig syscall.Signal, group bool) error {
-	n := linuxSignal(sig)
-	if n < 1 || n > 64 {
-		return fmt.Errorf("sending signal %d: %w", int(sig), sandpit.ErrInvalid)
+	n, err := remote.SignalNumber(sig)
+	if err != nil {
+		return err
 	}
 	if p.exited() {
 		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)

@@ -128,26 +128,6 @@ func (p *Process) deliverRecords() {
 	}
 }
 
-// contentReader reads the content of a stream.
-type contentReader struct {
-	s    *stream
-	rest []byte
-}
-
-func (r *contentReader) Read(b []byte) (int, error) {
-	if len(r.rest) == 0 {
-		var err error
-		if _, r.rest, err = r.s.in.Next(); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(b, r.rest)
-	if r.rest = r.rest[n:]; len(r.rest) == 0 {
-		r.s.credit(r.s.in.Done())
-	}
-	return n, nil
-}
-
 // recordReader reads content that is records.
 type recordReader struct {
 	s   *stream
@@ -156,7 +136,7 @@ type recordReader struct {
 }
 
 func newRecordReader(s *stream) *recordReader {
-	return &recordReader{s: s, r: bufio.NewReaderSize(&contentReader{s: s}, 16<<10)}
+	return &recordReader{s: s, r: bufio.NewReaderSize(&wire.ContentReader{In: s.in, Credit: s.credit}, 16<<10)}
 }
 
 // next reads a record to m. The error is io.EOF at the end of the content. A

@@ -3,11 +3,10 @@ package client
 import (
 	"errors"
 	"io/fs"
-	"strings"
-	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/remote"
 )
 
 // remoteError is an error that the guest has told: its text, and what it is to
@@ -124,15 +123,5 @@ func pathError(op, path string, err error) error {
 // maxShown bounds a text of the guest's that people see.
 const maxShown = 1 << 10
 
-// printable makes a text of a guest fit to be shown: a terminal must not obey it.
-func printable(s string) string {
-	if len(s) > maxShown {
-		s = s[:maxShown] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// printable makes a text of a guest fit to be shown.
+func printable(s string) string { return remote.Printable(s, maxShown) }

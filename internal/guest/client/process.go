@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/remote"
 )
 
 // Process is a process in a sandbox, seen over one stream.
@@ -264,14 +265,14 @@ func (p *Process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
 }
 
 func (p *Process) signal(ctx context.Context, sig syscall.Signal, group bool) error {
-	n := linuxSignal(sig)
-	if n < 1 || n > 64 {
-		return fmt.Errorf("sending signal %d: %w", int(sig), sandpit.ErrInvalid)
+	n, err := remote.SignalNumber(sig)
+	if err != nil {
+		return err
 	}
 	if p.exited() {
 		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
 	}
-	err := p.c.call(ctx, wire.OpSignal, &wire.Signal{Target: wire.Target{Ref: p.ref}, Signal: uint64(n), Group: group}, nil)
+	err = p.c.call(ctx, wire.OpSignal, &wire.Signal{Target: wire.Target{Ref: p.ref}, Signal: uint64(n), Group: group}, nil)
 	if err != nil {
 		return fmt.Errorf("sending signal %d: %w", int(sig), err)
 	}

@@ -149,26 +149,6 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 	return nil
 }
 
-// contentReader reads the content of a stream.
-type contentReader struct {
-	s    *stream
-	rest []byte
-}
-
-func (r *contentReader) Read(b []byte) (int, error) {
-	if len(r.rest) == 0 {
-		var err error
-		if _, r.rest, err = r.s.in.Next(); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(b, r.rest)
-	if r.rest = r.rest[n:]; len(r.rest) == 0 {
-		r.s.giveCredit(r.s.in.Done())
-	}
-	return n, nil
-}
-
 // unpack makes the tree that the host sends below a directory that exists.
 // Whatever the entries say, nothing outside of it is touched: each path is
 // resolved by the kernel with the directory as its root and limit.
@@ -177,7 +157,7 @@ func (s *stream) unpack(path string) error {
 	if err != nil {
 		return err
 	}
-	u := &unpacker{root: root, r: bufio.NewReaderSize(&contentReader{s: s}, 4<<10), buf: make([]byte, 64<<10)}
+	u := &unpacker{root: root, r: bufio.NewReaderSize(&wire.ContentReader{In: s.in, Credit: s.giveCredit}, 4<<10), buf: make([]byte, 64<<10)}
 	defer u.close()
 	var record []byte
 	for {

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package client
+package remote
 
 import "syscall"
 

@@ -1,6 +1,0 @@
-package client
-
-import "syscall"
-
-// linuxSignal returns the number that the guest knows a signal by.
-func linuxSignal(sig syscall.Signal) int { return int(sig) }
