@@ -108,8 +108,8 @@ func New(opt Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connect(ctx) },
-			DialTLSContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return at.connectTLS(ctx) },
+			DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return listen(ctx, at.connect) },
+			DialTLSContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return listen(ctx, at.connectTLS) },
 			DisableCompression:    true,
 			MaxIdleConnsPerHost:   64,
 			IdleConnTimeout:       idleConn,
