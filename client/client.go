@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/lastword"
 )
 
 // Options say where the server is and who is asking.
@@ -108,8 +109,8 @@ func New(opt Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return listen(ctx, at.connect) },
-			DialTLSContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return listen(ctx, at.connectTLS) },
+			DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return listening(at.connect(ctx)) },
+			DialTLSContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return listening(at.connectTLS(ctx)) },
 			DisableCompression:    true,
 			MaxIdleConnsPerHost:   64,
 			IdleConnTimeout:       idleConn,
@@ -121,6 +122,15 @@ func New(opt Options) (*Client, error) {
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c, nil
+}
+
+// listening makes a connection one on which an answer comes before the failure to
+// send what it answers.
+func listening(conn net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	return lastword.Conn(conn), nil
 }
 
 // goWork runs work that Close waits for. It is false when the client is closed.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -82,7 +83,7 @@ func readable(err error) string {
 
 // body is the body of the request, up to a number of bytes (-1: any), of a
 // client that sends on. All of it must come within a time, unless that is 0.
-func (c *call) body(limit int64, within time.Duration) io.Reader {
+func (c *call) body(limit int64, within time.Duration) *body {
 	b := &body{c: c, control: http.NewResponseController(c.w.ResponseWriter), left: limit, bounded: limit >= 0}
 	if within > 0 {
 		b.until = time.Now().Add(within)
@@ -96,10 +97,14 @@ type body struct {
 	left    int64
 	bounded bool
 	until   time.Time
+	closed  atomic.Bool
 }
 
 // Read reads a part. The client has to have sent something within a time.
 func (b *body) Read(p []byte) (int, error) {
+	if b.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	if b.bounded && int64(len(p)) > b.left+1 {
 		p = p[:b.left+1] // one more shows that there is too much
 	}
@@ -115,11 +120,20 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: "the body is too large", hint: "send less at once"}
 	case err == io.EOF:
 		b.c.ended.Store(true)
-		_ = b.control.SetReadDeadline(time.Time{})
+		if !b.closed.Load() {
+			_ = b.control.SetReadDeadline(time.Time{})
+		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &refusal{status: http.StatusRequestTimeout, code: "timeout", message: "the body did not come in time", hint: "send on while the server reads"}
 	}
 	return n, err
+}
+
+// Close says that nobody wants more. A Read that is under way goes on: the call
+// ends without it.
+func (b *body) Close() error {
+	b.closed.Store(true)
+	return nil
 }
 
 // bodyRead reports whether nothing of the body is left.

@@ -38,7 +38,6 @@ type call struct {
 
 	intended bool        // the audit has it
 	ended    atomic.Bool // the body has been read to its end
-	whole    bool        // all of the answer has been written
 	streams  int         // held
 	span     *otlp.Span
 
@@ -178,13 +177,11 @@ func (c *call) writeJSON(status int, body []byte) {
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(body) // a client that has gone reads nothing
-	c.whole = true
 }
 
 // done answers that there is nothing to say.
 func (c *call) done() error {
 	c.w.WriteHeader(http.StatusNoContent)
-	c.whole = true
 	return nil
 }
 

@@ -103,3 +103,70 @@ func readAnswer(conn net.Conn) (*http.Response, error) {
 		}
 	}
 }
+
+// refusers are servers in the sandbox that answer before they have read what is
+// sent: on 8080 and then close, on 8081 and then wait.
+const refusers = `
+import socket, threading
+def serve(port, wait):
+    l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); l.bind(("127.0.0.1", port)); l.listen()
+    held = []
+    while True:
+        c, _ = l.accept()
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += c.recv(4096)
+        c.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nmuch")
+        if wait:
+            held.append(c)
+        else:
+            c.close()
+threading.Thread(target=serve, args=(8081, True)).start()
+serve(8080, False)
+`
+
+// That holds for what is passed on to a sandbox.
+func TestEarlyAnswerOfASandboxIsRead(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	s.python(sb, refusers, 2)
+	for _, port := range []string{"8080", "8081"} {
+		for _, expect := range []bool{false, true} {
+			for _, chunked := range []bool{false, true} {
+				t.Run(fmt.Sprintf("port=%s/expect=%v/chunked=%v", port, expect, chunked), func(t *testing.T) {
+					head := "POST /x HTTP/1.1\r\nHost: " + port + "-" + sb.ID + ".localhost\r\n"
+					if expect {
+						head += "Expect: 100-continue\r\n"
+					}
+					for range 5 {
+						conn := s.dial()
+						if err := sendAll(conn, head, chunked); err != nil {
+							t.Fatalf("sending it: %v", err)
+						}
+						resp, err := readAnswer(conn)
+						if err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge {
+							t.Fatalf("got %v, %v", resp, err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// python runs a program in the background, and returns when it listens on so many
+// ports.
+func (s *service) python(sb v1.Sandbox, program string, ports int) {
+	s.t.Helper()
+	var out v1.Executed
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "command -v python3"}}})
+	if out.Result.ExitCode != 0 {
+		s.t.Skip("no python3 in the sandbox")
+	}
+	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", body: v1.Command{Argv: []string{"python3", "-c", program}}})
+	eventually(s.t, "it listens", func() bool {
+		var list v1.PortList
+		s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/ports"})
+		return len(list.Ports) == ports
+	})
+}

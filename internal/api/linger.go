@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -31,14 +32,14 @@ func (c *call) linger() {
 	}
 	control := http.NewResponseController(c.w.ResponseWriter)
 	_ = control.SetReadDeadline(time.Now().Add(restTime))
-	if c.r.ProtoMajor != 1 || !c.whole || c.w.flush() != nil {
+	if c.r.ProtoMajor != 1 || !c.w.whole() || c.w.flush() != nil {
 		return
 	}
 	defer context.AfterFunc(c.api.live, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
 	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
 	until := time.Now().Add(lingerTime)
-	for left := lingerBytes; left > 0 && c.api.live.Err() == nil; {
+	for left := lingerBytes; left > 0 && c.api.live.Err() == nil && time.Now().Before(until); {
 		deadline := time.Now().Add(lingerSilence)
 		if deadline.After(until) {
 			deadline = until
@@ -49,4 +50,10 @@ func (c *call) linger() {
 			return
 		}
 	}
+}
+
+// whole reports whether all of an answer has been written whose length is told.
+func (w *response) whole() bool {
+	length := w.Header().Get("Content-Length")
+	return w.status == http.StatusNoContent || length != "" && length == strconv.FormatInt(w.bytes, 10)
 }

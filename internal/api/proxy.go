@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/lastword"
 )
 
 // Headers that name a port of a sandbox, on any path.
@@ -68,7 +68,11 @@ func newProxy(a *API) *proxy {
 			if !ok {
 				return nil, errors.New("there is no sandbox to connect to")
 			}
-			return dial(ctx)
+			conn, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return lastword.Conn(conn), nil
 		},
 		DisableKeepAlives:      true, // a connection belongs to one request of one caller
 		DisableCompression:     true,
@@ -136,10 +140,9 @@ func forward(c *call) error {
 	dial := func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }
 	r := c.r.WithContext(context.WithValue(c.ctx, dialKey{}, dial))
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = struct {
-			io.Reader
-			io.Closer
-		}{c.body(-1, 0), c.r.Body}
+		// What the sandbox answers before it has read all is passed on at once.
+		_ = http.NewResponseController(c.w).EnableFullDuplex() // of HTTP/2 that is so anyway
+		r.Body = c.body(-1, 0)
 	}
 	c.api.proxy.forward.ServeHTTP(c.w, r)
 	return nil

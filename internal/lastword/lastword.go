@@ -1,0 +1,59 @@
+// Package lastword lets an answer come before the failure to send the question.
+//
+// A server that refuses a large request may answer and close the connection
+// while the rest is being sent. http.Transport then takes what it hears of first,
+// the answer or the failed write. On a connection of this package it hears of the
+// answer first.
+package lastword
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// wait is how long a write that has failed waits for what may still be read.
+const wait = time.Second
+
+// conn is a connection whose failed writes wait until nothing more can be read.
+type conn struct {
+	net.Conn
+	once sync.Once
+	deaf chan struct{} // closed when nothing more can be read
+}
+
+// Conn returns a connection for a client that reads and writes at the same time.
+// A Write that fails returns when Read has come to the end, or Close was called;
+// after a second in any case.
+func Conn(c net.Conn) net.Conn { return &conn{Conn: c, deaf: make(chan struct{})} }
+
+func (c *conn) over() { c.once.Do(func() { close(c.deaf) }) }
+
+// Read notes the end.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		c.over()
+	}
+	return n, err
+}
+
+// Write returns a failure when the reader has come to the end.
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-c.deaf:
+		case <-timer.C:
+		}
+	}
+	return n, err
+}
+
+// Close ends Read and Write.
+func (c *conn) Close() error {
+	c.over()
+	return c.Conn.Close()
+}
