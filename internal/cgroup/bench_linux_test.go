@@ -130,3 +130,29 @@ func layout(tb testing.TB) *Layout {
 	}
 	return l
 }
+
+// BenchmarkOOMKills is what is read after every command, beside all figures.
+func BenchmarkOOMKills(b *testing.B) {
+	l := layout(b)
+	g, err := l.Create("bench"+strconv.Itoa(os.Getpid()), benchLimits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer g.Remove()
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := g.OOMKills(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := g.Stats(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

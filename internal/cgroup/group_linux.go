@@ -29,6 +29,7 @@ type Group struct {
 	mu      sync.Mutex // held by Remove and FD
 	fd      int        // of the primary, locked; -1 after Remove
 	removed atomic.Bool
+	kills   killCount
 }
 
 type groupDir struct {
@@ -443,6 +444,7 @@ func (g *Group) removeDirs(force bool) error {
 }
 
 func (g *Group) close() {
+	g.kills.close()
 	if g.fd >= 0 {
 		unix.Close(g.fd)
 		g.fd = -1

@@ -465,6 +465,9 @@ func TestMemoryBomb(t *testing.T) {
 	if s.OOMKills < 1 {
 		t.Errorf("no oom kill is counted: %+v", s)
 	}
+	if kills, err := g.OOMKills(); err != nil || kills != s.OOMKills {
+		t.Errorf("alone, %d are counted, %v, want %d", kills, err, s.OOMKills)
+	}
 	if s.MemoryPeak != -1 && (s.MemoryPeak < 32<<20 || s.MemoryPeak > 65<<20) {
 		t.Errorf("peak is %d, want about %d", s.MemoryPeak, 64<<20)
 	}

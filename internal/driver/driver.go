@@ -63,6 +63,13 @@ type Leaver interface {
 	Leave()
 }
 
+// An OOMCounter is an instance that can tell at little cost what is asked after
+// every command. Optional, found by type assertion; else Stats tells it.
+type OOMCounter interface {
+	// OOMKills returns Metrics.OOMKills, -1 where it can't be had.
+	OOMKills() (int64, error)
+}
+
 // A Freezer is an instance whose processes, its guest among them, can be made
 // to stand still. Optional, found by type assertion.
 type Freezer interface {

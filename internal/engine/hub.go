@@ -147,25 +147,19 @@ func (h *hub) watch() {
 //
 // When the kernel has counted a kill for want of memory since the start, a
 // process that was killed has died of that, and one that failed has lost a
-// process to it. For one that succeeded the count is only taken, while the
-// caller goes on, so that the next one is not blamed.
+// process to it. For one that succeeded the count is only taken, so that the
+// next one is not blamed.
 func (h *hub) end(res sandpit.Result, err error) {
 	h.once.Do(func() {
 		s := h.sandbox
 		if h.patience != nil {
 			h.patience.Stop()
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			err = s.explain(err)
-		case res.ExitCode != 0:
-			res.OOMKilled = s.oomKills() > h.oomKills && !res.TimedOut
-		default:
-			s.oomMu.Lock()
-			go func() {
-				defer s.oomMu.Unlock()
-				s.oomKills()
-			}()
+		} else {
+			killed := s.oomKills() > h.oomKills
+			res.OOMKilled = killed && res.ExitCode != 0 && !res.TimedOut
 		}
 		if h.log != nil {
 			h.log.Close()

@@ -76,10 +76,7 @@ func (s *Sandbox) enterStart(ctx context.Context) error {
 // start starts a program and makes its hub. A foreground process of a sandbox
 // that ends with the engine writes to its owner without a detour.
 func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *process, error) {
-	s.oomMu.Lock() // a count that is under way
 	before := s.oomSeen.Load()
-	s.oomMu.Unlock()
-
 	direct := !s.kept && !cmd.Background
 	h := s.newHub(keptOutput)
 	stdout, stderr := &source{h: h, stream: stdoutStream}, &source{h: h, stream: stderrStream}

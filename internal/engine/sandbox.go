@@ -37,7 +37,6 @@ type Sandbox struct {
 	cancel   context.CancelCauseFunc // calls the making off
 	made     chan struct{}           // closed when it is made, or is not
 
-	oomMu   sync.Mutex   // held while kills are counted beside other work
 	oomSeen atomic.Int64 // kills for want of memory that have been noticed
 	lastUse atomic.Int64 // ns since 1970 of the latest activity
 
@@ -189,12 +188,20 @@ func (s *Sandbox) oomKills() int64 {
 	if s.instance == nil {
 		return 0
 	}
-	m, err := s.instance.Stats(context.Background())
-	if err != nil || m.OOMKills < 0 {
-		return s.oomSeen.Load()
+	kills, err := countKills(s.instance)
+	seen := s.oomSeen.Load()
+	for err == nil && kills > seen && !s.oomSeen.CompareAndSwap(seen, kills) {
+		seen = s.oomSeen.Load()
 	}
-	s.oomSeen.Store(m.OOMKills)
-	return m.OOMKills
+	return max(kills, seen)
+}
+
+func countKills(instance driver.Instance) (int64, error) {
+	if c, ok := instance.(driver.OOMCounter); ok {
+		return c.OOMKills()
+	}
+	m, err := instance.Stats(context.Background())
+	return m.OOMKills, err
 }
 
 // watch notices when the guest dies or breaks its word.

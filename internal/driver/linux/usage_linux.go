@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
 // Stats asks the kernel alone, and nobody in the sandbox: the cgroups, and of
@@ -28,6 +29,16 @@ func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {
 	m.RxBytes, m.RxPackets, m.TxBytes, m.TxPackets = net.rxBytes, net.rxPackets, net.txBytes, net.txPackets
 	return m, nil
 }
+
+// OOMKills reads that one figure. See driver.OOMCounter.
+func (i *instance) OOMKills() (int64, error) {
+	if i.group == nil {
+		return -1, nil
+	}
+	return i.group.OOMKills()
+}
+
+var _ driver.OOMCounter = (*instance)(nil)
 
 // traffic is what network interfaces have carried.
 type traffic struct{ rxBytes, rxPackets, txBytes, txPackets int64 }
