@@ -56,7 +56,7 @@ func runOnce(c *call) error {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(headerTime))
 	c.outcome(http.StatusSwitchingProtocols, "", nil)
-	r := &run{call: c, conn: conn, in: buffered.Reader, stream: runStream{conn: conn, cancel: c.cancel}}
+	r := &run{call: c, conn: conn, in: buffered.Reader, stream: runStream{conn: conn, cancel: c.cancel, room: fastrun.NewRoom()}}
 	r.stream.buf = append(r.stream.buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+fastrun.Protocol+"\r\n\r\n"...)
 	defer r.stream.close()
 	req := new(fastrun.Request)
@@ -96,6 +96,7 @@ func (r *run) request(req *fastrun.Request) error {
 // breakOff ends a connection nobody is to wait for: at once when the client has
 // gone, else after what was to be said.
 func (r *run) breakOff() {
+	r.stream.room.Close(context.Cause(r.ctx))
 	if errors.Is(context.Cause(r.ctx), errClientGone) {
 		_ = r.conn.Close()
 		return
@@ -175,6 +176,9 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request, started chan<- s
 	cmd := req.Command.Sandpit()
 	cmd.Stdout, cmd.Stderr = output{&r.stream, v1.FrameStdout}, output{&r.stream, v1.FrameStderr}
 	r.stream.mu.Lock() // output waits until the start has been told
+	// A client that has no answer when the connection ends runs the command
+	// itself: it must know before this one may have begun.
+	r.stream.send()
 	p, err := sb.Start(r.ctx, cmd)
 	if err != nil {
 		r.stream.mu.Unlock()

@@ -44,6 +44,11 @@ func (r *run) read(started <-chan sandpit.Process) error {
 			if err := control(r.ctx, p, kind, payload); err != nil {
 				return err
 			}
+		case fastrun.FramePassed:
+			if len(payload) != 4 {
+				return errFrame("it is not 4 bytes")
+			}
+			r.stream.room.Give(binary.BigEndian.Uint32(payload))
 		case fastrun.FrameKill:
 			ctx, cancel := context.WithTimeout(r.ctx, killPatience)
 			err := p.Kill(ctx)
@@ -164,5 +169,5 @@ func (i *inlet) pump(p sandpit.Process) {
 }
 
 func (i *inlet) tell(n int) {
-	_ = i.r.stream.frame(fastrun.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
+	_ = i.r.stream.tell(fastrun.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
 }

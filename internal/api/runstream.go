@@ -17,6 +17,7 @@ import (
 type runStream struct {
 	conn   net.Conn
 	cancel context.CancelCauseFunc
+	room   *fastrun.Room // of output
 
 	mu      sync.Mutex
 	buf     []byte
@@ -26,15 +27,26 @@ type runStream struct {
 	err     error
 }
 
-// frame sends a frame, soon.
+// frame sends output, soon, and as fast as the client passes it on.
 func (s *runStream) frame(kind byte, payload []byte) error {
+	for len(payload) > 0 {
+		n, err := s.room.Take(min(len(payload), gatherSize/2))
+		if err != nil {
+			return err
+		}
+		if err := s.tell(kind, payload[:n]); err != nil {
+			return err
+		}
+		payload = payload[n:]
+	}
+	return nil
+}
+
+// tell sends a small frame, soon.
+func (s *runStream) tell(kind byte, payload []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for first := true; first || len(payload) > 0; first = false {
-		part := payload[:min(len(payload), gatherSize/2)]
-		payload = payload[len(part):]
-		s.add(kind, part)
-	}
+	s.add(kind, payload)
 	return s.err
 }
 

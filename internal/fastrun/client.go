@@ -134,7 +134,8 @@ func (r *Run) start(ctx context.Context, conn *net.UnixConn, cmd sandpit.Command
 	case kind != v1.FrameStarted:
 		return nil, unexpected(kind)
 	}
-	p := &process{run: r, conn: conn, in: in, stdout: cmd.Stdout, stderr: cmd.Stderr, done: make(chan struct{})}
+	p := &process{run: r, conn: conn, in: in, done: make(chan struct{})}
+	p.out = newOutlet(p, cmd.Stdout, cmd.Stderr)
 	if cmd.Stdin || cmd.Terminal != nil {
 		p.stdin = newStdin(p)
 	}
@@ -181,11 +182,11 @@ func told(payload []byte) error {
 
 // process is the command. Its methods may be called from many goroutines.
 type process struct {
-	run            *Run
-	conn           *net.UnixConn
-	in             *bufio.Reader
-	stdout, stderr io.Writer
-	stdin          *stdin
+	run   *Run
+	conn  *net.UnixConn
+	in    *bufio.Reader
+	out   *outlet
+	stdin *stdin // nil: none is sent
 
 	once   sync.Once
 	done   chan struct{} // closed when it has ended, or nobody can tell
@@ -249,11 +250,12 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		stop := context.AfterFunc(ctx, func() { _ = p.conn.Close() })
 		defer stop()
 		p.result, p.err = p.follow()
+		p.out.flush(ctx)
 		if p.err != nil && ctx.Err() != nil {
 			p.err = ctx.Err()
 		}
 		if p.stdin != nil {
-			p.stdin.end()
+			p.stdin.taken(0)
 		}
 		close(p.done)
 	})
@@ -275,14 +277,15 @@ func (p *process) follow() (sandpit.Result, error) {
 		}
 		buf = payload
 		switch kind {
-		case v1.FrameStdout:
-			p.stdout = pass(p.stdout, payload)
-		case v1.FrameStderr:
-			p.stderr = pass(p.stderr, payload)
-		case FrameTaken:
-			if len(payload) == 4 && p.stdin != nil {
-				p.stdin.taken(int(binary.BigEndian.Uint32(payload)))
+		case v1.FrameStdout, v1.FrameStderr:
+			if !p.out.put(kind, payload) {
+				return sandpit.Result{}, unexpected(kind)
 			}
+		case FrameTaken:
+			if len(payload) != 4 || p.stdin == nil {
+				return sandpit.Result{}, unexpected(kind)
+			}
+			p.stdin.taken(binary.BigEndian.Uint32(payload))
 		case v1.FramePing:
 		case v1.FrameError:
 			return sandpit.Result{}, told(payload)
@@ -295,16 +298,4 @@ func (p *process) follow() (sandpit.Result, error) {
 			return sandpit.Result{}, unexpected(kind)
 		}
 	}
-}
-
-// pass writes output. After a failure, which the writer has told those whom it
-// concerns, the rest is dropped.
-func pass(w io.Writer, payload []byte) io.Writer {
-	if w == nil {
-		return nil
-	}
-	if _, err := w.Write(payload); err != nil {
-		return nil
-	}
-	return w
 }

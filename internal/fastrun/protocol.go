@@ -23,7 +23,7 @@ import (
 // declines.
 const (
 	Path          = "/v1/run"
-	Protocol      = "sandpit.run/1"
+	Protocol      = "sandpit.run/2"
 	HeaderVersion = "Sandpit-Version" // the client's own, which must be the server's
 	HeaderPlace   = "Sandpit-Place"   // where the client stands: see Place
 )
@@ -34,6 +34,7 @@ const (
 	FrameRequest byte = 32 // C: Request as JSON; always the first
 	FrameKill    byte = 33 // C: kill the command and all that it started
 	FrameTaken   byte = 34 // S: 4 bytes, most significant first: so much of standard input was taken; 0: no more is
+	FramePassed  byte = 35 // C: 4 bytes, most significant first: so much output was passed on
 )
 
 // Bounds, in bytes.
@@ -43,7 +44,8 @@ const (
 	MaxRequest = 10 << 20
 
 	// Window is how much standard input may be on its way to a command that
-	// does not read: what comes behind it, as signals do, is never held up.
+	// does not read, and how much output, of both streams together, to someone
+	// who does not: what comes behind it is never held up.
 	Window = 256 << 10
 
 	// frameHead is a type and a length.

@@ -3,46 +3,32 @@ package fastrun
 import (
 	"io"
 	"os"
-	"sync"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// stdin is the standard input of a process: no more of it is under way than
-// the window allows.
+// stdin is the standard input of a process.
 type stdin struct {
-	p *process
-
-	mu     sync.Mutex
-	change sync.Cond
-	room   int
-	closed bool // by this end
-	gone   bool // nobody takes any more
+	p    *process
+	room *Room
 }
 
-func newStdin(p *process) *stdin {
-	s := &stdin{p: p, room: Window}
-	s.change.L = &s.mu
-	return s
-}
+func newStdin(p *process) *stdin { return &stdin{p: p, room: NewRoom()} }
 
 // taken makes room. 0: nobody takes any more.
-func (s *stdin) taken(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.room = min(s.room+n, Window)
-	s.gone = s.gone || n == 0
-	s.change.Broadcast()
+func (s *stdin) taken(n uint32) {
+	if n == 0 {
+		s.room.Close(io.ErrClosedPipe)
+		return
+	}
+	s.room.Give(n)
 }
-
-// end says that the process has ended.
-func (s *stdin) end() { s.taken(0) }
 
 // Write sends input, as fast as the process takes it.
 func (s *stdin) Write(b []byte) (int, error) {
 	sent := 0
 	for sent < len(b) {
-		n, err := s.reserve(len(b) - sent)
+		n, err := s.room.Take(len(b) - sent)
 		if err != nil {
 			return sent, err
 		}
@@ -54,32 +40,9 @@ func (s *stdin) Write(b []byte) (int, error) {
 	return sent, nil
 }
 
-// reserve waits for room, and returns how much there is of what is wanted.
-func (s *stdin) reserve(want int) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.room == 0 && !s.gone && !s.closed {
-		s.change.Wait()
-	}
-	switch {
-	case s.closed:
-		return 0, os.ErrClosed
-	case s.gone:
-		return 0, io.ErrClosedPipe
-	}
-	n := min(want, s.room)
-	s.room -= n
-	return n, nil
-}
-
 // Close ends the input.
 func (s *stdin) Close() error {
-	s.mu.Lock()
-	closed := s.closed
-	s.closed = true
-	s.change.Broadcast()
-	s.mu.Unlock()
-	if closed {
+	if !s.room.Close(os.ErrClosed) {
 		return nil
 	}
 	return s.p.send(v1.FrameEOF, nil)
