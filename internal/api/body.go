@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -125,8 +126,19 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &refusal{status: http.StatusRequestTimeout, code: "timeout", message: "the body did not come in time", hint: "send on while the server reads"}
+	case err != nil:
+		err = b.broken(err)
 	}
 	return n, err
+}
+
+// broken is the error of a body that ends too early, or is none.
+func (b *body) broken(err error) error {
+	var network net.Error
+	if b.c.r.ProtoMajor > 1 || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
+		return gone(err)
+	}
+	return invalid("the body can't be read: "+err.Error(), "send chunks as HTTP/1.1 has them, or a Content-Length")
 }
 
 // Close says that nobody wants more. A Read that is under way goes on: the call

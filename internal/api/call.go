@@ -278,13 +278,19 @@ func (w *response) Write(b []byte) (int, error) {
 	w.renew()
 	n, err := w.ResponseWriter.Write(b)
 	w.bytes += int64(n)
+	if err != nil {
+		err = gone(err)
+	}
 	return n, err
 }
 
 // flush sends what is held back.
 func (w *response) flush() error {
 	w.renew()
-	return http.NewResponseController(w.ResponseWriter).Flush()
+	if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil {
+		return gone(err)
+	}
+	return nil
 }
 
 // Hijack takes the connection over.

@@ -3,11 +3,11 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -27,6 +27,14 @@ func (e *refusal) Error() string { return e.message }
 
 // Unwrap returns the kind that the code stands for.
 func (e *refusal) Unwrap() error { return v1.KindOf(e.code) }
+
+// errClientGone is why something has ended whose client has left. It is no
+// failure of the server.
+var errClientGone error = &refusal{status: statusClientGone, code: "canceled", message: "the client has gone"}
+
+// gone is the error of a connection whose client has left, or takes and sends
+// nothing any more.
+func gone(err error) error { return fmt.Errorf("%w: %w", errClientGone, err) }
 
 // invalid returns an error about what was asked.
 func invalid(message, hint string) error {
@@ -84,6 +92,9 @@ func bounded(s string) string {
 func (c *call) describe(err error) (status int, e v1.Error, after time.Duration) {
 	var r *refusal
 	if errors.As(err, &r) {
+		if r.status == statusClientGone {
+			c.api.opts.Log.Debug("a client has gone", "request", c.id, "operation", c.operation(), "error", err)
+		}
 		return r.status, v1.Error{Code: r.code, Message: bounded(r.message), Hint: r.hint, RequestID: c.id}, r.after
 	}
 	e = v1.FromError(err)
@@ -92,11 +103,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 		after = time.Second
 	}
 	if e.Code == v1.CodeInternal {
-		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-			c.api.opts.Log.Debug("a client has gone", "request", c.id, "operation", c.operation(), "error", err)
-		} else {
-			c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
-		}
+		c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
 		if !c.caller.Admin {
 			e.Message = "something failed in the server"
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -22,9 +21,6 @@ const (
 	maxArgvTold  = 8 << 10  // bytes of a command line that are told again
 	killTime     = 10 * time.Second
 )
-
-// errClientGone is why a command is ended whose caller has left.
-var errClientGone = errors.New("the client has gone")
 
 // execute runs a command in the foreground and answers as Accept asks for.
 func execute(c *call) error {

@@ -281,7 +281,7 @@ func (c *call) copyOut(status int, r io.Reader, length int64) error {
 	}
 	c.w.WriteHeader(status)
 	if _, err := c.w.Write((*buf)[:n]); err != nil {
-		return errClientGone
+		return err
 	}
 	sent, err := io.CopyBuffer(plainWriter{c.w}, r, *buf)
 	if err != nil {

@@ -271,7 +271,7 @@ func TestInternalErrorsAreKept(t *testing.T) {
 	if strings.Contains(e.Message, "/secret") {
 		t.Error(e)
 	}
-	if !strings.Contains(s.log.String(), "/secret/place") || !strings.Contains(s.log.String(), e.RequestID) {
+	if log := s.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "/secret/place") || !strings.Contains(log, e.RequestID) {
 		t.Error("the log does not say what failed")
 	}
 }
@@ -360,6 +360,11 @@ func TestSlowAndLargeRequests(t *testing.T) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusRequestTimeout {
 		t.Errorf("a body that stops: %s", resp.Status)
+	}
+	conn = s.dial()
+	fmt.Fprint(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: sandpit\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n")
+	if resp, err = readAnswer(conn); err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("a body that is none: %v, %v", resp, err)
 	}
 	// Others were served meanwhile.
 	s.want(200, nil, ask{method: "GET", path: "/v1/version"})
