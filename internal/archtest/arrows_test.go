@@ -162,7 +162,6 @@ func TestGuestDependencies(t *testing.T) {
 		"internal/guest/server",
 		"internal/guest/spawn",
 		"internal/guest/wire",
-		"internal/landlock",
 		"internal/sysprog",
 	}
 	heavy := []string{"net/http", "crypto/tls", "encoding/json", "text/template", "html/template", "go/", "database/sql", "log/slog", "testing"}

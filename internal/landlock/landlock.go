@@ -23,9 +23,9 @@
 // What Landlock does not see is left to the mounts: chmod, chown, utime and
 // extended attributes; descriptors opened before; with version 2 also truncating.
 //
-// # Raw system calls
+// # System calls
 //
-// A ruleset can be made by a program of raw system calls:
+// A ruleset is made by a program of system calls:
 //
 //	ruleset = landlock_create_ruleset(RulesetAttr(abi), len, 0)
 //	for each path:

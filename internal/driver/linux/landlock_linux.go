@@ -9,10 +9,8 @@ import (
 
 // landlockABI returns the version of Landlock that is used, or 0.
 func landlockABI() int {
-	if v := landlock.ABI(); v >= landlock.MinABI {
-		return v
-	}
-	return 0
+	abi, _ := landlock.Probe()
+	return abi
 }
 
 // landlockSteps adds the steps that make a ruleset under which only the given

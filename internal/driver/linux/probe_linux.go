@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/landlock"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -51,9 +52,10 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		caps.Gaps = append(caps.Gaps, layout.Gaps()...)
 	}
 
-	caps.Enforced["landlock"] = landlockABI() > 0
-	if landlockABI() == 0 {
-		gap("landlock", "this kernel has no Landlock: write paths are held by read-only mounts alone", "use Linux 5.13 or later with landlock in the lsm= boot parameter")
+	_, err = landlock.Probe()
+	caps.Enforced["landlock"] = err == nil
+	if err != nil {
+		gap("landlock", "write paths are held by read-only mounts alone: "+err.Error(), sandpit.Hint(err))
 	}
 
 	switch {

@@ -1,0 +1,37 @@
+package landlock
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Probe returns the version of the kernel's Landlock, which is MinABI or later.
+// The error says why there is none, matches sandpit.ErrUnsupported, and has a
+// hint.
+func Probe() (abi int, err error) {
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	return version(int(n), errno)
+}
+
+// version is what the answer n or errno of the kernel means.
+func version(n int, errno unix.Errno) (int, error) {
+	switch {
+	case errno == 0 && n >= MinABI:
+		return n, nil
+	case errno == 0:
+		return 0, sandpit.WithHint(fmt.Errorf("this kernel's Landlock has version %d, %d is needed: %w", n, MinABI, sandpit.ErrUnsupported),
+			"use Linux 5.19 or newer")
+	case errno == unix.EOPNOTSUPP:
+		return 0, sandpit.WithHint(fmt.Errorf("landlock is switched off in this kernel: %w", sandpit.ErrUnsupported),
+			"boot with landlock in the list lsm= on the kernel's command line")
+	case errno == unix.ENOSYS:
+		return 0, sandpit.WithHint(fmt.Errorf("this kernel has no Landlock: %w", sandpit.ErrUnsupported),
+			"use Linux 5.19 or newer, built with CONFIG_SECURITY_LANDLOCK")
+	}
+	// Such as EPERM from a seccomp filter of a container around this process.
+	return 0, sandpit.WithHint(fmt.Errorf("asking for Landlock: %w: %w", errno, sandpit.ErrUnsupported),
+		"allow the landlock system calls in the seccomp profile of the container around")
+}
