@@ -9,6 +9,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"time"
 
@@ -50,10 +51,14 @@ type Examiner interface {
 type Recoverer interface {
 	// Recover takes over an instance whose owner is dead, or has left it.
 	// ErrNotFound when it no longer exists; then what was left of it has been
-	// removed. ErrExists when its owner lives. A handle without a State is that
+	// removed; ErrRestarted, too, when the machine has been restarted since.
+	// ErrExists when its owner lives. A handle without a State is that
 	// of an instance whose Create may have been interrupted at any point.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 }
+
+// ErrRestarted says that the machine on which an instance was has been restarted.
+var ErrRestarted = errors.New("the machine was restarted")
 
 // A Leaver is an instance that can be given up without being touched.
 type Leaver interface {

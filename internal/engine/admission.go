@@ -172,7 +172,7 @@ func (e *Engine) mayCreate(t *Tenant) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	sp := e.space(t.namespace)
-	if err := t.mayHave(len(sp.order) + 1); err != nil {
+	if err := t.mayHave(sp.live() + 1); err != nil {
 		return err
 	}
 	if r.CreateRate <= 0 {

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,9 +20,10 @@ import (
 type AdoptReport struct {
 	Adopted   int     // sandboxes that live on
 	Processes int     // in them
-	Gone      int     // sandboxes that were gone, with the machine's restart for example
+	Gone      int     // sandboxes that were gone, with the machine's restart for example: now failed ones
+	Over      int     // sandboxes whose time was over or whose removal had begun, and have been cleaned away
 	Half      int     // sandboxes that were being made, and have been cleaned away
-	Failed    int     // sandboxes that are there as failed ones
+	Failed    int     // other sandboxes that are there as failed ones
 	Refused   []error // records that this engine leaves alone, and why
 }
 
@@ -70,15 +68,17 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 			switch {
 			case err != nil:
 				report.Refused = append(report.Refused, fmt.Errorf("adopting sandbox %s: %w", r.Name, err))
-			case found == nil:
-				report.Gone++
-			case r.State == sandpit.StateCreating:
-				report.Half++
-			case found.present() == sandpit.StateFailed:
-				report.Failed++
-			default:
+			case found == foundLiving:
 				report.Adopted++
 				report.Processes += processes
+			case found == foundGone:
+				report.Gone++
+			case found == foundOver:
+				report.Over++
+			case found == foundHalf:
+				report.Half++
+			case found == foundFailed:
+				report.Failed++
 			}
 		})
 	}
@@ -92,14 +92,26 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	return report, nil
 }
 
-// adopt takes one sandbox over. It returns none for one that is gone.
-func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record, patience time.Time) (*Sandbox, int, error) {
+// found is what has become of a sandbox that there is a record of.
+type found int
+
+const (
+	foundNothing found = iota // it is left alone
+	foundLiving
+	foundGone
+	foundOver
+	foundHalf
+	foundFailed
+)
+
+// adopt takes one sandbox over, and returns how many processes run in it.
+func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record, patience time.Time) (found, int, error) {
 	var d data
 	if err := json.Unmarshal(r.Data, &d); err != nil {
-		return nil, 0, fmt.Errorf("reading its record: %w", err)
+		return foundNothing, 0, fmt.Errorf("reading its record: %w", err)
 	}
 	if d.Version > dataVersion || d.Handle != nil && d.Handle.Version > driver.HandleVersion {
-		return nil, 0, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
+		return foundNothing, 0, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
@@ -120,24 +132,35 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		time.Sleep(ownerRetry)
 		instance, err = recoverer.Recover(ctx, h)
 	}
+	gone := errors.Is(err, sandpit.ErrNotFound)
+	half, ending := r.State == sandpit.StateCreating, s.removalMarked()
+	why := ""
 	switch {
-	case r.State == sandpit.StateCreating && (err == nil || errors.Is(err, sandpit.ErrNotFound)):
+	case (half || ending) && (err == nil || gone):
 		if err == nil {
 			err = instance.Destroy(ctx)
 		}
 		if err != nil && !errors.Is(err, sandpit.ErrNotFound) {
-			return nil, 0, fmt.Errorf("cleaning it away: %w", err)
+			return foundNothing, 0, fmt.Errorf("cleaning it away: %w", err)
 		}
-		return s, 0, s.drop()
-	case errors.Is(err, sandpit.ErrNotFound) && r.State != sandpit.StateFailed:
-		s.event(sandpit.EventRemoved, "gone")
-		return nil, 0, s.drop()
+		if half {
+			return foundHalf, 0, s.drop()
+		}
+		s.event(sandpit.EventRemoved, "asked")
+		return foundOver, 0, s.drop()
+	case gone && r.State != sandpit.StateFailed:
+		if s.endedInTime(r.State) {
+			s.event(sandpit.EventRemoved, "life")
+			return foundOver, 0, s.drop()
+		}
+		why = goneWhy(err)
+		s.instance = absent{}
 	case err == nil:
 		s.instance = instance
 	case r.State == sandpit.StateFailed, errors.Is(err, sandpit.ErrClosed):
 		s.instance = absent{}
 	default:
-		return nil, 0, err
+		return foundNothing, 0, err
 	}
 
 	if s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: e.opts.LogBytes}); err != nil {
@@ -145,19 +168,10 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		s.logs, _ = logstore.Open("", logstore.Options{})
 	}
 	processes, state := 0, sandpit.StateFailed
-	if r.State != sandpit.StateFailed {
+	if r.State != sandpit.StateFailed && why == "" {
 		processes, state, err = s.resume(ctx, r.State)
-		if errors.Is(err, sandpit.ErrClosed) && s.dying() {
-			// It was being removed when its owner died.
-			if err := s.instance.Destroy(ctx); err != nil {
-				return nil, 0, err
-			}
-			s.logs.Close()
-			s.event(sandpit.EventRemoved, "gone")
-			return nil, 0, s.drop()
-		}
 		if err != nil {
-			state, s.reason = sandpit.StateFailed, "it could not be adopted: "+err.Error()
+			state, why = sandpit.StateFailed, "it could not be adopted: "+err.Error()
 		}
 	}
 	if state == sandpit.StateFailed {
@@ -166,42 +180,38 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		}
 		_ = s.instance.Destroy(ctx)
 		s.instance = absent{}
+		_ = e.opts.Images.Unkeep(s.id)
 	}
 	s.touch()
 	s.mu.Lock()
 	s.state = state
-	if state == sandpit.StateRunning {
+	switch {
+	case state == sandpit.StateRunning:
 		s.reason, s.over = "", false
+	case why != "":
+		s.reason, s.over, s.deadline = why, false, time.Now().Add(lostKept)
 	}
 	s.arm()
 	s.mu.Unlock()
 	e.enter(s)
 	if state != r.State {
 		if err := s.save(ctx); err != nil {
-			return nil, 0, err
+			return foundNothing, 0, err
 		}
 	}
-	if state != sandpit.StateFailed {
+	switch {
+	case state != sandpit.StateFailed:
 		go s.watch()
+		return foundLiving, processes, nil
+	case why != "":
+		s.event(sandpit.EventFailed, "failed: "+why)
 	}
-	return s, processes, nil
+	e.lose(s)
+	if gone && r.State != sandpit.StateFailed {
+		return foundGone, 0, nil
+	}
+	return foundFailed, 0, nil
 }
-
-// dying reports whether the guest is dead, or about to be.
-func (s *Sandbox) dying() bool {
-	if s.guest != nil {
-		s.guest.Close()
-	}
-	select {
-	case <-s.instance.Done():
-		return true
-	case <-time.After(deathPatience):
-		return false
-	}
-}
-
-// deathPatience is how long a guest that has been killed may take to be dead.
-const deathPatience = 2 * time.Second
 
 // enter registers a sandbox that is there.
 func (e *Engine) enter(s *Sandbox) {
@@ -221,7 +231,11 @@ func (s *Sandbox) drop() error {
 	if err := e.opts.Images.Unkeep(s.id); err != nil {
 		return err
 	}
-	return e.opts.Store.DeleteSandbox(context.Background(), s.id)
+	if err := e.opts.Store.DeleteSandbox(context.Background(), s.id); err != nil {
+		return err
+	}
+	s.unmarkRemoval()
+	return nil
 }
 
 // resume connects to the guest and finds its processes. It returns how many run,
@@ -335,43 +349,4 @@ func (h *hub) chunk(c client.Chunk) error {
 	}
 	h.feed(stream, c.Data)
 	return nil
-}
-
-// absent stands for an instance that is not there any more.
-type absent struct{}
-
-func (absent) Handle() driver.Handle { return driver.Handle{Version: driver.HandleVersion} }
-
-func (absent) Dial(context.Context) (net.Conn, error) {
-	return nil, fmt.Errorf("dialling the guest: %w", sandpit.ErrClosed)
-}
-
-func (absent) Stats(context.Context) (sandpit.Metrics, error) {
-	return sandpit.UnknownMetrics(), nil
-}
-
-func (absent) Done() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
-}
-
-func (absent) Destroy(context.Context) error { return nil }
-
-// isID reports whether a name can be one that NewID has returned.
-func isID(name string) bool {
-	return len(name) == 16 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
-}
-
-// sweepLogs removes the logs of sandboxes that nobody knows.
-func (e *Engine) sweepLogs(known map[string]bool) {
-	if e.opts.Dir == "" {
-		return
-	}
-	entries, _ := os.ReadDir(e.opts.Dir)
-	for _, entry := range entries {
-		if name := entry.Name(); entry.IsDir() && isID(name) && !known[name] {
-			_ = os.RemoveAll(filepath.Join(e.opts.Dir, name))
-		}
-	}
 }

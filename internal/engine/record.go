@@ -86,9 +86,10 @@ type deletions struct {
 // deleteRetry is how long to wait after a record could not be removed.
 const deleteRetry = 2 * time.Second
 
-func (d *deletions) add(store Store, id string) {
+// add removes a record now, or else later, and reports whether it is removed.
+func (d *deletions) add(store Store, id string) bool {
 	if store.DeleteSandbox(context.Background(), id) == nil {
-		return
+		return true
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,6 +98,7 @@ func (d *deletions) add(store Store, id string) {
 	}
 	d.failed[id] = store
 	d.schedule()
+	return false
 }
 
 // schedule has what failed tried again. Precondition: d.mu is held.

@@ -235,7 +235,9 @@ func (s *Sandbox) fail() {
 		s.mu.Unlock()
 		s.guest.Close()
 		go func() {
-			_ = s.instance.Destroy(context.Background())
+			if s.instance.Destroy(context.Background()) == nil {
+				s.engine.lose(s)
+			}
 			s.event(sandpit.EventFailed, "failed: "+why)
 			_ = s.save(context.Background())
 		}()
@@ -282,6 +284,7 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 		return nil
 	}
 	if s.instance != nil {
+		s.markRemoval()
 		if err := s.instance.Destroy(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
@@ -293,8 +296,9 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 	s.mu.Lock()
 	s.removed = true
 	s.mu.Unlock()
-	s.engine.forget(s)
-	s.engine.gate.leave(s.demand)
+	if s.engine.forget(s) {
+		s.engine.gate.leave(s.demand)
+	}
 	s.event(sandpit.EventRemoved, reason)
 	return nil
 }
@@ -313,7 +317,9 @@ func (s *Sandbox) release() {
 	s.lease.Release()
 	if s.kept {
 		_ = s.engine.opts.Images.Unkeep(s.id) // else the next engine does
-		s.engine.deletions.add(s.engine.opts.Store, s.id)
+		if s.engine.deletions.add(s.engine.opts.Store, s.id) {
+			s.unmarkRemoval()
+		}
 	}
 	if s.nameLock != nil {
 		s.nameLock()

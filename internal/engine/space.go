@@ -17,6 +17,7 @@ type space struct {
 	ids   map[string]*Sandbox
 	names map[string]*Sandbox
 	order []*Sandbox // by created, which is different for each
+	lost  []*Sandbox // those that have failed and of which nothing is left, oldest first
 	rate  bucket
 }
 
@@ -51,7 +52,11 @@ func (sp *space) remove(s *Sandbox) {
 	}
 	delete(sp.ids, s.id)
 	delete(sp.names, s.name)
+	sp.lost = slices.DeleteFunc(sp.lost, func(l *Sandbox) bool { return l == s })
 }
+
+// live is how many sandboxes there are something of.
+func (sp *space) live() int { return len(sp.order) - len(sp.lost) }
 
 // register takes the name of a sandbox and says when it was made, which is
 // later than of any other in its namespace.
@@ -62,10 +67,13 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 		return errEngineClosed
 	}
 	sp := e.space(s.namespace)
-	if err := t.mayHave(len(sp.order) + 1); err != nil {
+	if err := t.mayHave(sp.live() + 1); err != nil {
 		return err
 	}
 	if sp.names[s.name] != nil || sp.ids[s.name] != nil {
+		if slices.ContainsFunc(sp.lost, func(l *Sandbox) bool { return l.name == s.name }) {
+			return sandpit.WithHint(fmt.Errorf("naming the sandbox %s: one that has failed has that name: %w", s.name, sandpit.ErrExists), "remove it first, or choose another name")
+		}
 		return nameTaken(s.name)
 	}
 	s.created = time.Now()
@@ -82,12 +90,17 @@ func nameTaken(name string) error {
 	return sandpit.WithHint(fmt.Errorf("naming the sandbox %s: a live sandbox has that name: %w", name, sandpit.ErrExists), "choose another name, or none")
 }
 
-func (e *Engine) forget(s *Sandbox) {
+// forget takes a sandbox out of the table. It reports whether what it was
+// promised has still to be given back.
+func (e *Engine) forget(s *Sandbox) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	owes := true
 	if sp := e.spaces[s.namespace]; sp != nil {
+		owes = !slices.Contains(sp.lost, s)
 		sp.remove(s)
 	}
+	return owes
 }
 
 // find looks a sandbox up in a namespace, by id or name. It costs the same
@@ -115,6 +128,18 @@ func (e *Engine) Sandboxes() []*Sandbox {
 		all = append(all, sp.order...)
 	}
 	return all
+}
+
+// Live returns how many sandboxes there are of which more is left than what is
+// known of them: all but those that have failed.
+func (e *Engine) Live() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, sp := range e.spaces {
+		n += sp.live()
+	}
+	return n
 }
 
 // Bounds of a page.

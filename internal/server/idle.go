@@ -68,7 +68,7 @@ func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFun
 		if s.idle.idle(begun) < after {
 			continue
 		}
-		if len(s.engine.Sandboxes())+len(s.runs.engine.Sandboxes()) > 0 {
+		if s.engine.Live()+s.runs.engine.Live() > 0 {
 			begun = time.Now()
 			continue
 		}

@@ -171,7 +171,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("taking over sandboxes: %w", err)
 	}
-	opt.Log.Info("sandboxes taken over", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "half-made", report.Half, "failed", report.Failed)
+	opt.Log.Info("sandboxes taken over", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "over", report.Over, "half-made", report.Half, "failed", report.Failed)
 	for _, err := range report.Refused {
 		opt.Log.Error("a sandbox was left alone", "error", err)
 	}

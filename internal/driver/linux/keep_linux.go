@@ -57,12 +57,21 @@ func identify(pid int) (identity, error) {
 	if id.Start, err = strconv.ParseUint(fields[start], 10, 64); err != nil {
 		return identity{}, fmt.Errorf("reading %s: %w", name, err)
 	}
+	id.Boot, err = bootID()
+	return id, err
+}
+
+// bootID is the identity of this machine's start.
+func bootID() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return identity{}, err
-	}
-	id.Boot = strings.TrimSpace(string(boot))
-	return id, nil
+	return strings.TrimSpace(string(boot)), err
+}
+
+// restarted reports whether the machine has been restarted since the process
+// was there.
+func (id identity) restarted() bool {
+	now, err := bootID()
+	return err == nil && now != id.Boot
 }
 
 // lives reports whether the process is there.

@@ -231,6 +231,7 @@ func TestHandles(t *testing.T) {
 		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":1,"boot":"b","socket":"/x/a.sock"}`)}, sandpit.ErrInvalid},
 		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":2,"boot":"b","socket":"/etc/passwd"}`)}, sandpit.ErrInvalid},
 		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":2,"start":1,"boot":"another","socket":"/nonexistent/a.sock"}`)}, sandpit.ErrNotFound},
+		{driver.Handle{Version: driver.HandleVersion, Driver: linux.Name, ID: "a", State: json.RawMessage(`{"pid":2,"start":1,"boot":"another","socket":"/nonexistent/a.sock"}`)}, driver.ErrRestarted},
 	} {
 		if _, err := d.Recover(t.Context(), tt.handle); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.handle.State, err, tt.want)

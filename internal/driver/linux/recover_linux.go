@@ -57,6 +57,9 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		if cleaned != nil {
 			return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, cleaned)
 		}
+		if c.kept.restarted() {
+			return nil, fmt.Errorf("taking over sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
+		}
 		return nil, fmt.Errorf("taking over sandbox %s: its first process has ended: %w", h.ID, sandpit.ErrNotFound)
 	}
 	c.child = sysprog.Child{PID: c.kept.PID, PidFD: pidfd}

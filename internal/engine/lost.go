@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+// A sandbox that fails, or is found to be gone, is kept as a failed one, so that
+// who looks for it learns what happened, and can read its log. It counts against
+// no capacity and no quota any more; and it is kept for a while only.
+const (
+	// lostKept is how long one that was found to be gone is kept.
+	lostKept = 24 * time.Hour
+
+	// maxLost is how many that have failed are kept in a namespace.
+	maxLost = 50
+)
+
+// lose gives back what a failed sandbox of which nothing is left was promised,
+// and forgets the oldest such of its namespace when there are too many.
+func (e *Engine) lose(s *Sandbox) {
+	e.mu.Lock()
+	sp := e.spaces[s.namespace]
+	if sp == nil || sp.ids[s.id] != s || slices.Contains(sp.lost, s) {
+		e.mu.Unlock()
+		return
+	}
+	sp.lost = append(sp.lost, s)
+	slices.SortFunc(sp.lost, func(a, b *Sandbox) int { return cmp.Compare(a.created.UnixNano(), b.created.UnixNano()) })
+	out := slices.Clone(sp.lost[:max(len(sp.lost)-maxLost, 0)])
+	e.mu.Unlock()
+	e.gate.leave(s.demand)
+	for _, old := range out {
+		_ = old.destroy(context.Background(), "too many have failed")
+	}
+}
+
+// endedInTime reports whether a sandbox that is gone was to end by itself by
+// now: its guest does that when there is no engine.
+func (s *Sandbox) endedInTime(state sandpit.State) bool {
+	return s.onExpiry == sandpit.ExpiryRemove && state != sandpit.StateStopped && !time.Now().Before(s.deadline)
+}
+
+// goneWhy says why there is no sandbox where there was one.
+func goneWhy(err error) string {
+	if errors.Is(err, driver.ErrRestarted) {
+		return "the machine was restarted: its processes and files were in memory"
+	}
+	return "it ended while there was no server: its guest was killed, or had been idle for too long"
+}
+
+// removalMark is the end of the name of a file that says that the removal of a
+// sandbox has begun. A sandbox that is gone without one is a loss.
+const removalMark = ".removed"
+
+// markRemoval notes that the sandbox is being removed, for an engine that comes
+// after one that is killed meanwhile. If that can't be noted it is removed all
+// the same.
+func (s *Sandbox) markRemoval() {
+	dir := s.logDir()
+	if dir == "" || !s.kept {
+		return
+	}
+	const flags = os.O_CREATE | os.O_WRONLY
+	f, err := os.OpenFile(dir+removalMark, flags, 0o600)
+	if errors.Is(err, os.ErrNotExist) && os.MkdirAll(filepath.Dir(dir), 0o700) == nil {
+		f, err = os.OpenFile(dir+removalMark, flags, 0o600)
+	}
+	if err == nil {
+		_ = f.Close()
+	}
+}
+
+// removalMarked reports whether markRemoval was called, perhaps by an engine
+// before this one.
+func (s *Sandbox) removalMarked() bool {
+	dir := s.logDir()
+	if dir == "" {
+		return false
+	}
+	_, err := os.Lstat(dir + removalMark)
+	return err == nil
+}
+
+func (s *Sandbox) unmarkRemoval() {
+	if dir := s.logDir(); dir != "" && s.kept {
+		_ = os.Remove(dir + removalMark)
+	}
+}
+
+// absent stands for an instance that is not there any more.
+type absent struct{}
+
+func (absent) Handle() driver.Handle { return driver.Handle{Version: driver.HandleVersion} }
+
+func (absent) Dial(context.Context) (net.Conn, error) {
+	return nil, fmt.Errorf("dialling the guest: %w", sandpit.ErrClosed)
+}
+
+func (absent) Stats(context.Context) (sandpit.Metrics, error) {
+	return sandpit.UnknownMetrics(), nil
+}
+
+func (absent) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func (absent) Destroy(context.Context) error { return nil }
+
+// isID reports whether a name can be one that NewID has returned.
+func isID(name string) bool {
+	return len(name) == 16 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// sweepLogs removes the logs and marks of sandboxes that nobody knows.
+func (e *Engine) sweepLogs(known map[string]bool) {
+	if e.opts.Dir == "" {
+		return
+	}
+	entries, _ := os.ReadDir(e.opts.Dir)
+	for _, entry := range entries {
+		id, marked := strings.CutSuffix(entry.Name(), removalMark)
+		if entry.IsDir() != marked && isID(id) && !known[id] {
+			_ = os.RemoveAll(filepath.Join(e.opts.Dir, entry.Name()))
+		}
+	}
+}
