@@ -20,6 +20,7 @@ type source struct {
 
 	start  sync.Once
 	pieces chan sourced
+	own    []byte // for pieces of a direct one
 	rest   []byte // of the last piece
 	end    error  // behind it
 
@@ -35,8 +36,11 @@ type sourced struct {
 	err error
 }
 
-// sourcePiece is how much is read ahead, in bytes.
-const sourcePiece = 64 << 10
+// How much is read ahead, in bytes: little at first, as most content is.
+const (
+	firstPiece  = 16 << 10
+	sourcePiece = 256 << 10
+)
 
 func (c *Client) newSource(ctx context.Context, r io.Reader) *source {
 	s := &source{r: r, ctx: ctx, client: c.ctx, stopped: make(chan struct{})}
@@ -51,46 +55,102 @@ func (c *Client) newSource(ctx context.Context, r io.Reader) *source {
 
 // Read is for one goroutine, that of the call.
 func (s *source) Read(b []byte) (int, error) {
+	if s.direct {
+		if err := s.begin(); err != nil {
+			return 0, err
+		}
+		return s.r.Read(b)
+	}
+	if len(s.rest) == 0 {
+		if err := s.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(b, s.rest)
+	s.rest = s.rest[n:]
+	if n == 0 {
+		return 0, s.end
+	}
+	return n, nil
+}
+
+// WriteTo writes all to w, in pieces as large as they were read: net/http sends
+// each as one, where it would cut what it reads itself into 32 KiB.
+func (s *source) WriteTo(w io.Writer) (int64, error) {
+	var sent int64
+	for {
+		if s.direct && len(s.rest) == 0 {
+			if s.own == nil {
+				s.own = make([]byte, sourcePiece)
+			}
+			n, err := s.Read(s.own)
+			s.rest, s.end = s.own[:n], err
+		}
+		if len(s.rest) == 0 && s.end == nil {
+			if err := s.next(); err != nil {
+				return sent, err
+			}
+		}
+		if len(s.rest) > 0 {
+			n, err := w.Write(s.rest)
+			sent += int64(n)
+			if err != nil {
+				return sent, err
+			}
+			s.rest = nil
+		}
+		switch s.end {
+		case nil:
+		case io.EOF:
+			return sent, nil
+		default:
+			return sent, s.end
+		}
+	}
+}
+
+// begin notes that something is asked for, and fails when nothing is to be.
+func (s *source) begin() error {
 	select {
 	case <-s.stopped:
-		return 0, fs.ErrClosed
+		return fs.ErrClosed
 	default:
 	}
 	s.mu.Lock()
 	s.begun = true
 	s.mu.Unlock()
-	if s.direct {
-		return s.r.Read(b)
+	return nil
+}
+
+// next waits for the next piece, unless the end was told with the last.
+func (s *source) next() error {
+	if err := s.begin(); err != nil || s.end != nil {
+		return err
 	}
-	if len(s.rest) == 0 && s.end == nil {
-		s.start.Do(func() { go s.read() })
-		select {
-		case p := <-s.pieces:
-			s.rest, s.end = p.b, p.err
-		case <-s.stopped:
-			return 0, fs.ErrClosed
-		case <-s.ctx.Done():
-			return 0, s.ctx.Err()
-		case <-s.client.Done():
-			return 0, errClosed
-		}
+	s.start.Do(func() { go s.read() })
+	select {
+	case p := <-s.pieces:
+		s.rest, s.end = p.b, p.err
+		return nil
+	case <-s.stopped:
+		return fs.ErrClosed
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	case <-s.client.Done():
+		return errClosed
 	}
-	if len(s.rest) > 0 {
-		n := copy(b, s.rest)
-		s.rest = s.rest[n:]
-		return n, nil
-	}
-	return 0, s.end
 }
 
 // read reads until the end, or until nobody wants more. Of two buffers one is
 // being sent while the other is filled.
 func (s *source) read() {
 	var bufs [2][]byte
+	size := firstPiece
 	for i := 0; ; i = 1 - i {
-		if bufs[i] == nil {
-			bufs[i] = make([]byte, sourcePiece)
+		if len(bufs[i]) < size {
+			bufs[i] = make([]byte, size)
 		}
+		size = sourcePiece
 		n, err := s.r.Read(bufs[i])
 		if err != nil && err != io.EOF {
 			s.mu.Lock()
