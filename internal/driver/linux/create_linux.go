@@ -203,15 +203,10 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	if err := c.step(ctx, "clone"); err != nil {
 		return err
 	}
-	// A child that is to die with its owner dies with the thread that made it.
-	// A goroutine of its own runs on a thread that the runtime keeps; the
-	// caller's may be locked to one that ends.
-	cloned := make(chan struct{})
-	go func() {
-		defer close(cloned)
+	err = c.driver.parent.run(func() (err error) {
 		c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: c.socks[1]})
-	}()
-	<-cloned
+		return err
+	})
 	if err != nil {
 		return explainClone(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -260,7 +261,10 @@ func idNamespace(hostUID, hostGID, uid, gid uint32) (int, error) {
 	}
 	defer unix.Close(fds[1])
 	defer unix.Close(fds[0])
-	// The child only waits, for a byte that never comes: it is killed.
+	// The child only waits, for a byte that never comes: it is killed. Its
+	// parent is this thread, which no other goroutine may end meanwhile.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	p.Call("dying with the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(int(unix.SIGKILL)))
 	p.Call("waiting", unix.SYS_READ, sysprog.Int(fds[0]), p.Bytes(make([]byte, 1)), sysprog.Int(1))
 	child, err := p.Fork(sysprog.ForkOptions{Flags: unix.CLONE_NEWUSER, Cgroup: -1, Report: -1})

@@ -73,6 +73,7 @@ func (i *instance) wait() {
 		reap(i.child.PID)
 	}
 	i.child.Release()
+	i.driver.parent.release()
 }
 
 // end says that the guest has ended. Of one that was left nobody else closes

@@ -46,6 +46,7 @@ type Driver struct {
 	opts   Options
 	host   func() (*host, error)
 	layout func() (*cgroup.Layout, error)
+	parent parent
 }
 
 var _ driver.Driver = (*Driver)(nil)

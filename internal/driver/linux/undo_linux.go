@@ -19,6 +19,7 @@ func (c *creation) undo() error {
 		_ = unix.Kill(c.child.PID, unix.SIGKILL) // not reaped yet
 		reap(c.child.PID)
 		c.child.Release()
+		c.driver.parent.release()
 	}
 	if c.child.PidFD >= 0 {
 		unix.Close(c.child.PidFD)
