@@ -183,6 +183,33 @@ func (r *reader) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// readers are buffers for WriteTo.
+var readers = sync.Pool{New: func() any { b := make([]byte, sourcePiece); return &b }}
+
+// WriteTo writes all content to w, in larger pieces than io.Copy would ask for.
+func (r *reader) WriteTo(w io.Writer) (int64, error) {
+	buf := readers.Get().(*[]byte)
+	defer readers.Put(buf)
+	var sent int64
+	for {
+		n, err := r.Read(*buf)
+		if n > 0 {
+			k, werr := w.Write((*buf)[:n])
+			sent += int64(k)
+			if werr != nil {
+				return sent, werr
+			}
+		}
+		switch err {
+		case nil:
+		case io.EOF:
+			return sent, nil
+		default:
+			return sent, err
+		}
+	}
+}
+
 // Close ends a Read that is under way.
 func (r *reader) Close() error {
 	r.cancel()
