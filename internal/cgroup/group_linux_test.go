@@ -631,26 +631,26 @@ func TestDeadOwner(t *testing.T) {
 	}
 	_ = dead.Process.Kill()
 	_ = dead.Wait()
-	if n := l.Sweep(); n < 1 {
-		t.Errorf("swept %d groups, want 1", n)
-	}
+	// Another program's sweep may be at it just now.
 	for _, p := range paths {
-		if exists(p) && !strings.HasSuffix(p, "/sandpit") {
-			t.Errorf("%s is left by the sweep", p)
+		for end := time.Now().Add(time.Minute); exists(p) && !strings.HasSuffix(p, "/sandpit"); l.Sweep() {
+			if time.Now().After(end) {
+				t.Fatalf("%s is left by the sweep", p)
+			}
 		}
 	}
 
 	_ = live.Process.Kill()
 	_ = live.Wait()
 	for _, p := range livePaths {
-		if err := unix.Rmdir(p); err != nil {
+		if err := unix.Rmdir(p); err != nil && err != unix.ENOENT {
 			t.Errorf("removing %s as a watcher does: %v", p, err)
 		}
 	}
 }
 
 func TestSweepKeeps(t *testing.T) {
-	l := layout(t)
+	l := ownLayout(t)
 	g := newGroup(t, l, testLimits)
 	c := startIn(t, g, exec.Command("/bin/cat"))
 	fmt.Fprintln(c.in, "joined")
@@ -675,7 +675,7 @@ func TestSweepKeeps(t *testing.T) {
 
 // What a dead owner left in one hierarchy only is in nobody's way.
 func TestLeftoverOfOneHierarchy(t *testing.T) {
-	l := layout(t)
+	l := ownLayout(t)
 	if len(l.places) < 2 {
 		t.Skip("one hierarchy here")
 	}
@@ -709,9 +709,9 @@ func TestSharedDirectoryRaces(t *testing.T) {
 	if !base.places[0].v2 {
 		t.Skip("no cgroup v2 here")
 	}
-	dir := base.places[0].dir + "/" + prefix + newID()
+	dir := base.places[0].dir + "/test-" + newID()
 	if base.places[0].prep == prepShared {
-		dir = filepath.Dir(base.places[0].dir) + "/" + prefix + newID()
+		dir = filepath.Dir(base.places[0].dir) + "/test-" + newID()
 	} else if base.places[0].prep != prepNone {
 		t.Skip("no shared directory for this user")
 	}
