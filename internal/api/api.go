@@ -2,13 +2,11 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
 	"time"
 
-	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/otlp"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
@@ -93,7 +91,7 @@ func New(opts Options) *API {
 
 // ServeHTTP answers a request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := &call{api: a, r: r, id: newRequestID(), began: time.Now()}
+	c := &call{api: a, r: r, ctx: r.Context(), id: newRequestID(), began: time.Now()}
 	c.w = &response{ResponseWriter: w, call: c}
 	c.w.renew()
 	w.Header().Set("X-Request-Id", c.id)
@@ -106,7 +104,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	c.ctx, c.cancel = ctx, cancel
 	defer cancel(nil)
-	stop := context.AfterFunc(a.all, func() { cancel(errDraining) })
+	stop := context.AfterFunc(a.all, func() { c.breakOff(errDraining) })
 	defer stop()
 	defer c.finish()
 	c.traced()
@@ -125,8 +123,6 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mux.ServeHTTP(c.w, r)
 }
 
-var errDraining = fmt.Errorf("the server is about to end: %w", sandpit.ErrUnavailable)
-
 func (a *API) enter() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,9 +140,6 @@ func (a *API) leave() {
 		close(a.idle)
 	}
 }
-
-// lastWords is how long requests that are broken off have to say so.
-const lastWords = 2 * time.Second
 
 // Close ends the API: new requests are refused, what only follows is ended,
 // and what is being done goes on until ctx ends. It returns the error of ctx

@@ -17,6 +17,8 @@ type Caller struct {
 	Namespace string // whose sandboxes he sees
 	Policy    string // the name of his policy
 	Admin     bool   // may manage keys and read the audit and /metrics
+
+	Expires time.Time // of his key, whose calls end then; zero: never
 }
 
 // Backend is what the API serves. A caller of one namespace must never see

@@ -85,7 +85,7 @@ func readable(err error) string {
 // body is the body of the request, up to a number of bytes (-1: any), of a
 // client that sends on. All of it must come within a time, unless that is 0.
 func (c *call) body(limit int64, within time.Duration) *body {
-	b := &body{c: c, control: http.NewResponseController(c.w.ResponseWriter), left: limit, bounded: limit >= 0}
+	b := &body{c: c, left: limit, bounded: limit >= 0}
 	if within > 0 {
 		b.until = time.Now().Add(within)
 	}
@@ -94,7 +94,6 @@ func (c *call) body(limit int64, within time.Duration) *body {
 
 type body struct {
 	c       *call
-	control *http.ResponseController
 	left    int64
 	bounded bool
 	until   time.Time
@@ -113,7 +112,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if !b.until.IsZero() && b.until.Before(deadline) {
 		deadline = b.until
 	}
-	_ = b.control.SetReadDeadline(deadline)
+	b.c.readUntil(deadline)
 	n, err := b.c.r.Body.Read(p)
 	b.left -= int64(n)
 	switch {
@@ -121,9 +120,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: "the body is too large", hint: "send less at once"}
 	case err == io.EOF:
 		b.c.ended.Store(true)
-		if !b.closed.Load() {
-			_ = b.control.SetReadDeadline(time.Time{})
-		}
+		b.c.readUntil(time.Time{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &refusal{status: http.StatusRequestTimeout, code: "timeout", message: "the body did not come in time", hint: "send on while the server reads"}
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,7 +40,11 @@ type call struct {
 	intended bool        // the audit has it
 	ended    atomic.Bool // the body has been read to its end
 	streams  int         // held
-	span     *otlp.Span
+
+	deadlines sync.Mutex // of the connection; held while they are set
+	over      bool       // the handler is about to return; guarded by deadlines
+
+	span *otlp.Span
 
 	status int // outcome
 	code   string
@@ -84,7 +89,7 @@ func (c *call) admit() error {
 	if c.route.Admin && !c.caller.Admin {
 		return &refusal{status: http.StatusForbidden, code: "forbidden", message: "only an administrator may do this", hint: "use an administrator's key"}
 	}
-	if err := c.api.limiter.request(c.caller); err != nil {
+	if err := c.api.limiter.request(c); err != nil {
 		return err
 	}
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
@@ -136,7 +141,7 @@ func (c *call) outcome(status int, code string, err error) {
 }
 
 // answered reports whether the answer has begun.
-func (c *call) answered() bool { return c.w.status != 0 || c.w.hijacked }
+func (c *call) answered() bool { return c.w.status != 0 || c.w.hijacked.Load() }
 
 // finish tells everybody how the call ended.
 func (c *call) finish() {
@@ -149,7 +154,10 @@ func (c *call) finish() {
 	c.recordEnd()
 	c.api.metrics.observe(c)
 	c.endSpan()
-	if !c.w.hijacked {
+	c.deadlines.Lock()
+	c.over = true
+	c.deadlines.Unlock()
+	if !c.w.hijacked.Load() {
 		c.w.renew() // for what net/http has yet to send
 		c.linger()
 	}
@@ -248,16 +256,14 @@ type response struct {
 	call     *call
 	status   int
 	bytes    int64
-	hijacked bool
+	hijacked atomic.Bool
 }
 
 // stall is how long a client may take nothing of what is sent to it.
 const stall = 30 * time.Second
 
 // renew gives the client time from now on.
-func (w *response) renew() {
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.call.api.opts.Limits.Stall))
-}
+func (w *response) renew() { w.call.writeFor(w.call.api.opts.Limits.Stall) }
 
 // Unwrap is for http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -293,11 +299,16 @@ func (w *response) flush() error {
 	return nil
 }
 
-// Hijack takes the connection over.
+// Hijack takes the connection over. The head of the answer is sent before, which
+// must not fail for the time that the handler has taken.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.renew()
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
-		w.hijacked = true
+		w.hijacked.Store(true)
+		if w.call.forward.sandbox != "" {
+			conn = w.call.handOn(conn)
+		}
 	}
 	return conn, rw, err
 }

@@ -129,7 +129,7 @@ serve(8080, False)
 func TestEarlyAnswerOfASandboxIsRead(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
-	s.python(sb, refusers, 2)
+	s.python(sb, "", refusers, 2)
 	for _, port := range []string{"8080", "8081"} {
 		for _, expect := range []bool{false, true} {
 			for _, chunked := range []bool{false, true} {
@@ -156,17 +156,17 @@ func TestEarlyAnswerOfASandboxIsRead(t *testing.T) {
 
 // python runs a program in the background, and returns when it listens on so many
 // ports.
-func (s *service) python(sb v1.Sandbox, program string, ports int) {
+func (s *service) python(sb v1.Sandbox, key, program string, ports int) {
 	s.t.Helper()
 	var out v1.Executed
-	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "command -v python3"}}})
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), key: key, body: v1.Exec{Command: v1.Command{Script: "command -v python3"}}})
 	if out.Result.ExitCode != 0 {
 		s.t.Skip("no python3 in the sandbox")
 	}
-	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", body: v1.Command{Argv: []string{"python3", "-c", program}}})
+	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", key: key, body: v1.Command{Argv: []string{"python3", "-c", program}}})
 	eventually(s.t, "it listens", func() bool {
 		var list v1.PortList
-		s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/ports"})
+		s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/ports", key: key})
 		return len(list.Ports) == ports
 	})
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,6 +91,9 @@ func bounded(s string) string {
 // caller is told no more than the request's id: its text may name what is not
 // his. It is logged.
 func (c *call) describe(err error) (status int, e v1.Error, after time.Duration) {
+	if why := c.brokenOff(); why != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		err = why
+	}
 	var r *refusal
 	if errors.As(err, &r) {
 		if r.status == statusClientGone {
@@ -118,7 +122,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 func (c *call) fail(err error) {
 	status, e, after := c.describe(err)
 	c.outcome(status, e.Code, err)
-	if c.w.hijacked {
+	if c.w.hijacked.Load() {
 		return
 	}
 	if c.w.status != 0 {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -41,17 +42,8 @@ func follow[T any](c *call, kind string, live bool, source func(context.Context)
 		if ctx.Err() != nil {
 			break
 		}
-		if err != nil && !opened {
-			return err
-		}
 		if err != nil {
-			status, e, _ := c.describe(err)
-			c.outcome(status, e.Code, err)
-			if kind == eventStream {
-				_ = s.line("error", "", e)
-				return nil
-			}
-			return err // the connection is broken off
+			return c.lastEvent(s, opened, err)
 		}
 		if !opened {
 			opened = true
@@ -62,9 +54,24 @@ func follow[T any](c *call, kind string, live bool, source func(context.Context)
 			break
 		}
 	}
+	if err := c.brokenOff(); errors.Is(err, errKeyEnded) {
+		return c.lastEvent(s, opened, err)
+	}
 	if !opened {
 		s.open()
 	}
+	return nil
+}
+
+// lastEvent tells why a stream ends: as an event, or else by its status, or by
+// breaking it off.
+func (c *call) lastEvent(s *stream, opened bool, err error) error {
+	if !opened || s.kind != eventStream {
+		return err
+	}
+	status, e, _ := c.describe(err)
+	c.outcome(status, e.Code, err)
+	_ = s.line("error", "", e)
 	return nil
 }
 

@@ -28,7 +28,7 @@ func FuzzBody(f *testing.F) {
 				}
 				continue
 			}
-			c := &call{api: &API{opts: Options{}}, id: "id"}
+			c := &call{api: &API{opts: Options{}}, ctx: t.Context(), id: "id"}
 			status, e, _ := c.describe(err)
 			if status != 400 || e.Code != "invalid" || e.Message == "" || len(e.Message) > maxMessage+8 {
 				t.Errorf("%q is refused as %d %+v", data, status, e)
@@ -97,7 +97,7 @@ func FuzzQuery(f *testing.F) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.URL.RawQuery = raw
 		for _, route := range Routes() {
-			c := &call{r: r, route: &route}
+			c := &call{r: r, ctx: t.Context(), route: &route}
 			q := c.query()
 			q.flag("recursive", false)
 			q.number("limit", maxEntries)

@@ -61,6 +61,8 @@ type use struct {
 	bucket  *rate.Limiter
 	streams int
 	seen    time.Time
+	calls   map[*call]*time.Timer // under way with a key; the timers are for its expiry
+	revoked bool                  // the key
 }
 
 // forget is after what time a caller who does nothing is forgotten. By then
@@ -86,7 +88,7 @@ func (l *limiter) of(c Caller) *use {
 	now := time.Now()
 	if now.Sub(l.swept) > forget {
 		for id, u := range l.callers {
-			if u.streams == 0 && now.Sub(u.seen) > forget {
+			if u.streams == 0 && len(u.calls) == 0 && now.Sub(u.seen) > forget {
 				delete(l.callers, id)
 			}
 		}
@@ -103,13 +105,18 @@ func (l *limiter) of(c Caller) *use {
 }
 
 // request counts a request.
-func (l *limiter) request(c Caller) error {
-	if c.Key == "" {
+func (l *limiter) request(c *call) error {
+	if c.caller.Key == "" {
 		return nil
 	}
 	l.mu.Lock()
-	u := l.of(c)
+	u := l.of(c.caller)
+	l.hold(u, c)
+	revoked := u.revoked
 	l.mu.Unlock()
+	if revoked { // since it was looked at
+		return errKeyEnded
+	}
 	r := u.bucket.Reserve()
 	wait := r.Delay()
 	if wait == 0 {
@@ -136,12 +143,17 @@ func (c *call) openStream() error {
 
 // release takes back what a call holds.
 func (l *limiter) release(c *call) {
-	if c.streams == 0 {
+	if c.streams == 0 && c.caller.Key == "" {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of(c.caller).streams -= c.streams
+	u := l.of(c.caller)
+	if timer := u.calls[c]; timer != nil {
+		timer.Stop()
+	}
+	delete(u.calls, c)
+	u.streams -= c.streams
 	l.streams -= c.streams
 	c.streams = 0
 }

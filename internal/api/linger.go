@@ -27,7 +27,7 @@ const (
 // patience, and not at all when the client has sent Expect. Of HTTP/2 the stream
 // alone ends.
 func (c *call) linger() {
-	if c.bodyRead() || c.w.hijacked {
+	if c.bodyRead() || c.w.hijacked.Load() {
 		return
 	}
 	control := http.NewResponseController(c.w.ResponseWriter)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -71,9 +72,31 @@ func connectPort(c *call) error {
 	return c.relay(inside)
 }
 
-// tunnelStall is how long the client of a tunnel may take nothing. It is longer
-// than that of other streams: what is in a tunnel may have a pause of its own.
+// tunnelStall is how long the client of a tunnel may take nothing, and either end
+// send nothing when nothing goes the other way any more. It is longer than that of
+// other streams: what is in a tunnel may have a pause of its own.
 const tunnelStall = 10 * time.Minute
+
+// patientReader reads from one end of a tunnel. Once the other direction has
+// ended, what is to come has a time to come in: an end that has only closed its
+// direction, and one that has left for good, look the same.
+type patientReader struct {
+	net.Conn
+	alone *atomic.Bool
+}
+
+func (r patientReader) Read(b []byte) (int, error) {
+	if r.alone.Load() {
+		_ = r.SetReadDeadline(time.Now().Add(tunnelStall))
+	}
+	return r.Conn.Read(b)
+}
+
+// leaveAlone says that the other direction has ended.
+func (r patientReader) leaveAlone() {
+	r.alone.Store(true)
+	_ = r.SetReadDeadline(time.Now().Add(tunnelStall)) // of a Read under way
+}
 
 // relay makes the connection of the call one to the port, byte by byte. Each end
 // can close its direction alone.
@@ -90,20 +113,23 @@ func (c *call) relay(inside net.Conn) error {
 	// Both ends are closed when the server ends.
 	stop := context.AfterFunc(c.ctx, func() { _ = outside.Close(); _ = inside.Close() })
 	defer stop()
+	in, out := patientReader{inside, new(atomic.Bool)}, patientReader{outside, new(atomic.Bool)}
 	var both sync.WaitGroup
 	both.Go(func() {
-		_, err := copyHalf(inside, bufferedReader{buffered.Reader, outside})
+		_, err := copyHalf(inside, bufferedReader{buffered.Reader, out})
 		closeHalf(inside, err)
 		if err != nil {
 			_ = outside.Close() // the other direction has nobody to go to
 		}
+		in.leaveAlone()
 	})
-	n, err := copyHalf(patientWriter{outside}, inside)
+	n, err := copyHalf(patientWriter{outside}, in)
 	c.w.bytes += n
 	closeHalf(outside, err)
 	if err != nil {
 		_ = inside.Close()
 	}
+	out.leaveAlone()
 	both.Wait()
 	return nil
 }
@@ -181,11 +207,14 @@ func (c *call) relaySocket(s *socket, inside net.Conn) error {
 		case <-c.ctx.Done():
 		}
 	}
-	code := websocket.StatusNormalClosure
-	if err != nil && !errors.Is(err, net.ErrClosed) {
+	code, reason := websocket.StatusNormalClosure, ""
+	switch {
+	case errors.Is(c.brokenOff(), errKeyEnded):
+		code, reason = websocket.StatusPolicyViolation, errKeyEnded.Error()
+	case err != nil && !errors.Is(err, net.ErrClosed):
 		code = websocket.StatusInternalError
 	}
-	s.end(code, "")
+	s.end(code, reason)
 	<-reading
 	return nil
 }

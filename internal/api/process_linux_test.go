@@ -101,9 +101,9 @@ func TestExec(t *testing.T) {
 }
 
 // running reports whether a process with that argument runs in the sandbox.
-func (s *service) running(sb v1.Sandbox, word string) bool {
+func (s *service) running(sb v1.Sandbox, key, word string) bool {
 	var out v1.Executed
-	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: fmt.Sprintf(`cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "slee[p] %s"`, word)}}})
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), key: key, body: v1.Exec{Command: v1.Command{Script: fmt.Sprintf(`cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "slee[p] %s"`, word)}}})
 	return strings.TrimSpace(out.Stdout) != "0"
 }
 
@@ -129,9 +129,9 @@ func TestVanishedClientEndsItsCommand(t *testing.T) {
 				}
 			}()
 		}
-		eventually(t, accept+": it runs", func() bool { return s.running(sb, word) })
+		eventually(t, accept+": it runs", func() bool { return s.running(sb, "", word) })
 		cancel()
-		eventually(t, accept+": it has ended", func() bool { return !s.running(sb, word) })
+		eventually(t, accept+": it has ended", func() bool { return !s.running(sb, "", word) })
 	}
 }
 
@@ -369,7 +369,7 @@ func TestStalledClientIsDropped(t *testing.T) {
 			t.Fatalf("%+v", out)
 		}
 	}
-	eventually(t, "its command is ended", func() bool { return !s.running(sb, "7100") })
+	eventually(t, "its command is ended", func() bool { return !s.running(sb, "", "7100") })
 	eventually(t, "the audit says so", func() bool {
 		for _, e := range s.audit.all() {
 			if e.Action == "exec" && e.Phase == "end" && e.Code != "" {

@@ -148,6 +148,14 @@ func forward(c *call) error {
 	return nil
 }
 
+// handOn is for the connection of a request that the sandbox has made another
+// one, a WebSocket before all. It ends with the call, and with either direction:
+// who keeps the other one open holds nothing here.
+func (c *call) handOn(conn net.Conn) net.Conn {
+	context.AfterFunc(c.ctx, func() { _ = conn.Close() })
+	return patientWriter{conn}
+}
+
 // rewrite makes the request that the sandbox gets. What was for Sandpit, the
 // caller's key before all, is not in it.
 func rewrite(r *httputil.ProxyRequest) {

@@ -215,7 +215,7 @@ func serverRoutes() []Route {
 		{Method: http.MethodPost, Path: "/v1/keys", ID: "createKey", Tag: tag, Summary: "Make a key", Text: "The answer has its secret, which is not told again.", In: v1.NewKey{}, Status: http.StatusCreated, Out: v1.Key{}, Admin: true, Guarded: true, handle: fromJSON(createKey)},
 		{Method: http.MethodGet, Path: "/v1/keys", ID: "listKeys", Tag: tag, Summary: "List keys", Status: http.StatusOK, Out: v1.KeyList{}, Admin: true, handle: asJSON(listKeys)},
 		{Method: http.MethodGet, Path: "/v1/keys/{id}/policy", ID: "getKeyPolicy", Tag: tag, Summary: "What who has a key may do", Status: http.StatusOK, Out: v1.Policy{}, Admin: true, handle: asJSON(getKeyPolicy)},
-		{Method: http.MethodDelete, Path: "/v1/keys/{id}", ID: "revokeKey", Tag: tag, Summary: "Revoke a key", Status: http.StatusNoContent, Admin: true, Guarded: true, handle: only(revokeKey)},
+		{Method: http.MethodDelete, Path: "/v1/keys/{id}", ID: "revokeKey", Tag: tag, Summary: "Revoke a key", Text: "What goes on with it ends: streams, sockets, tunnels and requests. Sandboxes and processes in the background stay.", Status: http.StatusNoContent, Admin: true, Guarded: true, handle: only(revokeKey)},
 		{
 			Method: http.MethodGet, Path: "/v1/audit", ID: "searchAudit", Tag: tag, Summary: "Search the audit, oldest first",
 			Query: []Param{

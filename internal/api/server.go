@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
@@ -85,7 +86,12 @@ func listKeys(c *call) (v1.KeyList, error) {
 }
 
 func revokeKey(c *call) error {
-	return c.api.opts.Keys.RevokeKey(c.ctx, c.r.PathValue("id"))
+	id := c.r.PathValue("id")
+	err := c.api.opts.Keys.RevokeKey(c.ctx, id)
+	if !errors.Is(err, sandpit.ErrNotFound) { // it is refused also when that can't be written down
+		c.api.limiter.revoked(id, c)
+	}
+	return err
 }
 
 func getCapabilities(c *call) (v1.Capabilities, error) {

@@ -53,14 +53,22 @@ func (c *call) accept() (*socket, error) {
 	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		c.outcome(http.StatusBadRequest, "invalid", err)
-		c.w.hijacked = true // websocket.Accept has answered
+		c.w.hijacked.Store(true) // websocket.Accept has answered
 		return nil, err
 	}
-	c.w.hijacked = true
+	c.w.hijacked.Store(true)
 	c.outcome(http.StatusSwitchingProtocols, "", nil)
 	conn.SetReadLimit(v1.MaxFrame + frameHead)
 	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.ctx), last: time.Now()}
+	context.AfterFunc(c.ctx, s.breakOff)
 	return s, nil
+}
+
+// breakOff ends the socket of a call that was broken off, after what is to be said.
+func (s *socket) breakOff() {
+	if s.c.brokenOff() != nil {
+		time.AfterFunc(lastWords, func() { _ = s.conn.CloseNow() })
+	}
 }
 
 // frame sends a frame.
@@ -309,8 +317,11 @@ func (s *socket) attend(p sandpit.Process) (reading chan struct{}, stop func()) 
 // from it any more.
 func (s *socket) goodbye(reading chan struct{}, err error) {
 	code, reason := websocket.StatusNormalClosure, ""
-	if errors.Is(err, errDraining) {
-		code, reason = websocket.StatusGoingAway, "the server is about to end"
+	switch {
+	case errors.Is(err, errDraining):
+		code, reason = websocket.StatusGoingAway, errDraining.Error()
+	case errors.Is(err, errKeyEnded):
+		code, reason = websocket.StatusPolicyViolation, errKeyEnded.Error()
 	}
 	s.c.cancel(nil)
 	s.end(code, reason)

@@ -39,7 +39,7 @@ func (k keyring) Verify(_ context.Context, secret string) (api.Caller, error) {
 	if err != nil {
 		return api.Caller{}, err
 	}
-	return api.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin}, nil
+	return api.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin, Expires: key.ExpiresAt}, nil
 }
 
 func nameOf(k keys.Key) string {

@@ -116,6 +116,65 @@ func TestKeysEnd(t *testing.T) {
 	}
 }
 
+// TestWorkEndsWithItsKey ends keys under what goes on with them, which the client
+// says.
+func TestWorkEndsWithItsKey(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.overTCP()
+	s.start()
+	owner := s.tls(s.keyOf("team", ""))
+	defer owner.Close()
+	sb := create(t, owner, "")
+	s.endUnderWork(sb, v1.NewKey{Name: "revoked", Namespace: "team"})
+	for life := 1.0; !s.endUnderWork(sb, v1.NewKey{Name: "expired", Namespace: "team", Expires: life}); life *= 2 {
+	}
+	eventually(t, "their commands are gone", func() bool {
+		out, err := sandpit.Shell(t.Context(), sb, `cat /proc/[0-9]*/cmdline | tr '\0' ' ' | grep -c "slee[p] 6000"`)
+		return err == nil && strings.TrimSpace(string(out.Stdout)) == "0"
+	})
+}
+
+// endUnderWork makes a key, begins what goes on with it, and revokes it unless it
+// expires. It is false if it has expired before all had begun.
+func (s *served) endUnderWork(sb sandpit.Sandbox, key v1.NewKey) bool {
+	s.t.Helper()
+	k := s.makeKey(key)
+	c := s.tls(k.Secret)
+	defer c.Close()
+	same, err := c.Get(s.t.Context(), sb.ID())
+	var all []sandpit.Process
+	for _, cmd := range []sandpit.Command{{Argv: []string{"sleep", "6000"}}, {Argv: []string{"sleep", "6000"}, Stdin: true}} {
+		var p sandpit.Process
+		if err == nil {
+			p, err = same.Start(s.t.Context(), cmd)
+			all = append(all, p)
+		}
+	}
+	if errors.Is(err, sandpit.ErrForbidden) && key.Expires > 0 && key.Expires < 60 {
+		return false // the machine is slow
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if key.Expires == 0 {
+		if status, body, _ := s.get("DELETE", "http://sandpit/v1/keys/"+k.ID, "", ""); status != http.StatusNoContent {
+			s.t.Fatalf("%d %s", status, body)
+		}
+	}
+	for _, p := range all {
+		if res, err := p.Wait(s.t.Context()); !errors.Is(err, sandpit.ErrForbidden) {
+			s.t.Errorf("%s: its command has ended: %+v, %v", key.Name, res, err)
+		}
+	}
+	for _, err := range c.Events(s.t.Context(), 0) {
+		if !errors.Is(err, sandpit.ErrForbidden) {
+			s.t.Errorf("%s: its events: %v", key.Name, err)
+		}
+	}
+	return true
+}
+
 // TestCertificateIsRenewed replaces the certificate of a server that runs.
 func TestCertificateIsRenewed(t *testing.T) {
 	t.Parallel()

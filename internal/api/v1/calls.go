@@ -112,7 +112,7 @@ type KeyList struct {
 
 // NewWebhook is where events are to be sent.
 type NewWebhook struct {
-	URL    string   `json:"url" doc:"https, or http to loopback"`
+	URL    string   `json:"url" doc:"https to a public address; plain http and others only if the server has private webhooks allowed"`
 	Kinds  []string `json:"kinds,omitempty" doc:"Kinds of events; default all"`
 	Secret string   `json:"secret,omitempty" doc:"Signs what is sent; default: one is made"`
 }

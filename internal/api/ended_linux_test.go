@@ -1,0 +1,121 @@
+package api_test
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// alice's other key, and one that expires.
+const otherKey, shortKey = "secret-other", "secret-short"
+
+// A key that is revoked ends all that goes on with it, whatever that is and
+// whether or not its client takes or sends anything. What goes on with another key
+// of its namespace, and what needs no client, goes on.
+func TestRevokedKeyEndsAll(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Stall = time.Hour })
+	s.keys.mu.Lock()
+	s.keys.all[otherKey] = api.Caller{Name: "other", Key: "other", Namespace: "alice"}
+	s.keys.mu.Unlock()
+	sb, p := s.talking(aliceKey)
+	before := s.endedBy("alice")
+	open := 0
+	for _, k := range kinds(sb, p) {
+		for _, network := range []string{"unix", "tcp"} {
+			s.begin(sb, network, aliceKey, k)
+			open++
+		}
+	}
+	events := kind{"followEvents", "GET /v1/events", "Accept: text/event-stream\r\n", "", 0, false}
+	told, others := s.begin(sb, "tcp", aliceKey, events), s.begin(sb, "tcp", otherKey, events)
+	open++
+	eventually(t, "the commands run", func() bool { return s.running(sb, otherKey, "7999") })
+
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/alice", key: adminKey})
+	eventually(t, "all has ended", func() bool { return s.endedBy("alice") >= before+open })
+	eventually(t, "its commands have, too", func() bool { return !s.running(sb, otherKey, "7999") })
+	readTo(t, told, "event: error")
+	readTo(t, told, `"code":"unauthenticated"`)
+	if n := s.endedBy("other"); n == 0 || s.ended("followEvents") == 0 {
+		t.Error("nothing was recorded")
+	}
+	var proc v1.Process
+	if s.want(200, &proc, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/processes/" + p.ID, key: otherKey}); proc.Result != nil {
+		t.Errorf("the process in the background: %+v", proc)
+	}
+	// The other's events go on.
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/pause", key: otherKey})
+	readTo(t, others, "sandbox.paused")
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/resume", key: otherKey})
+}
+
+// What goes on with a key ends when it expires.
+func TestExpiredKeyEndsAll(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{})
+	for life := time.Second; ; life *= 2 {
+		s.keys.mu.Lock()
+		s.keys.all[shortKey] = api.Caller{Name: "short", Key: "short", Namespace: "alice", Expires: time.Now().Add(life)}
+		s.keys.mu.Unlock()
+		resp := s.do(ask{method: "POST", path: execPath(sb), key: shortKey, body: v1.Exec{Command: v1.Command{Argv: []string{"sleep", "600"}}}, header: map[string]string{"Accept": "text/event-stream"}})
+		rest, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode == 401 && life < time.Minute {
+			continue // the machine is slow
+		}
+		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(rest), "event: started") || !strings.Contains(string(rest), `"unauthenticated"`) {
+			t.Errorf("%s %q, %v", resp.Status, rest, err)
+		}
+		return
+	}
+}
+
+// A client that takes nothing of an answer without end is dropped, and what it
+// had going on ends. Tunnels have more patience than a test.
+func TestStalledReadersAreDropped(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Stall = 300 * time.Millisecond })
+	sb, p := s.talking("")
+	want := map[string]int{}
+	for _, k := range kinds(sb, p) {
+		if !k.endless || strings.Contains(k.head, "Upgrade: t") {
+			continue
+		}
+		for _, network := range []string{"unix", "tcp"} {
+			if want[k.operation] == 0 {
+				want[k.operation] = s.ended(k.operation)
+			}
+			want[k.operation]++
+			s.begin(sb, network, adminKey, k)
+		}
+	}
+	for operation, n := range want {
+		eventually(t, operation+" has ended", func() bool { return s.ended(operation) >= n })
+	}
+}
+
+// readTo reads, one byte after the other, until a text has come.
+func readTo(t *testing.T, r io.Reader, text string) {
+	t.Helper()
+	var got []byte
+	for b := make([]byte, 1); !strings.HasSuffix(string(got), text); {
+		if _, err := io.ReadFull(r, b); err != nil {
+			t.Fatalf("waiting for %q after %q: %v", text, got, err)
+		}
+		got = append(got, b...)
+	}
+}
+
+// endedBy is how many calls of a key have ended.
+func (s *service) endedBy(name string) int {
+	n := 0
+	for _, e := range s.audit.all() {
+		if e.Caller == name && e.Phase == "end" {
+			n++
+		}
+	}
+	return n
+}
