@@ -3,6 +3,7 @@ package api_test
 import (
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,13 +76,13 @@ func TestExpiredKeyEndsAll(t *testing.T) {
 }
 
 // A client that takes nothing of an answer without end is dropped, and what it
-// had going on ends. Tunnels have more patience than a test.
+// had going on ends.
 func TestStalledReadersAreDropped(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Stall = 300 * time.Millisecond })
+	s := serve(t, func(o *api.Options) { o.Limits.Stall, o.Limits.Tunnel = 300*time.Millisecond, 300*time.Millisecond })
 	sb, p := s.talking("")
 	want := map[string]int{}
 	for _, k := range kinds(sb, p) {
-		if !k.endless || strings.Contains(k.head, "Upgrade: t") {
+		if !k.endless {
 			continue
 		}
 		for _, network := range []string{"unix", "tcp"} {
@@ -96,6 +97,46 @@ func TestStalledReadersAreDropped(t *testing.T) {
 		eventually(t, operation+" has ended", func() bool { return s.ended(operation) >= n })
 	}
 }
+
+// A tunnel of which one end has ended its direction ends when the other says
+// nothing more, and not before.
+func TestHalfATunnelEnds(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Tunnel = 2 * time.Second })
+	sb := s.create("", v1.Spec{})
+	s.python(sb, "", silent, 2)
+	var all sync.WaitGroup
+	for _, port := range []string{"8080", "9090"} {
+		conn := s.begin(sb, "unix", adminKey, kind{"connectPort", "GET /v1/sandboxes/" + sb.ID + "/ports/" + port + "/tcp", "Connection: Upgrade\r\nUpgrade: tcp\r\n", "", 0, false})
+		if port == "8080" {
+			_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+		}
+		all.Go(func() {
+			if got, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(got), "end") {
+				t.Errorf("%s: %q, %v", port, got, err)
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "both have ended", func() bool { return s.ended("connectPort") == 2 })
+}
+
+// silent says something at times, for longer than a tunnel waits, after the client
+// has ended its direction, and then nothing more; at 9090 it ends its own.
+const silent = `
+import socket, threading, time
+held = []
+def serve(port):
+    l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); l.bind(("127.0.0.1", port)); l.listen()
+    while True:
+        c, _ = l.accept()
+        held.append(c)
+        for word in [b"this takes longer ", b"than a tunnel ", b"waits for ", b"each ", b"word ", b"end"]:
+            c.sendall(word)
+            time.sleep(0.5)
+        if port == 9090: c.shutdown(socket.SHUT_WR)
+threading.Thread(target=serve, args=(9090,)).start()
+serve(8080)
+`
 
 // readTo reads, one byte after the other, until a text has come.
 func readTo(t *testing.T, r io.Reader, text string) {

@@ -17,6 +17,7 @@ type Limits struct {
 	Streams       int           // open streams of one key, or peer; default 1,000
 	TotalStreams  int           // of all; default 10,000
 	Stall         time.Duration // how long a client may take or send nothing of what it is to; default 30 s
+	Tunnel        time.Duration // how long the client of a tunnel may take nothing, and either end send nothing when the other has ended its direction; default 10 min
 	Spool         int64         // bytes of a zip archive that is sent, which has to be held; default 1 GiB
 	DeniedRecords float64       // refused requests a second that go into the audit; default 100
 }
@@ -36,6 +37,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Stall == 0 {
 		l.Stall = stall
+	}
+	if l.Tunnel == 0 {
+		l.Tunnel = tunnelStall
 	}
 	if l.Spool == 0 {
 		l.Spool = 1 << 30

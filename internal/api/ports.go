@@ -72,9 +72,8 @@ func connectPort(c *call) error {
 	return c.relay(inside)
 }
 
-// tunnelStall is how long the client of a tunnel may take nothing, and either end
-// send nothing when nothing goes the other way any more. It is longer than that of
-// other streams: what is in a tunnel may have a pause of its own.
+// tunnelStall is the default of Limits.Tunnel. It is longer than that of other
+// streams: what is in a tunnel may have a pause of its own.
 const tunnelStall = 10 * time.Minute
 
 // patientReader reads from one end of a tunnel. Once the other direction has
@@ -82,12 +81,13 @@ const tunnelStall = 10 * time.Minute
 // direction, and one that has left for good, look the same.
 type patientReader struct {
 	net.Conn
+	stall time.Duration
 	alone *atomic.Bool
 }
 
 func (r patientReader) Read(b []byte) (int, error) {
 	if r.alone.Load() {
-		_ = r.SetReadDeadline(time.Now().Add(tunnelStall))
+		_ = r.SetReadDeadline(time.Now().Add(r.stall))
 	}
 	return r.Conn.Read(b)
 }
@@ -95,7 +95,7 @@ func (r patientReader) Read(b []byte) (int, error) {
 // leaveAlone says that the other direction has ended.
 func (r patientReader) leaveAlone() {
 	r.alone.Store(true)
-	_ = r.SetReadDeadline(time.Now().Add(tunnelStall)) // of a Read under way
+	_ = r.SetReadDeadline(time.Now().Add(r.stall)) // of a Read under way
 }
 
 // relay makes the connection of the call one to the port, byte by byte. Each end
@@ -113,7 +113,8 @@ func (c *call) relay(inside net.Conn) error {
 	// Both ends are closed when the server ends.
 	stop := context.AfterFunc(c.ctx, func() { _ = outside.Close(); _ = inside.Close() })
 	defer stop()
-	in, out := patientReader{inside, new(atomic.Bool)}, patientReader{outside, new(atomic.Bool)}
+	stall := c.api.opts.Limits.Tunnel
+	in, out := patientReader{inside, stall, new(atomic.Bool)}, patientReader{outside, stall, new(atomic.Bool)}
 	var both sync.WaitGroup
 	both.Go(func() {
 		_, err := copyHalf(inside, bufferedReader{buffered.Reader, out})
@@ -123,7 +124,7 @@ func (c *call) relay(inside net.Conn) error {
 		}
 		in.leaveAlone()
 	})
-	n, err := copyHalf(patientWriter{outside}, in)
+	n, err := copyHalf(patientWriter{outside, stall}, in)
 	c.w.bytes += n
 	closeHalf(outside, err)
 	if err != nil {
@@ -148,10 +149,13 @@ func (r bufferedReader) Read(b []byte) (int, error) {
 }
 
 // patientWriter writes to a client who has a time to take it.
-type patientWriter struct{ net.Conn }
+type patientWriter struct {
+	net.Conn
+	stall time.Duration
+}
 
 func (w patientWriter) Write(b []byte) (int, error) {
-	_ = w.SetWriteDeadline(time.Now().Add(tunnelStall))
+	_ = w.SetWriteDeadline(time.Now().Add(w.stall))
 	return w.Conn.Write(b)
 }
 

@@ -153,7 +153,7 @@ func forward(c *call) error {
 // who keeps the other one open holds nothing here.
 func (c *call) handOn(conn net.Conn) net.Conn {
 	context.AfterFunc(c.ctx, func() { _ = conn.Close() })
-	return patientWriter{conn}
+	return patientWriter{conn, c.api.opts.Limits.Tunnel}
 }
 
 // rewrite makes the request that the sandbox gets. What was for Sandpit, the
