@@ -9,7 +9,6 @@
 package logstore
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -36,9 +35,6 @@ const (
 	defaultSegments = 4
 	minSegment      = 4 << 10
 
-	// maxPending bounds what waits for the disk.
-	maxPending = 4 << 20
-
 	// maxMarks bounds for how many processes it is known up to where they
 	// have been logged.
 	maxMarks = 1024
@@ -56,19 +52,17 @@ type Log struct {
 	segmentMax int64
 	segments   int
 
-	mu       sync.Mutex
-	segs     []*segment // oldest first; records go to the last
-	seq      uint64     // of the latest entry
-	lost     uint64
-	marks    map[string]*mark
-	writers  map[*Writer]struct{}
-	timer    *time.Timer // flushes lines that are not ended; nil: none waits
-	closed   bool
-	pending  []byte        // records to be written
-	entries  uint64        // in pending
-	flushing bool          // a goroutine writes
-	reading  int           // how many read segments in memory
-	changed  chan struct{} // closed when anything above has changed; nil: nobody waits
+	mu      sync.Mutex
+	segs    []*segment // oldest first; records go to the last
+	seq     uint64     // of the latest entry
+	lost    uint64
+	marks   map[string]*mark
+	writers map[*Writer]struct{}
+	timer   *time.Timer // flushes lines that are not ended; nil: none waits
+	closed  bool
+	pending pending
+	reading int           // how many read segments in memory
+	changed chan struct{} // closed when anything above has changed; nil: nobody waits
 }
 
 // segment is a part of a log.
@@ -89,7 +83,7 @@ type mark struct {
 // Open opens the log in a directory, which it makes when something is to be
 // written. An empty dir is a log in memory.
 func Open(dir string, opt Options) (*Log, error) {
-	l := &Log{dir: dir, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
+	l := &Log{dir: dir, pending: pending{wake: make(chan struct{}, 1)}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
 	most := opt.MaxBytes
 	if most <= 0 {
 		most = defaultMemory
@@ -264,7 +258,8 @@ func (l *Log) Close() {
 	}
 	l.closed = true
 	l.notify()
-	for l.flushing {
+	l.pending.poke()
+	for l.pending.flushing {
 		l.wait()
 	}
 }
@@ -319,16 +314,11 @@ func (l *Log) put(w *Writer, stream byte, position int64, data []byte, now time.
 		l.notify()
 		return
 	}
-	if len(l.pending)+prefixSize+maxPayload > maxPending {
+	if !l.pending.add(&r) {
 		l.lost += uint64(r.entries)
 		return
 	}
-	l.pending = r.append(l.pending)
-	l.entries += uint64(r.entries)
-	if !l.flushing {
-		l.flushing = true
-		go l.flush()
-	}
+	l.begin()
 }
 
 // room returns the segment to which n bytes are appended, which is a new one
@@ -360,73 +350,4 @@ func (l *Log) room(n int64, seq uint64) *segment {
 		l.segs = l.segs[1:]
 	}
 	return s
-}
-
-// flush writes what waits until nothing does.
-func (l *Log) flush() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var spare []byte
-	for len(l.pending) > 0 {
-		batch, entries := l.pending, l.entries
-		l.pending, l.entries = spare[:0], 0
-		s := l.room(int64(len(batch)), l.seq-entries+1)
-		var head []byte
-		if s.size == 0 {
-			head = l.head(s.first)
-		}
-		l.mu.Unlock()
-		err := s.write(l.path(s.number), head, batch)
-		l.mu.Lock()
-		if err == nil {
-			s.size += int64(len(head) + len(batch))
-		} else {
-			l.lost += entries
-		}
-		spare = batch
-		l.notify()
-	}
-	if cap(spare) <= keepBuffer {
-		l.pending = spare[:0]
-	}
-	l.flushing = false
-	l.notify()
-}
-
-// keepBuffer is the largest buffer that an idle log keeps.
-const keepBuffer = 4 << 10
-
-// head is what a new segment begins with.
-func (l *Log) head(first uint64) []byte {
-	b := appendHeader(nil, first)
-	for id, m := range l.marks {
-		r := record{kind: markKind, id: id, marks: m.at}
-		b = r.append(b)
-	}
-	return b
-}
-
-// write appends to the file of a segment, whole or not at all. The file is
-// open only for so long: a sandbox that is silent holds none.
-func (s *segment) write(path string, head, batch []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if len(head) > 0 {
-		batch = bytes.Join([][]byte{head, batch}, nil)
-	}
-	_, err = f.WriteAt(batch, s.size)
-	if err != nil && f.Truncate(s.size) != nil {
-		s.broken = true
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
 }

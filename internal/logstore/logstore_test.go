@@ -280,24 +280,37 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// BenchmarkWrite enters pieces of 64 KiB: of short lines, of long ones, and
+// without an end of a line.
 func BenchmarkWrite(b *testing.B) {
-	for _, dir := range []string{"", b.TempDir()} {
-		for _, size := range []int{2, 80, 60_000} {
-			b.Run(fmt.Sprintf("disk=%v/line=%d", dir != "", size), func(b *testing.B) {
+	for _, disk := range []bool{false, true} {
+		for _, size := range []int{2, 80, 60_000, 1 << 20} {
+			b.Run(fmt.Sprintf("disk=%v/line=%d", disk, size), func(b *testing.B) {
+				dir := ""
+				if disk {
+					dir = b.TempDir()
+				}
 				l, err := logstore.Open(dir, logstore.Options{})
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer l.Close()
 				w := l.Process("p1", 1)
-				chunk := bytes.Repeat([]byte(strings.Repeat("x", size-1)+"\n"), 65536/size)
+				chunk := bytes.Repeat([]byte(strings.Repeat("x", size-1)+"\n"), 65536/min(size, 65536))[:65536/min(size, 65536)*min(size, 65536)]
 				b.SetBytes(int64(len(chunk)))
 				var at int64
-				for b.Loop() {
+				for i := 0; b.Loop(); i++ {
 					w.Write(logstore.Stdout, at, chunk)
 					at += int64(len(chunk))
+					if i%32 == 0 { // half of what may wait
+						if err := l.Written(b.Context()); err != nil {
+							b.Fatal(err)
+						}
+					}
 				}
-				b.ReportMetric(float64(l.Lost()), "lost")
+				if n := l.Lost(); n > 0 {
+					b.Errorf("%d entries are lost", n)
+				}
 			})
 		}
 	}

@@ -53,7 +53,7 @@ func (l *Log) Query(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.L
 		}
 		for at := (place{}); ; {
 			l.mu.Lock()
-			changed, closed := l.change(), l.closed && !l.flushing
+			changed, closed := l.change(), l.closed && !l.pending.flushing
 			l.mu.Unlock()
 			if err := l.read(ctx, &at, q, emit); err != nil {
 				if more {
@@ -89,7 +89,7 @@ func check(q sandpit.LogQuery) error {
 func (l *Log) written(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.flushing {
+	for upTo := l.seq; l.pending.flushing && l.pending.done < upTo; {
 		ch := l.change()
 		l.mu.Unlock()
 		select {

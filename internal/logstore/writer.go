@@ -11,6 +11,9 @@ const (
 
 	// maxLine is how much of a line waits; of a longer one, a part is entered.
 	maxLine = 16 << 10
+
+	// keepBuffer is the largest buffer for a line that is kept for the next one.
+	keepBuffer = 4 << 10
 )
 
 // Writer enters the output of one process.
@@ -72,22 +75,34 @@ func (w *Writer) Write(stream byte, position int64, b []byte) {
 			}
 			continue
 		}
-		n := bytes.LastIndexByte(b, '\n') + 1
+		// As many whole lines as a record takes; of a longer line a part.
+		most := b[:min(len(b), maxData)]
+		n := lastNewline(most) + 1
 		if n == 0 && len(b) < maxLine {
 			h.data, h.end, h.since = append(h.data, b...), position+int64(len(b)), now
 			w.wait()
 			return
 		}
-		// As many whole lines as a record takes; of a longer line a part.
-		if n == 0 || n > maxData {
-			n = bytes.LastIndexByte(b[:min(len(b), maxData)], '\n') + 1
-			if n == 0 {
-				n = min(len(b), maxData)
-			}
+		if n == 0 {
+			n = len(most)
 		}
 		l.put(w, stream, position+int64(n), b[:n], now)
 		b, position = b[n:], position+int64(n)
 	}
+}
+
+// lastNewline is bytes.LastIndexByte, which goes byte by byte, in strides: of
+// output without lines it would be the greater part of the work.
+func lastNewline(b []byte) int {
+	const stride = 256
+	for end := len(b); end > 0; {
+		start := max(end-stride, 0)
+		if bytes.IndexByte(b[start:end], '\n') >= 0 {
+			return start + bytes.LastIndexByte(b[start:end], '\n')
+		}
+		end = start
+	}
+	return -1
 }
 
 // wait has the held line written in time.
