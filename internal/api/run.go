@@ -231,6 +231,9 @@ func (r *run) refuse(err error) error {
 	if cause := context.Cause(r.ctx); cause != nil && errors.Is(err, context.Canceled) {
 		err = cause
 	}
+	if errors.Is(err, errDraining) {
+		err = fastrun.ServerEnded()
+	}
 	payload, jerr := json.Marshal(fastrun.EncodeError(err))
 	if jerr == nil {
 		r.stream.last(v1.FrameError, payload)

@@ -162,7 +162,7 @@ func accepted(in *bufio.Reader) error {
 // lost is the error of a connection that has ended before the run.
 func lost(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		return sandpit.WithHint(fmt.Errorf("running in the server: it has ended: %w", sandpit.ErrUnavailable), "try again: without a server it works, too")
+		return ServerEnded()
 	}
 	return fmt.Errorf("running in the server: %w", err)
 }

@@ -2,6 +2,7 @@ package fastrun
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -23,6 +24,13 @@ type workDirError string
 
 func (e workDirError) Error() string { return string(e) }
 func (workDirError) Unwrap() error   { return sandpit.ErrInvalid }
+
+// ServerEnded returns the error of a run that the end of its server has ended.
+// It is sandpit.ErrUnavailable.
+func ServerEnded() error {
+	return sandpit.WithHint(fmt.Errorf("the server that ran the command has ended, and the sandbox with it: %w", sandpit.ErrUnavailable),
+		"run it again: that needs no server")
+}
 
 // EncodeError returns an error as it is told to the client: with its own text
 // and hint, since both ends are the same user's.

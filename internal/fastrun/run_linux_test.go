@@ -1,0 +1,382 @@
+package fastrun_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
+)
+
+func TestResults(t *testing.T) {
+	s := serve(t)
+	for name, tt := range map[string]struct {
+		cmd            sandpit.Command
+		code, signal   int
+		stdout, stderr string
+		startError     bool
+	}{
+		"success":     {cmd: sandpit.Command{Argv: []string{"true"}}},
+		"exit code":   {cmd: sandpit.Command{Script: "echo out; echo err >&2; exit 3"}, code: 3, stdout: "out\n", stderr: "err\n"},
+		"a signal":    {cmd: sandpit.Command{Script: "kill -TERM $$"}, code: 143, signal: 15},
+		"not found":   {cmd: sandpit.Command{Argv: []string{"no-such-program"}}, code: 127, startError: true},
+		"not allowed": {cmd: sandpit.Command{Argv: []string{"/etc/passwd"}}, code: 126, startError: true},
+		"environment": {cmd: sandpit.Command{Script: "echo $A", Env: []string{"A=b c"}}, stdout: "b c\n"},
+		"no input":    {cmd: sandpit.Command{Argv: []string{"wc", "-c"}}, stdout: "0\n"},
+		"a terminal":  {cmd: sandpit.Command{Script: "test -t 1 && stty size", Terminal: &sandpit.TerminalSize{Rows: 33, Cols: 77}}, stdout: "33 77\r\n"},
+		"out of time": {cmd: sandpit.Command{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}, code: 137, signal: 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			tt.cmd.Stdout, tt.cmd.Stderr = &stdout, &stderr
+			p := s.start(tt.cmd)
+			if p.ID() != "" || p.PID() != 0 {
+				t.Errorf("its id is %q and its pid %d: nobody can attach to it", p.ID(), p.PID())
+			}
+			res := wait(t, p)
+			if res.ExitCode != tt.code || res.Signal != tt.signal || (res.StartError != "") != tt.startError || res.TimedOut != (tt.cmd.Timeout > 0) {
+				t.Errorf("got %+v", res)
+			}
+			if stdout.String() != tt.stdout || stderr.String() != tt.stderr {
+				t.Errorf("got %q and %q", stdout.String(), stderr.String())
+			}
+			if again, err := p.Wait(t.Context()); again != res || err != nil {
+				t.Errorf("asked again: %+v %v", again, err)
+			}
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	s := serve(t)
+	r := &fastrun.Run{Home: s.home, Version: "test", Report: true, Spec: sandpit.Spec{Name: "box", Limits: sandpit.Limits{Disk: 8 << 20}}}
+	defer r.Close()
+	p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := r.Info(t.Context())
+	if err != nil || info.Name != "box" || info.Limits.Disk != 8<<20 {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	if _, err := r.Metrics(t.Context()); err != nil {
+		t.Error(err)
+	}
+	silent := s.start(sandpit.Command{Argv: []string{"true"}})
+	wait(t, silent)
+	if _, err := silent.run.Info(t.Context()); !errors.Is(err, sandpit.ErrProtocol) {
+		t.Errorf("what was not asked for: %v", err)
+	}
+	if _, err := silent.run.Metrics(t.Context()); !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Errorf("what was not asked for: %v", err)
+	}
+}
+
+// What the engine refuses is refused with its own words, also by the server.
+func TestRefusals(t *testing.T) {
+	s := serve(t)
+	for name, tt := range map[string]struct {
+		spec    sandpit.Spec
+		workdir bool
+		kind    error
+	}{
+		"no such image":             {spec: sandpit.Spec{Image: "dir:/no/such/directory"}, kind: sandpit.ErrNotFound},
+		"too little memory":         {spec: sandpit.Spec{Limits: sandpit.Limits{Memory: 1}}, kind: sandpit.ErrInvalid},
+		"no working directory":      {spec: sandpit.Spec{WorkDir: "/no/such/directory"}, workdir: true, kind: fastrun.ErrNoWorkDir},
+		"the directory is a file":   {spec: sandpit.Spec{WorkDir: "/etc/passwd"}, workdir: true, kind: fastrun.ErrNotWorkDir},
+		"a mount of what is not so": {spec: sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/no/such/directory", Target: "/mnt"}}}, kind: sandpit.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &fastrun.Run{Home: s.home, Version: "test", Spec: tt.spec, WorkDir: tt.workdir}
+			defer r.Close()
+			if _, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}}); !errors.Is(err, tt.kind) || errors.Is(err, fastrun.ErrDeclined) {
+				t.Errorf("got %v, want %v", err, tt.kind)
+			}
+		})
+	}
+}
+
+func TestStdin(t *testing.T) {
+	s := serve(t)
+	t.Run("all of it, and its end", func(t *testing.T) {
+		const size = 8 << 20
+		var out locked
+		p := s.start(sandpit.Command{Argv: []string{"wc", "-c"}, Stdin: true, Stdout: &out})
+		if n, err := io.Copy(p.Stdin(), io.LimitReader(zeros{}, size)); n != size || err != nil {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		if err := errors.Join(p.Stdin().Close(), p.Stdin().Close()); err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Stdin().Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("writing after Close: %v", err)
+		}
+		if res := wait(t, p); !res.Success() || out.String() != fmt.Sprintln(size) {
+			t.Errorf("got %+v, %s", res, out.String())
+		}
+	})
+	t.Run("there and back", func(t *testing.T) {
+		var out locked
+		p := s.start(sandpit.Command{Argv: []string{"cat"}, Stdin: true, Stdout: &out})
+		for _, line := range []string{"one\n", "two\n"} {
+			if _, err := io.WriteString(p.Stdin(), line); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "it comes back", func() bool { return strings.HasSuffix(out.String(), line) })
+		}
+		_ = p.Stdin().Close()
+		wait(t, p)
+	})
+	t.Run("a process that closes it", func(t *testing.T) {
+		p := s.start(sandpit.Command{Script: "exec <&-; sleep 1000", Stdin: true})
+		if n, err := io.Copy(p.Stdin(), zeros{}); err == nil {
+			t.Errorf("%d bytes were taken", n)
+		}
+		_ = p.Kill(t.Context())
+		wait(t, p)
+	})
+	t.Run("a process that does not read it", func(t *testing.T) {
+		var out locked
+		p := s.start(sandpit.Command{Script: "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done", Stdin: true, Stdout: &out})
+		until(t, "it is ready", func() bool { return out.String() == "ready\n" })
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(p.Stdin(), zeros{})
+			wrote <- err
+		}()
+		// Signals are not behind it.
+		if err := p.Signal(t.Context(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if res := wait(t, p); res.ExitCode != 7 {
+			t.Errorf("got %+v", res)
+		}
+		if err := <-wrote; err == nil {
+			t.Error("a process that has ended takes input")
+		}
+	})
+}
+
+func TestSignals(t *testing.T) {
+	s := serve(t)
+	for name, tt := range map[string]struct {
+		script string
+		send   func(sandpit.Process) error
+		code   int
+	}{
+		"a signal": {"trap 'exit 7' USR1; echo ready; while :; do sleep 0.02; done", func(p sandpit.Process) error {
+			return p.Signal(context.Background(), syscall.SIGUSR1)
+		}, 7},
+		"its group": {"trap 'exit 8' INT; (trap - INT; echo ready; exec sleep 1000); exit 9", func(p sandpit.Process) error {
+			return p.(*started).Process.(sandpit.GroupSignaler).SignalGroup(context.Background(), syscall.SIGINT)
+		}, 8},
+		"killed": {"trap '' TERM; echo ready; while :; do sleep 0.02; done", func(p sandpit.Process) error {
+			return p.Kill(context.Background())
+		}, 137},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out locked
+			p := s.start(sandpit.Command{Script: tt.script, Stdout: &out})
+			until(t, "it is ready", func() bool { return out.String() == "ready\n" })
+			if err := tt.send(p); err != nil {
+				t.Fatal(err)
+			}
+			if res := wait(t, p); res.ExitCode != tt.code {
+				t.Errorf("got %+v, want %d", res, tt.code)
+			}
+		})
+	}
+	t.Run("a size", func(t *testing.T) {
+		var out locked
+		p := s.start(sandpit.Command{
+			Script: "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.02; done", Stdout: &out, Stdin: true,
+			Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80},
+		})
+		until(t, "it is ready", func() bool { return strings.HasPrefix(out.String(), "ready") })
+		if err := p.Resize(t.Context(), sandpit.TerminalSize{Rows: 33, Cols: 77}); err != nil {
+			t.Fatal(err)
+		}
+		if res := wait(t, p); !res.Success() || !strings.Contains(out.String(), "33 77") {
+			t.Errorf("got %+v, %q", res, out.String())
+		}
+	})
+}
+
+func TestLargeOutput(t *testing.T) {
+	s := serve(t)
+	const size = 32 << 20
+	var stdout, stderr counter
+	p := s.start(sandpit.Command{Script: fmt.Sprintf("yes abcdefg | head -c %d & yes 1234567 | head -c %d >&2; wait", size, size), Stdout: &stdout, Stderr: &stderr})
+	if res := wait(t, p); !res.Success() || res.StdoutBytes != size || res.StderrBytes != size {
+		t.Errorf("got %+v", res)
+	}
+	// Whole lines, of one stream each: eight bytes, of which a few are looked at.
+	if stdout.bytes != size || stderr.bytes != size || stdout.strange != "" || stderr.strange != "" {
+		t.Errorf("%d and %d bytes have come, with %q and %q", stdout.bytes, stderr.bytes, stdout.strange, stderr.strange)
+	}
+}
+
+// counter counts, and keeps what is not one of the two lines above at its place.
+type counter struct {
+	bytes   int
+	strange string
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	for i, b := range p {
+		at := (c.bytes + i) % 8
+		if b != "abcdefg\n"[at] && b != "1234567\n"[at] {
+			c.strange = string(b)
+		}
+	}
+	c.bytes += len(p)
+	return len(p), nil
+}
+
+// Output that nobody takes holds the process up, and nothing else.
+func TestOutputThatNobodyTakes(t *testing.T) {
+	s := serve(t)
+	const much = 8 << 20
+	t.Run("input goes on", func(t *testing.T) {
+		stuck := newValve()
+		var counted locked
+		p := s.start(sandpit.Command{
+			Script: fmt.Sprintf("head -c %d /dev/zero & wc -c >/tmp/count; wait; cat /tmp/count >&2", much), Stdin: true, Stdout: stuck, Stderr: &counted,
+		})
+		if n, err := io.Copy(p.Stdin(), io.LimitReader(zeros{}, much)); n != much || err != nil {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		_ = p.Stdin().Close()
+		close(stuck.open)
+		if res := wait(t, p); !res.Success() || stuck.got != much || counted.String() != fmt.Sprintln(much) {
+			t.Errorf("got %+v, %d bytes, %s", res, stuck.got, counted.String())
+		}
+	})
+	t.Run("a signal goes on", func(t *testing.T) {
+		stuck := newValve()
+		p := s.start(sandpit.Command{Script: "trap 'exit 7' TERM; head -c 8000000 /dev/zero & while :; do sleep 0.02; done", Stdout: stuck})
+		// Whether it has come to the trap or not, it ends.
+		if err := p.Signal(t.Context(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		close(stuck.open)
+		if res := wait(t, p); res.ExitCode != 7 && res.ExitCode != 143 {
+			t.Errorf("got %+v", res)
+		}
+	})
+	t.Run("who waits can leave", func(t *testing.T) {
+		stuck := newValve()
+		defer close(stuck.open)
+		p := s.start(sandpit.Command{Script: "head -c 8000000 /dev/zero; : sleep 87101", Stdout: stuck})
+		until(t, "it runs", func() bool { return runs("sleep 87101") })
+		p.leave()
+		if _, err := p.end(t); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		until(t, "the command is gone", func() bool { return !runs("sleep 87101") })
+	})
+	t.Run("who fails takes nothing more, and the command ends", func(t *testing.T) {
+		var after locked
+		p := s.start(sandpit.Command{Script: fmt.Sprintf("head -c %d /dev/zero; echo after >&2", much), Stdout: failing{}, Stderr: &after})
+		if res := wait(t, p); !res.Success() || after.String() != "after\n" {
+			t.Errorf("got %+v, %q", res, after.String())
+		}
+	})
+}
+
+// A client that goes takes its sandbox with it, at any moment.
+func TestClientThatGoes(t *testing.T) {
+	s := serve(t)
+	t.Run("while it runs", func(t *testing.T) {
+		var out locked
+		p := s.start(sandpit.Command{Script: "echo ready; sleep 87201 & sleep 87201", Stdout: &out})
+		until(t, "it is ready", func() bool { return out.String() == "ready\n" && runs("87201") })
+		p.run.Close()
+		until(t, "the command is gone", func() bool { return !runs("87201") })
+		if _, err := p.end(t); err == nil {
+			t.Error("it has a result")
+		}
+	})
+	t.Run("while it is made", func(t *testing.T) {
+		var all sync.WaitGroup
+		for n := range 20 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*time.Millisecond)
+				defer cancel()
+				r := &fastrun.Run{Home: s.home, Version: "test"}
+				defer r.Close()
+				p, err := r.Start(ctx, sandpit.Command{Argv: []string{"sleep", "87202"}})
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fastrun.ErrDeclined) {
+						t.Errorf("starting: %v", err)
+					}
+					return
+				}
+				if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("waiting: %v", err)
+				}
+			})
+		}
+		all.Wait()
+		until(t, "the commands are gone", func() bool { return !runs("87202") })
+	})
+}
+
+// A server that is asked to end finishes what it runs.
+func TestServerThatEnds(t *testing.T) {
+	s := serve(t)
+	var out locked
+	p := s.start(sandpit.Command{Script: "echo ready; read line; echo $line; exit 4", Stdin: true, Stdout: &out})
+	until(t, "it is ready", func() bool { return out.String() == "ready\n" })
+	ended := make(chan struct{})
+	go func() {
+		s.stop()
+		close(ended)
+	}()
+	until(t, "the server takes nothing new", func() bool {
+		r := &fastrun.Run{Home: s.home, Version: "test"}
+		defer r.Close()
+		_, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+		if err != nil && !errors.Is(err, fastrun.ErrDeclined) {
+			t.Fatalf("while it ends: %v", err)
+		}
+		return err != nil
+	})
+	if _, err := io.WriteString(p.Stdin(), "last\n"); err != nil {
+		t.Fatal(err)
+	}
+	if res := wait(t, p); res.ExitCode != 4 || out.String() != "ready\nlast\n" {
+		t.Errorf("got %+v, %q", res, out.String())
+	}
+	<-ended
+}
+
+// What a server would do otherwise it does not do.
+func TestDeclined(t *testing.T) {
+	s := serve(t)
+	for name, r := range map[string]*fastrun.Run{
+		"another version":    {Home: s.home, Version: "other"},
+		"no version at all":  {Home: s.home, Version: "a\r\nb"},
+		"no server":          {Home: t.TempDir(), Version: "test"},
+		"no data directory":  {Home: filepath.Join(t.TempDir(), "none"), Version: "test"},
+		"a long name":        {Home: filepath.Join(t.TempDir(), strings.Repeat("long/", 40)), Version: "test"},
+		"too large an order": {Home: s.home, Version: "test", Spec: sandpit.Spec{Labels: map[string]string{"a": strings.Repeat("x", fastrun.MaxRequest)}}},
+	} {
+		if _, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}}); !errors.Is(err, fastrun.ErrDeclined) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
