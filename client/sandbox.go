@@ -133,8 +133,7 @@ func (s *sandbox) Remove(ctx context.Context) error {
 
 // Stop ends every process. See sandpit.Lifecycle.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	// No grace at all would be read as none given.
-	body, err := encode(v1.Stop{Grace: v1.Seconds(max(grace, 1))})
+	body, err := encode(v1.Stop{Grace: new(v1.Seconds(grace))})
 	if err != nil {
 		return fmt.Errorf("stopping sandbox %s: %w", s.name, err)
 	}

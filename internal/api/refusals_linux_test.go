@@ -436,3 +436,26 @@ func TestDrainingBreaksOff(t *testing.T) {
 		t.Errorf("%v: %s", err, rest)
 	}
 }
+
+// A stop without grace kills at once; one that says nothing of it gives time.
+func TestStopWithoutGrace(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	one := "/v1/sandboxes/" + sb.ID
+	for body, want := range map[string]int{`{"grace":0}`: 404, `{"grace":20}`: 200, `{}`: 200} {
+		s.want(201, nil, ask{method: "POST", path: one + "/processes", body: v1.Command{Script: `trap "touch /tmp/term; exit" TERM; touch /tmp/begun; while :; do sleep 0.05; done`}})
+		eventually(t, "it has begun", func() bool {
+			status, _, _ := s.get(ask{method: "GET", path: one + "/files/stat?path=/tmp/begun"})
+			return status == 200
+		})
+		s.want(200, nil, ask{method: "POST", path: one + "/stop", body: body, header: map[string]string{"Content-Type": "application/json"}})
+		s.want(200, nil, ask{method: "POST", path: one + "/restart"})
+		if status, answer, _ := s.get(ask{method: "GET", path: one + "/files/stat?path=/tmp/term"}); status != want {
+			t.Errorf("after %s: %d %s", body, status, answer)
+		}
+		s.want(200, nil, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "rm -f /tmp/term /tmp/begun"}}})
+	}
+	for _, body := range []string{`{"grace":-1}`, `{"grace":601}`} {
+		s.refused(400, "invalid", ask{method: "POST", path: one + "/stop", body: body, header: map[string]string{"Content-Type": "application/json"}})
+	}
+}

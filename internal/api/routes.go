@@ -68,7 +68,7 @@ func sandboxRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: sandboxes, ID: "createSandbox", Tag: tag, Summary: "Make a sandbox",
-			Text:    "Answers when it is running. On an error nothing is left behind. With an Idempotency-Key the request may be sent again for 24 hours: it is carried out once, and the answer to the first is given again, with the header Idempotent-Replayed.",
+			Text:    "Answers when it is running. On an error nothing is left behind. With an Idempotency-Key the request may be sent again for 24 hours: it is carried out once, and the answer to the first is given again, with the header Idempotent-Replayed. A sandbox that such a request does not name gets a random name.",
 			Headers: []Param{{Name: "Idempotency-Key", Type: "string", Doc: "1 to 255 characters that no other request has; a random UUID is good"}},
 			In:      v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, handle: createSandbox,
 		},

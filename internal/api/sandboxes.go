@@ -82,12 +82,12 @@ const (
 )
 
 func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
-	if !(in.Grace >= 0 && in.Grace <= maxGrace.Seconds()) {
-		return v1.Sandbox{}, invalid("grace is not a number of seconds up to 600", "")
-	}
-	grace := v1.Duration(in.Grace)
-	if grace == 0 {
-		grace = defaultGrace
+	grace := defaultGrace
+	if in.Grace != nil {
+		if !(*in.Grace >= 0 && *in.Grace <= maxGrace.Seconds()) {
+			return v1.Sandbox{}, invalid("grace is not a number of seconds up to 600", "")
+		}
+		grace = v1.Duration(*in.Grace)
 	}
 	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
 }

@@ -15,7 +15,7 @@ type SandboxList struct {
 
 // Stop says how a sandbox is stopped.
 type Stop struct {
-	Grace float64 `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; default 10, at most 600"`
+	Grace *float64 `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; default 10, at most 600; 0: SIGKILL at once"`
 }
 
 // Exec is a command whose caller waits for it.
