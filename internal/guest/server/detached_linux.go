@@ -14,7 +14,8 @@ const (
 	defaultKeep = 64 << 10
 	maxKeep     = 1 << 20
 	minPiece    = 128
-	maxPiece    = 4 << 10
+	maxPiece    = 16 << 10 // of a log that keeps eight such; of a smaller one less
+	leastPiece  = 4 << 10
 	pieceCost   = 64 // of the piece itself
 	// endedOutput is what the output of processes that have ended may take in
 	// all; the oldest goes first.
@@ -31,9 +32,11 @@ type outputLog struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	keep    int
+	piece   int // the most bytes in a piece
 	pieces  []piece
-	end     int64 // position behind the last piece
-	size    int   // what the pieces take
+	end     int64  // position behind the last piece
+	size    int    // what the pieces take
+	spare   []byte // of a full piece that was dropped, or nil
 	readers map[*logReader]bool
 	ended   bool
 }
@@ -58,7 +61,8 @@ func newOutputLog(keep uint64) *outputLog {
 	if keep == 0 {
 		keep = defaultKeep
 	}
-	l := &outputLog{keep: int(max(2*maxPiece, min(keep, maxKeep))), readers: make(map[*logReader]bool)}
+	l := &outputLog{keep: int(max(2*leastPiece, min(keep, maxKeep))), readers: make(map[*logReader]bool)}
+	l.piece = min(max(leastPiece, l.keep/8), maxPiece)
 	l.changed.L = &l.mu
 	return l
 }
@@ -91,8 +95,8 @@ func (l *outputLog) put(channel wire.Type, buf []byte, n int) error {
 			if joins {
 				size = 2 * cap(l.pieces[k].data)
 			}
-			size = min(max(size, len(data)), maxPiece)
-			l.pieces = append(l.pieces, piece{channel, l.end, now, make([]byte, 0, size)})
+			size = min(max(size, len(data)), l.piece)
+			l.pieces = append(l.pieces, piece{channel, l.end, now, l.room(size)})
 			l.size += size + pieceCost
 			k++
 		}
@@ -102,17 +106,31 @@ func (l *outputLog) put(channel wire.Type, buf []byte, n int) error {
 		l.end += int64(m)
 		data = data[m:]
 		l.changed.Broadcast()
-		for l.size > l.keep && l.heldBack() {
-			l.changed.Wait()
-		}
 		for l.size > l.keep && len(l.pieces) > 1 {
+			if l.heldBack() { // by each piece anew: the first may be small
+				l.changed.Wait()
+				continue
+			}
 			l.dropFirst()
 		}
 	}
 	return nil
 }
 
+// room returns room for a piece. A program that writes much has the same few
+// all the time.
+func (l *outputLog) room(size int) []byte {
+	if b := l.spare; b != nil && size == cap(b) {
+		l.spare = nil
+		return b
+	}
+	return make([]byte, 0, size)
+}
+
 func (l *outputLog) dropFirst() {
+	if b := l.pieces[0].data; cap(b) == l.piece {
+		l.spare = b[:0]
+	}
 	l.size -= cap(l.pieces[0].data) + pieceCost
 	l.pieces[0] = piece{}
 	l.pieces = l.pieces[1:]
@@ -132,7 +150,7 @@ func (l *outputLog) heldBack() bool {
 // finish says that no more output will come.
 func (l *outputLog) finish() {
 	l.mu.Lock()
-	l.ended = true
+	l.ended, l.spare = true, nil
 	l.mu.Unlock()
 	l.changed.Broadcast()
 }
