@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -47,6 +48,9 @@ func TestHolderLosesNothing(t *testing.T) {
 		})
 		if err == io.EOF {
 			break
+		}
+		if len(got) < 5000 {
+			time.Sleep(time.Millisecond) // so that room is made behind each small piece
 		}
 		if err != nil {
 			t.Fatal(err)
