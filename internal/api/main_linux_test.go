@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -283,25 +284,7 @@ type service struct {
 	tcp     *http.Client
 	path    string // of the socket
 	base    string // http://127.0.0.1:PORT
-	log     *lockedBuffer
-}
-
-// lockedBuffer is a log.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	log     *heard.Buffer
 }
 
 // serve starts an API. change may set options.
@@ -315,7 +298,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 	images, guests := engine.Home(dir)
 	store := image.Open(images, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
 	s := &service{
-		t: t, log: new(lockedBuffer), audit: new(audit), repeats: &repeats{all: map[string]*repeat{}}, path: filepath.Join(dir, "sock"),
+		t: t, log: new(heard.Buffer), audit: new(audit), repeats: &repeats{all: map[string]*repeat{}}, path: filepath.Join(dir, "sock"),
 		keys: &keys{all: map[string]api.Caller{
 			adminKey: {Name: "admin", Key: "admin", Namespace: "local", Admin: true},
 			aliceKey: {Name: "alice", Key: "alice", Namespace: "alice"},

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -30,6 +29,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/server"
@@ -50,24 +50,6 @@ const patience = time.Minute
 
 func long() bool { return os.Getenv("SANDPIT_TEST_LONG") != "" }
 
-// lockedBuffer is a log.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // served is a server in this process, and what is known of it.
 type served struct {
 	t        testing.TB
@@ -77,7 +59,7 @@ type served struct {
 	key      string // the first one, which may do everything
 	said     []string
 	roots    *x509.CertPool
-	log      *lockedBuffer
+	log      *heard.Buffer
 	reload   chan struct{}
 	stop     func() error // once; waits
 	failed   error        // why it has ended
@@ -97,7 +79,7 @@ func newServed(t testing.TB) *served {
 			t.Error(err)
 		}
 	})
-	return &served{t: t, home: home, log: new(lockedBuffer), reload: make(chan struct{}, 1), settings: server.Settings{
+	return &served{t: t, home: home, log: new(heard.Buffer), reload: make(chan struct{}, 1), settings: server.Settings{
 		Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
 		PolicyFile: "",
 	}}

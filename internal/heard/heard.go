@@ -1,0 +1,27 @@
+// Package heard is for tests: it keeps what programs write while others look.
+package heard
+
+import (
+	"bytes"
+	"sync"
+)
+
+// Buffer is a bytes.Buffer for many goroutines. The zero value is empty.
+type Buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+// Write adds to it. It never fails.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+// String returns all that was written so far.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
