@@ -28,7 +28,7 @@ type Run struct {
 	WorkDir bool // refuse with ErrNoWorkDir or ErrNotWorkDir when the Spec's is none
 	Report  bool // Info and Metrics are wanted
 
-	conn    *net.UnixConn
+	conn    net.Conn
 	outcome Outcome
 }
 
@@ -102,7 +102,7 @@ func dial(home string) (*net.UnixConn, error) {
 }
 
 // start sends the request, and reads until the command has been started.
-func (r *Run) start(ctx context.Context, conn *net.UnixConn, cmd sandpit.Command) (*process, error) {
+func (r *Run) start(ctx context.Context, conn net.Conn, cmd sandpit.Command) (*process, error) {
 	place, err := Place()
 	if err != nil || strings.ContainsAny(r.Version, "\r\n") {
 		return nil, ErrDeclined
@@ -183,7 +183,7 @@ func told(payload []byte) error {
 // process is the command. Its methods may be called from many goroutines.
 type process struct {
 	run   *Run
-	conn  *net.UnixConn
+	conn  net.Conn
 	in    *bufio.Reader
 	out   *outlet
 	stdin *stdin // nil: none is sent

@@ -53,6 +53,9 @@ func decodeError(e v1.Error) error {
 	case codeNotWorkDir:
 		return ErrNotWorkDir
 	}
+	if e.Message == "" {
+		e.Message = "the server has failed and does not say why"
+	}
 	var err error = &toldError{text: e.Message, kind: v1.KindOf(e.Code)}
 	if e.Hint != "" {
 		err = sandpit.WithHint(err, e.Hint)

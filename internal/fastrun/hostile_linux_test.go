@@ -1,0 +1,319 @@
+package fastrun
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// switching is the head of an answer.
+const switching = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: " + Protocol + "\r\n\r\n"
+
+// frames are some, one after the other.
+func frames(all ...any) string {
+	var b []byte
+	for i := 0; i < len(all); i += 2 {
+		b = AppendFrame(b, all[i].(byte), []byte(all[i+1].(string)))
+	}
+	return string(b)
+}
+
+// says is a server that reads the request, says something, and hangs up once its
+// client has sent so much more, or has gone.
+func says(t testing.TB, words string, more int64) (home string) {
+	t.Helper()
+	home, err := os.MkdirTemp("", "sp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(home, "server.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				buf := make([]byte, 64<<10)
+				if _, err := conn.Read(buf); err != nil {
+					return
+				}
+				if _, err := io.WriteString(conn, words); err != nil {
+					return
+				}
+				_, _ = io.CopyN(io.Discard, conn, more)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	return home
+}
+
+// run runs a command to its end.
+func run(ctx context.Context, home string, cmd sandpit.Command) (sandpit.Result, error) {
+	r := &Run{Home: home, Version: "test"}
+	defer r.Close()
+	p, err := r.Start(ctx, cmd)
+	if err != nil {
+		return sandpit.Result{}, err
+	}
+	return p.Wait(ctx)
+}
+
+// Whatever a server says, the command line ends with an error that tells it, and
+// does the run itself only when the server can't have begun it.
+func TestServersThatBreakOff(t *testing.T) {
+	begun := switching + frames(v1.FrameStarted, "")
+	for name, tt := range map[string]struct {
+		words string
+		kind  error
+		text  string
+	}{
+		"nothing":                      {"", ErrDeclined, ""},
+		"half a line":                  {"HTTP/1.1 101 Switch", ErrDeclined, ""},
+		"busy":                         {"HTTP/1.1 503 Service Unavailable\r\n\r\n", ErrDeclined, ""},
+		"no HTTP":                      {"SSH-2.0-OpenSSH\r\n", ErrDeclined, ""},
+		"a line without an end":        {strings.Repeat("x", 32<<10), ErrDeclined, ""},
+		"a head without an end":        {"HTTP/1.1 101 Switching Protocols\r\nA: b\r\n", sandpit.ErrUnavailable, "has ended"},
+		"a header without an end":      {"HTTP/1.1 101 Switching Protocols\r\nA: " + strings.Repeat("x", 32<<10), nil, "running in the server"},
+		"no first frame":               {switching, sandpit.ErrUnavailable, "has ended"},
+		"half a frame":                 {switching + "\x01\x00\x00", sandpit.ErrUnavailable, "has ended"},
+		"a first frame of another":     {switching + frames(v1.FrameStdout, "x"), sandpit.ErrProtocol, "out of place"},
+		"an error":                     {switching + frames(v1.FrameError, `{"code":"not_found","message":"no such image","hint":"pull it"}`), sandpit.ErrNotFound, "no such image"},
+		"an error that is none":        {switching + frames(v1.FrameError, `[`), sandpit.ErrProtocol, "reading its error"},
+		"an end after the start":       {begun, sandpit.ErrUnavailable, "has ended"},
+		"half of the output":           {begun + frames(v1.FrameStdout, "out") + "\x02\x00\x00\x00\x09half", sandpit.ErrUnavailable, "has ended"},
+		"a frame that is too long":     {begun + "\x02\x7f\xff\xff\xff", nil, "more than the"},
+		"a frame of no type":           {begun + frames(byte(99), ""), sandpit.ErrProtocol, "type 99"},
+		"a second start":               {begun + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "type 1"},
+		"room for input nobody sends":  {begun + frames(FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 34"},
+		"a result that is none":        {begun + frames(v1.FrameResult, `{"result":`), sandpit.ErrProtocol, "reading the result"},
+		"an error in place of the end": {begun + frames(v1.FrameStdout, "out", v1.FrameError, `{"code":"unavailable","message":"gone"}`), sandpit.ErrUnavailable, "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := run(t.Context(), says(t, tt.words, 0), sandpit.Command{Argv: []string{"true"}})
+			if err == nil || tt.kind != nil && !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("got %v, want %v with %q", err, tt.kind, tt.text)
+			}
+			if declined := errors.Is(err, ErrDeclined); declined != (tt.kind == ErrDeclined) { //nolint:errorlint // the table's own
+				t.Errorf("declined: %v", declined)
+			}
+			if errors.Is(err, sandpit.ErrUnavailable) && strings.Contains(err.Error(), "has ended") && sandpit.Hint(err) == "" {
+				t.Error("what to do is not said")
+			}
+		})
+	}
+}
+
+// A server that sends more output than there is room for is not obeyed: what it
+// has the client hold is bounded.
+func TestMoreOutputThanThereIsRoomFor(t *testing.T) {
+	words := switching + frames(v1.FrameStarted, "")
+	for range 10 {
+		words += frames(v1.FrameStdout, strings.Repeat("x", Window/4))
+	}
+	stuck := make(chan struct{})
+	out := writerFunc(func(p []byte) (int, error) {
+		<-stuck
+		return len(p), nil
+	})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := run(t.Context(), says(t, words, 1), sandpit.Command{Argv: []string{"true"}, Stdout: out})
+		ended <- err
+	}()
+	time.AfterFunc(50*time.Millisecond, func() { close(stuck) }) // on which nothing depends but how much has come by then
+	if err := <-ended; err == nil {
+		t.Error("it has a result")
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// Both streams come in the order in which they were sent.
+func TestOutputIsInOrder(t *testing.T) {
+	words, want := switching+frames(v1.FrameStarted, ""), ""
+	for n := range 1000 {
+		kind := v1.FrameStdout
+		if n%3 == 0 {
+			kind = v1.FrameStderr
+		}
+		line := fmt.Sprintln(kind, n)
+		words += frames(kind, line)
+		want += line
+	}
+	words += frames(v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":5}}`)
+	var all bytes.Buffer
+	res, err := run(t.Context(), says(t, words, 0), sandpit.Command{Argv: []string{"true"}, Stdout: &all, Stderr: &all})
+	if err != nil || res.ExitCode != 5 || all.String() != want {
+		t.Errorf("got %+v, %v, %d of %d bytes", res, err, all.Len(), len(want))
+	}
+}
+
+// Input ends when the server says that nobody takes any more, and goes no
+// further than there is room.
+func TestInputWithoutRoom(t *testing.T) {
+	home := says(t, switching+frames(v1.FrameStarted, "", FrameTaken, "\x00\x00\x00\x09"), 1<<40)
+	r := &Run{Home: home, Version: "test"}
+	defer r.Close()
+	p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan int, 1)
+	go func() {
+		n, err := p.Stdin().Write(make([]byte, 2*Window))
+		if err == nil {
+			t.Error("all of it was taken")
+		}
+		wrote <- n
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	// 9 bytes of room are worth nothing before some was used.
+	if n := <-wrote; n > Window+9 {
+		t.Errorf("%d bytes were sent", n)
+	}
+}
+
+func TestRoom(t *testing.T) {
+	r := NewRoom()
+	if n, err := r.Take(Window + 1); n != Window || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	r.Give(3)
+	if n, err := r.Take(5); n != 3 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	r.Give(1 << 31) // more than there ever was
+	r.Give(1<<32 - 1)
+	if n, err := r.Take(2 * Window); n != Window || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := r.Take(1)
+		waiting <- err
+	}()
+	if !r.Close(io.ErrClosedPipe) || r.Close(os.ErrClosed) {
+		t.Error("the first that closes it is not told apart")
+	}
+	r.Give(7)
+	if err := <-waiting; !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("who waits is told %v", err)
+	}
+}
+
+// A frame is read as it was written, or refused before it is held.
+func FuzzReadFrame(f *testing.F) {
+	f.Add([]byte(frames(v1.FrameStdout, "out", v1.FrameResult, "{}")))
+	f.Add([]byte("\x02\xff\xff\xff\xff"))
+	f.Add([]byte("\x02\x00\x00\x00\x09half"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		const most = 1 << 10
+		in := bytes.NewReader(data)
+		var again, buf []byte
+		for {
+			kind, payload, err := ReadFrame(in, buf, most)
+			if err != nil {
+				if errors.Is(err, io.EOF) && len(again) != len(data) {
+					t.Errorf("%d of %d bytes were read when it ended", len(again), len(data))
+				}
+				break
+			}
+			if len(payload) > most {
+				t.Fatalf("%d bytes", len(payload))
+			}
+			buf = payload
+			again = AppendFrame(again, kind, payload)
+		}
+		if !bytes.HasPrefix(data, again) {
+			t.Errorf("%q is read as %q", data, again)
+		}
+	})
+}
+
+// Whatever a server says, a run ends, and with a result or an error. Output is
+// what frames of output held.
+func FuzzServer(f *testing.F) {
+	begun := switching + frames(v1.FrameStarted, "")
+	for _, s := range []string{
+		"", "HTTP/1.1 404 Not Found\r\n\r\n", switching, begun,
+		begun + frames(v1.FrameStdout, "out", v1.FrameStderr, "err", v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":3,"oom_killed":true},"info":{"id":"a"},"metrics":{}}`),
+		begun + frames(FrameTaken, "\xff\xff\xff\xff", FrameTaken, "\x00\x00\x00\x00", FrameTaken, "", v1.FrameResult, "{}"),
+		switching + frames(v1.FrameError, `{"code":"workdir_missing"}`),
+		begun + frames(v1.FrameError, `{"code":"exhausted","message":"\u001b[2J","hint":"a"}`),
+		begun + "\x02\xff\xff\xff\xff",
+		switching + frames(v1.FrameError, `{}`),
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, words []byte) {
+		ours, theirs := net.Pipe()
+		go func() {
+			go io.Copy(io.Discard, theirs) //nolint:errcheck // until it is closed
+			_, _ = theirs.Write(words)
+			_ = theirs.Close()
+		}()
+		defer ours.Close()
+		var out bytes.Buffer
+		r := &Run{Version: "test", Report: true}
+		p, err := r.start(t.Context(), ours, sandpit.Command{Argv: []string{"true"}, Stdin: true, Stdout: &out, Stderr: &out})
+		if err != nil {
+			if p != nil || err.Error() == "" {
+				t.Errorf("%v with %v", err, p)
+			}
+			return
+		}
+		go io.WriteString(p.Stdin(), "input") //nolint:errcheck // as it may
+		if _, err := p.Wait(t.Context()); err == nil {
+			_, _ = r.Info(t.Context())
+			_, _ = r.Metrics(t.Context())
+		} else if errors.Is(err, ErrDeclined) {
+			t.Error("a run that was begun is declined")
+		}
+		if _, err := p.Stdin().Write([]byte("late")); err == nil {
+			t.Error("a run that is over takes input")
+		}
+		if n := out.Len(); n > len(words) {
+			t.Errorf("%d bytes of output in %d bytes", n, len(words))
+		}
+	})
+}
+
+func TestFrameHead(t *testing.T) {
+	b := AppendFrame([]byte("before"), FramePassed, []byte("four"))
+	if string(b) != "before\x23\x00\x00\x00\x04four" || binary.BigEndian.Uint32(b[7:]) != 4 {
+		t.Errorf("got %q", b)
+	}
+}
