@@ -295,7 +295,8 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 }
 
 // findAgain makes the hub of a process that was started by another engine. Who
-// waited for it is gone, so it is one in the background now.
+// waited for it was cut off and did not leave it, so it is not killed as for a
+// client that vanishes; nobody waits for it now, so it is one in the background.
 func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h := s.newHub(keptOutput)
 	h.oomKills = s.oomSeen.Load()

@@ -92,3 +92,46 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The end of a server, unlike that of a client, says nothing about what the
+// client wants: a process in the foreground goes on, in the background, so that
+// an upgrade breaks no build, and he who comes again attaches to it.
+func TestForegroundGoesOnWithoutEngine(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	sb := made(t, first, sandpit.Spec{Name: "box"})
+	p, err := sb.Start(t.Context(), sandpit.Command{Script: "echo begun; read x; echo got $x; exit 3", Stdin: true, Stdout: &bytes.Buffer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(t.Context()); err == nil {
+		t.Error("who waited for it is told nothing")
+	}
+	second, report := adopt(t, srv)
+	if report.Adopted != 1 || report.Processes != 1 {
+		t.Errorf("the report is %+v", report)
+	}
+	if sb, err = second.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := sb.Processes(t.Context()); err != nil || len(all) != 1 || all[0].ID != p.ID() || !all[0].Background || all[0].Result != nil {
+		t.Errorf("the processes are %+v, %v", all, err)
+	}
+	var out bytes.Buffer
+	again, err := sb.Attach(t.Context(), p.ID(), sandpit.AttachOptions{Stdin: true, Stdout: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Stdin().Write([]byte("it\n")); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := again.Wait(t.Context()); err != nil || res.ExitCode != 3 || out.String() != "begun\ngot it\n" {
+		t.Errorf("it ended with %+v, %v and wrote %q", res, err, out.String())
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

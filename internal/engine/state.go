@@ -147,6 +147,16 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 
 // Restart makes a stopped sandbox run again. See sandpit.Lifecycle.
 func (s *Sandbox) Restart(ctx context.Context) error {
+	return s.runAgain(ctx, sandpit.StateStopped, func(context.Context) error { return nil }, sandpit.EventStarted)
+}
+
+// Resume thaws the sandbox. See sandpit.Lifecycle.
+func (s *Sandbox) Resume(ctx context.Context) error {
+	return s.runAgain(ctx, sandpit.StatePaused, s.thaw, sandpit.EventResumed)
+}
+
+// runAgain makes a sandbox run that is in a state from which wake brings it back.
+func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(context.Context) error, told sandpit.EventKind) error {
 	state, err := s.begins(ctx)
 	if err != nil {
 		return err
@@ -155,11 +165,14 @@ func (s *Sandbox) Restart(ctx context.Context) error {
 	switch state {
 	case sandpit.StateRunning:
 		return nil
-	case sandpit.StateStopped:
+	case from:
 	default:
 		return s.stateError(state)
 	}
 	if err := s.mayRevive(); err != nil {
+		return err
+	}
+	if err := wake(ctx); err != nil {
 		return err
 	}
 	if err := s.become(sandpit.StateRunning, ""); err != nil {
@@ -167,7 +180,7 @@ func (s *Sandbox) Restart(ctx context.Context) error {
 	}
 	s.revive()
 	s.tellGuest(ctx)
-	s.event(sandpit.EventStarted, "")
+	s.event(told, "")
 	return s.save(context.WithoutCancel(ctx))
 }
 
@@ -239,35 +252,6 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 		return fmt.Errorf("pausing sandbox %s: %w", s.name, err)
 	}
 	s.event(sandpit.EventPaused, reason)
-	return s.save(context.WithoutCancel(ctx))
-}
-
-// Resume thaws the sandbox. See sandpit.Lifecycle.
-func (s *Sandbox) Resume(ctx context.Context) error {
-	state, err := s.begins(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.ends()
-	switch state {
-	case sandpit.StateRunning:
-		return nil
-	case sandpit.StatePaused:
-	default:
-		return s.stateError(state)
-	}
-	if err := s.mayRevive(); err != nil {
-		return err
-	}
-	if err := s.thaw(ctx); err != nil {
-		return err
-	}
-	if err := s.become(sandpit.StateRunning, ""); err != nil {
-		return err
-	}
-	s.revive()
-	s.tellGuest(ctx)
-	s.event(sandpit.EventResumed, "")
 	return s.save(context.WithoutCancel(ctx))
 }
 
