@@ -118,18 +118,28 @@ func (s *Store) exportBlob(ctx context.Context, tw *tar.Writer, hex string) erro
 		return err
 	}
 	defer f.Close()
+	return packFile(ctx, tw, f, &tar.Header{Name: "blobs/sha256/" + hex, Mode: 0o644, Format: tar.FormatPAX})
+}
+
+// packFile writes an open file to an archive: as many bytes as it has now.
+// What is no regular file is left out.
+func packFile(ctx context.Context, tw *tar.Writer, f *os.File, hdr *tar.Header) error {
 	info, err := f.Stat()
-	if err != nil {
+	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
-	if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "blobs/sha256/" + hex, Size: info.Size(), Mode: 0o644, Format: tar.FormatPAX}); err != nil {
+	hdr.Typeflag, hdr.Size = tar.TypeReg, info.Size()
+	if err := tw.WriteHeader(hdr); err != nil {
 		return err
 	}
-	_, err = io.Copy(tw, readerFunc(func(p []byte) (int, error) {
+	n, err := io.Copy(tw, io.LimitReader(readerFunc(func(p []byte) (int, error) {
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
 		return f.Read(p)
-	}))
+	}), hdr.Size))
+	if err == nil && n < hdr.Size {
+		err = errors.New(hdr.Name + " was cut short while it was read")
+	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -347,34 +346,15 @@ func packTree(ctx context.Context, w io.Writer, dir string) error {
 			}
 			inodes[key] = name
 		}
-		return packFile(tw, root, hdr)
+		f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return packFile(ctx, tw, f, hdr) // unless it was replaced meanwhile
 	})
 	if err != nil {
 		return err
 	}
 	return tw.Close()
-}
-
-func packFile(tw *tar.Writer, root *os.Root, hdr *tar.Header) error {
-	f, err := root.OpenFile(hdr.Name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return nil // replaced meanwhile
-	}
-	hdr.Typeflag, hdr.Size = tar.TypeReg, info.Size()
-	if err := tw.WriteHeader(hdr); err != nil {
-		return err
-	}
-	n, err := io.Copy(tw, io.LimitReader(f, hdr.Size))
-	if err == nil && n < hdr.Size {
-		err = errors.New(hdr.Name + " was cut short while it was read")
-	}
-	return err
 }

@@ -111,39 +111,46 @@ func readLimits(of field, into *sandpit.Limits, idle *time.Duration) error {
 	if err != nil {
 		return err
 	}
+	limits := []struct {
+		name string
+		read func(text string) error
+	}{
+		{"memory", reader(&into.Memory, notation.ParseSize)},
+		{"cpus", reader(&into.CPUs, notation.ParseCPUs)},
+		{"pids", reader(&into.Pids, notation.ParseCount)},
+		{"disk", reader(&into.Disk, notation.ParseSize)},
+		{"files", reader(&into.Files, notation.ParseCount)},
+		{"nofile", reader(&into.NoFile, notation.ParseCount)},
+		{"output", reader(&into.Output, notation.ParseSize)},
+		{"life", reader(&into.Life, notation.ParseDuration)},
+		{"idle", reader(idle, notation.ParseDuration)},
+	}
+	var names []string
+	for _, l := range limits {
+		names = append(names, l.name)
+	}
 	for _, f := range all {
 		text, err := plain(f)
 		if err != nil {
 			return err
 		}
-		var bad error
-		switch f.name {
-		case "memory":
-			into.Memory, bad = notation.ParseSize(text)
-		case "cpus":
-			into.CPUs, bad = notation.ParseCPUs(text)
-		case "pids":
-			into.Pids, bad = notation.ParseCount(text)
-		case "disk":
-			into.Disk, bad = notation.ParseSize(text)
-		case "files":
-			into.Files, bad = notation.ParseCount(text)
-		case "nofile":
-			into.NoFile, bad = notation.ParseCount(text)
-		case "output":
-			into.Output, bad = notation.ParseSize(text)
-		case "life":
-			into.Life, bad = notation.ParseDuration(text)
-		case "idle":
-			*idle, bad = notation.ParseDuration(text)
-		default:
-			return unknown(f, "memory", "cpus", "pids", "disk", "files", "nofile", "output", "life", "idle")
+		i := slices.Index(names, f.name)
+		if i < 0 {
+			return unknown(f, names...)
 		}
-		if bad != nil {
-			return within(f.key, f.name, bad)
+		if err := limits[i].read(text); err != nil {
+			return within(f.key, f.name, err)
 		}
 	}
 	return nil
+}
+
+// reader returns what parses a text into a place.
+func reader[T any](into *T, parse func(string) (T, error)) func(string) error {
+	return func(text string) (err error) {
+		*into, err = parse(text)
+		return err
+	}
 }
 
 // list reads a list, each item by one.
