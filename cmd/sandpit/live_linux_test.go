@@ -244,11 +244,11 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestCommandsOverTLS uses a server at an address, with a key.
-func TestCommandsOverTLS(t *testing.T) {
-	needSandboxes(t)
-	home := shortHome(t)
-	t.Cleanup(func() { endServer(t, home) })
+// overTLS writes the settings of a server that listens on a free port of loopback,
+// too, with TLS, and starts it for the first time: it then says its first key,
+// which may do everything.
+func overTLS(t *testing.T, home string) *service {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -280,12 +280,31 @@ func TestCommandsOverTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := startService(t, home, nil, "--config", filepath.Join(home, "server.yaml"))
+	s := startTLS(t, home, address)
 	_, first, ok := strings.Cut(s.log.String(), "may do everything: ")
 	first, _, _ = strings.Cut(first, "\n")
 	if !ok || !strings.HasPrefix(first, "sp_") {
 		t.Fatalf("the first key was not shown: %s", s.log)
 	}
+	s.key = first
+	return s
+}
+
+// startTLS starts a server as overTLS has set it up.
+func startTLS(t *testing.T, home, address string) *service {
+	t.Helper()
+	s := startService(t, home, nil, "--config", filepath.Join(home, "server.yaml"))
+	s.tls = address
+	return s
+}
+
+// TestCommandsOverTLS uses a server at an address, with a key.
+func TestCommandsOverTLS(t *testing.T) {
+	needSandboxes(t)
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	s := overTLS(t, home)
+	address, first := s.tls, s.key
 	run := func(env []string, argv ...string) (string, error) {
 		cmd := commandLine(t, append([]string{"sandpit"}, argv...)...)
 		cmd.Env = append(cmd.Env, env...)

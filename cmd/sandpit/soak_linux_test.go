@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,31 +23,42 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
-// TestSoak works on a server for a while, in which clients vanish, guests are
-// killed and the server itself is, and then looks at what it still holds.
+// TestSoak works on a server for a while, over its unix socket and over TLS in
+// turn, in which clients vanish, guests are killed and the server itself is, and
+// then looks at what it still holds.
 func TestSoak(t *testing.T) {
 	needSandboxes(t)
 	lasting := 5 * time.Second
-	if os.Getenv("SANDPIT_TEST_LONG") != "" {
+	long := os.Getenv("SANDPIT_TEST_LONG") != ""
+	if long {
 		lasting = 10 * time.Minute
 	}
 	home := shortHome(t)
 	t.Cleanup(func() { endServer(t, home) })
 	k := &soak{t: t, home: home, small: sandpit.Spec{Limits: enforceable(t, sandpit.Limits{Memory: 64 << 20, Pids: 64})}}
-	k.s = startService(t, home, nil)
+	k.s = overTLS(t, home)
+	k.unix, k.tls = client.Options{Address: server.SocketIn(home).String()}, tlsOptions(t, k.s)
+	t.Cleanup(k.clean)
 	// What it takes to serve at all is taken before it is measured.
-	k.work(200 * time.Millisecond)
+	k.work(200*time.Millisecond, k.unix)
+	k.work(200*time.Millisecond, k.tls)
 	before := k.measure()
-	round := lasting / 5
-	for n := range 5 {
-		k.work(round)
+	rounds := 5 // of which each has one way, or in the long form both
+	for n := range rounds {
+		ways := []client.Options{k.unix, k.tls}
+		if !long {
+			ways = ways[n%2 : n%2+1]
+		}
+		for _, way := range ways {
+			k.work(lasting/time.Duration(rounds*len(ways)), way)
+		}
 		if t.Failed() {
 			return
 		}
 		if n < 2 {
 			_ = k.s.cmd.Process.Kill()
 			<-k.s.ended
-			k.s = startService(t, home, nil)
+			k.s = startTLS(t, home, k.s.tls)
 		}
 	}
 	var after usage
@@ -66,10 +80,23 @@ func TestSoak(t *testing.T) {
 	}
 }
 
+// tlsOptions are of a client that uses a server's TLS.
+func tlsOptions(t *testing.T, s *service) client.Options {
+	t.Helper()
+	cert, err := os.ReadFile(filepath.Join(s.home, "server.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	return client.Options{Address: "https://" + s.tls, Key: s.key, TLS: &tls.Config{RootCAs: roots}}
+}
+
 type soak struct {
 	t            *testing.T
 	home         string
 	small        sandpit.Spec
+	unix, tls    client.Options
 	s            *service
 	done, broken atomic.Int64
 	killed       int
@@ -77,11 +104,15 @@ type soak struct {
 
 // work has callers work for a while, most of whom leave in the midst of it, and
 // kills a guest.
-func (k *soak) work(lasting time.Duration) {
+func (k *soak) work(lasting time.Duration, way client.Options) {
 	t := k.t
 	ctx, cancel := context.WithTimeout(t.Context(), lasting)
 	defer cancel()
-	steady := k.s.client()
+	steady, err := client.New(way)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer steady.Close()
 	sb, err := steady.Create(t.Context(), k.small)
 	if err != nil {
 		t.Fatal(err)
@@ -94,13 +125,13 @@ func (k *soak) work(lasting time.Duration) {
 	for range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				k.visit(ctx, sb)
+				k.visit(ctx, way, sb)
 			}
 		})
 	}
 	k.killGuest(victim)
 	// Nobody but its own callers notices.
-	for ctx.Err() == nil {
+	for n := 0; n < 2 || ctx.Err() == nil; n++ {
 		out, err := sandpit.Exec(t.Context(), sb, "echo", "well")
 		if err != nil || string(out.Stdout) != "well\n" {
 			t.Errorf("in a sandbox beside: %+v %v", out, err)
@@ -126,7 +157,30 @@ func (k *soak) work(lasting time.Duration) {
 			t.Errorf("removing: %v", err)
 		}
 	}
-	_ = steady.Close()
+}
+
+// clean removes what a test that has failed has left with its key, which
+// endServer can't see.
+func (k *soak) clean() {
+	if serverPID(k.t, k.home) == 0 {
+		return
+	}
+	c, err := client.New(k.tls)
+	if err != nil {
+		k.t.Error(err)
+		return
+	}
+	defer c.Close()
+	ctx := context.WithoutCancel(k.t.Context())
+	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
+	if err != nil {
+		k.t.Error(err)
+	}
+	for _, info := range page.Sandboxes {
+		if err := c.Remove(ctx, info.ID); err != nil {
+			k.t.Errorf("removing %s: %v", info.Name, err)
+		}
+	}
 }
 
 // killGuest kills the first process of a sandbox from outside.
@@ -146,8 +200,8 @@ func (k *soak) killGuest(victim sandpit.Sandbox) {
 }
 
 // visit is a client that does a few things and leaves, perhaps in the midst.
-func (k *soak) visit(ctx context.Context, shared sandpit.Sandbox) {
-	c, err := client.New(client.Options{Address: server.SocketIn(k.home).String()})
+func (k *soak) visit(ctx context.Context, way client.Options, shared sandpit.Sandbox) {
+	c, err := client.New(way)
 	if err != nil {
 		k.t.Error(err)
 		return

@@ -27,6 +27,8 @@ import (
 type service struct {
 	t     *testing.T
 	home  string
+	tls   string // HOST:PORT where it listens with TLS; empty: nowhere
+	key   string // for there
 	cmd   *exec.Cmd
 	log   *logged
 	ended chan struct{}
