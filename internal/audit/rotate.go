@@ -35,12 +35,24 @@ func (l *Log) resume() error {
 	}
 	l.number = all[len(all)-1]
 	forged := false
-	s, err := l.scan(l.number, func(at link) { forged = forged || at.seq == noted.seq && at.hash != noted.hash })
+	compare := func(at link) { forged = forged || at.seq == noted.seq && at.hash != noted.hash }
+	s, err := l.scan(l.number, compare)
 	if err != nil {
 		return err
 	}
-	if s.lines > 0 {
+	switch {
+	case s.lines > 0:
 		l.last = s.last
+	case len(all) > 1:
+		// A file begun in the moment of the crash: the chain ends in the one
+		// before it, and after a power cut the head may be older than that.
+		before, err := l.scan(all[len(all)-2], compare)
+		if err != nil {
+			return err
+		}
+		if before.lines > 0 {
+			l.last = before.last
+		}
 	}
 	// Records that were on the disk may be gone, or others: then the number of
 	// the next, or what it follows, says so for ever.

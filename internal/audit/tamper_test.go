@@ -195,8 +195,17 @@ func TestTornBeginning(t *testing.T) {
 	for _, begin := range []string{"", `{"seq":27,"pr`} {
 		dir := t.TempDir()
 		l := openTest(t, dir, Options{})
-		fillLog(t, l, 0, 25)
+		fillLog(t, l, 0, 10)
+		older, err := os.ReadFile(filepath.Join(dir, fileHead))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fillLog(t, l, 10, 25)
 		l.Close()
+		// A power cut may bring back an older head: it is not synced.
+		if err := os.WriteFile(filepath.Join(dir, fileHead), older, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(fileName(dir, 2), []byte(begin), 0o600); err != nil {
 			t.Fatal(err)
 		}
