@@ -66,8 +66,6 @@ func (o *outlet) put(kind byte, payload []byte) bool {
 // pass passes on until nothing waits.
 func (o *outlet) pass() {
 	var now output
-	untold := o.untold
-	defer func() { o.untold = untold }()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.waiting.parts) > 0 {
@@ -78,11 +76,14 @@ func (o *outlet) pass() {
 			o.write(part.kind, rest[:part.bytes])
 			rest = rest[part.bytes:]
 		}
-		if untold += len(now.bytes); untold >= Window/4 {
-			_ = o.p.send(FramePassed, binary.BigEndian.AppendUint32(nil, uint32(untold))) // it may have ended
-			untold = 0
-		}
 		o.mu.Lock()
+		if o.untold += len(now.bytes); o.untold >= Window/4 {
+			told := binary.BigEndian.AppendUint32(nil, uint32(o.untold))
+			o.untold = 0
+			o.mu.Unlock()
+			_ = o.p.send(FramePassed, told) // it may have ended
+			o.mu.Lock()
+		}
 	}
 	o.running = false
 	o.idle.Broadcast()
