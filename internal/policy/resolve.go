@@ -49,6 +49,13 @@ func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, asked map[stri
 	if err := p.allow(&spec); err != nil {
 		return limits, nil, err
 	}
+	// Only now is the host looked at: who may not mount something is not told
+	// whether it is there.
+	for _, m := range spec.Mounts {
+		if err := findSource(m.Source); err != nil {
+			return limits, nil, err
+		}
+	}
 	return p.resolveLimits(spec)
 }
 
@@ -262,7 +269,14 @@ func checkSource(source string) error {
 		return invalid("give an absolute path", "the mount source %s is not absolute", quote(source))
 	case strings.IndexByte(source, 0) >= 0 || len(source) > maxPath:
 		return invalid("", "the mount source %s is not a path", quote(source))
+	case filepath.Clean(source) == "/":
+		return invalid("mount the directories that are needed", "the whole host can't be mounted")
 	}
+	return nil
+}
+
+// findSource looks at what is to be mounted.
+func findSource(source string) error {
 	source = filepath.Clean(source)
 	info, err := os.Lstat(source)
 	switch {
@@ -278,8 +292,6 @@ func checkSource(source string) error {
 		return invalid(hint, "the mount source %s is a symbolic link", quote(source))
 	case !info.IsDir() && !info.Mode().IsRegular():
 		return invalid("mount a directory or a regular file", "the mount source %s is neither a directory nor a regular file", quote(source))
-	case source == "/":
-		return invalid("mount the directories that are needed", "the whole host can't be mounted")
 	}
 	return nil
 }

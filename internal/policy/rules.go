@@ -20,9 +20,10 @@ type Rules struct {
 	// Mounts are what may be mounted of the host. None by default.
 	Mounts []MountRule
 
-	// Write, when not nil, are the only paths in a sandbox that may be written.
-	// A Spec that lists none gets these; one that does may list these and what
-	// is below them.
+	// Write, when not nil, are the only paths in a sandbox that may be written,
+	// a tmpfs and the targets of mounts among them. A Spec that lists none gets
+	// these; one that does may list these and what is below them. A read-only
+	// sandbox, in which /tmp and /dev/shm stay writable, needs both in it.
 	Write []string
 
 	// Idle is the idle time-out of a Spec that names none; 0: none. MaxIdle,
@@ -163,18 +164,36 @@ func below(p, dir string) bool {
 	return strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
+// allowWrite checks all that could be written in a sandbox: the paths that a
+// Spec lists, or what it leaves writable when it is read-only (see
+// Spec.ReadOnly), and each tmpfs and mount that is not to be read-only, which
+// would become so in silence elsewhere.
 func (p *Policy) allowWrite(spec *sandpit.Spec) error {
-	if p.Rules.Write == nil || spec.ReadOnly {
+	if p.Rules.Write == nil {
 		return nil
 	}
 	hint := "these may be written: " + few(p.Rules.Write)
 	if len(p.Rules.Write) == 0 {
-		hint = "ask for a read-only sandbox"
+		hint = "leave it out: nothing may be written"
 	}
-	if spec.Write == nil {
+	written := slices.Clip(spec.Write)
+	switch {
+	case spec.Write != nil:
+	case spec.ReadOnly:
+		written = []string{"/tmp", "/dev/shm"}
+		hint = "leave read-only out: " + hint + ", and all else is read-only anyway"
+	default:
 		return p.refuse("write", "write-paths", hint, "a sandbox may not write everywhere")
 	}
-	for _, w := range spec.Write {
+	for _, t := range spec.Tmpfs {
+		written = append(written, t.Target)
+	}
+	for _, m := range spec.Mounts {
+		if !m.ReadOnly {
+			written = append(written, m.Target)
+		}
+	}
+	for _, w := range written {
 		// A path with .. could mean another one where links are.
 		clean := path.Clean(w)
 		ok := !slices.Contains(strings.Split(w, "/"), "..") &&

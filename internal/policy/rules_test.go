@@ -2,6 +2,9 @@ package policy
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +197,28 @@ func TestMountRules(t *testing.T) {
 	}
 }
 
+// Who may not mount a path is not told what is there.
+func TestRefusedMountsTellNothing(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	p := ServerDefault()
+	var said []string
+	for _, name := range []string{"", "missing", "link"} {
+		source := filepath.Join(dir, name)
+		_, _, err := Resolve(sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/a", ReadOnly: true}}}, p)
+		if Rule(err) != "default.mounts" {
+			t.Errorf("%q: %v", name, err)
+			continue
+		}
+		said = append(said, strings.Replace(err.Error(), source, "PATH", 1)+sandpit.Hint(err))
+	}
+	if len(slices.Compact(said)) != 1 {
+		t.Errorf("the refusals differ: %q", said)
+	}
+}
+
 func TestWritePaths(t *testing.T) {
 	p := ServerDefault()
 	p.Rules.Write = []string{"/workspace", "/tmp"}
@@ -203,15 +228,38 @@ func TestWritePaths(t *testing.T) {
 	if spec := p.Complete(sandpit.Spec{ReadOnly: true}); spec.Write != nil {
 		t.Errorf("got %v", spec.Write)
 	}
-	for _, ok := range []sandpit.Spec{{ReadOnly: true}, {Write: []string{}}, {Write: []string{"/tmp/", "/workspace/a"}}} {
+	dir := t.TempDir()
+	p.Rules.Mounts = []MountRule{{Source: dir, Write: true}}
+	data := []sandpit.Mount{{Source: dir, Target: "/data", ReadOnly: true}}
+	for _, ok := range []sandpit.Spec{
+		{Write: []string{}},
+		{Write: []string{"/tmp/", "/workspace/a"}},
+		{Write: []string{}, ReadOnly: true},
+		{Write: []string{"/tmp"}, Tmpfs: []sandpit.Tmpfs{{Target: "/workspace/t"}}, Mounts: data},
+		{Write: []string{"/tmp"}, Mounts: []sandpit.Mount{{Source: dir, Target: "/workspace/data"}}},
+	} {
 		if _, _, err := Resolve(ok, p); err != nil {
 			t.Errorf("%+v: %v", ok, err)
 		}
 	}
-	for _, bad := range []sandpit.Spec{{}, {Write: []string{"/"}}, {Write: []string{"/tmp2"}}, {Write: []string{"/tmp/../etc"}}, {Write: []string{"/workspace/../workspace"}}} {
+	for _, bad := range []sandpit.Spec{
+		{},
+		{Write: []string{"/"}},
+		{Write: []string{"/tmp2"}},
+		{Write: []string{"/tmp/../etc"}},
+		{Write: []string{"/workspace/../workspace"}},
+		// What else can be written: /tmp and /dev/shm, a tmpfs, a mount.
+		{ReadOnly: true},
+		{Write: []string{}, Tmpfs: []sandpit.Tmpfs{{Target: "/t"}}},
+		{Write: []string{"/tmp"}, Mounts: []sandpit.Mount{{Source: dir, Target: "/data"}}},
+	} {
 		if _, _, err := Resolve(bad, p); Rule(err) != "default.write-paths" || sandpit.Hint(err) == "" {
 			t.Errorf("%+v: %v", bad, err)
 		}
+	}
+	p.Rules.Write = []string{"/tmp", "/dev/shm"}
+	if _, _, err := Resolve(sandpit.Spec{ReadOnly: true}, p); err != nil {
+		t.Error(err)
 	}
 }
 
