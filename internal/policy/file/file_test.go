@@ -112,6 +112,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a:\n    mounts: [/]":                            "mounts: ",
 		"policies:\n  a:\n    mounts: ['/a:x']":                       `"x" is neither ro nor rw`,
 		"policies:\n  a:\n    write-paths: [/a/../b]":                 "write-paths: ",
+		"policies:\n  a:\n    sandboxes: 0":                           "sandboxes must be a whole number from 1",
 		"policies:\n  a:\n    creates-per-second: 0":                  "creates-per-second must be",
 		"policies:\n  a:\n    creates-per-second: NaN":                "creates-per-second must be",
 		"policies:\n  a: &x {}\n  b: *x":                              "a policy must be lines of NAME: VALUE",

@@ -27,7 +27,7 @@ func (s *Set) read(root ast.Node) error {
 	for _, f := range all {
 		switch f.name {
 		case "pool":
-			n, err := count(f, maxPool)
+			n, err := count(f, 0, maxPool)
 			if err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func readPolicy(of field) (policy.Policy, error) {
 		case "maximum":
 			err = readLimits(f, &p.Max, &r.MaxIdle)
 		case "sandboxes":
-			r.Sandboxes, err = count(f, 1_000_000)
+			r.Sandboxes, err = count(f, 1, 1_000_000)
 		case "creates-per-second":
 			r.CreateRate, err = rate(f)
 		default:
@@ -170,14 +170,14 @@ func list[T any](f field, one func(string) (T, error)) ([]T, error) {
 	return all, nil
 }
 
-func count(f field, most int) (int, error) {
+func count(f field, least, most int) (int, error) {
 	text, err := plain(f)
 	if err != nil {
 		return 0, err
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > most {
-		return 0, at(f.key, "%s must be a whole number, at most %d", f.name, most)
+	if err != nil || n < least || n > most {
+		return 0, at(f.key, "%s must be a whole number from %d to %d", f.name, least, most)
 	}
 	return n, nil
 }
