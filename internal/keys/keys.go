@@ -114,21 +114,6 @@ func prefixOf(token string) (string, bool) {
 	return token[len(scheme) : len(scheme)+prefixLen], true
 }
 
-// Shorten returns what may be shown of a token in messages and records: its
-// prefix, or "" for what has not the form of one.
-func Shorten(token string) string {
-	prefix, _ := prefixOf(token)
-	return prefix
-}
-
-// IsPrefix reports whether s has the form of a key's prefix.
-func IsPrefix(s string) bool {
-	if len(s) != prefixLen {
-		return false
-	}
-	return strings.IndexFunc(s, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '2' || c > '7') }) < 0
-}
-
 // check compares a token with a key. The time that it takes does not depend on
 // either.
 func (k *Stored) check(hash *[sha256.Size]byte) bool {

@@ -32,9 +32,9 @@ type Ring struct {
 }
 
 type entry struct {
-	Stored       // but UsedAt; RevokedAt is guarded by Ring.mu
-	used   int64 // Unix seconds; atomic
-	noted  int64 // what the store has; guarded by Ring.changing
+	Stored              // but UsedAt; RevokedAt is guarded by Ring.mu
+	used   atomic.Int64 // Unix seconds
+	noted  int64        // what the store has; guarded by Ring.changing
 }
 
 // Open returns the keys that a store has.
@@ -47,7 +47,8 @@ func Open(ctx context.Context, store Store) (*Ring, error) {
 	for _, k := range stored {
 		e := &entry{Stored: k}
 		if !k.UsedAt.IsZero() {
-			e.used, e.noted = k.UsedAt.Unix(), k.UsedAt.Unix()
+			e.noted = k.UsedAt.Unix()
+			e.used.Store(e.noted)
 		}
 		r.held[k.Prefix] = e
 	}
@@ -80,7 +81,7 @@ func (r *Ring) Verify(token string) (Key, error) {
 	if err := key.ended(now); err != nil {
 		return Key{}, err
 	}
-	atomic.StoreInt64(&e.used, now.Unix())
+	e.used.Store(now.Unix())
 	key.UsedAt = now
 	return key, nil
 }
@@ -144,7 +145,7 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 func (e *entry) shown() Key {
 	k := e.Key
 	k.UsedAt = time.Time{}
-	if used := atomic.LoadInt64(&e.used); used != 0 {
+	if used := e.used.Load(); used != 0 {
 		k.UsedAt = time.Unix(used, 0).UTC()
 	}
 	return k
@@ -177,7 +178,7 @@ func (r *Ring) Flush(ctx context.Context) error {
 	changed := map[string]time.Time{}
 	r.mu.RLock()
 	for prefix, e := range r.held {
-		if used := atomic.LoadInt64(&e.used); used != e.noted {
+		if used := e.used.Load(); used != e.noted {
 			changed[prefix] = time.Unix(used, 0).UTC()
 		}
 	}
