@@ -173,6 +173,37 @@ func TestDiskIsReadOnly(t *testing.T) {
 	wellAfter(t, startService(t, home, nil), "box")
 }
 
+// TestNothingCanBeExecuted has the data directory on a disk from which nothing can
+// be executed: that is said, with what to do, alone and by a server.
+func TestNothingCanBeExecuted(t *testing.T) {
+	needSandboxes(t)
+	home := mounted(t, "64m")
+	if err := unix.Mount("", home, "", unix.MS_REMOUNT|unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { endServer(t, home) })
+	for _, argv := range [][]string{{"run", "true"}, {"create", "box"}} {
+		out, err := commandLineAt(t, home, argv...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "it is mounted noexec") || !strings.Contains(string(out), "\nhint: set SANDPIT_HOME to ") {
+			t.Errorf("%s: %v\n%s", argv[0], err, out)
+		}
+	}
+}
+
+// TestNoPlace has the data directory where none can be made.
+func TestNoPlace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, argv := range [][]string{{"run", "true"}, {"create", "box"}, {"ps"}, {"serve"}, {"key", "ls"}} {
+		out, err := commandLineAt(t, file, argv...).CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), "sandpit: ") || !strings.Contains(string(out), "not a directory\nhint: ") || !strings.Contains(string(out), "SANDPIT_HOME") {
+			t.Errorf("%s: %v\n%s", argv[0], err, out)
+		}
+	}
+}
+
 // TestNoDescriptors takes the descriptors of a server that runs, and gives them
 // back.
 func TestNoDescriptors(t *testing.T) {

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 
@@ -28,7 +30,7 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 	address := opt.Address
 	if address == "" {
 		if started, err = (server.Background{Home: opt.Home, Environ: opt.Environ}).Ensure(ctx); err != nil {
-			return nil, false, err
+			return nil, false, wantsHome(err)
 		}
 		address = server.SocketIn(opt.Home).String()
 	}
@@ -56,18 +58,31 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 	if opt.IdleExit > 0 {
 		settings.IdleExit = opt.IdleExit
 	}
-	return server.Run(ctx, server.Options{
+	return wantsHome(server.Run(ctx, server.Options{
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
 		Background: opt.Background, Lookup: app.Lookup, Reload: opt.Reload,
 		Say: func(text string) { app.Note("%s", text) },
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
+	}))
+}
+
+// wantsHome returns an error with the hint to choose another data directory, if
+// it is one of making files there.
+func wantsHome(err error) error {
+	var path *fs.PathError
+	if sandpit.Hint(err) == "" && errors.As(err, &path) && path.Op == "mkdir" {
+		return sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
+	}
+	return err
 }
 
 // verifyAudit checks the audit of a data directory.
 func verifyAudit(_ context.Context, home string) (string, error) {
 	found, err := audit.Verify(server.AuditDir(home), audit.Anchor{})
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", sandpit.WithHint(fmt.Errorf("verifying the audit: there is none in %s: %w", home, sandpit.ErrNotFound), "a server writes it: sandpit serve, or the one that sandpit create starts")
+	}
 	if err != nil {
 		return "", fmt.Errorf("verifying the audit: %w", err)
 	}

@@ -59,6 +59,9 @@ func inContainer() bool {
 	return os.Getenv("container") != ""
 }
 
+// executingGuest is the step in which the guest's program is executed.
+const executingGuest = "executing the guest"
+
 // explainStep says why a step of the set-up failed.
 func (c *creation) explainStep(e *sysprog.StepError) error {
 	err := fmt.Errorf("setting up the sandbox: %w", e)
@@ -79,6 +82,9 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 		return fmt.Errorf("%w: %w", err, sandpit.ErrInvalid)
 	case e.Errno == unix.ENOSYS:
 		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported), "use Linux 5.12 or later")
+	case e.Errno == unix.EACCES && e.What == executingGuest && noexec(existing(c.driver.opts.Dir)):
+		return sandpit.WithHint(fmt.Errorf("%w: nothing can be executed in %s, where its program is kept: it is mounted noexec: %w", err, existing(c.driver.opts.Dir), sandpit.ErrUnsupported),
+			"set SANDPIT_HOME to a directory that you may execute programs in")
 	case e.Errno == unix.EPERM || e.Errno == unix.EACCES:
 		if os.Geteuid() != 0 {
 			if why, fix := whyNoNamespaces(e.Errno); !strings.HasPrefix(why, "the kernel refuses") {
@@ -88,4 +94,11 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 		return fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported)
 	}
 	return err
+}
+
+// noexec reports whether a directory is on a file system from which nothing is
+// executed.
+func noexec(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_NOEXEC != 0
 }

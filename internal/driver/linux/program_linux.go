@@ -343,7 +343,7 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	if err != nil {
 		return err
 	}
-	p.Call("executing the guest", unix.SYS_EXECVEAT, sysprog.Int(guestProgram), p.Str(""), argv, envp, sysprog.Int(unix.AT_EMPTY_PATH))
+	p.Call(executingGuest, unix.SYS_EXECVEAT, sysprog.Int(guestProgram), p.Str(""), argv, envp, sysprog.Int(unix.AT_EMPTY_PATH))
 	return nil
 }
 
