@@ -58,8 +58,12 @@ func (a *tree) completeImages(_ *cobra.Command, _ []string, prefix string) ([]st
 // arguments is for commands that take from least to most of them.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || most >= 0 && len(args) > most {
-			return sandpit.WithHint(cli.Usagef("%s does not take %d arguments", cmd.CommandPath(), len(args)), "usage: "+strings.TrimSuffix(cmd.CommandPath(), cmd.Name())+cmd.Use)
+		if few := len(args) < least; few || most >= 0 && len(args) > most {
+			wrong := "there are too many arguments"
+			if few {
+				wrong = "arguments are missing"
+			}
+			return sandpit.WithHint(cli.Usagef("%s: %s", cmd.CommandPath(), wrong), "usage: "+strings.TrimSuffix(cmd.CommandPath(), cmd.Name())+cmd.Use)
 		}
 		return nil
 	}

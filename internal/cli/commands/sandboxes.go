@@ -84,7 +84,9 @@ exec; it is there until it is removed, or its lifetime or idle time is over.`,
 			return err
 		}
 		if len(args) == 1 {
-			spec.Name = args[0]
+			if spec.Name = args[0]; spec.Name == "" {
+				return sandpit.WithHint(cli.Usagef("the name of the sandbox is empty"), "leave it out to have one chosen")
+			}
 		}
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
 		sb, err := s.Create(ctx, spec)

@@ -76,7 +76,11 @@ func withSandbox(do func(ctx context.Context, sb sandpit.Sandbox, args []string)
 func (s *session) find(ctx context.Context, name string) (sandpit.Sandbox, error) {
 	sb, err := s.Get(ctx, name)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		return nil, sandpit.WithHint(fmt.Errorf("there is no sandbox %q: %w", name, sandpit.ErrNotFound), "sandpit ps lists those that there are")
+		hint := "sandpit ps lists those that there are"
+		if box, path, ok := strings.Cut(name, ":"); ok && box != "" && path != "" { // as cp has it
+			hint = "write the sandbox and the path apart: " + box + " " + path
+		}
+		return nil, sandpit.WithHint(fmt.Errorf("there is no sandbox %q: %w", name, sandpit.ErrNotFound), hint)
 	}
 	return sb, err
 }
