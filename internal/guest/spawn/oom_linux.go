@@ -29,13 +29,15 @@ func raiseOOMScore(pid, adj int) {
 	if !awaitExec(dir) {
 		return
 	}
-	fd, err := unix.Openat(dir, "oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	for pause := firstExecPause; err == unix.EACCES && pause <= lastExecPause; pause *= 2 {
-		time.Sleep(pause) // the file becomes its user's last
-		fd, err = unix.Openat(dir, "oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	// Whose files they are is settled a moment later. Until then the kernel holds
+	// the lock of an exec (exec_update_lock), for which who opens this file waits,
+	// whether he may or not.
+	if fd, err := unix.Openat(dir, "maps", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		unix.Close(fd)
 	}
+	fd, err := unix.Openat(dir, "oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return
+		return // of a program that its user may not read they are root's, who may not be in here
 	}
 	_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(adj), 10))
 	unix.Close(fd)

@@ -78,6 +78,42 @@ func TestOOMScoreWaitsForTheExec(t *testing.T) {
 	}
 }
 
+// Whose a program's files are is settled a moment after it is told to have been
+// executed, as seen by a maker that is not root and, like the guest, not dumpable.
+func TestOOMScoreIsSet(t *testing.T) {
+	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, uintptr(dumpable), 0, 0, 0) }()
+	for i := range 50 {
+		var p sysprog.Program
+		argv, err := p.Strs([]string{"sleep", "1000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Call("executing", unix.SYS_EXECVE, p.Str("/bin/sleep"), argv, sysprog.Int(0))
+		child, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raiseOOMScore(child.PID, 500)
+		data, err := os.ReadFile("/proc/" + strconv.Itoa(child.PID) + "/oom_score_adj")
+		_ = unix.Kill(child.PID, unix.SIGKILL)
+		_, _ = syscall.Wait4(child.PID, nil, 0, nil)
+		child.Release()
+		if err != nil {
+			t.Skipf("no score is told here: %v", err)
+		}
+		if now := strings.TrimSpace(string(data)); now != "500" {
+			t.Fatalf("program %d has the score %s, not 500", i+1, now)
+		}
+	}
+}
+
 func TestExecComplete(t *testing.T) {
 	for _, tc := range []struct {
 		stat         string
