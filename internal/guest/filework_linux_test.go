@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -714,4 +715,33 @@ func TestWatchOverflow(t *testing.T) {
 		}
 	}
 	t.Error("no overflow")
+}
+
+// Those who watch and do not listen keep nobody from his files.
+func TestWatchKeepsNobodyWaiting(t *testing.T) {
+	c := start(t)
+	f := more(t, c)
+	dir := t.TempDir()
+	makeTree(t, dir, map[string]string{"watched/": ""})
+	deep := dir + "/tree" + strings.Repeat("/"+strings.Repeat("d", 250), 10)
+	for i := range 1000 { // 2.5 KiB to tell of each, of which a stream's window holds 1 MiB
+		makeTree(t, deep, map[string]string{strconv.Itoa(i): ""})
+	}
+	ctx := within(t, time.Minute)
+	for range 6 { // more than there are workers
+		next, stop := iter.Pull2(f.Watch(ctx, dir+"/watched", true))
+		defer stop()
+		if e, err, ok := next(); err != nil || !ok || e.Kind != sandpit.WatchReady {
+			t.Fatalf("got %+v, %v, %t", e, err, ok)
+		}
+	}
+	if err := os.Rename(dir+"/tree", dir+"/watched/tree"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if _, err := c.Files().Stat(ctx, dir); err != nil {
+			t.Fatalf("call %d: %v", i+1, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }

@@ -142,18 +142,8 @@ func (s *stream) write(m *wire.Write, path string) {
 	}
 	var total int64
 	err = s.content(func(b []byte) error {
-		for len(b) > 0 {
-			n, err := unix.Write(t.fd, b)
-			if err == unix.EINTR {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			total += int64(n)
-			b = b[n:]
-		}
-		return nil
+		total += int64(len(b))
+		return writeAll(t.fd, b)
 	})
 	good := err == io.EOF
 	// The end of the stream is checked once more: an abort must not replace the file.
@@ -166,6 +156,18 @@ func (s *stream) write(m *wire.Write, path string) {
 	}
 	s.in.Close()
 	s.answer(&wire.Written{Bytes: total}, fileError(err))
+}
+
+// writeAll writes all of b.
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		b = b[max(n, 0):]
+	}
+	return nil
 }
 
 // target is a file being written.

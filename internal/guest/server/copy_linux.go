@@ -247,12 +247,8 @@ func (c *copier) plain(out, in int) error {
 				return unix.EFBIG // it has no end
 			}
 		}
-		for b := c.buf[:n]; len(b) > 0; {
-			n, err := unix.Write(out, b)
-			if err != nil && err != unix.EINTR {
-				return err
-			}
-			b = b[max(n, 0):]
+		if err := writeAll(out, c.buf[:n]); err != nil {
+			return err
 		}
 	}
 }

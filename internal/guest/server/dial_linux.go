@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"strconv"
@@ -18,12 +19,12 @@ import (
 func (s *stream) dial(m *wire.Dial) error {
 	var to unix.Sockaddr
 	family := unix.AF_UNIX
-	switch ip, kind := parseIP(m.Address); {
+	switch ip := loopback(m.Address); {
 	case m.Port > 65535:
 		return invalid("there is no port " + strconv.FormatUint(m.Port, 10))
-	case m.Port > 0 && kind == 4:
+	case m.Port > 0 && len(ip) == 4:
 		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(m.Port), Addr: [4]byte(ip)}
-	case m.Port > 0 && kind == 16:
+	case m.Port > 0 && len(ip) == 16:
 		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(m.Port), Addr: [16]byte(ip)}
 	case m.Port > 0:
 		return invalid("the address is not the sandbox's loopback")
@@ -46,16 +47,16 @@ func (s *stream) dial(m *wire.Dial) error {
 // take to be written.
 const linger = 5 * time.Second
 
-// parseIP returns the bytes of an address of the loopback, and how many they
-// are: nothing else can be dialled.
-func parseIP(s string) ([]byte, int) {
+// loopback returns the bytes of an address of the loopback, or nil: nothing else
+// can be dialled.
+func loopback(s string) []byte {
 	switch s {
 	case "127.0.0.1":
-		return []byte{127, 0, 0, 1}, 4
+		return []byte{127, 0, 0, 1}
 	case "::1":
-		return []byte{15: 1}, 16
+		return []byte{15: 1}
 	}
-	return nil, 0
+	return nil
 }
 
 func (s *stream) connection(family int, to unix.Sockaddr) {
@@ -114,7 +115,7 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 	werr := <-sent
 	var errno unix.Errno
 	for _, err := range []error{rerr, werr} {
-		if e, ok := asErrno(err); ok {
+		if e, ok := errors.AsType[unix.Errno](err); ok {
 			errno = e
 		}
 	}
@@ -177,15 +178,6 @@ func (s *stream) receiveFrom(raw syscall.RawConn) error {
 			return err
 		}
 	}
-}
-
-// asErrno finds the number of an error.
-func asErrno(err error) (unix.Errno, bool) {
-	if pe, ok := err.(*os.PathError); ok {
-		err = pe.Err
-	}
-	e, ok := err.(unix.Errno)
-	return e, ok
 }
 
 // ports lists what is listened on.

@@ -22,7 +22,7 @@ func edit(m *wire.Edits, path string) error {
 	if err != nil {
 		return err
 	}
-	b, err := readAll(fd, maxEdit)
+	b, err := readAll(fd, st.Size, maxEdit)
 	unix.Close(fd)
 	if err != nil {
 		return err
@@ -45,14 +45,7 @@ func edit(m *wire.Edits, path string) error {
 	if err != nil {
 		return err
 	}
-	for rest := []byte(text); err == nil && len(rest) > 0; {
-		var n int
-		n, err = unix.Write(t.fd, rest)
-		rest = rest[max(n, 0):]
-		if err == unix.EINTR {
-			err = nil
-		}
-	}
+	err = writeAll(t.fd, []byte(text))
 	// Somebody may have changed the file meanwhile: that must not be undone.
 	var now unix.Stat_t
 	if err == nil {
@@ -65,24 +58,4 @@ func edit(m *wire.Edits, path string) error {
 		err = ferr
 	}
 	return err
-}
-
-// readAll reads a file of at most limit bytes.
-func readAll(fd, limit int) ([]byte, error) {
-	var b []byte
-	for {
-		if len(b) == cap(b) {
-			b = append(b, make([]byte, 4<<10)...)[:len(b)]
-		}
-		n, err := readOnce(fd, b[len(b):cap(b)])
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return b, nil
-		}
-		if b = b[:len(b)+n]; len(b) > limit {
-			return nil, unix.EFBIG
-		}
-	}
 }

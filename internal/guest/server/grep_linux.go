@@ -30,6 +30,7 @@ func (s *stream) grep(m *wire.Grep, root string) error {
 		s: s, match: newMatcher(m), buf: make([]byte, grepBuffer), left: int(min(m.Limit, wire.MaxEntries)),
 		context: int(min(m.Context, maxGrepContext)), out: make([]byte, wire.HeaderSize, wire.HeaderSize+wire.MaxData),
 	}
+	k.match.gone = s.isGone
 	k.before = make([]string, 0, k.context)
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, root, &st, 0); err != nil {
@@ -90,16 +91,9 @@ func (k *grepper) put(l *wire.GrepLine) error {
 
 func (k *grepper) flush() error {
 	n := len(k.out) - wire.HeaderSize
-	defer func() { k.out = k.out[:wire.HeaderSize] }()
-	for at := 0; n > 0; { // a path may be longer than what is left of a frame
-		step := min(n, wire.MaxData)
-		if err := k.s.sendContent(wire.Data, k.out[at:], step); err != nil {
-			return err
-		}
-		at += step
-		n -= step
-	}
-	return nil
+	err := k.s.sendContent(wire.Data, k.out, n)
+	k.out = k.out[:wire.HeaderSize]
+	return err
 }
 
 // file searches one file. One that can't be read is passed over.
@@ -182,6 +176,8 @@ func (k *grepper) line(rel string, number uint64, text []byte, after *int) error
 	shown := text[:min(len(text), wire.MaxGrepLine)]
 	if !k.match.match(text) {
 		switch {
+		case k.match.over:
+			return errGone
 		case *after > 0:
 			*after--
 			return k.put(&wire.GrepLine{Kind: wire.GrepContext, Path: rel, Line: number, Text: string(shown)})

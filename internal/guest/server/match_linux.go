@@ -21,7 +21,14 @@ type matcher struct {
 	seen      []uint32
 	gen       uint32
 	stack     []uint32
+
+	gone  func() bool // nil: never; asked now and then, as a long line may take minutes
+	steps int         // characters since it was asked
+	over  bool        // it was gone: from then on nothing matches
 }
+
+// goneSteps is how many characters are looked at before gone is asked again.
+const goneSteps = 1 << 12
 
 func newMatcher(m *wire.Grep) *matcher {
 	n := len(m.Prog)
@@ -33,6 +40,9 @@ func newMatcher(m *wire.Grep) *matcher {
 
 // match reports whether a line, without its newline, matches.
 func (m *matcher) match(line []byte) bool {
+	if m.over {
+		return false
+	}
 	from := 0
 	if len(m.literal) > 0 {
 		if from = bytes.Index(line, m.literal); from < 0 {
@@ -49,6 +59,12 @@ func (m *matcher) match(line []byte) bool {
 	}
 	m.bump()
 	for i := from; ; {
+		if m.steps++; m.steps == goneSteps {
+			m.steps = 0
+			if m.over = m.gone != nil && m.gone(); m.over {
+				return false
+			}
+		}
 		r, size := rune(-1), 0
 		if i < len(line) {
 			r, size = rune(line[i]), 1

@@ -287,18 +287,20 @@ func readSmall(path string, limit int) ([]byte, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, unix.EINVAL
 	}
-	if st.Size > int64(limit) {
+	return readAll(fd, st.Size, limit)
+}
+
+// readAll reads a file of at most limit bytes, which says that it has size.
+func readAll(fd int, size int64, limit int) ([]byte, error) {
+	if size > int64(limit) {
 		return nil, unix.EFBIG
 	}
-	b := make([]byte, 0, max(int(st.Size)+1, 512))
+	b := make([]byte, 0, max(int(size)+1, 512))
 	for {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]
 		}
-		n, err := unix.Read(fd, b[len(b):cap(b)])
-		if err == unix.EINTR {
-			continue
-		}
+		n, err := readOnce(fd, b[len(b):cap(b)])
 		if err != nil {
 			return nil, err
 		}

@@ -360,12 +360,8 @@ func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) err
 		var n int
 		n, err = u.r.Read(u.buf[:min(left, int64(len(u.buf)))])
 		left -= int64(n)
-		for b := u.buf[:n]; err == nil && len(b) > 0; {
-			var k int
-			if k, err = unix.Write(fd, b); err == unix.EINTR {
-				err = nil
-			}
-			b = b[max(k, 0):]
+		if err == nil {
+			err = writeAll(fd, u.buf[:n])
 		}
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF

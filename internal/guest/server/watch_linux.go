@@ -47,19 +47,14 @@ func (s *stream) watch(path string, recursive bool) {
 	s.whenGone(func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	raw, err := f.SyscallConn()
 	if err == nil {
-		err = s.c.g.workers.alone(w.begin)
+		// All of it on one thread: a host that does not take what it is told
+		// must keep nobody from his files.
+		err = s.c.g.workers.apart(func() error { return w.run(raw) })
 	}
 	if err != nil {
 		s.fail(fileError(err))
 		return
 	}
-	s.reply(nothing{})
-	for !w.over {
-		if w.flush() != nil || w.read(raw) != nil {
-			break
-		}
-	}
-	_ = w.flush()
 	s.end(wire.EOF, nothing{})
 }
 
@@ -88,7 +83,23 @@ type movedFrom struct {
 	dir    bool
 }
 
-// begin watches what is there. It runs with the user's rights.
+// run watches, with the user's rights, until there is nothing more to tell. It
+// fails when the watch can't begin.
+func (w *watcher) run(raw syscall.RawConn) error {
+	if err := w.begin(); err != nil {
+		return err
+	}
+	w.s.reply(nothing{})
+	for !w.over {
+		if w.flush() != nil || w.read(raw) != nil {
+			break
+		}
+	}
+	_ = w.flush()
+	return nil
+}
+
+// begin watches what is there.
 func (w *watcher) begin() error {
 	wd, err := unix.InotifyAddWatch(w.fd, w.root, watchMask)
 	if err != nil {
@@ -170,10 +181,13 @@ func (w *watcher) tell(e wire.WatchEvent) {
 	if e == w.last {
 		return
 	}
+	if w.broken != nil {
+		return
+	}
 	w.last = e
 	w.out = wire.AppendRecord(w.out, &e)
 	if len(w.out) > wire.MaxData/2 {
-		w.broken = w.flush()
+		_ = w.flush()
 	}
 }
 
@@ -183,12 +197,7 @@ func (w *watcher) flush() error {
 		return w.broken
 	}
 	w.last = wire.WatchEvent{}
-	for at := 0; n > 0 && w.broken == nil; {
-		step := min(n, wire.MaxData)
-		w.broken = w.s.sendContent(wire.Data, w.out[at:], step)
-		at += step
-		n -= step
-	}
+	w.broken = w.s.sendContent(wire.Data, w.out, n)
 	w.out = w.out[:wire.HeaderSize]
 	return w.broken
 }
@@ -216,12 +225,9 @@ func (w *watcher) read(raw syscall.RawConn) error {
 		case rerr != nil:
 			return rerr
 		}
-		err = w.s.c.g.workers.do(func() error {
-			w.events(buf[:n])
+		w.events(buf[:n])
+		if w.moved == nil {
 			return nil
-		})
-		if err != nil || w.moved == nil {
-			return err
 		}
 	}
 }

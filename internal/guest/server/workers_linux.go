@@ -67,11 +67,7 @@ func (w *workers) do(f func() error) error {
 		if w.count < maxWorkers {
 			w.count++
 			w.mu.Unlock()
-			conf := w.g.config()
-			w.g.mu.Lock()
-			landlock := w.g.landlock
-			w.g.mu.Unlock()
-			go w.run(jobs, stale, conf.user, conf.rootCaps, landlock, job, result)
+			go w.run(jobs, stale, w.rights(), job, result)
 			return <-result
 		}
 		w.mu.Unlock()
@@ -101,24 +97,40 @@ func (w *workers) alone(f func() error) error {
 		w.long--
 		w.mu.Unlock()
 	}()
-	conf := w.g.config()
-	w.g.mu.Lock()
-	landlock := w.g.landlock
-	w.g.mu.Unlock()
+	return w.apart(f)
+}
+
+// apart is alone for what is counted elsewhere.
+func (w *workers) apart(f func() error) error {
+	take := w.rights()
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock, as in run
-		if err := giveUpRights(&conf.user, conf.rootCaps, landlock); err != nil {
-			result <- fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
-			return
+		err := take()
+		if err == nil {
+			err = f()
 		}
-		result <- f()
+		result <- err
 	}()
 	return <-result
 }
 
-func (w *workers) run(jobs chan func(), stale chan struct{}, u user, rootCaps uint64, landlock int, first func(), result chan error) {
-	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+// rights returns what gives the calling goroutine a thread of its own, which
+// ends with it, and that the rights of the present user.
+func (w *workers) rights() (take func() error) {
+	conf := w.g.config()
+	w.g.mu.Lock()
+	landlock := w.g.landlock
+	w.g.mu.Unlock()
+	return func() error {
+		runtime.LockOSThread() // and never unlock
+		if err := giveUpRights(&conf.user, conf.rootCaps, landlock); err != nil {
+			return fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
+		}
+		return nil
+	}
+}
+
+func (w *workers) run(jobs chan func(), stale chan struct{}, take func() error, first func(), result chan error) {
 	defer func() {
 		w.mu.Lock()
 		if w.stale == stale {
@@ -126,8 +138,8 @@ func (w *workers) run(jobs chan func(), stale chan struct{}, u user, rootCaps ui
 		}
 		w.mu.Unlock()
 	}()
-	if err := giveUpRights(&u, rootCaps, landlock); err != nil {
-		result <- fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
+	if err := take(); err != nil {
+		result <- err
 		return
 	}
 	first()
