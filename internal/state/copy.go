@@ -23,8 +23,12 @@ func keepCopy(ctx context.Context, conn *sql.Conn, file string, version int) err
 	if err != nil {
 		return err
 	}
-	f.Close()
-	if _, err := conn.ExecContext(ctx, "VACUUM INTO ?", part); err != nil {
+	defer f.Close()
+	_, err = conn.ExecContext(ctx, "VACUUM INTO ?", part)
+	if err == nil {
+		err = f.Sync() // which VACUUM leaves to others
+	}
+	if err != nil {
 		_ = os.Remove(part)
 		return fmt.Errorf("copying the database before its schema is changed: %w", err)
 	}

@@ -14,7 +14,8 @@ import (
 const applicationID = 0x53506974
 
 // migrations are the steps from an empty database to the newest schema. Step n
-// makes version n+1 of version n. A step that was released is never changed.
+// makes version n+1 of version n. A step that was released is never changed: the table
+// settings is empty.
 func migrations() []string {
 	return []string{`
 CREATE TABLE sandboxes (

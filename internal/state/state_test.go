@@ -244,31 +244,6 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-func TestEventNumbersAreNeverGivenTwice(t *testing.T) {
-	dir := t.TempDir()
-	s := openTest(t, dir)
-	next := uint64(1)
-	for range 3 {
-		for range 4 {
-			if first, err := s.ReserveEvents(t.Context(), 1000); err != nil || first != next {
-				t.Errorf("got %d, %v, want %d", first, err, next)
-			}
-			next += 1000
-		}
-		s.Close()
-		s = openTest(t, dir)
-	}
-	if err := s.PutSetting(t.Context(), "a", []byte("b")); err != nil {
-		t.Fatal(err)
-	}
-	if v, err := s.Setting(t.Context(), "a"); string(v) != "b" || err != nil {
-		t.Errorf("got %q, %v", v, err)
-	}
-	if v, err := s.Setting(t.Context(), "never"); v != nil || err != nil {
-		t.Errorf("got %q, %v", v, err)
-	}
-}
-
 // What a record costs, beside the disk's own fdatasync of a page, and beside
 // the same record that a power cut could take back.
 func BenchmarkPutSandbox(b *testing.B) {
