@@ -186,6 +186,10 @@ func copyFile(ctx context.Context, files sandpit.Files, from string, to io.Write
 // writeLocal writes a file here so that its name only ever means the whole of it.
 func writeLocal(name string, mode fs.FileMode, fill func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".sandpit-*")
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = &fs.PathError{Op: "making a file in", Path: filepath.Dir(name), Err: path.Err} // the name of a moment tells nobody anything
+	}
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
