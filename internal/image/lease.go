@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/owned"
 )
 
 // AcquireOptions say how an image is found.
@@ -98,6 +99,9 @@ func (l *Lease) Release() {
 // whole layers and the part of one that has been received, from which a
 // second try goes on.
 func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
+	if err := owned.Directory(s.dir); err != nil {
+		return nil, err
+	}
 	if ref == "" || ref == "host" {
 		return s.acquireHost(ctx)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/owned"
 )
 
 // A Store keeps images on disk. Its directory looks like this:
@@ -137,6 +138,9 @@ func (s *Store) ensure(subs ...string) error {
 	}
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !os.IsExist(err) {
 		return s.diskError(fmt.Errorf("making image store: %w", err))
+	}
+	if err := owned.Directory(s.dir); err != nil {
+		return err
 	}
 	for _, sub := range subs {
 		if err := os.Mkdir(s.path(sub), 0o700); err != nil && !os.IsExist(err) {

@@ -25,6 +25,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/owned"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
 	"github.com/sandpit-dev/sandpit/internal/state"
@@ -117,6 +118,9 @@ func (s *server) start(ctx context.Context) error {
 	if err := os.MkdirAll(opt.Home, 0o700); err != nil {
 		return fmt.Errorf("making the data directory: %w", err)
 	}
+	if err := checkHome(opt.Home); err != nil {
+		return err
+	}
 	s.manager = newSupervisor(opt.Lookup)
 	var err error
 	// The state is locked: of two servers of one data directory the second ends here.
@@ -143,6 +147,18 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	return s.listen(ctx)
+}
+
+// checkHome refuses a data directory that others may have filled, or a part of
+// it. The store of images and the state look at theirs themselves.
+func checkHome(home string) error {
+	err := owned.Home(home)
+	for _, part := range []string{AuditDir(home), filepath.Join(home, boxesDir), filepath.Join(home, "run"), filepath.Join(home, "images")} {
+		if err == nil {
+			err = owned.Directory(part)
+		}
+	}
+	return err
 }
 
 // startEngine opens the engine and takes over what lives.

@@ -36,6 +36,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/owned"
 )
 
 // Files of a state directory.
@@ -128,6 +129,9 @@ func (s *Store) prepare() error {
 	info, err := os.Stat(s.dir)
 	if err != nil {
 		return s.explain(err)
+	}
+	if err := owned.Owner(s.dir); err != nil {
+		return err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		if err := os.Chmod(s.dir, 0o700); err != nil {

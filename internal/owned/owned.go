@@ -1,0 +1,55 @@
+// Package owned refuses directories that somebody else may have made or may
+// change: what lies in a data directory is believed, images are executed, and a
+// record says whose a sandbox is.
+package owned
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Directory checks a part of a data directory, whose name is in the error: it
+// must belong to this user or root, as must a symbolic link to it, and nobody
+// else may write to it. The error matches sandpit.ErrForbidden. What is not
+// there is no error.
+func Directory(name string) error {
+	return check(name, func(mode fs.FileMode) bool { return mode&0o022 == 0 })
+}
+
+// Home checks a data directory itself, which may be one in which everybody may
+// make files of his own, such as /tmp, and one of a group.
+func Home(name string) error {
+	return check(name, func(mode fs.FileMode) bool { return mode&0o002 == 0 || mode&fs.ModeSticky != 0 })
+}
+
+// Owner checks only whose directory it is, for one whose mode is then mended.
+func Owner(name string) error { return check(name, func(fs.FileMode) bool { return true }) }
+
+func check(name string, closed func(fs.FileMode) bool) error {
+	link, err := os.Lstat(name)
+	if err != nil {
+		return nil //nolint:nilerr // who uses it learns why he can't
+	}
+	info := link
+	if link.Mode()&fs.ModeSymlink != 0 {
+		if info, err = os.Stat(name); err != nil {
+			return nil //nolint:nilerr // the same
+		}
+	}
+	why := ""
+	switch {
+	case !ours(link) || !ours(info):
+		why = "belongs to another user"
+	case !info.IsDir():
+		why = "is no directory"
+	case !closed(info.Mode()):
+		why = "may be written to by others"
+	default:
+		return nil
+	}
+	return sandpit.WithHint(fmt.Errorf("opening the data directory: %s %s: %w", name, why, sandpit.ErrForbidden),
+		"see who made it and what is in it; then remove it, take it over (chown, chmod go-w), or set SANDPIT_HOME to another directory")
+}

@@ -1,0 +1,8 @@
+//go:build !unix
+
+package owned
+
+import "io/fs"
+
+// ours can't be told here; no part of a data directory but settings is used.
+func ours(fs.FileInfo) bool { return true }
