@@ -188,6 +188,13 @@ func (e *Engine) mayCreate(t *Tenant) error {
 	return nil
 }
 
+// left returns how much memory is promised to nobody, if there is a bound.
+func (a *admission) left() (bytes int64, bounded bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.capacity.Memory - a.used.memory, a.capacity.Memory > 0
+}
+
 // leave gives room back.
 func (a *admission) leave(d demand) {
 	a.mu.Lock()

@@ -243,3 +243,38 @@ func TestRevivedWithinPolicy(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Blanks have what is left of the memory, and give way to what is promised.
+func TestBlanksCountInCapacity(t *testing.T) {
+	e := New(Options{Capacity: Capacity{Memory: 3*blankMemory + 1}, Pool: Pool{Size: 8}})
+	e.pool.lastUse = time.Now()
+	target := func() int {
+		e.pool.mu.Lock()
+		defer e.pool.mu.Unlock()
+		return e.pool.target(time.Now())
+	}
+	if n := target(); n != 3 {
+		t.Errorf("%d blanks where there is room for 3", n)
+	}
+	d := demand{memory: 2 * blankMemory, sandboxes: 1}
+	if err := e.gate.enter(t.Context(), "", d); err != nil {
+		t.Fatalf("blanks are in the way: %v", err)
+	}
+	if n := target(); n != 1 {
+		t.Errorf("%d blanks beside a sandbox", n)
+	}
+	e.gate.claim(d) // more than there is, as after an adoption
+	if n := target(); n != 0 {
+		t.Errorf("%d blanks where there is no room", n)
+	}
+	e.gate.leave(d)
+	e.gate.leave(d)
+	if n := target(); n != 3 {
+		t.Errorf("%d blanks when there is room again", n)
+	}
+	e = New(Options{Pool: Pool{Size: 8}})
+	e.pool.lastUse = time.Now()
+	if n := target(); n != 8 {
+		t.Errorf("%d blanks without a bound", n)
+	}
+}

@@ -18,8 +18,9 @@ import (
 
 // Pool says how many blanks an engine keeps ready: sandboxes that are made but
 // for what their Spec says, so that Create has only to bind one. They are no
-// sandboxes: nobody sees them, and they are promised nothing of the Capacity
-// until one is claimed. A driver that is no driver.Preparer has none.
+// sandboxes: nobody sees them, and they keep no sandbox out: of the Capacity they
+// have what is left of its memory, and give way when it is promised. A driver
+// that is no driver.Preparer has none.
 type Pool struct {
 	// Size is how many are kept ready while sandboxes are asked for. 0: none.
 	Size int
@@ -38,6 +39,10 @@ type Pool struct {
 const (
 	defaultPoolIdle = 5 * time.Minute
 	defaultMaxAge   = 10 * time.Minute
+
+	// blankMemory is what a blank counts for, in bytes: more than a guest that
+	// waits takes, with what the kernel holds for it.
+	blankMemory = sandpit.MinMemory
 
 	// blankPatience is how long it may take to make a blank.
 	blankPatience = time.Minute
@@ -82,6 +87,7 @@ func (w *warm) destroy() {
 // pool keeps blanks ready. The zero value is one of a driver that has none.
 type pool struct {
 	prepare func(ctx context.Context) (*warm, error) // nil: there are none
+	room    func() (bytes int64, bounded bool)       // that is promised to nobody
 
 	start  sync.Once
 	ctx    context.Context
@@ -99,7 +105,7 @@ type pool struct {
 }
 
 func newPool(e *Engine, conf Pool) *pool {
-	p := &pool{conf: conf, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &pool{conf: conf, room: e.gate.left, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	if preparer, ok := e.opts.Driver.(driver.Preparer); ok {
 		p.prepare = func(ctx context.Context) (*warm, error) { return e.prepareBlank(ctx, preparer) }
 	}
@@ -227,7 +233,10 @@ func (p *pool) maxAge() time.Duration { return cmp.Or(max(p.conf.MaxAge, 0), def
 func (p *pool) target(now time.Time) int {
 	size, floor := max(p.conf.Size, 0), max(cmp.Or(p.conf.Floor, 1), 0)
 	if now.Sub(p.lastUse) >= cmp.Or(max(p.conf.Idle, 0), defaultPoolIdle) {
-		return min(size, floor)
+		size = min(size, floor)
+	}
+	if left, bounded := p.room(); bounded {
+		size = min(size, int(max(left, 0)/blankMemory))
 	}
 	return size
 }
