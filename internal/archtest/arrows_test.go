@@ -164,7 +164,10 @@ func TestGuestDependencies(t *testing.T) {
 		"internal/guest/wire",
 		"internal/sysprog",
 	}
-	heavy := []string{"net/http", "crypto/tls", "encoding/json", "text/template", "html/template", "go/", "database/sql", "log/slog", "testing"}
+	heavy := []string{
+		"net", "net/http", "crypto/tls", "encoding/json", "encoding/gob", "regexp", "text/template", "html/template", "go/",
+		"database/sql", "flag", "log", "log/slog", "os/exec", "os/user", "testing",
+	}
 	for _, p := range packages(t, "linux", "./cmd/sandpit-guest") {
 		path, own := within(p.ImportPath)
 		switch {
