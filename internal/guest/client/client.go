@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -389,7 +390,12 @@ func (c *Client) Ping(ctx context.Context) error {
 	}
 	c.pings = append(c.pings, ch)
 	c.mu.Unlock()
-	if _, err := c.write(ctx, wire.AppendFrame(nil, wire.Ping, 0, nil), nil); err != nil {
+	if sent, err := c.write(ctx, wire.AppendFrame(nil, wire.Ping, 0, nil), nil); err != nil {
+		if !sent { // no answer will come that could be taken for another's
+			c.mu.Lock()
+			c.pings = slices.DeleteFunc(c.pings, func(p chan struct{}) bool { return p == ch })
+			c.mu.Unlock()
+		}
 		return err
 	}
 	select {

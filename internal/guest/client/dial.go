@@ -152,12 +152,7 @@ func (c *Conn) CloseWrite() error {
 	c.s.out.Fail(net.ErrClosed)
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	c.s.c.mu.Lock()
-	open := c.s.c.streams[c.s.id] != nil
-	c.s.c.mu.Unlock()
-	if open {
-		_, _ = c.s.c.write(context.Background(), wire.AppendFrame(nil, wire.EOF, c.s.id, nil), nil)
-	}
+	c.s.endContent()
 	return nil
 }
 

@@ -94,12 +94,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 		f.c.fail(err)
 		return nil, pathError("open", path, err)
 	}
-	r := &reader{s: s, path: path}
-	r.stop = context.AfterFunc(ctx, func() {
-		s.in.Abort(ctx.Err())
-		s.close()
-	})
-	return r, nil
+	return &reader{s: s, path: path, end: s.abortWith(ctx)}, nil
 }
 
 // reader is the content of an open file.
@@ -107,7 +102,7 @@ type reader struct {
 	closed atomic.Bool
 	s      *stream
 	path   string
-	stop   func() bool
+	end    func() // gives the stream up
 
 	mu   sync.Mutex
 	rest []byte // of what Next has returned
@@ -173,9 +168,8 @@ func (r *reader) took(n int) {
 // Close ends the reading. A Read that waits fails.
 func (r *reader) Close() error {
 	r.closed.Store(true)
-	r.stop()
 	r.s.in.Abort(fs.ErrClosed)
-	r.s.close()
+	r.end()
 	return nil
 }
 
@@ -193,16 +187,7 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 	stop := context.AfterFunc(ctx, func() { s.out.Fail(ctx.Err()) })
 	defer stop()
 	if err := s.upload(ctx, from); err != nil {
-		// What the guest says is the better reason.
-		select {
-		case a := <-s.answer:
-			if a.err != nil {
-				return 0, pathError("write", path, a.err)
-			}
-		default:
-		}
-		s.close()
-		return 0, pathError("write", path, err)
+		return 0, pathError("write", path, s.broken(ctx, err))
 	}
 	b, err := s.wait(ctx)
 	var m wire.Written

@@ -124,19 +124,6 @@ func cutRune(s string) string {
 	return s
 }
 
-// abortWith makes reading fail when ctx ends; the function that it returns gives
-// the stream up.
-func (s *stream) abortWith(ctx context.Context) (end func()) {
-	stop := context.AfterFunc(ctx, func() {
-		s.in.Abort(ctx.Err())
-		s.close()
-	})
-	return func() {
-		stop()
-		s.close()
-	}
-}
-
 // Edit replaces text in a file.
 func (f files) Edit(ctx context.Context, path string, edits []sandpit.Edit) error {
 	m := &wire.Edits{Path: path}

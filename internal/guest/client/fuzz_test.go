@@ -100,6 +100,41 @@ func exercise(ctx context.Context, c *Client) {
 	_ = c.Ping(ctx)
 }
 
+// A ping that was called off before it was sent takes no other's answer.
+func TestPingThatWasNotSent(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	go func() { _, _ = theirs.Write(frames()) }()
+	read := func(want wire.Type) {
+		r := wire.NewReader(theirs)
+		if h, err := r.Next(); err != nil || h.Type != want || r.Skip(h.Len) != nil {
+			t.Errorf("got %v, %v", h.Type, err)
+		}
+	}
+	greeted := make(chan struct{})
+	go func() { defer close(greeted); read(wire.Hello) }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := New(ctx, ours, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-greeted
+	brief, end := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer end()
+	if err := c.Ping(brief); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nobody reads it, and got %v", err)
+	}
+	go func() {
+		read(wire.Ping)
+		_, _ = theirs.Write(wire.AppendFrame(nil, wire.Pong, 0, nil))
+	}()
+	if err := c.Ping(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 // The configuration is stream 1, the start stream 2.
 var good = [][]byte{
 	frame(wire.Reply, 1, nil),

@@ -356,12 +356,7 @@ func (w *stdin) Close() error {
 		return nil
 	}
 	w.closed = true
-	w.s.c.mu.Lock()
-	open := w.s.c.streams[w.s.id] != nil
-	w.s.c.mu.Unlock()
-	if open {
-		_, _ = w.s.c.write(context.Background(), wire.AppendFrame(nil, wire.EOF, w.s.id, nil), nil)
-	}
+	w.s.endContent()
 	return nil
 }
 

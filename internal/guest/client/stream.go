@@ -191,3 +191,43 @@ func (s *stream) send(ctx context.Context, p []byte) (sent int, err error) {
 	}
 	return sent, nil
 }
+
+// endContent ends the content to the guest, if that still wants any.
+func (s *stream) endContent() {
+	s.c.mu.Lock()
+	open := s.c.streams[s.id] != nil
+	s.c.mu.Unlock()
+	if open {
+		_, _ = s.c.write(context.Background(), wire.AppendFrame(nil, wire.EOF, s.id, nil), nil)
+	}
+}
+
+// abortWith makes reading fail when ctx ends; the function that it returns gives
+// the stream up.
+func (s *stream) abortWith(ctx context.Context) (end func()) {
+	stop := context.AfterFunc(ctx, func() {
+		s.in.Abort(ctx.Err())
+		s.close()
+	})
+	return func() {
+		stop()
+		s.close()
+	}
+}
+
+// broken closes a stream whose content could not all be sent, and returns why:
+// what the guest says is a better reason than err.
+func (s *stream) broken(ctx context.Context, err error) error {
+	select {
+	case a := <-s.answer:
+		if a.err != nil {
+			err = a.err
+		}
+	default:
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	s.close()
+	return err
+}

@@ -93,19 +93,7 @@ func (c *Client) WriteTree(ctx context.Context, dir string, next func() (TreeEnt
 	stop := context.AfterFunc(ctx, func() { s.out.Fail(ctx.Err()) })
 	defer stop()
 	if err := s.sendTree(ctx, next); err != nil {
-		// What the guest says is the better reason.
-		select {
-		case a := <-s.answer:
-			if a.err != nil {
-				err = a.err
-			}
-		default:
-		}
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		s.close()
-		return pathError("upload", dir, err)
+		return pathError("upload", dir, s.broken(ctx, err))
 	}
 	_, err = s.wait(ctx)
 	return pathError("upload", dir, err)
