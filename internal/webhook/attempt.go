@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -61,17 +62,27 @@ func (s *Sender) attempt(q *queue, seq uint64, body []byte) (again time.Duration
 	return again, fmt.Errorf("it answers %d", res.StatusCode)
 }
 
-// shorten leaves out what the owner of the hook knows, its URL.
+// shorten leaves out what the owner of the hook knows, its URL, and what is not
+// his to know: addresses of this machine and of its name server.
 func shorten(err error) error {
 	if errors.Is(err, errPrivate) {
 		return errPrivate
 	}
-	var u *url.Error
+	var (
+		u  *url.Error
+		op *net.OpError
+	)
 	if errors.As(err, &u) {
 		if u.Timeout() {
 			return errors.New("it does not answer in time")
 		}
 		err = u.Err
+	}
+	if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
+		return errors.New("the name in its URL can't be resolved")
+	}
+	if errors.As(err, &op) {
+		err = op.Err
 	}
 	const most = 200
 	if text := err.Error(); len(text) > most {

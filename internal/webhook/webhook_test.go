@@ -1,17 +1,23 @@
 package webhook
 
 import (
+	"crypto/hmac"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +40,34 @@ type receiver struct {
 	n      int
 }
 
+// errSignature is the error of a message that the holder of the secret did not
+// send, or not at this time.
+var errSignature = errors.New("the webhook is not signed with this secret, or is too old")
+
+// tolerance is how far the clocks of both ends may be apart.
+const tolerance = 5 * time.Minute
+
+// verify checks what a receiver got, as a receiver does. errSignature unless it was signed with
+// the secret in the last five minutes. What is the same in two messages with
+// one webhook-id was meant once.
+func verify(secret string, h http.Header, body []byte, now time.Time) error {
+	key, err := secretBytes(secret)
+	if err != nil {
+		return err
+	}
+	seconds, err := strconv.ParseInt(h.Get(headerTime), 10, 64)
+	if err != nil || now.Sub(time.Unix(seconds, 0)).Abs() > tolerance {
+		return errSignature
+	}
+	want := sign(key, h.Get(headerID), h.Get(headerTime), body)
+	for got := range strings.SplitSeq(h.Get(headerSignature), " ") {
+		if hmac.Equal([]byte(got), []byte(want)) {
+			return nil
+		}
+	}
+	return errSignature
+}
+
 func receive(t *testing.T, answer func(n int, w http.ResponseWriter)) *receiver {
 	t.Helper()
 	r := &receiver{secret: NewSecret(), answer: answer}
@@ -42,16 +76,16 @@ func receive(t *testing.T, answer func(n int, w http.ResponseWriter)) *receiver 
 		if err != nil {
 			return // the sender has left
 		}
-		if err := Verify(r.secret, req.Header, body, time.Now()); err != nil || req.Method != http.MethodPost || req.Header.Get("Content-Type") != "application/json" {
+		if err := verify(r.secret, req.Header, body, time.Now()); err != nil || req.Method != http.MethodPost || req.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s %v: %v", req.Method, req.Header, err)
 		}
-		if err := Verify(NewSecret(), req.Header, body, time.Now()); !errors.Is(err, ErrSignature) {
+		if err := verify(NewSecret(), req.Header, body, time.Now()); !errors.Is(err, errSignature) {
 			t.Errorf("with another secret: %v", err)
 		}
-		if err := Verify(r.secret, req.Header, append(body, ' '), time.Now()); !errors.Is(err, ErrSignature) {
+		if err := verify(r.secret, req.Header, append(body, ' '), time.Now()); !errors.Is(err, errSignature) {
 			t.Errorf("another body: %v", err)
 		}
-		if err := Verify(r.secret, req.Header, body, time.Now().Add(6*time.Minute)); !errors.Is(err, ErrSignature) {
+		if err := verify(r.secret, req.Header, body, time.Now().Add(6*time.Minute)); !errors.Is(err, errSignature) {
 			t.Errorf("an old one: %v", err)
 		}
 		var m message
@@ -286,6 +320,21 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 	if r.n != 0 {
 		t.Errorf("%d requests came through", r.n)
+	}
+}
+
+// Who owns a hook is told why it fails, but not what this machine's network is.
+func TestErrorsTellNoAddresses(t *testing.T) {
+	here, there := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 4444}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}
+	for want, err := range map[string]error{
+		"read: connection reset by peer":        &net.OpError{Op: "read", Net: "tcp", Source: here, Addr: there, Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+		"the name in its URL can't be resolved": &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "hooks.example", Server: "10.0.0.2:53"}},
+		"tls: failed to verify the certificate": errors.New("tls: failed to verify the certificate"),
+		errPrivate.Error():                      &net.OpError{Op: "dial", Net: "tcp", Addr: here, Err: errPrivate},
+	} {
+		if got := shorten(&url.Error{Op: "Post", URL: "https://hooks.example", Err: err}).Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 
