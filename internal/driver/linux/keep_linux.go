@@ -74,10 +74,14 @@ func (id identity) restarted() bool {
 	return err == nil && now != id.Boot
 }
 
-// lives reports whether the process is there.
-func (id identity) lives() bool {
+// lives reports whether the process is there. An error says that it can't be
+// told.
+func (id identity) lives() (bool, error) {
 	now, err := identify(id.PID)
-	return err == nil && now == id
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && now == id, err
 }
 
 // idRecords has a file for each range of ids that a sandbox has which may have
@@ -100,7 +104,8 @@ func rangeTaken(base uint32) bool {
 	if json.Unmarshal(data, &id) != nil {
 		return false // it was being written by a maker that died
 	}
-	return id.lives()
+	lives, err := id.lives()
+	return lives || err != nil
 }
 
 // recordRange notes whose range it is.

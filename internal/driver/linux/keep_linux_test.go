@@ -80,6 +80,7 @@ func TestLeaveAndRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	handle := first.Handle()
+	removeKept(t, d, first)
 	c := greet(t, first, keptConfig())
 	p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "echo before; sleep 1000"}, guest.Detach{})
 	if err != nil {
@@ -104,6 +105,7 @@ func TestLeaveAndRecover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	removeKept(t, d, second)
 	if got := second.Handle(); !bytes.Equal(got.State, handle.State) {
 		t.Errorf("the handle is now %s, was %s", got.State, handle.State)
 	}
@@ -139,6 +141,58 @@ func TestLeaveAndRecover(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(keep); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// removeKept removes a sandbox that outlives its maker, also when the test fails.
+func removeKept(t *testing.T, d *recorder, i driver.Instance) {
+	t.Helper()
+	handle := i.Handle()
+	t.Cleanup(func() {
+		i.(driver.Leaver).Leave()
+		if again, err := d.Recover(context.Background(), handle); err == nil {
+			_ = again.Destroy(context.Background())
+		}
+	})
+}
+
+// TestRecoverForWantOfDescriptors fails at each point at which a descriptor is
+// wanted: what can't be taken over now is left as it is.
+func TestRecoverForWantOfDescriptors(t *testing.T) {
+	d := keptDriver(t, t.TempDir())
+	first, err := d.Create(t.Context(), keptPlan(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, first)
+	first.(driver.Leaver).Leave()
+
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &was)
+	handle := first.Handle()
+	for n := uint64(3); ; n++ {
+		handle.State = nil // so that the note is read, too
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+		second, err := d.Recover(t.Context(), handle)
+		if err == nil {
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+				t.Fatal(err)
+			}
+			removeKept(t, d, second)
+			greet(t, second, keptConfig())
+			if err := second.Destroy(t.Context()); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if !errors.Is(err, unix.EMFILE) {
+			t.Fatalf("with %d descriptors: %v", n, err)
+		}
 	}
 }
 
@@ -211,6 +265,7 @@ func TestKeptMaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer i.Destroy(context.Background()) // unless it is killed, as it should be
 	greet(t, i, keptConfig())
 	if err := json.NewEncoder(os.Stdout).Encode(i.Handle()); err != nil {
 		t.Fatal(err)

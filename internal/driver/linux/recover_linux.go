@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -40,36 +41,51 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 			return nil, err
 		}
 	}
-	pidfd, err := unix.PidfdOpen(c.kept.PID, unix.PIDFD_NONBLOCK)
-	if err == nil && !c.kept.lives() { // asked second: the pidfd now is of what lives, or of nothing
-		unix.Close(pidfd)
-		err = unix.ESRCH
+	lives, err := c.openKept()
+	if err == nil && lives && c.ids.base != 0 {
+		err = c.ids.hold()
 	}
 	if err != nil {
-		c.child.PidFD = -1
-		cleaned := c.forgetKept()
+		// Nothing is known of it, or it lives: it stays as it is.
+		if c.child.PidFD >= 0 {
+			unix.Close(c.child.PidFD)
+		}
 		if c.group != nil {
-			cleaned = errors.Join(cleaned, c.group.Remove())
+			c.group.Leave()
 		}
-		if err != unix.ESRCH {
-			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
-		}
-		if cleaned != nil {
-			return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, cleaned)
-		}
-		if c.kept.restarted() {
-			return nil, fmt.Errorf("taking over sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
-		}
-		return nil, fmt.Errorf("taking over sandbox %s: its first process has ended: %w", h.ID, sandpit.ErrNotFound)
+		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
 	}
-	c.child = sysprog.Child{PID: c.kept.PID, PidFD: pidfd}
-	if c.ids.base != 0 {
-		if err := c.ids.hold(); err != nil {
-			unix.Close(pidfd)
-			return nil, err
-		}
+	if lives {
+		return adoptInstance(c), nil
 	}
-	return adoptInstance(c), nil
+	cleaned := c.forgetKept()
+	if c.group != nil {
+		cleaned = errors.Join(cleaned, c.group.Remove())
+	}
+	switch {
+	case cleaned != nil:
+		return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, cleaned)
+	case c.kept.restarted():
+		return nil, fmt.Errorf("taking over sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
+	}
+	return nil, fmt.Errorf("taking over sandbox %s: its first process has ended: %w", h.ID, sandpit.ErrNotFound)
+}
+
+// openKept opens the first process of a sandbox, and reports whether it lives.
+// An error, such as for want of descriptors, says that it can't be told.
+func (c *creation) openKept() (lives bool, err error) {
+	pidfd, openErr := unix.PidfdOpen(c.kept.PID, unix.PIDFD_NONBLOCK)
+	// Asked second: the pidfd now is of what lives, or of nothing.
+	lives, err = c.kept.lives()
+	if err == nil && lives {
+		err = os.NewSyscallError("pidfd_open", openErr)
+	}
+	if err == nil && lives {
+		c.child = sysprog.Child{PID: c.kept.PID, PidFD: pidfd}
+	} else if openErr == nil {
+		unix.Close(pidfd)
+	}
+	return lives, err
 }
 
 var _ driver.Sweeper = (*Driver)(nil)
@@ -85,7 +101,10 @@ func (d *Driver) Sweep(context.Context) int {
 	for _, name := range names {
 		var id identity
 		// One that is being written can't be read, or its process lives.
-		if data, err := os.ReadFile(name); err == nil && json.Unmarshal(data, &id) == nil && !id.lives() && os.Remove(name) == nil {
+		if data, err := os.ReadFile(name); err != nil || json.Unmarshal(data, &id) != nil {
+			continue
+		}
+		if lives, err := id.lives(); err == nil && !lives && os.Remove(name) == nil {
 			n++
 		}
 	}
@@ -100,6 +119,9 @@ func (d *Driver) recall(h driver.Handle) (*creation, error) {
 	if len(h.State) == 0 && h.Driver == Name {
 		// Its maker was killed before it wrote the handle down.
 		data, err := os.ReadFile(noted(d.opts.KeepDir, filepath.Base(h.ID)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
+		}
 		if err != nil {
 			_ = os.Remove(noted(d.opts.KeepDir, filepath.Base(h.ID)) + "~")
 			// Its guest was never told to live on: it ends, and takes a while to.
