@@ -53,7 +53,7 @@ func linear(a Arch) []unix.SockFilter {
 
 // BenchmarkLoad measures what the kernel takes to load the filter.
 func BenchmarkLoad(b *testing.B) {
-	a, ok := Native()
+	a, ok := native()
 	if !ok {
 		b.Skip("no policy for", runtime.GOARCH)
 	}
@@ -123,7 +123,7 @@ func BenchmarkFilter(b *testing.B) {
 		}
 	})
 	b.Run("compiled", func(b *testing.B) {
-		a, _ := Native()
+		a, _ := native()
 		for b.Loop() {
 			Compile(a)
 		}

@@ -55,11 +55,9 @@ func (a Action) String() string {
 type decision interface {
 	// evaluate is the meaning of the decision. Compiled code is tested against it.
 	evaluate(args *[6]uint64) Action
-	verdict() string
 }
 
 func (a Action) evaluate(*[6]uint64) Action { return a }
-func (a Action) verdict() string            { return a.String() }
 
 // choice decides by the low 32 bits of an argument, masked.
 type choice struct {
@@ -93,5 +91,3 @@ func (c choice) evaluate(args *[6]uint64) Action {
 	}
 	return c.other.evaluate(args)
 }
-
-func (c choice) verdict() string { return "by argument" }

@@ -8,6 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// native returns the architecture of this program, and whether there is a
+// policy for it.
+func native() (Arch, bool) {
+	for _, a := range Archs() {
+		if a.Name == runtime.GOARCH {
+			return a, true
+		}
+	}
+	return Arch{}, false
+}
+
 // Filter returns the compiled filter of this architecture. It is nil where
 // there is no policy for the architecture: then there must be no sandbox.
 func Filter() []unix.SockFilter {

@@ -39,10 +39,7 @@ package seccomp
 //go:generate go run ./internal/gen numbers
 //go:generate go run ./internal/gen programs
 
-import (
-	"encoding/binary"
-	"runtime"
-)
+import "encoding/binary"
 
 // An Arch is an architecture that there is a policy for.
 type Arch struct {
@@ -62,17 +59,6 @@ func Archs() []Arch {
 		{Name: "amd64", Audit: 0xC000003E, names: amd64Names[:], x32: true},
 		{Name: "arm64", Audit: 0xC00000B7, names: arm64Names[:]},
 	}
-}
-
-// Native returns the architecture of this program, and whether there is a
-// policy for it.
-func Native() (Arch, bool) {
-	for _, a := range Archs() {
-		if a.Name == runtime.GOARCH {
-			return a, true
-		}
-	}
-	return Arch{}, false
 }
 
 // An Instruction is one of classic BPF, laid out as struct sock_filter
@@ -105,24 +91,4 @@ func Encode(program []Instruction) []byte {
 		b = binary.NativeEndian.AppendUint32(b, in.K)
 	}
 	return b
-}
-
-// An Entry is the decision about one system call, for people.
-type Entry struct {
-	Number  int
-	Name    string
-	Verdict string // "allow", "by argument", "EPERM", "ENOSYS", …
-}
-
-// Table returns the decision about every system call of the architecture, by
-// number.
-func (a Arch) Table() []Entry {
-	p := newPolicy()
-	var t []Entry
-	for nr, name := range a.names {
-		if name != "" {
-			t = append(t, Entry{nr, name, p.decide(name).verdict()})
-		}
-	}
-	return t
 }
