@@ -26,6 +26,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Key is what is known of a key, which is everything but its secret.
@@ -86,7 +87,6 @@ const (
 	tokenLen  = len(scheme) + prefixLen + 1 + secretLen
 
 	maxLabel = 128 // bytes
-	maxName  = 63  // bytes
 )
 
 // newToken returns a new token and its prefix.
@@ -134,10 +134,10 @@ func (k *Key) ended(now time.Time) error {
 // checkNew checks what is asked of a new key.
 func checkNew(k Key, now time.Time) error {
 	switch {
-	case !validName(k.Namespace):
-		return invalid("%q is not a namespace", k.Namespace)
-	case !validName(k.Policy):
-		return invalid("%q is not the name of a policy", k.Policy)
+	case !notation.IsName(k.Namespace):
+		return invalid("%.80q is not a namespace", k.Namespace)
+	case !notation.IsName(k.Policy):
+		return invalid("%.80q is not the name of a policy", k.Policy)
 	case len(k.Label) > maxLabel || !utf8.ValidString(k.Label) || strings.ContainsFunc(k.Label, unicode.IsControl):
 		return sandpit.WithHint(fmt.Errorf("making a key: the label is longer than %d bytes or has control characters: %w", maxLabel, sandpit.ErrInvalid), "shorten it")
 	case !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(now):
@@ -147,24 +147,5 @@ func checkNew(k Key, now time.Time) error {
 }
 
 func invalid(format, name string) error {
-	if len(name) > 2*maxName {
-		name = name[:2*maxName] + "…"
-	}
-	return sandpit.WithHint(fmt.Errorf("making a key: "+format+": %w", name, sandpit.ErrInvalid),
-		"use letters, digits, '_', '.' and '-', starting with a letter or digit, at most 63")
-}
-
-func validName(s string) bool {
-	if s == "" || len(s) > maxName {
-		return false
-	}
-	for i, c := range []byte(s) {
-		switch {
-		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return true
+	return sandpit.WithHint(fmt.Errorf("making a key: "+format+": %w", name, sandpit.ErrInvalid), notation.NameHint)
 }

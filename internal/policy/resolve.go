@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Bounds on the parts of a Spec that are not limits of the sandbox. They are
@@ -26,7 +27,6 @@ const (
 	maxLabelKey = 128  // bytes
 	maxLabel    = 4096 // bytes of a value
 	maxHostname = 63   // bytes; Linux takes 64, a DNS label 63
-	maxName     = 63   // bytes
 	maxUser     = 256  // bytes
 )
 
@@ -60,8 +60,8 @@ func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, asked map[stri
 }
 
 func checkNames(spec sandpit.Spec) error {
-	if spec.Name != "" && !validName(spec.Name) {
-		return invalid("use letters, digits, '_', '.' and '-', starting with a letter or digit, at most 63", "%s is not a name for a sandbox", quote(spec.Name))
+	if spec.Name != "" && !notation.IsName(spec.Name) {
+		return invalid(notation.NameHint, "%s is not a name for a sandbox", quote(spec.Name))
 	}
 	if spec.Hostname != "" && !validHostname(spec.Hostname) {
 		return invalid("use letters, digits, '.' and '-', at most 63", "%s is not a host name", quote(spec.Hostname))
@@ -78,21 +78,6 @@ func checkNames(spec sandpit.Spec) error {
 		return invalid("", "%s is not the name of an image", quote(spec.Image))
 	}
 	return nil
-}
-
-func validName(s string) bool {
-	if len(s) > maxName {
-		return false
-	}
-	for i, c := range []byte(s) {
-		switch {
-		case isAlnum(c):
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // validHostname follows RFC 1123, section 2.1: labels of letters, digits and

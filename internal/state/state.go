@@ -1,6 +1,5 @@
 // Package state keeps what a server must not forget: the records of sandboxes,
-// keys, the answers to requests that may be repeated, webhooks, and how far the
-// numbers of events have come.
+// keys, the answers to requests that may be repeated, and webhooks.
 //
 // It is one SQLite database in a directory of its own, which one server at a
 // time may use.

@@ -41,8 +41,10 @@ func (s *Set) read(root ast.Node) error {
 				return at(f.key, "there are more than %d policies", maxPolicies)
 			}
 			for _, n := range named {
-				if !validName(n.name) {
-					return at(n.key, "%q is not a name for a policy", n.name)
+				if !notation.IsName(n.name) {
+					e := at(n.key, "%.80q is not a name for a policy", n.name)
+					e.hint = notation.NameHint
+					return e
 				}
 				p, err := readPolicy(n)
 				if err != nil {
@@ -219,16 +221,4 @@ func parseExpiry(text string) (sandpit.Expiry, error) {
 		return e, nil
 	}
 	return "", errors.New("it is none of remove, stop and pause")
-}
-
-func validName(s string) bool {
-	for i, c := range []byte(s) {
-		switch {
-		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= 63
 }
