@@ -281,7 +281,7 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	if err := c.step(ctx, "instance"); err != nil {
 		return nil, err
 	}
-	return newInstance(c), nil
+	return newInstance(c, false), nil
 }
 
 // lookAtMounts looks at the sources of the mounts.

@@ -31,17 +31,11 @@ type instance struct {
 	destroyErr error
 }
 
-func newInstance(c *creation) *instance {
-	i := &instance{creation: *c, done: make(chan struct{})}
+// newInstance returns the instance of a sandbox, adopted if another process has
+// made it.
+func newInstance(c *creation, adopted bool) *instance {
+	i := &instance{creation: *c, adopted: adopted, done: make(chan struct{})}
 	_ = unix.SetNonblock(c.child.PidFD, true)
-	i.pidfd = os.NewFile(uintptr(c.child.PidFD), "guest")
-	go i.wait()
-	return i
-}
-
-// adoptInstance is newInstance for a sandbox that another process has made.
-func adoptInstance(c *creation) *instance {
-	i := &instance{creation: *c, adopted: true, done: make(chan struct{})}
 	i.pidfd = os.NewFile(uintptr(c.child.PidFD), "guest")
 	go i.wait()
 	return i

@@ -56,7 +56,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
 	}
 	if lives {
-		return adoptInstance(c), nil
+		return newInstance(c, true), nil
 	}
 	cleaned := c.forgetKept()
 	if c.group != nil {
@@ -74,7 +74,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 // openKept opens the first process of a sandbox, and reports whether it lives.
 // An error, such as for want of descriptors, says that it can't be told.
 func (c *creation) openKept() (lives bool, err error) {
-	pidfd, openErr := unix.PidfdOpen(c.kept.PID, unix.PIDFD_NONBLOCK)
+	pidfd, openErr := unix.PidfdOpen(c.kept.PID, 0)
 	// Asked second: the pidfd now is of what lives, or of nothing.
 	lives, err = c.kept.lives()
 	if err == nil && lives {
