@@ -62,7 +62,8 @@ func TestOldState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(page.Sandboxes) != 0 || !strings.Contains(s.log.String(), "gone=2") {
+	lost := func(info sandpit.Info) bool { return info.State == sandpit.StateFailed && info.Reason != "" }
+	if len(page.Sandboxes) != 2 || !lost(page.Sandboxes[0]) || !lost(page.Sandboxes[1]) || !strings.Contains(s.log.String(), "gone=2") {
 		t.Errorf("the sandboxes of a machine that is no more are %+v", page.Sandboxes)
 	}
 	var keys v1.KeyList
