@@ -36,10 +36,25 @@ func TestTraffic(t *testing.T) {
 // What the kernel says of a namespace of its own with one interface is what was
 // sent there.
 func TestTrafficOfAnInterface(t *testing.T) {
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	// The thread may be the main one, which does not end, and whose namespaces are
+	// the process's to others: it goes back.
+	runtime.LockOSThread()
+	host, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(host)
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
 		t.Skipf("a network namespace can't be made: %v", err)
 	}
+	defer func() {
+		if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
+			t.Errorf("going back: %v", err)
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
 	const self = "/proc/thread-self/net/dev"
 	if got := networkUse(self); got != (traffic{}) {
 		t.Errorf("a namespace without interfaces has %v", got)
