@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,19 +189,18 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce map[str
 // make makes the sandbox and configures its guest. What it has made so far is
 // in s, also when it fails.
 func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Config, trace func(string)) (err error) {
-	// The record comes first, so that nothing is made that nobody knows of. A
-	// blank is there already, and the driver knows of it.
-	done := false
-	if s.warm == nil {
-		err = s.announce(ctx)
-	} else {
-		announced := make(chan error, 1)
-		go func() { announced <- s.announce(ctx) }()
-		done, err = s.bind(ctx, plan, &config, trace)
-		err = cmp.Or(err, <-announced)
-	}
-	if err != nil {
+	// The record comes first, so that nothing is made that nobody knows of.
+	if err := s.save(ctx); err != nil {
 		return err
+	}
+	if s.kept {
+		if err := s.engine.opts.Images.Keep(s.id, s.lease); err != nil {
+			return err
+		}
+	}
+	done := false
+	if s.warm != nil {
+		done, err = s.bind(ctx, plan, &config, trace)
 	}
 	if !done {
 		if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
@@ -217,14 +215,6 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	trace("guest")
 	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes})
 	return err
-}
-
-// announce writes down that the sandbox is being made, and of what.
-func (s *Sandbox) announce(ctx context.Context) error {
-	if err := s.save(ctx); err != nil || !s.kept {
-		return err
-	}
-	return s.engine.opts.Images.Keep(s.id, s.lease)
 }
 
 // greet connects to a new guest and configures it.
