@@ -442,6 +442,9 @@ func (s *server) upkeep(ctx context.Context) {
 // keepRevoked is how long keys that are no longer valid are still listed.
 const keepRevoked = 90 * 24 * time.Hour
 
+// lastAnswers is how long the ends of answers have to get out when all is done.
+const lastAnswers = time.Second
+
 // close drains and closes what start has opened, in reverse.
 func (s *server) close() error {
 	_ = s.manager.tell("STOPPING=1")
@@ -456,8 +459,11 @@ func (s *server) close() error {
 			s.opt.Log.Warn("requests were broken off", "error", err)
 		}
 	}
+	// The ends of the last answers may still be in net/http's hands.
+	leaving, leave := context.WithTimeout(context.Background(), lastAnswers)
+	defer leave()
 	for _, server := range []*http.Server{s.plain, s.secure} {
-		if server != nil {
+		if server != nil && server.Shutdown(leaving) != nil {
 			_ = server.Close()
 		}
 	}
