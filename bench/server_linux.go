@@ -25,7 +25,7 @@ type served struct {
 
 // refill is how long the warm pool is given between two turns: it is a matter
 // of the background, and of another row.
-const refill = 30 * time.Millisecond
+const refill = 100 * time.Millisecond
 
 // serve starts a server and waits until it answers.
 func (b *bench) serve(ctx context.Context) (*served, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os/exec"
 	"slices"
 	"strconv"
 	"sync"
@@ -76,7 +77,10 @@ func serve(t *testing.T, e *env, program string, port uint16) (sandpit.Sandbox, 
 	sb := e.sandbox(t, sandpit.Spec{})
 	n := networker(t, sb)
 	if !run(t, sb, sandpit.Command{Script: "command -v python3"}).Success() {
-		t.Skip("the image has no python3 to listen with")
+		if _, err := exec.LookPath("python3"); err == nil && state(t, sb, sandpit.StateRunning).Image == "host" {
+			t.Fatal("python3 of this machine is not in the sandbox")
+		}
+		t.Skip("the image has no python3 to listen with: a machine that has one runs this in its host image")
 	}
 	put(t, sb, "/tmp/server.py", program)
 	var out written

@@ -78,8 +78,8 @@ func wantsHome(err error) error {
 }
 
 // verifyAudit checks the audit of a data directory.
-func verifyAudit(_ context.Context, home string) (string, error) {
-	found, err := audit.Verify(server.AuditDir(home), audit.Anchor{})
+func verifyAudit(_ context.Context, home string, known cli.AuditEntry) (string, error) {
+	found, err := audit.Verify(server.AuditDir(home), audit.Anchor(known))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", sandpit.WithHint(fmt.Errorf("verifying the audit: there is none in %s: %w", home, sandpit.ErrNotFound), "a server writes it: sandpit serve, or the one that sandpit create starts")
 	}

@@ -23,7 +23,7 @@ func addServer(app *cli.App) {
 	app.Serve = func(context.Context, cli.ServeOptions) error {
 		return sandpit.WithHint(fmt.Errorf("serving: %w", sandpit.ErrUnsupported), "run it on Linux")
 	}
-	app.VerifyAudit = func(context.Context, string) (string, error) {
+	app.VerifyAudit = func(context.Context, string, cli.AuditEntry) (string, error) {
 		return "", fmt.Errorf("verifying the audit: %w", sandpit.ErrUnsupported)
 	}
 }

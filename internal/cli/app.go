@@ -30,6 +30,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
+// AuditEntry is an entry of an audit that is known from an earlier check, by its
+// number and its hash in hexadecimal. The zero AuditEntry is none.
+type AuditEntry struct {
+	Seq  uint64
+	Hash string
+}
+
 // App is the program, with everything that it takes from outside.
 type App struct {
 	// Stdin, Stdout and Stderr are files because they may be terminals.
@@ -55,8 +62,8 @@ type App struct {
 	Serve func(context.Context, ServeOptions) error
 
 	// VerifyAudit checks the audit of the server of a data directory, and says
-	// in a line what it has found.
-	VerifyAudit func(ctx context.Context, home string) (string, error)
+	// in a line what it has found. An entry that is known must be in it.
+	VerifyAudit func(ctx context.Context, home string, known AuditEntry) (string, error)
 
 	// Drivers returns the drivers of this program, the preferred one first.
 	Drivers func(home string) []driver.Driver

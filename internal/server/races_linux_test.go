@@ -16,7 +16,7 @@ import (
 // runFor runs a server that must not start.
 func runFor(t *testing.T, opt server.Options) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := server.Run(ctx, opt)
 	if ctx.Err() != nil {

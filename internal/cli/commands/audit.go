@@ -2,6 +2,8 @@ package commands
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -28,9 +30,16 @@ without being noticed.`,
 }
 
 func (a *tree) auditVerify() *cobra.Command {
-	return &cobra.Command{
-		Use:               "verify",
-		Short:             "check the whole chain of this user's server",
+	known := parsed[cli.AuditEntry]{parse: parseAuditEntry, shown: "NUMBER:HASH"}
+	cmd := &cobra.Command{
+		Use:   "verify [flags]",
+		Short: "check the whole chain of this user's server",
+		Long: `Check the whole chain of this user's server.
+
+Who may write to the data directory could make a chain anew, with all its hashes. Note
+the last number and hash that this command prints, where he can't, and give them to the
+next check with --known: the entry must still be in the chain as it was.`,
+		Example:           "  sandpit audit verify\n  sandpit audit verify --known 1842:5d41402abc4b2a76b9719d911017c592ae4bd8a4e3c8e0f3a7d0b1c2d3e4f506",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +52,7 @@ func (a *tree) auditVerify() *cobra.Command {
 				return err
 			}
 			return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
-				summary, err := a.VerifyAudit(ctx, home)
+				summary, err := a.VerifyAudit(ctx, home, known.is)
 				if err != nil {
 					return err
 				}
@@ -52,6 +61,18 @@ func (a *tree) auditVerify() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().Var(&known, "known", "an entry that was there at an earlier check, which must be there still")
+	return cmd
+}
+
+// parseAuditEntry reads NUMBER:HASH, as a check of the audit has told them.
+func parseAuditEntry(text string) (cli.AuditEntry, error) {
+	number, hash, ok := strings.Cut(text, ":")
+	seq, err := strconv.ParseUint(number, 10, 64)
+	if _, herr := hex.DecodeString(hash); !ok || err != nil || seq == 0 || herr != nil || len(hash) != hex.EncodedLen(sha256.Size) {
+		return cli.AuditEntry{}, fmt.Errorf("%q is no NUMBER:HASH of an entry, as sandpit audit verify has printed them", text)
+	}
+	return cli.AuditEntry{Seq: seq, Hash: strings.ToLower(hash)}, nil
 }
 
 func (a *tree) auditGrep() *cobra.Command {

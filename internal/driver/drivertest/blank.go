@@ -16,7 +16,7 @@ import (
 // blanks runs the promises of driver.Preparer and driver.Blank.
 func blanks(t *testing.T, f Factory) {
 	if _, ok := f.New(t).(driver.Preparer); !ok {
-		t.Skip("this driver prepares nothing ahead")
+		t.Skip("this driver prepares nothing ahead: the one of internal/driver/linux does")
 	}
 	for _, p := range []struct {
 		name string
@@ -206,7 +206,7 @@ func testBlankDial(t *testing.T, e *env) {
 	b := e.blank(t, plan)
 	conn, err := b.Dial(t.Context())
 	if errors.Is(err, sandpit.ErrUnsupported) {
-		t.Skip(err)
+		t.Skipf("its guest starts only when it is bound (%v): it starts before that where sandboxes have ids of their own", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func testBlankDial(t *testing.T, e *env) {
 
 func testBlankDeath(t *testing.T, e *env) {
 	if e.KillBlank == nil {
-		t.Skip("the guest of a blank can't be killed from outside here")
+		t.Skip("this driver's test has no way to kill the guest of a blank: that of internal/driver/linux has")
 	}
 	plan := e.plan(t)
 	b := e.blank(t, plan)

@@ -403,7 +403,7 @@ func testDestroyRaces(t *testing.T, e *env) {
 
 func testDone(t *testing.T, e *env) {
 	if e.KillGuest == nil {
-		t.Skip("the guest can't be killed from outside here")
+		t.Skip("this driver's test has no way to kill a guest: that of internal/driver/linux has")
 	}
 	inst := e.create(t, e.plan(t))
 	c := configured(t, inst)

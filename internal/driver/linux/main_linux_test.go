@@ -117,7 +117,7 @@ func (i *ids) has(id string) bool {
 func needWorking(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SANDPIT_TEST_EXPECT") == "refused" {
-		t.Skip("this machine refuses sandboxes")
+		t.Skip("this machine is one that refuses sandboxes: others run this")
 	}
 }
 
