@@ -52,7 +52,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	trace("policy")
 
 	acquire := e.opts.Acquire
-	acquire.Pull = spec.Pull
+	acquire.Pull, acquire.PublicOnly = spec.Pull, !t.policy.Vouches(spec.Image)
 	lease, err := e.opts.Images.Acquire(ctx, spec.Image, acquire)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,12 @@ type AcquireOptions struct {
 	// PlainHTTP allows HTTP without TLS to the registry of the reference.
 	PlainHTTP bool
 
+	// PublicOnly is for references of callers who are not trusted with this
+	// machine's network: a registry that they name is asked only at addresses
+	// of the public internet, or else ErrForbidden. Mirrors, which they don't
+	// name, may be anywhere. Where the environment has a proxy, that decides.
+	PublicOnly bool
+
 	// Mirrors maps the host of a registry, as in a full reference
 	// ("docker.io", "ghcr.io", "localhost:5000"), to base URLs that are asked
 	// before it, in this order: "https://mirror.example/prefix". One that

@@ -167,10 +167,12 @@ func (s *Store) inspect(ref string) (Details, error) {
 	return out, nil
 }
 
-// Pull fetches an image, also one that is in the store already, and describes
-// it. opt.Pull is ignored.
+// Pull fetches an image, also one that is in the store already unless opt.Pull
+// is PullMissing, and describes it.
 func (s *Store) Pull(ctx context.Context, ref string, opt AcquireOptions) (Summary, error) {
-	opt.Pull = sandpit.PullAlways
+	if opt.Pull != sandpit.PullMissing {
+		opt.Pull = sandpit.PullAlways
+	}
 	l, err := s.Acquire(ctx, ref, opt)
 	if err != nil {
 		return Summary{}, err

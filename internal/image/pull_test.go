@@ -540,6 +540,34 @@ func TestPullFollowsRedirectsWithoutCredentials(t *testing.T) {
 	}
 }
 
+// A registry that somebody else names is asked in the public internet alone.
+func TestPullForOthers(t *testing.T) {
+	var asked atomic.Int64
+	reg := imagetest.Registry(t, imagetest.RegistryOptions{Wrap: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			asked.Add(1)
+			next.ServeHTTP(w, req)
+		})
+	}})
+	ref := reg.Push(t, "x:1", randomImage(t, 1000, 1))
+	asked.Store(0)
+	opt := plainHTTP
+	opt.PublicOnly = true
+	for _, ref := range []string{ref, "localhost:" + reg.Port() + "/x:1", "[::1]:" + reg.Port() + "/x:1", "10.0.0.1/x:1", "169.254.169.254/x:1"} {
+		_, err := newStore(t, nil).Acquire(t.Context(), ref, opt)
+		wantError(t, err, sandpit.ErrForbidden, true)
+		if !strings.HasPrefix(ref, "127.0.0.1") && strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("the error tells the address: %v", err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the registry was asked %d times", n)
+	}
+	// A mirror is named by whoever runs this.
+	opt.Mirrors = map[string][]string{"registry.invalid": {"http://" + reg.Host}}
+	mustAcquire(t, newStore(t, nil), "registry.invalid/x:1", opt)
+}
+
 func TestPullFromMirrors(t *testing.T) {
 	reg := imagetest.Registry(t, imagetest.RegistryOptions{})
 	mirror := imagetest.Registry(t, imagetest.RegistryOptions{})

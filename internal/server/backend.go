@@ -25,6 +25,7 @@ type backend struct {
 	engine   *engine.Engine
 	driver   driver.Driver
 	images   *image.Store
+	acquire  image.AcquireOptions // but for what a caller says
 	policies *file.Live
 	runs
 }
@@ -105,7 +106,9 @@ func (b *backend) PullImage(ctx context.Context, c api.Caller, name string, pull
 	if pull == "" {
 		pull = sandpit.PullAlways
 	}
-	s, err := b.images.Pull(ctx, name, image.AcquireOptions{Pull: pull})
+	acquire := b.acquire
+	acquire.Pull, acquire.PublicOnly = pull, !p.Vouches(name)
+	s, err := b.images.Pull(ctx, name, acquire)
 	if err != nil {
 		return v1.Image{}, err
 	}

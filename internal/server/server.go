@@ -207,7 +207,7 @@ func (s *server) poolSize() int {
 // startAPI makes the API of the engine.
 func (s *server) startAPI(ctx context.Context) error {
 	opt := &s.opt
-	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, policies: s.policies, runs: s.runs}
+	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, policies: s.policies, runs: s.runs}
 	domains := []string(nil)
 	if opt.Settings.Domain != "" {
 		domains = []string{opt.Settings.Domain}

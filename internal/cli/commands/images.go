@@ -147,7 +147,7 @@ Credentials are those of docker login and podman login.`,
 			for _, ref := range args {
 				shown := a.ShowProgress()
 				opt := o.Acquire()
-				opt.Platform, opt.Progress = *platform, shown.Update
+				opt.Pull, opt.Platform, opt.Progress = sandpit.PullAlways, *platform, shown.Update
 				s, err := store.Pull(ctx, ref, opt)
 				shown.End()
 				if err != nil {

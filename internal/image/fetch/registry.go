@@ -46,6 +46,7 @@ type registrySource struct {
 	ref       image.Reference
 	client    *http.Client
 	endpoints []*endpoint // mirrors first
+	public    bool        // image.AcquireOptions.PublicOnly
 
 	mu      sync.Mutex
 	chosen  *endpoint       // the one that has given the manifest; blobs are asked for there first
@@ -69,7 +70,7 @@ func (f *Fetcher) Registry(ref image.Reference, opt image.AcquireOptions) (image
 }
 
 func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*registrySource, error) {
-	r := &registrySource{fetcher: f, ref: ref, trusted: make(map[string]bool)}
+	r := &registrySource{fetcher: f, ref: ref, public: opt.PublicOnly, trusted: make(map[string]bool)}
 	for _, m := range opt.Mirrors[ref.Registry] {
 		u, err := url.Parse(m)
 		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.RawQuery != "" || u.User != nil || u.Fragment != "" {
@@ -77,6 +78,7 @@ func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*regi
 				`write it like "https://mirror.example" or "http://localhost:5000/prefix"`)
 		}
 		r.add(u.Scheme, u.Host, strings.TrimSuffix(u.Path, "/"), u.Host)
+		r.trusted[strings.ToLower(u.Hostname())] = true
 	}
 	host, scheme := ref.Registry, "https"
 	if host == "docker.io" {
@@ -86,6 +88,9 @@ func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*regi
 		scheme = "http"
 	}
 	r.add(scheme, host, "", ref.Registry)
+	if !opt.PublicOnly {
+		r.trusted[strings.ToLower((&url.URL{Host: host}).Hostname())] = true
+	}
 	r.client = &http.Client{CheckRedirect: r.checkRedirect, Transport: &http.Transport{
 		Proxy:                 r.proxy,
 		DialContext:           r.dial,
@@ -100,8 +105,6 @@ func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*regi
 }
 
 func (r *registrySource) add(scheme, host, prefix, registry string) {
-	u := url.URL{Scheme: scheme, Host: host}
-	r.trusted[strings.ToLower(u.Hostname())] = true
 	r.endpoints = append(r.endpoints, &endpoint{
 		base: scheme + "://" + host + prefix + "/v2/" + r.ref.Repository, registry: registry, plain: scheme == "http",
 	})
@@ -125,8 +128,9 @@ func (r *registrySource) proxy(req *http.Request) (*url.URL, error) {
 }
 
 // dial connects. A host that a registry has sent us to must not be this
-// machine or its cloud's metadata service; one that the person has named may
-// be anything.
+// machine or its cloud's metadata service, nor, where the caller is not trusted
+// with it, in this machine's network; one that the person has named may be
+// anything.
 func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	host, _, err := net.SplitHostPort(addr)
@@ -142,14 +146,25 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 			if err != nil {
 				return err
 			}
-			if ip := ap.Addr().Unmap(); ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsInterfaceLocalMulticast() {
+			switch ip := ap.Addr().Unmap(); {
+			case r.public && !isPublic(ip):
+				return errNotPublic
+			case !r.public && isLocal(ip):
 				return fault.Kind{Err: fmt.Errorf("the registry sent us to %s, where nothing is fetched from", ip), Kind: sandpit.ErrForbidden}
 			}
 			return nil
 		}
 	}
-	return d.DialContext(ctx, network, addr)
+	conn, err := d.DialContext(ctx, network, addr)
+	if errors.Is(err, errNotPublic) {
+		err = errNotPublic // without the address, which is not the caller's to know
+	}
+	return conn, err
 }
+
+// errNotPublic is what a caller is told who named a registry of this network.
+var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("it is not in the public internet"), Kind: sandpit.ErrForbidden},
+	"have the registry named in the policy's images, without a star in its place")
 
 // checkRedirect keeps redirects few and encrypted, and credentials at home.
 func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) error {
