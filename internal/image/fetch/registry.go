@@ -116,8 +116,13 @@ func (r *registrySource) Close() { r.client.CloseIdleConnections() }
 // Tries is how often in a row a request may fail that may pass.
 func (r *registrySource) Tries() int { return 4 }
 
-// proxy is the environment's proxy, which the person has named as well.
+// proxy is the environment's proxy, which the person has named as well. An
+// address that is not to be connected to, it is not asked for.
 func (r *registrySource) proxy(req *http.Request) (*url.URL, error) {
+	host := req.URL.Hostname()
+	if ip, err := netip.ParseAddr(host); err == nil && !isPublic(ip) && r.public && !r.trusts(host) {
+		return nil, errNotPublic
+	}
 	u, err := http.ProxyFromEnvironment(req)
 	if u != nil {
 		r.mu.Lock()
@@ -137,10 +142,7 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	trusted := r.trusted[strings.ToLower(host)]
-	r.mu.Unlock()
-	if !trusted {
+	if !r.trusts(host) {
 		d.Control = func(_, address string, _ syscall.RawConn) error {
 			ap, err := netip.ParseAddrPort(address)
 			if err != nil {
@@ -160,6 +162,13 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 		err = errNotPublic // without the address, which is not the caller's to know
 	}
 	return conn, err
+}
+
+// trusts reports whether a host was named by the person.
+func (r *registrySource) trusts(host string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trusted[strings.ToLower(host)]
 }
 
 // errNotPublic is what a caller is told who named a registry of this network.
