@@ -187,11 +187,13 @@ func (s *served) measureBurst(ctx context.Context) error {
 		n = 16
 	}
 	const mine = "server: create to first answered exec"
+	// As many as a server's capacity is to hold at once, on a machine of any size.
+	spec := sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20}}
 	bwrap := s.b.allPeers(ctx)[0]
 	cs := []*contestant{{name: mine, once: func(ctx context.Context, rec *record) error {
 		boxes := make([]removable, n)
 		took, err := atOnce(n, func(i int) error {
-			sb, err := s.Create(ctx, defaultSpec())
+			sb, err := s.Create(ctx, spec)
 			if err != nil {
 				return err
 			}
