@@ -74,10 +74,20 @@ func (s *served) close() {
 	hung.Stop()
 }
 
+// rested is a contestant before which the machine has rested for as long as
+// before those of the server: after a pause everything takes longer.
+func rested(c *contestant) *contestant {
+	once := c.once
+	c.once = func(ctx context.Context, rec *record) error {
+		time.Sleep(refill)
+		return once(ctx, rec)
+	}
+	return c
+}
+
 // run is a whole command line that uses the server.
 func (s *served) run(name string, argv ...string) *contestant {
-	return &contestant{name: name, once: func(ctx context.Context, rec *record) error {
-		time.Sleep(refill)
+	return rested(&contestant{name: name, once: func(ctx context.Context, rec *record) error {
 		b := *s.b
 		b.env = s.env
 		took, err := b.spawn(ctx, append([]string{b.sandpit, "run", "--"}, argv...)...)
@@ -85,13 +95,12 @@ func (s *served) run(name string, argv ...string) *contestant {
 			rec.time(name, took)
 		}
 		return err
-	}}
+	}})
 }
 
 // life lives through whole sandboxes of the server.
 func (s *served) life() *contestant {
-	return &contestant{name: "server", once: func(ctx context.Context, rec *record) error {
-		time.Sleep(refill)
+	return rested(&contestant{name: "server", once: func(ctx context.Context, rec *record) error {
 		start := time.Now()
 		sb, err := s.Create(ctx, sandpit.Spec{})
 		if err != nil {
@@ -116,7 +125,7 @@ func (s *served) life() *contestant {
 		}
 		rec.time("destroy", time.Since(begin))
 		return nil
-	}}
+	}})
 }
 
 // withServer starts a server for a group of rows.
@@ -135,7 +144,7 @@ func withServer(measure func(*served, context.Context) error) func(*bench, conte
 func (s *served) measureLife(ctx context.Context) error {
 	b := s.b
 	const warm = "sandpit run, with a server"
-	rec := contest(ctx, b.opts.rounds, b.budget(), b.command(bare, always(b.true)), s.run(warm, b.true), s.life())
+	rec := contest(ctx, b.opts.rounds, b.budget(), rested(b.command(bare, always(b.true))), s.run(warm, b.true), s.life())
 	floor := rec.get(bare)
 	for _, row := range []struct {
 		title, series string
@@ -174,7 +183,7 @@ func (s *served) measurePython(ctx context.Context) error {
 		g.add(mine, &series{err: err})
 		return nil
 	}
-	rec := contest(ctx, s.b.opts.rounds, s.b.budget(), s.run(mine, python, "-c", "print(1)"), s.b.command(cold, always(python, "-c", "print(1)")))
+	rec := contest(ctx, s.b.opts.rounds, s.b.budget(), s.run(mine, python, "-c", "print(1)"), rested(s.b.command(cold, always(python, "-c", "print(1)"))))
 	g.add(mine, rec.get(mine))
 	g.against(cold, rec.get(cold), mine, rec.get(mine), goal{atMost, 1.3, 0.3})
 	return ctx.Err()
