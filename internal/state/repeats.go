@@ -86,7 +86,7 @@ func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, er
 	}
 	var earlier *Earlier
 	now := s.now()
-	err := s.update(ctx, func(t *tx) error {
+	err := s.updateLazily(ctx, func(t *tx) error {
 		earlier = nil
 		found, err := findRepeat(t, r, now)
 		if err != nil || found != nil {
@@ -161,7 +161,7 @@ func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, sta
 	if len(response) > maxResponse {
 		response = nil
 	}
-	return s.update(ctx, func(t *tx) error {
+	return s.updateLazily(ctx, func(t *tx) error {
 		_, err := t.exec("UPDATE repeats SET status=?, response=? WHERE namespace=? AND key=?", status, response, namespace, key)
 		return err
 	})
@@ -170,7 +170,7 @@ func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, sta
 // AbandonRepeatable gives a key back, so that the request can be made again.
 func (s *Store) AbandonRepeatable(ctx context.Context, namespace, key string) error {
 	defer s.repeat.end([2]string{namespace, key})
-	return s.update(ctx, func(t *tx) error {
+	return s.updateLazily(ctx, func(t *tx) error {
 		_, err := t.exec("DELETE FROM repeats WHERE namespace=? AND key=?", namespace, key)
 		return err
 	})
@@ -182,7 +182,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	now := s.now().UnixNano()
 	for {
 		var removed int64
-		err := s.update(ctx, func(t *tx) error {
+		err := s.updateLazily(ctx, func(t *tx) error {
 			res, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE expires<=? LIMIT ?)", now, trimRepeats)
 			if err != nil {
 				return err

@@ -25,7 +25,11 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	if data == nil {
 		data = []byte{}
 	}
-	return s.update(ctx, func(t *tx) error {
+	update := s.update
+	if r.State == sandpit.StateCreating { // nobody was told of it
+		update = s.updateLazily
+	}
+	return update(ctx, func(t *tx) error {
 		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data`,
 			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data)

@@ -6,13 +6,16 @@
 //
 // # Durability
 //
-// What a call wrote is on the disk when the call returns: it outlives the
-// death of the server and a power cut. The database is in WAL mode, where a
-// transaction is one append to the log, with synchronous=FULL, which adds an
-// fdatasync to it; with NORMAL a power cut could take the latest transactions
-// back, and with them a key's revocation, or the record of a sandbox whose
-// caller was told that it is there. Callers that come at once share a
-// transaction and its fdatasync.
+// What a call wrote outlives the death of the server, and, when the call
+// returns, a power cut. The database is in WAL mode, where a transaction is one
+// append to the log, with synchronous=FULL, which adds an fdatasync to it; with
+// NORMAL a power cut could take the latest transactions back, and with them a
+// key's revocation, or the record of a sandbox whose caller was told that it is
+// there. Callers that come at once share a transaction and its fdatasync.
+//
+// NORMAL is enough for what nobody was told of yet and what makes no difference
+// after a power cut, which ends all sandboxes: the record of one that is being
+// made, and requests that may be repeated. The next fdatasync is of these, too.
 //
 // The one connection holds the database in exclusive mode, so there is no
 // shared-memory file that could be mapped on a full disk, and nobody else can
@@ -28,6 +31,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,10 +67,11 @@ type Store struct {
 	db    *sql.DB
 	seal  *sealer
 	now   func() time.Time
-	queue *batch.Queue[func(*tx) error]
+	queue *batch.Queue[write]
 
 	mu     sync.Mutex // one user of tx at a time, for a whole transaction
 	tx     *tx        // guarded by mu
+	lazy   bool       // synchronous is NORMAL; guarded by mu
 	closed bool       // guarded by mu
 
 	repeat repeats
@@ -179,15 +184,30 @@ func (s *Store) Close() error {
 // errClosed is the error of a Store that was closed.
 var errClosed = fmt.Errorf("the state is closed: %w", sandpit.ErrState)
 
+// write is what one caller does in a transaction.
+type write struct {
+	fn   func(*tx) error
+	lazy bool // a power cut may undo it
+}
+
 // update runs fn in a transaction, perhaps together with others. What fn wrote
 // is durable when update returns nil, and undone when it returns an error.
 // When fn has begun, ctx has no effect any more, so that the outcome is always
 // known.
 func (s *Store) update(ctx context.Context, fn func(*tx) error) error {
+	return s.write(ctx, write{fn: fn})
+}
+
+// updateLazily is update for what a power cut may undo.
+func (s *Store) updateLazily(ctx context.Context, fn func(*tx) error) error {
+	return s.write(ctx, write{fn: fn, lazy: true})
+}
+
+func (s *Store) write(ctx context.Context, w write) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.explain(s.queue.Do(fn))
+	return s.explain(s.queue.Do(w))
 }
 
 // view runs fn while nobody writes.
@@ -204,7 +224,7 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 }
 
 // commit is the writer of the queue.
-func (s *Store) commit(items []*batch.Item[func(*tx) error]) {
+func (s *Store) commit(items []*batch.Item[write]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := func(err error) {
@@ -214,6 +234,11 @@ func (s *Store) commit(items []*batch.Item[func(*tx) error]) {
 	}
 	if s.closed {
 		all(errClosed)
+		return
+	}
+	lazy := !slices.ContainsFunc(items, func(it *batch.Item[write]) bool { return !it.Value.lazy })
+	if err := s.setLazy(lazy); err != nil {
+		all(err)
 		return
 	}
 	ended := false
@@ -243,15 +268,32 @@ func (s *Store) commit(items []*batch.Item[func(*tx) error]) {
 	ended = true
 }
 
+// setLazy chooses whether the next transactions wait for the disk.
+// Precondition: s.mu is held, and no transaction is open.
+func (s *Store) setLazy(lazy bool) error {
+	if lazy == s.lazy {
+		return nil
+	}
+	query := "PRAGMA synchronous=FULL"
+	if lazy {
+		query = "PRAGMA synchronous=NORMAL"
+	}
+	if err := s.exec(query); err != nil {
+		return err
+	}
+	s.lazy = lazy
+	return nil
+}
+
 // one runs one write of a transaction. What the write itself refuses is undone
 // and is its own error; an error of the database is returned.
-func (s *Store) one(it *batch.Item[func(*tx) error], among bool) error {
+func (s *Store) one(it *batch.Item[write], among bool) error {
 	if among {
 		if err := s.exec("SAVEPOINT one"); err != nil {
 			return err
 		}
 	}
-	it.Err = it.Value(s.tx)
+	it.Err = it.Value.fn(s.tx)
 	if it.Err != nil && isDatabase(it.Err) {
 		return it.Err
 	}
