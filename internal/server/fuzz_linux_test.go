@@ -252,6 +252,9 @@ func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
 			if spared(op.OperationID) && r.IntN(4) > 0 && p.Name == "sb" {
 				value = "nobody"
 			}
+			if value == "." || value == ".." {
+				value = "..." // those are no part of a path (RFC 3986, 5.2.4)
+			}
 			target = strings.ReplaceAll(target, "{"+p.Name+"}", url.PathEscape(value))
 		case "query":
 			if p.Required && r.IntN(10) > 0 || r.IntN(3) == 0 {
