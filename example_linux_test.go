@@ -11,7 +11,7 @@ import (
 // The examples of the documentation print what they say.
 func TestExamples(t *testing.T) {
 	if caps := linux.New(linux.Options{Dir: t.TempDir()}).Examine(t.Context()); !caps.Available {
-		t.Skipf("no sandbox can be made here: %s", caps.Gaps[0].Why)
+		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
 	}
 	t.Setenv("SANDPIT_HOME", t.TempDir())
 	for _, tt := range []struct {

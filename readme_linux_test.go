@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 func TestReadmeCode(t *testing.T) {
 	driver := linux.New(linux.Options{Dir: t.TempDir()})
 	if caps := driver.Examine(t.Context()); !caps.Available {
-		t.Skipf("no sandbox can be made here: %s", caps.Gaps[0].Why)
+		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
 	}
 	images := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{NoSync: true})
 	client := engine.New(engine.Options{Driver: driver, Images: images, Policy: policy.Default()})

@@ -63,7 +63,7 @@ func needSandboxes(t *testing.T) {
 	t.Helper()
 	caps := newDriver(dataDir(t)).Examine(t.Context())
 	if !caps.Available {
-		t.Skipf("no sandbox can be made here: %s", caps.Gaps[0].Why)
+		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
 	}
 }
 

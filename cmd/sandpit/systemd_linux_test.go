@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -30,33 +31,15 @@ type service struct {
 	tls   string // HOST:PORT where it listens with TLS; empty: nowhere
 	key   string // for there
 	cmd   *exec.Cmd
-	log   *logged
+	log   *heard.Buffer // what it has written
 	ended chan struct{}
-}
-
-// logged is what a server has written.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // startService starts a server of a data directory, and returns when it
 // answers. prepare may change how it is started.
 func startService(t *testing.T, home string, prepare func(*exec.Cmd), args ...string) *service {
 	t.Helper()
-	s := &service{t: t, home: home, log: new(logged), ended: make(chan struct{})}
+	s := &service{t: t, home: home, log: new(heard.Buffer), ended: make(chan struct{})}
 	s.cmd = commandLine(t, append([]string{"sandpit", "serve"}, args...)...)
 	s.cmd.Env = append(s.cmd.Env, "SANDPIT_HOME="+home)
 	s.cmd.Stderr = s.log

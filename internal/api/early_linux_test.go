@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
 	"testing"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -161,7 +162,10 @@ func (s *service) python(sb v1.Sandbox, key, program string, ports int) {
 	var out v1.Executed
 	s.want(200, &out, ask{method: "POST", path: execPath(sb), key: key, body: v1.Exec{Command: v1.Command{Script: "command -v python3"}}})
 	if out.Result.ExitCode != 0 {
-		s.t.Skip("no python3 in the sandbox")
+		if _, err := exec.LookPath("python3"); err == nil {
+			s.t.Fatal("python3 of this machine is not in the sandbox")
+		}
+		s.t.Skip("python3 is not installed, which is to listen: runs where it is, as in CI")
 	}
 	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", key: key, body: v1.Command{Argv: []string{"python3", "-c", program}}})
 	eventually(s.t, "it listens", func() bool {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -291,22 +290,8 @@ func TestPorts(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create(aliceKey, v1.Spec{})
 	one := "/v1/sandboxes/" + sb.ID
-	for _, script := range []string{listener, echoServer} {
-		s.want(201, nil, ask{method: "POST", path: one + "/processes", key: aliceKey, body: v1.Command{Argv: []string{"python3", "-c", script}}})
-	}
-	var out v1.Executed
-	s.want(200, &out, ask{method: "POST", path: execPath(sb), key: aliceKey, body: v1.Exec{Command: v1.Command{Script: "command -v python3"}}})
-	if out.Result.ExitCode != 0 {
-		if _, err := exec.LookPath("python3"); err == nil {
-			t.Fatal("python3 of this machine is not in the sandbox")
-		}
-		t.Skip("no python3 on this machine to listen with")
-	}
-	eventually(t, "both listen", func() bool {
-		var ports v1.PortList
-		s.want(200, &ports, ask{method: "GET", path: one + "/ports", key: aliceKey})
-		return len(ports.Ports) == 2
-	})
+	s.python(sb, aliceKey, listener, 1)
+	s.python(sb, aliceKey, echoServer, 2)
 	host := "8080-" + sb.ID + ".localhost"
 	status, body, h := s.get(ask{method: "GET", path: "/v1/keys?x=y", key: aliceKey, header: map[string]string{"Host": host, "X-Sandpit-Other": "hush"}})
 	if status != 200 || !strings.HasPrefix(string(body), "GET /v1/keys?x=y") || h.Get("Set-Cookie") == "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	guestserver "github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 type place struct {
 	t    testing.TB
 	home string
-	log  *locked
+	log  *heard.Buffer
 	stop func() // ends the server, once, and waits
 }
 
@@ -60,7 +61,7 @@ func shortHome(t testing.TB) string {
 // serve starts a server, and looks at the end whether it has left anything.
 func serve(t testing.TB) *place {
 	t.Helper()
-	s := &place{t: t, home: shortHome(t), log: new(locked)}
+	s := &place{t: t, home: shortHome(t), log: new(heard.Buffer)}
 	d := linux.New(linux.Options{
 		Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home),
 	})
@@ -174,24 +175,6 @@ func runs(word string) bool {
 		}
 	}
 	return false
-}
-
-// locked is a buffer that may be read while it is written.
-type locked struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *locked) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // valve is a writer that takes nothing until it is opened.

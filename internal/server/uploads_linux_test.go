@@ -34,7 +34,7 @@ func TestRefusedUploads(t *testing.T) {
 	spec.Limits.Disk = 8 << 20
 	sb, err := c.Create(t.Context(), spec)
 	if err != nil {
-		t.Skipf("no sandbox of 8 MiB can be made here: %v", err)
+		t.Skipf("no sandbox of 8 MiB can be made here: %v; runs where memory can be limited, as in CI", err)
 	}
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -14,7 +14,7 @@ import (
 // A state that belongs to somebody else is not believed.
 func TestPlantedState(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give a directory away")
+		t.Skip("only root can give a directory away: runs as root, as in CI")
 	}
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {

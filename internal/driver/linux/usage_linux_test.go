@@ -46,7 +46,7 @@ func TestTrafficOfAnInterface(t *testing.T) {
 	defer unix.Close(host)
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		t.Skipf("a network namespace can't be made: %v", err)
+		t.Skipf("a network namespace can't be made: %v; runs as root, as in CI", err)
 	}
 	defer func() {
 		if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
@@ -61,7 +61,7 @@ func TestTrafficOfAnInterface(t *testing.T) {
 	}
 	tun, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("there is no /dev/net/tun: %v", err)
+		t.Skipf("there is no /dev/net/tun: %v; runs where the kernel has it, as in CI", err)
 	}
 	defer unix.Close(tun)
 	req, err := unix.NewIfreq("tried0")
@@ -70,7 +70,7 @@ func TestTrafficOfAnInterface(t *testing.T) {
 	}
 	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
 	if err := unix.IoctlIfreq(tun, unix.TUNSETIFF, req); err != nil {
-		t.Skipf("an interface can't be made: %v", err)
+		t.Skipf("an interface can't be made: %v; runs as root, as in CI", err)
 	}
 	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
