@@ -605,6 +605,12 @@ func TestPullAlwaysFollowsATagThatMoves(t *testing.T) {
 	if got := mustAcquire(t, s, ref, opt).Rootfs().Digest; got != digestOf(t, b) {
 		t.Error("the moved tag was not followed")
 	}
+	reg.Push(t, "x:1", randomImage(t, 1000, 1))
+	opt.Pull = sandpit.PullMissing
+	if got, err := s.Pull(t.Context(), ref, opt); err != nil || got.Digest != digestOf(t, b) {
+		t.Errorf("Pull of what is there, when only what is missing is asked for: %v, %v", got, err)
+	}
+	reg.Push(t, "x:1", b)
 	// The first one is nameless now, but leased.
 	p, err := s.Prune(t.Context(), image.PruneOptions{})
 	if err != nil || p.Images != 0 || p.Layers != 0 {
