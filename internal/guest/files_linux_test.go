@@ -515,8 +515,9 @@ func TestWriteThatIsCalledOff(t *testing.T) {
 	}
 	// And one whose host dies.
 	c := g.client(client.Options{})
+	n = 0
 	_, err = c.Files().Write(t.Context(), dir+"/file", readerFunc(func(b []byte) (int, error) {
-		if n++; n == 40 {
+		if n++; n == 20 {
 			c.Close()
 		}
 		return len(b), nil

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 )
@@ -63,6 +65,25 @@ func echo(c net.Conn) {
 	_, _ = io.WriteString(c, "end")
 }
 
+// unheard is a port of 127.0.0.1 that nobody listens on, and nobody else can:
+// it is bound for as long as the test lasts.
+func unheard(t *testing.T) uint16 {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint16(a.(*unix.SockaddrInet4).Port)
+}
+
 func TestDial(t *testing.T) {
 	c := start(t)
 	four := serveOn(t, "tcp4", "127.0.0.1:0", echo)
@@ -89,7 +110,6 @@ func TestDial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
 	ports, err := c.Ports(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +121,7 @@ func TestDial(t *testing.T) {
 		}
 	}
 	l.Close()
-	if _, err := c.Dial(t.Context(), uint16(port)); !errors.Is(err, sandpit.ErrUnavailable) {
+	if _, err := c.Dial(t.Context(), unheard(t)); !errors.Is(err, sandpit.ErrUnavailable) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}
 	if _, err := c.Dial(t.Context(), 0); !errors.Is(err, sandpit.ErrInvalid) {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +19,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		// goleak itself waits for less than a second.
+		err := goleak.Find()
+		for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); err = goleak.Find() {
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // frames joins frames of a guest, behind its greeting.
 func frames(fs ...[]byte) []byte {
@@ -37,10 +53,12 @@ func frame(t wire.Type, stream uint32, m interface{ Append([]byte) []byte }) []b
 }
 
 // play answers a client with fixed bytes and then hangs up: some at once, and
-// the rest when it has opened its second stream.
+// the rest when it has opened its second stream, or has been used without that.
 func play(t testing.TB, greeting, rest []byte, use func(ctx context.Context, c *Client)) error {
 	ours, theirs := net.Pipe()
-	opened := make(chan struct{})
+	opened, used := make(chan struct{}), make(chan struct{})
+	leave := sync.OnceFunc(func() { close(used) })
+	defer leave()
 	go func() {
 		defer close(opened)
 		for r := wire.NewReader(theirs); ; {
@@ -62,7 +80,7 @@ func play(t testing.TB, greeting, rest []byte, use func(ctx context.Context, c *
 		if len(rest) > 0 {
 			select {
 			case <-opened:
-			case <-time.After(200 * time.Millisecond): // a greeting that leads nowhere
+			case <-used:
 			}
 			_, _ = theirs.Write(rest)
 		}
@@ -76,6 +94,7 @@ func play(t testing.TB, greeting, rest []byte, use func(ctx context.Context, c *
 	}
 	defer c.Close()
 	use(ctx, c)
+	leave()
 	select {
 	case <-c.Done():
 	case <-ctx.Done():

@@ -85,14 +85,19 @@ func (c *Client) writeError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		return ctx.Err()
 	}
-	// The reader may be about to find a better reason.
+	// The reader is about to find a better reason, unless the guest goes on
+	// talking to one that it does not listen to.
 	select {
 	case <-c.done:
-	case <-time.After(50 * time.Millisecond):
+	case <-time.After(readerPatience):
 	}
 	c.fail(fmt.Errorf("%w: its guest does not listen any more", sandpit.ErrClosed))
 	return c.Err()
 }
+
+// readerPatience is how long the reader may take to find why a guest does not
+// listen any more.
+const readerPatience = 2 * time.Second
 
 // writeLater writes a small frame without waiting for it.
 func (c *Client) writeLater(frame []byte) {

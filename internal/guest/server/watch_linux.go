@@ -16,8 +16,10 @@ import (
 const (
 	maxWatchers = 16      // at once; a user may have 128 (inotify(7))
 	maxWatched  = 1 << 13 // directories of one of them
-	// renamePatience is how long the second half of a rename may take.
-	renamePatience = 2 * time.Millisecond
+	// renamePatience is how long the second half of a rename may take: who
+	// renames may lose its processor between the two. What was moved to where
+	// nobody watches is told that much later.
+	renamePatience = 100 * time.Millisecond
 
 	watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_EXCL_UNLINK
@@ -213,7 +215,7 @@ func (w *watcher) read(raw syscall.RawConn) error {
 			return rerr != unix.EAGAIN || w.moved != nil
 		})
 		if rerr == unix.EAGAIN && w.moved != nil {
-			time.Sleep(renamePatience)
+			w.await(renamePatience)
 			n, rerr = readOnce(w.fd, buf[:])
 		}
 		switch {
@@ -228,6 +230,20 @@ func (w *watcher) read(raw syscall.RawConn) error {
 		w.events(buf[:n])
 		if w.moved == nil {
 			return nil
+		}
+	}
+}
+
+// await waits until inotify has something to say, and no longer than patience.
+func (w *watcher) await(patience time.Duration) {
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	for deadline := time.Now().Add(patience); ; {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return
+		}
+		if _, err := unix.Poll(fds, int(left.Milliseconds())+1); err != unix.EINTR {
+			return
 		}
 	}
 }
