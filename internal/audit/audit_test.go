@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,12 +14,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
 
 func openTest(t *testing.T, dir string, opt Options) *Log {
 	t.Helper()
@@ -130,6 +131,17 @@ func TestOneLogOnADirectory(t *testing.T) {
 	if _, err := Open(dir, Options{}); !errors.Is(err, sandpit.ErrState) || sandpit.Hint(err) == "" {
 		t.Errorf("got %v", err)
 	}
+	// What this process is just starting has the lock, too, and is no other server.
+	child := exec.Command("cat")
+	stdin, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child.ExtraFiles = []*os.File{l.head}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = stdin.Close(), child.Wait() }()
 	l.Close()
 	openTest(t, dir, Options{})
 }

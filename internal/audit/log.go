@@ -104,7 +104,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 	if l.head, err = os.OpenFile(filepath.Join(dir, fileHead), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(l.head.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+	if err := lock(l.head); errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, sandpit.WithHint(fmt.Errorf("another server keeps an audit in %s: %w", dir, sandpit.ErrState), "stop it first, or name another directory")
 	} else if err != nil {
 		return nil, err
@@ -238,7 +238,27 @@ func (l *Log) Close() error {
 	return nil
 }
 
+// dying is how long a lock is waited for. What a dead server was starting has its
+// descriptors, and so the lock, for a moment longer: of a server that lives, the
+// state is locked for as long, before.
+const dying = time.Second
+
+func lock(f *os.File) error {
+	for end := time.Now().Add(dying); ; time.Sleep(5 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// release gives the lock back, and closes the files. Closing alone would not do:
+// what this process is just starting may have the descriptor, too, until it
+// executes something else.
 func (l *Log) release() {
+	if l.head != nil {
+		_ = syscall.Flock(int(l.head.Fd()), syscall.LOCK_UN)
+	}
 	for _, f := range []*os.File{l.file, l.head} {
 		if f != nil {
 			f.Close()

@@ -1,20 +1,26 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
+// dying is how long the lock of a process that is dead is waited for. What that
+// process was just starting has its descriptors, and so the lock, until it hears
+// of the death or executes something else: moments, on an idle machine.
+const dying = 10 * time.Second
+
 // takeLock takes the lock of a directory, which ends with this process. The
 // file says who has it.
-func takeLock(file, dir string) (_ *os.File, err error) {
+func takeLock(ctx context.Context, file, dir string) (_ *os.File, err error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -24,15 +30,19 @@ func takeLock(file, dir string) (_ *os.File, err error) {
 			f.Close()
 		}
 	}()
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		who := "another server"
-		text, _ := io.ReadAll(io.LimitReader(f, 32))
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && pid > 0 {
-			who = fmt.Sprintf("another server, process %d,", pid)
+	for end := time.Now().Add(dying); ; {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			break
 		}
-		return nil, sandpit.WithHint(fmt.Errorf("opening the state in %s: %s uses it: %w", dir, who, sandpit.ErrState),
-			"stop that one first, or give this one a directory of its own with SANDPIT_HOME")
+		if pid := holder(f); !isDead(pid) || time.Now().After(end) {
+			return nil, lockedError(dir, pid)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("locking %s: %w", file, err)
@@ -42,4 +52,35 @@ func takeLock(file, dir string) (_ *os.File, err error) {
 		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	return f, nil
+}
+
+// holder is the process that a lock's file names, or 0.
+func holder(f *os.File) int {
+	var text [32]byte
+	n, _ := f.ReadAt(text[:], 0)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
+}
+
+// isDead reports whether a process is known to be no more.
+func isDead(pid int) bool {
+	return pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+func lockedError(dir string, pid int) error {
+	who := "another server"
+	if pid > 0 {
+		who = fmt.Sprintf("another server, process %d,", pid)
+	}
+	return sandpit.WithHint(fmt.Errorf("opening the state in %s: %s uses it: %w", dir, who, sandpit.ErrState),
+		"stop that one first, or give this one a directory of its own with SANDPIT_HOME")
+}
+
+// dropLock gives a lock back. Closing it alone would not do: what this process is
+// just starting may have the descriptor, too, until it executes something else.
+func dropLock(f *os.File) error {
+	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }

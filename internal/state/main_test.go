@@ -1,14 +1,15 @@
 package state
 
 import (
+	"os"
 	"slices"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
 
 func reportQuantiles(b *testing.B, took []time.Duration) {
 	slices.Sort(took)

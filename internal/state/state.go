@@ -97,7 +97,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 			_ = s.Close()
 		}
 	}()
-	if err := s.prepare(); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
 	if s.seal, err = openSealer(filepath.Join(dir, fileSeal)); err != nil {
@@ -126,7 +126,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 
 // prepare makes the directory and the empty database with the right modes, and
 // takes the lock.
-func (s *Store) prepare() error {
+func (s *Store) prepare(ctx context.Context) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return s.explain(err)
 	}
@@ -142,7 +142,7 @@ func (s *Store) prepare() error {
 			return s.explain(fmt.Errorf("closing it to others: %w", err))
 		}
 	}
-	if s.lock, err = takeLock(filepath.Join(s.dir, fileLock), s.dir); err != nil {
+	if s.lock, err = takeLock(ctx, filepath.Join(s.dir, fileLock), s.dir); err != nil {
 		return s.explain(err)
 	}
 	// SQLite gives its log the mode of the database.
@@ -176,7 +176,7 @@ func (s *Store) Close() error {
 		errs = append(errs, s.db.Close())
 	}
 	if s.lock != nil {
-		errs = append(errs, s.lock.Close())
+		errs = append(errs, dropLock(s.lock))
 	}
 	return errors.Join(errs...)
 }

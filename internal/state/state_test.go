@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -130,6 +132,55 @@ func TestOneServerOnADirectory(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	openTest(t, dir)
+}
+
+// What a process is just starting has its descriptors, and with them its lock: that
+// is no other server, neither when the process gives the lock back nor when it is
+// dead.
+func TestLockThatAChildHas(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	defer write.Close()
+	// It ends when the pipe does.
+	child := exec.Command("cat")
+	child.Stdin, child.ExtraFiles = read, []*os.File{s.lock}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		_ = write.Close()
+		_ = child.Wait()
+	})
+	defer end()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openTest(t, dir)
+
+	// Now one that has died without giving it back.
+	end()
+	dead := child.Process.Pid
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, fileLock)
+	held, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, fmt.Appendln(nil, dead), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { _ = held.Close() })
 	openTest(t, dir)
 }
 
