@@ -60,12 +60,23 @@ func (c *call) intendFor(body any) error {
 	if !c.route.Guarded {
 		return nil
 	}
-	return c.intend(detailOf(body, c.r))
+	return c.intend(c.detailOf(body))
+}
+
+// subject is what a call is about, beside the sandbox: a process, a port, a key,
+// a webhook or a file.
+func (c *call) subject() string {
+	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"id", ""}} {
+		if v := c.r.PathValue(p.name); v != "" {
+			return p.what + v
+		}
+	}
+	return c.r.URL.Query().Get("path")
 }
 
 // detailOf says in a few words what a request is about. Of a command it names
 // the program alone: arguments may be secrets.
-func detailOf(body any, r *http.Request) string {
+func (c *call) detailOf(body any) string {
 	switch b := body.(type) {
 	case *v1.Spec:
 		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name)
@@ -74,47 +85,54 @@ func detailOf(body any, r *http.Request) string {
 	case *v1.Command:
 		return programOf(b)
 	case *v1.Signal:
-		return "process " + r.PathValue("p") + " signal " + strconv.Itoa(b.Signal)
+		return c.subject() + " signal " + strconv.Itoa(b.Signal)
 	case *v1.Pull:
 		return "image " + strconv.Quote(b.Image)
 	case *v1.NewKey:
-		return "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace)
+		detail := "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace) + " policy " + strconv.Quote(b.Policy)
+		if b.Admin {
+			detail += " administrator"
+		}
+		return detail
 	case *v1.NewWebhook:
 		return "" // its URL may hold a secret
 	}
-	return r.URL.Query().Get("path")
+	return c.subject()
 }
 
 func programOf(c *v1.Command) string {
+	program, arguments := "program of the image", len(c.Argv)+len(c.ArgvBase64)
 	switch {
 	case c.Script != "" || c.ScriptBase64 != nil:
 		return "script of " + strconv.Itoa(len(c.Script)+len(c.ScriptBase64)) + " bytes"
+	case c.Entrypoint != nil && len(*c.Entrypoint) > 0:
+		program, arguments = "program "+strconv.Quote(clip((*c.Entrypoint)[0])), arguments+len(*c.Entrypoint)-1
+	case c.FromImage: // which may begin with a program of its own
 	case len(c.Argv) > 0:
-		return "program " + strconv.Quote(c.Argv[0]) + " with " + strconv.Itoa(len(c.Argv)-1) + " arguments"
+		program, arguments = "program "+strconv.Quote(clip(c.Argv[0])), arguments-1
 	case len(c.ArgvBase64) > 0:
-		return "program " + strconv.Quote(string(c.ArgvBase64[0]))
+		program, arguments = "program "+strconv.Quote(clip(string(c.ArgvBase64[0]))), arguments-1
 	}
-	return "program of the image"
+	return program + " with " + strconv.Itoa(arguments) + " arguments"
 }
 
-// recordEnd has the audit keep how the call ended. Refusals of people who are
-// not known are kept up to a rate, lest they fill the disk.
+// recordEnd has the audit keep how the call ended. What is done by people who are
+// not known, and that a key asks too often, is kept up to a rate: the audit is
+// bounded, and nobody may push out of it what is older.
 func (c *call) recordEnd() {
 	if c.route != nil && c.route.Open && c.status < 400 || c.route == nil && !c.known && c.status == http.StatusNotFound {
 		return
 	}
 	e := c.entry(phaseEnd)
 	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.w.bytes
-	switch c.status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusMisdirectedRequest:
-		e.Allowed, e.Rule = false, c.code
-	case http.StatusTooManyRequests:
+	switch c.code { // not the status, which may be that of a sandbox
+	case "forbidden", v1.CodeUnauthenticated, v1.CodeHostRefused, v1.CodeOriginRefused, "exhausted", v1.CodeRateLimited, v1.CodeTooManyStreams:
 		e.Allowed, e.Rule = false, c.code
 	}
 	if rule := policy.Rule(c.err); rule != "" {
 		e.Allowed, e.Rule = false, rule
 	}
-	if !c.intended && !e.Allowed && !c.api.limiter.denied.Allow() {
+	if !c.intended && (!c.known || c.status == http.StatusTooManyRequests) && !c.api.limiter.denied.Allow() {
 		c.api.metrics.auditSkipped.Add(1)
 		return
 	}

@@ -86,18 +86,19 @@ func (c *call) admit() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
-	if c.route.Admin && !c.caller.Admin {
-		return &refusal{status: http.StatusForbidden, code: "forbidden", message: "only an administrator may do this", hint: "use an administrator's key"}
-	}
 	if err := c.api.limiter.request(c); err != nil {
 		return err
+	}
+	c.detail = c.subject()
+	if c.route.Admin && !c.caller.Admin {
+		return &refusal{status: http.StatusForbidden, code: "forbidden", message: "only an administrator may do this", hint: "use an administrator's key"}
 	}
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return &refusal{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, message: "a compressed body is not taken", hint: "send it as it is"}
 	}
 	if c.route.Guarded && c.route.In == nil && !c.route.late {
 		// Those with a body say more once it is read.
-		return c.intend(c.r.URL.Query().Get("path"))
+		return c.intend(c.detail)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@
 //
 // What a request goes through, in this order, and each step may refuse it:
 // bounds of the server (Configure), is it for this host and not from a foreign
-// web page (guard.go), who is it (caller.go), may he (the route's Admin), not
-// too often and not too many streams (limits.go), is it recorded (audit.go),
+// web page (guard.go), who is it (caller.go), not too often and not too many
+// streams (limits.go), may he (the route's Admin), is it recorded (audit.go),
 // and then the route's handler. Every error is a v1.Error (errors.go).
 package api

@@ -19,7 +19,7 @@ type Limits struct {
 	Stall         time.Duration // how long a client may take or send nothing of what it is to; default 30 s
 	Tunnel        time.Duration // how long the client of a tunnel may take nothing, and either end send nothing when the other has ended its direction; default 10 min
 	Spool         int64         // bytes of a zip archive that is sent, which has to be held; default 1 GiB
-	DeniedRecords float64       // refused requests a second that go into the audit; default 100
+	DeniedRecords float64       // requests a second of strangers, and of keys that ask too often, that go into the audit; default 100
 }
 
 func (l Limits) withDefaults() Limits {

@@ -113,7 +113,7 @@ func (m *metrics) text(s Stats, openStreams int) []byte {
 
 	w.single("sandpit_open_streams", "gauge", "Answers that go on for a while.", float64(openStreams))
 	w.single("sandpit_audit_failures_total", "counter", "Entries of the audit that could not be written.", float64(m.auditFailures.Load()))
-	w.single("sandpit_audit_skipped_total", "counter", "Refusals that were too many to be all in the audit.", float64(m.auditSkipped.Load()))
+	w.single("sandpit_audit_skipped_total", "counter", "Requests of strangers, and of keys that ask too often, that were too many to be all in the audit.", float64(m.auditSkipped.Load()))
 	w.stats(s)
 	return w.Bytes()
 }

@@ -11,7 +11,11 @@ import (
 )
 
 func createWebhook(c *call, in *v1.NewWebhook) (v1.Webhook, error) {
-	return c.api.opts.Webhooks.CreateWebhook(c.ctx, c.caller, *in)
+	hook, err := c.api.opts.Webhooks.CreateWebhook(c.ctx, c.caller, *in)
+	if err == nil {
+		c.detail = "webhook " + hook.ID // for the audit
+	}
+	return hook, err
 }
 
 func listWebhooks(c *call) (v1.WebhookList, error) {
@@ -77,7 +81,11 @@ func createKey(c *call, in *v1.NewKey) (v1.Key, error) {
 	if !(in.Expires >= 0) {
 		return v1.Key{}, invalid("expires is negative", "")
 	}
-	return c.api.opts.Keys.CreateKey(c.ctx, c.caller, *in)
+	key, err := c.api.opts.Keys.CreateKey(c.ctx, c.caller, *in)
+	if err == nil {
+		c.detail += "; key " + key.ID // for the audit
+	}
+	return key, err
 }
 
 func listKeys(c *call) (v1.KeyList, error) {

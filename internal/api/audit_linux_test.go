@@ -1,0 +1,149 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// ends returns how calls of an operation have ended.
+func (s *service) ends(operation string) []v1.Audit {
+	var out []v1.Audit
+	for _, e := range s.audit.all() {
+		if e.Action == operation && e.Phase == "end" {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Who is not known enters little into the audit, whatever he does: older entries
+// make room for newer ones.
+func TestStrangersEnterLittle(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Origins, o.Limits.DeniedRecords = []string{"https://ui.example"}, 0.001 })
+	preflight := map[string]string{"Origin": "https://ui.example", "Access-Control-Request-Method": "POST"}
+	s.tcp.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for range 20 {
+		for _, a := range []ask{
+			{method: "PATCH", path: "/v1/sandboxes", key: "none"},
+			{method: "POST", path: "/healthz", key: "none"},
+			{method: "GET", path: "//docs", key: "none"},
+			{method: "GET", path: "/v1/sandboxes", key: "wrong"},
+			{method: "OPTIONS", path: "/v1/sandboxes", key: "none", header: preflight},
+		} {
+			s.do(a).Body.Close()
+		}
+	}
+	if n := len(s.audit.all()); n > 2 {
+		t.Errorf("100 requests of strangers are %d entries, such as %+v", n, s.audit.all()[n-1])
+	}
+}
+
+// A stranger who is refused often hides nothing of what is refused to a key.
+func TestRefusalsToKeysAreAllRecorded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.DeniedRecords = 0.001 })
+	for range 20 {
+		s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/keys", key: "wrong"})
+		s.refused(403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey})
+	}
+	n := 0
+	for _, e := range s.ends("listKeys") {
+		if e.Key == "alice" && !e.Allowed && e.Rule == "forbidden" {
+			n++
+		}
+	}
+	if n != 20 {
+		t.Errorf("of 20 refusals %d are recorded", n)
+	}
+}
+
+// What only administrators may do counts as a request of who may not.
+func TestRateHoldsForWhatIsForbidden(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Rate, o.Limits.Burst = 0.001, 3 })
+	for range 3 {
+		s.refused(403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey})
+	}
+	s.refused(429, "rate_limited", ask{method: "GET", path: "/v1/keys", key: aliceKey})
+}
+
+// refuser answers as a server that refuses.
+const refuser = `
+import http.server
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(self.path[1:])); self.send_header("Content-Length", "0"); self.end_headers()
+    def log_message(self, *a): pass
+http.server.HTTPServer(("127.0.0.1", 8080), H).serve_forever()
+`
+
+// What a sandbox refuses is no decision of the server.
+func TestRefusalsOfASandboxAreNotOurs(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	s.python(sb, "", refuser, 1)
+	for _, status := range []string{"401", "403", "421", "429"} {
+		s.do(ask{method: "GET", path: "/" + status, header: map[string]string{"X-Sandpit-Sandbox": sb.ID, "X-Sandpit-Port": "8080"}}).Body.Close()
+	}
+	s.refused(403, "permission", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/files/chmod?path=/proc/version&mode=0777"})
+	eventually(t, "all have ended", func() bool { return s.ended("proxy") == 4 && s.ended("changeMode") == 1 })
+	for _, e := range append(s.ends("proxy"), s.ends("changeMode")...) {
+		if !e.Allowed || e.Rule != "" || e.Status < 400 {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// An entry says which key, webhook, process, port or file a call was about, and
+// what a new key may do.
+func TestAuditNamesItsObjects(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	one := "/v1/sandboxes/" + sb.ID
+	var p v1.Process
+	s.want(201, &p, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"sleep", "600"}}})
+	var key v1.Key
+	s.want(201, &key, ask{method: "POST", path: "/v1/keys", body: v1.NewKey{Name: "ci", Namespace: "team", Policy: "small", Admin: true}})
+	var hook v1.Webhook
+	s.want(201, &hook, ask{method: "POST", path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://hooks.example/hush"}})
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/" + key.ID})
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/webhooks/" + hook.ID})
+	s.want(204, nil, ask{method: "POST", path: one + "/processes/" + p.ID + "/signal", body: v1.Signal{Signal: 28}})
+	s.get(ask{method: "POST", path: one + "/processes/" + p.ID + "/resize", body: v1.Size{Rows: 1, Cols: 1}})
+	s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + p.ID})
+	s.want(200, nil, ask{method: "GET", path: one + "/processes/" + p.ID + "/wait"})
+	s.refused(503, "unavailable", ask{method: "GET", path: one + "/ports/8080/tcp", header: map[string]string{"Connection": "Upgrade", "Upgrade": "tcp"}})
+	s.want(200, nil, ask{method: "GET", path: one + "/files/stat?path=/etc"})
+	for operation, detail := range map[string]string{
+		"createKey": `name "ci" namespace "team" policy "small" administrator; key ` + key.ID, "createWebhook": "webhook " + hook.ID,
+		"revokeKey": key.ID, "deleteWebhook": hook.ID,
+		"signalProcess": "process " + p.ID + " signal 28", "resizeProcess": "process " + p.ID, "killProcess": "process " + p.ID, "waitProcess": "process " + p.ID,
+		"connectPort": "port 8080", "statFile": "/etc",
+	} {
+		eventually(t, operation+" has ended", func() bool { return s.ended(operation) == 1 })
+		if got := s.ends(operation)[0].Detail; got != detail {
+			t.Errorf("%s is about %q, want %q", operation, got, detail)
+		}
+	}
+}
+
+// With what an image says, all of argv are arguments, and may be secrets.
+func TestArgumentsOfAnImageAreNotRecorded(t *testing.T) {
+	s := serve(t, nil)
+	for _, c := range []v1.Command{
+		{Argv: []string{"hush", "b"}, FromImage: true},
+		{Argv: []string{"hush", "b"}, Entrypoint: &[]string{"/bin/echo"}},
+		{ArgvBase64: [][]byte{[]byte("hush"), []byte("b")}, FromImage: true},
+	} {
+		s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/none/exec", body: v1.Exec{Command: c}})
+	}
+	details := []string{}
+	for _, e := range s.ends("exec") {
+		details = append(details, e.Detail)
+	}
+	if got, want := strings.Join(details, "\n"), "program of the image with 2 arguments\nprogram \"/bin/echo\" with 2 arguments\nprogram of the image with 2 arguments"; got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
