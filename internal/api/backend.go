@@ -48,6 +48,7 @@ type Backend interface {
 type Stats struct {
 	States    map[sandpit.State]int // sandboxes in each
 	Pool      map[string]int        // parts held ready, by kind; may be nil
+	Waiting   int                   // callers who wait for room to make a sandbox
 	Sandboxes []Usage               // some of them, when there are more than asked for
 }
 

@@ -56,6 +56,7 @@ func TestMetrics(t *testing.T) {
 		`sandpit_sandbox_creates_total{result="ok"}`:                                                1,
 		`sandpit_sandbox_creates_total{result="invalid"}`:                                           1,
 		`sandpit_sandboxes{state="running"}`:                                                        1,
+		`sandpit_sandbox_creates_waiting`:                                                           3,
 		`sandpit_pool{kind="blank"}`:                                                                2,
 		`sandpit_sandbox_memory_bytes{sandbox="` + sb.ID + `",namespace="local"}`:                   5,
 		`sandpit_sandbox_cpu_seconds_total{sandbox="` + sb.ID + `",namespace="local"}`:              1,

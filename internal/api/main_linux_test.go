@@ -238,7 +238,7 @@ func (b *backend) RemoveImage(_ context.Context, _ api.Caller, ref string) error
 }
 
 func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {
-	s := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"blank": 2}}
+	s := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"blank": 2}, Waiting: 3}
 	page, err := b.engine.As("local", policy.Default()).List(ctx, sandpit.ListQuery{})
 	for _, i := range page.Sandboxes {
 		s.States[i.State]++

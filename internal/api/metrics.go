@@ -165,6 +165,7 @@ func (w *page) stats(s Stats) {
 	for _, state := range slices.Sorted(maps.Keys(s.States)) {
 		w.sample("sandpit_sandboxes", float64(s.States[state]), "state", string(state))
 	}
+	w.single("sandpit_sandbox_creates_waiting", "gauge", "Callers who wait for room to make a sandbox.", float64(s.Waiting))
 	w.head("sandpit_pool", "gauge", "Parts of sandboxes that are held ready.")
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool)) {
 		w.sample("sandpit_pool", float64(s.Pool[kind]), "kind", kind)

@@ -195,6 +195,17 @@ func (a *admission) left() (bytes int64, bounded bool) {
 	return a.capacity.Memory - a.used.memory, a.capacity.Memory > 0
 }
 
+// Waiting returns how many callers wait for room to make a sandbox.
+func (e *Engine) Waiting() int {
+	e.gate.mu.Lock()
+	defer e.gate.mu.Unlock()
+	n := 0
+	for _, q := range e.gate.queues {
+		n += len(q)
+	}
+	return n
+}
+
 // leave gives room back.
 func (a *admission) leave(d demand) {
 	a.mu.Lock()

@@ -132,7 +132,7 @@ func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) er
 func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
 	pool := b.engine.PoolStats()
-	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}}
+	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}, Waiting: b.engine.Waiting()}
 	for _, sb := range all {
 		info, err := sb.Info(ctx)
 		if err != nil {

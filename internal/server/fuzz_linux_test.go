@@ -312,24 +312,32 @@ func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
 	f.send(req, op)
 }
 
-func (f *fuzzer) send(req *http.Request, op operation) {
-	resp, err := f.s.http().Do(req)
-	if err != nil {
-		if req.Context().Err() == nil {
-			f.t.Errorf("%s %.200s: %v", req.Method, req.URL, err)
-		}
-		return
-	}
-	defer resp.Body.Close()
+// givenUp stands for the status of an answer that was not waited for.
+const givenUp = 0
+
+func (f *fuzzer) note(op operation, status int) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.seen == nil {
 		f.seen = map[string]map[int]int{}
 	}
 	if f.seen[op.OperationID] == nil {
 		f.seen[op.OperationID] = map[int]int{}
 	}
-	f.seen[op.OperationID][resp.StatusCode]++
-	f.mu.Unlock()
+	f.seen[op.OperationID][status]++
+}
+
+func (f *fuzzer) send(req *http.Request, op operation) {
+	resp, err := f.s.http().Do(req)
+	if err != nil {
+		if req.Context().Err() == nil {
+			f.t.Errorf("%s %.200s: %v", req.Method, req.URL, err)
+		}
+		f.note(op, givenUp)
+		return
+	}
+	defer resp.Body.Close()
+	f.note(op, resp.StatusCode)
 	what := func() string {
 		return fmt.Sprintf("%s %.200s: %s", req.Method, req.URL, resp.Status)
 	}

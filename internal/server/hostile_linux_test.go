@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
@@ -94,7 +95,7 @@ func TestRapidReset(t *testing.T) {
 		}
 		t.Logf("%s: %d streams, %d goroutines", path, sent, most)
 	}
-	eventually(t, "all has ended", func() bool {
+	apart.Until(t, "all has ended", func() bool {
 		_, body, _ := s.get("GET", "http://sandpit/metrics", "", "")
 		return strings.Contains(body, "\nsandpit_open_streams 0\n")
 	})
@@ -209,7 +210,7 @@ func TestFloodedSocket(t *testing.T) {
 				break
 			}
 		}
-		eventually(t, "its command has ended", func() bool {
+		apart.Until(t, "its command has ended", func() bool {
 			all, err := sb.Processes(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log/slog"
 	"math/big"
@@ -21,10 +22,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
@@ -41,12 +41,10 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == linux.GuestName {
 		os.Exit(guest.Main(os.Args))
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(apart.Main(m))
 }
 
-// patience is how long anything here may take on a machine that does much
-// else; nothing is expected to take long.
-const patience = time.Minute
+const patience = apart.Patience
 
 func long() bool { return os.Getenv("SANDPIT_TEST_LONG") != "" }
 
@@ -85,24 +83,14 @@ func newServed(t testing.TB) *served {
 	}}
 }
 
-// overTCP has it listen on a free port of loopback, with TLS.
+// overTCP has it listen on loopback, with TLS.
 func (s *served) overTCP() {
 	s.t.Helper()
-	s.tcp = freePort(s.t)
+	s.tcp = apart.Address(s.t)
 	s.settings.Listen = append(s.settings.Listen, server.Address{Network: "tcp", Host: s.tcp})
 	s.settings.Cert, s.settings.Key = filepath.Join(s.home, "cert.pem"), filepath.Join(s.home, "key.pem")
 	s.roots = x509.NewCertPool()
-	s.roots.AddCert(certify(s.t, s.home, 1))
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	s.roots.AddCert(certify(s.t, s.home, s.tcp, 1))
 }
 
 // policy writes its policy file, which it need not have read yet.
@@ -209,7 +197,8 @@ func (s *served) clean() {
 			s.t.Error(err)
 		}
 		for _, i := range page.Sandboxes {
-			if err := c.Remove(ctx, i.ID); err != nil {
+			// Its life may have ended meanwhile.
+			if err := c.Remove(ctx, i.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 				s.t.Errorf("removing %s: %v", i.Name, err)
 			}
 		}
@@ -321,16 +310,20 @@ func small(name string) sandpit.Spec {
 	return sandpit.Spec{Name: name, Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64}}
 }
 
-// certify makes a certificate for 127.0.0.1, and its key, in cert.pem and key.pem.
-func certify(t testing.TB, dir string, serial int64) *x509.Certificate {
+// certify makes a certificate for a HOST:PORT, and its key, in cert.pem and key.pem.
+func certify(t testing.TB, dir, address string, serial int64) *x509.Certificate {
 	t.Helper()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.ParseIP(host)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -354,14 +347,4 @@ func certify(t testing.TB, dir string, serial int64) *x509.Certificate {
 		t.Fatal(err)
 	}
 	return cert
-}
-
-// eventually waits for something that must come to be.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
 }

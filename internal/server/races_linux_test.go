@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/server"
@@ -16,7 +15,7 @@ import (
 // runFor runs a server that must not start.
 func runFor(t *testing.T, opt server.Options) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := server.Run(ctx, opt)
 	if ctx.Err() != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
@@ -129,7 +130,7 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 	s.endUnderWork(sb, v1.NewKey{Name: "revoked", Namespace: "team"})
 	for life := 1.0; !s.endUnderWork(sb, v1.NewKey{Name: "expired", Namespace: "team", Expires: life}); life *= 2 {
 	}
-	eventually(t, "their commands are gone", func() bool {
+	apart.Until(t, "their commands are gone", func() bool {
 		out, err := sandpit.Shell(t.Context(), sb, `cat /proc/[0-9]*/cmdline | tr '\0' ' ' | grep -c "slee[p] 6000"`)
 		return err == nil && strings.TrimSpace(string(out.Stdout)) == "0"
 	})
@@ -197,7 +198,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.roots.AddCert(certify(t, s.home, 2))
+	s.roots.AddCert(certify(t, s.home, s.tcp, 2))
 	next, err := os.ReadFile(filepath.Join(s.home, "key.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -236,10 +237,11 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 	}
 	// Asked for by name it is done; a key is needed all the same.
 	s := newServed(t)
-	s.tcp = strings.Replace(freePort(t), "127.0.0.1", "0.0.0.0", 1)
-	s.settings.Listen, s.settings.PlainHTTP = []server.Address{{Network: "tcp", Host: s.tcp}}, true
+	s.settings.Listen, s.settings.PlainHTTP = []server.Address{{Network: "tcp", Host: "0.0.0.0:0"}}, true
 	s.start()
-	url := "http://" + strings.Replace(s.tcp, "0.0.0.0", "127.0.0.1", 1) + "/v1/sandboxes"
+	_, port, _ := strings.Cut(s.log.String(), "msg=listening address=0.0.0.0:")
+	port, _, _ = strings.Cut(port, "\n")
+	url := "http://127.0.0.1:" + port + "/v1/sandboxes"
 	if status, body, _ := s.get("GET", url, "", ""); status != http.StatusUnauthorized {
 		t.Errorf("%d %s", status, body)
 	}
@@ -353,7 +355,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	if _, err := sandpit.Exec(t.Context(), sb, "true"); err != nil {
 		t.Errorf("what is alice's: %v", err)
 	}
-	eventually(t, "bob has seen what he did", func() bool {
+	apart.Until(t, "bob has seen what he did", func() bool {
 		_, body, _ := s.get("GET", base+"/v1/sandboxes", bob, "")
 		return !strings.Contains(body, mine.ID())
 	})
