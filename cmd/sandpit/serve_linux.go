@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
@@ -29,8 +30,11 @@ func addServer(app *cli.App) {
 func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, started bool, err error) {
 	address := opt.Address
 	if address == "" {
-		if started, err = (server.Background{Home: opt.Home, Environ: opt.Environ}).Ensure(ctx); err != nil {
-			return nil, false, wantsHome(err)
+		if !opt.Running {
+			started, err = server.Background{Home: opt.Home, Environ: opt.Environ}.Ensure(ctx)
+		}
+		if err != nil {
+			return nil, false, wantsHome(err, opt.Home)
 		}
 		address = server.SocketIn(opt.Home).String()
 	}
@@ -40,38 +44,51 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 
 // serve runs a server.
 func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
+	settings, err := settingsOf(opt)
+	if err != nil {
+		if opt.Background {
+			server.TellStarter(err)
+		}
+		return err
+	}
+	err = server.Run(ctx, server.Options{
+		Home: opt.Home, Settings: settings,
+		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
+		Background: opt.Background, Lookup: app.Lookup, Reload: opt.Reload,
+		Say: func(text string) { app.Note("%s", text) },
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	return wantsHome(err, opt.Home)
+}
+
+// settingsOf returns the settings of the file, and of the flags on top of them.
+func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 	file, asked := opt.Settings, true
 	if file == "" {
 		file, asked = server.SettingsFile, false
 	}
 	settings, err := server.ReadSettings(file, asked)
 	if err != nil {
-		return err
+		return settings, err
 	}
 	for _, text := range opt.Listen {
 		a, err := server.ParseAddress(text)
 		if err != nil {
-			return err
+			return settings, err
 		}
 		settings.Listen = append(settings.Listen, a)
 	}
 	if opt.IdleExit > 0 {
 		settings.IdleExit = opt.IdleExit
 	}
-	return wantsHome(server.Run(ctx, server.Options{
-		Home: opt.Home, Settings: settings,
-		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
-		Background: opt.Background, Lookup: app.Lookup, Reload: opt.Reload,
-		Say: func(text string) { app.Note("%s", text) },
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	}))
+	return settings, nil
 }
 
 // wantsHome returns an error with the hint to choose another data directory, if
-// it is one of making files there.
-func wantsHome(err error) error {
+// it is about a file of home, or about making it.
+func wantsHome(err error, home string) error {
 	var path *fs.PathError
-	if sandpit.Hint(err) == "" && errors.As(err, &path) && path.Op == "mkdir" {
+	if sandpit.Hint(err) == "" && errors.As(err, &path) && (path.Op == "mkdir" || filepath.Dir(path.Path) == home) {
 		return sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
 	}
 	return err

@@ -90,6 +90,7 @@ type ConnectOptions struct {
 	Address string   // unix:///PATH, https://HOST:PORT or http://HOST:PORT
 	Key     string   // for a server at an Address
 	Environ []string // of a server that is started
+	Running bool     // none is started
 }
 
 // ServeOptions are the flags of sandpit serve.

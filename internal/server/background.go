@@ -64,7 +64,11 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	if b.answers(ctx) {
 		return false, nil
 	}
-	return true, b.start(ctx)
+	err = b.start(ctx)
+	if err != nil && b.answers(ctx) {
+		return false, nil // somebody has started one by its name at the same time
+	}
+	return true, err
 }
 
 func (b Background) answers(ctx context.Context) bool {
@@ -115,6 +119,10 @@ func (b Background) start(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := keepFiles(); err != nil {
+		_ = write.Close()
+		return fmt.Errorf("starting a server: %w", err)
+	}
 	err = cmd.Start()
 	_ = write.Close()
 	if err != nil {
@@ -123,31 +131,65 @@ func (b Background) start(ctx context.Context) error {
 	// It is to outlive this program; its end is nobody's business here.
 	go func() { _ = cmd.Wait() }()
 
-	said := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(io.LimitReader(read, 4<<10)).ReadString('\n')
-		said <- strings.TrimSpace(line)
-	}()
+	said := make(chan error, 1)
+	go func() { said <- b.hear(read) }()
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("starting a server: %w", ctx.Err())
-	case line := <-said:
-		if line == readyLine {
-			return nil
-		}
-		if line == "" {
-			line = "it has ended without a word"
-		}
-		return sandpit.WithHint(fmt.Errorf("starting a server: %s: %w", line, sandpit.ErrUnavailable), "see "+b.LogFile())
+	case err := <-said:
+		return err
 	}
 }
 
-// readyLine is what a server in the background writes to descriptor readyFD
-// when it answers; anything else is why it does not.
+// What a server in the background writes to descriptor readyFD: readyLine when
+// it answers; else why it does not, and on another line what to do about it.
 const (
 	readyLine = "ready"
 	readyFD   = 3
 )
+
+// TellStarter tells who has started this server in the background that it
+// answers, or why it does not.
+func TellStarter(err error) {
+	pipe := os.NewFile(readyFD, "starter")
+	if pipe == nil {
+		return
+	}
+	text := readyLine + "\n"
+	if err != nil {
+		oneLine := strings.NewReplacer("\n", " ").Replace
+		text = oneLine(err.Error()) + "\n" + oneLine(sandpit.Hint(err)) + "\n"
+	}
+	_, _ = pipe.WriteString(text)
+	_ = pipe.Close()
+}
+
+// hear waits for what the server says to its starter.
+func (b Background) hear(from io.Reader) error {
+	lines := bufio.NewReader(io.LimitReader(from, 8<<10))
+	next := func() string {
+		line, _ := lines.ReadString('\n')
+		return strings.TrimSpace(line)
+	}
+	why := next()
+	if why == readyLine {
+		return nil
+	}
+	hint := "see " + b.LogFile()
+	if why == "" {
+		why = "it has ended without a word"
+	} else if said := next(); said != "" {
+		hint = said
+	}
+	return sandpit.WithHint(startError(why), hint)
+}
+
+// startError is why a server in the background does not answer. It matches
+// sandpit.ErrUnavailable.
+type startError string
+
+func (e startError) Error() string        { return "starting a server: " + string(e) }
+func (e startError) Is(target error) bool { return target == sandpit.ErrUnavailable }
 
 func (b Background) openLog() (*os.File, error) {
 	name := b.LogFile()

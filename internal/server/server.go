@@ -60,10 +60,11 @@ type Options struct {
 
 // Directories and files under the data directory.
 const (
-	stateDir = "state"
-	auditDir = "audit"
-	boxesDir = "sandboxes"
-	keptDir  = "run"
+	stateDir  = "state"
+	auditDir  = "audit"
+	boxesDir  = "sandboxes"
+	keptDir   = "run"
+	imagesDir = "images"
 )
 
 // KeepDir is where the sockets of sandboxes are that outlive the server of a
@@ -124,7 +125,7 @@ func (s *server) start(ctx context.Context) error {
 	s.manager = newSupervisor(opt.Lookup)
 	var err error
 	// The state is locked: of two servers of one data directory the second ends here.
-	if s.state, err = state.Open(ctx, filepath.Join(opt.Home, stateDir)); err != nil {
+	if err = s.openState(ctx); err != nil {
 		return err
 	}
 	if s.journal, err = audit.Open(AuditDir(opt.Home), audit.Options{Relaxed: !opt.Settings.SyncAudit}); err != nil {
@@ -149,11 +150,35 @@ func (s *server) start(ctx context.Context) error {
 	return s.listen(ctx)
 }
 
+// ending is how long a server may take to end: what close does takes moments
+// but for drainTime and lastAnswers.
+const ending = drainTime + lastAnswers + 4*time.Second
+
+// openState opens the state. A server in the background is started when none
+// answers; if the state is in use, it is of one that is about to end, whose
+// place it takes.
+func (s *server) openState(ctx context.Context) (err error) {
+	for until := time.Now().Add(ending); ; {
+		s.state, err = state.Open(ctx, filepath.Join(s.opt.Home, stateDir))
+		if !s.opt.Background || !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
+			return err
+		}
+		if (Background{Home: s.opt.Home}).answers(ctx) {
+			return err // it was about to begin
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // checkHome refuses a data directory that others may have filled, or a part of
 // it. The store of images and the state look at theirs themselves.
 func checkHome(home string) error {
 	err := owned.Home(home)
-	for _, part := range []string{AuditDir(home), filepath.Join(home, boxesDir), filepath.Join(home, "run"), filepath.Join(home, "images")} {
+	for _, part := range []string{AuditDir(home), filepath.Join(home, boxesDir), KeepDir(home), filepath.Join(home, imagesDir)} {
 		if err == nil {
 			err = owned.Directory(part)
 		}
@@ -351,19 +376,9 @@ func (s *server) announce(err error) {
 			s.opt.Log.Warn("the service manager was not told", "error", err)
 		}
 	}
-	if !s.opt.Background {
-		return
+	if s.opt.Background {
+		TellStarter(err)
 	}
-	pipe := os.NewFile(readyFD, "starter")
-	if pipe == nil {
-		return
-	}
-	line := readyLine
-	if err != nil {
-		line = strings.ReplaceAll(err.Error(), "\n", " ")
-	}
-	_, _ = pipe.WriteString(line + "\n")
-	_ = pipe.Close()
 }
 
 // serve serves until ctx ends, a listener fails, or nothing has happened for

@@ -70,12 +70,21 @@ func isDead(pid int) bool {
 	return pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
+// ErrInUse is the error of a directory whose lock another server has, of which the
+// message says more. It matches sandpit.ErrState.
+var ErrInUse error = inUseError{}
+
+type inUseError struct{}
+
+func (inUseError) Error() string        { return sandpit.ErrState.Error() }
+func (inUseError) Is(target error) bool { return target == sandpit.ErrState }
+
 func lockedError(dir string, pid int) error {
 	who := "another server"
 	if pid > 0 {
 		who = fmt.Sprintf("another server, process %d,", pid)
 	}
-	return sandpit.WithHint(fmt.Errorf("opening the state in %s: %s uses it: %w", dir, who, sandpit.ErrState),
+	return sandpit.WithHint(fmt.Errorf("opening the state in %s: %s uses it: %w", dir, who, ErrInUse),
 		"stop that one first, or give this one a directory of its own with SANDPIT_HOME")
 }
 

@@ -89,26 +89,22 @@ func (a *tree) completeProcesses(cmd *cobra.Command, args []string, prefix strin
 	if len(args) != 1 {
 		return a.completeNames(1)(cmd, args, prefix)
 	}
-	s, err := a.connect(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer s.Close()
-	sb, err := s.Get(cmd.Context(), args[0])
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	procs, err := sb.Processes(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var ids []string
-	for _, p := range procs {
-		if strings.HasPrefix(p.ID, prefix) {
-			ids = append(ids, cobra.CompletionWithDesc(p.ID, clip(cli.Harmless(strings.Join(p.Argv, " ")), 40)))
+	return a.completed(func(ctx context.Context, s *session, args []string, prefix string) (ids []string) {
+		sb, err := s.Get(ctx, args[0])
+		if err != nil {
+			return nil
 		}
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+		procs, err := sb.Processes(ctx)
+		if err != nil {
+			return nil
+		}
+		for _, p := range procs {
+			if strings.HasPrefix(p.ID, prefix) {
+				ids = append(ids, cobra.CompletionWithDesc(p.ID, clip(cli.Harmless(strings.Join(p.Argv, " ")), 40)))
+			}
+		}
+		return ids
+	})(cmd, args, prefix)
 }
 
 // waitCommand is sandpit wait.

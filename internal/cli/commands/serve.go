@@ -58,17 +58,22 @@ func (a *tree) serveCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		o := cli.NewOptions(a.Lookup)
-		if err := o.Configure(a.Config()); err != nil {
-			return err
-		}
-		var err error
-		if opt.Home, err = o.DataDir(); err != nil {
-			return err
-		}
 		opt.IdleExit = idle.is
-		if opt.Background && !idle.set {
-			opt.IdleExit = backgroundIdle
+		if opt.Background {
+			// Who has started it has read the configuration, and says what is of use.
+			opt.Home, _ = a.Lookup("SANDPIT_HOME")
+			if !idle.set {
+				opt.IdleExit = backgroundIdle
+			}
+		} else {
+			o := cli.NewOptions(a.Lookup)
+			err := o.Configure(a.Config())
+			if err == nil {
+				opt.Home, err = o.DataDir()
+			}
+			if err != nil {
+				return err
+			}
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()

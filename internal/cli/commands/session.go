@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -51,11 +52,11 @@ func (a *tree) connect(ctx context.Context) (*session, error) {
 	if err != nil && address == "" {
 		return nil, err
 	}
-	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: a.Environ})
+	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: a.Environ, Running: a.completing})
 	if err != nil {
 		return nil, err
 	}
-	if started && !a.completing {
+	if started {
 		a.Note("started a server for this user; it leaves by itself when it is idle (sandpit help serve)")
 	}
 	return &session{client, home}, nil
@@ -125,26 +126,37 @@ func (s *session) list(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info
 // completeNames completes the names of sandboxes, for the first most arguments;
 // -1: all of them.
 func (a *tree) completeNames(most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return a.completed(func(ctx context.Context, s *session, args []string, prefix string) (names []string) {
 		if most >= 0 && len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return nil
 		}
-		s, err := a.connect(cmd.Context())
+		page, err := s.List(ctx, sandpit.ListQuery{Limit: 1000})
+		if err != nil {
+			return nil
+		}
+		for _, info := range page.Sandboxes {
+			if strings.HasPrefix(info.Name, prefix) && !slices.Contains(args, info.Name) {
+				names = append(names, info.Name)
+			}
+		}
+		return names
+	})
+}
+
+// completionPatience is how long a person who presses a key waits for a server.
+const completionPatience = 2 * time.Second
+
+// completed completes by what a server says, if one answers: none is started.
+func (a *tree) completed(ask func(ctx context.Context, s *session, args []string, prefix string) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+		defer cancel()
+		s, err := a.connect(ctx)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer s.Close()
-		page, err := s.List(cmd.Context(), sandpit.ListQuery{Limit: 1000})
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var names []string
-		for _, info := range page.Sandboxes {
-			if strings.HasPrefix(info.Name, prefix) {
-				names = append(names, info.Name)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		return ask(ctx, s, args, prefix), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bufio"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// TestCommandWhileServerEnds asks for a server while the one before finishes what
+// it has to: the next one takes its place as soon as it is free.
+func TestCommandWhileServerEnds(t *testing.T) {
+	needSandboxes(t)
+	t.Parallel() // it waits, mostly: as long as a server that ends
+	home := shortHome(t)
+	s := startService(t, home, nil)
+	t.Cleanup(func() { endServer(t, home) })
+	if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	long := commandLineAt(t, home, "exec", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	var stderr strings.Builder
+	long.Stderr = &stderr
+	out, err := long.StdoutPipe()
+	if err == nil {
+		err = long.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.until("it takes nothing new", func() bool { return serverPID(t, home) == 0 })
+	if out, err := commandLineAt(t, home, "ps", "--quiet").Output(); err != nil || string(out) != "box\n" {
+		t.Errorf("the next command: %q %v", out, err)
+	}
+	<-s.ended
+	if got := exitCode(t, long); got != cli.ExitFailure {
+		t.Errorf("what was broken off: exit code %d, %s", got, &stderr)
+	}
+}

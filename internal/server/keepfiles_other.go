@@ -1,0 +1,6 @@
+//go:build !linux
+
+package server
+
+// keepFiles does nothing: servers run on Linux.
+func keepFiles() error { return nil }
