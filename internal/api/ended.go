@@ -11,7 +11,7 @@ import (
 
 // Why calls are broken off that a client would have gone on with.
 var (
-	errDraining error = &refusal{status: http.StatusServiceUnavailable, code: "unavailable", message: "the server is about to end", hint: "try again in a moment", after: time.Second}
+	errDraining error = &refusal{status: http.StatusServiceUnavailable, code: "unavailable", message: "the server is about to end", hint: "connect again in a moment: processes go on, and can be attached to", after: time.Second}
 	errKeyEnded error = &refusal{status: http.StatusUnauthorized, code: v1.CodeUnauthenticated, message: "the key is not valid any more", hint: "it has expired or was revoked: ask for a new one"}
 )
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -126,14 +127,17 @@ func (c *call) tell(s interface{ json(kind byte, v any) error }, res sandpit.Res
 }
 
 // await waits for a process in the foreground. When the call ends first, it is
-// killed with all that it started.
+// killed with all that it started, unless it is the server that ends: that does
+// not say that nobody wants it.
 func (c *call) await(p sandpit.Process) (sandpit.Result, error) {
 	res, err := p.Wait(c.ctx)
 	if err == nil {
 		return res, nil
 	}
 	if cause := context.Cause(c.ctx); cause != nil {
-		kill(p)
+		if !errors.Is(cause, errDraining) {
+			kill(p)
+		}
 		return res, cause
 	}
 	return res, err
