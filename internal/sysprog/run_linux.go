@@ -74,7 +74,7 @@ func (m *machine) run() bool {
 			m.report = int32(s.vals[0])
 			continue
 		case opFork:
-			r := rawClone(unix.CLONE_VM|uintptr(syscall.SIGCHLD), s.fork.stack, (*state)(*(*unsafe.Pointer)(unsafe.Pointer(&s.fork.state))))
+			r := rawClone(unix.CLONE_VM|unix.CLONE_FS|uintptr(syscall.SIGCHLD), s.fork.stack, (*state)(*(*unsafe.Pointer)(unsafe.Pointer(&s.fork.state))))
 			if int(r) < 0 {
 				m.failed, m.errno = int32(i)+m.base, int32(-r)
 				return false

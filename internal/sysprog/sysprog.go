@@ -148,8 +148,9 @@ func (p *Program) ReportVia(fd int) {
 }
 
 // Spawn adds a step that makes another child, which runs q beside the steps
-// that follow, with a copy of the descriptors as they are then. Its failures
-// go to the descriptor report, or nowhere if that is -1.
+// that follow, with a copy of the descriptors as they are then. The two share
+// root, working directory and umask, also when one executes a program. The
+// failures of q go to the descriptor report, or nowhere if that is -1.
 //
 // A program has at most one such step, and q none.
 func (p *Program) Spawn(what string, q *Program, report int) {

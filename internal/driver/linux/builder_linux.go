@@ -155,7 +155,23 @@ func (c *compiler) rootfs(layers []sysprog.Arg) {
 	}
 
 	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("root"))
-	c.changeRoot()
+	if c.ids.mapped {
+		c.coverRoot()
+	} else {
+		c.changeRoot()
+	}
+}
+
+// coverRoot puts the working directory, a mount, over the scratch file system,
+// which has been the root since the host's was left, and enters it there.
+// pivot_root(2) would look at every thread of the machine once more, and have
+// the kernel wait for all processors to let go of what it takes away. What is
+// covered is the sandbox's own, and nothing leads there: no descriptor, no
+// process, and nobody inside may change a root or a mount.
+func (c *compiler) coverRoot() {
+	c.p.Call("covering the root", unix.SYS_MOUNT, c.p.Str("."), c.p.Str("/"), sysprog.Int(0), sysprog.Int(unix.MS_MOVE), sysprog.Int(0))
+	c.p.Call("changing the root", unix.SYS_CHROOT, c.p.Str("."))
+	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("/"))
 }
 
 // changeRoot makes the working directory, a mount, the root, and takes away

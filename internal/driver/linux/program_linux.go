@@ -97,8 +97,8 @@ type tree struct {
 // guest, and a builder, which makes the root file system. Executing a program
 // and starting its runtime takes about as long as building does.
 //
-// They share their namespaces, so that the builder's pivot_root changes the
-// guest's root too. The owner gives the guest nothing to do before the builder
+// They share their namespaces and their root, so that when the builder changes
+// the root it does so for the guest, too. The owner gives the guest nothing to do before the builder
 // has answered: nothing of the sandbox runs while the host can be seen.
 //
 // The builder's part ends where it waits for the owner's message. What it goes
