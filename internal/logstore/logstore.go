@@ -123,12 +123,15 @@ func (l *Log) load() error {
 		l.segs = append(l.segs, &segment{number: n})
 	}
 	slices.SortFunc(l.segs, func(a, b *segment) int { return cmp.Compare(a.number, b.number) })
+	latest := uint64(0)
 	l.segs = slices.DeleteFunc(l.segs, func(s *segment) bool {
-		if err := s.open(l.path(s.number)); err != nil {
-			// It was made and never written to, or is no log.
+		if err := s.open(l.path(s.number)); err != nil || s.first < latest {
+			// It was made and never written to, taken over and not written to, or
+			// is no log.
 			_ = os.Remove(l.path(s.number))
 			return true
 		}
+		latest = s.first
 		return false
 	})
 	if len(l.segs) == 0 {
@@ -169,7 +172,7 @@ func (l *Log) resume(s *segment) error {
 	}
 	defer f.Close()
 	good := int64(headerSize)
-	err = scan(io.NewSectionReader(f, good, s.size-good), func(r *record, size int) bool {
+	err = scan(io.NewSectionReader(f, good, s.size-good), s.first, func(r *record, size int) bool {
 		good += int64(size)
 		l.learn(r)
 		return true
@@ -219,8 +222,10 @@ func (l *Log) mark(id string) *mark {
 	return m
 }
 
-// scan calls f with records until it returns false or they end.
-func scan(r io.Reader, f func(r *record, size int) bool) error {
+// scan calls f with the records of a segment until it returns false or they
+// end: where the file does, or what it held before as another segment begins.
+// Its first entry is no older than first.
+func scan(r io.Reader, first uint64, f func(r *record, size int) bool) error {
 	for {
 		rec, size, err := readRecord(r)
 		if err == io.EOF {
@@ -228,6 +233,12 @@ func scan(r io.Reader, f func(r *record, size int) bool) error {
 		}
 		if err != nil {
 			return err
+		}
+		if rec.kind == outputKind {
+			if rec.seq < first {
+				return errTorn
+			}
+			first = rec.seq + uint64(rec.entries)
 		}
 		if !f(&rec, size) {
 			return nil
@@ -344,10 +355,21 @@ func (l *Log) room(n int64, seq uint64) *segment {
 	l.segs = append(l.segs, s)
 	for len(l.segs) > l.segments {
 		if l.dir != "" {
-			_ = os.Remove(l.path(l.segs[0].number))
+			l.replace(l.segs[0], s)
 		}
 		l.segs[0] = nil
 		l.segs = l.segs[1:]
 	}
 	return s
+}
+
+// replace removes the file of the oldest segment. The new one takes it over and
+// is written over what is in it, as long as nobody is reading that: new files
+// would have the file system find room for each page of a log that is only
+// passing through.
+func (l *Log) replace(oldest, s *segment) {
+	path := l.path(oldest.number)
+	if l.reading > 0 || oldest.broken || os.Rename(path, l.path(s.number)) != nil {
+		_ = os.Remove(path)
+	}
 }

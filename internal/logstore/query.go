@@ -130,7 +130,7 @@ func (l *Log) read(ctx context.Context, at *place, q sandpit.LogQuery, f func(sa
 		if from >= sizes[i] {
 			continue
 		}
-		end, on, err := l.readSegment(ctx, s.number, mems[i], from, sizes[i], q, f)
+		end, on, err := l.readSegment(ctx, s, mems[i], from, sizes[i], q, f)
 		*at = place{s.number, end}
 		if err != nil || !on {
 			return err
@@ -139,10 +139,10 @@ func (l *Log) read(ctx context.Context, at *place, q sandpit.LogQuery, f func(sa
 	return nil
 }
 
-func (l *Log) readSegment(ctx context.Context, number uint64, mem []byte, from, to int64, q sandpit.LogQuery, f func(sandpit.LogEntry) bool) (end int64, on bool, err error) {
+func (l *Log) readSegment(ctx context.Context, s *segment, mem []byte, from, to int64, q sandpit.LogQuery, f func(sandpit.LogEntry) bool) (end int64, on bool, err error) {
 	var src io.ReaderAt = bytes.NewReader(mem)
 	if l.dir != "" {
-		file, err := os.Open(l.path(number))
+		file, err := os.Open(l.path(s.number))
 		if errors.Is(err, fs.ErrNotExist) {
 			return to, true, nil // removed meanwhile
 		}
@@ -153,7 +153,7 @@ func (l *Log) readSegment(ctx context.Context, number uint64, mem []byte, from, 
 		src = file
 	}
 	on = true
-	err = scan(bufio.NewReaderSize(io.NewSectionReader(src, from, to-from), 32<<10), func(r *record, size int) bool {
+	err = scan(bufio.NewReaderSize(io.NewSectionReader(src, from, to-from), 32<<10), s.first, func(r *record, size int) bool {
 		if err = ctx.Err(); err != nil {
 			return false
 		}

@@ -23,6 +23,10 @@ import (
 // its newline. The position is how much output of the process, both streams
 // together, there was up to the end of data. A mark says up to where a process
 // has been logged, so that one need not read the segments before this one.
+//
+// The file of a new segment may have been that of the oldest: then what is in it
+// still follows the last record. It is told by an older Seq, if it is a record
+// at all.
 const (
 	magic      = "SPLOG\x00\x00\x01"
 	headerSize = len(magic) + 8
