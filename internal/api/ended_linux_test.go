@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ func TestRevokedKeyEndsAll(t *testing.T) {
 	s.keys.all[otherKey] = api.Caller{Name: "other", Key: "other", Namespace: "alice"}
 	s.keys.mu.Unlock()
 	sb, p := s.talking(aliceKey)
-	before := s.endedBy("alice")
+	before, asked := s.endedBy("alice"), s.keys.asked(aliceKey)
 	open := 0
 	for _, k := range kinds(sb, p) {
 		for _, network := range []string{"unix", "tcp"} {
@@ -34,6 +35,7 @@ func TestRevokedKeyEndsAll(t *testing.T) {
 	events := kind{"followEvents", "GET /v1/events", "Accept: text/event-stream\r\n", "", 0, false}
 	told, others := s.begin(sb, "tcp", aliceKey, events), s.begin(sb, "tcp", otherKey, events)
 	open++
+	eventually(t, "all are under way", func() bool { return s.keys.asked(aliceKey) == asked+open })
 	eventually(t, "the commands run", func() bool { return s.running(sb, otherKey, "7999") })
 
 	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/alice", key: adminKey})
@@ -101,23 +103,48 @@ func TestStalledReadersAreDropped(t *testing.T) {
 // A tunnel of which one end has ended its direction ends when the other says
 // nothing more, and not before.
 func TestHalfATunnelEnds(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Tunnel = 2 * time.Second })
+	// On a busy machine a word may be late: then a longer wait has to do. All words
+	// together always take longer than that.
+	for wait := 2 * time.Second; ; wait *= 2 {
+		early := halfATunnel(t, wait)
+		if len(early) == 0 {
+			return
+		}
+		if wait > 30*time.Second {
+			t.Fatalf("with a wait of %v: %q", wait, early)
+		}
+		t.Logf("with a wait of %v: %q", wait, early)
+	}
+}
+
+// halfATunnel returns what has come of what was said in tunnels that have ended
+// before all was.
+func halfATunnel(t *testing.T, wait time.Duration) (early []string) {
+	s := serve(t, func(o *api.Options) { o.Limits.Tunnel = wait })
 	sb := s.create("", v1.Spec{})
-	s.python(sb, "", silent, 2)
+	s.python(sb, "", fmt.Sprintf(silent, wait.Seconds()/4), 2)
 	var all sync.WaitGroup
+	var mu sync.Mutex
 	for _, port := range []string{"8080", "9090"} {
 		conn := s.begin(sb, "unix", adminKey, kind{"connectPort", "GET /v1/sandboxes/" + sb.ID + "/ports/" + port + "/tcp", "Connection: Upgrade\r\nUpgrade: tcp\r\n", "", 0, false})
 		if port == "8080" {
 			_ = conn.(interface{ CloseWrite() error }).CloseWrite()
 		}
 		all.Go(func() {
-			if got, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(got), "end") {
+			got, err := io.ReadAll(conn)
+			if err != nil {
 				t.Errorf("%s: %q, %v", port, got, err)
+			}
+			if !strings.HasSuffix(string(got), "end") {
+				mu.Lock()
+				early = append(early, port+": "+string(got))
+				mu.Unlock()
 			}
 		})
 	}
 	all.Wait()
 	eventually(t, "both have ended", func() bool { return s.ended("connectPort") == 2 })
+	return early
 }
 
 // silent says something at times, for longer than a tunnel waits, after the client
@@ -132,7 +159,7 @@ def serve(port):
         held.append(c)
         for word in [b"this takes longer ", b"than a tunnel ", b"waits for ", b"each ", b"word ", b"end"]:
             c.sendall(word)
-            time.sleep(0.5)
+            time.sleep(%g)
         if port == 9090: c.shutdown(socket.SHUT_WR)
 threading.Thread(target=serve, args=(9090,)).start()
 serve(8080)

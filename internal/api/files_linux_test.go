@@ -13,11 +13,11 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
@@ -129,17 +129,20 @@ func TestVanishedWriterChangesNothing(t *testing.T) {
 	s.want(200, nil, ask{method: "PUT", path: path, body: "before"})
 	conn := s.dial()
 	fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: sandpit\r\nContent-Length: 1000000\r\n\r\nafter", path)
-	time.Sleep(50 * time.Millisecond)
-	conn.Close()
-	eventually(t, "it is recorded", func() bool {
-		n := 0
-		for _, e := range s.audit.all() {
-			if e.Action == "writeFile" && e.Phase == "end" {
-				n++
+	recorded := func(phase string) func() bool {
+		return func() bool {
+			n := 0
+			for _, e := range s.audit.all() {
+				if e.Action == "writeFile" && e.Phase == phase {
+					n++
+				}
 			}
+			return n == 2
 		}
-		return n == 2
-	})
+	}
+	eventually(t, "it has begun", recorded("intent"))
+	conn.Close()
+	eventually(t, "it has ended", recorded("end"))
 	if _, body, _ := s.get(ask{method: "GET", path: path}); string(body) != "before" {
 		t.Errorf("the file is %q", body)
 	}
@@ -220,7 +223,7 @@ func TestWatch(t *testing.T) {
 	sb := s.create("", v1.Spec{})
 	base := "/v1/sandboxes/" + sb.ID + "/files"
 	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/watch?path=/tmp/none"})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
 	defer cancel()
 	resp, err := s.try(ctx, ask{method: "GET", path: base + "/watch?path=/tmp&recursive=true"})
 	if err != nil {
@@ -342,7 +345,7 @@ func TestPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
 	defer cancel()
 	got := ""
 	for {

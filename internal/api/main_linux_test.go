@@ -18,9 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
@@ -39,14 +38,15 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == linux.GuestName {
 		os.Exit(server.Main(os.Args))
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(apart.Main(m))
 }
 
 // keys are keys in memory.
 type keys struct {
-	mu  sync.Mutex
-	all map[string]api.Caller // by secret
-	err error                 // of a store that fails
+	mu       sync.Mutex
+	all      map[string]api.Caller // by secret
+	verified map[string]int        // how often, by secret
+	err      error                 // of a store that fails
 }
 
 func (k *keys) Verify(_ context.Context, secret string) (api.Caller, error) {
@@ -59,7 +59,18 @@ func (k *keys) Verify(_ context.Context, secret string) (api.Caller, error) {
 	if !ok {
 		return c, sandpit.ErrForbidden
 	}
+	if k.verified == nil {
+		k.verified = map[string]int{}
+	}
+	k.verified[secret]++
 	return c, nil
+}
+
+// asked is how many requests were let in with a secret.
+func (k *keys) asked(secret string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.verified[secret]
 }
 
 func (k *keys) CreateKey(_ context.Context, _ api.Caller, n v1.NewKey) (v1.Key, error) {
@@ -346,7 +357,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 func (s *service) close() {
 	s.unix.CloseIdleConnections()
 	s.tcp.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), apart.Patience)
 	defer cancel()
 	if err := s.api.Close(ctx); err != nil {
 		s.t.Errorf("closing: %v", err)
@@ -488,12 +499,7 @@ func (s *service) create(key string, spec v1.Spec) v1.Sandbox {
 // eventually waits for something that must come to be.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("it never came to be: %s", what)
+	apart.Until(t, what, f)
 }
 
 var errDisk = errors.New("no space left on device")

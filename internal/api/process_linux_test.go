@@ -14,6 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
@@ -162,7 +163,7 @@ func sendFrame(t *testing.T, conn *websocket.Conn, kind byte, payload string) {
 // receive reads frames until one of a kind holds a text, and returns all output.
 func receive(t *testing.T, conn *websocket.Conn, kind byte, text string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
 	defer cancel()
 	all := ""
 	for {

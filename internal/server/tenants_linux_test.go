@@ -239,9 +239,9 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 	s := newServed(t)
 	s.settings.Listen, s.settings.PlainHTTP = []server.Address{{Network: "tcp", Host: "0.0.0.0:0"}}, true
 	s.start()
-	_, port, _ := strings.Cut(s.log.String(), "msg=listening address=0.0.0.0:")
-	port, _, _ = strings.Cut(port, "\n")
-	url := "http://127.0.0.1:" + port + "/v1/sandboxes"
+	said := regexp.MustCompile(`msg=listening address=\S*:(\d+)\n`)
+	apart.Until(t, "it says where it listens", func() bool { return said.MatchString(s.log.String()) }, s.log.String)
+	url := "http://127.0.0.1:" + said.FindStringSubmatch(s.log.String())[1] + "/v1/sandboxes"
 	if status, body, _ := s.get("GET", url, "", ""); status != http.StatusUnauthorized {
 		t.Errorf("%d %s", status, body)
 	}
