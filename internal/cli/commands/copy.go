@@ -43,7 +43,8 @@ func (a *tree) cpCommand() *cobra.Command {
 		Long: `Copy a file or directory from this machine into a sandbox, or the other way. The
 sandbox's side is NAME:PATH; PATH is absolute, or starts at the sandbox's working
 directory. As with cp -r, what is copied gets its old name when DST is a directory
-that exists, or ends in a slash. '-' stands for standard input or output.`,
+that exists; or when DST ends in a slash, which makes the directory if need be. '-'
+stands for standard input or output.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
@@ -92,26 +93,23 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 	if err != nil {
 		return err
 	}
-	name := filepath.Base(whole)
+	named := strings.HasSuffix(to, "/") // as a directory, which is made if need be
+	if isDir || named {
+		to = path.Join(to, filepath.Base(whole))
+	}
 	switch {
 	case info.Mode().IsRegular():
-		if isDir || strings.HasSuffix(to, "/") {
-			to = path.Join(to, name)
-		}
 		f, err := os.Open(from)
 		if err != nil {
 			return fmt.Errorf("copying: %w", err)
 		}
 		defer f.Close()
-		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: strings.HasSuffix(to, "/")}); err != nil {
+		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: named}); err != nil {
 			return err
 		}
 		return files.Chmod(ctx, to, info.Mode().Perm())
 	case !info.IsDir():
 		return sandpit.WithHint(cli.Usagef("%s is neither a file nor a directory", from), "give '-' and redirect it, to copy what it holds")
-	}
-	if isDir {
-		to = path.Join(to, name)
 	}
 	if err := files.Mkdir(ctx, to, info.Mode().Perm(), true); err != nil {
 		return err
@@ -144,17 +142,20 @@ func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string
 		// What it is called is the sandbox's to say; it is given no name here.
 		return sandpit.WithHint(cli.Usagef("%s has no name to be given here", from), "name the directory to make: "+filepath.Join(to, "NAME"))
 	}
-	if !info.IsDir() {
-		if into {
-			to = filepath.Join(to, name)
-		}
-		return writeLocal(to, info.Mode.Perm(), func(w io.Writer) error { return copyFile(ctx, files, from, w) })
-	}
 	if into {
 		to = filepath.Join(to, name)
 	}
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return fmt.Errorf("copying: %w", err)
+	dir := to
+	if !info.IsDir() {
+		dir = filepath.Dir(to)
+	}
+	if info.IsDir() || into {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return fmt.Errorf("copying: %w", err)
+		}
+	}
+	if !info.IsDir() {
+		return writeLocal("copying", to, info.Mode.Perm(), func(w io.Writer) error { return copyFile(ctx, files, from, w) })
 	}
 	read, write := io.Pipe()
 	downloaded := make(chan error, 1)
@@ -181,30 +182,6 @@ func copyFile(ctx context.Context, files sandpit.Files, from string, to io.Write
 		return fmt.Errorf("copying %s: %w", from, err)
 	}
 	return nil
-}
-
-// writeLocal writes a file here so that its name only ever means the whole of it.
-func writeLocal(name string, mode fs.FileMode, fill func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".sandpit-*")
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		err = &fs.PathError{Op: "making a file in", Path: filepath.Dir(name), Err: path.Err} // the name of a moment tells nobody anything
-	}
-	if err != nil {
-		return fmt.Errorf("copying: %w", err)
-	}
-	defer os.Remove(f.Name())
-	err = fill(f)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	return err
 }
 
 // lsCommand is sandpit ls.

@@ -2,11 +2,8 @@ package commands
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -319,46 +316,8 @@ func (a *tree) imagesExport() *cobra.Command {
 				}
 				return store.Export(ctx, args[0], a.Stdout)
 			}
-			return writeWhole(args[1], func(w io.Writer) error { return store.Export(ctx, args[0], w) })
+			return writeLocal("writing the archive", args[1], 0o666, func(w io.Writer) error { return store.Export(ctx, args[0], w) })
 		})
 	}
 	return cmd
-}
-
-// writeWhole makes or replaces a file, which appears whole or not at all. What
-// is not a regular file, such as a named pipe, is written to in place.
-func writeWhole(name string, write func(io.Writer) error) (err error) {
-	if info, statErr := os.Stat(name); statErr == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(name, os.O_WRONLY, 0)
-		if err != nil {
-			return fmt.Errorf("writing the archive: %w", err)
-		}
-		defer f.Close()
-		return write(f)
-	}
-	// What a link leads to is replaced, not the link.
-	if target, err := filepath.EvalSymlinks(name); err == nil {
-		name = target
-	}
-	// Not os.CreateTemp, whose files are their owner's alone whatever the umask.
-	f, err := os.OpenFile(filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+"."+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return fmt.Errorf("writing the archive: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err := write(f); err != nil {
-		return err
-	}
-	if err = f.Close(); err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return fmt.Errorf("writing the archive: %w", err)
-	}
-	return nil
 }
