@@ -96,6 +96,10 @@ func (s *state) supervise() {
 		if errno != 0 {
 			exit(0)
 		}
+		if s.wstatus&0xff == stopped {
+			s.letGo(r, uintptr(s.wstatus>>8)&0xff)
+			continue
+		}
 		if s.start.PID != 0 && int32(r) == s.start.PID {
 			s.exit.Status = s.wstatus
 			s.write(unsafe.Pointer(&s.exit), unsafe.Sizeof(s.exit))
@@ -103,6 +107,25 @@ func (s *state) supervise() {
 			s.start.PID = 0
 		}
 	}
+}
+
+// stopped is the low byte of a wait status of what has not ended but stopped
+// (WIFSTOPPED of wait(2)).
+const stopped = 0x7f
+
+// letGo ends the tracing of a thread that has stopped, and passes on the signal
+// that it has stopped for. The helper is told of the stops of those only whose
+// tracer it is, which is what a child asks for by PTRACE_TRACEME: nobody else
+// would ever let it go on. The SIGTRAP of an exec is for a tracer's eyes only,
+// and would kill the program.
+//
+//go:nosplit
+//go:norace
+func (s *state) letGo(tid, sig uintptr) {
+	if sig == uintptr(syscall.SIGTRAP) {
+		sig = 0
+	}
+	syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, tid, 0, sig, 0, 0)
 }
 
 // vfork starts the child, which shares this memory and this stack until it
