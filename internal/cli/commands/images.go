@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,8 +90,7 @@ func (a *tree) imagesList() *cobra.Command {
 			}
 			return a.PrintJSON(objects)
 		}
-		table := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "NAME\tPLATFORM\tDIGEST\tCREATED\tSIZE\tUSED")
+		table := a.table("NAME", "PLATFORM", "DIGEST", "CREATED", "SIZE", "USED")
 		for _, s := range list {
 			name, used := s.Name, ""
 			if name == "" {

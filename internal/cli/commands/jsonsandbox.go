@@ -94,7 +94,7 @@ type jsonMetrics struct {
 
 func jsonOfUse(r use) jsonMetrics {
 	return jsonMetrics{
-		Name: r.name, CPUSeconds: r.CPU.Seconds(), CPUPercent: r.percent, Memory: r.Memory, MemoryPeak: r.MemoryPeak, Pids: r.Pids, OOMKills: r.OOMKills,
+		Name: r.sb.Name(), CPUSeconds: r.CPU.Seconds(), CPUPercent: r.percent, Memory: r.Memory, MemoryPeak: r.MemoryPeak, Pids: r.Pids, OOMKills: r.OOMKills,
 		Disk: r.Disk, DiskLimit: r.limits.Disk, Files: r.Files, FilesLimit: r.limits.Files,
 		RxBytes: r.RxBytes, RxPackets: r.RxPackets, TxBytes: r.TxBytes, TxPackets: r.TxPackets,
 	}

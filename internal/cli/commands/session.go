@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -160,9 +161,11 @@ func (a *tree) completed(ask func(ctx context.Context, s *session, args []string
 	}
 }
 
-// table starts a table with its head.
-func (a *tree) table(head ...string) *tabwriter.Writer {
-	t := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+// table starts a table with its head, on standard output.
+func (a *tree) table(head ...string) *tabwriter.Writer { return tableOn(a.Stdout, head...) }
+
+func tableOn(w io.Writer, head ...string) *tabwriter.Writer {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(head, "\t"))
 	return t
 }

@@ -2,12 +2,16 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
@@ -19,8 +23,9 @@ func (a *tree) statsCommand() *cobra.Command {
 	var asJSON bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "stats [flags] [NAME...]",
-		Long: "Show what sandboxes use: processor time over the last second, memory, processes, and of their own " +
-			"file system bytes and inodes beside their limits; and what went over their network.",
+		Long: `Show what sandboxes use: processor time over the last second, memory, processes, and of
+their own file system bytes and inodes beside their limits; and what went over their
+network.`,
 		Example:           "  sandpit stats\n  sandpit stats --json work",
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -41,7 +46,7 @@ func (a *tree) statsCommand() *cobra.Command {
 			}
 			return a.PrintJSON(objects)
 		}
-		return a.printUse(rows)
+		return writeUse(a.Stdout, rows)
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
 	return cmd
@@ -78,10 +83,7 @@ func (a *tree) topCommand() *cobra.Command {
 				}
 				return 0
 			})
-			// Home, and clear what is below: ECMA-48's CUP and ED.
-			fmt.Fprint(a.Stdout, "\x1b[H\x1b[J")
-			fmt.Fprintf(a.Stdout, "%s  %d sandboxes\n\n", time.Now().Format("15:04:05"), len(rows))
-			if err := a.printUse(rows); err != nil {
+			if err := a.drawUse(rows); err != nil {
 				return err
 			}
 			if err := sleep(ctx, pause); err != nil {
@@ -93,60 +95,132 @@ func (a *tree) topCommand() *cobra.Command {
 	return cmd
 }
 
+// drawUse draws on the terminal what is used.
+func (a *tree) drawUse(rows []use) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s  %d sandboxes\n\n", time.Now().Format("15:04:05"), len(rows))
+	if err := writeUse(&text, rows); err != nil {
+		return err
+	}
+	width, height, err := term.GetSize(int(a.Stdout.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		width, height = 80, 24
+	}
+	_, err = io.WriteString(a.Stdout, screen(text.String(), width, height))
+	return err
+}
+
+// screen is what draws a text on a terminal, over what is there: as many of its
+// lines, and of each as much, as there is room for. The sequences are ECMA-48's
+// CUP, EL and ED.
+func screen(text string, width, height int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if n := len(lines) - max(height-1, 1); n > 0 { // the last one is for the cursor
+		lines = lines[:len(lines)-n]
+		if len(lines) > 1 {
+			lines[len(lines)-1] = fmt.Sprintf("and %d more", n+1)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	for _, line := range lines {
+		if runes := []rune(line); len(runes) > width {
+			line = string(runes[:width])
+		}
+		b.WriteString("\x1b[K" + line + "\n")
+	}
+	b.WriteString("\x1b[J")
+	return b.String()
+}
+
 // use is what a sandbox uses.
 type use struct {
 	sandpit.Metrics
-	name    string
-	id      string
+	sb      sandpit.Sandbox
 	limits  sandpit.Limits
 	at      time.Time
 	percent float64 // of one processor, since the measurement before; -1: not known
 }
 
-// measure reads what sandboxes use: those of the names, or all that run.
+// measure reads what sandboxes use: those of the names, or all that run, of which
+// one may go meanwhile.
 func (s *session) measure(ctx context.Context, names []string, before []use) ([]use, error) {
-	if len(names) == 0 {
-		infos, err := s.list(ctx, sandpit.ListQuery{Limit: 1000, State: sandpit.StateRunning})
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range infos {
-			names = append(names, info.ID)
-		}
+	rows, err := s.measured(ctx, names, before)
+	if err != nil {
+		return nil, err
 	}
 	earlier := make(map[string]use, len(before))
 	for _, b := range before {
-		earlier[b.id] = b
+		earlier[b.sb.ID()] = b
 	}
-	var rows []use
+	kept := rows[:0]
+	for _, row := range rows {
+		row.Metrics, err = row.sb.Metrics(ctx)
+		if gone(err) && len(names) == 0 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		row.at, row.percent = time.Now(), -1
+		if b, ok := earlier[row.sb.ID()]; ok && b.CPU >= 0 && row.CPU >= b.CPU {
+			row.percent = 100 * float64(row.CPU-b.CPU) / float64(row.at.Sub(b.at))
+		}
+		kept = append(kept, row)
+	}
+	return kept, nil
+}
+
+// measured returns which sandboxes are to be measured, without what they use.
+func (s *session) measured(ctx context.Context, names []string, before []use) (rows []use, err error) {
+	if len(names) > 0 && before != nil {
+		return slices.Clone(before), nil
+	}
 	for _, name := range names {
 		sb, err := s.find(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		m, err := sb.Metrics(ctx)
+		info, err := sb.Info(ctx)
 		if err != nil {
 			return nil, err
 		}
-		row := use{Metrics: m, name: sb.Name(), id: sb.ID(), at: time.Now(), percent: -1}
-		b, ok := earlier[row.id]
-		if ok && b.CPU >= 0 && m.CPU >= b.CPU {
-			row.percent = 100 * float64(m.CPU-b.CPU) / float64(row.at.Sub(b.at))
+		rows = append(rows, use{sb: sb, limits: info.Limits})
+	}
+	if len(names) > 0 {
+		return rows, nil
+	}
+	known := make(map[string]sandpit.Sandbox, len(before))
+	for _, b := range before {
+		known[b.sb.ID()] = b.sb
+	}
+	infos, err := s.list(ctx, sandpit.ListQuery{Limit: 1000, State: sandpit.StateRunning})
+	if err != nil {
+		return nil, err
+	}
+	for _, info := range infos {
+		sb, ok := known[info.ID]
+		if !ok {
+			sb, err = s.Get(ctx, info.ID)
 		}
-		if row.limits = b.limits; !ok { // they never change
-			info, err := sb.Info(ctx)
-			if err != nil {
-				return nil, err
-			}
-			row.limits = info.Limits
+		if gone(err) {
+			continue
 		}
-		rows = append(rows, row)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, use{sb: sb, limits: info.Limits})
 	}
 	return rows, nil
 }
 
-func (a *tree) printUse(rows []use) error {
-	table := a.table("NAME", "CPU", "CPU TIME", "MEMORY", "PEAK", "PIDS", "DISK", "FILES", "NET IN", "NET OUT")
+// gone reports whether an error says that a sandbox does not run any more.
+func gone(err error) bool {
+	return errors.Is(err, sandpit.ErrNotFound) || errors.Is(err, sandpit.ErrClosed) || errors.Is(err, sandpit.ErrState)
+}
+
+func writeUse(w io.Writer, rows []use) error {
+	table := tableOn(w, "NAME", "CPU", "CPU TIME", "MEMORY", "PEAK", "PIDS", "DISK", "FILES", "NET IN", "NET OUT")
 	size := func(n int64) string {
 		if n < 0 {
 			return "-"
@@ -168,7 +242,7 @@ func (a *tree) printUse(rows []use) error {
 		if r.CPU >= 0 {
 			cpu = r.CPU.Round(10 * time.Millisecond).String()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.name, percent, cpu, size(r.Memory), size(r.MemoryPeak), number(r.Pids),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.sb.Name(), percent, cpu, size(r.Memory), size(r.MemoryPeak), number(r.Pids),
 			of(size(r.Disk), size(r.limits.Disk)), of(number(r.Files), number(r.limits.Files)), size(r.RxBytes), size(r.TxBytes))
 	}
 	return table.Flush()
