@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -58,13 +60,8 @@ func serve(t testing.TB) *served {
 		}
 	})
 	s := &served{home: home}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.address = server.Address{Network: "tcp", Host: l.Addr().String()}
-	_ = l.Close() // the server takes it
-	s.roots = certify(t, home)
+	s.address = server.Address{Network: "tcp", Host: apart.Address(t)}
+	s.roots = certify(t, home, s.address.Host)
 	s.start(t)
 	t.Cleanup(func() {
 		s.clean(t)
@@ -108,7 +105,7 @@ func (s *served) start(t testing.TB) {
 		ended.Wait()
 	})
 	c := s.overUnix(t)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(apart.Patience); ; time.Sleep(5 * time.Millisecond) {
 		_, err := c.List(t.Context(), sandpit.ListQuery{})
 		if err == nil {
 			return
@@ -124,7 +121,7 @@ func (s *served) start(t testing.TB) {
 
 // clean removes what is left of sandboxes: they outlive their server.
 func (s *served) clean(t testing.TB) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), apart.Patience)
 	defer cancel()
 	for _, opt := range []client.Options{s.unixOptions(), s.tlsOptions()} {
 		c, err := client.New(opt)
@@ -137,24 +134,29 @@ func (s *served) clean(t testing.TB) {
 			t.Error(err)
 		}
 		for _, i := range page.Sandboxes {
-			if err := c.Remove(ctx, i.ID); err != nil {
-				t.Error(err)
+			// Its life may have ended meanwhile.
+			if err := c.Remove(ctx, i.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+				t.Errorf("removing %s: %v", i.Name, err)
 			}
 		}
 		_ = c.Close()
 	}
 }
 
-// certify makes a certificate for 127.0.0.1.
-func certify(t testing.TB, dir string) *x509.CertPool {
+// certify makes a certificate for a HOST:PORT.
+func certify(t testing.TB, dir, address string) *x509.CertPool {
 	t.Helper()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.ParseIP(host)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

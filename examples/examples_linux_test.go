@@ -2,13 +2,15 @@
 package examples_test
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
 // build builds the examples and the program that serves. Without cgo each can
@@ -85,20 +87,19 @@ func testRemote(t *testing.T, bin string) {
 		}
 	})
 	socket := filepath.Join(dir, "server.sock")
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(socket); err == nil {
-			break
-		}
+	apart.Until(t, "the server listens", func() bool {
 		select {
 		case err := <-ended:
 			ended <- err
 			t.Fatal("the server does not start")
 		default:
 		}
-		if time.Now().After(end) {
-			t.Fatal("the server does not listen")
+		conn, err := net.Dial("unix", socket) // its file is there before it listens
+		if err == nil {
+			_ = conn.Close()
 		}
-	}
+		return err == nil
+	})
 	got := output(t, filepath.Join(bin, "remote"), "SANDPIT_SERVER=unix://"+socket)
 	const want = "left it at work\nstep 1\nstep 2\nstep 3\nit ended with 0\nits log has 3 lines\nout.txt: result\n"
 	if got != want {

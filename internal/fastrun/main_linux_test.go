@@ -3,6 +3,7 @@ package fastrun_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
@@ -23,9 +25,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
-// patience is how long anything here may take on a machine that does much
-// else; nothing is expected to take long.
-const patience = time.Minute
+const patience = apart.Patience
 
 // TestMain lets this test program be its own guest.
 func TestMain(m *testing.M) {
@@ -159,12 +159,12 @@ func wait(t testing.TB, p *started) sandpit.Result {
 // until waits for something that must come to be.
 func until(t testing.TB, what string, true func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !true(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
+	apart.Until(t, what, true)
 }
+
+// seconds is a number of seconds to sleep, for long, which no other program of
+// this machine has in its command line.
+func seconds(n int) string { return fmt.Sprintf("%d.%07d", n, os.Getpid()) }
 
 // runs reports whether a program of this machine has a word in its command line.
 func runs(word string) bool {

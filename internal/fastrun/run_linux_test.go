@@ -281,13 +281,14 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 	t.Run("who waits can leave", func(t *testing.T) {
 		stuck := newValve()
 		defer close(stuck.open)
-		p := s.start(sandpit.Command{Script: "head -c 8000000 /dev/zero; : sleep 87101", Stdout: stuck})
-		until(t, "it runs", func() bool { return runs("sleep 87101") })
+		word := seconds(87101)
+		p := s.start(sandpit.Command{Script: "head -c 8000000 /dev/zero; : " + word, Stdout: stuck})
+		until(t, "it runs", func() bool { return runs(word) })
 		p.leave()
 		if _, err := p.end(t); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
-		until(t, "the command is gone", func() bool { return !runs("sleep 87101") })
+		until(t, "the command is gone", func() bool { return !runs(word) })
 	})
 	t.Run("who fails takes nothing more, and the command ends", func(t *testing.T) {
 		var after heard.Buffer
@@ -303,23 +304,25 @@ func TestClientThatGoes(t *testing.T) {
 	s := serve(t)
 	t.Run("while it runs", func(t *testing.T) {
 		var out heard.Buffer
-		p := s.start(sandpit.Command{Script: "echo ready; sleep 87201 & sleep 87201", Stdout: &out})
-		until(t, "it is ready", func() bool { return out.String() == "ready\n" && runs("87201") })
+		word := seconds(87201)
+		p := s.start(sandpit.Command{Script: "echo ready; sleep " + word + " & sleep " + word, Stdout: &out})
+		until(t, "it is ready", func() bool { return out.String() == "ready\n" && runs(word) })
 		p.run.Close()
-		until(t, "the command is gone", func() bool { return !runs("87201") })
+		until(t, "the command is gone", func() bool { return !runs(word) })
 		if _, err := p.end(t); err == nil {
 			t.Error("it has a result")
 		}
 	})
 	t.Run("while it is made", func(t *testing.T) {
 		var all sync.WaitGroup
+		word := seconds(87202)
 		for n := range 20 {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*time.Millisecond)
 				defer cancel()
 				r := &fastrun.Run{Home: s.home, Version: "test"}
 				defer r.Close()
-				p, err := r.Start(ctx, sandpit.Command{Argv: []string{"sleep", "87202"}})
+				p, err := r.Start(ctx, sandpit.Command{Argv: []string{"sleep", word}})
 				if err != nil {
 					if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fastrun.ErrDeclined) {
 						t.Errorf("starting: %v", err)
@@ -332,7 +335,7 @@ func TestClientThatGoes(t *testing.T) {
 			})
 		}
 		all.Wait()
-		until(t, "the commands are gone", func() bool { return !runs("87202") })
+		until(t, "the commands are gone", func() bool { return !runs(word) })
 	})
 }
 

@@ -21,12 +21,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
 
 // receiver is a server that checks what it gets.
 type receiver struct {
@@ -141,15 +140,15 @@ func event(n int) sandpit.Event {
 
 func ok(int, http.ResponseWriter) {}
 
-// until waits for something, for as long as the test may run.
-func until(t *testing.T, what func() bool) {
+// until waits for something, and says what the receiver has got when it does not
+// come to be.
+func (r *receiver) until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for !what() {
-		if t.Context().Err() != nil {
-			t.Fatal("it does not come")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	apart.Until(t, what, is, func() string {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return fmt.Sprintf("of %d requests it took %+v", r.n, r.got)
+	})
 }
 
 func TestAReceiverThatFailsAndRecovers(t *testing.T) {
@@ -175,14 +174,14 @@ func TestAReceiverThatFailsAndRecovers(t *testing.T) {
 		s.Send("other", event(1000+n))
 		want = append(want, uint64(n))
 	}
-	until(t, func() bool { return len(r.seqs()) == 20 })
+	r.until(t, "all have come", func() bool { return len(r.seqs()) == 20 })
 	if got := r.seqs(); !slices.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
 	if r.ids[0] != r.ids[3] || r.ids[3] == r.ids[4] {
 		t.Errorf("the ids are %v", r.ids[:5])
 	}
-	until(t, func() bool { return s.Status("hook") == Status{} })
+	r.until(t, "none waits", func() bool { return s.Status("hook") == Status{} })
 }
 
 func TestEventsThatAreGivenUp(t *testing.T) {
@@ -198,7 +197,7 @@ func TestEventsThatAreGivenUp(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		s.Send("team", event(n))
 	}
-	until(t, func() bool { return len(r.seqs()) == 2 })
+	r.until(t, "two have come", func() bool { return len(r.seqs()) == 2 })
 	if got := r.seqs(); !slices.Equal(got, []uint64{3, 4}) || r.got[0].Lost != 2 || r.got[1].Lost != 0 {
 		t.Errorf("got %v, %+v", got, r.got)
 	}
@@ -214,7 +213,7 @@ func TestAReceiverThatWantsNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Send("team", event(1))
-	until(t, func() bool { return s.Status("hook").Dropped == 1 })
+	r.until(t, "it is dropped", func() bool { return s.Status("hook").Dropped == 1 })
 	if st := s.Status("hook"); st.Failures != 1 || !strings.Contains(st.LastError, "410") {
 		t.Errorf("got %+v", st)
 	}
@@ -242,7 +241,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		t.Errorf("got %+v", st)
 	}
 	close(goOn)
-	until(t, func() bool { return len(r.seqs()) == 10 })
+	r.until(t, "ten have come", func() bool { return len(r.seqs()) == 10 })
 	if got := r.seqs(); !slices.Equal(got, []uint64{1, 92, 93, 94, 95, 96, 97, 98, 99, 100}) || r.got[1].Lost != 90 {
 		t.Errorf("got %v", got)
 	}
@@ -258,7 +257,7 @@ func TestKindsAndRemoval(t *testing.T) {
 	e := event(2)
 	e.Kind = sandpit.EventRemoved
 	s.Send("team", e)
-	until(t, func() bool { return len(r.seqs()) == 1 })
+	r.until(t, "one has come", func() bool { return len(r.seqs()) == 1 })
 	if got := r.seqs(); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("got %v", got)
 	}
@@ -288,7 +287,7 @@ func TestASlowReceiver(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		s.Send("team", event(n))
 	}
-	until(t, func() bool { return len(quick.seqs()) == 5 })
+	quick.until(t, "all have come", func() bool { return len(quick.seqs()) == 5 })
 	if st := s.Status("slow"); st.Waiting != 5 {
 		t.Errorf("got %+v", st)
 	}
@@ -313,7 +312,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	s.Send("team", event(1))
 	for i := range 6 {
 		id := fmt.Sprint("h", i)
-		until(t, func() bool { return s.Status(id).Dropped == 1 })
+		r.until(t, "it is dropped", func() bool { return s.Status(id).Dropped == 1 })
 		if st := s.Status(id); !strings.Contains(st.LastError, "not a public one") {
 			t.Errorf("%s: got %+v", id, st)
 		}
