@@ -139,7 +139,7 @@ func checkNew(k Key, now time.Time) error {
 	case !notation.IsName(k.Policy):
 		return invalid("%.80q is not the name of a policy", k.Policy)
 	case len(k.Label) > maxLabel || !utf8.ValidString(k.Label) || strings.ContainsFunc(k.Label, unicode.IsControl):
-		return sandpit.WithHint(fmt.Errorf("making a key: the label is longer than %d bytes or has control characters: %w", maxLabel, sandpit.ErrInvalid), "shorten it")
+		return sandpit.WithHint(fmt.Errorf("making a key: the label is longer than %d bytes or has control characters: %w", maxLabel, sandpit.ErrInvalid), "give a plain and shorter one")
 	case !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(now):
 		return sandpit.WithHint(fmt.Errorf("making a key: it would have expired already: %w", sandpit.ErrInvalid), "give a time that is to come")
 	}

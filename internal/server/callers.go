@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,14 +66,14 @@ func (k keyring) CreateKey(ctx context.Context, _ api.Caller, n v1.NewKey) (v1.K
 	if want.Policy == "" {
 		want.Policy = defaultPolicy
 	}
-	if _, err := k.policies.Policy(want.Policy); err != nil {
-		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: %w", err), "name one of: "+strings.Join(k.policies.Set().Names(), ", "))
+	if all := k.policies.Set().Names(); !slices.Contains(all, want.Policy) {
+		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: there is no policy %.80q: %w", want.Policy, sandpit.ErrInvalid), "name one of: "+strings.Join(all, ", "))
 	}
 	if want.Namespace == "" {
 		want.Namespace = "ns-" + strings.ToLower(newName())
 	}
-	if n.Expires < 0 {
-		return v1.Key{}, fmt.Errorf("making a key: it would have expired already: %w", sandpit.ErrInvalid)
+	if n.Expires < 0 || n.Expires > maxExpires {
+		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: it can't expire after %.10g seconds: %w", n.Expires, sandpit.ErrInvalid), "give up to 100 years; 0 for never")
 	}
 	if n.Expires > 0 {
 		want.ExpiresAt = time.Now().Add(time.Duration(n.Expires * float64(time.Second)))
@@ -85,6 +86,10 @@ func (k keyring) CreateKey(ctx context.Context, _ api.Caller, n v1.NewKey) (v1.K
 	out.Secret = token
 	return out, nil
 }
+
+// maxExpires is the longest time that a key may be given to expire after, in
+// seconds: a hundred years.
+const maxExpires = 100 * 365 * 24 * 60 * 60
 
 // defaultPolicy is that of keys that name none.
 const defaultPolicy = "default"

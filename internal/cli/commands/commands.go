@@ -3,6 +3,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -15,7 +16,8 @@ import (
 // tree makes the commands of an App.
 type tree struct {
 	*cli.App
-	completing bool // a shell asks for completions
+	completing bool  // a shell asks for completions
+	unshown    error // why help could not be written; cobra has no place for that
 }
 
 // Run carries out a command line, without the program's name. The error is for
@@ -24,7 +26,8 @@ func Run(ctx context.Context, app *cli.App, args []string) error {
 	a := &tree{App: app, completing: len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)}
 	root := a.root(args)
 	root.SetArgs(args)
-	return root.ExecuteContext(ctx)
+	err := root.ExecuteContext(ctx)
+	return cmp.Or(err, a.unshown)
 }
 
 // command is one of the program's commands.

@@ -40,7 +40,9 @@ PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
 				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port; 0 picks a free one")
 			}
 			defer l.Close()
-			fmt.Fprintf(a.Stdout, "%s -> %s:%d\n", l.Addr(), sb.Name(), port)
+			if _, err := fmt.Fprintf(a.Stdout, "%s -> %s:%d\n", l.Addr(), sb.Name(), port); err != nil {
+				return err
+			}
 			wait.Go(func() { failed <- a.forward(ctx, l, sb, port) })
 			context.AfterFunc(ctx, func() { _ = l.Close() })
 		}
@@ -80,8 +82,14 @@ func (a *tree) forward(ctx context.Context, l net.Listener, sb sandpit.Sandbox, 
 	defer wait.Wait()
 	for {
 		conn, err := l.Accept()
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
 			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("forwarding to port %d: %w", port, err)
 		}
 		wait.Go(func() {
 			defer conn.Close()

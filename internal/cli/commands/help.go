@@ -53,7 +53,7 @@ sandpit help run has all flags; sandpit help config says how to set their defaul
 // package would be part of every start of the program.
 func (a *tree) help(cmd *cobra.Command, _ []string) {
 	if !cmd.HasParent() {
-		_, _ = a.Stdout.WriteString(rootHelp)
+		_, a.unshown = a.Stdout.WriteString(rootHelp)
 		return
 	}
 	var b strings.Builder
@@ -105,7 +105,7 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 	if rest.HasAvailableFlags() {
 		b.WriteString("\nFlags:\n" + rest.FlagUsagesWrapped(width))
 	}
-	_, _ = a.Stdout.WriteString(b.String())
+	_, a.unshown = a.Stdout.WriteString(b.String())
 }
 
 func upperFirst(s string) string {

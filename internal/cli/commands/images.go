@@ -218,7 +218,9 @@ func (a *tree) imagesRemove() *cobra.Command {
 			if what == "" {
 				what = removed.Image
 			}
-			fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(what), notation.FormatSize(removed.Bytes))
+			if _, err := fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(what), notation.FormatSize(removed.Bytes)); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
@@ -242,11 +244,13 @@ func (a *tree) imagesPrune() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		var b strings.Builder
 		for _, name := range pruned.Names {
-			fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(name))
+			fmt.Fprintf(&b, "removed %s\n", cli.Harmless(name))
 		}
-		fmt.Fprintf(a.Stdout, "freed %s: %d images, %d layers, %d blobs\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
-		return nil
+		fmt.Fprintf(&b, "freed %s: %d images, %d layers, %d blobs\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
+		_, err = a.Stdout.WriteString(b.String())
+		return err
 	}
 	return cmd
 }

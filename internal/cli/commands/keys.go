@@ -2,8 +2,8 @@ package commands
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // A caller asks a server what package sandpit has no words for.
@@ -117,12 +118,33 @@ func (a *tree) keyRevoke() *cobra.Command {
 		Short: "make keys invalid, at once and for good",
 		Args:  arguments(1, -1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		var failed []error
-		for _, id := range args {
-			if err := s.call(ctx, "DELETE", "/v1/keys/"+id, nil, nil); err != nil {
-				failed = append(failed, fmt.Errorf("revoking %s: %w", id, err))
+		var failed error
+		for _, key := range args {
+			path, err := keyPath(key)
+			if err == nil {
+				err = s.call(ctx, "DELETE", path, nil, nil)
+			}
+			switch {
+			case err != nil && (len(args) == 1 || ctx.Err() != nil):
+				return err
+			case err != nil:
+				a.PrintError(err)
+				failed = cli.Reported{Err: err}
 			}
 		}
-		return errors.Join(failed...)
+		return failed
 	})
+}
+
+// keyPath is where the server has a key, by its id. Of a whole key only that part
+// is told.
+func keyPath(key string) (string, error) {
+	id := key
+	if rest, ok := strings.CutPrefix(key, "sp_"); ok {
+		id, _, _ = strings.Cut(rest, "_")
+	}
+	if !notation.IsName(id) {
+		return "", sandpit.WithHint(cli.Usagef("%.40q is not the id of a key", id), "sandpit key ls lists them")
+	}
+	return "/v1/keys/" + id, nil
 }

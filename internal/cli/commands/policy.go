@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -58,21 +57,27 @@ file.`,
 // showKeyPolicy prints what a server lets who has a key do.
 func (a *tree) showKeyPolicy(ctx context.Context, s *session, key string, asJSON bool) error {
 	var p v1.Policy
-	if err := s.call(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key)+"/policy", nil, &p); err != nil {
-		return fmt.Errorf("asking for the policy of the key %s: %w", key, err)
+	path, err := keyPath(key)
+	if err != nil {
+		return err
+	}
+	if err := s.call(ctx, http.MethodGet, path+"/policy", nil, &p); err != nil {
+		return fmt.Errorf("asking for the policy of a key: %w", err)
 	}
 	if asJSON {
 		return a.PrintJSON(p)
 	}
 	text, err := yaml.JSONToYAML(p.Policy)
 	if err != nil {
-		return fmt.Errorf("reading the policy of the key %s: %w", key, err)
+		return fmt.Errorf("reading the policy of a key: %w", err)
 	}
-	fmt.Fprintf(a.Stdout, "policies:\n  %s:\n", cli.Harmless(p.Name))
+	var b strings.Builder
+	fmt.Fprintf(&b, "policies:\n  %s:\n", cli.Harmless(p.Name))
 	for line := range strings.Lines(string(text)) {
-		fmt.Fprintf(a.Stdout, "    %s\n", cli.Harmless(strings.TrimSuffix(line, "\n")))
+		fmt.Fprintf(&b, "    %s\n", cli.Harmless(strings.TrimSuffix(line, "\n")))
 	}
-	return nil
+	_, err = a.Stdout.WriteString(b.String())
+	return err
 }
 
 // setHere returns what variables and files say about a limit, and where.

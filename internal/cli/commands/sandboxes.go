@@ -139,10 +139,12 @@ that sandbox. With -a also what has stopped, failed or ended.`,
 			}
 			return a.PrintJSON(objects)
 		case *quiet:
+			var b strings.Builder
 			for _, info := range infos {
-				fmt.Fprintln(a.Stdout, info.Name)
+				b.WriteString(info.Name + "\n")
 			}
-			return nil
+			_, err := a.Stdout.WriteString(b.String())
+			return err
 		}
 		table := a.table("NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS")
 		for _, info := range infos {
@@ -177,10 +179,12 @@ func (a *tree) psProcesses(ctx context.Context, s *session, name string, all, as
 		}
 		return a.PrintJSON(objects)
 	case quiet:
+		var b strings.Builder
 		for _, p := range procs {
-			fmt.Fprintln(a.Stdout, p.ID)
+			b.WriteString(p.ID + "\n")
 		}
-		return nil
+		_, err := a.Stdout.WriteString(b.String())
+		return err
 	}
 	table := a.table("ID", "PID", "STATE", "AGE", "USER", "COMMAND")
 	for _, p := range procs {

@@ -103,7 +103,9 @@ func (a *tree) each(ctx context.Context, s *session, args []string, do func(cont
 			a.PrintError(fmt.Errorf("%s: %w", name, err))
 			failed = cli.Reported{Err: err}
 		default:
-			fmt.Fprintln(a.Stdout, cli.Harmless(sb.Name()))
+			if _, err := fmt.Fprintln(a.Stdout, cli.Harmless(sb.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return failed
