@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -71,18 +72,19 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 // features are the parts of the API, for clients of more than one version.
 var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images"}
 
-// Images lists what a caller may use. Who has no say over the machine does not
-// learn what others have fetched: only what his policy names in full.
+// Images lists the store of images to who has a say over the machine. Nobody else
+// learns what others have fetched.
 func (b *backend) Images(ctx context.Context, c api.Caller) ([]v1.Image, error) {
+	if !c.Admin {
+		return nil, nil
+	}
 	list, err := b.images.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]v1.Image, 0, len(list))
-	for _, s := range list {
-		if c.Admin {
-			out = append(out, imageOf(s))
-		}
+	out := make([]v1.Image, len(list))
+	for i, s := range list {
+		out[i] = imageOf(s)
 	}
 	return out, nil
 }
@@ -151,18 +153,8 @@ func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 		}
 		stats.Sandboxes = append(stats.Sandboxes, api.Usage{ID: info.ID, Namespace: sb.Namespace(), Limits: info.Limits, Metrics: m})
 	}
-	slices.SortFunc(stats.Sandboxes, func(x, y api.Usage) int { return compareStrings(x.ID, y.ID) })
+	slices.SortFunc(stats.Sandboxes, func(x, y api.Usage) int { return strings.Compare(x.ID, y.ID) })
 	return stats, nil
-}
-
-func compareStrings(x, y string) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
 }
 
 // policyShower shows policies.

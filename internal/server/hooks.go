@@ -47,15 +47,12 @@ func webhookOf(h webhook.Hook) v1.Webhook {
 }
 
 func (h hooks) ListWebhooks(ctx context.Context, c api.Caller) ([]v1.Webhook, error) {
-	all, err := h.store.Webhooks(ctx)
+	kept, err := h.store.WebhooksOf(ctx, c.Namespace)
 	if err != nil {
 		return nil, err
 	}
 	var out []v1.Webhook
-	for _, hook := range all {
-		if hook.Namespace != c.Namespace {
-			continue
-		}
+	for _, hook := range kept {
 		w := webhookOf(hook)
 		status := h.sender.Status(hook.ID)
 		w.Failures, w.LastError = status.Failures, status.LastError

@@ -64,10 +64,10 @@ func (s *Store) Sandboxes(ctx context.Context) ([]engine.Record, error) {
 type scanner func(into ...any) error
 
 // list returns what a query finds, each row read by one.
-func list[T any](ctx context.Context, s *Store, query string, one func(scanner) (T, error)) ([]T, error) {
+func list[T any](ctx context.Context, s *Store, query string, one func(scanner) (T, error), args ...any) ([]T, error) {
 	var all []T
 	err := s.view(ctx, func(t *tx) error {
-		rows, err := t.conn.QueryContext(ctx, query)
+		rows, err := t.conn.QueryContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}

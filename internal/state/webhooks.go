@@ -55,22 +55,36 @@ func (s *Store) DeleteWebhook(ctx context.Context, namespace, id string) error {
 // Webhooks returns the webhooks of all namespaces, oldest first, with their
 // secrets. ErrIntegrity when a secret can't be opened.
 func (s *Store) Webhooks(ctx context.Context) ([]webhook.Hook, error) {
-	return list(ctx, s, "SELECT id, namespace, url, secret, kinds, created FROM webhooks ORDER BY created, id", func(scan scanner) (webhook.Hook, error) {
-		var (
-			h       webhook.Hook
-			sealed  []byte
-			kinds   string
-			created int64
-		)
-		if err := scan(&h.ID, &h.Namespace, &h.URL, &sealed, &kinds, &created); err != nil {
-			return h, err
+	return list(ctx, s, "SELECT id, namespace, url, kinds, created, secret FROM webhooks ORDER BY created, id", func(scan scanner) (webhook.Hook, error) {
+		var sealed []byte
+		h, err := scanWebhook(scan, &sealed)
+		if err == nil {
+			h.Secret, err = s.seal.open(sealed, "webhook "+h.ID)
 		}
-		h.CreatedAt = time.Unix(0, created).UTC()
-		if err := json.Unmarshal([]byte(kinds), &h.Kinds); err != nil {
-			return h, fmt.Errorf("reading the webhook %s: %w: %w", h.ID, sandpit.ErrIntegrity, err)
-		}
-		var err error
-		h.Secret, err = s.seal.open(sealed, "webhook "+h.ID)
 		return h, err
 	})
+}
+
+// WebhooksOf returns the webhooks of a namespace, oldest first, without their
+// secrets.
+func (s *Store) WebhooksOf(ctx context.Context, namespace string) ([]webhook.Hook, error) {
+	return list(ctx, s, "SELECT id, namespace, url, kinds, created FROM webhooks WHERE namespace=? ORDER BY created, id", func(scan scanner) (webhook.Hook, error) {
+		return scanWebhook(scan)
+	}, namespace)
+}
+
+// scanWebhook reads a webhook, and behind it more.
+func scanWebhook(scan scanner, more ...any) (h webhook.Hook, err error) {
+	var (
+		kinds   string
+		created int64
+	)
+	if err := scan(append([]any{&h.ID, &h.Namespace, &h.URL, &kinds, &created}, more...)...); err != nil {
+		return h, err
+	}
+	h.CreatedAt = time.Unix(0, created).UTC()
+	if err := json.Unmarshal([]byte(kinds), &h.Kinds); err != nil {
+		return h, fmt.Errorf("reading the webhook %s: %w: %w", h.ID, sandpit.ErrIntegrity, err)
+	}
+	return h, nil
 }

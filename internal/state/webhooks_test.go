@@ -63,7 +63,23 @@ func TestWebhooks(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, fileSeal), make([]byte, sealKeyLen), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openTest(t, dir).Webhooks(t.Context()); !errors.Is(err, sandpit.ErrIntegrity) {
+	s = openTest(t, dir)
+	if _, err := s.Webhooks(t.Context()); !errors.Is(err, sandpit.ErrIntegrity) {
 		t.Errorf("with another key: %v", err)
+	}
+
+	// Those of a namespace are told without their secrets, which need not be opened.
+	want = want[1:]
+	for i := range want {
+		want[i].Secret = ""
+	}
+	if got, err = s.WebhooksOf(t.Context(), "ns"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got, err = s.WebhooksOf(t.Context(), "other"); err != nil || len(got) > 0 {
+		t.Errorf("another namespace: %v, %v", got, err)
 	}
 }
