@@ -336,6 +336,9 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 func (h *hub) chunk(c client.Chunk) error {
 	<-h.ready
 	if c.Lost > 0 {
+		if h.log != nil {
+			h.log.Lost(c.Position + c.Lost)
+		}
 		h.mu.Lock()
 		h.at = c.Position + c.Lost
 		h.ring.end = h.at

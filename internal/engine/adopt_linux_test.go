@@ -3,12 +3,17 @@ package engine_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/heard"
 )
 
 // A sandbox and its processes outlive an engine, and the next one finds them as
@@ -130,6 +135,81 @@ func TestForegroundGoesOnWithoutEngine(t *testing.T) {
 	}
 	if res, err := again.Wait(t.Context()); err != nil || res.ExitCode != 3 || out.String() != "begun\ngot it\n" {
 		t.Errorf("it ended with %+v, %v and wrote %q", res, err, out.String())
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A guest keeps the latest output of its processes while there is no engine. Of
+// what is more than that, who attaches and who reads the log is told.
+func TestOutputThatNobodyKept(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	sb := made(t, first, sandpit.Spec{Name: "box"})
+	p := background(t, sb, "echo begun; while ! test -e /tmp/"+sb.ID()+"; do sleep 0.01; done; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); echo line $i; done; rm /tmp/"+sb.ID()+"; read x")
+	eventually(t, "it has begun", func() bool {
+		for range sb.Logs(t.Context(), sandpit.LogQuery{}) {
+			return true
+		}
+		return false
+	})
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	const lines = 100000
+	whole := int64(len("begun\n"))
+	for i := 1; i <= lines; i++ {
+		whole += int64(len(fmt.Sprintf("line %d\n", i)))
+	}
+	flag := filepath.Join("/tmp", sb.ID()) // bare's sandboxes have the files of this machine
+	if err := os.WriteFile(flag, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(flag)
+	eventually(t, "it has written", func() bool {
+		_, err := os.Lstat(flag)
+		return err != nil
+	})
+
+	second, _ := adopt(t, srv)
+	sb, err := second.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []sandpit.LogEntry
+	for e, err := range sb.Logs(t.Context(), sandpit.LogQuery{Process: p.ID(), Follow: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entries = append(entries, e); string(e.Data) == fmt.Sprintf("line %d\n", lines) {
+			break
+		}
+	}
+	if len(entries) < 3 || string(entries[0].Data) != "begun\n" {
+		t.Fatalf("the log begins with %q, of %d", entries[0].Data, len(entries))
+	}
+	gaps := 0
+	for i, e := range entries[1:] {
+		if e.Seq != entries[i].Seq+1 {
+			gaps++
+		}
+	}
+	if gaps != 1 || entries[1].Seq == entries[0].Seq+1 || len(entries) > lines {
+		t.Errorf("of %d entries, the first with the numbers %d and %d, are %d gaps", len(entries), entries[0].Seq, entries[1].Seq, gaps)
+	}
+	var out heard.Buffer
+	var lost atomic.Int64
+	again, err := sb.Attach(t.Context(), p.ID(), sandpit.AttachOptions{Stdout: &out, Lost: func(n int64) { lost.Add(n) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all is given or lost", func() bool { return lost.Load()+int64(len(out.String())) >= whole })
+	if n := lost.Load(); n == 0 || n+int64(len(out.String())) != whole {
+		t.Errorf("%d bytes are lost, %d are given, and %d were written", n, len(out.String()), whole)
+	}
+	if err := again.Kill(t.Context()); err != nil {
+		t.Error(err)
 	}
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)

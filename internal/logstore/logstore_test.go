@@ -246,6 +246,38 @@ func TestFullDisk(t *testing.T) {
 	equal(t, read(t, l, sandpit.LogQuery{}), `3 p1 1 stdout "c\n"`)
 }
 
+// What is not to be had any more leaves a gap in Seq, once, and only if it was
+// not entered before.
+func TestLostOutput(t *testing.T) {
+	both(t, func(t *testing.T, dir string) {
+		l := open(t, dir, logstore.Options{})
+		w := l.Process("p1", 1)
+		w.Write(logstore.Stdout, 0, []byte("a\nb\nc"))
+		w.Lost(5)
+		w.Lost(4) // all of it is there
+		w.Write(logstore.Stderr, 5, []byte("d\n"))
+		w.Lost(100)
+		w.Write(logstore.Stdout, 100, []byte("e\n"))
+		want := []string{`1 p1 1 stdout "a\n"`, `2 p1 1 stdout "b\n"`, `3 p1 1 stdout "c"`, `4 p1 1 stderr "d\n"`, `6 p1 1 stdout "e\n"`}
+		equal(t, read(t, l, sandpit.LogQuery{}), want...)
+		if n := l.Lost(); n != 1 {
+			t.Errorf("%d are lost", n)
+		}
+		if dir == "" {
+			return
+		}
+		// A program that continues it learns of the same loss, and of another.
+		l.Close()
+		l = open(t, dir, logstore.Options{})
+		w = l.Process("p1", 1)
+		w.Lost(100)
+		w.Write(logstore.Stdout, 102, []byte("f\n"))
+		w.Lost(200)
+		w.Write(logstore.Stdout, 200, []byte("g\n"))
+		equal(t, read(t, l, sandpit.LogQuery{}), append(want, `7 p1 1 stdout "f\n"`, `9 p1 1 stdout "g\n"`)...)
+	})
+}
+
 func TestFollow(t *testing.T) {
 	both(t, func(t *testing.T, dir string) {
 		l := open(t, dir, logstore.Options{})

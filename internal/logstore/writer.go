@@ -91,6 +91,23 @@ func (w *Writer) Write(stream byte, position int64, b []byte) {
 	}
 }
 
+// Lost says that output before a position is not to be had any more. If it was not
+// entered, there is a gap in Seq.
+func (w *Writer) Lost(position int64) {
+	l := w.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	w.flush(time.Now())
+	if m := l.marks[w.id]; m != nil && position <= max(m.at[0], m.at[1]) {
+		return
+	}
+	l.seq++
+	l.lost++
+}
+
 // lastNewline is bytes.LastIndexByte, which goes byte by byte, in strides: of
 // output without lines it would be the greater part of the work.
 func lastNewline(b []byte) int {
