@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
@@ -115,9 +116,11 @@ func TestServerOfARunIsKilled(t *testing.T) {
 	}
 	startService(t, home, nil)
 	for _, dir := range []string{"run", "sandboxes", "images/kept"} {
-		if left, _ := os.ReadDir(filepath.Join(home, dir)); len(left) > 0 {
-			t.Errorf("%s has %v", dir, left)
-		}
+		var left []os.DirEntry
+		apart.Until(t, dir+" is empty", func() bool {
+			left, _ = os.ReadDir(filepath.Join(home, dir))
+			return len(left) == 0
+		}, func() string { return fmt.Sprint(left) })
 	}
 }
 
@@ -130,17 +133,18 @@ func TestServerOfARunEnds(t *testing.T) {
 	s := startService(t, home, nil)
 	short := startServedRun(t, s, fmt.Sprintf("mark-%d-short", os.Getpid()), "trap 'echo asked; exit 5' USR1; echo ready; while :; do sleep 0.02; done")
 	long := startServedRun(t, s, fmt.Sprintf("mark-%d-long", os.Getpid()), "echo ready; sleep 1000; echo never")
+	waitCatching(t, short.cmd.Process.Pid)
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	// Who comes now has it done without this server.
 	s.until("it takes nothing new", func() bool { return serverPID(t, home) == 0 })
-	if out, err := commandLineAt(t, home, "run", "echo", "well").Output(); err != nil || string(out) != "well\n" {
-		t.Errorf("a new run: %q %v", out, err)
-	}
-	waitCatching(t, short.cmd.Process.Pid)
+	// First of all: it waits for some seconds.
 	if err := short.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
+	}
+	// Who comes now has it done without this server.
+	if out, err := commandLineAt(t, home, "run", "echo", "well").Output(); err != nil || string(out) != "well\n" {
+		t.Errorf("a new run: %q %v", out, err)
 	}
 	if rest, _ := io.ReadAll(short.out); string(rest) != "asked\n" {
 		t.Errorf("what was finished wrote %q", rest)

@@ -2,14 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -50,7 +52,8 @@ func endServer(t *testing.T, home string) {
 		t.Error(err)
 	}
 	for _, info := range page.Sandboxes {
-		if err := c.Remove(ctx, info.ID); err != nil {
+		// Its life may have ended meanwhile.
+		if err := c.Remove(ctx, info.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 			t.Errorf("removing %s: %v", info.Name, err)
 		}
 	}
@@ -78,6 +81,8 @@ func startServer(t *testing.T, home string) {
 	t.Helper()
 	cmd := commandLine(t, "sandpit", "serve")
 	cmd.Env = append(cmd.Env, "SANDPIT_HOME="+home)
+	log := new(heard.Buffer)
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,11 +91,12 @@ func startServer(t *testing.T, home string) {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	for serverPID(t, home) != cmd.Process.Pid {
+	apart.Until(t, "the server answers", func() bool {
 		select {
 		case <-ended:
-			t.Fatalf("the server has ended: %s", cmd.ProcessState)
-		case <-time.After(2 * time.Millisecond):
+			t.Fatalf("the server has ended: %s\n%s", cmd.ProcessState, log)
+		default:
 		}
-	}
+		return serverPID(t, home) == cmd.Process.Pid
+	}, log.String)
 }

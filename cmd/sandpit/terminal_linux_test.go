@@ -19,12 +19,11 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 )
 
-// patience is how long anything here may take on a machine that does much
-// else; nothing is expected to take long.
-const patience = time.Minute
+const patience = apart.Patience
 
 // session is sandpit on a terminal.
 type session struct {
@@ -149,9 +148,10 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	return status.ExitStatus()
 }
 
-// waitCatching waits until sandpit has caught the signals that it catches only
-// when the command runs: SIGCONT is the last of them, and the Go runtime does
-// not catch it by itself.
+// waitCatching waits until sandpit passes signals on to the command, which it
+// begins when it has heard that the command runs: somewhat later than the command
+// does. SIGCONT is the last that it catches then, and the Go runtime does not catch
+// it by itself.
 func waitCatching(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -217,9 +217,10 @@ func TestTerminalRestored(t *testing.T) {
 			before := s.settings()
 			s.expect("ready")
 			s.until("the terminal is raw", s.isRaw)
+			waitCatching(t, s.cmd.Process.Pid)
 			tt.end(s)
 			if got := s.exitCode(); got != tt.code {
-				t.Errorf("exit code %d, want %d", got, tt.code)
+				t.Errorf("exit code %d, want %d; output:\n%s", got, tt.code, s.output())
 			}
 			s.until("the terminal is restored", func() bool { return s.settings() == before })
 		})
@@ -283,6 +284,7 @@ func TestInterrupt(t *testing.T) {
 	// would reach sh alone, which would then wait for it.
 	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped; exit 7' INT; (echo ready; exec sleep 1000); echo after`)
 	s.expect("ready")
+	waitCatching(t, s.cmd.Process.Pid)
 	s.write("\x03")
 	s.expect("trapped")
 	if got := s.exitCode(); got != 7 {
@@ -294,6 +296,7 @@ func TestThirdInterruptKills(t *testing.T) {
 	needSandboxes(t)
 	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap '' INT; echo ready; while :; do sleep 0.05; done`)
 	s.expect("ready")
+	waitCatching(t, s.cmd.Process.Pid)
 	ended := make(chan struct{})
 	go func() {
 		for {
@@ -392,6 +395,7 @@ func TestSecondTermKills(t *testing.T) {
 		if _, err := io.ReadFull(out, buf); err != nil || string(buf) != line {
 			t.Fatalf("got %q, %v", buf, err)
 		}
+		waitCatching(t, cmd.Process.Pid)
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -209,7 +209,7 @@ func (j job) send(sig syscall.Signal) {
 // kill kills the command; when the guest does not do so in time, the sandbox
 // will be removed with the command in it.
 func (j job) kill() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := j.process.Kill(ctx); err != nil {
 		j.giveUp()
