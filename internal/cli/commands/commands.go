@@ -119,6 +119,9 @@ func (a *tree) root(args []string) *cobra.Command {
 		root.AddCommand(made)
 	}
 	root.SetHelpCommand(a.helpCommand())
+	if a.completing {
+		a.completeFlags(root)
+	}
 	return root
 }
 

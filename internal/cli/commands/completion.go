@@ -4,13 +4,15 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
 const completionLong = `Write the completions of a shell to standard output: of commands, flags, their
-values, and the names of images.`
+values, and the names of sandboxes and images. Those of bash need the package
+bash-completion.`
 
 const completionExample = `  source <(sandpit completion bash)
   sandpit completion bash >/etc/bash_completion.d/sandpit
@@ -42,5 +44,36 @@ func (a *tree) completionCommand() *cobra.Command {
 			}
 			return sandpit.WithHint(cli.Usagef("completion takes the name of a shell: %s", strings.Join(shells, ", ")), "see sandpit completion --help")
 		},
+	}
+}
+
+// completeFlags says what completes the value of each flag of a command and of
+// those below it.
+func (a *tree) completeFlags(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		complete := cobra.NoFileCompletions
+		words := func(words ...string) {
+			complete = cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+		}
+		switch f.Name {
+		case "image":
+			complete = a.completeImages
+		case "pull":
+			words("missing", "always", "never")
+		case "on-expiry":
+			words("remove", "stop", "pause")
+		case "platform":
+			words("linux/amd64", "linux/arm64")
+		case "signal":
+			words("TERM", "INT", "HUP", "KILL", "STOP", "CONT", "USR1", "USR2")
+		case "stream":
+			words("stdout", "stderr")
+		case "env-file", "mount", "config":
+			return // files, as the shell has them
+		}
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)
+	})
+	for _, sub := range cmd.Commands() {
+		a.completeFlags(sub)
 	}
 }

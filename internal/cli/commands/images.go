@@ -159,9 +159,7 @@ Credentials are those of docker login and podman login.`,
 }
 
 func platformFlag(cmd *cobra.Command) *string {
-	platform := cmd.Flags().String("platform", "", "os/architecture to take (default this machine's)")
-	_ = cmd.RegisterFlagCompletionFunc("platform", cobra.FixedCompletions([]string{"linux/amd64", "linux/arm64"}, cobra.ShellCompDirectiveNoFileComp))
-	return platform
+	return cmd.Flags().String("platform", "", "`OS/ARCHITECTURE` to take (default this machine's)")
 }
 
 // printPulled prints the name of an image with its digest, so that it can be

@@ -22,7 +22,7 @@ func (a *tree) logsCommand() *cobra.Command {
 		Use: "logs [flags] NAME",
 		Long: `Show what the processes of a sandbox have written, oldest first; standard error goes
 to standard error. The latest 16 MiB of a sandbox are kept.`,
-		Example:           "  sandpit logs -f work\n  sandpit logs --tail 100 --process 3 work\n  sandpit logs --since 10m --json work",
+		Example:           "  sandpit logs -f work\n  sandpit logs --tail 100 --process p3 work\n  sandpit logs --since 10m --json work",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, _ []string) error {
@@ -42,13 +42,13 @@ to standard error. The latest 16 MiB of a sandbox are kept.`,
 				return err
 			}
 		}
-		return nil
+		return ctx.Err() // a signal has ended it, or nothing is left
 	}))
 	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "go on with what is written from now on")
-	cmd.Flags().IntVarP(&q.Tail, "tail", "n", 0, "only the latest so many entries")
+	cmd.Flags().IntVarP(&q.Tail, "tail", "n", 0, "only the latest `N` entries")
 	cmd.Flags().Var(&since, "since", "entries since a time, or since so long ago: 2026-01-02T15:04:05Z, 10m")
-	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only those of this process, by id or pid")
-	cmd.Flags().StringVar(&q.Stream, "stream", "", "only stdout or stderr")
+	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only those of this `PROCESS`, by id or pid")
+	cmd.Flags().StringVar(&q.Stream, "stream", "", "only this `STREAM`: stdout or stderr")
 	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "put the time and the process before each")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
 	return cmd
@@ -128,10 +128,10 @@ of the past; with it, what happens from now on.`,
 				return err
 			}
 		}
-		return nil
+		return ctx.Err()
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show what happens from now on")
-	cmd.Flags().Uint64Var(&after, "after", 0, "begin behind this sequence number")
+	cmd.Flags().Uint64Var(&after, "after", 0, "begin behind this sequence `NUMBER`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
 	return cmd
 }

@@ -72,7 +72,7 @@ func (a *tree) attachCommand() *cobra.Command {
 standard input, if it was started with one. Its exit code is returned. The process
 goes on when this program ends; ^C is passed on to it, ^P^Q leaves it when it has a
 terminal.`,
-		Example: "  sandpit attach work 3",
+		Example: "  sandpit attach work p3",
 		Args:    arguments(2, 2),
 	}
 	cmd.Flags().BoolVar(&opt.NoStdin, "no-stdin", false, "do not pass standard input on")
@@ -113,7 +113,7 @@ func (a *tree) waitCommand() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "wait [flags] NAME PROCESS",
 		Long:              "Wait until a process has ended, and return its exit code; 124 when --timeout is over\nfirst. The process goes on then.",
-		Example:           "  sandpit wait work 3",
+		Example:           "  sandpit wait work p3",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeProcesses,
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
@@ -152,7 +152,7 @@ func (a *tree) signalCommand() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "signal [flags] NAME PROCESS",
 		Long:              "Send a signal to a process. KILL ends it with all that it has started.",
-		Example:           "  sandpit signal work 3\n  sandpit signal -s HUP work 3",
+		Example:           "  sandpit signal work p3\n  sandpit signal -s HUP work p3",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeProcesses,
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {

@@ -74,18 +74,6 @@ func (a *tree) sandboxFlags(cmd *cobra.Command, o *cli.Options) {
 	}
 	cmd.Flags().SetInterspersed(false) // what follows CMD is CMD's
 	cmd.Annotations = map[string]string{annotationSections: ""}
-	if !a.completing {
-		return
-	}
-	_ = cmd.RegisterFlagCompletionFunc("image", a.completeImages)
-	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{"missing", "always", "never"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("tmpfs", cobra.NoFileCompletions)
-	for _, name := range [...]string{
-		"entrypoint", "env", "workdir", "user", "timeout", "memory", "cpus", "pids", "disk", "files", "nofile",
-		"output-limit", "write", "mirror", "name", "hostname", "label",
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
-	}
 }
 
 // addFlags makes flags known to cobra.

@@ -40,10 +40,17 @@ func parseExpiry(text string) (sandpit.Expiry, error) {
 	return "", sandpit.WithHint(fmt.Errorf("%q is not something that can happen to a sandbox", text), "say remove, stop or pause")
 }
 
-func (f *lifetimeFlags) register(cmd *cobra.Command) {
-	cmd.Flags().Var(&f.life, "life", "how long the sandbox may live (default 24h)")
-	cmd.Flags().Var(&f.idle, "idle", "how long it may be idle; never for no end (default never)")
-	cmd.Flags().Var(&f.expiry, "on-expiry", "what happens then: remove, stop or pause (default remove)")
+// register adds the flags. With defaults, it is said what they are.
+func (f *lifetimeFlags) register(cmd *cobra.Command, defaults bool) {
+	usage := func(text, builtIn string) string {
+		if defaults {
+			return text + " (default " + builtIn + ")"
+		}
+		return text
+	}
+	cmd.Flags().Var(&f.life, "life", usage("how long the sandbox may live", "24h"))
+	cmd.Flags().Var(&f.idle, "idle", usage("how long it may be idle; never for no end", "never"))
+	cmd.Flags().Var(&f.expiry, "on-expiry", usage("what happens then: remove, stop or pause", "remove"))
 }
 
 // createCommand is sandpit create.
@@ -70,11 +77,7 @@ exec; it is there until it is removed, or its lifetime or idle time is over.`,
 			}
 		}
 	}
-	life.register(cmd)
-	if a.completing {
-		_ = cmd.RegisterFlagCompletionFunc("image", a.completeImages)
-		_ = cmd.RegisterFlagCompletionFunc("on-expiry", cobra.FixedCompletions([]string{"remove", "stop", "pause"}, cobra.ShellCompDirectiveNoFileComp))
-	}
+	life.register(cmd, true)
 	return a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
 		if err := o.Configure(a.Config()); err != nil {
 			return err
@@ -336,7 +339,7 @@ func (a *tree) extendCommand() *cobra.Command {
 	life := newLifetimeFlags()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "extend [flags] NAME...",
-		Long:              "Change how long a sandbox lives: from now on for --life, and no longer idle than --idle.",
+		Long:              "Change how long a sandbox lives: from now on for --life, and no longer idle than --idle.\nWhat is not given stays as it is.",
 		Example:           "  sandpit extend --life 2h work\n  sandpit extend --idle never --on-expiry stop work",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
@@ -348,6 +351,6 @@ func (a *tree) extendCommand() *cobra.Command {
 			return sb.SetLifetime(ctx, sandpit.Lifetime{Life: life.life.is, Idle: life.idle.is, OnExpiry: life.expiry.is})
 		})
 	})
-	life.register(cmd)
+	life.register(cmd, false)
 	return cmd
 }

@@ -52,8 +52,8 @@ func (a *tree) serveCommand() *cobra.Command {
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this address: HOST:PORT or unix:///PATH")
-	cmd.Flags().StringVar(&opt.Settings, "config", "", "file with the server's settings (default /etc/sandpit/server.yaml)")
+	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
+	cmd.Flags().StringVar(&opt.Settings, "config", "", "`FILE` with the server's settings (default /etc/sandpit/server.yaml)")
 	cmd.Flags().Var(&idle, "idle-exit", "leave after so long without a sandbox and a request (default never)")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
