@@ -29,6 +29,15 @@ func (e *refusal) Error() string { return e.message }
 // Unwrap returns the kind that the code stands for.
 func (e *refusal) Unwrap() error { return v1.KindOf(e.code) }
 
+// As gives the hint to sandpit.Hint.
+func (e *refusal) As(target any) bool {
+	h, ok := target.(**sandpit.HintError)
+	if ok = ok && e.hint != ""; ok {
+		*h = &sandpit.HintError{Err: e, Hint: e.hint}
+	}
+	return ok
+}
+
 // errClientGone is why something has ended whose client has left. It is no
 // failure of the server.
 var errClientGone error = &refusal{status: statusClientGone, code: "canceled", message: "the client has gone"}
