@@ -48,7 +48,7 @@ func (a *App) Exec(ctx context.Context, o *Options, open Opener, argv []string, 
 			defer term.close()
 		}
 		cmd.Stdin = !o.interactive.set || o.interactive.is
-		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is}
+		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, stays: sb.Name()}
 		return a.attend(ctx, sb, cmd, m, term, relay, newSteps(false))
 	})
 }
@@ -143,7 +143,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		a.Note("left process %s of %s; it goes on", info.ID, sb.Name())
 		return nil
 	case err != nil:
-		return fmt.Errorf("waiting for the process: %w", err)
+		return lostSight(fmt.Errorf("waiting for the process: %w", err), sb.Name(), process)
 	case result.TimedOut:
 		return ExitWith(ExitTimeout)
 	}

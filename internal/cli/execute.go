@@ -26,6 +26,7 @@ type modes struct {
 	created   func()       // called when the sandbox is made, or could not be
 	remove    func() error // removes it, once; nil when it stays, or a server does it
 	server    bool         // one may do it
+	stays     string       // the name of a sandbox that a server keeps; empty: it goes with the command
 }
 
 // execute makes a sandbox, runs cmd in it as if cmd were this program, and
@@ -152,7 +153,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 		return errors.New("killing the command: its sandbox does not answer")
 	}
 	if err != nil {
-		return fmt.Errorf("waiting for the command: %w", err)
+		return lostSight(fmt.Errorf("waiting for the command: %w", err), m.stays, process)
 	}
 
 	code := result.ExitCode
@@ -197,6 +198,16 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 		return fmt.Errorf("passing on the command's output: %w", err)
 	}
 	return ExitWith(code)
+}
+
+// lostSight returns err with the hint where a process of a sandbox is found again,
+// if it is that its server can't be asked any more.
+func lostSight(err error, sandbox string, process sandpit.Process) error {
+	p, ok := process.(sandpit.Identified)
+	if !ok || sandbox == "" || !errors.Is(err, sandpit.ErrUnavailable) {
+		return err
+	}
+	return sandpit.WithHint(err, fmt.Sprintf("it may go on: sandpit attach %s %s connects to it again", sandbox, p.ID()))
 }
 
 // checkWorkDir refuses a working directory that does not exist. Without this
