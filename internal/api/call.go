@@ -33,6 +33,7 @@ type call struct {
 
 	caller  Caller
 	known   bool   // caller is set
+	keyIn   string // the header that has his key
 	target  string // the sandbox, as asked for
 	detail  string // what of it, for the audit
 	forward target // of the reverse proxy
@@ -93,7 +94,7 @@ func (c *call) admit() error {
 	if c.route.Admin && !c.caller.Admin {
 		return &refusal{status: http.StatusForbidden, code: "forbidden", message: "only an administrator may do this", hint: "use an administrator's key"}
 	}
-	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") && c.forward.sandbox == "" {
 		return &refusal{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, message: "a compressed body is not taken", hint: "send it as it is"}
 	}
 	if c.route.Guarded && c.route.In == nil && !c.route.late {
@@ -308,6 +309,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err == nil {
 		w.hijacked.Store(true)
 		if w.call.forward.sandbox != "" {
+			w.call.outcome(http.StatusSwitchingProtocols, "", nil)
 			conn = w.call.handOn(conn)
 		}
 	}

@@ -29,40 +29,40 @@ const (
 // maxKey is the longest key that is looked at, in bytes.
 const maxKey = 512
 
-// secretOf returns the key that a request has, or "".
-func secretOf(r *http.Request) string {
+// secretOf returns the key that a request has, and the header that it is in, or "".
+func secretOf(r *http.Request) (secret, header string) {
 	if k := r.Header.Get(headerKey); k != "" {
-		return k
+		return k, headerKey
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get(headerAuthorization), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
+	if key = strings.TrimSpace(key); !strings.EqualFold(scheme, "Bearer") || key == "" {
+		return "", ""
 	}
-	return strings.TrimSpace(key)
+	return key, headerAuthorization
 }
 
 // authenticate finds out who makes the request.
 func (c *call) authenticate() error {
-	secret := secretOf(c.r)
-	if secret == "" {
-		peer, ok := c.r.Context().Value(peerKey{}).(Caller)
-		if ok {
-			c.caller, c.known = peer, true
-			return nil
-		}
+	peer, isPeer := c.r.Context().Value(peerKey{}).(Caller)
+	secret, header := secretOf(c.r)
+	if secret == "" && !isPeer {
 		return c.unauthenticated("no key was given", "send the header Authorization: Bearer KEY; sandpit key create makes one")
 	}
-	if len(secret) > maxKey {
-		return c.unauthenticated("the key is not valid", "")
+	var who Caller
+	err := sandpit.ErrForbidden
+	if secret != "" && len(secret) <= maxKey {
+		who, err = c.api.opts.Keys.Verify(c.ctx, secret)
 	}
-	who, err := c.api.opts.Keys.Verify(c.ctx, secret)
 	switch {
-	case errors.Is(err, sandpit.ErrForbidden), errors.Is(err, sandpit.ErrNotFound), errors.Is(err, sandpit.ErrInvalid):
-		return c.unauthenticated("the key is not valid", "it may have expired or been revoked: ask for a new one")
-	case err != nil:
+	case err == nil:
+		c.caller, c.known, c.keyIn = who, true, header
+	case !errors.Is(err, sandpit.ErrForbidden) && !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrInvalid):
 		return err
+	case isPeer && (secret == "" || header == headerAuthorization && c.forward.sandbox != ""):
+		c.caller, c.known = peer, true // who needs no key may send the sandbox one of its own
+	default:
+		return c.unauthenticated("the key is not valid", "it may have expired or been revoked: ask for a new one")
 	}
-	c.caller, c.known = who, true
 	return nil
 }
 

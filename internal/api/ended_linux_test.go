@@ -117,6 +117,9 @@ func TestHalfATunnelEnds(t *testing.T) {
 	}
 }
 
+// handshake is what makes a connection a WebSocket.
+const handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+
 // halfATunnel returns what has come of what was said in tunnels that have ended
 // before all was.
 func halfATunnel(t *testing.T, wait time.Duration) (early []string) {
@@ -126,24 +129,30 @@ func halfATunnel(t *testing.T, wait time.Duration) (early []string) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	for _, port := range []string{"8080", "9090"} {
-		conn := s.begin(sb, "unix", adminKey, kind{"connectPort", "GET /v1/sandboxes/" + sb.ID + "/ports/" + port + "/tcp", "Connection: Upgrade\r\nUpgrade: tcp\r\n", "", 0, false})
-		if port == "8080" {
-			_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+		for _, head := range []string{"Connection: Upgrade\r\nUpgrade: tcp\r\n", handshake} {
+			conn := s.begin(sb, "unix", adminKey, kind{"connectPort", "GET /v1/sandboxes/" + sb.ID + "/ports/" + port + "/tcp", head, "", 0, false})
+			switch {
+			case port != "8080":
+			case head == handshake:
+				_, _ = io.WriteString(conn, masked(2, ""))
+			default:
+				_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+			}
+			all.Go(func() {
+				got, err := io.ReadAll(conn)
+				if err != nil {
+					t.Errorf("%s: %q, %v", port, got, err)
+				}
+				if !strings.Contains(string(got), "end") {
+					mu.Lock()
+					early = append(early, port+": "+string(got))
+					mu.Unlock()
+				}
+			})
 		}
-		all.Go(func() {
-			got, err := io.ReadAll(conn)
-			if err != nil {
-				t.Errorf("%s: %q, %v", port, got, err)
-			}
-			if !strings.HasSuffix(string(got), "end") {
-				mu.Lock()
-				early = append(early, port+": "+string(got))
-				mu.Unlock()
-			}
-		})
 	}
 	all.Wait()
-	eventually(t, "both have ended", func() bool { return s.ended("connectPort") == 2 })
+	eventually(t, "all have ended", func() bool { return s.ended("connectPort") == 4 })
 	return early
 }
 
@@ -152,15 +161,17 @@ func halfATunnel(t *testing.T, wait time.Duration) (early []string) {
 const silent = `
 import socket, threading, time
 held = []
+def speak(c, port):
+    for word in [b"this takes longer ", b"than a tunnel ", b"waits for ", b"each ", b"word ", b"end"]:
+        c.sendall(word)
+        time.sleep(%g)
+    if port == 9090: c.shutdown(socket.SHUT_WR)
 def serve(port):
     l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); l.bind(("127.0.0.1", port)); l.listen()
     while True:
         c, _ = l.accept()
         held.append(c)
-        for word in [b"this takes longer ", b"than a tunnel ", b"waits for ", b"each ", b"word ", b"end"]:
-            c.sendall(word)
-            time.sleep(%g)
-        if port == 9090: c.shutdown(socket.SHUT_WR)
+        threading.Thread(target=speak, args=(c, port)).start()
 threading.Thread(target=serve, args=(9090,)).start()
 serve(8080)
 `

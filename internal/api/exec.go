@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -185,13 +184,4 @@ func told(cmd sandpit.Command) []string {
 		out, left = append(out, arg), left-len(arg)-1
 	}
 	return out
-}
-
-// copyInto writes what r gives to the standard input of a process.
-func copyInto(p sandpit.Process, r io.Reader) (int64, error) {
-	in := p.Stdin()
-	if in == nil {
-		return 0, &refusal{status: http.StatusConflict, code: "state", message: "the process was started without a standard input", hint: "start it with stdin"}
-	}
-	return io.Copy(in, r)
 }

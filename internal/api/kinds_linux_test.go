@@ -55,7 +55,7 @@ func kinds(sb v1.Sandbox, p v1.Process) map[string]kind {
 		chatty = `{"script":"while :; do echo well; done"}`
 		quiet  = `{"argv":["sleep","7999"]}`
 		json   = "Content-Type: application/json\r\n"
-		socket = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+		socket = handshake
 		tunnel = "Connection: Upgrade\r\nUpgrade: tcp\r\n"
 		talk   = "Connection: Upgrade\r\nUpgrade: talk\r\n"
 		events = "Accept: text/event-stream\r\n"

@@ -17,7 +17,7 @@ type Limits struct {
 	Streams       int           // open streams of one key, or peer; default 1,000
 	TotalStreams  int           // of all; default 10,000
 	Stall         time.Duration // how long a client may take or send nothing of what it is to; default 30 s
-	Tunnel        time.Duration // how long the client of a tunnel may take nothing, and either end send nothing when the other has ended its direction; default 10 min
+	Tunnel        time.Duration // how long either end of a tunnel may take nothing, and send nothing when the other has ended its direction, and a process none of its input; default 10 min
 	Spool         int64         // bytes of a zip archive that is sent, which has to be held; default 1 GiB
 	DeniedRecords float64       // requests a second of strangers, and of keys that ask too often, that go into the audit; default 100
 }

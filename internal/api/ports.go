@@ -117,7 +117,7 @@ func (c *call) relay(inside net.Conn) error {
 	in, out := patientReader{inside, stall, new(atomic.Bool)}, patientReader{outside, stall, new(atomic.Bool)}
 	var both sync.WaitGroup
 	both.Go(func() {
-		_, err := copyHalf(inside, bufferedReader{buffered.Reader, out})
+		_, err := copyHalf(patientWriter{inside, stall}, bufferedReader{buffered.Reader, out})
 		closeHalf(inside, err)
 		if err != nil {
 			_ = outside.Close() // the other direction has nobody to go to
@@ -148,7 +148,8 @@ func (r bufferedReader) Read(b []byte) (int, error) {
 	return r.conn.Read(b)
 }
 
-// patientWriter writes to a client who has a time to take it.
+// patientWriter writes to one end, which has a time to take it. Of a client who
+// sends what nobody takes it would not be noticed otherwise that he has left.
 type patientWriter struct {
 	net.Conn
 	stall time.Duration
@@ -182,33 +183,50 @@ func closeHalf(conn net.Conn, err error) {
 func (c *call) relaySocket(s *socket, inside net.Conn) error {
 	stop := context.AfterFunc(c.ctx, func() { _ = inside.Close() })
 	defer stop()
-	reading := make(chan struct{})
+	stall := c.api.opts.Limits.Tunnel
+	in := patientReader{inside, stall, new(atomic.Bool)}
+	reading, heard := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
 		defer close(reading)
 		for {
-			kind, msg, err := s.conn.Read(s.io)
+			kind, msg, err := s.conn.Reader(s.io)
 			if err != nil || kind != websocket.MessageBinary {
 				_ = inside.Close()
 				return
 			}
-			if len(msg) == 0 {
-				closeHalf(inside, nil)
-				continue
-			}
-			if _, err := inside.Write(msg); err != nil {
+			n, err := copyHalf(patientWriter{inside, stall}, msg)
+			switch {
+			case err != nil:
 				_ = inside.Close()
 				return
+			case n == 0:
+				closeHalf(inside, nil)
+				in.leaveAlone()
+			}
+			select {
+			case heard <- struct{}{}:
+			default:
 			}
 		}
 	}()
-	_, err := copyHalf(socketWriter{s}, inside)
+	_, err := copyHalf(socketWriter{s}, in)
 	if err == nil {
 		s.mu.Lock()
 		_ = s.send(websocket.MessageBinary, nil)
 		s.mu.Unlock()
-		select { // the client may have more to say
-		case <-reading:
-		case <-c.ctx.Done():
+		quiet := time.NewTimer(stall)
+		defer quiet.Stop()
+		for more := true; more; { // the client may have more to say
+			select {
+			case <-heard:
+				quiet.Reset(stall)
+			case <-reading:
+				more = false
+			case <-quiet.C:
+				more = false
+			case <-c.ctx.Done():
+				more = false
+			}
 		}
 	}
 	code, reason := websocket.StatusNormalClosure, ""

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -191,11 +193,9 @@ func writeStdin(c *call) error {
 	if err != nil {
 		return err
 	}
-	// A process that does not read holds the write up: leaving ends it.
-	defer context.AfterFunc(c.ctx, leave)()
 	defer leave()
 	if c.r.Body != http.NoBody {
-		if _, err := copyInto(p, c.body(-1, 0)); err != nil {
+		if err := c.copyInto(p, leave); err != nil {
 			return err
 		}
 	}
@@ -203,6 +203,50 @@ func writeStdin(c *call) error {
 		return p.Stdin().Close()
 	}
 	return nil
+}
+
+// copyInto writes the body of the call to the standard input of an attached
+// process. One that does not read holds that up: leaving it ends the write. It is
+// left when the call ends, and when it has read nothing for so long that the client
+// may have left unseen, behind what he has sent.
+func (c *call) copyInto(p sandpit.Process, leave func()) error {
+	to := input{in: p.Stdin(), stall: c.api.opts.Limits.Tunnel}
+	if to.in == nil {
+		return &refusal{status: http.StatusConflict, code: "state", message: "the process has no standard input: it was started without, or has ended", hint: "start it with stdin"}
+	}
+	defer context.AfterFunc(c.ctx, leave)()
+	to.timer = time.AfterFunc(to.stall, func() {
+		to.late.Store(true)
+		leave()
+	})
+	to.timer.Stop()
+	_, err := io.Copy(&to, c.body(-1, 0))
+	switch {
+	case err == nil || to.err == nil: // it is the body that can't be read
+		return err
+	case c.ctx.Err() != nil:
+		return context.Cause(c.ctx)
+	case to.late.Load():
+		return &refusal{status: http.StatusGatewayTimeout, code: "timeout", message: "the process does not read its input", hint: "send what it reads"}
+	}
+	return &refusal{status: http.StatusConflict, code: "state", message: "the process takes no input any more", hint: "look whether it has ended"}
+}
+
+// input writes to a process, which has a time to take each part.
+type input struct {
+	in    io.Writer
+	stall time.Duration
+	timer *time.Timer
+	late  atomic.Bool // the time was over
+	err   error       // of in
+}
+
+func (i *input) Write(b []byte) (int, error) {
+	i.timer.Reset(i.stall)
+	n, err := i.in.Write(b)
+	i.timer.Stop() // the client has a time of its own
+	i.err = err
+	return n, err
 }
 
 // followOutput streams the output of a process. Leaving does not end it.

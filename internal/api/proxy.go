@@ -26,7 +26,7 @@ const (
 type target struct {
 	sandbox string
 	port    string
-	byHost  bool
+	byHost  bool // the name that was asked for is the port's alone, not the server's
 }
 
 // splitSandboxHost takes <port>-<id>.<domain> apart.
@@ -55,7 +55,16 @@ type proxy struct {
 	forward   httputil.ReverseProxy
 }
 
-type dialKey struct{}
+// passedKey is where the context of what is passed on has its *passed.
+type passedKey struct{}
+
+// passed is a call that is passed on.
+type passed struct {
+	*call
+	dial func(context.Context) (net.Conn, error)
+}
+
+func passedOf(ctx context.Context) passed { return ctx.Value(passedKey{}).(passed) }
 
 // maxProxyHeader bounds the headers that a sandbox answers with, in bytes.
 const maxProxyHeader = 64 << 10
@@ -64,15 +73,11 @@ func newProxy(a *API) *proxy {
 	p := &proxy{a: a}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			dial, ok := ctx.Value(dialKey{}).(func(context.Context) (net.Conn, error))
-			if !ok {
-				return nil, errors.New("there is no sandbox to connect to")
-			}
-			conn, err := dial(ctx)
+			conn, err := passedOf(ctx).dial(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return lastword.Conn(conn), nil
+			return lastword.Conn(patientWriter{conn, a.opts.Limits.Tunnel}), nil
 		},
 		DisableKeepAlives:      true, // a connection belongs to one request of one caller
 		DisableCompression:     true,
@@ -137,8 +142,8 @@ func forward(c *call) error {
 	if err != nil {
 		return err
 	}
-	dial := func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }
-	r := c.r.WithContext(context.WithValue(c.ctx, dialKey{}, dial))
+	p := passed{c, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }}
+	r := c.r.WithContext(context.WithValue(c.ctx, passedKey{}, p))
 	if r.Body != nil && r.Body != http.NoBody {
 		// What the sandbox answers before it has read all is passed on at once.
 		_ = http.NewResponseController(c.w).EnableFullDuplex() // of HTTP/2 that is so anyway
@@ -159,13 +164,14 @@ func (c *call) handOn(conn net.Conn) net.Conn {
 // rewrite makes the request that the sandbox gets. What was for Sandpit, the
 // caller's key before all, is not in it.
 func rewrite(r *httputil.ProxyRequest) {
+	c := passedOf(r.In.Context())
 	out := r.Out
 	out.URL.Scheme, out.URL.Host = "http", "sandbox"
 	out.Host = r.In.Host
-	if r.In.Header.Get(headerPort) != "" {
-		out.Host = "localhost:" + r.In.Header.Get(headerPort)
+	if !c.forward.byHost {
+		out.Host = "localhost:" + c.forward.port
 	}
-	if r.In.Header.Get(headerKey) == "" && secretOf(r.In) != "" {
+	if c.keyIn == headerAuthorization {
 		out.Header.Del(headerAuthorization)
 	}
 	for name := range out.Header {
@@ -178,11 +184,16 @@ func rewrite(r *httputil.ProxyRequest) {
 }
 
 // confine keeps what a sandbox answers under the name of the server itself from
-// being a page of the server.
+// being a page of the server, and from saying anything of the server to browsers.
 func confine(r *http.Response) error {
-	if r.Request.Header.Get("X-Forwarded-Host") != r.Request.Host {
+	if r.StatusCode < 200 && r.StatusCode != http.StatusSwitchingProtocols { // what is from 100 on never gets here
+		return fmt.Errorf("passing the request on: the sandbox answers with the status %03d: %w", r.StatusCode, sandpit.ErrProtocol)
+	}
+	if !passedOf(r.Request.Context()).forward.byHost {
 		r.Header.Set("Content-Security-Policy", "sandbox")
-		r.Header.Del("Set-Cookie")
+		for _, name := range [...]string{"Set-Cookie", "Strict-Transport-Security", "Alt-Svc", "Clear-Site-Data"} {
+			r.Header.Del(name)
+		}
 	}
 	r.Header.Del("X-Request-Id") // ours
 	return nil
