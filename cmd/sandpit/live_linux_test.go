@@ -249,6 +249,27 @@ func TestForward(t *testing.T) {
 // which may do everything.
 func overTLS(t *testing.T, home string) *service {
 	t.Helper()
+	s := startTLS(t, home, writeTLS(t, home, ""))
+	s.key = shownKey(t, s)
+	return s
+}
+
+// shownKey is the first key, which a server has shown when it was started for the
+// first time.
+func shownKey(t *testing.T, s *service) string {
+	t.Helper()
+	_, first, ok := strings.Cut(s.log.String(), "may do everything: ")
+	first, _, _ = strings.Cut(first, "\n")
+	if !ok || !strings.HasPrefix(first, "sp_") {
+		t.Fatalf("the first key was not shown: %s", s.log)
+	}
+	return first
+}
+
+// writeTLS writes settings for overTLS, with more settings, and returns the
+// HOST:PORT.
+func writeTLS(t *testing.T, home, more string) string {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +293,7 @@ func overTLS(t *testing.T, home string) *service {
 	address := l.Addr().String()
 	_ = l.Close() // the server takes it
 	for name, text := range map[string]string{
-		"server.yaml": "listen: [" + address + "]\ntls-cert: server.pem\ntls-key: server.key\n",
+		"server.yaml": "listen: [" + address + "]\ntls-cert: server.pem\ntls-key: server.key\n" + more,
 		"server.pem":  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
 		"server.key":  string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})),
 	} {
@@ -280,14 +301,7 @@ func overTLS(t *testing.T, home string) *service {
 			t.Fatal(err)
 		}
 	}
-	s := startTLS(t, home, address)
-	_, first, ok := strings.Cut(s.log.String(), "may do everything: ")
-	first, _, _ = strings.Cut(first, "\n")
-	if !ok || !strings.HasPrefix(first, "sp_") {
-		t.Fatalf("the first key was not shown: %s", s.log)
-	}
-	s.key = first
-	return s
+	return address
 }
 
 // startTLS starts a server as overTLS has set it up.
