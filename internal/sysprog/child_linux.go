@@ -57,6 +57,9 @@ type state struct {
 	kind  kind
 	entry uintptr // second word: the address of childMain's code
 
+	below uint32 // fork: see ForkOptions.Below
+	table uint32 // see takeTable
+
 	prog   machine // fork: the program. supervise: what the helper does first
 	record [ReportSize]byte
 
@@ -155,17 +158,31 @@ func childMain(s *state) {
 	case kindWatch:
 		s.watch.run()
 	default:
-		if !s.prog.run() {
-			if s.prog.report >= 0 {
-				put32(&s.record, 0, reportMagic)
-				put32(&s.record, 4, uint32(s.prog.failed))
-				put32(&s.record, 8, uint32(s.prog.errno))
-				syscall.RawSyscall(unix.SYS_WRITE, uintptr(s.prog.report), uintptr(unsafe.Pointer(&s.record[0])), ReportSize)
+		if s.below != 0 {
+			if errno := s.takeTable(); errno != 0 {
+				s.prog.failed, s.prog.errno = tableStep, int32(errno)
+				s.fail()
 			}
-			exit(125)
+		}
+		if !s.prog.run() {
+			s.fail()
 		}
 	}
 	exit(0)
+}
+
+// fail reports what has failed, and ends.
+//
+//go:nosplit
+//go:norace
+func (s *state) fail() {
+	if s.prog.report >= 0 {
+		put32(&s.record, 0, reportMagic)
+		put32(&s.record, 4, uint32(s.prog.failed))
+		put32(&s.record, 8, uint32(s.prog.errno))
+		syscall.RawSyscall(unix.SYS_WRITE, uintptr(s.prog.report), uintptr(unsafe.Pointer(&s.record[0])), ReportSize)
+	}
+	exit(125)
 }
 
 //go:nosplit

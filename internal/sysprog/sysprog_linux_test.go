@@ -1,6 +1,7 @@
 package sysprog_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -307,5 +308,49 @@ func TestEachCallsForEveryBit(t *testing.T) {
 	}
 	if e, ok := p.DecodeReport(b); !ok || e.What != "failing" || !errors.Is(e, syscall.EBADF) {
 		t.Errorf("got %v", e)
+	}
+}
+
+// A child that takes only the lower part of the table of descriptors has that,
+// as a copy, and nothing else.
+func TestBelow(t *testing.T) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	defer unix.Close(ends[1])
+	low, high := max(ends[0], ends[1]), 0
+	high, err := unix.FcntlInt(uintptr(ends[1]), unix.F_DUPFD_CLOEXEC, low+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(high)
+
+	var p sysprog.Program
+	got := make([]byte, 4)
+	none := p.Call("looking for the other", unix.SYS_FCNTL, sysprog.Int(high), sysprog.Int(unix.F_GETFD)).Ignore(unix.EBADF).Result()
+	p.Store32(none, got, 0)
+	p.Call("writing", unix.SYS_WRITE, sysprog.Int(ends[1]), p.Bytes([]byte("x")), sysprog.Int(1)).Want(1)
+	p.Call("closing its own", unix.SYS_CLOSE, sysprog.Int(ends[1]))
+	p.Call("failing", unix.SYS_CLOSE, sysprog.Int(high))
+	c, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: -1, Below: low + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ws := reap(t, c); ws.ExitStatus() != 125 {
+		t.Errorf("the child ended with %v: it could close what it has not", ws)
+	}
+	if n := int32(binary.NativeEndian.Uint32(got)); n != -1 {
+		t.Errorf("looking for the other gave %d", n)
+	}
+	b := make([]byte, 8)
+	if n, err := unix.Read(ends[0], b); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	for _, fd := range []int{ends[1], high} {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+			t.Errorf("descriptor %d of the maker: %v", fd, err)
+		}
 	}
 }

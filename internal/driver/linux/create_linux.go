@@ -52,6 +52,7 @@ type creation struct {
 	rest    *compiler // of what the builder goes on with
 	child   sysprog.Child
 	started bool
+	near    bool // driver.near is held
 	watcher sysprog.Child
 	watch   int // our end of the watcher's connection
 
@@ -146,6 +147,8 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	c.trace("host")
+	d.near.hold() // before there are more descriptors
+	c.near = true
 
 	if err := c.step(ctx, "cgroup"); err != nil {
 		return err
@@ -189,24 +192,37 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		if fd, ok := c.group.FD(); ok {
 			into = fd
 		}
-		if b.join, err = c.group.OpenJoin(); err != nil {
+		join, err := c.group.OpenJoin()
+		if err != nil {
 			return err
 		}
-		defer closeAll(b.join)
+		defer closeAll(join)
+		b.join = slices.Clone(join)
 		b.cgroup2 = into >= 0 && len(b.join) == 0
 	}
+	needed := []*int{&b.socket, &b.answer, &b.mapped}
+	for i := range b.join {
+		needed = append(needed, &b.join[i])
+	}
+	below, back, err := d.near.lend(needed)
+	if err != nil {
+		return err
+	}
 	if c.program, c.rest, err = compile(b); err != nil {
+		back()
 		return err
 	}
 	c.trace("program")
 
 	if err := c.step(ctx, "clone"); err != nil {
+		back()
 		return err
 	}
 	err = c.driver.parent.run(func() (err error) {
-		c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: c.socks[1]})
+		c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: b.socket, Below: below})
 		return err
 	})
+	back()
 	if err != nil {
 		return explainClone(err)
 	}

@@ -78,6 +78,9 @@ func (i *instance) end() {
 	if i.left {
 		i.pidfd.Close()
 	}
+	if i.near {
+		i.driver.near.drop()
+	}
 	close(i.done)
 }
 

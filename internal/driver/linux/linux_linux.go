@@ -47,6 +47,7 @@ type Driver struct {
 	host   func() (*host, error)
 	layout func() (*cgroup.Layout, error)
 	parent parent
+	near   near
 }
 
 var _ driver.Driver = (*Driver)(nil)

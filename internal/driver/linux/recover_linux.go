@@ -31,6 +31,12 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err != nil {
 		return nil, err
 	}
+	d.near.hold() // before there are more descriptors
+	defer func() {
+		if !c.near {
+			d.near.drop()
+		}
+	}()
 	if c.saved != nil {
 		c.group, err = layout.Reopen(*c.saved)
 		switch {
@@ -56,6 +62,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
 	}
 	if lives {
+		c.near = true
 		return newInstance(c, true), nil
 	}
 	cleaned := c.forgetKept()

@@ -32,6 +32,9 @@ func (c *creation) undo() error {
 	c.stopWatcher(err == nil)
 	err = errors.Join(err, c.forgetKept())
 	c.ids.close()
+	if c.near {
+		c.driver.near.drop()
+	}
 	return err
 }
 
