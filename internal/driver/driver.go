@@ -183,6 +183,12 @@ type Instance interface {
 	Destroy(ctx context.Context) error
 }
 
+// Explainer is an Instance that may know why its guest has never answered.
+type Explainer interface {
+	// Explain returns that, or err.
+	Explain(err error) error
+}
+
 // HandleVersion is the version of Handle that this program writes.
 const HandleVersion = 1
 

@@ -221,7 +221,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
 	conn, err := s.instance.Dial(ctx)
 	if err != nil {
-		return err
+		return s.explainGreeting(err)
 	}
 	guest, err := client.New(ctx, conn, client.Options{Config: config})
 	if err != nil {
@@ -235,6 +235,9 @@ func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
 func (s *Sandbox) explainGreeting(err error) error {
 	if errors.Is(err, sandpit.ErrClosed) && s.oomKills() > 0 {
 		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
+	}
+	if e, ok := s.instance.(driver.Explainer); ok && errors.Is(err, sandpit.ErrClosed) {
+		return e.Explain(err)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -95,6 +96,29 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 	}
 	return err
 }
+
+// Explain says in which step of its set-up the guest has failed: the first process
+// may come to its last, in which it executes the guest, when the builder has long
+// said that all is in place.
+func (i *instance) Explain(err error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed || i.adopted || i.program == nil {
+		return err
+	}
+	buf := make([]byte, sysprog.ReportSize)
+	n, got, tries := 0, error(unix.EINTR), 0
+	// That it has not read what was sent to it is told first.
+	for ; (got == unix.EINTR || got == unix.ECONNRESET) && tries < 10; tries++ {
+		n, _, got = unix.Recvfrom(i.socks[0], buf, unix.MSG_DONTWAIT)
+	}
+	if e, ok := i.program.DecodeReport(buf[:max(n, 0)]); ok {
+		return i.explainStep(e)
+	}
+	return err
+}
+
+var _ driver.Explainer = (*instance)(nil)
 
 // noexec reports whether a directory is on a file system from which nothing is
 // executed.

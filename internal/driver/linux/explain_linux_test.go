@@ -1,0 +1,51 @@
+package linux
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// A guest that can't be executed may be found out only when it was dialled: what
+// it has said of that is told all the same.
+func TestGuestThatFailsLateIsExplained(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	p := new(sysprog.Program)
+	p.Call(executingGuest, unix.SYS_EXECVEAT, sysprog.Int(-1), p.Str(""), sysprog.Int(0), sysprog.Int(0), sysprog.Int(unix.AT_EMPTY_PATH))
+	i := &instance{creation: creation{driver: New(Options{Dir: t.TempDir()}), id: "id", program: p, socks: [2]int{fds[0], -1}}}
+	gone := errors.New("gone")
+	if err := i.Explain(gone); !errors.Is(err, gone) {
+		t.Errorf("one that has said nothing: %v", err)
+	}
+	// What was sent to it stays unread.
+	conn, err := dialGuest(i.id, i.socks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	child, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: fds[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err = syscall.EINTR; err == syscall.EINTR; {
+		_, err = syscall.Wait4(child.PID, nil, 0, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	child.Release()
+	unix.Close(fds[1])
+	if err := i.Explain(gone); err == nil || !strings.Contains(err.Error(), "setting up the sandbox: "+executingGuest) || errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("one that could not be executed: %v", err)
+	}
+}
