@@ -170,6 +170,13 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	processes, state := 0, sandpit.StateFailed
 	if r.State != sandpit.StateFailed && why == "" {
 		processes, state, err = s.resume(ctx, r.State)
+		if errors.Is(err, errOtherGuest) {
+			s.logs.Close()
+			if l, ok := s.instance.(driver.Leaver); ok {
+				l.Leave()
+			}
+			return foundNothing, 0, sandpit.WithHint(err, "use the version of sandpit that made it, or a newer one that still speaks to its guest")
+		}
 		if err != nil {
 			state, why = sandpit.StateFailed, "it could not be adopted: "+err.Error()
 		}
@@ -238,8 +245,12 @@ func (s *Sandbox) drop() error {
 	return nil
 }
 
+// errOtherGuest says that a guest's protocol is not spoken here. What it guards is
+// whole: another version of this program can take it over.
+var errOtherGuest = errors.New("its guest belongs to another version of sandpit")
+
 // resume connects to the guest and finds its processes. It returns how many run,
-// and the state that the sandbox is in.
+// and the state that the sandbox is in. With errOtherGuest that is as it was.
 func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, state sandpit.State, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
 	defer cancel()
@@ -264,6 +275,12 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		return 0, "", err
 	}
 	if s.guest, err = client.New(ctx, conn, client.Options{Output: s.info.Limits.Output}); err != nil {
+		if errors.Is(err, sandpit.ErrUnsupported) {
+			err = fmt.Errorf("%w: %w", errOtherGuest, err)
+			if state == sandpit.StatePaused {
+				err = errors.Join(err, freezer.Freeze(ctx))
+			}
+		}
 		return 0, "", err
 	}
 	list, err := s.guest.Processes(ctx)
