@@ -20,11 +20,14 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -187,16 +190,18 @@ func readFile(name string, level Level, asked bool, keys []Key) ([]Setting, erro
 		return nil, nil
 	}
 	f, err := os.Open(name)
-	if os.IsNotExist(err) && !asked {
+	// A home that is no directory, as of users that have none, has no file either.
+	if !asked && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, &Error{fmt.Errorf("opening the configuration: %w", err)}
+		return nil, sandpit.WithHint(&Error{fmt.Errorf("opening the configuration: %w", err)},
+			"let this user read it, or name another file in SANDPIT_CONFIG")
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, &Error{fmt.Errorf("reading the configuration: %w", err)}
+		return nil, sandpit.WithHint(&Error{fmt.Errorf("reading the configuration: %w", err)}, "name a file in SANDPIT_CONFIG")
 	}
 	if len(data) > maxFile {
 		return nil, &Error{fmt.Errorf("%s: it is larger than 1 MiB", name)}

@@ -109,6 +109,7 @@ func TestBrokenFiles(t *testing.T) {
 		"just words\n":                     ":1: it must be a list of KEY: VALUE lines",
 		"memory: &a 1g\n":                  ":1: memory: it must be a plain value",
 		"memory: 1g\n---\ncpus: 1\n":       "it must be a single document",
+		"---\n# x\n---\ncpus: 1\n":         ":3: it must be a single document",
 		"memory: 'open\n":                  ":1: it can't be read as YAML: ",
 		"memory: 1g\n\tcpus: 2\n":          ":2: it can't be read as YAML: ",
 		"mount: [/a:/b\n":                  ":1: it can't be read as YAML: ",
@@ -125,8 +126,27 @@ func TestBrokenFiles(t *testing.T) {
 	}
 }
 
+// A home in which there can be no file is one without it, and what a user may not
+// read is not passed over.
+func TestFilesOutOfReach(t *testing.T) {
+	file := write(t, "file", "")
+	for _, name := range []string{"HOME", "XDG_CONFIG_HOME"} {
+		for _, dir := range []string{os.DevNull, file, t.TempDir(), "/nonexistent"} {
+			if got, err := (Environ{Lookup: lookup(map[string]string{name: dir})}).Load(testKeys()); err != nil || len(got) != 0 {
+				t.Errorf("%s=%s: got %v, %v", name, dir, got, err)
+			}
+		}
+	}
+	for _, name := range []string{filepath.Join(file, "below"), filepath.Join(t.TempDir(), "none"), t.TempDir()} {
+		_, err := Environ{Lookup: lookup(map[string]string{"SANDPIT_CONFIG": name})}.Load(testKeys())
+		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), name) || sandpit.Hint(err) == "" {
+			t.Errorf("%s: got %v (%s)", name, err, sandpit.Hint(err))
+		}
+	}
+}
+
 func TestEmptyFiles(t *testing.T) {
-	for _, text := range []string{"", "\n", "# nothing\n", "---\n", "mount: []\n"} {
+	for _, text := range []string{"", "\n", "# nothing\n", "---\n", "---\n# nothing\n", "mount: []\n"} {
 		file := write(t, "config.yaml", text)
 		if got, err := (Environ{System: file, Lookup: lookup(nil)}).Load(testKeys()); err != nil || len(got) != 0 {
 			t.Errorf("%q: got %v, %v", text, got, err)

@@ -6,70 +6,54 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
-
-// yamlError is what the errors of go-yaml's parser have in common.
-type yamlError interface {
-	GetToken() *token.Token
-	GetMessage() string
-}
 
 // parse reads the text of a configuration file: one YAML mapping of keys to
 // scalars, lists or mappings of scalars. Anchors, aliases and tags are refused,
 // so that the text can't grow.
 func parse(name string, data []byte, level Level, keys []Key) ([]Setting, error) {
-	fail := func(tok *token.Token, format string, args ...any) error {
+	fail := func(line int, format string, args ...any) error {
 		where := name
-		if tok != nil && tok.Position != nil {
-			where = fmt.Sprintf("%s:%d", name, tok.Position.Line)
+		if line > 0 {
+			where = fmt.Sprintf("%s:%d", name, line)
 		}
 		err := &Error{fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...))}
 		return sandpit.WithHint(err, "write it as lines of KEY: VALUE: see sandpit help config")
 	}
 
-	file, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		var broken yamlError
-		if errors.As(err, &broken) {
-			message, _, _ := strings.Cut(broken.GetMessage(), "\n")
-			return nil, fail(broken.GetToken(), "it can't be read as YAML: %s", message)
-		}
-		return nil, fail(nil, "it can't be read as YAML: %s", err)
+	body, err := yamldoc.Parse(data)
+	var broken *yamldoc.Error
+	if errors.As(err, &broken) {
+		return nil, fail(broken.Line, "%s", broken.Text)
 	}
 	var entries []*ast.MappingValueNode
-	for i, doc := range file.Docs {
-		switch body := doc.Body.(type) {
-		case nil, *ast.NullNode, *ast.CommentGroupNode:
-		case *ast.MappingNode:
-			entries = append(entries, body.Values...)
-		case *ast.MappingValueNode:
-			entries = append(entries, body)
-		default:
-			return nil, fail(body.GetToken(), "it must be a list of KEY: VALUE lines")
-		}
-		if i > 0 {
-			return nil, fail(doc.GetToken(), "it must be a single document")
-		}
+	switch body := body.(type) {
+	case nil:
+	case *ast.MappingNode:
+		entries = body.Values
+	case *ast.MappingValueNode:
+		entries = append(entries, body)
+	default:
+		return nil, fail(lineOf(body), "it must be a list of KEY: VALUE lines")
 	}
 
 	var settings []Setting
 	for _, entry := range entries {
 		key, ok := scalar(entry.Key)
 		if !ok {
-			return nil, fail(entry.GetToken(), "a key must be a plain word")
+			return nil, fail(lineOf(entry), "a key must be a plain word")
 		}
-		tok := entry.Key.GetToken()
+		line := lineOf(entry.Key)
 		known, ok := find(keys, key)
 		if !ok {
-			return nil, sandpit.WithHint(fail(tok, "unknown key %q", key), "keys are the long names of the flags of sandpit run: see sandpit help config")
+			return nil, sandpit.WithHint(fail(line, "unknown key %q", key), "keys are the long names of the flags of sandpit run: see sandpit help config")
 		}
 		values, err := valuesOf(entry.Value, known)
 		if err != nil {
-			return nil, fail(tok, "%s: %s", key, err)
+			return nil, fail(line, "%s: %s", key, err)
 		}
 		if len(values) == 0 {
 			continue // an empty list
@@ -77,10 +61,18 @@ func parse(name string, data []byte, level Level, keys []Key) ([]Setting, error)
 		settings = append(settings, Setting{
 			Key:    key,
 			Values: values,
-			Origin: Origin{Level: level, Where: fmt.Sprintf("%s:%d", name, tok.Position.Line)},
+			Origin: Origin{Level: level, Where: fmt.Sprintf("%s:%d", name, line)},
 		})
 	}
 	return settings, nil
+}
+
+// lineOf returns the line on which a node begins, or 0.
+func lineOf(node ast.Node) int {
+	if tok := node.GetToken(); tok != nil && tok.Position != nil {
+		return tok.Position.Line
+	}
+	return 0
 }
 
 func find(keys []Key, name string) (Key, bool) {

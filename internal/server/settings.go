@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
 // SettingsFile is where a machine's settings are, when no other file is named.
@@ -88,7 +90,7 @@ const maxSettings = 1 << 20
 // ReadSettings reads a file of settings. A file that was not asked for need not
 // exist. The error names the file and line, and matches sandpit.ErrInvalid.
 func ReadSettings(file string, asked bool) (Settings, error) {
-	data, err := os.ReadFile(file)
+	data, err := readBounded(file, maxSettings+1)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !asked:
 		return Settings{}, nil
@@ -98,8 +100,11 @@ func ReadSettings(file string, asked bool) (Settings, error) {
 		return Settings{}, fmt.Errorf("reading the server's settings: %s is longer than 1 MiB: %w", file, sandpit.ErrInvalid)
 	}
 	var doc document
+	if _, err := yamldoc.Parse(data); err != nil {
+		return Settings{}, unreadable(file, err)
+	}
 	if err := yaml.UnmarshalWithOptions(data, &doc, yaml.Strict()); err != nil {
-		return Settings{}, sandpit.WithHint(fmt.Errorf("reading the server's settings: %s: %s: %w", file, yamlText(err), sandpit.ErrInvalid), "see sandpit help serve")
+		return Settings{}, unreadable(file, err)
 	}
 	s, err := doc.settings(filepath.Dir(file))
 	if err != nil {
@@ -108,16 +113,35 @@ func ReadSettings(file string, asked bool) (Settings, error) {
 	return s, nil
 }
 
-// yamlText is what the parser says, on one line.
-func yamlText(err error) string {
-	var syntax yaml.Error
-	if errors.As(err, &syntax) {
-		if t := syntax.GetToken(); t != nil && t.Position != nil {
-			return fmt.Sprintf("line %d: %s", t.Position.Line, syntax.GetMessage())
-		}
-		return syntax.GetMessage()
+// readBounded reads the first bytes of a file: that of a device has no end.
+func readBounded(file string, most int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
 	}
-	return err.Error()
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// unreadable is the error of a file whose text is not what it should be.
+func unreadable(file string, err error) error {
+	line, text := 0, err.Error()
+	var (
+		single *yamldoc.Error
+		field  yaml.Error
+	)
+	if errors.As(err, &single) {
+		line = single.Line
+	} else if errors.As(err, &field) {
+		text = field.GetMessage()
+		if tok := field.GetToken(); tok != nil && tok.Position != nil {
+			line = tok.Position.Line
+		}
+	}
+	if line > 0 {
+		file = fmt.Sprintf("%s:%d", file, line)
+	}
+	return sandpit.WithHint(fmt.Errorf("reading the server's settings: %s: %s: %w", file, text, sandpit.ErrInvalid), "see sandpit help serve")
 }
 
 // settings checks what the file says. Relative paths start at dir.

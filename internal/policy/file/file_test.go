@@ -119,6 +119,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                "f:2: ",
 		"policies: {":                "f:1: ",
 		"pool: 1\n---\npool: 2":      "it must be a single document",
+		"---\n---\npool: 2":          "it must be a single document",
 		"just text":                  "the file must be lines of NAME: VALUE",
 		"policies:\n  a: !!binary x": "a policy must be lines",
 	} {

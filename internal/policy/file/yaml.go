@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
 // lineError is what is wrong on a line.
@@ -40,35 +40,14 @@ func within(node ast.Node, what string, err error) error {
 	return e
 }
 
-// yamlError is what the errors of go-yaml's parser have in common.
-type yamlError interface {
-	GetToken() *token.Token
-	GetMessage() string
-}
-
 // parseYAML returns the one mapping of a document, nil for an empty one.
 func parseYAML(data []byte) (ast.Node, error) {
-	parsed, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		var broken yamlError
-		if errors.As(err, &broken) {
-			text, _, _ := strings.Cut(broken.GetMessage(), "\n")
-			return nil, atToken(broken.GetToken(), "%s", text)
-		}
-		return nil, err
+	root, err := yamldoc.Parse(data)
+	var broken *yamldoc.Error
+	if errors.As(err, &broken) {
+		return nil, &lineError{line: max(broken.Line, 1), text: broken.Text}
 	}
-	var root ast.Node
-	for _, doc := range parsed.Docs {
-		switch doc.Body.(type) {
-		case nil, *ast.NullNode, *ast.CommentGroupNode:
-			continue
-		}
-		if root != nil {
-			return nil, at(doc.Body, "it must be a single document")
-		}
-		root = doc.Body
-	}
-	return root, nil
+	return root, err
 }
 
 // A field is an entry of a mapping.

@@ -1,0 +1,89 @@
+package server_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+func TestReadSettings(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "server.yaml")
+	text := `# of a team
+listen: ["0.0.0.0:8443", "unix:///run/sandpit.sock"]
+tls-cert: server.pem
+tls-key: /etc/ssl/server.key
+policy: policy.yaml
+memory: 64g
+cpus: 1.5
+sandboxes: 500
+idle-exit: 10m
+hosts: [sandpit.example]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := server.Settings{
+		Listen: []server.Address{{Network: "tcp", Host: "0.0.0.0:8443"}, {Network: "unix", Host: "/run/sandpit.sock"}},
+		Cert:   filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
+		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, IdleExit: 10 * time.Minute, Hosts: []string{"sandpit.example"},
+	}
+	got, err := server.ReadSettings(file, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	missing := filepath.Join(dir, "none")
+	if got, err := server.ReadSettings(missing, false); err != nil || cmp.Diff(server.Settings{}, got) != "" {
+		t.Errorf("one that nobody asked for: %+v, %v", got, err)
+	}
+	if _, err := server.ReadSettings(missing, true); err == nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("one that was asked for: %v", err)
+	}
+}
+
+// What is wrong is told with its line; nothing in the file is passed over.
+func TestBrokenSettings(t *testing.T) {
+	for text, want := range map[string]string{
+		"listen: []\nlisden: []\n":               `server.yaml:2: unknown field "lisden"`,
+		"listen: 8443\n":                         "server.yaml:1: ",
+		"sandboxes: 5\n---\nsandboxes: 6\n":      "server.yaml:3: it must be a single document",
+		"---\n---\nsandboxes: 6\n":               "server.yaml:2: it must be a single document",
+		"listen: [\n":                            "server.yaml:1: it can't be read as YAML",
+		"just words\n":                           "server.yaml:1: ",
+		"listen: [here]\n":                       `server.yaml: listen: "here" is not an address`,
+		"listen: [\"0.0.0.0:1\"]\n":              "without TLS would send keys in the clear",
+		"tls-cert: server.pem\n":                 "one is missing",
+		"memory: -1\n":                           "memory: ",
+		"cpus: many\n":                           "cpus: ",
+		"sandboxes: -1\n":                        "sandboxes: -1 is less than 0",
+		"idle-exit: soon\n":                      "idle-exit: ",
+		strings.Repeat("# more\n", 1<<20/7+1):    "longer than 1 MiB",
+		"a: &a [*a]\n":                           "server.yaml:1: ",
+		"listen: [\"unix:///\"]\nsandboxes: 1\n": "is not an address",
+	} {
+		file := filepath.Join(t.TempDir(), "server.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := server.ReadSettings(file, true)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "\n") ||
+			!errors.Is(err, sandpit.ErrInvalid) && !errors.Is(err, sandpit.ErrForbidden) {
+			t.Errorf("%.40q: got %v, want it to contain %q", text, err, want)
+		}
+	}
+	// A file without an end is not read to it.
+	if _, err := server.ReadSettings("/dev/zero", true); err == nil || !strings.Contains(err.Error(), "longer than 1 MiB") {
+		t.Errorf("/dev/zero: %v", err)
+	}
+}
