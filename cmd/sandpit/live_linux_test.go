@@ -22,6 +22,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
 // withSandbox starts a server with one sandbox, "box", and returns an
@@ -244,8 +245,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// overTLS writes the settings of a server that listens on a free port of loopback,
-// too, with TLS, and starts it for the first time: it then says its first key,
+// overTLS writes the settings of a server that listens on loopback, too, with TLS,
+// and starts it for the first time: it then says its first key,
 // which may do everything.
 func overTLS(t *testing.T, home string) *service {
 	t.Helper()
@@ -270,13 +271,18 @@ func shownKey(t *testing.T, s *service) string {
 // HOST:PORT.
 func writeTLS(t *testing.T, home, more string) string {
 	t.Helper()
+	address := apart.Address(t)
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.ParseIP(host)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -286,12 +292,6 @@ func writeTLS(t *testing.T, home, more string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close() // the server takes it
 	for name, text := range map[string]string{
 		"server.yaml": "listen: [" + address + "]\ntls-cert: server.pem\ntls-key: server.key\n" + more,
 		"server.pem":  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),

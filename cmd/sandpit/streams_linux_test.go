@@ -32,6 +32,7 @@ func TestSignalsEndStreams(t *testing.T) {
 		{[]string{"forward", "box", "0:80"}, syscall.SIGINT, 130},
 	} {
 		t.Run(strings.Join(tt.argv, " "), func(t *testing.T) {
+			heedSignals(t)
 			cmd := commandLineAt(t, home, tt.argv...)
 			out, err := cmd.StdoutPipe()
 			if err == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
 // situations are those of sandboxes and of the server, in the order in which they
@@ -166,11 +167,7 @@ func (u *upgrade) becomes(sb sandpit.Sandbox, want sandpit.State) {
 
 func (u *upgrade) until(what string, true func() bool) {
 	u.t.Helper()
-	for end := time.Now().Add(patience); !true(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			u.t.Fatalf("waited in vain until %s", what)
-		}
-	}
+	apart.Until(u.t, what, true)
 }
 
 func upgradePaused(u *upgrade) func(*upgrade) {

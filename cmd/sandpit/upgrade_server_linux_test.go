@@ -331,10 +331,11 @@ func upgradeFigures(u *upgrade) func(*upgrade) {
 
 // upgradeExpired has a sandbox whose time is over before the new server is there.
 func upgradeExpired(u *upgrade) func(*upgrade) {
-	limits := u.limits
-	limits.Life = time.Second
-	sb := u.box(sandpit.Spec{Name: "expired", Limits: limits})
+	sb := u.box(sandpit.Spec{Name: "expired"})
 	u.ends = guestOf(u.t, u.home, sb.ID())
+	if err := sb.(sandpit.Lifecycle).SetLifetime(u.t.Context(), sandpit.Lifetime{Life: time.Second}); err != nil {
+		u.t.Fatal(err)
+	}
 	return func(u *upgrade) {
 		u.until("it is removed", func() bool {
 			_, err := u.c.Get(u.t.Context(), "expired")
