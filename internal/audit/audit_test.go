@@ -279,11 +279,31 @@ func TestOldFilesAreDropped(t *testing.T) {
 			t.Errorf("got %+v", s)
 		}
 	}
-	// One that was removed by somebody else is missed.
+	// What was dropped can't be compared: that is said. Of the last one, the first that is kept tells.
+	s := verify(t, dir)
+	if _, err := Verify(dir, Anchor{2, start().hash}); !errors.Is(err, sandpit.ErrNotFound) || sandpit.Hint(err) == "" || !strings.Contains(err.Error(), "record 2, which is known, is not kept any more") {
+		t.Errorf("one that was dropped: %v", err)
+	}
 	all, err := files(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+	line, err := firstLine(fileName(dir, all[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, err := checkLine(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(dir, Anchor{s.First - 1, before.hash}); err != nil {
+		t.Errorf("the last that was dropped: %v", err)
+	}
+	if _, err := Verify(dir, Anchor{s.First - 1, start().hash}); !errors.Is(err, sandpit.ErrIntegrity) {
+		t.Errorf("another in its place: %v", err)
+	}
+
+	// One that was removed by somebody else is missed.
 	if err := os.Remove(fileName(dir, all[0])); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,8 @@ type Anchor struct {
 
 // Verify checks an audit, which may be in use. The error is a *Break for the
 // first file that is missing, gap, or record that was altered, moved or cut
-// off; the Summary is of what comes before.
+// off; the Summary is of what comes before. It is sandpit.ErrNotFound when all is
+// well but the known record was dropped with an old file, and so can't be compared.
 func Verify(dir string, known Anchor) (Summary, error) {
 	v := verifier{dir: dir, last: start()}
 	if known.Seq > 0 {
@@ -132,6 +133,16 @@ func (v *verifier) run(known Anchor) error {
 	}
 	if headErr != nil {
 		return &Break{fileHead, 0, headErr.Error()}
+	}
+	switch {
+	case known.Seq == 0 || known.Seq >= v.sum.First:
+		return nil
+	case known.Seq < v.sum.First-1:
+		// Who can write here can also have files dropped.
+		return sandpit.WithHint(fmt.Errorf("record %d, which is known, is not kept any more; the chain is whole from record %d on: %w", known.Seq, v.sum.First, sandpit.ErrNotFound),
+			"check against a later one, and note the last one more often than files are dropped")
+	case known.Hash != firstPrev:
+		return &Break{name, 1, fmt.Sprintf("it does not follow record %d as that was", known.Seq)}
 	}
 	return nil
 }
