@@ -236,12 +236,33 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
+// A guest is served when the ranges of versions meet, and else refused by a text
+// that names both.
 func TestOtherVersion(t *testing.T) {
-	for _, v := range []uint64{wire.Version + 1, 0} {
-		hello := wire.HelloMessage{Version: v, MinVersion: v, Window: wire.GuestWindow}
-		err := play(t, wire.AppendFrame(nil, wire.Hello, 0, hello.Append(nil)), nil, func(context.Context, *Client) {})
-		if !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
-			t.Errorf("version %d: got %v", v, err)
+	for _, tt := range []struct {
+		oldest, newest uint64
+		served         bool
+	}{
+		{wire.Version, wire.Version, true},
+		{wire.Version, wire.Version + 1, true},
+		{0, wire.MinVersion, true},
+		{0, wire.Version + 9, true},
+		{wire.Version + 1, wire.Version + 2, false},
+		{0, wire.MinVersion - 1, false},
+	} {
+		hello := wire.HelloMessage{Version: tt.newest, MinVersion: tt.oldest, Window: wire.GuestWindow}
+		greeting := append(wire.AppendFrame(nil, wire.Hello, 0, hello.Append(nil)), frame(wire.Reply, 1, nil)...)
+		started := false
+		err := play(t, greeting, frame(wire.Reply, 2, &wire.Started{Ref: 1, PID: 2}), func(ctx context.Context, c *Client) {
+			_, err := c.Start(ctx, sandpit.Command{Argv: []string{"x"}})
+			started = err == nil
+		})
+		if started != tt.served {
+			t.Errorf("versions %d to %d: started: %t, %v", tt.oldest, tt.newest, started, err)
+		}
+		both := fmt.Sprintf("the guest speaks protocol version %d to %d, this program %d to %d", tt.oldest, tt.newest, wire.MinVersion, wire.Version)
+		if !tt.served && (!errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" || !strings.Contains(err.Error(), both)) {
+			t.Errorf("versions %d to %d: got %v", tt.oldest, tt.newest, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -132,6 +133,57 @@ func TestHostThatBreaksTheProtocol(t *testing.T) {
 	}
 	if err := serve(hello(start, data(1, 10), wire.AppendFrame(nil, wire.Close, 1, nil), data(1, 10))); err != nil {
 		t.Errorf("data behind a close: %v", err)
+	}
+}
+
+// A host is served when the ranges of versions meet, and else told so, on stream 0.
+func TestHostOfAnotherVersion(t *testing.T) {
+	for _, tt := range []struct {
+		oldest, newest uint64
+		served         bool
+	}{
+		{wire.Version, wire.Version + 1, true},
+		{0, wire.MinVersion, true},
+		{wire.Version + 1, wire.Version + 2, false},
+		{0, wire.MinVersion - 1, false},
+	} {
+		g := &guest{handle: harmless, procs: map[uint64]*process{}, idle: time.NewTimer(time.Hour)}
+		ours, theirs := net.Pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- newConn(g, theirs, theirs).serve() }()
+		go func() {
+			h := wire.HelloMessage{Version: tt.newest, MinVersion: tt.oldest, Window: wire.MinWindow}
+			_, _ = ours.Write(append(wire.AppendFrame(nil, wire.Hello, 0, h.Append(nil)), open(1, wire.OpInfo, nothing{})...))
+		}()
+		r := wire.NewReader(ours)
+		var kinds []wire.Type
+		var why wire.ErrorMessage
+		for range 2 {
+			h, err := r.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := r.Message(h.Len)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kinds = append(kinds, h.Type); h.Type == wire.Error {
+				if err := why.Decode(b); err != nil || h.Stream != 0 {
+					t.Errorf("versions %d to %d: on stream %d, %v", tt.oldest, tt.newest, h.Stream, err)
+				}
+			}
+		}
+		ours.Close()
+		err := <-ended
+		g.idle.Stop()
+		switch {
+		case kinds[0] != wire.Hello:
+			t.Errorf("versions %d to %d: the first frame is %s", tt.oldest, tt.newest, kinds[0])
+		case tt.served && kinds[1] != wire.Reply:
+			t.Errorf("versions %d to %d: the second frame is %s, %+v, %v", tt.oldest, tt.newest, kinds[1], why, err)
+		case !tt.served && (kinds[1] != wire.Error || why.Code != wire.CodeVersion || !errors.Is(err, errVersion)):
+			t.Errorf("versions %d to %d: the second frame is %s, %+v, %v", tt.oldest, tt.newest, kinds[1], why, err)
+		}
 	}
 }
 
