@@ -1,9 +1,11 @@
 package audit
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -263,6 +265,49 @@ func TestSearch(t *testing.T) {
 	for _, err := range Search(t.Context(), filepath.Join(dir, "nowhere"), Query{}) {
 		if err == nil {
 			t.Error("no error")
+		}
+	}
+}
+
+// TestSearchInPages reads a long audit in pages, which read little more than what
+// they give.
+func TestSearchInPages(t *testing.T) {
+	dir := t.TempDir()
+	const count = 8000 // some 3 MiB
+	l := openTest(t, dir, Options{Relaxed: true})
+	fillLog(t, l, 0, count)
+	f, err := os.Open(fileName(dir, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, after := range []uint64{0, 1, 2, count / 3, count - 1, count, count + 1, count + 100} {
+		var got []uint64
+		for r, err := range Search(t.Context(), dir, Query{After: after}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = append(got, r.Seq); len(got) == 10 {
+				break
+			}
+		}
+		var want []uint64 // the first record opens the file
+		for n := after + 1; n <= count+1 && len(want) < 10; n++ {
+			want = append(want, n)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("after %d: %s", after, diff)
+		}
+		begin, err := behind(f, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(io.NewSectionReader(f, begin, maxLine)).ReadBytes('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seq, ok := seqOf(line); !ok || seq > after+1 || seq+searchStep/100 < min(after, count) {
+			t.Errorf("after %d it begins with %d, %v", after, seq, ok)
 		}
 	}
 }

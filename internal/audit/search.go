@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -94,6 +95,15 @@ func searchFile(ctx context.Context, name string, q *Query, yield func(Record, e
 		return false, 0, err
 	}
 	defer f.Close()
+	if q.After > 0 {
+		begin, err := behind(f, q.After)
+		if err == nil {
+			_, err = f.Seek(begin, io.SeekStart)
+		}
+		if err != nil {
+			return false, 0, err
+		}
+	}
 	br := bufio.NewReaderSize(f, 2*maxLine)
 	long := false // in the middle of a line that is too long
 	for n := 1; ; n++ {
@@ -116,6 +126,9 @@ func searchFile(ctx context.Context, name string, q *Query, yield func(Record, e
 			continue
 		}
 		line = bytes.TrimSuffix(line, []byte("\n"))
+		if seq, ok := seqOf(line); ok && seq <= q.After {
+			continue // to check and decode it takes a hundred times as long
+		}
 		_, this, err := checkLine(line)
 		if err != nil {
 			odd++
@@ -130,4 +143,45 @@ func searchFile(ctx context.Context, name string, q *Query, yield func(Record, e
 			return false, odd, nil
 		}
 	}
+}
+
+// searchStep is as much of a file, in bytes, as is rather read than searched.
+const searchStep = 4 * maxLine
+
+// behind returns where in a file to begin to read for the records behind a
+// number: at the beginning of a line. A page of a long search so costs as much
+// at its end as at its beginning.
+func behind(f *os.File, seq uint64) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	buf := make([]byte, 2*maxLine)
+	low, high := int64(0), info.Size()
+	for high-low > searchStep {
+		middle := low + (high-low)/2
+		n, err := f.ReadAt(buf, middle)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		end := bytes.IndexByte(buf[:n], '\n')
+		at, ok := seqOf(buf[end+1 : n])
+		switch {
+		case end < 0 || !ok:
+			return low, nil // no records: they are read, and counted
+		case at <= seq:
+			low = middle + int64(end) + 1
+		default:
+			high = middle
+		}
+	}
+	return low, nil
+}
+
+// seqOf returns the number that a line says, without checking it.
+func seqOf(line []byte) (uint64, bool) {
+	rest, ok := bytes.CutPrefix(line, []byte(lineSeq))
+	digits, _, ok2 := bytes.Cut(rest, []byte(","))
+	seq, err := strconv.ParseUint(string(digits), 10, 64)
+	return seq, ok && ok2 && err == nil
 }
