@@ -326,9 +326,7 @@ func testForegroundClient(t *testing.T, e *env) {
 	start(t, same, sandpit.Command{Argv: []string{"sleep", "86611"}})
 	start(t, same, sandpit.Command{Argv: []string{"sleep", "86611"}, Stdin: true})
 	start(t, same, sandpit.Command{Argv: []string{"sleep", "86611"}, Terminal: normal})
-	if got := running(t, sb, "sleep 86611"); len(got) != 3 {
-		t.Errorf("running: %q", got)
-	}
+	eventually(t, "three are running", func() bool { return len(running(t, sb, "sleep 86611")) == 3 })
 	must(t, other.Close())
 	allDead(t, sb, "86611")
 	_, err := same.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})

@@ -3,6 +3,7 @@ package sandpittest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,7 +63,7 @@ func testStopRestart(t *testing.T, e *env) {
 	before, err := sb.Info(t.Context())
 	must(t, err)
 	p := start(t, sb, sandpit.Command{Argv: []string{"sleep", "86601"}})
-	must(t, sb.Stop(guarded(t), 10*time.Second))
+	must(t, sb.Stop(guarded(t), time.Minute)) // that it does not need
 	if res, err := p.Wait(guarded(t)); err == nil && res.Signal != int(syscall.SIGTERM) {
 		t.Errorf("the process ended with %+v", res)
 	} else if err != nil && !errors.Is(err, sandpit.ErrState) && !errors.Is(err, sandpit.ErrClosed) {
@@ -102,15 +103,20 @@ func testStopRestart(t *testing.T, e *env) {
 
 func testStopGrace(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	var polite, deaf written
-	start(t, sb, sandpit.Command{Script: `trap 'echo bye >/tmp/bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done`, Stdout: &polite})
-	start(t, sb, sandpit.Command{Script: `trap '' TERM; echo ready; while :; do sleep 0.05; done`, Stdout: &deaf})
-	polite.until(t, "ready")
-	deaf.until(t, "ready")
-	must(t, sb.Stop(guarded(t), 500*time.Millisecond))
-	must(t, sb.Restart(guarded(t)))
-	if got := get(t, sb, "/tmp/bye"); got != "bye\n" {
-		t.Errorf("got %q", got)
+	grace := 500 * time.Millisecond
+	got := patiently(t, &grace, func() (string, bool) {
+		var polite, deaf written
+		start(t, sb, sandpit.Command{Script: `trap 'echo bye >/tmp/bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done`, Stdout: &polite})
+		start(t, sb, sandpit.Command{Script: `trap '' TERM; echo ready; while :; do sleep 0.05; done`, Stdout: &deaf})
+		polite.until(t, "ready")
+		deaf.until(t, "ready")
+		must(t, sb.Stop(guarded(t), grace))
+		must(t, sb.Restart(guarded(t)))
+		got := shell(t, sb, "cat /tmp/bye; :")
+		return got, got != ""
+	})
+	if got != "bye" {
+		t.Errorf("with %v to end in got %q", grace, got)
 	}
 }
 
@@ -125,12 +131,16 @@ func ticking(t *testing.T, sb sandpit.Sandbox) *written {
 }
 
 // still reports whether nothing is written for a while, after what is on its
-// way has arrived.
+// way has arrived, however long that takes.
 func (w *written) still() bool {
-	time.Sleep(200 * time.Millisecond)
-	before := w.String()
-	time.Sleep(300 * time.Millisecond)
-	return w.String() == before
+	for end := time.Now().Add(guard); time.Now().Before(end); {
+		before := w.String()
+		time.Sleep(300 * time.Millisecond)
+		if w.String() == before {
+			return true
+		}
+	}
+	return false
 }
 
 // goesOn waits until more is written.
@@ -209,14 +219,21 @@ func testStates(t *testing.T, e *env) {
 }
 
 func testLifeStops(t *testing.T, e *env) {
-	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: 2 * time.Second}, OnExpiry: sandpit.ExpiryStop})
-	put(t, sb, "/tmp/kept", "content")
-	info, err := sb.Info(t.Context())
-	must(t, err)
-	if info.OnExpiry != sandpit.ExpiryStop || info.ExpiresAt.IsZero() {
-		t.Errorf("got %+v", info)
-	}
-	if info = state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "life") {
+	life := 2 * time.Second
+	sb := patiently(t, &life, func() (sandpit.Sandbox, bool) {
+		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: life}, OnExpiry: sandpit.ExpiryStop})
+		info, err := sb.Info(t.Context())
+		must(t, err)
+		if info.OnExpiry != sandpit.ExpiryStop || info.ExpiresAt.IsZero() == (info.State == sandpit.StateRunning) {
+			t.Errorf("got %+v", info)
+		}
+		_, err = sb.Files().Write(guarded(t), "/tmp/kept", strings.NewReader("content"), sandpit.WriteOptions{})
+		if err != nil && !errors.Is(err, sandpit.ErrState) {
+			t.Error(err)
+		}
+		return sb, err == nil
+	})
+	if info := state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "life") {
 		t.Errorf("the reason is %q", info.Reason)
 	}
 	eventually(t, "it lives again, for longer", func() bool {
@@ -241,9 +258,16 @@ func testLifePauses(t *testing.T, e *env) {
 }
 
 func testSetLifetime(t *testing.T, e *env) {
-	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: 2 * time.Second}})
-	end := time.Now().Add(3 * time.Second)
-	must(t, sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour, Idle: 30 * time.Minute, OnExpiry: sandpit.ExpiryStop}))
+	life := 2 * time.Second
+	sb := patiently(t, &life, func() (sandpit.Sandbox, bool) {
+		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: life}})
+		err := sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour, Idle: 30 * time.Minute, OnExpiry: sandpit.ExpiryStop})
+		if err != nil && !errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, sandpit.ErrState) {
+			t.Error(err)
+		}
+		return sb, err == nil
+	})
+	end := time.Now().Add(life + time.Second)
 	info, err := sb.Info(t.Context())
 	must(t, err)
 	if left := time.Until(info.ExpiresAt); left < 50*time.Minute || left > time.Hour || info.Idle != 30*time.Minute || info.OnExpiry != sandpit.ExpiryStop {
@@ -280,13 +304,24 @@ func testBadLifetimes(t *testing.T, e *env) {
 }
 
 func testIdle(t *testing.T, e *env) {
-	sb := e.sandbox(t, sandpit.Spec{Idle: time.Second, OnExpiry: sandpit.ExpiryStop})
-	// Longer than the idle time, but somebody waits for it.
-	out := run(t, sb, sandpit.Command{Script: "sleep 3; echo end"})
-	if !out.Success() || string(out.Stdout) != "end\n" {
-		t.Errorf("got %+v", out)
-	}
-	if info := state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "idle") || info.Idle != time.Second {
+	idle := time.Second
+	sb := patiently(t, &idle, func() (sandpit.Sandbox, bool) {
+		sb := e.sandbox(t, sandpit.Spec{Idle: idle, OnExpiry: sandpit.ExpiryStop})
+		var out written
+		p, err := sb.Start(guarded(t), sandpit.Command{Script: fmt.Sprintf("sleep %d; echo end", 3*idle/time.Second), Stdout: &out})
+		if err != nil {
+			if !errors.Is(err, sandpit.ErrState) {
+				t.Error(err)
+			}
+			return sb, false
+		}
+		// Longer than the idle time, but somebody waits for it.
+		if res := wait(t, p); !res.Success() || out.String() != "end\n" {
+			t.Errorf("got %+v, %q", res, out.String())
+		}
+		return sb, true
+	})
+	if info := state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "idle") || info.Idle != idle {
 		t.Errorf("got %+v", info)
 	}
 }

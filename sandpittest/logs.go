@@ -3,6 +3,7 @@ package sandpittest
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -46,7 +47,14 @@ func logged(t *testing.T, sb sandpit.Sandbox, n int) []sandpit.LogEntry {
 func testLogLines(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	began := time.Now().Add(-time.Minute)
-	p := start(t, sb, sandpit.Command{Script: "echo one; sleep 0.05; echo two >&2; sleep 0.05; printf 'no end'", Background: true})
+	p := start(t, sb, sandpit.Command{Script: "echo one; read x; echo two >&2; read x; printf 'no end'", Background: true, Stdin: true})
+	// What is written to both streams at once is in no order.
+	for n := range 2 {
+		logged(t, sb, n+1)
+		if _, err := io.WriteString(p.Stdin(), "\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	wait(t, p)
 	all := logged(t, sb, 3)
 	type line struct{ stream, data string }
@@ -64,14 +72,21 @@ func testLogLines(t *testing.T, e *env) {
 
 func testLogQueries(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	a := start(t, sb, sandpit.Command{Script: "echo a1; sleep 0.1; echo a2 >&2", Background: true})
-	wait(t, a)
-	logged(t, sb, 2)
+	pair := func(word string, have int) sandpit.Process {
+		p := start(t, sb, sandpit.Command{Script: "echo " + word + "1; read x; echo " + word + "2 >&2", Background: true, Stdin: true})
+		logged(t, sb, have+1)
+		if _, err := io.WriteString(p.Stdin(), "\n"); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, p)
+		logged(t, sb, have+2)
+		return p
+	}
+	a := pair("a", 0)
 	time.Sleep(20 * time.Millisecond)
 	middle := time.Now()
 	time.Sleep(20 * time.Millisecond)
-	b := start(t, sb, sandpit.Command{Script: "echo b1; sleep 0.1; echo b2 >&2", Background: true})
-	wait(t, b)
+	b := pair("b", 2)
 	all := logged(t, sb, 4)
 	for name, c := range map[string]struct {
 		q    sandpit.LogQuery

@@ -268,6 +268,27 @@ func allDead(t *testing.T, sb sandpit.Sandbox, word string) {
 	eventually(t, "no process with "+word+" is left", func() bool { return len(running(t, sb, word)) == 0 })
 }
 
+// survives checks that one process with a text in its command line is left. A
+// process that has just been executed has none for a moment.
+func survives(t *testing.T, sb sandpit.Sandbox, text string) {
+	t.Helper()
+	eventually(t, "one process with "+text+" is left", func() bool { return len(running(t, sb, text)) == 1 })
+}
+
+// patiently does something within a time that a busy machine may not keep, and
+// again within three times as much until it was enough, which do reports. What
+// else must hold, do checks each time.
+func patiently[T any](t *testing.T, within *time.Duration, do func() (_ T, done bool)) T {
+	t.Helper()
+	for {
+		got, done := do()
+		if done || *within > guard/4 {
+			return got
+		}
+		*within *= 3
+	}
+}
+
 // written collects what a process writes, and can be read meanwhile.
 type written struct {
 	mu  sync.Mutex
