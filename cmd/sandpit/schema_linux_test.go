@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
@@ -36,6 +37,8 @@ func oldState(t *testing.T, home string) (db, token string) {
 	}
 	db = filepath.Join(dir, "state.db")
 	execute(t, db, "PRAGMA journal_mode=WAL;"+read("state.sql"))
+	// What was to end a day later is to end a day from now: the test is not over then.
+	execute(t, db, `UPDATE sandboxes SET data = CAST(json_set(CAST(data AS TEXT), '$.deadline', strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '+1 day')) AS BLOB)`)
 	return db, strings.TrimSpace(read("token"))
 }
 
@@ -59,11 +62,16 @@ func TestOldState(t *testing.T) {
 	s := startService(t, home, nil)
 	c := s.client()
 	page, err := c.List(t.Context(), sandpit.ListQuery{})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(page.Sandboxes) != 2 {
+		t.Fatal(page, err)
+	}
+	limits := sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64, Disk: 52 << 20, Files: 1 << 18, NoFile: 4096, Output: 1 << 30, Life: 24 * time.Hour}
+	if old := page.Sandboxes[0]; old.ID != "fd5nj5t4lnmhqbbo" || old.Name != "old" || old.Labels["made"] != "long ago" || old.Limits != limits || old.OnExpiry != sandpit.ExpiryStop ||
+		!old.CreatedAt.Equal(time.Unix(0, 1795240660679264881)) || old.Image != "host" {
+		t.Errorf("what was known of it is %+v", old)
 	}
 	lost := func(info sandpit.Info) bool { return info.State == sandpit.StateFailed && info.Reason != "" }
-	if len(page.Sandboxes) != 2 || !lost(page.Sandboxes[0]) || !lost(page.Sandboxes[1]) || !strings.Contains(s.log.String(), "gone=2") {
+	if !lost(page.Sandboxes[0]) || !lost(page.Sandboxes[1]) || !strings.Contains(s.log.String(), "gone=2") {
 		t.Errorf("the sandboxes of a machine that is no more are %+v", page.Sandboxes)
 	}
 	var keys v1.KeyList
