@@ -133,9 +133,7 @@ func TestLeaveAndRecover(t *testing.T) {
 	case <-first.Done(): // reaps it
 	case <-t.Context().Done():
 	}
-	if n := pidfds(t); n > before {
-		t.Errorf("%d pidfds are open, and were %d", n, before)
-	}
+	eventually(t, "no more pidfds are open than were", func() bool { return pidfds(t) <= before })
 	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
 		t.Errorf("taking over what is gone: %v", err)
 	}

@@ -220,12 +220,18 @@ func regions(t *testing.T) int {
 	return n
 }
 
-// settledLook looks until two looks in a row see the same: what an earlier test has
-// closed, or killed, may be on its way out yet.
+// settledLook looks until nothing is on its way out that an earlier test has
+// closed or killed: there is no process and no goroutine, unless these are
+// somebody's who goes on, and two looks in a row see the same.
 func settledLook(t *testing.T) hostState {
 	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if len(descendants(os.Getpid())) == 0 && goleak.Find() == nil {
+			break
+		}
+	}
 	before := look(t, home)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(guard); time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 		now := look(t, home)
 		if cmp.Equal(before, now, cmpopts.EquateEmpty()) {
@@ -253,7 +259,7 @@ func unchanged(t *testing.T) func() {
 		// What is on its way out gets a moment: the kernel closes descriptors
 		// and reaps in its own time.
 		var diff string
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(guard); ; time.Sleep(20 * time.Millisecond) {
 			after := look(t, home)
 			if diff = cmp.Diff(before, after, cmpopts.EquateEmpty()); diff == "" || time.Now().After(end) {
 				break
@@ -262,7 +268,10 @@ func unchanged(t *testing.T) func() {
 		if diff != "" {
 			t.Errorf("the machine is not as it was (-before +after):\n%s", diff)
 		}
-		if err := goleak.Find(routines); err != nil {
+		err := goleak.Find(routines)
+		for end := time.Now().Add(guard); err != nil && time.Now().Before(end); err = goleak.Find(routines) {
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	}
@@ -828,8 +837,13 @@ func killOwner(t *testing.T, do string) {
 		return true
 	})
 	t.Logf("all processes are dead after %v", time.Since(began))
-	eventually(t, "nothing is in the namespaces", func() bool { return len(spaces.inside()) == 0 })
 	var left []string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("left: %q", left)
+		}
+	})
+	eventually(t, "nothing is in the namespaces", func() bool { left = spaces.inside(); return len(left) == 0 })
 	eventually(t, "no cgroup is left", func() bool {
 		left = nil
 		_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
@@ -842,7 +856,8 @@ func killOwner(t *testing.T, do string) {
 	})
 	t.Logf("no cgroup is left after %v", time.Since(began))
 	eventually(t, "no socket is left", func() bool {
-		return !slices.ContainsFunc(sockets(), func(s string) bool { return slices.Contains(held, s) })
+		left = slices.DeleteFunc(sockets(), func(s string) bool { return !slices.Contains(held, s) })
+		return len(left) == 0
 	})
 	if diff := cmp.Diff(files, tree(t, home)); diff != "" {
 		t.Errorf("the data directory is not as it was:\n%s", diff)
