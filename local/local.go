@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 )
 
 // Options say what a client works with.
@@ -34,9 +35,10 @@ type Options struct {
 	Guest IsGuest
 
 	// Home is the data directory, with images and the guest. It is made when
-	// it is missing, and may be shared with other programs. Default: that of
-	// the command line, which is $SANDPIT_HOME, else /var/lib/sandpit for root,
-	// else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
+	// it is missing, and may be shared with other programs. Default:
+	// $SANDPIT_HOME, else /var/lib/sandpit for root, else $XDG_DATA_HOME/sandpit,
+	// else ~/.local/share/sandpit. They are the command line's, which a file of
+	// its own may also tell another.
 	Home string
 
 	// Default has the limits of a Spec that sets none, and Max the most that
@@ -65,9 +67,12 @@ func Guest() IsGuest {
 // sandboxes, or when the program does not call Guest and has none embedded.
 func New(opt Options) (sandpit.Client, error) {
 	if opt.Home == "" {
-		home, err := defaultHome()
+		opt.Home = os.Getenv("SANDPIT_HOME")
+	}
+	if opt.Home == "" {
+		home, err := datadir.Default(os.LookupEnv)
 		if err != nil {
-			return nil, err
+			return nil, sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "set Options.Home to a directory")
 		}
 		opt.Home = home
 	}
@@ -75,21 +80,4 @@ func New(opt Options) (sandpit.Client, error) {
 		return nil, fmt.Errorf("using the data directory %q: it is not absolute: %w", opt.Home, sandpit.ErrInvalid)
 	}
 	return open(opt)
-}
-
-// defaultHome is the data directory of the command line.
-func defaultHome() (string, error) {
-	if dir := os.Getenv("SANDPIT_HOME"); dir != "" {
-		return dir, nil
-	}
-	if os.Geteuid() == 0 {
-		return "/var/lib/sandpit", nil
-	}
-	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "sandpit"), nil
-	}
-	if dir, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(dir, ".local/share/sandpit"), nil
-	}
-	return "", sandpit.WithHint(fmt.Errorf("finding a place for images: HOME is not set: %w", sandpit.ErrInvalid), "set Options.Home to a directory")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -239,22 +240,16 @@ func (o *Options) configure(env config.Environ) error {
 	return nil
 }
 
-// DataDir returns the data directory: what is set, else /var/lib/sandpit for
-// root, else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
+// DataDir returns the data directory: what is set, else datadir.Default.
 func (o *Options) DataDir() (string, error) {
 	if o.home.set {
 		return o.home.is, nil
 	}
-	if os.Geteuid() == 0 {
-		return "/var/lib/sandpit", nil
+	dir, err := datadir.Default(o.lookup)
+	if err != nil {
+		return "", sandpit.WithHint(Usagef("%v", err), "set SANDPIT_HOME to a directory")
 	}
-	if dir, _ := o.lookup("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "sandpit"), nil
-	}
-	if home, _ := o.lookup("HOME"); filepath.IsAbs(home) {
-		return filepath.Join(home, ".local", "share", "sandpit"), nil
-	}
-	return "", sandpit.WithHint(Usagef("there is no place for images and state: HOME is not set"), "set SANDPIT_HOME to a directory")
+	return dir, nil
 }
 
 // Server returns the address and key of the server that is set, or "".
