@@ -113,8 +113,24 @@ func TestOpenOnAFullDisk(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	free()
-	if err := openTest(t, filepath.Join(dir, "state")).PutSandbox(t.Context(), record(1)); err != nil {
+	s := openTest(t, filepath.Join(dir, "state"))
+	if err := s.PutSandbox(t.Context(), record(1)); err != nil {
 		t.Error(err)
+	}
+
+	// The same when there is a state already.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	free = fill(t, dir)
+	if s, err := Open(t.Context(), filepath.Join(dir, "state")); err == nil {
+		_ = s.Close() // a little room was left
+	} else if !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(sandpit.Hint(err), "free some space") {
+		t.Errorf("got %v, hint %q", err, sandpit.Hint(err))
+	}
+	free()
+	if got, err := openTest(t, filepath.Join(dir, "state")).Sandboxes(t.Context()); err != nil || len(got) != 1 {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 
