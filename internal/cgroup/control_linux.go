@@ -17,8 +17,10 @@ type patience struct {
 	until time.Time
 }
 
-// removeTime is how long Remove waits without any process ending.
-const removeTime = 5 * time.Second
+// removeTime is how long Remove waits without any process ending. One that was
+// killed needs a processor to end on, which a busy machine may not give it for
+// seconds.
+const removeTime = 30 * time.Second
 
 // over reports whether the wait is over, with so many processes left.
 func (p *patience) over(left int) bool {

@@ -45,7 +45,7 @@ func bus(t *testing.T) string {
 			t.Logf("dbus-daemon says: %s", log.String())
 		}
 	})
-	for range 2000 {
+	for range 12_000 {
 		// Its file is there a moment before it listens.
 		if c, err := net.Dial("unix", socket); err == nil {
 			c.Close()

@@ -9,11 +9,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// freezeTime bounds how long Freeze waits.
-const freezeTime = 2 * time.Second
+// freezeTime bounds how long Freeze waits. Each process needs a processor for a
+// moment to stand still, which a busy machine may not give it for seconds.
+const freezeTime = 10 * time.Second
 
 // Freeze stops every process of the group and returns when they stand still.
-// When one does not within two seconds, because it waits in the kernel, the
+// When one does not within ten seconds, because it waits in the kernel, the
 // group is thawed again and the error matches os.ErrDeadlineExceeded; where
 // nothing can freeze it matches sandpit.ErrUnsupported.
 func (g *Group) Freeze() error {

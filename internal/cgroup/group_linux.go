@@ -405,7 +405,7 @@ func (g *Group) KillFile() string {
 
 // Remove removes the group, and kills what is still in it first. It returns
 // when every directory is gone, or with an error when nothing has ended in it
-// for five seconds, as with a process that waits for a dead disk; it can then
+// for half a minute, as with a process that waits for a dead disk; it can then
 // be called again. A second Remove returns nil.
 func (g *Group) Remove() error {
 	g.mu.Lock()

@@ -234,3 +234,12 @@ func TestSweep(t *testing.T) {
 		}
 	}
 }
+
+// The bits of SavedDir.Controllers are written down by one program and read by
+// another: they stay what they were.
+func TestSavedControllers(t *testing.T) {
+	got := []ctrls{memory, cpu, cpuacct, pids, devices, freezer}
+	if want := []ctrls{1, 2, 4, 8, 16, 32}; !slices.Equal(got, want) {
+		t.Errorf("they are %v, and were %v", got, want)
+	}
+}
