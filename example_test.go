@@ -89,7 +89,7 @@ func ExampleRun() {
 	}
 	defer sb.Remove(ctx)
 
-	out, err := sandpit.Run(ctx, sb, sandpit.Command{Script: "echo begin; sleep 1000", Timeout: 100 * time.Millisecond})
+	out, err := sandpit.Run(ctx, sb, sandpit.Command{Script: "echo begin; sleep 1000", Timeout: 2 * time.Second})
 	if err != nil {
 		fmt.Println(err) // the sandbox failed, not the program
 		return
