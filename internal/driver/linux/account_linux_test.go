@@ -98,7 +98,10 @@ func asUser(t *testing.T, uid, gid int, tests string) {
 	if long := os.Getenv("SANDPIT_TEST_LONG"); long != "" {
 		cmd.Env = append(cmd.Env, "SANDPIT_TEST_LONG="+long)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	// In a mount namespace of its own: what tests of other packages mount meanwhile
+	// is a change of the machine's mounts, after which an ordinary user's blanks
+	// are of no use.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	ran := 0
 	for line := range strings.Lines(string(out)) {
