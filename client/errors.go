@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +72,8 @@ func refusalOf(resp *http.Response, body []byte) error {
 		if kind != nil {
 			e.Message += ": " + kind.Error()
 		}
-		return retrying(resp, &remoteError{kind: kind, text: printable(e.Message), status: resp.StatusCode})
+		r := &remoteError{kind: kind, text: printable(e.Message), status: resp.StatusCode}
+		return retrying(resp, sandpit.WithHint(r, "check the address: a server with TLS is asked by https, and what answers there may be another program"))
 	}
 	r := told(e)
 	r.status = resp.StatusCode
@@ -146,11 +148,26 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	hint := "look whether the server runs, and what it has written in its log"
-	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
-		hint = "start the server with sandpit serve, or check its address"
+	return sandpit.WithHint(fmt.Errorf("asking the server %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, opaque{err}), wayOut(err))
+}
+
+// wayOut is what can be done about a request that got no answer.
+func wayOut(err error) string {
+	var (
+		stranger *tls.CertificateVerificationError
+		plain    tls.RecordHeaderError
+	)
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return "start the server with sandpit serve, or check its address"
+	case errors.Is(err, fs.ErrPermission):
+		return "it is another user's: ask your own, or give a key over TCP"
+	case errors.As(err, &stranger):
+		return "check its address; if it is the right server, name the file of its certificate in SSL_CERT_FILE"
+	case errors.As(err, &plain):
+		return "it does not speak TLS: check its address"
 	}
-	return sandpit.WithHint(fmt.Errorf("asking the server %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, opaque{err}), hint)
+	return "look whether the server runs, and what it has written in its log"
 }
 
 // opaque is an error that keeps its text and what the system said, but is not

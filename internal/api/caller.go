@@ -46,7 +46,7 @@ func (c *call) authenticate() error {
 	peer, isPeer := c.r.Context().Value(peerKey{}).(Caller)
 	secret, header := secretOf(c.r)
 	if secret == "" && !isPeer {
-		return c.unauthenticated("no key was given", "send the header Authorization: Bearer KEY; sandpit key create makes one")
+		return c.unauthenticated("no key was given", "send the header Authorization: Bearer KEY, or set SANDPIT_KEY for the command line; sandpit key create makes one")
 	}
 	var who Caller
 	err := sandpit.ErrForbidden

@@ -1,0 +1,53 @@
+package client
+
+import (
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// TestWaysOut asks servers that can't be asked: each time it is said what to do.
+func TestWaysOut(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	dir := t.TempDir()
+	for address, want := range map[string]string{
+		"unix://" + filepath.Join(dir, "none"):           "start the server",
+		"http://" + closed.Addr().String():               "start the server",
+		secure.URL:                                       "SSL_CERT_FILE",
+		"http" + strings.TrimPrefix(secure.URL, "https"): "a server with TLS is asked by https",
+		"https" + strings.TrimPrefix(plain.URL, "http"):  "does not speak TLS",
+		plain.URL: "another program",
+	} {
+		c, err := New(Options{Address: address, Key: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.List(t.Context(), sandpit.ListQuery{})
+		if hint := sandpit.Hint(err); !strings.Contains(hint, want) {
+			t.Errorf("%s: got %v, hint %q, want %q", address, err, hint, want)
+		}
+		_ = c.Close()
+	}
+	if got := wayOut(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}); !strings.Contains(got, "another user's") {
+		t.Errorf("a socket of somebody else: %q", got)
+	}
+}
