@@ -142,7 +142,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 func fullError(wait time.Duration) error {
 	return &sandpit.RetryError{
 		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: this server is full: %w", sandpit.ErrExhausted),
-			"remove a sandbox, or try again later"),
+			"remove a sandbox, ask for less memory, which is promised in full, or try again later"),
 		After: max(wait/2, time.Second),
 	}
 }
