@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,21 @@ func arguments(least, most int) cobra.PositionalArgs {
 				wrong = "arguments are missing"
 			}
 			return sandpit.WithHint(cli.Usagef("%s: %s", cmd.CommandPath(), wrong), "usage: "+strings.TrimSuffix(cmd.CommandPath(), cmd.Name())+cmd.Use)
+		}
+		return nil
+	}
+}
+
+// imageNames is arguments for commands whose first one names an image, as may the
+// others: a script's variable may be empty.
+func imageNames(least, most int) cobra.PositionalArgs {
+	count := arguments(least, most)
+	return func(cmd *cobra.Command, args []string) error {
+		if err := count(cmd, args); err != nil {
+			return err
+		}
+		if slices.Contains(args, "") {
+			return sandpit.WithHint(cli.Usagef("%s: an argument is empty", cmd.CommandPath()), "sandpit images ls lists the images that are here")
 		}
 		return nil
 	}
@@ -128,7 +144,7 @@ func (a *tree) imagesPull() *cobra.Command {
 print each with its digest. A pull that was broken off goes on where it ended.
 Credentials are those of docker login and podman login.`,
 		Example:           "  sandpit images pull debian:13\n  sandpit images pull ghcr.io/org/app@sha256:…\n  sandpit images pull --platform linux/arm64 alpine",
-		Args:              arguments(1, -1),
+		Args:              imageNames(1, -1),
 		ValidArgsFunction: a.completeImages,
 	}
 	platform := platformFlag(cmd)
@@ -177,7 +193,7 @@ func (a *tree) imagesInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
 		Short:             "show all that is known of an image, as JSON",
-		Args:              arguments(1, 1),
+		Args:              imageNames(1, 1),
 		ValidArgsFunction: a.completeImages,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -199,7 +215,7 @@ func (a *tree) imagesRemove() *cobra.Command {
 		Use:               "rm IMAGE...",
 		Aliases:           []string{"remove"},
 		Short:             "remove images by name or digest; one that is in use stays",
-		Args:              arguments(1, -1),
+		Args:              imageNames(1, -1),
 		ValidArgsFunction: a.completeImages,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -296,7 +312,7 @@ func (a *tree) imagesExport() *cobra.Command {
 		Use:     "export IMAGE FILE",
 		Short:   "write an image as an OCI archive; '-' is standard output",
 		Example: "  sandpit images export my/app:1 app.tar\n  sandpit images export my/app:1 - | ssh host sandpit images import /dev/stdin my/app:1",
-		Args:    arguments(2, 2),
+		Args:    imageNames(2, 2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return a.completeImages(cmd, args, prefix)
