@@ -53,6 +53,7 @@ func (c *call) sendZip(r io.Reader) error {
 	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
 	var zw *zip.Writer
+	var listed int64 // memory of the table of contents, which is at its end
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -63,6 +64,11 @@ func (c *call) sendZip(r io.Reader) error {
 		}
 		if zw == nil { // from here on there is an answer
 			zw = zip.NewWriter(plainWriter{c.w})
+		}
+		if listed += heldEntry + int64(len(h.Name)); listed > freeBody {
+			if err := c.hold(inMemory, listed); err != nil {
+				return err
+			}
 		}
 		if err := addToZip(zw, h, tr, *buf); err != nil {
 			return err
@@ -149,17 +155,18 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 	if err := os.Remove(spool.Name()); err != nil {
 		return fmt.Errorf("holding a zip archive: %w", err)
 	}
-	limit := c.api.opts.Limits.Spool
-	size, err := io.Copy(spool, io.LimitReader(src, limit+1))
+	size, err := io.Copy(&holder{c: c, kind: onDisk, w: spool, of: 1}, src)
 	if err != nil {
+		return noZip(err)
+	}
+	list := &listing{spool, &holder{c: c, kind: inMemory, free: freeBody, of: heldListed}}
+	zr, err := zip.NewReader(list, size)
+	if err != nil {
+		return noZip(badArchive(err))
+	}
+	list.held = nil // what is read from now on is content
+	if err := checkZip(zr, size); err != nil {
 		return err
-	}
-	if size > limit {
-		return &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: fmt.Sprintf("the zip archive is larger than %d bytes", limit), hint: "send it as tar, which needs not be held"}
-	}
-	zr, err := zip.NewReader(spool, size)
-	if err != nil {
-		return badArchive(err)
 	}
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(zipToTar(zr, w)) }()
@@ -167,15 +174,52 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 	return files.Upload(c.ctx, path, r)
 }
 
-// maxZipEntries bounds what is unpacked of a zip archive, in entries.
-const maxZipEntries = 1 << 20
+// noZip makes the error of an archive that is too large to be held say what to do.
+func noZip(err error) error {
+	var r *refusal
+	if errors.As(err, &r) && r.code == v1.CodeTooLarge {
+		return &refusal{status: r.status, code: r.code, message: "the zip archive is too large to be held", hint: "send it as tar, which need not be"}
+	}
+	return err
+}
+
+// listing is a zip archive while its table of contents is read, which becomes
+// objects in memory.
+type listing struct {
+	*os.File
+	held *holder // nil: it has been read
+}
+
+// ReadAt reads a part.
+func (l *listing) ReadAt(b []byte, at int64) (int, error) {
+	if l.held != nil {
+		if err := l.held.add(len(b)); err != nil {
+			return 0, err
+		}
+	}
+	return l.File.ReadAt(b, at)
+}
+
+// maxDeflate is about how much smaller DEFLATE makes anything at most (zlib's
+// technical details).
+const maxDeflate = 1032
+
+// checkZip refuses an archive that says it holds more than can be in so many bytes:
+// its entries lie over each other, and unpacking them would never end.
+func checkZip(zr *zip.Reader, size int64) error {
+	var total uint64
+	for _, f := range zr.File {
+		total += min(f.UncompressedSize64, 1<<40)
+		if total/maxDeflate > uint64(size) {
+			return invalid("the archive says that it holds more than can be in it", "make it anew")
+		}
+	}
+	return nil
+}
 
 // zipToTar writes the entries of a zip archive as tar. Where they may go is for
 // the guest to decide; what they are is decided here.
 func zipToTar(zr *zip.Reader, w io.Writer) error {
-	if len(zr.File) > maxZipEntries {
-		return fmt.Errorf("the archive has more than %d entries: %w", maxZipEntries, sandpit.ErrInvalid)
-	}
 	tw := tar.NewWriter(w)
 	for _, f := range zr.File {
 		if err := addToTar(tw, f); err != nil {

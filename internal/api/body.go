@@ -43,11 +43,21 @@ func (c *call) decode(v any, limit int64) error {
 		}
 	}()
 	if c.r.Body != http.NoBody {
-		if _, err := buf.ReadFrom(c.body(limit, bodyTime)); err != nil {
+		if err := c.readAll(buf, c.body(limit, bodyTime)); err != nil {
 			return err
 		}
 	}
-	return parse(buf.Bytes(), v)
+	return c.parse(buf.Bytes(), v)
+}
+
+// parse is the function, for what a caller has sent.
+func (c *call) parse(data []byte, v any) error {
+	if len(data) > freeObject {
+		if err := c.hold(inMemory, heldByte*int64(len(data))+heldValue*values(data)); err != nil {
+			return err
+		}
+	}
+	return parse(data, v)
 }
 
 // parse reads one JSON value and nothing else.

@@ -40,7 +40,10 @@ type call struct {
 
 	intended bool        // the audit has it
 	ended    atomic.Bool // the body has been read to its end
-	streams  int         // held
+	streams  int         // open; guarded by limiter.mu, as the next two
+
+	held     [heldKinds]int64 // bytes
+	released bool             // nothing more is counted
 
 	deadlines sync.Mutex // of the connection; held while they are set
 	over      bool       // the handler is about to return; guarded by deadlines
@@ -175,6 +178,11 @@ func (c *call) answer(status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
+	}
+	if len(body) > freeBody { // only what is looked at is that long, and can be asked for again
+		if err := c.hold(inMemory, int64(len(body))); err != nil {
+			return err
+		}
 	}
 	c.writeJSON(status, append(body, '\n'))
 	return nil

@@ -1,11 +1,9 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -56,8 +54,8 @@ func execute(c *call) error {
 
 // executeWhole runs a command and answers when it has ended.
 func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte) error {
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	out := &capture{c: c, stdin: int64(len(stdin))}
+	cmd.Stdout, cmd.Stderr = captured{out, &out.stdout}, captured{out, &out.stderr}
 	if cmd.OutputLimit <= 0 || cmd.OutputLimit > sandpit.DefaultCapture {
 		cmd.OutputLimit = sandpit.DefaultCapture
 	}
@@ -66,15 +64,14 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byt
 	if err != nil {
 		return err
 	}
+	said := describeProcess(p, cmd, began)
+	_ = c.hold(inMemory, int64(len(stdin))) // the request has become a process
 	feed(p, stdin)
 	res, err := c.await(p)
 	if err != nil {
 		return err
 	}
-	out := v1.Executed{Process: describeProcess(p, cmd, began), Result: v1.FromResult(res)}
-	out.Stdout, out.StdoutBase64 = textOrBytes(stdout.Bytes())
-	out.Stderr, out.StderrBase64 = textOrBytes(stderr.Bytes())
-	return c.answer(http.StatusOK, out)
+	return c.executed(v1.Executed{Process: said, Result: v1.FromResult(res)}, out.stdout.Bytes(), out.stderr.Bytes())
 }
 
 func textOrBytes(b []byte) (string, []byte) {
@@ -96,6 +93,7 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []by
 		s.mu.Unlock()
 		return err
 	}
+	_ = c.hold(inMemory, int64(len(stdin))) // the request has become a process
 	s.begin()
 	started, err := json.Marshal(describeProcess(p, cmd, began))
 	if err == nil {

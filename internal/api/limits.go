@@ -18,7 +18,11 @@ type Limits struct {
 	TotalStreams  int           // of all; default 10,000
 	Stall         time.Duration // how long a client may take or send nothing of what it is to; default 30 s
 	Tunnel        time.Duration // how long either end of a tunnel may take nothing, and send nothing when the other has ended its direction, and a process none of its input; default 10 min
-	Spool         int64         // bytes of a zip archive that is sent, which has to be held; default 1 GiB
+	Calls         int           // calls of one key that are under way; default 2,000
+	Memory        int64         // bytes of memory that large requests and answers of one key, or peer, take together; default 256 MiB
+	TotalMemory   int64         // of all; default 1 GiB
+	Spool         int64         // bytes of zip archives that one key, or peer, sends, which have to be held in TMPDIR; default 1 GiB
+	TotalSpool    int64         // of all; default 4 GiB
 	DeniedRecords float64       // requests a second of strangers, and of keys that ask too often, that go into the audit; default 100
 }
 
@@ -41,8 +45,20 @@ func (l Limits) withDefaults() Limits {
 	if l.Tunnel == 0 {
 		l.Tunnel = tunnelStall
 	}
+	if l.Calls == 0 {
+		l.Calls = 2000
+	}
+	if l.Memory == 0 {
+		l.Memory = 256 << 20
+	}
+	if l.TotalMemory == 0 {
+		l.TotalMemory = 1 << 30
+	}
 	if l.Spool == 0 {
 		l.Spool = 1 << 30
+	}
+	if l.TotalSpool == 0 {
+		l.TotalSpool = 4 << 30
 	}
 	if l.DeniedRecords == 0 {
 		l.DeniedRecords = 100
@@ -55,15 +71,17 @@ type limiter struct {
 	limits  Limits
 	denied  *rate.Limiter
 	mu      sync.Mutex
-	callers map[string]*use // by key, or namespace of a peer; guarded by mu
-	streams int             // of all; guarded by mu
-	swept   time.Time       // guarded by mu
+	callers map[string]*use  // by key, or namespace of a peer; guarded by mu
+	streams int              // of all; guarded by mu
+	held    [heldKinds]int64 // of all; guarded by mu
+	swept   time.Time        // guarded by mu
 }
 
 // use is what one caller does.
 type use struct {
 	bucket  *rate.Limiter
 	streams int
+	held    [heldKinds]int64
 	seen    time.Time
 	calls   map[*call]*time.Timer // under way with a key; the timers are for its expiry
 	revoked bool                  // the key
@@ -92,7 +110,7 @@ func (l *limiter) of(c Caller) *use {
 	now := time.Now()
 	if now.Sub(l.swept) > forget {
 		for id, u := range l.callers {
-			if u.streams == 0 && len(u.calls) == 0 && now.Sub(u.seen) > forget {
+			if u.streams == 0 && len(u.calls) == 0 && u.held == [heldKinds]int64{} && now.Sub(u.seen) > forget {
 				delete(l.callers, id)
 			}
 		}
@@ -116,10 +134,13 @@ func (l *limiter) request(c *call) error {
 	l.mu.Lock()
 	u := l.of(c.caller)
 	l.hold(u, c)
-	revoked := u.revoked
+	revoked, many := u.revoked, len(u.calls) > l.limits.Calls
 	l.mu.Unlock()
 	if revoked { // since it was looked at
 		return errKeyEnded
+	}
+	if many {
+		return &refusal{status: http.StatusTooManyRequests, code: v1.CodeRateLimited, message: "too many requests of this key are under way", hint: "wait until some have ended", after: time.Second}
 	}
 	r := u.bucket.Reserve()
 	wait := r.Delay()
@@ -147,11 +168,12 @@ func (c *call) openStream() error {
 
 // release takes back what a call holds.
 func (l *limiter) release(c *call) {
-	if c.streams == 0 && c.caller.Key == "" {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	c.released = true
+	if c.streams == 0 && c.held == [heldKinds]int64{} && c.caller.Key == "" {
+		return
+	}
 	u := l.of(c.caller)
 	if timer := u.calls[c]; timer != nil {
 		timer.Stop()
@@ -159,7 +181,11 @@ func (l *limiter) release(c *call) {
 	delete(u.calls, c)
 	u.streams -= c.streams
 	l.streams -= c.streams
-	c.streams = 0
+	for kind, n := range c.held {
+		u.held[kind] -= n
+		l.held[kind] -= n
+	}
+	c.streams, c.held = 0, [heldKinds]int64{}
 }
 
 // openStreams is how many are open.

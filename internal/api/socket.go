@@ -1,11 +1,13 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"sync"
 	"syscall"
@@ -144,11 +146,13 @@ func (s *socket) ping(ctx context.Context) {
 	}
 }
 
-// Bounds of what a client says beside standard input: resizes and signals a
-// second. What comes faster waits.
+// Bounds of what a client says. Resizes and signals that come faster wait, and so
+// does what comes behind standard input that a process does not read.
 const (
-	maxControls = 100
-	stdinQueue  = 4 // frames that wait for a process that does not read
+	maxControls = 100      // resizes and signals a second
+	maxControl  = 4 << 10  // bytes of one
+	stdinPiece  = 64 << 10 // bytes; longer frames are cut into such
+	stdinQueue  = 4        // pieces that wait for the process
 )
 
 // serve takes what the client sends until it leaves, which ends the call.
@@ -190,38 +194,103 @@ func errFrame(why string) error { return invalid("a message is no frame: "+why, 
 // take reads frames.
 func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
 	for {
-		kind, msg, err := s.conn.Read(s.io)
+		kind, msg, err := s.conn.Reader(s.io)
 		if err != nil {
 			return errClientGone
 		}
-		if kind != websocket.MessageBinary || len(msg) < frameHead || int(binary.BigEndian.Uint32(msg[1:])) != len(msg)-frameHead {
-			return errFrame("it is not a type, a length and so many bytes")
+		frame := frameReader{msg: msg}
+		if kind != websocket.MessageBinary || frame.begin() != nil {
+			return errFrame(noFrame)
 		}
-		payload := msg[frameHead:]
-		switch msg[0] {
-		case v1.FrameStdin, v1.FrameEOF:
-			if msg[0] == v1.FrameEOF {
-				payload = nil
-			} else if len(payload) == 0 {
-				continue
+		switch frame.kind {
+		case v1.FrameStdin:
+			for frame.left > 0 {
+				piece, err := frame.next(stdinPiece)
+				if err != nil {
+					return err
+				}
+				if err := s.put(stdin, piece); err != nil {
+					return err
+				}
 			}
-			select {
-			case stdin <- payload:
-			case <-s.c.ctx.Done():
-				return context.Cause(s.c.ctx)
+		case v1.FrameEOF:
+			if err := s.put(stdin, nil); err != nil {
+				return err
 			}
 		case v1.FrameResize, v1.FrameSignal:
+			payload, err := frame.next(maxControl)
+			if err != nil {
+				return err
+			}
 			if err := controls.Wait(s.c.ctx); err != nil {
 				return context.Cause(s.c.ctx)
 			}
-			if err := control(s.c.ctx, p, msg[0], payload); err != nil {
+			if err := control(s.c.ctx, p, frame.kind, payload); err != nil {
 				return err
 			}
 		case v1.FramePing:
 		default:
 			return errFrame("its type is not known")
 		}
+		if err := frame.end(); err != nil {
+			return err
+		}
 	}
+}
+
+// put has a piece written, when there is room for it.
+func (s *socket) put(stdin chan<- []byte, piece []byte) error {
+	select {
+	case stdin <- piece:
+		return nil
+	case <-s.c.ctx.Done():
+		return context.Cause(s.c.ctx)
+	}
+}
+
+const noFrame = "it is not a type, a length and so many bytes"
+
+// frameReader reads the frame that a message is, piece by piece: it is never held
+// as a whole.
+type frameReader struct {
+	msg  io.Reader
+	kind byte
+	left int // bytes of the payload
+}
+
+// begin reads the head.
+func (f *frameReader) begin() error {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(f.msg, head[:]); err != nil {
+		return err
+	}
+	f.kind, f.left = head[0], int(min(binary.BigEndian.Uint32(head[1:]), v1.MaxFrame+1))
+	return nil
+}
+
+// next reads the next bytes of the payload, at most so many.
+func (f *frameReader) next(most int) ([]byte, error) {
+	b := make([]byte, min(f.left, most))
+	f.left -= len(b)
+	if _, err := io.ReadFull(f.msg, b); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, errFrame(noFrame)
+	} else if err != nil {
+		return nil, errClientGone
+	}
+	return b, nil
+}
+
+// end reads what is left of the message, which must be the payload's rest: only that
+// of a frame which says nothing by it.
+func (f *frameReader) end() error {
+	n, err := io.Copy(io.Discard, f.msg)
+	if err != nil {
+		return errClientGone
+	}
+	if n != int64(f.left) {
+		return errFrame(noFrame)
+	}
+	return nil
 }
 
 // control carries out a resize or a signal. That the process has exited in the
@@ -287,6 +356,7 @@ func executeSocket(c *call) error {
 		s.mu.Unlock()
 		return s.refuse(err)
 	}
+	_ = c.hold(inMemory, 0) // the request has become a process
 	err = s.jsonLocked(v1.FrameStarted, describeProcess(p, cmd, began))
 	s.mu.Unlock()
 	if err != nil {
@@ -333,16 +403,23 @@ func (s *socket) command() (sandpit.Command, error) {
 	ctx, cancel := context.WithTimeout(s.io, headerTime)
 	defer cancel()
 	s.conn.SetReadLimit(maxCommand)
-	kind, msg, err := s.conn.Read(ctx)
+	kind, msg, err := s.conn.Reader(ctx)
 	if err != nil {
 		return sandpit.Command{}, errClientGone
 	}
-	s.conn.SetReadLimit(v1.MaxFrame + frameHead)
 	in := new(v1.Command)
 	if kind != websocket.MessageText {
 		return sandpit.Command{}, invalid("the first message is not a command", "send the Command as a text message")
 	}
-	if err := parse(msg, in); err != nil {
+	buf := new(bytes.Buffer)
+	var r *refusal
+	if err := s.c.readAll(buf, msg); errors.As(err, &r) {
+		return sandpit.Command{}, err
+	} else if err != nil {
+		return sandpit.Command{}, errClientGone
+	}
+	s.conn.SetReadLimit(v1.MaxFrame + frameHead)
+	if err := s.c.parse(buf.Bytes(), in); err != nil {
 		return sandpit.Command{}, err
 	}
 	if err := s.c.intendFor(in); err != nil {

@@ -1,0 +1,127 @@
+package api
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"unicode/utf8"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// capture holds the output of a process until that has ended.
+type capture struct {
+	c     *call
+	stdin int64 // bytes that are held beside it
+
+	mu             sync.Mutex
+	stdout, stderr bytes.Buffer
+}
+
+// captured is one of its streams.
+type captured struct {
+	*capture
+	to *bytes.Buffer
+}
+
+// Write keeps a part. Where that is too much for the server, the process is killed.
+func (w captured) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := int64(w.stdout.Len() + w.stderr.Len() + len(b)); n > freeBody {
+		if err := w.c.hold(inMemory, w.stdin+heldByte*n); err != nil {
+			w.c.cancel(errOutput)
+			return 0, err
+		}
+	}
+	return w.to.Write(b)
+}
+
+// errOutput ends a command whose output can't be held.
+var errOutput error = &refusal{status: http.StatusTooManyRequests, code: "exhausted", message: "the server can't hold the output of so many commands, and has killed this one", hint: "have it sent as it comes, with Accept: text/event-stream"}
+
+// executed answers with what came of a command. Output that is long is sent piece by
+// piece: as JSON it may be six times as long, which nobody holds.
+func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
+	if len(stdout)+len(stderr) <= freeBody {
+		out.Stdout, out.StdoutBase64 = textOrBytes(stdout)
+		out.Stderr, out.StderrBase64 = textOrBytes(stderr)
+		body, err := json.Marshal(out)
+		if err == nil {
+			c.writeJSON(http.StatusOK, append(body, '\n'))
+		}
+		return err
+	}
+	head, err := json.Marshal(struct {
+		Process v1.Process `json:"process"`
+		Result  v1.Result  `json:"result"`
+	}{out.Process, out.Result})
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	c.w.WriteHeader(http.StatusOK)
+	w := &pieces{to: c.w}
+	w.write(head[:len(head)-1])
+	outText, errText := utf8.Valid(stdout), utf8.Valid(stderr)
+	w.field(`,"stdout":"`, stdout, outText, w.text)
+	w.field(`,"stderr":"`, stderr, errText, w.text)
+	if !outText {
+		w.field(`,"stdout_base64":"`, stdout, true, w.base64)
+	}
+	if !errText {
+		w.field(`,"stderr_base64":"`, stderr, true, w.base64)
+	}
+	w.write([]byte("}\n"))
+	return w.err
+}
+
+// pieces writes long strings of JSON piece by piece. After an error it does nothing.
+type pieces struct {
+	to  io.Writer
+	err error
+}
+
+func (w *pieces) write(b []byte) {
+	if w.err == nil {
+		_, w.err = w.to.Write(b)
+	}
+}
+
+// field writes a field, which is empty unless some is to be sent.
+func (w *pieces) field(name string, b []byte, some bool, send func([]byte)) {
+	w.write([]byte(name))
+	if some {
+		send(b)
+	}
+	w.write([]byte{'"'})
+}
+
+// piece is how much is made JSON at once, in bytes: a multiple of 3, as base64 wants.
+const piece = 30 << 10
+
+// text writes what is UTF-8.
+func (w *pieces) text(b []byte) {
+	for len(b) > 0 && w.err == nil {
+		n := min(len(b), piece)
+		for n < len(b) && !utf8.RuneStart(b[n]) {
+			n--
+		}
+		quoted, _ := json.Marshal(string(b[:n])) // of a string, which never fails
+		w.write(quoted[1 : len(quoted)-1])
+		b = b[n:]
+	}
+}
+
+func (w *pieces) base64(b []byte) {
+	for len(b) > 0 && w.err == nil {
+		n := min(len(b), piece)
+		w.write(base64.StdEncoding.AppendEncode(nil, b[:n]))
+		b = b[n:]
+	}
+}

@@ -1,0 +1,217 @@
+package api_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Of JSON the values count, not the bytes alone: they become many times as large.
+func TestBodiesOfManyValues(t *testing.T) {
+	s := serve(t, nil)
+	header := map[string]string{"Content-Type": "application/json"}
+	s.refused(413, "too_large", ask{method: "POST", path: "/v1/sandboxes", body: `{"mounts":[` + strings.Repeat("{},", 3_000_000) + `{}]}`, header: header})
+	s.refused(400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"mounts":[` + strings.Repeat("{},", 300_000) + `{}]}`, header: header})
+	// What is in a string is one value.
+	s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/x/exec", body: v1.Exec{Command: v1.Command{Script: strings.Repeat(`a,"[{\`, 1_000_000)}}})
+}
+
+// unread is how much the other end of a unix socket has not read yet, in bytes.
+func unread(t *testing.T, conn net.Conn) int {
+	t.Helper()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if cerr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	return n
+}
+
+// What large requests hold is bounded for each caller, and is free when they end.
+func TestHeldBodiesAreBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Memory, o.Limits.TotalMemory = 5<<20, 9<<20 })
+	// Each holds 4 MiB, and does not come to an end.
+	half := func(key string) io.Closer {
+		conn := s.dial()
+		fmt.Fprintf(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n%s", key, `{"name":"`+strings.Repeat("x", 2<<20))
+		eventually(t, "the server has read it", func() bool { return unread(t, conn) == 0 })
+		return conn
+	}
+	large := ask{method: "POST", path: "/v1/sandboxes", key: aliceKey, body: v1.Spec{Name: strings.Repeat("x", 2<<20)}}
+	conns := []io.Closer{half(aliceKey)}
+	s.refused(429, "rate_limited", large)
+	s.refused(404, "not_found", ask{method: "GET", path: "/v1/sandboxes/none", key: aliceKey})
+	large.key = bobKey
+	s.refused(400, "invalid", large)
+	conns = append(conns, half(bobKey))
+	large.key = ""
+	s.refused(429, "rate_limited", large)
+	for _, c := range conns {
+		c.Close()
+	}
+	eventually(t, "nothing is held", func() bool {
+		status, _, _ := s.get(large)
+		return status == 400
+	})
+}
+
+// Output that is answered as a whole is sent without being held as JSON, and a
+// command of which the output can't be held is killed, and its caller told.
+func TestHeldOutputIsBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Memory = 24 << 20 })
+	sb := s.create("", v1.Spec{})
+	var out v1.Executed
+	command := func(script string) ask {
+		return ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: script}}}
+	}
+	s.want(200, &out, command(`head -c 3000000 /dev/zero; printf '\303\251"%1000000s\303\251' x; printf '\377\376%100000s' y >&2`))
+	if want := strings.Repeat("\x00", 3000000) + `é"` + strings.Repeat(" ", 999_999) + "xé"; out.Stdout != want || out.StdoutBase64 != nil {
+		t.Errorf("%d bytes have come", len(out.Stdout))
+	}
+	if want := "\xff\xfe" + strings.Repeat(" ", 99_999) + "y"; string(out.StderrBase64) != want || out.Stderr != "" {
+		t.Errorf("of errors %d bytes have come", len(out.StderrBase64))
+	}
+	s.want(200, &out, command(`head -c 70000 /dev/urandom; echo é >&2`))
+	if len(out.StdoutBase64) != 70000 || out.Stdout != "" || out.Stderr != "é\n" {
+		t.Errorf("%d bytes have come", len(out.StdoutBase64))
+	}
+	s.refused(429, "exhausted", command(`head -c 15M /dev/zero; exec sleep 7999`))
+	if s.running(sb, "", "7999") {
+		t.Error("it goes on")
+	}
+	s.want(200, &out, command(`head -c 1M /dev/zero`))
+}
+
+// Input that a process does not read is held in small pieces, however large the
+// frames are.
+func TestHeldInputIsBounded(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	frame := append([]byte{v1.FrameStdin}, binary.BigEndian.AppendUint32(nil, v1.MaxFrame)...)
+	frame = append(frame, make([]byte, v1.MaxFrame)...)
+	const sockets = 10
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var all sync.WaitGroup
+	for range sockets {
+		conn := s.socket(ctx, execPath(sb), "")
+		if err := conn.Write(ctx, websocket.MessageText, []byte(`{"argv":["sleep","7999"],"stdin":true}`)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, conn, v1.FrameStarted, "")
+		all.Go(func() {
+			short, cancel := context.WithTimeout(ctx, 3*time.Second)
+			defer cancel()
+			for conn.Write(short, websocket.MessageBinary, frame) == nil {
+			}
+		})
+	}
+	time.Sleep(2 * time.Second)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > sockets<<20 {
+		t.Errorf("%d sockets hold %d bytes", sockets, grown)
+	}
+	all.Wait()
+}
+
+// manyEntries is a zip archive whose table of contents has so many entries.
+func manyEntries(n int) []byte {
+	var b bytes.Buffer
+	u16 := func(all ...uint16) { _ = binary.Write(&b, binary.LittleEndian, all) }
+	u32 := func(all ...uint32) { _ = binary.Write(&b, binary.LittleEndian, all) }
+	u32(0x04034b50)
+	u16(20, 0, 0, 0, 0)
+	u32(0, 0, 0)
+	u16(1, 0)
+	b.WriteByte('a')
+	begin := b.Len()
+	for range n {
+		u32(0x02014b50)
+		u16(20, 20, 0, 0, 0, 0)
+		u32(0, 0, 0)
+		u16(1, 0, 0, 0, 0)
+		u32(0, 0)
+		b.WriteByte('a')
+	}
+	size := b.Len() - begin
+	u32(0x06054b50)
+	u16(0, 0, uint16(n), uint16(n))
+	u32(uint32(size), uint32(begin))
+	u16(0)
+	return b.Bytes()
+}
+
+// The table of contents of a zip archive is held, and therefore bounded, both ways;
+// and an archive whose entries lie over each other is refused.
+func TestHeldArchivesAreBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Memory, o.Limits.Spool = 1<<20, 8<<20 })
+	sb := s.create("", v1.Spec{})
+	archive := "/v1/sandboxes/" + sb.ID + "/files/archive?format=zip&path=/tmp"
+	upload := func(b []byte) ask { return ask{method: "PUT", path: archive, body: string(b)} }
+	s.want(204, nil, upload(manyEntries(100)))
+	if e := s.refused(413, "too_large", upload(manyEntries(10_000))); !strings.Contains(e.Hint, "tar") {
+		t.Errorf("%+v", e)
+	}
+	var large bytes.Buffer
+	zw := zip.NewWriter(&large)
+	f, _ := zw.CreateHeader(&zip.FileHeader{Name: "large", Method: zip.Store})
+	_, _ = f.Write(make([]byte, 4<<20))
+	_ = zw.Close()
+	s.want(204, nil, upload(large.Bytes())) // its content is not a part of the table
+	// 20 entries of 4 GiB, all in the same place.
+	over := manyEntries(20)
+	for i := 31; i+46 < len(over); i += 47 {
+		binary.LittleEndian.PutUint32(over[i+24:], 1<<32-2)
+	}
+	s.refused(400, "invalid", upload(over))
+
+	var out v1.Executed
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: `rm -rf /tmp/*; mkdir /tmp/d; cd /tmp/d; i=0; while [ $i -lt 2500 ]; do : > $i; i=$((i+1)); done`}}})
+	resp := s.do(ask{method: "GET", path: archive})
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("an archive with a table too long to be held is answered with %d bytes", len(body))
+	}
+	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/files/archive?path=/tmp"})
+
+	// What is on the disk is bounded for all uploads of a caller together.
+	conn := s.dial()
+	fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: sandpit\r\nContent-Length: 9000000\r\n\r\n", archive)
+	if _, err := conn.Write(make([]byte, 6<<20)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server has read it", func() bool { return unread(t, conn) == 0 })
+	s.refused(429, "rate_limited", upload(large.Bytes()))
+}
+
+// Calls that are under way with a key are bounded.
+func TestCallsAreBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Calls = 2 })
+	for range 2 {
+		defer s.do(ask{method: "GET", path: "/v1/events", key: aliceKey}).Body.Close()
+	}
+	s.refused(429, "rate_limited", ask{method: "GET", path: "/v1/version", key: aliceKey})
+	s.want(200, nil, ask{method: "GET", path: "/v1/version", key: bobKey})
+}
