@@ -2,6 +2,7 @@ package commands
 
 import (
 	"errors"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -30,12 +31,21 @@ func flagError(cmd *cobra.Command, err error) error {
 		return sandpit.WithHint(cli.Usagef("there is no flag --%s", name), see)
 	case errors.As(err, &missing):
 		return sandpit.WithHint(cli.Usagef("the flag --%s needs a value", missing.GetFlag().Name), see)
+	case errors.As(err, &invalid) && isNumError(invalid.Unwrap()):
+		return sandpit.WithHint(cli.Usagef("--%s: %q is not a number from 0 on, or too large", invalid.GetFlag().Name, invalid.GetValue()), see)
 	case errors.As(err, &invalid):
 		return cli.WithHintOf(cli.Usagef("--%s: %v", invalid.GetFlag().Name, invalid.Unwrap()), err)
 	case errors.Is(err, pflag.ErrHelp):
 		return err
 	}
 	return sandpit.WithHint(cli.Usagef("%v", err), see)
+}
+
+// isNumError reports whether err is one of package strconv, whose words are for
+// programmers.
+func isNumError(err error) bool {
+	var num *strconv.NumError
+	return errors.As(err, &num)
 }
 
 // similarFlag returns the flag whose name is nearest to name, if one is near.

@@ -30,11 +30,15 @@ PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		failed := make(chan error, len(args))
-		for _, arg := range args {
-			local, port, err := parseForward(arg)
-			if err != nil {
+		locals, ports := make([]string, len(args)), make([]uint16, len(args))
+		for i, arg := range args {
+			var err error
+			if locals[i], ports[i], err = parseForward(arg); err != nil {
 				return err
 			}
+		}
+		for i, local := range locals {
+			port := ports[i]
 			l, err := net.Listen("tcp", local)
 			if err != nil {
 				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port; 0 picks a free one")
@@ -57,7 +61,7 @@ PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
 
 // parseForward reads PORT, LOCAL:PORT or ADDR:LOCAL:PORT.
 func parseForward(text string) (local string, port uint16, err error) {
-	bad := sandpit.WithHint(cli.Usagef("%q is not a port to forward", text), "write LOCAL:PORT, for example 8080:80")
+	bad := sandpit.WithHint(cli.Usagef("%q is not a port to forward", text), "write LOCAL:PORT, for example 8080:80, or ADDR:LOCAL:PORT, with an IPv6 address in brackets")
 	i := strings.LastIndexByte(text, ':')
 	n, err := strconv.ParseUint(text[i+1:], 10, 16)
 	if err != nil || n == 0 {
@@ -67,7 +71,12 @@ func parseForward(text string) (local string, port uint16, err error) {
 	if i >= 0 {
 		at = text[:i]
 		if j := strings.LastIndexByte(at, ':'); j >= 0 {
-			host, at = strings.Trim(at[:j], "[]"), at[j+1:]
+			host, at = at[:j], at[j+1:]
+			if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+				host = host[1 : len(host)-1]
+			} else if strings.Contains(host, ":") {
+				return "", 0, bad
+			}
 		}
 	}
 	if _, err := strconv.ParseUint(at, 10, 16); err != nil {

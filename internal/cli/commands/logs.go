@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -18,6 +19,8 @@ func (a *tree) logsCommand() *cobra.Command {
 	var q sandpit.LogQuery
 	var asJSON, times bool
 	since := parsed[time.Time]{parse: parseSince, shown: "TIME"}
+	tail := parsed[int64]{parse: parseTail, shown: "N"}
+	stream := parsed[string]{parse: parseStream, shown: "STREAM"}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "logs [flags] NAME",
 		Long: `Show what the processes of a sandbox have written, oldest first; standard error goes
@@ -26,7 +29,7 @@ to standard error. The latest 16 MiB of a sandbox are kept.`,
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, _ []string) error {
-		q.Since = since.is
+		q.Since, q.Tail, q.Stream = since.is, int(tail.is), stream.is
 		if q.Process != "" {
 			info, err := cli.FindProcess(ctx, sb, q.Process)
 			if err != nil {
@@ -45,10 +48,10 @@ to standard error. The latest 16 MiB of a sandbox are kept.`,
 		return ctx.Err() // a signal has ended it, or nothing is left
 	}))
 	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "go on with what is written from now on")
-	cmd.Flags().IntVarP(&q.Tail, "tail", "n", 0, "only the latest `N` entries")
+	cmd.Flags().VarP(&tail, "tail", "n", "only the latest so many entries")
 	cmd.Flags().Var(&since, "since", "entries since a time, or since so long ago: 2026-01-02T15:04:05Z, 10m")
 	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only those of this `PROCESS`, by id or pid")
-	cmd.Flags().StringVar(&q.Stream, "stream", "", "only this `STREAM`: stdout or stderr")
+	cmd.Flags().Var(&stream, "stream", "only stdout or stderr")
 	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "put the time and the process before each")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
 	return cmd
@@ -71,6 +74,22 @@ func (a *tree) printLog(entry sandpit.LogEntry, asJSON, times bool) error {
 	}
 	_, err := to.Write(text)
 	return err
+}
+
+// parseTail reads how many entries are wanted.
+func parseTail(text string) (int64, error) {
+	n, err := notation.ParseCount(text)
+	if err == nil && n > math.MaxInt32 {
+		err = fmt.Errorf("%d is more than can be kept", n)
+	}
+	return n, err
+}
+
+func parseStream(text string) (string, error) {
+	if text != "stdout" && text != "stderr" {
+		return "", fmt.Errorf("%q is neither stdout nor stderr", text)
+	}
+	return text, nil
 }
 
 // parseSince reads a time, or how long ago one was.
