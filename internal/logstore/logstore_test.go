@@ -71,7 +71,12 @@ func TestLinesOfAllProcesses(t *testing.T) {
 		equal(t, read(t, l, sandpit.LogQuery{Process: "p1", Stream: "stdout", Tail: 2}), `5 p1 10 stdout "\n"`, `6 p1 10 stdout "end"`)
 		equal(t, read(t, l, sandpit.LogQuery{After: 4, Stream: "stderr"}))
 		equal(t, read(t, l, sandpit.LogQuery{After: 4}), `5 p1 10 stdout "\n"`, `6 p1 10 stdout "end"`)
-		equal(t, read(t, l, sandpit.LogQuery{Since: time.Now().Add(time.Hour)}))
+		for _, year := range []int{time.Now().Year() + 1, 2263, 3000} { // after 2262 no int64 has the nanoseconds
+			equal(t, read(t, l, sandpit.LogQuery{Since: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)}))
+		}
+		for _, year := range []int{1000, 1677, 2020} {
+			equal(t, read(t, l, sandpit.LogQuery{Since: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC), Tail: 1}), `6 p1 10 stdout "end"`)
+		}
 		for _, q := range []sandpit.LogQuery{{Tail: -1}, {Stream: "x"}} {
 			for _, err := range l.Query(t.Context(), q) {
 				if !errors.Is(err, sandpit.ErrInvalid) {

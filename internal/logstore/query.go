@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -178,6 +179,6 @@ func (l *Log) readSegment(ctx context.Context, s *segment, mem []byte, from, to 
 func (r *record) matches(q sandpit.LogQuery) bool {
 	return r.kind == outputKind && (q.Process == "" || q.Process == r.id) &&
 		(q.Stream == "" || q.Stream == streamName(r.stream)) &&
-		(q.Since.IsZero() || r.time >= q.Since.UnixNano()) &&
+		(q.Since.IsZero() || !time.Unix(0, r.time).Before(q.Since)) && // there are times that have no UnixNano
 		r.seq+uint64(r.entries) > q.After
 }
