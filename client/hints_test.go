@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 )
 
 // TestWaysOut asks servers that can't be asked: each time it is said what to do.
@@ -23,15 +24,10 @@ func TestWaysOut(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
 	dir := t.TempDir()
 	for address, want := range map[string]string{
 		"unix://" + filepath.Join(dir, "none"):           "start the server",
-		"http://" + closed.Addr().String():               "start the server",
+		"http://" + apart.Address(t):                     "start the server",
 		secure.URL:                                       "SSL_CERT_FILE",
 		"http" + strings.TrimPrefix(secure.URL, "https"): "a server with TLS is asked by https",
 		"https" + strings.TrimPrefix(plain.URL, "http"):  "does not speak TLS",
