@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
@@ -263,4 +265,43 @@ func FuzzFlags(f *testing.F) {
 			t.Errorf("%q: %v", word, err)
 		}
 	})
+}
+
+// TestMessagesWait writes a message to a pipe that is full and does not wait.
+func TestMessagesWait(t *testing.T) {
+	var fds [2]int
+	if err := unix.Pipe(fds[:]); err != nil {
+		t.Fatal(err)
+	}
+	r, w := os.NewFile(uintptr(fds[0]), "r"), os.NewFile(uintptr(fds[1]), "w")
+	defer r.Close()
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		t.Fatal(err)
+	}
+	full := 0
+	for {
+		n, err := unix.Write(fds[1], make([]byte, 4096))
+		if err != nil {
+			break
+		}
+		full += n
+	}
+	written := make(chan struct{})
+	go func() {
+		(&App{Stderr: w}).PrintError(sandpit.WithHint(errors.New("it can't be"), "do that"))
+		_ = w.Close()
+		close(written)
+	}()
+	select {
+	case <-written:
+		t.Error("it was not waited until there is room")
+	case <-time.After(20 * time.Millisecond):
+	}
+	all, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(all[full:]); got != "sandpit: it can't be\nhint: do that\n" {
+		t.Errorf("got %q", got)
+	}
 }

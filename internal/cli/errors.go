@@ -68,7 +68,13 @@ func (a *App) PrintError(err error) {
 func quietly(f *os.File, text string) {
 	for p := []byte(text); len(p) > 0; {
 		n, err := unix.Write(int(f.Fd()), p)
-		if err != nil && err != unix.EINTR {
+		switch err {
+		case nil, unix.EINTR:
+		case unix.EAGAIN: // whoever has the other end may have it not wait
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLOUT}}, -1); err != nil && err != unix.EINTR {
+				return
+			}
+		default:
 			return
 		}
 		p = p[max(n, 0):]
