@@ -33,6 +33,7 @@ func situations() []situation {
 		{"events", upgradeEvents},
 		{"a request that is repeated", upgradeRepeated},
 		{"the audit", upgradeAudit},
+		{"commands of the other program", upgradeMixed},
 		{"figures", upgradeFigures},
 		{"a process in the foreground", upgradeForeground},
 		{"output while it is written", upgradeOutput},

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -302,6 +303,41 @@ func upgradeAudit(u *upgrade) func(*upgrade) {
 			t.Errorf("what is found has not what both have written: %v %s", err, out)
 		}
 	}
+}
+
+// upgradeMixed uses commands of the one program with the server of the other: who
+// replaces the program has the old server until it is started anew, and a shell may
+// still have the old program.
+func upgradeMixed(u *upgrade) func(*upgrade) {
+	use := func(u *upgrade, name string, command func(argv ...string) *exec.Cmd) {
+		u.t.Helper()
+		for _, step := range []struct {
+			argv []string
+			want string // in what it writes
+		}{
+			{[]string{"run", "echo", "well"}, "well\n"},
+			{[]string{"create", "--memory", "64m", name}, name + "\n"},
+			{[]string{"exec", name, "--", "sh", "-c", "echo hello >/tmp/file; cat /tmp/file"}, "hello\n"},
+			{[]string{"ls", name, "/tmp"}, "file"},
+			{[]string{"ps", name}, "PID"},
+			{[]string{"logs", name}, "hello"},
+			{[]string{"stats", "--json", name}, name},
+			{[]string{"stop", name}, ""},
+			{[]string{"start", name}, ""},
+			{[]string{"ps"}, name},
+			{[]string{"rm", name}, name},
+		} {
+			cmd := command(step.argv...)
+			if cmd.Args[1] == "create" && u.limits.Memory == 0 {
+				cmd.Args = slices.Delete(cmd.Args, 2, 4)
+			}
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), step.want) {
+				u.t.Errorf("%q: %v %s", step.argv, err, out)
+			}
+		}
+	}
+	use(u, "by-the-new", func(argv ...string) *exec.Cmd { return commandLineAt(u.t, u.home, argv...) })
+	return func(u *upgrade) { use(u, "by-the-old", u.oldCommand) }
 }
 
 // upgradeFigures looks whether what was used counts on.
