@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(victimDir); dir != "" {
 		os.Exit(victim(dir))
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(apart.Main(m))
 }
 
 // newEngine returns an engine with a store of its own.

@@ -2,7 +2,6 @@ package guest_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -12,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 )
@@ -31,18 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(server.Main(os.Args))
 	}
-	code := m.Run()
-	if code == 0 {
-		// goleak itself waits for less than a second.
-		err := goleak.Find()
-		for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); err = goleak.Find() {
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(apart.Main(m))
 }
 
 // A testGuest is a guest that runs as a process of its own, without a sandbox

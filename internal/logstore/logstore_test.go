@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
 
 func open(t *testing.T, dir string, opt logstore.Options) *logstore.Log {
 	t.Helper()

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
@@ -268,10 +269,7 @@ func unchanged(t *testing.T) func() {
 		if diff != "" {
 			t.Errorf("the machine is not as it was (-before +after):\n%s", diff)
 		}
-		err := goleak.Find(routines)
-		for end := time.Now().Add(guard); err != nil && time.Now().Before(end); err = goleak.Find(routines) {
-		}
-		if err != nil {
+		if err := apart.Leaks(routines); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,26 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		// goleak itself waits for less than a second.
-		err := goleak.Find()
-		for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); err = goleak.Find() {
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
 
 // frames joins frames of a guest, behind its greeting.
 func frames(fs ...[]byte) []byte {

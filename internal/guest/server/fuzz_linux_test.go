@@ -11,27 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // The child processes of a fuzz run are no guests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		// goleak itself waits for less than a second.
-		err := goleak.Find()
-		for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); err = goleak.Find() {
-		}
-		if err != nil {
-			os.Stderr.WriteString(err.Error() + "\n")
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
 
 // harmless stands in for what a guest does: it decodes everything and carries
 // content both ways, but starts no programs and touches no files.
