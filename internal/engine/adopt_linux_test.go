@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/heard"
@@ -22,7 +21,11 @@ func TestAdopt(t *testing.T) {
 	srv := newSurvivor(t)
 	first := srv.open(t)
 	sb := made(t, first, sandpit.Spec{Name: "box", Labels: map[string]string{"a": "b"}})
-	running := background(t, sb, `i=0; while [ $i -lt 10 ]; do echo line $i; i=$((i+1)); sleep 0.05; done; read x; echo got $x`)
+	// It writes while there is no engine, and goes on when there is one again: it
+	// has the files of this machine.
+	path := func(name string) string { return filepath.Join(srv.dir, name) }
+	running := background(t, sb, "until [ -e "+path("closed")+" ]; do sleep 0.02; done; i=0; while [ $i -lt 10 ]; do echo line $i; i=$((i+1)); done; "+
+		"echo >"+path("written")+"; until [ -e "+path("adopted")+" ]; do sleep 0.02; done; echo over")
 	in, err := sb.Start(t.Context(), sandpit.Command{Script: "read x; echo got $x; exit 4", Stdin: true, Background: true})
 	if err != nil {
 		t.Fatal(err)
@@ -41,13 +44,24 @@ func TestAdopt(t *testing.T) {
 	if _, err := in.Wait(t.Context()); err == nil {
 		t.Error("a process can be waited for through an engine that is closed")
 	}
-	time.Sleep(100 * time.Millisecond) // it writes while there is no engine
+	touch := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(path(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch("closed")
+	eventually(t, "it has written", func() bool {
+		_, err := os.Stat(path("written"))
+		return err == nil
+	})
 
 	second := srv.open(t)
 	report, err := second.Adopt(t.Context())
 	if err != nil || report.Adopted != 1 || report.Processes != 2 || report.Refused != nil {
 		t.Fatalf("got %+v, %v", report, err)
 	}
+	touch("adopted")
 	sb, err = second.Get(t.Context(), "box")
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +98,7 @@ func TestAdopt(t *testing.T) {
 			break
 		}
 	}
-	if want := strings.Fields("0 1 2 3 4 5 6 7 8 9"); !slices.EqualFunc(lines[:10], want, func(a, b string) bool { return a == "line "+b+"\n" }) || lines[10] != "got\n" {
+	if want := strings.Fields("0 1 2 3 4 5 6 7 8 9"); !slices.EqualFunc(lines[:10], want, func(a, b string) bool { return a == "line "+b+"\n" }) || lines[10] != "over\n" {
 		t.Errorf("the log has %q", lines)
 	}
 	if err := sb.Remove(t.Context()); err != nil {

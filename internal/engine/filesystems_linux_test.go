@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -9,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 )
 
@@ -61,9 +64,7 @@ func TestStoreOnFileSystems(t *testing.T) {
 			}
 			// A loop device ends with the last that holds its file system: a
 			// process or a mount anywhere.
-			if left := loopsOf(dir); len(left) > 0 {
-				t.Errorf("loop devices are left: %s", left)
-			}
+			apart.Until(t, "no loop device is left", func() bool { return len(loopsOf(dir)) == 0 }, func() string { return fmt.Sprint(loopsOf(dir)) })
 		})
 	}
 }
@@ -98,8 +99,13 @@ func mountNew(t *testing.T, fstype string) string {
 		t.Helper()
 		do("mount", "-t", fstype, "-o", options, what, at)
 		t.Cleanup(func() {
-			// Not with MNT_DETACH: what still holds it shall be told.
-			if err := unix.Unmount(at, 0); err != nil {
+			// Not with MNT_DETACH: what still holds it shall be told. The kernel
+			// may let go of what has ended a moment later.
+			err := unix.Unmount(at, 0)
+			for end := time.Now().Add(apart.Patience); err == unix.EBUSY && time.Now().Before(end); err = unix.Unmount(at, 0) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err != nil {
 				t.Errorf("unmounting %s: %v", at, err)
 			}
 		})

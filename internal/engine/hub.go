@@ -95,7 +95,7 @@ func (h *hub) feed(stream byte, b []byte) {
 	defer h.mu.Unlock()
 	h.at += int64(len(b))
 	for len(b) > 0 {
-		n := min(len(b), h.room())
+		n := min(len(b), h.room(stream))
 		if n == 0 {
 			h.wait()
 			continue
@@ -107,11 +107,11 @@ func (h *hub) feed(stream byte, b []byte) {
 }
 
 // room is how much can be entered before somebody would lose what he is waited for.
-func (h *hub) room() int {
+func (h *hub) room(stream byte) int {
 	free := h.ring.max
 	for r := range h.readers {
 		if r.waitFor {
-			free = min(free, h.ring.max-int(h.ring.end-r.at))
+			free = min(free, h.ring.room(stream, r.at))
 		}
 	}
 	return free
@@ -214,13 +214,20 @@ func (h *hub) leave(r *reader) {
 	h.notify()
 }
 
-// buffers are for handing output on.
+// buffers are for handing output on to those who may lose it meanwhile.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// maxHanded is how much is handed on at once to one who is waited for, in bytes:
+// what he takes he makes room for.
+const maxHanded = 256 << 10
 
 // deliver hands output on to a reader until it ends or he leaves.
 func (h *hub) deliver(r *reader) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
+	var buf *[]byte
+	if !r.waitFor {
+		buf = buffers.Get().(*[]byte)
+		defer buffers.Put(buf)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer close(r.done)
@@ -241,23 +248,27 @@ func (h *hub) deliver(r *reader) {
 			h.wait()
 			continue
 		}
-		stream, n := h.ring.read(r.at, *buf)
-		r.at += int64(n)
+		stream, b := h.ring.read(r.at)
 		if r.waitFor {
-			h.notify()
+			b = b[:min(len(b), maxHanded)] // nothing of it is overwritten before r.at says so
+		} else {
+			b = (*buf)[:copy(*buf, b)]
 		}
 		w := &r.stdout
 		if stream == stderrStream {
 			w = &r.stderr
 		}
-		if *w == nil {
-			continue
+		if *w != nil {
+			h.mu.Unlock()
+			_, err := (*w).Write(b)
+			h.mu.Lock()
+			if err != nil {
+				*w = nil
+			}
 		}
-		h.mu.Unlock()
-		_, err := (*w).Write((*buf)[:n])
-		h.mu.Lock()
-		if err != nil {
-			*w = nil
+		r.at += int64(len(b))
+		if r.waitFor {
+			h.notify()
 		}
 	}
 	delete(h.readers, r)

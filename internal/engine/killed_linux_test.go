@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -233,13 +234,20 @@ func checkKept(t *testing.T, dir string) {
 			}
 		}
 	}
-	all, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, name := range all {
-		env, _ := os.ReadFile(name)
-		if ns, err := os.Readlink(filepath.Join(filepath.Dir(name), "ns/pid")); err == nil && !namespaces[ns] && bytes.Contains(env, []byte(victimDir+"X="+dir+"\x00")) {
-			t.Errorf("%s is in no sandbox that is known", filepath.Dir(name))
+	// What was killed with its sandbox may be on its way out.
+	var strays []string
+	apart.Until(t, "no process is in a sandbox that is not known", func() bool {
+		strays = nil
+		all, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, name := range all {
+			env, _ := os.ReadFile(name)
+			if ns, err := os.Readlink(filepath.Join(filepath.Dir(name), "ns/pid")); err == nil && !namespaces[ns] && bytes.Contains(env, []byte(victimDir+"X="+dir+"\x00")) {
+				stat, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "stat"))
+				strays = append(strays, string(stat))
+			}
 		}
-	}
+		return strays == nil
+	}, func() string { return strings.Join(strays, "") })
 }
 
 // checkOutput checks that the numbers that processes count are all in the log.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -41,10 +42,10 @@ func TestRing(t *testing.T) {
 			if r.end != int64(len(all)) || len(r.buf) > r.max || r.end-r.start > int64(len(r.buf)) {
 				t.Fatalf("from %d to %d of %d in %d of %d", r.start, r.end, len(all), len(r.buf), r.max)
 			}
-			buf := make([]byte, 1+rnd.IntN(100))
 			for at := r.start; at < r.end; {
-				stream, n := r.read(at, buf)
-				if n == 0 || !bytes.Equal(buf[:n], all[at:at+int64(n)]) || bytes.Count(streams[at:at+int64(n)], []byte{stream}) != n {
+				stream, b := r.read(at)
+				n := min(len(b), 1+rnd.IntN(100))
+				if n == 0 || !bytes.Equal(b[:n], all[at:at+int64(n)]) || bytes.Count(streams[at:at+int64(n)], []byte{stream}) != n {
 					t.Fatalf("at %d of %d: %d bytes of %d are wrong", at, r.end, n, stream)
 				}
 				at += int64(n)
@@ -57,6 +58,74 @@ func TestRing(t *testing.T) {
 	}
 	if len(r.runs) > maxRuns {
 		t.Errorf("there are %d runs", len(r.runs))
+	}
+}
+
+// slow takes what it gets in pieces, and only when it is let.
+type slow struct {
+	let chan struct{}
+	got *[]byte
+	to  byte
+}
+
+func (s slow) Write(b []byte) (int, error) {
+	<-s.let
+	before := bytes.Clone(b)
+	runtime.Gosched()
+	if !bytes.Equal(b, before) {
+		return 0, errors.New("it was overwritten")
+	}
+	for _, c := range b {
+		*s.got = append(*s.got, s.to, c)
+	}
+	return len(b), nil
+}
+
+// One who is waited for gets all there is, in order, however often the stream
+// changes and however late he is.
+func TestWaitedFor(t *testing.T) {
+	for name, size := range map[string]int{"small pieces": 1, "large ones": 100 << 10} {
+		t.Run(name, func(t *testing.T) {
+			h := new(Sandbox).newHub(keptOutput)
+			close(h.ready)
+			var want, got []byte
+			let := make(chan struct{})
+			r := &reader{stdout: slow{let, &got, stdoutStream}, stderr: slow{let, &got, stderrStream}, waitFor: true}
+			h.read(r, true)
+			fed := make(chan struct{})
+			const pieces = 3*maxRuns/2 + 1
+			n := min(pieces, 4<<20/size)
+			for i := range n {
+				for j := range size {
+					want = append(want, stdoutStream+byte(i%2), byte(i+j))
+				}
+			}
+			go func() {
+				defer close(fed)
+				b := make([]byte, size)
+				for i := range n {
+					for j := range b {
+						b[j] = byte(i + j)
+					}
+					h.feed(stdoutStream+byte(i%2), b)
+				}
+			}()
+			select {
+			case <-fed:
+				t.Error("the process was not held up")
+			case <-time.After(100 * time.Millisecond):
+			}
+			close(let)
+			<-fed
+			h.mu.Lock()
+			h.ended = true
+			h.notify()
+			h.mu.Unlock()
+			<-r.done
+			if !bytes.Equal(got, want) {
+				t.Errorf("%d bytes arrived of %d, or others", len(got)/2, len(want)/2)
+			}
+		})
 	}
 }
 
@@ -92,7 +161,7 @@ func TestAdmissionIsFair(t *testing.T) {
 			a.mu.Unlock()
 			time.Sleep(100 * time.Microsecond)
 		}
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 	wait("a1", one)
 	time.Sleep(5 * time.Millisecond)

@@ -88,12 +88,21 @@ func (r *ring) resize(size int) {
 	r.buf = buf
 }
 
-// read copies output from a position on, which is kept, of one stream.
-func (r *ring) read(at int64, b []byte) (stream byte, n int) {
+// read returns output from a position on, which is kept, of one stream. It stays
+// what it is until what was kept at that position is dropped.
+func (r *ring) read(at int64) (stream byte, b []byte) {
 	i := sort.Search(len(r.runs), func(i int) bool { return r.runs[i].end > at })
 	from := r.buf[int(at%int64(len(r.buf))):]
-	from = from[:min(int64(len(from)), r.runs[i].end-at)]
-	return r.runs[i].stream, copy(b, from)
+	return r.runs[i].stream, from[:min(int64(len(from)), r.runs[i].end-at)]
+}
+
+// room is how much of a stream can be appended before anything from a position
+// on is dropped.
+func (r *ring) room(stream byte, at int64) int {
+	if n := len(r.runs); n >= maxRuns && r.runs[n-1].stream != stream && at < r.runs[0].end {
+		return 0
+	}
+	return r.max - int(r.end-at)
 }
 
 // drop forgets everything, but not the position.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -27,11 +29,23 @@ func wantState(t *testing.T, sb sandpit.Sandbox, want sandpit.State) sandpit.Inf
 // eventually waits for something that is not told.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
+	apart.Until(t, what, is)
+}
+
+// logs waits until the log of a process is a text.
+func logs(t *testing.T, sb sandpit.Sandbox, p sandpit.Process, want string) {
+	t.Helper()
+	text := ""
+	apart.Until(t, fmt.Sprintf("the log is %q", want), func() bool {
+		text = ""
+		for e, err := range sb.Logs(t.Context(), sandpit.LogQuery{Process: p.ID()}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(e.Data)
 		}
-	}
+		return text == want
+	}, func() string { return text })
 }
 
 // Stop ends everything, whatever it does about SIGTERM, and what is started at
@@ -40,8 +54,21 @@ func TestStopAndRestart(t *testing.T) {
 	srv := newSurvivor(t)
 	e := srv.open(t)
 	sb := made(t, e, sandpit.Spec{})
-	polite := background(t, sb, "trap 'exit 5' TERM; while :; do sleep 0.05; done")
-	rude := background(t, sb, "trap '' TERM; while :; do sleep 0.05; done")
+	// One who ends by himself needs no more of the time that there is for it.
+	polite := background(t, sb, "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done")
+	logs(t, sb, polite, "ready\n")
+	if err := sb.Stop(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	politely, err := polite.Wait(t.Context())
+	if err != nil || politely.ExitCode != 5 {
+		t.Errorf("got %+v, %v; want exit code 5", politely, err)
+	}
+	if err := sb.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rude := background(t, sb, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	logs(t, sb, rude, "ready\n")
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -63,10 +90,8 @@ func TestStopAndRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	for p, want := range map[sandpit.Process]int{polite: 5, rude: 137} {
-		if res, err := p.Wait(t.Context()); err != nil || res.ExitCode != want {
-			t.Errorf("got %+v, %v; want exit code %d", res, err, want)
-		}
+	if res, err := rude.Wait(t.Context()); err != nil || res.ExitCode != 137 {
+		t.Errorf("got %+v, %v; want exit code 137", res, err)
 	}
 	list, err := sb.Processes(t.Context())
 	if err != nil {
@@ -177,10 +202,20 @@ func TestExpiry(t *testing.T) {
 	}()
 	idle := 300 * time.Millisecond
 	for what, expiry := range map[string]sandpit.Expiry{"removed": sandpit.ExpiryRemove, "stopped": sandpit.ExpiryStop, "paused": sandpit.ExpiryPause} {
-		sb := made(t, e, sandpit.Spec{Name: what, Idle: idle, OnExpiry: expiry})
-		// Somebody waits, so it is not idle.
-		if _, err := sandpit.Shell(t.Context(), sb, "sleep 0.8"); err != nil {
+		sb := made(t, e, sandpit.Spec{Name: what, Idle: time.Hour, OnExpiry: expiry})
+		p, err := sb.Start(t.Context(), sandpit.Command{Script: "read x; sleep 0.8; echo end", Stdin: true, Stdout: io.Discard})
+		if err != nil {
 			t.Fatal(err)
+		}
+		if err := sb.SetLifetime(t.Context(), sandpit.Lifetime{Idle: idle}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(p.Stdin(), "\n"); err != nil {
+			t.Fatal(err)
+		}
+		// Somebody waits, so it is not idle.
+		if res, err := p.Wait(t.Context()); err != nil || !res.Success() {
+			t.Fatal(res, err)
 		}
 		want := "sandbox." + what + " idle"
 		eventually(t, want, func() bool {
@@ -478,7 +513,7 @@ func TestPages(t *testing.T) {
 func TestCapacity(t *testing.T) {
 	srv := newSurvivor(t)
 	e := srv.open(t, func(o *engine.Options) {
-		o.Capacity = engine.Capacity{Memory: 1 << 30, Sandboxes: 2, Wait: 300 * time.Millisecond}
+		o.Capacity = engine.Capacity{Memory: 1 << 30, Sandboxes: 2, Wait: 50 * time.Millisecond}
 	})
 	half := sandpit.Spec{Limits: sandpit.Limits{Memory: 512 << 20}}
 	first := made(t, e, half)
@@ -490,8 +525,18 @@ func TestCapacity(t *testing.T) {
 	if _, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) != 0 {
 		t.Errorf("more than there can be: %v", err)
 	}
-	time.AfterFunc(50*time.Millisecond, func() { _ = first.Remove(context.Background()) })
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e, _ = adopt(t, srv, func(o *engine.Options) {
+		o.Capacity = engine.Capacity{Memory: 1 << 30, Sandboxes: 2, Wait: time.Hour}
+	})
+	removed := make(chan error, 1)
+	time.AfterFunc(50*time.Millisecond, func() { removed <- e.Remove(context.Background(), first.ID()) })
 	made(t, e, half)
+	if err := <-removed; err != nil {
+		t.Fatal(err)
+	}
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
