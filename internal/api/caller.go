@@ -3,11 +3,13 @@ package api
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cork"
 )
 
 type peerKey struct{}
@@ -17,6 +19,28 @@ type peerKey struct{}
 // connection needs no key; one that has a key acts with that.
 func WithPeer(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, peerKey{}, c)
+}
+
+type connKey struct{}
+
+// WithConn notes the connection of a request, which may be a cork.Conn or made of
+// one: what is streamed over it then goes out in larger pieces. It is for
+// http.Server.ConnContext.
+func WithConn(ctx context.Context, c net.Conn) context.Context {
+	if conn := cork.Find(c); conn != nil {
+		return context.WithValue(ctx, connKey{}, conn)
+	}
+	return ctx
+}
+
+// cork returns the connection of the call, or nil when there is none that the
+// call has for itself.
+func (c *call) cork() *cork.Conn {
+	if c.r.ProtoMajor != 1 {
+		return nil
+	}
+	conn, _ := c.r.Context().Value(connKey{}).(*cork.Conn)
+	return conn
 }
 
 // Headers in which a key may come. The second is for requests that are passed

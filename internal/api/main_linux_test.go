@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cork"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
@@ -329,6 +330,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 	s.server = new(http.Server)
 	s.api.Configure(s.server)
 	s.server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		ctx = api.WithConn(ctx, c)
 		if c.LocalAddr().Network() == "unix" {
 			return api.WithPeer(ctx, api.Caller{Name: "uid 0", Namespace: "local", Admin: true})
 		}
@@ -343,7 +345,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 		t.Fatal(err)
 	}
 	for _, l := range []net.Listener{unix, tcp} {
-		go func() { _ = s.server.Serve(l) }()
+		go func() { _ = s.server.Serve(cork.Listener(l)) }()
 	}
 	s.base = "http://" + tcp.Addr().String()
 	s.unix = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cork"
 )
 
 // Times of a stream.
@@ -29,6 +30,9 @@ const (
 // gatherSize is how much is sent at once, in bytes.
 const gatherSize = 128 << 10
 
+// passSize is from what size on output is sent without being gathered, in bytes.
+const passSize = 32 << 10
+
 var gathers = sync.Pool{New: func() any { b := make([]byte, 0, gatherSize); return &b }}
 
 // stream writes frames, server-sent events or lines of JSON to a response. Its
@@ -36,6 +40,7 @@ var gathers = sync.Pool{New: func() any { b := make([]byte, 0, gatherSize); retu
 type stream struct {
 	c    *call
 	kind string // its media type
+	conn *cork.Conn
 
 	mu       sync.Mutex
 	buf      *[]byte     // what is gathered
@@ -49,7 +54,7 @@ type stream struct {
 // newStream begins a stream. Nothing is sent before its first frame, so that
 // an error can still have a status of its own.
 func newStream(c *call, kind string) *stream {
-	return &stream{c: c, kind: kind, buf: gathers.Get().(*[]byte)}
+	return &stream{c: c, kind: kind, conn: c.cork(), buf: gathers.Get().(*[]byte)}
 }
 
 // begin sends the head of the response. Precondition: s.mu is held.
@@ -105,9 +110,12 @@ func (s *stream) add(kind byte, payload []byte) {
 		*s.buf = append(*s.buf, payload...) // of a ping: nothing
 		return
 	}
-	*s.buf = append(*s.buf, kind)
-	*s.buf = binary.BigEndian.AppendUint32(*s.buf, uint32(len(payload)))
-	*s.buf = append(*s.buf, payload...)
+	*s.buf = append(appendHead(*s.buf, kind, len(payload)), payload...)
+}
+
+// appendHead appends what is before the payload of a frame.
+func appendHead(b []byte, kind byte, length int) []byte {
+	return binary.BigEndian.AppendUint32(append(b, kind), uint32(length))
 }
 
 // frame sends a frame, soon.
@@ -120,14 +128,20 @@ func (s *stream) frame(kind byte, payload []byte) error {
 // frameLocked is frame. Precondition: s.mu is held.
 func (s *stream) frameLocked(kind byte, payload []byte) error {
 	for first := true; first || len(payload) > 0; first = false {
-		part := payload
-		if isOutput(kind) {
-			part = payload[:min(len(payload), gatherSize/2)]
-		}
-		payload = payload[len(part):]
 		if s.closed || s.err != nil {
 			return s.err
 		}
+		part := payload
+		if isOutput(kind) {
+			if s.kind == v1.StreamType && len(payload) >= passSize {
+				part = payload[:min(len(payload), v1.MaxFrame)]
+				payload = payload[len(part):]
+				s.pass(kind, part)
+				continue
+			}
+			part = payload[:min(len(payload), gatherSize/2)]
+		}
+		payload = payload[len(part):]
 		s.add(kind, part)
 		if kind == v1.FrameStarted {
 			s.pending, s.starting = true, true
@@ -137,6 +151,24 @@ func (s *stream) frameLocked(kind byte, payload []byte) error {
 		s.added()
 	}
 	return s.err
+}
+
+// pass sends a frame that is large enough without a copy of it, behind what is
+// gathered. Precondition: s.mu is held.
+func (s *stream) pass(kind byte, payload []byte) {
+	*s.buf = appendHead(*s.buf, kind, len(payload))
+	s.conn.Hold()
+	if s.send(false); s.err == nil {
+		_, s.err = s.c.w.Write(payload)
+	}
+	if err := s.conn.Release(); err != nil && s.err == nil {
+		s.err = gone(err)
+	}
+	if s.err != nil {
+		s.c.cancel(s.err)
+	}
+	s.pending = true // the rest of it is with net/http
+	s.timer.Reset(gather)
 }
 
 // added sends what is gathered, now if it is much, or else soon. Output that

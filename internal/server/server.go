@@ -21,6 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/otlp"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/cork"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -289,11 +290,13 @@ func (s *server) listen(ctx context.Context) error {
 	uid := uint32(os.Geteuid())
 	s.plain = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return s.peer(ctx, c, uid) },
-		ConnState:   s.idle.connection,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return s.peer(api.WithConn(ctx, c), c, uid)
+		},
+		ConnState: s.idle.connection,
 	}
 	s.api.Configure(s.plain)
-	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnState: s.idle.connection, TLSConfig: config}
+	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnContext: api.WithConn, ConnState: s.idle.connection, TLSConfig: config}
 	s.api.Configure(s.secure)
 	for _, l := range s.listeners {
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {
@@ -341,7 +344,11 @@ func (s *server) tlsConfig() (*tls.Config, error) {
 // peer notes who is at the other end of a unix socket. Nobody but the server's
 // own user and root is anybody.
 func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Context {
-	conn, ok := c.(*net.UnixConn)
+	beneath := cork.Find(c)
+	if beneath == nil {
+		return ctx
+	}
+	conn, ok := beneath.Conn.(*net.UnixConn)
 	if !ok {
 		return ctx
 	}
@@ -393,7 +400,7 @@ func (s *server) serve(ctx context.Context) error {
 			start = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 		}
 		go func() {
-			if err := start(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := start(cork.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
 				cancel(fmt.Errorf("serving %s: %w", l.Addr(), err))
 			}
 		}()

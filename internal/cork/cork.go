@@ -1,0 +1,132 @@
+// Package cork has what is written in several pieces sent as one.
+//
+// net/http writes a chunk of a body as the end of its own small buffer, with the
+// chunk's head and first bytes in it, and then the rest. The other end is woken
+// for the few bytes, and again for the many.
+package cork
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+)
+
+const (
+	// maxHeld is the longest piece that is held back, and most of the buffers that
+	// net/http writes from.
+	maxHeld = 16 << 10
+
+	// sendBuffer is what the kernel holds of what is sent, at most, for a
+	// connection that has much to send: the two ends then take fewer turns. It
+	// grants less where net.core.wmem_max says so.
+	sendBuffer = 512 << 10
+)
+
+// Conn is a connection whose writes can be put together.
+type Conn struct {
+	net.Conn
+
+	mu    sync.Mutex // held while writing
+	on    bool
+	grown bool
+	held  []byte
+}
+
+// New returns a connection that is written to as before until Hold is called.
+func New(c net.Conn) *Conn { return &Conn{Conn: c} }
+
+// Find returns the Conn that a connection is, or that it was made of, or nil.
+func Find(c net.Conn) *Conn {
+	for {
+		switch in := c.(type) {
+		case *Conn:
+			return in
+		case interface{ NetConn() net.Conn }:
+			c = in.NetConn()
+		default:
+			return nil
+		}
+	}
+}
+
+// NetConn returns the connection beneath.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// Hold has a short piece wait for the next one, until Release is called. On a
+// nil Conn it does nothing.
+func (c *Conn) Hold() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.on = true
+	if !c.grown {
+		c.grown = true
+		if b, ok := c.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+			_ = b.SetWriteBuffer(sendBuffer) // it is as it was
+		}
+	}
+}
+
+// Release sends what is held back. The error is that of Write.
+func (c *Conn) Release() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.on = false
+	_, err := c.flush(nil)
+	return err
+}
+
+// Write writes b, behind what is held back.
+func (c *Conn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.on && len(c.held)+len(b) <= maxHeld:
+		c.held = append(c.held, b...)
+		return len(b), nil
+	case len(c.held) == 0:
+		return c.Conn.Write(b)
+	}
+	return c.flush(b)
+}
+
+// CloseWrite ends what is sent; nothing may be held back. The error matches
+// errors.ErrUnsupported where the directions don't end separately.
+func (c *Conn) CloseWrite() error {
+	if in, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return in.CloseWrite()
+	}
+	return fmt.Errorf("ending what is sent: %w", errors.ErrUnsupported)
+}
+
+// flush writes what is held back and b. Precondition: c.mu is held.
+func (c *Conn) flush(b []byte) (int, error) {
+	if len(c.held) == 0 && len(b) == 0 {
+		return 0, nil
+	}
+	pieces := net.Buffers{c.held, b}
+	n, err := pieces.WriteTo(c.Conn)
+	n = max(0, n-int64(len(c.held)))
+	c.held = c.held[:0]
+	return int(n), err
+}
+
+// listener makes a Conn of each connection.
+type listener struct{ net.Listener }
+
+// Listener returns a listener whose connections are Conns.
+func Listener(l net.Listener) net.Listener { return listener{l} }
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return New(c), nil
+}
