@@ -82,6 +82,9 @@ var errBroken = errors.New("the connection to the guest has ended")
 // sandpit.ErrClosed when the guest has gone, sandpit.ErrInvalid for a
 // configuration that the guest refuses.
 func New(ctx context.Context, conn net.Conn, opt Options) (*Client, error) {
+	if b, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = b.SetWriteBuffer(wire.SendBuffer)
+	}
 	c := &Client{
 		conn: conn, onExit: opt.OnExit, output: opt.Output,
 		wsem: make(chan struct{}, 1), streams: make(map[uint32]*stream), done: make(chan struct{}),

@@ -39,6 +39,14 @@ type conn struct {
 }
 
 func newConn(g *guest, r io.ReadCloser, w io.WriteCloser) *conn {
+	if f, ok := w.(*os.File); ok {
+		if raw, err := f.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) {
+				// Of a pipe, and where there is a smaller limit, it is as it was.
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, wire.SendBuffer)
+			})
+		}
+	}
 	return &conn{g: g, r: r, w: w, streams: make(map[uint32]*stream)}
 }
 

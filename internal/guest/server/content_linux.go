@@ -103,12 +103,17 @@ func (s *stream) read(m *wire.Read, path string) {
 	if m.Length >= 0 {
 		left = min(left, m.Length)
 	}
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
+	pool := &buffers
+	if left > wire.MaxData {
+		pool = &bulks
+	}
+	buf := pool.Get().(*[]byte)
+	defer pool.Put(buf)
+	most := int64(len(*buf) / blockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
 		err := retry(func() (err error) {
-			n, err = unix.Pread(fd, (*buf)[wire.HeaderSize:][:min(left, wire.MaxData)], at)
+			n, err = unix.Preadv(fd, payloads(*buf, int(min(left, most))), at)
 			return err
 		})
 		if err != nil {
@@ -118,7 +123,7 @@ func (s *stream) read(m *wire.Read, path string) {
 		if n == 0 {
 			break
 		}
-		if s.sendContent(wire.Data, *buf, n) != nil {
+		if s.sendBlocks(wire.Data, *buf, n) != nil {
 			s.c.forget(s)
 			return
 		}

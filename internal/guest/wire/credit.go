@@ -17,6 +17,10 @@ const (
 	// GuestWindow is what the guest lets the host send: it lies in the
 	// sandbox's own memory, which may be small.
 	GuestWindow = 256 << 10
+	// SendBuffer is what the kernel is asked to hold of what either end sends, of
+	// all streams together: with less, the two ends take more turns. It may
+	// grant less (net.core.wmem_max). It is no part of the protocol.
+	SendBuffer = 512 << 10
 	// MinWindow is the least that may be announced.
 	MinWindow = 2 * (MaxData + HeaderSize)
 	// MaxWindow is the most that may be announced, and the most credit that a
@@ -67,6 +71,18 @@ func (w *Window) Take(n int) (int, error) {
 	n = min(n, w.avail-HeaderSize)
 	w.avail -= Cost(n)
 	return n, nil
+}
+
+// TryTake takes the credit for n bytes of payload, at most MaxData, if there is
+// credit for all of them.
+func (w *Window) TryTake(n int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil || w.avail < Cost(n) {
+		return false
+	}
+	w.avail -= Cost(n)
+	return true
 }
 
 // Add adds n bytes of credit and reports whether the sum is within MaxWindow.

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"sync"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// Much content is sent some frames at a time: each write costs both ends the
+// same, whatever is in it, and wakes the host. So a buffer for it has several
+// blocks, one behind the other, each with room for the header of a frame before
+// a full payload.
+
+const (
+	blockSize = wire.HeaderSize + wire.MaxData
+	maxBlocks = 4
+)
+
+// bulks are buffers of maxBlocks.
+var bulks = sync.Pool{New: func() any {
+	b := make([]byte, maxBlocks*blockSize)
+	return &b
+}}
+
+// payload returns the content of block i of a buffer.
+func payload(buf []byte, i int) []byte {
+	return buf[i*blockSize+wire.HeaderSize : (i+1)*blockSize]
+}
+
+// payloads returns the content of so many bytes of a buffer's blocks, a piece for
+// each block. All but the last are full.
+func payloads(buf []byte, n int) [][]byte {
+	pieces := make([][]byte, 0, maxBlocks)
+	for i := 0; n > 0; i++ {
+		p := payload(buf, i)
+		p = p[:min(n, len(p))]
+		pieces = append(pieces, p)
+		n -= len(p)
+	}
+	return pieces
+}
+
+// sendBlocks sends n bytes of content that are in the blocks of a buffer, as fast
+// as there is credit, and as many frames at once as there is credit for.
+func (s *stream) sendBlocks(channel wire.Type, buf []byte, n int) error {
+	for n > 0 {
+		ready := 0
+		for n > 0 {
+			k := min(n, wire.MaxData)
+			if !s.out.TryTake(k) {
+				break
+			}
+			wire.PutHeader(buf[ready:], wire.Header{Len: k, Type: channel, Stream: s.id})
+			ready += wire.HeaderSize + k
+			n -= k
+			s.c.g.moved.Add(int64(k))
+		}
+		if ready > 0 {
+			if err := s.c.write(buf[:ready]); err != nil {
+				return err
+			}
+			buf = buf[ready:]
+			continue
+		}
+		k := min(n, wire.MaxData)
+		if err := s.sendContent(channel, buf, k); err != nil {
+			return err
+		}
+		n -= k
+		buf = buf[min(blockSize, len(buf)):]
+	}
+	return nil
+}
