@@ -433,3 +433,28 @@ func TestTurn(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// lateContext is a context whose children hear of its end a little after others do,
+// as may happen with any on a busy machine.
+type lateContext struct{ context.Context }
+
+func (lateContext) Value(any) any { return nil }
+
+func (c lateContext) AfterFunc(f func()) func() bool {
+	return context.AfterFunc(c.Context, func() { time.Sleep(100 * time.Millisecond); f() })
+}
+
+// An upload that its context ends says so, whoever hears of it first.
+func TestUploadIsCalledOff(t *testing.T) {
+	c := against(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	defer r.Close()
+	go func() {
+		_, _ = w.Write([]byte("some"))
+		cancel()
+	}()
+	if _, err := c.sandbox("x", "x").Files().Write(lateContext{ctx}, "/f", r, sandpit.WriteOptions{}); !errors.Is(err, context.Canceled) || errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -232,7 +232,7 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 		query.Set("parents", "true")
 	}
 	var v v1.Written
-	src := f.sb.c.newSource(ctx, r)
+	src := newSource(r)
 	err := f.work(ctx, "write", path, request{method: http.MethodPut, query: query, stream: src}, &v)
 	if failed := src.stop(); failed != nil && err != nil && ctx.Err() == nil {
 		return 0, pathError("write", path, failed)

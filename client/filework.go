@@ -110,7 +110,7 @@ func (w *watched) Read(b []byte) (int, error) {
 
 // Upload unpacks a tar stream below a directory.
 func (f files) Upload(ctx context.Context, dir string, r io.Reader) error {
-	src := f.sb.c.newSource(ctx, r)
+	src := newSource(r)
 	err := f.work(ctx, "upload", dir, request{
 		method: http.MethodPut, path: "/archive", query: url.Values{"path": {dir}, "format": {"tar"}},
 		header: http.Header{"Content-Type": {"application/x-tar"}}, stream: src,

@@ -83,7 +83,9 @@ func (c *Client) sendOnce(ctx context.Context, r request) (*http.Response, error
 	case r.body != nil:
 		body = bytes.NewReader(r.body)
 	case r.stream != nil:
-		body = r.stream
+		// Not the caller's context, of which ctx may hear a little later: what is
+		// made of the error is asked of ctx.
+		r.stream.ctx, body = ctx, r.stream
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 type source struct {
 	r      io.Reader
 	direct bool            // it never blocks
-	ctx    context.Context // of the call
-	client context.Context
+	ctx    context.Context // of the request that sends it
 
 	start  sync.Once
 	pieces chan sourced
@@ -42,8 +41,8 @@ const (
 	sourcePiece = 256 << 10
 )
 
-func (c *Client) newSource(ctx context.Context, r io.Reader) *source {
-	s := &source{r: r, ctx: ctx, client: c.ctx, stopped: make(chan struct{})}
+func newSource(r io.Reader) *source {
+	s := &source{r: r, ctx: context.Background(), stopped: make(chan struct{})}
 	switch r.(type) {
 	case *bytes.Reader, *bytes.Buffer, *strings.Reader:
 		s.direct = true
@@ -136,8 +135,6 @@ func (s *source) next() error {
 		return fs.ErrClosed
 	case <-s.ctx.Done():
 		return s.ctx.Err()
-	case <-s.client.Done():
-		return errClosed
 	}
 }
 

@@ -44,8 +44,7 @@ func TestSourceIsReadOrWritten(t *testing.T) {
 	for name, r := range readers {
 		want, wantErr := io.ReadAll(r())
 		for way, all := range ways {
-			c := &Client{ctx: t.Context()}
-			s := c.newSource(t.Context(), r())
+			s := newSource(r())
 			got, err := all(s)
 			if !bytes.Equal(got, want) || !errors.Is(err, wantErr) {
 				t.Errorf("%s by %s: %d bytes and %v, want %d and %v", name, way, len(got), err, len(want), wantErr)
@@ -53,7 +52,7 @@ func TestSourceIsReadOrWritten(t *testing.T) {
 			if err := s.stop(); !errors.Is(err, wantErr) {
 				t.Errorf("%s by %s: stop says %v, want %v", name, way, err, wantErr)
 			}
-			s = c.newSource(t.Context(), r())
+			s = newSource(r())
 			_ = s.stop()
 			if _, err := all(s); !errors.Is(err, fs.ErrClosed) {
 				t.Errorf("%s by %s, once stopped: %v, want %v", name, way, err, fs.ErrClosed)
@@ -64,7 +63,8 @@ func TestSourceIsReadOrWritten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	defer w.Close()
-	s := (&Client{ctx: t.Context()}).newSource(ctx, r)
+	s := newSource(r)
+	s.ctx = ctx
 	cancel()
 	if _, err := s.WriteTo(io.Discard); !errors.Is(err, context.Canceled) {
 		t.Errorf("WriteTo of a reader that blocks, when the call has ended: %v", err)
