@@ -70,6 +70,15 @@ func (l *eventLog) ring(namespace string) *eventRing {
 	return r
 }
 
+// newest returns the Seq of the latest event of the namespace. That of all would
+// tell a tenant when something happens to others.
+func (r *eventRing) newest() uint64 {
+	if k := len(r.events); k > 0 {
+		return r.events[(r.next+k-1)%k].Seq
+	}
+	return r.lost
+}
+
 // after returns events with a greater Seq, in order, at most n.
 func (r *eventRing) after(seq uint64, n int) []sandpit.Event {
 	k := len(r.events)
@@ -96,7 +105,7 @@ func (l *eventLog) listen(ctx context.Context, namespace string, after uint64) i
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		r := l.ring(namespace)
-		switch newest := max(l.last, r.lost); {
+		switch newest := r.newest(); {
 		case after == 0:
 			after = newest
 		case after > newest:

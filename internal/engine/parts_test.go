@@ -254,6 +254,29 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 	}
 }
 
+// Who asks for events after a number learns nothing of those of others: not that
+// there was one before it, or behind it.
+func TestEventsOfOthersAreNotFelt(t *testing.T) {
+	var seen []uint64
+	l := eventLog{observe: func(_ string, ev sandpit.Event) { seen = append(seen, ev.Seq) }}
+	heard := func(after uint64) (n int) {
+		for range l.listen(t.Context(), "a", after) {
+			n++
+		}
+		return n
+	}
+	l.add("a", sandpit.Event{Name: "mine"})
+	l.closed = true
+	before := heard(seen[0] + 1)
+	l.add("b", sandpit.Event{Name: "other"})
+	if after := heard(seen[0] + 1); after != before {
+		t.Errorf("%d events were heard before something happened to another, %d then", before, after)
+	}
+	if n := heard(0); n != 0 {
+		t.Errorf("from now on there are %d", n)
+	}
+}
+
 // lastButOne returns the last but one.
 func lastButOne(seen []uint64) uint64 { return seen[len(seen)-2] }
 
