@@ -19,6 +19,7 @@ var terminalProperties = []property{
 	{"a signal goes to the foreground process group", testTerminalSignal},
 	{"the end of the session hangs up", testHangUp},
 	{"a large paste arrives", testPaste},
+	{"a process that closes its terminal goes on, and may open it again", testClosedTerminal},
 	{"a terminal is a new one, and its own", testOwnTerminal},
 	{"Kill and timeout work as without a terminal", testTerminalKill},
 }
@@ -197,6 +198,19 @@ func testPaste(t *testing.T, e *env) {
 	}
 	if want := shell(t, sb, "cksum </tmp/paste"); !strings.Contains(out.String(), want) {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func testClosedTerminal(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	// As cat does, which closes its files and then exits: what is in between is no reason to be killed.
+	out := run(t, sb, sandpit.Command{Script: `echo begun; exec <&- >&- 2>&-; sleep 0.05; exit 7`, Terminal: normal})
+	if out.ExitCode != 7 || out.Signal != 0 || lines(string(out.Stdout)) != "begun\n" {
+		t.Errorf("closed: exit code %d, signal %d, %q", out.ExitCode, out.Signal, out.Stdout)
+	}
+	out = run(t, sb, sandpit.Command{Script: `exec <&- >&- 2>&-; sleep 0.05; echo again >/dev/tty; sleep 0.05; echo more >/dev/tty; exit 8`, Terminal: normal})
+	if out.ExitCode != 8 || lines(string(out.Stdout)) != "again\nmore\n" {
+		t.Errorf("opened again: exit code %d, signal %d, %q", out.ExitCode, out.Signal, out.Stdout)
 	}
 }
 

@@ -18,6 +18,8 @@ type source struct {
 	fd  int
 	tty bool
 
+	woken chan struct{} // closed by wake
+
 	grown, busy bool
 	recent      int // bytes since round
 	round       time.Time
@@ -31,16 +33,39 @@ func newSource(fd int, tty bool) (*source, error) {
 		f.Close()
 		return nil, err
 	}
-	return &source{f: f, raw: raw, fd: fd, tty: tty}, nil
+	return &source{f: f, raw: raw, fd: fd, tty: tty, woken: make(chan struct{})}, nil
 }
 
 // errWoken says that wake has been called.
 var errWoken = os.ErrDeadlineExceeded
 
+// reopenMost is the longest that the output of a process waits that has closed its
+// terminal and opened it again.
+const reopenMost = 100 * time.Millisecond
+
 // read waits for output, and reads it to a buffer that get returns only when
 // there is some: most processes wait most of the time. The error is io.EOF when
 // nobody holds the other end any more, and errWoken after wake.
+//
+// A terminal that nobody holds any more does not end before wake: a process may
+// open its own again, and to close this end would be to hang up on one that is just
+// about to exit, as cat does that closes its files first.
 func (s *source) read(get func() []byte) (n int, err error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, reopenMost) {
+		n, err = s.readEnd(get)
+		if err != io.EOF || !s.tty {
+			return n, err
+		}
+		select {
+		case <-s.woken:
+			return 0, errWoken // what it has written last may be there
+		case <-time.After(pause):
+		}
+	}
+}
+
+// readEnd is read, but that it takes the end of a terminal for one.
+func (s *source) readEnd(get func() []byte) (n int, err error) {
 	var rerr error
 	err = s.raw.Read(func(fd uintptr) bool {
 		n, rerr = readOnce(int(fd), get())
@@ -79,7 +104,10 @@ func (s *source) readNow(b []byte) (int, error) {
 }
 
 // wake makes read return errWoken, at once if it is waiting.
-func (s *source) wake() { _ = s.f.SetReadDeadline(time.Unix(1, 0)) }
+func (s *source) wake() {
+	close(s.woken)
+	_ = s.f.SetReadDeadline(time.Unix(1, 0))
+}
 
 // unwake makes read wait again.
 func (s *source) unwake() { _ = s.f.SetReadDeadline(time.Time{}) }
