@@ -69,7 +69,7 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 	if in.Name == "" {
 		in.Name = newRequestID()
 	}
-	store := c.api.opts.Idempotency
+	store, client := c.api.opts.Idempotency, c.api.opts.Backend.Client(c.caller)
 	earlier, err := store.Begin(c.ctx, Repeatable{Namespace: c.caller.Namespace, Key: key, Hash: sha256.Sum256(asked), Resource: in.Name})
 	switch {
 	case errors.Is(err, sandpit.ErrInvalid):
@@ -78,49 +78,68 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 		return &sandpit.RetryError{Err: err, After: time.Second}
 	case err != nil:
 		return err
-	case earlier != nil && earlier.Answered && earlier.Response != nil:
-		c.w.Header().Set("Idempotent-Replayed", "true")
-		c.writeJSON(earlier.Status, earlier.Response)
-		return nil
-	case earlier != nil:
+	case earlier != nil && earlier.Answered:
+		return c.replay(client, earlier)
+	}
+	// From here on the key is this call's, until the store hears how it went: also
+	// when the client has left.
+	ctx, answered := context.WithoutCancel(c.ctx), false
+	defer func() {
+		if answered {
+			return
+		}
+		if err := store.Abandon(ctx, c.caller.Namespace, key); err != nil {
+			c.api.opts.Log.Error("an Idempotency-Key can't be given back", "request", c.id, "error", err)
+		}
+	}()
+	out, found, err := v1.Sandbox{}, false, error(nil)
+	if earlier != nil { // the server died on it
 		in.Name = earlier.Resource
-		if sb, err := c.api.opts.Backend.Client(c.caller).Get(c.ctx, in.Name); err == nil {
-			return c.replay(store, key, sb, earlier.Answered)
-		} else if earlier.Answered {
-			return err // it was made, and is gone
+		var sb sandpit.Sandbox
+		if sb, err = client.Get(c.ctx, in.Name); err == nil {
+			found, c.target = true, sb.ID()
+			out, err = describe(c.ctx, sb)
 		}
 	}
-	// The store must hear how it went also when the client has left.
-	ctx := context.WithoutCancel(c.ctx)
-	out, err := c.create(c.ctx, in)
+	if !found {
+		out, err = c.create(c.ctx, in)
+	}
 	if err != nil {
-		return errors.Join(err, store.Abandon(ctx, c.caller.Namespace, key))
+		return err
 	}
 	body, err := json.Marshal(out)
 	if err != nil {
 		return err
 	}
+	answered = true
 	if err := store.Finish(ctx, c.caller.Namespace, key, http.StatusCreated, append(body, '\n')); err != nil {
 		c.api.opts.Log.Error("an answer can't be kept", "request", c.id, "error", err)
+	}
+	if found {
+		c.w.Header().Set(headerReplayed, "true")
 	}
 	return c.created(out)
 }
 
-// replay answers with a sandbox that an earlier request has made.
-func (c *call) replay(store Idempotency, key string, sb sandpit.Sandbox, answered bool) error {
-	out, err := describe(c.ctx, sb)
-	if err != nil {
-		return err
-	}
-	if !answered {
-		body, err := json.Marshal(out)
+// headerReplayed says that an answer is that to an earlier request.
+const headerReplayed = "Idempotent-Replayed"
+
+// replay gives the answer to an earlier request again. One that was too long to be
+// kept is made again, of the sandbox as it is now.
+func (c *call) replay(client sandpit.Client, earlier *Earlier) error {
+	var made v1.Sandbox
+	if earlier.Response == nil {
+		sb, err := client.Get(c.ctx, earlier.Resource)
+		if err == nil {
+			made, err = describe(c.ctx, sb)
+		}
 		if err != nil {
 			return err
 		}
-		if err := store.Finish(context.WithoutCancel(c.ctx), c.caller.Namespace, key, http.StatusCreated, append(body, '\n')); err != nil {
-			return err
-		}
+	} else if err := json.Unmarshal(earlier.Response, &made); err != nil {
+		return err
 	}
-	c.w.Header().Set("Idempotent-Replayed", "true")
-	return c.created(out)
+	c.target = made.ID // for the audit
+	c.w.Header().Set(headerReplayed, "true")
+	return c.created(made)
 }

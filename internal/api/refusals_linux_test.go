@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
@@ -294,8 +297,11 @@ func TestIdempotency(t *testing.T) {
 		t.Error(h)
 	}
 	h = s.want(201, &again, create("k1", spec))
-	if h.Get("Idempotent-Replayed") != "true" || again.ID != first.ID {
+	if h.Get("Idempotent-Replayed") != "true" || h.Get("Location") != "/v1/sandboxes/"+first.ID || again.ID != first.ID {
 		t.Errorf("%v %s is not %s", h, again.ID, first.ID)
+	}
+	if ends := s.ends("createSandbox"); ends[len(ends)-1].Sandbox != first.ID {
+		t.Errorf("the audit says %+v", ends[len(ends)-1])
 	}
 	s.refused(422, "idempotency_mismatch", create("k1", v1.Spec{Name: "other"}))
 	// One that failed may be tried again.
@@ -324,6 +330,37 @@ func TestIdempotency(t *testing.T) {
 	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes?label=a%3Db"})
 	if len(list.Sandboxes) != 2 {
 		t.Errorf("there are %d sandboxes", len(list.Sandboxes))
+	}
+}
+
+// vague is a backend whose sandboxes can't be described.
+type vague struct{ api.Backend }
+
+type vagueClient struct{ sandpit.Client }
+
+type vagueSandbox struct{ sandpit.Sandbox }
+
+func (v vague) Client(c api.Caller) sandpit.Client { return vagueClient{v.Backend.Client(c)} }
+
+func (vagueClient) Get(context.Context, string) (sandpit.Sandbox, error) { return vagueSandbox{}, nil }
+
+func (vagueSandbox) ID() string { return "vague" }
+
+func (vagueSandbox) Info(context.Context) (sandpit.Info, error) {
+	return sandpit.Info{}, sandpit.ErrClosed
+}
+
+// A key is given back by a request that fails, however it does.
+func TestIdempotencyKeyIsGivenBack(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Backend = vague{o.Backend} })
+	begun, _ := json.Marshal(v1.Spec{Name: "box"})
+	s.repeats.all["local/k"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(begun), Resource: "box"}}
+	again := ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "box"}, header: map[string]string{"Idempotency-Key": "k"}}
+	s.refused(410, "closed", again)
+	s.repeats.mu.Lock()
+	defer s.repeats.mu.Unlock()
+	if r := s.repeats.all["local/k"]; r != nil {
+		t.Errorf("the key is held: %+v", r)
 	}
 }
 
