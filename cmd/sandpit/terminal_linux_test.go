@@ -44,6 +44,7 @@ func startSession(t *testing.T, argv ...string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
+	heedSignals(t)
 	s := &session{t: t, master: master, slave: slave}
 	s.cmd = commandLine(t, argv...)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = slave, slave, slave
@@ -135,8 +136,10 @@ func (s *session) exitCode() int {
 func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	t.Helper()
 	timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
 	err := cmd.Wait()
+	if !timer.Stop() {
+		t.Fatalf("%q has not ended", cmd.Args)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -212,7 +215,6 @@ func TestTerminalRestored(t *testing.T) {
 		{"end of input", func(s *session) { s.write("\x04") }, 9},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			heedSignals(t)
 			s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `echo ready; read a || exit 9; kill -KILL $$`)
 			before := s.settings()
 			s.expect("ready")
