@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,6 +119,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if target, ok := a.proxy.target(r); ok {
 		c.route, c.forward = proxyRoute(), target
 		c.serve()
+		return
+	}
+	if !strings.HasPrefix(r.URL.Path, "/") { // of CONNECT and *; the mux would answer by itself
+		c.lost(r)
 		return
 	}
 	a.mux.ServeHTTP(c.w, r)

@@ -148,21 +148,21 @@ func badArchive(err error) error {
 // end, so that it has to be held: in a file that has no name.
 func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error {
 	spool, err := os.CreateTemp("", "sandpit-zip-")
-	if err != nil {
-		return fmt.Errorf("holding a zip archive: %w", err)
+	if err == nil {
+		defer spool.Close()
+		err = os.Remove(spool.Name())
 	}
-	defer spool.Close()
-	if err := os.Remove(spool.Name()); err != nil {
-		return fmt.Errorf("holding a zip archive: %w", err)
+	if err != nil {
+		return c.noZip(err)
 	}
 	size, err := io.Copy(&holder{c: c, kind: onDisk, w: spool, of: 1}, src)
 	if err != nil {
-		return noZip(err)
+		return c.noZip(err)
 	}
 	list := &listing{spool, &holder{c: c, kind: inMemory, free: freeBody, of: heldListed}}
 	zr, err := zip.NewReader(list, size)
 	if err != nil {
-		return noZip(badArchive(err))
+		return c.noZip(badArchive(err))
 	}
 	list.held = nil // what is read from now on is content
 	if err := checkZip(zr, size); err != nil {
@@ -174,11 +174,18 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 	return files.Upload(c.ctx, path, r)
 }
 
-// noZip makes the error of an archive that is too large to be held say what to do.
-func noZip(err error) error {
+// noZip makes the error of an archive that can't be held say what to do. That of a
+// file of the server's is not one of a file in the sandbox, and nobody else's business.
+func (c *call) noZip(err error) error {
+	const hint = "send it as tar, which need not be held"
 	var r *refusal
-	if errors.As(err, &r) && r.code == v1.CodeTooLarge {
-		return &refusal{status: r.status, code: r.code, message: "the zip archive is too large to be held", hint: "send it as tar, which need not be"}
+	var file *fs.PathError
+	switch {
+	case errors.As(err, &r) && r.code == v1.CodeTooLarge:
+		return &refusal{status: r.status, code: r.code, message: "the zip archive is too large to be held", hint: hint}
+	case errors.As(err, &file):
+		c.api.opts.Log.Error("a zip archive can't be held", "request", c.id, "error", err)
+		return &refusal{status: http.StatusServiceUnavailable, code: "unavailable", message: "the server has no room to hold a zip archive", hint: hint}
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 	if e.Code == v1.CodeInternal {
 		c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
 		if !c.caller.Admin {
-			e.Message = "something failed in the server"
+			e.Message, e.Path = "something failed in the server", ""
 		}
 		e.Hint = "give the request id to who runs the server: its log says more"
 	}

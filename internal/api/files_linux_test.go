@@ -210,6 +210,18 @@ func TestArchives(t *testing.T) {
 	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/stat?path=/tmp/escaped"})
 }
 
+// Where the server has no room for a zip archive is not told, and is no error of a
+// file in the sandbox.
+func TestNoRoomForAZip(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	t.Setenv("TMPDIR", "/nonexistent")
+	e := s.refused(503, "unavailable", ask{method: "PUT", path: "/v1/sandboxes/" + sb.ID + "/files/archive?path=/tmp&format=zip", body: "x"})
+	if e.Path != "" || strings.Contains(e.Message, "nonexistent") || !strings.Contains(e.Hint, "tar") {
+		t.Errorf("%+v", e)
+	}
+}
+
 // A zip archive that has to be held is bounded.
 func TestZipIsBounded(t *testing.T) {
 	s := serve(t, func(o *api.Options) { o.Limits.Spool = 1000 })

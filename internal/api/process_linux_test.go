@@ -258,6 +258,29 @@ func TestSocketRefuses(t *testing.T) {
 	_ = conn.Write(t.Context(), websocket.MessageBinary, make([]byte, 2<<20))
 	eventually(t, "the socket is closed", func() bool { _, _, err := conn.Read(t.Context()); return err != nil })
 	s.refused(400, "invalid", ask{method: "GET", path: execPath(sb), header: map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "12"}})
+	// What is no handshake is refused as everything is.
+	for head, status := range map[string]int{
+		strings.Replace(handshake, "Connection: Upgrade", "Connection: keep-alive", 1): 426,
+		strings.Replace(handshake, "Upgrade: websocket", "Upgrade: other", 1):          426,
+		handshake + "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n":                  400,
+	} {
+		conn := s.dial()
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: sandpit\r\n%s\r\n", execPath(sb), head)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e v1.Error
+		body, err := io.ReadAll(io.LimitReader(resp.Body, resp.ContentLength))
+		strict(t, body, &e)
+		if resp.StatusCode != status || e.Code != "invalid" || err != nil {
+			t.Errorf("%s: %s %+v, %v", head, resp.Status, e, err)
+		}
+		resp.Body.Close()
+	}
+	if log := s.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Error(log)
+	}
 }
 
 // A process in the background is found again, fed, followed and ended.

@@ -104,11 +104,20 @@ func (q *query) time(name string) time.Time {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
+	switch {
+	case err != nil:
 		q.fail(name, "is not a time as RFC 3339 writes it")
+	case t.Year() < firstYear || t.Year() > lastYear:
+		q.fail(name, fmt.Sprintf("is not of the years %d to %d", firstYear, lastYear))
 	}
 	return t
 }
+
+// Years of which every time is so many nanoseconds from 1970 as an int64 holds.
+const (
+	firstYear = 1678
+	lastYear  = 2261
+)
 
 // mode returns permission bits.
 func (q *query) mode(name string, otherwise fs.FileMode) fs.FileMode {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"slices"
@@ -50,6 +51,10 @@ func TestRefusals(t *testing.T) {
 		{"a same-site request", 403, "origin_refused", ask{method: "GET", path: "/v1/version", header: with("Sec-Fetch-Site", "same-site")}},
 		{"a WebSocket of a page", 403, "origin_refused", ask{method: "GET", path: "/v1/sandboxes/x/exec", header: map[string]string{"Origin": "https://evil.example", "Connection": "Upgrade", "Upgrade": "websocket"}}},
 		{"no such path", 404, "no_route", ask{method: "GET", path: "/v2/sandboxes"}},
+		{"no path", 404, "no_route", ask{method: "CONNECT", path: ""}},
+		{"a key for ever", 400, "invalid", ask{method: "POST", path: "/v1/keys", body: v1.NewKey{Expires: 1e11}}},
+		{"a key of the past", 400, "invalid", ask{method: "POST", path: "/v1/keys", body: v1.NewKey{Expires: -1}}},
+		{"a time to come", 400, "invalid", ask{method: "GET", path: "/v1/audit?since=9999-01-01T00:00:00Z"}},
 		{"no such method", 405, "method_not_allowed", ask{method: "PATCH", path: "/v1/sandboxes"}},
 		{"keys of others", 403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey}},
 		{"audit of others", 403, "forbidden", ask{method: "GET", path: "/v1/audit", key: aliceKey}},
@@ -271,10 +276,10 @@ func TestAuditTellsAll(t *testing.T) {
 func TestInternalErrorsAreKept(t *testing.T) {
 	s := serve(t, nil)
 	s.keys.mu.Lock()
-	s.keys.err = errors.New("reading /secret/place")
+	s.keys.err = &fs.PathError{Op: "reading", Path: "/secret/place", Err: errDisk}
 	s.keys.mu.Unlock()
 	e := s.refused(500, "internal", ask{method: "GET", path: "/v1/version", key: aliceKey})
-	if strings.Contains(e.Message, "/secret") {
+	if strings.Contains(fmt.Sprint(e), "/secret") {
 		t.Error(e)
 	}
 	if log := s.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "/secret/place") || !strings.Contains(log, e.RequestID) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,15 +40,16 @@ const frameHead = 5
 
 // accept makes a WebSocket of the call.
 func (c *call) accept() (*socket, error) {
-	if c.r.ProtoMajor != 1 {
+	if c.r.ProtoMajor != 1 || c.r.ProtoMinor == 0 {
 		return nil, &refusal{status: http.StatusBadRequest, code: "invalid", message: "a WebSocket needs HTTP/1.1", hint: "don't offer h2 in the TLS handshake"}
 	}
-	if c.r.Header.Get("Upgrade") == "" {
+	if !hasToken(c.r.Header, "Connection", "upgrade") || !hasToken(c.r.Header, "Upgrade", "websocket") {
 		c.w.Header().Set("Upgrade", "websocket")
 		c.w.Header().Set("Connection", "Upgrade")
 		return nil, &refusal{status: http.StatusUpgradeRequired, code: "invalid", message: "this path is a WebSocket", hint: "connect with a WebSocket client"}
 	}
-	if key, err := base64.StdEncoding.DecodeString(c.r.Header.Get("Sec-WebSocket-Key")); c.r.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
+	keys := c.r.Header.Values("Sec-WebSocket-Key")
+	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.r.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
 		return nil, invalid("this is no handshake of a WebSocket", "use version 13, RFC 6455")
 	}
 	// Origins have been checked. Compression would cost memory per socket and
@@ -64,6 +66,18 @@ func (c *call) accept() (*socket, error) {
 	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.ctx), last: time.Now()}
 	context.AfterFunc(c.ctx, s.breakOff)
 	return s, nil
+}
+
+// hasToken reports whether a header that is a list has a word, in lower case.
+func hasToken(h http.Header, name, word string) bool {
+	for _, line := range h.Values(name) {
+		for part := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), word) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // breakOff ends the socket of a call that was broken off, after what is to be said.
