@@ -18,16 +18,15 @@ import (
 
 // Query picks records. What is empty matches everything.
 type Query struct {
-	Sandbox, Namespace, Caller, Key, Action, RequestID string
+	Sandbox, Namespace, Caller, Action, RequestID string
 
 	Since, Until time.Time
 	After        uint64 // records with a greater Seq
 	Denied       bool   // only what was not allowed
-	Code         string // how it ended: the code of its error
 }
 
 func (q *Query) matches(r *Record) bool {
-	for _, f := range [...][2]string{{q.Sandbox, r.Sandbox}, {q.Namespace, r.Namespace}, {q.Caller, r.Caller}, {q.Key, r.Key}, {q.Action, r.Action}, {q.RequestID, r.RequestID}, {q.Code, r.Code}} {
+	for _, f := range [...][2]string{{q.Sandbox, r.Sandbox}, {q.Namespace, r.Namespace}, {q.Caller, r.Caller}, {q.Action, r.Action}, {q.RequestID, r.RequestID}} {
 		if f[0] != "" && f[0] != f[1] {
 			return false
 		}

@@ -63,10 +63,13 @@ func TestLifeOfAKey(t *testing.T) {
 		if got, err := r.Verify(adminToken); err != nil || !got.Admin || got.Namespace != "ops" {
 			t.Errorf("got %+v, %v", got, err)
 		}
-		if l := r.List("team"); len(l) != 1 || l[0].Prefix != made.Prefix || l[0].UsedAt.IsZero() {
-			t.Errorf("of the namespace: %+v", l)
+		if k, err := r.Get(made.Prefix); err != nil || k.Prefix != made.Prefix || k.UsedAt.IsZero() {
+			t.Errorf("by its prefix: %+v, %v", k, err)
 		}
-		if l := r.List(""); len(l) != 2 {
+		if _, err := r.Get("aaaaaaaa"); !errors.Is(err, sandpit.ErrNotFound) || sandpit.Hint(err) == "" {
+			t.Errorf("one that is not there: %v", err)
+		}
+		if l := r.List(); len(l) != 2 {
 			t.Errorf("of all: %+v", l)
 		}
 	}
@@ -76,8 +79,8 @@ func TestLifeOfAKey(t *testing.T) {
 	}
 	s.Close()
 	r, s = ring(t, dir)
-	if l := r.List("team"); len(l) != 1 || l[0].UsedAt.IsZero() {
-		t.Errorf("after a restart: %+v", l)
+	if k, err := r.Get(made.Prefix); err != nil || k.UsedAt.IsZero() {
+		t.Errorf("after a restart: %+v, %v", k, err)
 	}
 	check()
 
@@ -198,7 +201,7 @@ func TestBrokenStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.broken = sandpit.ErrExhausted
-	if token, _, err := r.Create(t.Context(), team()); !errors.Is(err, sandpit.ErrExhausted) || token != "" || len(r.List("")) != 1 {
+	if token, _, err := r.Create(t.Context(), team()); !errors.Is(err, sandpit.ErrExhausted) || token != "" || len(r.List()) != 1 {
 		t.Errorf("got %q, %v", token, err)
 	}
 	if _, err := r.Revoke(t.Context(), made.Prefix); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "only until this server ends") {
@@ -238,7 +241,7 @@ func TestManyCallers(t *testing.T) {
 				if _, err := r.Verify(token); err == nil {
 					t.Error("a revoked key is accepted")
 				}
-				_ = r.List("team")
+				_ = r.List()
 				_ = r.Flush(context.Background())
 			}
 		})

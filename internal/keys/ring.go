@@ -133,7 +133,7 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	}
 	r.mu.Unlock()
 	if !ok {
-		return Key{}, sandpit.WithHint(fmt.Errorf("revoking the key %.20q: %w", prefix, sandpit.ErrNotFound), "list them to see which there are")
+		return Key{}, notFound("revoking", prefix)
 	}
 	if err := r.store.RevokeKey(ctx, prefix, e.RevokedAt); err != nil {
 		return e.shown(), fmt.Errorf("revoking the key %s: it is refused from now on, but only until this server ends: %w", prefix, err)
@@ -151,23 +151,36 @@ func (e *entry) shown() Key {
 	return k
 }
 
-// List returns the keys of a namespace, oldest first, or all for "".
-func (r *Ring) List(namespace string) []Key {
+// List returns all keys, oldest first.
+func (r *Ring) List() []Key {
 	r.mu.RLock()
-	var found []Key
+	all := make([]Key, 0, len(r.held))
 	for _, e := range r.held {
-		if namespace == "" || e.Namespace == namespace {
-			found = append(found, e.shown())
-		}
+		all = append(all, e.shown())
 	}
 	r.mu.RUnlock()
-	slices.SortFunc(found, func(a, b Key) int {
+	slices.SortFunc(all, func(a, b Key) int {
 		if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
 			return c
 		}
 		return strings.Compare(a.Prefix, b.Prefix)
 	})
-	return found
+	return all
+}
+
+// Get returns the key with a prefix, or ErrNotFound.
+func (r *Ring) Get(prefix string) (Key, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e, ok := r.held[prefix]
+	if !ok {
+		return Key{}, notFound("looking for", prefix)
+	}
+	return e.shown(), nil
+}
+
+func notFound(doing, prefix string) error {
+	return sandpit.WithHint(fmt.Errorf("%s the key %.20q: %w", doing, prefix, sandpit.ErrNotFound), "list them to see which there are")
 }
 
 // Flush writes down when keys were last used. To be called every minute or so,

@@ -177,15 +177,13 @@ func (s policyShower) Policy(_ context.Context, c api.Caller) (v1.Policy, error)
 
 // KeyPolicy shows what the policy of a key allows, also of one that has ended.
 func (s policyShower) KeyPolicy(_ context.Context, id string) (v1.Policy, error) {
-	for _, key := range s.ring.List("") {
-		if key.Prefix != id {
-			continue
-		}
-		p, err := s.policies.Policy(key.Policy)
-		if err != nil {
-			return v1.Policy{}, err
-		}
-		return showPolicy(key.Policy, p)
+	key, err := s.ring.Get(id)
+	if err != nil {
+		return v1.Policy{}, err
 	}
-	return v1.Policy{}, sandpit.WithHint(fmt.Errorf("key %.20q: %w", id, sandpit.ErrNotFound), "list them to see which there are")
+	p, err := s.policies.Policy(key.Policy)
+	if err != nil {
+		return v1.Policy{}, err
+	}
+	return showPolicy(key.Policy, p)
 }

@@ -95,7 +95,7 @@ const maxExpires = 100 * 365 * 24 * 60 * 60
 const defaultPolicy = "default"
 
 func (k keyring) ListKeys(context.Context) ([]v1.Key, error) {
-	list := k.ring.List("")
+	list := k.ring.List()
 	out := make([]v1.Key, len(list))
 	for i, key := range list {
 		out[i] = keyOf(key)

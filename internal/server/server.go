@@ -362,7 +362,7 @@ func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Con
 // firstKey makes a key, and shows it once, when a server that can be reached
 // over TCP has none.
 func (s *server) firstKey(ctx context.Context) error {
-	if len(s.ring.List("")) > 0 {
+	if len(s.ring.List()) > 0 {
 		return nil
 	}
 	token, _, err := s.ring.Create(ctx, keys.Key{Namespace: defaultPolicy, Policy: defaultPolicy, Admin: true, Label: "first key"})
