@@ -73,7 +73,7 @@ func TestPrograms(t *testing.T) {
 		{
 			needs: []string{"ps", "tar", "find"},
 			run: `mkdir a && echo 1 >a/f && ln a/f a/g && mkfifo a/p && tar cf - a | (mkdir b && cd b && tar xf -) &&
-				find b -type p && ps -o args= -p $$ | grep -c sh && touch -d yesterday a/f && cp -a a c && sync && nice true && timeout 5 true`,
+				find b -type p && ps -o args= -p $$ | grep -c sh && touch -d yesterday a/f && cp -a a c && sync && nice true && timeout 60 true`,
 			want: "b/a/p\n1\n",
 		},
 		{

@@ -1,6 +1,7 @@
 package linux_test
 
 import (
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -128,6 +129,7 @@ func testPosture(t *testing.T, pool engine.Pool) {
 				c.after(t, p)
 			}
 			guest := guestOf(t, sb.ID())
+			builderEnds(t, guest)
 			pid := inside(t, guest, p.PID())
 			settled(t, pid)
 			process := &subject{t: t, pid: pid, id: sb.ID(), binds: binds}
@@ -143,6 +145,23 @@ func testPosture(t *testing.T, pool engine.Pool) {
 			}
 		})
 	}
+}
+
+// builderEnds waits for the end of the process that has made the root, which is
+// the guest's child: it says that it is done a moment before it ends.
+func builderEnds(t *testing.T, guest int) {
+	t.Helper()
+	own, err := os.ReadFile("/proc/self/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the builder has ended", func() bool {
+		return !slices.ContainsFunc(descendants(guest), func(pid int) bool {
+			// It has the memory of its maker.
+			args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			return bytes.Equal(args, own)
+		})
+	})
 }
 
 // settled waits until a sleeping program sleeps: before that its loader still
