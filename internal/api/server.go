@@ -77,13 +77,7 @@ func getKeyPolicy(c *call) (v1.Policy, error) {
 	return c.api.opts.Policies.KeyPolicy(c.ctx, c.r.PathValue("id"))
 }
 
-// maxExpires is the longest that a key may be given, in seconds: 100 years.
-const maxExpires = 100 * 365 * 24 * 3600
-
 func createKey(c *call, in *v1.NewKey) (v1.Key, error) {
-	if !(in.Expires >= 0 && in.Expires <= maxExpires) {
-		return v1.Key{}, invalid("expires is not a number of seconds up to 100 years", "leave it out for a key that does not expire")
-	}
 	key, err := c.api.opts.Keys.CreateKey(c.ctx, c.caller, *in)
 	if err == nil {
 		c.detail += "; key " + key.ID // for the audit
