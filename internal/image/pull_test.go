@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
@@ -442,10 +443,8 @@ func TestPullFailsCleanly(t *testing.T) {
 		wantEmpty(t, s)
 	})
 	t.Run("unreachable registry", func(t *testing.T) {
-		reg := imagetest.Registry(t, imagetest.RegistryOptions{})
-		reg.Close()
 		s := newStore(t, nil)
-		_, err := s.Acquire(t.Context(), reg.Host+"/x:1", plainHTTP)
+		_, err := s.Acquire(t.Context(), apart.Address(t)+"/x:1", plainHTTP)
 		wantError(t, err, sandpit.ErrUnavailable, true)
 		wantEmpty(t, s)
 	})
