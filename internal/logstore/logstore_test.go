@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,10 +51,15 @@ func equal(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// both runs a test on disk and in memory.
+// both runs a test on disk and in memory. No time goes by but what is waited for:
+// no line is held for long because the machine is busy.
 func both(t *testing.T, test func(t *testing.T, dir string)) {
-	t.Run("disk", func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "a", "b")) })
-	t.Run("memory", func(t *testing.T) { test(t, "") })
+	t.Run("disk", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "a", "b")) })
+	})
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, "") })
+	})
 }
 
 func TestLinesOfAllProcesses(t *testing.T) {
@@ -74,7 +80,7 @@ func TestLinesOfAllProcesses(t *testing.T) {
 		for _, year := range []int{time.Now().Year() + 1, 2263, 3000} { // after 2262 no int64 has the nanoseconds
 			equal(t, read(t, l, sandpit.LogQuery{Since: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)}))
 		}
-		for _, year := range []int{1000, 1677, 2020} {
+		for _, year := range []int{1000, 1677, time.Now().Year() - 1} {
 			equal(t, read(t, l, sandpit.LogQuery{Since: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC), Tail: 1}), `6 p1 10 stdout "end"`)
 		}
 		for _, q := range []sandpit.LogQuery{{Tail: -1}, {Stream: "x"}} {
@@ -155,7 +161,9 @@ func TestBounded(t *testing.T) {
 }
 
 // The next program continues a log, and enters nothing twice.
-func TestContinued(t *testing.T) {
+func TestContinued(t *testing.T) { synctest.Test(t, testContinued) } // see both
+
+func testContinued(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, logstore.Options{MaxBytes: 64 << 10})
 	quiet, loud := l.Process("p1", 1), l.Process("p2", 2)
