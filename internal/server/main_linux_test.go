@@ -58,6 +58,7 @@ type served struct {
 	said     []string
 	roots    *x509.CertPool
 	log      *heard.Buffer
+	lookup   func(string) (string, bool) // of variables of the environment
 	reload   chan struct{}
 	stop     func() error // once; waits
 	failed   error        // why it has ended
@@ -77,7 +78,7 @@ func newServed(t testing.TB) *served {
 			t.Error(err)
 		}
 	})
-	return &served{t: t, home: home, log: new(heard.Buffer), reload: make(chan struct{}, 1), settings: server.Settings{
+	return &served{t: t, home: home, log: new(heard.Buffer), lookup: func(string) (string, bool) { return "", false }, reload: make(chan struct{}, 1), settings: server.Settings{
 		Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
 		PolicyFile: "",
 	}}
@@ -108,7 +109,7 @@ func (s *served) policy(text string) {
 // options are those of the server.
 func (s *served) options() server.Options {
 	return server.Options{
-		Home: s.home, Version: "test", Lookup: func(string) (string, bool) { return "", false }, Settings: s.settings, Reload: s.reload,
+		Home: s.home, Version: "test", Lookup: s.lookup, Settings: s.settings, Reload: s.reload,
 		Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home)}),
 		Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
 		Say: func(text string) {

@@ -103,6 +103,7 @@ type server struct {
 	sender    *webhook.Sender
 	engine    *engine.Engine
 	runs      runs
+	tracer    *otlp.Exporter // or nil
 	api       *api.API
 	listeners []net.Listener
 	plain     *http.Server // unix sockets and plain TCP
@@ -238,14 +239,14 @@ func (s *server) startAPI(ctx context.Context) error {
 	if opt.Settings.Domain != "" {
 		domains = []string{opt.Settings.Domain}
 	}
-	tracer, err := otlp.FromEnvironment(opt.Lookup)
-	if err != nil {
+	var err error
+	if s.tracer, err = otlp.FromEnvironment(opt.Lookup); err != nil {
 		return err
 	}
 	s.api = api.New(api.Options{
 		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home)},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
-		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: tracer,
+		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
 	})
 	return nil
 }
@@ -464,7 +465,8 @@ func (s *server) upkeep(ctx context.Context) {
 // keepRevoked is how long keys that are no longer valid are still listed.
 const keepRevoked = 90 * 24 * time.Hour
 
-// lastAnswers is how long the ends of answers have to get out when all is done.
+// lastAnswers is how long the ends of answers have to get out when all is done, and
+// the last spans.
 const lastAnswers = time.Second
 
 // close drains and closes what start has opened, in reverse.
@@ -487,6 +489,13 @@ func (s *server) close() error {
 	for _, server := range []*http.Server{s.plain, s.secure} {
 		if server != nil && server.Shutdown(leaving) != nil {
 			_ = server.Close()
+		}
+	}
+	if s.tracer != nil {
+		sending, stop := context.WithTimeout(context.Background(), lastAnswers)
+		defer stop()
+		if s.tracer.Close(sending) != nil {
+			s.opt.Log.Warn("the last spans were not sent: the collector does not answer")
 		}
 	}
 	if s.engine != nil {

@@ -67,18 +67,18 @@ type Exporter struct {
 // …_TRACES_ENDPOINT, …_HEADERS and OTEL_SERVICE_NAME say, or nil when no endpoint
 // is named. ErrInvalid for one that can't be used.
 func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
-	target, _ := lookup("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+	name := "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	target, _ := lookup(name)
 	whole := target != ""
 	if !whole {
-		base, ok := lookup("OTEL_EXPORTER_OTLP_ENDPOINT")
-		if !ok || base == "" {
+		name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+		if target, _ = lookup(name); target == "" {
 			return nil, nil
 		}
-		target = base
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, sandpit.WithHint(fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT is not a URL: %w", sandpit.ErrInvalid), "write it as http://HOST:4318")
+		return nil, sandpit.WithHint(fmt.Errorf("%s is not a URL: %w", name, sandpit.ErrInvalid), "write it as http://HOST:4318")
 	}
 	if !whole {
 		u = u.JoinPath("v1", "traces")
@@ -87,8 +87,8 @@ func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
 		url: u.String(), headers: map[string]string{}, service: "sandpit", client: &http.Client{Timeout: sendTime},
 		queue: make(chan *Span, maxQueue), stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	if name, ok := lookup("OTEL_SERVICE_NAME"); ok && name != "" {
-		e.service = name
+	if service, _ := lookup("OTEL_SERVICE_NAME"); service != "" {
+		e.service = service
 	}
 	text, _ := lookup("OTEL_EXPORTER_OTLP_HEADERS")
 	for pair := range strings.SplitSeq(text, ",") {
