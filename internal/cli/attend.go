@@ -17,6 +17,14 @@ type Opener func(context.Context) (sandpit.Sandbox, func() error, error)
 // Exec carries out sandpit exec: argv in a sandbox, as if it were this program,
 // or, with detach, in the background.
 func (a *App) Exec(ctx context.Context, o *Options, open Opener, argv []string, detach bool) error {
+	err := a.exec(ctx, o, open, argv, detach)
+	if err != nil && o.asJSON.is {
+		return a.printJSONError(err)
+	}
+	return err
+}
+
+func (a *App) exec(ctx context.Context, o *Options, open Opener, argv []string, detach bool) error {
 	if err := a.checkTerminal(o); err != nil {
 		return err
 	}

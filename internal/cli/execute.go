@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -273,7 +274,8 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info 
 		a.Note("%skilled: out of memory (limit %s); raise it with --memory", who, notation.FormatSize(info.Limits.Memory))
 	}
 	if result.Truncated {
-		a.Note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(info.Limits.Output), notation.FormatSize(result.DroppedBytes))
+		limit := cmp.Or(cmd.OutputLimit, info.Limits.Output)
+		a.Note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(limit), notation.FormatSize(result.DroppedBytes))
 	}
 }
 
