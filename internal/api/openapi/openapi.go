@@ -36,6 +36,7 @@ func Document() *huma.OpenAPI {
 		Security: []map[string][]string{{"key": {}}},
 	}
 	failed := schemas.Schema(reflect.TypeFor[v1.Error](), true, "Error")
+	schemas.Map()["Error"].Properties["code"].Description = "Stable, one of: " + strings.Join(v1.Codes(), ", ")
 	tags := []string{}
 	for _, r := range api.Routes() {
 		if !slices.Contains(tags, r.Tag) {

@@ -184,5 +184,5 @@ type Version struct {
 
 // Health says that the server answers.
 type Health struct {
-	Status string `json:"status" enum:"ok,draining"`
+	Status string `json:"status" enum:"ok"`
 }

@@ -55,6 +55,15 @@ func codes() []struct {
 	}
 }
 
+// Codes returns the codes of all errors.
+func Codes() []string {
+	var all []string
+	for _, c := range codes() {
+		all = append(all, c.Code)
+	}
+	return append(all, CodeInternal)
+}
+
 // CodeInternal is the code of an error that has no kind.
 const CodeInternal = "internal"
 

@@ -171,7 +171,7 @@ type FileInfo struct {
 
 // Error is the one shape of every error.
 type Error struct {
-	Code      string `json:"code" doc:"Stable: invalid, unsupported, forbidden, not_found, exists, …"`
+	Code      string `json:"code"`
 	Message   string `json:"message"`
 	Hint      string `json:"hint,omitempty" doc:"What to do"`
 	RequestID string `json:"request_id"`
