@@ -78,7 +78,7 @@ stands for standard input or output.`,
 func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string) error {
 	if from == "-" {
 		_, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{})
-		return err
+		return wantsDirectory(err, "make the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
 	}
 	info, err := os.Stat(from)
 	if err != nil {
@@ -105,7 +105,7 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 		}
 		defer f.Close()
 		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: named}); err != nil {
-			return err
+			return wantsDirectory(err, "a slash at the end of DST makes the directory")
 		}
 		return files.Chmod(ctx, to, info.Mode().Perm())
 	case !info.IsDir():
@@ -168,6 +168,15 @@ func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string
 	read.CloseWithError(errors.New("unpacking has ended"))
 	if derr := <-downloaded; derr != nil && err == nil {
 		err = derr
+	}
+	return err
+}
+
+// wantsDirectory returns the error of a write with a hint, if it is that the file's
+// directory is not there.
+func wantsDirectory(err error, hint string) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return sandpit.WithHint(err, hint)
 	}
 	return err
 }
@@ -309,7 +318,7 @@ func (a *tree) writeCommand() *cobra.Command {
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
 		opt.Mode = mode.is
 		_, err := sb.Files().Write(ctx, args[0], a.Stdin, opt)
-		return err
+		return wantsDirectory(err, "--parents makes the directories above it")
 	}))
 	cmd.Flags().BoolVarP(&opt.Append, "append", "a", false, "add to the end of the file")
 	cmd.Flags().BoolVarP(&opt.Parents, "parents", "p", false, "make the directories above it")
