@@ -38,8 +38,15 @@ type Options struct {
 	Log *slog.Logger // default: none
 }
 
-// maxAtOnce bounds the attempts that are made at once, for all hooks.
-const maxAtOnce = 64
+const (
+	// maxAtOnce bounds the attempts that are made at once, for all hooks: one for
+	// each. A namespace has 32 (package state), so that no few tenants whose
+	// receivers do not answer hold up the others.
+	maxAtOnce = 512
+
+	// maxIdle bounds the connections that wait for the next event.
+	maxIdle = 64
+)
 
 // Status is how a hook fares.
 type Status struct {
@@ -107,7 +114,7 @@ func NewSender(opt Options) *Sender {
 			TLSClientConfig:        opt.TLS,
 			TLSHandshakeTimeout:    10 * time.Second,
 			MaxIdleConnsPerHost:    1,
-			MaxIdleConns:           maxAtOnce,
+			MaxIdleConns:           maxIdle,
 			IdleConnTimeout:        30 * time.Second,
 			MaxResponseHeaderBytes: 16 << 10,
 			DisableCompression:     true,

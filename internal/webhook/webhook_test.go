@@ -276,13 +276,21 @@ func TestASlowReceiver(t *testing.T) {
 	quick := receive(t, ok)
 	pool := slow.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	pool.AddCert(quick.Certificate())
-	s := sender(t, slow, Options{Private: true})
+	s := sender(t, slow, Options{Private: true, Timeout: time.Hour})
 	h := hookOf(slow)
 	h.ID = "slow"
 	for _, h := range []Hook{h, hookOf(quick)} {
 		if err := s.Add(h); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Many of others don't answer, either.
+	for i := range 300 {
+		h.ID, h.Namespace = fmt.Sprint("other", i), fmt.Sprint("other", i/32)
+		if err := s.Add(h); err != nil {
+			t.Fatal(err)
+		}
+		s.Send(h.Namespace, event(1))
 	}
 	for n := 1; n <= 5; n++ {
 		s.Send("team", event(n))
