@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -43,6 +44,9 @@ func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return conn, nil
 }
 
+// maxHead bounds the head of the answer, in bytes, and what is read ahead behind it.
+const maxHead = 1 << 20
+
 // upgrade makes a connection of its own and has the server speak another
 // protocol on it (RFC 9110, 7.8). http.Transport could not end one direction.
 func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, error) {
@@ -74,7 +78,8 @@ func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, 
 	if err := req.Write(conn); err != nil {
 		return fail(c.failed(ctx, err))
 	}
-	in := bufio.NewReader(conn)
+	head := &io.LimitedReader{R: conn, N: maxHead}
+	in := bufio.NewReader(head)
 	resp, err := http.ReadResponse(in, req)
 	if err != nil {
 		return fail(c.failed(ctx, err))

@@ -458,3 +458,40 @@ func TestUploadIsCalledOff(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The head of an answer is bounded, also where no package does that.
+func TestEndlessHead(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan int, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			sent <- 0
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n")
+		lines, n := []byte(strings.Repeat("X: y\r\n", 10_000)), 0
+		for n < 100<<20 && err == nil {
+			var k int
+			k, err = conn.Write(lines)
+			n += k
+		}
+		sent <- n
+	}()
+	c, err := New(Options{Address: "http://" + l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.upgrade(t.Context(), "/", "tcp"); !errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	_ = l.Close()
+	if n := <-sent; n >= 100<<20 {
+		t.Errorf("%d bytes were taken", n)
+	}
+}
