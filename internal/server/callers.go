@@ -70,7 +70,7 @@ func (k keyring) CreateKey(ctx context.Context, _ api.Caller, n v1.NewKey) (v1.K
 		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: there is no policy %.80q: %w", want.Policy, sandpit.ErrInvalid), "name one of: "+strings.Join(all, ", "))
 	}
 	if want.Namespace == "" {
-		want.Namespace = "ns-" + strings.ToLower(newName())
+		want.Namespace = "ns-" + newName()
 	}
 	if n.Expires < 0 || n.Expires > maxExpires {
 		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: it can't expire after %.10g seconds: %w", n.Expires, sandpit.ErrInvalid), "give up to 100 years; 0 for never")

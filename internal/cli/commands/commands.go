@@ -141,8 +141,8 @@ func named(args []string, name string) bool {
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	err := cli.Usagef("there is no command %q", name)
-	if like := cmd.SuggestionsFor(name); len(like) > 0 {
+	if like := cmd.SuggestionsFor(name); name != "" && len(like) > 0 && like[0] != name {
 		return sandpit.WithHint(err, "did you mean: sandpit "+like[0])
 	}
-	return sandpit.WithHint(err, "to run a program: sandpit run -- "+name+"; for all commands: sandpit help")
+	return sandpit.WithHint(err, "to run a program: sandpit run -- "+cmp.Or(name, "CMD")+"; for all commands: sandpit help")
 }
