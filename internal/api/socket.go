@@ -388,13 +388,17 @@ func executeSocket(c *call) error {
 // attend serves the client beside the process.
 func (s *socket) attend(p sandpit.Process) (reading chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(s.c.ctx)
-	go s.ping(ctx)
+	var pings sync.WaitGroup
+	pings.Go(func() { s.ping(ctx) })
 	reading = make(chan struct{})
 	go func() {
 		defer close(reading)
 		s.serve(p)
 	}()
-	return reading, cancel
+	return reading, func() {
+		cancel()
+		pings.Wait() // what is sent is counted, which is read when the call has ended
+	}
 }
 
 // goodbye closes the socket after the last frame, and returns when nobody reads
