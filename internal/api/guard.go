@@ -104,10 +104,10 @@ func (c *call) share(origin string) error {
 	h := c.w.Header()
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Add("Vary", "Origin")
-	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, Idempotent-Replayed")
+	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, Location, Idempotent-Replayed")
 	if c.r.Method == http.MethodOptions && c.r.Header.Get("Access-Control-Request-Method") != "" {
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Range, X-Sandpit-Key")
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Port, X-Sandpit-Sandbox")
 		h.Set("Access-Control-Max-Age", "600")
 		return c.done()
 	}

@@ -189,7 +189,11 @@ func confine(r *http.Response) error {
 	if r.StatusCode < 200 && r.StatusCode != http.StatusSwitchingProtocols { // what is from 100 on never gets here
 		return fmt.Errorf("passing the request on: the sandbox answers with the status %03d: %w", r.StatusCode, sandpit.ErrProtocol)
 	}
-	if !passedOf(r.Request.Context()).forward.byHost {
+	c := passedOf(r.Request.Context())
+	if c.w.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
+		r.Header.Del("Access-Control-Allow-Origin")
+	}
+	if !c.forward.byHost {
 		r.Header.Set("Content-Security-Policy", "sandbox")
 		for _, name := range [...]string{"Set-Cookie", "Strict-Transport-Security", "Alt-Svc", "Clear-Site-Data"} {
 			r.Header.Del(name)

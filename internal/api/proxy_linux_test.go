@@ -29,7 +29,7 @@ def serve(c):
     what = line.split()[1][1:]
     if what == b"echo":
         text = head.get(b"host", b"") + b"|" + head.get(b"authorization", b"-") + b"|" + head.get(b"content-encoding", b"-") + b"|" + body
-        c.sendall(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nStrict-Transport-Security: max-age=9\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        c.sendall(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nAccess-Control-Allow-Origin: *\r\nStrict-Transport-Security: max-age=9\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
     elif what == b"upgrade":
         c.sendall(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: talk\r\n\r\nhello")
     else:
@@ -44,7 +44,7 @@ while True:
 // What a request to a port has, and is answered with, is the sandbox's own, but for
 // what would break the server's rules.
 func TestRequestsArePassedOn(t *testing.T) {
-	s := serve(t, nil)
+	s := serve(t, func(o *api.Options) { o.Origins = []string{"https://ui.example"} })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", oddities, 1)
 	host := "8080-" + sb.ID + ".localhost"
@@ -88,6 +88,13 @@ func TestRequestsArePassedOn(t *testing.T) {
 				t.Errorf("bound is %v: %v", bound, h)
 			}
 		})
+	}
+	// A page that may is told so once, and by the sandbox where the server says nothing.
+	for origin, want := range map[string]string{"https://ui.example": "https://ui.example", "http://" + host: "*"} {
+		_, _, h := s.get(ask{method: "POST", path: "/echo", body: "body", header: map[string]string{"Host": host, "Origin": origin}})
+		if got := strings.Join(h.Values("Access-Control-Allow-Origin"), " "); got != want {
+			t.Errorf("to %s it says %q", origin, got)
+		}
 	}
 	// A key that is not valid is none over TCP.
 	s.refused(401, "unauthenticated", ask{method: "POST", path: "/echo", key: "mine", header: byHeader(nil)})
