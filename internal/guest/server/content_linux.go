@@ -103,12 +103,14 @@ func (s *stream) read(m *wire.Read, path string) {
 	if m.Length >= 0 {
 		left = min(left, m.Length)
 	}
-	pool := &buffers
+	var buf *[]byte
 	if left > wire.MaxData {
-		pool = &bulks
+		buf = bulks.Get().(*[]byte)
+		defer bulks.Put(buf)
+	} else {
+		buf = buffers.Get().(*[]byte)
+		defer buffers.Put(buf)
 	}
-	buf := pool.Get().(*[]byte)
-	defer pool.Put(buf)
 	most := int64(len(*buf) / blockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
