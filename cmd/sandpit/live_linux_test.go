@@ -56,7 +56,6 @@ func TestExecFeelsLikeSSH(t *testing.T) {
 		return string(out.Stdout) == "found\n"
 	}
 	s := startSession(t, "sandpit", "exec", "-it", "box", "--", "sh", "-i")
-	before := s.settings()
 	s.write("PS1='$ '; tty; stty size\r")
 	s.expect("/dev/pts/")
 	if !s.isRaw() {
@@ -89,7 +88,7 @@ func TestExecFeelsLikeSSH(t *testing.T) {
 	if got := s.exitCode(); got != 7 {
 		t.Errorf("exit code %d: %s", got, s.output())
 	}
-	if s.settings() != before {
+	if s.settings() != s.before {
 		t.Error("the terminal was not restored")
 	}
 }
@@ -102,7 +101,6 @@ func TestAttachIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := startSession(t, "sandpit", "attach", "box", p.ID())
-	before := s.settings()
 	s.until("the terminal is raw", s.isRaw)
 	s.write("mark=well; echo he''re\r")
 	s.expect("here")
@@ -111,7 +109,7 @@ func TestAttachIsLeft(t *testing.T) {
 	if got := s.exitCode(); got != 0 {
 		t.Errorf("exit code %d", got)
 	}
-	if s.settings() != before {
+	if s.settings() != s.before {
 		t.Error("the terminal was not restored")
 	}
 	again := startSession(t, "sandpit", "attach", "box", p.ID())

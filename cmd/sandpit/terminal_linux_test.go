@@ -31,6 +31,7 @@ type session struct {
 	cmd    *exec.Cmd
 	master *os.File
 	slave  *os.File
+	before unix.Termios // settings of the terminal before it was started
 
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -46,6 +47,7 @@ func startSession(t *testing.T, argv ...string) *session {
 	}
 	heedSignals(t)
 	s := &session{t: t, master: master, slave: slave}
+	s.before = s.settings()
 	s.cmd = commandLine(t, argv...)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = slave, slave, slave
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -180,7 +182,6 @@ func waitCatching(t *testing.T, pid int) {
 func TestTerminal(t *testing.T) {
 	needSandboxes(t)
 	s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `test -t 0 && test -t 1 && echo ready; read a; echo "got $a"; exit 3`)
-	before := s.settings()
 	s.expect("ready")
 	if !s.isRaw() {
 		t.Error("the terminal is not raw while the command runs")
@@ -190,7 +191,7 @@ func TestTerminal(t *testing.T) {
 	if got := s.exitCode(); got != 3 {
 		t.Errorf("exit code %d", got)
 	}
-	if s.settings() != before {
+	if s.settings() != s.before {
 		t.Error("the terminal was not restored")
 	}
 }
@@ -216,7 +217,6 @@ func TestTerminalRestored(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := startSession(t, "sandpit", "run", "-it", "--", "sh", "-c", `echo ready; read a || exit 9; kill -KILL $$`)
-			before := s.settings()
 			s.expect("ready")
 			s.until("the terminal is raw", s.isRaw)
 			waitCatching(t, s.cmd.Process.Pid)
@@ -224,7 +224,7 @@ func TestTerminalRestored(t *testing.T) {
 			if got := s.exitCode(); got != tt.code {
 				t.Errorf("exit code %d, want %d; output:\n%s", got, tt.code, s.output())
 			}
-			s.until("the terminal is restored", func() bool { return s.settings() == before })
+			s.until("the terminal is restored", func() bool { return s.settings() == s.before })
 		})
 	}
 }
