@@ -126,8 +126,9 @@ func (l *life) message() *wire.Expired {
 	return &wire.Expired{Reason: l.expired, Grace: max(0, int64(time.Until(l.end)))}
 }
 
-// farewell is how long the hosts may take to hear why the guest ends.
-const farewell = 100 * time.Millisecond
+// farewell is how long the hosts may take to hear why the guest ends. It is only
+// waited for when one takes nothing, or the machine is too busy to send it.
+const farewell = time.Second
 
 // quit ends the guest.
 func (l *life) quit(g *guest, reason uint64) {
