@@ -100,6 +100,11 @@ func (c *call) admit() error {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") && c.forward.sandbox == "" {
 		return &refusal{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, message: "a compressed body is not taken", hint: "send it as it is"}
 	}
+	if len(c.route.Query) == 0 && c.r.URL.RawQuery != "" && c.forward.sandbox == "" {
+		if err := c.query().err; err != nil { // of the others their handlers see to that
+			return err
+		}
+	}
 	if c.route.Guarded && c.route.In == nil && !c.route.late {
 		// Those with a body say more once it is read.
 		return c.intend(c.detail)
