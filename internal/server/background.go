@@ -119,10 +119,7 @@ func (b Background) start(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := keepFiles(); err != nil {
-		_ = write.Close()
-		return fmt.Errorf("starting a server: %w", err)
-	}
+	keepFiles()
 	err = cmd.Start()
 	_ = write.Close()
 	if err != nil {
