@@ -121,21 +121,24 @@ func (c *creation) startWatcher(dirs []string, killFile string) error {
 	return nil
 }
 
-// awaitReady waits until the builder has made the sandbox, and passes the
-// Landlock ruleset on that it may have made.
+// awaitReady waits until the builder has made the sandbox and has ended, and
+// passes the Landlock ruleset on that it may have made.
 func (c *creation) awaitReady(ctx context.Context) error {
 	ruleset, err := c.await(ctx, readyByte)
 	if err != nil {
 		return err
 	}
+	if ruleset >= 0 {
+		defer unix.Close(ruleset)
+	}
+	if err := c.awaitBuilderEnd(ctx); err != nil {
+		return err
+	}
 	if c.late {
 		err = send(c.socks[0], goMessage, nil)
 	}
-	if ruleset >= 0 {
-		if err == nil {
-			err = send(c.socks[0], landlockMessage, []int{ruleset})
-		}
-		unix.Close(ruleset)
+	if ruleset >= 0 && err == nil {
+		err = send(c.socks[0], landlockMessage, []int{ruleset})
 	}
 	if err != nil {
 		return c.explainDeath(err)
@@ -146,6 +149,34 @@ func (c *creation) awaitReady(ctx context.Context) error {
 // await waits for an answer of the builder. It returns the descriptor that came
 // with it, or -1.
 func (c *creation) await(ctx context.Context, want byte) (int, error) {
+	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
+	n, oobn, err := c.hear(ctx, buf, oob)
+	fd := receivedFD(oob[:oobn])
+	if err == nil && n == 1 && buf[0] == want {
+		return fd, nil
+	}
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	return -1, c.explainAnswer(ctx, buf[:n], err)
+}
+
+// awaitBuilderEnd waits until the builder, which has answered that all is made,
+// has ended. It has rights in the sandbox that nobody else has, no filter of
+// system calls and the memory of this program: nothing may run beside it. The
+// kernel closes its descriptors, of which nobody has another copy, when it has
+// let go of the memory.
+func (c *creation) awaitBuilderEnd(ctx context.Context) error {
+	buf := make([]byte, sysprog.ReportSize)
+	n, _, err := c.hear(ctx, buf, nil)
+	if err == nil && n == 0 {
+		return nil
+	}
+	return c.explainAnswer(ctx, buf[:n], err)
+}
+
+// hear receives what the builder says: 0 bytes when it has ended, or ctx has.
+func (c *creation) hear(ctx context.Context, buf, oob []byte) (n, oobn int, err error) {
 	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = unix.Shutdown(c.build[0], unix.SHUT_RDWR)
@@ -156,34 +187,35 @@ func (c *creation) await(ctx context.Context, want byte) (int, error) {
 			<-shut // before the descriptor is closed, and its number another's
 		}
 	}()
-	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
-	n, oobn, err := 0, 0, error(unix.EINTR)
+	err = unix.EINTR
 	for err == unix.EINTR {
 		n, oobn, _, _, err = unix.Recvmsg(c.build[0], buf, oob, unix.MSG_CMSG_CLOEXEC)
 	}
-	fd := receivedFD(oob[:oobn])
-	if err == nil && n == 1 && buf[0] == want && ctx.Err() == nil {
-		return fd, nil
+	if err == nil {
+		err = ctx.Err()
 	}
-	if fd >= 0 {
-		unix.Close(fd)
-	}
+	return max(n, 0), max(oobn, 0), err
+}
+
+// explainAnswer says what is wrong with what was heard.
+func (c *creation) explainAnswer(ctx context.Context, b []byte, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return -1, ctx.Err()
+		return ctx.Err()
 	case err != nil && err != unix.ECONNRESET:
-		return -1, c.explainDeath(os.NewSyscallError("recvmsg", err))
+		return c.explainDeath(os.NewSyscallError("recvmsg", err))
 	}
-	e, ok := c.program.DecodeReport(buf[:max(n, 0)])
+	e, ok := c.program.DecodeReport(b)
 	if !ok {
 		// The first process has died, and the builder with it.
+		buf := make([]byte, sysprog.ReportSize)
 		n, _, _ := unix.Recvfrom(c.socks[0], buf, unix.MSG_DONTWAIT)
 		e, ok = c.program.DecodeReport(buf[:max(n, 0)])
 	}
 	if ok {
-		return -1, c.explainStep(e)
+		return c.explainStep(e)
 	}
-	return -1, c.explainDeath(errors.New("it ended without a word"))
+	return c.explainDeath(errors.New("it ended without a word"))
 }
 
 // memory is the limit of memory that holds now.
