@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/apart"
 	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
@@ -54,6 +56,7 @@ func startService(t *testing.T, home string, prepare func(*exec.Cmd), args ...st
 		close(s.ended)
 	}()
 	t.Cleanup(func() {
+		s.empty()
 		_ = s.cmd.Process.Kill()
 		<-s.ended
 		if log := s.log.String(); strings.Contains(log, "panic") || t.Failed() {
@@ -71,6 +74,28 @@ func startService(t *testing.T, home string, prepare func(*exec.Cmd), args ...st
 		}
 	}
 	return s
+}
+
+// empty removes the sandboxes that the server holds, if it still can: they would
+// outlive it.
+func (s *service) empty() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), apart.Patience)
+	defer cancel()
+	_ = s.cmd.Process.Signal(syscall.SIGCONT) // tests stop servers, too
+	if serverPID(s.t, s.home) != s.cmd.Process.Pid {
+		return
+	}
+	c := s.client()
+	defer c.Close()
+	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
+	if err != nil {
+		s.t.Logf("the server can't say what it holds: %v", err)
+	}
+	for _, info := range page.Sandboxes {
+		if err := c.Remove(ctx, info.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+			s.t.Logf("removing %s: %v", info.Name, err)
+		}
+	}
 }
 
 // until waits for something that must come to be.
