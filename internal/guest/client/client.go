@@ -106,7 +106,7 @@ func New(ctx context.Context, conn net.Conn, opt Options) (*Client, error) {
 	}
 	greeted := make(chan struct{})
 	go c.read(greeted)
-	_, err := c.write(ctx, b, nil)
+	_, err := c.write(ctx, b)
 	if err == nil {
 		select {
 		case <-greeted:
@@ -393,7 +393,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	}
 	c.pings = append(c.pings, ch)
 	c.mu.Unlock()
-	if sent, err := c.write(ctx, wire.AppendFrame(nil, wire.Ping, 0, nil), nil); err != nil {
+	if sent, err := c.write(ctx, wire.AppendFrame(nil, wire.Ping, 0, nil)); err != nil {
 		if !sent { // no answer will come that could be taken for another's
 			c.mu.Lock()
 			c.pings = slices.DeleteFunc(c.pings, func(p chan struct{}) bool { return p == ch })

@@ -94,7 +94,14 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 		f.c.fail(err)
 		return nil, pathError("open", path, err)
 	}
-	return &reader{s: s, path: path, end: s.abortWith(ctx)}, nil
+	size := int64(-1)
+	if m.Size > 0 {
+		size = max(0, m.Size-offset)
+		if length >= 0 {
+			size = min(size, length)
+		}
+	}
+	return &reader{s: s, path: path, size: size, end: s.abortWith(ctx)}, nil
 }
 
 // reader is the content of an open file.
@@ -102,12 +109,18 @@ type reader struct {
 	closed atomic.Bool
 	s      *stream
 	path   string
+	size   int64  // bytes to come when it was opened; -1: not known
 	end    func() // gives the stream up
 
 	mu   sync.Mutex
 	rest []byte // of what Next has returned
 	err  error
 }
+
+// Size returns how many bytes the file had to give when it was opened, or -1 when
+// that is not told, as of files in /proc. There are fewer when it has become
+// shorter meanwhile, and a guest may lie.
+func (r *reader) Size() int64 { return r.size }
 
 // Read reads content.
 func (r *reader) Read(b []byte) (int, error) {
@@ -203,9 +216,13 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 	return m.Bytes, nil
 }
 
-// uploads are buffers with room for a header and a full payload.
+// uploadFrames is how many frames of content are sent at once, if there is so
+// much at once.
+const uploadFrames = 4
+
+// uploads are buffers for content.
 var uploads = sync.Pool{New: func() any {
-	b := make([]byte, wire.HeaderSize+wire.MaxData)
+	b := make([]byte, uploadFrames*wire.MaxData)
 	return &b
 }}
 
@@ -214,22 +231,12 @@ func (s *stream) upload(ctx context.Context, from io.Reader) error {
 	buf := uploads.Get().(*[]byte)
 	defer uploads.Put(buf)
 	for {
-		n, rerr := from.Read((*buf)[wire.HeaderSize:])
-		for at := 0; n > 0; {
-			k, err := s.out.Take(n)
-			if err != nil {
-				return err
-			}
-			frame := (*buf)[at : at+wire.HeaderSize+k]
-			wire.PutHeader(frame, wire.Header{Len: k, Type: wire.Data, Stream: s.id})
-			if _, err := s.c.write(ctx, frame, nil); err != nil {
-				return err
-			}
-			at += k
-			n -= k
+		n, rerr := from.Read(*buf)
+		if _, err := s.send(ctx, (*buf)[:n]); err != nil {
+			return err
 		}
 		if errors.Is(rerr, io.EOF) {
-			_, err := s.c.write(ctx, wire.AppendFrame(nil, wire.EOF, s.id, nil), nil)
+			_, err := s.c.write(ctx, wire.AppendFrame(nil, wire.EOF, s.id, nil))
 			return err
 		}
 		if rerr != nil {

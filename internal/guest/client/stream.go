@@ -90,7 +90,7 @@ func (c *Client) open(ctx context.Context, op wire.Op, m message, content bool, 
 		}
 		return nil, fmt.Errorf("opening a stream: %w: all %d of the connection are used up", sandpit.ErrExhausted, uint32(1<<32-1))
 	}
-	sent, err := c.writeLocked(ctx, wire.EndFrame(b, start, wire.Open, s.id), nil)
+	sent, err := c.writeLocked(ctx, wire.EndFrame(b, start, wire.Open, s.id))
 	<-c.wsem
 	if err != nil {
 		if sent {
@@ -170,24 +170,34 @@ func (s *stream) credit(n int) {
 	if n > 0 {
 		var b [wire.HeaderSize + 4]byte
 		f, start := wire.BeginFrame(b[:0])
-		_, _ = s.c.write(context.Background(), wire.EndFrame(wire.AppendCredit(f, n), start, wire.Credit, s.id), nil)
+		_, _ = s.c.write(context.Background(), wire.EndFrame(wire.AppendCredit(f, n), start, wire.Credit, s.id))
 	}
 }
 
-// send sends content as there is credit for it. It returns how much was sent.
+// send sends content as there is credit for it, in as many frames at once as
+// there is credit for. It returns how much was sent.
 func (s *stream) send(ctx context.Context, p []byte) (sent int, err error) {
 	for len(p) > 0 {
 		n, err := s.out.Take(len(p))
 		if err != nil {
 			return sent, err
 		}
-		var head [wire.HeaderSize]byte
-		wire.PutHeader(head[:], wire.Header{Len: n, Type: wire.Data, Stream: s.id})
-		if _, err := s.c.write(ctx, head[:], p[:n]); err != nil {
+		pieces := make([][]byte, 0, 2*uploadFrames)
+		all := 0
+		for {
+			head := make([]byte, wire.HeaderSize)
+			wire.PutHeader(head, wire.Header{Len: n, Type: wire.Data, Stream: s.id})
+			pieces = append(pieces, head, p[:n])
+			p, all = p[n:], all+n
+			n = min(len(p), wire.MaxData)
+			if n == 0 || len(pieces) == cap(pieces) || !s.out.TryTake(n) {
+				break
+			}
+		}
+		if _, err := s.c.write(ctx, pieces...); err != nil {
 			return sent, err
 		}
-		sent += n
-		p = p[n:]
+		sent += all
 	}
 	return sent, nil
 }
@@ -198,7 +208,7 @@ func (s *stream) endContent() {
 	open := s.c.streams[s.id] != nil
 	s.c.mu.Unlock()
 	if open {
-		_, _ = s.c.write(context.Background(), wire.AppendFrame(nil, wire.EOF, s.id, nil), nil)
+		_, _ = s.c.write(context.Background(), wire.AppendFrame(nil, wire.EOF, s.id, nil))
 	}
 }
 

@@ -132,7 +132,7 @@ func (s *stream) sendTree(ctx context.Context, next func() (TreeEntry, io.Reader
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := s.c.write(ctx, wire.AppendFrame(nil, wire.EOF, s.id, nil), nil)
+	_, err := s.c.write(ctx, wire.AppendFrame(nil, wire.EOF, s.id, nil))
 	return err
 }
 

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// write writes a frame, which may be in two parts. When ctx ends while the
-// guest does not read, write returns at once; sent says that some of the frame
-// is under way, and then the rest goes before anything else.
-func (c *Client) write(ctx context.Context, head, rest []byte) (sent bool, err error) {
+// write writes frames, which may be in several pieces. When ctx ends while the
+// guest does not read, write returns at once; sent says that some of it is under
+// way, and then the rest goes before anything else.
+func (c *Client) write(ctx context.Context, pieces ...[]byte) (sent bool, err error) {
 	select {
 	case c.wsem <- struct{}{}:
 	default:
@@ -27,11 +28,11 @@ func (c *Client) write(ctx context.Context, head, rest []byte) (sent bool, err e
 		}
 	}
 	defer func() { <-c.wsem }()
-	return c.writeLocked(ctx, head, rest)
+	return c.writeLocked(ctx, pieces...)
 }
 
 // writeLocked is write for one who holds wsem.
-func (c *Client) writeLocked(ctx context.Context, head, rest []byte) (sent bool, err error) {
+func (c *Client) writeLocked(ctx context.Context, pieces ...[]byte) (sent bool, err error) {
 	if ctx.Done() != nil {
 		if err := ctx.Err(); err != nil {
 			return false, err
@@ -56,14 +57,14 @@ func (c *Client) writeLocked(ctx context.Context, head, rest []byte) (sent bool,
 		}
 		c.pending = nil
 	}
-	var n int
-	if len(rest) == 0 {
-		n, err = c.conn.Write(head)
+	var n int64
+	left := net.Buffers(pieces) // WriteTo takes out what is written
+	if len(pieces) == 1 {
+		var k int
+		k, err = c.conn.Write(pieces[0])
+		left, n = net.Buffers{pieces[0][k:]}, int64(k)
 	} else {
-		var n64 int64
-		bufs := net.Buffers{head, rest}
-		n64, err = bufs.WriteTo(c.conn)
-		n = int(n64)
+		n, err = left.WriteTo(c.conn)
 	}
 	if err == nil {
 		return true, nil
@@ -71,11 +72,7 @@ func (c *Client) writeLocked(ctx context.Context, head, rest []byte) (sent bool,
 	if err := c.writeError(ctx, err); n == 0 || c.Err() != nil {
 		return false, err
 	}
-	if n < len(head) {
-		c.pending = append(append([]byte(nil), head[n:]...), rest...)
-	} else {
-		c.pending = append([]byte(nil), rest[n-len(head):]...)
-	}
+	c.pending = slices.Concat(left...)
 	return true, ctx.Err()
 }
 
@@ -119,7 +116,7 @@ func (c *Client) writeLater(frame []byte) {
 				return
 			}
 			c.lateMu.Unlock()
-			_, _ = c.write(context.Background(), b, nil)
+			_, _ = c.write(context.Background(), b)
 		}
 	}()
 }

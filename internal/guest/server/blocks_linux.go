@@ -22,9 +22,27 @@ var bulks = sync.Pool{New: func() any {
 	return &b
 }}
 
-// payload returns the content of block i of a buffer.
+// blocks returns a buffer, of several blocks when there is much.
+func blocks(much bool) *[]byte {
+	if much {
+		return bulks.Get().(*[]byte)
+	}
+	return buffers.Get().(*[]byte)
+}
+
+// giveBack takes back what blocks has returned.
+func giveBack(buf *[]byte) {
+	if len(*buf) > blockSize {
+		bulks.Put(buf)
+	} else {
+		buffers.Put(buf)
+	}
+}
+
+// payload returns the content of block i of a buffer, the last of which may be
+// shorter.
 func payload(buf []byte, i int) []byte {
-	return buf[i*blockSize+wire.HeaderSize : (i+1)*blockSize]
+	return buf[i*blockSize+wire.HeaderSize : min((i+1)*blockSize, len(buf))]
 }
 
 // payloads returns the content of so many bytes of a buffer's blocks, a piece for

@@ -103,14 +103,8 @@ func (s *stream) read(m *wire.Read, path string) {
 	if m.Length >= 0 {
 		left = min(left, m.Length)
 	}
-	var buf *[]byte
-	if left > wire.MaxData {
-		buf = bulks.Get().(*[]byte)
-		defer bulks.Put(buf)
-	} else {
-		buf = buffers.Get().(*[]byte)
-		defer buffers.Put(buf)
-	}
+	buf := blocks(left > wire.MaxData)
+	defer giveBack(buf)
 	most := int64(len(*buf) / blockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
@@ -148,8 +142,12 @@ func (s *stream) write(m *wire.Write, path string) {
 		return
 	}
 	var total int64
+	wide := false
 	err = s.content(func(b []byte) error {
-		total += int64(len(b))
+		if total += int64(len(b)); total >= wire.GuestWindow/2 && !wide {
+			wide = true
+			s.giveCredit(s.in.Widen(wire.UploadWindow))
+		}
 		return writeAll(t.fd, b)
 	})
 	good := err == io.EOF

@@ -87,7 +87,19 @@ func (l *outputLog) put(channel wire.Type, buf []byte, n int) error {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for data := buf[wire.HeaderSize : wire.HeaderSize+n]; len(data) > 0; {
+	defer l.changed.Broadcast()
+	for i := 0; n > 0; i++ {
+		data := payload(buf, i)
+		data = data[:min(n, len(data))]
+		n -= len(data)
+		l.append(channel, data, now)
+	}
+	return nil
+}
+
+// append is put of one piece. Precondition: l.mu is held.
+func (l *outputLog) append(channel wire.Type, data []byte, now time.Time) {
+	for len(data) > 0 {
 		k := len(l.pieces) - 1
 		joins := k >= 0 && l.pieces[k].channel == channel && now.Sub(l.pieces[k].at) < pieceSpan
 		if !joins || len(l.pieces[k].data) == cap(l.pieces[k].data) {
@@ -105,16 +117,15 @@ func (l *outputLog) put(channel wire.Type, buf []byte, n int) error {
 		p.data = append(p.data, data[:m]...)
 		l.end += int64(m)
 		data = data[m:]
-		l.changed.Broadcast()
 		for l.size > l.keep && len(l.pieces) > 1 {
 			if l.heldBack() { // by each piece anew: the first may be small
+				l.changed.Broadcast() // who holds it has something to take
 				l.changed.Wait()
 				continue
 			}
 			l.dropFirst()
 		}
 	}
-	return nil
 }
 
 // room returns room for a piece. A program that writes much has the same few
@@ -239,13 +250,11 @@ func (l *outputLog) next(r *logReader, take func(p *piece, at int, lost int64) i
 // exits or the stream is gone. flags are those of Attach.
 func (p *process) follow(s *stream, r *logReader, flags uint64) {
 	defer p.log.leave(r)
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
+	var buf *[]byte
 	for {
 		n := 0
 		channel := wire.Data
 		err := p.log.next(r, func(q *piece, at int, lost int64) int {
-			room := (*buf)[wire.HeaderSize+n : wire.HeaderSize+wire.MaxData]
 			if flags&wire.AttachQuiet != 0 {
 				if q == nil {
 					return 0
@@ -257,10 +266,20 @@ func (p *process) follow(s *stream, r *logReader, flags uint64) {
 					return 0
 				}
 				channel = q.channel
-				k := copy(room, q.data[at:])
-				n += k
+				if buf == nil {
+					buf = blocks(p.log.end-r.pos > wire.MaxData)
+				}
+				k := 0
+				for data := q.data[at:]; k < len(data) && n < len(*buf)/blockSize*wire.MaxData; {
+					m := copy(payload(*buf, n/wire.MaxData)[n%wire.MaxData:], data[k:])
+					k, n = k+m, n+m
+				}
 				return k
 			}
+			if buf == nil {
+				buf = blocks(false)
+			}
+			room := payload(*buf, 0)[n:]
 			if len(room) < 2*recordRoom+maxPiece {
 				return 0
 			}
@@ -289,7 +308,14 @@ func (p *process) follow(s *stream, r *logReader, flags uint64) {
 			p.forget()
 			return
 		}
-		if err != nil || n > 0 && s.sendContent(channel, *buf, n) != nil {
+		if n > 0 && err == nil {
+			err = s.sendBlocks(channel, *buf, n)
+		}
+		if buf != nil {
+			giveBack(buf)
+			buf = nil
+		}
+		if err != nil {
 			return
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// A sink takes output. Content begins at buf[wire.HeaderSize]. An error means
-// that nobody wants it any more.
+// A sink takes output, which is in the blocks of a buffer. An error means that
+// nobody wants it any more.
 type sink interface {
 	put(channel wire.Type, buf []byte, n int) error
 }
@@ -16,7 +16,7 @@ type sink interface {
 type streamSink struct{ s *stream }
 
 func (k streamSink) put(channel wire.Type, buf []byte, n int) error {
-	return k.s.sendContent(channel, buf, n)
+	return k.s.sendBlocks(channel, buf, n)
 }
 
 // pump carries one stream of output. After the exit it passes on what is there,
@@ -36,16 +36,19 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 	var buf *[]byte
 	release := func() {
 		if buf != nil {
-			buffers.Put(buf)
+			giveBack(buf)
 			buf = nil
 		}
 	}
 	defer release()
 	get := func() []byte {
-		if buf == nil {
-			buf = buffers.Get().(*[]byte)
+		if src.busy && buf != nil && len(*buf) == blockSize {
+			release()
 		}
-		return (*buf)[wire.HeaderSize:]
+		if buf == nil {
+			buf = blocks(src.busy)
+		}
+		return payload(*buf, 0)
 	}
 	count := &p.written[0]
 	if channel == wire.Data2 {
@@ -68,6 +71,7 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 	for {
 		n, err := src.read(get)
 		if n > 0 {
+			n += src.readOn(*buf, n)
 			pass(n)
 			src.pace(n)
 			continue

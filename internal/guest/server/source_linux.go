@@ -103,6 +103,19 @@ func (s *source) readNow(b []byte) (int, error) {
 	return n, s.ended(n, err)
 }
 
+// readOn reads what else is there to the blocks of a buffer, the first of which
+// holds n bytes, as long as each is filled.
+func (s *source) readOn(buf []byte, n int) (more int) {
+	for i := 1; i < len(buf)/blockSize && n+more == i*wire.MaxData; i++ {
+		k, err := readOnce(s.fd, payload(buf, i))
+		if err != nil || k <= 0 {
+			break // read meets it again
+		}
+		more += k
+	}
+	return more
+}
+
 // wake makes read return errWoken, at once if it is waiting.
 func (s *source) wake() {
 	close(s.woken)

@@ -17,6 +17,9 @@ const (
 	// GuestWindow is what the guest lets the host send: it lies in the
 	// sandbox's own memory, which may be small.
 	GuestWindow = 256 << 10
+	// UploadWindow is what the guest lets the host send of the content of a file
+	// once that turns out to be much: it is taken as fast as it comes.
+	UploadWindow = 1 << 20
 	// SendBuffer is what the kernel is asked to hold of what either end sends, of
 	// all streams together: with less, the two ends take more turns. It may
 	// grant less (net.core.wmem_max). It is no part of the protocol.

@@ -186,6 +186,19 @@ func (q *Queue) credit() int {
 	return n
 }
 
+// Widen makes the window larger, and returns how much credit to give to the
+// sender for it.
+func (q *Queue) Widen(window int) (credit int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	credit = max(0, window-q.window)
+	q.window += credit
+	if q.eof || q.closed {
+		return 0
+	}
+	return credit
+}
+
 // Finish says that no more content will come. It reports whether this was the first time.
 func (q *Queue) Finish() bool {
 	q.mu.Lock()
