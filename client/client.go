@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cork"
 	"github.com/sandpit-dev/sandpit/internal/lastword"
 )
 
@@ -130,7 +131,7 @@ func listening(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lastword.Conn(conn), nil
+	return lastword.Conn(cork.New(conn)), nil
 }
 
 // goWork runs work that Close waits for. It is false when the client is closed.

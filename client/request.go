@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"time"
@@ -86,6 +87,9 @@ func (c *Client) sendOnce(ctx context.Context, r request) (*http.Response, error
 		// Not the caller's context, of which ctx may hear a little later: what is
 		// made of the error is asked of ctx.
 		r.stream.ctx, body = ctx, r.stream
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+			r.stream.conn, _ = info.Conn.(holder)
+		}})
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
 	if err != nil {

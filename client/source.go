@@ -20,6 +20,7 @@ type source struct {
 	start  sync.Once
 	pieces chan sourced
 	own    []byte // for pieces of a direct one
+	conn   holder // that it is sent on, or nil
 	rest   []byte // of the last piece
 	end    error  // behind it
 
@@ -91,7 +92,7 @@ func (s *source) WriteTo(w io.Writer) (int64, error) {
 			}
 		}
 		if len(s.rest) > 0 {
-			n, err := w.Write(s.rest)
+			n, err := s.send(w)
 			sent += int64(n)
 			if err != nil {
 				return sent, err
@@ -106,6 +107,25 @@ func (s *source) WriteTo(w io.Writer) (int64, error) {
 			return sent, s.end
 		}
 	}
+}
+
+// holder is a connection that sends a chunk of a body as one.
+type holder interface {
+	Hold()
+	Release() error
+}
+
+// send writes the last piece to w.
+func (s *source) send(w io.Writer) (int, error) {
+	if s.conn == nil {
+		return w.Write(s.rest)
+	}
+	s.conn.Hold()
+	n, err := w.Write(s.rest)
+	if rerr := s.conn.Release(); err == nil {
+		err = rerr
+	}
+	return n, err
 }
 
 // begin notes that something is asked for, and fails when nothing is to be.

@@ -212,6 +212,9 @@ func writeFile(c *call) (v1.Written, error) {
 // copyBuffers are for file content on its way.
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
+// largeFile is from what size on content is not sent in one go, in bytes.
+const largeFile = 32 << 10
+
 // plainWriter hides what else a writer can do from io.CopyBuffer, which would
 // then use a smaller buffer of its own.
 type plainWriter struct{ io.Writer }
@@ -248,14 +251,17 @@ func readFile(c *call) error {
 			status = http.StatusPartialContent
 		}
 	}
-	// The whole file has no length before it has been read: another one may
-	// have taken its place since it was looked at.
 	length := part.length
 	r, err := files.Open(c.ctx, path, part.from, length)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
+	if sized, ok := r.(interface{ Size() int64 }); ok && length < 0 {
+		// Of the file that was opened: another one may have taken the place of
+		// that which was looked at.
+		length = sized.Size()
+	}
 	h.Set("Content-Type", octets)
 	h.Set("Content-Disposition", "attachment") // it is the guest's: no browser may show it as ours
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -278,6 +284,9 @@ func (c *call) copyOut(status int, r io.Reader, length int64) error {
 	n, err := io.ReadAtLeast(r, *buf, 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
+	}
+	if n > largeFile {
+		c.cork().Grow()
 	}
 	c.w.WriteHeader(status)
 	if _, err := c.w.Write((*buf)[:n]); err != nil {

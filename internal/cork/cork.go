@@ -62,11 +62,28 @@ func (c *Conn) Hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.on = true
-	if !c.grown {
-		c.grown = true
-		if b, ok := c.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
-			_ = b.SetWriteBuffer(sendBuffer) // it is as it was
-		}
+	c.grow()
+}
+
+// Grow has the kernel hold more of what is sent. Hold does so, too. On a nil Conn
+// it does nothing.
+func (c *Conn) Grow() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.grow()
+}
+
+// grow is Grow. Precondition: c.mu is held.
+func (c *Conn) grow() {
+	if c.grown {
+		return
+	}
+	c.grown = true
+	if b, ok := c.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = b.SetWriteBuffer(sendBuffer) // if not, it is as it was
 	}
 }
 

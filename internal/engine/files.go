@@ -83,6 +83,14 @@ func (r *openFile) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{r.ReadCloser})
 }
 
+// Size returns how many bytes there were when the file was opened, or -1.
+func (r *openFile) Size() int64 {
+	if sized, ok := r.ReadCloser.(interface{ Size() int64 }); ok {
+		return sized.Size()
+	}
+	return -1
+}
+
 // Close ends the use.
 func (r *openFile) Close() error {
 	r.once.Do(r.s.leave)

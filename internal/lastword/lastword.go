@@ -10,6 +10,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/cork"
 )
 
 // wait is how long a write that has failed waits for what may still be read.
@@ -27,6 +29,18 @@ type conn struct {
 // after a second in any case.
 func Conn(c net.Conn) net.Conn { return &conn{Conn: c, deaf: make(chan struct{})} }
 
+// Hold is that of a cork.Conn beneath.
+func (c *conn) Hold() { cork.Find(c.Conn).Hold() }
+
+// Release is that of a cork.Conn beneath. It fails as Write does.
+func (c *conn) Release() error {
+	err := cork.Find(c.Conn).Release()
+	if err != nil {
+		c.hearOut()
+	}
+	return err
+}
+
 func (c *conn) over() { c.once.Do(func() { close(c.deaf) }) }
 
 // Read notes the end.
@@ -42,14 +56,19 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-c.deaf:
-		case <-timer.C:
-		}
+		c.hearOut()
 	}
 	return n, err
+}
+
+// hearOut waits until nothing more can be read, or long enough.
+func (c *conn) hearOut() {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-c.deaf:
+	case <-timer.C:
+	}
 }
 
 // Close ends Read and Write.
