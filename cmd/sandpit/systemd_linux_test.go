@@ -212,6 +212,8 @@ func TestServiceManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	remove := func() { _ = sb.Remove(context.WithoutCancel(t.Context())) } // while there is a server
+	t.Cleanup(remove)
 	// TCP has TLS or is loopback, and asks for a key.
 	resp, err := http.Get("http://" + tcp.Addr().String() + "/v1/sandboxes")
 	if err != nil {
@@ -311,6 +313,7 @@ func TestServiceManager(t *testing.T) {
 		t.Errorf("exit code %d", got)
 	}
 	s = start()
+	t.Cleanup(remove)
 	hear("READY=1")
 	if err := <-next; err != nil && !errors.Is(err, sandpit.ErrUnavailable) {
 		t.Errorf("who came in between: %v", err)
