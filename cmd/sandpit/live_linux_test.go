@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -180,37 +181,46 @@ func TestVanishedClient(t *testing.T) {
 	}
 }
 
-// TestForward reaches an HTTP server in a sandbox through a port here.
-func TestForward(t *testing.T) {
-	_, sb := withSandbox(t)
-	installed := slices.ContainsFunc([]string{"/usr/bin/python3", "/usr/local/bin/python3"}, func(path string) bool {
+const noPython = "python3 is not installed, which is to listen: runs where it is, as on the machine of CI"
+
+// hasPython reports whether this machine has what serveFiles needs.
+func hasPython() bool {
+	return slices.ContainsFunc([]string{"/usr/bin/python3", "/usr/local/bin/python3"}, func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
 	})
-	if !installed {
-		t.Skip("python3 is not installed, which is to listen: runs where it is, as in CI")
-	}
-	if out, err := sandpit.Exec(t.Context(), sb, "python3", "-c", "import http.server"); err != nil || !out.Success() {
+}
+
+// serveFiles has an HTTP server of /tmp/www, where there is an index.html, listen
+// in a sandbox, at port 8000.
+func serveFiles(t *testing.T, sb sandpit.Sandbox) {
+	t.Helper()
+	if out, err := sandpit.Shell(t.Context(), sb, "python3 -c 'import http.server' && mkdir -p /tmp/www && echo hello >/tmp/www/index.html"); err != nil || !out.Success() {
 		t.Fatalf("the machine has Python, and a sandbox of its files has none: %s %v", out.Stderr, err)
-	}
-	if out, err := sandpit.Shell(t.Context(), sb, "mkdir -p /tmp/www && head -c 3000000 /dev/zero >/tmp/www/zeros && echo hello >/tmp/www/index.html"); err != nil || !out.Success() {
-		t.Fatalf("%s %v", out.Stderr, err)
 	}
 	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"python3", "-m", "http.server", "-b", "127.0.0.1", "-d", "/tmp/www", "8000"}, Background: true}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		ports, err := sb.Ports(t.Context())
-		if err != nil {
+	var ports []sandpit.Port
+	apart.Until(t, "it listens", func() bool {
+		var err error
+		if ports, err = sb.(sandpit.Networker).Ports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if len(ports) == 1 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("it does not listen")
-		}
+		return len(ports) == 1 && ports[0].Port == 8000
+	}, func() string { return fmt.Sprint(ports) })
+}
+
+// TestForward reaches an HTTP server in a sandbox through a port here.
+func TestForward(t *testing.T) {
+	if !hasPython() {
+		t.Skip(noPython)
 	}
+	_, sb := withSandbox(t)
+	if out, err := sandpit.Shell(t.Context(), sb, "mkdir -p /tmp/www && head -c 3000000 /dev/zero >/tmp/www/zeros"); err != nil || !out.Success() {
+		t.Fatalf("%s %v", out.Stderr, err)
+	}
+	serveFiles(t, sb)
 	cmd := commandLine(t, "sandpit", "forward", "box", "0:8000")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

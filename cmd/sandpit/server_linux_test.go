@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"testing"
 
@@ -42,22 +43,9 @@ func endServer(t *testing.T, home string) {
 	if pid == 0 {
 		return
 	}
-	c, err := client.New(client.Options{Address: server.SocketIn(home).String()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
-	if err != nil {
+	if err := removeAll(ctx, client.Options{Address: server.SocketIn(home).String()}); err != nil {
 		t.Error(err)
 	}
-	for _, info := range page.Sandboxes {
-		// Its life may have ended meanwhile.
-		if err := c.Remove(ctx, info.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
-			t.Errorf("removing %s: %v", info.Name, err)
-		}
-	}
-	c.Close()
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return // it has left by itself
@@ -73,6 +61,30 @@ func endServer(t *testing.T, home string) {
 			break
 		}
 	}
+}
+
+// removeAll removes all sandboxes that a client sees.
+func removeAll(ctx context.Context, way client.Options) error {
+	c, err := client.New(way)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
+	for _, info := range page.Sandboxes {
+		// Its life may have ended meanwhile.
+		if rerr := c.Remove(ctx, info.ID); rerr != nil && !errors.Is(rerr, sandpit.ErrNotFound) {
+			err = errors.Join(err, fmt.Errorf("removing %s: %w", info.Name, rerr))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	page, err = c.List(ctx, sandpit.ListQuery{})
+	for _, info := range page.Sandboxes {
+		err = errors.Join(err, fmt.Errorf("%s is removed, and still there", info.Name))
+	}
+	return err
 }
 
 // startServer starts a server of a data directory, which endServer ends, and

@@ -85,16 +85,8 @@ func (s *service) empty() {
 	if serverPID(s.t, s.home) != s.cmd.Process.Pid {
 		return
 	}
-	c := s.client()
-	defer c.Close()
-	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
-	if err != nil {
-		s.t.Logf("the server can't say what it holds: %v", err)
-	}
-	for _, info := range page.Sandboxes {
-		if err := c.Remove(ctx, info.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
-			s.t.Logf("removing %s: %v", info.Name, err)
-		}
+	if err := removeAll(ctx, client.Options{Address: server.SocketIn(s.home).String()}); err != nil {
+		s.t.Logf("emptying the server: %v", err)
 	}
 }
 

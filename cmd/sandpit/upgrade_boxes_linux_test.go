@@ -179,7 +179,9 @@ func upgradePaused(u *upgrade) func(*upgrade) {
 		if !errors.Is(err, sandpit.ErrUnsupported) {
 			u.t.Fatal(err)
 		}
-		return func(u *upgrade) { u.t.Skipf("sandboxes can't be paused here (%v): runs where they can, as in CI", err) }
+		return func(u *upgrade) {
+			u.t.Skipf("sandboxes can't be paused here (%v): runs with make test-long where there is a freezer of cgroups, as for root", err)
+		}
 	}
 	return func(u *upgrade) {
 		t := u.t

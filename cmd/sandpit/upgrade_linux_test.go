@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,7 +31,7 @@ const upgradeFrom = "efbebf5734972bfd704b4970779be15043d91554"
 // another commit or tag to upgrade from.
 func TestUpgrade(t *testing.T) {
 	if os.Getenv("SANDPIT_TEST_LONG") == "" {
-		t.Skip("builds an older program: runs with SANDPIT_TEST_LONG=1, as in make test-long")
+		t.Skip("takes minutes, for it builds an older program: runs with make test-long (SANDPIT_TEST_LONG=1); that what older versions wrote is read always runs, where it is read")
 	}
 	needSandboxes(t)
 	old := oldProgram(t)
@@ -49,11 +48,6 @@ type program struct {
 // oldProgram builds the program to upgrade from, with the guest that it carries.
 func oldProgram(t *testing.T) program {
 	t.Helper()
-	for _, tool := range []string{"git", "make", "tar"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("%s is not installed, which it takes to build the program of an earlier commit: runs where it is, as in CI", tool)
-		}
-	}
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", args...).Output()
 		return strings.TrimSpace(string(out)), err
@@ -67,26 +61,17 @@ func oldProgram(t *testing.T) program {
 	}
 	root, err := git("rev-parse", "--show-toplevel")
 	if err != nil {
-		t.Skip("this is no checkout of git, which has the program of an earlier commit: runs in a clone, as in CI")
+		t.Skipf("git has no checkout here, from which the program of an earlier commit is built (%v): runs with make test-long in a clone", err)
 	}
 	commit, err := git("rev-parse", "--verify", "--quiet", ref+"^{commit}")
 	if err != nil {
-		t.Skipf("this clone has no %s to upgrade from, as a shallow one: get it (git fetch --unshallow --tags), or name another in SANDPIT_TEST_UPGRADE_FROM", ref)
+		t.Skipf("this clone is shallow and has no %s to upgrade from: runs with make test-long after git fetch --unshallow --tags, or from a commit that SANDPIT_TEST_UPGRADE_FROM names", ref)
 	}
-	dir := t.TempDir()
-	archive := exec.Command("git", "-C", root, "archive", "--format=tar", commit)
-	unpack := exec.Command("tar", "-x", "-C", dir)
-	if unpack.Stdin, err = archive.StdoutPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := unpack.CombinedOutput(); err != nil {
-		t.Fatalf("unpacking %s: %v %s", ref, err, out)
-	}
-	if err := archive.Wait(); err != nil {
-		t.Fatalf("unpacking %s: %v", ref, err)
+	dir := filepath.Join(t.TempDir(), "old")
+	for _, args := range [][]string{{"clone", "--quiet", "--shared", "--no-checkout", root, dir}, {"-C", dir, "checkout", "--quiet", commit}} {
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("taking %s out of git: %v %s", ref, err, out)
+		}
 	}
 	build := exec.Command("make", "-C", dir, "build", "VERSION="+ref)
 	// What another make has told this one is not about that tree.
@@ -329,18 +314,4 @@ func (u *upgrade) remove() {
 	if out, err := commandLineAt(t, u.home, "audit", "verify").CombinedOutput(); err != nil {
 		t.Errorf("the audit of both programs: %v %s", err, out)
 	}
-}
-
-// removeAll removes all sandboxes that a client sees.
-func removeAll(ctx context.Context, way client.Options) error {
-	c, err := client.New(way)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	page, err := c.List(ctx, sandpit.ListQuery{Limit: 1000})
-	for _, info := range page.Sandboxes {
-		err = errors.Join(err, c.Remove(ctx, info.ID))
-	}
-	return err
 }

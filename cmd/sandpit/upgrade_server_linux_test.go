@@ -27,24 +27,11 @@ import (
 
 // upgradePort has a forwarded port, whose command goes on over the upgrade.
 func upgradePort(u *upgrade) func(*upgrade) {
+	if !hasPython() {
+		return func(u *upgrade) { u.t.Skip(noPython) }
+	}
 	sb := u.box(sandpit.Spec{Name: "port"})
-	if out, err := sandpit.Exec(u.t.Context(), sb, "python3", "-c", "import http.server"); err != nil || !out.Success() {
-		return func(u *upgrade) {
-			u.t.Skip("a sandbox has no python3, which is to listen: runs where it is installed, as in CI")
-		}
-	}
-	u.shell(sb, "mkdir /tmp/www; echo hello >/tmp/www/index.html")
-	if _, err := sb.Start(u.t.Context(), sandpit.Command{Argv: []string{"python3", "-m", "http.server", "-b", "127.0.0.1", "-d", "/tmp/www", "8000"}, Background: true}); err != nil {
-		u.t.Fatal(err)
-	}
-	network := sb.(sandpit.Networker)
-	listens := func(u *upgrade) func() bool {
-		return func() bool {
-			ports, err := network.Ports(u.t.Context())
-			return err == nil && len(ports) == 1 && ports[0].Port == 8000
-		}
-	}
-	u.until("it listens", listens(u))
+	serveFiles(u.t, sb)
 	cmd := u.oldCommand("forward", "port", "0:8000")
 	var said heard.Buffer
 	cmd.Stdout = &said
@@ -65,7 +52,10 @@ func upgradePort(u *upgrade) func(*upgrade) {
 	}
 	fetch(u)
 	return func(u *upgrade) {
-		listens(u)()
+		network := sb.(sandpit.Networker)
+		if ports, err := network.Ports(u.t.Context()); err != nil || len(ports) != 1 || ports[0].Port != 8000 {
+			u.t.Errorf("it listens at %+v, %v", ports, err)
+		}
 		fetch(u)
 		conn, err := network.Dial(u.t.Context(), 8000)
 		if err != nil {

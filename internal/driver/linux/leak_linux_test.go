@@ -470,6 +470,18 @@ func TestLeakAfterNormalEnd(t *testing.T) {
 // createSteps are the names that linux.Options.Fault is called with.
 var createSteps = []string{"host", "cgroup", "program", "clone", "ids", "trees", "answer", "instance"}
 
+// failingAt is a driver of which a step of Create fails.
+func failingAt(step string, err error) *recorder {
+	opt := options()
+	opt.Fault = func(s string) error {
+		if s == step {
+			return err
+		}
+		return nil
+	}
+	return driverWith(opt)
+}
+
 // TestLeakAfterErrors: an error at any step of Create leaves nothing.
 func TestLeakAfterErrors(t *testing.T) {
 	needWorking(t)
@@ -501,14 +513,7 @@ func TestLeakAfterErrors(t *testing.T) {
 		} {
 			t.Run(step+" "+name, func(t *testing.T) {
 				t.Cleanup(unchanged(t))
-				opt := options()
-				opt.Fault = func(s string) error {
-					if s == step {
-						return fault
-					}
-					return nil
-				}
-				d := driverWith(opt)
+				d := failingAt(step, fault)
 				plan := drivertest.Plan(t, d, images())
 				change(&plan)
 				if _, err := d.Create(t.Context(), plan); !errors.Is(err, fault) {
@@ -531,14 +536,7 @@ func TestLeakOfBlanks(t *testing.T) {
 	for _, step := range blankSteps {
 		t.Run(step, func(t *testing.T) {
 			t.Cleanup(unchanged(t))
-			opt := options()
-			opt.Fault = func(s string) error {
-				if s == step {
-					return fault
-				}
-				return nil
-			}
-			d := driverWith(opt)
+			d := failingAt(step, fault)
 			plan := drivertest.Plan(t, d, images())
 			b, err := d.Prepare(t.Context(), plan.ID, driver.BlankPlan{Ephemeral: true, UID: plan.UID, GID: plan.GID, Limits: plan.Limits, Enforce: plan.Enforce})
 			if err == nil {

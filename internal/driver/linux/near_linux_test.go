@@ -116,14 +116,7 @@ func TestManyDescriptors(t *testing.T) {
 
 	fault := errors.New("injected")
 	for _, step := range createSteps {
-		opt := options()
-		opt.Fault = func(s string) error {
-			if s == step {
-				return fault
-			}
-			return nil
-		}
-		d := driverWith(opt)
+		d := failingAt(step, fault)
 		if _, err := d.Create(t.Context(), drivertest.Plan(t, d, images())); !errors.Is(err, fault) {
 			t.Errorf("at %s the error is %v", step, err)
 		}
