@@ -19,15 +19,15 @@ import (
 type near struct {
 	mu    sync.Mutex
 	users int   // guarded by mu: sandboxes, made and being made
-	fds   []int // guarded by mu: ascending; each is an O_PATH descriptor of "/" while it is not lent
+	fds   []int // guarded by mu: ascending; each is an O_PATH descriptor of "/" while it is not lent, as the first always is
 
 	lent sync.Mutex // held while they are lent
 }
 
-// nearCount is for the sockets of the guest and its builder, the pipe that
-// tells of the id maps, and a file of a cgroup in each hierarchy of v1, of
-// which Linux has 13 controllers.
-const nearCount = 16
+// nearCount is one descriptor that is never lent, the sockets of the guest and
+// its builder, the pipe that tells of the id maps, and a file of a cgroup in
+// each hierarchy of v1, of which Linux has 13 controllers.
+const nearCount = 17
 
 // nearFrom is from which number on a descriptor shows that the table is long: at
 // some hundred descriptors a copy of it takes as long as waiting until the
@@ -41,14 +41,12 @@ func (n *near) hold() {
 	if n.users++; n.users > 1 {
 		return
 	}
-	for range nearCount {
-		fd, err := openNothing()
-		if err != nil {
-			break
+	// What holds nothing and can do nothing.
+	for fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err == nil; fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, fd+1) {
+		if n.fds = append(n.fds, fd); len(n.fds) == nearCount {
+			return
 		}
-		n.fds = append(n.fds, fd)
 	}
-	slices.Sort(n.fds)
 }
 
 func (n *near) drop() {
@@ -58,12 +56,6 @@ func (n *near) drop() {
 		closeAll(n.fds)
 		n.fds = nil
 	}
-}
-
-// openNothing opens what holds nothing and can do nothing.
-func openNothing() (int, error) {
-	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-	return fd, os.NewSyscallError("open", err)
 }
 
 // lend makes low numbers mean these descriptors, too, and puts those in their
@@ -77,23 +69,17 @@ func (n *near) lend(fds []*int) (below int, back func(), err error) {
 	}
 	n.lent.Lock()
 	n.mu.Lock()
-	slots := n.fds
+	held := n.fds
 	n.mu.Unlock()
-	if len(slots) < len(fds) {
+	if len(held) <= len(fds) {
 		n.lent.Unlock()
 		return 0, back, nil
 	}
-	slots = slots[:len(fds)]
-	nothing, err := openNothing()
-	if err != nil {
-		n.lent.Unlock()
-		return 0, back, err
-	}
+	nothing, slots := held[0], held[1:len(fds)+1]
 	back = func() {
 		for _, slot := range slots {
 			_ = unix.Dup3(nothing, slot, unix.O_CLOEXEC) // which can't fail between open ones
 		}
-		unix.Close(nothing)
 		n.lent.Unlock()
 	}
 	for i, fd := range fds {
