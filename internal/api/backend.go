@@ -65,6 +65,9 @@ type Keys interface {
 	// that matches ErrForbidden or ErrNotFound says that the key is not valid.
 	Verify(ctx context.Context, secret string) (Caller, error)
 
+	// In reports whether a text contains something of the form of a key, valid or not.
+	In(text string) bool
+
 	CreateKey(ctx context.Context, by Caller, k v1.NewKey) (v1.Key, error)
 	ListKeys(ctx context.Context) ([]v1.Key, error)
 	RevokeKey(ctx context.Context, id string) error

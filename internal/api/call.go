@@ -33,7 +33,6 @@ type call struct {
 
 	caller  Caller
 	known   bool   // caller is set
-	keyIn   string // the header that has his key
 	target  string // the sandbox, as asked for
 	detail  string // what of it, for the audit
 	forward target // of the reverse proxy

@@ -79,7 +79,7 @@ func (c *call) authenticate() error {
 	}
 	switch {
 	case err == nil:
-		c.caller, c.known, c.keyIn = who, true, header
+		c.caller, c.known = who, true
 	case !errors.Is(err, sandpit.ErrForbidden) && !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrInvalid):
 		return err
 	case isPeer && (secret == "" || header == headerAuthorization && c.forward.sandbox != ""):

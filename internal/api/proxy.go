@@ -2,12 +2,16 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +24,8 @@ import (
 const (
 	headerSandbox = "X-Sandpit-Sandbox"
 	headerPort    = "X-Sandpit-Port"
+
+	ownHeaders = "X-Sandpit-" // what the server's own begin with
 )
 
 // target is where a request is passed on to.
@@ -66,6 +72,19 @@ type passed struct {
 
 func passedOf(ctx context.Context) passed { return ctx.Value(passedKey{}).(passed) }
 
+// within returns a context of the call's own that has p.
+func (p passed) within() context.Context { return context.WithValue(p.ctx, passedKey{}, p) }
+
+// finalAnswers is a transport that drops informational answers (status 1xx but
+// 101). httputil.ReverseProxy asks for them by a trace in the context, sends them
+// on without ModifyResponse, and then clears the headers that the server has set.
+type finalAnswers struct{ http.RoundTripper }
+
+// RoundTrip sends a request under the context of its call, which has no trace.
+func (t finalAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.RoundTripper.RoundTrip(r.WithContext(passedOf(r.Context()).within()))
+}
+
 // maxProxyHeader bounds the headers that a sandbox answers with, in bytes.
 const maxProxyHeader = 64 << 10
 
@@ -85,7 +104,7 @@ func newProxy(a *API) *proxy {
 	}
 	p.forward = httputil.ReverseProxy{
 		Rewrite:        rewrite,
-		Transport:      p.transport,
+		Transport:      finalAnswers{p.transport},
 		FlushInterval:  -1,
 		BufferPool:     proxyBuffers{},
 		ModifyResponse: confine,
@@ -138,12 +157,14 @@ func forward(c *call) error {
 	if err := c.openStream(); err != nil {
 		return err
 	}
+	if err := c.keepKeys(); err != nil {
+		return err
+	}
 	n, err := c.sandbox()
 	if err != nil {
 		return err
 	}
-	p := passed{c, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }}
-	r := c.r.WithContext(context.WithValue(c.ctx, passedKey{}, p))
+	r := c.r.WithContext(passed{c, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }}.within())
 	if r.Body != nil && r.Body != http.NoBody {
 		// What the sandbox answers before it has read all is passed on at once.
 		_ = http.NewResponseController(c.w).EnableFullDuplex() // of HTTP/2 that is so anyway
@@ -151,6 +172,43 @@ func forward(c *call) error {
 	}
 	c.api.proxy.forward.ServeHTTP(c.w, r)
 	return nil
+}
+
+// keepKeys refuses a request that has a key of ours where rewrite does not take it
+// away: nothing in a sandbox may learn one.
+func (c *call) keepKeys() error {
+	where := ""
+	if c.hasKey(c.r.URL.String()) || c.hasKey(c.r.Host) {
+		where = "address"
+	}
+	for name, values := range c.r.Header {
+		switch {
+		case name == headerAuthorization || strings.HasPrefix(name, ownHeaders):
+		case c.hasKey(strings.ToLower(name)):
+			where = "name of a header"
+		case slices.ContainsFunc(values, c.hasKey):
+			where = fmt.Sprintf("header %.80q", name)
+		}
+	}
+	if where == "" {
+		return nil
+	}
+	return invalid("the "+where+" has a key of this server, which must not get into a sandbox", "send it in the header "+headerKey+" and nowhere else")
+}
+
+// hasKey reports whether a text has something of the form of a key, as it stands or
+// encoded for URLs or as the credentials of Basic authentication (RFC 7617).
+func (c *call) hasKey(text string) bool {
+	in := c.api.opts.Keys.In
+	if in(text) {
+		return true
+	}
+	if plain, err := url.QueryUnescape(text); err == nil && in(plain) {
+		return true
+	}
+	scheme, rest, _ := strings.Cut(text, " ")
+	plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(rest))
+	return err == nil && strings.EqualFold(scheme, "Basic") && in(string(plain))
 }
 
 // handOn is for the connection of a request that the sandbox has made another
@@ -171,14 +229,17 @@ func rewrite(r *httputil.ProxyRequest) {
 	if !c.forward.byHost {
 		out.Host = "localhost:" + c.forward.port
 	}
-	if c.keyIn == headerAuthorization {
+	if kept := slices.DeleteFunc(out.Header[headerAuthorization], c.hasKey); len(kept) > 0 {
+		out.Header[headerAuthorization] = kept
+	} else {
 		out.Header.Del(headerAuthorization)
 	}
 	for name := range out.Header {
-		if strings.HasPrefix(name, "X-Sandpit-") {
+		if strings.HasPrefix(name, ownHeaders) {
 			delete(out.Header, name)
 		}
 	}
+	out.Trailer = nil // their names: what they say is not sent anyway
 	r.SetXForwarded()
 	out.Header.Del("X-Forwarded-For") // who the callers are is not the guest's business
 }
@@ -190,15 +251,40 @@ func confine(r *http.Response) error {
 		return fmt.Errorf("passing the request on: the sandbox answers with the status %03d: %w", r.StatusCode, sandpit.ErrProtocol)
 	}
 	c := passedOf(r.Request.Context())
-	if c.w.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
-		r.Header.Del("Access-Control-Allow-Origin")
-	}
+	c.confineHeader(r.Header)
 	if !c.forward.byHost {
 		r.Header.Set("Content-Security-Policy", "sandbox")
-		for _, name := range [...]string{"Set-Cookie", "Strict-Transport-Security", "Alt-Svc", "Clear-Site-Data"} {
-			r.Header.Del(name)
+	}
+	c.confineHeader(r.Trailer) // those that are announced
+	if r.StatusCode != http.StatusSwitchingProtocols {
+		r.Body = trailingBody{r.Body, func() { c.confineHeader(r.Trailer) }}
+	}
+	return nil
+}
+
+// confineHeader removes what a sandbox must not say, from headers or trailers.
+func (c *call) confineHeader(h http.Header) {
+	if c.w.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
+		h.Del("Access-Control-Allow-Origin")
+	}
+	if !c.forward.byHost { // browsers would keep these for the server's own name
+		for _, name := range [...]string{"Set-Cookie", "Set-Cookie2", "Strict-Transport-Security", "Public-Key-Pins", "Alt-Svc", "Clear-Site-Data", "Accept-Ch", "Nel", "Report-To"} {
+			h.Del(name)
 		}
 	}
-	r.Header.Del("X-Request-Id") // ours
-	return nil
+	h.Del("X-Request-Id") // ours
+}
+
+// trailingBody is the body of an answer, whose trailers are there when it has been
+// read to its end and closed.
+type trailingBody struct {
+	io.ReadCloser
+	closed func()
+}
+
+// Close closes the body, and tells that the trailers are complete.
+func (b trailingBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.closed()
+	return err
 }

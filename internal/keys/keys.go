@@ -114,6 +114,21 @@ func prefixOf(token string) (string, bool) {
 	return token[len(scheme) : len(scheme)+prefixLen], true
 }
 
+// In reports whether a text contains something of the form of a token, valid or not.
+func In(text string) bool {
+	for {
+		i := strings.Index(text, scheme)
+		if i < 0 {
+			return false
+		}
+		text = text[i:]
+		if _, ok := prefixOf(text[:min(len(text), tokenLen)]); ok {
+			return true
+		}
+		text = text[len(scheme):]
+	}
+}
+
 // check compares a token with a key. The time that it takes does not depend on
 // either.
 func (k *Stored) check(hash *[sha256.Size]byte) bool {

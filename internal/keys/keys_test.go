@@ -136,6 +136,21 @@ func TestWhatProvesNothing(t *testing.T) {
 	}
 }
 
+// TestIn looks for what has the form of a key in other text.
+func TestIn(t *testing.T) {
+	const key = "sp_abcdefgh_abcdefghijklmnopqrstuvwxyz234567abcdefgh"
+	for _, text := range []string{key, "Bearer " + key, key + "a", "sp_" + key, "sp_sp_" + key + "\n", "a=" + key + "; b=c", key[:40] + key} {
+		if !keys.In(text) {
+			t.Errorf("nothing is seen in %q", text)
+		}
+	}
+	for _, text := range []string{"", "sp_", key[:len(key)-1], "sp_" + key[4:], strings.ToUpper(key), strings.Repeat("sp_", 100), "sp_abcdefgh-" + key[12:]} {
+		if keys.In(text) {
+			t.Errorf("a key is seen in %q", text)
+		}
+	}
+}
+
 func TestRefusedKeys(t *testing.T) {
 	r, _ := ring(t, t.TempDir())
 	for _, change := range []func(*keys.Key){

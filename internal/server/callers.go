@@ -43,6 +43,8 @@ func (k keyring) Verify(_ context.Context, secret string) (api.Caller, error) {
 	return api.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin, Expires: key.ExpiresAt}, nil
 }
 
+func (keyring) In(text string) bool { return keys.In(text) }
+
 func nameOf(k keys.Key) string {
 	if k.Label != "" {
 		return k.Label
