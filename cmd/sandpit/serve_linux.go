@@ -54,7 +54,7 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 	err = server.Run(ctx, server.Options{
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
-		Background: opt.Background, Lookup: app.Lookup, Reload: opt.Reload,
+		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
 		Say: func(text string) { app.Note("%s", text) },
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})

@@ -101,6 +101,9 @@ type ServeOptions struct {
 	Background bool     // started by a command that needed a server
 	IdleExit   time.Duration
 	Reload     <-chan struct{} // each is a demand to read the policies again
+
+	// RemoveOrphans destroys sandboxes that the server's state has no record of.
+	RemoveOrphans bool
 }
 
 // Lookup finds a variable of the environment, like os.LookupEnv.

@@ -55,6 +55,12 @@ type Recoverer interface {
 	// ErrExists when its owner lives. A handle without a State is that
 	// of an instance whose Create may have been interrupted at any point.
 	Recover(ctx context.Context, h Handle) (Instance, error)
+
+	// Kept returns the IDs of the instances that outlived their owner, or may,
+	// and whose guests still run. It finds them without any handle, so that
+	// instances whose handles were lost can be told from those that are gone. A
+	// Handle without a State is enough to recover them. Kept changes nothing.
+	Kept(ctx context.Context) ([]string, error)
 }
 
 // ErrRestarted says that the machine on which an instance was has been restarted.

@@ -38,7 +38,8 @@ const (
 
 // Adopt takes over the sandboxes that the store has records of, with their
 // processes and output. It is called once, before anything else. An error is one
-// of the store or of ctx; what is wrong with one sandbox is in the report.
+// of the store or of ctx, or ErrOrphans; what is wrong with one sandbox is in the
+// report.
 func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	var report AdoptReport
 	if e.opts.Store == nil {
@@ -51,6 +52,9 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	records, err := e.opts.Store.Sandboxes(ctx)
 	if err != nil {
 		return report, fmt.Errorf("adopting sandboxes: %w", err)
+	}
+	if err := e.refuseOrphans(ctx, recoverer, records); err != nil {
+		return report, err
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

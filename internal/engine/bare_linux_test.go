@@ -93,6 +93,25 @@ func (d bare) Create(_ context.Context, plan driver.Plan) (driver.Instance, erro
 	return i, nil
 }
 
+// Kept returns those whose sockets are listened on.
+func (d bare) Kept(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.Type() != os.ModeSocket {
+			continue
+		}
+		if conn, err := net.Dial("unix", filepath.Join(d.dir, e.Name())); err == nil {
+			_ = conn.Close()
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
 func (d bare) Recover(_ context.Context, h driver.Handle) (driver.Instance, error) {
 	var st bareState
 	if len(h.State) > 0 {

@@ -62,6 +62,8 @@ type served struct {
 	reload   chan struct{}
 	stop     func() error // once; waits
 	failed   error        // why it has ended
+
+	removeOrphans bool
 }
 
 // newServed returns a server that is not started yet, with a data directory of
@@ -109,7 +111,7 @@ func (s *served) policy(text string) {
 // options are those of the server.
 func (s *served) options() server.Options {
 	return server.Options{
-		Home: s.home, Version: "test", Lookup: s.lookup, Settings: s.settings, Reload: s.reload,
+		Home: s.home, Version: "test", Lookup: s.lookup, Settings: s.settings, Reload: s.reload, RemoveOrphans: s.removeOrphans,
 		Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home)}),
 		Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
 		Say: func(text string) {

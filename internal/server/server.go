@@ -46,6 +46,10 @@ type Options struct {
 	// 3 to hear that it answers.
 	Background bool
 
+	// RemoveOrphans destroys sandboxes that run without a record in the state.
+	// Otherwise the server does not start beside any.
+	RemoveOrphans bool
+
 	// Lookup finds a variable of the environment: those of the service manager
 	// and of OpenTelemetry.
 	Lookup func(string) (string, bool)
@@ -210,6 +214,15 @@ func (s *server) startEngine(ctx context.Context) error {
 		Observe:  s.sender.Send,
 	})
 	s.runs = newRuns(opt, s.poolSize())
+	if opt.RemoveOrphans {
+		removed, err := s.engine.RemoveOrphans(ctx)
+		for _, id := range removed {
+			opt.Log.Warn("a sandbox without a record is removed", "sandbox", id)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	report, err := s.engine.Adopt(ctx)
 	if err != nil {
 		return fmt.Errorf("taking over sandboxes: %w", err)

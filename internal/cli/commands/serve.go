@@ -24,7 +24,9 @@ shown once, when a server listens on TCP and there is none. Without a certificat
 loopback is served, unless plain-http says that a proxy before the server has TLS.
 
 SIGHUP reads the policies again, which is done anyway when their file changes. When the
-server ends, its sandboxes go on, and the next one takes them over.
+server ends, its sandboxes go on, and the next one takes them over. It refuses to start
+beside sandboxes that its state has no record of, which was then lost or is older than
+they are: restore state/ in the data directory, or give --remove-orphans.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file of --config:
 
@@ -55,6 +57,7 @@ func (a *tree) serveCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
 	cmd.Flags().StringVar(&opt.Settings, "config", "", "`FILE` with the server's settings (default /etc/sandpit/server.yaml)")
 	cmd.Flags().Var(&idle, "idle-exit", "leave after so long without a sandbox and a request (default never)")
+	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here and that the state has no record of")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

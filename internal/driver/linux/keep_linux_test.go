@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,24 @@ func TestLeaveAndRecover(t *testing.T) {
 	}
 	c.Close()
 	first.(driver.Leaver).Leave()
+	kept := func(want ...string) {
+		t.Helper()
+		if ids, err := d.Kept(t.Context()); err != nil || !slices.Equal(ids, want) {
+			t.Errorf("of %v that run it finds %v, %v", want, ids, err)
+		}
+	}
+	kept(handle.ID)
+	for _, name := range []string{"dead.sock", "dead.json", "other"} {
+		if err := os.WriteFile(filepath.Join(keep, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept(handle.ID)
+	for _, name := range []string{"dead.sock", "dead.json", "other"} {
+		if err := os.Remove(filepath.Join(keep, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	data, err := json.Marshal(handle)
 	if err != nil {
@@ -137,6 +156,7 @@ func TestLeaveAndRecover(t *testing.T) {
 	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
 		t.Errorf("taking over what is gone: %v", err)
 	}
+	kept()
 	if left, _ := os.ReadDir(keep); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -76,6 +78,41 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		return nil, fmt.Errorf("taking over sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
 	}
 	return nil, fmt.Errorf("taking over sandbox %s: its first process has ended: %w", h.ID, sandpit.ErrNotFound)
+}
+
+// Kept returns the sandboxes in KeepDir whose guests run. See driver.Recoverer.
+func (d *Driver) Kept(ctx context.Context) ([]string, error) {
+	entries, err := os.ReadDir(d.opts.KeepDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("looking for sandboxes that run: %w", err)
+	}
+	var ids []string
+	for _, entry := range entries {
+		// The note is written before the socket is made, and removed after it.
+		id, ok := strings.CutSuffix(entry.Name(), ".json")
+		if !ok {
+			id, ok = strings.CutSuffix(entry.Name(), ".sock")
+		}
+		if ok && !slices.Contains(ids, id) && d.keptRuns(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, ctx.Err()
+}
+
+// keptRuns reports whether the guest of a sandbox in KeepDir runs, or may: by its
+// note, and where the note tells nothing by whether its socket is listened on.
+func (d *Driver) keptRuns(id string) bool {
+	var st state
+	if data, err := os.ReadFile(noted(d.opts.KeepDir, id)); err == nil && json.Unmarshal(data, &st) == nil && st.PID > 1 {
+		lives, err := st.lives()
+		return lives || err != nil
+	}
+	conn, err := dialAt(filepath.Join(d.opts.KeepDir, id+".sock"))
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil || !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // openKept opens the first process of a sandbox, and reports whether it lives.

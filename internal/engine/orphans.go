@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
+
+// A record is written before its sandbox is made, and removed after it, so a
+// sandbox that runs without one is an orphan: its record was lost with the
+// database, or the database is an older one. Whose it was, nobody can tell: it is
+// given to nobody, and is not destroyed unless the operator says so.
+
+// ErrOrphans is the error of Adopt when sandboxes run that the store has no
+// record of. It matches sandpit.ErrState.
+var ErrOrphans error = orphansError{}
+
+type orphansError struct{}
+
+func (orphansError) Error() string {
+	return "their records were lost, or the state is older than they are"
+}
+func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
+
+// maxNamed bounds how many orphans an error names.
+const maxNamed = 8
+
+// orphans returns the IDs of the sandboxes that run here without a record.
+func orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) ([]string, error) {
+	ids, err := recoverer.Kept(ctx)
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	known := make(map[string]bool, len(records))
+	for _, r := range records {
+		known[r.ID] = true
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] })
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// refuseOrphans returns ErrOrphans when there are any.
+func (e *Engine) refuseOrphans(ctx context.Context, recoverer driver.Recoverer, records []Record) error {
+	ids, err := orphans(ctx, recoverer, records)
+	if err != nil {
+		return fmt.Errorf("adopting sandboxes: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	names := strings.Join(ids[:min(len(ids), maxNamed)], ", ")
+	if len(ids) > maxNamed {
+		names += ", …"
+	}
+	return sandpit.WithHint(fmt.Errorf("adopting sandboxes: %d that run here have no record (%s): %w", len(ids), names, ErrOrphans),
+		"restore the directory state from its latest backup; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
+}
+
+// RemoveOrphans destroys the sandboxes that run here without a record, and
+// returns their IDs. It is called before Adopt.
+func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
+	recoverer, ok := e.opts.Driver.(driver.Recoverer)
+	if !ok || e.opts.Store == nil {
+		return nil, nil
+	}
+	records, err := e.opts.Store.Sandboxes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("removing orphans: %w", err)
+	}
+	ids, err := orphans(ctx, recoverer, records)
+	if err != nil {
+		return nil, fmt.Errorf("removing orphans: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		instance, err := recoverer.Recover(ctx, driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: id})
+		if err == nil {
+			err = instance.Destroy(ctx)
+		}
+		if err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("removing orphan %s: %w", id, err))
+		}
+	}
+	return ids, errors.Join(errs...)
+}

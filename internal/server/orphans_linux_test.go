@@ -1,0 +1,90 @@
+package server_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+// L18: a server whose database was lost does not start beside the sandboxes that
+// it had, and touches none of them; with the database restored it takes them over.
+func TestLostDatabaseOrphansNothingSilently(t *testing.T) {
+	srv := newServed(t).start()
+	c := srv.unix()
+	sb := create(t, c, "box")
+	id := sb.ID()
+	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true}); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if err := srv.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	state, backup := filepath.Join(srv.home, "state"), filepath.Join(srv.home, "backup")
+	refused := func(what string) {
+		t.Helper()
+		err := server.Run(t.Context(), srv.options())
+		if !errors.Is(err, engine.ErrOrphans) || !strings.Contains(err.Error(), id) || !strings.Contains(sandpit.Hint(err), "--remove-orphans") {
+			t.Errorf("%s: the server ended with %v, hint %q", what, err, sandpit.Hint(err))
+		}
+	}
+	if err := os.Rename(state, backup); err != nil {
+		t.Fatal(err)
+	}
+	refused("without a database")
+	refused("with the empty one that it has made")
+
+	// The database is back: so is the sandbox, with its process.
+	if err := errors.Join(os.RemoveAll(state), os.Rename(backup, state)); err != nil {
+		t.Fatal(err)
+	}
+	srv.start()
+	c = srv.unix()
+	if sb, err := c.Get(t.Context(), "box"); err != nil {
+		t.Error(err)
+	} else if all, err := sb.Processes(t.Context()); err != nil || len(all) != 1 || all[0].Result != nil {
+		t.Errorf("its processes are %+v, %v", all, err)
+	}
+	_ = c.Close()
+	if err := srv.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	// A note that tells nothing hides no sandbox.
+	note := filepath.Join(server.KeepDir(srv.home), id+".json")
+	whole, err := os.ReadFile(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(state), os.Remove(note)); err != nil {
+		t.Fatal(err)
+	}
+	refused("without a note")
+	if err := os.WriteFile(note, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	// Whoever says so has it removed.
+	srv.removeOrphans = true
+	srv.start()
+	if left, err := os.ReadDir(server.KeepDir(srv.home)); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	var list v1.SandboxList
+	c = srv.unix()
+	defer c.Close()
+	if err := c.Call(t.Context(), "GET", "/v1/sandboxes", nil, &list); err != nil || len(list.Sandboxes) != 0 {
+		t.Errorf("there are %+v, %v", list, err)
+	}
+	if !strings.Contains(srv.log.String(), "a sandbox without a record is removed") {
+		t.Error("the log does not say what was removed")
+	}
+}
