@@ -21,6 +21,15 @@ func WithPeer(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, peerKey{}, c)
 }
 
+type refusedPeerKey struct{}
+
+// WithRefusedPeer notes that the program at the other end of a unix socket may
+// be in a sandbox or container: its requests are refused, with a key too. It is
+// for http.Server.ConnContext.
+func WithRefusedPeer(ctx context.Context) context.Context {
+	return context.WithValue(ctx, refusedPeerKey{}, true)
+}
+
 type connKey struct{}
 
 // WithConn notes the connection of a request, which may be a cork.Conn or made of
@@ -67,6 +76,12 @@ func secretOf(r *http.Request) (secret, header string) {
 
 // authenticate finds out who makes the request.
 func (c *call) authenticate() error {
+	if c.r.Context().Value(refusedPeerKey{}) != nil {
+		return &refusal{
+			status: http.StatusForbidden, code: "forbidden", message: "this socket serves only programs in the server's own user and pid namespaces",
+			hint: "from a sandbox or container, use the server's TCP address and a key",
+		}
+	}
 	peer, isPeer := c.r.Context().Value(peerKey{}).(Caller)
 	secret, header := secretOf(c.r)
 	if secret == "" && !isPeer {

@@ -355,8 +355,12 @@ func (s *server) tlsConfig() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2", "http/1.1"}}, nil
 }
 
-// peer notes who is at the other end of a unix socket. Nobody but the server's
-// own user and root is anybody.
+// errElsewhere says that the program at the other end of a unix socket could
+// not be shown to be in the user and pid namespaces of the server.
+var errElsewhere = errors.New("not in the namespaces of the server")
+
+// peer notes who is at the other end of a unix socket. Only the server's user
+// and root, outside of every sandbox and container, are trusted.
 func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Context {
 	beneath := cork.Find(c)
 	if beneath == nil {
@@ -367,7 +371,10 @@ func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Con
 		return ctx
 	}
 	uid, err := peerUID(conn)
-	if err != nil || uid != owner && uid != 0 {
+	switch {
+	case errors.Is(err, errElsewhere):
+		return api.WithRefusedPeer(ctx)
+	case err != nil || uid != owner && uid != 0:
 		return ctx
 	}
 	return api.WithPeer(ctx, api.Caller{Name: fmt.Sprintf("uid %d", uid), Namespace: localNamespace, Admin: true})
