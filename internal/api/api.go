@@ -38,11 +38,22 @@ type Options struct {
 
 	Limits Limits
 
+	// Connections counts those of the server, for the metrics. Default: nothing.
+	Connections func() Connections
+
 	// Log is told of what fails in the server itself. Default: nobody.
 	Log *slog.Logger
 
 	// Tracer receives a span of each request; nil: none is made.
 	Tracer *otlp.Exporter
+}
+
+// Connections are how many connections a server has.
+type Connections struct {
+	Strangers int    // without a valid key
+	Keys      int    // of callers with a key
+	Peers     int    // of users of the unix socket
+	Dropped   uint64 // since the start, for others
 }
 
 // API is the handler of all requests.
@@ -69,6 +80,9 @@ type API struct {
 func New(opts Options) *API {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Connections == nil {
+		opts.Connections = func() Connections { return Connections{} }
 	}
 	opts.Limits = opts.Limits.withDefaults()
 	a := &API{opts: opts, mux: http.NewServeMux(), guard: newGuard(opts), idle: make(chan struct{})}

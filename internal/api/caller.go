@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -52,6 +53,33 @@ func (c *call) cork() *cork.Conn {
 	return conn
 }
 
+type admissionKey struct{}
+
+// WithAdmission has admit told whose request comes on a connection: the name of
+// a caller whose key is valid, or "" when nobody's was given. It reports whether the
+// caller may have one more connection; if not, the request is refused. It is for
+// http.Server.ConnContext.
+func WithAdmission(ctx context.Context, admit func(caller string) bool) context.Context {
+	return context.WithValue(ctx, admissionKey{}, admit)
+}
+
+// TooManyConnections is the message of an error of code v1.CodeTooManyConnections.
+const TooManyConnections = "there are too many connections"
+
+// admitConnection tells whose request the call is, once that is known.
+func (c *call) admitConnection() error {
+	admit, ok := c.r.Context().Value(admissionKey{}).(func(string) bool)
+	switch {
+	case !ok || !c.known && c.r.ProtoMajor > 1: // other requests of HTTP/2 may be a caller's
+	case !c.known:
+		admit("")
+	case !admit(callerID(c.caller)):
+		c.w.Header().Set("Connection", "close")
+		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeTooManyConnections, message: TooManyConnections, hint: "use fewer connections for more requests", after: time.Second}
+	}
+	return nil
+}
+
 // Headers in which a key may come. The second is for requests that are passed
 // on to a sandbox, which then get to keep their own Authorization.
 const (
@@ -74,8 +102,18 @@ func secretOf(r *http.Request) (secret, header string) {
 	return key, headerAuthorization
 }
 
-// authenticate finds out who makes the request.
+// authenticate finds out who makes the request, and whether it may come on its
+// connection.
 func (c *call) authenticate() error {
+	err := c.identify()
+	if refused := c.admitConnection(); err == nil {
+		err = refused
+	}
+	return err
+}
+
+// identify finds out who makes the request.
+func (c *call) identify() error {
 	if c.r.Context().Value(refusedPeerKey{}) != nil {
 		return &refusal{
 			status: http.StatusForbidden, code: "forbidden", message: "this socket serves only programs in the server's own user and pid namespaces",

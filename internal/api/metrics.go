@@ -86,7 +86,7 @@ func (m *metrics) created(code string, took time.Duration) {
 }
 
 // text writes everything.
-func (m *metrics) text(s Stats, openStreams int) []byte {
+func (m *metrics) text(s Stats, openStreams int, conns Connections) []byte {
 	w := new(page)
 	m.mu.Lock()
 	w.head("sandpit_http_requests_total", "counter", "Requests by operation and status.")
@@ -112,6 +112,11 @@ func (m *metrics) text(s Stats, openStreams int) []byte {
 	m.mu.Unlock()
 
 	w.single("sandpit_open_streams", "gauge", "Answers that go on for a while.", float64(openStreams))
+	w.head("sandpit_connections", "gauge", "Connections by whose they are.")
+	w.sample("sandpit_connections", float64(conns.Keys), "of", "keys")
+	w.sample("sandpit_connections", float64(conns.Peers), "of", "peers")
+	w.sample("sandpit_connections", float64(conns.Strangers), "of", "strangers")
+	w.single("sandpit_connections_dropped_total", "counter", "Connections without a valid key that had to make room for others.", float64(conns.Dropped))
 	w.single("sandpit_audit_failures_total", "counter", "Entries of the audit that could not be written.", float64(m.auditFailures.Load()))
 	w.single("sandpit_audit_skipped_total", "counter", "Requests of strangers, and of keys that ask too often, that were too many to be all in the audit.", float64(m.auditSkipped.Load()))
 	w.stats(s)

@@ -127,6 +127,6 @@ func showMetrics(c *call) error {
 		return err
 	}
 	c.w.Header().Set("Content-Type", metricsType)
-	_, err = c.w.Write(c.api.metrics.text(stats, c.api.limiter.openStreams()))
+	_, err = c.w.Write(c.api.metrics.text(stats, c.api.limiter.openStreams(), c.api.opts.Connections()))
 	return err
 }

@@ -110,6 +110,7 @@ type server struct {
 	tracer    *otlp.Exporter // or nil
 	api       *api.API
 	listeners []net.Listener
+	conns     *connections
 	plain     *http.Server // unix sockets and plain TCP
 	secure    *http.Server // TLS
 	idle      idleness
@@ -195,7 +196,9 @@ func checkHome(home string) error {
 // startEngine opens the engine and takes over what lives.
 func (s *server) startEngine(ctx context.Context) error {
 	opt := &s.opt
-	opt.Settings.fillCapacity(machineMemory())
+	files := openFiles()
+	opt.Settings.fillCapacity(machineMemory(), files)
+	s.conns = newConnections(opt.Settings, files, opt.Log)
 	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, Log: opt.Log})
 	kept, err := s.state.Webhooks(ctx)
 	if err != nil {
@@ -260,6 +263,7 @@ func (s *server) startAPI(ctx context.Context) error {
 		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home)},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
+		Connections: s.conns.counts,
 	})
 	return nil
 }
@@ -305,12 +309,12 @@ func (s *server) listen(ctx context.Context) error {
 	s.plain = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return s.peer(api.WithConn(ctx, c), c, uid)
+			return s.peer(s.connContext(ctx, c), c, uid)
 		},
-		ConnState: s.idle.connection,
+		ConnState: s.connState,
 	}
 	s.api.Configure(s.plain)
-	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnContext: api.WithConn, ConnState: s.idle.connection, TLSConfig: config}
+	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnContext: s.connContext, ConnState: s.connState, TLSConfig: config}
 	s.api.Configure(s.secure)
 	for _, l := range s.listeners {
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {
@@ -325,6 +329,17 @@ func (s *server) listen(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// connContext is for http.Server.ConnContext.
+func (s *server) connContext(ctx context.Context, c net.Conn) context.Context {
+	return api.WithAdmission(api.WithConn(ctx, c), connectionOf(c).admit)
+}
+
+// connState is for http.Server.ConnState.
+func (s *server) connState(c net.Conn, state http.ConnState) {
+	s.conns.noteState(c, state)
+	s.idle.connection(c, state)
 }
 
 func loopbackListener(l net.Listener) bool {
@@ -377,6 +392,7 @@ func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Con
 	case err != nil || uid != owner && uid != 0:
 		return ctx
 	}
+	connectionOf(c).admitPeer()
 	return api.WithPeer(ctx, api.Caller{Name: fmt.Sprintf("uid %d", uid), Namespace: localNamespace, Admin: true})
 }
 
@@ -415,13 +431,12 @@ func (s *server) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, l := range s.listeners {
-		server, start := s.plain, s.plain.Serve
+		start, plain := s.plain.Serve, true
 		if _, ok := l.Addr().(*net.TCPAddr); ok && s.secure.TLSConfig != nil {
-			server = s.secure
-			start = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+			start, plain = func(l net.Listener) error { return s.secure.ServeTLS(l, "", "") }, false
 		}
 		go func() {
-			if err := start(cork.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
+			if err := start(s.conns.listener(l, plain)); !errors.Is(err, http.ErrServerClosed) {
 				cancel(fmt.Errorf("serving %s: %w", l.Addr(), err))
 			}
 		}()

@@ -53,6 +53,16 @@ type Settings struct {
 	CPUs      float64
 	Sandboxes int
 
+	// Connections bounds connections: a quarter for strangers, who have given no
+	// valid key, half for callers with keys, each of whom may have a quarter of
+	// that, and a quarter for users of unix sockets. 0: 8,192, or a quarter of the
+	// descriptors that the server may have, if that is less.
+	Connections int
+
+	// ConnectionsPerAddress bounds those of strangers from one address, or of one
+	// network of 64 bits of IPv6. 0: half of those of all strangers.
+	ConnectionsPerAddress int
+
 	// IdleExit is after how long without a sandbox, a connection and a request
 	// the server leaves. 0: never.
 	IdleExit time.Duration
@@ -79,6 +89,8 @@ type document struct {
 	Memory          string   `yaml:"memory"`
 	CPUs            string   `yaml:"cpus"`
 	Sandboxes       int      `yaml:"sandboxes"`
+	Connections     int      `yaml:"connections"`
+	PerAddress      int      `yaml:"connections-per-address"`
 	IdleExit        string   `yaml:"idle-exit"`
 	SyncAudit       bool     `yaml:"sync-audit"`
 	PrivateWebhooks bool     `yaml:"private-webhooks"`
@@ -154,7 +166,7 @@ func (d document) settings(dir string) (Settings, error) {
 	}
 	s := Settings{
 		Cert: beside(d.TLSCert), Key: beside(d.TLSKey), PlainHTTP: d.PlainHTTP, Domain: d.Domain, Hosts: d.Hosts, Origins: d.Origins,
-		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
+		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, Connections: d.Connections, ConnectionsPerAddress: d.PerAddress, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
 	}
 	for _, text := range d.Listen {
 		a, err := ParseAddress(text)
@@ -190,6 +202,12 @@ func (s Settings) check() error {
 	if s.Sandboxes < 0 {
 		return fmt.Errorf("sandboxes: %d is less than 0: %w", s.Sandboxes, sandpit.ErrInvalid)
 	}
+	if s.Connections != 0 && s.Connections < leastConnections {
+		return fmt.Errorf("connections: %d is less than %d: %w", s.Connections, leastConnections, sandpit.ErrInvalid)
+	}
+	if s.ConnectionsPerAddress < 0 {
+		return fmt.Errorf("connections-per-address: %d is less than 0: %w", s.ConnectionsPerAddress, sandpit.ErrInvalid)
+	}
 	for _, a := range s.Listen {
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
 			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys in the clear: %w", a, sandpit.ErrForbidden),
@@ -205,11 +223,23 @@ const defaultMemory = 2
 // defaultSandboxes bounds sandboxes at once.
 const defaultSandboxes = 1000
 
-func (s *Settings) fillCapacity(machineMemory int64) {
+// filesOfSandbox is how many descriptors the server has for a sandbox, with some
+// to spare.
+const filesOfSandbox = 8
+
+// fillCapacity sets what is 0 for a machine with so much memory and a server that
+// may have so many descriptors.
+func (s *Settings) fillCapacity(machineMemory int64, files int) {
+	if s.Connections == 0 {
+		s.Connections = max(leastConnections, min(maxConnections, files/4))
+	}
+	if s.ConnectionsPerAddress == 0 {
+		s.ConnectionsPerAddress = s.Connections / 8
+	}
 	if s.Memory == 0 {
 		s.Memory = defaultMemory * machineMemory
 	}
 	if s.Sandboxes == 0 {
-		s.Sandboxes = defaultSandboxes
+		s.Sandboxes = max(1, min(defaultSandboxes, (files-s.Connections-reservedFiles(files))/filesOfSandbox))
 	}
 }

@@ -25,6 +25,8 @@ policy: policy.yaml
 memory: 64g
 cpus: 1.5
 sandboxes: 500
+connections: 100
+connections-per-address: 10
 idle-exit: 10m
 hosts: [sandpit.example]
 `
@@ -34,7 +36,7 @@ hosts: [sandpit.example]
 	want := server.Settings{
 		Listen: []server.Address{{Network: "tcp", Host: "0.0.0.0:8443"}, {Network: "unix", Host: "/run/sandpit.sock"}},
 		Cert:   filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
-		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, IdleExit: 10 * time.Minute, Hosts: []string{"sandpit.example"},
+		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, Hosts: []string{"sandpit.example"},
 	}
 	got, err := server.ReadSettings(file, true)
 	if err != nil {
@@ -67,6 +69,8 @@ func TestBrokenSettings(t *testing.T) {
 		"memory: -1\n":                           "memory: ",
 		"cpus: many\n":                           "cpus: ",
 		"sandboxes: -1\n":                        "sandboxes: -1 is less than 0",
+		"connections: 15\n":                      "connections: 15 is less than 16",
+		"connections-per-address: -1\n":          "connections-per-address: ",
 		"idle-exit: soon\n":                      "idle-exit: ",
 		strings.Repeat("# more\n", 1<<20/7+1):    "longer than 1 MiB",
 		"a: &a [*a]\n":                           "server.yaml:1: ",

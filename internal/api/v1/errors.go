@@ -52,6 +52,7 @@ func codes() []struct {
 		{CodeMethodNotAllowed, sandpit.ErrUnsupported},
 		{CodeAuditUnavailable, sandpit.ErrUnavailable},
 		{CodeDraining, sandpit.ErrUnavailable},
+		{CodeTooManyConnections, sandpit.ErrUnavailable},
 	}
 }
 
@@ -81,6 +82,7 @@ const (
 	CodeMethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
 	CodeAuditUnavailable    = "audit_unavailable"    // what can't be recorded is not done
 	CodeDraining            = "draining"             // the server is about to end
+	CodeTooManyConnections  = "too_many_connections" // of all, of an address or of a key
 )
 
 // CodeOf returns the code of an error.

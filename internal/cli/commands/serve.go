@@ -38,6 +38,8 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file of --confi
   memory: 64g                  # what all sandboxes together are promised
   cpus: 32
   sandboxes: 500
+  connections: 8192            # at once; a quarter of them without a valid key
+  connections-per-address: 500 # without a valid key
   hosts: [sandpit.example]     # names by which it may be called
   origins: []                  # web pages that may call it
   sync-audit: false            # each entry of the audit on the disk before it goes on

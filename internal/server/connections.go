@@ -1,0 +1,362 @@
+package server
+
+import (
+	"container/list"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cork"
+)
+
+const (
+	// maxConnections is the most connections by default.
+	maxConnections = 8192
+
+	// leastConnections is the fewest that can be set: some for each share.
+	leastConnections = 16
+
+	// strangerTime is how long a connection may be idle or incomplete without a
+	// valid key. A stranger who keeps asking is closed after his next answer.
+	strangerTime = 30 * time.Second
+
+	// droppedEvery is the shortest time between two lines of the log about
+	// connections that were dropped.
+	droppedEvery = 10 * time.Second
+)
+
+// connections counts and bounds the connections of all listeners.
+//
+// A connection is a stranger's until a request on it has a valid key. Strangers
+// have a share of their own, and each address a share of that; a new connection
+// over one of the two takes the place of the oldest. So callers with a key can't
+// be kept out by connections without one. Callers with a key and users of the
+// unix socket have their own shares; a request over one of them is answered with
+// 503, and its connection stays a stranger's.
+type connections struct {
+	strangers, perAddress int // bounds
+	keyed, perKey, local  int
+	reserved              int // the first number of a descriptor that no connection may have
+	log                   *slog.Logger
+
+	mu        sync.Mutex
+	waiting   list.List                   // strangers, oldest first; guarded by mu
+	byAddress map[netip.Prefix]*list.List // strangers of an address, oldest first; guarded by mu
+	byCaller  map[string]int              // guarded by mu
+	keys      int                         // connections in byCaller; guarded by mu
+	peers     int                         // connections of users of the unix socket; guarded by mu
+	dropped   uint64                      // guarded by mu
+	told      time.Time                   // the log, of those that were dropped; guarded by mu
+	toldOf    uint64                      // the value of dropped at that time; guarded by mu
+}
+
+// shares of all connections: a quarter for strangers, half of which one address
+// may have; half for keys, a quarter of which one key may have; and a quarter for
+// users of the unix socket.
+func newConnections(s Settings, files int, log *slog.Logger) *connections {
+	return &connections{
+		strangers: s.Connections / 4, perAddress: s.ConnectionsPerAddress,
+		keyed: s.Connections / 2, perKey: s.Connections / 8, local: s.Connections / 4,
+		reserved: files - reservedFiles(files), log: log,
+		byAddress: map[netip.Prefix]*list.List{}, byCaller: map[string]int{},
+	}
+}
+
+// openFiles returns how many descriptors this program may have.
+func openFiles() int {
+	var lim syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil || lim.Cur > 1<<30 {
+		return 1 << 30
+	}
+	return int(lim.Cur)
+}
+
+// reservedFiles is how many of all descriptors are for work in progress alone:
+// for what sandboxes, state and images open for a moment.
+func reservedFiles(files int) int { return min(files/8, 1024) }
+
+// connection is a net.Conn that is counted until it is closed.
+type connection struct {
+	net.Conn
+	all   *connections
+	from  netip.Prefix // of its address; the zero value for a unix socket
+	plain bool         // what it is told needs no TLS
+
+	// Guarded by all.mu.
+	place, inAddress *list.Element // among strangers; nil when it is none
+	state            http.ConnState
+	caller           string // whose it is
+	peer             bool   // of a user of the unix socket
+	late             bool   // strangerTime is over
+	closed           bool
+	timer            *time.Timer
+}
+
+// listener returns l with connections that are counted, and are cork.Conns.
+func (a *connections) listener(l net.Listener, plain bool) net.Listener {
+	return countedListener{l, a, plain}
+}
+
+type countedListener struct {
+	net.Listener
+	all   *connections
+	plain bool
+}
+
+// Accept returns the next connection that may stay.
+func (l countedListener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			if l.all.makeRoom() {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c := l.all.add(raw, l.plain); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// add counts a new connection. It returns nil when there is no room for it.
+func (a *connections) add(raw net.Conn, plain bool) net.Conn {
+	c := &connection{Conn: cork.New(raw), all: a, from: network(raw.RemoteAddr()), plain: plain}
+	_, local := raw.(*net.UnixConn)
+	var out []*connection
+	a.mu.Lock()
+	a.enter(c)
+	if same := a.byAddress[c.from]; same.Len() > a.perAddress {
+		out = append(out, a.leave(same.Front()))
+	}
+	if a.waiting.Len() > a.strangers || !local && descriptor(raw) >= a.reserved {
+		out = append(out, a.leave(a.waiting.Front()))
+	}
+	a.mu.Unlock()
+	a.drop(out)
+	if out != nil && out[len(out)-1] == c {
+		return nil
+	}
+	return c
+}
+
+// enter puts a connection among the strangers. Precondition: a.mu is held.
+func (a *connections) enter(c *connection) {
+	same := a.byAddress[c.from]
+	if same == nil {
+		same = list.New()
+		a.byAddress[c.from] = same
+	}
+	c.place, c.inAddress = a.waiting.PushBack(c), same.PushBack(c)
+	c.timer = time.AfterFunc(strangerTime, c.expire)
+}
+
+// leave takes a connection out of the strangers. Precondition: a.mu is held.
+func (a *connections) leave(at *list.Element) *connection {
+	c := at.Value.(*connection)
+	a.waiting.Remove(c.place)
+	same := a.byAddress[c.from]
+	if same.Remove(c.inAddress); same.Len() == 0 {
+		delete(a.byAddress, c.from)
+	}
+	c.timer.Stop()
+	c.place, c.inAddress, c.late = nil, nil, false
+	return c
+}
+
+// makeRoom drops the oldest stranger, if there is one.
+func (a *connections) makeRoom() bool {
+	a.mu.Lock()
+	var out []*connection
+	if oldest := a.waiting.Front(); oldest != nil {
+		out = append(out, a.leave(oldest))
+	}
+	a.mu.Unlock()
+	a.drop(out)
+	return out != nil
+}
+
+// drop closes connections that are not counted any more.
+func (a *connections) drop(out []*connection) {
+	if len(out) == 0 {
+		return
+	}
+	a.mu.Lock()
+	a.dropped += uint64(len(out))
+	since := a.dropped - a.toldOf
+	tell := time.Since(a.told) > droppedEvery
+	if tell {
+		a.told, a.toldOf = time.Now(), a.dropped
+	}
+	a.mu.Unlock()
+	if tell {
+		a.log.Warn("connections without a key were dropped: there were too many", "dropped", since, "last", out[len(out)-1].RemoteAddr().String())
+	}
+	for _, c := range out {
+		c.refuse()
+	}
+}
+
+// refuse closes a connection, and says why where that costs nothing.
+func (c *connection) refuse() {
+	c.all.mu.Lock()
+	fresh := c.plain && c.state == http.StateNew // nothing was sent yet: it can't block
+	c.all.mu.Unlock()
+	if fresh {
+		body, _ := json.Marshal(v1.Error{Code: v1.CodeTooManyConnections, Message: api.TooManyConnections, Hint: "try again in a moment"}) // of strings, which never fails
+		fmt.Fprintf(c.Conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s\n", len(body)+1, body)
+	}
+	_ = c.Close()
+}
+
+// expire ends a stranger's connection, at once unless it is being answered.
+func (c *connection) expire() {
+	c.all.mu.Lock()
+	c.late = c.place != nil
+	end := c.late && c.state != http.StateActive
+	c.all.mu.Unlock()
+	if end {
+		_ = c.Close()
+	}
+}
+
+// noteState is for http.Server.ConnState.
+func (a *connections) noteState(conn net.Conn, state http.ConnState) {
+	c := connectionOf(conn)
+	if c == nil {
+		return
+	}
+	a.mu.Lock()
+	c.state = state
+	end := c.late && state == http.StateIdle
+	a.mu.Unlock()
+	if end {
+		_ = c.Close()
+	}
+}
+
+// admit notes whose requests come on a connection: those of a caller with a valid
+// key, or a stranger's for "". It reports whether there is room for one more
+// connection of the caller.
+func (c *connection) admit(caller string) bool {
+	a := c.all
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case c.closed || c.peer || c.caller == caller:
+		return true
+	case caller != "" && (a.byCaller[caller] >= a.perKey || c.caller == "" && a.keys >= a.keyed):
+		return false
+	}
+	a.forget(c)
+	if c.caller = caller; caller == "" {
+		a.enter(c)
+		return true
+	}
+	a.byCaller[caller]++
+	a.keys++
+	return true
+}
+
+// admitPeer notes that a user of the unix socket is at the other end. Without room
+// for one it is a stranger's, and a caller's from its first request.
+func (c *connection) admitPeer() {
+	a := c.all
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.place == nil || a.peers >= a.local {
+		return
+	}
+	a.forget(c)
+	c.peer = true
+	a.peers++
+}
+
+// forget stops counting a connection as what it is. Precondition: a.mu is held.
+func (a *connections) forget(c *connection) {
+	switch {
+	case c.place != nil:
+		a.leave(c.place)
+	case c.peer:
+		a.peers--
+		c.peer = false
+	case c.caller != "":
+		a.keys--
+		if a.byCaller[c.caller]--; a.byCaller[c.caller] == 0 {
+			delete(a.byCaller, c.caller)
+		}
+		c.caller = ""
+	}
+}
+
+// Close closes the connection, which is not counted any more.
+func (c *connection) Close() error {
+	c.all.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		c.all.forget(c)
+	}
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// NetConn returns the connection beneath.
+func (c *connection) NetConn() net.Conn { return c.Conn }
+
+// CloseWrite is that of cork.Conn.
+func (c *connection) CloseWrite() error { return cork.Find(c.Conn).CloseWrite() }
+
+// connectionOf finds the connection that another one was made of, or nil.
+func connectionOf(c net.Conn) *connection {
+	for {
+		switch in := c.(type) {
+		case *connection:
+			return in
+		case interface{ NetConn() net.Conn }:
+			c = in.NetConn()
+		default:
+			return nil
+		}
+	}
+}
+
+// counts are for the metrics.
+func (a *connections) counts() api.Connections {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return api.Connections{Strangers: a.waiting.Len(), Keys: a.keys, Peers: a.peers, Dropped: a.dropped}
+}
+
+// network is what counts as one address: of IPv6 the 64 bits that one customer
+// gets at least (RFC 6177). The zero value stands for unix sockets.
+func network(a net.Addr) netip.Prefix {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	p, _ := ip.Prefix(min(ip.BitLen(), 64)) // of an address that is valid
+	return p
+}
+
+// descriptor returns the number of a connection's descriptor, which is the lowest
+// that was free, or 0 when it can't be told.
+func descriptor(c net.Conn) (n int) {
+	if sc, ok := c.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { n = int(fd) })
+		}
+	}
+	return n
+}

@@ -1,0 +1,217 @@
+package server_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// from connects from an address of loopback, which stands for another host.
+func (s *served) from(address string) net.Conn {
+	s.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: patience}
+	conn, err := d.DialContext(s.t.Context(), "tcp", s.tcp)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// figure is a value of the metrics.
+func (s *served) figure(name string) int {
+	s.t.Helper()
+	_, body, _ := s.get("GET", "http://sandpit/metrics", "", "")
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\d+)$`).FindStringSubmatch(body)
+	if m == nil {
+		s.t.Fatalf("there is no %s in %s", name, body)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+const (
+	strangers, keyed, dropped = `sandpit_connections{of="strangers"}`, `sandpit_connections{of="keys"}`, "sandpit_connections_dropped_total"
+)
+
+// TestStrangersMakeRoom floods a server with connections that say nothing, stop in
+// the handshake or have no key. Who has a key is served all the time.
+func TestStrangersMakeRoom(t *testing.T) {
+	t.Parallel()
+	many := 200
+	if long() {
+		many = 5000
+	}
+	s := newServed(t)
+	s.overTCP()
+	s.settings.Connections, s.settings.ConnectionsPerAddress = 64, 8 // 16 strangers
+	s.start()
+	before := s.tls(s.keyOf("before", ""))
+	defer before.Close()
+	sb := create(t, before, "")
+	p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"cat"}, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := s.keyOf("others", "")
+	hello := &tls.Config{RootCAs: s.roots, ServerName: "127.0.0.1", InsecureSkipVerify: true} //nolint:gosec // whose it is does not matter here
+	for i := range many {
+		// From a few addresses at first, then from many.
+		conn := s.from(fmt.Sprintf("127.1.%d.%d", i/100%2*i%200, 1+i%3))
+		switch i % 4 {
+		case 0: // nothing
+		case 1:
+			_, _ = conn.Write([]byte{0x16, 3, 1, 2, 0}) // the head of a record
+		case 2:
+			_ = tls.Client(conn, hello).Handshake() // it may be dropped meanwhile
+		case 3:
+			c := tls.Client(conn, hello)
+			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+		}
+		if i%20 == 0 {
+			// New connections of both the address that floods and another one.
+			if status, body, _ := s.get("GET", "https://"+s.tcp+"/v1/sandboxes", others, ""); status != http.StatusOK {
+				t.Fatalf("after %d connections a caller is answered %d %s", i, status, body)
+			}
+		}
+	}
+	if n := s.figure(strangers); n > 16 {
+		t.Errorf("there are %d strangers", n)
+	}
+	if n := s.figure(dropped); n < many-16 {
+		t.Errorf("%d of %d were dropped", n, many)
+	}
+	if n := strings.Count(s.log.String(), "connections without a key were dropped"); n == 0 || n > many/10 {
+		t.Errorf("the log says so %d times", n)
+	}
+	// What was there before goes on.
+	if _, err := p.Stdin().Write([]byte("still here\n")); err != nil {
+		t.Error(err)
+	}
+	if err := p.Stdin().Close(); err != nil {
+		t.Error(err)
+	}
+	if res, err := p.Wait(t.Context()); err != nil || res.ExitCode != 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// keptConn is a connection with TLS on which one request follows another.
+type keptConn struct {
+	t    *testing.T
+	conn net.Conn
+	br   *bufio.Reader
+}
+
+func (s *served) keep(t *testing.T) *keptConn {
+	c := s.raw("http/1.1")
+	return &keptConn{t, c, bufio.NewReader(c)}
+}
+
+// ask makes a request, and returns its answer without the body, and the error in that.
+func (k *keptConn) ask(key string) (answer *http.Response, e v1.Error) {
+	k.t.Helper()
+	fmt.Fprintf(k.conn, "GET /v1/version HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", key)
+	resp, err := http.ReadResponse(k.br, nil)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		if err := json.NewDecoder(resp.Body).Decode(&e); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp, e
+}
+
+// One key may have a part of the connections, and all keys another: the next is told
+// to come again, and the others are served.
+func TestConnectionsOfAKey(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.overTCP()
+	s.settings.Connections = 64 // 32 of keys, 8 of one
+	s.start()
+	greedy, other := s.makeKey(v1.NewKey{Namespace: "greedy"}), s.keyOf("other", "")
+	var mine []*keptConn
+	for range 8 {
+		k := s.keep(t)
+		for range 2 { // it counts once
+			if resp, e := k.ask(greedy.Secret); resp.StatusCode != http.StatusOK {
+				t.Fatalf("%s %+v", resp.Status, e)
+			}
+		}
+		mine = append(mine, k)
+	}
+	over := s.keep(t)
+	resp, e := over.ask(greedy.Secret)
+	if resp.StatusCode != http.StatusServiceUnavailable || e.Code != v1.CodeTooManyConnections || resp.Header.Get("Retry-After") == "" || !resp.Close {
+		t.Errorf("%s %+v %v", resp.Status, e, resp.Header)
+	}
+	if !errors.Is(v1.KindOf(e.Code), sandpit.ErrUnavailable) {
+		t.Errorf("the kind of %s is %v", e.Code, v1.KindOf(e.Code))
+	}
+	if resp, e := s.keep(t).ask(other); resp.StatusCode != http.StatusOK {
+		t.Errorf("another: %s %+v", resp.Status, e)
+	}
+	if n := s.figure(keyed); n != 9 {
+		t.Errorf("%d connections of keys", n)
+	}
+	// A key that is not valid any more has none.
+	if status, body, _ := s.get("DELETE", "http://sandpit/v1/keys/"+greedy.ID, "", ""); status != http.StatusNoContent {
+		t.Fatalf("%d %s", status, body)
+	}
+	for _, k := range mine {
+		if resp, e := k.ask(greedy.Secret); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s %+v", resp.Status, e)
+		}
+	}
+	apart.Until(t, "its connections are a stranger's", func() bool { return s.figure(keyed) == 1 })
+	for _, k := range mine {
+		_ = k.conn.Close()
+	}
+	apart.Until(t, "they are gone", func() bool { return s.figure(strangers) == 0 })
+}
+
+// Over plain HTTP a stranger who has to make room is told.
+func TestStrangersAreTold(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.overTCP()
+	s.settings.Cert, s.settings.Key = "", ""
+	s.settings.Connections, s.settings.ConnectionsPerAddress = 64, 2
+	s.start()
+	first := s.from("127.2.0.1")
+	for range 2 {
+		s.from("127.2.0.1")
+	}
+	_ = first.SetReadDeadline(time.Now().Add(patience))
+	resp, err := http.ReadResponse(bufio.NewReader(first), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var e v1.Error
+	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || resp.StatusCode != http.StatusServiceUnavailable || e.Code != v1.CodeTooManyConnections || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%s %+v, %v", resp.Status, e, err)
+	}
+}
