@@ -11,21 +11,17 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// packDirectory writes what is in a directory of this machine as a tar stream.
-// Links stay links; what is neither file, directory nor link is left out, as
-// it means nothing elsewhere.
-func packDirectory(ctx context.Context, dir string, w io.Writer) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
+// packDirectory writes what is in a directory of this machine, which messages
+// call dir, as a tar stream. Links stay links; what is neither file, directory
+// nor link is left out, as it means nothing elsewhere.
+func packDirectory(ctx context.Context, root *os.Root, dir string, w io.Writer) error {
 	t := tar.NewWriter(w)
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -67,7 +63,7 @@ func packEntry(root *os.Root, name string, d fs.DirEntry, t *tar.Writer) error {
 	if !info.Mode().IsRegular() {
 		return t.WriteHeader(h)
 	}
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have become a pipe
 	if err != nil {
 		return err
 	}
@@ -86,12 +82,7 @@ func packEntry(root *os.Root, name string, d fs.DirEntry, t *tar.Writer) error {
 // machine. Whatever the stream says, nothing outside of it is touched: every
 // path is resolved inside (os.Root), and links are only made when they point
 // to the inside.
-func unpackDirectory(r io.Reader, dir string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return fmt.Errorf("copying: %w", err)
-	}
-	defer root.Close()
+func unpackDirectory(r io.Reader, root *os.Root) error {
 	t := tar.NewReader(r)
 	for {
 		h, err := t.Next()

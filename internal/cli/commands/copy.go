@@ -44,7 +44,11 @@ func (a *tree) cpCommand() *cobra.Command {
 sandbox's side is NAME:PATH; PATH is absolute, or starts at the sandbox's working
 directory. As with cp -r, what is copied gets its old name when DST is a directory
 that exists; or when DST ends in a slash, which makes the directory if need be. '-'
-stands for standard input or output.`,
+stands for standard input or output.
+
+A symbolic link in the place of a file is replaced, never followed. Elsewhere in a path
+of this machine only links are followed that no sandbox can have made: root's, and for
+root itself those in the root directory. Other links are refused; name what they lead to.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
@@ -80,7 +84,12 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 		_, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{})
 		return wantsDirectory(err, "make the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
 	}
-	info, err := os.Stat(from)
+	source, again, err := openSource(from)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer source.Close()
+	info, err := source.Stat()
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -99,7 +108,7 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 	}
 	switch {
 	case info.Mode().IsRegular():
-		f, err := os.Open(from)
+		f, err := os.Open(again)
 		if err != nil {
 			return fmt.Errorf("copying: %w", err)
 		}
@@ -114,8 +123,18 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 	if err := files.Mkdir(ctx, to, info.Mode().Perm(), true); err != nil {
 		return err
 	}
+	root, err := os.OpenRoot(again)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer root.Close()
 	read, write := io.Pipe()
-	go func() { write.CloseWithError(packDirectory(ctx, from, write)) }()
+	packed := make(chan struct{})
+	go func() {
+		defer close(packed)
+		write.CloseWithError(packDirectory(ctx, root, from, write))
+	}()
+	defer func() { <-packed }()
 	defer read.Close()
 	return files.Upload(ctx, to, read)
 }
@@ -145,18 +164,21 @@ func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string
 	if into {
 		to = filepath.Join(to, name)
 	}
-	dir := to
 	if !info.IsDir() {
-		dir = filepath.Dir(to)
-	}
-	if info.IsDir() || into {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			return fmt.Errorf("copying: %w", err)
+		if into {
+			dir, err := openDirectory(filepath.Dir(to), true)
+			if err != nil {
+				return fmt.Errorf("copying: %w", err)
+			}
+			_ = dir.Close()
 		}
-	}
-	if !info.IsDir() {
 		return writeLocal("copying", to, info.Mode.Perm(), func(w io.Writer) error { return copyFile(ctx, files, from, w) })
 	}
+	root, err := openDirectory(to, true)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer root.Close()
 	read, write := io.Pipe()
 	downloaded := make(chan error, 1)
 	go func() {
@@ -164,7 +186,7 @@ func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string
 		write.CloseWithError(err)
 		downloaded <- err
 	}()
-	err = unpackDirectory(read, to)
+	err = unpackDirectory(read, root)
 	read.CloseWithError(errors.New("unpacking has ended"))
 	if derr := <-downloaded; derr != nil && err == nil {
 		err = derr

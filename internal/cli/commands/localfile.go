@@ -8,12 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // writeLocal makes or replaces a file of this machine, which appears whole or
-// not at all. A new one has the mode, less what the umask takes away. What is not
-// a regular file, such as a device or a named pipe, is written to in place. Errors
-// but those of write begin with what it is doing.
+// not at all. A new one has the mode, less what the umask takes away. A symbolic
+// link is replaced and not followed. What is neither a regular file nor a link,
+// such as a device or a named pipe, is written to in place. Errors but those of
+// write begin with what it is doing.
 func writeLocal(doing, name string, mode fs.FileMode, write func(io.Writer) error) error {
 	f, finish, err := openLocal(name, mode)
 	if err != nil {
@@ -32,26 +34,80 @@ func writeLocal(doing, name string, mode fs.FileMode, write func(io.Writer) erro
 // openLocal opens what writeLocal writes to. To finish is to give it its name, if
 // it is whole, or to remove it.
 func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole bool) error, err error) {
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(name, os.O_WRONLY, 0)
-		return f, func(bool) error { return f.Close() }, err
+	if isStream(name) {
+		return openStream(name)
 	}
-	// What a link leads to is replaced, not the link.
-	if target, err := filepath.EvalSymlinks(name); err == nil {
-		name = target
+	base := filepath.Base(name)
+	root, err := openDirectory(filepath.Dir(name), false)
+	if err != nil {
+		return nil, nil, err
 	}
-	dir := filepath.Dir(name)
+	defer func() {
+		if err != nil {
+			_ = root.Close()
+		}
+	}()
+	if info, err := root.Lstat(base); err == nil && !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink {
+		return openInPlace(root, base, name)
+	}
 	// Not os.CreateTemp, whose files are their owner's alone whatever the umask.
-	f, err = os.OpenFile(filepath.Join(dir, ".sandpit-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	temp := ".sandpit-" + rand.Text()
+	f, err = root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	var path *fs.PathError
 	if errors.As(err, &path) {
-		err = &fs.PathError{Op: "making a file in", Path: dir, Err: path.Err} // the name of a moment tells nobody anything
+		err = &fs.PathError{Op: "making a file in", Path: filepath.Dir(name), Err: path.Err} // the name of a moment tells nobody anything
 	}
 	return f, func(whole bool) error {
+		defer root.Close()
 		err := f.Close()
 		if err == nil && whole {
-			return os.Rename(f.Name(), name)
+			if err = root.Rename(temp, base); err == nil {
+				return nil
+			}
 		}
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, root.Remove(temp))
 	}, err
+}
+
+// isStream reports whether a path is in a directory of devices or descriptors,
+// which no sandbox can write to and in which links are followed: /dev/stdout is
+// one.
+func isStream(name string) bool {
+	switch filepath.Dir(filepath.Clean(name)) {
+	case "/dev", "/dev/fd", "/proc/self/fd":
+		return true
+	}
+	return false
+}
+
+// openStream opens a device or an open file by its name.
+func openStream(name string) (*os.File, func(bool) error, error) {
+	flags := os.O_WRONLY
+	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+		flags |= os.O_APPEND // standard output, to which more may have gone
+	}
+	f, err := os.OpenFile(name, flags, 0)
+	return f, func(bool) error { return f.Close() }, err
+}
+
+// openInPlace opens what is not a regular file.
+func openInPlace(root *os.Root, base, name string) (*os.File, func(bool) error, error) {
+	f, err := root.OpenFile(base, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+	if err == nil {
+		var info fs.FileInfo
+		if info, err = f.Stat(); err == nil && info.Mode().IsRegular() {
+			err = errors.New("it became a file meanwhile")
+		}
+		if err != nil {
+			_ = f.Close()
+		}
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	if err != nil {
+		return nil, nil, &fs.PathError{Op: "opening", Path: name, Err: err}
+	}
+	return f, func(bool) error { return errors.Join(f.Close(), root.Close()) }, nil
 }
