@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +44,7 @@ func call(n int) Record {
 func fillLog(t *testing.T, l *Log, from, to int) {
 	t.Helper()
 	for n := from; n < to; n++ {
-		if err := l.Append(t.Context(), call(n)); err != nil {
+		if _, err := l.Append(t.Context(), call(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +81,7 @@ func TestChainOverFilesAndRestarts(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Append(t.Context(), call(0)); !errors.Is(err, sandpit.ErrState) {
+		if _, err := l.Append(t.Context(), call(0)); !errors.Is(err, sandpit.ErrState) {
 			t.Errorf("a closed one: %v", err)
 		}
 	}
@@ -159,7 +160,7 @@ func TestManyCallers(t *testing.T) {
 				if n%2 == 1 {
 					r.Phase = PhaseEnd
 				}
-				if err := l.Append(context.Background(), r); err != nil {
+				if _, err := l.Append(context.Background(), r); err != nil {
 					t.Error(err)
 				}
 			}
@@ -192,11 +193,11 @@ func TestHostileTextStaysData(t *testing.T) {
 		"\x1b[2J\x07\x00\r\n\t\x7f", "\u009b31m\u202e\u2028\ufeff\U000e0001", "<script>&", "日本語 ü",
 	}
 	for _, text := range hostile {
-		if err := l.Append(t.Context(), Record{Action: "exec", Detail: text, Sandbox: text, Allowed: false, Rule: text}); err != nil {
+		if _, err := l.Append(t.Context(), Record{Action: "exec", Detail: text, Sandbox: text, Allowed: false, Rule: text}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.Append(t.Context(), Record{Action: "exec", Detail: "\xff\xfe", Sandbox: strings.Repeat("ä", 1<<20)}); err != nil {
+	if _, err := l.Append(t.Context(), Record{Action: "exec", Detail: "\xff\xfe", Sandbox: strings.Repeat("ä", 1<<20)}); err != nil {
 		t.Fatal(err)
 	}
 	verify(t, dir)
@@ -223,6 +224,53 @@ func TestHostileTextStaysData(t *testing.T) {
 	}
 }
 
+// L15: no text makes an entry longer than MaxEntry, whatever it is escaped to, and
+// Append says how long it is.
+func TestEntriesAreBoundedAsTheyAreWritten(t *testing.T) {
+	dir := t.TempDir()
+	l := openTest(t, dir, Options{})
+	for _, c := range []string{"a", "\x00", "\n", "\"", "\\", "\x7f", "\u0085", "\u2028", "\u202e", "\ufffd", "\xff", "\U000e0001", "日", "a\x01", "\xe2\x80"} {
+		for _, length := range []int{1, maxText - 1, maxText, maxText + 1, maxDetail - 1, maxDetail, maxDetail + 1, 64 << 10} {
+			s := strings.Repeat(c, length/len(c)+1)
+			r := Record{
+				RequestID: s, Phase: s, Caller: s, Key: s, Namespace: s, Remote: s, Action: s, Sandbox: s, Detail: s, Rule: s, Code: s,
+				Status: 599, Took: math.MaxFloat64, Bytes: math.MaxInt64,
+			}
+			before := fileSize(t, dir)
+			said, err := l.Append(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := fileSize(t, dir) - before
+			if took > MaxEntry || took > said+20 || took < said-20 {
+				t.Errorf("%d of %q take %d bytes, and Append says %d", length, c, took, said)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		strings.Repeat("a", maxText):        strings.Repeat("a", maxText),
+		strings.Repeat("a", maxText+1):      strings.Repeat("a", maxText-len(clipped)) + clipped,
+		strings.Repeat("\x01", maxText/6):   strings.Repeat("\x01", maxText/6),
+		strings.Repeat("\x01", maxText):     strings.Repeat("\x01", (maxText-len(clipped))/6) + clipped,
+		strings.Repeat("ä", maxText/2):      strings.Repeat("ä", maxText/2),
+		strings.Repeat("日", maxText):        strings.Repeat("日", (maxText-len(clipped))/3) + clipped,
+		strings.Repeat("a", maxText) + "\n": strings.Repeat("a", maxText-len(clipped)) + clipped,
+	} {
+		if got := clip(text, maxText); got != want {
+			t.Errorf("%.20q… of %d bytes becomes %.20q… of %d, want %d", text, len(text), got, len(got), len(want))
+		}
+	}
+}
+
+func fileSize(t *testing.T, dir string) int {
+	t.Helper()
+	info, err := os.Stat(fileName(dir, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(info.Size())
+}
+
 func TestSearch(t *testing.T) {
 	dir := t.TempDir()
 	l := openTest(t, dir, Options{MaxSize: 3000})
@@ -231,7 +279,7 @@ func TestSearch(t *testing.T) {
 		if n%10 == 0 {
 			r.Allowed, r.Rule, r.Code, r.Namespace, r.Key = false, "team.images", "forbidden", "other", "aaaaaaaa"
 		}
-		if err := l.Append(t.Context(), r); err != nil {
+		if _, err := l.Append(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -385,7 +433,7 @@ func BenchmarkAppend(b *testing.B) {
 				wg.Go(func() {
 					for i := c; i < b.N; i += bb.callers {
 						begun := time.Now()
-						if err := l.Append(context.Background(), r); err != nil {
+						if _, err := l.Append(context.Background(), r); err != nil {
 							b.Error(err)
 						}
 						mu.Lock()

@@ -17,13 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // H3: on a full disk nothing is recorded, the caller is told, and what was
 // recorded stays whole; when there is room, it goes on.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=1m,mode=0700"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=3m,mode=0700"); err != nil {
 		t.Skipf("mounting a small disk needs root: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
@@ -47,7 +48,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		failed := 0
 		for range 300 {
-			switch err := l.Append(t.Context(), call(written)); {
+			switch _, err := l.Append(t.Context(), call(written)); {
 			case err == nil:
 				written++
 			case !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(sandpit.Hint(err), "free some space"):
@@ -59,15 +60,28 @@ func TestFullDisk(t *testing.T) {
 		if failed < 250 {
 			t.Errorf("round %d: only %d failed", round, failed)
 		}
+		// L14: there is room for what must be possible, over the border of a file.
+		for n := range 200 {
+			r := call(written)
+			r.Vital = true
+			if _, err := l.Append(t.Context(), r); err != nil {
+				t.Fatalf("round %d: vital record %d on a full disk: %v", round, n, err)
+			}
+			written++
+		}
+		verify(t, logs)
 		verify(t, logs)
 		if err := os.Remove(filler); err != nil {
 			t.Fatal(err)
 		}
 		for range 100 { // over the border of a file
-			if err := l.Append(t.Context(), call(written)); err != nil {
+			if _, err := l.Append(t.Context(), call(written)); err != nil {
 				t.Fatalf("round %d: when there is room again: %v", round, err)
 			}
 			written++
+		}
+		if info, err := os.Stat(filepath.Join(logs, fileReserve)); err != nil || info.Size() != reserve.Size {
+			t.Errorf("round %d: the reserve is not whole again: %v, %v", round, info, err)
 		}
 	}
 	if err := l.Close(); err != nil {
@@ -95,7 +109,7 @@ func TestKilledWriter(t *testing.T) {
 					if n%2 == 0 {
 						r.Phase = PhaseEnd
 					}
-					if err := l.Append(context.Background(), r); err != nil {
+					if _, err := l.Append(context.Background(), r); err != nil {
 						fmt.Fprintln(os.Stderr, err)
 						os.Exit(1)
 					}

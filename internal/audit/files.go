@@ -19,6 +19,8 @@ const (
 	filePrefix = "audit-"
 	fileSuffix = ".jsonl"
 	fileHead   = "head"
+
+	fileReserve = "reserve"
 )
 
 func fileName(dir string, n uint64) string {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // Options are how an audit is kept. The zero Options are good.
@@ -61,12 +63,15 @@ type Log struct {
 	kept   []tail      // the files before this one that are kept, oldest first
 	timer  *time.Timer // for what is not synced
 	closed bool
+
+	reserve *reserve.File // room for vital records
 }
 
 // entry is a record on its way.
 type entry struct {
 	body    []byte
 	durable bool
+	vital   bool
 }
 
 // tail is the end of a file.
@@ -112,33 +117,57 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 	if err := l.resume(); err != nil {
 		return nil, err
 	}
+	l.reserve = reserve.Open(filepath.Join(dir, fileReserve))
 	l.queue = batch.New(maxTogether, l.write)
 	return l, nil
 }
 
-// Append adds a record; its Seq and Time are set here. The error is for the
-// caller to act on: what could not be recorded must not be done. It matches
-// sandpit.ErrExhausted when the disk is full, and sandpit.ErrUnavailable when
-// it can't be written; when the disk is well again, so is the Log.
-func (l *Log) Append(_ context.Context, r Record) error {
+// Append adds a record, and returns how many bytes of the audit it takes; its Seq
+// and Time are set here. The error is for the caller to act on: what could not be
+// recorded must not be done. It matches sandpit.ErrExhausted when the disk is full,
+// and sandpit.ErrUnavailable when it can't be written; when the disk is well again,
+// so is the Log. Vital records have room that is kept for them on a full disk.
+func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	body, err := r.body(time.Now(), nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return l.queue.Do(entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed)})
+	if err := l.queue.Do(entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital}); err != nil {
+		return 0, err
+	}
+	return len(body) + lineFrame, nil
 }
 
 // write is the writer of the queue.
 func (l *Log) write(items []*batch.Item[entry]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.writeAll(items); err != nil {
-		err = l.explain("writing the audit", err)
-		for _, it := range items {
-			it.Err = err
+	err := l.writeAll(items)
+	if isFull(err) {
+		l.fail(items, err)
+		if items = slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[entry]) bool { return !it.Value.vital }); len(items) > 0 {
+			l.reserve.Release()
+			err = l.writeAll(items)
 		}
 	}
+	l.fail(items, err)
+	if err == nil {
+		l.reserve.Restore()
+	}
 }
+
+// fail sets the error of items, or none.
+func (l *Log) fail(items []*batch.Item[entry], err error) {
+	if err != nil {
+		err = l.explain("writing the audit", err)
+	}
+	for _, it := range items {
+		it.Err = err
+	}
+}
+
+// isFull reports whether an error is that of a disk without room.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 func (l *Log) writeAll(items []*batch.Item[entry]) error {
 	if l.closed {
@@ -272,7 +301,7 @@ func (l *Log) explain(doing string, err error) error {
 	switch {
 	case errors.As(err, &hinted), errors.Is(err, sandpit.ErrState):
 		return fmt.Errorf("%s: %w", doing, err)
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case isFull(err):
 		return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrExhausted, err),
 			"free some space on its disk; what it guards is refused until then, and no restart is needed")
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):

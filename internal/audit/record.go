@@ -5,8 +5,9 @@
 //
 // Never a secret, nor content of a file, an argument or a variable: of a
 // command the program's name alone. That is for the callers of Append to keep;
-// this package bounds the length of every text, and keeps control characters,
-// which could forge a line or drive a terminal, as escapes in a JSON string.
+// this package bounds the length of every text as it is written, and keeps control
+// characters, which could forge a line or drive a terminal, as escapes in a JSON
+// string.
 //
 // # Files
 //
@@ -68,6 +69,10 @@ type Record struct {
 	Code      string    `json:"code,omitempty"`
 	Took      float64   `json:"took_seconds,omitempty"`
 	Bytes     int64     `json:"bytes,omitempty"`
+
+	// Vital records are written into the room that is kept for them when the disk
+	// is full. They are few.
+	Vital bool `json:"-"`
 }
 
 // Phases of a call.
@@ -79,11 +84,16 @@ const (
 // ActionOpen is the action of the first line of each file.
 const ActionOpen = "audit.open"
 
-// Bounds of a line, in bytes. A text can grow sixfold when it is escaped.
+// Bounds in bytes. Those of texts hold for what is written, where a character may
+// be an escape of six bytes.
 const (
 	maxText   = 256
 	maxDetail = 1024
-	maxLine   = 64 << 10
+
+	// MaxEntry is the longest line that is written, with its newline.
+	MaxEntry = 4 << 10
+
+	maxLine = 64 << 10 // that is read: earlier versions bounded texts before they were escaped
 )
 
 // head is what the first line of a file says of the files before it.
@@ -139,14 +149,36 @@ func (r Record) body(at time.Time, h *head) ([]byte, error) {
 	return escape(bytes.TrimSuffix(buf.Bytes(), []byte("\n"))), nil
 }
 
+const clipped = "…"
+
+// clip shortens a text so that it takes at most so many bytes when it is written.
 func clip(s string, most int) string {
-	if len(s) <= most {
+	if 6*len(s) <= most {
 		return s
 	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
+	size, fits := 0, 0 // fits is the end of what leaves room for the mark
+	for i, c := range s {
+		if size <= most-len(clipped) {
+			fits = i
+		}
+		if size += written(c); size > most {
+			return s[:fits] + clipped
+		}
 	}
-	return s[:most] + "…"
+	return s
+}
+
+// written returns how many bytes a character takes at most when it is written.
+func written(c rune) int {
+	switch {
+	case c == '"', c == '\\':
+		return 2
+	case c < ' ', c == utf8.RuneError, c <= 0xffff && hostile(c):
+		return 6
+	case hostile(c):
+		return 12
+	}
+	return utf8.RuneLen(c)
 }
 
 // escape writes what encoding/json leaves as it is and a terminal might act on:
@@ -180,6 +212,9 @@ const (
 	lineBody = `",`
 	lineHash = `,"hash":"`
 	lineEnd  = `"}`
+
+	// lineFrame is about how many bytes a line has beside its body.
+	lineFrame = len(lineSeq) + 10 + len(linePrev) + hashLen + len(lineBody) + len(lineHash) + hashLen + len(lineEnd)
 )
 
 // appendLine adds the line of a body that follows a link, and returns the new

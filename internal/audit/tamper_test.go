@@ -227,7 +227,7 @@ func FuzzVerify(f *testing.F) {
 		f.Fatal(err)
 	}
 	for n := range 3 {
-		if err := l.Append(f.Context(), call(n)); err != nil {
+		if _, err := l.Append(f.Context(), call(n)); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -267,7 +267,7 @@ func FuzzVerify(f *testing.F) {
 		if openErr != nil {
 			t.Fatal(openErr)
 		}
-		if err := l.Append(t.Context(), call(1)); err != nil {
+		if _, err := l.Append(t.Context(), call(1)); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Close(); err != nil {
