@@ -219,13 +219,27 @@ func TestBrokenStore(t *testing.T) {
 	if token, _, err := r.Create(t.Context(), team()); !errors.Is(err, sandpit.ErrExhausted) || token != "" || len(r.List()) != 1 {
 		t.Errorf("got %q, %v", token, err)
 	}
-	if _, err := r.Revoke(t.Context(), made.Prefix); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "only until this server ends") {
+	if _, err := r.Revoke(t.Context(), made.Prefix); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "not on the disk yet") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := r.Verify(token); !errors.Is(err, keys.ErrUnauthorized) {
 		t.Errorf("got %v", err)
 	}
+	if n, err := r.Settle(t.Context()); !errors.Is(err, sandpit.ErrExhausted) || n != 0 {
+		t.Errorf("got %d, %v", n, err)
+	}
 	m.broken = nil
+	// It is written down as soon as it can be, and once.
+	for _, want := range []int{1, 0} {
+		if n, err := r.Settle(t.Context()); err != nil || n != want {
+			t.Errorf("%d revocations were written down, want %d: %v", n, want, err)
+		}
+	}
+	if again, err := keys.Open(t.Context(), m); err != nil {
+		t.Error(err)
+	} else if _, err := again.Verify(token); !errors.Is(err, keys.ErrUnauthorized) {
+		t.Errorf("after a restart: got %v", err)
+	}
 	if _, err := r.Revoke(t.Context(), made.Prefix); err != nil {
 		t.Error(err)
 	}

@@ -28,7 +28,8 @@ type Ring struct {
 	mu   sync.RWMutex
 	held map[string]*entry // by prefix; guarded by mu
 
-	changing sync.Mutex // held while the store and the map are changed together
+	changing sync.Mutex      // held while the store and the map are changed together
+	unsaved  map[string]bool // prefixes of keys whose revocation the store has not; guarded by changing
 }
 
 type entry struct {
@@ -120,8 +121,8 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 }
 
 // Revoke ends a key. Verify refuses it from before Revoke returns, also when
-// that can't be written down; then the error says so. Revoking a key again is
-// no error. ErrNotFound when there is none with the prefix.
+// that can't be written down; then the error says so, and Settle tries again.
+// Revoking a key again is no error. ErrNotFound when there is none with the prefix.
 func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -136,9 +137,32 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 		return Key{}, notFound("revoking", prefix)
 	}
 	if err := r.store.RevokeKey(ctx, prefix, e.RevokedAt); err != nil {
-		return e.shown(), fmt.Errorf("revoking the key %s: it is refused from now on, but only until this server ends: %w", prefix, err)
+		if r.unsaved == nil {
+			r.unsaved = map[string]bool{}
+		}
+		r.unsaved[prefix] = true
+		return e.shown(), fmt.Errorf("revoking the key %s: it is refused from now on, but this is not on the disk yet; the server goes on trying until it is: %w", prefix, err)
 	}
+	delete(r.unsaved, prefix)
 	return e.shown(), nil
+}
+
+// Settle writes down the revocations that could not be written down before, and
+// returns how many it has. It costs nothing while there are none.
+func (r *Ring) Settle(ctx context.Context) (int, error) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	saved := 0
+	for prefix := range r.unsaved {
+		if e := r.held[prefix]; e != nil {
+			if err := r.store.RevokeKey(ctx, prefix, e.RevokedAt); err != nil {
+				return saved, fmt.Errorf("writing down that the key %s was revoked: %w", prefix, err)
+			}
+		}
+		delete(r.unsaved, prefix)
+		saved++
+	}
+	return saved, nil
 }
 
 // shown is the key with its last use. The caller holds r.mu or r.changing.

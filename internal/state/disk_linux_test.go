@@ -12,11 +12,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // mountSmall mounts a disk of so many bytes.
@@ -98,6 +101,87 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// L14: on a full disk keys can be revoked and sandboxes and webhooks removed, for
+// good, although nothing can be added.
+func TestVitalWritesOnAFullDisk(t *testing.T) {
+	dir := filepath.Join(mountSmall(t, 6<<20), "state")
+	s := openTest(t, dir)
+	const count = 40
+	prefix := func(i int) string { return fmt.Sprintf("key%05d", i) }
+	for i := range count {
+		if err := errors.Join(
+			s.PutSandbox(t.Context(), record(i)),
+			s.PutKey(t.Context(), keys.Stored{Key: keys.Key{Prefix: prefix(i), Namespace: "ns", Policy: "p", CreatedAt: time.Now()}}),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.Sandboxes(t.Context())
+	if err != nil || len(all) != count {
+		t.Fatal(len(all), err)
+	}
+	free := fill(t, filepath.Dir(dir))
+	for i := 0; err == nil && i < 2000; i++ {
+		r := record(count + i)
+		r.Data = []byte(`"` + strings.Repeat("a", 3000) + `"`)
+		if err = s.PutSandbox(t.Context(), r); err == nil {
+			err = s.DeleteSandbox(t.Context(), r.ID)
+		}
+	}
+	if !errors.Is(err, sandpit.ErrExhausted) {
+		t.Fatalf("on a full disk: %v", err)
+	}
+	for i := range count {
+		stopped := all[i]
+		stopped.State = sandpit.StateStopped
+		for what, err := range map[string]error{
+			"revoking":  s.RevokeKey(t.Context(), prefix(i), time.Now()),
+			"stopping":  s.PutSandbox(t.Context(), stopped),
+			"removing":  s.DeleteSandbox(t.Context(), all[i].ID),
+			"a webhook": s.DeleteWebhook(t.Context(), "ns", "none"),
+		} {
+			if err != nil && (what != "a webhook" || !errors.Is(err, sandpit.ErrNotFound)) {
+				t.Fatalf("%s %d on a full disk: %v", what, i, err)
+			}
+		}
+	}
+	if err := s.PutKey(t.Context(), keys.Stored{Key: keys.Key{Prefix: "toomany1", Label: strings.Repeat("a", 1<<20), CreatedAt: time.Now()}}); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("adding to a full disk: %v", err)
+	}
+	checkIntegrity(t, s)
+	// What was written on the full disk is there after a death.
+	again := openTest(t, copyOf(t, dir, free))
+	if left, err := again.Sandboxes(t.Context()); err != nil || len(left) != 0 {
+		t.Errorf("%d sandboxes are left, %v", len(left), err)
+	}
+	list, err := again.Keys(t.Context())
+	if err != nil || len(list) != count {
+		t.Fatalf("%d keys, %v", len(list), err)
+	}
+	for _, k := range list {
+		if k.RevokedAt.IsZero() {
+			t.Errorf("the key %s is not revoked", k.Prefix)
+		}
+	}
+	if err := s.PutSandbox(t.Context(), record(1)); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, fileReserve)); err != nil || info.Size() != reserve.Size {
+		t.Errorf("the reserve is not whole again: %v, %v", info, err)
+	}
+}
+
+// copyOf copies a state directory as it is, after making room.
+func copyOf(t *testing.T, dir string, free func()) string {
+	t.Helper()
+	free()
+	to := filepath.Join(t.TempDir(), "state")
+	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
 func checkIntegrity(t *testing.T, s *Store) {
 	t.Helper()
 	var answer string
@@ -107,7 +191,7 @@ func checkIntegrity(t *testing.T, s *Store) {
 }
 
 func TestOpenOnAFullDisk(t *testing.T) {
-	dir := mountSmall(t, 1<<20)
+	dir := mountSmall(t, 3<<20)
 	free := fill(t, dir)
 	if _, err := Open(t.Context(), filepath.Join(dir, "state")); !errors.Is(err, sandpit.ErrExhausted) || sandpit.Hint(err) == "" {
 		t.Errorf("got %v", err)

@@ -27,6 +27,17 @@ func isDatabase(err error) bool {
 	return c != 0 && c != sqlite3.SQLITE_CONSTRAINT
 }
 
+// isFull reports whether an error may be that of a disk without room. SQLite says
+// SQLITE_IOERR_WRITE of a quota that is used up.
+func isFull(err error) bool {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		c := e.Code()
+		return c&0xff == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR_WRITE || c == sqlite3.SQLITE_IOERR_SHMSIZE
+	}
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
 // isTaken reports whether a row could not be added because of another.
 func isTaken(err error) bool { return code(err) == sqlite3.SQLITE_CONSTRAINT }
 

@@ -63,7 +63,7 @@ func (s *Store) Keys(ctx context.Context) ([]keys.Stored, error) {
 // RevokeKey notes that a key was revoked. A second time changes nothing.
 // ErrNotFound when there is no such key.
 func (s *Store) RevokeKey(ctx context.Context, prefix string, at time.Time) error {
-	return s.update(ctx, func(t *tx) error {
+	return s.updateVitally(ctx, func(t *tx) error {
 		res, err := t.exec("UPDATE keys SET revoked=coalesce(revoked, ?) WHERE prefix=?", at.UnixNano(), prefix)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error 
 
 // DeleteKeys forgets keys. One that is not there is no error.
 func (s *Store) DeleteKeys(ctx context.Context, prefixes []string) error {
-	return s.update(ctx, func(t *tx) error {
+	return s.updateVitally(ctx, func(t *tx) error {
 		for _, prefix := range prefixes {
 			if _, err := t.exec("DELETE FROM keys WHERE prefix=?", prefix); err != nil {
 				return err

@@ -26,8 +26,11 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 		data = []byte{}
 	}
 	update := s.update
-	if r.State == sandpit.StateCreating { // nobody was told of it
+	switch r.State {
+	case sandpit.StateCreating: // nobody was told of it
 		update = s.updateLazily
+	case sandpit.StateStopped, sandpit.StateFailed:
+		update = s.updateVitally
 	}
 	return update(ctx, func(t *tx) error {
 		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
@@ -42,7 +45,7 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 
 // DeleteSandbox removes a record. One that is not there is no error.
 func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
-	return s.update(ctx, func(t *tx) error {
+	return s.updateVitally(ctx, func(t *tx) error {
 		_, err := t.exec("DELETE FROM sandboxes WHERE id=?", id)
 		return err
 	})

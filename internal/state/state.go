@@ -40,6 +40,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/owned"
+	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // Files of a state directory.
@@ -47,6 +48,7 @@ const (
 	fileDatabase = "state.db"
 	fileLock     = "lock"
 	fileSeal     = "state.key"
+	fileReserve  = "reserve"
 )
 
 // busyTimeout is how long a statement waits for somebody who looks into the
@@ -73,6 +75,8 @@ type Store struct {
 	tx     *tx        // guarded by mu
 	lazy   bool       // synchronous is NORMAL; guarded by mu
 	closed bool       // guarded by mu
+
+	reserve *reserve.File // room for vital writes; guarded by mu
 
 	repeat repeats
 }
@@ -120,6 +124,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 	if err := migrate(ctx, conn, filepath.Join(dir, fileDatabase), migrations); err != nil {
 		return nil, s.explain(err)
 	}
+	s.reserve = reserve.Open(filepath.Join(dir, fileReserve))
 	s.queue = batch.New(maxTogether, s.commit)
 	return s, nil
 }
@@ -186,8 +191,9 @@ var errClosed = fmt.Errorf("the state is closed: %w", sandpit.ErrState)
 
 // write is what one caller does in a transaction.
 type write struct {
-	fn   func(*tx) error
-	lazy bool // a power cut may undo it
+	fn    func(*tx) error
+	lazy  bool // a power cut may undo it
+	vital bool // it may take the room that is kept for a full disk
 }
 
 // update runs fn in a transaction, perhaps together with others. What fn wrote
@@ -201,6 +207,12 @@ func (s *Store) update(ctx context.Context, fn func(*tx) error) error {
 // updateLazily is update for what a power cut may undo.
 func (s *Store) updateLazily(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn, lazy: true})
+}
+
+// updateVitally is update for what takes something away from somebody, or ends
+// something, and must work on a full disk.
+func (s *Store) updateVitally(ctx context.Context, fn func(*tx) error) error {
+	return s.write(ctx, write{fn: fn, vital: true})
 }
 
 func (s *Store) write(ctx context.Context, w write) error {
@@ -227,6 +239,20 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 func (s *Store) commit(items []*batch.Item[write]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.transact(items)
+	if full := func(it *batch.Item[write]) bool { return isFull(it.Err) }; slices.ContainsFunc(items, full) {
+		vital := slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[write]) bool { return !it.Value.vital })
+		if len(vital) == 0 {
+			return
+		}
+		s.reserve.Release()
+		s.transact(vital)
+	}
+	s.reserve.Restore()
+}
+
+// transact runs writes in one transaction. Precondition: s.mu is held.
+func (s *Store) transact(items []*batch.Item[write]) {
 	all := func(err error) {
 		for _, it := range items {
 			it.Err = err

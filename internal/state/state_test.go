@@ -208,7 +208,7 @@ func TestModes(t *testing.T) {
 			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
 		}
 	}
-	if diff := cmp.Diff(map[string]bool{"lock": true, "state.db": true, "state.db-wal": true, "state.key": true}, found); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"lock": true, "reserve": true, "state.db": true, "state.db-wal": true, "state.key": true}, found); diff != "" {
 		t.Error(diff)
 	}
 }

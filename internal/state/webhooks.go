@@ -40,7 +40,7 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 // DeleteWebhook removes a webhook of a namespace. ErrNotFound when there is
 // none.
 func (s *Store) DeleteWebhook(ctx context.Context, namespace, id string) error {
-	return s.update(ctx, func(t *tx) error {
+	return s.updateVitally(ctx, func(t *tx) error {
 		res, err := t.exec("DELETE FROM webhooks WHERE namespace=? AND id=?", namespace, id)
 		if err != nil {
 			return err
