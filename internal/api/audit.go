@@ -46,9 +46,18 @@ func (c *call) intend(detail string) error {
 		return nil
 	}
 	c.detail = detail
-	if err := c.api.opts.Audit.Append(c.ctx, c.entry(phaseIntent)); err != nil {
-		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "error", err)
+	if c.unrecorded {
+		return nil
+	}
+	size, err := c.api.opts.Audit.Append(c.ctx, c.entry(phaseIntent), c.route.Vital)
+	c.api.limiter.charge(c, size)
+	if err != nil {
+		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "operation", c.operation(), "sandbox", c.target, "detail", detail, "error", err)
 		c.api.metrics.auditFailures.Add(1)
+		if c.route.Vital {
+			c.unrecorded = true
+			return nil
+		}
 		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeAuditUnavailable, message: "this can't be recorded, and is therefore not done", hint: "who runs the server has to look: its disk may be full", after: 5 * time.Second}
 	}
 	c.intended = true
@@ -116,9 +125,9 @@ func programOf(c *v1.Command) string {
 	return program + " with " + strconv.Itoa(arguments) + " arguments"
 }
 
-// recordEnd has the audit keep how the call ended. What is done by people who are
-// not known, and that a key asks too often, is kept up to a rate: the audit is
-// bounded, and nobody may push out of it what is older.
+// recordEnd has the audit keep how the call ended. The audit is bounded, and nobody
+// may push out of it what is older: what is refused to strangers, and to keys that
+// ask too often, is entered up to a rate, and beyond it counted.
 func (c *call) recordEnd() {
 	if c.route != nil && c.route.Open && c.status < 400 || c.route == nil && !c.known && c.status == http.StatusNotFound {
 		return
@@ -126,18 +135,21 @@ func (c *call) recordEnd() {
 	e := c.entry(phaseEnd)
 	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.w.bytes
 	switch c.code { // not the status, which may be that of a sandbox
-	case "forbidden", v1.CodeUnauthenticated, v1.CodeHostRefused, v1.CodeOriginRefused, "exhausted", v1.CodeRateLimited, v1.CodeTooManyStreams:
+	case "forbidden", v1.CodeUnauthenticated, v1.CodeHostRefused, v1.CodeOriginRefused, "exhausted", v1.CodeRateLimited, v1.CodeAuditRate, v1.CodeTooManyStreams:
 		e.Allowed, e.Rule = false, c.code
 	}
 	if rule := policy.Rule(c.err); rule != "" {
 		e.Allowed, e.Rule = false, rule
 	}
-	if !c.intended && (!c.known || c.status == http.StatusTooManyRequests) && !c.api.limiter.denied.Allow() {
-		c.api.metrics.auditSkipped.Add(1)
+	if reason := c.api.limiter.summarised(c); reason != "" {
+		c.api.summarise(c, reason)
 		return
 	}
-	if err := c.api.opts.Audit.Append(context.WithoutCancel(c.ctx), e); err != nil {
+	size, err := c.api.opts.Audit.Append(context.WithoutCancel(c.ctx), e, c.route != nil && c.route.Vital)
+	c.api.limiter.charge(c, size)
+	if err != nil {
 		c.api.metrics.auditFailures.Add(1)
 		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "error", err)
+		c.api.summarise(c, reasonUnrecorded)
 	}
 }

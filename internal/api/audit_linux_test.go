@@ -1,6 +1,9 @@
 package api_test
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,7 +26,9 @@ func (s *service) ends(operation string) []v1.Audit {
 // Who is not known enters little into the audit, whatever he does: older entries
 // make room for newer ones.
 func TestStrangersEnterLittle(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Origins, o.Limits.DeniedRecords = []string{"https://ui.example"}, 0.001 })
+	s := serve(t, func(o *api.Options) {
+		o.Origins, o.Limits.Strangers = []string{"https://ui.example"}, api.AuditShare{Rate: 0.001, Burst: 1}
+	})
 	preflight := map[string]string{"Origin": "https://ui.example", "Access-Control-Request-Method": "POST"}
 	s.tcp.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for range 20 {
@@ -37,14 +42,133 @@ func TestStrangersEnterLittle(t *testing.T) {
 			s.do(a).Body.Close()
 		}
 	}
-	if n := len(s.audit.all()); n > 2 {
-		t.Errorf("100 requests of strangers are %d entries, such as %+v", n, s.audit.all()[n-1])
+	size := func() (n int) {
+		for _, e := range s.audit.all() {
+			data, _ := json.Marshal(e)
+			n += len(data)
+		}
+		return n
 	}
+	if n := size(); n > 3*api.MaxAuditEntry {
+		t.Errorf("requests of strangers take %d bytes", n)
+	}
+	// What has no entry is counted, and that is one entry.
+	entered := len(s.audit.all())
+	eventually(t, "all requests have ended", func() bool {
+		if err := s.api.Summarise(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		counted := entered
+		for _, e := range s.ends("audit.summary") {
+			var n int
+			if _, err := fmt.Sscanf(e.Detail, "%d requests since ", &n); err != nil || e.Allowed || e.Rule != "strangers" {
+				t.Fatalf("%+v: %v", e, err)
+			}
+			counted += n
+		}
+		return counted >= 80 // the 20 preflights are no refusals
+	})
+}
+
+// L15: a key that floods the audit is refused when it has used up its share, and
+// pushes out no more. What ends something is done all the same, other keys notice
+// nothing, and one entry tells what has none.
+func TestOneKeyCantFillTheAudit(t *testing.T) {
+	const share = 64 << 10
+	s := serve(t, func(o *api.Options) { o.Limits.Audit = api.AuditShare{Rate: 0.001, Burst: share} })
+	hostile := strings.Repeat("%01", 1000)
+	bytesOf := func(key string) (n int) {
+		for _, e := range s.audit.all() {
+			if e.Key == key {
+				data, _ := json.Marshal(e)
+				n += len(data)
+			}
+		}
+		return n
+	}
+	refused := 0
+	for range 400 {
+		resp := s.do(ask{method: "GET", path: "/v1/sandboxes/x/files?path=/" + hostile, key: aliceKey})
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused < 200 {
+		t.Fatalf("%d of 400 requests were refused", refused)
+	}
+	s.refused(429, "audit_rate", ask{method: "GET", path: "/v1/sandboxes", key: aliceKey})
+	if n := bytesOf("alice"); n > share+4*api.MaxAuditEntry {
+		t.Errorf("with a share of %d bytes a key has entered %d", share, n)
+	}
+	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})
+	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/mine", key: aliceKey}) // and not 429
+	eventually(t, "two summaries", func() bool {
+		if err := s.api.Summarise(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		reasons := map[string]string{}
+		for _, e := range s.ends("audit.summary") {
+			if e.Key != "alice" || e.Namespace == "" {
+				t.Fatalf("%+v", e)
+			}
+			reasons[e.Rule] += e.Detail
+		}
+		return strings.Contains(reasons["audit_rate"], "readFile") && strings.Contains(reasons["unrecorded"], "removeSandbox mine (1)")
+	})
+}
+
+// L14: what ends something or takes rights away is done although the audit can't be
+// written, and is entered, with what it was about, when it can.
+func TestVitalRequestsWithoutAnAudit(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	one := "/v1/sandboxes/" + sb.ID
+	var p v1.Process
+	s.want(201, &p, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"sleep", "600"}}})
+	var key v1.Key
+	s.want(201, &key, ask{method: "POST", path: "/v1/keys", body: v1.NewKey{Name: "ci"}})
+	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: key.Secret})
+	var hook v1.Webhook
+	s.want(201, &hook, ask{method: "POST", path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://hooks.example/hush"}})
+
+	s.audit.fail(errDisk)
+	s.refused(503, "audit_unavailable", ask{method: "POST", path: "/v1/keys", body: v1.NewKey{}})
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/" + key.ID})
+	s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes", key: key.Secret})
+	s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + p.ID})
+	s.want(200, nil, ask{method: "POST", path: one + "/stop", body: v1.Stop{}})
+	s.want(204, nil, ask{method: "DELETE", path: one})
+	s.refused(404, "not_found", ask{method: "GET", path: one})
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/webhooks/" + hook.ID})
+	if err := s.api.Summarise(t.Context(), false); !errors.Is(err, errDisk) {
+		t.Errorf("summarising without an audit: %v", err)
+	}
+
+	s.audit.fail(nil)
+	eventually(t, "a summary has all", func() bool {
+		if err := s.api.Summarise(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		var text string
+		for _, e := range s.ends("audit.summary") {
+			if e.Rule != "unrecorded" || !e.Allowed {
+				t.Fatalf("%+v", e)
+			}
+			text += e.Detail
+		}
+		for _, want := range []string{"revokeKey " + key.ID, "killProcess " + sb.ID + " process " + p.ID, "stopSandbox " + sb.ID, "removeSandbox " + sb.ID, "deleteWebhook " + hook.ID} {
+			if !strings.Contains(text, want) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // A stranger who is refused often hides nothing of what is refused to a key.
 func TestRefusalsToKeysAreAllRecorded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.DeniedRecords = 0.001 })
+	s := serve(t, func(o *api.Options) { o.Limits.Strangers = api.AuditShare{Rate: 0.001, Burst: 1} })
 	for range 20 {
 		s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/keys", key: "wrong"})
 		s.refused(403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey})

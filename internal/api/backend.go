@@ -85,9 +85,11 @@ type Policies interface {
 
 // Auditor keeps the audit.
 type Auditor interface {
-	// Append returns when the entry is kept for good, or an error if it is not:
-	// then what it guards is not done. It sets Seq and Time.
-	Append(ctx context.Context, e v1.Audit) error
+	// Append returns when the entry is kept for good, with how many bytes of the
+	// audit it takes, or an error if it is not kept: then what it guards is not done.
+	// It sets Seq and Time. A vital entry may take room that is kept for it on a
+	// full disk.
+	Append(ctx context.Context, e v1.Audit, vital bool) (size int, err error)
 
 	// Search gives the entries that match, oldest first.
 	Search(ctx context.Context, q AuditQuery) iter.Seq2[v1.Audit, error]

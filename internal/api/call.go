@@ -37,9 +37,10 @@ type call struct {
 	detail  string // what of it, for the audit
 	forward target // of the reverse proxy
 
-	intended bool        // the audit has it
-	ended    atomic.Bool // the body has been read to its end
-	streams  int         // open; guarded by limiter.mu, as the next two
+	intended   bool        // the audit has it
+	unrecorded bool        // it is carried out although the audit does not have it
+	ended      atomic.Bool // the body has been read to its end
+	streams    int         // open; guarded by limiter.mu, as the next two
 
 	held     [heldKinds]int64 // bytes
 	released bool             // nothing more is counted

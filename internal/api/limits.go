@@ -12,19 +12,52 @@ import (
 
 // Limits bound what callers may do to the server. Zero is the default.
 type Limits struct {
-	Rate          float64       // requests a second of one key; default 100. Peers of a unix socket have no such bound.
-	Burst         int           // requests of one key at once; default 200
-	Streams       int           // open streams of one key, or peer; default 1,000
-	TotalStreams  int           // of all; default 10,000
-	Stall         time.Duration // how long a client may take or send nothing of what it is to; default 30 s
-	Tunnel        time.Duration // how long either end of a tunnel may take nothing, and send nothing when the other has ended its direction, and a process none of its input; default 10 min
-	Calls         int           // calls of one key that are under way; default 2,000
-	Memory        int64         // bytes of memory that large requests and answers of one key, or peer, take together; default 256 MiB
-	TotalMemory   int64         // of all; default 1 GiB
-	Spool         int64         // bytes of zip archives that one key, or peer, sends, which have to be held in TMPDIR; default 1 GiB
-	TotalSpool    int64         // of all; default 4 GiB
-	DeniedRecords float64       // requests a second of strangers, and of keys that ask too often, that go into the audit; default 100
+	Rate         float64       // requests a second of one key; default 100. Peers of a unix socket have no such bound.
+	Burst        int           // requests of one key at once; default 200
+	Streams      int           // open streams of one key, or peer; default 1,000
+	TotalStreams int           // of all; default 10,000
+	Stall        time.Duration // how long a client may take or send nothing of what it is to; default 30 s
+	Tunnel       time.Duration // how long either end of a tunnel may take nothing, and send nothing when the other has ended its direction, and a process none of its input; default 10 min
+	Calls        int           // calls of one key that are under way; default 2,000
+	Memory       int64         // bytes of memory that large requests and answers of one key, or peer, take together; default 256 MiB
+	TotalMemory  int64         // of all; default 1 GiB
+	Spool        int64         // bytes of zip archives that one key, or peer, sends, which have to be held in TMPDIR; default 1 GiB
+	TotalSpool   int64         // of all; default 4 GiB
+	Audit        AuditShare    // of one key; default that of an audit of 4 GiB in 7 days. Peers of a unix socket have no such bound.
+	Strangers    AuditShare    // of all who have no key together
 }
+
+// AuditShare bounds the bytes that are added to the audit.
+type AuditShare struct {
+	Rate  float64 // a second, in the long run
+	Burst int     // at once
+}
+
+// Defaults of the audit.
+const (
+	DefaultAuditSize = 4 << 30            // bytes
+	DefaultAuditTime = 7 * 24 * time.Hour // in which no key may fill it
+)
+
+// AuditShares returns the shares of an audit of so many bytes with which one key
+// takes at least the given time to fill it, from when it has used nothing, and
+// strangers more than a year.
+func AuditShares(size int64, within time.Duration) (key, strangers AuditShare) {
+	const (
+		parts = 64 // the oldest of so many files is dropped as a whole
+		year  = 365 * 24 * time.Hour
+	)
+	// Requests that are under way when the share is used up are entered all the same.
+	kept := max(size-size/parts-2*maxCalls*MaxAuditEntry, size/2)
+	key.Burst = int(kept / 8)
+	key.Rate = float64(kept-kept/8) / within.Seconds()
+	strangers.Burst = int(kept / 1024)
+	strangers.Rate = float64(kept/2) / year.Seconds()
+	return key, strangers
+}
+
+// MaxAuditEntry bounds an entry of the audit, in bytes.
+const MaxAuditEntry = 4 << 10
 
 func (l Limits) withDefaults() Limits {
 	if l.Rate == 0 {
@@ -46,7 +79,7 @@ func (l Limits) withDefaults() Limits {
 		l.Tunnel = tunnelStall
 	}
 	if l.Calls == 0 {
-		l.Calls = 2000
+		l.Calls = maxCalls
 	}
 	if l.Memory == 0 {
 		l.Memory = 256 << 20
@@ -60,26 +93,37 @@ func (l Limits) withDefaults() Limits {
 	if l.TotalSpool == 0 {
 		l.TotalSpool = 4 << 30
 	}
-	if l.DeniedRecords == 0 {
-		l.DeniedRecords = 100
+	key, strangers := AuditShares(DefaultAuditSize, DefaultAuditTime)
+	if l.Audit == (AuditShare{}) {
+		l.Audit = key
+	}
+	if l.Strangers == (AuditShare{}) {
+		l.Strangers = strangers
 	}
 	return l
 }
 
+// maxCalls is the default of Limits.Calls.
+const maxCalls = 2000
+
 // limiter counts what callers do.
 type limiter struct {
-	limits  Limits
-	denied  *rate.Limiter
-	mu      sync.Mutex
-	callers map[string]*use  // by key, or namespace of a peer; guarded by mu
-	streams int              // of all; guarded by mu
-	held    [heldKinds]int64 // of all; guarded by mu
-	swept   time.Time        // guarded by mu
+	limits    Limits
+	strangers *rate.Limiter // bytes of the audit
+	mu        sync.Mutex
+	callers   map[string]*use  // by key, or namespace of a peer; guarded by mu
+	streams   int              // of all; guarded by mu
+	held      [heldKinds]int64 // of all; guarded by mu
+	swept     time.Time        // guarded by mu
+
+	summaries map[string]*summary // of requests without an entry in the audit; guarded by mu
 }
 
 // use is what one caller does.
 type use struct {
 	bucket  *rate.Limiter
+	audit   *rate.Limiter // bytes that it may add; below 0 when it has added more
+	refused *rate.Limiter // refusals of requests that were too many, with an entry of their own
 	streams int
 	held    [heldKinds]int64
 	seen    time.Time
@@ -87,14 +131,15 @@ type use struct {
 	revoked bool                  // the key
 }
 
-// forget is after what time a caller who does nothing is forgotten. By then
-// his bucket is full again.
+// forget is after what time a caller who does nothing is forgotten, if his share
+// of the audit is whole. By then his bucket is full again.
 const forget = 10 * time.Minute
 
 func (l *limiter) init(limits Limits) {
 	l.limits = limits
 	l.callers = map[string]*use{}
-	l.denied = rate.NewLimiter(rate.Limit(limits.DeniedRecords), int(limits.DeniedRecords)+1)
+	l.summaries = map[string]*summary{}
+	l.strangers = limits.Strangers.limiter()
 	l.swept = time.Now()
 }
 
@@ -110,7 +155,7 @@ func (l *limiter) of(c Caller) *use {
 	now := time.Now()
 	if now.Sub(l.swept) > forget {
 		for id, u := range l.callers {
-			if u.streams == 0 && len(u.calls) == 0 && u.held == [heldKinds]int64{} && now.Sub(u.seen) > forget {
+			if u.streams == 0 && len(u.calls) == 0 && u.held == [heldKinds]int64{} && now.Sub(u.seen) > forget && u.audit.Tokens() >= float64(u.audit.Burst()) {
 				delete(l.callers, id)
 			}
 		}
@@ -119,7 +164,10 @@ func (l *limiter) of(c Caller) *use {
 	id := callerID(c)
 	u := l.callers[id]
 	if u == nil {
-		u = &use{bucket: rate.NewLimiter(rate.Limit(l.limits.Rate), l.limits.Burst)}
+		u = &use{
+			bucket: rate.NewLimiter(rate.Limit(l.limits.Rate), l.limits.Burst),
+			audit:  l.limits.Audit.limiter(), refused: rate.NewLimiter(refusedRate, refusedBurst),
+		}
 		l.callers[id] = u
 	}
 	u.seen = now
@@ -145,7 +193,7 @@ func (l *limiter) request(c *call) error {
 	r := u.bucket.Reserve()
 	wait := r.Delay()
 	if wait == 0 {
-		return nil
+		return l.mayEnter(u, c)
 	}
 	r.Cancel()
 	return &refusal{status: http.StatusTooManyRequests, code: v1.CodeRateLimited, message: "too many requests with this key", hint: "ask less often", after: wait}

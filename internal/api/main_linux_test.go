@@ -113,15 +113,16 @@ type audit struct {
 	err     error
 }
 
-func (a *audit) Append(_ context.Context, e v1.Audit) error {
+func (a *audit) Append(_ context.Context, e v1.Audit, _ bool) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
-		return a.err
+		return 0, a.err
 	}
 	e.Seq = uint64(len(a.entries)) + 1
 	a.entries = append(a.entries, e)
-	return nil
+	data, err := json.Marshal(e)
+	return len(data), err
 }
 
 func (a *audit) Search(_ context.Context, q api.AuditQuery) iter.Seq2[v1.Audit, error] {

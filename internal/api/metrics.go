@@ -118,7 +118,7 @@ func (m *metrics) text(s Stats, openStreams int, conns Connections) []byte {
 	w.sample("sandpit_connections", float64(conns.Strangers), "of", "strangers")
 	w.single("sandpit_connections_dropped_total", "counter", "Connections without a valid key that had to make room for others.", float64(conns.Dropped))
 	w.single("sandpit_audit_failures_total", "counter", "Entries of the audit that could not be written.", float64(m.auditFailures.Load()))
-	w.single("sandpit_audit_skipped_total", "counter", "Requests of strangers, and of keys that ask too often, that were too many to be all in the audit.", float64(m.auditSkipped.Load()))
+	w.single("sandpit_audit_skipped_total", "counter", "Requests without an entry of their own in the audit, which summaries count.", float64(m.auditSkipped.Load()))
 	w.stats(s)
 	return w.Bytes()
 }

@@ -27,6 +27,11 @@ type Route struct {
 	Admin   bool // an administrator's
 	Guarded bool // recorded before it is done
 
+	// Vital requests end something or take rights away. They are carried out also
+	// when the audit is full or the key has used up its share of it, and entered
+	// later.
+	Vital bool
+
 	late   bool // its handler tells the audit, when it knows more
 	handle func(*call) error
 }
@@ -83,8 +88,8 @@ func sandboxRoutes() []Route {
 			Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
 		},
 		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
-		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, handle: only(removeSandbox)},
-		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "End all processes and keep the files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(stopSandbox)},
+		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "End all processes and keep the files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Make a stopped sandbox run again", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(restartSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Freeze all processes", Text: "Any other request to the sandbox makes it go on.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Let a paused sandbox go on", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
@@ -137,7 +142,7 @@ func processRoutes() []Route {
 		{Method: http.MethodPost, Path: processes, ID: "startProcess", Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, handle: fromJSON(startProcess)},
 		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: those that run and the latest that have ended", Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
 		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Describe a process, by its id or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
-		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and all that it started", Status: http.StatusNoContent, Guarded: true, handle: only(killProcess)},
+		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and all that it started", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},
 		{
 			Method: http.MethodGet, Path: one + "/wait", ID: "waitProcess", Tag: tag, Summary: "Wait for a process to end",
 			Query:  []Param{{Name: "timeout", Type: "number", Doc: "Seconds, at most 3,600, after which it is answered without a result; default 60"}},
@@ -207,7 +212,7 @@ func serverRoutes() []Route {
 		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Tag: tag, Summary: "What happens to sandboxes and processes", Text: "The latest 10,000 are kept. events.lost says that some were not.", Query: []Param{{Name: "after", Type: "integer", Doc: "Events with a greater seq; default: from now on. The header Last-Event-ID does the same."}}, Status: http.StatusOK, Other: []string{eventStream}, handle: followEvents},
 		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", Tag: tag, Summary: "Have events sent to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, handle: fromJSON(createWebhook)},
 		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Status: http.StatusOK, Out: v1.WebhookList{}, handle: asJSON(listWebhooks)},
-		{Method: http.MethodDelete, Path: "/v1/webhooks/{id}", ID: "deleteWebhook", Tag: tag, Summary: "Remove a webhook", Status: http.StatusNoContent, Guarded: true, handle: only(deleteWebhook)},
+		{Method: http.MethodDelete, Path: "/v1/webhooks/{id}", ID: "deleteWebhook", Tag: tag, Summary: "Remove a webhook", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(deleteWebhook)},
 		{Method: http.MethodGet, Path: "/v1/images", ID: "listImages", Tag: tag, Summary: "List images", Status: http.StatusOK, Out: v1.ImageList{}, handle: asJSON(listImages)},
 		{Method: http.MethodPost, Path: "/v1/images/pull", ID: "pullImage", Tag: tag, Summary: "Fetch an image", In: v1.Pull{}, Status: http.StatusOK, Out: v1.Image{}, Guarded: true, handle: fromJSON(pullImage)},
 		{Method: http.MethodDelete, Path: "/v1/images", ID: "removeImage", Tag: tag, Summary: "Remove an image", Query: []Param{{Name: "image", Type: "string", Required: true, Doc: "Its reference"}}, Status: http.StatusNoContent, Admin: true, Guarded: true, late: true, handle: only(removeImage)},
@@ -215,7 +220,7 @@ func serverRoutes() []Route {
 		{Method: http.MethodPost, Path: "/v1/keys", ID: "createKey", Tag: tag, Summary: "Make a key", Text: "The answer has its secret, which is not told again.", In: v1.NewKey{}, Status: http.StatusCreated, Out: v1.Key{}, Admin: true, Guarded: true, handle: fromJSON(createKey)},
 		{Method: http.MethodGet, Path: "/v1/keys", ID: "listKeys", Tag: tag, Summary: "List keys", Status: http.StatusOK, Out: v1.KeyList{}, Admin: true, handle: asJSON(listKeys)},
 		{Method: http.MethodGet, Path: "/v1/keys/{id}/policy", ID: "getKeyPolicy", Tag: tag, Summary: "What who has a key may do", Status: http.StatusOK, Out: v1.Policy{}, Admin: true, handle: asJSON(getKeyPolicy)},
-		{Method: http.MethodDelete, Path: "/v1/keys/{id}", ID: "revokeKey", Tag: tag, Summary: "Revoke a key", Text: "What goes on with it ends: streams, sockets, tunnels and requests. Sandboxes and processes in the background stay.", Status: http.StatusNoContent, Admin: true, Guarded: true, handle: only(revokeKey)},
+		{Method: http.MethodDelete, Path: "/v1/keys/{id}", ID: "revokeKey", Tag: tag, Summary: "Revoke a key", Text: "What goes on with it ends: streams, sockets, tunnels and requests. Sandboxes and processes in the background stay.", Status: http.StatusNoContent, Admin: true, Guarded: true, Vital: true, handle: only(revokeKey)},
 		{
 			Method: http.MethodGet, Path: "/v1/audit", ID: "searchAudit", Tag: tag, Summary: "Search the audit, oldest first",
 			Query: []Param{

@@ -1,7 +1,16 @@
 package server
 
+import (
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/audit"
+)
+
 // For tests: what a server finds out about who is connected.
 var (
 	BesideUs = besideUs
 	SameMaps = sameMaps
 )
+
+// AuditBounds returns how the audit is kept with these settings, and what the API
+// lets callers add to it.
+func (s Settings) AuditBounds() (audit.Options, api.Limits) { return s.auditOptions(), s.limits() }

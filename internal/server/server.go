@@ -135,7 +135,7 @@ func (s *server) start(ctx context.Context) error {
 	if err = s.openState(ctx); err != nil {
 		return err
 	}
-	if s.journal, err = audit.Open(AuditDir(opt.Home), audit.Options{Relaxed: !opt.Settings.SyncAudit}); err != nil {
+	if s.journal, err = audit.Open(AuditDir(opt.Home), opt.Settings.auditOptions()); err != nil {
 		return err
 	}
 	policyFile, asked := opt.Settings.PolicyFile, true
@@ -264,6 +264,7 @@ func (s *server) startAPI(ctx context.Context) error {
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
 		Connections: s.conns.counts,
+		Limits: opt.Settings.limits(),
 	})
 	return nil
 }
@@ -478,22 +479,42 @@ func (s *server) reload(ctx context.Context) {
 
 // upkeep does now and then what keeps the state small and true.
 func (s *server) upkeep(ctx context.Context) {
-	tick := time.NewTicker(time.Minute)
+	tick, soon := time.NewTicker(time.Minute), time.NewTicker(settleTime)
 	defer tick.Stop()
-	for n := 0; ; n++ {
+	defer soon.Stop()
+	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-soon.C:
+			s.settle(ctx)
+			continue
 		case <-tick.C:
 		}
 		err := s.ring.Flush(ctx)
-		if n%60 == 0 {
+		if n++; n%60 == 1 {
 			_, perr := s.ring.Prune(ctx, time.Now().Add(-keepRevoked))
 			err = errors.Join(err, perr, s.state.Sweep(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.opt.Log.Warn("upkeep of the state", "error", err)
 		}
+	}
+}
+
+// settleTime is how often is tried again what a full disk did not take.
+const settleTime = 2 * time.Second
+
+// settle writes down what a full disk did not take, if anything.
+func (s *server) settle(ctx context.Context) {
+	switch n, err := s.ring.Settle(ctx); {
+	case err != nil:
+		s.opt.Log.Error("a key is refused, and this is not on the disk yet", "error", err)
+	case n > 0:
+		s.opt.Log.Info("revocations of keys are on the disk now", "keys", n)
+	}
+	if err := s.api.Summarise(ctx, false); err != nil {
+		s.opt.Log.Warn("the audit can't be written", "error", err)
 	}
 }
 
@@ -516,6 +537,16 @@ func (s *server) close() error {
 	if s.api != nil {
 		if err := s.api.Close(ctx); err != nil {
 			s.opt.Log.Warn("requests were broken off", "error", err)
+		}
+	}
+	if s.api != nil {
+		if err := s.api.Summarise(ctx, true); err != nil {
+			s.opt.Log.Error("requests that were counted are not in the audit", "error", err)
+		}
+	}
+	if s.ring != nil {
+		if _, err := s.ring.Settle(ctx); err != nil {
+			s.opt.Log.Error("a key was revoked, and the disk does not have it: it will be valid again", "error", err)
 		}
 	}
 	// The ends of the last answers may still be in net/http's hands.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
+	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
@@ -72,6 +75,11 @@ type Settings struct {
 	// on the disk within a second: a power cut may take the latest.
 	SyncAudit bool
 
+	// AuditSize is about how many bytes of the audit are kept, and AuditTime the
+	// least time in which one key could fill it with new entries. 0: 4 GiB, 7 days.
+	AuditSize int64
+	AuditTime time.Duration
+
 	// PrivateWebhooks allows webhooks to addresses that are not public.
 	PrivateWebhooks bool
 }
@@ -93,6 +101,8 @@ type document struct {
 	PerAddress      int      `yaml:"connections-per-address"`
 	IdleExit        string   `yaml:"idle-exit"`
 	SyncAudit       bool     `yaml:"sync-audit"`
+	AuditSize       string   `yaml:"audit-size"`
+	AuditTime       string   `yaml:"audit-time"`
 	PrivateWebhooks bool     `yaml:"private-webhooks"`
 }
 
@@ -186,6 +196,16 @@ func (d document) settings(dir string) (Settings, error) {
 			return s, fmt.Errorf("cpus: %w (%w)", err, sandpit.ErrInvalid)
 		}
 	}
+	if d.AuditSize != "" {
+		if s.AuditSize, err = notation.ParseSize(d.AuditSize); err != nil {
+			return s, fmt.Errorf("audit-size: %w (%w)", err, sandpit.ErrInvalid)
+		}
+	}
+	if d.AuditTime != "" {
+		if s.AuditTime, err = notation.ParseDuration(d.AuditTime); err != nil {
+			return s, fmt.Errorf("audit-time: %w (%w)", err, sandpit.ErrInvalid)
+		}
+	}
 	if d.IdleExit != "" {
 		if s.IdleExit, err = notation.ParseDuration(d.IdleExit); err != nil {
 			return s, fmt.Errorf("idle-exit: %w (%w)", err, sandpit.ErrInvalid)
@@ -208,6 +228,9 @@ func (s Settings) check() error {
 	if s.ConnectionsPerAddress < 0 {
 		return fmt.Errorf("connections-per-address: %d is less than 0: %w", s.ConnectionsPerAddress, sandpit.ErrInvalid)
 	}
+	if s.AuditSize != 0 && s.AuditSize < minAudit {
+		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too little: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "give at least "+notation.FormatSize(minAudit))
+	}
 	for _, a := range s.Listen {
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
 			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys in the clear: %w", a, sandpit.ErrForbidden),
@@ -222,6 +245,24 @@ const defaultMemory = 2
 
 // defaultSandboxes bounds sandboxes at once.
 const defaultSandboxes = 1000
+
+// auditFiles is how many files the audit has, of which the oldest is dropped.
+const auditFiles = 64
+
+// minAudit is the least size of the audit, in bytes.
+const minAudit = auditFiles << 20
+
+// auditOptions returns how the audit is kept.
+func (s *Settings) auditOptions() audit.Options {
+	return audit.Options{MaxSize: cmp.Or(s.AuditSize, api.DefaultAuditSize) / auditFiles, MaxFiles: auditFiles, Relaxed: !s.SyncAudit}
+}
+
+// limits returns the bounds of the API.
+func (s *Settings) limits() api.Limits {
+	var l api.Limits
+	l.Audit, l.Strangers = api.AuditShares(cmp.Or(s.AuditSize, api.DefaultAuditSize), cmp.Or(s.AuditTime, api.DefaultAuditTime))
+	return l
+}
 
 // filesOfSandbox is how many descriptors the server has for a sandbox, with some
 // to spare.

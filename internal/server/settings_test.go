@@ -28,6 +28,8 @@ sandboxes: 500
 connections: 100
 connections-per-address: 10
 idle-exit: 10m
+audit-size: 40g
+audit-time: 720h
 hosts: [sandpit.example]
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -36,7 +38,7 @@ hosts: [sandpit.example]
 	want := server.Settings{
 		Listen: []server.Address{{Network: "tcp", Host: "0.0.0.0:8443"}, {Network: "unix", Host: "/run/sandpit.sock"}},
 		Cert:   filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
-		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, Hosts: []string{"sandpit.example"},
+		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, AuditSize: 40 << 30, AuditTime: 720 * time.Hour, Hosts: []string{"sandpit.example"},
 	}
 	got, err := server.ReadSettings(file, true)
 	if err != nil {
@@ -72,6 +74,8 @@ func TestBrokenSettings(t *testing.T) {
 		"connections: 15\n":                      "connections: 15 is less than 16",
 		"connections-per-address: -1\n":          "connections-per-address: ",
 		"idle-exit: soon\n":                      "idle-exit: ",
+		"audit-size: 1m\n":                       "audit-size: 1 MiB is too little",
+		"audit-time: never\n":                    "audit-time: ",
 		strings.Repeat("# more\n", 1<<20/7+1):    "longer than 1 MiB",
 		"a: &a [*a]\n":                           "server.yaml:1: ",
 		"listen: [\"unix:///\"]\nsandboxes: 1\n": "is not an address",

@@ -44,6 +44,7 @@ func codes() []struct {
 		{CodeHostRefused, sandpit.ErrForbidden},
 		{CodeOriginRefused, sandpit.ErrForbidden},
 		{CodeRateLimited, sandpit.ErrExhausted},
+		{CodeAuditRate, sandpit.ErrExhausted},
 		{CodeTooManyStreams, sandpit.ErrExhausted},
 		{CodeTooLarge, sandpit.ErrInvalid},
 		{CodeUnsupportedMedia, sandpit.ErrInvalid},
@@ -74,6 +75,7 @@ const (
 	CodeHostRefused         = "host_refused"         // the request is for another host
 	CodeOriginRefused       = "origin_refused"       // a web page asks that may not
 	CodeRateLimited         = "rate_limited"         // too many requests; Retry-After says when to come again
+	CodeAuditRate           = "audit_rate"           // this key has used up its share of the audit
 	CodeTooManyStreams      = "too_many_streams"     // too many are open
 	CodeTooLarge            = "too_large"            // the body of the request
 	CodeUnsupportedMedia    = "unsupported_media"    // the type or encoding of the body

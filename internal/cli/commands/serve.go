@@ -43,6 +43,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file of --confi
   hosts: [sandpit.example]     # names by which it may be called
   origins: []                  # web pages that may call it
   sync-audit: false            # each entry of the audit on the disk before it goes on
+  audit-size: 4g               # how much of it is kept; audit-time: 168h in which no key may fill it
   private-webhooks: false      # may events be sent to addresses that are not public`
 
 // serveCommand is sandpit serve.

@@ -1,0 +1,164 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+// L15: with what the settings say, one key can't fill the audit before its time,
+// nor strangers in a year.
+func TestTheAuditLastsAsLongAsPromised(t *testing.T) {
+	if audit.MaxEntry != api.MaxAuditEntry {
+		t.Errorf("an entry has up to %d bytes, and the API counts on %d", audit.MaxEntry, api.MaxAuditEntry)
+	}
+	const inProgress = 2 * 2000 * audit.MaxEntry // requests of a key under way: an intent and an end of each
+	for name, tt := range map[string]struct {
+		settings server.Settings
+		size     int64
+		time     time.Duration
+	}{
+		"by default": {server.Settings{}, 4 << 30, 7 * 24 * time.Hour},
+		"large":      {server.Settings{AuditSize: 400 << 30, AuditTime: 90 * 24 * time.Hour}, 400 << 30, 90 * 24 * time.Hour},
+		"small":      {server.Settings{AuditSize: 64 << 20, AuditTime: time.Hour}, 64 << 20, time.Hour},
+	} {
+		files, limits := tt.settings.AuditBounds()
+		if got := files.MaxSize * int64(files.MaxFiles); got != tt.size {
+			t.Errorf("%s: %d bytes are kept, not %d", name, got, tt.size)
+		}
+		// An entry is dropped with its file, when that is the oldest of MaxFiles.
+		kept := files.MaxSize * int64(files.MaxFiles-1)
+		overshoot := min(int64(inProgress), kept/2)
+		if most := int64(limits.Audit.Burst) + int64(limits.Audit.Rate*tt.time.Seconds()) + overshoot; most > kept {
+			t.Errorf("%s: in %s a key adds up to %d bytes, and %d are kept", name, tt.time, most, kept)
+		}
+		if most := int64(limits.Strangers.Burst) + int64(limits.Strangers.Rate*(365*24*time.Hour).Seconds()); most > kept {
+			t.Errorf("%s: in a year strangers add up to %d bytes, and %d are kept", name, most, kept)
+		}
+		if limits.Audit.Burst < 8*audit.MaxEntry || limits.Strangers.Burst < 8*audit.MaxEntry {
+			t.Errorf("%s: too little at once: %+v", name, limits)
+		}
+	}
+}
+
+// L14: with a full disk a key is revoked, a sandbox stopped and removed, for good
+// and with entries in the audit, whatever else is refused.
+func TestFullDiskDisablesNoRevocation(t *testing.T) {
+	srv := newServed(t)
+	if err := unix.Mount("tmpfs", srv.home, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=48m,mode=0700"); err != nil {
+		t.Skipf("mounting a small disk needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(srv.home, unix.MNT_DETACH) })
+	srv.overTCP()
+	srv.start()
+	c := srv.unix()
+	defer func() { _ = c.Close() }()
+	const count = 20
+	var revoked []v1.Key
+	for i := range count {
+		revoked = append(revoked, srv.makeKey(v1.NewKey{Name: fmt.Sprintf("key %d", i), Namespace: "team"}))
+	}
+	create(t, c, "box")
+	create(t, c, "stays")
+	use := func(k v1.Key) int {
+		status, _, _ := srv.get("GET", "https://"+srv.tcp+"/v1/sandboxes", k.Secret, "")
+		return status
+	}
+	if got := use(revoked[0]); got != http.StatusOK {
+		t.Fatalf("a key is answered with %d", got)
+	}
+
+	filler := filepath.Join(srv.home, "filler")
+	refill := func() {
+		t.Helper()
+		f, err := os.OpenFile(filler, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, 4096))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	refused := false
+	for i := 0; !refused && i < 2000; i++ { // what is there may have a little room
+		refill()
+		var made v1.Key
+		refused = c.Call(t.Context(), "POST", "/v1/keys", v1.NewKey{Name: strings.Repeat("x", 100)}, &made) != nil
+	}
+	if !refused {
+		t.Fatal("nothing is refused on a full disk")
+	}
+	for i, k := range revoked {
+		refill()
+		if err := c.Call(t.Context(), "DELETE", "/v1/keys/"+k.ID, nil, nil); err != nil {
+			t.Errorf("revoking key %d on a full disk: %v", i, err)
+		}
+		if got := use(k); got != http.StatusUnauthorized {
+			t.Errorf("a revoked key is answered with %d", got)
+		}
+	}
+	refill()
+	if err := c.Remove(t.Context(), "box"); err != nil {
+		t.Errorf("removing on a full disk: %v", err)
+	}
+	if err := c.Call(t.Context(), "POST", "/v1/sandboxes/stays/stop", v1.Stop{}, nil); err != nil {
+		t.Errorf("stopping on a full disk: %v", err)
+	}
+
+	// The next server knows, too, when there is room to start in.
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.stop(); err != nil {
+		t.Fatal(err)
+	}
+	srv.start()
+	for _, k := range revoked {
+		if got := use(k); got != http.StatusUnauthorized {
+			t.Errorf("after a restart a revoked key is answered with %d", got)
+		}
+	}
+	again := srv.unix()
+	defer again.Close()
+	var list v1.SandboxList
+	if err := again.Call(t.Context(), "GET", "/v1/sandboxes", nil, &list); err != nil || len(list.Sandboxes) != 1 || list.Sandboxes[0].State != "stopped" {
+		t.Errorf("there are %+v, %v", list, err)
+	}
+	if _, err := audit.Verify(server.AuditDir(srv.home), audit.Anchor{}); err != nil {
+		t.Error(err)
+	}
+	entered := map[string]bool{}
+	for r, err := range audit.Search(t.Context(), server.AuditDir(srv.home), audit.Query{}) {
+		if err != nil {
+			t.Error(err)
+		}
+		if r.Phase == audit.PhaseIntent {
+			entered[r.Action+" "+r.Detail+r.Sandbox] = true
+		}
+	}
+	for _, k := range revoked {
+		if !entered["revokeKey "+k.ID] {
+			t.Errorf("that %s was revoked is not in the audit", k.ID)
+		}
+	}
+	if !entered["removeSandbox box"] || !entered["stopSandbox stays"] {
+		t.Errorf("in the audit are %v", entered)
+	}
+}
