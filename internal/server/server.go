@@ -264,7 +264,7 @@ func (s *server) startAPI(ctx context.Context) error {
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
 		Connections: s.conns.counts,
-		Limits: opt.Settings.limits(),
+		Limits:      opt.Settings.limits(),
 	})
 	return nil
 }
