@@ -62,10 +62,6 @@ func kindOf(err error) (hint string, kind error) {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
 		return hintFew, sandpit.ErrExhausted
 	}
-	var e *sqlite.Error
-	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_IOERR_SHMSIZE {
-		return hintFull, sandpit.ErrExhausted // no room for the index of the log, of which SQLite makes an error of the disk
-	}
 	switch code(err) {
 	case 0:
 		return "", nil

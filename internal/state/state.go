@@ -108,10 +108,12 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 		return nil, s.explain(err)
 	}
 
-	// locking_mode comes first: it must be set before the database is touched.
+	// locking_mode must be set before anything touches the database. The driver
+	// sorts what is in _pragma, where journal_mode would come before it, and applies
+	// _journal_mode after these.
 	name := &url.URL{Scheme: "file", Path: filepath.Join(dir, fileDatabase), RawQuery: url.Values{"_pragma": {
-		"locking_mode(EXCLUSIVE)", "busy_timeout(" + busyTimeout + ")", "journal_mode(WAL)", "synchronous(FULL)", "temp_store(MEMORY)", "trusted_schema(OFF)",
-	}}.Encode()}
+		"busy_timeout(" + busyTimeout + ")", "locking_mode(EXCLUSIVE)", "synchronous(FULL)", "temp_store(MEMORY)", "trusted_schema(OFF)",
+	}, "_journal_mode": {"WAL"}}.Encode()}
 	if s.db, err = sql.Open("sqlite", name.String()); err != nil {
 		return nil, s.explain(err)
 	}

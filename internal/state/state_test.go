@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -357,4 +358,35 @@ func benchmarkPut(b *testing.B, callers int, synchronous string) {
 	}
 	wg.Wait()
 	reportQuantiles(b, took)
+}
+
+// The index of the log is in memory, also when the database was there before: a
+// file of it that is there was left by another version, and is not used.
+func TestNoSharedMemory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	for n := range 3 {
+		s := openTest(t, dir)
+		if err := s.PutSandbox(t.Context(), record(n)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Sandboxes(t.Context()); err != nil || len(got) != n+1 {
+			t.Errorf("%d of %d records: %v", len(got), n+1, err)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "state.db-shm")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("when it is opened for the %d. time: %v", n+1, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := []byte("left by another version")
+	if err := os.WriteFile(filepath.Join(dir, "state.db-shm"), left, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != 3 {
+		t.Errorf("%d records: %v", len(got), err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "state.db-shm")); err != nil || string(got) != string(left) {
+		t.Errorf("the file that was left has %d other bytes: %v", len(got), err)
+	}
 }
