@@ -104,6 +104,20 @@ func New(opts Options) *API {
 	return a
 }
 
+// oddPath reports whether a path is one that http.ServeMux answers by itself, with
+// a redirect in HTML: that of CONNECT and *, and one with "//", "." or "..".
+func oddPath(escaped string) bool {
+	rest, ok := strings.CutPrefix(escaped, "/")
+	for ok && rest != "" {
+		var part string
+		part, rest, ok = strings.Cut(rest, "/")
+		if part == "" || part == "." || part == ".." {
+			return true
+		}
+	}
+	return !strings.HasPrefix(escaped, "/")
+}
+
 // ServeHTTP answers a request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{api: a, r: r, ctx: r.Context(), id: newRequestID(), began: time.Now()}
@@ -135,8 +149,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.serve()
 		return
 	}
-	if !strings.HasPrefix(r.URL.Path, "/") { // of CONNECT and *; the mux would answer by itself
-		c.lost(r)
+	if oddPath(r.URL.EscapedPath()) {
+		c.lost(nil)
 		return
 	}
 	a.mux.ServeHTTP(c.w, r)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,14 +71,13 @@ func parse(data []byte, v any) error {
 		return invalid("the body is not a JSON object", "see /docs")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		return invalid("the body can't be read: "+readable(err), "see /docs")
 	}
 	if dec.InputOffset() != int64(len(data)) {
 		return invalid("something follows the JSON object of the body", "send one object")
 	}
-	return nil
+	return strict(data, reflect.TypeOf(v))
 }
 
 // readable is an error of the JSON decoder without its words for programmers.

@@ -126,10 +126,13 @@ func (c *call) recover() {
 	c.fail(errors.New("the handler panicked"))
 }
 
-// lost answers a request that no route is for.
+// lost answers a request that no route is for. r is nil when its path is none at all.
 func (c *call) lost(r *http.Request) {
 	var allowed []string
 	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		if r == nil {
+			break
+		}
 		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		if _, pattern := c.api.mux.Handler(probe); pattern != "/" && pattern != "" {
 			allowed = append(allowed, method)

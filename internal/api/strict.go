@@ -1,0 +1,237 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// strict refuses JSON that encoding/json reads otherwise than it is written: a
+// field that is given twice, of which it takes the last; a name that is a field's
+// but for its case; a field that there is not; text that is not Unicode. Proxies
+// and policies before the server may have read the other one.
+//
+// data is the JSON of an object that has been read into a value of type t.
+func strict(data []byte, t reflect.Type) error {
+	if !utf8.Valid(data) {
+		return invalid("the body is not UTF-8", "send binary data in the fields for base64")
+	}
+	w := strictReader{data: data, fields: map[reflect.Type][]field{}}
+	if m := w.value(t); m != nil {
+		return invalid(fmt.Sprintf("the field %.200q %s", m.field, m.why), m.hint)
+	}
+	return nil
+}
+
+// misfit is what strict refuses.
+type misfit struct{ field, why, hint string }
+
+// within returns m for an object or list around it.
+func (m *misfit) within(name string) *misfit {
+	if m != nil && m.field != "" && m.field[0] != '[' {
+		name += "."
+	}
+	if m != nil {
+		m.field = name + m.field
+	}
+	return m
+}
+
+// strictReader walks through JSON, which it knows to be well-formed.
+type strictReader struct {
+	data   []byte
+	at     int
+	fields map[reflect.Type][]field // of structs
+}
+
+// field is a field of a struct.
+type field struct {
+	name string // in JSON
+	t    reflect.Type
+}
+
+// next returns the next byte that is not white space.
+func (w *strictReader) next() byte {
+	for w.data[w.at] == ' ' || w.data[w.at] == '\t' || w.data[w.at] == '\r' || w.data[w.at] == '\n' {
+		w.at++
+	}
+	return w.data[w.at]
+}
+
+// value goes past a value of a type, which is nil where any fits.
+func (w *strictReader) value(t reflect.Type) *misfit {
+	switch w.next() {
+	case '{':
+		return w.object(t)
+	case '[':
+		return w.list(t)
+	case '"':
+		if _, ok := w.text(); !ok {
+			return &misfit{"", "has half of a pair of surrogates", "send whole characters"}
+		}
+		return nil
+	}
+	for w.at < len(w.data) && strings.IndexByte(",]} \t\r\n", w.data[w.at]) < 0 {
+		w.at++
+	}
+	return nil
+}
+
+func (w *strictReader) list(t reflect.Type) *misfit {
+	if t = open(t); t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
+		t = t.Elem()
+	}
+	w.at++
+	for i := 0; w.next() != ']'; i++ {
+		if w.data[w.at] == ',' {
+			w.at++
+		}
+		if m := w.value(t); m != nil {
+			return m.within("[" + strconv.Itoa(i) + "]")
+		}
+	}
+	w.at++
+	return nil
+}
+
+func (w *strictReader) object(t reflect.Type) *misfit {
+	var fields []field
+	var each reflect.Type // of the values of a map
+	if t = open(t); t != nil {
+		switch t.Kind() {
+		case reflect.Struct:
+			fields = w.fieldsOf(t)
+		case reflect.Map:
+			each = t.Elem()
+		}
+	}
+	given := make([]bool, len(fields))
+	var names map[string]bool // that are given, where any may be
+	if fields == nil {
+		names = map[string]bool{}
+	}
+	w.at++
+	for w.next() != '}' {
+		if w.data[w.at] == ',' {
+			w.at++
+			w.next()
+		}
+		name, ok := w.text()
+		twice, in := names[string(name)], each
+		if fields != nil {
+			i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(name) })
+			if i < 0 {
+				return unknownField(string(name), fields)
+			}
+			twice, given[i], in = given[i], true, fields[i].t
+		} else {
+			names[string(name)] = true
+		}
+		switch {
+		case !ok:
+			return &misfit{string(name), "has half of a pair of surrogates in its name", "send whole characters"}
+		case twice:
+			return &misfit{string(name), "is given twice", "give it once"}
+		}
+		w.next()
+		w.at++ // the colon
+		if m := w.value(in); m != nil {
+			return m.within(string(name))
+		}
+	}
+	w.at++
+	return nil
+}
+
+func unknownField(name string, fields []field) *misfit {
+	for _, known := range fields {
+		if strings.EqualFold(known.name, name) {
+			return &misfit{name, "is not known", fmt.Sprintf("write it as %q", known.name)}
+		}
+	}
+	return &misfit{name, "is not known", "see /docs"}
+}
+
+// text goes past a string. It reports whether that has no lone surrogate, of
+// which encoding/json makes U+FFFD.
+func (w *strictReader) text() (text []byte, ok bool) {
+	start := w.at
+	w.at++
+	end := bytes.IndexByte(w.data[w.at:], '"')
+	if raw := w.data[w.at : w.at+end]; bytes.IndexByte(raw, '\\') < 0 {
+		w.at += end + 1
+		return raw, true
+	}
+	ok = true
+	for ; w.data[w.at] != '"'; w.at++ {
+		if w.data[w.at] != '\\' {
+			continue
+		}
+		w.at++
+		if w.data[w.at] != 'u' {
+			continue
+		}
+		switch c := w.unit(w.at - 1); {
+		case c >= 0xdc00 && c < 0xe000:
+			ok = false
+		case c >= 0xd800 && c < 0xdc00:
+			low := w.unit(w.at + 5)
+			if ok = ok && low >= 0xdc00 && low < 0xe000; ok {
+				w.at += 6
+			}
+		}
+	}
+	w.at++
+	var plain string
+	_ = json.Unmarshal(w.data[start:w.at], &plain) // it is a string
+	return []byte(plain), ok
+}
+
+// unit returns the number in a \uXXXX, or 0 when there is none.
+func (w *strictReader) unit(at int) uint64 {
+	if at+6 > len(w.data) || w.data[at] != '\\' || w.data[at+1] != 'u' {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(w.data[at+2:at+6]), 16, 32)
+	return n
+}
+
+// open returns the type of what JSON is read into for a type, or nil for one that
+// reads it by itself.
+func open(t reflect.Type) reflect.Type {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t.Kind() == reflect.Interface || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
+	}
+	return t
+}
+
+// fieldsOf returns the fields of a struct and of those embedded in it; never nil.
+func (w *strictReader) fieldsOf(t reflect.Type) []field {
+	all, ok := w.fields[t]
+	if ok {
+		return all
+	}
+	all = make([]field, 0, t.NumField())
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !f.IsExported():
+		case name == "" && f.Anonymous:
+			all = append(all, w.fieldsOf(f.Type)...)
+		default:
+			all = append(all, field{cmp.Or(name, f.Name), f.Type})
+		}
+	}
+	w.fields[t] = all
+	return all
+}

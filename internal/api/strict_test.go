@@ -1,0 +1,152 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// What can be read in two ways is refused, and the message names it.
+func TestStrict(t *testing.T) {
+	for _, c := range []struct {
+		body string
+		into any
+		want string // in the message; empty: it is read
+		hint string
+	}{
+		{`{"argv":["a"],"argv":["b"]}`, new(v1.Exec), `"argv" is given twice`, ""},
+		{`{"argv":["a"],"\u0061rgv":["b"]}`, new(v1.Exec), `"argv" is given twice`, ""},
+		{`{"ARGV":["a"]}`, new(v1.Exec), `"ARGV" is not known`, `"argv"`},
+		{`{"argv":["a"],"Argv":["b"]}`, new(v1.Exec), `"Argv" is not known`, `"argv"`},
+		{`{"ſcript":"a"}`, new(v1.Exec), `"ſcript" is not known`, `"script"`}, // folds to an s
+		{`{"argw":["a"]}`, new(v1.Exec), `"argw" is not known`, "/docs"},
+		{`{"limits":{"memory":1, "memory":2}}`, new(v1.Spec), `"limits.memory" is given twice`, ""},
+		{`{"mounts":[{"source":"/a"},{"source":"/a","SOURCE":"/b"}]}`, new(v1.Spec), `"mounts[1].SOURCE" is not known`, `"source"`},
+		{`{"labels":{"a":"1","b":"2","a":"3"}}`, new(v1.Spec), `"labels.a" is given twice`, ""},
+		{`{"labels":{"a":"1","A":"2"}}`, new(v1.Spec), "", ""}, // names of the caller's own
+		{`{"name":"\ud800"}`, new(v1.Spec), `"name" has half of a pair`, ""},
+		{`{"name":"\udc00\ud800"}`, new(v1.Spec), `"name" has half of a pair`, ""},
+		{`{"labels":{"\ud800":"1"}}`, new(v1.Spec), "has half of a pair", ""},
+		{`{"env":["A=\ud83d\ude00\\ud800"],"asked":null,"read_only":false,"idle":-1.5e0}`, new(v1.Spec), "", ""},
+		{"{\"name\":\"\xff\"}", new(v1.Spec), "not UTF-8", "base64"},
+		{"\t{ \"argv\" : [ \"a\" , \"b\\\"\\\\\" ] , \"terminal\" : { \"rows\" : 1 , \"cols\" : 2 } }\r\n", new(v1.Exec), "", ""},
+		{`{} {}`, new(v1.Exec), "something follows", ""},
+		{`[]`, new(v1.Exec), "not a JSON object", ""},
+		{`{"limits":null,"mounts":[],"labels":{}}`, new(v1.Spec), "", ""},
+	} {
+		err := parse([]byte(c.body), c.into)
+		switch {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(sandpit.Hint(err), c.hint)):
+			t.Errorf("%s: %v (hint: %s)", c.body, err, sandpit.Hint(err))
+		}
+	}
+}
+
+// repeated is strict for duplicates, by the tokens of encoding/json.
+func repeated(dec *json.Decoder) bool {
+	tok, err := dec.Token()
+	if err != nil {
+		return false
+	}
+	switch tok {
+	case json.Delim('['):
+		for dec.More() {
+			if repeated(dec) {
+				return true
+			}
+		}
+		_, _ = dec.Token()
+	case json.Delim('{'):
+		seen := map[json.Token]bool{}
+		for dec.More() {
+			name, _ := dec.Token()
+			if seen[name] || repeated(dec) {
+				return true
+			}
+			seen[name] = true
+		}
+		_, _ = dec.Token()
+	}
+	return false
+}
+
+// Of all that encoding/json takes, strict refuses what has a name twice, and lets
+// through what was written by encoding/json.
+func FuzzStrict(f *testing.F) {
+	for _, s := range []string{`{}`, `{"a":{"b":[1,{"c":"\u0061\"","c":null}]}}`, `{"a":1,"\u0061":2}`, `{"a":"\ud83d\ude00","b":[[],{}]}`, `{"a":"\ud800\u0041"}`, ` { "a" : [ true , false , null , -1.5e+3 ] } `} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		data = bytes.TrimSpace(data)
+		var v map[string]any
+		if len(data) == 0 || data[0] != '{' || json.Unmarshal(data, &v) != nil {
+			return
+		}
+		err := strict(data, reflect.TypeOf(v))
+		if err == nil && repeated(json.NewDecoder(bytes.NewReader(data))) {
+			t.Errorf("%q is taken", data)
+		}
+		again, _ := json.Marshal(v)
+		if err := strict(again, reflect.TypeOf(v)); err != nil {
+			t.Errorf("%q is refused: %v", again, err)
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	var edits strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&edits, `,{"source":"/a/%d","target":"/b/%d","read_only":true}`, i, i)
+	}
+	for name, body := range map[string]string{
+		"create": `{"name":"box","labels":{"team":"a","of":"b"},"env":["A=b","C=d"],"limits":{"memory":268435456,"cpus":1,"life":3600},"mounts":[{"source":"/srv/data","target":"/data","read_only":true}]}`,
+		"many":   `{"mounts":[` + edits.String()[1:] + `]}`,
+	} {
+		data := []byte(body)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				if err := parse(data, new(v1.Spec)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+", not strict", func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				if err := json.Unmarshal(data, new(v1.Spec)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// A path that the mux would redirect is seen; it would redirect no other one.
+func FuzzOddPath(f *testing.F) {
+	for _, s := range []string{"/", "/v1", "/v1/", "//", "//v1", "/v1//x", "/v1/./x", "/v1/../x", "/v1/..", "/.", "/..x/.y", "/%2e%2e/x", "/v1/%2F/x", "v1", "*", ""} {
+		f.Add(s)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	f.Fuzz(func(t *testing.T, path string) {
+		u, err := url.Parse("http://x" + path)
+		if err != nil || u.Host != "x" || !strings.HasPrefix(path, "/") {
+			return
+		}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, &http.Request{Method: "GET", URL: u, Host: "x", RequestURI: path})
+		if redirected := w.Code != http.StatusOK; redirected != oddPath(u.EscapedPath()) {
+			t.Errorf("%q is answered %d", path, w.Code)
+		}
+	})
+}
