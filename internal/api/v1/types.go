@@ -1,9 +1,8 @@
 // Package v1 holds the JSON of Sandpit's HTTP API, for both of its ends.
 //
 // Sizes are in bytes, times in RFC 3339, durations in seconds as a decimal
-// number. Fields that are left out have their default. Fields that are unknown,
-// given twice or written in another case are
-// refused, so that nothing asked for is dropped.
+// number. Fields that are left out have their default. Fields that are unknown, given
+// twice or written in another case are refused, so that nothing asked for is dropped.
 package v1
 
 import "time"
