@@ -18,10 +18,29 @@ const (
 	cloneNew = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 
 	// linux/prctl.h
-	prSetMM, prSchedCore = 35, 62
+	prGetSeccomp, prSetSeccomp = 21, 22
+	prSetMM, prSchedCore       = 35, 62
+
+	// linux/seccomp.h
+	seccompSetModeFilter, seccompFilterFlagTSYNC = 1, 1
+
+	// asm-generic/socket.h, linux/socket.h
+	solSocket                                    = 1
+	soAttachFilter, soAttachBPF                  = 26, 50
+	soAttachReusePortCBPF, soAttachReusePortEBPF = 51, 52
+	msgOOB                                       = 1
+
+	// linux/fcntl.h, asm-generic/fcntl.h
+	fSetLease, fNotify, fSetDeleg = 1024, 1026, 1040
+	oCreat, oTmpfile              = 0o100, 0o20000000
+
+	// linux/sched.h
+	schedOther, schedBatch, schedIdle = 0, 3, 5
+	schedResetOnFork                  = 0x40000000
 
 	// linux/stat.h
 	sIFMT, sIFIFO, sIFREG, sIFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
+	sISUID, sISGID                 = 0o4000, 0o2000
 
 	// asm-generic/mman-common.h, linux/memfd.h, linux/shm.h
 	mapHugeTLB, mfdHugeTLB, shmHugeTLB = 0x40000, 0x4, 0x800
@@ -97,9 +116,87 @@ func personality() decision {
 
 // prctl(option, …): PR_SET_MM rewrites what /proc says of a process.
 // PR_SCHED_CORE keeps others off the sibling of a processor that runs the
-// caller, which is the neighbour's time to lose.
+// caller, which is the neighbour's time to lose. PR_SET_SECCOMP is the other way
+// to stack a filter, see stacked.
 func prctl() decision {
-	return choice{arg: 0, cases: []oneOf{{[]uint32{prSetMM, prSchedCore}, fail(ePERM)}}, other: Allow}
+	return choice{
+		arg: 0,
+		cases: []oneOf{
+			{[]uint32{prSetMM, prSchedCore}, fail(ePERM)},
+			{[]uint32{prGetSeccomp, prSetSeccomp}, fail(eINVAL)},
+		},
+		other: Allow,
+	}
+}
+
+// stacked refuses seccomp(operation, flags, args): programs inside load no
+// filters of their own.
+//
+// The compiled code of all filters of the machine shares one limit
+// (net.core.bpf_jit_limit), which no cgroup counts against: a sandbox that fills
+// it keeps everybody from loading any, this program included. Programs get the
+// answer of a kernel built without seccomp, here and from prctl. sshd, man,
+// Firefox, PRoot, Wine, and tools of systemd go on without, as on such a kernel.
+// Chromium and bubblewrap need namespaces first, and have to be told to go
+// without a sandbox of their own (--no-sandbox). Those that insist on a filter
+// fail, and say so: file of Arch Linux without --no-sandbox, Codex unless its
+// sandbox is turned off, nested container engines.
+//
+// The exception is the owner of the sandbox, which lets the guest load
+// MountProgram by a key: 64 random bits in the halves of the arguments that the
+// kernel ignores.
+func stacked() decision {
+	return choice{
+		arg: 0, high: true,
+		cases: []oneOf{{[]uint32{keyHigh}, choice{
+			arg: 1, high: true,
+			cases: []oneOf{{[]uint32{keyLow}, Allow}},
+			other: fail(eNOSYS),
+		}}},
+		other: fail(eNOSYS),
+	}
+}
+
+// setsockopt(fd, level, name, …): no filters on sockets, which take the memory
+// that stacked is about. Programs get the answer of a kernel without them and
+// receive what they would have filtered out: DHCP clients and packet dumpers,
+// which have no packet sockets here, and servers that spread connections over
+// processes by a program.
+func setsockopt() decision {
+	filters := choice{
+		arg:   2,
+		cases: []oneOf{{[]uint32{soAttachFilter, soAttachBPF, soAttachReusePortCBPF, soAttachReusePortEBPF}, fail(eNOPROTOOPT)}},
+		other: Allow,
+	}
+	return choice{arg: 1, cases: []oneOf{{[]uint32{solSocket}, filters}}, other: Allow}
+}
+
+// fcntl(fd, command, …): no leases, delegations and notifications of
+// directories, by which a sandbox holds up or watches others that open the same
+// file. They fail as on a file system that has none. Samba, which uses them, goes
+// on without.
+func fcntl() decision {
+	return choice{arg: 1, cases: []oneOf{{[]uint32{fSetLease, fNotify, fSetDeleg}, fail(eINVAL)}}, other: Allow}
+}
+
+// scheduler allows sched_setscheduler(pid, policy, …) the policies that share
+// the processor: no real-time ones, and none that other programs implement
+// (SCHED_EXT). They fail as without the right to them.
+func scheduler() decision {
+	return choice{
+		arg: 1, mask: ^uint32(schedResetOnFork),
+		cases: []oneOf{{[]uint32{schedOther, schedBatch, schedIdle}, Allow}},
+		other: fail(ePERM),
+	}
+}
+
+// noSetID refuses a mode, an argument, with the set-user-id or set-group-id bit.
+func noSetID(arg int) decision { return noBits(arg, sISUID|sISGID, fail(ePERM)) }
+
+// ifCreating decides about an open that may create a file, by its flags. The
+// mode of any other is ignored, and may be anything.
+func ifCreating(flags int, then decision) decision {
+	return choice{arg: flags, mask: oCreat | oTmpfile, cases: []oneOf{{[]uint32{0}, Allow}}, other: then}
 }
 
 // prlimit64(pid, resource, …): of the caller alone, which C libraries do by pid

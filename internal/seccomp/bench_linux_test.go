@@ -60,7 +60,7 @@ func BenchmarkLoad(b *testing.B) {
 	for _, form := range []struct {
 		name   string
 		filter []unix.SockFilter
-	}{{"tree", Filter()}, {"linear", linear(a)}} {
+	}{{"tree", Filter()}, {"mount", sockFilter(MountProgram(a.Name))}, {"linear", linear(a)}} {
 		b.Run(form.name, func(b *testing.B) {
 			prog := &unix.SockFprog{Len: uint16(len(form.filter)), Filter: &form.filter[0]}
 			var took []time.Duration

@@ -55,9 +55,14 @@ func (p policy) intervals(a Arch) []interval {
 
 // Compile translates the policy for an architecture. It takes milliseconds:
 // Program has the result.
-func Compile(a Arch) []Instruction {
+func Compile(a Arch) []Instruction { return newPolicy().compile(a) }
+
+// CompileMount translates the policy of MountProgram.
+func CompileMount(a Arch) []Instruction { return newMountPolicy().compile(a) }
+
+func (p policy) compile(a Arch) []Instruction {
 	c := compiler{rets: map[Action]int{}}
-	c.search(plan(newPolicy().intervals(a), len(a.names)))
+	c.search(plan(p.intervals(a), len(a.names)))
 	start := c.emit(Instruction{Code: opLoad, K: offNumber})
 	c.jump(opJEq, a.Audit, start, c.ret(Kill))
 	c.emit(Instruction{Code: opLoad, K: offArch})
@@ -224,6 +229,9 @@ func (c *compiler) decision(d decision) int {
 	ch := d.(choice)
 	place := c.decision(ch.other)
 	load := Instruction{Code: opLoad, K: offArgs + 8*uint32(ch.arg)}
+	if ch.high {
+		load.K += 4
+	}
 	if len(ch.cases) == 1 && slices.Equal(ch.cases[0].values, []uint32{0}) && ch.mask != 0 {
 		c.jump(opJSet, ch.mask, place, c.decision(ch.cases[0].then))
 		return c.emit(load)

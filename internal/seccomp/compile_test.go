@@ -73,74 +73,94 @@ func odd() []uint64 {
 		cloneNew, 0x00020000, 0x10000000, 0x40000000, 0x3D0F00, 0x1200011,
 		sIFREG | 0o644, sIFIFO, sIFSOCK, 0x2000 | 0o666, 0x6000, 0x4000, 0xA000, sIFMT, 0x18000, 0x12000,
 		mapHugeTLB, mapHugeTLB | 0x22, 0x22, mfdHugeTLB | 1, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000,
+		soAttachFilter, soAttachBPF, soAttachReusePortCBPF, soAttachReusePortEBPF, prGetSeccomp, prSetSeccomp,
+		fSetLease, fNotify, fSetDeleg, schedResetOnFork, schedResetOnFork | 1, sISUID | 0o755, sISGID, 0o6755, oCreat, oTmpfile | 1,
+		keyHigh << 32, keyLow << 32, keyHigh<<32 | seccompSetModeFilter, keyLow<<32 | seccompFilterFlagTSYNC, keyHigh, keyLow,
 	} {
 		vs = append(vs, v, v|1<<32, v|0xFFFFFFFF<<32, v|1<<63)
 	}
 	return vs
 }
 
+// filters are the compiled programs with what they mean.
+var filters = []struct {
+	name    string
+	policy  policy
+	program func(string) []Instruction
+	compile func(Arch) []Instruction
+}{
+	{"base", newPolicy(), Program, Compile},
+	{"mount", newMountPolicy(), MountProgram, CompileMount},
+}
+
+// eachFilter runs a test for each program of each architecture.
+func eachFilter(t *testing.T, f func(t *testing.T, a Arch, p policy, program []Instruction)) {
+	for _, a := range Archs() {
+		for _, filter := range filters {
+			t.Run(a.Name+"/"+filter.name, func(t *testing.T) { f(t, a, filter.policy, filter.program(a.Name)) })
+		}
+	}
+}
+
 // TestEveryNumber compares the decision about every number, in both
 // architectures, with the policy, for many arguments where these decide.
 func TestEveryNumber(t *testing.T) {
-	p := newPolicy()
-	for _, a := range Archs() {
-		t.Run(a.Name, func(t *testing.T) {
-			program := Program(a.Name)
-			some := odd()[:64]
-			check := func(nr uint32, args *[6]uint64) {
-				t.Helper()
-				got, _ := interpret(t, program, a.Audit, nr, args)
-				if want := p.lookup(a, nr).evaluate(args); got != want {
-					t.Fatalf("number %d %#x: got %v, want %v", nr, args, got, want)
+	eachFilter(t, func(t *testing.T, a Arch, p policy, program []Instruction) {
+		some := odd()[:64]
+		check := func(nr uint32, args *[6]uint64) {
+			t.Helper()
+			got, _ := interpret(t, program, a.Audit, nr, args)
+			if want := p.lookup(a, nr).evaluate(args); got != want {
+				t.Fatalf("number %d %#x: got %v, want %v", nr, args, got, want)
+			}
+		}
+		numbers := []uint32{1 << 16, 1 << 20, x32Bit - 1, x32Bit, x32Bit + 1, x32Bit + 512, 1 << 31, math.MaxUint32 - 1, math.MaxUint32}
+		for nr := range uint32(1024) {
+			numbers = append(numbers, nr)
+		}
+		for _, nr := range numbers {
+			check(nr, &[6]uint64{})
+			if _, ok := p.lookup(a, nr).(choice); !ok {
+				continue
+			}
+			for _, v := range odd() {
+				for i := range 6 {
+					var args [6]uint64
+					args[i] = v
+					check(nr, &args)
+				}
+				for _, w := range some {
+					check(nr, &[6]uint64{v, w, 0})
+					check(nr, &[6]uint64{v, w, 6})
+					check(nr, &[6]uint64{2 | 7<<40, v, w, w})
+					check(nr, &[6]uint64{0, solSocket, v, w})
 				}
 			}
-			numbers := []uint32{1 << 16, 1 << 20, x32Bit - 1, x32Bit, x32Bit + 1, x32Bit + 512, 1 << 31, math.MaxUint32 - 1, math.MaxUint32}
-			for nr := range uint32(1024) {
-				numbers = append(numbers, nr)
+		}
+		// Random numbers and arguments.
+		r := rand.New(rand.NewPCG(1, uint64(a.Audit)))
+		for range 200_000 {
+			var args [6]uint64
+			for i := range args {
+				args[i] = r.Uint64() >> r.IntN(64)
 			}
-			for _, nr := range numbers {
-				check(nr, &[6]uint64{})
-				if _, ok := p.lookup(a, nr).(choice); !ok {
-					continue
-				}
-				for _, v := range odd() {
-					for i := range 6 {
-						var args [6]uint64
-						args[i] = v
-						check(nr, &args)
-					}
-					for _, w := range some {
-						check(nr, &[6]uint64{v, w, 0})
-						check(nr, &[6]uint64{v, w, 6})
-						check(nr, &[6]uint64{2 | 7<<40, v, w, w})
-					}
-				}
-			}
-			// Random numbers and arguments.
-			r := rand.New(rand.NewPCG(1, uint64(a.Audit)))
-			for range 200_000 {
-				var args [6]uint64
-				for i := range args {
-					args[i] = r.Uint64() >> r.IntN(64)
-				}
-				check(r.Uint32()>>r.IntN(32), &args)
-			}
-		})
-	}
+			check(r.Uint32()>>r.IntN(32), &args)
+		}
+	})
 }
 
 // TestForeignArchitecture: any other convention of calling kills.
 func TestForeignArchitecture(t *testing.T) {
-	for _, a := range Archs() {
+	eachFilter(t, func(t *testing.T, a Arch, _ policy, program []Instruction) {
 		for _, audit := range []uint32{0x40000003 /* i386 */, 0x40000028 /* arm */, 0xC000003E, 0xC00000B7, 0, 0x3E, math.MaxUint32} {
 			for _, nr := range []uint32{0, 1, 60, 102, 359, 500, x32Bit} {
-				got, _ := interpret(t, Program(a.Name), audit, nr, &[6]uint64{})
+				got, _ := interpret(t, program, audit, nr, &[6]uint64{})
 				if killed := got == Kill; audit != a.Audit && !killed {
-					t.Errorf("%s: architecture %#x number %d: got %v, want kill", a.Name, audit, nr, got)
+					t.Errorf("architecture %#x number %d: got %v, want kill", audit, nr, got)
 				}
 			}
 		}
-	}
+	})
 }
 
 // TestPolicyIsComplete: every system call of every table is in one group, every
@@ -158,15 +178,18 @@ func TestPolicyIsComplete(t *testing.T) {
 		}
 	}
 	grouped := map[string]bool{}
-	for _, g := range groups() {
-		for _, c := range g.calls {
-			if grouped[c] {
-				t.Errorf("%s stands twice", c)
+	for _, groups := range [][]group{mountGroups(), groups()} {
+		clear(grouped)
+		for _, g := range groups {
+			for _, c := range g.calls {
+				if grouped[c] {
+					t.Errorf("%s stands twice", c)
+				}
+				if !known[c] {
+					t.Errorf("%s is not a system call", c)
+				}
+				grouped[c] = true
 			}
-			if !known[c] {
-				t.Errorf("%s is not a system call", c)
-			}
-			grouped[c] = true
 		}
 	}
 	for name := range known {
@@ -179,11 +202,13 @@ func TestPolicyIsComplete(t *testing.T) {
 // TestGenerated: the generated programs are those of the policy as it stands.
 func TestGenerated(t *testing.T) {
 	for _, a := range Archs() {
-		if diff := cmp.Diff(Compile(a), Program(a.Name)); diff != "" {
-			t.Errorf("%s: run go generate ./internal/seccomp (-compiled +kept):\n%s", a.Name, diff)
+		for _, f := range filters {
+			if diff := cmp.Diff(f.compile(a), f.program(a.Name)); diff != "" {
+				t.Errorf("%s %s: run go generate ./internal/seccomp (-compiled +kept):\n%s", a.Name, f.name, diff)
+			}
 		}
 	}
-	if Program("riscv64") != nil {
+	if Program("riscv64") != nil || MountProgram("riscv64") != nil {
 		t.Error("a program for an architecture without a policy")
 	}
 }
@@ -233,6 +258,43 @@ func TestCostOfLoad(t *testing.T) {
 	}
 }
 
+// TestKey: the key stands where WithKey puts it, and nowhere else.
+func TestKey(t *testing.T) {
+	const key = 0x0123456789ABCDEF
+	for _, a := range Archs() {
+		var changed []uint32
+		program := WithKey(Program(a.Name), key)
+		for i, in := range program {
+			if in != Program(a.Name)[i] {
+				changed = append(changed, in.K)
+			}
+		}
+		slices.Sort(changed)
+		if diff := cmp.Diff([]uint32{0x01234567, 0x89ABCDEF}, changed); diff != "" {
+			t.Errorf("%s: changed instructions (-want +got):\n%s", a.Name, diff)
+		}
+		nr := uint32(slices.Index(a.names, "seccomp"))
+		right, flags := KeyedLoad(key)
+		for _, try := range []struct {
+			args [6]uint64
+			want Action
+		}{
+			{[6]uint64{right, flags}, Allow},
+			{[6]uint64{right ^ 1<<32, flags}, fail(eNOSYS)},
+			{[6]uint64{right, flags ^ 1<<63}, fail(eNOSYS)},
+			{[6]uint64{keyHigh<<32 | 1, keyLow<<32 | 1}, fail(eNOSYS)},
+			{[6]uint64{1, 1}, fail(eNOSYS)},
+		} {
+			if got, _ := interpret(t, program, a.Audit, nr, &try.args); got != try.want {
+				t.Errorf("%s: seccomp with %#x: got %v, want %v", a.Name, try.args[:2], got, try.want)
+			}
+			if got, _ := interpret(t, MountProgram(a.Name), a.Audit, nr, &try.args); got != fail(eNOSYS) {
+				t.Errorf("%s: seccomp with %#x after the second filter: %v", a.Name, try.args[:2], got)
+			}
+		}
+	}
+}
+
 // TestFarJumps compiles programs that conditional jumps can't span.
 func TestFarJumps(t *testing.T) {
 	var all []interval
@@ -273,13 +335,14 @@ func FuzzArguments(f *testing.F) {
 	f.Add(uint32(56), uint64(0x7C020000), uint64(0), uint64(0), uint64(0))
 	f.Add(uint32(9), uint64(0), uint64(1<<21), uint64(3), uint64(0x40022))
 	f.Add(uint32(x32Bit), uint64(0), uint64(0), uint64(0), uint64(0))
-	p := newPolicy()
 	f.Fuzz(func(t *testing.T, nr uint32, a0, a1, a2, a3 uint64) {
 		args := [6]uint64{a0, a1, a2, a3}
 		for _, a := range Archs() {
-			got, _ := interpret(t, Program(a.Name), a.Audit, nr, &args)
-			if want := p.lookup(a, nr).evaluate(&args); got != want {
-				t.Errorf("%s: number %d %#x: got %v, want %v", a.Name, nr, args, got, want)
+			for _, filter := range filters {
+				got, _ := interpret(t, filter.program(a.Name), a.Audit, nr, &args)
+				if want := filter.policy.lookup(a, nr).evaluate(&args); got != want {
+					t.Errorf("%s %s: number %d %#x: got %v, want %v", a.Name, filter.name, nr, args, got, want)
+				}
 			}
 		}
 	})

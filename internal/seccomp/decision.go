@@ -19,8 +19,11 @@ type errno uint16
 const (
 	ePERM           errno = 1
 	eNOMEM          errno = 12
+	eINVAL          errno = 22
 	eNOSYS          errno = 38
+	eNOPROTOOPT     errno = 92
 	ePROTONOSUPPORT errno = 93
+	eOPNOTSUPP      errno = 95
 	eAFNOSUPPORT    errno = 97
 )
 
@@ -41,10 +44,16 @@ func (a Action) String() string {
 		return "EPERM"
 	case fail(eNOMEM):
 		return "ENOMEM"
+	case fail(eINVAL):
+		return "EINVAL"
 	case fail(eNOSYS):
 		return "ENOSYS"
+	case fail(eNOPROTOOPT):
+		return "ENOPROTOOPT"
 	case fail(ePROTONOSUPPORT):
 		return "EPROTONOSUPPORT"
+	case fail(eOPNOTSUPP):
+		return "EOPNOTSUPP"
 	case fail(eAFNOSUPPORT):
 		return "EAFNOSUPPORT"
 	}
@@ -59,9 +68,10 @@ type decision interface {
 
 func (a Action) evaluate(*[6]uint64) Action { return a }
 
-// choice decides by the low 32 bits of an argument, masked.
+// choice decides by the low 32 bits of an argument, or by the high ones, masked.
 type choice struct {
 	arg   int
+	high  bool
 	mask  uint32 // 0 stands for all bits
 	cases []oneOf
 	other decision
@@ -81,7 +91,11 @@ func (c choice) bits() uint32 {
 }
 
 func (c choice) evaluate(args *[6]uint64) Action {
-	v := uint32(args[c.arg]) & c.bits()
+	half := args[c.arg]
+	if c.high {
+		half >>= 32
+	}
+	v := uint32(half) & c.bits()
 	for _, o := range c.cases {
 		for _, w := range o.values {
 			if v == w {

@@ -85,3 +85,17 @@ func callsOfArch() []call {
 		{"", "mknod pipe", unix.SYS_MKNOD, [6]uintptr{bad, unix.S_IFIFO | 0o600}, unix.EFAULT},
 	}
 }
+
+func mountCallsOfArch() []call {
+	const create = unix.O_CREAT | unix.O_WRONLY
+	return []call{
+		{"L2", "chmod 4755", unix.SYS_CHMOD, [6]uintptr{bad, 0o4755}, unix.EPERM},
+		{"L2", "chmod 755", unix.SYS_CHMOD, [6]uintptr{bad, 0o755}, unix.EFAULT},
+		{"L2", "creat 2755", unix.SYS_CREAT, [6]uintptr{bad, 0o2755}, unix.EPERM},
+		{"L2", "creat 755", unix.SYS_CREAT, [6]uintptr{bad, 0o755}, unix.EFAULT},
+		{"L2", "open 4755", unix.SYS_OPEN, [6]uintptr{bad, create, 0o4755}, unix.EPERM},
+		{"L2", "open 755", unix.SYS_OPEN, [6]uintptr{bad, create, 0o755}, unix.EFAULT},
+		{"L2", "open to read", unix.SYS_OPEN, [6]uintptr{bad, 0, 0o4755}, unix.EFAULT},
+		{"L2", "mknod 4755", unix.SYS_MKNOD, [6]uintptr{bad, unix.S_IFREG | 0o4755}, unix.EPERM},
+	}
+}

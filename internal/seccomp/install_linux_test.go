@@ -21,8 +21,9 @@ func native() (Arch, bool) {
 
 // Filter returns the compiled filter of this architecture. It is nil where
 // there is no policy for the architecture: then there must be no sandbox.
-func Filter() []unix.SockFilter {
-	p := Program(runtime.GOARCH)
+func Filter() []unix.SockFilter { return sockFilter(Program(runtime.GOARCH)) }
+
+func sockFilter(p []Instruction) []unix.SockFilter {
 	if p == nil {
 		return nil
 	}
@@ -37,11 +38,16 @@ func Filter() []unix.SockFilter {
 // no_new_privs (prctl PR_SET_NO_NEW_PRIVS) to be set on the calling thread, or
 // CAP_SYS_ADMIN in its user namespace.
 func Install(filter []unix.SockFilter) error {
+	return install(filter, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+// install is Install with the first two arguments of seccomp(2).
+func install(filter []unix.SockFilter, operation, flags uint64) error {
 	if len(filter) == 0 {
 		return fmt.Errorf("installing seccomp filter: %w", unix.EINVAL)
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, uintptr(operation), uintptr(flags),
 		uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(filter)
 	switch {

@@ -51,6 +51,15 @@ func child(what string) error {
 			return err
 		}
 		return unix.Exec(path, os.Args[1:], os.Environ())
+	case "mount calls":
+		if err := install(sockFilter(MountProgram(runtime.GOARCH)), keyHigh<<32|seccompSetModeFilter, keyLow<<32|seccompFilterFlagTSYNC); err != nil {
+			return err
+		}
+		got := map[string]int{}
+		for _, c := range mountCalls() {
+			got[c.name] = int(c.do())
+		}
+		return json.NewEncoder(os.Stdout).Encode(got)
 	case "calls":
 		got := map[string]int{}
 		for _, c := range calls() {
@@ -246,6 +255,42 @@ func calls() []call {
 	add("D3", "prlimit of oneself by number", unix.SYS_PRLIMIT64, unix.EPERM, uintptr(os.Getpid())|high, unix.RLIMIT_NOFILE, 0, 0)
 	add("C3", "PR_SCHED_CORE", unix.SYS_PRCTL, unix.EPERM, unix.PR_SCHED_CORE)
 
+	// L3: memory of the machine for filters. The pointers of all are bad.
+	for _, op := range []uintptr{unix.SECCOMP_SET_MODE_STRICT, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_GET_ACTION_AVAIL, unix.SECCOMP_GET_NOTIF_SIZES} {
+		for _, flags := range []uintptr{
+			0, unix.SECCOMP_FILTER_FLAG_TSYNC, unix.SECCOMP_FILTER_FLAG_LOG, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+			keyHigh<<32 | unix.SECCOMP_FILTER_FLAG_TSYNC, keyLow | unix.SECCOMP_FILTER_FLAG_TSYNC,
+		} {
+			add("L3", fmt.Sprintf("seccomp %d, flags %#x", op, flags), unix.SYS_SECCOMP, unix.ENOSYS, op, flags)
+		}
+		add("L3", fmt.Sprintf("seccomp %d with half a key", op), unix.SYS_SECCOMP, unix.ENOSYS, op|keyHigh<<32, 0)
+	}
+	for _, up := range []uintptr{0, 1, 1 << 31} {
+		add("L3", fmt.Sprintf("PR_SET_SECCOMP, %#x in the high half", up), unix.SYS_PRCTL, unix.EINVAL, unix.PR_SET_SECCOMP|up<<32, unix.SECCOMP_MODE_FILTER)
+		for name, option := range map[string]uintptr{
+			"SO_ATTACH_FILTER": unix.SO_ATTACH_FILTER, "SO_ATTACH_BPF": unix.SO_ATTACH_BPF,
+			"SO_ATTACH_REUSEPORT_CBPF": unix.SO_ATTACH_REUSEPORT_CBPF, "SO_ATTACH_REUSEPORT_EBPF": unix.SO_ATTACH_REUSEPORT_EBPF,
+		} {
+			add("L3", fmt.Sprintf("%s with %#x in the high half", name, up), unix.SYS_SETSOCKOPT, unix.ENOPROTOOPT, bad, unix.SOL_SOCKET|up<<32, option|up<<32)
+		}
+	}
+	add("L3", "PR_GET_SECCOMP", unix.SYS_PRCTL, unix.EINVAL, unix.PR_GET_SECCOMP)
+
+	// L10: what no program that is known needs.
+	for name, cmd := range map[string]uintptr{"F_SETLEASE": unix.F_SETLEASE, "F_NOTIFY": unix.F_NOTIFY, "F_SETDELEG": fSetDeleg} {
+		add("L10c", name, unix.SYS_FCNTL, unix.EINVAL, bad, cmd)
+		add("L10c", name+" high bits", unix.SYS_FCNTL, unix.EINVAL, bad, cmd|high)
+	}
+	add("L10d", "MSG_OOB by sendto", unix.SYS_SENDTO, unix.EOPNOTSUPP, bad, bad, 1, unix.MSG_OOB|unix.MSG_NOSIGNAL)
+	add("L10d", "MSG_OOB by sendmsg", unix.SYS_SENDMSG, unix.EOPNOTSUPP, bad, bad, unix.MSG_OOB|high)
+	add("L10d", "MSG_OOB by sendmmsg", unix.SYS_SENDMMSG, unix.EOPNOTSUPP, bad, bad, 1, unix.MSG_OOB)
+	for _, policy := range []uintptr{unix.SCHED_FIFO, unix.SCHED_RR, unix.SCHED_DEADLINE, unix.SCHED_EXT, unix.SCHED_FIFO | schedResetOnFork} {
+		add("L10e", fmt.Sprintf("sched_setscheduler %#x", policy), unix.SYS_SCHED_SETSCHEDULER, unix.EPERM, 0, policy)
+		add("L10e", fmt.Sprintf("sched_setscheduler %#x high bits", policy), unix.SYS_SCHED_SETSCHEDULER, unix.EPERM, 0, policy|high)
+	}
+	add("L10e", "sched_setattr", unix.SYS_SCHED_SETATTR, unix.EPERM)
+	add("L10b", "syncfs", unix.SYS_SYNCFS, unix.ENOSYS)
+
 	// B4, on no descriptor at all, which the kernel itself answers with EBADF.
 	for _, r := range []struct {
 		name string
@@ -257,7 +302,7 @@ func calls() []call {
 	}
 
 	// B8
-	null, _ := unix.BytePtrFromString("/nonexistent/device")
+	null, _ := unix.BytePtrFromString("nonexistent/device")
 	for name, mode := range map[string]uintptr{"character": unix.S_IFCHR, "block": unix.S_IFBLK} {
 		add("B8", "mknodat "+name, unix.SYS_MKNODAT, unix.EPERM, bad, uintptr(unsafe.Pointer(null)), mode|0o666, 0x103)
 		add("B8", "mknodat high bits "+name, unix.SYS_MKNODAT, unix.EPERM, bad, uintptr(unsafe.Pointer(null)), mode|0o666|high|1<<16, 0x103)
@@ -286,8 +331,71 @@ func calls() []call {
 	add("", "execveat", unix.SYS_EXECVEAT, unix.EFAULT)
 	add("", "openat2", unix.SYS_OPENAT2, unix.E2BIG, bad, bad, bad, 1<<20)
 	add("", "pidfd_open", unix.SYS_PIDFD_OPEN, unix.EINVAL)
-	add("", "seccomp", unix.SYS_SECCOMP, unix.EINVAL)
+	add("", "SO_REUSEPORT", unix.SYS_SETSOCKOPT, unix.EBADF, bad, unix.SOL_SOCKET, unix.SO_REUSEPORT)
+	add("", "TCP option 26", unix.SYS_SETSOCKOPT, unix.EBADF, bad, unix.IPPROTO_TCP, unix.SO_ATTACH_FILTER)
+	add("", "F_GETLEASE", unix.SYS_FCNTL, unix.EBADF, bad, unix.F_GETLEASE)
+	add("", "sendto", unix.SYS_SENDTO, unix.EBADF, bad, 0, 0, unix.MSG_NOSIGNAL, 0, 0)
+	add("", "SCHED_BATCH", unix.SYS_SCHED_SETSCHEDULER, unix.EFAULT, 0, unix.SCHED_BATCH|schedResetOnFork)
+	add("", "chmod 4755", unix.SYS_FCHMODAT, unix.EBADF, bad, uintptr(unsafe.Pointer(null)), 0o4755)
 	return append(cs, callsOfArch()...)
+}
+
+// mountCalls are made under both filters.
+func mountCalls() []call {
+	const high = 1 << 32
+	var cs []call
+	name, _ := unix.BytePtrFromString("nonexistent/file")
+	path := uintptr(unsafe.Pointer(name))
+	// A call with a place for a mode, and what it answers to one that is harmless.
+	add := func(what string, nr uintptr, harmless syscall.Errno, at int, args ...uintptr) {
+		for _, m := range []struct {
+			mode uintptr
+			want syscall.Errno
+		}{
+			{0o755, harmless}, {0o1777, harmless}, {0o4755, unix.EPERM}, {0o2755, unix.EPERM}, {0o6000, unix.EPERM},
+			{0o4000 | high, unix.EPERM}, {0o102755 | 1<<63, unix.EPERM},
+		} {
+			c := call{id: "L2", name: fmt.Sprintf("%s %#o", what, m.mode), nr: nr, want: m.want, args: [6]uintptr{bad, bad, bad, bad, bad, bad}}
+			copy(c.args[:], args)
+			c.args[at] = m.mode
+			cs = append(cs, c)
+		}
+	}
+	add("fchmod", unix.SYS_FCHMOD, unix.EBADF, 1)
+	add("fchmodat", unix.SYS_FCHMODAT, unix.EBADF, 2, bad, path)
+	add("fchmodat2", unix.SYS_FCHMODAT2, unix.EINVAL, 2)
+	add("openat to make", unix.SYS_OPENAT, unix.EBADF, 3, bad, path, unix.O_CREAT|unix.O_WRONLY)
+	add("openat of no name", unix.SYS_OPENAT, unix.EBADF, 3, bad, path, unix.O_TMPFILE|unix.O_RDWR)
+	add("mknodat", unix.SYS_MKNODAT, unix.EPERM, 2) // of no kind, as which the number of 0o102755 passes
+	for i := range cs {
+		if strings.HasPrefix(cs[i].name, "mknodat") {
+			cs[i].args[1], cs[i].args[2] = path, cs[i].args[2]&^unix.S_IFMT|unix.S_IFREG
+			if cs[i].args[2]&0o6000 == 0 {
+				cs[i].want = unix.EBADF
+			}
+		}
+	}
+	cs = append(cs,
+		call{"L2", "openat2", unix.SYS_OPENAT2, [6]uintptr{bad, bad, bad, 1 << 20}, unix.ENOSYS},
+		call{"", "openat to read, with a mode that is ignored", unix.SYS_OPENAT, [6]uintptr{bad, path, unix.O_RDONLY, 0o6777}, unix.EBADF},
+		call{"L3", "seccomp with the key that was used", unix.SYS_SECCOMP, [6]uintptr{keyHigh<<32 | seccompSetModeFilter, keyLow<<32 | seccompFilterFlagTSYNC, bad}, unix.ENOSYS},
+		call{"B3", "mount", unix.SYS_MOUNT, [6]uintptr{bad, bad, bad, bad, bad}, unix.EPERM},
+	)
+	return append(cs, mountCallsOfArch()...)
+}
+
+// TestMountCalls makes every call that sets a mode, under the filter of
+// sandboxes with a writable mount.
+func TestMountCalls(t *testing.T) {
+	var got map[string]int
+	if err := json.Unmarshal([]byte(output(t, command(t, "mount calls"))), &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range mountCalls() {
+		if errno := syscall.Errno(got[c.name]); errno != c.want {
+			t.Errorf("%s %s: got %v (%d), want %v (%d)", c.id, c.name, errno, errno, c.want, c.want)
+		}
+	}
 }
 
 // TestCalls makes every call that the catalogue names, under the filter.
@@ -355,9 +463,17 @@ func threads() error {
 			return fmt.Errorf("a thread without filter:\n%s", s)
 		}
 	}
-	// A stricter filter may be stacked on it, and one that allows all is none.
-	if err := Install([]unix.SockFilter{{Code: opRet, K: uint32(Allow)}}); err != nil {
+	// None is stacked on it but with the key, and then only one.
+	all1 := []unix.SockFilter{{Code: opRet, K: uint32(Allow)}}
+	if err := Install(all1); !errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("a second filter: %v", err)
+	}
+	op, flags := KeyedLoad(keyHigh<<32 | keyLow)
+	if err := install(sockFilter(MountProgram(runtime.GOARCH)), op, flags); err != nil {
 		return err
+	}
+	if err := install(all1, op, flags); !errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("a third filter: %v", err)
 	}
 	if err := unix.Acct(""); !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("acct after a second filter: %v", err)

@@ -1,15 +1,17 @@
 package seccomp
 
-// policy is the reviewed list: a decision for every system call by name.
-type policy map[string]decision
+// policy is a decision for every system call by name.
+type policy struct {
+	calls map[string]decision
+	other Action // the decision about names that are not in calls
+}
 
-// decide returns the decision about a system call. A name that is in no group
-// does not exist as far as programs inside can tell.
+// decide returns the decision about a system call.
 func (p policy) decide(name string) decision {
-	if d, ok := p[name]; ok {
+	if d, ok := p.calls[name]; ok {
 		return d
 	}
-	return fail(eNOSYS)
+	return p.other
 }
 
 // lookup returns the decision about a number, known or not.
@@ -22,7 +24,7 @@ func (p policy) lookup(a Arch, nr uint32) decision {
 	}
 	// Also for -1, which on amd64 is not an x32 number but what a tracer puts
 	// in place of a call that is to be skipped.
-	return fail(eNOSYS)
+	return p.other
 }
 
 // x32Bit is __X32_SYSCALL_BIT (arch/x86/include/uapi/asm/unistd.h).
@@ -34,14 +36,44 @@ type group struct {
 	calls []string
 }
 
-func newPolicy() policy {
-	p := make(policy, 512)
-	for _, g := range groups() {
+// newPolicy returns the policy of every sandbox. A call that is in no group does
+// not exist as far as programs inside can tell.
+func newPolicy() policy { return policyOf(groups(), fail(eNOSYS)) }
+
+// newMountPolicy returns what is refused besides where the host can be written.
+func newMountPolicy() policy { return policyOf(mountGroups(), Allow) }
+
+func policyOf(groups []group, other Action) policy {
+	p := policy{calls: make(map[string]decision, 512), other: other}
+	for _, g := range groups {
 		for _, c := range g.calls {
-			p[c] = g.then
+			p.calls[c] = g.then
 		}
 	}
 	return p
+}
+
+// mountGroups is the policy of a second filter, for sandboxes with a writable
+// mount: no file of the host gets a set-user-id or set-group-id bit.
+//
+// Inside such a file is dead, because all mounts are nosuid. On the host it is a
+// program that runs with the rights of its owner: root, or the person who made
+// the sandbox. Sandboxes without a writable mount have no such file that
+// outlives them, and package managers inside set these bits.
+//
+// mkdir and mkdirat are not listed: the kernel itself drops the two bits of
+// their mode. openat2 has its mode in memory, where a filter can't look;
+// programs go on with openat, as on a kernel before Linux 5.6.
+func mountGroups() []group {
+	return []group{
+		{noSetID(1), []string{"chmod", "fchmod", "creat", "mknod"}},
+		{noSetID(2), []string{"fchmodat", "fchmodat2", "mknodat"}},
+		{ifCreating(1, noSetID(2)), []string{"open"}},
+		{ifCreating(2, noSetID(3)), []string{"openat"}},
+		{fail(eNOSYS), []string{"openat2"}},
+		// The key of the first filter has been used.
+		{fail(eNOSYS), []string{"seccomp"}},
+	}
 }
 
 // groups is the policy. What is allowed comes first, then what is allowed by
@@ -56,7 +88,7 @@ func groups() []group {
 		// and the ordinary permission checks.
 		{Allow, []string{
 			"read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
-			"open", "openat", "openat2", "creat", "close", "close_range", "lseek", "fcntl", "flock",
+			"open", "openat", "openat2", "creat", "close", "close_range", "lseek", "flock",
 			"dup", "dup2", "dup3", "pipe", "pipe2",
 			"stat", "fstat", "lstat", "newfstatat", "statx", "statfs", "fstatfs",
 			"access", "faccessat", "faccessat2", "readlink", "readlinkat",
@@ -66,7 +98,7 @@ func groups() []group {
 			"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "umask",
 			"utime", "utimes", "futimesat", "utimensat",
 			"truncate", "ftruncate", "fallocate", "fadvise64", "readahead",
-			"fsync", "fdatasync", "syncfs", "sync_file_range",
+			"fsync", "fdatasync", "sync_file_range",
 			"sendfile", "splice", "tee", "copy_file_range",
 			"setxattr", "lsetxattr", "fsetxattr", "getxattr", "lgetxattr", "fgetxattr",
 			"listxattr", "llistxattr", "flistxattr", "removexattr", "lremovexattr", "fremovexattr",
@@ -85,8 +117,7 @@ func groups() []group {
 		// Sockets, once they exist: see socket below.
 		{Allow, []string{
 			"connect", "accept", "accept4", "bind", "listen", "shutdown",
-			"sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg",
-			"getsockname", "getpeername", "setsockopt", "getsockopt",
+			"recvfrom", "recvmsg", "recvmmsg", "getsockname", "getpeername", "getsockopt",
 		}},
 
 		// Memory.
@@ -96,7 +127,7 @@ func groups() []group {
 			"pkey_mprotect", "pkey_alloc", "pkey_free", "map_shadow_stack", "membarrier",
 		}},
 
-		// Processes, threads, signals. ptrace is in here for debuggers, strace and
+		// Processes, threads, signals. ptrace is in here for gdb, lldb, strace and
 		// LeakSanitizer, which stops its own process with it: the kernel allows it
 		// among processes of one user with no more rights than the tracer has, the
 		// filter is asked again for what a tracer changes, and the guest can't be
@@ -110,8 +141,7 @@ func groups() []group {
 			"futex", "futex_waitv", "futex_wake", "futex_wait", "futex_requeue",
 			"set_robust_list", "get_robust_list", "set_tid_address", "rseq", "rseq_slice_yield", "arch_prctl",
 			"getcpu", "sched_yield", "sched_setaffinity", "sched_getaffinity",
-			"sched_setparam", "sched_getparam", "sched_setscheduler", "sched_getscheduler",
-			"sched_setattr", "sched_getattr",
+			"sched_setparam", "sched_getparam", "sched_getscheduler", "sched_getattr",
 			"sched_get_priority_max", "sched_get_priority_min", "sched_rr_get_interval",
 			"getpriority", "setpriority", "ioprio_set", "ioprio_get",
 			"getrlimit", "setrlimit", "getrusage", "times", "sysinfo", "uname",
@@ -128,9 +158,11 @@ func groups() []group {
 			"setfsuid", "setfsgid", "capget", "capset",
 		}},
 
-		// More walls from inside: browsers and build tools sandbox themselves.
+		// More walls from inside, for programs that sandbox themselves. Rulesets are
+		// memory of the sandbox, and at most 16 are stacked. Filters are not: see
+		// stacked below.
 		{Allow, []string{
-			"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self",
+			"landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self",
 		}},
 
 		// Reading time, and timers.
@@ -156,6 +188,12 @@ func groups() []group {
 		{personality(), []string{"personality"}},
 		{prctl(), []string{"prctl"}},
 		{prlimit(), []string{"prlimit64"}},
+		{fcntl(), []string{"fcntl"}},
+		{setsockopt(), []string{"setsockopt"}},
+		{noBits(3, msgOOB, fail(eOPNOTSUPP)), []string{"sendto", "sendmmsg"}},
+		{noBits(2, msgOOB, fail(eOPNOTSUPP)), []string{"sendmsg"}},
+		{scheduler(), []string{"sched_setscheduler"}},
+		{stacked(), []string{"seccomp"}},
 		{mknod(1), []string{"mknod"}},
 		{mknod(2), []string{"mknodat"}},
 		{noBits(3, mapHugeTLB, fail(eNOMEM)), []string{"mmap"}},
@@ -164,9 +202,16 @@ func groups() []group {
 
 		// sync(2) writes out the dirty pages of the whole host, and so lets one
 		// sandbox slow down all others ("Houdini's Escape", Gao and others, CCS 2019).
-		// It has no result to tell by, so it succeeds and does nothing. syncfs,
-		// fsync and fdatasync do what they say.
+		// It has no result to tell by, so it succeeds and does nothing. syncfs is the
+		// same for the whole file system of a mount. It has a result, and who asks for
+		// it relies on that: it fails as on a kernel without it, and programs go on
+		// with fsync and fdatasync, which do what they say.
 		{fail(0), []string{"sync"}},
+		{fail(eNOSYS), []string{"syncfs"}},
+
+		// Deadlines and guarantees of processor frequency, which are at the cost of
+		// neighbours; the policy is in memory. chrt uses it for deadlines alone.
+		{fail(ePERM), []string{"sched_setattr"}},
 
 		// New namespaces and mounts: the largest part of the kernel that an
 		// ordinary user could reach.

@@ -5,7 +5,10 @@
 // There is one filter for everything inside: it is installed on the guest just
 // before the guest is executed as the first process, and inherited from there
 // by every process, through fork, thread and exec alike. Nothing inside can
-// take it off; a program may stack stricter filters of its own upon it.
+// take it off, nor stack others upon it, with one exception: the guest of a
+// sandbox with a writable mount loads MountProgram before it does anything else,
+// by a key that only its owner has. So a sandbox takes one or two filters of the
+// machine's memory for them, whatever its programs do.
 //
 // # What it answers
 //
@@ -23,7 +26,7 @@
 // # Arguments
 //
 // Every argument looked at is one of which the kernel itself uses the low 32
-// bits or fewer, and so only these are compared. A check of all 64 bits is
+// bits or fewer, and so only these are compared, but for the key. A check of all 64 bits is
 // the classic hole: the kernel takes ioctl(fd, 1<<32|TIOCSTI) for TIOCSTI.
 // Memory behind pointers can't be looked at, which is why clone3 is not there.
 //
@@ -39,7 +42,10 @@ package seccomp
 //go:generate go run ./internal/gen numbers
 //go:generate go run ./internal/gen programs
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // An Arch is an architecture that there is a policy for.
 type Arch struct {
@@ -69,14 +75,52 @@ type Instruction struct {
 	K      uint32
 }
 
+// The key of a compiled filter, until WithKey sets another: numbers that no
+// system call and no constant of the policy has.
+const keyHigh, keyLow = 0x9D1F6A37, 0xC4E82B95
+
+// WithKey returns the program with a key: who has it may load one more filter,
+// by KeyedLoad. It must be random and is for one sandbox.
+func WithKey(program []Instruction, key uint64) []Instruction {
+	keyed := slices.Clone(program)
+	for i := range keyed {
+		switch keyed[i].K {
+		case keyHigh:
+			keyed[i].K = uint32(key >> 32)
+		case keyLow:
+			keyed[i].K = uint32(key)
+		}
+	}
+	return keyed
+}
+
+// KeyedLoad returns the first two arguments of the system call seccomp(2) that
+// loads a filter for all threads, with a key.
+func KeyedLoad(key uint64) (operation, flags uint64) {
+	return key>>32<<32 | seccompSetModeFilter, key<<32 | seccompFilterFlagTSYNC
+}
+
 // Program returns the compiled filter of the architecture named as GOARCH has
-// it, or nil if there is none. Don't change what is returned.
+// it, or nil if there is none. Don't change what is returned. WithKey makes of it
+// one to be loaded.
 func Program(goarch string) []Instruction {
 	switch goarch {
 	case "amd64":
 		return amd64Program[:]
 	case "arm64":
 		return arm64Program[:]
+	}
+	return nil
+}
+
+// MountProgram returns the compiled second filter for a sandbox with a writable
+// mount. It refuses what makes files that are dangerous to the host.
+func MountProgram(goarch string) []Instruction {
+	switch goarch {
+	case "amd64":
+		return amd64MountProgram[:]
+	case "arm64":
+		return arm64MountProgram[:]
 	}
 	return nil
 }

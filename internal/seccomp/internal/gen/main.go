@@ -82,13 +82,20 @@ func programs() []byte {
 	var b bytes.Buffer
 	b.WriteString(header)
 	for _, a := range seccomp.Archs() {
-		p := seccomp.Compile(a)
-		fmt.Fprintf(&b, "// %sProgram is the policy compiled: %d instructions.\n", a.Name, len(p))
-		fmt.Fprintf(&b, "var %sProgram = [...]Instruction{\n", a.Name)
-		for _, in := range p {
-			fmt.Fprintf(&b, "{%#02x, %d, %d, %#x},\n", in.Code, in.Jt, in.Jf, in.K)
+		for _, p := range []struct {
+			name, what string
+			code       []seccomp.Instruction
+		}{
+			{"Program", "policy", seccomp.Compile(a)},
+			{"MountProgram", "policy for writable mounts", seccomp.CompileMount(a)},
+		} {
+			fmt.Fprintf(&b, "// %s%s is the %s compiled: %d instructions.\n", a.Name, p.name, p.what, len(p.code))
+			fmt.Fprintf(&b, "var %s%s = [...]Instruction{\n", a.Name, p.name)
+			for _, in := range p.code {
+				fmt.Fprintf(&b, "{%#02x, %d, %d, %#x},\n", in.Code, in.Jt, in.Jf, in.K)
+			}
+			b.WriteString("}\n\n")
 		}
-		b.WriteString("}\n\n")
 	}
 	return b.Bytes()
 }
