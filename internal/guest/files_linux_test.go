@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -600,6 +601,28 @@ func TestLandlock(t *testing.T) {
 	res, _, stderr := run(t, c, sandpit.Command{Script: "echo x >" + allowed + "/p && ! echo x >" + dir + "/p"})
 	if res.ExitCode != 0 {
 		t.Errorf("got %+v, %s", res, stderr)
+	}
+}
+
+// A guest that can't load a filter that it is told to load answers why and ends.
+func TestFilterThatIsNone(t *testing.T) {
+	g := newGuest(t)
+	ours, theirs := socketpair(t, unix.SOCK_SEQPACKET)
+	defer ours.Close()
+	if _, err := ours.Write(make([]byte, 24)); err != nil { // SECCOMP_SET_MODE_STRICT, of which there is none with arguments
+		t.Fatal(err)
+	}
+	if _, _, err := g.boot.WriteMsgUnix([]byte{'f'}, unix.UnixRights(int(theirs.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	answer := make([]byte, 8)
+	n, err := ours.Read(answer)
+	if err != nil || n != 4 || binary.LittleEndian.Uint32(answer) != uint32(unix.EINVAL) {
+		t.Errorf("got %x, %v, want EINVAL", answer[:n], err)
+	}
+	if err := g.cmd.Wait(); err == nil {
+		t.Error("the guest goes on without the filter")
 	}
 }
 

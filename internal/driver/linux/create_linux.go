@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/internal/driver"
-	"github.com/sandpit-dev/sandpit/internal/seccomp"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -44,7 +42,8 @@ type creation struct {
 
 	mounts  []hostMount
 	ids     idMap
-	late    bool // the guest waits for its root: see build
+	late    bool   // the guest waits for its root: see build
+	key     uint64 // of its filter, by which it may load one more
 	group   *cgroup.Group
 	socks   [2]int // the socket pair to the guest: ours, the child's
 	build   [2]int // that to the builder
@@ -170,10 +169,11 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		}
 		*pair = fds
 	}
-	filter := seccomp.Encode(seccomp.Program(runtime.GOARCH))
-	if len(filter) == 0 {
-		return fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
+	filter, key, err := baseFilter()
+	if err != nil {
+		return err
 	}
+	c.key = key
 	b := build{
 		ids: c.ids, limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
 		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late,

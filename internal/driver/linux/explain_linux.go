@@ -70,6 +70,9 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 	case e.Errno == unix.EPIPE && strings.HasPrefix(e.What, "writing "): // not all of it was written
 		e.Errno = unix.ENOSPC
 		return c.explainStep(e)
+	case e.Errno == errnoNotSupp && e.What == loadingFilter:
+		return sandpit.WithHint(fmt.Errorf("%w: this machine's memory for filters is used up: %w", err, sandpit.ErrExhausted),
+			"end programs that load seccomp or socket filters, or raise the sysctl net.core.bpf_jit_limit")
 	case e.Errno == unix.ENOSPC && strings.HasPrefix(e.What, "mounting") && !strings.HasPrefix(e.What, "mounting overlay"):
 		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrExhausted), "too many mounts exist on this machine (fs.mount-max)")
 	case e.Errno == unix.ENOSPC:

@@ -101,6 +101,7 @@ func closeAll(fds []int) {
 const (
 	goMessage       = 'G'
 	connMessage     = 'c'
+	filterMessage   = 'f'
 	landlockMessage = 'l'
 	listenMessage   = 's'
 )

@@ -21,7 +21,7 @@ import (
 var probes = map[string]func(args []string) map[string]string{
 	"sockets": probeSockets, "calls": probeCalls, "terminal": probeTerminal, "processes": probeProcesses,
 	"exe": probeExe, "abstract": probeAbstract, "devices": probeDevices, "kernel-files": probeKernelFiles, "int80": probeInt80,
-	"self": probeSelf,
+	"self": probeSelf, "set-id": probeSetID, "filters": probeFilters,
 }
 
 func probe(name string, args []string) int {

@@ -331,7 +331,7 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	fprog := make([]byte, 16)
 	binary.NativeEndian.PutUint16(fprog, uint16(len(c.filter)/8))
 	p.PutPointer(fprog, 8, c.filter)
-	p.Call("loading the seccomp filter", unix.SYS_SECCOMP, sysprog.Int(unix.SECCOMP_SET_MODE_FILTER), sysprog.Int(0), p.Bytes(fprog))
+	p.Call(loadingFilter, unix.SYS_SECCOMP, sysprog.Int(unix.SECCOMP_SET_MODE_FILTER), sysprog.Int(0), p.Bytes(fprog))
 
 	argv, err := p.Strs(c.argv)
 	if err != nil {

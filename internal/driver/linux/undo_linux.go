@@ -143,6 +143,9 @@ func (c *creation) awaitReady(ctx context.Context) error {
 	if err != nil {
 		return c.explainDeath(err)
 	}
+	if canWriteHost(c.plan) {
+		return c.protectMounts(ctx)
+	}
 	return nil
 }
 
@@ -150,7 +153,7 @@ func (c *creation) awaitReady(ctx context.Context) error {
 // with it, or -1.
 func (c *creation) await(ctx context.Context, want byte) (int, error) {
 	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
-	n, oobn, err := c.hear(ctx, buf, oob)
+	n, oobn, err := hear(ctx, c.build[0], buf, oob)
 	fd := receivedFD(oob[:oobn])
 	if err == nil && n == 1 && buf[0] == want {
 		return fd, nil
@@ -168,18 +171,19 @@ func (c *creation) await(ctx context.Context, want byte) (int, error) {
 // let go of the memory.
 func (c *creation) awaitBuilderEnd(ctx context.Context) error {
 	buf := make([]byte, sysprog.ReportSize)
-	n, _, err := c.hear(ctx, buf, nil)
+	n, _, err := hear(ctx, c.build[0], buf, nil)
 	if err == nil && n == 0 {
 		return nil
 	}
 	return c.explainAnswer(ctx, buf[:n], err)
 }
 
-// hear receives what the builder says: 0 bytes when it has ended, or ctx has.
-func (c *creation) hear(ctx context.Context, buf, oob []byte) (n, oobn int, err error) {
+// hear receives what the builder or the guest says on a socket: 0 bytes when it
+// has ended, or ctx has.
+func hear(ctx context.Context, sock int, buf, oob []byte) (n, oobn int, err error) {
 	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		_ = unix.Shutdown(c.build[0], unix.SHUT_RDWR)
+		_ = unix.Shutdown(sock, unix.SHUT_RDWR)
 		close(shut)
 	})
 	defer func() {
@@ -189,7 +193,7 @@ func (c *creation) hear(ctx context.Context, buf, oob []byte) (n, oobn int, err 
 	}()
 	err = unix.EINTR
 	for err == unix.EINTR {
-		n, oobn, _, _, err = unix.Recvmsg(c.build[0], buf, oob, unix.MSG_CMSG_CLOEXEC)
+		n, oobn, _, _, err = unix.Recvmsg(sock, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	}
 	if err == nil {
 		err = ctx.Err()

@@ -32,6 +32,7 @@ const bootstrapFD = 3
 const (
 	bootstrapConn     = 'c' // a connection to serve
 	bootstrapLandlock = 'l' // a Landlock ruleset for processes and file work
+	bootstrapFilter   = 'f' // a socket with a filter of system calls to load, filter_linux.go
 	bootstrapListen   = 's' // a listening socket, whose connections are served, and which the guest outlives its owner for
 )
 
@@ -44,8 +45,8 @@ const usage = `usage: sandpit-guest bootstrap   serve connections received on de
 //
 //   - "bootstrap": descriptor 3 is a unix socket, of type SEQPACKET or STREAM.
 //     Each message on it is one byte and one descriptor (SCM_RIGHTS): 'c' and a
-//     connection, 'l' and a Landlock ruleset, or 's' and a listening stream
-//     socket. When it ends, its owner is dead: the guest kills everything and
+//     connection, 'l' and a Landlock ruleset, 'f' and a socket with a filter of
+//     system calls, or 's' and a listening stream socket. When it ends, its owner is dead: the guest kills everything and
 //     exits, unless it was given a socket to listen on and can still do so.
 //   - "stdio": one connection on standard input and output. The guest kills
 //     everything and exits when it ends.
@@ -232,6 +233,10 @@ func (g *guest) bootstrap() int {
 			go func() { _ = newConn(g, f, f).serve() }()
 		case kind == bootstrapLandlock:
 			g.setLandlock(fd)
+		case kind == bootstrapFilter:
+			if !loadFilter(fd) {
+				return 1
+			}
 		case kind == bootstrapListen:
 			g.listen(fd)
 		default:

@@ -218,11 +218,84 @@ func (u *unpacker) beneath(path string, flags uint64) (fd int, err error) {
 	// EAGAIN: something was renamed meanwhile, and .. could not be trusted (openat2(2)).
 	for range maxBusy {
 		fd, err = unix.Openat2(u.root, path, &how)
+		if err == unix.ENOSYS { // refused where the host can be written: its mode can't be seen
+			return walkBeneath(u.root, path, int(flags))
+		}
 		if err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}
 	}
 	return -1, err
+}
+
+// walkBeneath is openat2 with O_PATH, RESOLVE_BENEATH and RESOLVE_NO_MAGICLINKS,
+// an element of the path at a time. flags are O_DIRECTORY and O_NOFOLLOW.
+func walkBeneath(root int, path string, flags int) (int, error) {
+	// Where it is: the names of real directories from root. For .. they are
+	// walked again, because what a directory is in may change at any moment.
+	var at []string
+	if strings.HasPrefix(path, "/") {
+		return -1, unix.EXDEV
+	}
+	fd, err := openPath(root, ".")
+	for links := 0; err == nil && path != ""; {
+		name, rest, _ := strings.Cut(path, "/")
+		path = strings.TrimLeft(rest, "/")
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			unix.Close(fd)
+			if len(at) == 0 {
+				return -1, unix.EXDEV
+			}
+			at = at[:len(at)-1]
+			fd, err = openPath(root, ".")
+			for _, name := range at {
+				if err == nil {
+					fd, err = descend(fd, name, true)
+				}
+			}
+			continue
+		}
+		var target string
+		if path != "" || flags&unix.O_NOFOLLOW == 0 {
+			target, err = readlink(fd, name)
+		} else {
+			err = unix.EINVAL
+		}
+		switch {
+		case err == unix.EINVAL: // not a link, or one that is meant itself
+			fd, err = descend(fd, name, path != "" || flags&unix.O_DIRECTORY != 0)
+			at = append(at, name)
+		case err != nil:
+		case strings.HasPrefix(target, "/"):
+			err = unix.EXDEV
+		case links == maxLinks:
+			err = unix.ELOOP
+		default:
+			links++
+			path = strings.TrimRight(target+"/"+path, "/")
+		}
+	}
+	if err != nil && fd >= 0 {
+		unix.Close(fd)
+		fd = -1
+	}
+	return fd, err
+}
+
+// descend opens an entry of a directory, which it closes.
+func descend(dir int, name string, directory bool) (int, error) {
+	defer unix.Close(dir)
+	if directory {
+		return unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	return openPath(dir, name)
+}
+
+func openPath(dir int, name string) (int, error) {
+	return unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
 // parent returns the directory of a path, which is made if it is missing, and

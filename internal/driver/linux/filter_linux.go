@@ -1,0 +1,75 @@
+package linux
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/seccomp"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// loadingFilter is the step in which a filter of system calls is loaded.
+const loadingFilter = "loading the seccomp filter"
+
+// errnoNotSupp is ENOTSUPP of the kernel, which no header shows to programs: the
+// machine's memory for compiled filters is used up (net.core.bpf_jit_limit).
+const errnoNotSupp = unix.Errno(524)
+
+// baseFilter returns the filter that every sandbox starts with, encoded, and the
+// key by which the guest may load one more.
+func baseFilter() (filter []byte, key uint64, err error) {
+	program := seccomp.Program(runtime.GOARCH)
+	if program == nil {
+		return nil, 0, fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
+	}
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	key = binary.NativeEndian.Uint64(b)
+	return seccomp.Encode(seccomp.WithKey(program, key)), key, nil
+}
+
+// canWriteHost reports whether programs inside can write files of the host.
+func canWriteHost(plan *driver.Plan) bool {
+	return slices.ContainsFunc(plan.Mounts, func(m sandpit.Mount) bool { return !m.ReadOnly })
+}
+
+// protectMounts has the guest load the filter that keeps set-id files off the
+// host, and waits until it has: nothing of the sandbox has run before. It is the
+// same for a blank, whose guest has long been running.
+func (c *creation) protectMounts(ctx context.Context) error {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	defer unix.Close(ends[0])
+	operation, flags := seccomp.KeyedLoad(c.key)
+	m := binary.LittleEndian.AppendUint64(nil, operation)
+	m = binary.LittleEndian.AppendUint64(m, flags)
+	m = append(m, seccomp.Encode(seccomp.MountProgram(runtime.GOARCH))...)
+	_, err = unix.Write(ends[0], m)
+	if err == nil {
+		err = send(c.socks[0], filterMessage, ends[1:])
+	}
+	unix.Close(ends[1])
+	if err != nil {
+		return c.explainDeath(err)
+	}
+	answer := make([]byte, 4)
+	n, _, err := hear(ctx, ends[0], answer, nil)
+	if err != nil || n != len(answer) {
+		return c.explainAnswer(ctx, nil, err)
+	}
+	if errno := unix.Errno(binary.LittleEndian.Uint32(answer)); errno != 0 {
+		return c.explainStep(&sysprog.StepError{What: loadingFilter, Errno: errno})
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+package linux_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// probeSetID tries every way to make a file with a set-id bit in a directory.
+func probeSetID(args []string) map[string]string {
+	dir := args[0]
+	got := map[string]string{}
+	unix.Umask(0)
+	n := 0
+	name := func() string { n++; return fmt.Sprintf("%s/%d", dir, n) }
+	try := func(what string, err error) { got[what] = errName(err) }
+	file := func() (string, int) {
+		name := name()
+		fd, err := unix.Open(name, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o755)
+		if err != nil {
+			panic(err)
+		}
+		return name, fd
+	}
+	for _, mode := range []uint32{0o4755, 0o2755, 0o6777, 0o7000} {
+		m := fmt.Sprintf(" %o", mode)
+		path, fd := file()
+		p, _ := unix.BytePtrFromString(path)
+		at := uintptr(unsafe.Pointer(p))
+		try("fchmod"+m, unix.Fchmod(fd, mode))
+		got["fchmodat"+m] = call(unix.SYS_FCHMODAT, ^uintptr(99), at, uintptr(mode))
+		got["fchmodat, high bits"+m] = call(unix.SYS_FCHMODAT, ^uintptr(99), at, uintptr(mode)|1<<32)
+		got["fchmodat2"+m] = call(unix.SYS_FCHMODAT2, ^uintptr(99), at, uintptr(mode), 0)
+		_, err := unix.Open(name(), unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+		try("openat"+m, err)
+		if tmp, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, mode); err != nil {
+			try("O_TMPFILE"+m, err)
+		} else {
+			try("O_TMPFILE"+m, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", tmp), unix.AT_FDCWD, name(), unix.AT_SYMLINK_FOLLOW))
+		}
+		try("mknodat"+m, unix.Mknod(name(), unix.S_IFREG|mode, 0))
+		_, err = unix.Openat2(unix.AT_FDCWD, name(), &unix.OpenHow{Flags: unix.O_CREAT | unix.O_WRONLY | unix.O_CLOEXEC, Mode: uint64(mode)})
+		try("openat2"+m, err)
+		d := name()
+		if err := unix.Mkdir(d, mode|0o700); err != nil {
+			try("mkdir"+m, err)
+			continue
+		}
+		p, _ = unix.BytePtrFromString(d)
+		got["of a directory"+m] = call(unix.SYS_FCHMODAT, ^uintptr(99), uintptr(unsafe.Pointer(p)), uintptr(mode))
+	}
+	// From what the sandbox has already.
+	for _, program := range []string{"/usr/bin/passwd", "/usr/bin/su", "/bin/su", "/usr/bin/newgrp"} {
+		if unix.Access(program, unix.F_OK) == nil {
+			try("link of "+program, unix.Link(program, name()))
+			try("rename of "+program, unix.Rename(program, name()))
+		}
+	}
+	own := "/tmp/of-the-sandbox"
+	if err := os.WriteFile(own, nil, 0o755); err == nil {
+		try("link of its own", unix.Link(own, name()))
+		try("rename of its own", unix.Rename(own, name()))
+	}
+	// Rights by capabilities of the file: vfs_cap_data, version 2, all of them.
+	path, _ := file()
+	all := append([]byte{1, 0, 0, 2}, []byte("\xff\xff\xff\xff\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00")...)
+	try("file capabilities", unix.Setxattr(path, "security.capability", all, 0))
+	v3 := append(append([]byte{1, 0, 0, 3}, all[4:]...), 0, 0, 0, 0)
+	try("file capabilities of a namespace", unix.Setxattr(path, "security.capability", v3, 0))
+	return got
+}
+
+// probeFilters tries every way to put a filter into the kernel's memory.
+func probeFilters([]string) map[string]string {
+	got := map[string]string{}
+	// A filter that is right: it allows everything.
+	code := [1]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0x7FFF0000}}
+	prog := unix.SockFprog{Len: 1, Filter: &code[0]}
+	at := uintptr(unsafe.Pointer(&prog))
+	for _, flags := range []uintptr{0, unix.SECCOMP_FILTER_FLAG_TSYNC, unix.SECCOMP_FILTER_FLAG_LOG, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 1 << 32, 0xFFFFFFFF << 32} {
+		got[fmt.Sprintf("seccomp with flags %#x", flags)] = call(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, at)
+		got[fmt.Sprintf("seccomp with flags %#x, high bits", flags)] = call(unix.SYS_SECCOMP, 0xFFFFFFFF<<32|unix.SECCOMP_SET_MODE_FILTER, flags, at)
+	}
+	action := uint32(0x7FFF0000)
+	got["seccomp, an action"] = call(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	got["prctl"] = call(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, at)
+	got["prctl, to ask"] = call(unix.SYS_PRCTL, unix.PR_GET_SECCOMP)
+	for family, name := range map[int]string{unix.AF_UNIX: "unix", unix.AF_INET: "inet", unix.AF_NETLINK: "netlink"} {
+		typ := unix.SOCK_DGRAM
+		if family == unix.AF_NETLINK {
+			typ = unix.SOCK_RAW
+		}
+		fd, err := unix.Socket(family, typ|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			panic(err)
+		}
+		for option, what := range map[uintptr]string{
+			unix.SO_ATTACH_FILTER: "SO_ATTACH_FILTER", unix.SO_ATTACH_REUSEPORT_CBPF: "SO_ATTACH_REUSEPORT_CBPF",
+			unix.SO_ATTACH_BPF: "SO_ATTACH_BPF", unix.SO_ATTACH_REUSEPORT_EBPF: "SO_ATTACH_REUSEPORT_EBPF",
+		} {
+			got[name+" "+what] = call(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, option, at, unsafe.Sizeof(prog))
+			got[name+" "+what+", high bits"] = call(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET|1<<32, option|1<<63, at, unsafe.Sizeof(prog))
+		}
+	}
+	return got
+}
+
+// harmless checks that no file of a directory of the host gives anybody rights.
+func harmless(t *testing.T, dir string) {
+	t.Helper()
+	seen := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+			t.Errorf("ESCAPE: %s has the mode %v on the host", path, info.Mode())
+		}
+		if n, err := unix.Lgetxattr(path, "security.capability", make([]byte, 64)); err == nil {
+			t.Errorf("ESCAPE: %s has %d bytes of capabilities on the host", path, n)
+		}
+		seen++
+		return nil
+	})
+	if err != nil || seen < 5 {
+		t.Errorf("only %d files were made: this tries nothing (%v)", seen, err)
+	}
+}
+
+// hostDir makes a directory that a sandbox's user may write to.
+func hostDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err == nil {
+		err = os.Chmod(dir, 0o777)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// asEachMade tries an attack as each user, in a sandbox that is made anew and in
+// one that is made of a blank.
+func asEachMade(t *testing.T, f func(t *testing.T, c sandpit.Client, user string)) {
+	needWorking(t)
+	for how, pool := range map[string]engine.Pool{"fresh": {}, "blank": {Size: 1}} {
+		e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Pool: pool})
+		t.Cleanup(func() { e.Close() })
+		e.Warm()
+		for _, user := range users {
+			t.Run(how+" "+user, func(t *testing.T) {
+				eventually(t, "there is a blank", func() bool { return e.PoolStats().Ready == pool.Size })
+				f(t, e, user)
+				if made := e.PoolStats().Claimed > 0; made != (pool.Size > 0) && (os.Geteuid() == 0 || user == "") {
+					t.Errorf("made of a blank: %v", made)
+				}
+			})
+		}
+	}
+}
+
+// A file with a set-id bit on the host would run with its owner's rights there.
+func TestAttackL2SetIDFiles(t *testing.T) {
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		dir := hostDir(t)
+		sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: dir, Target: "/x"}}})
+		got := tryOut(t, sb, sandpit.Command{}, "set-id", "/x")
+		for what, is := range got {
+			want := "EPERM"
+			switch {
+			case strings.HasPrefix(what, "openat2"):
+				want = "ENOSYS"
+			case strings.HasPrefix(what, "link of"), strings.HasPrefix(what, "rename of"):
+				want = "EXDEV"
+			}
+			if is != want {
+				t.Errorf("%s: the kernel says %q, want %q", what, is, want)
+			}
+		}
+		// By the guest, for callers of the API.
+		for what, err := range map[string]error{
+			"Write": func() error {
+				_, err := sb.Files().Write(t.Context(), "/x/written", strings.NewReader("x"), sandpit.WriteOptions{Mode: 0o755 | fs.ModeSetuid})
+				return err
+			}(),
+			"Chmod":        sb.Files().Chmod(t.Context(), "/x/1", 0o755|fs.ModeSetgid),
+			"Chmod of all": sb.Files().Chmod(t.Context(), "/x/1", 0o777|fs.ModeSetgid|fs.ModeSetuid),
+		} {
+			if !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("%s with a set-id mode: got %v, want ErrPermission", what, err)
+			}
+		}
+		// The kernel itself drops the bits of a directory that is made.
+		if err := sb.Files().Mkdir(t.Context(), "/x/made", 0o755|fs.ModeSetgid, false); err != nil {
+			t.Error(err)
+		}
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		for _, h := range []tar.Header{
+			{Name: "up/", Typeflag: tar.TypeDir, Mode: 0o2755},
+			{Name: "up/real/", Typeflag: tar.TypeDir, Mode: 0o755},
+			{Name: "up/link", Typeflag: tar.TypeSymlink, Linkname: "real/../real"},
+			{Name: "up/link/f", Typeflag: tar.TypeReg, Mode: 0o6755},
+			{Name: "up/hard", Typeflag: tar.TypeLink, Linkname: "up/link/f"},
+		} {
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.Files().Upload(t.Context(), "/x", &archive); err != nil {
+			t.Errorf("Upload: %v", err)
+		}
+		if st, err := os.Stat(filepath.Join(dir, "up/real/f")); err != nil || st.Mode() != 0o755 {
+			t.Errorf("the file that was uploaded: %v, %v", st, err)
+		}
+		harmless(t, dir)
+		// Everything else goes on there.
+		if out := sh(t, sb, "cd /x && touch f && chmod 1755 f && mkdir -p d/e && cp -a f d/e/g && mv d d2 && test -x d2/e/g && rm -r d2"); !out.Success() {
+			t.Errorf("ordinary work in a mount fails: %s", out.Stderr)
+		}
+	})
+}
+
+// The memory for filters is one for the whole machine.
+func TestAttackL3Filters(t *testing.T) {
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		for mounts, want := range map[int]string{0: "1", 1: "2"} {
+			spec := sandpit.Spec{User: user}
+			for range mounts {
+				spec.Mounts = append(spec.Mounts, sandpit.Mount{Source: hostDir(t), Target: "/x"})
+			}
+			sb := box(t, c, spec)
+			for what, is := range tryOut(t, sb, sandpit.Command{}, "filters") {
+				want := "ENOSYS"
+				switch {
+				case strings.HasPrefix(what, "prctl"):
+					want = "EINVAL"
+				case strings.Contains(what, "SO_ATTACH"):
+					want = "ENOPROTOOPT"
+				}
+				if is != want {
+					t.Errorf("%s: the kernel says %q, want %q", what, is, want)
+				}
+			}
+			// All that run have the same: those that the sandbox began with.
+			out := sh(t, sb, "sed -n 's/^Seccomp_filters:[[:space:]]*//p' /proc/self/status")
+			if got := strings.TrimSpace(string(out.Stdout)); got != want {
+				t.Errorf("with %d writable mounts a process has %q filters, want %s", mounts, got, want)
+			}
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// Package managers set these bits in sandboxes that can't harm the host by it.
+func TestSetIDBitsInside(t *testing.T) {
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: hostDir(t), Target: "/ro", ReadOnly: true}}})
+		out := sh(t, sb, "umask 0; cd /tmp && touch u g && chmod 4755 u && chmod 2755 g && mkdir d && chmod 2755 d && stat -c %a u g d")
+		if got := string(out.Stdout); !out.Success() || got != "4755\n2755\n2755\n" {
+			t.Errorf("got %q, %s", got, out.Stderr)
+		}
+	})
+}
