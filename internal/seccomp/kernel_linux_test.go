@@ -352,8 +352,13 @@ func mountCalls() []call {
 			mode uintptr
 			want syscall.Errno
 		}{
-			{0o755, harmless}, {0o1777, harmless}, {0o4755, unix.EPERM}, {0o2755, unix.EPERM}, {0o6000, unix.EPERM},
-			{0o4000 | high, unix.EPERM}, {0o102755 | 1<<63, unix.EPERM},
+			{0o755, harmless},
+			{0o1777, harmless},
+			{0o4755, unix.EPERM},
+			{0o2755, unix.EPERM},
+			{0o6000, unix.EPERM},
+			{0o4000 | high, unix.EPERM},
+			{0o102755 | 1<<63, unix.EPERM},
 		} {
 			c := call{id: "L2", name: fmt.Sprintf("%s %#o", what, m.mode), nr: nr, want: m.want, args: [6]uintptr{bad, bad, bad, bad, bad, bad}}
 			copy(c.args[:], args)

@@ -63,3 +63,34 @@ func TestDialWhenTheGuestStandsStill(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Only so many sandboxes end at the same moment: the kernel frees their filters
+// in a queue that it shares with everything.
+func TestDestroyTakesTurns(t *testing.T) {
+	needWorking(t)
+	t.Cleanup(unchanged(t))
+	inst, other := createOne(t), createOne(t)
+	release, rest, waiting := linux.HoldEnding()
+	defer rest()
+	done := make(chan error, 2)
+	for _, i := range []driver.Instance{inst, other} {
+		go func() { done <- i.Destroy(t.Context()) }()
+	}
+	eventually(t, "both wait for their turn", func() bool { return waiting() == 2 })
+	select {
+	case <-inst.Done():
+		t.Error("it was ended beside as many as may end")
+	case <-other.Done():
+		t.Error("it was ended beside as many as may end")
+	default:
+	}
+	release() // one place, which both use
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := waiting(); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+}

@@ -49,3 +49,13 @@ func TestGuestThatFailsLateIsExplained(t *testing.T) {
 		t.Errorf("one that could not be executed: %v", err)
 	}
 }
+
+// That nobody on the machine can load a filter is for want of room, and no fault
+// of this program.
+func TestNoMemoryForFilters(t *testing.T) {
+	c := &creation{driver: New(Options{Dir: t.TempDir()}), id: "id"}
+	err := c.explainStep(&sysprog.StepError{What: loadingFilter, Errno: 524})
+	if !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(sandpit.Hint(err), "net.core.bpf_jit_limit") {
+		t.Errorf("got %v (hint: %s), want ErrExhausted", err, sandpit.Hint(err))
+	}
+}

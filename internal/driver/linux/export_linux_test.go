@@ -7,3 +7,17 @@ func LosePidFD(inst driver.Instance) { inst.(*instance).child.PidFD = -1 }
 
 // BlankPID is the process id of a blank's guest.
 func BlankPID(b driver.Blank) int { return b.(*blank).made.child.PID }
+
+// HoldEnding takes all places to end in. release gives one back, and rest the others.
+func HoldEnding() (release, rest func(), waiting func() int64) {
+	for range maxEnding {
+		ending.places <- struct{}{}
+	}
+	release = func() { <-ending.places }
+	rest = func() {
+		for range maxEnding - 1 {
+			release()
+		}
+	}
+	return release, rest, ending.waiting.Load
+}

@@ -152,6 +152,7 @@ func (i *instance) Destroy(context.Context) error {
 
 // tearDown releases whatever it can, also when something of it fails.
 func (i *instance) tearDown() error {
+	leave := ending.enter()
 	killed := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0)
 	if killed == nil || killed == unix.ESRCH {
 		killed = nil
@@ -159,6 +160,7 @@ func (i *instance) tearDown() error {
 	} else {
 		killed = fmt.Errorf("killing sandbox %s: %w", i.id, killed)
 	}
+	leave()
 	// A guest that was not killed sees its end of the sockets, and ends itself;
 	// and what is still in a cgroup is killed with that.
 	i.closeSockets()

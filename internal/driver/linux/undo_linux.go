@@ -16,8 +16,10 @@ import (
 // undo takes everything back.
 func (c *creation) undo() error {
 	if c.started {
+		leave := ending.enter()
 		_ = unix.Kill(c.child.PID, unix.SIGKILL) // not reaped yet
 		reap(c.child.PID)
+		leave()
 		c.child.Release()
 		c.driver.parent.release()
 	}

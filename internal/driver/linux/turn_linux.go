@@ -1,0 +1,45 @@
+package linux
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// maxEnding is how many sandboxes are killed and reaped at the same moment.
+//
+// The kernel frees the filters of a sandbox in its shared workqueue. A thousand
+// that were queued there at once have deadlocked Linux 6.18.
+const maxEnding = 16
+
+// endPatience is how long a sandbox waits for its turn to end. It goes on
+// afterwards: those before it may be stuck in the kernel for good.
+const endPatience = 5 * time.Second
+
+// ending is shared by all drivers of this program.
+var ending = turnstile{places: make(chan struct{}, maxEnding)}
+
+// turnstile lets a number of callers through at a time.
+type turnstile struct {
+	places  chan struct{}
+	waiting atomic.Int64 // how many wait to enter
+}
+
+// enter waits for a place, but not for ever, and returns what gives it back.
+func (t *turnstile) enter() (leave func()) {
+	leave = func() { <-t.places }
+	select {
+	case t.places <- struct{}{}:
+		return leave
+	default:
+	}
+	t.waiting.Add(1)
+	defer t.waiting.Add(-1)
+	patience := time.NewTimer(endPatience)
+	defer patience.Stop()
+	select {
+	case t.places <- struct{}{}:
+		return leave
+	case <-patience.C:
+		return func() {}
+	}
+}
