@@ -1,6 +1,7 @@
 package sandpittest
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ var mountProperties = []property{
 	{"a file can be mounted", testFileMount},
 	{"a target in a mount, and one below a link of the image", testMountTargets},
 	{"devices and set-user-id programs of a mount are dead", testMountRights},
+	{"no set-user-id file is made in a mount", testMountSetID},
 	{"a tmpfs has its size", testTmpfs},
 	{"a directory is an image", testDirImage},
 	{"removing a sandbox leaves a mount's files alone", testMountSurvives},
@@ -166,6 +168,34 @@ func testMountRights(t *testing.T, e *env) {
 	}
 	if got, want := shell(t, sb, "/data/id -u || id -u"), shell(t, sb, "id -u"); got != want {
 		t.Errorf("a set-user-id program is %s, the user %s", got, want)
+	}
+}
+
+func testMountSetID(t *testing.T, e *env) {
+	e.needLocal(t)
+	for _, user := range []string{"", "root"} {
+		dir := shared(t)
+		sb := e.sandbox(t, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: dir, Target: "/data"}}})
+		// Each makes its file, with the mode or without.
+		shell(t, sb, `cd /data; for m in 4755 2755 6755; do echo x >chmod$m; chmod $m chmod$m; install -m $m /bin/sh install$m; mkdir -m $m dir$m; done; chmod u+s,g+s f; :`)
+		isPathError(t, sb.Files().Chmod(guarded(t), "/data/chmod4755", 0o755|fs.ModeSetuid), fs.ErrPermission)
+		_, err := sb.Files().Write(guarded(t), "/data/written", strings.NewReader("x"), sandpit.WriteOptions{Mode: 0o755 | fs.ModeSetuid})
+		isPathError(t, err, fs.ErrPermission)
+		files := 0
+		err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+				t.Errorf("as %q: on the host %s has the mode %v", user, path, info.Mode())
+			}
+			files++
+			return err
+		})
+		if err != nil || files < 5 {
+			t.Errorf("%d files were made: %v", files, err)
+		}
 	}
 }
 

@@ -278,18 +278,18 @@ func calls() []call {
 
 	// L10: what no program that is known needs.
 	for name, cmd := range map[string]uintptr{"F_SETLEASE": unix.F_SETLEASE, "F_NOTIFY": unix.F_NOTIFY, "F_SETDELEG": fSetDeleg} {
-		add("L10c", name, unix.SYS_FCNTL, unix.EINVAL, bad, cmd)
-		add("L10c", name+" high bits", unix.SYS_FCNTL, unix.EINVAL, bad, cmd|high)
+		add("L10q", name, unix.SYS_FCNTL, unix.EINVAL, bad, cmd)
+		add("L10q", name+" high bits", unix.SYS_FCNTL, unix.EINVAL, bad, cmd|high)
 	}
-	add("L10d", "MSG_OOB by sendto", unix.SYS_SENDTO, unix.EOPNOTSUPP, bad, bad, 1, unix.MSG_OOB|unix.MSG_NOSIGNAL)
-	add("L10d", "MSG_OOB by sendmsg", unix.SYS_SENDMSG, unix.EOPNOTSUPP, bad, bad, unix.MSG_OOB|high)
-	add("L10d", "MSG_OOB by sendmmsg", unix.SYS_SENDMMSG, unix.EOPNOTSUPP, bad, bad, 1, unix.MSG_OOB)
+	add("L10r", "MSG_OOB by sendto", unix.SYS_SENDTO, unix.EOPNOTSUPP, bad, bad, 1, unix.MSG_OOB|unix.MSG_NOSIGNAL)
+	add("L10r", "MSG_OOB by sendmsg", unix.SYS_SENDMSG, unix.EOPNOTSUPP, bad, bad, unix.MSG_OOB|high)
+	add("L10r", "MSG_OOB by sendmmsg", unix.SYS_SENDMMSG, unix.EOPNOTSUPP, bad, bad, 1, unix.MSG_OOB)
 	for _, policy := range []uintptr{unix.SCHED_FIFO, unix.SCHED_RR, unix.SCHED_DEADLINE, unix.SCHED_EXT, unix.SCHED_FIFO | schedResetOnFork} {
-		add("L10e", fmt.Sprintf("sched_setscheduler %#x", policy), unix.SYS_SCHED_SETSCHEDULER, unix.EPERM, 0, policy)
-		add("L10e", fmt.Sprintf("sched_setscheduler %#x high bits", policy), unix.SYS_SCHED_SETSCHEDULER, unix.EPERM, 0, policy|high)
+		add("L10s", fmt.Sprintf("sched_setscheduler %#x", policy), unix.SYS_SCHED_SETSCHEDULER, unix.EPERM, 0, policy)
+		add("L10s", fmt.Sprintf("sched_setscheduler %#x high bits", policy), unix.SYS_SCHED_SETSCHEDULER, unix.EPERM, 0, policy|high)
 	}
-	add("L10e", "sched_setattr", unix.SYS_SCHED_SETATTR, unix.EPERM)
-	add("L10b", "syncfs", unix.SYS_SYNCFS, unix.ENOSYS)
+	add("L10s", "sched_setattr", unix.SYS_SCHED_SETATTR, unix.EPERM)
+	add("L10p", "syncfs", unix.SYS_SYNCFS, unix.ENOSYS)
 
 	// B4, on no descriptor at all, which the kernel itself answers with EBADF.
 	for _, r := range []struct {
