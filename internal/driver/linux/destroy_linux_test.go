@@ -13,9 +13,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 )
 
-func createOne(t *testing.T) driver.Instance {
+func createOne(t *testing.T) driver.Instance { return createWith(t, newDriver()) }
+
+func createWith(t *testing.T, d *recorder) driver.Instance {
 	t.Helper()
-	d := newDriver()
 	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
 	if err != nil {
 		t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
@@ -69,8 +70,9 @@ func TestDialWhenTheGuestStandsStill(t *testing.T) {
 func TestDestroyTakesTurns(t *testing.T) {
 	needWorking(t)
 	t.Cleanup(unchanged(t))
-	inst, other := createOne(t), createOne(t)
-	release, rest, waiting := linux.HoldEnding()
+	d := newDriver()
+	inst, other := createWith(t, d), createWith(t, d)
+	release, rest, waiting := linux.HoldEnding(inst)
 	defer rest()
 	done := make(chan error, 2)
 	for _, i := range []driver.Instance{inst, other} {

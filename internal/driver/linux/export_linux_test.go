@@ -8,8 +8,9 @@ func LosePidFD(inst driver.Instance) { inst.(*instance).child.PidFD = -1 }
 // BlankPID is the process id of a blank's guest.
 func BlankPID(b driver.Blank) int { return b.(*blank).made.child.PID }
 
-// HoldEnding takes all places to end in. release gives one back, and rest the others.
-func HoldEnding() (release, rest func(), waiting func() int64) {
+// HoldEnding takes all places that its driver has for sandboxes to end in. release gives one back, and rest the others.
+func HoldEnding(inst driver.Instance) (release, rest func(), waiting func() int64) {
+	ending := inst.(*instance).driver.ending
 	for range maxEnding {
 		ending.places <- struct{}{}
 	}

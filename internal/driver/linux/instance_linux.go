@@ -152,7 +152,7 @@ func (i *instance) Destroy(context.Context) error {
 
 // tearDown releases whatever it can, also when something of it fails.
 func (i *instance) tearDown() error {
-	leave := ending.enter()
+	leave := i.driver.ending.enter()
 	killed := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0)
 	if killed == nil || killed == unix.ESRCH {
 		killed = nil

@@ -48,6 +48,7 @@ type Driver struct {
 	layout func() (*cgroup.Layout, error)
 	parent parent
 	near   near
+	ending *turnstile
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -58,6 +59,7 @@ func New(opts Options) *Driver {
 		opts:   opts,
 		host:   sync.OnceValues(findHost),
 		layout: sync.OnceValues(cgroup.Detect),
+		ending: newTurnstile(maxEnding),
 	}
 }
 

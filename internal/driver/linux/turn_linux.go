@@ -15,14 +15,13 @@ const maxEnding = 16
 // afterwards: those before it may be stuck in the kernel for good.
 const endPatience = 5 * time.Second
 
-// ending is shared by all drivers of this program.
-var ending = turnstile{places: make(chan struct{}, maxEnding)}
-
 // turnstile lets a number of callers through at a time.
 type turnstile struct {
 	places  chan struct{}
 	waiting atomic.Int64 // how many wait to enter
 }
+
+func newTurnstile(places int) *turnstile { return &turnstile{places: make(chan struct{}, places)} }
 
 // enter waits for a place, but not for ever, and returns what gives it back.
 func (t *turnstile) enter() (leave func()) {

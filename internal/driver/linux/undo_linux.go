@@ -16,7 +16,7 @@ import (
 // undo takes everything back.
 func (c *creation) undo() error {
 	if c.started {
-		leave := ending.enter()
+		leave := c.driver.ending.enter()
 		_ = unix.Kill(c.child.PID, unix.SIGKILL) // not reaped yet
 		reap(c.child.PID)
 		leave()
