@@ -61,7 +61,8 @@ type Lifecycle interface {
 // A ProcessKeeper is a sandbox whose processes can be found again.
 type ProcessKeeper interface {
 	// Processes lists the processes that were started through Start, oldest
-	// first: those that run, and the latest that have ended (256 at least).
+	// first: those that run, and the latest that have ended: 256 at least, or
+	// fewer where the memory for what is kept of them is full.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 
 	// Attach gives a process by its ID or, when that is a number, by its pid
@@ -79,6 +80,7 @@ type ProcessInfo struct {
 	ID         string // unique in its sandbox, never reused
 	PID        int
 	Argv       []string // as started; a script is /bin/sh -c SCRIPT
+	ArgvCut    bool     // Argv is only the beginning: of a long command line at most 8 KiB are kept
 	User       string
 	Background bool
 	StartedAt  time.Time

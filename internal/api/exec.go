@@ -4,19 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Bounds of a command.
 const (
 	maxCommand   = 10 << 20 // bytes of JSON; a command line of 8 MiB is more than execve(2) takes
 	maxStdinData = 1 << 20  // bytes
-	maxArgvTold  = 8 << 10  // bytes of a command line that are told again
 	killTime     = 10 * time.Second
 )
 
@@ -161,25 +160,14 @@ func feed(p sandpit.Process, stdin []byte) {
 
 // describeProcess is a process that has just been started.
 func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1.Process {
-	v := v1.Process{PID: p.PID(), Argv: told(cmd), User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
-	if i, ok := p.(sandpit.Identified); ok {
-		v.ID = i.ID()
-	}
-	return v
-}
-
-// told is a command line as it is told again: its begin, when it is long.
-func told(cmd sandpit.Command) []string {
 	argv := cmd.Argv
 	if cmd.Script != "" {
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
-	out, left := []string{}, maxArgvTold
-	for _, arg := range argv {
-		if len(arg) > left {
-			return append(out, strings.ToValidUTF8(arg[:left], "")+"…")
-		}
-		out, left = append(out, arg), left-len(arg)-1
+	argv, cut := notation.ClipArgv(argv)
+	v := v1.Process{PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
+	if i, ok := p.(sandpit.Identified); ok {
+		v.ID = i.ID()
 	}
-	return out
+	return v
 }

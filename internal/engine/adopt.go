@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // AdoptReport says what Adopt has found.
@@ -122,6 +123,15 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: e.opts.Driver.Name(), Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.over, s.most, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Over, d.Most, d.Reason
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
+	s.cost = costOf(d.Labels, d.Config) // whatever the bounds are: it is there
+	s.memory.Add(s.cost)
+	taken := false
+	defer func() {
+		if !taken {
+			s.clear()
+			s.repay()
+		}
+	}()
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = func(error) {}
 	close(s.made)
@@ -204,6 +214,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	}
 	s.arm()
 	s.mu.Unlock()
+	taken = true
 	e.enter(s)
 	if state != r.State {
 		if err := s.save(ctx); err != nil {
@@ -321,8 +332,11 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h := s.newHub(keptOutput)
 	h.oomKills = s.oomSeen.Load()
+	argv, cut := notation.ClipArgv(p.Command)
+	h.charged = h.cost(argv)
+	s.memory.Add(h.charged)
 	h.info = sandpit.ProcessInfo{
-		ID: processID(p.Ref), PID: p.PID, Argv: p.Command, User: p.User,
+		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut, User: p.User,
 		Background: true, StartedAt: p.Started, Terminal: p.Terminal,
 	}
 	h.log = s.logs.Process(h.info.ID, p.PID)
@@ -343,11 +357,15 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 		close(h.ready)
 		h.once.Do(func() {
 			h.ended, h.result = true, p.Result
+			h.stopped()
 			close(h.done)
 		})
 		s.enlist(h)
+		s.engine.ended.add(h)
 	case errors.Is(err, sandpit.ErrNotFound): // it has just gone
+		h.forget()
 	default:
+		h.forget()
 		return err
 	}
 	return nil

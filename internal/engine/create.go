@@ -60,6 +60,16 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	trace("image")
 
 	s := e.newSandbox(NewID(), t.namespace)
+	if err := s.pay(costOf(spec.Labels, lease.Rootfs().Config)); err != nil {
+		lease.Release()
+		return nil, fmt.Errorf("making a sandbox: %w", err)
+	}
+	made := false
+	defer func() {
+		if !made { // destroy has not been called
+			s.repay()
+		}
+	}()
 	s.lease, s.labels = lease, maps.Clone(spec.Labels)
 	if s.name = spec.Name; s.name == "" {
 		s.name = s.id
@@ -94,6 +104,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 		lease.Release()
 		return nil, err
 	}
+	made = true
 	err = s.make(ctx, plan, config, trace)
 	if err == nil {
 		err = s.begin(ctx)
@@ -114,6 +125,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 func (e *Engine) newSandbox(id, namespace string) *Sandbox {
 	return &Sandbox{
 		engine: e, id: id, namespace: namespace, kept: e.opts.Store != nil, state: sandpit.StateCreating,
+		memory: e.ledger.Sandbox(namespace),
 		change: make(chan struct{}, 1), gone: make(chan struct{}), made: make(chan struct{}),
 	}
 }

@@ -7,7 +7,7 @@
 // it. With one it is the heart of a server: what it makes is written down, lives
 // on when the program ends or is killed, and is taken over by Adopt.
 //
-// Locks are taken in this order: Engine.mu, Sandbox.mu, hub.mu. None is held
+// Locks are taken in this order: Engine.mu, Sandbox.mu, endedHubs.mu, hub.mu. None is held
 // while the driver, the guest or the store is asked for something.
 package engine
 
@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -49,6 +50,10 @@ type Options struct {
 	// Capacity is what may be promised to all sandboxes together.
 	Capacity Capacity
 
+	// Memory counts what requests leave behind in memory; by default a new ledger
+	// with its default bounds.
+	Memory *ledger.Ledger
+
 	// Pool says how many blanks are kept ready; none by default.
 	Pool Pool
 
@@ -69,6 +74,8 @@ type Engine struct {
 	opts   Options
 	events eventLog
 	gate   admission
+	ledger *ledger.Ledger
+	ended  endedHubs
 	pool   *pool
 
 	mu     sync.Mutex
@@ -85,8 +92,11 @@ var _ sandpit.Client = (*Engine)(nil)
 func New(opts Options) *Engine {
 	e := &Engine{opts: opts, spaces: map[string]*space{}}
 	e.gate.capacity = opts.Capacity
+	if e.ledger = opts.Memory; e.ledger == nil {
+		e.ledger = ledger.New(ledger.Bounds{})
+	}
 	e.pool = newPool(e, opts.Pool)
-	e.events.observe = opts.Observe
+	e.events.observe, e.events.ledger = opts.Observe, e.ledger
 	e.events.first = uint64(time.Now().UnixMicro())
 	e.events.last = e.events.first
 	return e

@@ -1,22 +1,36 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
-// maxEvents is how many events of a namespace are kept.
-const maxEvents = 10_000
+// How many events of a namespace are kept: at most maxEvents, and at most as many
+// as take maxEventBytes, with the labels of their sandboxes. Where the ledger is
+// full they are fewer, but not below minEvents.
+const (
+	maxEvents     = 10_000
+	maxEventBytes = 16 << 20
+	minEvents     = 100
+
+	eventCost = 384     // bytes of an event in memory, beside its texts
+	maxReason = 1 << 10 // bytes
+)
 
 // eventLog keeps the latest events, for each namespace apart: so that the noise
 // of one tenant costs another nothing, and tells him nothing.
 type eventLog struct {
 	observe func(namespace string, ev sandpit.Event)
+	ledger  *ledger.Ledger
 
 	mu     sync.Mutex
 	first  uint64 // Seq before which nothing is known: that was before this program
@@ -27,10 +41,45 @@ type eventLog struct {
 
 // eventRing keeps the latest events of a namespace.
 type eventRing struct {
-	events  []sandpit.Event // the one after the latest is at next, once it is full
-	next    int
+	events  []sandpit.Event // oldest first
+	labels  map[string]int  // how many of the events share the labels of a sandbox, by its ID
+	memory  *ledger.Account
 	lost    uint64        // Seq of the latest that is not kept any more; 0: all are
 	changed chan struct{} // closed at the next event; nil: nobody waits
+}
+
+// cost is what an event takes in memory. Labels are counted once for each sandbox.
+func (r *eventRing) cost(ev *sandpit.Event) int64 {
+	n := int64(eventCost + len(ev.Name) + len(ev.Reason))
+	if r.labels[ev.Sandbox] == 0 {
+		n += sizeOf(ev.Labels)
+	}
+	return n
+}
+
+// push adds an event, and drops the oldest until there is room for it.
+func (r *eventRing) push(ev sandpit.Event) {
+	for len(r.events) >= maxEvents || r.memory.Charge(r.cost(&ev)) != nil {
+		if len(r.events) <= minEvents {
+			r.memory.Add(r.cost(&ev))
+			break
+		}
+		r.drop()
+	}
+	r.labels[ev.Sandbox]++
+	r.events = append(r.events, ev)
+}
+
+// drop drops the oldest event.
+func (r *eventRing) drop() {
+	ev := r.events[0]
+	r.events[0] = sandpit.Event{} // the array holds it no longer
+	r.events = r.events[1:]
+	r.lost = ev.Seq
+	if r.labels[ev.Sandbox]--; r.labels[ev.Sandbox] == 0 {
+		delete(r.labels, ev.Sandbox)
+	}
+	r.memory.Return(r.cost(&ev))
 }
 
 // add enters an event. Its Seq is the time in microseconds, or one more than
@@ -42,13 +91,10 @@ func (l *eventLog) add(namespace string, ev sandpit.Event) {
 	ev.Time = time.Now()
 	l.last = max(l.last+1, uint64(ev.Time.UnixMicro()))
 	ev.Seq = l.last
-	if len(r.events) < maxEvents {
-		r.events = append(r.events, ev)
-	} else {
-		r.lost = r.events[r.next].Seq
-		r.events[r.next] = ev
-		r.next = (r.next + 1) % maxEvents
+	if len(ev.Reason) > maxReason {
+		ev.Reason = strings.ToValidUTF8(ev.Reason[:maxReason], "") + "…"
 	}
+	r.push(ev)
 	if r.changed != nil {
 		close(r.changed)
 		r.changed = nil
@@ -64,7 +110,10 @@ func (l *eventLog) ring(namespace string) *eventRing {
 		if l.spaces == nil {
 			l.spaces = map[string]*eventRing{}
 		}
-		r = &eventRing{lost: l.first}
+		r = &eventRing{lost: l.first, labels: map[string]int{}}
+		if l.ledger != nil {
+			r.memory = l.ledger.Account(namespace, maxEventBytes)
+		}
 		l.spaces[namespace] = r
 	}
 	return r
@@ -74,28 +123,18 @@ func (l *eventLog) ring(namespace string) *eventRing {
 // tell a tenant when something happens to others.
 func (r *eventRing) newest() uint64 {
 	if k := len(r.events); k > 0 {
-		return r.events[(r.next+k-1)%k].Seq
+		return r.events[k-1].Seq
 	}
 	return r.lost
 }
 
 // after returns events with a greater Seq, in order, at most n.
 func (r *eventRing) after(seq uint64, n int) []sandpit.Event {
-	k := len(r.events)
-	at := func(i int) *sandpit.Event { return &r.events[(r.next+i)%k] }
-	low, high := 0, k
-	for low < high {
-		if mid := (low + high) / 2; at(mid).Seq <= seq {
-			low = mid + 1
-		} else {
-			high = mid
-		}
+	i, found := slices.BinarySearchFunc(r.events, seq, func(ev sandpit.Event, seq uint64) int { return cmp.Compare(ev.Seq, seq) })
+	if found {
+		i++
 	}
-	var out []sandpit.Event
-	for i := low; i < k && len(out) < n; i++ {
-		out = append(out, *at(i))
-	}
-	return out
+	return slices.Clone(r.events[i:min(i+n, len(r.events))])
 }
 
 // listen gives the events of a namespace. A listener holds nobody up: one who

@@ -38,15 +38,19 @@ type hub struct {
 
 	done chan struct{} // closed when it has ended
 
-	mu      sync.Mutex
-	at      int64 // position behind what has come from the guest
-	ring    ring
-	readers map[*reader]struct{}
-	changed chan struct{} // closed at the next change; nil: nobody waits
-	ended   bool
-	result  sandpit.Result
-	err     error
-	once    sync.Once
+	keep int // bytes of output that are kept, as far as the ledger lets it
+
+	mu        sync.Mutex
+	at        int64 // position behind what has come from the guest
+	ring      ring
+	charged   int64 // to the sandbox's account, the ring included
+	forgotten bool  // nobody can find it any more: what it is charged goes with its last reader
+	readers   map[*reader]struct{}
+	changed   chan struct{} // closed at the next change; nil: nobody waits
+	ended     bool
+	result    sandpit.Result
+	err       error
+	once      sync.Once
 }
 
 // reader is one who is attached. at, left and done are guarded by hub.mu.
@@ -62,7 +66,7 @@ type reader struct {
 func (s *Sandbox) newHub(keep int) *hub {
 	return &hub{
 		sandbox: s, ready: make(chan struct{}), done: make(chan struct{}),
-		ring: ring{max: keep}, readers: map[*reader]struct{}{},
+		keep: keep, ring: ring{max: min(minRing, keep)}, readers: map[*reader]struct{}{},
 	}
 }
 
@@ -95,6 +99,7 @@ func (h *hub) feed(stream byte, b []byte) {
 	defer h.mu.Unlock()
 	h.at += int64(len(b))
 	for len(b) > 0 {
+		h.reserve(stream, len(b))
 		n := min(len(b), h.room(stream))
 		if n == 0 {
 			h.wait()
@@ -106,11 +111,72 @@ func (h *hub) feed(stream byte, b []byte) {
 	}
 }
 
+// reserve has the ring grow for n bytes more of a stream, as far as the ledger
+// lets it. In a ring that may not grow less of the output is kept; the log has it.
+func (h *hub) reserve(stream byte, n int) {
+	r := &h.ring
+	for r.max < h.keep && (int(r.end-r.start)+n > r.max || r.changesFull(stream)) {
+		size := min(2*r.max, h.keep)
+		more := ringCost(size) - ringCost(r.max)
+		if h.sandbox.memory.Charge(more) != nil {
+			return
+		}
+		h.charged += more
+		r.max = size
+	}
+}
+
+// shrink gives back what an ended process's ring has no use for. With drop, that
+// is all of it, unless somebody is waited for who has not read it yet.
+// Precondition: h.mu is held.
+func (h *hub) shrink(drop bool) {
+	for r := range h.readers {
+		drop = drop && (!r.waitFor || r.left)
+	}
+	size := int(h.ring.end - h.ring.start)
+	if drop {
+		h.ring.drop()
+		size = 0
+	} else if size < len(h.ring.buf) {
+		h.ring.resize(size)
+	}
+	back := ringCost(h.ring.max) - ringCost(size)
+	h.ring.max = size
+	h.charged -= back
+	h.sandbox.memory.Return(back)
+}
+
+// stopped gives back what only a running process takes. Precondition: h.mu is held.
+func (h *hub) stopped() {
+	back := min(runningCost, h.charged) // less of a forgotten one
+	h.charged -= back
+	h.sandbox.memory.Return(back)
+}
+
+// forget gives back what is kept of a process that nobody can find any more, now
+// or when the last who reads its output has done so.
+func (h *hub) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forgotten = true
+	h.giveBack()
+}
+
+// giveBack returns the charge of a forgotten process without readers.
+// Precondition: h.mu is held.
+func (h *hub) giveBack() {
+	if h.forgotten && len(h.readers) == 0 {
+		h.ring.drop()
+		h.sandbox.memory.Return(h.charged)
+		h.charged = 0
+	}
+}
+
 // room is how much can be entered before somebody would lose what he is waited for.
 func (h *hub) room(stream byte) int {
 	free := h.ring.max
 	for r := range h.readers {
-		if r.waitFor {
+		if r.waitFor && !r.left {
 			free = min(free, h.ring.room(stream, r.at))
 		}
 	}
@@ -166,6 +232,7 @@ func (h *hub) end(res sandpit.Result, err error) {
 		}
 		h.mu.Lock()
 		h.ended, h.result, h.err = true, res, err
+		h.stopped()
 		h.notify()
 		h.mu.Unlock()
 		close(h.done)
@@ -210,8 +277,7 @@ func (h *hub) leave(r *reader) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.left = true
-	delete(h.readers, r)
-	h.notify()
+	h.notify() // deliver removes him
 }
 
 // buffers are for handing output on to those who may lose it meanwhile.
@@ -272,6 +338,7 @@ func (h *hub) deliver(r *reader) {
 		}
 	}
 	delete(h.readers, r)
+	h.giveBack()
 	h.notify()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const (
@@ -24,9 +25,19 @@ const (
 	guestKeeps = 256 << 10
 
 	// endedProcesses is how many processes that have ended are kept at least,
-	// and endedOutput how many bytes of their output in all.
+	// unless the ledger is full, and endedOutput how many bytes of their output
+	// in all.
 	endedProcesses = 256
 	endedOutput    = 4 << 20
+
+	// What a process takes in memory beside its command line and output, in bytes:
+	// runningCost while it runs (goroutines, buffers, the line that the log waits
+	// for), processCost as long as it is known.
+	runningCost = 48 << 10
+	processCost = 2 << 10
+
+	// maxUser bounds Command.User, in bytes.
+	maxUser = 256
 )
 
 // Start starts a program. See sandpit.Sandbox.
@@ -34,6 +45,9 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 	cmd, err := s.completed(cmd)
 	if err != nil {
 		return nil, err
+	}
+	if len(cmd.User) > maxUser {
+		return nil, fmt.Errorf("starting a process: the user has more than %d bytes: %w", maxUser, sandpit.ErrInvalid)
 	}
 	if err := s.enterStart(ctx); err != nil {
 		return nil, err
@@ -78,13 +92,20 @@ func (s *Sandbox) enterStart(ctx context.Context) error {
 func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *process, error) {
 	before := s.oomSeen.Load()
 	direct := !s.kept && !cmd.Background
-	h := s.newHub(keptOutput)
+	keep := keptOutput
+	if direct {
+		keep = directOutput
+	}
+	h := s.newHub(keep)
+	argv, cut := notation.ClipArgv(argvOf(cmd))
+	if err := h.charge(argv); err != nil {
+		return nil, nil, err
+	}
 	stdout, stderr := &source{h: h, stream: stdoutStream}, &source{h: h, stream: stderrStream}
 	owner := &reader{stdout: cmd.Stdout, stderr: cmd.Stderr, waitFor: !cmd.Background}
 	var guest sandpit.Process
 	var err error
 	if direct {
-		h.ring.max = directOutput
 		stdout.direct, stderr.direct = cmd.Stdout, cmd.Stderr
 		cmd.Stdout, cmd.Stderr = stdout, stderr
 		guest, err = s.guest.Start(ctx, cmd)
@@ -93,11 +114,12 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *proces
 		guest, err = s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true})
 	}
 	if err != nil {
+		h.forget()
 		return nil, nil, err
 	}
 	h.process, h.oomKills = guest, before
 	h.info = sandpit.ProcessInfo{
-		PID: guest.PID(), Argv: argvOf(cmd), User: cmd.User, Background: cmd.Background,
+		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: strings.Clone(cmd.User), Background: cmd.Background,
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil,
 	}
 	if r, ok := guest.(interface{ Ref() uint64 }); ok && r.Ref() != 0 {
@@ -135,7 +157,23 @@ func argvOf(cmd sandpit.Command) []string {
 	if cmd.Script != "" {
 		return []string{"/bin/sh", "-c", cmd.Script}
 	}
-	return slices.Clone(cmd.Argv)
+	return cmd.Argv
+}
+
+// cost is what a process that runs takes in memory before it has written
+// anything, in bytes.
+func (h *hub) cost(argv []string) int64 {
+	return runningCost + processCost + notation.ArgvSize(argv) + ringCost(h.ring.max)
+}
+
+// charge charges the sandbox for a process that is about to be started.
+func (h *hub) charge(argv []string) error {
+	h.charged = h.cost(argv)
+	if err := h.sandbox.charge(h.charged); err != nil {
+		h.charged = 0
+		return fmt.Errorf("starting a process: %w", err)
+	}
+	return nil
 }
 
 // patience destroys the sandbox when a process outlives its timeout: its guest
@@ -163,7 +201,9 @@ func (s *Sandbox) patience(h *hub, timeout time.Duration) *time.Timer {
 func (s *Sandbox) enlist(h *hub) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hubs = append(s.hubs, h)
+	if !s.cleared {
+		s.hubs = append(s.hubs, h)
+	}
 }
 
 // unwaited says that he who has started the process waits for it no more.
@@ -176,6 +216,15 @@ func (h *hub) unwaited() {
 // processEnded does what is to be done once when a process has ended.
 func (s *Sandbox) processEnded(h *hub) {
 	h.unwaited()
+	s.mu.Lock()
+	findable := h.info.ID != "" && !s.cleared
+	if findable {
+		s.engine.ended.add(h)
+	}
+	s.mu.Unlock()
+	if !findable {
+		h.forget()
+	}
 	if h.info.ID == "" {
 		return
 	}
@@ -198,18 +247,12 @@ func (s *Sandbox) trim() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ended, output := 0, 0
-	for i := len(s.hubs) - 1; i >= 0; i-- {
-		h := s.hubs[i]
+	for _, h := range slices.Backward(s.hubs) {
 		h.mu.Lock()
 		if h.ended {
 			ended++
-			if output += len(h.ring.buf); output > endedOutput {
-				output -= len(h.ring.buf)
-				h.ring.drop()
-			} else if used := int(h.ring.end - h.ring.start); used < len(h.ring.buf) {
-				output -= len(h.ring.buf) - used
-				h.ring.resize(used)
-			}
+			h.shrink(output+int(h.ring.end-h.ring.start) > endedOutput)
+			output += h.ring.max
 		}
 		h.mu.Unlock()
 	}
@@ -217,14 +260,39 @@ func (s *Sandbox) trim() {
 		return
 	}
 	s.hubs = slices.DeleteFunc(s.hubs, func(h *hub) bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.ended && ended > endedProcesses {
-			ended--
-			return true
+		if ended <= endedProcesses || !h.isEnded() {
+			return false
 		}
-		return false
+		ended--
+		s.engine.ended.remove(h)
+		h.forget()
+		return true
 	})
+}
+
+// unlist takes one process out of the table.
+func (s *Sandbox) unlist(h *hub) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hubs = slices.DeleteFunc(s.hubs, func(other *hub) bool { return other == h })
+}
+
+func (h *hub) isEnded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ended
+}
+
+// clear forgets all processes: the sandbox is gone, or left to another engine.
+func (s *Sandbox) clear() {
+	s.mu.Lock()
+	all := s.hubs
+	s.hubs, s.cleared = nil, true
+	s.mu.Unlock()
+	for _, h := range all {
+		s.engine.ended.remove(h)
+		h.forget()
+	}
 }
 
 // completed fills in what the image says about running it.

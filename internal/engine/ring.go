@@ -8,7 +8,7 @@ import (
 // ring keeps the latest output of a process. A position is how many bytes came
 // before, of both streams together.
 type ring struct {
-	max   int    // bytes that are kept
+	max   int    // bytes that may be kept now
 	buf   []byte // the byte at position p is at p modulo its length
 	start int64  // position of the oldest byte kept
 	end   int64  // position behind the newest
@@ -32,7 +32,15 @@ const (
 const (
 	minRing = 4 << 10
 	maxRuns = 4 << 10
+	runSize = 16 // bytes of a run in memory
 )
+
+// runsIn is how often the stream may change in a ring of that size: as many runs
+// as take no more memory than the bytes.
+func runsIn(size int) int { return min(maxRuns, max(size/runSize, 1)) }
+
+// ringCost is what a ring of that size takes in memory, in bytes.
+func ringCost(size int) int64 { return int64(size + runSize*runsIn(size)) }
 
 // append adds output and drops the oldest that has no room any more.
 func (r *ring) append(stream byte, b []byte) {
@@ -55,7 +63,7 @@ func (r *ring) append(stream byte, b []byte) {
 	}
 	r.start = max(r.start, r.end-int64(len(r.buf)))
 	drop := 0
-	for drop < len(r.runs) && (r.runs[drop].end <= r.start || len(r.runs)-drop > maxRuns) {
+	for drop < len(r.runs) && (r.runs[drop].end <= r.start || len(r.runs)-drop > runsIn(r.max)) {
 		r.start = max(r.start, r.runs[drop].end)
 		drop++
 	}
@@ -96,10 +104,17 @@ func (r *ring) read(at int64) (stream byte, b []byte) {
 	return r.runs[i].stream, from[:min(int64(len(from)), r.runs[i].end-at)]
 }
 
+// changesFull reports whether the stream has changed so often that output of the
+// other one drops the oldest.
+func (r *ring) changesFull(stream byte) bool {
+	n := len(r.runs)
+	return n >= runsIn(r.max) && r.runs[n-1].stream != stream
+}
+
 // room is how much of a stream can be appended before anything from a position
 // on is dropped.
 func (r *ring) room(stream byte, at int64) int {
-	if n := len(r.runs); n >= maxRuns && r.runs[n-1].stream != stream && at < r.runs[0].end {
+	if r.changesFull(stream) && at < r.runs[0].end {
 		return 0
 	}
 	return r.max - int(r.end-at)

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
@@ -26,6 +27,8 @@ type Sandbox struct {
 	labels    map[string]string
 	nameLock  func()
 	demand    demand // what it was promised
+	memory    *ledger.Account
+	cost      int64 // that memory is charged for the sandbox itself
 	image     image.Config
 	lease     *image.Lease
 	warm      *warm // the blank that it will be made of; nil: none, or made
@@ -62,6 +65,7 @@ type Sandbox struct {
 	timer    *time.Timer   // of the lifetime and of idleness
 	renewed  time.Time     // when the guest was told last how long it may live
 	hubs     []*hub        // oldest first
+	cleared  bool          // hubs are not kept any more
 	samples  samples
 }
 
@@ -324,6 +328,8 @@ func (s *Sandbox) release() {
 	if s.nameLock != nil {
 		s.nameLock()
 	}
+	s.clear()
+	s.repay()
 }
 
 // abandon gives the sandbox up as it is: another engine will take it over.
@@ -360,6 +366,8 @@ func (s *Sandbox) abandon() {
 	}
 	s.mu.Unlock()
 	s.engine.forget(s)
+	s.clear()
+	s.repay()
 }
 
 // processes returns those that are known, oldest first.

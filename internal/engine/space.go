@@ -146,6 +146,7 @@ func (e *Engine) Live() int {
 const (
 	defaultPage = 100
 	maxPage     = 1000
+	pageBytes   = 1 << 20 // of labels and reasons; one sandbox is always in it
 )
 
 // list returns a page of a namespace.
@@ -171,6 +172,7 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	}
 	from, _ := slices.BinarySearchFunc(sp.order, after+1, compareCreated)
 	var last *Sandbox
+	size := int64(0)
 	for _, s := range sp.order[from:] {
 		if !hasLabels(s.labels, q.Labels) {
 			continue
@@ -179,7 +181,8 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 		if !ok || q.State != "" && info.State != q.State {
 			continue
 		}
-		if len(page.Sandboxes) == limit {
+		size += sizeOf(info.Labels) + int64(len(info.Reason))
+		if len(page.Sandboxes) == limit || size > pageBytes && last != nil {
 			page.Next = strconv.FormatInt(last.created.UnixNano(), 36)
 			break
 		}

@@ -24,10 +24,11 @@ const (
 	maxPaths    = 256
 	maxPath     = 4095 // PATH_MAX of linux/limits.h, without its NUL
 	maxLabels   = 64
-	maxLabelKey = 128  // bytes
-	maxLabel    = 4096 // bytes of a value
-	maxHostname = 63   // bytes; Linux takes 64, a DNS label 63
-	maxUser     = 256  // bytes
+	maxLabelKey = 128      // bytes
+	maxLabel    = 4096     // bytes of a value
+	maxLabelSum = 16 << 10 // bytes of all names and values
+	maxHostname = 63       // bytes; Linux takes 64, a DNS label 63
+	maxUser     = 256      // bytes
 )
 
 // Resolve checks a Spec and returns its limits, every field set, and the names
@@ -285,13 +286,18 @@ func checkLabels(spec sandpit.Spec) error {
 	if len(spec.Labels) > maxLabels {
 		return invalid("", "there are more than %d labels", maxLabels)
 	}
+	sum := 0
 	for key, value := range spec.Labels {
+		sum += len(key) + len(value)
 		switch {
 		case key == "" || len(key) > maxLabelKey || !printable(key) || strings.ContainsRune(key, '='):
 			return invalid("", "%s is not a name for a label", quote(key))
 		case len(value) > maxLabel || !printable(value):
 			return invalid("", "the value of the label %s is too long or has control characters", quote(key))
 		}
+	}
+	if sum > maxLabelSum {
+		return invalid("put what is large into a file of the sandbox", "the labels have more than %d KiB together", maxLabelSum>>10)
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ func (c Command) Sandpit() sandpit.Command {
 
 // FromProcess describes a process as the API does.
 func FromProcess(p sandpit.ProcessInfo) Process {
-	v := Process{ID: p.ID, PID: p.PID, Argv: p.Argv, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	v := Process{ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
 	if v.Argv == nil {
 		v.Argv = []string{}
 	}
@@ -194,7 +194,7 @@ func FromProcess(p sandpit.ProcessInfo) Process {
 
 // Sandpit is the description in Go.
 func (p Process) Sandpit() sandpit.ProcessInfo {
-	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: p.Argv, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
 	if p.Result != nil {
 		r := p.Result.Sandpit()
 		v.Result = &r

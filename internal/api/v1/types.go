@@ -107,7 +107,8 @@ type Size struct {
 type Process struct {
 	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty for a program that could not be started"`
 	PID        int       `json:"pid"`
-	Argv       []string  `json:"argv"`
+	Argv       []string  `json:"argv" doc:"Of a long command line the beginning"`
+	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"argv is not the whole: at most 8 KiB of it are kept"`
 	User       string    `json:"user,omitempty"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`

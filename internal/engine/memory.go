@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
+)
+
+// What a sandbox takes in memory beside its labels and the config of its image,
+// in bytes: mostly its samples, and where the log is with its processes.
+const sandboxCost = 96 << 10
+
+// fullRetry is when to ask again when the ledger is full.
+const fullRetry = 5 * time.Second
+
+// costOf is what a sandbox is charged as long as it is known.
+func costOf(labels map[string]string, config image.Config) int64 {
+	n := int64(sandboxCost) + sizeOf(labels) + sizeOf(config.Labels)
+	for _, part := range [...][]string{config.Entrypoint, config.Cmd, config.Env, config.Volumes} {
+		for _, s := range part {
+			n += int64(len(s)) + stringCost
+		}
+	}
+	return n
+}
+
+// stringCost is what a string takes in memory beside its bytes, and in a map.
+const stringCost = 48
+
+func sizeOf(labels map[string]string) int64 {
+	n := int64(0)
+	for k, v := range labels {
+		n += int64(len(k)+len(v)) + 2*stringCost
+	}
+	return n
+}
+
+// charge charges the sandbox for what a request is about to leave behind. Where
+// there is no room, the processes that ended longest ago are forgotten: of the
+// sandbox, of its namespace, or, if the server is full, of the namespace that
+// has most.
+func (s *Sandbox) charge(n int64) error {
+	for {
+		err := s.memory.Charge(n)
+		var full *ledger.Full
+		if !errors.As(err, &full) {
+			return err
+		}
+		if s.evict(full.Level) {
+			continue
+		}
+		return &sandpit.RetryError{
+			Err:   sandpit.WithHint(fmt.Errorf("%w: %w", full, sandpit.ErrExhausted), "end processes or remove sandboxes that are no longer needed"),
+			After: fullRetry,
+		}
+	}
+}
+
+// pay charges the sandbox for itself, and repay gives that back.
+func (s *Sandbox) pay(n int64) error {
+	err := s.charge(n)
+	if err == nil {
+		s.cost = n
+	}
+	return err
+}
+
+func (s *Sandbox) repay() {
+	s.memory.Return(s.cost)
+	s.cost = 0
+}
+
+// evict forgets one process that has ended, and reports false when there is none.
+func (s *Sandbox) evict(level ledger.Level) bool {
+	ended := &s.engine.ended
+	switch level {
+	case ledger.Own:
+		s.mu.Lock()
+		i := slices.IndexFunc(s.hubs, (*hub).mayGo)
+		if i < 0 {
+			s.mu.Unlock()
+			return false
+		}
+		h := s.hubs[i]
+		s.hubs = slices.Delete(s.hubs, i, i+1)
+		s.mu.Unlock()
+		ended.remove(h)
+		h.forget()
+		return true
+	case ledger.Total:
+		if ended.evict(s.engine.ledger.Largest()) {
+			return true
+		}
+	}
+	return ended.evict(s.namespace)
+}
+
+// mayGo reports whether a process has ended and nobody reads its output.
+func (h *hub) mayGo() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ended && len(h.readers) == 0
+}
+
+// endedHubs are the processes that have ended and can still be found, for each
+// namespace those first that ended first. Its lock is taken after Sandbox.mu and
+// before hub.mu.
+type endedHubs struct {
+	mu     sync.Mutex
+	spaces map[string]*list.List // of *hub
+	places map[*hub]*list.Element
+}
+
+func (e *endedHubs) add(h *hub) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.spaces == nil {
+		e.spaces, e.places = map[string]*list.List{}, map[*hub]*list.Element{}
+	}
+	l := e.spaces[h.sandbox.namespace]
+	if l == nil {
+		l = list.New()
+		e.spaces[h.sandbox.namespace] = l
+	}
+	e.places[h] = l.PushBack(h)
+}
+
+func (e *endedHubs) remove(h *hub) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if at := e.places[h]; at != nil {
+		e.spaces[h.sandbox.namespace].Remove(at)
+		delete(e.places, h)
+	}
+}
+
+// evict forgets the first that may go.
+func (e *endedHubs) evict(namespace string) bool {
+	h := e.take(namespace)
+	if h == nil {
+		return false
+	}
+	h.sandbox.unlist(h)
+	h.forget()
+	return true
+}
+
+func (e *endedHubs) take(namespace string) *hub {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.spaces[namespace]
+	if l == nil {
+		return nil
+	}
+	for at := l.Front(); at != nil; at = at.Next() {
+		h := at.Value.(*hub)
+		if !h.mayGo() {
+			continue
+		}
+		l.Remove(at)
+		delete(e.places, h)
+		return h
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+// Package ledger counts the memory that requests leave behind in a server: what
+// is still there after the answer. Whoever keeps something charges it before it
+// is built and gives the charge back when it goes.
+//
+// Charges are in bytes, and are estimates that are rather too high.
+package ledger
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+)
+
+// Bounds are how much may be charged, in bytes. 0 is the default.
+type Bounds struct {
+	Total     int64 // of all; default 1 GiB
+	Namespace int64 // of one namespace; default a quarter of Total
+	Sandbox   int64 // of one sandbox; default 64 MiB, and at most Namespace
+}
+
+const (
+	defaultTotal   = 1 << 30
+	defaultSandbox = 64 << 20
+)
+
+// A Level is what a bound is about.
+type Level string
+
+// The levels, from the smallest bound to the largest.
+const (
+	Own       Level = "sandbox"
+	Namespace Level = "namespace"
+	Total     Level = "server"
+)
+
+// Full is the error of a charge for which there is no room.
+type Full struct {
+	Level Level
+	Bound int64 // bytes
+}
+
+// Error says which bound was reached.
+func (f *Full) Error() string {
+	return fmt.Sprintf("this %s keeps as much in memory as it may (%d bytes)", f.Level, f.Bound)
+}
+
+// Ledger is the sum of all accounts. Its methods, and those of its accounts, may
+// be called from many goroutines at once.
+type Ledger struct {
+	bounds Bounds
+
+	mu     sync.Mutex
+	total  int64            // guarded by mu
+	spaces map[string]int64 // by namespace; guarded by mu
+}
+
+// New returns an empty ledger.
+func New(b Bounds) *Ledger {
+	b.Total = cmp.Or(b.Total, defaultTotal)
+	b.Namespace = cmp.Or(b.Namespace, b.Total/4)
+	b.Sandbox = cmp.Or(b.Sandbox, min(b.Namespace, defaultSandbox))
+	return &Ledger{bounds: b, spaces: map[string]int64{}}
+}
+
+// Sandbox returns a new account for a sandbox of a namespace.
+func (l *Ledger) Sandbox(namespace string) *Account {
+	return l.Account(namespace, l.bounds.Sandbox)
+}
+
+// Account returns a new account of a namespace that has a bound of its own.
+func (l *Ledger) Account(namespace string, most int64) *Account {
+	return &Account{ledger: l, namespace: namespace, most: most}
+}
+
+// Used returns what all accounts are charged.
+func (l *Ledger) Used() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
+}
+
+// UsedBy returns what the accounts of a namespace are charged.
+func (l *Ledger) UsedBy(namespace string) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spaces[namespace]
+}
+
+// Largest returns the namespace that is charged most.
+func (l *Ledger) Largest() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	largest := ""
+	for name, n := range l.spaces {
+		if n > l.spaces[largest] {
+			largest = name
+		}
+	}
+	return largest
+}
+
+// Account is what one holder is charged. A nil Account has no bound.
+type Account struct {
+	ledger    *Ledger
+	namespace string
+	most      int64
+	used      int64 // guarded by ledger.mu
+}
+
+// Charge charges n bytes, or nothing: then the error is a *Full, which names the
+// smallest bound that was reached.
+func (a *Account) Charge(n int64) error {
+	if a == nil {
+		return nil
+	}
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case a.used+n > a.most:
+		return &Full{Own, a.most}
+	case l.spaces[a.namespace]+n > l.bounds.Namespace:
+		return &Full{Namespace, l.bounds.Namespace}
+	case l.total+n > l.bounds.Total:
+		return &Full{Total, l.bounds.Total}
+	}
+	a.add(n)
+	return nil
+}
+
+// Add charges n bytes, whatever the bounds are: for what is there in any case.
+func (a *Account) Add(n int64) {
+	if a == nil {
+		return
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	a.add(n)
+}
+
+// Return gives back n bytes that were charged.
+func (a *Account) Return(n int64) { a.Add(-n) }
+
+// add changes all sums. Precondition: ledger.mu is held.
+func (a *Account) add(n int64) {
+	l := a.ledger
+	a.used += n
+	l.total += n
+	if l.spaces[a.namespace] += n; l.spaces[a.namespace] == 0 {
+		delete(l.spaces, a.namespace)
+	}
+}
