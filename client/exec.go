@@ -74,15 +74,20 @@ func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) 
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	var list v1.ProcessList
-	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/processes"}, &list); err != nil {
-		return nil, s.explain(ctx, err)
+	all := []sandpit.ProcessInfo{}
+	for query := (url.Values{}); ; {
+		var list v1.ProcessList
+		if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/processes", query: query}, &list); err != nil {
+			return nil, s.explain(ctx, err)
+		}
+		for _, p := range list.Processes {
+			all = append(all, p.Sandpit())
+		}
+		if list.Next == "" || list.Next == query.Get("after") {
+			return all, nil
+		}
+		query.Set("after", list.Next)
 	}
-	all := make([]sandpit.ProcessInfo, 0, len(list.Processes))
-	for _, p := range list.Processes {
-		all = append(all, p.Sandpit())
-	}
-	return all, nil
 }
 
 // Attach gives a process that was started before. See sandpit.ProcessKeeper.

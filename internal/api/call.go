@@ -2,12 +2,15 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -183,17 +186,72 @@ func (c *call) sandbox() (sandpit.Sandbox, error) {
 
 // answer sends v as JSON.
 func (c *call) answer(status int, v any) error {
-	body, err := json.Marshal(v)
+	var body bytes.Buffer
+	// What is refused here is only looked at, and can be asked for again.
+	err := encode(&holder{c: c, kind: inMemory, w: &body, free: freeBody, of: heldByte}, v)
 	if err != nil {
 		return err
 	}
-	if len(body) > freeBody { // only what is looked at is that long, and can be asked for again
-		if err := c.hold(inMemory, int64(len(body))); err != nil {
+	body.WriteByte('\n')
+	c.writeJSON(status, body.Bytes())
+	return nil
+}
+
+// encode writes v as JSON. The list of a struct that has one is written element
+// by element, so that w can refuse before a long one is built.
+func encode(w io.Writer, v any) error {
+	of := reflect.ValueOf(v)
+	i, name := listField(of)
+	if i < 0 {
+		text, err := json.Marshal(v)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
+	list := of.Field(i)
+	rest := reflect.New(of.Type()).Elem()
+	rest.Set(of)
+	rest.Field(i).Set(reflect.MakeSlice(list.Type(), 0, 0))
+	text, err := json.Marshal(rest.Interface())
+	if err != nil {
+		return err
+	}
+	// No string has these bytes: its quotes have backslashes.
+	at := bytes.Index(text, []byte(`"`+name+`":[]`)) + len(name) + len(`"":[`)
+	if _, err := w.Write(text[:at]); err != nil {
+		return err
+	}
+	for k := range list.Len() {
+		element, err := json.Marshal(list.Index(k).Interface())
+		if err != nil {
+			return err
+		}
+		if k > 0 {
+			element = append([]byte{','}, element...)
+		}
+		if _, err := w.Write(element); err != nil {
 			return err
 		}
 	}
-	c.writeJSON(status, append(body, '\n'))
-	return nil
+	_, err = w.Write(text[at:])
+	return err
+}
+
+// listField returns the field of a struct that is its list of other structs, or
+// -1 when it has none that is always there.
+func listField(of reflect.Value) (int, string) {
+	if of.Kind() != reflect.Struct {
+		return -1, ""
+	}
+	for i := range of.NumField() {
+		f := of.Type().Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct && name != "" && options == "" {
+			return i, name
+		}
+	}
+	return -1, ""
 }
 
 func (c *call) writeJSON(status int, body []byte) {

@@ -1,18 +1,22 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 func startProcess(c *call, in *v1.Command) (v1.Process, error) {
@@ -39,8 +43,20 @@ func startProcess(c *call, in *v1.Command) (v1.Process, error) {
 	return v, nil
 }
 
+// argvPage is how many bytes of command lines are listed at once; one process
+// always is.
+const argvPage = 1 << 20
+
 func listProcesses(c *call) (v1.ProcessList, error) {
 	out := v1.ProcessList{Processes: []v1.Process{}}
+	q := c.query()
+	after, limit := q.text("after"), int(q.number("limit", maxPage))
+	if limit == 0 {
+		limit = maxPage
+	}
+	if q.err != nil {
+		return out, q.err
+	}
 	sb, err := c.sandbox()
 	if err != nil {
 		return out, err
@@ -49,10 +65,26 @@ func listProcesses(c *call) (v1.ProcessList, error) {
 	if err != nil {
 		return out, err
 	}
+	slices.SortFunc(all, func(a, b sandpit.ProcessInfo) int { return compareIDs(a.ID, b.ID) })
+	size := int64(0)
 	for _, p := range all {
+		if compareIDs(p.ID, after) <= 0 {
+			continue
+		}
+		size += notation.ArgvSize(p.Argv)
+		if n := len(out.Processes); n == limit || n > 0 && size > argvPage {
+			out.Next = out.Processes[n-1].ID
+			break
+		}
 		out.Processes = append(out.Processes, v1.FromProcess(p))
 	}
 	return out, nil
+}
+
+// compareIDs orders IDs of processes as they were started: they are numbers
+// behind the same letter.
+func compareIDs(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
 // process finds the process that the path names: by its ID, or else the latest

@@ -140,7 +140,7 @@ func processRoutes() []Route {
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: executeSocket,
 		},
 		{Method: http.MethodPost, Path: processes, ID: "startProcess", Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, handle: fromJSON(startProcess)},
-		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: those that run and the latest that have ended", Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
+		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: those that run and the latest that have ended", Query: []Param{{Name: "after", Type: "string", Doc: "next of the page before"}, {Name: "limit", Type: "integer", Doc: "At most 1,000, the default; a page whose command lines are long has fewer"}}, Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
 		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Describe a process, by its id or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
 		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and all that it started", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},
 		{

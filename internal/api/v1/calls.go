@@ -35,9 +35,10 @@ type Executed struct {
 	StderrBase64 []byte  `json:"stderr_base64,omitempty"`
 }
 
-// ProcessList is the processes of a sandbox, oldest first.
+// ProcessList is a page of the processes of a sandbox, oldest first.
 type ProcessList struct {
 	Processes []Process `json:"processes"`
+	Next      string    `json:"next,omitempty" doc:"Ask again with after set to it; left out on the last page"`
 }
 
 // Signal is sent to a process.
