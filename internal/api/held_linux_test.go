@@ -215,3 +215,39 @@ func TestCallsAreBounded(t *testing.T) {
 	s.refused(429, "rate_limited", ask{method: "GET", path: "/v1/version", key: aliceKey})
 	s.want(200, nil, ask{method: "GET", path: "/v1/version", key: bobKey})
 }
+
+// A list of processes comes in pages, which are bounded in bytes, too. (The
+// catalogue's L11e.)
+func TestAttackL11Lists(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	const processes = 140
+	for range processes {
+		s.want(200, nil, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"true", strings.Repeat("x", 10<<10)}}}})
+	}
+	path := "/v1/sandboxes/" + sb.ID + "/processes"
+	for query, most := range map[string]int{"": 130, "&limit=25": 25} {
+		seen, after, pages := map[string]bool{}, "", 0
+		for {
+			var list v1.ProcessList
+			s.want(200, &list, ask{method: "GET", path: path + "?after=" + after + query})
+			for _, p := range list.Processes {
+				if seen[p.ID] || !p.ArgvCut || len(p.Argv) != 2 || len(p.Argv[1]) > 8<<10 || p.Result == nil {
+					t.Fatalf("the process %s is there, cut %v, with %d arguments", p.ID, p.ArgvCut, len(p.Argv))
+				}
+				seen[p.ID] = true
+			}
+			if pages++; list.Next == "" {
+				break
+			}
+			if n := len(list.Processes); n == 0 || n > most {
+				t.Fatalf("%d processes are on a page", n)
+			}
+			after = list.Next
+		}
+		if len(seen) != processes || pages != (processes+most-1)/most {
+			t.Errorf("%d processes are on %d pages of %d", len(seen), pages, most)
+		}
+	}
+	s.refused(400, "invalid", ask{method: "GET", path: path + "?limit=1001"})
+}

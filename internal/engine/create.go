@@ -225,7 +225,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		return err
 	}
 	trace("guest")
-	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes})
+	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes, Memory: s.memory})
 	return err
 }
 

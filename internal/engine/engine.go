@@ -50,8 +50,8 @@ type Options struct {
 	// Capacity is what may be promised to all sandboxes together.
 	Capacity Capacity
 
-	// Memory counts what requests leave behind in memory; by default a new ledger
-	// with its default bounds.
+	// Memory counts what requests leave behind in memory. By default it is a new
+	// ledger, which one namespace may fill.
 	Memory *ledger.Ledger
 
 	// Pool says how many blanks are kept ready; none by default.
@@ -88,12 +88,15 @@ type Engine struct {
 
 var _ sandpit.Client = (*Engine)(nil)
 
+// ownMemory bounds the memory of an engine that shares no ledger, in bytes.
+const ownMemory = 4 << 30
+
 // New returns an engine. It does nothing yet.
 func New(opts Options) *Engine {
 	e := &Engine{opts: opts, spaces: map[string]*space{}}
 	e.gate.capacity = opts.Capacity
 	if e.ledger = opts.Memory; e.ledger == nil {
-		e.ledger = ledger.New(ledger.Bounds{})
+		e.ledger = ledger.New(ledger.Bounds{Total: ownMemory, Namespace: ownMemory})
 	}
 	e.pool = newPool(e, opts.Pool)
 	e.events.observe, e.events.ledger = opts.Observe, e.ledger

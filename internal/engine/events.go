@@ -21,9 +21,7 @@ const (
 	maxEvents     = 10_000
 	maxEventBytes = 16 << 20
 	minEvents     = 100
-
-	eventCost = 384     // bytes of an event in memory, beside its texts
-	maxReason = 1 << 10 // bytes
+	maxReason     = 1 << 10 // bytes of an event's reason
 )
 
 // eventLog keeps the latest events, for each namespace apart: so that the noise
@@ -50,9 +48,9 @@ type eventRing struct {
 
 // cost is what an event takes in memory. Labels are counted once for each sandbox.
 func (r *eventRing) cost(ev *sandpit.Event) int64 {
-	n := int64(eventCost + len(ev.Name) + len(ev.Reason))
+	n := ledger.Event(ev)
 	if r.labels[ev.Sandbox] == 0 {
-		n += sizeOf(ev.Labels)
+		n += ledger.Labels(ev.Labels)
 	}
 	return n
 }

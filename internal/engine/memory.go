@@ -22,22 +22,11 @@ const fullRetry = 5 * time.Second
 
 // costOf is what a sandbox is charged as long as it is known.
 func costOf(labels map[string]string, config image.Config) int64 {
-	n := int64(sandboxCost) + sizeOf(labels) + sizeOf(config.Labels)
+	n := int64(sandboxCost) + ledger.Labels(labels) + ledger.Labels(config.Labels)
 	for _, part := range [...][]string{config.Entrypoint, config.Cmd, config.Env, config.Volumes} {
 		for _, s := range part {
-			n += int64(len(s)) + stringCost
+			n += int64(len(s)) + ledger.StringCost
 		}
-	}
-	return n
-}
-
-// stringCost is what a string takes in memory beside its bytes, and in a map.
-const stringCost = 48
-
-func sizeOf(labels map[string]string) int64 {
-	n := int64(0)
-	for k, v := range labels {
-		n += int64(len(k)+len(v)) + 2*stringCost
 	}
 	return n
 }

@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -368,5 +370,52 @@ func TestBlanksCountInCapacity(t *testing.T) {
 	e.pool.lastUse = time.Now()
 	if n := target(); n != 8 {
 		t.Errorf("%d blanks without a bound", n)
+	}
+}
+
+// Events take a bounded number of bytes with the labels of their sandboxes, which
+// they share; where the ledger is full, fewer are kept; and what is dropped is told
+// as lost. (The catalogue's L11c.)
+func TestEventsAreBounded(t *testing.T) {
+	labels := func(i int) map[string]string {
+		return map[string]string{"a": strings.Repeat("x", 16<<10) + fmt.Sprint(i)}
+	}
+	for name, tt := range map[string]struct {
+		total       int64
+		sandboxes   int // each with two events
+		fewest      int
+		most, least int64
+	}{
+		"labels of many":     {1 << 30, 3000, 1500, maxEventBytes, maxEventBytes / 2},
+		"labels of one":      {1 << 30, 1, 20_000 / 2, 5 << 20, 3 << 20},
+		"the server is full": {1, 3000, minEvents, 2 << 20, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := eventLog{ledger: ledger.New(ledger.Bounds{Total: tt.total}), first: 1, last: 1}
+			for range 20_000 / 2 / tt.sandboxes {
+				for j := range tt.sandboxes {
+					shared := labels(j)
+					for range 2 {
+						l.add("x", sandpit.Event{Kind: sandpit.EventProcess, Sandbox: fmt.Sprint(j), Labels: shared})
+					}
+				}
+			}
+			r := l.spaces["x"]
+			if n := l.ledger.Used(); n > tt.most || n < tt.least || len(r.events) < tt.fewest || len(r.events) > maxEvents {
+				t.Errorf("%d events are kept in %d bytes", len(r.events), n)
+			}
+			if oldest := r.events[0].Seq; r.lost == 0 || r.lost >= oldest || r.newest() != l.last {
+				t.Errorf("from %d to %d are kept, %d is lost, %d the latest", oldest, r.newest(), r.lost, l.last)
+			}
+			if after := r.after(r.events[5].Seq, 3); len(after) != 3 || after[0].Seq != r.events[6].Seq {
+				t.Errorf("got %+v", after)
+			}
+			for len(r.events) > 0 {
+				r.drop()
+			}
+			if n := l.ledger.Used(); n != 0 || len(r.labels) != 0 {
+				t.Errorf("%d bytes are left of %d sandboxes", n, len(r.labels))
+			}
+		})
 	}
 }

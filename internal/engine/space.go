@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // space is a namespace: the sandboxes that one tenant sees. All of it is
@@ -181,7 +182,7 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 		if !ok || q.State != "" && info.State != q.State {
 			continue
 		}
-		size += sizeOf(info.Labels) + int64(len(info.Reason))
+		size += ledger.Labels(info.Labels) + int64(len(info.Reason))
 		if len(page.Sandboxes) == limit || size > pageBytes && last != nil {
 			page.Next = strconv.FormatInt(last.created.UnixNano(), 36)
 			break

@@ -9,6 +9,8 @@ import (
 	"cmp"
 	"fmt"
 	"sync"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // Bounds are how much may be charged, in bytes. 0 is the default.
@@ -70,6 +72,24 @@ func (l *Ledger) Sandbox(namespace string) *Account {
 // Account returns a new account of a namespace that has a bound of its own.
 func (l *Ledger) Account(namespace string, most int64) *Account {
 	return &Account{ledger: l, namespace: namespace, most: most}
+}
+
+// StringCost is what a string takes beside its bytes, in a list or map.
+const StringCost = 48
+
+// Labels returns what labels take.
+func Labels(labels map[string]string) int64 {
+	n := int64(0)
+	for k, v := range labels {
+		n += int64(len(k)+len(v)) + 2*StringCost
+	}
+	return n
+}
+
+// Event returns what an event takes, beside its labels.
+func Event(ev *sandpit.Event) int64 {
+	const fixed = 384 // the struct, its small strings, and room for the list to grow
+	return int64(fixed + len(ev.Name) + len(ev.Reason))
 }
 
 // Used returns what all accounts are charged.

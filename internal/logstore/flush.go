@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 const (
@@ -30,8 +32,9 @@ type pending struct {
 	blocks   []*block // oldest first; records are appended to the last
 	size     int      // bytes in them
 	spare    *block   // a small one
-	flushing bool     // there is a goroutine that writes
-	idle     bool     // it waits for wake
+	memory   *ledger.Account
+	flushing bool // there is a goroutine that writes
+	idle     bool // it waits for wake
 	wake     chan struct{}
 	done     uint64 // Seq up to which everything is written or lost
 }
@@ -55,8 +58,15 @@ func (p *pending) add(r *record) bool {
 	}
 	k := len(p.blocks)
 	if k == 0 || cap(p.blocks[k-1].buf)-len(p.blocks[k-1].buf) < need {
-		p.blocks = append(p.blocks, p.block(need))
-		p.blocks[k].first = r.seq
+		b := p.block(need)
+		if k == 0 {
+			p.memory.Add(int64(cap(b.buf)))
+		} else if p.memory.Charge(int64(cap(b.buf))) != nil {
+			blocks.Put(b) // a large one, as all but the first
+			return false
+		}
+		p.blocks = append(p.blocks, b)
+		b.first = r.seq
 		k++
 	}
 	b := p.blocks[k-1]
@@ -93,6 +103,7 @@ func (p *pending) take() *block {
 // giveBack takes back a block that is written.
 func (p *pending) giveBack(b *block) {
 	*b = block{buf: b.buf[:0]}
+	p.memory.Return(int64(cap(b.buf)))
 	if cap(b.buf) == blockSize {
 		blocks.Put(b)
 	} else {

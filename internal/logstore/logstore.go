@@ -21,12 +21,18 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // Options bound a log.
 type Options struct {
 	MaxBytes int64 // of all files; default 16 MiB, and 256 KiB of a log in memory
 	Segments int   // files; default 4, at least 2
+
+	// Memory is charged for what waits for the disk. What it has no room for is
+	// lost; one block always has.
+	Memory *ledger.Account
 }
 
 const (
@@ -83,7 +89,7 @@ type mark struct {
 // Open opens the log in a directory, which it makes when something is to be
 // written. An empty dir is a log in memory.
 func Open(dir string, opt Options) (*Log, error) {
-	l := &Log{dir: dir, pending: pending{wake: make(chan struct{}, 1)}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
+	l := &Log{dir: dir, pending: pending{wake: make(chan struct{}, 1), memory: opt.Memory}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
 	most := opt.MaxBytes
 	if most <= 0 {
 		most = defaultMemory

@@ -4,6 +4,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -15,14 +16,14 @@ type runs struct {
 	place  string // "": there are none
 }
 
-func newRuns(opt *Options, pool int) runs {
+func newRuns(opt *Options, pool int, book *ledger.Ledger) runs {
 	place, err := fastrun.Place()
 	if err != nil {
 		opt.Log.Info("sandpit run does not use this server", "error", err)
 	}
 	return runs{place: place, engine: engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
-		Pool: engine.Pool{Size: pool},
+		Pool: engine.Pool{Size: pool}, Memory: book,
 	})}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/owned"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
@@ -199,7 +200,8 @@ func (s *server) startEngine(ctx context.Context) error {
 	files := openFiles()
 	opt.Settings.fillCapacity(machineMemory(), files)
 	s.conns = newConnections(opt.Settings, files, opt.Log)
-	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, Log: opt.Log})
+	book := ledger.New(ledger.Bounds{Total: opt.Settings.KeptMemory})
+	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, Log: opt.Log, Memory: book})
 	kept, err := s.state.Webhooks(ctx)
 	if err != nil {
 		return err
@@ -213,10 +215,11 @@ func (s *server) startEngine(ctx context.Context) error {
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir),
 		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
+		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.sender.Send,
 	})
-	s.runs = newRuns(opt, s.poolSize())
+	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {
 		removed, err := s.engine.RemoveOrphans(ctx)
 		for _, id := range removed {

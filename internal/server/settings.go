@@ -66,6 +66,12 @@ type Settings struct {
 	// network of 64 bits of IPv6. 0: half of those of all strangers.
 	ConnectionsPerAddress int
 
+	// KeptMemory bounds, in bytes, what requests leave behind in the server's own
+	// memory: what is known of sandboxes, of processes, also ended ones, and of
+	// events, and the latest output. A namespace may have a quarter of it. 0: an
+	// eighth of the machine's memory, from 512 MiB to 16 GiB.
+	KeptMemory int64
+
 	// IdleExit is after how long without a sandbox, a connection and a request
 	// the server leaves. 0: never.
 	IdleExit time.Duration
@@ -95,6 +101,7 @@ type document struct {
 	Origins         []string `yaml:"origins"`
 	Policy          string   `yaml:"policy"`
 	Memory          string   `yaml:"memory"`
+	KeptMemory      string   `yaml:"kept-memory"`
 	CPUs            string   `yaml:"cpus"`
 	Sandboxes       int      `yaml:"sandboxes"`
 	Connections     int      `yaml:"connections"`
@@ -191,6 +198,11 @@ func (d document) settings(dir string) (Settings, error) {
 			return s, fmt.Errorf("memory: %w (%w)", err, sandpit.ErrInvalid)
 		}
 	}
+	if d.KeptMemory != "" {
+		if s.KeptMemory, err = notation.ParseSize(d.KeptMemory); err != nil {
+			return s, fmt.Errorf("kept-memory: %w (%w)", err, sandpit.ErrInvalid)
+		}
+	}
 	if d.CPUs != "" {
 		if s.CPUs, err = notation.ParseCPUs(d.CPUs); err != nil {
 			return s, fmt.Errorf("cpus: %w (%w)", err, sandpit.ErrInvalid)
@@ -231,6 +243,9 @@ func (s Settings) check() error {
 	if s.AuditSize != 0 && s.AuditSize < minAudit {
 		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too little: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "give at least "+notation.FormatSize(minAudit))
 	}
+	if s.KeptMemory != 0 && s.KeptMemory < leastKept {
+		return sandpit.WithHint(fmt.Errorf("kept-memory: %s is less than a server needs: %w", notation.FormatSize(s.KeptMemory), sandpit.ErrInvalid), "set at least "+notation.FormatSize(leastKept))
+	}
 	for _, a := range s.Listen {
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
 			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys in the clear: %w", a, sandpit.ErrForbidden),
@@ -268,6 +283,14 @@ func (s *Settings) limits() api.Limits {
 // to spare.
 const filesOfSandbox = 8
 
+// Bounds of Settings.KeptMemory, in bytes: what may be set, and between which the
+// default is.
+const (
+	leastKept        = 64 << 20
+	leastDefaultKept = 512 << 20
+	mostDefaultKept  = 16 << 30
+)
+
 // fillCapacity sets what is 0 for a machine with so much memory and a server that
 // may have so many descriptors.
 func (s *Settings) fillCapacity(machineMemory int64, files int) {
@@ -276,6 +299,9 @@ func (s *Settings) fillCapacity(machineMemory int64, files int) {
 	}
 	if s.ConnectionsPerAddress == 0 {
 		s.ConnectionsPerAddress = s.Connections / 8
+	}
+	if s.KeptMemory == 0 {
+		s.KeptMemory = min(max(machineMemory/8, leastDefaultKept), mostDefaultKept)
 	}
 	if s.Memory == 0 {
 		s.Memory = defaultMemory * machineMemory

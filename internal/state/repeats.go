@@ -16,7 +16,7 @@ import (
 const (
 	repeatLife  = 24 * time.Hour
 	maxRepeats  = 32768    // of a namespace; beyond, the oldest are forgotten first
-	maxResponse = 16 << 10 // bytes; of a longer answer only the status is kept
+	maxResponse = 4 << 10 // bytes; of a longer answer only the status is kept
 	maxRepeat   = 255      // bytes of a key
 	trimRepeats = 1024     // so many at once, so that a count is needed as seldom
 )
@@ -35,7 +35,7 @@ type Earlier struct {
 	Resource string // of the earlier request
 
 	// Answered says that Status and Response are those of the earlier request.
-	// Response is nil if it was longer than 16 KiB: then make it again from
+	// Response is nil if it was longer than 4 KiB: then make it again from
 	// Resource. Not answered means that the server died in between: look
 	// whether Resource is there; if not, carry the request out, with Resource.
 	Answered bool

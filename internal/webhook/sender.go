@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // Options are how events are sent. The zero Options are good.
@@ -32,6 +34,10 @@ type Options struct {
 	// Queue is how many events of a hook may wait. Default 1,000.
 	Queue int
 
+	// Memory is charged for the events that wait. Nil: they are bounded by Queue
+	// and queueBytes alone.
+	Memory *ledger.Ledger
+
 	// TLS, when not nil, is for the connections. It is for tests.
 	TLS *tls.Config
 
@@ -39,6 +45,9 @@ type Options struct {
 }
 
 const (
+	// queueBytes bounds what the events of a hook that wait take in memory.
+	queueBytes = 2 << 20
+
 	// maxAtOnce bounds the attempts that are made at once, for all hooks: one for
 	// each. A namespace has 32 (package state), so that no few tenants whose
 	// receivers do not answer hold up the others.
@@ -78,6 +87,7 @@ type queue struct {
 	ctx    context.Context // ends when the hook is removed
 	cancel context.CancelFunc
 
+	memory *ledger.Account
 	events []sandpit.Event // guarded by Sender.mu, as all below
 	busy   bool            // somebody sends
 	lost   uint64          // events dropped that no message has told of
@@ -101,6 +111,9 @@ func NewSender(opt Options) *Sender {
 		opt.Queue = 1000
 	}
 	opt.Queue = max(opt.Queue, 2) // one is being sent
+	if opt.Memory == nil {
+		opt.Memory = ledger.New(ledger.Bounds{Total: math.MaxInt64, Namespace: math.MaxInt64})
+	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -134,7 +147,7 @@ func (s *Sender) Add(h Hook) error {
 	if err != nil {
 		return err
 	}
-	q := &queue{hook: h, key: key}
+	q := &queue{hook: h, key: key, memory: s.opt.Memory.Account(h.Namespace, queueBytes)}
 	q.ctx, q.cancel = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,9 +192,15 @@ func (s *Sender) Send(namespace string, e sandpit.Event) {
 		if !q.hook.wants(namespace, e.Kind) {
 			continue
 		}
-		if len(q.events) >= s.opt.Queue {
+		for len(q.events) >= s.opt.Queue || q.memory.Charge(cost(e)) != nil {
+			if len(q.events) < 2 { // one is always taken
+				q.memory.Add(cost(e))
+				break
+			}
 			// The first is being sent; the oldest that is not goes.
+			q.memory.Return(cost(q.events[1]))
 			copy(q.events[1:], q.events[2:])
+			q.events[len(q.events)-1] = sandpit.Event{}
 			q.events = q.events[:len(q.events)-1]
 			q.status.Dropped++
 			q.lost++
@@ -194,11 +213,18 @@ func (s *Sender) Send(namespace string, e sandpit.Event) {
 	}
 }
 
+// cost is what an event that waits takes in memory, as if it shared its labels
+// with no other.
+func cost(e sandpit.Event) int64 { return ledger.Event(&e) + ledger.Labels(e.Labels) }
+
 // drain sends what waits for a hook, in order, until nothing does.
 func (s *Sender) drain(q *queue) {
 	for {
 		s.mu.Lock()
 		if len(q.events) == 0 || q.ctx.Err() != nil {
+			for _, e := range q.events {
+				q.memory.Return(cost(e))
+			}
 			q.events, q.busy = nil, false
 			s.mu.Unlock()
 			return
@@ -210,6 +236,7 @@ func (s *Sender) drain(q *queue) {
 
 		s.mu.Lock()
 		if len(q.events) > 0 {
+			q.memory.Return(cost(e))
 			q.events[0] = sandpit.Event{} // its labels are not held by the array
 			q.events = q.events[1:]
 		}

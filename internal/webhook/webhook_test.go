@@ -23,6 +23,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
@@ -406,5 +407,43 @@ func TestSignatureOfTheStandard(t *testing.T) {
 	got := sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// What waits is bounded in bytes, too, and is not charged any more when it is sent,
+// dropped or removed. (The catalogue's L11d.)
+func TestWhatWaitsIsCharged(t *testing.T) {
+	first := make(chan struct{})
+	goOn := make(chan struct{})
+	r := receive(t, func(n int, _ http.ResponseWriter) {
+		if n == 0 {
+			close(first)
+			<-goOn
+		}
+	})
+	book := ledger.New(ledger.Bounds{})
+	s := sender(t, r, Options{Private: true, Memory: book})
+	if err := s.Add(hookOf(r)); err != nil {
+		t.Fatal(err)
+	}
+	large := func(n int) sandpit.Event {
+		e := event(n)
+		e.Labels = map[string]string{"a": strings.Repeat("x", 64<<10)}
+		return e
+	}
+	s.Send("team", large(1))
+	<-first
+	for n := 2; n <= 200; n++ {
+		s.Send("team", large(n))
+	}
+	st := s.Status("hook")
+	if n := book.UsedBy("team"); n > queueBytes || n < queueBytes/2 || st.Waiting > 32 || st.Dropped != uint64(200-st.Waiting) {
+		t.Errorf("%d bytes are charged, and the status is %+v", n, st)
+	}
+	close(goOn)
+	r.until(t, "all have come", func() bool { return len(r.seqs()) == st.Waiting })
+	r.until(t, "nothing is charged", func() bool { return book.Used() == 0 })
+	if got := r.seqs(); got[0] != 1 || got[len(got)-1] != 200 {
+		t.Errorf("got %v", got)
 	}
 }

@@ -36,6 +36,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file of --confi
   policy: policy.yaml          # default policy.yaml in the data directory
   domain: sandboxes.example    # ports of sandboxes: https://8080-ID.sandboxes.example
   memory: 64g                  # what all sandboxes together are promised
+  kept-memory: 4g              # what requests may leave behind in the server itself
   cpus: 32
   sandboxes: 500
   connections: 8192            # at once; a quarter of them without a valid key
