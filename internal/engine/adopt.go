@@ -333,7 +333,7 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h := s.newHub(keptOutput)
 	h.oomKills = s.oomSeen.Load()
 	argv, cut := notation.ClipArgv(p.Command)
-	h.charged = h.cost(argv)
+	h.charged = h.cost(argv, p.Stdin)
 	s.memory.Add(h.charged)
 	h.info = sandpit.ProcessInfo{
 		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut, User: p.User,

@@ -44,6 +44,7 @@ type hub struct {
 	at        int64 // position behind what has come from the guest
 	ring      ring
 	charged   int64 // to the sandbox's account, the ring included
+	running   int64 // of that, what goes when the process ends
 	forgotten bool  // nobody can find it any more: what it is charged goes with its last reader
 	readers   map[*reader]struct{}
 	changed   chan struct{} // closed at the next change; nil: nobody waits
@@ -66,7 +67,7 @@ type reader struct {
 func (s *Sandbox) newHub(keep int) *hub {
 	return &hub{
 		sandbox: s, ready: make(chan struct{}), done: make(chan struct{}),
-		keep: keep, ring: ring{max: min(minRing, keep)}, readers: map[*reader]struct{}{},
+		running: runningCost, keep: keep, ring: ring{max: min(minRing, keep)}, readers: map[*reader]struct{}{},
 	}
 }
 
@@ -148,7 +149,7 @@ func (h *hub) shrink(drop bool) {
 
 // stopped gives back what only a running process takes. Precondition: h.mu is held.
 func (h *hub) stopped() {
-	back := min(runningCost, h.charged) // less of a forgotten one
+	back := min(h.running, h.charged) // less of a forgotten one
 	h.charged -= back
 	h.sandbox.memory.Return(back)
 }

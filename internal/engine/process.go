@@ -98,7 +98,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *proces
 	}
 	h := s.newHub(keep)
 	argv, cut := notation.ClipArgv(argvOf(cmd))
-	if err := h.charge(argv); err != nil {
+	if err := h.charge(argv, cmd.Stdin || cmd.Terminal != nil); err != nil {
 		return nil, nil, err
 	}
 	stdout, stderr := &source{h: h, stream: stdoutStream}, &source{h: h, stream: stderrStream}
@@ -162,13 +162,18 @@ func argvOf(cmd sandpit.Command) []string {
 
 // cost is what a process that runs takes in memory before it has written
 // anything, in bytes.
-func (h *hub) cost(argv []string) int64 {
-	return runningCost + processCost + notation.ArgvSize(argv) + ringCost(h.ring.max)
+func (h *hub) cost(argv []string, stdin bool) int64 {
+	n := h.running + processCost + notation.ArgvSize(argv) + ringCost(h.ring.max)
+	if stdin {
+		h.running += maxStdin
+		n += maxStdin
+	}
+	return n
 }
 
 // charge charges the sandbox for a process that is about to be started.
-func (h *hub) charge(argv []string) error {
-	h.charged = h.cost(argv)
+func (h *hub) charge(argv []string, stdin bool) error {
+	h.charged = h.cost(argv, stdin)
 	if err := h.sandbox.charge(h.charged); err != nil {
 		h.charged = 0
 		return fmt.Errorf("starting a process: %w", err)
