@@ -51,6 +51,7 @@ type jsonProcess struct {
 	ID         string    `json:"id"`
 	PID        int       `json:"pid"`
 	Argv       []string  `json:"argv"`
+	ArgvCut    bool      `json:"argv_cut,omitempty"`
 	User       string    `json:"user"`
 	Background bool      `json:"background"`
 	Terminal   bool      `json:"terminal"`
@@ -64,7 +65,7 @@ type jsonProcess struct {
 
 func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
 	object := jsonProcess{
-		ID: p.ID, PID: p.PID, Argv: p.Argv, User: p.User, Background: p.Background, Terminal: p.Terminal,
+		ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal,
 		StartedAt: p.StartedAt, Running: p.Result == nil,
 	}
 	if r := p.Result; r != nil {
