@@ -29,10 +29,17 @@ func TestEncode(t *testing.T) {
 	long := strings.Repeat(`"processes":[]\`, 1000)
 	ps := []v1.Process{{ID: "p1", Argv: []string{long, "<&"}, StartedAt: time.Unix(1, 2)}, {ID: long, Argv: []string{}}}
 	for _, v := range []any{
-		v1.ProcessList{Processes: ps, Next: long}, v1.ProcessList{Processes: []v1.Process{}}, &v1.ProcessList{Processes: ps},
+		v1.ProcessList{Processes: ps, Next: long},
+		v1.ProcessList{Processes: []v1.Process{}},
+		&v1.ProcessList{Processes: ps},
 		v1.SandboxList{Sandboxes: []v1.Sandbox{{Labels: map[string]string{"sandboxes": `":[]`}}}, Next: `"sandboxes":[]`},
-		v1.GrepResult{Truncated: true}, v1.Policy{Name: "x", Policy: json.RawMessage(`{}`)}, ps[0], map[string]int{"a": 1},
-		v1.MetricsHistory{Samples: make([]v1.Metrics, 3)}, v1.AuditList{Next: 3}, v1.Capabilities{},
+		v1.GrepResult{Truncated: true},
+		v1.Policy{Name: "x", Policy: json.RawMessage(`{}`)},
+		ps[0],
+		map[string]int{"a": 1},
+		v1.MetricsHistory{Samples: make([]v1.Metrics, 3)},
+		v1.AuditList{Next: 3},
+		v1.Capabilities{},
 	} {
 		want, err := json.Marshal(v)
 		if err != nil {

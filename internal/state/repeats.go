@@ -15,10 +15,10 @@ import (
 // Bounds on requests that may be repeated.
 const (
 	repeatLife  = 24 * time.Hour
-	maxRepeats  = 32768    // of a namespace; beyond, the oldest are forgotten first
+	maxRepeats  = 32768   // of a namespace; beyond, the oldest are forgotten first
 	maxResponse = 4 << 10 // bytes; of a longer answer only the status is kept
-	maxRepeat   = 255      // bytes of a key
-	trimRepeats = 1024     // so many at once, so that a count is needed as seldom
+	maxRepeat   = 255     // bytes of a key
+	trimRepeats = 1024    // so many at once, so that a count is needed as seldom
 )
 
 // Repeatable is a request that its caller may send again with the same key,
