@@ -27,7 +27,9 @@ func TestWhatWaitsIsCharged(t *testing.T) {
 	}
 	full := ledger.New(ledger.Bounds{Total: 1})
 	p = pending{memory: full.Account("x", 1)}
-	if !p.add(&r) || !p.add(&r) || p.add(&r) {
-		t.Error("of a full ledger there is not one block")
+	for i, want := range []bool{true, true, false} { // two in the first block
+		if p.add(&r) != want {
+			t.Errorf("with a full ledger, the record %d was taken: %v", i, !want)
+		}
 	}
 }
