@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
@@ -33,7 +34,10 @@ func open(opt Options) (sandpit.Client, error) {
 	rules := policy.Default()
 	rules.Default, rules.Max = over(rules.Default, opt.Default), opt.Max
 	return engine.New(engine.Options{
-		Driver:  linux.New(linux.Options{Dir: guests, Guest: guest, GuestDigest: embedded.Digest(guest)}),
+		Driver: linux.New(linux.Options{
+			Dir: guests, Guest: guest, GuestDigest: embedded.Digest(guest),
+			Private: datadir.Private(opt.Home, os.LookupEnv), PrivateOfOthers: datadir.OfOthers,
+		}),
 		Images:  image.Open(images, image.Options{Fetcher: fetch.New(fetch.Options{UserAgent: "sandpit-go"})}),
 		Policy:  rules,
 		Acquire: image.AcquireOptions{PlainHTTP: opt.PlainHTTP, Mirrors: opt.Mirrors},

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -33,5 +35,8 @@ func newDriver(home string) *linux.Driver {
 		Guest:       guest,
 		GuestDigest: embedded.Digest(guest),
 		KeepDir:     filepath.Join(home, "run"),
+
+		Private:         datadir.Private(home, os.LookupEnv),
+		PrivateOfOthers: datadir.OfOthers,
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // ErrNone is the error where there is no such place.
@@ -25,4 +26,34 @@ func Default(lookup func(string) (string, bool)) (string, error) {
 		return filepath.Join(home, ".local", "share", "sandpit"), nil
 	}
 	return "", ErrNone
+}
+
+// Private returns the data directories that no sandbox of this user may see:
+// home, and the default one if that is another, at which a server may be, too.
+func Private(home string, lookup func(string) (string, bool)) []string {
+	dirs := []string{home}
+	if dir, err := Default(lookup); err == nil && dir != home {
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
+// OfOthers returns where the data directories of other users are, going by
+// /etc/passwd, for root, whose sandboxes may be given their home directories.
+// For others it returns nil: they can't reach what is in them.
+func OfOthers() []string {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	data, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return nil // then there are no home directories to be known
+	}
+	var dirs []string
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Split(line, ":"); len(f) > 5 && filepath.IsAbs(f[5]) && f[5] != "/" {
+			dirs = append(dirs, filepath.Join(f[5], ".local", "share", "sandpit"))
+		}
+	}
+	return dirs
 }

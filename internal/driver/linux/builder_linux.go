@@ -57,6 +57,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.p.Call("setting the hostname", unix.SYS_SETHOSTNAME, c.p.Bytes(host), sysprog.Int(len(host)))
 	}
 	ts := trees(plan)
+	c.trees = len(ts)
 	fds := make([]sysprog.Arg, len(ts))
 	for i, t := range ts {
 		fds[i] = c.hostTree(t, i)
@@ -68,21 +69,26 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.limits = plan.Limits
 		c.furnish()
 	}
+	c.makeCovers()
 	c.rootfs(fds[:len(plan.Root.Layers)])
 	for _, d := range plan.Root.Dirs {
 		c.mkdirAll(d)
 	}
 	for i, bind := range plan.Root.Binds {
-		c.attach(fds[len(plan.Root.Layers)+i], bind.Target)
+		n := len(plan.Root.Layers) + i
+		c.attach(fds[n], bind.Target)
+		c.cover(n, fds[n])
 	}
 	for _, t := range plan.Tmpfs {
 		c.mkdirAll(t.Target)
 		c.mount("tmpfs", t.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+strconv.FormatInt(t.Size, 10)+",mode=1777")
 	}
 	for i, m := range c.mounts {
-		fd := fds[len(plan.Root.Layers)+len(plan.Root.Binds)+i]
+		n := len(plan.Root.Layers) + len(plan.Root.Binds) + i
 		c.target(m)
-		c.attach(fd, m.Target)
+		c.check(m.Source, fds[n], m.id)
+		c.attach(fds[n], m.Target)
+		c.cover(n, fds[n])
 	}
 	c.answerOwner(c.writePaths())
 }
@@ -210,6 +216,7 @@ func (c *compiler) files() {
 type hostMount struct {
 	sandpit.Mount
 	file bool   // a regular file, not a directory
+	id   fileID // of the source
 	uid  uint32 // owner on the host
 	gid  uint32
 }

@@ -41,6 +41,7 @@ type creation struct {
 	mark   time.Time
 
 	mounts  []hostMount
+	covers  []cover
 	ids     idMap
 	late    bool   // the guest waits for its root: see build
 	key     uint64 // of its filter, by which it may load one more
@@ -261,11 +262,24 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	if err := c.step(ctx, "trees"); err != nil {
 		return nil, err
 	}
+	if err := c.findCovers(); err != nil {
+		return nil, err
+	}
+	c.rest.points = points(c.covers)
+	if n := len(trees(plan)) + 2*len(c.rest.points); len(c.covers) > 0 && n > maxTrees {
+		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds, mounts and covers of data directories are more than the %d that fit: %w", n, maxTrees, sandpit.ErrInvalid)
+	}
 	c.rest.bind(plan, c.mounts)
 	var sent []int
 	if c.ids.mapped {
 		var err error
 		if sent, err = openTrees(trees(plan), c.mounts, c.ids, plan.UID, plan.GID, c.child.PID); err != nil {
+			return nil, err
+		}
+		more, err := openPoints(c.rest.points, sent)
+		sent = append(sent, more...)
+		if err != nil {
+			closeAll(sent)
 			return nil, err
 		}
 	}
@@ -280,6 +294,9 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	if err := c.awaitReady(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.rest.verify(); err != nil {
 		return nil, err
 	}
 	unix.Close(c.build[0])
@@ -305,7 +322,7 @@ func (c *creation) lookAtMounts() error {
 	for _, m := range c.plan.Mounts {
 		var st unix.Stat_t
 		err := unix.Lstat(m.Source, &st)
-		hm := hostMount{Mount: m, uid: st.Uid, gid: st.Gid}
+		hm := hostMount{Mount: m, id: idOf(&st), uid: st.Uid, gid: st.Gid}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return sandpit.WithHint(fmt.Errorf("mounting %s: it does not exist on this machine: %w", m.Source, sandpit.ErrInvalid), "make it, or mend the path of the mount")

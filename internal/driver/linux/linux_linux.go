@@ -36,6 +36,14 @@ type Options struct {
 	// (driver.Plan.Ephemeral). Made when missing. Empty: such are refused.
 	KeepDir string
 
+	// Private are directories of this user that no sandbox may see, whether they
+	// exist or not: data directories. In mounts that contain one it is covered,
+	// and made if it is missing; what is in one can't be mounted.
+	Private []string
+
+	// PrivateOfOthers, when set, returns those of other users.
+	PrivateOfOthers func() []string
+
 	// Fault, when set, is called before each step of Create with its name; an
 	// error makes that step fail. For tests of what is left behind.
 	Fault func(step string) error

@@ -125,6 +125,12 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	}
 	fact("guest", guest)
 
+	if !tellsPeers() {
+		caps.Gaps = append(caps.Gaps, sandpit.Gap{
+			What: "socket-peers", Why: "this kernel tells the server only the number of a process that connects to its unix socket, which may be another's by then",
+			Fix: "use Linux 6.5 or later",
+		})
+	}
 	if err := tryNamespaces(); err != nil {
 		caps.Available = false
 		why, fix := whyNoNamespaces(err)
@@ -134,6 +140,21 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 		fact("namespaces", "user, mount, pid, network, ipc, uts, cgroup")
 	}
 	return caps
+}
+
+// tellsPeers reports whether the kernel gives a descriptor of the process at the
+// other end of a unix socket.
+func tellsPeers() bool {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return true // that says nothing about it
+	}
+	defer closeAll(ends[:])
+	fd, err := unix.GetsockoptInt(ends[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err != unix.ENOPROTOOPT
 }
 
 // tryNamespaces makes all namespaces, for a process that ends at once.

@@ -22,6 +22,7 @@ var probes = map[string]func(args []string) map[string]string{
 	"sockets": probeSockets, "calls": probeCalls, "terminal": probeTerminal, "processes": probeProcesses,
 	"exe": probeExe, "abstract": probeAbstract, "devices": probeDevices, "kernel-files": probeKernelFiles, "int80": probeInt80,
 	"self": probeSelf, "set-id": probeSetID, "filters": probeFilters,
+	"search": probeSearch, "move": probeMove,
 }
 
 func probe(name string, args []string) int {

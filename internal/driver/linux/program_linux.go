@@ -45,6 +45,7 @@ type build struct {
 	// Known only when the rest is compiled.
 	plan   *driver.Plan
 	mounts []hostMount
+	points []point // where covers go, and what is pinned for them
 }
 
 // rights of mounts.
@@ -61,6 +62,9 @@ type compiler struct {
 	devices  []sysprog.Reg // detached trees of the host's device files
 	sysTrees []sysprog.Arg // and of its sysPaths; those that it has not are -1
 	message  []byte        // the received control message, with descriptors
+	trees    int           // how many descriptors of trees it has, before those of points
+	coverFDs []sysprog.Reg // detached mounts, for the points that are not pins
+	checked  []checked
 }
 
 // trees lists the host paths whose mount trees the owner must send along with

@@ -1,0 +1,402 @@
+package linux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// A data directory has the sockets of a server and of guests, and its files are
+// of the user who makes sandboxes. No sandbox may see one: a socket can be
+// connected to on a read-only mount, too. A mount of what is in a data directory
+// is refused. A mount that contains one gets a cover: an empty read-only
+// directory, mounted on the data directory inside the sandbox before anything
+// of the sandbox runs.
+//
+// A mount is on a directory, not on a path: a cover stays on the data directory
+// whatever becomes of its path. In a writable mount each directory between the
+// top of the mount and the data directory is mounted on itself, which pins it:
+// the kernel does not rename or remove what is a mount point in the caller's
+// mount namespace. A sandbox could otherwise move a parent of the data directory
+// to where another mount shows it, without the cover.
+//
+// Whether a mount contains a data directory is found out by the file systems of
+// both and the paths within these, as the kernel tells them, and not by paths of
+// the host, of which there may be several for one directory (bind mounts, links).
+
+// fileID tells a directory from any other as long as it exists.
+type fileID struct {
+	major, minor uint32
+	ino          uint64
+}
+
+func idOf(st *unix.Stat_t) fileID {
+	return fileID{unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino}
+}
+
+// cover is a data directory in a tree that goes into a sandbox.
+type cover struct {
+	tree int    // its number in trees
+	path string // below the top of the tree
+	id   fileID
+	pin  bool // the directories above it must stay where they are
+}
+
+// located is a directory or file as the kernel knows it.
+type located struct {
+	id    fileID
+	dev   string // of its file system, MAJOR:MINOR
+	below string // its path within that
+	path  string // on the host, without links
+}
+
+// hostMountpoint is a line of mountinfo.
+type hostMountpoint struct {
+	dev, root, point string
+}
+
+// mountTable is what is mounted on the host, by mount id.
+type mountTable map[uint64]hostMountpoint
+
+// readMounts reads /proc/self/mountinfo, proc_pid_mountinfo(5).
+func readMounts() (mountTable, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	t := make(mountTable, bytes.Count(data, []byte{'\n'}))
+	for line := range bytes.Lines(data) {
+		f := bytes.SplitN(line, []byte{' '}, 6) // id, parent, device, root, mount point, the rest
+		if len(f) < 6 {
+			continue
+		}
+		if id, err := strconv.ParseUint(string(f[0]), 10, 64); err == nil {
+			t[id] = hostMountpoint{string(f[2]), unescape(f[3]), unescape(f[4])}
+		}
+	}
+	return t, nil
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s []byte) string {
+	if !bytes.Contains(s, []byte{'\\'}) {
+		return string(s)
+	}
+	var out []byte
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(string(s[i+1:i+4]), 8, 8); err == nil {
+				out = append(out, byte(n))
+				i += 3
+				continue
+			}
+		}
+		out = append(out, s[i])
+	}
+	return string(out)
+}
+
+// locate finds out what a path of the host is.
+func (t mountTable) locate(name string, resolve uint64) (located, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
+	if err != nil {
+		return located{}, &fs.PathError{Op: "opening", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	var more unix.Statx_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &more)); err != nil {
+		return located{}, &fs.PathError{Op: "looking at", Path: name, Err: err}
+	}
+	whole, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return located{}, err
+	}
+	m, ok := t[more.Mnt_id]
+	rest, in := relative(whole, m.point)
+	if !ok || !in || more.Mask&unix.STATX_MNT_ID == 0 || st.Nlink == 0 {
+		return located{}, fmt.Errorf("looking at %s: /proc/self/mountinfo does not show where it is mounted: %w", name, sandpit.ErrUnsupported)
+	}
+	return located{idOf(&st), m.dev, path.Join(m.root, rest), whole}, nil
+}
+
+// relative returns the path of p below dir, "" for dir itself.
+func relative(p, dir string) (string, bool) {
+	if p == dir {
+		return "", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// findCovers finds the data directories that the trees of the plan contain.
+func (c *creation) findCovers() error {
+	ts, opts := trees(c.plan), &c.driver.opts
+	for i := range ts {
+		ts[i].recursive = ts[i].recursive && !c.ids.mapped // see openTree
+	}
+	if len(c.plan.Mounts) == 0 && !slices.ContainsFunc(ts, func(t tree) bool { return !t.owned && holdsOne(t.path, opts.Private) }) {
+		return nil // as nearly always: the host image shows no data directory
+	}
+	table, err := readMounts()
+	if err != nil {
+		return fmt.Errorf("looking for data directories in mounts: %w", err)
+	}
+	private := slices.Clone(opts.Private)
+	made := len(private) // those after it are not made
+	if opts.PrivateOfOthers != nil {
+		private = append(private, opts.PrivateOfOthers()...)
+	}
+	var dirs []located
+	for i, dir := range private {
+		at, err := table.locate(dir, 0)
+		if errors.Is(err, fs.ErrNotExist) && i < made {
+			at, err = c.makePrivate(table, ts, dir)
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), i >= made && errors.Is(err, fs.ErrPermission):
+			continue // and nobody can make it there, or it is not of this user
+		case err != nil:
+			return fmt.Errorf("looking for data directories in mounts: %w", err)
+		}
+		if !slices.Contains(dirs, at) {
+			dirs = append(dirs, at)
+		}
+	}
+	for i, t := range ts {
+		if !t.owned && !holdsOne(t.path, private) {
+			continue
+		}
+		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
+		if err != nil {
+			return fmt.Errorf("mounting %s: %w", t.path, err)
+		}
+		if t.owned && top.id != c.mounts[i-(len(ts)-len(c.mounts))].id {
+			return errMoved(t.path, nil)
+		}
+		for _, dir := range dirs {
+			if err := c.coverIn(table, i, t, top, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// holdsOne reports whether one of dirs is in a directory, going by their paths.
+func holdsOne(dir string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(p string) bool {
+		_, in := relative(filepath.Clean(p), dir)
+		return in
+	})
+}
+
+// makePrivate makes a data directory that does not exist, if a mount would show
+// it: it can be covered only where it is, and a server may make it later.
+func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located, error) {
+	missing := fmt.Errorf("looking for %s: %w", dir, fs.ErrNotExist)
+	above := filepath.Clean(dir)
+	at, err := located{}, missing
+	for errors.Is(err, fs.ErrNotExist) && above != "/" {
+		above = filepath.Dir(above)
+		at, err = table.locate(above, 0)
+	}
+	if err != nil {
+		return located{}, err
+	}
+	inside := slices.ContainsFunc(ts, func(t tree) bool {
+		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
+		if err != nil || !t.owned {
+			return false
+		}
+		for _, v := range table.shown(t.recursive, top) {
+			if _, in := relative(at.below, v.root); in && at.dev == v.dev {
+				return true
+			}
+		}
+		return false
+	})
+	if !inside {
+		return located{}, missing
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return located{}, missing // nor can a server of this user
+	}
+	return table.locate(dir, 0)
+}
+
+// shown returns what a tree shows of file systems, with paths below its top as
+// mount points.
+func (t mountTable) shown(recursive bool, top located) []hostMountpoint {
+	all := []hostMountpoint{{top.dev, top.below, ""}}
+	if recursive {
+		for _, m := range t {
+			if rest, in := relative(m.point, top.path); in && rest != "" {
+				all = append(all, hostMountpoint{m.dev, m.root, rest})
+			}
+		}
+	}
+	return all
+}
+
+// coverIn adds the covers that a tree needs for a data directory.
+func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) error {
+	hint := "mount another directory; a sandbox gets no part of a data directory"
+	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev {
+		return sandpit.WithHint(fmt.Errorf("mounting %s: it is in the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden), hint)
+	}
+	for _, v := range table.shown(t.recursive, top) {
+		if v.dev != dir.dev {
+			continue
+		}
+		if rest, in := relative(dir.below, v.root); in {
+			c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id, pin: t.attr&unix.MOUNT_ATTR_RDONLY == 0})
+		} else if _, in := relative(v.root, dir.below); in {
+			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s in it, a part of the data directory %s is mounted: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
+		}
+	}
+	return nil
+}
+
+// points returns the paths below the tops of the trees that are to be opened for
+// the covers: first the data directories, in order, then those that are pinned,
+// the deepest first, because a directory that is mounted on itself hides what is
+// mounted below it later.
+func points(covers []cover) []point {
+	var all, pins []point
+	for _, c := range covers {
+		all = append(all, point{c.tree, c.path, c.id, false})
+		for dir := path.Dir(c.path); c.pin && dir != "."; dir = path.Dir(dir) {
+			if p := (point{tree: c.tree, path: dir, pin: true}); !slices.Contains(pins, p) {
+				pins = append(pins, p)
+			}
+		}
+	}
+	slices.SortStableFunc(pins, func(a, b point) int { return strings.Count(b.path, "/") - strings.Count(a.path, "/") })
+	return append(all, pins...)
+}
+
+// point is a directory below the top of a tree, on which something is mounted.
+type point struct {
+	tree int
+	path string
+	id   fileID // of a data directory
+	pin  bool   // itself is mounted on it, not a cover
+}
+
+// inTree is how a path is opened below the top of a tree: no link leads on.
+const inTree = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// openPoints opens the points in trees that the owner has opened. It checks that
+// they are what they were when they were looked for.
+func openPoints(points []point, sent []int) (fds []int, err error) {
+	for _, p := range points {
+		fd, err := unix.Openat2(sent[p.tree], p.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inTree})
+		if err != nil {
+			return fds, errMoved(p.path, err)
+		}
+		fds = append(fds, fd)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || !p.pin && idOf(&st) != p.id {
+			return fds, errMoved(p.path, err)
+		}
+	}
+	return fds, nil
+}
+
+// errMoved says that a path leads elsewhere than a moment ago, or nowhere.
+func errMoved(name string, err error) error {
+	if err == nil {
+		err = errors.New("it is not what it was a moment ago")
+	}
+	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "something was moved meanwhile: try again")
+}
+
+// makeCovers makes a detached mount for each cover: an empty directory of the
+// scratch file system, which is the working directory.
+func (c *compiler) makeCovers() {
+	for i, p := range c.points {
+		if p.pin {
+			continue
+		}
+		if i == 0 {
+			c.mkdir("cover", 0o555)
+		}
+		fd := c.openTree("making a cover", "cover", false)
+		c.setattr("making a cover read-only", fd, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
+		c.coverFDs = append(c.coverFDs, fd)
+	}
+}
+
+// cover puts the covers on the data directories in a tree that is attached, and
+// pins what is above them.
+func (c *compiler) cover(tree int, fd sysprog.Arg) {
+	const what = "covering the data directory in a mount"
+	how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	how = binary.NativeEndian.AppendUint64(how, 0)
+	how = binary.NativeEndian.AppendUint64(how, inTree)
+	at := make([]sysprog.Arg, len(c.points))
+	// All are opened before one is hidden by what is mounted on its parents.
+	for i, p := range c.points {
+		switch {
+		case p.tree != tree:
+		case c.ids.mapped:
+			at[i] = c.p.Mem32(c.message, unix.CmsgLen(0)+4*(c.trees+i))
+		default:
+			at[i] = sysprog.From(c.p.Call(what, unix.SYS_OPENAT2, fd, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))).Result())
+			if !p.pin {
+				c.check(p.path, at[i], p.id)
+			}
+		}
+	}
+	for i, p := range c.points {
+		if p.tree != tree {
+			continue
+		}
+		var mount sysprog.Arg
+		if p.pin {
+			mount = sysprog.From(c.p.Call(what, unix.SYS_OPEN_TREE, at[i], c.p.Str(""), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)).Result())
+		} else {
+			mount = sysprog.From(c.coverFDs[i])
+		}
+		c.p.Call(what, unix.SYS_MOVE_MOUNT, mount, c.p.Str(""), at[i], c.p.Str(""), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	}
+}
+
+// check notes what a descriptor of the builder is, for verify.
+func (c *compiler) check(name string, fd sysprog.Arg, want fileID) {
+	statx := make([]byte, 256)
+	c.p.Call("looking at "+name, unix.SYS_STATX, fd, c.p.Str(""), sysprog.Int(unix.AT_EMPTY_PATH), sysprog.Int(unix.STATX_INO), c.p.Bytes(statx))
+	c.checked = append(c.checked, checked{name, statx, want})
+}
+
+// checked is what the builder found in place of a directory or file.
+type checked struct {
+	name  string
+	statx []byte // struct statx of statx(2)
+	want  fileID
+}
+
+// verify returns nil if the builder found all that it should have found. It is
+// for after the builder has ended, and before anything of the sandbox runs.
+func (c *compiler) verify() error {
+	for _, s := range c.checked {
+		ne := binary.NativeEndian
+		if got := (fileID{ne.Uint32(s.statx[136:]), ne.Uint32(s.statx[140:]), ne.Uint64(s.statx[32:])}); got != s.want {
+			return errMoved(s.name, nil)
+		}
+	}
+	return nil
+}

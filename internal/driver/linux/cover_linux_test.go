@@ -1,0 +1,321 @@
+package linux_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// probeSearch looks through directories for sockets and files, and connects to
+// or reads each. It returns what each said, by its path: the text, or the name
+// of an error in brackets.
+func probeSearch(dirs []string) map[string]string {
+	got := map[string]string{}
+	note := func(name string, text []byte, err error) {
+		if err != nil {
+			text = []byte("[" + errName(err) + "]")
+		}
+		got[name] = string(text)
+	}
+	for _, dir := range dirs {
+		_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				note(name, nil, err)
+			case d.Type() == fs.ModeSocket:
+				conn, err := net.Dial("unix", name)
+				if err != nil {
+					note(name, nil, err)
+					return nil
+				}
+				defer conn.Close()
+				text, err := io.ReadAll(conn)
+				note(name, text, err)
+			case d.Type().IsRegular():
+				text, err := os.ReadFile(name)
+				note(name, text, err)
+			}
+			return nil
+		})
+	}
+	return got
+}
+
+// probeMove tries to move, replace and remove each path, and what is above it up
+// to the given number of levels. The first argument is where it moves things to.
+func probeMove(args []string) map[string]string {
+	got := map[string]string{}
+	to := args[0]
+	for _, name := range args[1:] {
+		for dir := name; strings.Count(dir, "/") > 1; dir = filepath.Dir(dir) {
+			got["move "+dir] = errName(os.Rename(dir, filepath.Join(to, "moved")))
+			got["rename "+dir] = errName(os.Rename(dir, dir+"-moved"))
+			other := filepath.Join(to, "other")
+			_ = os.Mkdir(other, 0o755)
+			got["exchange "+dir] = errName(unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE))
+			got["remove "+dir] = errName(unix.Rmdir(dir))
+			got["make in "+name] = errName(os.WriteFile(filepath.Join(name, "planted"), []byte("x"), 0o644))
+		}
+	}
+	return got
+}
+
+// dataDir is a data directory in a home directory, with sockets that tell a flag
+// to everyone who connects.
+type dataDir struct {
+	t             *testing.T
+	home, private string
+	project       string // a directory in the home directory
+	flag          string
+}
+
+// reachable is what the socket beside the data directory tells.
+const reachable = "reachable"
+
+func newDataDir(t *testing.T) *dataDir {
+	t.Helper()
+	// A short path: a socket's holds 108 bytes.
+	top, err := os.MkdirTemp("/tmp", "sp")
+	if err == nil {
+		top, err = filepath.EvalSymlinks(top)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	d := &dataDir{t: t, home: top + "/home", private: top + "/home/.local/share/sandpit", flag: "flag-" + rand.Text(), project: top + "/home/proj"}
+	for _, dir := range []string{d.private + "/run", d.private + "/state", d.project} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(d.private+"/state/db", []byte(d.flag), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tellFlag(t, d.private+"/server.sock", d.flag)
+	tellFlag(t, d.private+"/run/x.sock", d.flag)
+	tellFlag(t, d.home+"/agent.sock", reachable)
+	return d
+}
+
+// tellFlag listens at a socket and tells everyone the flag.
+func tellFlag(t *testing.T, name, flag string) {
+	t.Helper()
+	l, err := net.Listen("unix", name)
+	if err == nil {
+		err = os.Chmod(name, 0o777) // not the host's rights shall be what holds
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, flag)
+			_ = conn.Close()
+		}
+	}()
+}
+
+// client makes sandboxes that must not see the data directory, made one by one
+// or from a blank.
+func (d *dataDir) client(pool int, private ...string) sandpit.Client {
+	d.t.Helper()
+	needWorking(d.t)
+	opt := options()
+	opt.Private = append([]string{d.private}, private...)
+	e := engine.New(engine.Options{Driver: driverWith(opt), Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool}})
+	d.t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			d.t.Errorf("closing: %v", err)
+		}
+	})
+	if pool > 0 {
+		e.Warm()
+	}
+	return e
+}
+
+// hidden checks that nothing of what was found in a sandbox is of the data
+// directory, and that the socket beside it was found if it is said to be there.
+func (d *dataDir) hidden(got map[string]string, outside string) {
+	d.t.Helper()
+	for name, text := range got {
+		if strings.Contains(text, d.flag) {
+			d.t.Errorf("READ: the data directory is seen as %s", name)
+		}
+	}
+	if outside != "" && got[outside] != reachable {
+		d.t.Errorf("the socket %s, which is not hidden, was not reached: the probe finds nothing: %v", outside, got)
+	}
+}
+
+func TestAttackL1DataDirectoryInAMount(t *testing.T) {
+	for _, user := range users {
+		for pool, from := range []string{"made at once", "from a blank"} {
+			for _, readOnly := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%s/read-only=%v", map[string]string{"": "ordinary", "root": "root"}[user], from, readOnly), func(t *testing.T) {
+					d := newDataDir(t)
+					c := d.client(pool)
+					sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
+						{Source: d.home, Target: "/h", ReadOnly: readOnly}, {Source: d.project, Target: "/p"}, {Source: filepath.Dir(d.home), Target: "/up", ReadOnly: readOnly},
+					}})
+					const inside = "/h/.local/share/sandpit"
+					d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/p", "/up"), "/h/agent.sock")
+					moved := tryOut(t, sb, sandpit.Command{}, "move", "/p", inside, "/up/home/.local/share/sandpit")
+					for what, err := range moved {
+						if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV", "EACCES", "EPERM", "ENOTEMPTY"}, err) {
+							t.Errorf("%s: %q", what, err)
+						}
+					}
+					d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/p", "/up"), "/h/agent.sock")
+					// What the host does to it changes nothing either.
+					if err := os.Rename(d.home+"/.local", d.project+"/local"); err != nil {
+						t.Fatal(err)
+					}
+					got := tryOut(t, sb, sandpit.Command{}, "search", "/h", "/up")
+					d.hidden(got, "/h/agent.sock")
+					if err := os.Rename(d.project+"/local", d.home+"/.local"); err != nil {
+						t.Fatal(err)
+					}
+					if all, err := os.ReadDir(d.private); err != nil || len(all) != 3 {
+						t.Errorf("WRITE: the data directory holds %v, %v", all, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// refusedMount checks that a mount is refused by name.
+func (d *dataDir) refusedMount(c sandpit.Client, source string) {
+	d.t.Helper()
+	sb, err := c.Create(d.t.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h", ReadOnly: true}}})
+	if err == nil {
+		_ = sb.Remove(context.WithoutCancel(d.t.Context()))
+	}
+	if !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), d.private) || sandpit.Hint(err) == "" {
+		d.t.Errorf("mounting %s: %v (hint: %s)", source, err, sandpit.Hint(err))
+	}
+}
+
+func TestAttackL1MountsOfTheDataDirectory(t *testing.T) {
+	d := newDataDir(t)
+	for pool := range 2 {
+		c := d.client(pool)
+		for _, source := range []string{d.private, d.private + "/", d.private + "/run", d.private + "/state/db", d.home + "/../home/.local/share/sandpit"} {
+			d.refusedMount(c, source)
+		}
+	}
+}
+
+// A data directory that does not exist when the sandbox is made is covered, too.
+func TestAttackL1DataDirectoryMadeLater(t *testing.T) {
+	d := newDataDir(t)
+	later := d.home + "/elsewhere/data"
+	c := d.client(0, later, "/nowhere/in/a/mount")
+	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	if err := os.MkdirAll(later+"/run", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tellFlag(t, later+"/server.sock", d.flag)
+	tellFlag(t, later+"/run/y.sock", d.flag)
+	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
+	if _, err := os.Stat("/nowhere"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a data directory that no mount shows was made: %v", err)
+	}
+}
+
+// Other ways on the host to the same directory: links and bind mounts.
+func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
+	d := newDataDir(t)
+	link := filepath.Dir(d.home) + "/link"
+	if err := os.Symlink(d.home, link); err != nil {
+		t.Fatal(err)
+	}
+	real := d.private
+	d.private = link + "/.local/share/sandpit"
+	c := d.client(0)
+	d.private = real
+	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
+	d.refusedMount(c, d.private)
+
+	if os.Geteuid() != 0 {
+		t.Log("bind mounts are for root to make: TestAttackL1* as root tries them")
+		return
+	}
+	bind := func(from, to string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(to, 0o755), unix.Mount(from, to, "", unix.MS_BIND, "")); err != nil {
+			t.Skipf("no bind mount can be made here: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	top := filepath.Dir(d.home)
+	bind(d.home, top+"/again")
+	bind(d.home+"/.local", d.project+"/local")
+	bind(d.private+"/run", top+"/part/run")
+	for _, source := range []string{top + "/again", top + "/again/.local", d.project, d.home, d.project + "/local"} {
+		sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h"}}})
+		d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "")
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	d.refusedMount(c, top+"/again/.local/share/sandpit/state")
+	d.refusedMount(c, d.project+"/local/share/sandpit")
+	d.refusedMount(c, top+"/part/run")
+}
+
+// BenchmarkMountWithCover compares a mount that contains a data directory with
+// one that does not.
+func BenchmarkMountWithCover(b *testing.B) {
+	for _, covered := range []bool{false, true} {
+		b.Run(fmt.Sprintf("covered=%v", covered), func(b *testing.B) {
+			home := b.TempDir()
+			private := filepath.Join(home, ".local/share/sandpit")
+			opt := options()
+			if covered {
+				opt.Private = []string{private}
+			}
+			e := engine.New(engine.Options{Driver: linux.New(opt), Images: images(), Policy: policy.Default()})
+			defer e.Close()
+			for b.Loop() {
+				sb, err := e.Create(b.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: home, Target: "/h"}}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := sb.Remove(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
