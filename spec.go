@@ -122,6 +122,13 @@ type Mount struct {
 	Source   string // absolute host path of a directory or regular file; must exist, not be a symbolic link
 	Target   string // absolute path inside; made when missing
 	ReadOnly bool
+
+	// NoSockets shows a read-only mount without the host's unix sockets and named
+	// pipes: they are there and nobody answers. Without it a sandbox may connect to
+	// every socket in Source that the owner of Source may connect to, although
+	// the mount is read-only. Other mounts below Source are not shown, and changes
+	// that the host makes to the tree meanwhile may not be seen. It requires ReadOnly.
+	NoSockets bool
 }
 
 // Tmpfs is an empty in-memory directory. Its pages count as memory.

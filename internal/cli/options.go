@@ -66,7 +66,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.memory, o.disk, o.output = size(), size(), size()
 	o.pids, o.files, o.nofile = count(), count(), count()
 	o.cpus = scalar[float64]{parse: notation.ParseCPUs, shown: "N"}
-	o.mount = list[sandpit.Mount]{parse: notation.ParseMount, shown: "SRC:DST[:ro]"}
+	o.mount = list[sandpit.Mount]{parse: notation.ParseMount, shown: "SRC:DST[:ro[,nosockets]]"}
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
 	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()

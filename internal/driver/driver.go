@@ -245,7 +245,7 @@ type Plan struct {
 	Name     string
 	Hostname string
 	Root     Root
-	Mounts   []sandpit.Mount // sources absolute and free of symbolic links
+	Mounts   []sandpit.Mount // sources absolute and free of symbolic links; NoSockets only with ReadOnly
 	Tmpfs    []sandpit.Tmpfs
 	ReadOnly bool
 	Write    []string // nil: no restriction; else the only writable paths

@@ -9,22 +9,28 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// ParseMount reads SRC:DST, SRC:DST:ro or SRC:DST:rw. A relative SRC is taken
+// ParseMount reads SRC:DST or SRC:DST:OPTIONS; the options are ro, rw and
+// nosockets, with commas between them. A relative SRC is taken
 // from the working directory of this program. Paths with a colon in them can't
 // be written in this form. Whether SRC exists is not looked at.
 func ParseMount(s string) (sandpit.Mount, error) {
-	const hint = "write a mount as SRC:DST or SRC:DST:ro, for example .:/work:ro"
+	const hint = "write a mount as SRC:DST, SRC:DST:ro or SRC:DST:ro,nosockets, for example .:/work:ro"
 	var m sandpit.Mount
 	parts := strings.Split(s, ":")
 	switch len(parts) {
 	case 2:
 	case 3:
-		switch parts[2] {
-		case "ro":
-			m.ReadOnly = true
-		case "rw":
-		default:
-			return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: the last part is %q, not ro or rw", s, parts[2]), hint)
+		for option := range strings.SplitSeq(parts[2], ",") {
+			switch option {
+			case "ro":
+				m.ReadOnly = true
+			case "rw":
+				m.ReadOnly = false
+			case "nosockets":
+				m.NoSockets = true
+			default:
+				return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: the last part has %q, which is not ro, rw or nosockets", s, option), hint)
+			}
 		}
 	default:
 		return m, sandpit.WithHint(fmt.Errorf("%q is not a mount", s), hint)

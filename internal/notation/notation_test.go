@@ -124,8 +124,11 @@ func TestParseMount(t *testing.T) {
 		"/a/../c:/b": {Source: "/c", Target: "/b"},
 		"/a:/b:ro":   {Source: "/a", Target: "/b", ReadOnly: true},
 		"/a:/b:rw":   {Source: "/a", Target: "/b"},
-		".:/work":    {Source: here, Target: "/work"},
-		"x y:/b":     {Source: filepath.Join(here, "x y"), Target: "/b"},
+
+		"/a:/b:ro,nosockets": {Source: "/a", Target: "/b", ReadOnly: true, NoSockets: true},
+		"/a:/b:nosockets,ro": {Source: "/a", Target: "/b", ReadOnly: true, NoSockets: true},
+		".:/work":            {Source: here, Target: "/work"},
+		"x y:/b":             {Source: filepath.Join(here, "x y"), Target: "/b"},
 	} {
 		got, err := ParseMount(s)
 		if err != nil {
@@ -135,7 +138,7 @@ func TestParseMount(t *testing.T) {
 			t.Errorf("%q: %s", s, diff)
 		}
 	}
-	for _, s := range []string{"", "/a", ":/b", "/a:", "/a:/b:rx", "/a:/b:ro:z", "::"} {
+	for _, s := range []string{"", "/a", ":/b", "/a:", "/a:/b:rx", "/a:/b:ro:z", "::", "/a:/b:ro,", "/a:/b:ro nosockets"} {
 		if _, err := ParseMount(s); err == nil || sandpit.Hint(err) == "" {
 			t.Errorf("%q: got %v", s, err)
 		}

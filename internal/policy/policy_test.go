@@ -144,6 +144,7 @@ func TestRefused(t *testing.T) {
 		{mount(dir, "/proc/self"), "the sandbox's own"},
 		{mount(dir, "/x/../dev"), "the sandbox's own"},
 		{sandpit.Spec{Mounts: []sandpit.Mount{{Source: dir, Target: "/a"}}, Tmpfs: []sandpit.Tmpfs{{Target: "/a/"}}}, `two mounts are at "/a"`},
+		{sandpit.Spec{Mounts: []sandpit.Mount{{Source: dir, Target: "/a", NoSockets: true}}}, "only if it is read-only"},
 		{sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/a", Size: -1}}}, "must be more than 0"},
 		{sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/a", Size: math.MaxInt64}}}, "more than any machine has"},
 		{sandpit.Spec{Labels: map[string]string{"": "x"}}, "not a name for a label"},

@@ -232,6 +232,9 @@ func checkMounts(spec sandpit.Spec) error {
 		if err := take("the mount's target", m.Target); err != nil {
 			return err
 		}
+		if m.NoSockets && !m.ReadOnly {
+			return invalid("mount it read-only, too; or mount the directories that have no sockets", "the mount of %s can be without sockets only if it is read-only", quote(m.Source))
+		}
 	}
 	for _, t := range spec.Tmpfs {
 		if err := take("the tmpfs", t.Target); err != nil {

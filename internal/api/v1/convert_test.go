@@ -41,7 +41,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	limits := sandpit.Limits{Memory: 1 << 40, CPUs: 0.5, Pids: 17, Disk: 3, Files: 4, NoFile: 5, Output: 6, Life: 1500*time.Millisecond + 1}
 	spec := sandpit.Spec{
 		Name: "a", Image: "b", Pull: sandpit.PullAlways, Hostname: "h", Env: []string{"A=b"}, WorkDir: "/w", User: "root", Limits: limits,
-		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
+		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true, NoSockets: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
 		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause, Asked: []string{"memory"},
 	}
 	check("spec", overJSON(t, v1.FromSpec(spec)).Sandpit(), spec)

@@ -69,6 +69,8 @@ type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+
+	NoSockets bool `json:"no_sockets,omitempty" doc:"Show a read-only mount without the host's unix sockets and named pipes"`
 }
 
 // Tmpfs is an empty in-memory directory.

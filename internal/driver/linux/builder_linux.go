@@ -70,6 +70,13 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.furnish()
 	}
 	c.makeCovers()
+	shown := slices.Clone(fds) // of the trees as they are attached
+	for i, m := range c.mounts {
+		if m.NoSockets && !m.file {
+			n := len(ts) - len(c.mounts) + i
+			shown[n] = c.withoutSockets(m.Source, strconv.Itoa(i), fds[n])
+		}
+	}
 	c.rootfs(fds[:len(plan.Root.Layers)])
 	for _, d := range plan.Root.Dirs {
 		c.mkdirAll(d)
@@ -77,7 +84,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	for i, bind := range plan.Root.Binds {
 		n := len(plan.Root.Layers) + i
 		c.attach(fds[n], bind.Target)
-		c.cover(n, fds[n])
+		c.cover(n, fds[n], fds[n])
 	}
 	for _, t := range plan.Tmpfs {
 		c.mkdirAll(t.Target)
@@ -87,8 +94,8 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		n := len(plan.Root.Layers) + len(plan.Root.Binds) + i
 		c.target(m)
 		c.check(m.Source, fds[n], m.id)
-		c.attach(fds[n], m.Target)
-		c.cover(n, fds[n])
+		c.attach(shown[n], m.Target)
+		c.cover(n, fds[n], shown[n])
 	}
 	c.answerOwner(c.writePaths())
 }
@@ -167,6 +174,26 @@ func (c *compiler) rootfs(layers []sysprog.Arg) {
 		c.changeRoot()
 	}
 }
+
+// withoutSockets returns a tree that shows another through an overlay file
+// system, in which sockets and named pipes are other inodes than on the host:
+// nobody listens at them. It needs two lower directories where there is no upper
+// one (fs/overlayfs/super.c); the second is empty.
+func (c *compiler) withoutSockets(source, name string, tree sysprog.Arg) sysprog.Arg {
+	lower, merged := "s"+name, "v"+name
+	for _, dir := range []string{lower, merged} {
+		c.mkdir(dir, 0o755)
+	}
+	c.p.Call("making a directory without anything", unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("empty"), sysprog.Int(0o755)).Ignore(unix.EEXIST)
+	c.move(tree, lower)
+	c.p.Call("mounting "+source+withoutItsSockets, unix.SYS_MOUNT, c.p.Str("overlay"), c.p.Str(merged), c.p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), c.p.Str("lowerdir="+lower+":empty,userxattr"))
+	fd := c.openTree("opening "+source+withoutItsSockets, merged, false)
+	c.setattr("setting the rights of "+source, fd, false, attrRead)
+	return sysprog.From(fd)
+}
+
+// withoutItsSockets ends the names of the steps of withoutSockets.
+const withoutItsSockets = " without its sockets"
 
 // coverRoot puts the working directory, a mount, over the scratch file system,
 // which has been the root since the host's was left, and enters it there.

@@ -145,7 +145,9 @@ func relative(p, dir string) (string, bool) {
 func (c *creation) findCovers() error {
 	ts, opts := trees(c.plan), &c.driver.opts
 	for i := range ts {
-		ts[i].recursive = ts[i].recursive && !c.ids.mapped // see openTree
+		// See openTree; nor does an overlay show what is mounted below its parts.
+		m := i - (len(ts) - len(c.mounts))
+		ts[i].recursive = ts[i].recursive && !c.ids.mapped && (m < 0 || !c.mounts[m].NoSockets)
 	}
 	if len(c.plan.Mounts) == 0 && !slices.ContainsFunc(ts, func(t tree) bool { return !t.owned && holdsOne(t.path, opts.Private) }) {
 		return nil // as nearly always: the host image shows no data directory
@@ -341,24 +343,33 @@ func (c *compiler) makeCovers() {
 }
 
 // cover puts the covers on the data directories in a tree that is attached, and
-// pins what is above them.
-func (c *compiler) cover(tree int, fd sysprog.Arg) {
+// pins what is above them. What is attached is the tree itself, or an overlay
+// that shows it, in which a directory is known only by its path: no sandbox can
+// change that, because all of them have it pinned.
+func (c *compiler) cover(tree int, fd, attached sysprog.Arg) {
 	const what = "covering the data directory in a mount"
 	how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	how = binary.NativeEndian.AppendUint64(how, 0)
 	how = binary.NativeEndian.AppendUint64(how, inTree)
 	at := make([]sysprog.Arg, len(c.points))
 	// All are opened before one is hidden by what is mounted on its parents.
+	open := func(in sysprog.Arg, p point) sysprog.Arg {
+		return sysprog.From(c.p.Call(what, unix.SYS_OPENAT2, in, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))).Result())
+	}
 	for i, p := range c.points {
-		switch {
-		case p.tree != tree:
-		case c.ids.mapped:
+		if p.tree != tree {
+			continue
+		}
+		if c.ids.mapped { // and looked at by the owner
 			at[i] = c.p.Mem32(c.message, unix.CmsgLen(0)+4*(c.trees+i))
-		default:
-			at[i] = sysprog.From(c.p.Call(what, unix.SYS_OPENAT2, fd, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))).Result())
+		} else {
+			at[i] = open(fd, p)
 			if !p.pin {
 				c.check(p.path, at[i], p.id)
 			}
+		}
+		if attached != fd {
+			at[i] = open(attached, p)
 		}
 	}
 	for i, p := range c.points {

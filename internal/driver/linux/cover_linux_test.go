@@ -292,6 +292,50 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 	d.refusedMount(c, top+"/part/run")
 }
 
+// The sockets of a tree that is mounted without them are those of nobody, now
+// and later; the data directory in it is covered as ever.
+func TestAttackL1MountWithoutSockets(t *testing.T) {
+	for _, user := range users {
+		for pool, from := range []string{"made at once", "from a blank"} {
+			t.Run(map[string]string{"": "ordinary", "root": "root"}[user]+"/"+from, func(t *testing.T) {
+				d := newDataDir(t)
+				tellFlag(t, d.project+"/docker.sock", reachable)
+				if err := errors.Join(os.WriteFile(d.project+"/file", []byte("content"), 0o644), unix.Mkfifo(d.project+"/pipe", 0o666)); err != nil {
+					t.Fatal(err)
+				}
+				c := d.client(pool)
+				sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
+					{Source: d.home, Target: "/h", ReadOnly: true, NoSockets: true},
+					{Source: d.project + "/file", Target: "/etc/file", ReadOnly: true, NoSockets: true},
+					{Source: d.home, Target: "/with", ReadOnly: true},
+				}})
+				tellFlag(t, d.home+"/later.sock", reachable)
+				tellFlag(t, d.project+"/later.sock", reachable)
+				got := tryOut(t, sb, sandpit.Command{}, "search", "/h", "/with", "/etc/file")
+				d.hidden(got, "/with/agent.sock")
+				sockets := 0
+				for name, text := range got {
+					if strings.HasPrefix(name, "/h/") && strings.HasSuffix(name, ".sock") {
+						if sockets++; text != "[ECONNREFUSED]" {
+							t.Errorf("%s: %s", name, text)
+						}
+					}
+				}
+				if sockets < 2 || got["/with/later.sock"] != reachable || got["/h/proj/file"] != "content" || got["/etc/file"] != "content" {
+					t.Errorf("%v", got)
+				}
+				// Its content is the host's own, and can't be written.
+				if err := os.WriteFile(d.project+"/file", []byte("changed"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				if out := sh(t, sb, "cat /h/proj/file; echo x >/h/proj/file || echo x >/h/new || chmod 777 /h/proj || rm /h/proj/file || exit 3"); string(out.Stdout) != "changed" || out.ExitCode != 3 {
+					t.Errorf("%+v: %s", out.Result, out.Stdout)
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkMountWithCover compares a mount that contains a data directory with
 // one that does not.
 func BenchmarkMountWithCover(b *testing.B) {

@@ -82,6 +82,9 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 	case strings.HasPrefix(e.What, "mounting proc") && e.Errno == unix.EPERM:
 		return sandpit.WithHint(fmt.Errorf("%w: parts of this container's /proc are masked: %w", err, sandpit.ErrUnsupported),
 			"start the container with `--security-opt systempaths=unconfined`, or `--privileged`")
+	case strings.HasSuffix(e.What, withoutItsSockets):
+		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported),
+			"another file system is mounted below it, or its own can't be shown in this way: mount the directories that are needed")
 	case strings.HasPrefix(e.What, "looking at"):
 		return fmt.Errorf("%w: %w", err, sandpit.ErrInvalid)
 	case e.Errno == unix.ENOSYS:
