@@ -177,7 +177,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		return foundNothing, 0, err
 	}
 
-	if s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: e.opts.LogBytes, Memory: s.memory}); err != nil {
+	if s.logs, err = s.openLog(); err != nil {
 		// What was written can't be read. The sandbox has no part in that.
 		s.logs, _ = logstore.Open("", logstore.Options{})
 	}

@@ -225,7 +225,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		return err
 	}
 	trace("guest")
-	s.logs, err = logstore.Open(s.logDir(), logstore.Options{MaxBytes: s.engine.opts.LogBytes, Memory: s.memory})
+	s.logs, err = s.openLog()
 	return err
 }
 
@@ -252,6 +252,16 @@ func (s *Sandbox) explainGreeting(err error) error {
 		return e.Explain(err)
 	}
 	return err
+}
+
+// openLog opens the log of the sandbox, which has a share of the room of its
+// namespace.
+func (s *Sandbox) openLog() (*logstore.Log, error) {
+	e := s.engine
+	e.mu.Lock()
+	share := e.space(s.namespace).logs
+	e.mu.Unlock()
+	return logstore.Open(s.logDir(), logstore.Options{MaxBytes: e.opts.LogBytes, Memory: s.memory, Share: share})
 }
 
 func (s *Sandbox) logDir() string {

@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
+	"github.com/sandpit-dev/sandpit/internal/logstore"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -46,6 +47,9 @@ type Options struct {
 
 	// LogBytes bounds the log of a sandbox; default 16 MiB on disk.
 	LogBytes int64
+
+	// Logs bounds what the logs of a namespace, and of all, take below Dir.
+	Logs logstore.Bounds
 
 	// Capacity is what may be promised to all sandboxes together.
 	Capacity Capacity
@@ -81,6 +85,7 @@ type Engine struct {
 	mu     sync.Mutex
 	closed bool              // guarded by mu
 	spaces map[string]*space // by name, guarded by mu
+	logs   *logstore.Room    // what all logs may take
 	clock  *time.Timer       // of metrics, guarded by mu; nil while there is no sandbox
 
 	deletions deletions
@@ -93,7 +98,7 @@ const ownMemory = 4 << 30
 
 // New returns an engine. It does nothing yet.
 func New(opts Options) *Engine {
-	e := &Engine{opts: opts, spaces: map[string]*space{}}
+	e := &Engine{opts: opts, spaces: map[string]*space{}, logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
 	e.gate.capacity = opts.Capacity
 	if e.ledger = opts.Memory; e.ledger == nil {
 		e.ledger = ledger.New(ledger.Bounds{Total: ownMemory, Namespace: ownMemory})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
+	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
 // space is a namespace: the sandboxes that one tenant sees. All of it is
@@ -20,6 +21,7 @@ type space struct {
 	order []*Sandbox // by created, which is different for each
 	lost  []*Sandbox // those that have failed and of which nothing is left, oldest first
 	rate  bucket
+	logs  *logstore.Share
 }
 
 // compareCreated orders sandboxes by age, oldest first.
@@ -31,7 +33,7 @@ func compareCreated(s *Sandbox, created int64) int {
 func (e *Engine) space(name string) *space {
 	sp := e.spaces[name]
 	if sp == nil {
-		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}}
+		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share()}
 		e.spaces[name] = sp
 	}
 	return sp

@@ -145,18 +145,22 @@ func (l *Log) flush() {
 			continue
 		}
 		b := p.take()
-		s := l.room(int64(len(b.buf)), b.first)
-		var head []byte
-		if s.size == 0 {
-			head = l.head(s.first)
-		}
-		l.mu.Unlock()
-		err := out.write(l.path(s.number), s, head, b.buf)
-		l.mu.Lock()
-		if err == nil {
-			s.size += int64(len(head) + len(b.buf))
-		} else {
+		if s, head := l.fit(int64(len(b.buf)), b.first); s == nil {
 			l.lost += b.entries
+		} else {
+			l.mu.Unlock()
+			err := out.write(l.path(s.number), s, head, b.buf)
+			l.mu.Lock()
+			switch {
+			case err == nil:
+				s.size += int64(len(head) + len(b.buf))
+			case s.broken:
+				l.lost += b.entries
+			default: // it was cut off
+				l.lost += b.entries
+				l.share.charge(s.size - s.disk)
+				s.disk = s.size
+			}
 		}
 		p.done = b.last
 		p.giveBack(b)

@@ -2,7 +2,8 @@
 // latest of it, in order, with the time, the process and the stream.
 //
 // A log is a few files to which records are appended. It is bounded: when a
-// file is full the oldest is removed. It never holds a process up: what can't be
+// file is full the oldest is removed. Logs also share bounds (Room): a log that may
+// not grow goes on in the room that it has. It never holds a process up: what can't be
 // written, because the disk is full or too slow, is counted as lost, and as soon
 // as it can be the log goes on. A program that is killed leaves a log that the
 // next one continues; a record that was being written is cut off.
@@ -33,6 +34,9 @@ type Options struct {
 	// Memory is charged for what waits for the disk. What it has no room for is
 	// lost; one block always has.
 	Memory *ledger.Account
+
+	// Share is of the room on the disk. Nil: no bound beside MaxBytes.
+	Share *Share
 }
 
 const (
@@ -57,6 +61,7 @@ type Log struct {
 	dir        string // empty: in memory
 	segmentMax int64
 	segments   int
+	share      *Share
 
 	mu      sync.Mutex
 	segs    []*segment // oldest first; records go to the last
@@ -76,6 +81,7 @@ type segment struct {
 	number uint64
 	first  uint64 // Seq of its first entry
 	size   int64  // of its complete records, with its header
+	disk   int64  // of its file, which the share is charged for
 	mem    []byte // of a log in memory
 	broken bool   // its end could not be cut off: nothing is appended
 }
@@ -89,7 +95,7 @@ type mark struct {
 // Open opens the log in a directory, which it makes when something is to be
 // written. An empty dir is a log in memory.
 func Open(dir string, opt Options) (*Log, error) {
-	l := &Log{dir: dir, pending: pending{wake: make(chan struct{}, 1), memory: opt.Memory}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
+	l := &Log{dir: dir, share: opt.Share, pending: pending{wake: make(chan struct{}, 1), memory: opt.Memory}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
 	most := opt.MaxBytes
 	if most <= 0 {
 		most = defaultMemory
@@ -143,7 +149,14 @@ func (l *Log) load() error {
 	if len(l.segs) == 0 {
 		return nil
 	}
-	return l.resume(l.segs[len(l.segs)-1])
+	if err := l.resume(l.segs[len(l.segs)-1]); err != nil {
+		return err
+	}
+	for _, s := range l.segs {
+		s.disk = s.size
+		l.share.charge(s.disk)
+	}
+	return nil
 }
 
 // open reads the header of a segment.
@@ -287,7 +300,14 @@ func (l *Log) Remove() error {
 	if l.dir == "" {
 		return nil
 	}
-	return os.RemoveAll(l.dir)
+	err := os.RemoveAll(l.dir)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.segs {
+		l.share.charge(-s.disk)
+		s.disk = 0
+	}
+	return err
 }
 
 // notify wakes those who wait.
@@ -346,6 +366,12 @@ func (l *Log) room(n int64, seq uint64) *segment {
 			return s
 		}
 	}
+	return l.turn(seq, l.segments)
+}
+
+// turn begins a new segment, and removes the oldest ones so that there are at most
+// so many.
+func (l *Log) turn(seq uint64, most int) *segment {
 	s := &segment{first: seq}
 	if k := len(l.segs); k > 0 {
 		s.number = l.segs[k-1].number + 1
@@ -359,7 +385,7 @@ func (l *Log) room(n int64, seq uint64) *segment {
 		s.size = int64(len(s.mem))
 	}
 	l.segs = append(l.segs, s)
-	for len(l.segs) > l.segments {
+	for len(l.segs) > most {
 		if l.dir != "" {
 			l.replace(l.segs[0], s)
 		}
@@ -369,13 +395,53 @@ func (l *Log) room(n int64, seq uint64) *segment {
 	return s
 }
 
-// replace removes the file of the oldest segment. The new one takes it over and
+// fit returns the segment on the disk to which n bytes are appended, and what it
+// begins with if it is new. When the log may not grow, older entries make room;
+// nil when that is not enough.
+func (l *Log) fit(n int64, seq uint64) (*segment, []byte) {
+	s := l.room(n, seq)
+	for {
+		var head []byte
+		if s.size == 0 {
+			head = l.head(s.first)
+		}
+		grow := s.size + int64(len(head)) + n - s.disk
+		switch {
+		case grow <= 0:
+			return s, head
+		case l.share.take(grow):
+			s.disk += grow
+			return s, head
+		case s.size > 0 && l.onDisk() >= int64(len(l.head(seq)))+n: // go on in the file of the oldest
+			s = l.turn(seq, len(l.segs))
+		case s.size == 0 && len(l.segs) > 1:
+			l.replace(l.segs[0], nil)
+			l.segs = l.segs[1:]
+		default:
+			return nil, nil
+		}
+	}
+}
+
+// onDisk is what the log takes.
+func (l *Log) onDisk() (n int64) {
+	for _, s := range l.segs {
+		n += s.disk
+	}
+	return n
+}
+
+// replace removes the file of the oldest segment. A new one takes it over and
 // is written over what is in it, as long as nobody is reading that: new files
 // would have the file system find room for each page of a log that is only
 // passing through.
 func (l *Log) replace(oldest, s *segment) {
 	path := l.path(oldest.number)
-	if l.reading > 0 || oldest.broken || os.Rename(path, l.path(s.number)) != nil {
-		_ = os.Remove(path)
+	if s != nil && s.disk == 0 && l.reading == 0 && !oldest.broken && os.Rename(path, l.path(s.number)) == nil {
+		s.disk = oldest.disk
+		return
+	}
+	if os.Remove(path) == nil {
+		l.share.charge(-oldest.disk)
 	}
 }

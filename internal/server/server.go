@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
+	"github.com/sandpit-dev/sandpit/internal/logstore"
 	"github.com/sandpit-dev/sandpit/internal/owned"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
@@ -213,7 +214,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	}
 	s.engine = engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
-		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir),
+		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir), Logs: logstore.Bounds{Total: opt.Settings.Logs, Each: opt.Settings.LogsPerNamespace},
 		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},

@@ -72,6 +72,10 @@ type Settings struct {
 	// eighth of the machine's memory, from 512 MiB to 16 GiB.
 	KeptMemory int64
 
+	// Logs and LogsPerNamespace bound the logs of sandboxes on the disk, in bytes.
+	// 0: 4 GiB and 1 GiB.
+	Logs, LogsPerNamespace int64
+
 	// IdleExit is after how long without a sandbox, a connection and a request
 	// the server leaves. 0: never.
 	IdleExit time.Duration
@@ -106,6 +110,8 @@ type document struct {
 	Sandboxes       int      `yaml:"sandboxes"`
 	Connections     int      `yaml:"connections"`
 	PerAddress      int      `yaml:"connections-per-address"`
+	Logs            string   `yaml:"logs"`
+	NamespaceLogs   string   `yaml:"logs-per-namespace"`
 	IdleExit        string   `yaml:"idle-exit"`
 	SyncAudit       bool     `yaml:"sync-audit"`
 	AuditSize       string   `yaml:"audit-size"`
@@ -193,24 +199,20 @@ func (d document) settings(dir string) (Settings, error) {
 		s.Listen = append(s.Listen, a)
 	}
 	var err error
-	if d.Memory != "" {
-		if s.Memory, err = notation.ParseSize(d.Memory); err != nil {
-			return s, fmt.Errorf("memory: %w (%w)", err, sandpit.ErrInvalid)
+	for _, size := range []struct {
+		key, text string
+		into      *int64
+	}{{"memory", d.Memory, &s.Memory}, {"kept-memory", d.KeptMemory, &s.KeptMemory}, {"logs", d.Logs, &s.Logs}, {"logs-per-namespace", d.NamespaceLogs, &s.LogsPerNamespace}, {"audit-size", d.AuditSize, &s.AuditSize}} {
+		if size.text == "" {
+			continue
 		}
-	}
-	if d.KeptMemory != "" {
-		if s.KeptMemory, err = notation.ParseSize(d.KeptMemory); err != nil {
-			return s, fmt.Errorf("kept-memory: %w (%w)", err, sandpit.ErrInvalid)
+		if *size.into, err = notation.ParseSize(size.text); err != nil {
+			return s, fmt.Errorf("%s: %w (%w)", size.key, err, sandpit.ErrInvalid)
 		}
 	}
 	if d.CPUs != "" {
 		if s.CPUs, err = notation.ParseCPUs(d.CPUs); err != nil {
 			return s, fmt.Errorf("cpus: %w (%w)", err, sandpit.ErrInvalid)
-		}
-	}
-	if d.AuditSize != "" {
-		if s.AuditSize, err = notation.ParseSize(d.AuditSize); err != nil {
-			return s, fmt.Errorf("audit-size: %w (%w)", err, sandpit.ErrInvalid)
 		}
 	}
 	if d.AuditTime != "" {

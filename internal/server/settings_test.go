@@ -28,6 +28,8 @@ sandboxes: 500
 connections: 100
 connections-per-address: 10
 idle-exit: 10m
+logs: 20g
+logs-per-namespace: 2g
 audit-size: 40g
 audit-time: 720h
 hosts: [sandpit.example]
@@ -38,7 +40,7 @@ hosts: [sandpit.example]
 	want := server.Settings{
 		Listen: []server.Address{{Network: "tcp", Host: "0.0.0.0:8443"}, {Network: "unix", Host: "/run/sandpit.sock"}},
 		Cert:   filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
-		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, AuditSize: 40 << 30, AuditTime: 720 * time.Hour, Hosts: []string{"sandpit.example"},
+		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, Logs: 20 << 30, LogsPerNamespace: 2 << 30, AuditSize: 40 << 30, AuditTime: 720 * time.Hour, Hosts: []string{"sandpit.example"},
 	}
 	got, err := server.ReadSettings(file, true)
 	if err != nil {
@@ -75,6 +77,7 @@ func TestBrokenSettings(t *testing.T) {
 		"connections-per-address: -1\n":          "connections-per-address: ",
 		"idle-exit: soon\n":                      "idle-exit: ",
 		"audit-size: 1m\n":                       "audit-size: 1 MiB is too little",
+		"logs: much\n":                           "logs: ",
 		"audit-time: never\n":                    "audit-time: ",
 		strings.Repeat("# more\n", 1<<20/7+1):    "longer than 1 MiB",
 		"a: &a [*a]\n":                           "server.yaml:1: ",

@@ -43,6 +43,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file of --confi
   connections-per-address: 500 # without a valid key
   hosts: [sandpit.example]     # names by which it may be called
   origins: []                  # web pages that may call it
+  logs: 4g                     # what logs may take of the disk; logs-per-namespace: 1g
   sync-audit: false            # each entry of the audit on the disk before it goes on
   audit-size: 4g               # how much of it is kept; audit-time: 168h in which no key may fill it
   private-webhooks: false      # may events be sent to addresses that are not public`
