@@ -1,6 +1,7 @@
 package linux_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -10,8 +11,27 @@ import (
 )
 
 // BenchmarkCreate makes a sandbox of the host image, greets its guest, and
-// removes it.
+// removes it: one without mounts, and one with a writable mount, for which the
+// guest loads a filter.
 func BenchmarkCreate(b *testing.B) {
+	b.Run("plain", func(b *testing.B) { benchmarkCreate(b) })
+	b.Run("mount", func(b *testing.B) {
+		dir, err := filepath.EvalSymlinks(b.TempDir())
+		if err != nil {
+			b.Fatal(err)
+		}
+		benchmarkCreate(b, sandpit.Mount{Source: dir, Target: "/x"})
+	})
+	b.Run("read-only mount", func(b *testing.B) {
+		dir, err := filepath.EvalSymlinks(b.TempDir())
+		if err != nil {
+			b.Fatal(err)
+		}
+		benchmarkCreate(b, sandpit.Mount{Source: dir, Target: "/x", ReadOnly: true})
+	})
+}
+
+func benchmarkCreate(b *testing.B, mounts ...sandpit.Mount) {
 	d := driverWith(options())
 	lease, err := images().Acquire(b.Context(), "host", imageOptions())
 	if err != nil {
@@ -20,7 +40,7 @@ func BenchmarkCreate(b *testing.B) {
 	defer lease.Release()
 	plan := driver.Plan{
 		Name: "bench", Hostname: "bench", Root: driver.Root{Layers: lease.Rootfs().Layers},
-		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(b.Context()).Enforced, UID: 1000, GID: 1000, Ephemeral: true,
+		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(b.Context()).Enforced, UID: 1000, GID: 1000, Ephemeral: true, Mounts: mounts,
 	}
 	for _, bind := range lease.Rootfs().Binds {
 		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(bind))

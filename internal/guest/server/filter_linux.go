@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFilter is the size of the largest filter, in bytes: 4,096 instructions of
+// maxFilter is the size of the largest filter, in bytes: 1,024 instructions of
 // struct sock_filter.
-const maxFilter = 4096 * 8
+const maxFilter = 1024 * 8
 
 // loadFilter receives a filter of system calls on a SEQPACKET socket, loads it
 // for all threads, and with that for everything that is started later, and
