@@ -77,6 +77,28 @@ func TestPrograms(t *testing.T) {
 			want: "b/a/p\n1\n",
 		},
 		{
+			// Sandboxes itself by seccomp where it can, and goes on where it can't.
+			needs: []string{"man", "groff"},
+			run:   `printf '.TH X 1\n.SH NAME\nx\n' >x.1 && man -P cat -l x.1 | grep -c NAME`,
+			want:  "1\n",
+		},
+		{
+			needs: []string{"file", "xz"},
+			run:   `echo text >f && file -b f && xz -k f && xz -dc f.xz`,
+			want:  "ASCII text\ntext\n",
+		},
+		{
+			needs: []string{"chrt"},
+			run:   `chrt --batch 0 echo batch && chrt --idle 0 echo idle; chrt --rr 1 echo real time || echo refused`,
+			want:  "batch\nidle\nrefused\n",
+		},
+		{
+			// What must be durable can be had; a whole file system can't.
+			needs: []string{"sync"},
+			run:   `echo x >f && sync && sync f && sync -d f && { sync -f f || echo refused; }`,
+			want:  "refused\n",
+		},
+		{
 			needs: []string{"sqlite3"},
 			run:   `sqlite3 d 'pragma journal_mode=wal; create table t(x); insert into t values(42); select x from t'`,
 			want:  "wal\n42\n",

@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -240,6 +242,37 @@ func TestAttackL2SetIDFiles(t *testing.T) {
 			t.Errorf("ordinary work in a mount fails: %s", out.Stderr)
 		}
 	})
+}
+
+// A filter stays with a sandbox that another process takes over.
+func TestAttackL2AfterRecover(t *testing.T) {
+	dir := hostDir(t)
+	d := keptDriver(t, filepath.Join(t.TempDir(), "kept"))
+	plan := keptPlan(t, d)
+	plan.Mounts = []sandpit.Mount{{Source: dir, Target: "/x"}}
+	first, err := d.Create(t.Context(), plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, first)
+	first.(driver.Leaver).Leave()
+	second, err := d.Recover(t.Context(), first.Handle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, second)
+	c := greet(t, second, keptConfig())
+	p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "cd /x && for i in 1 2 3 4; do echo >$i; done; chmod 4755 1; chmod 2755 2; chmod ug+s 3"}, guest.Detach{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := p.Wait(t.Context()); err != nil || res.Success() {
+		t.Errorf("setting the bits: %+v, %v", res, err)
+	}
+	if err := c.Files().Chmod(t.Context(), "/x/4", 0o755|fs.ModeSetuid); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("setting the bit: %v, want ErrPermission", err)
+	}
+	harmless(t, dir)
 }
 
 // The memory for filters is one for the whole machine.
