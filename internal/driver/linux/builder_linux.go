@@ -77,14 +77,15 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 			shown[n] = c.withoutSockets(m.Source, strconv.Itoa(i), fds[n])
 		}
 	}
-	c.rootfs(fds[:len(plan.Root.Layers)])
+	layers := len(plan.Root.Layers)
+	c.rootfs(fds[:layers], shown[layers:layers+len(plan.Root.Binds)])
 	for _, d := range plan.Root.Dirs {
 		c.mkdirAll(d)
 	}
 	for i, bind := range plan.Root.Binds {
-		n := len(plan.Root.Layers) + i
-		c.attach(fds[n], bind.Target)
-		c.cover(n, fds[n], fds[n])
+		n := layers + i
+		c.attach(shown[n], bind.Target)
+		c.cover(n, fds[n], shown[n])
 	}
 	for _, t := range plan.Tmpfs {
 		c.mkdirAll(t.Target)
@@ -139,8 +140,9 @@ func (c *compiler) resizeScratch() {
 	}
 }
 
-// rootfs builds the root file system and makes it the root.
-func (c *compiler) rootfs(layers []sysprog.Arg) {
+// rootfs builds the root file system and makes it the root. It puts in place of
+// the mount trees of the plan's binds those that show them.
+func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 	names := make([]string, len(layers))
 	for i, fd := range layers {
 		names[i] = "l" + strconv.Itoa(i)
@@ -151,6 +153,7 @@ func (c *compiler) rootfs(layers []sysprog.Arg) {
 	// volatile: nothing here outlives the sandbox, so nothing is ever synced.
 	lower := "lowerdir=" + strings.Join(names, ":") + ",upperdir=upper,workdir=work,volatile,userxattr"
 	c.mount("overlay", "root", "overlay", unix.MS_NOSUID|unix.MS_NODEV, lower)
+	c.showBinds(binds)
 
 	// What was made ahead goes to its places. Each must be a real directory:
 	// an image in which one is a link is refused.
@@ -172,6 +175,56 @@ func (c *compiler) rootfs(layers []sysprog.Arg) {
 		c.coverRoot()
 	} else {
 		c.changeRoot()
+	}
+}
+
+// showBinds makes the mounts that show the plan's binds, and puts descriptors of
+// them in place of the mount trees that it is given. Each is an overlay of its own, for two reasons. The inodes of
+// an overlay are private to it: file locks, leases and inotify watches of the
+// sandbox neither see nor hinder what others do with the same files. And an
+// overlay reads with the rights of the process that mounted it, which is here
+// an id that owns nothing and is in no group: whoever the sandbox's user is, it
+// reads what everybody may read.
+//
+// Where only one id exists, that id reads what its owner on the host may read.
+func (c *compiler) showBinds(trees []sysprog.Arg) {
+	for i, fd := range trees {
+		c.mkdir(bindName(i), 0o755)
+		c.move(fd, bindName(i))
+	}
+	c.filesystemIDs(c.ids.otherUID, c.ids.otherGID)
+	for i, b := range c.plan.Root.Binds {
+		if !c.ids.mapped {
+			// A user namespace may not look below a mount of the host's: with
+			// something mounted below it, the tree is shown as it is. That is
+			// a gap, which Probe lists.
+			c.p.Call("looking for mounts below "+b.Source, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(bindName(i)), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Ignore(unix.EINVAL).SkipAfterIgnored(1)
+		}
+		c.mount("overlay", bindName(i), "overlay", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, "lowerdir=l0"+path.Clean("/"+b.Target)+":"+bindName(i))
+	}
+	c.filesystemIDs(0, 0)
+	for i := range trees {
+		trees[i] = sysprog.From(c.openTree("opening "+c.plan.Root.Binds[i].Target, bindName(i), true))
+	}
+}
+
+// bindName is the name of the i-th bind in the scratch file system.
+func bindName(i int) string { return "b" + strconv.Itoa(i) }
+
+// filesystemIDs sets the ids with which files are used. An id other than 0 takes
+// the capabilities that have to do with files, too, until it is 0 again.
+func (c *compiler) filesystemIDs(uid, gid uint32) {
+	if !c.ids.multi {
+		return // there is no other
+	}
+	// These calls return the id of before, also when they have changed nothing.
+	for _, id := range []struct {
+		what  string
+		nr    uintptr
+		value uint32
+	}{{"group", unix.SYS_SETFSGID, gid}, {"user", unix.SYS_SETFSUID, uid}} {
+		c.p.Call("setting the file system's "+id.what, id.nr, sysprog.Int(id.value))
+		c.p.Call("setting the file system's "+id.what, id.nr, sysprog.Int(^uint32(0))).Want(uintptr(id.value))
 	}
 }
 

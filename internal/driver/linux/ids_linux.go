@@ -30,6 +30,10 @@ type idMap struct {
 	mapped         bool   // mount trees are given to the child with their ids mapped
 	helpers        bool   // the maps must be written by newuidmap and newgidmap
 
+	// otherUID and otherGID are the last that exist inside, where more than one
+	// does: ids of nobody who owns files.
+	otherUID, otherGID uint32
+
 	// base is the first host id of a range that is the sandbox's own, held by
 	// lock, or 0.
 	base uint32
@@ -135,13 +139,16 @@ func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
 		}
 		line := fmt.Sprintf("0 %d %d\n", m.base, rangeSize)
 		m.uidMap, m.gidMap, m.multi, m.mapped = line, line, true, true
+		m.otherUID, m.otherGID = rangeSize-1, rangeSize-1
 	case idsSame:
 		line := func(n uint32) string { return fmt.Sprintf("0 0 %d\n", n) }
 		m.uidMap, m.gidMap, m.multi = line(h.uids), line(h.gids), true
+		m.otherUID, m.otherGID = h.uids-1, h.gids-1
 	case idsShared:
 		m.helpers, m.multi = true, true
-		m.uidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.euid, h.subuid.first, min(h.subuid.count, rangeSize-1))
-		m.gidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.egid, h.subgid.first, min(h.subgid.count, rangeSize-1))
+		m.otherUID, m.otherGID = min(h.subuid.count, rangeSize-1), min(h.subgid.count, rangeSize-1)
+		m.uidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.euid, h.subuid.first, m.otherUID)
+		m.gidMap = fmt.Sprintf("0 %d 1 1 %d %d", h.egid, h.subgid.first, m.otherGID)
 	case idsSingle:
 		m.uid, m.gid = uid, gid
 		m.uidMap = fmt.Sprintf("%d %d 1\n", uid, h.euid)
