@@ -23,6 +23,7 @@ var probes = map[string]func(args []string) map[string]string{
 	"exe": probeExe, "abstract": probeAbstract, "devices": probeDevices, "kernel-files": probeKernelFiles, "int80": probeInt80,
 	"self": probeSelf, "set-id": probeSetID, "filters": probeFilters,
 	"search": probeSearch, "move": probeMove,
+	"watch": probeWatch, "lock": probeLock, "connect": probeConnect,
 }
 
 func probe(name string, args []string) int {
