@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -90,20 +91,62 @@ func eachShowing(t *testing.T, source string, f func(t *testing.T, c sandpit.Cli
 	if os.Geteuid() != 0 {
 		return
 	}
-	// Ids can't be mapped on an overlay: those inside are those outside.
+	run("same ids", unmappable(t, source), 0)
+}
+
+// unmappable shows a directory where ids can't be mapped: those of a sandbox that
+// shows it are those outside.
+func unmappable(t *testing.T, dir string) string {
+	t.Helper()
 	over, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("overlay", over, "overlay", unix.MS_RDONLY, "lowerdir="+source+":"+t.TempDir()); err != nil {
-		t.Fatalf("mounting an overlay: %v", err)
+	mountHere(t, "overlay", over, unix.MS_RDONLY, "lowerdir="+dir+":"+t.TempDir())
+	return over
+}
+
+// mountHere mounts something until the test ends.
+func mountHere(t *testing.T, fstype, dir string, flags uintptr, data string) {
+	t.Helper()
+	if err := unix.Mount(fstype, dir, fstype, flags, data); err != nil {
+		t.Fatalf("mounting %s: %v", fstype, err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(over, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
-	run("same ids", over, 0)
+}
+
+// Where ids can't be mapped, the kernel lets nobody look below what is mounted:
+// a directory of the host is then shown as it is, with that.
+func TestMountBelowADirectoryOfTheHost(t *testing.T) {
+	needWorking(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount something on the host")
+	}
+	dir := shownDir(t)
+	if err := os.Mkdir(filepath.Join(dir, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	source := unmappable(t, dir)
+	mountHere(t, "tmpfs", filepath.Join(source, "below"), 0, "mode=755")
+	if err := os.WriteFile(filepath.Join(source, "below/file"), []byte("below"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if below := linux.MountBelow(source); below != filepath.Join(source, "below") {
+		t.Errorf("below %s is %q", source, below)
+	}
+	if below := linux.MountBelow(dir); below != "" {
+		t.Errorf("below %s is %q", dir, below)
+	}
+	e := engine.New(engine.Options{Driver: &showing{newDriver(), source}, Images: images(), Policy: policy.Default()})
+	defer e.Close()
+	out := sh(t, box(t, e, sandpit.Spec{}), "cat "+shownAt+"/below/file")
+	if string(out.Stdout) != "below" {
+		t.Errorf("got %+v %s%s", out.Result, out.Stdout, out.Stderr)
+	}
 }
 
 func TestAttackL7FilesOfTheHostsUsers(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,13 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		gap("landlock", "write paths are held by read-only mounts alone: "+err.Error(), sandpit.Hint(err))
 	}
 
+	// Where ids are mapped, /usr is shown without what is mounted below it.
+	unmapped := slices.ContainsFunc([]string{existing(d.opts.Dir), "/usr"}, func(dir string) bool { return !canMap(dir) })
+	if below := mountBelow("/usr"); below != "" && (unmapped || !h.privileged || !h.allIDs) {
+		gap("host-image", below+" is a mount of its own, so that the host image shows /usr as it is: a sandbox can watch and lock its files, and read there what its maker may read",
+			"use an image (--image), or unmount "+below)
+	}
+
 	switch {
 	case h.privileged && h.allIDs:
 		caps.MultiUser = true
@@ -78,6 +86,21 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		}
 	}
 	return caps
+}
+
+// mountBelow returns where something is mounted below a directory, or "".
+func mountBelow(dir string) string {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		// 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			return f[4]
+		}
+	}
+	return ""
 }
 
 var _ driver.Examiner = (*Driver)(nil)
