@@ -277,7 +277,7 @@ type Root struct {
 	// user.overlay.opaque=y. At least one.
 	Layers []string
 
-	// Binds are host paths shown read-only on top of that.
+	// Binds are host directories shown read-only on top of that.
 	Binds []Bind
 
 	// Dirs are made where they are missing, owned by root inside.
@@ -287,7 +287,11 @@ type Root struct {
 	Files []File
 }
 
-// Bind shows a host path read-only at a target, which exists in the layers.
+// Bind shows a host directory read-only at a target, a directory of the topmost
+// layer, whose content there lies over it. Of the host's files it shows what
+// everybody may read. Nothing that the sandbox does with them, such as locking
+// or watching, is noticed outside, and nothing done outside is noticed inside
+// but changes of their content. What can't be had of this is a gap.
 type Bind struct {
 	Source, Target string
 }

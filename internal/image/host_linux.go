@@ -28,9 +28,8 @@ import (
 // "host/INDEX" that says which skeleton is meant. The deep one looks at every
 // file that would be copied, at most once in deepEvery; it names the skeleton.
 //
-// /usr is shown as it is. A socket or device node in it would be shown too:
-// the sandbox's own user and the driver's read-only, nodev mount keep them
-// from being used.
+// Of /usr the driver shows what everybody may read, through a mount on which
+// sockets and device nodes are dead.
 
 const (
 	// hostVersion is part of every fingerprint: raise it when a skeleton made
