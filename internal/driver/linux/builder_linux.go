@@ -203,6 +203,11 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 		c.mount("overlay", bindName(i), "overlay", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, "lowerdir=l0"+path.Clean("/"+b.Target)+":"+bindName(i))
 	}
 	c.filesystemIDs(0, 0)
+	if c.ids.multi && !c.ids.mapped && c.dumpable {
+		// Other ids take that away, also from the owner, whose files in /proc
+		// would be root's. Where ids are mapped the owner is root.
+		c.p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
+	}
 	for i := range trees {
 		trees[i] = sysprog.From(c.openTree("opening "+c.plan.Root.Binds[i].Target, bindName(i), true))
 	}

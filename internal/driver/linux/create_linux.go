@@ -177,7 +177,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	c.key = key
 	b := build{
 		ids: c.ids, limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
-		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late,
+		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late, dumpable: h.dumpable,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
 		landlock: landlockABI(),

@@ -33,6 +33,7 @@ type build struct {
 	answer    int    // the builder's end of its own: the guest makes its socket non-blocking
 	mapped    int    // reading end of a pipe: two bytes come when the id maps are written
 	base      string // an existing host directory to build on
+	dumpable  bool   // the owner is, and so the builder, which shares its memory
 	guest     string // host path of the guest program
 	late      bool   // the guest can be executed only in its root, which the owner says is there
 	argv      []string
