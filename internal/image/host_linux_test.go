@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -25,10 +26,32 @@ func acquire(t testing.TB, s *image.Store, ref string) *image.Lease {
 	return l
 }
 
+// etcSecrets and usrSecrets are where credentials lie on many machines, although
+// everybody may read them: places in /etc and in /usr.
+var (
+	etcSecrets = []string{
+		"gitconfig", "npmrc", "pip.conf", "xdg/pip/pip.conf", "wgetrc", "curlrc", "netrc", "yarnrc", "gemrc", "environment",
+		"profile", "profile.d/proxy.sh", "bash.bashrc", "bashrc", "bash/bashrc.d/proxy", "zsh/zshenv", "zshenv", "fish/config.fish",
+		"skel/.bashrc", "skel/.profile", "gradle/gradle.properties", "gradle/init.gradle", "maven/settings.xml", "apt/auth.conf",
+		"docker/config.json", "machine-id", "R/Renviron.site", "R/Rprofile.site", "perl/CPAN/Config.pm", "julia/startup.jl",
+		"php/8.2/fpm/pool.d/www.conf", "my.cnf", "odbc.ini", "msmtprc", "boto.cfg", "cargo/credentials.toml",
+	}
+	usrSecrets = []string{
+		"etc/npmrc", "etc/gitconfig", "etc/profile.d/proxy.sh", "local/etc/npmrc", "local/etc/gitconfig", "local/etc/wgetrc", "local/etc/yarnrc",
+		"local/etc/bash.bashrc", "local/etc/profile", "local/etc/odbc.ini", "local/etc/fish/config.fish", "local/etc/anything",
+		"lib/node_modules/npm/npmrc", "local/share/.npmrc", "local/share/.yarnrc", "pip.conf", "local/pip.conf",
+		"local/apache-maven-3.9/conf/settings.xml", "local/gradle-8.1/init.d/proxy.gradle", "local/gradle-8.1/gradle.properties",
+		"local/cargo/credentials.toml", "local/bundle/config", "local/miniconda3/.condarc", "lib/R/etc/Renviron.site", "my.cnf",
+	}
+)
+
 // fakeHost makes a directory that looks like a host with things to hide.
 func fakeHost(t *testing.T) string {
 	t.Helper()
-	host := t.TempDir()
+	host, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Chmod(host, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +97,25 @@ func fakeHost(t *testing.T) string {
 	link("/home/alice/vimrc", "etc/vimrc")
 	link("../usr/lib/os-release", "etc/os-release")
 	link("/usr/share/zoneinfo/UTC", "etc/localtime")
-	write("etc/gitconfig", 0o644, "secret")
-	write("etc/skel/.bashrc", 0o644, "# bashrc")
+	for _, name := range etcSecrets {
+		write("etc/"+name, 0o644, "secret")
+	}
+	for _, name := range []string{"R/Makeconf", "php/8.2/cli/php.ini", "perl/Net/libnet.cfg"} {
+		write("etc/"+name, 0o644, "setting")
+	}
+	for _, name := range usrSecrets {
+		write("usr/"+name, 0o644, "secret")
+	}
+	for _, name := range []string{"etc/services", "local/etc/fonts/fonts.conf", "local/share/doc", "lib/node_modules/npm/package.json"} {
+		write("usr/"+name, 0o644, "public")
+	}
+	// By another name: a link in the way.
+	write("usr/share/maven-3.8/conf/settings.xml", 0o644, "secret")
+	link("maven-3.8", "usr/share/maven")
+	// What leads elsewhere is not followed.
+	link("/usr/bin", "usr/local/etc/binaries")
+	link("/home/alice", "usr/local/maven")
+	write("home/alice/conf/settings.xml", 0o644, "secret")
 	if err := syscall.Mkfifo(filepath.Join(host, "etc/services"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +181,24 @@ func TestHostImageHoldsOnlyWhatIsAllowed(t *testing.T) {
 		}
 	}
 	for _, line := range got {
-		for _, bad := range []string{"shadow", "private", "hidden", "closed", "alice", "gitconfig", "services", " lib "} {
+		for _, bad := range []string{"shadow", "private", "hidden", "closed", "alice", "etc/services", " lib "} {
 			if strings.Contains(line, bad) {
 				t.Errorf("must not be there: %q", line)
 			}
 		}
+	}
+	for _, name := range etcSecrets {
+		if _, err := os.Lstat(filepath.Join(dir, "etc", name)); err == nil {
+			t.Errorf("READ: /etc/%s is there", name)
+		}
+	}
+	for _, name := range []string{"etc/R/Makeconf", "etc/php/8.2/cli/php.ini", "etc/perl/Net/libnet.cfg"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			t.Errorf("%s is missing: %v", name, err)
+		}
+	}
+	if out, err := exec.Command("grep", "-rl", "secret", dir).Output(); len(out) > 0 {
+		t.Errorf("READ: secrets were copied: %s %v", out, err)
 	}
 	for name, want := range map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1::/usr/sbin:/usr/sbin/nologin\nsvc:x:200:65534::/srv:/bin/false\n" +
@@ -164,6 +217,76 @@ func TestHostImageHoldsOnlyWhatIsAllowed(t *testing.T) {
 				t.Errorf("owner of %s is not %d (%v)", name, uid, err)
 			}
 		}
+	}
+}
+
+// What covers /usr hides every place of credentials and nothing else, also where
+// the store can't have whiteouts.
+func TestHostImageHidesCredentialsOfUsr(t *testing.T) {
+	stores := map[string]string{"store": filepath.Join(t.TempDir(), "images")}
+	if os.Getuid() == 0 {
+		over, err := filepath.EvalSymlinks(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tmp := t.TempDir()
+		for _, d := range []string{"lower", "upper", "work"} {
+			if err := os.Mkdir(filepath.Join(tmp, d), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		opts := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", tmp)
+		if err := syscall.Mount("overlay", over, "overlay", 0, opts); err != nil {
+			t.Fatalf("mounting an overlay: %v", err)
+		}
+		defer syscall.Unmount(over, syscall.MNT_DETACH)
+		stores["store on an overlay"] = filepath.Join(over, "images")
+	}
+	for name, dir := range stores {
+		t.Run(name, func(t *testing.T) {
+			host := fakeHost(t)
+			s := image.Open(dir, image.Options{HostDir: host})
+			l := acquire(t, s, "host")
+			cover := filepath.Join(l.Rootfs().Layers[0], "usr")
+			want := append([]string{"share/maven-3.8/conf/settings.xml", "local/etc/binaries"}, usrSecrets...)
+			for i, name := range want {
+				for _, whole := range []string{"etc/profile.d", "local/etc/fish"} {
+					if strings.HasPrefix(name, whole+"/") {
+						want[i] = whole // a directory of which nothing is seen
+					}
+				}
+			}
+			var got []string
+			err := filepath.WalkDir(cover, func(p string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				info, err := d.Info()
+				if err != nil {
+					return err
+				}
+				if st := info.Sys().(*syscall.Stat_t); !(info.Mode()&fs.ModeCharDevice != 0 && st.Rdev == 0) && !(info.Mode().IsRegular() && info.Size() == 0) {
+					t.Errorf("%s hides nothing: %v", p, info.Mode())
+				}
+				got = append(got, strings.TrimPrefix(p, cover+"/"))
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("hidden are\n%q, want\n%q", got, want)
+			}
+			// A new one is hidden at once.
+			if err := os.WriteFile(filepath.Join(host, "usr/local/etc/netrc"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(filepath.Join(acquire(t, s, "host").Rootfs().Layers[0], "usr/local/etc/netrc")); err != nil {
+				t.Errorf("a new file is not hidden: %v", err)
+			}
+		})
 	}
 }
 

@@ -8,8 +8,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,12 +31,18 @@ const (
 	maxHostUsers = 1 << 20 // bytes of passwd or group that are read
 )
 
-// etcAllowed names what of /etc is copied: what programs of a toolchain look
-// up, and nothing that says who uses this machine or how to log in anywhere.
-// A name that ends in '*' matches a prefix. Left out on purpose, although many
-// hosts have them: profile.d, environment, gitconfig, npmrc, pip.conf, wgetrc,
-// maven/settings.xml, apt (tokens and proxy passwords are found in them),
-// machine-id and hostname (which tell machines apart).
+// etcAllowed names what of /etc is copied, as patterns of path.Match: what
+// programs of a toolchain look up, and nothing that says who uses this machine or
+// how to log in anywhere. The same names are what is seen of /usr/etc and
+// /usr/local/etc. Left out on purpose, although many hosts have them:
+//
+//   - environment, profile, profile.d, bash.bashrc and all other start-up files of
+//     shells, and skel: tokens and passwords of proxies are exported there
+//   - gitconfig, npmrc, yarnrc, pip.conf and xdg/pip, wgetrc, netrc, gemrc, gradle,
+//     maven/settings.xml, perl/CPAN, R/Renviron.site, R/Rprofile.site, julia, apt:
+//     credentials of package registries
+//   - my.cnf, odbc.ini, pg_service.conf, msmtprc, php/*/fpm: passwords of services
+//   - machine-id and hostname, which tell machines apart
 func etcAllowed() []string {
 	return []string{
 		// The dynamic loader and the C library.
@@ -49,15 +57,39 @@ func etcAllowed() []string {
 		"ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf",
 		"ca-certificates", "ca-certificates.conf", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
 		"pki/tls/openssl.d", "pki/ca-trust/extracted", "crypto-policies", "gnutls", "pkcs11",
-		// Shells and terminals.
-		"profile", "bash.bashrc", "bashrc", "bash", "inputrc", "zsh", "zshrc", "zshenv", "zprofile", "fish",
-		"shells", "terminfo", "DIR_COLORS", "screenrc", "tmux.conf", "login.defs", "manpath.config", "man_db.conf",
+		// Shells and terminals, but nothing that a shell executes.
+		"inputrc", "shells", "terminfo", "DIR_COLORS", "screenrc", "tmux.conf", "login.defs", "manpath.config", "man_db.conf",
 		// Editors and tools.
 		"vim", "vimrc", "nanorc", "emacs", "less", "lesskey", "magic", "magic.mime", "mime.types", "mailcap",
-		"mke2fs.conf", "groff", "papersize", "paperspecs", "xattr.conf", "xdg", "fonts", "ImageMagick*",
+		"mke2fs.conf", "groff", "papersize", "paperspecs", "xattr.conf", "fonts", "ImageMagick*",
 		"ghostscript", "texmf", "sgml", "xml", "gprofng.rc", "gdb", "OpenCL", "glvnd", "java*", "python*",
-		"perl", "php", "ruby*", "lua*", "R", "ghc", "octave*", "julia", "maven/m2.conf", "maven/logging",
-		"gradle", "ant", "ant.conf", "matplotlibrc", "sensors3.conf", "X11/rgb.txt", "libnl-3", "libnl",
+		"perl/Net", "perl/XML", "perl/sitecustomize.pl", "php/*/cli", "php/*/mods-available", "ruby*", "lua*",
+		"R/Renviron", "R/Makeconf", "R/javaconf", "R/ldpaths", "R/repositories", "ghc", "octave*", "maven/m2.conf", "maven/logging",
+		"ant", "ant.conf", "matplotlibrc", "sensors3.conf", "X11/rgb.txt", "libnl-3", "libnl",
+	}
+}
+
+// usrHidden names, as patterns, what is not shown of /usr, beside what etcAllowed
+// does not name in /usr/etc and /usr/local/etc: where tools that are installed
+// there look for the machine's credentials although everybody can read it.
+func usrHidden() []string {
+	return []string{
+		// npm's built-in settings; what npm and yarn take for root's home.
+		"lib/node_modules/npm/npmrc", "local/lib/node_modules/npm/npmrc", "share/nodejs/npm/npmrc",
+		"local/share/.npmrc", "local/share/.yarnrc",
+		// pip: pip.conf in sys.prefix.
+		"pip.conf", "local/pip.conf",
+		// Maven and Gradle, in their own directories.
+		"share/*maven*/conf/settings.xml", "local/*maven*/conf/settings.xml",
+		"share/gradle*/gradle.properties", "share/gradle*/init.gradle", "share/gradle*/init.d/*",
+		"local/gradle*/gradle.properties", "local/gradle*/init.gradle", "local/gradle*/init.d/*",
+		// Cargo, Bundler and conda, where images of Docker Hub install them.
+		"local/cargo/credentials", "local/cargo/credentials.toml", "local/bundle/config",
+		"local/.condarc", "local/*conda*/.condarc",
+		// R's environment and profile of the site.
+		"lib*/R/etc/Renviron.site", "lib*/R/etc/Rprofile.site", "local/lib*/R/etc/Renviron.site", "local/lib*/R/etc/Rprofile.site",
+		// Database clients.
+		"my.cnf", "local/mysql/my.cnf", "local/pgsql/etc/pg_service.conf",
 	}
 }
 
@@ -72,7 +104,7 @@ type hostPlan struct {
 // A hostItem is one file of a skeleton.
 type hostItem struct {
 	path  string // "etc/passwd"
-	mode  uint32 // type and permissions, as in st_mode
+	mode  uint32 // type and permissions, as in st_mode; a device hides what the host has there
 	owner int    // uid and gid: 0 or UserID
 	data  []byte // of a generated file, or a link's target
 	copy  bool   // the content is that of the host's file
@@ -120,13 +152,11 @@ func planHost(host string) *hostPlan {
 		p.copyTree("etc/ssl/certs", 0, seen)
 	}
 	for _, pattern := range etcAllowed() {
-		for _, name := range p.match(pattern) {
+		for _, name := range p.match("etc", pattern) {
 			p.copyTree(path.Join("etc", name), 0, seen)
 		}
 	}
-	for _, name := range []string{".bashrc", ".profile", ".bash_logout"} {
-		p.copySkel(name)
-	}
+	p.hideUsr()
 	p.generate()
 	return p
 }
@@ -171,19 +201,65 @@ func (p *hostPlan) bindPublic(name string, seen map[string]bool) bool {
 	return true
 }
 
-// match expands a pattern of etcAllowed to names in /etc.
-func (p *hostPlan) match(pattern string) []string {
+// match expands a pattern to the names in a directory of the host.
+func (p *hostPlan) match(dir, pattern string) []string {
 	if !strings.Contains(pattern, "*") {
 		return []string{pattern}
 	}
-	var names []string
-	entries, _ := os.ReadDir(p.host + "/etc")
-	for _, e := range entries {
-		if ok, _ := path.Match(pattern, e.Name()); ok {
-			names = append(names, e.Name())
+	top := p.host + "/" + dir + "/"
+	found, _ := filepath.Glob(top + pattern)
+	for i := range found {
+		found[i] = strings.TrimPrefix(found[i], top)
+	}
+	return found
+}
+
+// hideUsr plans what covers the parts of /usr that are not to be seen.
+func (p *hostPlan) hideUsr() {
+	hidden := map[string]bool{}
+	for _, pattern := range usrHidden() {
+		for _, name := range p.match("usr", pattern) {
+			p.hide("usr/"+name, hidden)
 		}
 	}
-	return names
+	for _, etc := range []string{"usr/etc", "usr/local/etc"} {
+		entries, _ := os.ReadDir(p.host + "/" + etc)
+		for _, e := range entries {
+			if !slices.ContainsFunc(etcAllowed(), func(pattern string) bool { ok, _ := path.Match(pattern, e.Name()); return ok }) {
+				p.hide(etc+"/"+e.Name(), hidden)
+			}
+		}
+	}
+	made := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(hidden)) {
+		var above []string
+		for d := path.Dir(name); d != "usr"; d = path.Dir(d) {
+			above = append(above, d)
+		}
+		if slices.ContainsFunc(above, func(d string) bool { return hidden[d] }) {
+			continue
+		}
+		for _, d := range slices.Backward(above) {
+			if !made[d] {
+				made[d] = true
+				p.dir(d, 0o755)
+			}
+		}
+		p.items = append(p.items, hostItem{path: name, mode: syscall.S_IFCHR})
+	}
+}
+
+// hide adds a file or directory of /usr by its real name, if it is there.
+func (p *hostPlan) hide(name string, hidden map[string]bool) {
+	dir, err := filepath.EvalSymlinks(p.host + "/" + path.Dir(name))
+	if err != nil {
+		return
+	}
+	file := path.Join(dir, path.Base(name))
+	name, ok := strings.CutPrefix(file, p.host+"/")
+	if _, err := os.Lstat(file); err == nil && ok && strings.HasPrefix(name, "usr/") {
+		hidden[name] = true
+	}
 }
 
 // copyTree plans to copy a file or directory of the host that everybody may
@@ -271,25 +347,6 @@ func within(p, top string) bool {
 	return strings.HasPrefix(p, "/"+top+"/") || p == "/"+top
 }
 
-// copySkel puts a file of /etc/skel into the user's home.
-func (p *hostPlan) copySkel(name string) {
-	src := p.host + "/etc/skel/" + name
-	f, err := os.OpenFile(src, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o004 == 0 {
-		return
-	}
-	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
-	if err != nil {
-		return
-	}
-	p.items = append(p.items, hostItem{path: "home/user/" + name, mode: syscall.S_IFREG | 0o644, owner: UserID, data: data})
-}
-
 // generate plans what is not the host's.
 func (p *hostPlan) generate() {
 	shell := "/bin/sh"
@@ -301,6 +358,12 @@ func (p *hostPlan) generate() {
 	p.file("etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"+
 		"protocols: files\nservices: files\nethers: files\nrpc: files\n")
 	p.link("etc/mtab", "/proc/mounts")
+	p.homeFile(".profile", "if [ -n \"$BASH_VERSION\" ]; then . \"$HOME/.bashrc\"; fi\n")
+	p.homeFile(".bashrc", "PS1='\\u@\\h:\\w\\$ '\nalias ls='ls --color=auto' grep='grep --color=auto'\n")
+}
+
+func (p *hostPlan) homeFile(name, data string) {
+	p.items = append(p.items, hostItem{path: "home/user/" + name, mode: syscall.S_IFREG | 0o644, owner: UserID, data: []byte(data)})
 }
 
 func (p *hostPlan) readUsers(name string) string {
@@ -413,6 +476,11 @@ func (p *hostPlan) make(dst string) error {
 			wd = append(wd, it)
 		case syscall.S_IFLNK:
 			err = os.Symlink(string(it.data), to)
+		case syscall.S_IFCHR:
+			// A whiteout, or on overlayfs, which makes none, a file that hides as well.
+			if err = unix.Mknod(to, syscall.S_IFCHR, 0); err == unix.EPERM {
+				err = os.WriteFile(to, nil, 0o444)
+			}
 		default:
 			err = p.makeFile(it, to)
 		}

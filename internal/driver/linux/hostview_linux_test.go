@@ -21,6 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -214,6 +215,52 @@ func TestAttackL7FilesOfTheHostsUsers(t *testing.T) {
 	})
 }
 
+// What the host image hides of /usr can't be read, by its name or from a list.
+func TestAttackL7CredentialsInUsr(t *testing.T) {
+	needWorking(t)
+	text, err := os.ReadFile(plant(t).path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := shownDir(t)
+	var programs []sandpit.Mount // of this machine, for lack of others
+	for _, d := range []string{"usr/bin", "usr/lib", "usr/lib64", "bin", "lib", "lib64"} {
+		if target, err := os.Readlink("/" + d); err == nil {
+			if err := os.Symlink(target, filepath.Join(host, d)); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := os.Stat("/" + d); err == nil {
+			if err := os.MkdirAll(filepath.Join(host, d), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			programs = append(programs, sandpit.Mount{Source: "/" + d, Target: "/" + d, ReadOnly: true})
+		}
+	}
+	for _, name := range []string{"usr/local/etc/npmrc", "usr/local/etc/pip/pip.conf", "usr/local/pip.conf", "usr/local/share/public"} {
+		name = filepath.Join(host, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{NoSync: true, HostDir: host})
+	e := engine.New(engine.Options{Driver: newDriver(), Images: store, Policy: policy.Default()})
+	defer e.Close()
+	for _, user := range users {
+		if user != "" && !multiUser(t) {
+			continue
+		}
+		sb := box(t, e, sandpit.Spec{User: user, Mounts: programs})
+		out := sh(t, sb, "cat /usr/local/etc/npmrc /usr/local/etc/pip/pip.conf /usr/local/pip.conf; grep -r . /usr/local; ls -R /usr/local")
+		want := "/usr/local/share/public:" + string(text) + "\n/usr/local:\netc\nshare\n\n/usr/local/etc:\n\n/usr/local/share:\npublic\n"
+		if string(out.Stdout) != want {
+			t.Errorf("READ: user %q reads\n%s\nwant\n%s", user, out.Stdout, want)
+		}
+	}
+}
+
 // probing is a probe that waits for the end of its input before it answers.
 type probing struct {
 	t   *testing.T
@@ -274,20 +321,20 @@ func use(t *testing.T, names ...string) {
 
 func TestAttackL10hWatchingOthers(t *testing.T) {
 	dir := shownDir(t)
-	image := filepath.Join(shownDir(t), "image")
+	tree := filepath.Join(shownDir(t), "image")
 	for _, d := range []string{"etc", "bin"} {
-		if err := os.MkdirAll(filepath.Join(image, d), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(tree, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(image, "bin/tool"), []byte("tool"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(tree, "bin/tool"), []byte("tool"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	// What the probe needs to start comes from the host.
 	libraries := []sandpit.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}
 	for _, d := range []string{"lib", "lib64"} {
 		if target, err := os.Readlink("/" + d); err == nil {
-			if err := os.Symlink(target, filepath.Join(image, d)); err != nil {
+			if err := os.Symlink(target, filepath.Join(tree, d)); err != nil {
 				t.Fatal(err)
 			}
 		} else if _, err := os.Stat("/" + d); err == nil {
@@ -324,10 +371,10 @@ func TestAttackL10hWatchingOthers(t *testing.T) {
 			t.Skip(why)
 		}
 		c := client(t, options())
-		spec := sandpit.Spec{Image: "dir:" + image, User: "0:0", Mounts: libraries}
+		spec := sandpit.Spec{Image: "dir:" + tree, User: "0:0", Mounts: libraries}
 		watcher, neighbour := box(t, c, spec), box(t, c, spec)
 		p := startProbe(t, watcher, "watch", "/bin", "/bin/tool")
-		use(t, filepath.Join(image, "bin/tool"))
+		use(t, filepath.Join(tree, "bin/tool"))
 		if got := tryOut(t, neighbour, sandpit.Command{}, "lock", "/bin/tool"); got["flock"] != "" {
 			t.Errorf("the neighbour can't use /bin/tool: %v", got)
 		}
