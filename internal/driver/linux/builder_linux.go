@@ -196,9 +196,10 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 	for i, b := range c.plan.Root.Binds {
 		if !c.ids.mapped {
 			// A user namespace may not look below a mount of the host's: with
-			// something mounted below it, the tree is shown as it is. That is
-			// a gap, which Probe lists.
-			c.p.Call("looking for mounts below "+b.Source, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), c.p.Str(bindName(i)), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Ignore(unix.EINVAL).SkipAfterIgnored(1)
+			// something mounted below it, the tree can't be bound alone, and is
+			// shown as it is. That is a gap, which Probe lists.
+			name := c.p.Str(bindName(i))
+			c.p.Call("looking for mounts below "+b.Source, unix.SYS_MOUNT, name, name, sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.EINVAL).SkipAfterIgnored(1)
 		}
 		c.mount("overlay", bindName(i), "overlay", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, "lowerdir=l0"+path.Clean("/"+b.Target)+":"+bindName(i))
 	}
