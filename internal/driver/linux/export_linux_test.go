@@ -22,5 +22,6 @@ func HoldEnding(inst driver.Instance) (release, rest func(), waiting func() int6
 	}
 	return release, rest, ending.waiting.Load
 }
+
 // MountBelow is where something is mounted below a directory.
 var MountBelow = mountBelow
