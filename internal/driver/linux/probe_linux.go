@@ -90,14 +90,10 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 
 // mountBelow returns where something is mounted below a directory, or "".
 func mountBelow(dir string) string {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(data)) {
-		// 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-			return f[4]
+	mounts, _ := readMounts()
+	for _, m := range mounts {
+		if rest, in := relative(m.point, dir); in && rest != "" {
+			return m.point
 		}
 	}
 	return ""
