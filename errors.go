@@ -21,6 +21,14 @@ var (
 	ErrClosed      = errors.New("sandbox is gone")             // removed, or its guest has died
 )
 
+// ErrDiskFull is the error of a full disk of the host. It matches ErrExhausted.
+var ErrDiskFull error = diskFullError{}
+
+type diskFullError struct{}
+
+func (diskFullError) Error() string        { return "the host's disk is full" }
+func (diskFullError) Is(target error) bool { return target == ErrExhausted }
+
 // File errors that package io/fs has no kind for.
 var (
 	ErrIsDirectory  = errors.New("is a directory")

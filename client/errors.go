@@ -117,6 +117,8 @@ func statusKind(status int) error {
 		return sandpit.ErrForbidden
 	case http.StatusTooManyRequests:
 		return sandpit.ErrExhausted
+	case http.StatusInsufficientStorage:
+		return sandpit.ErrDiskFull
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return sandpit.ErrUnavailable
 	case http.StatusNotImplemented, http.StatusNotFound, http.StatusMethodNotAllowed:

@@ -21,6 +21,10 @@ type Options struct {
 	Idempotency Idempotency
 	Webhooks    Webhooks
 
+	// DataDir is where the server keeps its files. Errors that name it are told to
+	// administrators alone. Empty: none.
+	DataDir string
+
 	// Version is the server's own.
 	Version string
 

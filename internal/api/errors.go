@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -76,7 +77,7 @@ func statusOf(code string) int {
 		return http.StatusServiceUnavailable
 	case "integrity", "protocol":
 		return http.StatusBadGateway
-	case "no_space":
+	case "no_space", "disk_full":
 		return http.StatusInsufficientStorage
 	case "timeout":
 		return http.StatusGatewayTimeout
@@ -110,12 +111,23 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 		}
 		return r.status, v1.Error{Code: r.code, Message: bounded(r.message), Hint: r.hint, RequestID: c.id}, r.after
 	}
+	var hidden interface{ Detail() string }
+	if errors.As(err, &hidden) {
+		c.api.opts.Log.Warn("a request failed for a reason that its caller is not told", "request", c.id, "operation", c.operation(), "error", err, "detail", hidden.Detail())
+	}
 	e = v1.FromError(err)
+	if e.Code == v1.CodeInternal && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
+		e.Code = "disk_full"
+	}
+	if e.Code == "disk_full" {
+		c.api.opts.Log.Error("the disk is full", "request", c.id, "operation", c.operation(), "error", err)
+		e.Message, e.Path, e.Hint = "the server's disk is full", "", "free some space on it, or ask who runs the server; what is there goes on, and can be stopped and removed"
+	}
 	status, after = statusOf(e.Code), sandpit.RetryAfter(err)
 	if after == 0 && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
 		after = time.Second
 	}
-	if e.Code == v1.CodeInternal {
+	if e.Code == v1.CodeInternal || c.isPrivate(&e) {
 		c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
 		if !c.caller.Admin {
 			e.Message, e.Path = "something failed in the server", ""
@@ -124,6 +136,14 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 	}
 	e.Message, e.Hint, e.RequestID = bounded(e.Message), bounded(e.Hint), c.id
 	return status, e, after
+}
+
+// isPrivate reports whether an error tells of files of the server's own, and whoever
+// reads it does not run the server. What is refused for what was asked may quote that.
+func (c *call) isPrivate(e *v1.Error) bool {
+	dir := c.api.opts.DataDir
+	return dir != "" && !c.caller.Admin && e.Code != "invalid" && e.Code != "forbidden" &&
+		(strings.Contains(e.Message, dir) || strings.Contains(e.Path, dir) || strings.Contains(e.Hint, dir))
 }
 
 // fail answers with an error, unless the answer has begun: then the connection

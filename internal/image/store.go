@@ -153,7 +153,7 @@ func (s *Store) ensure(subs ...string) error {
 // diskError gives errors of the disk that the store is on their kind and hint.
 func (s *Store) diskError(err error) error {
 	if isDiskFull(err) {
-		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrExhausted},
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrDiskFull},
 			"free space where "+s.dir+" is, for example with \"sandpit images prune\"")
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/audit"
@@ -54,6 +56,67 @@ func TestTheAuditLastsAsLongAsPromised(t *testing.T) {
 	}
 }
 
+// fillDisk adds to a file until the disk is full.
+func fillDisk(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+}
+
+// When the state has no room, a create is refused as that and not as one caller's
+// doing, and in words that tell nothing of the server's insides.
+func TestCreateOnAFullDisk(t *testing.T) {
+	srv := newServed(t)
+	dir := filepath.Join(srv.home, "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=6m,mode=0700"); err != nil {
+		t.Skipf("mounting a small disk needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	srv.start()
+	key := srv.keyOf("team", "")
+	c := srv.with(key)
+	defer c.Close()
+	create(t, c, "first")
+	filler := filepath.Join(dir, "filler")
+	for url, k := range map[string]string{"http://sandpit/v1/keys": "", "http://sandpit/v1/sandboxes": key} {
+		status, body := 0, ""
+		for i := 0; status < 300 && i < 2000; i++ { // what is there may have a little room
+			fillDisk(t, filler)
+			status, body, _ = srv.get("POST", url, k, fmt.Sprintf(`{"name":"box%d"}`, i))
+		}
+		var e v1.Error
+		if err := json.Unmarshal([]byte(body), &e); err != nil || status != http.StatusInsufficientStorage || e.Code != "disk_full" || e.Hint == "" || !errors.Is(v1.KindOf(e.Code), sandpit.ErrExhausted) {
+			t.Errorf("%s: %d %s %v", url, status, body, err)
+		}
+		for _, told := range []string{"SQL", "sqlite", "database", srv.home, "(13)"} {
+			if strings.Contains(body, told) {
+				t.Errorf("%s: the answer tells %q: %s", url, told, body)
+			}
+		}
+	}
+	if !strings.Contains(srv.log.String(), "the disk is full") {
+		t.Error("the log says nothing")
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := srv.get("POST", "http://sandpit/v1/sandboxes", key, `{"name":"later"}`); status != http.StatusCreated {
+		t.Errorf("when there is room again: %d %s", status, body)
+	}
+}
+
 // L14: with a full disk a key is revoked, a sandbox stopped and removed, for good
 // and with entries in the audit, whatever else is refused.
 func TestFullDiskDisablesNoRevocation(t *testing.T) {
@@ -84,17 +147,7 @@ func TestFullDiskDisablesNoRevocation(t *testing.T) {
 	filler := filepath.Join(srv.home, "filler")
 	refill := func() {
 		t.Helper()
-		f, err := os.OpenFile(filler, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		for err == nil {
-			_, err = f.Write(make([]byte, 4096))
-		}
-		if !errors.Is(err, syscall.ENOSPC) {
-			t.Fatal(err)
-		}
+		fillDisk(t, filler)
 	}
 	refused := false
 	for i := 0; !refused && i < 2000; i++ { // what is there may have a little room

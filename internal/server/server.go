@@ -266,7 +266,7 @@ func (s *server) startAPI(ctx context.Context) error {
 	s.api = api.New(api.Options{
 		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home)},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
-		Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
+		DataDir: opt.Home, Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
 		Connections: s.conns.counts,
 		Limits:      opt.Settings.limits(),
 	})

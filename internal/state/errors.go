@@ -33,7 +33,7 @@ func isFull(err error) bool {
 	var e *sqlite.Error
 	if errors.As(err, &e) {
 		c := e.Code()
-		return c&0xff == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR_WRITE || c == sqlite3.SQLITE_IOERR_SHMSIZE
+		return c&0xff == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR_WRITE
 	}
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
@@ -55,8 +55,8 @@ const (
 // its kind; nil for any other.
 func kindOf(err error) (hint string, kind error) {
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return hintFull, sandpit.ErrExhausted
+	case isFull(err):
+		return hintFull, sandpit.ErrDiskFull
 	case errors.Is(err, syscall.EROFS):
 		return hintReadOnly, sandpit.ErrUnavailable
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
@@ -65,8 +65,6 @@ func kindOf(err error) (hint string, kind error) {
 	switch code(err) {
 	case 0:
 		return "", nil
-	case sqlite3.SQLITE_FULL:
-		return hintFull, sandpit.ErrExhausted
 	case sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN:
 		return hintFew, sandpit.ErrExhausted
 	case sqlite3.SQLITE_READONLY:

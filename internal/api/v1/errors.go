@@ -24,6 +24,7 @@ func codes() []struct {
 		{"state", sandpit.ErrState},
 		{"forbidden", sandpit.ErrForbidden},
 		{"unsupported", sandpit.ErrUnsupported},
+		{"disk_full", sandpit.ErrDiskFull}, // a case of the next
 		{"exhausted", sandpit.ErrExhausted},
 		{"unavailable", sandpit.ErrUnavailable},
 		{"is_directory", sandpit.ErrIsDirectory},

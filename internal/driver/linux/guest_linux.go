@@ -62,10 +62,10 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	return name, nil
 }
 
-// diskFull is an error that matches sandpit.ErrExhausted, and says so already.
+// diskFull is an error that matches sandpit.ErrDiskFull, and says so already.
 type diskFull struct{ error }
 
-func (e diskFull) Unwrap() []error { return []error{e.error, sandpit.ErrExhausted} }
+func (e diskFull) Unwrap() []error { return []error{e.error, sandpit.ErrDiskFull} }
 
 // ours reports whether nobody but this user and root can have made or changed a
 // file or directory.

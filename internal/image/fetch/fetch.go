@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"net"
 	"os"
 
 	"github.com/klauspost/compress/gzip"
@@ -23,6 +24,9 @@ type Options struct {
 
 	// UserAgent is sent to registries. Default "sandpit".
 	UserAgent string
+
+	// Resolver looks up the names of registries. Default that of package net.
+	Resolver *net.Resolver
 }
 
 // Fetcher implements image.Fetcher.

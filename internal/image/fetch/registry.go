@@ -137,7 +137,7 @@ func (r *registrySource) proxy(req *http.Request) (*url.URL, error) {
 // with it, in this machine's network; one that the person has named may be
 // anything.
 func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout}
+	d := net.Dialer{Timeout: dialTimeout, Resolver: r.fetcher.opt.Resolver}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -158,11 +158,50 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 		}
 	}
 	conn, err := d.DialContext(ctx, network, addr)
-	if errors.Is(err, errNotPublic) {
-		err = errNotPublic // without the address, which is not the caller's to know
+	var dns *net.DNSError
+	if r.public && !r.trusts(host) && (errors.Is(err, errNotPublic) || errors.As(err, &dns) && dns.IsNotFound) {
+		// One error for both: which names this network has is not the caller's to know.
+		err = hidden{errNotPublic, err.Error()}
 	}
 	return conn, err
 }
+
+// hidden is an error whose text says nothing of this machine's network. Detail
+// does; it is for a server's log.
+type hidden struct {
+	error
+	detail string
+}
+
+func (h hidden) Unwrap() error  { return h.error }
+func (h hidden) Detail() string { return h.detail }
+
+// hide returns an error of the network without the addresses in it: of the name
+// server, of this machine, and of proxies.
+func hide(err error) error {
+	var bare error
+	var dns *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		bare = errNoSuchHost
+	case errors.As(err, &dns):
+		bare = errNameServer
+	case errors.As(err, &op):
+		bare = hide(op.Err)
+		if op.Op == "proxyconnect" {
+			bare = fmt.Errorf("connecting to the proxy: %w", bare)
+		}
+	default:
+		return err
+	}
+	return hidden{bare, err.Error()}
+}
+
+var (
+	errNoSuchHost = errors.New("no such host")
+	errNameServer = errors.New("its name can't be looked up now")
+)
 
 // trusts reports whether a host was named by the person.
 func (r *registrySource) trusts(host string) bool {
@@ -173,7 +212,7 @@ func (r *registrySource) trusts(host string) bool {
 
 // errNotPublic is what a caller is told who named a registry of this network.
 var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("it is not in the public internet"), Kind: sandpit.ErrForbidden},
-	"have the registry named in the policy's images, without a star in its place")
+	"check its name, or have the registry named in the policy's images, without a star in its place")
 
 // checkRedirect keeps redirects few and encrypted, and credentials at home.
 func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) error {
@@ -336,6 +375,7 @@ func (r *idleReader) Read(p []byte) (int, error) {
 	n, err := r.body.Read(p)
 	if err != nil {
 		r.timer.Stop()
+		err = hide(err)
 	} else {
 		r.timer.Reset(idleTimeout)
 	}
@@ -482,7 +522,7 @@ func (r *registrySource) token(ctx context.Context, e *endpoint, params map[stri
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenReply))
 	if err != nil {
-		return "", fault.Temporaryf(0, "logging in to %s: %w", e.registry, err)
+		return "", fault.Temporaryf(0, "logging in to %s: %w", e.registry, hide(err))
 	}
 	var reply struct {
 		Token       string `json:"token"`
@@ -548,8 +588,7 @@ func (r *registrySource) netError(ctx context.Context, host string, err error) e
 		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: it does not speak TLS", host), Kind: sandpit.ErrUnavailable},
 			"allow plain HTTP for this registry, if you trust the network to it")
 	}
-	var dns *net.DNSError
-	if errors.As(err, &dns) && dns.IsNotFound {
+	if err = hide(err); errors.Is(err, errNoSuchHost) {
 		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: %w", host, err), Kind: sandpit.ErrUnavailable}, hint)
 	}
 	var cert *tls.CertificateVerificationError

@@ -1,0 +1,60 @@
+package api
+
+import (
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/heard"
+)
+
+// withDetail is an error with something for the log alone.
+type withDetail struct{ error }
+
+func (withDetail) Detail() string  { return "asked 10.9.8.7" }
+func (e withDetail) Unwrap() error { return e.error }
+
+// An error that names files of the server is told to its administrators alone, and
+// its details to the log.
+func TestPrivateErrors(t *testing.T) {
+	file := &fs.PathError{Op: "open", Path: "/srv/data/images/x", Err: fs.ErrPermission}
+	for _, c := range []struct {
+		err    error
+		admin  bool
+		status int
+		code   string
+		tells  bool // the file
+	}{
+		{file, false, 403, "permission", false},
+		{file, true, 403, "permission", true},
+		{fmt.Errorf("using the state in /srv/data/state: %w", sandpit.ErrUnavailable), false, 503, "unavailable", false},
+		{sandpit.WithHint(sandpit.ErrNotFound, "look into /srv/data/images"), false, 404, "not_found", false},
+		{fmt.Errorf(`mounting "/srv/data": %w`, sandpit.ErrForbidden), false, 403, "forbidden", true}, // as he wrote it
+		{&fs.PathError{Op: "mkdir", Path: "/srv/data/x", Err: syscall.ENOSPC}, true, 507, "disk_full", false},
+		{fmt.Errorf("%w (%w)", sandpit.ErrDiskFull, syscall.EDQUOT), false, 507, "disk_full", false},
+		{&fs.PathError{Op: "write", Path: "/tmp/x", Err: sandpit.ErrNoSpace}, false, 507, "no_space", false},
+		{fmt.Errorf("making a cgroup: %w: %w", sandpit.ErrExhausted, syscall.ENOSPC), false, 429, "exhausted", false},
+		{withDetail{sandpit.ErrForbidden}, false, 403, "forbidden", false},
+	} {
+		log := new(heard.Buffer)
+		opts := Options{DataDir: "/srv/data", Log: slog.New(slog.NewTextHandler(log, nil))}
+		call := &call{api: &API{opts: opts}, ctx: t.Context(), id: "id", caller: Caller{Admin: c.admin}}
+		status, e, _ := call.describe(c.err)
+		if status != c.status || e.Code != c.code || e.Message == "" {
+			t.Errorf("%v: %d %+v", c.err, status, e)
+		}
+		if tells := strings.Contains(e.Message+e.Hint+e.Path, "/srv/data"); tells != c.tells {
+			t.Errorf("%v: %+v", c.err, e)
+		}
+		if !c.tells && strings.Contains(c.err.Error(), "/srv/data") && !strings.Contains(log.String(), "/srv/data") {
+			t.Errorf("%v: the log says %q", c.err, log)
+		}
+		if _, ok := c.err.(withDetail); ok && !strings.Contains(log.String(), "10.9.8.7") {
+			t.Errorf("the log says %q", log)
+		}
+	}
+}
