@@ -46,7 +46,8 @@
 // it stay on: another program may have begun to use them.
 //
 // When the owner is killed with -9, a watcher process writes "1" to
-// [Group.KillFile] and removes [Group.Paths] in that order.
+// [Group.KillFile], removes [Group.Paths] in that order, waiting for what is
+// still in them to end, and then tries [Group.Shared] once.
 //
 // # An ordinary user
 //

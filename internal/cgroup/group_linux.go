@@ -55,10 +55,10 @@ func (l *Layout) Create(id string, limits Limits) (*Group, error) {
 }
 
 // CreateAnnounced is Create, and calls announce, unless nil, before it makes
-// anything, with what Paths and KillFile of the group will be: so that a
-// watcher can be there before there is anything to be left. When announce
-// fails, so does CreateAnnounced, with its error.
-func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(paths []string, killFile string) error) (*Group, error) {
+// anything, with a group whose Paths, Shared and KillFile are those of the one
+// to come: so that a watcher can be there before there is anything to be left.
+// When announce fails, so does CreateAnnounced, with its error.
+func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(planned *Group) error) (*Group, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
 	}
@@ -75,8 +75,7 @@ func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(paths [
 	}
 	var err error
 	if announce != nil {
-		planned := l.planned(id, limits)
-		if err = announce(planned.Paths(), planned.KillFile()); err != nil {
+		if err = announce(l.planned(id, limits)); err != nil {
 			l.release()
 			return nil, err
 		}
@@ -376,14 +375,21 @@ func (g *Group) OpenJoin() ([]int, error) {
 }
 
 // Paths returns every directory of the group in the order in which they must
-// be removed, for a process that cleans up after the owner's death. The last
-// may be one that is shared with other groups, which rmdir then refuses to
-// remove: that is not an error.
+// be removed, for a process that cleans up after the owner's death.
 func (g *Group) Paths() []string {
-	paths := make([]string, 0, len(g.dirs)+2)
+	paths := make([]string, 0, len(g.dirs))
 	for i := len(g.dirs) - 1; i >= 0; i-- {
 		paths = append(paths, g.dirs[i].path)
 	}
+	return paths
+}
+
+// Shared returns the directories that others may be in: the parent of all
+// groups, and the one into which the owner moved itself and what it started.
+// Whoever cleans up removes them after Paths, tries it once and does not wait:
+// the last to leave removes them.
+func (g *Group) Shared() []string {
+	var paths []string
 	if g.leaf != "" {
 		paths = append(paths, g.leaf)
 	}

@@ -264,6 +264,53 @@ func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
 	}
 }
 
+// TestWatchDoesNotWaitForShared: a shared directory that is busy is left to
+// whoever is in it.
+func TestWatchDoesNotWaitForShared(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a directory busy here, by a mount")
+	}
+	dir := t.TempDir()
+	busy, own := filepath.Join(dir, "busy"), filepath.Join(dir, "own")
+	for _, d := range []string{busy, own} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("tmpfs", busy, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(busy, unix.MNT_DETACH) })
+	conn, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := sysprog.Watch(sysprog.Cleanup{Dirs: []string{own}, Shared: []string{busy}}, conn[0])
+	unix.Close(conn[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := unix.PidfdOpen(watcher.PID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	unix.Close(conn[1])
+	// A watcher that waits does so for a minute.
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 20_000)
+	for err == unix.EINTR {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 20_000)
+	}
+	if n != 1 || err != nil {
+		t.Error("the watcher waits for a directory that others are in")
+		_ = unix.Kill(watcher.PID, unix.SIGKILL)
+	}
+	reap(t, watcher)
+	if _, err := os.Stat(own); !os.IsNotExist(err) {
+		t.Errorf("its own directory is left: %v", err)
+	}
+}
+
 func TestWatchRefusesWhatDoesNotFit(t *testing.T) {
 	long := "/" + strings.Repeat("a", 5000)
 	for _, c := range []sysprog.Cleanup{{KillFile: long}, {Dirs: []string{long}}, {Dirs: make([]string, 1000)}} {

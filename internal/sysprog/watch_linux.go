@@ -2,6 +2,7 @@ package sysprog
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -18,10 +19,12 @@ const maxWatchPath = 384
 type Cleanup struct {
 	KillFile string   // a v2 cgroup.kill file, or empty
 	Dirs     []string // removed in this order, retried while they are busy
+	Shared   []string // removed then, each tried once: others may be in them
 }
 
 type watchState struct {
 	alive int32 // descriptor whose end of file says that the owner has died
+	own   int32 // how many of dirs are waited for
 	n     int32
 	pidfd int32
 	tries int32
@@ -47,7 +50,8 @@ type watchState struct {
 //
 // It fails when the cleanup has too many or too long paths.
 func Watch(what Cleanup, alive int) (Child, error) {
-	if len(what.Dirs) > maxWatchPaths || len(what.KillFile) >= maxWatchPath {
+	dirs := slices.Concat(what.Dirs, what.Shared)
+	if len(dirs) > maxWatchPaths || len(what.KillFile) >= maxWatchPath {
 		return Child{}, syscall.ENAMETOOLONG
 	}
 	s, region, err := newState()
@@ -56,7 +60,7 @@ func Watch(what Cleanup, alive int) (Child, error) {
 	}
 	s.kind = kindWatch
 	w := &s.watch
-	w.alive, w.pidfd, w.n = int32(alive), -1, int32(len(what.Dirs))
+	w.alive, w.pidfd, w.own, w.n = int32(alive), -1, int32(len(what.Dirs)), int32(len(dirs))
 	w.pause[1] = firstWatchPause
 	w.vector.Base = &w.buf[0]
 	w.vector.SetLen(len(w.buf))
@@ -64,7 +68,7 @@ func Watch(what Cleanup, alive int) (Child, error) {
 	w.message.SetIovlen(1)
 	w.message.Control = (*byte)(unsafe.Pointer(&w.control))
 	copy(w.kill[:], what.KillFile)
-	for i, d := range what.Dirs {
+	for i, d := range dirs {
 		if len(d) >= maxWatchPath {
 			_ = unix.Munmap(region)
 			return Child{}, syscall.ENAMETOOLONG
@@ -149,7 +153,7 @@ func (w *watchState) run() {
 	for i := int32(0); i < w.n && i < maxWatchPaths; i++ {
 		for ; w.tries < watchTries; w.tries++ {
 			_, _, errno := syscall.RawSyscall(unix.SYS_UNLINKAT, atFDCWD, uintptr(unsafe.Pointer(&w.dirs[i][0])), unix.AT_REMOVEDIR)
-			if errno != syscall.EBUSY && errno != syscall.EINTR {
+			if i >= w.own || errno != syscall.EBUSY && errno != syscall.EINTR {
 				break
 			}
 			syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&w.pause[0])), 0, 0)

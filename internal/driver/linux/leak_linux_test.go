@@ -394,7 +394,12 @@ func (p *pin) inside() []string {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(guard); !ok(); time.Sleep(10 * time.Millisecond) {
+	within(t, guard, what, ok)
+}
+
+func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("still not so: %s", what)
 		}
@@ -748,7 +753,32 @@ func TestLeakAfterKill(t *testing.T) {
 	}
 }
 
+// TestLeakAfterKillBesideAnother: neither its watcher nor its cgroups stay for
+// as long as another sandbox uses the directory that all have in common. A
+// watcher that waits for that gives up after a minute.
+func TestLeakAfterKillBesideAnother(t *testing.T) {
+	needWorking(t)
+	t.Cleanup(unchanged(t))
+	d := newDriver()
+	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := inst.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	const lessThanAWatcherWaits = 30 * time.Second
+	killOwnerWithin(t, "stay", lessThanAWatcherWaits)
+}
+
 func killOwner(t *testing.T, do string) {
+	killOwnerWithin(t, do, guard)
+}
+
+// killOwnerWithin kills an owner, and looks at what is left within a time.
+func killOwnerWithin(t *testing.T, do string, bound time.Duration) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -821,7 +851,7 @@ func killOwner(t *testing.T, do string) {
 		}
 	}
 
-	eventually(t, "all processes of the killed owner are dead", func() bool {
+	within(t, bound, "all processes of the killed owner are dead", func() bool {
 		for _, fd := range pidfds {
 			// It can be read when the process has ended, reaped or not: by
 			// whom and when an orphan is reaped is another's business.
@@ -839,8 +869,8 @@ func killOwner(t *testing.T, do string) {
 			t.Logf("left: %q", left)
 		}
 	})
-	eventually(t, "nothing is in the namespaces", func() bool { left = spaces.inside(); return len(left) == 0 })
-	eventually(t, "no cgroup is left", func() bool {
+	within(t, bound, "nothing is in the namespaces", func() bool { left = spaces.inside(); return len(left) == 0 })
+	within(t, bound, "no cgroup is left", func() bool {
 		left = nil
 		_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && ids[strings.TrimSuffix(strings.TrimPrefix(d.Name(), "sandpit-"), ".scope")] {
@@ -851,7 +881,7 @@ func killOwner(t *testing.T, do string) {
 		return len(left) == 0
 	})
 	t.Logf("no cgroup is left after %v", time.Since(began))
-	eventually(t, "no socket is left", func() bool {
+	within(t, bound, "no socket is left", func() bool {
 		left = slices.DeleteFunc(sockets(), func(s string) bool { return !slices.Contains(held, s) })
 		return len(left) == 0
 	})

@@ -80,7 +80,7 @@ func (c *creation) makeGroup() error {
 	}
 	lim := groupLimits(c.blank.Limits, c.blank.Enforce)
 	if lim == (cgroup.Limits{}) {
-		return c.startWatcher(nil, "")
+		return c.startWatcher(nil)
 	}
 	lim.Devices = true // where there is such a controller, a second wall
 	c.group, err = layout.CreateAnnounced(c.id, lim, c.startWatcher)
@@ -104,16 +104,20 @@ func groupLimits(l sandpit.Limits, enforce map[string]bool) cgroup.Limits {
 
 // startWatcher makes the process that removes the cgroup, and the child if it
 // hangs, when this process is killed. It is there before anything is made that
-// could be left.
-func (c *creation) startWatcher(dirs []string, killFile string) error {
+// could be left. group is nil where there is no cgroup.
+func (c *creation) startWatcher(group *cgroup.Group) error {
 	if !c.blank.Ephemeral {
 		return nil
+	}
+	var cleanup sysprog.Cleanup
+	if group != nil {
+		cleanup = sysprog.Cleanup{KillFile: group.KillFile(), Dirs: group.Paths(), Shared: group.Shared()}
 	}
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
 	}
-	w, err := sysprog.Watch(sysprog.Cleanup{Dirs: dirs, KillFile: killFile}, ends[0])
+	w, err := sysprog.Watch(cleanup, ends[0])
 	unix.Close(ends[0])
 	if err != nil {
 		unix.Close(ends[1])
