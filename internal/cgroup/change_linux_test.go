@@ -20,11 +20,11 @@ func TestSetLimits(t *testing.T) {
 	}{
 		{Limits{Memory: 128 << 20, CPUs: 0.75, Pids: 100}, map[string]string{
 			"memory.max": "134217728", "cpu.max": "75000 100000", "pids.max": "100",
-			"memory.limit_in_bytes": "134217728", "memory.memsw.limit_in_bytes": "134217728", "cpu.cfs_quota_us": "75000",
+			"memory.limit_in_bytes": "134217728", "memory.memsw.limit_in_bytes": "134217728", "memory.kmem.tcp.limit_in_bytes": "16777216", "cpu.cfs_quota_us": "75000",
 		}},
 		{Limits{Memory: 32 << 20, CPUs: 0.25, Pids: 10}, map[string]string{
 			"memory.max": "33554432", "cpu.max": "25000 100000", "pids.max": "10",
-			"memory.limit_in_bytes": "33554432", "memory.memsw.limit_in_bytes": "33554432", "cpu.cfs_quota_us": "25000",
+			"memory.limit_in_bytes": "33554432", "memory.memsw.limit_in_bytes": "33554432", "memory.kmem.tcp.limit_in_bytes": "4194304", "cpu.cfs_quota_us": "25000",
 		}},
 	} {
 		if err := g.SetLimits(c.limits); err != nil {

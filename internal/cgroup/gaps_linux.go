@@ -3,6 +3,7 @@ package cgroup
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -55,7 +56,19 @@ func (l *Layout) Gaps() []sandpit.Gap {
 			Fix:  "boot with swapaccount=1, or switch swap off with swapoff -a",
 		})
 	}
+	if l.tcpEscapes() {
+		gaps = append(gaps, sandpit.Gap{
+			What: "tcp-buffers",
+			Why:  "the kernel does not count buffers of TCP sockets per cgroup (v1), so a sandbox may use memory for them beyond its limit",
+			Fix:  "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2",
+		})
+	}
 	return gaps
+}
+
+// tcpEscapes reports whether v1 counts memory without the buffers of TCP sockets.
+func (l *Layout) tcpEscapes() bool {
+	return slices.ContainsFunc(l.places, func(p place) bool { return p.ctrls&memory != 0 && !p.v2 && !p.tcp })
 }
 
 // explain tells why a controller can't be used, and what helps.

@@ -237,6 +237,13 @@ var allowedDevices = [...]string{
 	"c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm", "c 0:0 m",
 }
 
+// tcpLimit is where v1 has the limit of what the buffers of TCP sockets take.
+const tcpLimit = "/memory.kmem.tcp.limit_in_bytes"
+
+// tcpShare is the part of the memory limit that buffers of TCP sockets may take
+// beside it on v1: one of so many. On v2 they are within the limit.
+const tcpShare = 8
+
 // limit writes the limits of one directory.
 func (d *groupDir) limit(p *place, limits Limits) error {
 	if d.ctrls&memory != 0 {
@@ -265,6 +272,12 @@ func (d *groupDir) limit(p *place, limits Limits) error {
 			}
 			if err != nil {
 				return err
+			}
+			if p.tcp {
+				// Counted apart, and only once there is a limit.
+				if err := writeFile(d.path+tcpLimit, strconv.FormatInt(limits.Memory/tcpShare, 10)); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -219,7 +219,7 @@ func TestLimitsAreSet(t *testing.T) {
 	g := newGroup(t, l, testLimits)
 	want := map[string]string{
 		"memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "0", "cpu.max": "50000 100000", "pids.max": "64",
-		"memory.limit_in_bytes": "67108864", "memory.memsw.limit_in_bytes": "67108864", "cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000",
+		"memory.limit_in_bytes": "67108864", "memory.memsw.limit_in_bytes": "67108864", "memory.kmem.tcp.limit_in_bytes": "8388608", "cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000",
 		"devices.list": "c 1:3 rwm\nc 1:5 rwm\nc 1:7 rwm\nc 1:8 rwm\nc 1:9 rwm\nc 5:0 rwm\nc 5:2 rwm\nc 136:* rwm\nc 0:0 m",
 	}
 	found := 0

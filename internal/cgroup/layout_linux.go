@@ -40,6 +40,7 @@ type place struct {
 	dir   string // "" for prepScope, before the scope exists
 	prep  prep
 	memsw bool  // v1: memory and swap can be limited together
+	tcp   bool  // v1: buffers of TCP sockets can be limited
 	mount mount // of prepScope
 }
 
@@ -252,6 +253,7 @@ func (h *host) chooseV1(t *hierarchy) (place, trouble) {
 		}
 		if t.ctrls&memory != 0 {
 			p.memsw = h.exists(dir + "/memory.memsw.limit_in_bytes")
+			p.tcp = h.exists(dir + tcpLimit)
 		}
 		return p, trouble{}
 	}

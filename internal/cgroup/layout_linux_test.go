@@ -110,7 +110,7 @@ func TestDetect(t *testing.T) {
 		{
 			name: "hybrid without systemd, root",
 			self: selfHybridBare, mountinfo: mountsHybridBare, ours: []string{root + "/"},
-			files: map[string]string{root + "/memory/memory.memsw.limit_in_bytes": "9", root + "/unified/cgroup.controllers": "hugetlb\n"},
+			files: map[string]string{root + "/memory/memory.memsw.limit_in_bytes": "9", root + "/memory" + tcpLimit: "9", root + "/unified/cgroup.controllers": "hugetlb\n"},
 			mode:  "hybrid",
 			want: []string{
 				"v2 " + root + "/unified []", "v1 " + root + "/pids [pids]",
@@ -209,6 +209,7 @@ func TestDetect(t *testing.T) {
 				"v1 " + root + "/freezer [freezer]", "v1 " + root + "/memory [memory]", "v1 " + root + "/devices [devices]",
 				"v1 " + root + "/cpu,cpuacct [cpu, cpuacct]", "v1 " + root + "/pids [pids]",
 			},
+			gaps: []string{"tcp-buffers: v1"},
 		},
 		{
 			name: "v1, user", uid: 1000, self: selfV1Systemd, mountinfo: mountsV1Systemd, mode: "v1",
@@ -223,6 +224,7 @@ func TestDetect(t *testing.T) {
 				"v1 " + root + "/devices [devices]", "v1 " + root + "/memory [memory]",
 				"v1 " + root + "/cpu,cpuacct [cpu, cpuacct]", "v1 " + root + "/pids [pids]",
 			},
+			gaps: []string{"tcp-buffers: v1"},
 		},
 		{
 			name: "hybrid with systemd, user: v2 is delegated, v1 is not", uid: 1000,
@@ -241,11 +243,12 @@ func TestDetect(t *testing.T) {
 				"v1 " + root + "/freezer [freezer]", "v1 " + root + "/memory [memory]",
 				"v1 " + root + "/cpu,cpuacct [cpu, cpuacct]", "v1 " + root + "/pids [pids]",
 			},
+			gaps: []string{"tcp-buffers: v1"},
 		},
 		{
 			name: "v1, an own cgroup given to the user", uid: 1000, self: "4:memory:/team/a b\n0::/\n",
 			mountinfo: `35 31 0:32 /team /mnt/a\040b rw - cgroup cgroup rw,memory` + "\n", ours: []string{"/mnt/a b/a b/"}, mode: "v1",
-			want: []string{"v1 /mnt/a b/a b [memory]"}, gaps: []string{"cpus: no cpu controller", "pids: no pids controller"},
+			want: []string{"v1 /mnt/a b/a b [memory]"}, gaps: []string{"cpus: no cpu controller", "pids: no pids controller", "tcp-buffers: v1"},
 		},
 		{
 			name: "own cgroup outside of the namespace's tree", uid: 1000, self: "0::/../../x\n", mountinfo: mountsV2, mode: "v2",
