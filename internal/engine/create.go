@@ -136,7 +136,7 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 		return err
 	}
 	if named && !s.kept {
-		lock, err := lockName(s.name)
+		lock, err := lockName(e.opts.Images.Dir(), s.name)
 		if err != nil {
 			e.forget(s)
 			if errors.Is(err, sandpit.ErrExists) {

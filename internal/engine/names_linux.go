@@ -3,25 +3,28 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"os"
+	"hash/fnv"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/claim"
 )
 
-// lockName takes a name among the live sandboxes of this user on this machine.
-// The name of an abstract socket is freed by the kernel when its holder has
-// died, whatever it died of, and leaves no file. ErrExists when it is taken.
-func lockName(name string) (release func(), err error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// lockName takes a name among the live sandboxes of a data directory, whose
+// image store is given. The kernel frees it when its holder has died, whatever
+// it died of. ErrExists when it is taken.
+func lockName(images, name string) (release func(), err error) {
+	fd, err := claim.Open(filepath.Join(images, "locks", "names"))
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, fmt.Errorf("taking the name %s: %w", name, err)
 	}
-	addr := &unix.SockaddrUnix{Name: fmt.Sprintf("@sandpit-name-%d-%s", os.Geteuid(), name)}
-	if err := unix.Bind(fd, addr); err != nil {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	if err := claim.Take(fd, int64(h.Sum64()>>2)); err != nil { // an offset in a file has 63 bits
 		unix.Close(fd)
-		if errors.Is(err, unix.EADDRINUSE) {
+		if errors.Is(err, claim.ErrTaken) {
 			return nil, fmt.Errorf("name %s: %w", name, sandpit.ErrExists)
 		}
 		return nil, fmt.Errorf("taking the name %s: %w", name, err)

@@ -3,4 +3,4 @@
 package engine
 
 // lockName does nothing where no sandbox can be made by this program itself.
-func lockName(string) (release func(), err error) { return func() {}, nil }
+func lockName(string, string) (release func(), err error) { return func() {}, nil }

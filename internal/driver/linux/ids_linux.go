@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/claim"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -35,7 +36,8 @@ type idMap struct {
 	otherUID, otherGID uint32
 
 	// base is the first host id of a range that is the sandbox's own, held by
-	// lock, or 0.
+	// lock, or 0. It is also the user who owns its user namespace, by whom the
+	// kernel counts what all its users have together.
 	base uint32
 	lock int
 }
@@ -60,45 +62,74 @@ const (
 	ranges     = (0x7FFE0000 - 0x70000000) / rangeSize
 )
 
+// idClaims is the file in which sandboxes claim their ranges, by number. Like
+// idRecords it is the machine's. Only root may open it: nobody else can take
+// ranges away.
+const idClaims = "/run/sandpit/ids.lock"
+
 // chooseRange takes a range of host ids that no other sandbox on this machine
-// has. It is held by the name of an abstract socket, which the kernel frees
-// when the last holder has gone, whatever it died of.
+// has. It is held by a claim, which the kernel drops when the last holder has
+// gone, whatever it died of.
 func chooseRange() (base uint32, lock int, err error) {
-	lock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := openClaims()
 	if err != nil {
-		return 0, -1, os.NewSyscallError("socket", err)
+		return 0, -1, err
 	}
+	base, err = claimRange(fd)
+	if err != nil {
+		unix.Close(fd)
+		return 0, -1, fmt.Errorf("choosing user ids: %w", err)
+	}
+	return base, fd, nil
+}
+
+func claimRange(fd int) (base uint32, err error) {
 	start := rand.IntN(ranges)
 	for i := range ranges {
 		n := (start + i) % ranges
-		base := uint32(firstRange + n*rangeSize)
-		err = unix.Bind(lock, &unix.SockaddrUnix{Name: rangeName(base)})
-		if err == nil {
-			if !rangeTaken(base) {
-				return base, lock, nil
-			}
-			// A bound socket can't be bound again.
-			unix.Close(lock)
-			if lock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-				return 0, -1, os.NewSyscallError("socket", err)
-			}
-			err = unix.EADDRINUSE
+		err := claim.Take(fd, int64(n))
+		if errors.Is(err, claim.ErrTaken) {
 			continue
 		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			break
+		if err != nil {
+			return 0, err
+		}
+		base := uint32(firstRange + n*rangeSize)
+		if !rangeTaken(base) && (i >= olderTries || !heldByOlder(n)) {
+			return base, nil
+		}
+		if err := claim.Drop(fd, int64(n)); err != nil {
+			return 0, err
 		}
 	}
-	unix.Close(lock)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return 0, -1, fmt.Errorf("choosing user ids: all %d ranges are in use: %w", ranges, sandpit.ErrExhausted)
-	}
-	return 0, -1, os.NewSyscallError("bind", err)
+	return 0, fmt.Errorf("all %d ranges are in use: %w", ranges, sandpit.ErrExhausted)
 }
 
-// rangeName is the name of the abstract socket that holds a range.
-func rangeName(base uint32) string {
-	return "@sandpit-ids-" + strconv.Itoa(int(base-firstRange)/rangeSize)
+func openClaims() (int, error) {
+	fd, err := claim.Open(idClaims)
+	if err != nil {
+		return -1, sandpit.WithHint(fmt.Errorf("choosing user ids: %w", err), "let root write to /run; in a container, mount a tmpfs there")
+	}
+	return fd, nil
+}
+
+// rangeNumber is the number of a range, from 0.
+func rangeNumber(base uint32) int { return int(base-firstRange) / rangeSize }
+
+// olderTries is how many ranges are looked at for what older versions hold by
+// the name of an abstract socket. Every user of the machine can take such
+// names, so that after these they count for nothing.
+const olderTries = 64
+
+// heldByOlder reports whether a program of an older version, or a stranger,
+// holds the range n by name.
+func heldByOlder(n int) bool {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.Connect(fd, &unix.SockaddrUnix{Name: "@sandpit-ids-" + strconv.Itoa(n)}) != unix.ECONNREFUSED
 }
 
 // idKind is a way in which the ids of sandboxes map.
@@ -141,6 +172,13 @@ func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
 		m.uidMap, m.gidMap, m.multi, m.mapped = line, line, true, true
 		m.otherUID, m.otherGID = rangeSize-1, rangeSize-1
 	case idsSame:
+		if h.allIDs {
+			// None of them exists inside, but the counters are its own.
+			var err error
+			if m.base, m.lock, err = chooseRange(); err != nil {
+				return m, err
+			}
+		}
 		line := func(n uint32) string { return fmt.Sprintf("0 0 %d\n", n) }
 		m.uidMap, m.gidMap, m.multi = line(h.uids), line(h.gids), true
 		m.otherUID, m.otherGID = h.uids-1, h.gids-1

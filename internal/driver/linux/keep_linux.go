@@ -23,8 +23,8 @@ import (
 // A sandbox that outlives its maker has three things on the host beside its
 // processes and cgroups: a socket on which its guest listens, by which another
 // process finds it; its cgroups' names in the handle; and, where it has a range
-// of ids, a record that the range is taken, since the abstract socket that
-// holds it for others dies with the maker.
+// of ids, a record that the range is taken, since the claim that holds it for
+// others ends with the maker.
 
 // identity tells a process from any other that has, had or will have its pid.
 type identity struct {
@@ -90,11 +90,11 @@ func (id identity) lives() (bool, error) {
 const idRecords = "/run/sandpit/ids"
 
 func idRecord(base uint32) string {
-	return filepath.Join(idRecords, strconv.Itoa(int(base-firstRange)/rangeSize))
+	return filepath.Join(idRecords, strconv.Itoa(rangeNumber(base)))
 }
 
 // rangeTaken reports whether a sandbox without a maker has the range, of which
-// the caller holds the abstract socket.
+// the caller holds the claim.
 func rangeTaken(base uint32) bool {
 	data, err := os.ReadFile(idRecord(base))
 	if err != nil {

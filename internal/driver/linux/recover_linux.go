@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/claim"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
@@ -191,17 +192,16 @@ func (d *Driver) recall(h driver.Handle) (*creation, error) {
 	return c, nil
 }
 
-// hold takes the abstract socket of the range again. Somebody who looks at the
-// range at this moment has it, and will find that it is taken.
+// hold claims the range again. Somebody who looks at the range at this moment
+// has it, and will find that it is taken.
 func (m *idMap) hold() error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := openClaims()
 	if err != nil {
-		return os.NewSyscallError("socket", err)
+		return err
 	}
-	err = unix.Bind(fd, &unix.SockaddrUnix{Name: rangeName(m.base)})
-	if err != nil && err != unix.EADDRINUSE {
+	if err := claim.Take(fd, int64(rangeNumber(m.base))); err != nil && !errors.Is(err, claim.ErrTaken) {
 		unix.Close(fd)
-		return os.NewSyscallError("bind", err)
+		return err
 	}
 	m.lock = fd
 	return nil
