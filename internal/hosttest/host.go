@@ -107,6 +107,7 @@ func Places() []Place {
 			Hosts: []Host{
 				{Name: "debian13-delegated", Become: "delegated", Traits: "uid=user cgroup=v2 systemd=yes lsm=apparmor subuid=yes userns=open delegated=cpu,memory,pids"},
 				{Name: "debian13-session", Become: "session", Traits: "uid=user cgroup=v2 systemd=yes lsm=apparmor subuid=yes userns=open bus=yes delegated=no"},
+				{Name: "debian13-nosubuid", Become: "nosubuid", Traits: "uid=user cgroup=v2 systemd=yes lsm=apparmor subuid=no userns=open delegated=cpu,memory,pids"},
 				{Name: "debian13-plain", Become: "plain", Traits: "uid=user cgroup=v2 systemd=yes userns=open bus=no delegated=no"},
 				{Name: "debian13-root", Become: "self", Traits: "uid=root cgroup=v2 systemd=yes lsm=apparmor userns=open"},
 				{Name: "debian13-nouserns", Become: "nouserns", Traits: "uid=user userns=closed", Refuses: true},

@@ -22,6 +22,10 @@ type Suite struct {
 	// suite has nothing to say there.
 	Run, Refused string
 
+	// Whole suites could harm a machine that is in use: they run on whole
+	// machines made for the test, which have a systemd of their own.
+	Whole bool
+
 	// Quick suites have a quick form; QuickRun, when set, is Run there: under
 	// QEMU without KVM everything takes ten times as long.
 	Quick    bool
@@ -40,6 +44,7 @@ func Suites() []Suite {
 		{Name: "drivertest", Package: "internal/driver/linux", Run: "^TestDriver", Quick: true, QuickRun: "^TestDriver$/^Driver$"},
 		{Name: "posture", Package: "internal/driver/linux", Run: "^TestPosture", Quick: true},
 		{Name: "leak", Package: "internal/driver/linux", Run: "^TestLeak", Quick: true, QuickRun: "^TestLeakAfter(GuestDeath|Kill)$"},
+		{Name: "starve", Package: "internal/driver/linux", Run: "^TestStarve", Whole: true, Quick: true},
 		{
 			Name: "cli", Package: "cmd/sandpit", Run: ".", Refused: "^TestRefusal$",
 			Quick: true, QuickRun: "^TestScripts$/^(run|limits|doctor)$",
@@ -52,6 +57,8 @@ func (s Suite) pattern(h Host, quick bool) string {
 	switch {
 	case h.Refuses:
 		return s.Refused
+	case s.Whole && !strings.Contains(h.Traits, "systemd=yes"):
+		return ""
 	case quick && !s.Quick:
 		return ""
 	case quick && s.QuickRun != "":
