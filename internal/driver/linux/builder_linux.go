@@ -24,7 +24,7 @@ func (c *compiler) prepare() {
 	c.devices = make([]sysprog.Reg, len(deviceNames))
 	for i, name := range deviceNames {
 		c.devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
-		c.setattr("setting the rights of /dev/"+name, c.devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+		c.setattr("setting the rights of /dev/"+name, c.devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
 	}
 	c.sysTrees = make([]sysprog.Arg, len(sysPaths))
 	for i, name := range sysPaths {

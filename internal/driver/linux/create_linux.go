@@ -176,7 +176,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	}
 	c.key = key
 	b := build{
-		ids: c.ids, limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
+		ids: c.ids, quotas: findQuotas(c.ids.base != 0), limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
 		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late, dumpable: h.dumpable,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
@@ -220,8 +220,12 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	err = c.driver.parent.run(func() (err error) {
-		c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: b.socket, Below: below})
-		return err
+		return b.quotas.counted(func() error {
+			return asUser(c.ids.base, func() error {
+				c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: b.socket, Below: below})
+				return err
+			})
+		})
 	})
 	back()
 	if err != nil {
@@ -242,6 +246,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	if err := c.step(ctx, "ids"); err != nil {
 		return err
 	}
+	raiseCore(c.child.PID)
 	if err := c.ids.write(c.child.PID); err != nil {
 		return err
 	}

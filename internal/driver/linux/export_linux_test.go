@@ -1,6 +1,10 @@
 package linux
 
-import "github.com/sandpit-dev/sandpit/internal/driver"
+import (
+	"io/fs"
+
+	"github.com/sandpit-dev/sandpit/internal/driver"
+)
 
 // LosePidFD makes the signal by which Destroy kills fail.
 func LosePidFD(inst driver.Instance) { inst.(*instance).child.PidFD = -1 }
@@ -25,3 +29,15 @@ func HoldEnding(inst driver.Instance) (release, rest func(), waiting func() int6
 
 // MountBelow is where something is mounted below a directory.
 var MountBelow = mountBelow
+
+// GuestMode is the mode of the guest's file.
+func GuestMode() fs.FileMode { return fs.FileMode(guestMode()) }
+
+// Of ranges of ids.
+const Ranges = ranges
+
+var (
+	ChooseRange = chooseRange
+	HeldByOlder = heldByOlder
+	RangeNumber = rangeNumber
+)

@@ -45,7 +45,7 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 		return "", sandpit.WithHint(fmt.Errorf("storing the guest program: %s is no directory of this user's alone: %w", dir, sandpit.ErrForbidden),
 			"remove it, or set SANDPIT_HOME to a directory that others can't write to")
 	}
-	if err := unix.Lstat(name, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && ours(&st) && st.Size == int64(len(embedded)) {
+	if err := unix.Lstat(name, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && ours(&st) && st.Mode&0o777 == guestMode() && st.Size == int64(len(embedded)) {
 		return name, nil
 	}
 	err := writeGuest(dir, name, embedded)
@@ -117,6 +117,19 @@ func needsInterpreter(program io.ReaderAt) (bool, error) {
 	return false, nil
 }
 
+// guestMode is the mode of the guest's file. What nobody inside may read, its
+// files in /proc are not root's inside, but root's outside (would_dump of
+// fs/exec.c): nobody inside can make the kernel choose it when memory runs out
+// (oom_score_adj), or look into it. For that the owner of the file must not
+// exist inside, so that it makes a difference only where root makes sandboxes
+// with ids of their own.
+func guestMode() uint32 {
+	if os.Geteuid() == 0 {
+		return 0o511
+	}
+	return 0o555
+}
+
 // writeGuest writes the guest so that its name only ever means the whole of it.
 func writeGuest(dir, name string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -129,7 +142,7 @@ func writeGuest(dir, name string, data []byte) error {
 	defer os.Remove(f.Name())
 	_, err = f.Write(data)
 	if err == nil {
-		err = f.Chmod(0o555)
+		err = f.Chmod(fs.FileMode(guestMode()))
 	}
 	if err == nil {
 		// The name is trusted from then on, also after a crash of the machine.

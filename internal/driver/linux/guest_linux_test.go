@@ -82,7 +82,7 @@ func TestAttackA13WhatIsInTheGuestsPlace(t *testing.T) {
 			if err := try(t, dir); err != nil {
 				t.Fatal(err)
 			}
-			if info, err := os.Lstat(stored(t, dir)); err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o555 {
+			if info, err := os.Lstat(stored(t, dir)); err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != linux.GuestMode() {
 				t.Errorf("the guest is %v, %v", info.Mode(), err)
 			}
 		})

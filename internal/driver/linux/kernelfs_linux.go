@@ -1,14 +1,23 @@
 package linux
 
 import (
+	"slices"
+	"strconv"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
 // deviceNames are the device files of a sandbox. They are the host's own,
-// shown by bind mounts: no device can be made in a user namespace.
+// shown by bind mounts: no device can be made in a user namespace. The mounts
+// are read-only, which says nothing about writing to a device, but keeps its
+// mode, owner and times.
 var deviceNames = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// maxTerminals is how many pseudo-terminals a sandbox may have at once. They
+// count against one number for the whole host (kernel.pty.max, mostly 4,096).
+const maxTerminals = 64
 
 // deviceLinks are the links that programs expect in /dev (null(4), proc(5)).
 var deviceLinks = [...][2]string{
@@ -30,6 +39,14 @@ var (
 		"proc/modules", "proc/sched_debug", "proc/sysrq-trigger", "proc/timer_list", "proc/timer_stats",
 	}
 	maskedDirs = [...]string{"proc/acpi", "proc/asound", "proc/bus", "proc/driver", "proc/dynamic_debug", "proc/fs", "proc/irq", "proc/scsi"}
+
+	// What only the host's root may read needs a mask only where root inside is
+	// the host's root.
+	rootFiles = [...]string{
+		"proc/allocinfo", "proc/kpagecgroup", "proc/kpagecount", "proc/kpageflags", "proc/mtrr",
+		"proc/pagetypeinfo", "proc/slabinfo", "proc/vmallocinfo",
+	}
+	rootDirs = [...]string{"proc/pressure", "proc/tty"}
 )
 
 // dev makes /dev.
@@ -45,7 +62,7 @@ func (c *compiler) dev(devices []sysprog.Reg) {
 	for _, d := range []string{"dev/pts", "dev/shm", "dev/mqueue"} {
 		c.mkdir(d, 0o755)
 	}
-	pts := "newinstance,ptmxmode=0666,mode=0620"
+	pts := "newinstance,ptmxmode=0666,mode=0620,max=" + strconv.Itoa(maxTerminals)
 	if c.ids.multi {
 		pts += ",gid=5" // tty, as the device numbers of every distribution have it
 	}
@@ -61,9 +78,14 @@ func (c *compiler) dev(devices []sysprog.Reg) {
 func (c *compiler) proc() {
 	c.mount("proc", "proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	null := c.p.Str("dev/null")
-	for _, name := range maskedFiles {
+	files := maskedFiles[:]
+	if c.ids.kind == idsSame {
+		files = append(slices.Clone(files), rootFiles[:]...)
+	}
+	for _, name := range files {
 		c.p.Call("masking /"+name, unix.SYS_MOUNT, null, c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
 	}
+	c.writeSysctls()
 	// /proc/sys, read-only; a bind of itself, because it is no mount of its own.
 	fd := c.openTree("sealing /proc/sys", "proc/sys", false)
 	c.setattr("sealing /proc/sys", fd, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
@@ -86,7 +108,11 @@ func (c *compiler) sys(trees []sysprog.Arg) {
 		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("cgroup2"), c.p.Str("sys/fs/cgroup"), c.p.Str("cgroup2"), sysprog.Int(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY), sysprog.Int(0)).Ignore(unix.EPERM, unix.EBUSY)
 	}
 	c.seal("sys", attrRead|unix.MOUNT_ATTR_NOEXEC, true)
-	for _, name := range maskedDirs {
+	dirs := maskedDirs[:]
+	if c.ids.kind == idsSame {
+		dirs = append(slices.Clone(dirs), rootDirs[:]...)
+	}
+	for _, name := range dirs {
 		c.p.Call("masking /"+name, unix.SYS_MOUNT, c.p.Str("sys/empty"), c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
 	}
 }

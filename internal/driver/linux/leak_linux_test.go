@@ -26,6 +26,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/claim"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
@@ -246,7 +247,13 @@ func settledLook(t *testing.T) hostState {
 // unchanged returns what reports differences from now.
 func unchanged(t *testing.T) func() {
 	t.Helper()
-	// What is made once and kept: the host image, the guest, the poller.
+	// What is made once and kept: the host image, the guest, the poller, the file
+	// of names.
+	names, err := claim.Open(filepath.Join(images().Dir(), "locks", "names"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(names)
 	lease, err := images().Acquire(t.Context(), "host", imageOptions())
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -509,6 +510,12 @@ func (s *subject) limits() []string {
 		case name == "Max open files" && s.guest:
 			continue // the runtime of a Go program raises it
 		case name == "Max core file size" || name == "Max locked memory" || name == "Max open files":
+		case name == "Max nice priority" || name == "Max realtime priority":
+		case name == "Max pending signals" || name == "Max msgqueue size":
+			// How much depends on the host. The soft limit is the hard one.
+			if soft, hard, _ := strings.Cut(value, " "); soft == hard && number(soft) <= number(was[name]) {
+				value = "no more than the host's"
+			}
 		case value == was[name]:
 			continue
 		}
@@ -516,6 +523,15 @@ func (s *subject) limits() []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// number reads the first number of a text; that of "unlimited" is the largest.
+func number(text string) uint64 {
+	first, _, _ := strings.Cut(text, " ")
+	if n, err := strconv.ParseUint(first, 10, 64); err == nil {
+		return n
+	}
+	return math.MaxUint64
 }
 
 func (s *subject) environ() []string {

@@ -85,6 +85,12 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 			caps.MultiUser = true
 		}
 	}
+	if !h.privileged || !h.allIDs {
+		gap("own-counters", "inotify instances, timers and message queues of sandboxes count for this user, and sandboxes have a part of them", "run as root on the machine itself")
+	}
+	if coreHandlerRuns(h) {
+		gap("core-handler", "this program's hard limit of core files is 0, so a crash in a sandbox starts the program that the machine pipes core files to", "allow core files (ulimit -Hc unlimited), which sandboxes then keep from being made")
+	}
 	return caps
 }
 

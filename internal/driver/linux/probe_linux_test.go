@@ -24,6 +24,7 @@ var probes = map[string]func(args []string) map[string]string{
 	"self": probeSelf, "set-id": probeSetID, "filters": probeFilters,
 	"search": probeSearch, "move": probeMove,
 	"watch": probeWatch, "lock": probeLock, "connect": probeConnect,
+	"counters": probeCounters, "hold": probeHold, "ids": probeIDs, "tcp": probeTCP,
 }
 
 func probe(name string, args []string) int {
@@ -161,7 +162,7 @@ func probeCalls([]string) map[string]string {
 		return uintptr(unsafe.Pointer(&b[0]))
 	}(), 1<<20)
 	try("raise nofile", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1 << 19, Max: 1 << 19})), 0)
-	try("raise core", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1, Max: 1})), 0)
+	try("raise core", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 2, Max: 2})), 0)
 	try("prlimit of the first", unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1, Max: 1})), 0)
 	try("seccomp off", unix.SYS_PRCTL, unix.PR_SET_SECCOMP, 0, 0, 0, 0)
 	try("new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 0, 0, 0, 0)

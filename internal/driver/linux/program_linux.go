@@ -26,6 +26,7 @@ const (
 // build is what the program of one sandbox is compiled from.
 type build struct {
 	ids       idMap
+	quotas    quotas
 	limits    sandpit.Limits // with which the scratch file system is made
 	ephemeral bool
 	announce  bool   // the builder says when it has done all but what depends on the plan
@@ -287,14 +288,10 @@ func (c *compiler) identity() {
 // becomeGuest gives up what the guest does not need, and becomes the guest.
 func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	p := c.p
-	for _, lim := range []struct {
-		what string
-		res  int
-		cur  uint64
-	}{{"core files", unix.RLIMIT_CORE, 0}, {"locked memory", unix.RLIMIT_MEMLOCK, 64 << 10}} {
-		b := binary.NativeEndian.AppendUint64(nil, lim.cur)
-		b = binary.NativeEndian.AppendUint64(b, lim.cur)
-		p.Call("limiting "+lim.what, unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(lim.res), p.Bytes(b), sysprog.Int(0)).Ignore(unix.EPERM)
+	for _, lim := range c.quotas.rlimits() {
+		b := binary.NativeEndian.AppendUint64(nil, lim.value)
+		b = binary.NativeEndian.AppendUint64(b, lim.value)
+		p.Call("limiting "+lim.what, unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(lim.resource), p.Bytes(b), sysprog.Int(0)).Ignore(unix.EPERM)
 	}
 
 	// Descriptors: first out of the way of each other, then to their places.
