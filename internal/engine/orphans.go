@@ -83,7 +83,10 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 		if err == nil {
 			err = instance.Destroy(ctx)
 		}
-		if err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+		if err == nil || errors.Is(err, sandpit.ErrNotFound) {
+			err = e.opts.Images.Unkeep(id)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("removing orphan %s: %w", id, err))
 		}
 	}

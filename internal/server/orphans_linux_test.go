@@ -18,7 +18,13 @@ import (
 func TestLostDatabaseOrphansNothingSilently(t *testing.T) {
 	srv := newServed(t).start()
 	c := srv.unix()
-	sb := create(t, c, "box")
+	sb, err := c.Create(t.Context(), sandpit.Spec{Name: "box"}) // without limits, for ordinary users
+	if err != nil && strings.Contains(err.Error(), "making namespaces") {
+		t.Skipf("no sandbox can be made here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	id := sb.ID()
 	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true}); err != nil {
 		t.Fatal(err)
@@ -75,8 +81,10 @@ func TestLostDatabaseOrphansNothingSilently(t *testing.T) {
 	// Whoever says so has it removed.
 	srv.removeOrphans = true
 	srv.start()
-	if left, err := os.ReadDir(server.KeepDir(srv.home)); err != nil || len(left) > 0 {
-		t.Errorf("left are %v, %v", left, err)
+	for _, dir := range []string{server.KeepDir(srv.home), filepath.Join(srv.home, "images", "kept"), filepath.Join(srv.home, "sandboxes")} {
+		if left, err := os.ReadDir(dir); err != nil && !errors.Is(err, os.ErrNotExist) || len(left) > 0 {
+			t.Errorf("left in %s are %v, %v", dir, left, err)
+		}
 	}
 	var list v1.SandboxList
 	c = srv.unix()
