@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -208,18 +207,6 @@ func TestAttackL1DataDirectoryInAMount(t *testing.T) {
 	}
 }
 
-// showing is a driver whose images show a directory of the host.
-type showing struct {
-	*recorder
-	dir string
-}
-
-func (s showing) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
-	plan.Root.Dirs = append(slices.Clone(plan.Root.Dirs), "/shown")
-	plan.Root.Binds = append(slices.Clone(plan.Root.Binds), driver.Bind{Source: s.dir, Target: "/shown"})
-	return s.recorder.Create(ctx, plan)
-}
-
 // An image that shows a directory of the host, as the host image shows /usr,
 // does not show a data directory in it.
 func TestAttackL1DataDirectoryInAnImage(t *testing.T) {
@@ -227,14 +214,14 @@ func TestAttackL1DataDirectoryInAnImage(t *testing.T) {
 	d := newDataDir(t)
 	opt := options()
 	opt.Private = []string{d.private}
-	e := engine.New(engine.Options{Driver: showing{driverWith(opt), d.home}, Images: images(), Policy: policy.Default()})
+	e := engine.New(engine.Options{Driver: &showing{driverWith(opt), d.home}, Images: images(), Policy: policy.Default()})
 	defer e.Close()
 	sb, err := e.Create(t.Context(), sandpit.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sb.Remove(context.WithoutCancel(t.Context())) //nolint:errcheck // closing the engine tells
-	if out := sh(t, sb, "ls -A /shown/.local/share/sandpit; cat /shown/.local/share/sandpit/state/db; ls /shown"); out.ExitCode != 0 || string(out.Stdout) != "agent.sock\nproj\n" {
+	if out := sh(t, sb, "cd "+shownAt+" && ls -A .local/share/sandpit; cat .local/share/sandpit/state/db; ls"); out.ExitCode != 0 || string(out.Stdout) != "agent.sock\nproj\n" {
 		t.Errorf("%+v: %s%s", out.Result, out.Stdout, out.Stderr)
 	}
 }
