@@ -313,7 +313,9 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 	}
 	switch {
 	case state == sandpit.StatePaused:
-		err = freezer.Freeze(ctx)
+		if err = s.endedAreAnnounced(ctx, list); err == nil {
+			err = freezer.Freeze(ctx)
+		}
 	case was == sandpit.StateStopped && running == 0:
 		state = sandpit.StateStopped
 	}
@@ -326,6 +328,28 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 	return running, state, err
 }
 
+// endedAreAnnounced waits until the end of the processes that have ended was
+// announced, and has the guest note it.
+func (s *Sandbox) endedAreAnnounced(ctx context.Context, list []client.ProcessInfo) error {
+	ended := map[uint64]bool{}
+	for _, p := range list {
+		ended[p.Ref] = p.Exited
+	}
+	for _, h := range s.processes() {
+		if !ended[h.ref] {
+			continue
+		}
+		select {
+		case <-h.done:
+			h.once.Do(func() {}) // and all that belongs to the end is done
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.note(ctx)
+	return nil
+}
+
 // findAgain makes the hub of a process that was started by another engine. Who
 // waited for it was cut off and did not leave it, so it is not killed as for a
 // client that vanishes; nobody waits for it now, so it is one in the background.
@@ -335,8 +359,9 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	argv, cut := notation.ClipArgv(p.Command)
 	h.charged = h.cost(argv, p.Stdin)
 	s.memory.Add(h.charged)
+	h.ref, h.told = p.Ref, p.Announced
 	h.info = sandpit.ProcessInfo{
-		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut, User: p.User,
+		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut || p.Cut, User: p.User,
 		Background: true, StartedAt: p.Started, Terminal: p.Terminal,
 	}
 	h.log = s.logs.Process(h.info.ID, p.PID)
@@ -355,13 +380,8 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 		go h.watch()
 	case p.Exited && (errors.Is(err, sandpit.ErrNotFound) || errors.Is(err, sandpit.ErrState)):
 		close(h.ready)
-		h.once.Do(func() {
-			h.ended, h.result = true, p.Result
-			h.stopped()
-			close(h.done)
-		})
 		s.enlist(h)
-		s.engine.ended.add(h)
+		h.end(p.Result, nil)
 	case errors.Is(err, sandpit.ErrNotFound): // it has just gone
 		h.forget()
 	default:

@@ -30,6 +30,8 @@ type hub struct {
 	ready   chan struct{} // closed when the fields below are set
 
 	info     sandpit.ProcessInfo // without Result
+	ref      uint64              // by which the guest knows it
+	told     bool                // how it ended was announced before it was found
 	process  sandpit.Process     // of the guest; nil when it had ended before it was found
 	stdin    *stdinPump          // nil when there is none
 	oomKills int64               // of the sandbox, before the start

@@ -123,7 +123,8 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *proces
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil,
 	}
 	if r, ok := guest.(interface{ Ref() uint64 }); ok && r.Ref() != 0 {
-		h.info.ID = processID(r.Ref())
+		h.ref = r.Ref()
+		h.info.ID = processID(h.ref)
 		h.log = s.logs.Process(h.info.ID, h.info.PID)
 	}
 	h.waited.Store(!cmd.Background)
@@ -226,6 +227,13 @@ func (s *Sandbox) processEnded(h *hub) {
 	if findable {
 		s.engine.ended.add(h)
 	}
+	// Of a sandbox that is left to the next engine it is the connection that has
+	// ended, not the process.
+	announce := h.info.ID != "" && !h.told && !s.left
+	if announce && s.kept {
+		s.announced = append(s.announced, h.ref)
+		s.noteSoon()
+	}
 	s.mu.Unlock()
 	if !findable {
 		h.forget()
@@ -234,7 +242,56 @@ func (s *Sandbox) processEnded(h *hub) {
 		return
 	}
 	s.trim()
-	s.engine.events.add(s.namespace, s.processEvent(h, sandpit.EventExit))
+	if announce {
+		s.engine.events.add(s.namespace, s.processEvent(h, sandpit.EventExit))
+	}
+}
+
+// noteDelay is how long the guest is not told of an end that was announced: so
+// that of many it is told at once, and not while somebody waits. The end of a
+// process is announced again when the engine is killed within that time.
+const noteDelay = 100 * time.Millisecond
+
+// noteSoon has the guest told. Precondition: s.mu is held.
+func (s *Sandbox) noteSoon() {
+	if s.noting == nil && !s.cleared {
+		s.noting = time.AfterFunc(noteDelay, func() {
+			s.mu.Lock()
+			s.noting = nil
+			asleep := s.state == sandpit.StatePaused // it is told when it is resumed
+			s.mu.Unlock()
+			if !asleep {
+				ctx, cancel := context.WithTimeout(context.Background(), notePatience)
+				defer cancel()
+				s.note(ctx)
+			}
+		})
+	}
+}
+
+// How long a guest may take to note something, also while the engine ends.
+const (
+	notePatience = 5 * time.Second
+	lastPatience = time.Second
+)
+
+// note tells the guest of which processes the end was announced. What it does not
+// hear now it is told with the next.
+func (s *Sandbox) note(ctx context.Context) {
+	s.mu.Lock()
+	refs := s.announced
+	s.announced = nil
+	s.mu.Unlock()
+	if len(refs) == 0 || s.guest == nil {
+		return
+	}
+	err := s.guest.Announced(ctx, refs)
+	if err != nil && ctx.Err() != nil {
+		s.mu.Lock()
+		s.announced = append(refs, s.announced...)
+		s.announced = s.announced[max(0, len(s.announced)-4*endedProcesses):] // more the guest does not know
+		s.mu.Unlock()
+	}
 }
 
 func (s *Sandbox) processEvent(h *hub, kind sandpit.EventKind) sandpit.Event {
@@ -293,6 +350,9 @@ func (s *Sandbox) clear() {
 	s.mu.Lock()
 	all := s.hubs
 	s.hubs, s.cleared = nil, true
+	if s.noting != nil {
+		s.noting.Stop()
+	}
 	s.mu.Unlock()
 	for _, h := range all {
 		s.engine.ended.remove(h)

@@ -66,7 +66,10 @@ type Sandbox struct {
 	renewed  time.Time     // when the guest was told last how long it may live
 	hubs     []*hub        // oldest first
 	cleared  bool          // hubs are not kept any more
-	samples  samples
+
+	announced []uint64    // processes whose end was announced, which the guest has yet to be told
+	noting    *time.Timer // to tell it; nil: not set
+	samples   samples
 }
 
 var _ sandpit.Sandbox = (*Sandbox)(nil)
@@ -347,6 +350,11 @@ func (s *Sandbox) abandon() {
 	s.cancel(errRemoved)
 	<-s.made
 	if s.guest != nil {
+		if s.present() != sandpit.StatePaused {
+			ctx, cancel := context.WithTimeout(context.Background(), lastPatience)
+			s.note(ctx)
+			cancel()
+		}
 		s.guest.Close()
 	}
 	for _, h := range s.processes() {

@@ -180,6 +180,7 @@ func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(co
 	}
 	s.revive()
 	s.tellGuest(ctx)
+	s.note(ctx)
 	s.event(told, "")
 	return s.save(context.WithoutCancel(ctx))
 }
@@ -242,6 +243,7 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	s.over = reason != "asked"
 	s.arm()
 	s.mu.Unlock()
+	s.note(ctx) // it can't hear while it stands still
 	if err := f.Freeze(ctx); err != nil {
 		_ = s.become(sandpit.StateRunning, "")
 		s.mu.Lock()

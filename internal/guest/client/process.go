@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -364,7 +365,8 @@ func (w *stdin) Close() error {
 type ProcessInfo struct {
 	Ref        uint64
 	PID        int
-	Command    []string // long ones are cut
+	Command    []string
+	Cut        bool // Command is only the beginning
 	User       string
 	Started    time.Time
 	Background bool
@@ -372,6 +374,7 @@ type ProcessInfo struct {
 	Terminal   bool
 	Position   int64 // of a background process: bytes of output so far
 	Exited     bool
+	Announced  bool           // see Client.Announced
 	Result     sandpit.Result // when Exited
 }
 
@@ -404,6 +407,7 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 				Ref: p.Ref, PID: int(min(p.PID, math.MaxInt32)), User: printable(p.User), Started: time.Unix(0, p.StartAt),
 				Background: p.Detached, Exited: p.Exited, Position: clamp(p.Position),
 				Stdin: p.Flags&(wire.StartStdin|wire.StartTerminal) != 0, Terminal: p.Flags&wire.StartTerminal != 0,
+				Cut: p.Flags&wire.ProcessCut != 0, Announced: p.Flags&wire.ProcessAnnounced != 0,
 			}
 			for _, a := range p.Command {
 				info.Command = append(info.Command, printable(a))
@@ -418,6 +422,18 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 			return out, nil
 		}
 	}
+}
+
+// Announced has the guest note that everybody was told how processes ended, so
+// that the host that comes next does not tell them again. sandpit.ErrUnsupported
+// for a guest of an earlier version.
+func (c *Client) Announced(ctx context.Context, refs []uint64) error {
+	for part := range slices.Chunk(refs, wire.MaxRefs) {
+		if err := c.call(ctx, wire.OpAnnounced, &wire.Refs{List: part}, nil); err != nil {
+			return fmt.Errorf("noting what was announced: %w", err)
+		}
+	}
+	return nil
 }
 
 // GuestInfo says what a guest is.

@@ -15,7 +15,7 @@ import (
 func (s *stream) open(op wire.Op, msg []byte) error {
 	g := s.c.g
 	switch op {
-	case wire.OpConfigure, wire.OpInfo, wire.OpList, wire.OpLifetime, wire.OpExpiry, wire.OpPorts, wire.OpAttach:
+	case wire.OpConfigure, wire.OpInfo, wire.OpList, wire.OpLifetime, wire.OpExpiry, wire.OpPorts, wire.OpAttach, wire.OpAnnounced:
 		// To look is not to use. An attach says itself what it is.
 	default:
 		s.activate()
@@ -127,6 +127,14 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpExpiry:
 		g.life.await(g, s)
 		return nil
+	case wire.OpAnnounced:
+		var m wire.Refs
+		if err := m.Decode(msg); err != nil {
+			return invalid("announced: " + err.Error())
+		}
+		g.announced(m.List)
+		s.answer(nothing{}, nil)
+		return nil
 	}
 	return s.openFile(op, msg)
 }
@@ -167,13 +175,28 @@ const (
 )
 
 // listed returns what is shown of a command line, in memory of its own: the
-// strings of a request are parts of the whole request.
-func listed(argv []string) []string {
-	out := make([]string, min(len(argv), listedArgs))
+// strings of a request are parts of the whole request. cut says that this is not
+// the whole.
+func listed(argv []string) (out []string, cut bool) {
+	out = make([]string, min(len(argv), listedArgs))
+	cut = len(out) < len(argv)
 	for i := range out {
 		out[i] = strings.Clone(argv[i][:min(len(argv[i]), listedArgBytes)])
+		cut = cut || len(out[i]) < len(argv[i])
 	}
-	return out
+	return out, cut
+}
+
+// announced notes that the host has told everybody how processes ended. A later
+// host finds it in the list.
+func (g *guest) announced(refs []uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, ref := range refs {
+		if p := g.procs[ref]; p != nil {
+			p.announced.Store(true)
+		}
+	}
 }
 
 // list returns the processes with a greater ref than after.
@@ -198,6 +221,9 @@ func (g *guest) list(after uint64) *wire.Processes {
 		}
 		if p.log != nil {
 			w.Position = uint64(p.log.position())
+		}
+		if p.announced.Load() {
+			w.Flags |= wire.ProcessAnnounced
 		}
 		p.mu.Lock()
 		w.Exited, w.Exit = p.exited, p.exit

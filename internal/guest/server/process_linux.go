@@ -24,7 +24,7 @@ type process struct {
 	helper   int
 	argv     []string // as far as it is listed
 	user     string   // as far as it is listed
-	flags    uint64   // StartStdin, StartTerminal
+	flags    uint64   // StartStdin, StartTerminal, ProcessCut
 	detached bool
 	startAt  time.Time
 	proc     *spawn.Proc
@@ -33,6 +33,8 @@ type process struct {
 	stdout, stderr *source // with a terminal, stdout is it and stderr is nil
 	stdin          *os.File
 	terminal       bool
+
+	announced atomic.Bool // the host has told everybody how it ended
 
 	limit    int64 // bytes of output; 0: none
 	passed   atomic.Int64
@@ -163,10 +165,14 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 		}
 	}
 	terminal := m.Flags&wire.StartTerminal != 0
+	shown, cut := listed(argv)
 	p := &process{
-		g: g, argv: listed(argv), user: u.name[:min(len(u.name), listedArgBytes)],
+		g: g, argv: shown, user: u.name[:min(len(u.name), listedArgBytes)],
 		flags: m.Flags & (wire.StartStdin | wire.StartTerminal), terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
 		limit: conf.output,
+	}
+	if cut {
+		p.flags |= wire.ProcessCut
 	}
 	if m.Output > 0 && (p.limit == 0 || m.Output < p.limit) {
 		p.limit = m.Output

@@ -78,6 +78,7 @@ const (
 	OpPack      Op = 27 // stream: Path → nothing, tree, EOF
 	OpDial      Op = 28 // stream: Dial → nothing, content both ways, EOF both ways, EVENT Closed
 	OpPorts     Op = 29 // call: nothing → Ports
+	OpAnnounced Op = 30 // call: Refs → nothing
 )
 
 // A Code is the kind of an error that the guest answers.
@@ -413,8 +414,41 @@ type Process struct {
 	Detached bool
 	Exited   bool
 	Exit     Exit   // when Exited
-	Flags    uint64 // of its Start: StartStdin and StartTerminal
+	Flags    uint64 // of its Start: StartStdin and StartTerminal; and those below
 	Position uint64 // bytes of output of a detached process so far
+}
+
+// More flags of a Process.
+const (
+	ProcessAnnounced = 1 << 16 // the host has said with OpAnnounced that its end was announced
+	ProcessCut       = 1 << 17 // Command is only the beginning
+)
+
+// MaxRefs bounds Refs.
+const MaxRefs = 1000
+
+// Refs names processes.
+type Refs struct {
+	List []uint64
+}
+
+// Append appends the encoded message.
+func (m *Refs) Append(b []byte) []byte {
+	b = appendUint(b, uint64(len(m.List)))
+	for _, ref := range m.List {
+		b = appendUint(b, ref)
+	}
+	return b
+}
+
+// Decode decodes a message.
+func (m *Refs) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.List = make([]uint64, d.count(MaxRefs, 1))
+	for i := range m.List {
+		m.List[i] = d.uint()
+	}
+	return d.err()
 }
 
 // maxProcesses bounds Processes.

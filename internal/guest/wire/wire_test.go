@@ -38,6 +38,7 @@ func messages() [][2]decodable {
 		{&Signal{Target{1, 2}, 9, true}, &Signal{}},
 		{&Resize{Target{1, 2}, 3, 4}, &Resize{}},
 		{&After{5}, &After{}},
+		{&Refs{[]uint64{1, 1 << 40}}, &Refs{List: []uint64{}}},
 		{&Processes{[]Process{{Started{1, 2}, []string{"a"}, "u", -3, true, true, exit, 3, 1 << 40}, {}}, true}, &Processes{List: []Process{}}},
 		{&Stat{"p", true}, &Stat{}},
 		{&file, &File{}},

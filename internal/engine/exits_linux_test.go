@@ -1,0 +1,190 @@
+package engine_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+)
+
+// ends notes which ends of processes are told, as "ID CODE".
+type ends struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (e *ends) observe(_ string, ev sandpit.Event) {
+	if ev.Kind == sandpit.EventExit {
+		e.mu.Lock()
+		e.all = append(e.all, fmt.Sprint(ev.Process, " ", *ev.Exit))
+		e.mu.Unlock()
+	}
+}
+
+// told returns what was told since it was asked last, sorted.
+func (e *ends) told() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.all
+	e.all = nil
+	slices.Sort(all)
+	return all
+}
+
+// wait waits until so many ends were told.
+func (e *ends) wait(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprint(n, " ends are told"), func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.all) >= n
+	})
+}
+
+// announced asks the guest of a sandbox of which processes it knows that their
+// ends were announced.
+func announced(t *testing.T, srv *survivor, id string) (n int) {
+	t.Helper()
+	r, ok := srv.store.get(id)
+	var d struct{ Handle driver.Handle }
+	if err := json.Unmarshal(r.Data, &d); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	i, err := bare{srv.dir}.Recover(t.Context(), d.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := i.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(t.Context(), conn, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	list, err := c.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list {
+		if p.Announced {
+			n++
+		}
+	}
+	return n
+}
+
+// How a process ended is told once, however often the engine is replaced: that of
+// one that ended before is not told again, that of one that ended while there was
+// no engine is told by the next, and that an engine ends is nobody's end. It does
+// not matter whether the engine was closed or killed. (The catalogue's L16.)
+func TestExitsAreToldOnce(t *testing.T) {
+	for name, paused := range map[string]bool{"running": false, "paused": true} {
+		t.Run(name, func(t *testing.T) {
+			srv := newSurvivor(t)
+			var told ends
+			observe := func(o *engine.Options) { o.Observe = told.observe }
+			flag := func(name string) string { return filepath.Join(srv.dir, name) }
+			until := func(name string, code int) string {
+				return fmt.Sprintf("until [ -e %s ]; do sleep 0.02; done; echo >%s; exit %d", flag(name), flag(name+"-seen"), code)
+			}
+			touch := func(name string) {
+				t.Helper()
+				if err := os.WriteFile(flag(name), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := func(when string, list ...string) {
+				t.Helper()
+				told.wait(t, len(list))
+				if got := told.told(); !slices.Equal(got, list) {
+					t.Errorf("%s: told are %q, not %q", when, got, list)
+				}
+			}
+			list := func(e *engine.Engine) sandpit.Sandbox {
+				t.Helper()
+				sb, err := e.Get(t.Context(), "box")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return sb
+			}
+
+			first := srv.open(t, observe)
+			sb := made(t, first, sandpit.Spec{Name: "box"})
+			background(t, sb, "exit 3")
+			ran, err := sandpit.Shell(t.Context(), sb, "exit 4")
+			if err != nil || ran.ExitCode != 4 {
+				t.Fatal(ran, err)
+			}
+			background(t, sb, until("a", 5))
+			background(t, sb, until("b", 6))
+			background(t, sb, until("c", 7))
+			want("with the first engine", "p1 3", "p2 4")
+			if err := first.Close(); err != nil { // at once: the guest is told before
+				t.Fatal(err)
+			}
+			want("at the end of the first engine")
+			touch("a")
+			eventually(t, "it has ended", func() bool { _, err := os.Stat(flag("a-seen")); return err == nil })
+
+			second, report := adopt(t, srv, observe)
+			if report.Adopted != 1 {
+				t.Fatalf("the report is %+v", report)
+			}
+			want("with the second engine", "p3 5")
+			touch("b")
+			want("of one that ran on", "p4 6")
+			eventually(t, "the guest is told", func() bool { return announced(t, srv, sb.ID()) == 4 })
+			if paused {
+				if err := list(second).Pause(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			// The second is not closed: as if it had been killed, nothing is told to
+			// anybody any more.
+			third, report := adopt(t, srv, observe)
+			if report.Adopted != 1 {
+				t.Fatalf("the report is %+v", report)
+			}
+			if paused {
+				wantState(t, list(third), sandpit.StatePaused)
+			}
+			want("with the third engine")
+			if err := second.Close(); err != nil {
+				t.Fatal(err)
+			}
+			want("at the end of the second engine")
+			touch("c")
+			if paused {
+				if err := list(third).Resume(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want("of the last", "p5 7")
+			all, err := list(third).Processes(t.Context())
+			if err != nil || len(all) != 5 {
+				t.Errorf("%d processes are known, %v", len(all), err)
+			}
+			for i, p := range all {
+				if p.Result == nil || p.Result.ExitCode != 3+i {
+					t.Errorf("%s ended with %+v", p.ID, p.Result)
+				}
+			}
+			if err := list(third).Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+			want("when all is removed")
+		})
+	}
+}
