@@ -121,7 +121,7 @@ func (h *hub) reserve(stream byte, n int) {
 	for r.max < h.keep && (int(r.end-r.start)+n > r.max || r.changesFull(stream)) {
 		size := min(2*r.max, h.keep)
 		more := ringCost(size) - ringCost(r.max)
-		if h.sandbox.memory.Charge(more) != nil {
+		if h.sandbox.memory.Grow(more) != nil {
 			return
 		}
 		h.charged += more

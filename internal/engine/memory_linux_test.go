@@ -166,6 +166,9 @@ func TestAttackL11Output(t *testing.T) {
 			t.Fatalf("%d bytes are charged", n)
 		}
 	}
+	if started < 90 { // output keeps no process out
+		t.Errorf("only %d processes were started", started)
+	}
 	if !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 || sandpit.Hint(err) == "" {
 		t.Errorf("after %d processes: %v (%s)", started, err, sandpit.Hint(err))
 	}

@@ -33,7 +33,7 @@ const (
 	// What a process takes in memory beside its command line and output, in bytes:
 	// runningCost while it runs (goroutines, buffers, the line that the log waits
 	// for), processCost as long as it is known.
-	runningCost = 48 << 10
+	runningCost = 32 << 10
 	processCost = 2 << 10
 
 	// maxUser bounds Command.User, in bytes.

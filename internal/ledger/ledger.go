@@ -129,7 +129,14 @@ type Account struct {
 
 // Charge charges n bytes, or nothing: then the error is a *Full, which names the
 // smallest bound that was reached.
-func (a *Account) Charge(n int64) error {
+func (a *Account) Charge(n int64) error { return a.charge(n, 1) }
+
+// Grow is Charge for what is of use, but can be done without: it leaves half of
+// each bound to what can't.
+func (a *Account) Grow(n int64) error { return a.charge(n, 2) }
+
+// charge charges n bytes up to one part of each bound.
+func (a *Account) charge(n, part int64) error {
 	if a == nil {
 		return nil
 	}
@@ -137,11 +144,11 @@ func (a *Account) Charge(n int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case a.used+n > a.most:
+	case a.used+n > a.most/part:
 		return &Full{Own, a.most}
-	case l.spaces[a.namespace]+n > l.bounds.Namespace:
+	case l.spaces[a.namespace]+n > l.bounds.Namespace/part:
 		return &Full{Namespace, l.bounds.Namespace}
-	case l.total+n > l.bounds.Total:
+	case l.total+n > l.bounds.Total/part:
 		return &Full{Total, l.bounds.Total}
 	}
 	a.add(n)

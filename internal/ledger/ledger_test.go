@@ -39,6 +39,16 @@ func TestBounds(t *testing.T) {
 	charge(a, 1, ledger.Total)
 	c.Return(1040)
 	charge(a, 1, "")
+	// What can be done without leaves half of it to others.
+	l = ledger.New(ledger.Bounds{Total: 100, Namespace: 60, Sandbox: 40})
+	a = l.Sandbox("x")
+	if err := a.Grow(20); err != nil {
+		t.Error(err)
+	}
+	if err := a.Grow(1); err == nil {
+		t.Error("it grows over its half")
+	}
+	charge(a, 20, "")
 }
 
 // However many charge and return at once, nothing is left over.
