@@ -33,7 +33,8 @@ type Rootfs struct {
 	// user.overlay.opaque=y. At least one.
 	Layers []string
 
-	// Binds are laid over the layers; their targets exist in them.
+	// Binds are shown at their targets, which exist in the topmost layer; what
+	// that has there lies over them.
 	Binds []Bind
 
 	Config Config
