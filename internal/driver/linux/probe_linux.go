@@ -62,7 +62,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	// Where ids are mapped, /usr is shown without what is mounted below it.
 	unmapped := slices.ContainsFunc([]string{existing(d.opts.Dir), "/usr"}, func(dir string) bool { return !canMap(dir) })
 	if below := mountBelow("/usr"); below != "" && (unmapped || !h.privileged || !h.allIDs) {
-		gap("host-image", below+" is a mount of its own, so that the host image shows /usr as it is: a sandbox can watch and lock its files, and read there what its maker may read",
+		gap("host-image", below+" is a mount of its own, so that the host image shows /usr as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
 			"use an image (--image), or unmount "+below)
 	}
 
