@@ -136,3 +136,29 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 }
+
+// A request costs its connection one look at whose it is.
+func BenchmarkAdmit(b *testing.B) {
+	a := bounds(1 << 20)
+	near, far := net.Pipe()
+	defer far.Close()
+	c := a.add(near, false).(*connection)
+	defer c.Close()
+	for b.Loop() {
+		if !c.admit("key a") {
+			b.Fatal("there is no room")
+		}
+	}
+}
+
+// A connection costs this much more from its first to its last moment.
+func BenchmarkCount(b *testing.B) {
+	a := bounds(1 << 20)
+	near, far := net.Pipe()
+	defer far.Close()
+	for b.Loop() {
+		c := a.add(near, false).(*connection)
+		c.admit("key a")
+		_ = c.Close()
+	}
+}

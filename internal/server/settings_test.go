@@ -73,6 +73,8 @@ func TestBrokenSettings(t *testing.T) {
 		"memory: -1\n":                           "memory: ",
 		"cpus: many\n":                           "cpus: ",
 		"sandboxes: -1\n":                        "sandboxes: -1 is less than 0",
+		"sandboxes: 5\nsandboxes: 6\n":           "server.yaml:2: ",
+		"Sandboxes: 5\n":                         `server.yaml:1: unknown field "Sandboxes"`,
 		"connections: 15\n":                      "connections: 15 is less than 16",
 		"connections-per-address: -1\n":          "connections-per-address: ",
 		"idle-exit: soon\n":                      "idle-exit: ",

@@ -89,7 +89,12 @@ func TestParse(t *testing.T) {
 
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"pool: many":                                                  "f:1: pool must be a whole number",
+		"pool: many":       "f:1: pool must be a whole number",
+		"pool: 1\npool: 2": "f:2: ",
+		"Pool: 1":          `f:1: unknown field "Pool"`,
+		"policies:\n  a: {sandboxes: 1}\n  a: {sandboxes: 2}": "f:3: ",
+		"policies:\n  a: {maximum: {memory: 1g, memory: 2g}}": "f:2: ",
+		"policies:\n  a: {maximum: {Memory: 1g}}":             `f:2: unknown field "Memory"`,
 		"pool: -1":                                                    "f:1: pool must be",
 		"policy:\n  default:":                                         `f:1: unknown field "policy": not supported by this version`,
 		"policies: [a]":                                               "f:1: policies must be lines of NAME: VALUE",
