@@ -49,11 +49,25 @@ func OfOthers() []string {
 	if err != nil {
 		return nil // then there are no home directories to be known
 	}
+	return homesIn(string(data), os.Readlink)
+}
+
+// homesIn returns the data directories of the users in the text of /etc/passwd,
+// passwd(5). A home directory may lie below a link in the root directory, as
+// where /home is one; no other link is looked for.
+func homesIn(passwd string, readlink func(string) (string, error)) []string {
 	var dirs []string
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Split(line, ":"); len(f) > 5 && filepath.IsAbs(f[5]) && f[5] != "/" {
-			dirs = append(dirs, filepath.Join(f[5], ".local", "share", "sandpit"))
+	for line := range strings.Lines(passwd) {
+		f := strings.Split(line, ":")
+		if len(f) != 7 || !filepath.IsAbs(f[5]) || filepath.Clean(f[5]) == "/" {
+			continue
 		}
+		home := filepath.Clean(f[5])
+		top, rest, _ := strings.Cut(home[1:], "/")
+		if target, err := readlink("/" + top); err == nil {
+			home = filepath.Join("/", target, rest)
+		}
+		dirs = append(dirs, filepath.Join(home, ".local", "share", "sandpit"))
 	}
 	return dirs
 }

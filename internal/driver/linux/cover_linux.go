@@ -159,19 +159,25 @@ func (c *creation) findCovers() error {
 	private := slices.Clone(opts.Private)
 	made := len(private) // those after it are not made
 	if opts.PrivateOfOthers != nil {
-		private = append(private, opts.PrivateOfOthers()...)
+		// Only by their paths: the file system of somebody's home directory may
+		// be one that does not answer.
+		for _, dir := range opts.PrivateOfOthers() {
+			if slices.ContainsFunc(ts, func(t tree) bool { return holdsOne(t.path, []string{dir}) }) {
+				private = append(private, dir)
+			}
+		}
 	}
 	var dirs []located
 	for i, dir := range private {
 		at, err := table.locate(dir, 0)
-		if errors.Is(err, fs.ErrNotExist) && i < made {
+		if isOutOfReach(err) && i < made {
 			at, err = c.makePrivate(table, ts, dir)
 		}
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), i >= made && errors.Is(err, fs.ErrPermission):
-			continue // and nobody can make it there, or it is not of this user
+		case errors.Is(err, errNotShown), isOutOfReach(err) && i >= made:
+			continue
 		case err != nil:
-			return fmt.Errorf("looking for data directories in mounts: %w", err)
+			return sandpit.WithHint(fmt.Errorf("looking for data directories in mounts: %w", err), "let this user make and reach it, or mount another directory")
 		}
 		if !slices.Contains(dirs, at) {
 			dirs = append(dirs, at)
@@ -205,13 +211,24 @@ func holdsOne(dir string, dirs []string) bool {
 	})
 }
 
+// errNotShown says that no mount shows the place of a data directory that does
+// not exist, or can't be made by anyone.
+var errNotShown = errors.New("no mount shows it")
+
+// isOutOfReach reports whether an error says that a path leads nowhere, or
+// nowhere for this user.
+func isOutOfReach(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission)
+}
+
 // makePrivate makes a data directory that does not exist, if a mount would show
-// it: it can be covered only where it is, and a server may make it later.
+// it: it can be covered only where it is, and a server may make it later. One
+// that is out of reach only now, because a sandbox has changed the mode of a
+// directory above it, is an error.
 func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located, error) {
-	missing := fmt.Errorf("looking for %s: %w", dir, fs.ErrNotExist)
 	above := filepath.Clean(dir)
-	at, err := located{}, missing
-	for errors.Is(err, fs.ErrNotExist) && above != "/" {
+	at, err := located{}, fs.ErrNotExist
+	for isOutOfReach(err) && above != "/" {
 		above = filepath.Dir(above)
 		at, err = table.locate(above, 0)
 	}
@@ -231,10 +248,13 @@ func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located
 		return false
 	})
 	if !inside {
-		return located{}, missing
+		return located{}, errNotShown
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return located{}, missing // nor can a server of this user
+		if errors.Is(err, unix.EROFS) {
+			err = errNotShown
+		}
+		return located{}, err
 	}
 	return table.locate(dir, 0)
 }

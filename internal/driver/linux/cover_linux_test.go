@@ -252,7 +252,7 @@ func TestAttackL1MountsOfTheDataDirectory(t *testing.T) {
 func TestAttackL1DataDirectoryMadeLater(t *testing.T) {
 	d := newDataDir(t)
 	later := d.home + "/elsewhere/data"
-	c := d.client(0, later, "/nowhere/in/a/mount")
+	c := d.client(0, later, "/nowhere/in/a/mount", "/root/not/to/be/reached/by/others", "/dev/null/sandpit")
 	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
 	if err := os.MkdirAll(later+"/run", 0o755); err != nil {
 		t.Fatal(err)
@@ -262,6 +262,45 @@ func TestAttackL1DataDirectoryMadeLater(t *testing.T) {
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
 	if _, err := os.Stat("/nowhere"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a data directory that no mount shows was made: %v", err)
+	}
+}
+
+// A sandbox that takes away the way to the data directory while another is made
+// does not have it shown there without a cover.
+func TestAttackL1DataDirectoryOutOfReach(t *testing.T) {
+	d := newDataDir(t)
+	c := d.client(0)
+	share := d.home + "/.local/share"
+	if err := os.Chmod(share, 0); err != nil {
+		t.Fatal(err)
+	}
+	sb, err := c.Create(t.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	if cerr := os.Chmod(share, 0o755); cerr != nil {
+		t.Fatal(cerr)
+	}
+	if err != nil {
+		if os.Geteuid() == 0 || !strings.Contains(err.Error(), "looking for data directories") || sandpit.Hint(err) == "" {
+			t.Errorf("%v (hint: %s)", err, sandpit.Hint(err))
+		}
+		return // it was not made
+	}
+	defer sb.Remove(context.WithoutCancel(t.Context())) //nolint:errcheck // closing the engine tells
+	if out := sh(t, sb, "ls -A /h/.local/share/sandpit"); out.ExitCode != 0 || len(out.Stdout) > 0 {
+		t.Errorf("%+v: %s%s", out.Result, out.Stdout, out.Stderr)
+	}
+}
+
+// Root's sandboxes don't see the data directories of other users either; such as
+// do not exist are not made.
+func TestAttackL1DataDirectoryOfAnotherUser(t *testing.T) {
+	needWorking(t)
+	d := newDataDir(t)
+	opt := options()
+	opt.PrivateOfOthers = func() []string { return []string{d.private, d.home + "/other/.local/share/sandpit", "/nowhere"} }
+	sb := box(t, client(t, opt), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
+	if _, err := os.Stat(d.home + "/other"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a data directory of another user was made: %v", err)
 	}
 }
 
