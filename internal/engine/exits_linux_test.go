@@ -2,10 +2,12 @@ package engine_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // ends notes which ends of processes are told, as "ID CODE".
@@ -186,5 +189,63 @@ func TestExitsAreToldOnce(t *testing.T) {
 			}
 			want("when all is removed")
 		})
+	}
+}
+
+// What is taken over is charged, and never refused: neither when the ledger is
+// full, nor when it is more than may be asked for now.
+func TestAdoptionIsCharged(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	sb := made(t, first, sandpit.Spec{Name: "box", Labels: map[string]string{"a": "b"}})
+	background(t, sb, "echo written; exec sleep 10000")
+	background(t, sb, "exit 3")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := srv.store.get(sb.ID())
+	var d map[string]any
+	if err := json.Unmarshal(r.Data, &d); err != nil {
+		t.Fatal(err)
+	}
+	const size = 200 << 10
+	d["labels"] = map[string]string{"a": strings.Repeat("x", size)}
+	var err error
+	if r.Data, err = json.Marshal(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.store.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+
+	book := ledger.New(ledger.Bounds{Total: 1})
+	second, report := adopt(t, srv, func(o *engine.Options) { o.Memory = book })
+	if report.Adopted != 1 || report.Processes != 1 || report.Refused != nil {
+		t.Fatalf("the report is %+v", report)
+	}
+	if n := book.Used(); n < size {
+		t.Errorf("%d bytes are charged", n)
+	}
+	if sb, err = second.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := sb.Processes(t.Context()); err != nil || len(all) == 0 || all[0].Result != nil {
+		t.Errorf("the processes are %+v, %v", all, err)
+	}
+	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"true"}}); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("a start: %v", err)
+	}
+	if _, err := second.Create(t.Context(), sandpit.Spec{User: "root", WorkDir: "/"}); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("a sandbox: %v", err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	second.ForgetEvents()
+	if n := book.Used(); n != 0 {
+		t.Errorf("%d bytes are charged for nothing", n)
 	}
 }

@@ -74,3 +74,14 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a charge and its return cost each who keeps something.
+func BenchmarkCharge(b *testing.B) {
+	a := ledger.New(ledger.Bounds{}).Sandbox("x")
+	for b.Loop() {
+		if err := a.Charge(100); err != nil {
+			b.Fatal(err)
+		}
+		a.Return(100)
+	}
+}
