@@ -38,6 +38,9 @@ const (
 	schedOther, schedBatch, schedIdle = 0, 3, 5
 	schedResetOnFork                  = 0x40000000
 
+	// asm-generic/resource.h
+	rlimitCore = 4
+
 	// linux/stat.h
 	sIFMT, sIFIFO, sIFREG, sIFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
 	sISUID, sISGID                 = 0o4000, 0o2000
@@ -205,8 +208,27 @@ func ifCreating(flags int, then decision) decision {
 // among them: a guest that may open no more files serves nobody. A thread of
 // the guest is named by its own number, so that it would not do to refuse pid 1.
 // Who names itself by its number, such as psutil, is refused, too.
+//
+// The limit of core files stays as it is, see setrlimit; it can be read. Where
+// the old one is asked for at the same time, there is nobody to write it.
 func prlimit() decision {
-	return choice{arg: 0, cases: []oneOf{{[]uint32{0}, Allow}}, other: fail(ePERM)}
+	changed := choice{arg: 3, cases: []oneOf{{[]uint32{0}, fail(0)}}, other: fail(ePERM)}
+	core := choice{
+		arg: 2, high: true,
+		cases: []oneOf{{[]uint32{0}, choice{arg: 2, cases: []oneOf{{[]uint32{0}, Allow}}, other: changed}}},
+		other: changed,
+	}
+	own := choice{arg: 1, cases: []oneOf{{[]uint32{rlimitCore}, core}}, other: Allow}
+	return choice{arg: 0, cases: []oneOf{{[]uint32{0}, own}}, other: fail(ePERM)}
+}
+
+// setrlimit(resource, …): not of core files. The sandbox is given a limit of 1,
+// with which the kernel does not start the program that the host may pipe core
+// files to, as root outside. With a limit of 0 it does. Programs that want no
+// core files, as agents for keys and passwords do, are told that they have what
+// they want.
+func setrlimit() decision {
+	return choice{arg: 0, cases: []oneOf{{[]uint32{rlimitCore}, fail(0)}}, other: Allow}
 }
 
 // mknod(path, mode, dev): regular files, named pipes and sockets; no devices.

@@ -95,7 +95,8 @@ var unlikeDocker = map[string]string{
 	"listmount":         "as statmount",
 	"ioctl":             "no typing into terminals, no line disciplines",
 	"prctl":             "no PR_SET_MM, PR_SCHED_CORE and PR_SET_SECCOMP",
-	"prlimit64":         "of the caller alone, or root inside changes the limits of the guest",
+	"prlimit64":         "of the caller alone, or root inside changes the limits of the guest; not of core files",
+	"setrlimit":         "not of core files, or the host's core handler starts",
 	"mknod":             "no devices. Docker leaves that to the cgroup of devices",
 	"mknodat":           "as mknod",
 

@@ -253,6 +253,13 @@ func calls() []call {
 	add("B3", "PR_SET_MM", unix.SYS_PRCTL, unix.EPERM, unix.PR_SET_MM)
 	add("D3", "prlimit of another", unix.SYS_PRLIMIT64, unix.EPERM, 1, unix.RLIMIT_NOFILE, 0, 0)
 	add("D3", "prlimit of oneself by number", unix.SYS_PRLIMIT64, unix.EPERM, uintptr(os.Getpid())|high, unix.RLIMIT_NOFILE, 0, 0)
+	// L10: the limit of core files can be read and not be changed. The pointers are bad.
+	add("L10", "setrlimit of core files", unix.SYS_SETRLIMIT, 0, unix.RLIMIT_CORE, 1)
+	add("L10", "setrlimit of files", unix.SYS_SETRLIMIT, unix.EFAULT, unix.RLIMIT_NOFILE, 1)
+	add("L10", "prlimit of core files", unix.SYS_PRLIMIT64, 0, 0, unix.RLIMIT_CORE, 1, 0)
+	add("L10", "prlimit of core files at an address with a low half of 0", unix.SYS_PRLIMIT64, 0, high, unix.RLIMIT_CORE|high, high, 0)
+	add("L10", "prlimit of core files, for the old", unix.SYS_PRLIMIT64, unix.EPERM, 0, unix.RLIMIT_CORE, 1, 1)
+	add("L10", "the limit of core files", unix.SYS_PRLIMIT64, unix.EFAULT, 0, unix.RLIMIT_CORE, 0, 1)
 	add("C3", "PR_SCHED_CORE", unix.SYS_PRCTL, unix.EPERM, unix.PR_SCHED_CORE)
 
 	// L3: memory of the machine for filters. The pointers of all are bad.

@@ -145,7 +145,7 @@ func groups() []group {
 			"sched_setparam", "sched_getparam", "sched_getscheduler", "sched_getattr",
 			"sched_get_priority_max", "sched_get_priority_min", "sched_rr_get_interval",
 			"getpriority", "setpriority", "ioprio_set", "ioprio_get",
-			"getrlimit", "setrlimit", "getrusage", "times", "sysinfo", "uname",
+			"getrlimit", "getrusage", "times", "sysinfo", "uname",
 			// Called by the kernel's own trampoline in a process that the host's
 			// administrator probes; anywhere else it does nothing but SIGILL.
 			"uretprobe", "uprobe",
@@ -189,6 +189,7 @@ func groups() []group {
 		{personality(), []string{"personality"}},
 		{prctl(), []string{"prctl"}},
 		{prlimit(), []string{"prlimit64"}},
+		{setrlimit(), []string{"setrlimit"}},
 		{fcntl(), []string{"fcntl"}},
 		{setsockopt(), []string{"setsockopt"}},
 		{noBits(3, msgOOB, fail(eOPNOTSUPP)), []string{"sendto", "sendmmsg"}},

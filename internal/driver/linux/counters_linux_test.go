@@ -417,6 +417,49 @@ func TestAttackL8SocketBuffers(t *testing.T) {
 	}
 }
 
+// TestStarveCoreHandler: the program that the host pipes core files to is not
+// started for a process of a sandbox, which is to be root outside, whatever
+// limit the process chooses.
+func TestStarveCoreHandler(t *testing.T) {
+	wholeMachine(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can choose the handler")
+	}
+	const pattern = "/proc/sys/kernel/core_pattern"
+	was, err := os.ReadFile(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ran, handler := filepath.Join(dir, "ran"), filepath.Join(dir, "handler")
+	script := "#!/bin/sh\ncat >/dev/null\necho \"$1\" >>" + ran + "\n"
+	if err := os.WriteFile(handler, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(pattern, []byte("|"+handler+" %e"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile(pattern, was, 0o644) })
+	asEach(t, func(t *testing.T, c sandpit.Client, user string) {
+		sb := box(t, c, sandpit.Spec{User: user})
+		for _, limit := range []string{"", "ulimit -c 0; ", "ulimit -Sc 0; ", "ulimit -c unlimited; "} {
+			sh(t, sb, "cp /bin/sleep /tmp/inside; ("+limit+"exec /tmp/inside 100) & sleep 0.2; kill -SEGV $!; wait")
+		}
+	})
+	// One of the host's own tells that the handler works, after all others.
+	cmd := exec.Command("sh", "-c", "ulimit -c unlimited; kill -SEGV $$")
+	_ = cmd.Run()
+	var log string
+	eventually(t, "the handler runs for the host", func() bool {
+		data, _ := os.ReadFile(ran)
+		log = string(data)
+		return strings.Contains(log, "sh")
+	})
+	if strings.Contains(log, "inside") {
+		t.Errorf("ESCAPE: the host's handler ran for %q", log)
+	}
+}
+
 // TestAttackL10OwnScore: root inside does not make the kernel choose the guest
 // when memory runs out, where it has ids of its own.
 func TestAttackL10OwnScore(t *testing.T) {

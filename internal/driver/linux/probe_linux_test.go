@@ -162,7 +162,12 @@ func probeCalls([]string) map[string]string {
 		return uintptr(unsafe.Pointer(&b[0]))
 	}(), 1<<20)
 	try("raise nofile", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1 << 19, Max: 1 << 19})), 0)
-	try("raise core", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 2, Max: 2})), 0)
+	// To change the limit of core files succeeds without effect.
+	var core unix.Rlimit
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err == nil && (core.Cur != 1 || core.Max != 1) {
+		got["another limit of core files"] = ""
+	}
 	try("prlimit of the first", unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1, Max: 1})), 0)
 	try("seccomp off", unix.SYS_PRCTL, unix.PR_SET_SECCOMP, 0, 0, 0, 0)
 	try("new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 0, 0, 0, 0)
