@@ -23,7 +23,7 @@ var ErrOrphans error = orphansError{}
 type orphansError struct{}
 
 func (orphansError) Error() string {
-	return "their records were lost, or the state is older than they are"
+	return "it was lost, or is older than they are"
 }
 func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 
@@ -49,16 +49,16 @@ func orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) 
 func (e *Engine) refuseOrphans(ctx context.Context, recoverer driver.Recoverer, records []Record) error {
 	ids, err := orphans(ctx, recoverer, records)
 	if err != nil {
-		return fmt.Errorf("adopting sandboxes: %w", err)
+		return err
 	}
 	if len(ids) == 0 {
 		return nil
 	}
 	names := strings.Join(ids[:min(len(ids), maxNamed)], ", ")
 	if len(ids) > maxNamed {
-		names += ", …"
+		names += fmt.Sprintf(" and %d more", len(ids)-maxNamed)
 	}
-	return sandpit.WithHint(fmt.Errorf("adopting sandboxes: %d that run here have no record (%s): %w", len(ids), names, ErrOrphans),
+	return sandpit.WithHint(fmt.Errorf("the state has no record of sandboxes that run here (%s): %w", names, ErrOrphans),
 		"restore the directory state from its latest backup; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
 }
 
