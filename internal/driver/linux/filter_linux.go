@@ -42,10 +42,11 @@ func canWriteHost(plan *driver.Plan) bool {
 	return slices.ContainsFunc(plan.Mounts, func(m sandpit.Mount) bool { return !m.ReadOnly })
 }
 
-// protectMounts has the guest load the filter that keeps set-id files off the
-// host, and waits until it has: nothing of the sandbox has run before. It is the
-// same for a blank, whose guest has long been running.
-func (c *creation) protectMounts(ctx context.Context) error {
+// confine has the guest load the filter that keeps set-id files off the host, if
+// programs can write there, and waits until it has, and has taken the ruleset
+// that was sent before. Nothing of the sandbox has run yet. It is the same for a
+// blank, whose guest has long been running and has a connection.
+func (c *creation) confine(ctx context.Context) error {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
@@ -54,7 +55,9 @@ func (c *creation) protectMounts(ctx context.Context) error {
 	operation, flags := seccomp.KeyedLoad(c.key)
 	m := binary.LittleEndian.AppendUint64(nil, operation)
 	m = binary.LittleEndian.AppendUint64(m, flags)
-	m = append(m, seccomp.Encode(seccomp.MountProgram(runtime.GOARCH))...)
+	if canWriteHost(c.plan) {
+		m = append(m, seccomp.Encode(seccomp.MountProgram(runtime.GOARCH))...)
+	}
 	_, err = unix.Write(ends[0], m)
 	if err == nil {
 		err = send(c.socks[0], filterMessage, ends[1:])

@@ -149,8 +149,8 @@ func (c *creation) awaitReady(ctx context.Context) error {
 	if err != nil {
 		return c.explainDeath(err)
 	}
-	if canWriteHost(c.plan) {
-		return c.protectMounts(ctx)
+	if ruleset >= 0 || canWriteHost(c.plan) {
+		return c.confine(ctx)
 	}
 	return nil
 }

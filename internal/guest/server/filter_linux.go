@@ -15,13 +15,18 @@ const maxFilter = 1024 * 8
 // loadFilter receives a filter of system calls on a SEQPACKET socket, loads it
 // for all threads, and with that for everything that is started later, and
 // answers with the errno. It closes the socket. The message is the first two
-// arguments of seccomp(2), of 8 bytes each, then the instructions.
+// arguments of seccomp(2), of 8 bytes each, then the instructions. Without any
+// it loads nothing: the answer says that what was sent before is in force.
 func loadFilter(sock int) (loaded bool) {
 	defer unix.Close(sock)
 	m := make([]byte, 16+maxFilter)
 	n, err := unix.Read(sock, m) // its owner has sent it before the socket
 	errno := unix.EINVAL
-	if err == nil && n > 16 && n%8 == 0 {
+	switch {
+	case err != nil || n < 16 || n%8 != 0:
+	case n == 16:
+		errno = 0
+	default:
 		code := m[16:n]
 		prog := unix.SockFprog{Len: uint16(len(code) / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&code[0]))}
 		var thread uintptr
