@@ -65,7 +65,13 @@ func TestStrangersMakeRoom(t *testing.T) {
 	s.start()
 	before := s.tls(s.keyOf("before", ""))
 	defer before.Close()
-	sb := create(t, before, "")
+	sb, err := before.Create(t.Context(), sandpit.Spec{})
+	if err != nil && strings.Contains(err.Error(), "making namespaces") {
+		t.Skipf("no sandbox can be made here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"cat"}, Stdin: true})
 	if err != nil {
 		t.Fatal(err)
