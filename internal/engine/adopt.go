@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -302,6 +303,9 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 	if err != nil {
 		return 0, "", err
 	}
+	if most := mostProcesses(s.info); len(list) > most {
+		return 0, "", fmt.Errorf("its guest names %d processes, of which there can be %d: %w", len(list), most, sandpit.ErrProtocol)
+	}
 	s.oomKills()
 	for _, p := range list {
 		if !p.Exited {
@@ -326,6 +330,16 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		s.tellGuest(ctx)
 	}
 	return running, state, err
+}
+
+// mostProcesses is how many processes a guest can name that does not lie: those
+// that run, and the latest that have ended. Each is charged for when it is adopted.
+func mostProcesses(info sandpit.Info) int {
+	const unbounded = 1 << 16
+	if slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == "pids" }) {
+		return unbounded
+	}
+	return int(min(info.Limits.Pids, unbounded)) + 4*endedProcesses
 }
 
 // endedAreAnnounced waits until the end of the processes that have ended was

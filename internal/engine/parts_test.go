@@ -419,3 +419,20 @@ func TestEventsAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// A guest that is adopted can have the engine hold no more processes than its
+// sandbox may have, and those that ended.
+func TestMostProcesses(t *testing.T) {
+	info := sandpit.Info{Limits: sandpit.Limits{Pids: 100}}
+	if n := mostProcesses(info); n != 100+4*endedProcesses {
+		t.Errorf("got %d", n)
+	}
+	info.Limits.Pids = 4 << 20
+	if n := mostProcesses(info); n > 1<<17 {
+		t.Errorf("got %d", n)
+	}
+	info.NotEnforced = []sandpit.Gap{{What: "pids"}}
+	if n := mostProcesses(info); n != 1<<16 {
+		t.Errorf("got %d", n)
+	}
+}
