@@ -199,7 +199,9 @@ func TestAdoptionIsCharged(t *testing.T) {
 	first := srv.open(t)
 	sb := made(t, first, sandpit.Spec{Name: "box", Labels: map[string]string{"a": "b"}})
 	background(t, sb, "echo written; exec sleep 10000")
-	background(t, sb, "exit 3")
+	if res, err := background(t, sb, "exit 3").Wait(t.Context()); err != nil || res.ExitCode != 3 {
+		t.Fatal(res, err)
+	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
