@@ -387,6 +387,9 @@ func (g *Group) OpenJoin() ([]int, error) {
 	return fds, nil
 }
 
+// Name returns the name of the group's directories.
+func (g *Group) Name() string { return prefix + g.id }
+
 // Paths returns every directory of the group in the order in which they must
 // be removed, for a process that cleans up after the owner's death.
 func (g *Group) Paths() []string {

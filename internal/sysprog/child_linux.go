@@ -28,6 +28,16 @@ func beforeFork()
 //go:linkname afterFork syscall.runtime_AfterFork
 func afterFork()
 
+// The runtime's own hooks around a system call that may take long, as package
+// syscall uses them. A goroutine that the kernel holds up then holds up neither
+// the others nor the collector.
+//
+//go:linkname entersyscall runtime.entersyscall
+func entersyscall()
+
+//go:linkname exitsyscall runtime.exitsyscall
+func exitsyscall()
+
 //go:noescape
 func rawClone(flags, stack uintptr, s *state) (r uintptr)
 
@@ -133,9 +143,14 @@ func clone(s *state, region []byte, flags uintptr, cgroup int) (Child, error) {
 	return Child{PID: int(r), PidFD: int(s.pidfd), regions: [][]byte{region}}, nil
 }
 
+// doClone is nosplit because nothing may grow the stack between entersyscall and
+// exitsyscall.
+//
 //go:noinline
 //go:norace
+//go:nosplit
 func doClone(s *state, flags, stack uintptr, args *cloneArgs) (r uintptr) {
+	entersyscall()
 	beforeFork()
 	if args.flags != 0 {
 		r = rawClone3(args, unsafe.Sizeof(*args), s)
@@ -143,6 +158,7 @@ func doClone(s *state, flags, stack uintptr, args *cloneArgs) (r uintptr) {
 		r = rawClone(flags|uintptr(syscall.SIGCHLD), stack, s)
 	}
 	afterFork()
+	exitsyscall()
 	return r
 }
 

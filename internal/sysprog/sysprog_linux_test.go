@@ -71,6 +71,58 @@ func TestMemoryIsSharedUntilExec(t *testing.T) {
 	}
 }
 
+// A clone that the kernel holds up, here by CLONE_VFORK, holds up neither the
+// collector nor any other goroutine. (The catalogue's L13b.)
+func TestCollectorGoesOnDuringAClone(t *testing.T) {
+	var began, end [2]int
+	for _, fds := range []*[2]int{&began, &end} {
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fds[0])
+		defer unix.Close(fds[1])
+	}
+	var p sysprog.Program
+	p.Call("beginning", unix.SYS_WRITE, sysprog.Int(began[1]), p.Bytes([]byte{1}), sysprog.Int(1))
+	// It gives up in the end: nothing else runs in a program whose collector waits.
+	ready := make([]byte, 8) // struct pollfd: the descriptor, POLLIN
+	binary.LittleEndian.PutUint32(ready, uint32(end[0]))
+	binary.LittleEndian.PutUint16(ready[4:], unix.POLLIN)
+	p.Call("waiting", unix.SYS_PPOLL, p.Bytes(ready), sysprog.Int(1), p.Bytes(timespec(20)), sysprog.Int(0), sysprog.Int(0)).Want(1)
+	forked := make(chan error, 1)
+	var child sysprog.Child
+	go func() {
+		var err error
+		child, err = p.Fork(sysprog.ForkOptions{Flags: unix.CLONE_VFORK, Cgroup: -1, Report: -1})
+		forked <- err
+	}()
+	if _, err := unix.Read(began[0], make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	collected := make(chan struct{})
+	go func() {
+		runtime.GC()
+		close(collected)
+	}()
+	<-collected
+	if _, err := unix.Write(end[1], []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-forked; err != nil {
+		t.Fatal(err)
+	}
+	if ws := reap(t, child); ws.ExitStatus() != 0 {
+		t.Errorf("the collector has waited for the clone: the child ended with %v", ws)
+	}
+}
+
+// timespec is a struct timespec of so many seconds.
+func timespec(seconds uint64) []byte {
+	b := make([]byte, 16)
+	binary.LittleEndian.PutUint64(b, seconds)
+	return b
+}
+
 func TestFailureIsReportedByName(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

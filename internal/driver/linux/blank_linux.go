@@ -24,6 +24,7 @@ func (d *Driver) Prepare(ctx context.Context, id string, bp driver.BlankPlan) (d
 		return nil, err
 	}
 	b := &blank{made: d.newCreation(id, bp), host: h, mounts: -1}
+	b.made.progress = driver.ProgressOf(ctx)
 	if err := b.prepare(ctx); err != nil {
 		_ = b.undo()
 		return nil, err
@@ -162,6 +163,7 @@ func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, er
 	if !b.use() {
 		return nil, b.usedError("binding")
 	}
+	b.made.progress = driver.ProgressOf(ctx)
 	inst, err := b.bind(ctx, &plan, fits)
 	if err != nil {
 		_ = b.undo()
@@ -200,11 +202,12 @@ func (b *blank) bind(ctx context.Context, plan *driver.Plan, fits bool) (*instan
 }
 
 // Destroy removes a blank that is not used. See driver.Blank.
-func (b *blank) Destroy(context.Context) error {
+func (b *blank) Destroy(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.used {
 		b.used = true
+		b.made.progress = driver.ProgressOf(ctx)
 		b.destroyErr = b.undo()
 	}
 	return b.destroyErr

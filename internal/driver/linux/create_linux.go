@@ -22,7 +22,7 @@ func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance,
 	c := d.newCreation(plan.ID, driver.BlankPlan{
 		Ephemeral: plan.Ephemeral, UID: plan.UID, GID: plan.GID, MultiUser: plan.MultiUser, Limits: plan.Limits, Enforce: plan.Enforce,
 	})
-	c.plan = &plan
+	c.plan, c.progress = &plan, driver.ProgressOf(ctx)
 	inst, err := c.run(ctx)
 	if err != nil {
 		_ = c.undo()
@@ -40,6 +40,8 @@ type creation struct {
 	plan   *driver.Plan // nil while that is not known
 	mark   time.Time
 
+	progress *driver.Progress // of whoever waits for what is being done
+
 	mounts  []hostMount
 	covers  []cover
 	ids     idMap
@@ -52,7 +54,8 @@ type creation struct {
 	rest    *compiler // of what the builder goes on with
 	child   sysprog.Child
 	started bool
-	near    bool // driver.near is held
+	thread  *thread // that made the child
+	near    bool    // driver.near is held
 	watcher sysprog.Child
 	watch   int // our end of the watcher's connection
 
@@ -69,11 +72,21 @@ func (d *Driver) newCreation(id string, b driver.BlankPlan) *creation {
 	}
 }
 
-// step begins a step.
+// step begins a step, unless ctx has ended.
 func (c *creation) step(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	return c.at(name)
+}
+
+// at says which step begins.
+func (c *creation) at(name string) error {
+	doing := driver.Doing{Step: name, PID: c.child.PID}
+	if c.group != nil {
+		doing.Cgroup = c.group.Name()
+	}
+	c.progress.Enter(doing)
 	if f := c.driver.opts.Fault; f != nil {
 		return f(name)
 	}
@@ -219,7 +232,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		back()
 		return err
 	}
-	err = c.driver.parent.run(func() (err error) {
+	c.thread, err = c.driver.parent.run(func() (err error) {
 		return b.quotas.counted(func() error {
 			return asUser(c.ids.base, func() error {
 				c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: b.socket, Below: below})
@@ -247,7 +260,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	raiseCore(c.child.PID)
-	if err := c.ids.write(c.child.PID); err != nil {
+	if err := c.ids.write(ctx, c.child.PID); err != nil {
 		return err
 	}
 	// For both that wait for it.

@@ -28,7 +28,7 @@ func TestHandlesOfEachVersion(t *testing.T) {
 			t.Fatal(h, err)
 		}
 		d := New(Options{Dir: t.TempDir(), KeepDir: t.TempDir()})
-		c, err := d.recall(h)
+		c, err := d.recall(t.Context(), h)
 		if err != nil {
 			t.Errorf("of version %d: %v", v, err)
 			continue

@@ -3,6 +3,7 @@ package linux
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -196,10 +197,10 @@ func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
 }
 
 // write writes the id maps of a child.
-func (m *idMap) write(pid int) error {
+func (m *idMap) write(ctx context.Context, pid int) error {
 	if m.helpers {
 		for _, f := range []struct{ tool, lines string }{{"newuidmap", m.uidMap}, {"newgidmap", m.gidMap}} {
-			cmd := exec.Command(f.tool, append([]string{strconv.Itoa(pid)}, strings.Fields(f.lines)...)...)
+			cmd := exec.CommandContext(ctx, f.tool, append([]string{strconv.Itoa(pid)}, strings.Fields(f.lines)...)...)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				return fmt.Errorf("mapping ids with %s: %w: %s", f.tool, err, bytes.TrimSpace(out))
 			}

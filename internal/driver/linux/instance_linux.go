@@ -67,7 +67,7 @@ func (i *instance) wait() {
 		reap(i.child.PID)
 	}
 	i.child.Release()
-	i.driver.parent.release()
+	i.thread.release()
 }
 
 // end says that the guest has ended. Of one that was left nobody else closes
@@ -140,11 +140,12 @@ func (i *instance) Done() <-chan struct{} { return i.done }
 
 // Destroy kills the first process of the sandbox's pid namespace, with which
 // the kernel kills all others, and the mount and network namespaces go.
-func (i *instance) Destroy(context.Context) error {
+func (i *instance) Destroy(ctx context.Context) error {
 	i.destroy.Do(func() {
 		i.mu.Lock()
 		i.closed = true
 		i.mu.Unlock()
+		i.progress = driver.ProgressOf(ctx)
 		i.destroyErr = i.tearDown()
 	})
 	return i.destroyErr
@@ -152,6 +153,7 @@ func (i *instance) Destroy(context.Context) error {
 
 // tearDown releases whatever it can, also when something of it fails.
 func (i *instance) tearDown() error {
+	_ = i.at("kill")
 	leave := i.driver.ending.enter()
 	killed := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0)
 	if killed == nil || killed == unix.ESRCH {
@@ -166,8 +168,10 @@ func (i *instance) tearDown() error {
 	i.closeSockets()
 	var removed error
 	if i.group != nil {
+		_ = i.at("remove-cgroup")
 		removed = i.group.Remove()
 	}
+	_ = i.at("forget")
 	i.stopWatcher(killed == nil && removed == nil)
 	forgotten := i.forgetKept()
 	i.pidfd.Close()

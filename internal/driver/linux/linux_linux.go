@@ -44,8 +44,9 @@ type Options struct {
 	// PrivateOfOthers, when set, returns those of other users.
 	PrivateOfOthers func() []string
 
-	// Fault, when set, is called before each step of Create with its name; an
-	// error makes that step fail. For tests of what is left behind.
+	// Fault, when set, is called before each step of Create, Destroy and Recover
+	// with its name. An error makes a step of Create fail. For tests of what is
+	// left behind, and of steps that never end.
 	Fault func(step string) error
 }
 
@@ -68,6 +69,7 @@ func New(opts Options) *Driver {
 		host:   sync.OnceValues(findHost),
 		layout: sync.OnceValues(cgroup.Detect),
 		ending: newTurnstile(maxEnding),
+		near:   near{lent: make(chan struct{}, 1)},
 	}
 }
 

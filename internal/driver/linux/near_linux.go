@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +22,34 @@ type near struct {
 	users int   // guarded by mu: sandboxes, made and being made
 	fds   []int // guarded by mu: ascending; each is an O_PATH descriptor of "/" while it is not lent, as the first always is
 
-	lent sync.Mutex // held while they are lent
+	lent chan struct{} // one place: taken while they are lent
 }
+
+// nearPatience is how long is waited for numbers that are lent. Who makes a
+// process holds them for a moment, unless the kernel holds that up; then the
+// others do without.
+const nearPatience = time.Second
+
+// borrow waits until nobody has the numbers, and reports false if that takes too
+// long.
+func (n *near) borrow() bool {
+	select {
+	case n.lent <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(nearPatience)
+	defer timer.Stop()
+	select {
+	case n.lent <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// giveBack lets the next one have the numbers.
+func (n *near) giveBack() { <-n.lent }
 
 // nearCount is one descriptor that is never lent, the sockets of the guest and
 // its builder, the pipe that tells of the id maps, and a file of a cgroup in
@@ -67,12 +94,14 @@ func (n *near) lend(fds []*int) (below int, back func(), err error) {
 	if !slices.ContainsFunc(fds, func(fd *int) bool { return *fd >= nearFrom }) {
 		return 0, back, nil
 	}
-	n.lent.Lock()
+	if !n.borrow() {
+		return 0, back, nil
+	}
 	n.mu.Lock()
 	held := n.fds
 	n.mu.Unlock()
 	if len(held) <= len(fds) {
-		n.lent.Unlock()
+		n.giveBack()
 		return 0, back, nil
 	}
 	nothing, slots := held[0], held[1:len(fds)+1]
@@ -80,7 +109,7 @@ func (n *near) lend(fds []*int) (below int, back func(), err error) {
 		for _, slot := range slots {
 			_ = unix.Dup3(nothing, slot, unix.O_CLOEXEC) // which can't fail between open ones
 		}
-		n.lent.Unlock()
+		n.giveBack()
 	}
 	for i, fd := range fds {
 		if err := unix.Dup3(*fd, slots[i], unix.O_CLOEXEC); err != nil {

@@ -3,63 +3,106 @@ package linux
 import (
 	"runtime"
 	"sync"
+	"time"
 )
 
-// parent is the thread that makes the first processes of sandboxes.
+// parent has the threads that make the first processes of sandboxes.
 //
 // Those ask to die with their parent (prctl(2), PR_SET_PDEATHSIG), and for the
 // kernel that is the thread, not the program. A thread of a Go program ends when
 // a goroutine that is locked to it does, which callers may do, on whichever
 // thread. So the thread belongs to this: as long as a process that it has made
 // is not reaped, a goroutine of our own is locked to it.
+//
+// One thread makes all of them, unless the kernel holds it up: then the next
+// process is made by another one.
 type parent struct {
-	mu       sync.Mutex
-	children int         // guarded by mu
-	work     chan func() // guarded by mu; nil without children
+	mu  sync.Mutex
+	now *thread // guarded by mu; nil without children
 }
 
-// run calls f, which makes a process, on the thread. Unless it has failed,
-// release is to be called when the process has been reaped.
-func (p *parent) run(f func() error) error {
+// thread is one of them.
+type thread struct {
+	parent   *parent
+	children int // guarded by parent.mu; also what is about to be made
+	work     chan func()
+}
+
+// threadPatience is how long a thread may be busy before another takes its place.
+// Making a process takes far less than a millisecond.
+const threadPatience = time.Second
+
+// run calls f, which makes a process, on a thread. Unless it has failed,
+// release of that thread is to be called when the process has been reaped.
+func (p *parent) run(f func() error) (*thread, error) {
 	var err error
 	done := make(chan struct{})
 	do := func() {
 		defer close(done)
 		err = f()
 	}
-	p.mu.Lock()
-	p.children++
-	work := p.work
-	if work == nil {
-		p.work = make(chan func())
-		go serve(do, p.work)
-	}
-	p.mu.Unlock()
-	if work != nil {
-		work <- do
+	t := p.take(nil)
+	for !t.try(do) {
+		stuck := t
+		t = p.take(stuck)
+		stuck.release()
 	}
 	<-done
 	if err != nil {
-		p.release()
+		t.release()
+		return nil, err
 	}
-	return err
+	return t, nil
+}
+
+// take returns the present thread, with a child more, or a new one if the
+// present one is stuck or there is none.
+func (p *parent) take(stuck *thread) *thread {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil || p.now == stuck {
+		p.now = &thread{parent: p, work: make(chan func())}
+		go serve(p.now.work)
+	}
+	p.now.children++
+	return p.now
+}
+
+// try has the thread call f, unless it is busy for too long.
+func (t *thread) try(f func()) bool {
+	select {
+	case t.work <- f:
+		return true
+	default:
+	}
+	timer := time.NewTimer(threadPatience)
+	defer timer.Stop()
+	select {
+	case t.work <- f:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // release lets the thread go when no process of its is left.
-func (p *parent) release() {
+func (t *thread) release() {
+	p := t.parent
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.children--; p.children == 0 {
-		close(p.work)
-		p.work = nil
+	if t.children--; t.children > 0 {
+		return
+	}
+	close(t.work)
+	if p.now == t {
+		p.now = nil
 	}
 }
 
 // serve does the work on one thread, which is an ordinary one again afterwards.
-func serve(first func(), work <-chan func()) {
+func serve(work <-chan func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	first()
 	for f := range work {
 		f()
 	}

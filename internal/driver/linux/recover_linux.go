@@ -26,8 +26,11 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c, err := d.recall(h)
+	c, err := d.recall(ctx, h)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.step(ctx, "open"); err != nil {
 		return nil, err
 	}
 	layout, err := d.layout()
@@ -70,6 +73,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	}
 	cleaned := c.forgetKept()
 	if c.group != nil {
+		_ = c.at("remove-cgroup")
 		cleaned = errors.Join(cleaned, c.group.Remove())
 	}
 	switch {
@@ -157,7 +161,12 @@ func (d *Driver) Sweep(context.Context) int {
 }
 
 // recall makes of a handle what Create once had.
-func (d *Driver) recall(h driver.Handle) (*creation, error) {
+func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error) {
+	c := d.newCreation(h.ID, driver.BlankPlan{})
+	c.progress = driver.ProgressOf(ctx)
+	if err := c.step(ctx, "recover"); err != nil {
+		return nil, err
+	}
 	if h.Version > driver.HandleVersion {
 		return nil, sandpit.WithHint(fmt.Errorf("taking over sandbox %s: it was made by a newer version of this program: %w", h.ID, sandpit.ErrUnsupported), "use that version, or a newer one")
 	}
@@ -186,8 +195,7 @@ func (d *Driver) recall(h driver.Handle) (*creation, error) {
 	if filepath.Base(st.Socket) != h.ID+".sock" {
 		return nil, fmt.Errorf("taking over sandbox %s: it was not made to outlive its maker: %w", h.ID, sandpit.ErrInvalid)
 	}
-	c := d.newCreation(h.ID, driver.BlankPlan{})
-	c.ids.base = st.IDBase
+	c.ids.base, c.child.PID = st.IDBase, st.PID
 	c.kept, c.socket, c.saved = st.identity, st.Socket, st.Group
 	return c, nil
 }

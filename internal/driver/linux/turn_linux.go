@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -23,12 +24,12 @@ type turnstile struct {
 
 func newTurnstile(places int) *turnstile { return &turnstile{places: make(chan struct{}, places)} }
 
-// enter waits for a place, but not for ever, and returns what gives it back.
+// enter waits for a place, but not for ever, and returns what gives it back. A
+// place that is held for too long, by what is stuck, is given back before.
 func (t *turnstile) enter() (leave func()) {
-	leave = func() { <-t.places }
 	select {
 	case t.places <- struct{}{}:
-		return leave
+		return t.held()
 	default:
 	}
 	t.waiting.Add(1)
@@ -37,8 +38,18 @@ func (t *turnstile) enter() (leave func()) {
 	defer patience.Stop()
 	select {
 	case t.places <- struct{}{}:
-		return leave
+		return t.held()
 	case <-patience.C:
 		return func() {}
+	}
+}
+
+// held returns what gives a place back.
+func (t *turnstile) held() (leave func()) {
+	free := sync.OnceFunc(func() { <-t.places })
+	late := time.AfterFunc(endPatience, free)
+	return func() {
+		late.Stop()
+		free()
 	}
 }

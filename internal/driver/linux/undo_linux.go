@@ -16,12 +16,13 @@ import (
 // undo takes everything back.
 func (c *creation) undo() error {
 	if c.started {
+		_ = c.at("kill")
 		leave := c.driver.ending.enter()
 		_ = unix.Kill(c.child.PID, unix.SIGKILL) // not reaped yet
 		reap(c.child.PID)
 		leave()
 		c.child.Release()
-		c.driver.parent.release()
+		c.thread.release()
 	}
 	if c.child.PidFD >= 0 {
 		unix.Close(c.child.PidFD)
@@ -29,8 +30,10 @@ func (c *creation) undo() error {
 	c.closeSockets()
 	var err error
 	if c.group != nil {
+		_ = c.at("remove-cgroup")
 		err = c.group.Remove()
 	}
+	_ = c.at("forget")
 	c.stopWatcher(err == nil)
 	err = errors.Join(err, c.forgetKept())
 	c.ids.close()
