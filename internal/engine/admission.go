@@ -77,6 +77,22 @@ func (a *admission) claim(d demand) {
 	a.take(d, 1)
 }
 
+// fitsNow takes room for a sandbox if there is some and nobody waits for it.
+func (a *admission) fitsNow(namespace string, d demand) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.takeNow(namespace, d)
+}
+
+// takeNow is fitsNow with a.mu held.
+func (a *admission) takeNow(namespace string, d demand) bool {
+	fits := len(a.queues[namespace]) == 0 && a.fits(d)
+	if fits {
+		a.take(d, 1)
+	}
+	return fits
+}
+
 // enter takes room for a sandbox, and waits for it if need be. The error
 // matches sandpit.ErrExhausted when none came free in time, or ever could.
 func (a *admission) enter(ctx context.Context, namespace string, d demand) error {
@@ -88,8 +104,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 		most = defaultWaiting
 	}
 	a.mu.Lock()
-	if len(a.queues[namespace]) == 0 && a.fits(d) {
-		a.take(d, 1)
+	if a.takeNow(namespace, d) {
 		a.mu.Unlock()
 		return nil
 	}

@@ -65,13 +65,31 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	known := make(map[string]bool, len(records))
 	for _, r := range records {
 		known[r.ID] = true
-		places <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-places }()
-			found, processes, err := e.adopt(ctx, recoverer, r, patience)
+			var result struct {
+				found     found
+				processes int
+			}
+			stand := e.newStandIn(r)
+			t := &task{what: "adopting", about: "sandbox " + r.Name, namespace: r.Namespace, sandbox: stand.Sandbox}
+			stand.adoption = t
+			err := e.start(ctx, t, e.opts.Patience.Adopt, func(ctx context.Context) (err error) {
+				defer stand.leave()
+				defer takePlace(places, e.opts.Patience.Adopt/2)()
+				result.found, result.processes, err = e.adopt(ctx, recoverer, r, patience, stand)
+				return err
+			}).wait(context.Background())
+			found, processes := foundNothing, 0
+			if t.ended() {
+				found, processes = result.found, result.processes
+			} else {
+				stand.enter()
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
+			case !t.ended():
+				report.Refused = append(report.Refused, err)
 			case err != nil:
 				report.Refused = append(report.Refused, fmt.Errorf("adopting sandbox %s: %w", r.Name, err))
 			case found == foundLiving:
@@ -110,8 +128,65 @@ const (
 	foundFailed
 )
 
+// takePlace waits for a place, and returns what gives it back. One that is held
+// for too long, by what hangs, is given back before.
+func takePlace(places chan struct{}, limit time.Duration) (giveBack func()) {
+	places <- struct{}{}
+	var once sync.Once
+	free := func() { once.Do(func() { <-places }) }
+	timer := time.AfterFunc(limit, free)
+	return func() {
+		timer.Stop()
+		free()
+	}
+}
+
+// standIn is seen in the place of a sandbox whose adoption is stuck, and holds its
+// name and what it was promised. It ends with the adoption.
+type standIn struct {
+	*Sandbox
+	entered, over bool // guarded by Engine.mu
+}
+
+func (e *Engine) newStandIn(r Record) *standIn {
+	s := e.newSandbox(r.ID, r.Namespace)
+	s.name, s.created, s.state, s.instance, s.lease = r.Name, r.CreatedAt, sandpit.StateFailed, absent{}, &image.Lease{}
+	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Driver: e.opts.Driver.Name()}
+	var d data
+	if json.Unmarshal(r.Data, &d) == nil {
+		s.labels, s.info.Image, s.info.Limits = d.Labels, d.Image, d.Limits
+		s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
+	}
+	s.logs, _ = logstore.Open("", logstore.Options{})
+	s.cancel = func(error) {}
+	close(s.made)
+	return &standIn{Sandbox: s}
+}
+
+func (s *standIn) enter() {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.entered = !s.over; s.entered {
+		e.space(s.namespace).insert(s.Sandbox)
+		e.gate.claim(s.demand)
+	}
+}
+
+func (s *standIn) leave() {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.over = true
+	if s.entered {
+		s.entered = false
+		e.space(s.namespace).remove(s.Sandbox)
+		e.gate.leave(s.demand)
+	}
+}
+
 // adopt takes one sandbox over, and returns how many processes run in it.
-func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record, patience time.Time) (found, int, error) {
+func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record, patience time.Time, stand *standIn) (found, int, error) {
 	var d data
 	if err := json.Unmarshal(r.Data, &d); err != nil {
 		return foundNothing, 0, fmt.Errorf("reading its record: %w", err)
@@ -216,6 +291,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	s.arm()
 	s.mu.Unlock()
 	taken = true
+	stand.leave()
 	e.enter(s)
 	if state != r.State {
 		if err := s.save(ctx); err != nil {
@@ -229,7 +305,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	case why != "":
 		s.event(sandpit.EventFailed, "failed: "+why)
 	}
-	e.lose(s)
+	e.discard(e.lose(s))
 	if gone && r.State != sandpit.StateFailed {
 		return foundGone, 0, nil
 	}

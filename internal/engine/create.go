@@ -25,8 +25,24 @@ import (
 // what a machine under pressure should do, too, but leaves no room for more.
 const oomScoreAdj = 500
 
-// create makes a sandbox for a tenant.
+// create makes a sandbox for a tenant. When ctx ends, or it takes too long, it is
+// called off; when that takes too long, too, it is stuck, and goes on alone.
 func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	making := &task{what: "making", about: "a sandbox", namespace: t.namespace, cancel: cancel}
+	var s *Sandbox
+	e.start(ctx, making, 0, func(ctx context.Context) (err error) {
+		s, err = e.build(ctx, making, t, spec)
+		return err
+	})
+	if err := making.wait(context.Background()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// build does the work of create.
+func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
 	mark := time.Now()
 	trace := func(step string) {
 		if e.opts.Trace != nil {
@@ -41,9 +57,13 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	if err != nil {
 		return nil, err
 	}
+	if err := e.mayTry(t.namespace); err != nil {
+		return nil, err
+	}
 	if err := e.mayCreate(t); err != nil {
 		return nil, err
 	}
+	making.enter("probe")
 	caps := e.opts.Driver.Probe(ctx)
 	enforce, gaps, err := resolve(spec, &limits, asked, caps)
 	if err != nil {
@@ -51,6 +71,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	}
 	trace("policy")
 
+	making.enter("image")
 	acquire := e.opts.Acquire
 	acquire.Pull, acquire.PublicOnly = spec.Pull, !t.policy.Vouches(spec.Image)
 	lease, err := e.opts.Images.Acquire(ctx, spec.Image, acquire)
@@ -87,39 +108,77 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
 
-	if err := e.gate.enter(ctx, s.namespace, s.demand); err != nil {
-		lease.Release()
-		return nil, err
-	}
-	e.pool.enter()
-	defer e.pool.leave()
-	if w := e.pool.claim(plan); w != nil {
-		s.assume(w, spec, &plan)
-	}
-	ctx, s.cancel = context.WithCancelCause(ctx)
-	if err := e.admit(s, t, spec.Name != ""); err != nil {
-		s.disown()
-		s.cancel(nil)
-		e.gate.leave(s.demand)
-		lease.Release()
+	s.making, s.cancel = making, making.cancel
+	if err := e.letIn(ctx, s, t, spec, &plan); err != nil {
 		return nil, err
 	}
 	made = true
+	making.limit(e.opts.Patience.Create)
+	e.pool.enter()
+	defer e.pool.leave()
 	err = s.make(ctx, plan, config, trace)
 	if err == nil {
 		err = s.begin(ctx)
 	}
-	if errors.Is(err, context.Canceled) && context.Cause(ctx) == errRemoved {
-		err = fmt.Errorf("sandbox %s was removed while it was made: %w", s.name, sandpit.ErrClosed)
-	}
+	err = explainCancel(ctx, s.name, err)
 	s.disown()
 	close(s.made)
-	s.cancel(nil)
+	if err == nil && !making.settle() {
+		err = making.stuckError() // which was the answer
+	}
 	if err != nil {
-		_ = s.destroy(context.WithoutCancel(ctx), "not made: "+err.Error())
+		s.callOff()
+		_ = s.takeDown(context.WithoutCancel(ctx), "not made: "+err.Error())
 		return nil, err
 	}
 	return s, nil
+}
+
+// letIn waits until there is room for a sandbox, and takes its name. One that can
+// have a blank gets its identity. One that has to wait is seen meanwhile, and can
+// be removed; its identity is its own, so it is made without a blank. On an error
+// nothing is left, and its lease is released.
+func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.Spec, plan *driver.Plan) error {
+	named := spec.Name != ""
+	if e.gate.fitsNow(s.namespace, s.demand) {
+		if w := e.pool.claim(*plan); w != nil {
+			s.assume(w, spec, plan)
+		}
+		s.making.concerns(s)
+		err := e.admit(s, t, named)
+		if err != nil {
+			s.disown()
+			e.gate.leave(s.demand)
+			s.lease.Release()
+		}
+		return err
+	}
+	s.making.concerns(s)
+	s.making.enter("waiting for room")
+	s.reason = fmt.Sprintf("waiting for room, as %d others do", e.Waiting())
+	if err := e.admit(s, t, named); err != nil {
+		s.lease.Release()
+		return err
+	}
+	err := e.gate.enter(ctx, s.namespace, s.demand)
+	if err == nil {
+		s.mu.Lock()
+		s.reason, s.admitted = "", time.Now()
+		s.mu.Unlock()
+		return nil
+	}
+	err = explainCancel(ctx, s.name, err)
+	close(s.made)
+	s.callOff()
+	s.mu.Lock()
+	s.removed = true
+	s.mu.Unlock()
+	e.forget(s)
+	if s.nameLock != nil {
+		s.nameLock()
+	}
+	s.lease.Release()
+	return err
 }
 
 func (e *Engine) newSandbox(id, namespace string) *Sandbox {
@@ -202,6 +261,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce map[str
 // in s, also when it fails.
 func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Config, trace func(string)) (err error) {
 	// The record comes first, so that nothing is made that nobody knows of.
+	s.making.enter("record")
 	if err := s.save(ctx); err != nil {
 		return err
 	}
@@ -231,6 +291,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 
 // greet connects to a new guest and configures it.
 func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
+	s.making.enter("greeting the guest")
 	conn, err := s.instance.Dial(ctx)
 	if err != nil {
 		return s.explainGreeting(err)
@@ -280,10 +341,15 @@ func (s *Sandbox) begin(ctx context.Context) error {
 		return fmt.Errorf("sandbox %s was removed while it was made: %w", s.name, sandpit.ErrClosed)
 	}
 	s.state = sandpit.StateRunning
-	s.deadline = s.created.Add(s.info.Limits.Life)
+	from := s.created
+	if s.admitted.After(from) {
+		from = s.admitted
+	}
+	s.deadline = from.Add(s.info.Limits.Life)
 	s.arm()
 	s.mu.Unlock()
 	s.tellGuest(ctx)
+	s.making.enter("record")
 	if err := s.save(ctx); err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,6 +62,12 @@ type Options struct {
 	// Pool says how many blanks are kept ready; none by default.
 	Pool Pool
 
+	// Patience says how long is waited for what may hang.
+	Patience Patience
+
+	// Log is told of what hangs. Default: nobody.
+	Log *slog.Logger
+
 	// Observe, when set, is called with every event of every namespace, in
 	// their order. It must not block, nor call the engine.
 	Observe func(namespace string, ev sandpit.Event)
@@ -81,6 +88,7 @@ type Engine struct {
 	ledger *ledger.Ledger
 	ended  endedHubs
 	pool   *pool
+	tasks  tasks
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu
@@ -98,6 +106,10 @@ const ownMemory = 4 << 30
 
 // New returns an engine. It does nothing yet.
 func New(opts Options) *Engine {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	opts.Patience = opts.Patience.withDefaults()
 	e := &Engine{opts: opts, spaces: map[string]*space{}, logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
 	e.gate.capacity = opts.Capacity
 	if e.ledger = opts.Memory; e.ledger == nil {
@@ -143,7 +155,8 @@ func (e *Engine) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Eve
 }
 
 // Close ends the engine. Without a Store it removes every sandbox; with one it
-// leaves them as they are, for the next engine to adopt.
+// leaves them as they are, for the next engine to adopt. What is stuck is in the
+// error; it waits for nothing longer than Options.Patience says.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -151,25 +164,40 @@ func (e *Engine) Close() error {
 		e.clock.Stop()
 	}
 	e.mu.Unlock()
+	limit := e.opts.Patience.Close
+	ending := []*task{
+		e.work("closing the pool", nil, limit, func(context.Context) error {
+			e.pool.close()
+			return nil
+		}),
+		e.work("closing the records", nil, limit, func(context.Context) error {
+			e.deletions.close()
+			return nil
+		}),
+	}
 	var errs []error
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, s := range e.Sandboxes() {
-		if e.opts.Store != nil {
-			s.abandon()
+		if e.opts.Store == nil {
+			wg.Go(func() {
+				if err := s.destroy(context.Background(), "closed"); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			})
 			continue
 		}
-		wg.Go(func() {
-			if err := s.destroy(context.Background(), "closed"); err != nil {
-				mu.Lock()
-				errs = append(errs, err)
-				mu.Unlock()
-			}
-		})
+		ending = append(ending, e.work("leaving", s, limit, func(context.Context) error {
+			s.abandon()
+			return nil
+		}))
 	}
 	wg.Wait()
-	e.pool.close()
-	e.deletions.close()
+	for _, t := range ending {
+		errs = append(errs, t.wait(context.Background()))
+	}
 	e.events.close()
 	return errors.Join(errs...)
 }

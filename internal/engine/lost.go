@@ -27,22 +27,32 @@ const (
 	maxLost = 50
 )
 
-// lose gives back what a failed sandbox of which nothing is left was promised,
-// and forgets the oldest such of its namespace when there are too many.
-func (e *Engine) lose(s *Sandbox) {
+// lose gives back what a failed sandbox of which nothing is left was promised.
+// It returns the oldest such of its namespace when there are too many, to be
+// discarded.
+func (e *Engine) lose(s *Sandbox) []*Sandbox {
 	e.mu.Lock()
 	sp := e.spaces[s.namespace]
 	if sp == nil || sp.ids[s.id] != s || slices.Contains(sp.lost, s) {
 		e.mu.Unlock()
-		return
+		return nil
 	}
 	sp.lost = append(sp.lost, s)
 	slices.SortFunc(sp.lost, func(a, b *Sandbox) int { return cmp.Compare(a.created.UnixNano(), b.created.UnixNano()) })
 	out := slices.Clone(sp.lost[:max(len(sp.lost)-maxLost, 0)])
 	e.mu.Unlock()
 	e.gate.leave(s.demand)
-	for _, old := range out {
-		_ = old.destroy(context.Background(), "too many have failed")
+	return out
+}
+
+// discard forgets failed sandboxes.
+func (e *Engine) discard(failed []*Sandbox) {
+	for _, s := range failed {
+		s.callOff()
+		// Not destroy: it would wait for the task that calls this.
+		_ = e.work("removing", s, e.opts.Patience.Remove, func(ctx context.Context) error {
+			return s.takeDown(ctx, "too many have failed")
+		}).wait(context.Background())
 	}
 }
 

@@ -72,20 +72,25 @@ type PoolStats struct {
 // A warm blank, with a connection to its guest that has been greeted, if the
 // driver can do that ahead.
 type warm struct {
-	blank driver.Blank
-	guest *client.Client
-	made  time.Time
+	engine *Engine
+	blank  driver.Blank
+	guest  *client.Client
+	made   time.Time
 }
 
+// destroy returns when the blank is gone, or is stuck.
 func (w *warm) destroy() {
 	if w.guest != nil {
 		w.guest.Close()
 	}
-	_ = w.blank.Destroy(context.Background()) // else the driver's Sweep does
+	_ = w.engine.work("removing blank "+w.blank.ID(), nil, w.engine.opts.Patience.Remove, func(ctx context.Context) error {
+		return w.blank.Destroy(ctx) // else the driver's Sweep does
+	}).wait(context.Background())
 }
 
 // pool keeps blanks ready. The zero value is one of a driver that has none.
 type pool struct {
+	engine  *Engine
 	prepare func(ctx context.Context) (*warm, error) // nil: there are none
 	room    func() (bytes int64, bounded bool)       // that is promised to nobody
 
@@ -105,7 +110,7 @@ type pool struct {
 }
 
 func newPool(e *Engine, conf Pool) *pool {
-	p := &pool{conf: conf, room: e.gate.left, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &pool{engine: e, conf: conf, room: e.gate.left, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	if preparer, ok := e.opts.Driver.(driver.Preparer); ok {
 		p.prepare = func(ctx context.Context) (*warm, error) { return e.prepareBlank(ctx, preparer) }
 	}
@@ -201,6 +206,19 @@ func (p *pool) giveBack(w *warm) {
 	if keep {
 		p.ready = append([]*warm{w}, p.ready...)
 		p.stats.Claimed--
+	}
+	p.mu.Unlock()
+	if !keep {
+		w.destroy()
+	}
+}
+
+// add adds a blank that has been made.
+func (p *pool) add(w *warm) {
+	p.mu.Lock()
+	keep := !p.closed
+	if keep {
+		p.ready = append(p.ready, w)
 	}
 	p.mu.Unlock()
 	if !keep {
@@ -331,14 +349,18 @@ func (p *pool) fill(n int) error {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(p.ctx, blankPatience)
-			defer cancel()
-			w, err := p.prepare(ctx)
-			if errs[i] = err; err == nil {
-				p.mu.Lock()
-				p.ready = append(p.ready, w) // close waits for this
-				p.mu.Unlock()
+			if errs[i] = p.engine.mayTry(blankSpace); errs[i] != nil {
+				return
 			}
+			ctx, cancel := context.WithCancelCause(p.ctx)
+			t := &task{what: "making a blank", namespace: blankSpace, cancel: cancel}
+			errs[i] = p.engine.start(ctx, t, min(blankPatience, p.engine.opts.Patience.Create), func(ctx context.Context) error {
+				w, err := p.prepare(ctx)
+				if err == nil {
+					p.add(w)
+				}
+				return err
+			}).wait(context.Background())
 		})
 	}
 	wg.Wait()
@@ -372,10 +394,18 @@ const sweepAgain = 10 * time.Second
 
 // sweepDriver has the driver remove what a killed engine has left.
 func (e *Engine) sweepDriver(ctx context.Context) {
-	if sw, ok := e.opts.Driver.(driver.Sweeper); ok {
-		sw.Sweep(ctx)
-		time.AfterFunc(sweepAgain, func() { sw.Sweep(context.Background()) })
+	sw, ok := e.opts.Driver.(driver.Sweeper)
+	if !ok {
+		return
 	}
+	sweep := func() *task {
+		return e.work("removing what was left", nil, e.opts.Patience.Remove, func(ctx context.Context) error {
+			sw.Sweep(ctx)
+			return nil
+		})
+	}
+	_ = sweep().wait(ctx)
+	time.AfterFunc(sweepAgain, func() { sweep() })
 }
 
 // prepareBlank makes a blank for the most ordinary of sandboxes.
@@ -397,7 +427,7 @@ func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*w
 	if err != nil {
 		return nil, err
 	}
-	w := &warm{blank: b, made: time.Now()}
+	w := &warm{engine: e, blank: b, made: time.Now()}
 	conn, err := b.Dial(ctx)
 	if errors.Is(err, sandpit.ErrUnsupported) {
 		return w, nil
@@ -458,6 +488,7 @@ func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Con
 	if w.guest == nil {
 		return true, s.greet(ctx, config)
 	}
+	s.making.enter("configuring the guest")
 	if err := w.guest.Configure(ctx, *config); err != nil {
 		w.guest.Close()
 		return true, s.explainGreeting(err)

@@ -39,6 +39,8 @@ type Sandbox struct {
 	logs     *logstore.Log
 	cancel   context.CancelCauseFunc // calls the making off
 	made     chan struct{}           // closed when it is made, or is not
+	making   *task                   // that makes it; nil if it was adopted
+	adoption *task                   // of a standIn: that adopts the real one
 
 	oomSeen atomic.Int64 // kills for want of memory that have been noticed
 	lastUse atomic.Int64 // ns since 1970 of the latest activity
@@ -53,10 +55,13 @@ type Sandbox struct {
 	state    sandpit.State
 	reason   string
 	removing bool
-	removed  bool // nothing is left to be done
-	left     bool // the engine has given it up
-	starting int  // processes that are being started
-	active   int  // calls, streams and waiters that keep it from being idle
+	removed  bool      // nothing is left to be done
+	left     bool      // the engine has given it up
+	stuck    *task     // that nobody waits for any longer; nil: there is none
+	ending   *task     // the latest that removes it, or what is left of it
+	admitted time.Time // when it was let in, if it had to wait for room
+	starting int       // processes that are being started
+	active   int       // calls, streams and waiters that keep it from being idle
 	deadline time.Time
 	idle     time.Duration // 0: for ever
 	onExpiry sandpit.Expiry
@@ -113,6 +118,38 @@ func (s *Sandbox) present() sandpit.State {
 		return ""
 	}
 	return s.state
+}
+
+// callOff begins the removal: nothing is done in the sandbox any more, and if it
+// is being made, that ends.
+func (s *Sandbox) callOff() {
+	s.mu.Lock()
+	if !s.removing {
+		s.removing = true
+		close(s.gone)
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+	}
+	s.mu.Unlock()
+	s.cancel(errRemoved)
+}
+
+// removal returns the task that removes the sandbox, which it starts if there is
+// none: then it reports true. Of a sandbox that is being made, that is the task
+// that makes it.
+func (s *Sandbox) removal(reason string) (t *task, started bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range []*task{s.making, s.ending} {
+		if t != nil && !t.ended() {
+			return t, false
+		}
+	}
+	s.ending = s.engine.work("removing", s, s.engine.opts.Patience.Remove, func(ctx context.Context) error {
+		return s.takeDown(ctx, reason)
+	})
+	return s.ending, true
 }
 
 func (s *Sandbox) closedError() error {
@@ -241,13 +278,19 @@ func (s *Sandbox) fail() {
 		s.state, s.reason = sandpit.StateFailed, why
 		s.mu.Unlock()
 		s.guest.Close()
-		go func() {
-			if s.instance.Destroy(context.Background()) == nil {
-				s.engine.lose(s)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ending = s.engine.work("removing what is left of", s, s.engine.opts.Patience.Remove, func(ctx context.Context) error {
+			var old []*Sandbox
+			err := s.instance.Destroy(ctx)
+			if err == nil {
+				old = s.engine.lose(s)
 			}
 			s.event(sandpit.EventFailed, "failed: "+why)
 			_ = s.save(context.Background())
-		}()
+			s.engine.discard(old)
+			return err
+		})
 	})
 }
 
@@ -255,6 +298,9 @@ func (s *Sandbox) fail() {
 func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
 	s.mu.Lock()
 	state := s.state
+	if s.stuck != nil {
+		state = sandpit.StateFailed
+	}
 	s.mu.Unlock()
 	if kind == sandpit.EventRemoved {
 		state = ""
@@ -266,23 +312,46 @@ func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
 func (s *Sandbox) Remove(ctx context.Context) error { return s.destroy(ctx, "asked") }
 
 // destroy removes the sandbox from the machine, and then what is kept of it. A
-// second call waits for the first, and tries again what that could not do.
+// second call waits for the first, and tries again what that could not do. The
+// removal can't be called off half-way: when ctx ends, or the removal is stuck,
+// it goes on.
 func (s *Sandbox) destroy(ctx context.Context, reason string) error {
-	s.mu.Lock()
-	first := !s.removing
-	s.removing = true
-	if first {
-		close(s.gone)
-		if s.timer != nil {
-			s.timer.Stop()
+	if t := s.adoption; t != nil {
+		if err := t.wait(ctx); !t.ended() {
+			return err
+		}
+		if real, err := s.engine.find(s.namespace, s.id); err == nil && real != s {
+			return real.destroy(ctx, reason)
+		}
+		return nil
+	}
+	s.callOff()
+	for {
+		t, started := s.removal(reason)
+		err := t.wait(ctx)
+		s.mu.Lock()
+		done := s.removed || s.left
+		s.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case started, !t.ended():
+			return err
 		}
 	}
-	s.mu.Unlock()
-	s.cancel(errRemoved)
-	<-s.made
+}
 
-	// Removal can't be called off half-way: others wait for it, too.
-	s.change <- struct{}{}
+// takeDown is what destroy does, once the sandbox is made or is not.
+func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
+	select {
+	case s.change <- struct{}{}:
+	default:
+		// Somebody changes the state, and perhaps waits for a guest that does not answer.
+		if s.guest != nil {
+			s.guest.Close()
+		}
+		s.change <- struct{}{}
+	}
 	defer func() { <-s.change }()
 	s.mu.Lock()
 	done, left := s.removed, s.left
@@ -292,7 +361,7 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 	}
 	if s.instance != nil {
 		s.markRemoval()
-		if err := s.instance.Destroy(context.WithoutCancel(ctx)); err != nil {
+		if err := s.instance.Destroy(ctx); err != nil {
 			return err
 		}
 	}

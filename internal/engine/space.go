@@ -204,7 +204,7 @@ func hasLabels(have, want map[string]string) bool {
 }
 
 // describe returns what is known of the sandbox, and false once it is being
-// removed.
+// removed, unless that is stuck.
 func (s *Sandbox) describe() (sandpit.Info, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,5 +216,8 @@ func (s *Sandbox) describe() (sandpit.Info, bool) {
 	}
 	info.Labels = maps.Clone(s.labels)
 	info.NotEnforced = slices.Clone(info.NotEnforced)
-	return info, !s.removing
+	if s.stuck != nil {
+		info.State, info.Reason = sandpit.StateFailed, s.stuck.describe().String()
+	}
+	return info, !s.removing || s.stuck != nil
 }

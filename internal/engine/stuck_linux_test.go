@@ -1,0 +1,197 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+)
+
+// stalling is a driver of which Recover hangs for some sandboxes.
+type stalling struct {
+	bare
+	ids      map[string]bool
+	released chan struct{}
+}
+
+func (d stalling) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	if d.ids[h.ID] {
+		<-d.released
+	}
+	return d.bare.Recover(ctx, h)
+}
+
+// Sandboxes that can't be adopted because something hangs keep neither the others
+// nor the start of the server waiting, and keep their names. When it hangs no
+// longer, they are adopted after all. (The catalogue's L13c.)
+func TestStuckAdoption(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	stall := stalling{bare: bare{srv.dir}, ids: map[string]bool{}, released: make(chan struct{})}
+	const hanging, all = 10, 13 // more than are adopted at once
+	for i := range all {
+		sb := made(t, first, sandpit.Spec{Name: fmt.Sprint("box", i)})
+		stall.ids[sb.ID()] = i < hanging
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Patience = stall, engine.Patience{Adopt: 100 * time.Millisecond, Close: time.Millisecond}
+	})
+	report, err := second.Adopt(t.Context())
+	if err != nil || len(report.Refused) < hanging {
+		t.Fatalf("got %+v, %v", report, err)
+	}
+	for _, err := range report.Refused {
+		if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "adopting sandbox box") {
+			t.Errorf("one is refused for %v", err)
+		}
+	}
+	state := func(i int) sandpit.State {
+		sb, err := second.Get(t.Context(), fmt.Sprint("box", i))
+		if err != nil {
+			return ""
+		}
+		info, err := sb.Info(t.Context())
+		if err != nil {
+			return ""
+		}
+		if info.State == sandpit.StateFailed && !strings.Contains(info.Reason, "stuck") {
+			t.Errorf("it has failed for %q", info.Reason)
+		}
+		return info.State
+	}
+	for i := range hanging {
+		if is := state(i); is != sandpit.StateFailed {
+			t.Errorf("box%d is %q", i, is)
+		}
+	}
+	for i := hanging; i < all; i++ {
+		eventually(t, "the others run", func() bool { return state(i) == sandpit.StateRunning })
+	}
+	if _, err := second.Create(t.Context(), sandpit.Spec{Name: "box0", User: "root", WorkDir: "/"}); !errors.Is(err, sandpit.ErrExists) {
+		t.Errorf("making one of the same name: %v", err)
+	}
+	if err := second.Remove(t.Context(), "box0"); !errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("removing one: %v", err)
+	}
+	made(t, second, sandpit.Spec{Name: "another"})
+	if n := len(second.Stuck()); n != hanging {
+		t.Errorf("%d are stuck", n)
+	}
+	close(stall.released)
+	for i := range all {
+		eventually(t, "all run", func() bool { return state(i) == sandpit.StateRunning })
+	}
+	eventually(t, "nothing is stuck", func() bool { return len(second.Stuck()) == 0 })
+	if n := len(second.Sandboxes()); n != all+1 {
+		t.Errorf("there are %d sandboxes", n)
+	}
+	if err := second.Remove(t.Context(), "box0"); err != nil {
+		t.Error(err)
+	}
+}
+
+// stallingStore is a store of which one write hangs.
+type stallingStore struct {
+	*mapStore
+	armed             atomic.Bool
+	reached, released chan struct{}
+}
+
+func (s *stallingStore) PutSandbox(ctx context.Context, r engine.Record) error {
+	if s.armed.CompareAndSwap(true, false) {
+		close(s.reached)
+		<-s.released
+	}
+	return s.mapStore.PutSandbox(ctx, r)
+}
+
+// A record that can't be written holds up its sandbox only.
+func TestStuckRecord(t *testing.T) {
+	srv := newSurvivor(t)
+	store := &stallingStore{mapStore: srv.store, reached: make(chan struct{}), released: make(chan struct{})}
+	e := srv.open(t, func(o *engine.Options) {
+		o.Store, o.Patience = store, engine.Patience{Undo: time.Millisecond}
+	})
+	store.armed.Store(true)
+	ctx, leave := context.WithCancel(t.Context())
+	created := make(chan error, 1)
+	go func() {
+		_, err := e.Create(ctx, sandpit.Spec{Name: "box", User: "root", WorkDir: "/"})
+		created <- err
+	}()
+	<-store.reached
+	made(t, e, sandpit.Spec{})
+	leave()
+	if err := <-created; !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `"record"`) {
+		t.Errorf("the error is %v", err)
+	}
+	close(store.released)
+	eventually(t, "it is gone", func() bool { return len(e.Sandboxes()) == 1 })
+	if len(e.Stuck()) != 0 {
+		t.Errorf("stuck are %v", e.Stuck())
+	}
+}
+
+// Who waits for room is seen, and can be removed; the removal ends the wait, and
+// so does the caller. (The catalogue's L20b.)
+func TestWaitingIsSeen(t *testing.T) {
+	needGuest(t)
+	e := poolEngine(t, t.TempDir(), func(o *engine.Options) {
+		o.Pool, o.Capacity = engine.Pool{}, engine.Capacity{Sandboxes: 1, Wait: time.Hour}
+	})
+	first := create(t, e, sandpit.Spec{})
+	wait := func(ctx context.Context) <-chan error {
+		t.Helper()
+		created := make(chan error, 1)
+		go func() {
+			_, err := e.Create(ctx, sandpit.Spec{Name: "waiter", Limits: sandpit.Limits{Life: time.Hour}})
+			created <- err
+		}()
+		eventually(t, "it waits", func() bool { return e.Waiting() == 1 })
+		page, err := e.List(t.Context(), sandpit.ListQuery{State: sandpit.StateCreating})
+		if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Name != "waiter" || !strings.Contains(page.Sandboxes[0].Reason, "waiting for room") {
+			t.Errorf("those being made are %+v, %v", page.Sandboxes, err)
+		}
+		return created
+	}
+	created := wait(t.Context())
+	if err := e.Remove(t.Context(), "waiter"); err != nil {
+		t.Errorf("removing it: %v", err)
+	}
+	if err := <-created; !errors.Is(err, sandpit.ErrClosed) || !strings.Contains(err.Error(), "was removed while it was made") {
+		t.Errorf("the error is %v", err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	created = wait(ctx)
+	leave()
+	if err := <-created; !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if n := len(e.Sandboxes()); n != 1 || e.Waiting() != 0 {
+		t.Errorf("there are %d sandboxes, and %d wait", n, e.Waiting())
+	}
+	created = wait(t.Context())
+	if err := first.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-created; err != nil {
+		t.Fatal(err)
+	}
+	sb, err := e.Get(t.Context(), "waiter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info := wantState(t, sb, sandpit.StateRunning); info.Reason != "" || info.ExpiresAt.Before(info.CreatedAt.Add(time.Hour)) {
+		t.Errorf("got %+v", info)
+	}
+}

@@ -1,0 +1,415 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// Patience says how long an engine waits for what nothing can call off: a system
+// call that the kernel or a file system holds up, or a guest that does not
+// answer. It then answers its caller, and is stuck with the task, which goes on:
+// should it end after all, it cleans up what it has made. Until then everything
+// of it stays charged: its name, its ids, and what it was promised.
+//
+// The defaults are long: they are to tell what hangs from what a busy machine
+// does slowly. Zero values stand for them.
+type Patience struct {
+	Create time.Duration // until a sandbox that has room is made; default 60 s. Then it is called off
+	Undo   time.Duration // until what was called off is undone; default 10 s
+	Remove time.Duration // until a sandbox is removed; default 30 s
+	Adopt  time.Duration // until Adopt returns, and one sandbox is adopted; default 60 s
+	Close  time.Duration // until a sandbox or a blank is given up by Close; default 10 s
+}
+
+func (p Patience) withDefaults() Patience {
+	for _, d := range []struct {
+		of  *time.Duration
+		def time.Duration
+	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}} {
+		if *d.of <= 0 {
+			*d.of = d.def
+		}
+	}
+	return p
+}
+
+// Each stuck task holds a thread of this program, of which the Go runtime has
+// 10,000, and perhaps a sandbox. Past these numbers no sandbox is made.
+const (
+	maxStuck      = 64 // in all
+	maxStuckSpace = 16 // in one namespace
+	blankSpace    = "\x00blanks"
+)
+
+// stuckRetry is when to ask again for a sandbox that was refused because so much
+// is stuck.
+const stuckRetry = 10 * time.Second
+
+// Stuck describes a task that an engine waits for no longer.
+type Stuck struct {
+	What      string    // "making sandbox web"
+	Sandbox   string    // id; empty if the task is about none
+	Namespace string    // of the sandbox
+	Doing     string    // the step at which it is, and what is still there
+	Since     time.Time // when the engine gave up
+}
+
+// String describes it for people.
+func (s Stuck) String() string {
+	text := s.What + " is stuck"
+	if s.Doing != "" {
+		text += " (" + s.Doing + ")"
+	}
+	return text
+}
+
+// task is work that a system call may hold up for ever. It has a goroutine of
+// its own, and owns what it makes.
+type task struct {
+	engine   *Engine
+	progress driver.Progress
+	done     chan struct{} // closed when it has ended
+	stuck    chan struct{} // closed when it is waited for no longer
+	err      error         // its result, once done is closed
+
+	mu        sync.Mutex // guards all below. Nothing else is locked while it is held
+	what      string     // "making", and what: "a sandbox"
+	about     string
+	namespace string
+	sandbox   *Sandbox
+	cancel    context.CancelCauseFunc // calls it off; nil: nothing can
+	off       bool                    // it was called off
+	timer     *time.Timer
+	settled   bool      // it has ended, or is about to: it can't be given up
+	since     time.Time // when it was given up
+}
+
+// start starts a task, which may take so long if limit is not 0. One with cancel
+// ends by it when it can: a limit that has passed, and the end of ctx, call it off
+// before the engine gives it up.
+func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func(ctx context.Context) error) *task {
+	t.engine, t.done, t.stuck = e, make(chan struct{}), make(chan struct{})
+	var stop func() bool
+	if t.cancel != nil {
+		stop = context.AfterFunc(ctx, t.calledOff)
+	}
+	e.tasks.mu.Lock()
+	if e.tasks.all == nil {
+		e.tasks.all = map[*task]struct{}{}
+	}
+	e.tasks.all[t] = struct{}{}
+	e.tasks.mu.Unlock()
+	if limit > 0 {
+		t.limit(limit)
+	}
+	go func() {
+		err := f(driver.WithProgress(ctx, &t.progress))
+		if stop != nil {
+			stop()
+			t.cancel(nil)
+		}
+		t.end(err)
+	}()
+	return t
+}
+
+// work starts a task that nothing calls off, and which may take d.
+func (e *Engine) work(what string, s *Sandbox, d time.Duration, f func(ctx context.Context) error) *task {
+	t := &task{what: what, sandbox: s}
+	if s != nil {
+		t.about, t.namespace = "sandbox "+s.name, s.namespace
+	}
+	return e.start(context.Background(), t, d, f)
+}
+
+// tasks are those under way.
+type tasks struct {
+	mu    sync.Mutex
+	all   map[*task]struct{} // guarded by mu
+	stuck map[string]int     // how many in each namespace; guarded by mu
+}
+
+// count counts stuck tasks of a namespace.
+func (ts *tasks) count(namespace string, n int) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.stuck == nil {
+		ts.stuck = map[string]int{}
+	}
+	if ts.stuck[namespace] += n; ts.stuck[namespace] == 0 {
+		delete(ts.stuck, namespace)
+	}
+}
+
+// counts returns how many tasks are stuck, in all and of a namespace.
+func (ts *tasks) counts(namespace string) (all, own int) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, n := range ts.stuck {
+		all += n
+	}
+	return all, ts.stuck[namespace]
+}
+
+// limit says how long the task may take from now on.
+func (t *task) limit(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.settled || t.off {
+		return
+	}
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.timer = time.AfterFunc(d, func() { t.late(d) })
+}
+
+// late is called when the task has taken too long.
+func (t *task) late(limit time.Duration) {
+	if t.cancel == nil {
+		t.giveUp()
+		return
+	}
+	t.cancel(&lateError{limit, t.doing()})
+}
+
+// lateError is why a task was called off that has taken too long.
+type lateError struct {
+	limit time.Duration
+	doing string
+}
+
+func (e *lateError) Error() string {
+	return "it took longer than " + notation.FormatDuration(e.limit) + bracketed(e.doing)
+}
+
+func (e *lateError) Unwrap() error { return sandpit.ErrUnavailable }
+
+// calledOff is called when the context of a task that can be called off has ended.
+func (t *task) calledOff() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.settled || t.off {
+		return
+	}
+	t.off = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.timer = time.AfterFunc(t.engine.opts.Patience.Undo, t.giveUp)
+}
+
+// settle says that the task ends now, and reports whether somebody still waits.
+func (t *task) settle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settled = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	return t.since.IsZero()
+}
+
+// giveUp has nobody wait for the task any longer.
+func (t *task) giveUp() {
+	t.mu.Lock()
+	if t.settled || !t.since.IsZero() {
+		t.mu.Unlock()
+		return
+	}
+	t.since = time.Now()
+	s, namespace := t.sandbox, t.namespace
+	t.mu.Unlock()
+	t.engine.tasks.count(namespace, 1)
+	if s != nil {
+		s.mu.Lock()
+		s.stuck = t
+		s.mu.Unlock()
+	}
+	close(t.stuck)
+	is := t.describe()
+	t.engine.opts.Log.Error("stuck", "what", is.What, "doing", is.Doing)
+	if s != nil {
+		s.event(sandpit.EventFailed, is.String())
+	}
+}
+
+// end notes that the task has ended.
+func (t *task) end(err error) {
+	waited := t.settle()
+	t.mu.Lock()
+	s, namespace := t.sandbox, t.namespace
+	t.mu.Unlock()
+	if !waited {
+		t.engine.tasks.count(namespace, -1)
+	}
+	if s != nil && !waited {
+		s.mu.Lock()
+		if s.stuck == t {
+			s.stuck = nil
+		}
+		s.mu.Unlock()
+	}
+	t.err = err
+	e := t.engine
+	e.tasks.mu.Lock()
+	delete(e.tasks.all, t)
+	e.tasks.mu.Unlock()
+	close(t.done)
+	if !waited {
+		is := t.describe()
+		e.opts.Log.Info("no longer stuck", "what", is.What, "result", err)
+	}
+}
+
+// concerns says which sandbox the task is about.
+func (t *task) concerns(s *Sandbox) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sandbox, t.about, t.namespace = s, "sandbox "+s.name, s.namespace
+}
+
+// enter notes a step of the engine's own.
+func (t *task) enter(step string) {
+	is := t.progress.Now()
+	is.Step = step
+	t.progress.Enter(is)
+}
+
+// wait returns the task's result, or an error when it is stuck or ctx ends.
+func (t *task) wait(ctx context.Context) error {
+	select {
+	case <-t.done:
+		return t.err
+	default:
+	}
+	select {
+	case <-t.done:
+		return t.err
+	case <-t.stuck:
+		return t.stuckError()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ended reports whether the task has ended.
+func (t *task) ended() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t *task) stuckError() error {
+	return sandpit.WithHint(fmt.Errorf("%s: %w", t.describe(), sandpit.ErrUnavailable),
+		"the kernel, a file system or the sandbox holds it up; it is cleaned up when that ends, or by a restart of the machine")
+}
+
+// doing says what holds the task up. One that waits for another of the same
+// sandbox says what that does.
+func (t *task) doing() string {
+	if d := t.progress.Now(); d.Step != "" {
+		return d.String()
+	}
+	t.mu.Lock()
+	s := t.sandbox
+	t.mu.Unlock()
+	if s == nil {
+		return ""
+	}
+	for _, other := range t.engine.tasks.list() {
+		other.mu.Lock()
+		same := other != t && other.sandbox == s
+		other.mu.Unlock()
+		if d := other.progress.Now(); same && d.Step != "" {
+			return d.String()
+		}
+	}
+	return ""
+}
+
+func bracketed(text string) string {
+	if text == "" {
+		return ""
+	}
+	return " (" + text + ")"
+}
+
+func (t *task) describe() Stuck {
+	doing := t.doing()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := Stuck{What: strings.TrimSpace(t.what + " " + t.about), Namespace: t.namespace, Doing: doing, Since: t.since}
+	if t.sandbox != nil {
+		s.Sandbox = t.sandbox.id
+	}
+	return s
+}
+
+func (ts *tasks) list() []*task {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	all := make([]*task, 0, len(ts.all))
+	for t := range ts.all {
+		all = append(all, t)
+	}
+	return all
+}
+
+// Stuck lists what the engine has given up waiting for, oldest first.
+func (e *Engine) Stuck() []Stuck {
+	var all []Stuck
+	for _, t := range e.tasks.list() {
+		if s := t.describe(); !s.Since.IsZero() {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b Stuck) int { return a.Since.Compare(b.Since) })
+	return all
+}
+
+// Blocked reports whether so much is stuck that no sandbox is made any more.
+func (e *Engine) Blocked() bool {
+	all, _ := e.tasks.counts("")
+	return all >= maxStuck
+}
+
+// mayTry refuses to begin what could get stuck, too, when too much is.
+func (e *Engine) mayTry(namespace string) error {
+	all, own := e.tasks.counts(namespace)
+	if all < maxStuck && own < maxStuckSpace {
+		return nil
+	}
+	return &sandpit.RetryError{
+		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: %d others are stuck in being made or removed: %w", all, sandpit.ErrExhausted),
+			"see the server's log, and the machine's (dmesg): the kernel or a file system hangs"),
+		After: stuckRetry,
+	}
+}
+
+// explainCancel says why what was called off has failed.
+func explainCancel(ctx context.Context, name string, err error) error {
+	cause := context.Cause(ctx)
+	var late *lateError
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return err
+	case cause == errRemoved:
+		return fmt.Errorf("sandbox %s was removed while it was made: %w", name, sandpit.ErrClosed)
+	case errors.As(cause, &late):
+		return fmt.Errorf("making sandbox %s: %w", name, cause)
+	}
+	return err
+}
