@@ -145,7 +145,7 @@ type Info struct {
 	ExpiresAt time.Time // end of its life; zero when it is stopped
 	Idle      time.Duration
 	OnExpiry  Expiry
-	Reason    string // why it is stopped or failed, else empty
+	Reason    string // why it is stopped or failed, or what it waits for while it is made; else empty
 	Limits    Limits // what is enforced, every field set
 
 	// NotEnforced lists defaults that this machine can't enforce for this

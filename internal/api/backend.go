@@ -40,6 +40,10 @@ type Backend interface {
 	// RemoveImage removes an image from the store. ErrState while it is used.
 	RemoveImage(ctx context.Context, c Caller, image string) error
 
+	// Stuck returns the number of operations that hang, and whether so many do
+	// that no sandbox is made any more. It never waits.
+	Stuck() (n int, blocked bool)
+
 	// Stats is what /metrics shows, with at most so many sandboxes.
 	Stats(ctx context.Context, sandboxes int) (Stats, error)
 }
@@ -49,6 +53,7 @@ type Stats struct {
 	States    map[sandpit.State]int // sandboxes in each
 	Pool      map[string]int        // parts held ready, by kind; may be nil
 	Waiting   int                   // callers who wait for room to make a sandbox
+	Stuck     int                   // operations that hang
 	Sandboxes []Usage               // some of them, when there are more than asked for
 }
 

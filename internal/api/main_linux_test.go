@@ -252,6 +252,8 @@ func (b *backend) RemoveImage(_ context.Context, _ api.Caller, ref string) error
 	return fmt.Errorf("image %s: %w", ref, sandpit.ErrNotFound)
 }
 
+func (b *backend) Stuck() (int, bool) { return len(b.engine.Stuck()), b.engine.Blocked() }
+
 func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {
 	s := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"blank": 2}, Waiting: 3}
 	page, err := b.engine.As("local", policy.Default()).List(ctx, sandpit.ListQuery{})

@@ -171,6 +171,7 @@ func (w *page) stats(s Stats) {
 		w.sample("sandpit_sandboxes", float64(s.States[state]), "state", string(state))
 	}
 	w.single("sandpit_sandbox_creates_waiting", "gauge", "Callers who wait for room to make a sandbox.", float64(s.Waiting))
+	w.single("sandpit_stuck", "gauge", "Operations that are waited for no longer because something hangs.", float64(s.Stuck))
 	w.head("sandpit_pool", "gauge", "Parts of sandboxes that are held ready.")
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool)) {
 		w.sample("sandpit_pool", float64(s.Pool[kind]), "kind", kind)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"net/http"
 	"runtime"
 	"time"
 
@@ -112,8 +113,17 @@ func getVersion(c *call) (v1.Version, error) {
 	return v1.Version{Version: c.api.opts.Version, API: "v1", OS: runtime.GOOS, Arch: runtime.GOARCH}, nil
 }
 
-func getHealth(*call) (v1.Health, error) {
-	return v1.Health{Status: "ok"}, nil // a server that drains refuses the request
+// getHealth answers 200 while sandboxes can be made, as far as is known. A server
+// that drains refuses the request.
+func getHealth(c *call) error {
+	n, blocked := c.api.opts.Backend.Stuck()
+	switch {
+	case blocked:
+		return c.answer(http.StatusServiceUnavailable, v1.Health{Status: "unavailable", Stuck: n})
+	case n > 0:
+		return c.answer(http.StatusOK, v1.Health{Status: "degraded", Stuck: n})
+	}
+	return c.answer(http.StatusOK, v1.Health{Status: "ok"})
 }
 
 // statsTime is how long /metrics waits for the figures of sandboxes.

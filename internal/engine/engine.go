@@ -198,6 +198,12 @@ func (e *Engine) Close() error {
 	for _, t := range ending {
 		errs = append(errs, t.wait(context.Background()))
 	}
+	for _, t := range e.tasks.list() {
+		err := t.stuckError()
+		if t.isStuck() && !slices.ContainsFunc(errs, func(told error) bool { return told != nil && told.Error() == err.Error() }) {
+			errs = append(errs, err)
+		}
+	}
 	e.events.close()
 	return errors.Join(errs...)
 }

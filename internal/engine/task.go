@@ -312,6 +312,16 @@ func (t *task) ended() bool {
 	}
 }
 
+// isStuck reports whether it was given up.
+func (t *task) isStuck() bool {
+	select {
+	case <-t.stuck:
+		return true
+	default:
+		return false
+	}
+}
+
 func (t *task) stuckError() error {
 	return sandpit.WithHint(fmt.Errorf("%s: %w", t.describe(), sandpit.ErrUnavailable),
 		"the kernel, a file system or the sandbox holds it up; it is cleaned up when that ends, or by a restart of the machine")
@@ -380,11 +390,14 @@ func (e *Engine) Stuck() []Stuck {
 	return all
 }
 
-// Blocked reports whether so much is stuck that no sandbox is made any more.
-func (e *Engine) Blocked() bool {
+// StuckCount returns how many tasks are stuck, at little cost.
+func (e *Engine) StuckCount() int {
 	all, _ := e.tasks.counts("")
-	return all >= maxStuck
+	return all
 }
+
+// Blocked reports whether so much is stuck that no sandbox is made any more.
+func (e *Engine) Blocked() bool { return e.StuckCount() >= maxStuck }
 
 // mayTry refuses to begin what could get stuck, too, when too much is.
 func (e *Engine) mayTry(namespace string) error {

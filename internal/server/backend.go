@@ -131,10 +131,16 @@ func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) er
 }
 
 // Stats counts sandboxes of all namespaces.
+// Stuck counts what hangs.
+func (b *backend) Stuck() (n int, blocked bool) {
+	return b.engine.StuckCount() + b.runs.engine.StuckCount(), b.engine.Blocked()
+}
+
 func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
 	pool := b.engine.PoolStats()
-	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}, Waiting: b.engine.Waiting()}
+	stuck, _ := b.Stuck()
+	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}, Waiting: b.engine.Waiting(), Stuck: stuck}
 	for _, sb := range all {
 		info, err := sb.Info(ctx)
 		if err != nil {

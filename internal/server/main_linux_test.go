@@ -67,6 +67,8 @@ type served struct {
 	failed   error        // why it has ended
 
 	removeOrphans bool
+	change        func(*server.Options) // what is different; or nil
+	endsBadly     bool                  // its end may be an error
 }
 
 // newServed returns a server that is not started yet, with a data directory of
@@ -113,7 +115,7 @@ func (s *served) policy(text string) {
 
 // options are those of the server.
 func (s *served) options() server.Options {
-	return server.Options{
+	opt := server.Options{
 		Home: s.home, Version: "test", Lookup: s.lookup, Settings: s.settings, Reload: s.reload, RemoveOrphans: s.removeOrphans,
 		Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home)}),
 		Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
@@ -123,6 +125,10 @@ func (s *served) options() server.Options {
 		},
 		Log: slog.New(slog.NewTextHandler(s.log, nil)),
 	}
+	if s.change != nil {
+		s.change(&opt)
+	}
+	return opt
 }
 
 // start starts it, and returns when it answers. Its sandboxes end with the test.
@@ -159,7 +165,7 @@ func (s *served) start() *served {
 		default:
 			s.clean()
 		}
-		if err := stop(); err != nil {
+		if err := stop(); err != nil && !s.endsBadly {
 			s.t.Errorf("serving: %v", err)
 		}
 		if strings.Contains(s.log.String(), "panic") {

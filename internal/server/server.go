@@ -59,6 +59,9 @@ type Options struct {
 	// Reload has a value for each demand to read the policies again.
 	Reload <-chan struct{}
 
+	// Patience says how long is waited for what may hang.
+	Patience engine.Patience
+
 	// Say tells the person who has started it something, once.
 	Say func(string)
 
@@ -160,8 +163,12 @@ func (s *server) start(ctx context.Context) error {
 }
 
 // ending is how long a server may take to end: what close does takes moments
-// but for drainTime and lastAnswers.
-const ending = drainTime + lastAnswers + 4*time.Second
+// but for drainTime and lastAnswers, and for what hangs.
+const ending = drainTime + lastAnswers + 4*time.Second + stuckTime
+
+// stuckTime is how long a server that ends waits at most for what hangs, in
+// sandboxes first, and then in its parts.
+const stuckTime = 10*time.Second + 3*partTime
 
 // openState opens the state. A server in the background is started when none
 // answers; if the state is in use, it is of one that is about to end, whose
@@ -219,6 +226,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.sender.Send,
+		Patience: opt.Patience, Log: opt.Log,
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {
@@ -568,14 +576,20 @@ func (s *server) close() error {
 			s.opt.Log.Warn("the last spans were not sent: the collector does not answer")
 		}
 	}
+	runsEnded := make(chan error, 1)
+	go func() {
+		if s.runs.engine == nil {
+			runsEnded <- nil
+			return
+		}
+		runsEnded <- s.runs.engine.Close()
+	}()
 	if s.engine != nil {
 		errs = append(errs, s.engine.Close())
 	}
-	if s.runs.engine != nil {
-		errs = append(errs, s.runs.engine.Close())
-	}
+	errs = append(errs, <-runsEnded)
 	if s.sender != nil {
-		errs = append(errs, s.sender.Close())
+		errs = append(errs, within("the webhooks", s.sender.Close))
 	}
 	if s.ring != nil {
 		if err := s.ring.Flush(ctx); err != nil {
@@ -583,12 +597,31 @@ func (s *server) close() error {
 		}
 	}
 	if s.journal != nil {
-		errs = append(errs, s.journal.Close())
+		errs = append(errs, within("the audit", s.journal.Close))
 	}
 	if s.state != nil {
-		errs = append(errs, s.state.Close())
+		errs = append(errs, within("the state", s.state.Close))
 	}
 	return errors.Join(errs...)
+}
+
+// partTime is how long a part of the server may take to end: what it has to write
+// takes moments.
+const partTime = 5 * time.Second
+
+// within ends a part of the server. One that hangs, on a dead disk for example, is
+// left as it is: the process ends, and nothing counts on how it ends.
+func within(part string, end func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- end() }()
+	timer := time.NewTimer(partTime)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("ending %s: it hangs: %w", part, sandpit.ErrUnavailable)
+	}
 }
 
 // newName returns 16 characters of [a-z2-7].

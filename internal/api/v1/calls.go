@@ -185,5 +185,10 @@ type Version struct {
 
 // Health says that the server answers.
 type Health struct {
-	Status string `json:"status" enum:"ok"`
+	// Status is degraded while something in the server is stuck, and unavailable
+	// when so much is that no sandbox is made any more.
+	Status string `json:"status" enum:"ok,degraded,unavailable"`
+
+	// Stuck is the number of operations that the server waits for no longer.
+	Stuck int `json:"stuck,omitempty"`
 }

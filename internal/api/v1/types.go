@@ -12,7 +12,7 @@ type Sandbox struct {
 	ID          string            `json:"id" doc:"Identity, never reused"`
 	Name        string            `json:"name" doc:"Unique in the caller's namespace"`
 	State       string            `json:"state" enum:"creating,running,paused,stopped,failed" doc:"Where it is in its life"`
-	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed"`
+	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed, or what it waits for while it is made"`
 	Image       string            `json:"image" doc:"As resolved, with its digest"`
 	Driver      string            `json:"driver" doc:"The backend that holds it"`
 	Labels      map[string]string `json:"labels,omitempty" doc:"The caller's own"`

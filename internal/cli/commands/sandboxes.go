@@ -92,7 +92,9 @@ exec; it is there until it is removed, or its lifetime or idle time is over.`,
 			}
 		}
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
+		told := a.sayWaiting(ctx, s)
 		sb, err := s.Create(ctx, spec)
+		told()
 		if err != nil {
 			return err
 		}

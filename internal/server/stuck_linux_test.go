@@ -1,0 +1,95 @@
+package server_test
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/server"
+)
+
+// A create that hangs is called off when its caller leaves; /healthz, /metrics and
+// the list say what is stuck, who removes it is told, the others are served, and
+// the server ends. The next one cleans up. (The catalogue's L13e and L20.)
+func TestStuckSandbox(t *testing.T) {
+	s := newServed(t)
+	var armed atomic.Bool
+	reached, released := make(chan struct{}), make(chan struct{})
+	s.change = func(o *server.Options) {
+		o.Driver = linux.New(linux.Options{
+			Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home),
+			Fault: func(step string) error {
+				if step == "ids" && armed.CompareAndSwap(true, false) {
+					close(reached)
+					<-released
+				}
+				return nil
+			},
+		})
+		o.Patience = engine.Patience{Undo: time.Millisecond, Close: 100 * time.Millisecond}
+	}
+	s.policy("pool: 0\n")
+	s.endsBadly = true
+	s.start()
+	c := s.unix()
+	other := create(t, c, "first")
+
+	ctx, leave := context.WithCancel(t.Context())
+	armed.Store(true)
+	created := make(chan error, 1)
+	go func() {
+		_, err := c.Create(ctx, sandpit.Spec{Name: "hangs"})
+		created <- err
+	}()
+	<-reached
+	if _, body, _ := s.get("GET", "http://sandpit/healthz", "", ""); body != `{"status":"ok"}`+"\n" {
+		t.Errorf("before anybody has given up: %s", body)
+	}
+	leave()
+	<-created
+	health := ""
+	apart.Until(t, "the server says that something is stuck", func() bool {
+		var status int
+		status, health, _ = s.get("GET", "http://sandpit/healthz", "", "")
+		return status == http.StatusOK && health == `{"status":"degraded","stuck":1}`+"\n"
+	}, func() string { return health })
+	if _, page, _ := s.get("GET", "http://sandpit/metrics", "", ""); !strings.Contains(page, "\nsandpit_stuck 1\n") {
+		t.Errorf("the figures are %s", page)
+	}
+	status, answer, header := s.get("DELETE", "http://sandpit/v1/sandboxes/hangs", "", "")
+	if status != http.StatusServiceUnavailable || !strings.Contains(answer, `stuck (step \"ids\", process `) || header.Get("Retry-After") == "" {
+		t.Errorf("removing it: %d %s", status, answer)
+	}
+	if _, list, _ := s.get("GET", "http://sandpit/v1/sandboxes?state=failed", "", ""); !strings.Contains(list, "making sandbox hangs is stuck") {
+		t.Errorf("the list is %s", list)
+	}
+	if out, err := sandpit.Exec(t.Context(), create(t, c, "second"), "echo", "well"); err != nil || string(out.Stdout) != "well\n" {
+		t.Errorf("in another sandbox: %q %v", out.Stdout, err)
+	}
+	if err := other.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "sandbox hangs is stuck") {
+		t.Errorf("the server has ended with %v", err)
+	}
+	close(released)
+
+	s.change = nil
+	s.start()
+	apart.Until(t, "nothing is left of it", func() bool {
+		page, err := s.unix().List(t.Context(), sandpit.ListQuery{})
+		return err == nil && len(page.Sandboxes) == 1 && page.Sandboxes[0].Name == "second" && page.Sandboxes[0].State == sandpit.StateRunning
+	})
+	if _, body, _ := s.get("GET", "http://sandpit/healthz", "", ""); body != `{"status":"ok"}`+"\n" {
+		t.Errorf("in the end: %s", body)
+	}
+}
