@@ -4,7 +4,9 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -140,19 +142,60 @@ type rlimit struct {
 // what all its users have together to the quotas: it takes that from the limits
 // of its maker. Limits belong to the whole program; no other child is made
 // while they are lower.
-func (q *quotas) counted(f func() error) error {
+func (q *quotas) counted(low *lowered, f func() error) error {
 	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	for _, l := range []quota{q.signals, q.queues} {
+	unlock := sync.OnceFunc(syscall.ForkLock.RUnlock)
+	// A clone that the kernel holds up for good does not keep this program from
+	// starting others.
+	late := time.AfterFunc(threadPatience, unlock)
+	defer func() {
+		late.Stop()
+		unlock()
+	}()
+	low.enter(q)
+	defer low.leave()
+	return f()
+}
+
+// lowered are the limits of this program that are lower for as long as a
+// namespace is made. Those of one that is stuck stay so.
+type lowered struct {
+	mu    sync.Mutex
+	users int                 // guarded by mu
+	was   map[int]unix.Rlimit // by resource; guarded by mu
+}
+
+func (l *lowered) enter(q *quotas) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.users++
+	for _, to := range []quota{q.signals, q.queues} {
 		var was unix.Rlimit
-		if err := unix.Getrlimit(l.resource, &was); err != nil || was.Cur <= l.together {
+		if err := unix.Getrlimit(to.resource, &was); err != nil || was.Cur <= to.together {
 			continue
 		}
-		if err := unix.Setrlimit(l.resource, &unix.Rlimit{Cur: l.together, Max: was.Max}); err == nil {
-			defer func() { _ = unix.Setrlimit(l.resource, &was) }() // no more than before: not refused
+		if err := unix.Setrlimit(to.resource, &unix.Rlimit{Cur: to.together, Max: was.Max}); err != nil {
+			continue
+		}
+		if l.was == nil {
+			l.was = map[int]unix.Rlimit{}
+		}
+		if _, ok := l.was[to.resource]; !ok {
+			l.was[to.resource] = was
 		}
 	}
-	return f()
+}
+
+func (l *lowered) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users--; l.users > 0 {
+		return
+	}
+	for resource, was := range l.was {
+		_ = unix.Setrlimit(resource, &was) // no more than before: not refused
+	}
+	clear(l.was)
 }
 
 // asUser calls f on this thread, to which the caller is locked, with another

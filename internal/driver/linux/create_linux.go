@@ -233,7 +233,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	c.thread, err = c.driver.parent.run(func() (err error) {
-		return b.quotas.counted(func() error {
+		return b.quotas.counted(&c.driver.low, func() error {
 			return asUser(c.ids.base, func() error {
 				c.child, err = c.program.Fork(sysprog.ForkOptions{Flags: namespaces, PidFD: true, Cgroup: into, Report: b.socket, Below: below})
 				return err

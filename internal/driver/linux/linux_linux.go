@@ -57,6 +57,7 @@ type Driver struct {
 	layout func() (*cgroup.Layout, error)
 	parent parent
 	near   near
+	low    lowered
 	ending *turnstile
 }
 
