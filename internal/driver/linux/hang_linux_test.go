@@ -147,6 +147,9 @@ func TestCreateTakesTooLong(t *testing.T) {
 		for _, pid := range descendants(os.Getpid()) {
 			if !slices.Contains(before, pid) && isGuest(pid) {
 				err = unix.Kill(pid, unix.SIGSTOP)
+				for err == nil && !slices.Contains(statusField(pid, "State"), "T") {
+					time.Sleep(time.Millisecond)
+				}
 			}
 		}
 		stopped <- err
