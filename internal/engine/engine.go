@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,8 +64,9 @@ type Options struct {
 	// Patience says how long is waited for what may hang.
 	Patience Patience
 
-	// Log is told of what hangs. Default: nobody.
-	Log *slog.Logger
+	// Hangs, when set, is called when a task is stuck, and again when it has ended
+	// after all. It must not block, nor call the engine.
+	Hangs func(is Stuck, over bool)
 
 	// Observe, when set, is called with every event of every namespace, in
 	// their order. It must not block, nor call the engine.
@@ -106,8 +106,8 @@ const ownMemory = 4 << 30
 
 // New returns an engine. It does nothing yet.
 func New(opts Options) *Engine {
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
+	if opts.Hangs == nil {
+		opts.Hangs = func(Stuck, bool) {}
 	}
 	opts.Patience = opts.Patience.withDefaults()
 	e := &Engine{opts: opts, spaces: map[string]*space{}, logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}

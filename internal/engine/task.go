@@ -237,7 +237,7 @@ func (t *task) giveUp() {
 	}
 	close(t.stuck)
 	is := t.describe()
-	t.engine.opts.Log.Error("stuck", "what", is.What, "doing", is.Doing)
+	t.engine.opts.Hangs(is, false)
 	if s != nil {
 		s.event(sandpit.EventFailed, is.String())
 	}
@@ -266,8 +266,7 @@ func (t *task) end(err error) {
 	e.tasks.mu.Unlock()
 	close(t.done)
 	if !waited {
-		is := t.describe()
-		e.opts.Log.Info("no longer stuck", "what", is.What, "result", err)
+		e.opts.Hangs(t.describe(), true)
 	}
 }
 

@@ -226,7 +226,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.sender.Send,
-		Patience: opt.Patience, Log: opt.Log,
+		Patience: opt.Patience, Hangs: opt.logStuck,
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {
@@ -603,6 +603,15 @@ func (s *server) close() error {
 		errs = append(errs, within("the state", s.state.Close))
 	}
 	return errors.Join(errs...)
+}
+
+// logStuck tells the operator what hangs, and when it does no longer.
+func (o *Options) logStuck(is engine.Stuck, over bool) {
+	if over {
+		o.Log.Info("no longer stuck", "what", is.What)
+		return
+	}
+	o.Log.Error("stuck", "what", is.What, "doing", is.Doing)
 }
 
 // partTime is how long a part of the server may take to end: what it has to write
