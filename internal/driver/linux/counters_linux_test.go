@@ -485,10 +485,22 @@ func TestStrangersTakeNoRanges(t *testing.T) {
 		t.Skip("only root has ranges of ids")
 	}
 	// In a network of its own, so that nobody else is denied anything.
-	runtime.LockOSThread() // not unlocked: the thread ends with the test
+	runtime.LockOSThread()
+	was, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(was)
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("no network namespace can be made here: %v", err)
 	}
+	defer func() {
+		if err := unix.Setns(was, unix.CLONE_NEWNET); err != nil {
+			t.Error(err) // and the thread ends with the test
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
 	for n := range linux.Ranges {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
