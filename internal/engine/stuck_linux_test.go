@@ -143,7 +143,7 @@ func TestStuckRecord(t *testing.T) {
 }
 
 // Who waits for room is seen, and can be removed; the removal ends the wait, and
-// so does the caller. (The catalogue's L20b.)
+// so does the caller. (The catalogue's L20.)
 func TestWaitingIsSeen(t *testing.T) {
 	needGuest(t)
 	e := poolEngine(t, t.TempDir(), func(o *engine.Options) {

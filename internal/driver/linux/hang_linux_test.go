@@ -68,7 +68,7 @@ func wantStuck(t *testing.T, err error, step string) {
 
 // A step of Create that never ends keeps nobody waiting: not its caller, not who
 // removes the sandbox, not Close, not the other sandboxes. When it ends after
-// all, nothing is left. (The catalogue's L13a and L20a.)
+// all, nothing is left. (The catalogue's L13a and L20.)
 func TestStuckCreate(t *testing.T) {
 	needWorking(t)
 	afterClone := []string{"ids", "trees", "answer", "instance"}
