@@ -55,7 +55,14 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	if err != nil {
 		return report, fmt.Errorf("adopting sandboxes: %w", err)
 	}
-	if err := e.refuseOrphans(ctx, recoverer, records); err != nil {
+	ids, err := e.orphans(ctx, recoverer, records)
+	switch {
+	case errors.Is(err, errStuck): // what is known is served
+		report.Refused = append(report.Refused, err)
+	case err != nil:
+		return report, err
+	}
+	if err := refuseOrphans(ids); err != nil {
 		return report, err
 	}
 	var mu sync.Mutex
@@ -110,7 +117,10 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	if err := ctx.Err(); err != nil {
 		return report, err
 	}
-	e.sweepLogs(known)
+	_ = e.work("removing logs of nobody", nil, e.opts.Patience.Remove, func(context.Context) error {
+		e.sweepLogs(known)
+		return nil
+	}).wait(ctx)
 	e.sweepDriver(ctx)
 	e.Warm()
 	return report, nil

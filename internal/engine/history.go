@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
 // What is kept of what sandboxes use: a sample every ten seconds, of an hour.
@@ -59,6 +60,78 @@ func (e *Engine) measure() {
 	}
 }
 
+// sampleWait bounds how long the measurement of one sandbox delays the samples of
+// the others.
+const sampleWait = time.Second
+
+// sample takes a sample of the sandbox. A measurement that hangs costs sampleWait
+// once: while it is under way, no samples are taken.
+func (s *Sandbox) sample() {
+	if s.engine.Blocked() {
+		return // each measurement that hangs holds a thread
+	}
+	m, begun := s.measure()
+	if !begun && time.Since(m.began) >= sampleWait {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sampleWait)
+	defer cancel()
+	if m.task.wait(ctx) != nil {
+		return // it hangs, or the sandbox is being removed
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.samples.add(sandpit.Sample{Time: time.Now(), Metrics: m.metrics})
+}
+
+// measurement is one reading of what a sandbox uses. The kernel may hold it up.
+type measurement struct {
+	began   time.Time
+	task    *task
+	metrics sandpit.Metrics // once the task has ended
+}
+
+// measure returns the measurement of the sandbox that is under way. It begins one,
+// and reports true, if there is none: so at most one hangs, whoever asks.
+func (s *Sandbox) measure() (m *measurement, begun bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.measuring != nil && !s.measuring.task.ended() {
+		return s.measuring, false
+	}
+	m = &measurement{began: time.Now()}
+	// The task is not one of the sandbox: one that hangs does not make it a failed one.
+	t := &task{what: "measuring", about: "sandbox " + s.name, namespace: s.namespace}
+	m.task = s.engine.start(context.Background(), t, s.engine.opts.Patience.Measure, func(ctx context.Context) (err error) {
+		driver.ProgressOf(ctx).Enter(driver.Doing{Step: "stats"})
+		m.metrics, err = s.instance.Stats(ctx)
+		return err
+	})
+	s.measuring = m
+	return m, true
+}
+
+// Metrics returns what the sandbox uses.
+func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
+	switch s.present() {
+	case "":
+		return sandpit.Metrics{}, s.closedError()
+	case sandpit.StateCreating:
+		return sandpit.Metrics{}, s.stateError(sandpit.StateCreating)
+	}
+	m, begun := s.measure()
+	err := m.task.wait(ctx)
+	if err == nil && !begun {
+		// What it tells may be older than the question.
+		m, _ = s.measure()
+		err = m.task.wait(ctx)
+	}
+	if err != nil {
+		return sandpit.Metrics{}, err
+	}
+	return m.metrics, nil
+}
+
 // sample takes a sample of each sandbox, and goes on while there is one.
 func (e *Engine) sample() {
 	all := e.Sandboxes()
@@ -69,16 +142,10 @@ func (e *Engine) sample() {
 		if !measured {
 			continue
 		}
-		m, err := s.instance.Stats(context.Background())
-		if err != nil {
-			continue // it is being removed
-		}
-		s.mu.Lock()
-		s.samples.add(sandpit.Sample{Time: time.Now(), Metrics: m})
-		s.mu.Unlock()
 		if s.kept {
 			s.renew(time.Now())
 		}
+		s.sample()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -141,6 +141,9 @@ func (e *Engine) sweepLogs(known map[string]bool) {
 		return
 	}
 	entries, _ := os.ReadDir(e.opts.Dir)
+	for _, s := range e.Sandboxes() { // those made while the directory was read
+		known[s.id] = true
+	}
 	for _, entry := range entries {
 		id, marked := strings.CutSuffix(entry.Name(), removalMark)
 		if entry.IsDir() != marked && isID(id) && !known[id] {

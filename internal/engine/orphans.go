@@ -31,11 +31,17 @@ func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 const maxNamed = 8
 
 // orphans returns the IDs of the sandboxes that run here without a record.
-func orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) ([]string, error) {
-	ids, err := recoverer.Kept(ctx)
-	if err != nil || len(ids) == 0 {
+func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) ([]string, error) {
+	kept := make(chan []string, 1)
+	t := e.work("looking for sandboxes without a record", nil, e.opts.Patience.Orphans, func(ctx context.Context) error {
+		ids, err := recoverer.Kept(ctx)
+		kept <- ids
+		return err
+	})
+	if err := t.wait(ctx); err != nil {
 		return nil, err
 	}
+	ids := <-kept
 	known := make(map[string]bool, len(records))
 	for _, r := range records {
 		known[r.ID] = true
@@ -46,11 +52,7 @@ func orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) 
 }
 
 // refuseOrphans returns ErrOrphans when there are any.
-func (e *Engine) refuseOrphans(ctx context.Context, recoverer driver.Recoverer, records []Record) error {
-	ids, err := orphans(ctx, recoverer, records)
-	if err != nil {
-		return err
-	}
+func refuseOrphans(ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -73,19 +75,22 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}
-	ids, err := orphans(ctx, recoverer, records)
+	ids, err := e.orphans(ctx, recoverer, records)
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}
 	var errs []error
 	for _, id := range ids {
-		instance, err := recoverer.Recover(ctx, driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: id})
-		if err == nil {
-			err = instance.Destroy(ctx)
-		}
-		if err == nil || errors.Is(err, sandpit.ErrNotFound) {
-			err = e.opts.Images.Unkeep(id)
-		}
+		err := e.work("destroying it", nil, e.opts.Patience.Remove, func(ctx context.Context) error {
+			instance, err := recoverer.Recover(ctx, driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: id})
+			if err == nil {
+				err = instance.Destroy(ctx)
+			}
+			if err == nil || errors.Is(err, sandpit.ErrNotFound) {
+				err = e.opts.Images.Unkeep(id)
+			}
+			return err
+		}).wait(ctx)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("removing orphan %s: %w", id, err))
 		}

@@ -50,27 +50,28 @@ type Sandbox struct {
 	failing sync.Once
 	gone    chan struct{} // closed when it begins to be removed
 
-	mu       sync.Mutex // guards all below
-	info     sandpit.Info
-	state    sandpit.State
-	reason   string
-	removing bool
-	removed  bool      // nothing is left to be done
-	left     bool      // the engine has given it up
-	stuck    *task     // that nobody waits for any longer; nil: there is none
-	ending   *task     // the latest that removes it, or what is left of it
-	admitted time.Time // when it was let in, if it had to wait for room
-	starting int       // processes that are being started
-	active   int       // calls, streams and waiters that keep it from being idle
-	deadline time.Time
-	idle     time.Duration // 0: for ever
-	onExpiry sandpit.Expiry
-	most     time.Duration // that it may live in all, as policy had it when it was made; 0: no bound
-	over     bool          // its lifetime is over, and it was paused or stopped for that
-	timer    *time.Timer   // of the lifetime and of idleness
-	renewed  time.Time     // when the guest was told last how long it may live
-	hubs     []*hub        // oldest first
-	cleared  bool          // hubs are not kept any more
+	mu        sync.Mutex // guards all below
+	info      sandpit.Info
+	state     sandpit.State
+	reason    string
+	removing  bool
+	removed   bool         // nothing is left to be done
+	left      bool         // the engine has given it up
+	stuck     *task        // that nobody waits for any longer; nil: there is none
+	measuring *measurement // the latest
+	ending    *task        // the latest that removes it, or what is left of it
+	admitted  time.Time    // when it was let in, if it had to wait for room
+	starting  int          // processes that are being started
+	active    int          // calls, streams and waiters that keep it from being idle
+	deadline  time.Time
+	idle      time.Duration // 0: for ever
+	onExpiry  sandpit.Expiry
+	most      time.Duration // that it may live in all, as policy had it when it was made; 0: no bound
+	over      bool          // its lifetime is over, and it was paused or stopped for that
+	timer     *time.Timer   // of the lifetime and of idleness
+	renewed   time.Time     // when the guest was told last how long it may live
+	hubs      []*hub        // oldest first
+	cleared   bool          // hubs are not kept any more
 
 	announced []uint64    // processes whose end was announced, which the guest has yet to be told
 	noting    *time.Timer // to tell it; nil: not set
@@ -97,17 +98,6 @@ func (s *Sandbox) Info(context.Context) (sandpit.Info, error) {
 		return sandpit.Info{}, s.closedError()
 	}
 	return info, nil
-}
-
-// Metrics returns what the sandbox uses.
-func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
-	switch s.present() {
-	case "":
-		return sandpit.Metrics{}, s.closedError()
-	case sandpit.StateCreating:
-		return sandpit.Metrics{}, s.stateError(sandpit.StateCreating)
-	}
-	return s.instance.Stats(ctx)
 }
 
 // present returns the state, which is empty once the sandbox is being removed.

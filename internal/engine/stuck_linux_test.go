@@ -195,3 +195,128 @@ func TestWaitingIsSeen(t *testing.T) {
 		t.Errorf("got %+v", info)
 	}
 }
+
+// stallingFigures is a driver of which Stats hangs for some sandboxes, and Kept.
+type stallingFigures struct {
+	bare
+	kept     bool
+	hangs    atomic.Bool
+	asked    atomic.Int64 // how often Stats was called while it hangs
+	released chan struct{}
+}
+
+type stallingInstance struct {
+	*bareInstance
+	driver *stallingFigures
+	hangs  bool
+}
+
+func (d *stallingFigures) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	i, err := d.bare.Create(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	return &stallingInstance{i.(*bareInstance), d, d.hangs.Load()}, nil
+}
+
+func (d *stallingFigures) Kept(ctx context.Context) ([]string, error) {
+	if d.kept {
+		<-d.released
+	}
+	return d.bare.Kept(ctx)
+}
+
+func (i *stallingInstance) Stats(ctx context.Context) (sandpit.Metrics, error) {
+	if i.hangs {
+		i.driver.asked.Add(1)
+		<-i.driver.released
+	}
+	return i.bareInstance.Stats(ctx)
+}
+
+// A sandbox whose figures can't be read holds up neither who asks for them nor the
+// history of the others, can be used and removed, and holds one thread however
+// often it is asked. (The catalogue's L13f.)
+func TestStuckMetrics(t *testing.T) {
+	srv := newSurvivor(t)
+	d := &stallingFigures{bare: bare{srv.dir}, released: make(chan struct{})}
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Patience = d, engine.Patience{Measure: time.Millisecond}
+	})
+	history := func(sb sandpit.Sandbox) int {
+		t.Helper()
+		all, err := sb.(sandpit.Meter).History(t.Context(), time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	d.hangs.Store(true)
+	hung := []sandpit.Sandbox{made(t, e, sandpit.Spec{Name: "hung"}), made(t, e, sandpit.Spec{})}
+	d.hangs.Store(false)
+	well := made(t, e, sandpit.Spec{})
+	const samples = 3
+	for range samples {
+		e.Sample()
+	}
+	for range samples {
+		_, err := hung[0].Metrics(t.Context())
+		if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `measuring sandbox hung is stuck (step "stats")`) {
+			t.Errorf("the figures of one that hangs: %v", err)
+		}
+	}
+	if _, err := well.Metrics(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n, none := history(well), history(hung[0]); n < samples || none != 0 {
+		t.Errorf("of the others there are %d samples, of one that hangs %d", n, none)
+	}
+	if n := d.asked.Load(); n != int64(len(hung)) || e.StuckCount() != len(hung) {
+		t.Errorf("%d readings hang, and %d are stuck", n, e.StuckCount())
+	}
+	if info, err := hung[0].Info(t.Context()); err != nil || info.State != sandpit.StateRunning {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	if err := hung[1].Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	close(d.released)
+	eventually(t, "nothing is stuck", func() bool { return e.StuckCount() == 0 })
+	if _, err := hung[0].Metrics(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if e.Sample(); history(hung[0]) != 1 {
+		t.Errorf("it has %d samples", history(hung[0]))
+	}
+}
+
+// A directory of running sandboxes that can't be read does not keep the server from
+// starting with those that it knows; orphans are not removed then. (The catalogue's
+// L13c.)
+func TestStuckOrphans(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	made(t, first, sandpit.Spec{Name: "box"})
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := &stallingFigures{bare: bare{srv.dir}, kept: true, released: make(chan struct{})}
+	second := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Patience = d, engine.Patience{Orphans: time.Millisecond, Close: time.Millisecond}
+	})
+	const what = "looking for sandboxes without a record is stuck"
+	if ids, err := second.RemoveOrphans(t.Context()); !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), what) || len(ids) != 0 {
+		t.Errorf("removing orphans: %v, %v", ids, err)
+	}
+	report, err := second.Adopt(t.Context())
+	if err != nil || report.Adopted != 1 || len(report.Refused) != 1 || !strings.Contains(report.Refused[0].Error(), what) {
+		t.Errorf("got %+v, %v", report, err)
+	}
+	sb, err := second.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StateRunning)
+	close(d.released)
+	eventually(t, "nothing is stuck", func() bool { return len(second.Stuck()) == 0 })
+}

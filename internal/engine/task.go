@@ -23,18 +23,20 @@ import (
 // The defaults are long: they are to tell what hangs from what a busy machine
 // does slowly. Zero values stand for them.
 type Patience struct {
-	Create time.Duration // until a sandbox that has room is made; default 60 s. Then it is called off
-	Undo   time.Duration // until what was called off is undone; default 10 s
-	Remove time.Duration // until a sandbox is removed; default 30 s
-	Adopt  time.Duration // until Adopt returns, and one sandbox is adopted; default 60 s
-	Close  time.Duration // until a sandbox or a blank is given up by Close; default 10 s
+	Create  time.Duration // until a sandbox that has room is made; default 60 s. Then it is called off
+	Undo    time.Duration // until what was called off is undone; default 10 s
+	Remove  time.Duration // until a sandbox is removed; default 30 s
+	Adopt   time.Duration // until Adopt returns, and one sandbox is adopted; default 60 s. Adopt may take Orphans longer
+	Close   time.Duration // until a sandbox or a blank is given up by Close; default 10 s
+	Orphans time.Duration // until it is known which sandboxes run without a record; default 15 s
+	Measure time.Duration // until it is known what a sandbox uses; default 10 s
 }
 
 func (p Patience) withDefaults() Patience {
 	for _, d := range []struct {
 		of  *time.Duration
 		def time.Duration
-	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}} {
+	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Measure, 10 * time.Second}} {
 		if *d.of <= 0 {
 			*d.of = d.def
 		}
@@ -321,8 +323,11 @@ func (t *task) isStuck() bool {
 	}
 }
 
+// errStuck is in the error of what is stuck.
+var errStuck = fmt.Errorf("%w", sandpit.ErrUnavailable)
+
 func (t *task) stuckError() error {
-	return sandpit.WithHint(fmt.Errorf("%s: %w", t.describe(), sandpit.ErrUnavailable),
+	return sandpit.WithHint(fmt.Errorf("%s: %w", t.describe(), errStuck),
 		"the kernel, a file system or the sandbox holds it up; it is cleaned up when that ends, or by a restart of the machine")
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
@@ -130,12 +131,16 @@ func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) er
 	return err
 }
 
-// Stats counts sandboxes of all namespaces.
 // Stuck counts what hangs.
 func (b *backend) Stuck() (n int, blocked bool) {
 	return b.engine.StuckCount() + b.runs.engine.StuckCount(), b.engine.Blocked()
 }
 
+// statsWait bounds how long the figures of one sandbox are waited for when those of
+// all are asked for. A sandbox whose figures do not come is left out.
+const statsWait = time.Second
+
+// Stats counts sandboxes of all namespaces.
 func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
 	pool := b.engine.PoolStats()
@@ -153,7 +158,9 @@ func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 		if len(stats.Sandboxes) >= most || info.State != sandpit.StateRunning {
 			continue
 		}
-		m, err := sb.Metrics(ctx)
+		once, cancel := context.WithTimeout(ctx, statsWait)
+		m, err := sb.Metrics(once)
+		cancel()
 		if err != nil {
 			continue
 		}
