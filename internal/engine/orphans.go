@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
@@ -23,7 +24,7 @@ var ErrOrphans error = orphansError{}
 type orphansError struct{}
 
 func (orphansError) Error() string {
-	return "it was lost, or is older than they are"
+	return "sandboxes run that the state has no record of"
 }
 func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 
@@ -60,12 +61,13 @@ func refuseOrphans(ids []string) error {
 	if len(ids) > maxNamed {
 		names += fmt.Sprintf(" and %d more", len(ids)-maxNamed)
 	}
-	return sandpit.WithHint(fmt.Errorf("the state has no record of sandboxes that run here (%s): %w", names, ErrOrphans),
-		"restore the directory state from its latest backup; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
+	return sandpit.WithHint(fmt.Errorf("%w: %s", ErrOrphans, names),
+		"the database was lost or is an older one: restore the directory state from its latest backup; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
 }
 
 // RemoveOrphans destroys the sandboxes that run here without a record, and
-// returns their IDs. It is called before Adopt.
+// returns the IDs of those that are gone. It is called before Adopt. The error
+// names those that are not; it does not wait for them longer than Patience.Remove.
 func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	recoverer, ok := e.opts.Driver.(driver.Recoverer)
 	if !ok || e.opts.Store == nil {
@@ -79,9 +81,17 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}
-	var errs []error
+	var (
+		mu      sync.Mutex
+		removed []string
+		errs    []error
+		wg      sync.WaitGroup
+	)
+	places := make(chan struct{}, adoptAtOnce)
 	for _, id := range ids {
-		err := e.work("destroying it", nil, e.opts.Patience.Remove, func(ctx context.Context) error {
+		t := &task{what: "removing", about: "orphan " + id}
+		e.start(context.Background(), t, e.opts.Patience.Remove, func(ctx context.Context) error {
+			defer takePlace(places, e.opts.Patience.Remove/2)()
 			instance, err := recoverer.Recover(ctx, driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: id})
 			if err == nil {
 				err = instance.Destroy(ctx)
@@ -90,10 +100,22 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 				err = e.opts.Images.Unkeep(id)
 			}
 			return err
-		}).wait(ctx)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("removing orphan %s: %w", id, err))
-		}
+		})
+		wg.Go(func() {
+			err := t.wait(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				removed = append(removed, id)
+			case t.isStuck():
+				errs = append(errs, err)
+			default:
+				errs = append(errs, fmt.Errorf("removing orphan %s: %w", id, err))
+			}
+		})
 	}
-	return ids, errors.Join(errs...)
+	wg.Wait()
+	slices.Sort(removed)
+	return removed, errors.Join(errs...)
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -319,4 +321,60 @@ func TestStuckOrphans(t *testing.T) {
 	wantState(t, sb, sandpit.StateRunning)
 	close(d.released)
 	eventually(t, "nothing is stuck", func() bool { return len(second.Stuck()) == 0 })
+}
+
+// withOrphans returns a survivor with sandboxes that an engine with another store has
+// no record of, and their IDs.
+func withOrphans(t *testing.T, n int) (*survivor, []string) {
+	t.Helper()
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	var ids []string
+	for range n {
+		ids = append(ids, made(t, first, sandpit.Spec{}).ID())
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(ids)
+	return srv, ids
+}
+
+// An orphan that can't be removed is named, and is not waited for. (The catalogue's
+// L13c.)
+func TestStuckOrphan(t *testing.T) {
+	srv, ids := withOrphans(t, 2)
+	stall := stalling{bare: bare{srv.dir}, ids: map[string]bool{ids[0]: true}, released: make(chan struct{})}
+	second := srv.open(t, func(o *engine.Options) {
+		o.Store, o.Driver, o.Patience = &mapStore{}, stall, engine.Patience{Remove: 100 * time.Millisecond, Close: time.Millisecond}
+	})
+	removed, err := second.RemoveOrphans(t.Context())
+	if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "removing orphan "+ids[0]+" is stuck") || slices.Contains(removed, ids[0]) {
+		t.Errorf("removed are %v of %v: %v", removed, ids, err)
+	}
+	close(stall.released)
+	eventually(t, "nothing is stuck", func() bool { return len(second.Stuck()) == 0 })
+}
+
+// meeting is a driver of which Recover returns when so many calls of it wait.
+type meeting struct {
+	bare
+	come *sync.WaitGroup
+}
+
+func (d meeting) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	d.come.Done()
+	d.come.Wait()
+	return d.bare.Recover(ctx, h)
+}
+
+// Orphans are removed together, not one after the other.
+func TestOrphansAreRemovedInParallel(t *testing.T) {
+	srv, ids := withOrphans(t, 3)
+	d := meeting{bare{srv.dir}, new(sync.WaitGroup)}
+	d.come.Add(len(ids))
+	second := srv.open(t, func(o *engine.Options) { o.Store, o.Driver = &mapStore{}, d })
+	if removed, err := second.RemoveOrphans(t.Context()); err != nil || !slices.Equal(removed, ids) {
+		t.Errorf("removed are %v of %v: %v", removed, ids, err)
+	}
 }
