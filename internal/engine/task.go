@@ -221,7 +221,8 @@ func (t *task) settle() bool {
 	return t.since.IsZero()
 }
 
-// giveUp has nobody wait for the task any longer.
+// giveUp ends the wait for the task. It closes t.stuck last: end waits for that, so
+// that it undoes and reports a state that is complete.
 func (t *task) giveUp() {
 	t.mu.Lock()
 	if t.settled || !t.since.IsZero() {
@@ -237,17 +238,20 @@ func (t *task) giveUp() {
 		s.stuck = t
 		s.mu.Unlock()
 	}
-	close(t.stuck)
 	is := t.describe()
 	t.engine.opts.Hangs(is, false)
 	if s != nil {
 		s.event(sandpit.EventFailed, is.String())
 	}
+	close(t.stuck)
 }
 
 // end notes that the task has ended.
 func (t *task) end(err error) {
 	waited := t.settle()
+	if !waited {
+		<-t.stuck
+	}
 	t.mu.Lock()
 	s, namespace := t.sandbox, t.namespace
 	t.mu.Unlock()

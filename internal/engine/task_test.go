@@ -2,8 +2,47 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
+
+// A task that ends while it is being given up leaves nothing behind: its end is
+// reported after its being stuck, and its sandbox is not stuck any more.
+func TestEndWhileGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []string
+		reporting := make(chan struct{})
+		e := New(Options{Hangs: func(_ Stuck, over bool) {
+			if over {
+				calls = append(calls, "over")
+				return
+			}
+			calls = append(calls, "reporting")
+			<-reporting
+			calls = append(calls, "reported")
+		}})
+		s := &Sandbox{engine: e, name: "box"}
+		hanging := make(chan struct{})
+		task := e.work("removing", s, time.Second, func(context.Context) error {
+			<-hanging
+			return nil
+		})
+		time.Sleep(2 * time.Second) // of the bubble
+		close(hanging)
+		synctest.Wait()
+		close(reporting)
+		<-task.done
+		synctest.Wait()
+		if want := []string{"reporting", "reported", "over"}; !slices.Equal(calls, want) {
+			t.Errorf("got %q, want %q", calls, want)
+		}
+		if s.stuck != nil || e.StuckCount() != 0 || len(e.Stuck()) != 0 {
+			t.Errorf("the sandbox is stuck: %v; %d tasks are", s.stuck != nil, e.StuckCount())
+		}
+	})
+}
 
 // BenchmarkTask times what a task costs beside its work: a goroutine, a timer and
 // two contexts.
