@@ -22,6 +22,9 @@ type Host struct {
 	// Refuses is set where no sandbox can be made: the refusal and its advice
 	// are what is tested.
 	Refuses bool
+
+	// Only names the suites that run here; all of them run if it is empty.
+	Only []string
 }
 
 // A Place carries hosts.
@@ -158,6 +161,17 @@ func Places() []Place {
 	}
 }
 
-// QuickHost is the host of the quick boot: pure cgroup v2, systemd, and an
-// ordinary account, which is what most users have.
+// QuickHost is the host of the quick boot on which all suites run: pure cgroup
+// v2, systemd, and an ordinary account, which is what most users have.
 const QuickHost = "debian13-delegated"
+
+// quickBoot returns the hosts of the quick boot, which are on one machine. What
+// a sandbox can take from others depends on the account that makes it, so that
+// is tried as every kind of account.
+func quickBoot() map[string][]string {
+	return map[string][]string{
+		QuickHost:           nil, // all suites
+		"debian13-nosubuid": {"probe", "starve"},
+		"debian13-root":     {"probe", "starve"},
+	}
+}

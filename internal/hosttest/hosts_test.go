@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -33,10 +34,12 @@ func TestHosts(t *testing.T) {
 	default:
 		t.Fatalf("SANDPIT_TEST_FORM is %q, not full or quick", form)
 	}
-	if wanted == "quick" {
-		wanted, opt = QuickHost, Options{Quick: true, Guard: 900}
-	}
 	names := strings.Split(wanted, ",")
+	var only map[string][]string
+	if wanted == "quick" {
+		only, opt = quickBoot(), Options{Quick: true, Guard: 900}
+		names = slices.Collect(maps.Keys(only))
+	}
 	picks := func(name string) bool { return wanted == "all" || slices.Contains(names, name) }
 
 	suites := Suites()
@@ -71,6 +74,7 @@ func TestHosts(t *testing.T) {
 		var here []Host
 		for _, h := range place.Hosts {
 			if picks(place.Name) || picks(h.Name) {
+				h.Only = only[h.Name]
 				here = append(here, h)
 			}
 		}

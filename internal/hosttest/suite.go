@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -55,6 +56,8 @@ func Suites() []Suite {
 // pattern is the suite's -test.run on h; empty when it has nothing to say.
 func (s Suite) pattern(h Host, quick bool) string {
 	switch {
+	case len(h.Only) > 0 && !slices.Contains(h.Only, s.Name):
+		return ""
 	case h.Refuses:
 		return s.Refused
 	case s.Whole && !strings.Contains(h.Traits, "systemd=yes"):

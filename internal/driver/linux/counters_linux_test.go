@@ -203,6 +203,16 @@ func TestStarve(t *testing.T) {
 			return held != ""
 		})
 		t.Logf("it has %s", held)
+		has := map[string]string{}
+		if err := json.Unmarshal([]byte(held), &has); err != nil {
+			t.Fatal(err)
+		}
+		for what := range counted {
+			first, _, _ := strings.Cut(has[what], " ")
+			if n, err := strconv.Atoi(first); err != nil || n == 0 {
+				t.Errorf("the attacker had no %s: %q: this proves nothing", what, has[what])
+			}
+		}
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
