@@ -38,6 +38,5 @@ const Ranges = ranges
 
 var (
 	ChooseRange = chooseRange
-	HeldByOlder = heldByOlder
 	RangeNumber = rangeNumber
 )

@@ -96,7 +96,7 @@ func claimRange(fd int) (base uint32, err error) {
 			return 0, err
 		}
 		base := uint32(firstRange + n*rangeSize)
-		if !rangeTaken(base) && (i >= olderTries || !heldByOlder(n)) {
+		if !rangeTaken(base) {
 			return base, nil
 		}
 		if err := claim.Drop(fd, int64(n)); err != nil {
@@ -116,22 +116,6 @@ func openClaims() (int, error) {
 
 // rangeNumber is the number of a range, from 0.
 func rangeNumber(base uint32) int { return int(base-firstRange) / rangeSize }
-
-// olderTries is how many ranges are looked at for what older versions hold by
-// the name of an abstract socket. Every user of the machine can take such
-// names, so that after these they count for nothing.
-const olderTries = 64
-
-// heldByOlder reports whether a program of an older version, or a stranger,
-// holds the range n by name.
-func heldByOlder(n int) bool {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	return unix.Connect(fd, &unix.SockaddrUnix{Name: "@sandpit-ids-" + strconv.Itoa(n)}) != unix.ECONNREFUSED
-}
 
 // idKind is a way in which the ids of sandboxes map.
 type idKind int
