@@ -197,7 +197,7 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 		if !c.ids.mapped {
 			// A user namespace may not look below a mount of the host's: with
 			// something mounted below it, the tree can't be bound alone, and is
-			// shown as it is. That is a gap, which Probe lists.
+			// shown as it is. That is a gap, which Examine lists.
 			name := c.p.Str(bindName(i))
 			c.p.Call("looking for mounts below "+b.Source, unix.SYS_MOUNT, name, name, sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.EINVAL).SkipAfterIgnored(1)
 		}

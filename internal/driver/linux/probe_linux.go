@@ -20,7 +20,8 @@ import (
 // Probe finds out what this machine can enforce for this user. See driver.Driver.
 //
 // Whether namespaces can be made is not tried: Create says so soon enough, and
-// this is on its way. Examine tries.
+// this is on its way. Examine tries, and reads the list of mounts, which takes
+// long where there are many.
 func (d *Driver) Probe(context.Context) driver.Capabilities {
 	caps := driver.Capabilities{Available: true, Enforced: map[string]bool{}}
 	gap := func(what, why, fix string) {
@@ -57,13 +58,6 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	caps.Enforced["landlock"] = err == nil
 	if err != nil {
 		gap("landlock", "write paths are held by read-only mounts alone: "+err.Error(), sandpit.Hint(err))
-	}
-
-	// Where ids are mapped, /usr is shown without what is mounted below it.
-	unmapped := slices.ContainsFunc([]string{existing(d.opts.Dir), "/usr"}, func(dir string) bool { return !canMap(dir) })
-	if below := mountBelow("/usr"); below != "" && (unmapped || !h.privileged || !h.allIDs) {
-		gap("host-image", below+" is a mount of its own, so that the host image shows /usr as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
-			"use an image (--image), or unmount "+below)
 	}
 
 	switch {
@@ -107,8 +101,8 @@ func mountBelow(dir string) string {
 
 var _ driver.Examiner = (*Driver)(nil)
 
-// Examine is Probe, tries whether namespaces can be made, and removes cgroups
-// that a crash has left. See driver.Examiner.
+// Examine is Probe, looks at the mounts of the host, tries whether namespaces can
+// be made, and removes cgroups that a crash has left. See driver.Examiner.
 func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	caps := d.Probe(ctx)
 	fact := func(name, value string) { caps.Facts = append(caps.Facts, driver.Fact{Name: name, Value: value}) }
@@ -155,6 +149,17 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 			What: "socket-peers", Why: "this kernel tells the server only the number of a process that connects to its unix socket, which may be another's by then",
 			Fix: "use Linux 6.5 or later",
 		})
+	}
+	if h, err := d.host(); err == nil {
+		// Where ids are mapped, /usr is shown without what is mounted below it.
+		unmapped := !h.privileged || !h.allIDs || slices.ContainsFunc([]string{existing(d.opts.Dir), "/usr"}, func(dir string) bool { return !canMap(dir) })
+		if below := mountBelow("/usr"); unmapped && below != "" {
+			caps.Gaps = append(caps.Gaps, sandpit.Gap{
+				What: "host-image",
+				Why:  below + " is a mount of its own, so that the host image shows /usr as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
+				Fix:  "use an image (--image), or unmount " + below,
+			})
+		}
 	}
 	if err := tryNamespaces(); err != nil {
 		caps.Available = false
