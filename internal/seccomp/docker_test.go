@@ -10,7 +10,8 @@ import (
 
 // dockerAllows are the system calls of amd64 and arm64 that Docker's default
 // profile allows to a container without added capabilities, wholly or by
-// argument (moby/profiles, seccomp/default.json, as of 2025).
+// argument: default.json of the Go module github.com/moby/profiles/seccomp
+// v0.2.3 (2026-05-06), without the names that 32-bit and other machines have.
 const dockerAllows = `
 	accept accept4 access adjtimex alarm arch_prctl bind brk cachestat capget capset chdir chmod chown
 	chroot clock_adjtime clock_getres clock_gettime clock_nanosleep clone close close_range connect
