@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -168,6 +169,58 @@ func TestEveryAttackIsTried(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/ATTACKS.md (-want +got):\n%s", diff)
+	}
+}
+
+// Tests name only attacks that the catalogue has, and it has every test that is
+// called after one.
+func TestAttacksOfTestsAreInTheCatalogue(t *testing.T) {
+	data, err := os.ReadFile("../../docs/ATTACKS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, row := range regexp.MustCompile(`(?m)^\| ([A-EL]\d+[a-z]?) \|`).FindAllStringSubmatch(string(data), -1) {
+		ids = append(ids, row[1])
+	}
+	cited := regexp.MustCompile(`\bL\d+[a-z]*\b`) // others, such as B2, are words in tests, too
+	function := regexp.MustCompile(`(?m)^func (TestAttack((?:[A-EL]\d+[a-z]?)+)\w*)\(`)
+	one := regexp.MustCompile(`[A-EL]\d+[a-z]?`)
+	found := 0
+	err = filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "../.." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || e.Name() == "archtest"):
+			return filepath.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		names := cited.FindAllString(string(text), -1)
+		for _, f := range function.FindAllStringSubmatch(string(text), -1) {
+			found++
+			names = append(names, one.FindAllString(f[2], -1)...)
+			if !strings.Contains(string(data), ": "+f[1]+"`") {
+				t.Errorf("%s: docs/ATTACKS.md does not name %s", path, f[1])
+			}
+		}
+		for _, name := range names {
+			// L10 is all of L10a, L10b and so on.
+			if !slices.ContainsFunc(ids, func(id string) bool { return id == name || strings.TrimRight(id, "abcdefghijklmnopqrstuvwxyz") == name }) {
+				t.Errorf("%s: docs/ATTACKS.md has no attack %s", path, name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found < 20 {
+		t.Errorf("only %d tests are called after an attack", found)
 	}
 }
 
