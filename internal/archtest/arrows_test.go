@@ -112,6 +112,66 @@ var forbidden = []arrow{
 	{"client", "local", "a remote client carries no engine"},
 }
 
+// The table of rooms in the architecture has every import between packages.
+func TestArchitectureHasTheImports(t *testing.T) {
+	data, err := os.ReadFile("../../docs/ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(data), "\n| room | what it is | may import |\n|---|---|---|\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for _, goos := range []string{"linux", "darwin"} {
+		all := ours(t, goos)
+		full := func(name string) string {
+			if name == "root" {
+				return "."
+			}
+			if _, ok := all["internal/"+name]; ok {
+				return "internal/" + name
+			}
+			return name
+		}
+		rooms := map[string][]string{} // what each may import
+		for line := range strings.Lines(text) {
+			cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+			if len(cells) != 3 {
+				t.Fatalf("docs/ARCHITECTURE.md: %q is not a line of the table of rooms", line)
+			}
+			var may []string
+			for _, name := range strings.FieldsFunc(cells[2], func(r rune) bool { return r == ',' || r == ' ' }) {
+				may = append(may, full(name))
+			}
+			for _, name := range strings.Split(strings.ReplaceAll(cells[0], "`", ""), ", ") {
+				rooms[full(name)] = may
+			}
+		}
+		for path, p := range all {
+			room := roomOf(path)
+			may := rooms[room]
+			for _, dep := range p.Imports {
+				to, ok := within(dep)
+				if to = roomOf(to); ok && to != room && !slices.Contains(may, to) && !slices.Contains(may, "everything") {
+					t.Errorf("%s: docs/ARCHITECTURE.md does not say that %s imports %s", goos, room, to)
+				}
+			}
+		}
+	}
+}
+
+// roomOf is the package that the table has for a package: what only one may
+// import is a part of that, and programs are with the others in their folder.
+func roomOf(path string) string {
+	for _, folder := range []string{"cmd", "examples"} {
+		if under(path, folder) {
+			return folder
+		}
+	}
+	if at := strings.Index(path, "/internal/"); at >= 0 {
+		return path[:at]
+	}
+	return path
+}
+
 // wiring are the only folders that may name a concrete driver.
 var wiring = []string{"cmd", "bench", "local", "examples"}
 
