@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,8 @@ const (
 
 	maxTogether = 512         // records of one write
 	syncDelay   = time.Second // the most that a record waits to be on the disk
+
+	patience = 10 * time.Second // how long Append waits for a disk that hangs
 )
 
 // Log is an audit that is being kept. All methods may be called from many
@@ -51,6 +54,7 @@ type Log struct {
 	dir   string
 	opt   Options
 	queue *batch.Queue[entry]
+	hung  atomic.Int32 // calls of Append that were given up and go on
 
 	mu     sync.Mutex
 	file   *os.File    // guarded by mu, as all below
@@ -127,15 +131,47 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 // recorded must not be done. It matches sandpit.ErrExhausted when the disk is full,
 // and sandpit.ErrUnavailable when it can't be written; when the disk is well again,
 // so is the Log. Vital records have room that is kept for them on a full disk.
+//
+// On a disk that hangs Append returns sandpit.ErrUnavailable after 10 s, and at once
+// while a call that was given up has not ended. The record of a call that was given
+// up is written if the disk ever goes on.
 func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	body, err := r.body(time.Now(), nil)
 	if err != nil {
 		return 0, err
 	}
-	if err := l.queue.Do(entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital}); err != nil {
+	if err := l.add(entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital}); err != nil {
 		return 0, err
 	}
 	return len(body) + lineFrame, nil
+}
+
+// errHangs is why records are refused while the disk hangs.
+var errHangs = errors.New("its disk does not answer")
+
+// Hangs reports whether a write hangs that was given up.
+func (l *Log) Hangs() bool { return l.hung.Load() > 0 }
+
+// add has an entry written, and gives it up when that takes too long.
+func (l *Log) add(e entry) error {
+	if l.Hangs() {
+		return l.explain("writing the audit", errHangs)
+	}
+	done := make(chan error, 1)
+	go func() { done <- l.queue.Do(e) }()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+	}
+	l.hung.Add(1)
+	go func() {
+		<-done
+		l.hung.Add(-1)
+	}()
+	return l.explain("writing the audit", errHangs)
 }
 
 // write is the writer of the queue.

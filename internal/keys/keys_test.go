@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,14 +173,31 @@ func TestRefusedKeys(t *testing.T) {
 // memory is a store that can be made to fail.
 type memory struct {
 	keys.Store
-	broken error
+	broken  error
+	hangs   chan struct{} // what is written waits until it is closed; nil: it does not wait
+	reached chan struct{} // told when a note of uses waits
+	wrote   atomic.Int64  // revocations
 }
 
 func (m *memory) Keys(context.Context) ([]keys.Stored, error)             { return nil, m.broken }
 func (m *memory) PutKey(context.Context, keys.Stored) error               { return m.broken }
-func (m *memory) RevokeKey(context.Context, string, time.Time) error      { return m.broken }
-func (m *memory) TouchKeys(context.Context, map[string]time.Time) error   { return m.broken }
 func (m *memory) DeleteKeys(ctx context.Context, prefixes []string) error { return m.broken }
+
+func (m *memory) TouchKeys(context.Context, map[string]time.Time) error {
+	if m.hangs != nil {
+		m.reached <- struct{}{}
+		<-m.hangs
+	}
+	return m.broken
+}
+
+func (m *memory) RevokeKey(context.Context, string, time.Time) error {
+	if m.hangs != nil {
+		<-m.hangs
+	}
+	m.wrote.Add(1)
+	return m.broken
+}
 
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -202,6 +220,88 @@ func TestExpiry(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// On a disk that hangs a revoked key is refused
+// at once, its caller has an answer, and it is written down when the disk goes on.
+// (The catalogue's L13g.)
+func TestStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		r, err := keys.Open(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tokens, prefixes []string
+		for range 3 {
+			token, made, err := r.Create(t.Context(), team())
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens, prefixes = append(tokens, token), append(prefixes, made.Prefix)
+		}
+		m.hangs = make(chan struct{})
+		began := time.Now()
+		for i, prefix := range prefixes {
+			answer := make(chan error, 1)
+			go func() {
+				_, err := r.Revoke(t.Context(), prefix)
+				answer <- err
+			}()
+			synctest.Wait()
+			if _, err := r.Verify(tokens[i]); !errors.Is(err, keys.ErrUnauthorized) {
+				t.Errorf("key %d is not refused: %v", i, err)
+			}
+			if err := <-answer; !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "not on the disk yet") {
+				t.Errorf("revoking key %d: %v", i, err)
+			}
+		}
+		if took := time.Since(began); took != 10*time.Second { // the first one waits
+			t.Errorf("it took %s", took)
+		}
+		close(m.hangs)
+		synctest.Wait()
+		if n, err := r.Settle(t.Context()); err != nil || n != 2 || m.wrote.Load() != 3 {
+			t.Errorf("%d were settled, %d written: %v", n, m.wrote.Load(), err)
+		}
+		if _, err := r.Revoke(t.Context(), prefixes[0]); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A revoked key is refused also while another change of the keys hangs.
+func TestRevokeWhileTheStoreHangs(t *testing.T) {
+	m := &memory{}
+	r, err := keys.Open(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, made, err := r.Create(t.Context(), team())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Verify(token); err != nil {
+		t.Fatal(err)
+	}
+	m.hangs, m.reached = make(chan struct{}), make(chan struct{}, 1)
+	flushed, revoked := make(chan error, 1), make(chan error, 1)
+	go func() { flushed <- r.Flush(t.Context()) }()
+	<-m.reached
+	go func() {
+		_, err := r.Revoke(t.Context(), made.Prefix)
+		revoked <- err
+	}()
+	for err == nil {
+		_, err = r.Verify(token)
+	}
+	if !errors.Is(err, keys.ErrUnauthorized) {
+		t.Error(err)
+	}
+	close(m.hangs)
+	if err := errors.Join(<-flushed, <-revoked); err != nil {
+		t.Error(err)
+	}
 }
 
 // On a full disk no key is made, and a revoked one is refused all the same.

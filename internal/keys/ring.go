@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,8 +29,10 @@ type Ring struct {
 	mu   sync.RWMutex
 	held map[string]*entry // by prefix; guarded by mu
 
-	changing sync.Mutex      // held while the store and the map are changed together
-	unsaved  map[string]bool // prefixes of keys whose revocation the store has not; guarded by changing
+	unsaved map[string]bool // prefixes of keys whose revocation the store has not; guarded by mu
+	hung    int             // writes of revocations that nobody waits for any longer; guarded by mu
+
+	changing sync.Mutex // held while the store and the map are changed together
 }
 
 type entry struct {
@@ -124,27 +127,88 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 // that can't be written down; then the error says so, and Settle tries again.
 // Revoking a key again is no error. ErrNotFound when there is none with the prefix.
 func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
-	r.changing.Lock()
-	defer r.changing.Unlock()
 	at := r.now().UTC()
 	r.mu.Lock()
 	e, ok := r.held[prefix]
-	if ok && e.RevokedAt.IsZero() {
-		e.RevokedAt = at
-	}
-	r.mu.Unlock()
 	if !ok {
+		r.mu.Unlock()
 		return Key{}, notFound("revoking", prefix)
 	}
-	if err := r.store.RevokeKey(ctx, prefix, e.RevokedAt); err != nil {
-		if r.unsaved == nil {
-			r.unsaved = map[string]bool{}
-		}
-		r.unsaved[prefix] = true
-		return e.shown(), fmt.Errorf("revoking the key %s: it is refused from now on, but this is not on the disk yet; the server goes on trying until it is: %w", prefix, err)
+	// It is refused from now on, whatever the store does.
+	if e.RevokedAt.IsZero() {
+		e.RevokedAt = at
 	}
+	if r.unsaved == nil {
+		r.unsaved = map[string]bool{}
+	}
+	r.unsaved[prefix] = true
+	shown := e.shown()
+	r.mu.Unlock()
+	if err := r.saveInTime(context.WithoutCancel(ctx), prefix); err != nil {
+		return shown, fmt.Errorf("revoking the key %s: it is refused from now on, but this is not on the disk yet; the server goes on trying until it is: %w", prefix, err)
+	}
+	return shown, nil
+}
+
+// storePatience is how long Revoke waits for a store that hangs.
+const storePatience = 10 * time.Second
+
+// errHangs is why a revocation is not on the disk while the store hangs.
+var errHangs = fmt.Errorf("its disk does not answer: %w", sandpit.ErrUnavailable)
+
+// saveInTime is save, but gives up when that takes too long. While a call that was
+// given up has not ended, it does not try.
+func (r *Ring) saveInTime(ctx context.Context, prefix string) error {
+	r.mu.RLock()
+	hung := r.hung > 0
+	r.mu.RUnlock()
+	if hung {
+		return errHangs
+	}
+	done := make(chan error, 1)
+	go func() {
+		r.changing.Lock()
+		defer r.changing.Unlock()
+		done <- r.save(ctx, prefix)
+	}()
+	timer := time.NewTimer(storePatience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+	}
+	r.countHung(1)
+	go func() {
+		<-done
+		r.countHung(-1)
+	}()
+	return errHangs
+}
+
+func (r *Ring) countHung(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hung += n
+}
+
+// save writes down that a key was revoked. The caller holds r.changing.
+func (r *Ring) save(ctx context.Context, prefix string) error {
+	r.mu.RLock()
+	e, at := r.held[prefix], time.Time{}
+	if e != nil {
+		at = e.RevokedAt
+	}
+	r.mu.RUnlock()
+	if e != nil {
+		if err := r.store.RevokeKey(ctx, prefix, at); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.unsaved, prefix)
-	return e.shown(), nil
+	return nil
 }
 
 // Settle writes down the revocations that could not be written down before, and
@@ -152,17 +216,15 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 func (r *Ring) Settle(ctx context.Context) (int, error) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	saved := 0
-	for prefix := range r.unsaved {
-		if e := r.held[prefix]; e != nil {
-			if err := r.store.RevokeKey(ctx, prefix, e.RevokedAt); err != nil {
-				return saved, fmt.Errorf("writing down that the key %s was revoked: %w", prefix, err)
-			}
+	r.mu.RLock()
+	unsaved := slices.Collect(maps.Keys(r.unsaved))
+	r.mu.RUnlock()
+	for n, prefix := range unsaved {
+		if err := r.save(ctx, prefix); err != nil {
+			return n, fmt.Errorf("writing down that the key %s was revoked: %w", prefix, err)
 		}
-		delete(r.unsaved, prefix)
-		saved++
 	}
-	return saved, nil
+	return len(unsaved), nil
 }
 
 // shown is the key with its last use. The caller holds r.mu or r.changing.

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -29,6 +30,7 @@ type backend struct {
 	images   *image.Store
 	acquire  image.AcquireOptions // but for what a caller says
 	policies *file.Live
+	journal  *audit.Log
 	runs
 }
 
@@ -133,7 +135,11 @@ func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) er
 
 // Stuck counts what hangs.
 func (b *backend) Stuck() (n int, blocked bool) {
-	return b.engine.StuckCount() + b.runs.engine.StuckCount(), b.engine.Blocked()
+	n = b.engine.StuckCount() + b.runs.engine.StuckCount()
+	if b.journal.Hangs() {
+		n++
+	}
+	return n, b.engine.Blocked()
 }
 
 // statsWait bounds how long the figures of one sandbox are waited for when those of

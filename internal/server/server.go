@@ -93,13 +93,30 @@ const drainTime = 10 * time.Second
 // could not start, or what has gone wrong while it ended.
 func Run(ctx context.Context, opt Options) error {
 	s := &server{opt: opt}
-	err := s.start(ctx)
+	started := make(chan error, 1)
+	go func() { started <- s.start(ctx) }()
+	var err error
+	select {
+	case err = <-started:
+	case <-hangsAfter(ctx, ending):
+		// What it has opened, it uses. The process ends, and nothing counts on how.
+		err = fmt.Errorf("starting: the disk of the data directory does not answer: %w", sandpit.ErrUnavailable)
+		s.announce(err)
+		return err
+	}
 	s.announce(err)
 	if err != nil {
 		return errors.Join(err, s.close())
 	}
 	served := s.serve(ctx)
 	return errors.Join(served, s.close())
+}
+
+// hangsAfter returns a channel that is closed so long after the end of ctx.
+func hangsAfter(ctx context.Context, d time.Duration) <-chan struct{} {
+	over := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(d, func() { close(over) }) })
+	return over
 }
 
 // server is a server that is being put together, or runs.
@@ -168,7 +185,7 @@ const ending = drainTime + lastAnswers + 4*time.Second + stuckTime
 
 // stuckTime is how long a server that ends waits at most for what hangs, in
 // sandboxes first, and then in its parts.
-const stuckTime = 10*time.Second + 3*partTime
+const stuckTime = 10*time.Second + 6*partTime
 
 // openState opens the state. A server in the background is started when none
 // answers; if the state is in use, it is of one that is about to end, whose
@@ -262,7 +279,7 @@ func (s *server) poolSize() int {
 // startAPI makes the API of the engine.
 func (s *server) startAPI(ctx context.Context) error {
 	opt := &s.opt
-	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, policies: s.policies, runs: s.runs}
+	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, policies: s.policies, journal: s.journal, runs: s.runs}
 	domains := []string(nil)
 	if opt.Settings.Domain != "" {
 		domains = []string{opt.Settings.Domain}
@@ -552,12 +569,16 @@ func (s *server) close() error {
 		}
 	}
 	if s.api != nil {
-		if err := s.api.Summarise(ctx, true); err != nil {
+		if err := within("the summary of requests", func() error { return s.api.Summarise(ctx, true) }); err != nil {
 			s.opt.Log.Error("requests that were counted are not in the audit", "error", err)
 		}
 	}
 	if s.ring != nil {
-		if _, err := s.ring.Settle(ctx); err != nil {
+		err := within("the revocations", func() error {
+			_, err := s.ring.Settle(ctx)
+			return err
+		})
+		if err != nil {
 			s.opt.Log.Error("a key was revoked, and the disk does not have it: it will be valid again", "error", err)
 		}
 	}
@@ -592,7 +613,7 @@ func (s *server) close() error {
 		errs = append(errs, within("the webhooks", s.sender.Close))
 	}
 	if s.ring != nil {
-		if err := s.ring.Flush(ctx); err != nil {
+		if err := within("the use of keys", func() error { return s.ring.Flush(ctx) }); err != nil {
 			s.opt.Log.Warn("when keys were last used was not written down", "error", err)
 		}
 	}

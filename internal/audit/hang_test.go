@@ -1,0 +1,61 @@
+package audit
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/batch"
+)
+
+// A disk that hangs keeps nobody waiting for longer than Append says, whoever asks
+// and however often; when it goes on, what was given up is in the audit, and so is
+// what comes after it. (The catalogue's L13g.)
+func TestDiskThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l := openTest(t, dir, Options{})
+		before, released := l.last.seq, make(chan struct{})
+		l.queue = batch.New(maxTogether, func(items []*batch.Item[entry]) {
+			<-released
+			l.write(items)
+		})
+		began := time.Now()
+		const callers = 5
+		answers := make(chan error, callers)
+		for n := range callers {
+			go func() {
+				_, err := l.Append(t.Context(), call(n))
+				answers <- err
+			}()
+		}
+		for range callers {
+			if err := <-answers; !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") {
+				t.Errorf("got %v", err)
+			}
+		}
+		if took := time.Since(began); took != patience || !l.Hangs() {
+			t.Errorf("it took %s; that it hangs is said: %v", took, l.Hangs())
+		}
+		vital := call(callers)
+		vital.Vital = true
+		if _, err := l.Append(t.Context(), vital); !errors.Is(err, sandpit.ErrUnavailable) || time.Since(began) != patience {
+			t.Errorf("the next one after %s: %v", time.Since(began), err)
+		}
+		close(released)
+		synctest.Wait()
+		if l.Hangs() {
+			t.Error("it hangs still")
+		}
+		if _, err := l.Append(t.Context(), call(callers)); err != nil {
+			t.Error(err)
+		}
+		if l.last.seq != before+callers+1 {
+			t.Errorf("there are %d records more", l.last.seq-before)
+		}
+	})
+	verify(t, dir)
+}
