@@ -9,7 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 )
 
 // Bounds of a command.
@@ -164,7 +164,7 @@ func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1
 	if cmd.Script != "" {
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
-	argv, cut := notation.ClipArgv(argv)
+	argv, cut := cmdline.Clip(argv)
 	v := v1.Process{PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
 	if i, ok := p.(sandpit.Identified); ok {
 		v.ID = i.ID()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 )
 
 func startProcess(c *call, in *v1.Command) (v1.Process, error) {
@@ -71,7 +71,7 @@ func listProcesses(c *call) (v1.ProcessList, error) {
 		if compareIDs(p.ID, after) <= 0 {
 			continue
 		}
-		size += notation.ArgvSize(p.Argv)
+		size += cmdline.Size(p.Argv)
 		if n := len(out.Processes); n == limit || n > 0 && size > argvPage {
 			out.Next = out.Processes[n-1].ID
 			break

@@ -219,6 +219,7 @@ func TestRootImportsOnlyTheStandardLibrary(t *testing.T) {
 func TestGuestDependencies(t *testing.T) {
 	allowed := []string{
 		"cmd/sandpit-guest",
+		"internal/cmdline",
 		"internal/guest/server",
 		"internal/guest/spawn",
 		"internal/guest/wire",

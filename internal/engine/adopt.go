@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
-	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // AdoptReport says what Adopt has found.
@@ -456,7 +456,7 @@ func (s *Sandbox) endedAreAnnounced(ctx context.Context, list []client.ProcessIn
 func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h := s.newHub(keptOutput)
 	h.oomKills = s.oomSeen.Load()
-	argv, cut := notation.ClipArgv(p.Command)
+	argv, cut := cmdline.Clip(p.Command)
 	h.charged = h.cost(argv, p.Stdin)
 	s.memory.Add(h.charged)
 	h.ref, h.told = p.Ref, p.Announced

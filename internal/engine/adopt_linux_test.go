@@ -229,3 +229,40 @@ func TestOutputThatNobodyKept(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A process has the same command line after a restart of the server, however long
+// that is.
+func TestCommandLinesAfterARestart(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	sb := made(t, first, sandpit.Spec{Name: "box"})
+	shell := []string{"/bin/sh", "-c", "exec sleep 10000", "sh"}
+	for _, args := range [][]string{{"short"}, slices.Repeat([]string{"many"}, 40), slices.Repeat([]string{"more"}, 2000), {strings.Repeat("é", 200)}, {"a\nb\xff\x1b"}, {strings.Repeat("é", 20_000)}} {
+		if _, err := sb.Start(t.Context(), sandpit.Command{Argv: slices.Concat(shell, args), Background: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := sb.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := srv.open(t)
+	if report, err := second.Adopt(t.Context()); err != nil || report.Adopted != 1 {
+		t.Fatalf("got %+v, %v", report, err)
+	}
+	if sb, err = second.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := sb.Processes(t.Context())
+	if err != nil || len(after) != len(before) {
+		t.Fatalf("%d processes are %d, %v", len(before), len(after), err)
+	}
+	for i, p := range before {
+		if q := after[i]; !slices.Equal(p.Argv, q.Argv) || p.ArgvCut != q.ArgvCut {
+			t.Errorf("process %d had %d bytes (cut: %v), and has %d (cut: %v)", i, len(strings.Join(p.Argv, "")), p.ArgvCut, len(strings.Join(q.Argv, "")), q.ArgvCut)
+		}
+	}
+}

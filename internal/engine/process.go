@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
-	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const (
@@ -97,7 +97,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *proces
 		keep = directOutput
 	}
 	h := s.newHub(keep)
-	argv, cut := notation.ClipArgv(argvOf(cmd))
+	argv, cut := cmdline.Clip(argvOf(cmd))
 	if err := h.charge(argv, cmd.Stdin || cmd.Terminal != nil); err != nil {
 		return nil, nil, err
 	}
@@ -164,7 +164,7 @@ func argvOf(cmd sandpit.Command) []string {
 // cost is what a process that runs takes in memory before it has written
 // anything, in bytes.
 func (h *hub) cost(argv []string, stdin bool) int64 {
-	n := h.running + processCost + notation.ArgvSize(argv) + ringCost(h.ring.max)
+	n := h.running + processCost + cmdline.Size(argv) + ringCost(h.ring.max)
 	if stdin {
 		h.running += maxStdin
 		n += maxStdin

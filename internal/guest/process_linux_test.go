@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 )
 
@@ -913,8 +915,9 @@ func TestLongList(t *testing.T) {
 	if err != nil || len(ps) != 200 {
 		t.Errorf("%d processes, %v", len(ps), err)
 	}
+	listed, _ := cmdline.Clip(argv)
 	for _, p := range ps {
-		if !p.Exited || len(p.Command) != 32 || len(p.Command[31]) != 256 {
+		if !p.Exited || !p.Cut || !slices.Equal(p.Command, listed) {
 			t.Fatalf("got %+v", p)
 		}
 	}

@@ -405,12 +405,11 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 			after = p.Ref
 			info := ProcessInfo{
 				Ref: p.Ref, PID: int(min(p.PID, math.MaxInt32)), User: printable(p.User), Started: time.Unix(0, p.StartAt),
-				Background: p.Detached, Exited: p.Exited, Position: clamp(p.Position),
+				Background: p.Detached, Exited: p.Exited, Position: clamp(p.Position), Command: p.Command,
 				Stdin: p.Flags&(wire.StartStdin|wire.StartTerminal) != 0, Terminal: p.Flags&wire.StartTerminal != 0,
 				Cut: p.Flags&wire.ProcessCut != 0, Announced: p.Flags&wire.ProcessAnnounced != 0,
 			}
 			for _, a := range p.Command {
-				info.Command = append(info.Command, printable(a))
 				size += len(a)
 			}
 			if p.Exited {

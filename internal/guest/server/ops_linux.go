@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
@@ -167,25 +166,10 @@ func (g *guest) running(t wire.Target) (*process, error) {
 	return p, nil
 }
 
-// A page of the list of processes, and how much of a command line is shown.
 const (
-	listPage       = 200
-	listedArgs     = 32
-	listedArgBytes = 256
+	listPage      = 200 // processes in one answer
+	maxListedUser = 256 // bytes of a user's name in it
 )
-
-// listed returns what is shown of a command line, in memory of its own: the
-// strings of a request are parts of the whole request. cut says that this is not
-// the whole.
-func listed(argv []string) (out []string, cut bool) {
-	out = make([]string, min(len(argv), listedArgs))
-	cut = len(out) < len(argv)
-	for i := range out {
-		out[i] = strings.Clone(argv[i][:min(len(argv[i]), listedArgBytes)])
-		cut = cut || len(out[i]) < len(argv[i])
-	}
-	return out, cut
-}
 
 // announced notes that the host has told everybody how processes ended. A later
 // host finds it in the list.

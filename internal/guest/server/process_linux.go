@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -165,9 +166,9 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 		}
 	}
 	terminal := m.Flags&wire.StartTerminal != 0
-	shown, cut := listed(argv)
+	shown, cut := cmdline.Clip(argv) // the strings of m are parts of the whole request
 	p := &process{
-		g: g, argv: shown, user: u.name[:min(len(u.name), listedArgBytes)],
+		g: g, argv: shown, user: u.name[:min(len(u.name), maxListedUser)],
 		flags: m.Flags & (wire.StartStdin | wire.StartTerminal), terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
 		limit: conf.output,
 	}

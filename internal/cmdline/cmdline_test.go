@@ -1,23 +1,23 @@
-package notation_test
+package cmdline_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/cmdline"
 )
 
-// Of a command line the beginning is kept, whatever it is long by.
-func TestClipArgv(t *testing.T) {
+// Clip keeps the beginning of a command line, whatever makes it long.
+func TestClip(t *testing.T) {
 	for name, argv := range map[string][]string{
 		"one long argument":    {"echo", strings.Repeat("x", 2<<20)},
 		"many short arguments": slices.Repeat([]string{"ab"}, 1<<20),
 		"many empty arguments": make([]string, 1<<20),
 		"cut in a character":   {"x", strings.Repeat("é", 1<<20)},
 	} {
-		kept, truncated := notation.ClipArgv(argv)
-		if size := notation.ArgvSize(kept); !truncated || len(kept) == 0 || size > 3*notation.MaxArgv || size < notation.MaxArgv/2 {
+		kept, truncated := cmdline.Clip(argv)
+		if size := cmdline.Size(kept); !truncated || len(kept) == 0 || size > 3*cmdline.Max || size < cmdline.Max/2 {
 			t.Errorf("%s: %d arguments of %d bytes, %v", name, len(kept), size, truncated)
 		}
 		for i, arg := range kept {
@@ -27,7 +27,7 @@ func TestClipArgv(t *testing.T) {
 		}
 	}
 	short := []string{"echo", "", "a b", strings.Repeat("y", 4000)}
-	if kept, truncated := notation.ClipArgv(short); truncated || !slices.Equal(kept, short) {
+	if kept, truncated := cmdline.Clip(short); truncated || !slices.Equal(kept, short) {
 		t.Errorf("got %q, %v", kept, truncated)
 	}
 }
