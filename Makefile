@@ -89,7 +89,7 @@ test: setup build vet lint cross test-vm ## all tests, on a fresh machine of 2 c
 	SANDPIT_TEST_BINARY=$(CURDIR)/bin/sandpit $(TEST) -count=1 ./cmd/sandpit
 
 .PHONY: test-vm
-test-vm: build ## the quick boot: pure cgroup v2, systemd, an ordinary user, under QEMU
+test-vm: build ## the quick boot: pure cgroup v2, systemd, ordinary users and root, under QEMU
 	SANDPIT_TEST_HOSTS=quick $(TEST) -count=1 -v -run '^TestHosts$$' ./internal/hosttest
 
 .PHONY: test-hosts
