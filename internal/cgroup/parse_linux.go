@@ -3,6 +3,8 @@ package cgroup
 import (
 	"bytes"
 	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/mountinfo"
 )
 
 // ctrls is a set of the controllers that this package uses.
@@ -121,45 +123,22 @@ func parseSelf(data []byte) []hierarchy {
 	return hs
 }
 
-// parseMounts finds where hs are mounted in /proc/self/mountinfo
-// (proc_pid_mountinfo(5)):
-//
-//	32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
-//	 id parent dev root point options tags…     - type source super-options
-//
-// Most lines are of other file systems: they cost one search for the separator.
+// parseMounts finds where hs are mounted in /proc/self/mountinfo.
 func parseMounts(hs []hierarchy, data []byte) {
-	sep := []byte(" - cgroup")
-	for {
-		i := bytes.Index(data, sep)
-		if i < 0 {
-			return
-		}
-		start := bytes.LastIndexByte(data[:i], '\n') + 1
-		head, tail := data[start:i], data[i+len(sep):]
-		tail, data = cutLine(tail)
-
-		v2 := false
-		if len(tail) > 0 && tail[0] == '2' {
-			v2, tail = true, tail[1:]
-		}
-		if len(tail) == 0 || tail[0] != ' ' {
-			continue // another type that begins with "cgroup"
-		}
-		var f [6][]byte
-		for n := range f {
-			f[n], head, _ = bytes.Cut(head, []byte{' '})
-		}
-		if len(f[3]) == 0 || len(f[4]) == 0 || f[3][0] != '/' || f[4][0] != '/' {
+	for line := range mountinfo.All(data) {
+		v2 := string(line.Type) == "cgroup2"
+		if !v2 && string(line.Type) != "cgroup" {
 			continue
 		}
-		_, super, _ := bytes.Cut(tail[1:], []byte{' '})
 		m := mount{
-			root:     unescape(f[3]),
-			point:    unescape(f[4]),
-			readOnly: hasOption(f[5], "ro") || hasOption(super, "ro"),
+			root:     line.Root(),
+			point:    line.Point(),
+			readOnly: hasOption(line.Options, "ro") || hasOption(line.Super, "ro"),
 		}
-		set := parseCtrls(super, ',')
+		if !strings.HasPrefix(m.root, "/") || !strings.HasPrefix(m.point, "/") {
+			continue
+		}
+		set := parseCtrls(line.Super, ',')
 		for n := range hs {
 			h := &hs[n]
 			if h.v2 == v2 && (v2 || h.ctrls == set) {
@@ -180,25 +159,6 @@ func hasOption(list []byte, name string) bool {
 	}
 	return false
 }
-
-// unescape undoes the octal escapes of mountinfo for blank, tab, newline and backslash.
-func unescape(s []byte) string {
-	if bytes.IndexByte(s, '\\') < 0 {
-		return string(s)
-	}
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
-			out = append(out, (s[i+1]-'0')<<6|(s[i+2]-'0')<<3|(s[i+3]-'0'))
-			i += 3
-			continue
-		}
-		out = append(out, s[i])
-	}
-	return string(out)
-}
-
-func octal(c byte) bool { return '0' <= c && c <= '7' }
 
 func cutLine(data []byte) (line, rest []byte) {
 	line, rest, _ = bytes.Cut(data, []byte{'\n'})

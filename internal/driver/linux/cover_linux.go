@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mountinfo"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -63,7 +64,7 @@ type located struct {
 	path  string // on the host, without links
 }
 
-// hostMountpoint is a line of mountinfo.
+// hostMountpoint is a mount of the host.
 type hostMountpoint struct {
 	dev, root, point string
 }
@@ -71,42 +72,17 @@ type hostMountpoint struct {
 // mountTable is what is mounted on the host, by mount id.
 type mountTable map[uint64]hostMountpoint
 
-// readMounts reads /proc/self/mountinfo, proc_pid_mountinfo(5).
+// readMounts reads /proc/self/mountinfo.
 func readMounts() (mountTable, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	t := make(mountTable, bytes.Count(data, []byte{'\n'}))
-	for line := range bytes.Lines(data) {
-		f := bytes.SplitN(line, []byte{' '}, 6) // id, parent, device, root, mount point, the rest
-		if len(f) < 6 {
-			continue
-		}
-		if id, err := strconv.ParseUint(string(f[0]), 10, 64); err == nil {
-			t[id] = hostMountpoint{string(f[2]), unescape(f[3]), unescape(f[4])}
-		}
+	for m := range mountinfo.All(data) {
+		t[m.ID] = hostMountpoint{string(m.Dev), m.Root(), m.Point()}
 	}
 	return t, nil
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s []byte) string {
-	if !bytes.Contains(s, []byte{'\\'}) {
-		return string(s)
-	}
-	var out []byte
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(string(s[i+1:i+4]), 8, 8); err == nil {
-				out = append(out, byte(n))
-				i += 3
-				continue
-			}
-		}
-		out = append(out, s[i])
-	}
-	return string(out)
 }
 
 // locate finds out what a path of the host is.
