@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,37 +31,54 @@ func Default(lookup func(string) (string, bool)) (string, error) {
 }
 
 // Private returns the data directories that no sandbox of this user may see:
-// home, and the default one if that is another, at which a server may be, too.
+// home, and each that is the default one with or without $XDG_DATA_HOME, at which
+// a server may be, too.
 func Private(home string, lookup func(string) (string, bool)) []string {
 	dirs := []string{home}
-	if dir, err := Default(lookup); err == nil && dir != home {
-		dirs = append(dirs, dir)
+	for _, lookup := range []func(string) (string, bool){lookup, func(name string) (string, bool) {
+		if name == "XDG_DATA_HOME" {
+			return "", false
+		}
+		return lookup(name)
+	}} {
+		if dir, err := Default(lookup); err == nil && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
 	}
 	return dirs
 }
 
-// OfOthers returns where the data directories of other users are, going by
-// /etc/passwd, for root, whose sandboxes may be given their home directories.
-// For others it returns nil: they can't reach what is in them.
+// OfOthers returns where else data directories may be that this user can reach:
+// those in home directories, going by /etc/passwd, of all users if this is root,
+// and of this one, whatever HOME is now. Root may have been somebody else before
+// it was root: of root, also those that the variables name.
 func OfOthers() []string {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	data, err := os.ReadFile("/etc/passwd")
-	if err != nil {
-		return nil // then there are no home directories to be known
-	}
-	return homesIn(string(data), os.Readlink)
+	data, _ := os.ReadFile("/etc/passwd") // without it there are no home directories to be known
+	return others(string(data), os.Geteuid(), os.LookupEnv, os.Readlink)
 }
 
-// homesIn returns the data directories of the users in the text of /etc/passwd,
-// passwd(5). A home directory may lie below a link in the root directory, as
+func others(passwd string, uid int, lookup func(string) (string, bool), readlink func(string) (string, error)) []string {
+	dirs := homesIn(passwd, uid, readlink)
+	if uid != 0 {
+		return dirs // Private knows the variables
+	}
+	if dir, _ := lookup("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		dirs = append(dirs, filepath.Join(dir, "sandpit"))
+	}
+	if home, _ := lookup("HOME"); filepath.IsAbs(home) {
+		dirs = append(dirs, filepath.Join(home, ".local", "share", "sandpit"))
+	}
+	return dirs
+}
+
+// homesIn returns the data directories of a user, or for root of all users, in
+// the text of /etc/passwd, passwd(5). A home directory may lie below a link in the root directory, as
 // where /home is one; no other link is looked for.
-func homesIn(passwd string, readlink func(string) (string, error)) []string {
+func homesIn(passwd string, uid int, readlink func(string) (string, error)) []string {
 	var dirs []string
 	for line := range strings.Lines(passwd) {
 		f := strings.Split(line, ":")
-		if len(f) != 7 || !filepath.IsAbs(f[5]) || filepath.Clean(f[5]) == "/" {
+		if len(f) != 7 || !filepath.IsAbs(f[5]) || filepath.Clean(f[5]) == "/" || uid != 0 && f[2] != strconv.Itoa(uid) {
 			continue
 		}
 		home := filepath.Clean(f[5])

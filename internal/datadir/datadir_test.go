@@ -2,12 +2,14 @@ package datadir
 
 import (
 	"errors"
+	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestHomesIn(t *testing.T) {
+func TestOfOthers(t *testing.T) {
 	const passwd = `root:x:0:0:root:/root:/bin/bash
 ann:x:1000:1000:Ann,,,:/home/ann:/bin/sh
 bob:x:1001:1001::/users/deep//bob/:/bin/sh
@@ -17,15 +19,23 @@ none:x:3:3:::/bin/sh
 +nis
 `
 	links := map[string]string{"/home": "data/home", "/users": "/srv/users"}
-	got := homesIn(passwd, func(name string) (string, error) {
+	readlink := func(name string) (string, error) {
 		if to, ok := links[name]; ok {
 			return to, nil
 		}
 		return "", errors.New("it is not a link")
-	})
-	want := []string{"/root/.local/share/sandpit", "/data/home/ann/.local/share/sandpit", "/srv/users/deep/bob/.local/share/sandpit"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	}
+	lookup := func(name string) (string, bool) {
+		return map[string]string{"HOME": "/h", "XDG_DATA_HOME": "/x"}[name], true
+	}
+	for uid, want := range map[int][]string{
+		0:    {"/root/.local/share/sandpit", "/data/home/ann/.local/share/sandpit", "/srv/users/deep/bob/.local/share/sandpit", "/x/sandpit", "/h/.local/share/sandpit"},
+		1001: {"/srv/users/deep/bob/.local/share/sandpit"},
+		1002: nil,
+	} {
+		if diff := cmp.Diff(want, others(passwd, uid, lookup, readlink)); diff != "" {
+			t.Errorf("user %d: %s", uid, diff)
+		}
 	}
 }
 
@@ -33,14 +43,14 @@ func TestPrivate(t *testing.T) {
 	lookup := func(name string) (string, bool) {
 		return map[string]string{"HOME": "/h", "XDG_DATA_HOME": "/x"}[name], true
 	}
-	byDefault, err := Default(lookup)
-	if err != nil {
-		t.Fatal(err)
+	byDefault := []string{"/x/sandpit", "/h/.local/share/sandpit"}
+	if os.Geteuid() == 0 {
+		byDefault = []string{"/var/lib/sandpit"}
 	}
-	if diff := cmp.Diff([]string{"/other", byDefault}, Private("/other", lookup)); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{byDefault}, Private(byDefault, lookup)); diff != "" {
-		t.Error(diff)
+	for _, home := range append(byDefault, "/other") {
+		want := append([]string{home}, slices.DeleteFunc(slices.Clone(byDefault), func(dir string) bool { return dir == home })...)
+		if diff := cmp.Diff(want, Private(home, lookup)); diff != "" {
+			t.Error(diff)
+		}
 	}
 }

@@ -133,12 +133,15 @@ func (c *creation) findCovers() error {
 		return fmt.Errorf("looking for data directories in mounts: %w", err)
 	}
 	private := slices.Clone(opts.Private)
+	if os.Geteuid() == 0 {
+		private = append(private, path.Dir(idClaims)) // who can read it can hold all ranges
+	}
 	made := len(private) // those after it are not made
 	if opts.PrivateOfOthers != nil {
 		// Only by their paths: the file system of somebody's home directory may
 		// be one that does not answer.
 		for _, dir := range opts.PrivateOfOthers() {
-			if slices.ContainsFunc(ts, func(t tree) bool { return holdsOne(t.path, []string{dir}) }) {
+			if slices.ContainsFunc(ts, func(t tree) bool { return holdsOne(t.path, []string{dir}) || holdsOne(dir, []string{t.path}) }) {
 				private = append(private, dir)
 			}
 		}
@@ -155,8 +158,14 @@ func (c *creation) findCovers() error {
 		case err != nil:
 			return sandpit.WithHint(fmt.Errorf("looking for data directories in mounts: %w", err), "let this user make and reach it, or mount another directory")
 		}
-		if !slices.Contains(dirs, at) {
-			dirs = append(dirs, at)
+		parts, err := table.parts(at, i < made)
+		if err != nil {
+			return fmt.Errorf("looking for data directories in mounts: %w", err)
+		}
+		for _, part := range parts {
+			if !slices.Contains(dirs, part) {
+				dirs = append(dirs, part)
+			}
 		}
 	}
 	for i, t := range ts {
@@ -177,6 +186,50 @@ func (c *creation) findCovers() error {
 		}
 	}
 	return nil
+}
+
+// parts returns a data directory, what is mounted below it, and with links also
+// the directories to which links in it lead: each is a data directory, too. Others'
+// links are not followed: they lead where those like.
+func (t mountTable) parts(dir located, links bool) ([]located, error) {
+	all := []located{dir}
+	add := func(name string, links bool) error {
+		at, err := t.locate(name+"/", 0) // a directory
+		switch {
+		case isOutOfReach(err):
+			return nil
+		case err != nil:
+			return err
+		case !links:
+			all = append(all, at)
+			return nil
+		}
+		more, err := t.parts(at, false)
+		all = append(all, more...)
+		return err
+	}
+	for _, m := range t {
+		if rest, in := relative(m.point, dir.path); in && rest != "" {
+			if err := add(m.point, false); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if !links {
+		return all, nil
+	}
+	entries, err := os.ReadDir(dir.path)
+	if err != nil && !isOutOfReach(err) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Type() == fs.ModeSymlink {
+			if err := add(path.Join(dir.path, e.Name()), true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
 }
 
 // holdsOne reports whether one of dirs is in a directory, going by their paths.
@@ -252,7 +305,8 @@ func (t mountTable) shown(recursive bool, top located) []hostMountpoint {
 // coverIn adds the covers that a tree needs for a data directory.
 func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) error {
 	hint := "mount another directory; a sandbox gets no part of a data directory"
-	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev {
+	_, byPath := relative(top.path, dir.path)
+	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev || byPath {
 		return sandpit.WithHint(fmt.Errorf("mounting %s: it is in the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden), hint)
 	}
 	for _, v := range table.shown(t.recursive, top) {
@@ -261,7 +315,10 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 		}
 		if rest, in := relative(dir.below, v.root); in {
 			c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id, pin: t.attr&unix.MOUNT_ATTR_RDONLY == 0})
-		} else if _, in := relative(v.root, dir.below); in {
+			continue
+		}
+		_, hidden := relative(path.Join(top.path, v.point), dir.path) // by the cover of where dir is itself
+		if _, in := relative(v.root, dir.below); in && !hidden {
 			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s in it, a part of the data directory %s is mounted: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
 		}
 	}
@@ -275,6 +332,12 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 func points(covers []cover) []point {
 	var all, pins []point
 	for _, c := range covers {
+		if slices.ContainsFunc(covers, func(o cover) bool {
+			rest, in := relative(c.path, o.path)
+			return in && rest != "" && o.tree == c.tree
+		}) || slices.ContainsFunc(all, func(p point) bool { return p.tree == c.tree && p.path == c.path }) {
+			continue // covered already
+		}
 		all = append(all, point{c.tree, c.path, c.id, false})
 		for dir := path.Dir(c.path); c.pin && dir != "."; dir = path.Dir(dir) {
 			if p := (point{tree: c.tree, path: dir, pin: true}); !slices.Contains(pins, p) {

@@ -299,6 +299,7 @@ func TestAttackL1DataDirectoryOfAnotherUser(t *testing.T) {
 	opt.PrivateOfOthers = func() []string { return []string{d.private, d.home + "/other/.local/share/sandpit", "/nowhere"} }
 	sb := box(t, client(t, opt), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
+	d.refusedMount(client(t, opt), d.private+"/run")
 	if _, err := os.Stat(d.home + "/other"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a data directory of another user was made: %v", err)
 	}
@@ -323,17 +324,7 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 		t.Log("bind mounts are for root to make: TestAttackL1* as root tries them")
 		return
 	}
-	bind := func(from, to string) {
-		t.Helper()
-		if err := errors.Join(os.MkdirAll(to, 0o755), unix.Mount(from, to, "", unix.MS_BIND, "")); err != nil {
-			t.Skipf("no bind mount can be made here: %v", err)
-		}
-		t.Cleanup(func() {
-			if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	bind := func(from, to string) { mountAt(t, from, to, "", unix.MS_BIND) }
 	top := filepath.Dir(d.home)
 	bind(d.home, top+"/again")
 	bind(d.home+"/.local", d.project+"/local")
@@ -348,6 +339,97 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 	d.refusedMount(c, top+"/again/.local/share/sandpit/state")
 	d.refusedMount(c, d.project+"/local/share/sandpit")
 	d.refusedMount(c, top+"/part/run")
+}
+
+// mountAt mounts something in a directory that it makes.
+func mountAt(t *testing.T, from, to, kind string, flags uintptr) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(to, 0o755), unix.Mount(from, to, kind, flags, "")); err != nil {
+		t.Skipf("nothing can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is mounted in a data directory is data, too, and so is where links in it lead.
+func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
+	for what, part := range map[string]func(t *testing.T, disk, images string){
+		"link": func(t *testing.T, disk, images string) {
+			if err := os.Symlink(disk+"/images", images); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"bind mount": func(t *testing.T, disk, images string) { mountAt(t, disk+"/images", images, "", unix.MS_BIND) },
+		"disk":       func(t *testing.T, _, images string) { mountAt(t, "none", images, "tmpfs", 0) },
+		"link to disk": func(t *testing.T, disk, images string) {
+			mountAt(t, "none", disk+"/images/more", "tmpfs", 0)
+			if err := os.Symlink(disk+"/images", images); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if what != "link" && os.Geteuid() != 0 {
+				t.Skip("only root mounts")
+			}
+			d := newDataDir(t)
+			disk, images := d.project+"/disk", d.private+"/images"
+			if err := os.MkdirAll(disk+"/images", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			part(t, disk, images)
+			inside := images
+			if what == "link to disk" {
+				inside += "/more"
+			}
+			if err := os.WriteFile(inside+"/layer", []byte(d.flag), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			c := d.client(0)
+			for _, source := range []string{d.home, d.project, disk} {
+				for _, readOnly := range []bool{true, false} {
+					sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h", ReadOnly: readOnly}}})
+					d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "")
+					if err := sb.Remove(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			real, err := filepath.EvalSymlinks(inside)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, source := range []string{real, real + "/layer"} {
+				sb, err := c.Create(t.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h"}}})
+				if err == nil {
+					_ = sb.Remove(context.WithoutCancel(t.Context()))
+				}
+				if !errors.Is(err, sandpit.ErrForbidden) || sandpit.Hint(err) == "" {
+					t.Errorf("mounting %s: %v", source, err)
+				}
+			}
+		})
+	}
+}
+
+// Where root's sandboxes claim their ids is as good as a data directory: a lock
+// for reading would hold all ranges.
+func TestAttackL1ClaimsOfIDs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has such claims")
+	}
+	d := newDataDir(t)
+	c := d.client(0)
+	sb := box(t, c, sandpit.Spec{User: "root", Mounts: []sandpit.Mount{{Source: "/run", Target: "/h", ReadOnly: true}}})
+	if out := sh(t, sb, "ls -A /h/sandpit && ls -d /h/sandpit"); string(out.Stdout) != "/h/sandpit\n" {
+		t.Errorf("%+v: %s%s", out.Result, out.Stdout, out.Stderr)
+	}
+	d.private = "/run/sandpit"
+	d.refusedMount(c, "/run/sandpit")
+	d.refusedMount(c, "/run/sandpit/ids.lock")
 }
 
 // The sockets of a tree that is mounted without them are those of nobody, now

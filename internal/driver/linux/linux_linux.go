@@ -41,7 +41,8 @@ type Options struct {
 	// and made if it is missing; what is in one can't be mounted.
 	Private []string
 
-	// PrivateOfOthers, when set, returns those of other users.
+	// PrivateOfOthers, when set, returns those of other users, and others that
+	// are not to be made.
 	PrivateOfOthers func() []string
 
 	// Fault, when set, is called before each step of Create, Destroy and Recover
