@@ -47,8 +47,8 @@ that exists; or when DST ends in a slash, which makes the directory if need be. 
 stands for standard input or output.
 
 A symbolic link in the place of a file is replaced, never followed. Elsewhere in a path
-of this machine only links are followed that no sandbox can have made: root's, and for
-root itself those in the root directory. Other links are refused; name what they lead to.`,
+of this machine cp follows only links of the system: root's in /, /var, /etc, /usr and
+/dev. Other links may have been made by a sandbox and are refused; name their targets.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
@@ -59,6 +59,8 @@ root itself those in the root directory. Other links are refused; name what they
 	}, func(ctx context.Context, s *session, args []string) error {
 		from, to := parsePlace(args[0]), parsePlace(args[1])
 		switch {
+		case args[0] == "" || args[1] == "":
+			return cli.Usagef("a path is empty")
 		case from.sandbox == "" && to.sandbox == "":
 			return sandpit.WithHint(cli.Usagef("neither %s nor %s is in a sandbox", args[0], args[1]), "write a sandbox's side as NAME:PATH")
 		case from.sandbox != "" && to.sandbox != "":

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -36,6 +37,9 @@ func writeLocal(doing, name string, mode fs.FileMode, write func(io.Writer) erro
 func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole bool) error, err error) {
 	if isStream(name) {
 		return openStream(name)
+	}
+	if name == "" || strings.HasSuffix(name, "/") {
+		return nil, nil, &fs.PathError{Op: "making", Path: name, Err: errors.New("this does not name a file")}
 	}
 	base := filepath.Base(name)
 	root, err := openDirectory(filepath.Dir(name), false)
@@ -69,15 +73,19 @@ func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole boo
 	}, err
 }
 
-// isStream reports whether a path is in a directory of devices or descriptors,
-// which no sandbox can write to and in which links are followed: /dev/stdout is
-// one.
+// isStream reports whether a path leads to a device or to an open file, as
+// /dev/stdout and /dev/mapper/NAME do. Links are followed there: whoever can
+// change /dev has the whole machine. /dev/shm is a directory like any other.
 func isStream(name string) bool {
-	switch filepath.Dir(filepath.Clean(name)) {
-	case "/dev", "/dev/fd", "/proc/self/fd":
-		return true
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return false
 	}
-	return false
+	if rest, ok := strings.CutPrefix(name, "/dev/"); ok {
+		first, _, _ := strings.Cut(rest, "/")
+		return first != "shm" && first != "mqueue"
+	}
+	return filepath.Dir(name) == "/proc/self/fd"
 }
 
 // openStream opens a device or an open file by its name.

@@ -22,100 +22,173 @@ const maxLinks = 40
 // descriptor alone (O_PATH). With mkdir it makes the directories that are
 // missing.
 //
-// What a sandbox has mounted for writing it may fill with symbolic links, also
-// while the path is resolved, and these belong to the user, as all files there
-// do. So it follows only links that no sandbox can have made: those of root,
-// which for root itself must lie in the root directory.
+// A sandbox can fill what it has mounted for writing with symbolic links, also
+// while the path is resolved, and they belong to the user, or to root. So
+// openPath follows only the links of the system: see walk.mayFollow.
 func openPath(name string, mkdir bool) (*os.File, error) {
 	failed := func(op string, err error) (*os.File, error) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: err}
 	}
+	if name == "" {
+		return failed("opening", unix.ENOENT)
+	}
+	w := walk{dir: -1}
 	from := "."
 	if filepath.IsAbs(name) {
 		from = "/"
 	}
-	dir, err := unix.Open(from, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if err := w.start(from); err != nil {
 		return failed("opening", err)
 	}
-	defer func() { unix.Close(dir) }()
+	defer func() { unix.Close(w.dir) }()
 	links := 0
 	for rest := strings.Split(name, "/"); len(rest) > 0; {
 		part := rest[0]
 		rest = rest[1:]
 		if part == "" || part == "." {
+			// A slash behind a name says that it is a directory.
+			if err := w.isDirectory(); err != nil {
+				return failed("opening", err)
+			}
 			continue
 		}
 		const how = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
-		fd, err := unix.Openat(dir, part, how, 0)
+		fd, err := unix.Openat(w.dir, part, how, 0)
 		if mkdir && errors.Is(err, unix.ENOENT) {
-			if err := unix.Mkdirat(dir, part, 0o777); err != nil && !errors.Is(err, unix.EEXIST) {
+			if err := unix.Mkdirat(w.dir, part, 0o777); err != nil && !errors.Is(err, unix.EEXIST) {
 				return failed("making", err)
 			}
-			fd, err = unix.Openat(dir, part, how, 0)
+			fd, err = unix.Openat(w.dir, part, how, 0)
 		}
 		if err != nil {
 			return failed("opening", err)
 		}
-		target, err := trustedLink(dir, fd)
-		if err != nil {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
 			unix.Close(fd)
-			return nil, fmt.Errorf("opening %s: %q %w", name, part, err)
+			return failed("opening", err)
 		}
-		next := fd
-		if target != "" {
-			unix.Close(fd)
-			if links++; links > maxLinks {
-				return failed("opening", unix.ELOOP)
-			}
-			rest = append(strings.Split(target, "/"), rest...)
-			if !filepath.IsAbs(target) {
-				continue
-			}
-			if next, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			w.enter(fd, part, &st)
+			continue
+		}
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(fd, "", buf)
+		unix.Close(fd)
+		if err != nil {
+			return failed("opening", err)
+		}
+		if !w.mayFollow(&st) {
+			return nil, refuseLink(name, part)
+		}
+		target := string(buf[:n])
+		if links++; links > maxLinks {
+			return failed("opening", unix.ELOOP)
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+		if filepath.IsAbs(target) {
+			if err := w.start("/"); err != nil {
 				return failed("opening", err)
 			}
 		}
-		unix.Close(dir)
-		dir = next
 	}
-	again, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
+	again, err := unix.FcntlInt(uintptr(w.dir), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return failed("opening", err)
 	}
 	return os.NewFile(uintptr(again), name), nil
 }
 
-// trustedLink returns where a symbolic link in a directory leads, or "" for
-// what is not a link. The error says that the link is not to be followed.
-func trustedLink(dir, fd int) (string, error) {
-	var st, in, top unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return "", err
-	}
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(fd, "", buf)
-	if err != nil {
-		return "", err
-	}
-	target := string(buf[:n])
-	trusted := st.Uid == 0
-	if trusted && os.Geteuid() == 0 {
-		if err := errors.Join(unix.Fstat(dir, &in), unix.Stat("/", &top)); err != nil {
-			return "", err
+// refuseLink returns the error for a path with a link that is not followed.
+func refuseLink(name, part string) error {
+	err := fmt.Errorf("opening %s: %q is a symbolic link that a sandbox could have made: %w", name, part, sandpit.ErrForbidden)
+	hint := "name the file or directory that is meant without going through the link"
+	if resolved, failed := filepath.EvalSymlinks(name); failed == nil {
+		if resolved, failed = filepath.Abs(resolved); failed == nil {
+			hint = fmt.Sprintf("if you trust the link, name its target instead: %q", resolved)
 		}
-		trusted = in.Dev == top.Dev && in.Ino == top.Ino
 	}
-	if !trusted {
-		return "", sandpit.WithHint(fmt.Errorf("is a symbolic link, which a sandbox may have made: %w", sandpit.ErrForbidden), fmt.Sprintf("name what it leads to, if that is meant: %q", target))
+	return sandpit.WithHint(err, hint)
+}
+
+// walk is where the resolution of a path has got to.
+type walk struct {
+	dir  int      // descriptor (O_PATH) of the file or directory
+	at   []string // the names that lead there from the root directory
+	mode uint32   // of the file or directory
+	safe bool     // at is known, and nobody but root can change a directory on the way
+}
+
+// start begins at a directory: "/" or ".".
+func (w *walk) start(name string) error {
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
-	return target, nil
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	w.at, w.safe = nil, name == "/"
+	w.enter(fd, "", &st)
+	return nil
+}
+
+// enter goes on to fd, which it takes over.
+func (w *walk) enter(fd int, name string, st *unix.Stat_t) {
+	if w.dir >= 0 {
+		unix.Close(w.dir)
+	}
+	w.dir, w.mode = fd, st.Mode
+	w.safe = w.safe && st.Uid == 0 && st.Mode&0o022 == 0
+	switch {
+	case name == "..":
+		w.at = w.at[:max(len(w.at)-1, 0)]
+	case name != "":
+		w.at = append(w.at, name)
+	}
+}
+
+func (w *walk) isDirectory() error {
+	if w.mode&unix.S_IFMT != unix.S_IFDIR {
+		return unix.ENOTDIR
+	}
+	return nil
+}
+
+// mayFollow reports whether a link in the directory is one of the system, which
+// no sandbox can have made unless it was given the whole machine. Such links are
+// root's, only root can change a directory on the way to them, and they lie in
+// the root directory, in /var, or below /etc, /usr and what is linked there on
+// most machines. The owner alone would not do: what root's sandboxes write in a
+// mount is root's, too.
+func (w *walk) mayFollow(link *unix.Stat_t) bool {
+	if !w.safe || link.Uid != 0 {
+		return false
+	}
+	if len(w.at) == 0 {
+		return true
+	}
+	switch top := w.at[0]; top {
+	case "var":
+		return len(w.at) == 1
+	case "etc", "usr", "bin", "sbin":
+		return true
+	default:
+		return strings.HasPrefix(top, "lib")
+	}
 }
 
 // openSource opens a file or directory to be read, and returns its name for
 // that, which is good until the file is closed.
 func openSource(name string) (f *os.File, again string, err error) {
-	if f, err = openPath(name, false); err != nil {
+	if isStream(name) {
+		f, err = os.OpenFile(name, unix.O_PATH, 0)
+	} else {
+		f, err = openPath(name, false)
+	}
+	if err != nil {
 		return nil, "", err
 	}
 	return f, "/proc/self/fd/" + strconv.Itoa(int(f.Fd())), nil

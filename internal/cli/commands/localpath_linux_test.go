@@ -100,12 +100,20 @@ func TestCopyOutFollowsNoPlantedLink(t *testing.T) {
 		}
 	}
 	p.safe()
-	// Links of the system are followed: those in the root directory.
-	all, err := os.ReadDir("/")
-	p.do(err)
-	for _, e := range all {
-		name := "/" + e.Name()
-		if target, err := filepath.EvalSymlinks(name); err == nil && target != name {
+	// Links of the system are followed.
+	var system []string
+	for _, dir := range []string{"/", "/etc/", "/usr/bin/"} {
+		all, err := os.ReadDir(dir)
+		p.do(err)
+		for _, e := range all[:min(len(all), 300)] {
+			var st unix.Stat_t
+			if unix.Lstat(dir+e.Name(), &st) == nil && st.Uid == 0 {
+				system = append(system, dir+e.Name())
+			}
+		}
+	}
+	for _, name := range system {
+		if target, err := filepath.EvalSymlinks(name); err == nil && target != name && (filepath.Dir(name) == "/" || strings.HasPrefix(target, "/usr/")) {
 			f, _, err := openSource(name)
 			if err != nil {
 				t.Errorf("%s, which root has linked to %s: %v", name, target, err)
@@ -132,6 +140,59 @@ func TestCopyOutFollowsNoPlantedLink(t *testing.T) {
 		t.Errorf("a directory: %v", err)
 	}
 	p.safe()
+}
+
+// A link that belongs to root is not trusted for that: root's sandboxes make such
+// links in what they have mounted.
+func TestLinksOfRootAreTrustedByPlace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make links of root")
+	}
+	p := plant(t)
+	// A directory that only root can write to, as a mount of root's sandbox may be.
+	top, err := os.MkdirTemp("/run", "sandpit-test-")
+	p.do(err)
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	shared := filepath.Join(top, "shared")
+	p.do(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o777|os.ModeSticky))
+	for _, dir := range []string{top, shared, p.proj} {
+		p.do(os.Symlink(p.keep, filepath.Join(dir, "dir")))
+		if err := writeText(filepath.Join(dir, "dir", "x"), "x"); !errors.Is(err, sandpit.ErrForbidden) {
+			t.Errorf("in %s: %v", dir, err)
+		}
+	}
+	p.safe()
+	// A link in /dev leads to its device.
+	link := filepath.Join("/dev", filepath.Base(top))
+	p.do(os.Symlink("null", link))
+	t.Cleanup(func() { _ = os.Remove(link) })
+	p.do(writeText(link, "x"))
+	if info, err := os.Lstat(link); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Errorf("a link in /dev was replaced: %v, %v", info, err)
+	}
+}
+
+// Names that are not those of files here.
+func TestNamesThatAreNotFiles(t *testing.T) {
+	p := plant(t)
+	file := filepath.Join(p.proj, "file")
+	p.do(os.WriteFile(file, []byte("x"), 0o644))
+	for _, name := range []string{"", file + "/", file + "/."} {
+		if f, _, err := openSource(name); err == nil {
+			_ = f.Close()
+			t.Errorf("%q is read", name)
+		}
+	}
+	for _, name := range []string{"", file + "/", filepath.Join(p.proj, "new") + "/"} {
+		if err := writeText(name, "y"); err == nil {
+			t.Errorf("%q is written to", name)
+		}
+	}
+	t.Chdir("/dev")
+	p.do(writeText("null", "x"))
+	if info, err := os.Lstat("/dev/null"); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		t.Errorf("/dev/null is now %v, %v", info, err)
+	}
 }
 
 // Links that appear while a file is copied lead nowhere either.
