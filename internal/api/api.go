@@ -98,7 +98,7 @@ func New(opts Options) *API {
 	for _, route := range append(Routes(), runRoute()) {
 		a.mux.HandleFunc(route.Method+" "+route.Path, func(w http.ResponseWriter, r *http.Request) {
 			c := w.(*response).call
-			c.r, c.route = r, &route
+			c.r, c.route, c.vital = r, &route, route.Vital
 			c.serve()
 		})
 	}

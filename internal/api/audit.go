@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -16,27 +17,17 @@ const (
 	phaseEnd    = "end"
 )
 
-// maxDetail bounds what an entry says of one call, in bytes.
-const maxDetail = 512
-
 // entry is what the audit gets to know of the call: who, what, on which
 // sandbox. Never a secret, nor content of a file.
 func (c *call) entry(phase string) v1.Audit {
 	e := v1.Audit{
 		Time: time.Now(), RequestID: c.id, Phase: phase, Caller: c.caller.Name, Key: c.caller.Key, Namespace: c.caller.Namespace,
-		Remote: c.r.RemoteAddr, Action: c.operation(), Sandbox: clip(c.target), Detail: clip(c.detail), Allowed: true,
+		Remote: c.r.RemoteAddr, Action: c.operation(), Sandbox: c.target, Detail: c.detail, Allowed: true,
 	}
 	if e.Remote == "@" { // as net names the nameless end of a unix socket
 		e.Remote = ""
 	}
 	return e
-}
-
-func clip(s string) string {
-	if len(s) > maxDetail {
-		return s[:maxDetail] + "…"
-	}
-	return s
 }
 
 // intend has the audit keep what is about to be done. What it can't keep is
@@ -46,16 +37,18 @@ func (c *call) intend(detail string) error {
 		return nil
 	}
 	c.detail = detail
-	if c.unrecorded {
-		return nil
+	if c.overShare != nil {
+		if c.vital {
+			return nil
+		}
+		return c.overShare
 	}
-	size, err := c.api.opts.Audit.Append(c.ctx, c.entry(phaseIntent), c.route.Vital)
+	size, err := c.api.opts.Audit.Append(c.ctx, c.entry(phaseIntent), c.vital)
 	c.api.limiter.charge(c, size)
 	if err != nil {
 		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "operation", c.operation(), "sandbox", c.target, "detail", detail, "error", err)
 		c.api.metrics.auditFailures.Add(1)
-		if c.route.Vital {
-			c.unrecorded = true
+		if c.vital {
 			return nil
 		}
 		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeAuditUnavailable, message: "this can't be recorded, and is therefore not done", hint: "who runs the server has to look: its disk may be full", after: 5 * time.Second}
@@ -68,6 +61,9 @@ func (c *call) intend(detail string) error {
 func (c *call) intendFor(body any) error {
 	if !c.route.Guarded {
 		return nil
+	}
+	if s, ok := body.(*v1.Signal); ok && syscall.Signal(s.Signal) != syscall.SIGKILL {
+		c.vital = false
 	}
 	return c.intend(c.detailOf(body))
 }
@@ -115,12 +111,12 @@ func programOf(c *v1.Command) string {
 	case c.Script != "" || c.ScriptBase64 != nil:
 		return "script of " + strconv.Itoa(len(c.Script)+len(c.ScriptBase64)) + " bytes"
 	case c.Entrypoint != nil && len(*c.Entrypoint) > 0:
-		program, arguments = "program "+strconv.Quote(clip((*c.Entrypoint)[0])), arguments+len(*c.Entrypoint)-1
+		program, arguments = "program "+strconv.Quote(bounded((*c.Entrypoint)[0])), arguments+len(*c.Entrypoint)-1
 	case c.FromImage: // which may begin with a program of its own
 	case len(c.Argv) > 0:
-		program, arguments = "program "+strconv.Quote(clip(c.Argv[0])), arguments-1
+		program, arguments = "program "+strconv.Quote(bounded(c.Argv[0])), arguments-1
 	case len(c.ArgvBase64) > 0:
-		program, arguments = "program "+strconv.Quote(clip(string(c.ArgvBase64[0]))), arguments-1
+		program, arguments = "program "+strconv.Quote(bounded(string(c.ArgvBase64[0]))), arguments-1
 	}
 	return program + " with " + strconv.Itoa(arguments) + " arguments"
 }
@@ -141,15 +137,23 @@ func (c *call) recordEnd() {
 	if rule := policy.Rule(c.err); rule != "" {
 		e.Allowed, e.Rule = false, rule
 	}
+	if c.overShare != nil && c.vital {
+		c.api.enterLater(c, e)
+		return
+	}
 	if reason := c.api.limiter.summarised(c); reason != "" {
 		c.api.summarise(c, reason)
 		return
 	}
-	size, err := c.api.opts.Audit.Append(context.WithoutCancel(c.ctx), e, c.route != nil && c.route.Vital)
+	size, err := c.api.opts.Audit.Append(context.WithoutCancel(c.ctx), e, c.vital)
 	c.api.limiter.charge(c, size)
 	if err != nil {
 		c.api.metrics.auditFailures.Add(1)
 		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "error", err)
-		c.api.summarise(c, reasonUnrecorded)
+		if c.vital && e.Allowed {
+			c.api.enterLater(c, e)
+		} else {
+			c.api.summarise(c, reasonUnrecorded)
+		}
 	}
 }

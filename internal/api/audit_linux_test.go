@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -103,7 +106,11 @@ func TestOneKeyCantFillTheAudit(t *testing.T) {
 	}
 	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})
 	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/mine", key: aliceKey}) // and not 429
-	eventually(t, "two summaries", func() bool {
+	s.refused(429, "audit_rate", ask{method: "POST", path: "/v1/sandboxes/mine/processes/1/signal", body: v1.Signal{Signal: 15}, key: aliceKey})
+	if err := s.api.Summarise(t.Context(), false); err != nil || s.ended("removeSandbox") != 0 {
+		t.Errorf("beyond its share %d entries of a key are written, %v", s.ended("removeSandbox"), err)
+	}
+	eventually(t, "a summary, and an entry of its own", func() bool {
 		if err := s.api.Summarise(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +121,8 @@ func TestOneKeyCantFillTheAudit(t *testing.T) {
 			}
 			reasons[e.Rule] += e.Detail
 		}
-		return strings.Contains(reasons["audit_rate"], "readFile") && strings.Contains(reasons["unrecorded"], "removeSandbox mine (1)")
+		own := s.ends("removeSandbox")
+		return strings.Contains(reasons["audit_rate"], "readFile") && len(own) == 1 && own[0].Key == "alice" && own[0].Sandbox == "mine" && own[0].Code == "not_found"
 	})
 }
 
@@ -126,6 +134,8 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 	one := "/v1/sandboxes/" + sb.ID
 	var p v1.Process
 	s.want(201, &p, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"sleep", "600"}}})
+	var q v1.Process
+	s.want(201, &q, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"sleep", "600"}}})
 	var key v1.Key
 	s.want(201, &key, ask{method: "POST", path: "/v1/keys", body: v1.NewKey{Name: "ci"}})
 	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: key.Secret})
@@ -136,7 +146,9 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 	s.refused(503, "audit_unavailable", ask{method: "POST", path: "/v1/keys", body: v1.NewKey{}})
 	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/" + key.ID})
 	s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes", key: key.Secret})
-	s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + p.ID})
+	s.refused(503, "audit_unavailable", ask{method: "POST", path: one + "/processes/" + p.ID + "/signal", body: v1.Signal{Signal: 15}})
+	s.want(204, nil, ask{method: "POST", path: one + "/processes/" + p.ID + "/signal", body: v1.Signal{Signal: 9}})
+	s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + q.ID})
 	s.want(200, nil, ask{method: "POST", path: one + "/stop", body: v1.Stop{}})
 	s.want(204, nil, ask{method: "DELETE", path: one})
 	s.refused(404, "not_found", ask{method: "GET", path: one})
@@ -145,24 +157,61 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 		t.Errorf("summarising without an audit: %v", err)
 	}
 
+	full := time.Now()
 	s.audit.fail(nil)
-	eventually(t, "a summary has all", func() bool {
+	want := []string{
+		"signalProcess " + sb.ID + " process " + p.ID + " signal 9", "killProcess " + sb.ID + " process " + q.ID, "stopSandbox " + sb.ID + " ",
+		"removeSandbox " + sb.ID + " ", "revokeKey  " + key.ID, "deleteWebhook  " + hook.ID,
+	}
+	eventually(t, "all have their entries", func() bool {
 		if err := s.api.Summarise(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
-		var text string
+		var got []string
+		for _, e := range s.audit.all() {
+			if e.Phase == "end" && e.Time.Before(full) && e.Status < 300 && slices.Contains([]string{"signalProcess", "killProcess", "stopSandbox", "removeSandbox", "revokeKey", "deleteWebhook"}, e.Action) {
+				got = append(got, e.Action+" "+e.Sandbox+" "+e.Detail)
+			}
+		}
+		slices.Sort(got)
+		return slices.Equal(got, slices.Sorted(slices.Values(want)))
+	})
+}
+
+// On a full disk so many entries of vital requests wait, and no more of one caller
+// than leave room for the others; the rest is counted.
+func TestPendingEntriesAreBounded(t *testing.T) {
+	s := serve(t, func(o *api.Options) { o.Limits.Rate, o.Limits.Burst = 1e6, 1e6 })
+	s.audit.fail(errDisk)
+	const asked = 300
+	for i := range asked {
+		s.refused(404, "not_found", ask{method: "DELETE", path: fmt.Sprintf("/v1/sandboxes/box%d%s", i, strings.Repeat("é", 2000)), key: aliceKey})
+	}
+	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/his", key: bobKey})
+	s.audit.fail(nil)
+	eventually(t, "all are entered or counted", func() bool {
+		if err := s.api.Summarise(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		own, counted, his := 0, 0, 0
+		for _, e := range s.ends("removeSandbox") {
+			switch {
+			case e.Key == "bob" && e.Sandbox == "his":
+				his++
+			case len(e.Sandbox) > 2100 || !utf8.ValidString(e.Sandbox):
+				t.Fatalf("an entry keeps %d bytes", len(e.Sandbox))
+			default:
+				own++
+			}
+		}
 		for _, e := range s.ends("audit.summary") {
-			if e.Rule != "unrecorded" || !e.Allowed {
-				t.Fatalf("%+v", e)
+			var n int
+			if _, err := fmt.Sscanf(e.Detail, "%d requests since ", &n); err != nil || e.Rule != "unrecorded" || !e.Allowed || e.Key != "alice" {
+				t.Fatalf("%+v: %v", e, err)
 			}
-			text += e.Detail
+			counted += n
 		}
-		for _, want := range []string{"revokeKey " + key.ID, "killProcess " + sb.ID + " process " + p.ID, "stopSandbox " + sb.ID, "removeSandbox " + sb.ID, "deleteWebhook " + hook.ID} {
-			if !strings.Contains(text, want) {
-				return false
-			}
-		}
-		return true
+		return own == 250 && counted == asked-own && his == 1
 	})
 }
 

@@ -92,7 +92,7 @@ type Policies interface {
 type Auditor interface {
 	// Append returns when the entry is kept for good, with how many bytes of the
 	// audit it takes, or an error if it is not kept: then what it guards is not done.
-	// It sets Seq and Time. A vital entry may take room that is kept for it on a
+	// It sets Seq. A vital entry may take room that is kept for it on a
 	// full disk.
 	Append(ctx context.Context, e v1.Audit, vital bool) (size int, err error)
 

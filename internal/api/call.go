@@ -40,10 +40,11 @@ type call struct {
 	detail  string // what of it, for the audit
 	forward target // of the reverse proxy
 
-	intended   bool        // the audit has it
-	unrecorded bool        // it is carried out although the audit does not have it
-	ended      atomic.Bool // the body has been read to its end
-	streams    int         // open; guarded by limiter.mu, as the next two
+	intended  bool        // the audit has it
+	vital     bool        // it is carried out although the audit can't have it yet
+	overShare error       // the refusal, when its key has used up its share of the audit
+	ended     atomic.Bool // the body has been read to its end
+	streams   int         // open; guarded by limiter.mu, as the next two
 
 	held     [heldKinds]int64 // bytes
 	released bool             // nothing more is counted

@@ -117,6 +117,7 @@ type limiter struct {
 	swept     time.Time        // guarded by mu
 
 	summaries map[string]*summary // of requests without an entry in the audit; guarded by mu
+	pending   []pendingEntry      // of vital requests, oldest first; guarded by mu
 }
 
 // use is what one caller does.

@@ -27,9 +27,9 @@ type Route struct {
 	Admin   bool // an administrator's
 	Guarded bool // recorded before it is done
 
-	// Vital requests end something or take rights away. They are carried out also
-	// when the audit is full or the key has used up its share of it, and entered
-	// later.
+	// Vital requests end something or take rights away; of signals, SIGKILL does.
+	// They are carried out also when the audit is full or the key has used up its
+	// share of it, and entered later.
 	Vital bool
 
 	late   bool // its handler tells the audit, when it knows more
@@ -148,7 +148,7 @@ func processRoutes() []Route {
 			Query:  []Param{{Name: "timeout", Type: "number", Doc: "Seconds, at most 3,600, after which it is answered without a result; default 60"}},
 			Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(waitProcess),
 		},
-		{Method: http.MethodPost, Path: one + "/signal", ID: "signalProcess", Tag: tag, Summary: "Send a signal", In: v1.Signal{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(signalProcess)},
+		{Method: http.MethodPost, Path: one + "/signal", ID: "signalProcess", Tag: tag, Summary: "Send a signal", In: v1.Signal{}, Status: http.StatusNoContent, Guarded: true, Vital: true, handle: fromJSONOnly(signalProcess)},
 		{Method: http.MethodPost, Path: one + "/resize", ID: "resizeProcess", Tag: tag, Summary: "Change the size of its terminal", In: v1.Size{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(resizeProcess)},
 		{
 			Method: http.MethodPost, Path: one + "/stdin", ID: "writeStdin", Tag: tag, Summary: "Write to its standard input", Query: []Param{flag("close", "End the input afterwards")},

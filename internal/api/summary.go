@@ -18,17 +18,18 @@ import (
 
 // The audit is bounded, so that what enters it pushes out what is older. Each key
 // has a share of it: a key that has used it up is refused until it may enter more,
-// but for vital requests. Requests without an entry of their own are counted, and
-// each minute one entry of each caller says how many they were. They are those of
-// strangers and of keys that ask too often, and vital ones that could not be
-// entered, because the disk was full or the share used up.
+// but for vital requests. Entries of vital requests that could not be written,
+// because the disk was full or the share used up, are kept in memory and written,
+// with their own times, when there is room. Other requests without an entry are
+// counted, and each minute one entry of each caller says how many they were.
 
 const (
 	actionSummary = "audit.summary"
 	summaryEvery  = time.Minute
 
-	// maxKinds is how many different requests a summary tells apart.
-	maxKinds = 16
+	// Bounds of the entries that wait until they can be written.
+	maxPending      = 1000
+	maxPendingOfOne = 250 // caller
 
 	// Refusals of a key that asks too often which have an entry of their own.
 	refusedRate  = 1 // a second
@@ -38,8 +39,14 @@ const (
 // Why a request has no entry of its own, beside the codes of refusals.
 const (
 	reasonStrangers  = "strangers"
-	reasonUnrecorded = "unrecorded" // it was carried out
+	reasonUnrecorded = "unrecorded" // it was carried out, and could not be written
 )
+
+// pendingEntry is an entry of a vital request that could not be written.
+type pendingEntry struct {
+	caller Caller
+	entry  v1.Audit
+}
 
 // summary counts requests of one caller.
 type summary struct {
@@ -60,15 +67,15 @@ func (l *limiter) mayEnter(u *use, c *call) error {
 	if left > 0 {
 		return nil
 	}
-	if c.route.Vital {
-		c.unrecorded = true
-		return nil
-	}
 	wait := time.Second
 	if r := l.limits.Audit.Rate; r > 0 {
 		wait += time.Duration(min(-left/r, 3600) * float64(time.Second))
 	}
-	return &refusal{status: http.StatusTooManyRequests, code: v1.CodeAuditRate, message: "this key has used up its share of the audit", hint: "ask less often; the operator can enlarge the audit (audit-size in server.yaml)", after: wait}
+	c.overShare = &refusal{status: http.StatusTooManyRequests, code: v1.CodeAuditRate, message: "this key has used up its share of the audit", hint: "ask less often; the operator can enlarge the audit (audit-size in server.yaml)", after: wait}
+	if c.vital {
+		return nil
+	}
+	return c.overShare
 }
 
 // charge takes the bytes of an entry from the share of the caller.
@@ -87,8 +94,6 @@ func (l *limiter) charge(c *call, size int) {
 // summarised returns why a call gets no entry at its end, or "".
 func (l *limiter) summarised(c *call) string {
 	switch {
-	case c.unrecorded:
-		return reasonUnrecorded
 	case c.intended:
 		return ""
 	case !c.known:
@@ -113,9 +118,6 @@ func (a *API) summarise(c *call, reason string) {
 	if c.known {
 		id, caller = reason+" "+callerID(c.caller), c.caller
 	}
-	if reason == reasonUnrecorded {
-		kind = strings.Join(strings.Fields(kind+" "+c.target+" "+c.detail), " ")
-	}
 	l := &a.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,13 +129,32 @@ func (a *API) summarise(c *call, reason string) {
 	s.add(kind, 1)
 }
 
+// add counts n requests of an operation.
 func (s *summary) add(kind string, n int) {
-	kind = kind[:min(len(kind), 64)]
-	if s.kinds[kind] == 0 && len(s.kinds) >= maxKinds {
-		kind = "others"
-	}
 	s.kinds[kind] += n
 	s.count += n
+}
+
+// enterLater keeps the entry of a vital call until it can be written. Entries beyond
+// the bounds are counted.
+func (a *API) enterLater(c *call, e v1.Audit) {
+	e.Sandbox, e.Detail = strings.Clone(bounded(e.Sandbox)), strings.Clone(bounded(e.Detail))
+	l := &a.limiter
+	l.mu.Lock()
+	own := 0
+	for _, p := range l.pending {
+		if p.caller == c.caller {
+			own++
+		}
+	}
+	fits := len(l.pending) < maxPending && own < maxPendingOfOne
+	if fits {
+		l.pending = append(l.pending, pendingEntry{c.caller, e})
+	}
+	l.mu.Unlock()
+	if !fits {
+		a.summarise(c, reasonUnrecorded)
+	}
 }
 
 // entry is what the audit gets.
@@ -147,22 +168,63 @@ func (s *summary) entry() v1.Audit {
 	e := v1.Audit{
 		Time: time.Now(), RequestID: newRequestID(), Phase: phaseEnd, Action: actionSummary,
 		Caller: s.caller.Name, Key: s.caller.Key, Namespace: s.caller.Namespace,
-		Detail:  clip(fmt.Sprintf("%d requests since %s: %s", s.count, s.since.UTC().Format(time.RFC3339), strings.Join(kinds, ", "))),
+		Detail:  fmt.Sprintf("%d requests since %s: %s", s.count, s.since.UTC().Format(time.RFC3339), strings.Join(kinds, ", ")),
 		Allowed: s.reason == reasonUnrecorded, Rule: s.reason,
 	}
 	return e
 }
 
-// Summarise enters what was counted and has no entry: what a full disk kept out as
-// soon as there is room, the rest once a minute, or all of it now. To be called
-// every few seconds. What can't be entered is kept for the next time.
+// writePending writes the entries that wait for room on the disk and in the share of
+// their caller, or all of them whatever the shares are. Those that can't be written
+// go on waiting.
+func (a *API) writePending(ctx context.Context, all bool) error {
+	l := &a.limiter
+	l.mu.Lock()
+	due := l.pending
+	l.pending = nil
+	l.mu.Unlock()
+	var wait []pendingEntry
+	var err error
+	for _, p := range due {
+		if err == nil && (all || l.hasShare(p.caller)) {
+			var size int
+			if size, err = a.opts.Audit.Append(ctx, p.entry, false); err == nil {
+				l.charge(&call{caller: p.caller, known: true}, size)
+				continue
+			}
+		}
+		wait = append(wait, p)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending = append(wait, l.pending...)
+	return err
+}
+
+// hasShare reports whether a caller may enter more into the audit.
+func (l *limiter) hasShare(c Caller) bool {
+	if c.Key == "" {
+		return true
+	}
+	l.mu.Lock()
+	u := l.of(c)
+	l.mu.Unlock()
+	return u.audit.Tokens() > 0
+}
+
+// Summarise writes entries of vital requests that could not be written before, and
+// once a minute, or now, counts of the requests that have no entry. To be called
+// every few seconds. What can't be written is kept for the next time.
 func (a *API) Summarise(ctx context.Context, all bool) error {
+	if err := a.writePending(ctx, all); err != nil {
+		return err
+	}
 	l := &a.limiter
 	now := time.Now()
 	l.mu.Lock()
 	due := map[string]*summary{}
 	for id, s := range l.summaries {
-		if all || s.reason == reasonUnrecorded || now.Sub(s.since) >= summaryEvery {
+		if all || now.Sub(s.since) >= summaryEvery {
 			due[id] = s
 			delete(l.summaries, id)
 		}

@@ -28,7 +28,7 @@ func (c *call) endSpan() {
 		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "http.route", Text: c.route.Path})
 	}
 	if c.target != "" {
-		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "sandpit.sandbox", Text: clip(c.target)})
+		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "sandpit.sandbox", Text: bounded(c.target)})
 	}
 	if c.code != "" {
 		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "error.type", Text: c.code})

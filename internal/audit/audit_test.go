@@ -50,6 +50,31 @@ func fillLog(t *testing.T, l *Log, from, to int) {
 	}
 }
 
+// A record that is added later keeps the time at which it happened.
+func TestAppendKeepsTheTime(t *testing.T) {
+	dir := t.TempDir()
+	l := openTest(t, dir, Options{})
+	late := call(1)
+	late.Time = time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
+	before := time.Now()
+	for _, r := range []Record{late, call(2)} {
+		if _, err := l.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	times := map[string]time.Time{}
+	for r, err := range Search(t.Context(), dir, Query{Action: "exec"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		times[r.RequestID] = r.Time
+	}
+	if !times["req1"].Equal(late.Time) || times["req2"].Before(before) {
+		t.Errorf("the times are %v", times)
+	}
+	verify(t, dir)
+}
+
 func verify(t *testing.T, dir string) Summary {
 	t.Helper()
 	s, err := Verify(dir, Anchor{})

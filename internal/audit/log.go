@@ -126,8 +126,9 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 	return l, nil
 }
 
-// Append adds a record, and returns how many bytes of the audit it takes; its Seq
-// and Time are set here. The error is for the caller to act on: what could not be
+// Append adds a record, and returns how many bytes of the audit it takes. Append sets
+// its Seq, and its Time if that is zero: a record that could not be written when it
+// happened may be added later with its own time. The error is for the caller to act on: what could not be
 // recorded must not be done. It matches sandpit.ErrExhausted when the disk is full,
 // and sandpit.ErrUnavailable when it can't be written; when the disk is well again,
 // so is the Log. Vital records have room that is kept for them on a full disk.
@@ -136,7 +137,11 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 // while a call that was given up has not ended. The record of a call that was given
 // up is written if the disk ever goes on.
 func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
-	body, err := r.body(time.Now(), nil)
+	at := r.Time
+	if at.IsZero() {
+		at = time.Now()
+	}
+	body, err := r.body(at, nil)
 	if err != nil {
 		return 0, err
 	}

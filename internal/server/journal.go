@@ -17,6 +17,7 @@ type journal struct {
 
 func (j journal) Append(ctx context.Context, e v1.Audit, vital bool) (int, error) {
 	return j.log.Append(ctx, audit.Record{
+		Time:      e.Time,
 		RequestID: e.RequestID, Phase: e.Phase, Caller: e.Caller, Key: e.Key, Namespace: e.Namespace, Remote: e.Remote,
 		Action: e.Action, Sandbox: e.Sandbox, Detail: e.Detail, Allowed: e.Allowed, Rule: e.Rule,
 		Status: e.Status, Code: e.Code, Took: e.Took, Bytes: e.Bytes, Vital: vital,
