@@ -30,8 +30,11 @@ const oomScoreAdj = 500
 func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	making := &task{what: "making", about: "a sandbox", namespace: t.namespace, cancel: cancel}
+	if spec.Name != "" {
+		making.about = "sandbox " + spec.Name
+	}
 	var s *Sandbox
-	e.start(ctx, making, 0, func(ctx context.Context) (err error) {
+	e.start(ctx, making, e.opts.Patience.Create, func(ctx context.Context) (err error) {
 		s, err = e.build(ctx, making, t, spec)
 		return err
 	})
@@ -52,12 +55,13 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		}
 	}
 
+	if err := e.mayTry(t.namespace); err != nil {
+		return nil, err
+	}
+	making.enter("policy") // which looks at the sources of mounts
 	spec = t.policy.Complete(spec)
 	limits, asked, err := policy.Resolve(spec, t.policy)
 	if err != nil {
-		return nil, err
-	}
-	if err := e.mayTry(t.namespace); err != nil {
 		return nil, err
 	}
 	if err := e.mayCreate(t); err != nil {
@@ -71,6 +75,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	trace("policy")
 
+	making.limit(0) // an image may be large, and there may be no room for long
 	making.enter("image")
 	acquire := e.opts.Acquire
 	acquire.Pull, acquire.PublicOnly = spec.Pull, !t.policy.Vouches(spec.Image)

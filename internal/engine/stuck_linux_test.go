@@ -198,6 +198,36 @@ func TestWaitingIsSeen(t *testing.T) {
 	}
 }
 
+// stallingProbe is a driver of which Probe hangs.
+type stallingProbe struct {
+	bare
+	released chan struct{}
+}
+
+func (d stallingProbe) Probe(ctx context.Context) driver.Capabilities {
+	<-d.released
+	return d.bare.Probe(ctx)
+}
+
+// What hangs before it is known what to make, such as the file system of a mount's
+// source, is waited for no longer either. (The catalogue's L13a.)
+func TestStuckBeforeThereIsRoom(t *testing.T) {
+	srv := newSurvivor(t)
+	d := stallingProbe{bare{srv.dir}, make(chan struct{})}
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Patience = d, engine.Patience{Create: time.Millisecond, Undo: time.Millisecond}
+	})
+	_, err := e.Create(t.Context(), sandpit.Spec{Name: "box"})
+	if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `making sandbox box is stuck (step "probe")`) {
+		t.Errorf("the error is %v", err)
+	}
+	close(d.released)
+	eventually(t, "nothing is stuck", func() bool { return len(e.Stuck()) == 0 })
+	if n := len(e.Sandboxes()); n != 0 {
+		t.Errorf("there are %d sandboxes", n)
+	}
+}
+
 // stallingFigures is a driver of which Stats hangs for some sandboxes, and Kept.
 type stallingFigures struct {
 	bare

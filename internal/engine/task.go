@@ -23,7 +23,7 @@ import (
 // The defaults are long: they are to tell what hangs from what a busy machine
 // does slowly. Zero values stand for them.
 type Patience struct {
-	Create  time.Duration // until a sandbox that has room is made; default 60 s. Then it is called off
+	Create  time.Duration // until it is known what to make, and until a sandbox that has room is made; default 60 s. Then it is called off
 	Undo    time.Duration // until what was called off is undone; default 10 s
 	Remove  time.Duration // until a sandbox is removed; default 30 s
 	Adopt   time.Duration // until Adopt returns, and one sandbox is adopted; default 60 s. Adopt may take Orphans longer
@@ -162,7 +162,7 @@ func (ts *tasks) counts(namespace string) (all, own int) {
 	return all, ts.stuck[namespace]
 }
 
-// limit says how long the task may take from now on.
+// limit says how long the task may take from now on; 0: as long as it likes.
 func (t *task) limit(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,7 +172,9 @@ func (t *task) limit(d time.Duration) {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	t.timer = time.AfterFunc(d, func() { t.late(d) })
+	if t.timer = nil; d > 0 {
+		t.timer = time.AfterFunc(d, func() { t.late(d) })
+	}
 }
 
 // late is called when the task has taken too long.
