@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -25,6 +27,28 @@ func heap() int64 {
 	runtime.GC() // what pools held
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// alone reports whether this process runs the test alone. If not, it runs it in one
+// that does: what is measured there is nobody else's memory.
+func alone(t *testing.T) bool {
+	t.Helper()
+	const mark = "SANDPIT_TEST_ALONE"
+	if os.Getenv(mark) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
+	cmd.Env = append(os.Environ(), mark+"=1")
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Errorf("in a process of its own: %v\n%s", err, out)
+	case strings.Contains(string(out), "--- SKIP"):
+		t.Skipf("in a process of its own:\n%s", out)
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
+		t.Errorf("it was not run in a process of its own:\n%s", out)
+	}
+	return false
 }
 
 // counted returns an engine whose memory is bounded, and its ledger. When the test
@@ -90,6 +114,9 @@ func ran(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command) sandpit.Process 
 // What ended processes leave behind is small, however long their command lines
 // were: of those the beginning is kept, and that is said. (The catalogue's L11a.)
 func TestAttackL11CommandLines(t *testing.T) {
+	if !alone(t) {
+		return
+	}
 	e, _ := counted(t, ledger.Bounds{})
 	sb := createIn(t, e, sandpit.Spec{})
 	cmd := sandpit.Command{Argv: []string{"true"}, Env: []string{"X=" + strings.Repeat("e", 100<<10)}}
@@ -143,6 +170,9 @@ func TestAttackL11CommandLines(t *testing.T) {
 // as far as there is room, those that have ended go first, and then what it asks
 // for is refused. The others have their share. (The catalogue's L11b.)
 func TestAttackL11Output(t *testing.T) {
+	if !alone(t) {
+		return
+	}
 	const most = 6 << 20
 	e, book := counted(t, ledger.Bounds{Total: 12 << 20, Namespace: most, Sandbox: 4 << 20})
 	greedy, other := e.As("greedy", policy.Default()), e.As("other", policy.Default())
