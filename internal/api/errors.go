@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 )
 
 // refusal is an error of the API itself.
@@ -116,7 +116,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 		c.api.opts.Log.Warn("a request failed for a reason that its caller is not told", "request", c.id, "operation", c.operation(), "error", err, "detail", hidden.Detail())
 	}
 	e = v1.FromError(err)
-	if e.Code == v1.CodeInternal && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
+	if e.Code == v1.CodeInternal && diskfull.Is(err) {
 		e.Code = "disk_full"
 	}
 	if e.Code == "disk_full" {

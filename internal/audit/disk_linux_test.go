@@ -51,7 +51,7 @@ func TestFullDisk(t *testing.T) {
 			switch _, err := l.Append(t.Context(), call(written)); {
 			case err == nil:
 				written++
-			case !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(sandpit.Hint(err), "free some space"):
+			case !errors.Is(err, sandpit.ErrDiskFull) || !strings.Contains(sandpit.Hint(err), "free some space"):
 				t.Fatal(err)
 			default:
 				failed++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
@@ -89,7 +90,7 @@ type tail struct {
 // by the first record of a new file.
 //
 // Errors: sandpit.ErrState when another server keeps the audit there,
-// sandpit.ErrExhausted when the disk is full.
+// sandpit.ErrDiskFull when the disk is full.
 func Open(dir string, opt Options) (_ *Log, err error) {
 	if opt.MaxSize <= 0 {
 		opt.MaxSize = defaultSize
@@ -129,7 +130,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 // Append adds a record, and returns how many bytes of the audit it takes. Append sets
 // its Seq, and its Time if that is zero: a record that could not be written when it
 // happened may be added later with its own time. The error is for the caller to act on: what could not be
-// recorded must not be done. It matches sandpit.ErrExhausted when the disk is full,
+// recorded must not be done. It matches sandpit.ErrDiskFull when the disk is full,
 // and sandpit.ErrUnavailable when it can't be written; when the disk is well again,
 // so is the Log. Vital records have room that is kept for them on a full disk.
 //
@@ -184,7 +185,7 @@ func (l *Log) write(items []*batch.Item[entry]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := l.writeAll(items)
-	if isFull(err) {
+	if diskfull.Is(err) {
 		l.fail(items, err)
 		if items = slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[entry]) bool { return !it.Value.vital }); len(items) > 0 {
 			l.reserve.Release()
@@ -206,9 +207,6 @@ func (l *Log) fail(items []*batch.Item[entry], err error) {
 		it.Err = err
 	}
 }
-
-// isFull reports whether an error is that of a disk without room.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 func (l *Log) writeAll(items []*batch.Item[entry]) error {
 	if l.closed {
@@ -342,8 +340,8 @@ func (l *Log) explain(doing string, err error) error {
 	switch {
 	case errors.As(err, &hinted), errors.Is(err, sandpit.ErrState):
 		return fmt.Errorf("%s: %w", doing, err)
-	case isFull(err):
-		return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrExhausted, err),
+	case diskfull.Is(err):
+		return sandpit.WithHint(diskfull.Mark(fmt.Errorf("%s in %s: %w", doing, l.dir, err)),
 			"free some space on its disk; what it guards is refused until then, and no restart is needed")
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrExhausted, err), "raise the limit on open files")

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
@@ -198,7 +199,7 @@ func (s *Store) receive(ctx context.Context, src Source, d Descriptor, progress 
 				continue
 			}
 		}
-		keep = t.n > 0 && !errors.Is(err, sandpit.ErrIntegrity) && !isDiskFull(err)
+		keep = t.n > 0 && !errors.Is(err, sandpit.ErrIntegrity) && !diskfull.Is(err)
 		if ctx.Err() != nil {
 			return -1, ctx.Err()
 		}

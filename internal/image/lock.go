@@ -12,10 +12,6 @@ import (
 	"time"
 )
 
-func isDiskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
-
 // flock locks a descriptor, going on after signals.
 func flock(fd, how int) error {
 	for {

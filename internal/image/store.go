@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/owned"
 )
 
@@ -152,8 +152,8 @@ func (s *Store) ensure(subs ...string) error {
 
 // diskError gives errors of the disk that the store is on their kind and hint.
 func (s *Store) diskError(err error) error {
-	if isDiskFull(err) {
-		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrDiskFull},
+	if diskfull.Is(err) {
+		return sandpit.WithHint(diskfull.Mark(err),
 			"free space where "+s.dir+" is, for example with \"sandpit images prune\"")
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {

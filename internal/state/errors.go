@@ -8,6 +8,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 )
 
 // code is the primary result code of SQLite in an error (sqlite.org/rescode.html),
@@ -35,7 +36,7 @@ func isFull(err error) bool {
 		c := e.Code()
 		return c&0xff == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR_WRITE
 	}
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return diskfull.Is(err)
 }
 
 // isTaken reports whether a row could not be added because of another.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
@@ -52,8 +53,8 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	if err != nil {
 		err = fmt.Errorf("storing the guest program: %w", err)
 		switch {
-		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-			return "", sandpit.WithHint(diskFull{err}, "free some space, or set SANDPIT_HOME to a directory with space")
+		case diskfull.Is(err):
+			return "", sandpit.WithHint(diskfull.Mark(err), "free some space, or set SANDPIT_HOME to a directory with space")
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 			return "", sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
 		}
@@ -61,11 +62,6 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	}
 	return name, nil
 }
-
-// diskFull is an error that matches sandpit.ErrDiskFull, and says so already.
-type diskFull struct{ error }
-
-func (e diskFull) Unwrap() []error { return []error{e.error, sandpit.ErrDiskFull} }
 
 // ours reports whether nobody but this user and root can have made or changed a
 // file or directory.
