@@ -179,10 +179,10 @@ func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 }
 
 // showBinds makes the mounts that show the plan's binds, and puts descriptors of
-// them in place of the mount trees that it is given. Each is an overlay of its own, for two reasons. The inodes of
-// an overlay are private to it: file locks, leases and inotify watches of the
-// sandbox neither see nor hinder what others do with the same files. And an
-// overlay reads with the rights of the process that mounted it, which is here
+// them in place of the mount trees that it is given. Each is an overlay of its
+// own, for two reasons. The inodes of an overlay are private to it: file locks,
+// leases and inotify watches of the sandbox neither see nor hinder what others do
+// with the same files. And an overlay reads with the rights of the process that mounted it, which is here
 // an id that owns nothing and is in no group: whoever the sandbox's user is, it
 // reads what everybody may read.
 //
@@ -201,7 +201,7 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 			name := c.p.Str(bindName(i))
 			c.p.Call("looking for mounts below "+b.Source, unix.SYS_MOUNT, name, name, sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.EINVAL).SkipAfterIgnored(1)
 		}
-		c.mount("overlay", bindName(i), "overlay", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, "lowerdir=l0"+path.Clean("/"+b.Target)+":"+bindName(i))
+		c.overlay("showing "+b.Source, bindName(i), "l0"+path.Clean("/"+b.Target)+":"+bindName(i))
 	}
 	c.filesystemIDs(0, 0)
 	if c.ids.multi && !c.ids.mapped && c.dumpable {
@@ -234,19 +234,28 @@ func (c *compiler) filesystemIDs(uid, gid uint32) {
 	}
 }
 
-// withoutSockets returns a tree that shows another through an overlay file
-// system, in which sockets and named pipes are other inodes than on the host:
-// nobody listens at them. It needs two lower directories where there is no upper
-// one (fs/overlayfs/super.c); the second is empty.
+// overlay mounts a read-only overlay of lower directories, of which it needs two,
+// on a directory of the scratch file system, which may be one of them. Its inodes
+// are its own, other than those of what it shows.
+//
+// What it shows is the host's, and shown as it is: marks by which an overlay hides
+// files are not read. Those of root, trusted.*, can't be read in a user namespace,
+// and those of others, user.*, are read with the option userxattr only. The root
+// file system has that option, as it makes such marks.
+func (c *compiler) overlay(what, on, lower string) {
+	c.p.Call(what, unix.SYS_MOUNT, c.p.Str("overlay"), c.p.Str(on), c.p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), c.p.Str("lowerdir="+lower))
+}
+
+// withoutSockets returns a tree that shows another through an overlay, in which
+// sockets and named pipes are other inodes than on the host: nobody listens at
+// them. The second lower directory is empty.
 func (c *compiler) withoutSockets(source, name string, tree sysprog.Arg) sysprog.Arg {
-	lower, merged := "s"+name, "v"+name
-	for _, dir := range []string{lower, merged} {
-		c.mkdir(dir, 0o755)
-	}
+	name = "s" + name
+	c.mkdir(name, 0o755)
 	c.p.Call("making a directory without anything", unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("empty"), sysprog.Int(0o755)).Ignore(unix.EEXIST)
-	c.move(tree, lower)
-	c.p.Call("mounting "+source+withoutItsSockets, unix.SYS_MOUNT, c.p.Str("overlay"), c.p.Str(merged), c.p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), c.p.Str("lowerdir="+lower+":empty,userxattr"))
-	fd := c.openTree("opening "+source+withoutItsSockets, merged, false)
+	c.move(tree, name)
+	c.overlay("mounting "+source+withoutItsSockets, name, name+":empty")
+	fd := c.openTree("opening "+source+withoutItsSockets, name, false)
 	c.setattr("setting the rights of "+source, fd, false, attrRead)
 	return sysprog.From(fd)
 }

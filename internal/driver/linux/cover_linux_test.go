@@ -443,6 +443,17 @@ func TestAttackL1MountWithoutSockets(t *testing.T) {
 				if err := errors.Join(os.WriteFile(d.project+"/file", []byte("content"), 0o644), unix.Mkfifo(d.project+"/pipe", 0o666)); err != nil {
 					t.Fatal(err)
 				}
+				// The marks of an overlay say nothing about the host's files.
+				if err := errors.Join(os.Mkdir(d.project+"/marked", 0o755), os.WriteFile(d.project+"/marked/file", nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+				err := unix.Setxattr(d.project+"/marked/file", "user.overlay.whiteout", []byte("y"), 0)
+				for _, dir := range []string{d.home, d.project, d.project + "/marked"} {
+					err = errors.Join(err, unix.Setxattr(dir, "user.overlay.opaque", []byte("x"), 0))
+				}
+				if err != nil && !errors.Is(err, unix.ENOTSUP) { // as on tmpfs of older kernels
+					t.Fatal(err)
+				}
 				c := d.client(pool)
 				sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
 					{Source: d.home, Target: "/h", ReadOnly: true, NoSockets: true},
@@ -463,6 +474,9 @@ func TestAttackL1MountWithoutSockets(t *testing.T) {
 				}
 				if sockets < 2 || got["/with/later.sock"] != reachable || got["/h/proj/file"] != "content" || got["/etc/file"] != "content" {
 					t.Errorf("%v", got)
+				}
+				if out := sh(t, sb, "test -f /h/proj/marked/file"); !out.Success() {
+					t.Errorf("a mark hides a file: %+v", out)
 				}
 				// Its content is the host's own, and can't be written.
 				if err := os.WriteFile(d.project+"/file", []byte("changed"), 0o644); err != nil {
