@@ -18,6 +18,18 @@
 // images with the same libraries, such as "host"; build with CGO_ENABLED=0.
 // What `make build` of Sandpit makes carries a smaller guest of its own (build
 // tag guestembed); Guest then has nothing to do.
+//
+// # Limits of this program
+//
+// While the first process of a sandbox is made, for less than a millisecond
+// unless the kernel holds that up, this program's soft limits RLIMIT_SIGPENDING
+// and RLIMIT_MSGQUEUE are lower: at most 4,096 and 800 KiB for root, half of what
+// they were otherwise. The sandbox takes its own from there, and the kernel knows
+// no other way. Meanwhile timer_create(2), sigqueue(3) and mq_open(3) may fail in
+// a program whose user has more of these than that. A process that is started by
+// other means than Go's, as by a library in C, may inherit the lower limits, and
+// can raise them again: the hard limits stay. A program that changes these two
+// limits itself should do so before it makes sandboxes.
 package local
 
 import (

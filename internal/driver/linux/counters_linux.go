@@ -139,9 +139,16 @@ type rlimit struct {
 }
 
 // counted calls f, which makes a user namespace, so that the namespace holds
-// what all its users have together to the quotas: it takes that from the limits
-// of its maker. Limits belong to the whole program; no other child is made
-// while they are lower.
+// what all its users have together to the quotas.
+//
+// The kernel takes that from the limits of the caller of clone(2) at that moment
+// (create_user_ns of kernel/user_namespace.c), and never again: limits that the
+// child gives itself, or is given, hold each of its processes alone. A child that
+// lowers its own and then calls unshare(2) would not be the first process of its
+// process id namespace; it takes one process more per sandbox, which makes the
+// first one in its place. So this program's own limits are lower meanwhile, of
+// all its threads. Package syscall starts no other child then; see the comment of
+// package local about the rest.
 func (q *quotas) counted(low *lowered, f func() error) error {
 	syscall.ForkLock.RLock()
 	unlock := sync.OnceFunc(syscall.ForkLock.RUnlock)
