@@ -32,21 +32,7 @@ const nearPatience = time.Second
 
 // borrow waits until nobody has the numbers, and reports false if that takes too
 // long.
-func (n *near) borrow() bool {
-	select {
-	case n.lent <- struct{}{}:
-		return true
-	default:
-	}
-	timer := time.NewTimer(nearPatience)
-	defer timer.Stop()
-	select {
-	case n.lent <- struct{}{}:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
+func (n *near) borrow() bool { return offer(n.lent, struct{}{}, nearPatience) }
 
 // giveBack lets the next one have the numbers.
 func (n *near) giveBack() { <-n.lent }

@@ -69,21 +69,7 @@ func (p *parent) take(stuck *thread) *thread {
 }
 
 // try has the thread call f, unless it is busy for too long.
-func (t *thread) try(f func()) bool {
-	select {
-	case t.work <- f:
-		return true
-	default:
-	}
-	timer := time.NewTimer(threadPatience)
-	defer timer.Stop()
-	select {
-	case t.work <- f:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
+func (t *thread) try(f func()) bool { return offer(t.work, f, threadPatience) }
 
 // release lets the thread go when no process of its is left.
 func (t *thread) release() {

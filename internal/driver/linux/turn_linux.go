@@ -27,20 +27,29 @@ func newTurnstile(places int) *turnstile { return &turnstile{places: make(chan s
 // enter waits for a place, but not for ever, and returns what gives it back. A
 // place that is held for too long, by what is stuck, is given back before.
 func (t *turnstile) enter() (leave func()) {
-	select {
-	case t.places <- struct{}{}:
-		return t.held()
-	default:
-	}
 	t.waiting.Add(1)
 	defer t.waiting.Add(-1)
-	patience := time.NewTimer(endPatience)
-	defer patience.Stop()
-	select {
-	case t.places <- struct{}{}:
-		return t.held()
-	case <-patience.C:
+	if !offer(t.places, struct{}{}, endPatience) {
 		return func() {}
+	}
+	return t.held()
+}
+
+// offer sends a value, and reports false if nobody takes it in time. What takes
+// it may be stuck in the kernel for good.
+func offer[T any](to chan<- T, value T, patience time.Duration) bool {
+	select {
+	case to <- value:
+		return true
+	default:
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case to <- value:
+		return true
+	case <-timer.C:
+		return false
 	}
 }
 
