@@ -304,7 +304,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	stand.leave()
 	e.enter(s)
 	if state != r.State {
-		if err := s.save(ctx); err != nil {
+		if err := s.saveChange(ctx); err != nil {
 			return foundNothing, 0, err
 		}
 	}

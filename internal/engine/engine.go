@@ -96,7 +96,7 @@ type Engine struct {
 	logs   *logstore.Room    // what all logs may take
 	clock  *time.Timer       // of metrics, guarded by mu; nil while there is no sandbox
 
-	deletions deletions
+	unwritten unwritten
 }
 
 var _ sandpit.Client = (*Engine)(nil)
@@ -171,7 +171,7 @@ func (e *Engine) Close() error {
 			return nil
 		}),
 		e.work("closing the records", nil, limit, func(context.Context) error {
-			e.deletions.close()
+			e.unwritten.close()
 			return nil
 		}),
 	}

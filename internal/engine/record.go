@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -74,61 +75,80 @@ func (s *Sandbox) save(ctx context.Context) error {
 	return s.engine.opts.Store.PutSandbox(ctx, r)
 }
 
-// deletions removes the records of sandboxes that are gone, and tries again
-// when the store can't do it now: a removal does not wait for a full disk.
-type deletions struct {
+// saveChange writes the record of a change that has been made. The change stands
+// where the store can't take that now: it gets it later, and until then Adopt finds
+// out from the sandbox itself.
+func (s *Sandbox) saveChange(ctx context.Context) error {
+	err := s.save(context.WithoutCancel(ctx))
+	if errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrUnavailable) {
+		s.engine.unwritten.add(s.id, func() error { return s.save(context.Background()) })
+		return nil
+	}
+	return err
+}
+
+// deleteRecord removes the record of a sandbox that is gone, now or else later,
+// and reports whether it is removed: a removal does not wait for a full disk.
+func (e *Engine) deleteRecord(id string) bool {
+	remove := func() error { return e.opts.Store.DeleteSandbox(context.Background(), id) }
+	if remove() == nil {
+		return true
+	}
+	e.unwritten.add(id, remove)
+	return false
+}
+
+// unwritten is what the store could not take, for each sandbox the latest. It is
+// tried again.
+type unwritten struct {
 	mu     sync.Mutex
-	failed map[string]Store
+	writes map[string]func() error
 	timer  *time.Timer
 	closed bool
 }
 
-// deleteRetry is how long to wait after a record could not be removed.
-const deleteRetry = 2 * time.Second
+// writeRetry is how long to wait after something could not be written.
+const writeRetry = 2 * time.Second
 
-// add removes a record now, or else later, and reports whether it is removed.
-func (d *deletions) add(store Store, id string) bool {
-	if store.DeleteSandbox(context.Background(), id) == nil {
-		return true
+// add has a write of a sandbox's record tried again.
+func (u *unwritten) add(id string, write func() error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.writes == nil {
+		u.writes = map[string]func() error{}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.failed == nil {
-		d.failed = map[string]Store{}
-	}
-	d.failed[id] = store
-	d.schedule()
-	return false
+	u.writes[id] = write
+	u.schedule()
 }
 
-// schedule has what failed tried again. Precondition: d.mu is held.
-func (d *deletions) schedule() {
-	if d.timer == nil && !d.closed && len(d.failed) > 0 {
-		d.timer = time.AfterFunc(deleteRetry, d.retry)
+// schedule has what failed tried again. Precondition: u.mu is held.
+func (u *unwritten) schedule() {
+	if u.timer == nil && !u.closed && len(u.writes) > 0 {
+		u.timer = time.AfterFunc(writeRetry, u.retry)
 	}
 }
 
-func (d *deletions) retry() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.timer = nil
-	if d.closed {
+func (u *unwritten) retry() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.timer = nil
+	if u.closed {
 		return
 	}
-	for id, store := range d.failed {
-		if store.DeleteSandbox(context.Background(), id) != nil {
+	for id, write := range u.writes {
+		if write() != nil {
 			break
 		}
-		delete(d.failed, id)
+		delete(u.writes, id)
 	}
-	d.schedule()
+	u.schedule()
 }
 
-func (d *deletions) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	if d.timer != nil {
-		d.timer.Stop()
+func (u *unwritten) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closed = true
+	if u.timer != nil {
+		u.timer.Stop()
 	}
 }

@@ -277,7 +277,7 @@ func (s *Sandbox) fail() {
 				old = s.engine.lose(s)
 			}
 			s.event(sandpit.EventFailed, "failed: "+why)
-			_ = s.save(context.Background())
+			_ = s.saveChange(context.Background())
 			s.engine.discard(old)
 			return err
 		})
@@ -383,7 +383,7 @@ func (s *Sandbox) release() {
 	s.lease.Release()
 	if s.kept {
 		_ = s.engine.opts.Images.Unkeep(s.id) // else the next engine does
-		if s.engine.deletions.add(s.engine.opts.Store, s.id) {
+		if s.engine.deleteRecord(s.id) {
 			s.unmarkRemoval()
 		}
 	}

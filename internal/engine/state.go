@@ -90,7 +90,7 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 	}
 	s.tellGuest(ctx)
 	s.event(sandpit.EventStopped, reason)
-	return s.save(context.WithoutCancel(ctx))
+	return s.saveChange(ctx)
 }
 
 // endPatience is how long the guest may take to have killed everything.
@@ -182,7 +182,7 @@ func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(co
 	s.tellGuest(ctx)
 	s.note(ctx)
 	s.event(told, "")
-	return s.save(context.WithoutCancel(ctx))
+	return s.saveChange(ctx)
 }
 
 // mayRevive refuses to revive a sandbox that has lived as long as policy allowed
@@ -254,7 +254,7 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 		return fmt.Errorf("pausing sandbox %s: %w", s.name, err)
 	}
 	s.event(sandpit.EventPaused, reason)
-	return s.save(context.WithoutCancel(ctx))
+	return s.saveChange(ctx)
 }
 
 func (s *Sandbox) thaw(ctx context.Context) error {

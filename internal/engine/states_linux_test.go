@@ -548,3 +548,65 @@ func TestCapacity(t *testing.T) {
 		t.Errorf("those that were adopted do not count: %v", err)
 	}
 }
+
+// L14: what has been done in a sandbox does not fail because its record can't be
+// written: killing in one that is paused, resuming, pausing and stopping it on a
+// full disk. The record is written when there is room.
+func TestChangesOnAFullDisk(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	p := background(t, sb, "sleep 1000")
+	if err := sb.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	recorded := func(want sandpit.State) {
+		t.Helper()
+		eventually(t, "the record says that it is "+string(want), func() bool {
+			r, ok := srv.store.get(sb.ID())
+			return ok && r.State == want
+		})
+	}
+	full := fmt.Errorf("writing: %w", sandpit.ErrDiskFull)
+	srv.store.setFail(full)
+	attached, err := sb.Attach(t.Context(), p.ID(), sandpit.AttachOptions{})
+	if err != nil {
+		t.Fatalf("attaching in a paused sandbox: %v", err)
+	}
+	if err := attached.Kill(t.Context()); err != nil {
+		t.Fatalf("killing in a paused sandbox: %v", err)
+	}
+	if res, err := p.Wait(t.Context()); err != nil || res.Signal != 9 {
+		t.Errorf("it ended with %+v, %v", res, err)
+	}
+	wantState(t, sb, sandpit.StateRunning)
+	recorded(sandpit.StatePaused)
+	srv.store.setFail(nil)
+	recorded(sandpit.StateRunning)
+
+	srv.store.setFail(full)
+	if err := sb.Pause(t.Context()); err != nil {
+		t.Errorf("pausing: %v", err)
+	}
+	wantState(t, sb, sandpit.StatePaused)
+	srv.store.setFail(nil)
+	recorded(sandpit.StatePaused)
+
+	srv.store.setFail(full)
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	wantState(t, sb, sandpit.StateStopped)
+	srv.store.setFail(nil)
+	recorded(sandpit.StateStopped)
+
+	srv.store.setFail(full)
+	if err := sb.Restart(t.Context()); err != nil {
+		t.Errorf("starting again: %v", err)
+	}
+	srv.store.setFail(nil)
+	recorded(sandpit.StateRunning)
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
