@@ -29,10 +29,12 @@ import (
 //
 // A mount is on a directory, not on a path: a cover stays on the data directory
 // whatever becomes of its path. In a writable mount each directory between the
-// top of the mount and the data directory is mounted on itself, which pins it:
-// the kernel does not rename or remove what is a mount point in the caller's
-// mount namespace. A sandbox could otherwise move a parent of the data directory
-// to where another mount shows it, without the cover.
+// top of the mount and the data directory is pinned: the kernel does not rename
+// or remove a directory on which anything is mounted in the caller's mount
+// namespace, whichever mount it is seen by. A sandbox could otherwise move a parent
+// of the data directory to where another mount shows it, without the cover. So
+// the tree is attached twice: first one with covers on all those directories,
+// and over it, so that no path leads to the first, the one that the sandbox sees.
 //
 // Whether a mount contains a data directory is found out by the file systems of
 // both and the paths within these, as the kernel tells them, and not by paths of
@@ -122,8 +124,7 @@ func (c *creation) findCovers() error {
 	ts, opts := trees(c.plan), &c.driver.opts
 	for i := range ts {
 		// See openTree; nor does an overlay show what is mounted below its parts.
-		m := i - (len(ts) - len(c.mounts))
-		ts[i].recursive = ts[i].recursive && !c.ids.mapped && (m < 0 || !c.mounts[m].NoSockets)
+		ts[i].recursive = ts[i].recursive && !c.ids.mapped && !(ts[i].owned && c.mounts[ts[i].mount].NoSockets)
 	}
 	if len(c.plan.Mounts) == 0 && !slices.ContainsFunc(ts, func(t tree) bool { return !t.owned && holdsOne(t.path, opts.Private) }) {
 		return nil // as nearly always: the host image shows no data directory
@@ -176,7 +177,7 @@ func (c *creation) findCovers() error {
 		if err != nil {
 			return fmt.Errorf("mounting %s: %w", t.path, err)
 		}
-		if t.owned && top.id != c.mounts[i-(len(ts)-len(c.mounts))].id {
+		if t.owned && top.id != c.mounts[t.mount].id {
 			return errMoved(t.path, nil)
 		}
 		for _, dir := range dirs {
@@ -314,6 +315,9 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 			continue
 		}
 		if rest, in := relative(dir.below, v.root); in {
+			if i < len(c.plan.Root.Layers) {
+				return fmt.Errorf("using %s as a layer: the data directory %s is in it: %w", t.path, dir.path, sandpit.ErrForbidden)
+			}
 			c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id, pin: t.attr&unix.MOUNT_ATTR_RDONLY == 0})
 			continue
 		}
@@ -325,46 +329,80 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 	return nil
 }
 
-// points returns the paths below the tops of the trees that are to be opened for
-// the covers: first the data directories, in order, then those that are pinned,
-// the deepest first, because a directory that is mounted on itself hides what is
-// mounted below it later.
-func points(covers []cover) []point {
-	var all, pins []point
+// points returns where covers go and what is pinned for them, in the order of use:
+// by tree, first what is pinned, and what lies deeper first, because a cover hides
+// what is below it. pinned are the trees in which something is pinned.
+func points(covers []cover) (all []point, pinned []int) {
+	seen := map[point]bool{}
+	add := func(p point) {
+		if !seen[p] {
+			seen[p] = true
+			all = append(all, p)
+		}
+	}
 	for _, c := range covers {
 		if slices.ContainsFunc(covers, func(o cover) bool {
 			rest, in := relative(c.path, o.path)
 			return in && rest != "" && o.tree == c.tree
-		}) || slices.ContainsFunc(all, func(p point) bool { return p.tree == c.tree && p.path == c.path }) {
-			continue // covered already
+		}) {
+			continue // covered with what is above it
 		}
-		all = append(all, point{c.tree, c.path, c.id, false})
+		add(point{c.tree, c.path, c.id, false})
 		for dir := path.Dir(c.path); c.pin && dir != "."; dir = path.Dir(dir) {
-			if p := (point{tree: c.tree, path: dir, pin: true}); !slices.Contains(pins, p) {
-				pins = append(pins, p)
+			add(point{tree: c.tree, path: dir, pin: true})
+			if !slices.Contains(pinned, c.tree) {
+				pinned = append(pinned, c.tree)
 			}
 		}
 	}
-	slices.SortStableFunc(pins, func(a, b point) int { return strings.Count(b.path, "/") - strings.Count(a.path, "/") })
-	return append(all, pins...)
+	slices.SortFunc(all, func(a, b point) int {
+		switch {
+		case a.tree != b.tree:
+			return a.tree - b.tree
+		case a.pin != b.pin && a.pin:
+			return -1
+		case a.pin != b.pin:
+			return 1
+		}
+		return strings.Compare(b.path, a.path)
+	})
+	return all, pinned
 }
 
-// point is a directory below the top of a tree, on which something is mounted.
+// point is a directory below the top of a tree, on which a cover is mounted.
 type point struct {
 	tree int
 	path string
 	id   fileID // of a data directory
-	pin  bool   // itself is mounted on it, not a cover
+	pin  bool   // it is above one, in the tree that is not seen
 }
 
 // inTree is how a path is opened below the top of a tree: no link leads on.
 const inTree = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// openPoints opens the points in trees that the owner has opened. It checks that
-// they are what they were when they were looked for.
-func openPoints(points []point, sent []int) (fds []int, err error) {
+// sendPoints opens the points in trees that the owner has opened, and sends them.
+// It checks that they are what they were when they were looked for.
+func (c *creation) sendPoints(trees []int) error {
+	for batch := range slices.Chunk(c.rest.points, maxTrees) {
+		fds, err := openPoints(batch, trees, c.rest.pinned)
+		if err == nil {
+			err = send(c.build[0], goMessage, fds)
+		}
+		closeAll(fds)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openPoints(points []point, trees, pinned []int) (fds []int, err error) {
 	for _, p := range points {
-		fd, err := unix.Openat2(sent[p.tree], p.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inTree})
+		tree := p.tree
+		if p.pin {
+			tree = len(trees) - len(pinned) + slices.Index(pinned, p.tree)
+		}
+		fd, err := unix.Openat2(trees[tree], p.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inTree})
 		if err != nil {
 			return fds, errMoved(p.path, err)
 		}
@@ -385,64 +423,77 @@ func errMoved(name string, err error) error {
 	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "something was moved meanwhile: try again")
 }
 
-// makeCovers makes a detached mount for each cover: an empty directory of the
-// scratch file system, which is the working directory.
-func (c *compiler) makeCovers() {
-	for i, p := range c.points {
-		if p.pin {
-			continue
-		}
-		if i == 0 {
-			c.mkdir("cover", 0o555)
-		}
-		fd := c.openTree("making a cover", "cover", false)
-		c.setattr("making a cover read-only", fd, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
-		c.coverFDs = append(c.coverFDs, fd)
+// makeCover makes what all covers are copies of: a detached mount of an empty
+// directory of the scratch file system, which is the working directory.
+func (c *compiler) makeCover() {
+	if len(c.points) == 0 {
+		return
 	}
+	c.p.Grow(6 * len(c.points))
+	c.mkdir("cover", 0o555)
+	c.coverFD = c.openTree("making a cover", "cover", false)
+	c.setattr("making a cover read-only", c.coverFD, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
 }
 
-// cover puts the covers on the data directories in a tree that is attached, and
-// pins what is above them. What is attached is the tree itself, or an overlay
+// cover puts covers on the data directories in a tree that is attached, or with
+// pin on what is above them. What is attached is the tree itself, or an overlay
 // that shows it, in which a directory is known only by its path: no sandbox can
 // change that, because all of them have it pinned.
-func (c *compiler) cover(tree int, fd, attached sysprog.Arg) {
+func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
 	const what = "covering the data directory in a mount"
 	how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	how = binary.NativeEndian.AppendUint64(how, 0)
 	how = binary.NativeEndian.AppendUint64(how, inTree)
-	at := make([]sysprog.Arg, len(c.points))
-	// All are opened before one is hidden by what is mounted on its parents.
-	open := func(in sysprog.Arg, p point) sysprog.Arg {
-		return sysprog.From(c.p.Call(what, unix.SYS_OPENAT2, in, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))).Result())
+	var open []sysprog.Reg
+	result := func(s sysprog.Step) sysprog.Arg {
+		r := s.Result()
+		open = append(open, r)
+		return sysprog.From(r)
 	}
-	for i, p := range c.points {
-		if p.tree != tree {
-			continue
+	for ; c.covered < len(c.points); c.covered++ {
+		p := c.points[c.covered]
+		if p.tree != tree || p.pin != pin {
+			return
 		}
+		var at sysprog.Arg
 		if c.ids.mapped { // and looked at by the owner
-			at[i] = c.p.Mem32(c.message, unix.CmsgLen(0)+4*(c.trees+i))
+			at = c.sentPoint()
 		} else {
-			at[i] = open(fd, p)
-			if !p.pin {
-				c.check(p.path, at[i], p.id)
+			at = result(c.p.Call(what, unix.SYS_OPENAT2, fd, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))))
+			if !pin {
+				c.check(p.path, at, p.id)
 			}
 		}
+		in := at
 		if attached != fd {
-			at[i] = open(attached, p)
+			in = result(c.p.Call(what, unix.SYS_OPENAT2, attached, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))))
 		}
+		mount := sysprog.From(c.coverFD)
+		if c.covered > 0 { // the first is where it may be copied from
+			mount = result(c.p.Call(what, unix.SYS_OPEN_TREE, mount, c.p.Str(""), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)))
+		}
+		c.p.Call(what, unix.SYS_MOVE_MOUNT, mount, c.p.Str(""), in, c.p.Str(""), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+		if c.ids.mapped {
+			c.p.Call(what, unix.SYS_CLOSE, at)
+		}
+		for _, r := range open {
+			c.p.Call(what, unix.SYS_CLOSE, sysprog.From(r))
+			c.p.Free(r)
+		}
+		open = open[:0]
 	}
-	for i, p := range c.points {
-		if p.tree != tree {
-			continue
-		}
-		var mount sysprog.Arg
-		if p.pin {
-			mount = sysprog.From(c.p.Call(what, unix.SYS_OPEN_TREE, at[i], c.p.Str(""), sysprog.Int(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)).Result())
-		} else {
-			mount = sysprog.From(c.coverFDs[i])
-		}
-		c.p.Call(what, unix.SYS_MOVE_MOUNT, mount, c.p.Str(""), at[i], c.p.Str(""), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// sentPoint returns the descriptor of the point that is covered next, which the
+// owner sends, as many at a time as fit.
+func (c *compiler) sentPoint() sysprog.Arg {
+	i := c.covered % maxTrees
+	if i == 0 {
+		c.message = bytes.Repeat([]byte{0xff}, unix.CmsgSpace(4*maxTrees)) // no descriptor where none comes
+		hdr := messageHeader(c.p, make([]byte, 1), c.message)
+		c.p.Call("waiting for what is to be covered", unix.SYS_RECVMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
 	}
+	return c.p.Mem32(c.message, unix.CmsgLen(0)+4*i)
 }
 
 // check notes what a descriptor of the builder is, for verify.

@@ -415,6 +415,59 @@ func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
 	}
 }
 
+// A data directory that lies deep costs a mount for each level, not twice as many
+// for each, and files can be linked and moved from level to level.
+func TestAttackL1DeepDataDirectory(t *testing.T) {
+	d := newDataDir(t)
+	const depth = 40
+	deep := d.home + strings.Repeat("/d", depth)
+	if err := errors.Join(os.MkdirAll(deep+"/data", 0o755), os.WriteFile(deep+"/data/file", []byte(d.flag), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	mounts := func(private ...string) int {
+		t.Helper()
+		sb := box(t, d.client(0, private...), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+		if len(private) > 0 {
+			d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
+			for what, err := range tryOut(t, sb, sandpit.Command{}, "move", "/tmp", "/h"+strings.Repeat("/d", depth)+"/data") {
+				if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV"}, err) {
+					t.Errorf("%s: %q", what, err)
+				}
+			}
+			if out := sh(t, sb, "cd /h && echo x >d/d/f && ln d/d/f d/f && ln d/f d/d/d/g && rm d/f d/d/f d/d/d/g"); out.ExitCode != 0 {
+				t.Errorf("%+v: %s", out.Result, out.Stderr)
+			}
+		}
+		return strings.Count(string(sh(t, sb, "cat /proc/self/mountinfo").Stdout), "\n")
+	}
+	if before, after := mounts(), mounts(deep+"/data"); after-before != depth+1 {
+		t.Errorf("%d mounts, and %d with a data directory %d levels deep", before, after, depth)
+	}
+}
+
+// There may be more data directories in a mount than one message takes
+// descriptors, such as those of all users in root's mount of /home.
+func TestAttackL1ManyDataDirectories(t *testing.T) {
+	for pool := range 2 {
+		d := newDataDir(t)
+		var private []string
+		for i := range 140 {
+			dir := fmt.Sprintf("%s/u%d/.local/share/sandpit", d.home, i)
+			if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/file", []byte(d.flag), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			private = append(private, dir)
+		}
+		sb := box(t, d.client(pool, private...), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}, {Source: d.home, Target: "/r", ReadOnly: true}}})
+		d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/r"), "/h/agent.sock")
+		for what, err := range tryOut(t, sb, sandpit.Command{}, "move", "/tmp", "/h/u0/.local/share/sandpit", "/h/u139/.local/share/sandpit") {
+			if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV"}, err) {
+				t.Errorf("%s: %q", what, err)
+			}
+		}
+	}
+}
+
 // Where root's sandboxes claim their ids is as good as a data directory: a lock
 // for reading would hold all ranges.
 func TestAttackL1ClaimsOfIDs(t *testing.T) {

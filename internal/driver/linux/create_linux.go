@@ -283,26 +283,27 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	if err := c.findCovers(); err != nil {
 		return nil, err
 	}
-	c.rest.points = points(c.covers)
-	if n := len(trees(plan)) + 2*len(c.rest.points); len(c.covers) > 0 && n > maxTrees {
-		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds, mounts and covers of data directories are more than the %d that fit: %w", n, maxTrees, sandpit.ErrInvalid)
+	c.rest.points, c.rest.pinned = points(c.covers)
+	ts := again(trees(plan), c.rest.pinned)
+	if len(ts) > maxTrees {
+		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds, mounts and again those with a data directory in them are more than the %d that fit: %w", len(ts), maxTrees, sandpit.ErrInvalid)
 	}
 	c.rest.bind(plan, c.mounts)
 	var sent []int
 	if c.ids.mapped {
 		var err error
-		if sent, err = openTrees(trees(plan), c.mounts, c.ids, plan.UID, plan.GID, c.child.PID); err != nil {
-			return nil, err
-		}
-		more, err := openPoints(c.rest.points, sent)
-		sent = append(sent, more...)
-		if err != nil {
-			closeAll(sent)
+		if sent, err = openTrees(ts, c.mounts, c.ids, plan.UID, plan.GID, c.child.PID); err != nil {
 			return nil, err
 		}
 	}
 	err := send(c.build[0], goMessage, sent)
+	if err == nil && c.ids.mapped {
+		err = c.sendPoints(sent)
+	}
 	closeAll(sent)
+	if errors.Is(err, sandpit.ErrState) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, c.explainDeath(err)
 	}

@@ -41,11 +41,10 @@ func openTrees(ts []tree, mounts []hostMount, ids idMap, uid, gid uint32, pid in
 		return nil, &fs.PathError{Op: "opening", Path: "/proc/" + strconv.Itoa(pid) + "/ns/user", Err: err}
 	}
 	defer unix.Close(userns)
-	owned := len(ts) - len(mounts)
-	for i, t := range ts {
+	for _, t := range ts {
 		ns := userns
 		if t.owned {
-			m := mounts[i-owned]
+			m := mounts[t.mount]
 			if ns, err = idNamespace(m.uid, m.gid, ids.base+uid, ids.base+gid); err != nil {
 				return fds, fmt.Errorf("mapping the owner of %s: %w", t.path, err)
 			}

@@ -48,6 +48,7 @@ type build struct {
 	plan   *driver.Plan
 	mounts []hostMount
 	points []point // where covers go, and what is pinned for them
+	pinned []int   // the trees in which something is pinned
 }
 
 // rights of mounts.
@@ -64,8 +65,8 @@ type compiler struct {
 	devices  []sysprog.Reg // detached trees of the host's device files
 	sysTrees []sysprog.Arg // and of its sysPaths; those that it has not are -1
 	message  []byte        // the received control message, with descriptors
-	trees    int           // how many descriptors of trees it has, before those of points
-	coverFDs []sysprog.Reg // detached mounts, for the points that are not pins
+	coverFD  sysprog.Reg   // of what covers are copies of
+	covered  int           // how many points are
 	checked  []checked
 }
 
@@ -80,12 +81,12 @@ func trees(plan *driver.Plan) []tree {
 	for _, b := range plan.Root.Binds {
 		ts = append(ts, tree{path: b.Source, attr: attrRead, recursive: true})
 	}
-	for _, m := range plan.Mounts {
+	for i, m := range plan.Mounts {
 		attr := uint64(attrPlain)
 		if m.ReadOnly {
 			attr = attrRead
 		}
-		ts = append(ts, tree{path: m.Source, attr: attr, recursive: true, owned: true})
+		ts = append(ts, tree{path: m.Source, attr: attr, recursive: true, owned: true, mount: i})
 	}
 	return ts
 }
@@ -96,6 +97,15 @@ type tree struct {
 	attr      uint64
 	recursive bool
 	owned     bool // its owner on the host is the sandbox's user inside
+	mount     int  // of the plan, if owned
+}
+
+// again returns the trees, and after them those of these numbers once more.
+func again(ts []tree, numbers []int) []tree {
+	for _, n := range numbers {
+		ts = append(ts, ts[n])
+	}
+	return ts
 }
 
 // compile puts together what happens between the clone and the guest's first
