@@ -20,6 +20,7 @@ type Route struct {
 	Raw     string   // media type of a body that is not JSON; empty: none
 	Status  int      // of success
 	Out     any      // the JSON of the answer: a value of its type; nil: none
+	Also    []int    // other statuses with Out, or an Error, as their answer
 	Other   []string // media types of other answers
 	Upgrade bool     // the connection is made something else
 
@@ -239,7 +240,7 @@ func serverRoutes() []Route {
 		},
 		{Method: http.MethodGet, Path: "/v1/capabilities", ID: "getCapabilities", Tag: tag, Summary: "What this machine can do", Status: http.StatusOK, Out: v1.Capabilities{}, handle: asJSON(getCapabilities)},
 		{Method: http.MethodGet, Path: "/v1/version", ID: "getVersion", Tag: tag, Summary: "What this server is", Status: http.StatusOK, Out: v1.Version{}, handle: asJSON(getVersion)},
-		{Method: http.MethodGet, Path: "/healthz", ID: "getHealth", Tag: tag, Summary: "Whether the server answers", Status: http.StatusOK, Out: v1.Health{}, Open: true, handle: getHealth},
+		{Method: http.MethodGet, Path: "/healthz", ID: "getHealth", Tag: tag, Summary: "Whether the server answers", Status: http.StatusOK, Out: v1.Health{}, Also: []int{http.StatusServiceUnavailable}, Open: true, handle: getHealth},
 		{Method: http.MethodGet, Path: "/metrics", ID: "getServerMetrics", Tag: tag, Summary: "Figures for Prometheus", Status: http.StatusOK, Other: []string{plainText}, Admin: true, handle: showMetrics},
 		{Method: http.MethodGet, Path: "/v1/openapi.json", ID: "getOpenAPI", Tag: tag, Summary: "This reference, as OpenAPI 3.1", Status: http.StatusOK, Other: []string{"application/openapi+json"}, Open: true, handle: showOpenAPI},
 		{Method: http.MethodGet, Path: "/docs", ID: "getDocs", Tag: tag, Summary: "This reference, for people", Status: http.StatusOK, Other: []string{html}, Open: true, handle: showDocs},

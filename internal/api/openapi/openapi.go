@@ -6,6 +6,7 @@ package openapi
 
 import (
 	"encoding/json"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -94,6 +95,10 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 	op.Responses = map[string]*huma.Response{
 		strconv.Itoa(r.Status): ok,
 		"default":              {Description: "It failed", Content: map[string]*huma.MediaType{"application/json": {Schema: failed}}},
+	}
+	for _, status := range r.Also {
+		either := &huma.Schema{OneOf: []*huma.Schema{ok.Content["application/json"].Schema, failed}}
+		op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: map[string]*huma.MediaType{"application/json": {Schema: either}}}
 	}
 	return op
 }

@@ -74,9 +74,14 @@ func TestEveryRouteIsDocumented(t *testing.T) {
 		if (op.RequestBody != nil) != (r.In != nil || r.Raw != "") {
 			t.Errorf("%s: whether it takes a body is not said", r.ID)
 		}
-		if len(op.Responses) != 2 || op.Responses["default"].Content["application/json"] == nil {
+		if len(op.Responses) != 2+len(r.Also) || op.Responses["default"].Content["application/json"] == nil {
 			t.Errorf("%s has the answers %v", r.ID, op.Responses)
 		}
+	}
+	// That of a server which makes no sandboxes any more, or one that ends.
+	health, err := json.Marshal(doc.Paths["/healthz"]["get"].Responses["503"].Content["application/json"])
+	if want := `{"schema":{"oneOf":[{"$ref":"#/components/schemas/Health"},{"$ref":"#/components/schemas/Error"}]}}`; err != nil || string(health) != want {
+		t.Errorf("/healthz with 503 is %s, %v", health, err)
 	}
 	for path, all := range doc.Paths {
 		seen -= len(all)

@@ -53,7 +53,7 @@ func Page() ([]byte, error) {
 				e.In = refName(o.RequestBody.Content["application/json"].Schema.Ref)
 			}
 			for _, resp := range o.Responses {
-				if m := resp.Content["application/json"]; m != nil && r.Out != nil && refName(m.Schema.Ref) != "Error" {
+				if m := resp.Content["application/json"]; m != nil && m.Schema.Ref != "" && r.Out != nil && refName(m.Schema.Ref) != "Error" {
 					e.Out = refName(m.Schema.Ref)
 				}
 			}
