@@ -189,7 +189,7 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 func (e *Engine) newSandbox(id, namespace string) *Sandbox {
 	return &Sandbox{
 		engine: e, id: id, namespace: namespace, kept: e.opts.Store != nil, state: sandpit.StateCreating,
-		memory: e.ledger.Sandbox(namespace),
+		memory: e.opts.Memory.Sandbox(namespace),
 		change: make(chan struct{}, 1), gone: make(chan struct{}), made: make(chan struct{}),
 	}
 }

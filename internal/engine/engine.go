@@ -54,8 +54,8 @@ type Options struct {
 	// Capacity is what may be promised to all sandboxes together.
 	Capacity Capacity
 
-	// Memory counts what requests leave behind in memory. By default it is a new
-	// ledger, which one namespace may fill.
+	// Memory counts what requests leave behind in memory. Nil: each sandbox, and the
+	// events of each namespace, have their own bounds alone.
 	Memory *ledger.Ledger
 
 	// Pool says how many blanks are kept ready; none by default.
@@ -85,7 +85,6 @@ type Engine struct {
 	opts   Options
 	events eventLog
 	gate   admission
-	ledger *ledger.Ledger
 	ended  endedHubs
 	pool   *pool
 	tasks  tasks
@@ -101,9 +100,6 @@ type Engine struct {
 
 var _ sandpit.Client = (*Engine)(nil)
 
-// ownMemory bounds the memory of an engine that shares no ledger, in bytes.
-const ownMemory = 4 << 30
-
 // New returns an engine. It does nothing yet.
 func New(opts Options) *Engine {
 	if opts.Hangs == nil {
@@ -112,11 +108,8 @@ func New(opts Options) *Engine {
 	opts.Patience = opts.Patience.withDefaults()
 	e := &Engine{opts: opts, spaces: map[string]*space{}, logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
 	e.gate.capacity = opts.Capacity
-	if e.ledger = opts.Memory; e.ledger == nil {
-		e.ledger = ledger.New(ledger.Bounds{Total: ownMemory, Namespace: ownMemory})
-	}
 	e.pool = newPool(e, opts.Pool)
-	e.events.observe, e.events.ledger = opts.Observe, e.ledger
+	e.events.observe, e.events.ledger = opts.Observe, opts.Memory
 	e.events.first = uint64(time.Now().UnixMicro())
 	e.events.last = e.events.first
 	return e

@@ -108,10 +108,7 @@ func (l *eventLog) ring(namespace string) *eventRing {
 		if l.spaces == nil {
 			l.spaces = map[string]*eventRing{}
 		}
-		r = &eventRing{lost: l.first, labels: map[string]int{}}
-		if l.ledger != nil {
-			r.memory = l.ledger.Account(namespace, maxEventBytes)
-		}
+		r = &eventRing{lost: l.first, labels: map[string]int{}, memory: l.ledger.Account(namespace, maxEventBytes)}
 		l.spaces[namespace] = r
 	}
 	return r

@@ -84,7 +84,7 @@ func (s *Sandbox) evict(level ledger.Level) bool {
 		h.forget()
 		return true
 	case ledger.Total:
-		if ended.evict(s.engine.ledger.Largest()) {
+		if ended.evict(s.engine.opts.Memory.Largest()) {
 			return true
 		}
 	}

@@ -8,6 +8,7 @@ package ledger
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
@@ -15,15 +16,12 @@ import (
 
 // Bounds are how much may be charged, in bytes. 0 is the default.
 type Bounds struct {
-	Total     int64 // of all; default 1 GiB
+	Total     int64 // of all; default: no bound
 	Namespace int64 // of one namespace; default a quarter of Total
 	Sandbox   int64 // of one sandbox; default 64 MiB, and at most Namespace
 }
 
-const (
-	defaultTotal   = 1 << 30
-	defaultSandbox = 64 << 20
-)
+const defaultSandbox = 64 << 20
 
 // A Level is what a bound is about.
 type Level string
@@ -47,7 +45,8 @@ func (f *Full) Error() string {
 }
 
 // Ledger is the sum of all accounts. Its methods, and those of its accounts, may
-// be called from many goroutines at once.
+// be called from many goroutines at once. The accounts of a nil Ledger have their own
+// bounds alone.
 type Ledger struct {
 	bounds Bounds
 
@@ -58,7 +57,7 @@ type Ledger struct {
 
 // New returns an empty ledger.
 func New(b Bounds) *Ledger {
-	b.Total = cmp.Or(b.Total, defaultTotal)
+	b.Total = cmp.Or(b.Total, math.MaxInt64)
 	b.Namespace = cmp.Or(b.Namespace, b.Total/4)
 	b.Sandbox = cmp.Or(b.Sandbox, min(b.Namespace, defaultSandbox))
 	return &Ledger{bounds: b, spaces: map[string]int64{}}
@@ -66,12 +65,18 @@ func New(b Bounds) *Ledger {
 
 // Sandbox returns a new account for a sandbox of a namespace.
 func (l *Ledger) Sandbox(namespace string) *Account {
+	if l == nil {
+		l = New(Bounds{})
+	}
 	return l.Account(namespace, l.bounds.Sandbox)
 }
 
 // Account returns a new account of a namespace that has a bound of its own.
-func (l *Ledger) Account(namespace string, most int64) *Account {
-	return &Account{ledger: l, namespace: namespace, most: most}
+func (l *Ledger) Account(namespace string, bound int64) *Account {
+	if l == nil {
+		l = New(Bounds{})
+	}
+	return &Account{ledger: l, namespace: namespace, bound: bound}
 }
 
 // StringCost is what a string takes beside its bytes, in a list or map.
@@ -123,7 +128,7 @@ func (l *Ledger) Largest() string {
 type Account struct {
 	ledger    *Ledger
 	namespace string
-	most      int64
+	bound     int64
 	used      int64 // guarded by ledger.mu
 }
 
@@ -144,8 +149,8 @@ func (a *Account) charge(n, part int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case a.used+n > a.most/part:
-		return &Full{Own, a.most}
+	case a.used+n > a.bound/part:
+		return &Full{Own, a.bound}
 	case l.spaces[a.namespace]+n > l.bounds.Namespace/part:
 		return &Full{Namespace, l.bounds.Namespace}
 	case l.total+n > l.bounds.Total/part:

@@ -69,6 +69,14 @@ func TestNothingIsLeft(t *testing.T) {
 	if l.Used() != 0 || l.UsedBy("x") != 0 || l.Largest() != "" {
 		t.Errorf("%d are left", l.Used())
 	}
+	// Without a ledger an account has its own bound alone.
+	var none *ledger.Ledger
+	if a := none.Account("x", 10); a.Charge(10) != nil || a.Charge(1) == nil {
+		t.Error("the account of no ledger does not hold its bound")
+	}
+	if err := none.Sandbox("x").Charge(1 << 20); err != nil {
+		t.Error(err)
+	}
 	(*ledger.Account)(nil).Return(1)
 	if err := (*ledger.Account)(nil).Charge(1); err != nil {
 		t.Error(err)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
-	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -111,9 +110,6 @@ func NewSender(opt Options) *Sender {
 		opt.Queue = 1000
 	}
 	opt.Queue = max(opt.Queue, 2) // one is being sent
-	if opt.Memory == nil {
-		opt.Memory = ledger.New(ledger.Bounds{Total: math.MaxInt64, Namespace: math.MaxInt64})
-	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
