@@ -200,14 +200,14 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 	}
 	c.filesystemIDs(c.ids.otherUID, c.ids.otherGID)
 	for i, b := range c.plan.Root.Binds {
+		step := c.overlay("showing "+b.Source, bindName(i), "l0"+path.Clean("/"+b.Target)+":"+bindName(i))
 		if !c.ids.mapped {
-			// A user namespace may not look below a mount of the host's: with
-			// something mounted below it, the tree can't be bound alone, and is
-			// shown as it is. That is a gap, which Examine lists.
-			name := c.p.Str(bindName(i))
-			c.p.Call("looking for mounts below "+b.Source, unix.SYS_MOUNT, name, name, sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.EINVAL).SkipAfterIgnored(1)
+			// A user namespace may not look below a mount of the host's, and an
+			// overlay of an overlay is the deepest that there is: what the kernel
+			// can't show in this way is shown as it is. That is a gap, which
+			// Examine lists.
+			step.Ignore(unix.EINVAL)
 		}
-		c.overlay("showing "+b.Source, bindName(i), "l0"+path.Clean("/"+b.Target)+":"+bindName(i))
 	}
 	c.filesystemIDs(0, 0)
 	if c.ids.multi && !c.ids.mapped && c.dumpable {
@@ -248,8 +248,8 @@ func (c *compiler) filesystemIDs(uid, gid uint32) {
 // files are not read. Those of root, trusted.*, can't be read in a user namespace,
 // and those of others, user.*, are read with the option userxattr only. The root
 // file system has that option, as it makes such marks.
-func (c *compiler) overlay(what, on, lower string) {
-	c.p.Call(what, unix.SYS_MOUNT, c.p.Str("overlay"), c.p.Str(on), c.p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), c.p.Str("lowerdir="+lower))
+func (c *compiler) overlay(what, on, lower string) sysprog.Step {
+	return c.p.Call(what, unix.SYS_MOUNT, c.p.Str("overlay"), c.p.Str(on), c.p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), c.p.Str("lowerdir="+lower))
 }
 
 // withoutSockets returns a tree that shows another through an overlay, in which

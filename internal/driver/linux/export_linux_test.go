@@ -27,6 +27,9 @@ func HoldEnding(inst driver.Instance) (release, rest func(), waiting func() int6
 	return release, rest, ending.waiting.Load
 }
 
+// Overlays is whether a directory can be shown through an overlay.
+var Overlays = overlays
+
 // MountBelow is where something is mounted below a directory.
 var MountBelow = mountBelow
 

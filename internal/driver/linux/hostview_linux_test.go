@@ -142,11 +142,36 @@ func TestMountBelowADirectoryOfTheHost(t *testing.T) {
 	if below := linux.MountBelow(dir); below != "" {
 		t.Errorf("below %s is %q", dir, below)
 	}
+	if linux.Overlays(source) || !linux.Overlays(dir) {
+		t.Error("doctor does not tell what can be shown through an overlay")
+	}
 	e := engine.New(engine.Options{Driver: &showing{newDriver(), source}, Images: images(), Policy: policy.Default()})
 	defer e.Close()
 	out := sh(t, box(t, e, sandpit.Spec{}), "cat "+shownAt+"/below/file")
 	if string(out.Stdout) != "below" {
 		t.Errorf("got %+v %s%s", out.Result, out.Stdout, out.Stderr)
+	}
+}
+
+// The host's files can be an overlay of an overlay, as in nested containers: no
+// third one can show them, and they are shown as they are.
+func TestHostIsAnOverlayOfAnOverlay(t *testing.T) {
+	needWorking(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount something on the host")
+	}
+	once := unmappable(t, shownDir(t))
+	source := unmappable(t, once)
+	if linux.Overlays(source) || !linux.Overlays(once) {
+		t.Error("doctor does not tell what can be shown through an overlay")
+	}
+	for _, pool := range []int{0, 1} {
+		e := engine.New(engine.Options{Driver: &showing{newDriver(), source}, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool}})
+		defer e.Close()
+		out := sh(t, box(t, e, sandpit.Spec{}), "test -s "+shownAt+"/flag && ! touch "+shownAt+"/flag")
+		if !out.Success() || !strings.Contains(string(out.Stderr), "Read-only file system") {
+			t.Errorf("got %+v %s%s", out.Result, out.Stdout, out.Stderr)
+		}
 	}
 }
 

@@ -320,11 +320,13 @@ func idNamespace(hostUID, hostGID, uid, gid uint32) (int, error) {
 	return fd, nil
 }
 
-// reap waits for a child that is dying.
-func reap(pid int) {
+// reap waits for a child that is dying, and returns how it ended: 0 if all its
+// steps succeeded.
+func reap(pid int) syscall.WaitStatus {
 	for {
-		if _, err := syscall.Wait4(pid, nil, 0, nil); err != syscall.EINTR {
-			return
+		status := syscall.WaitStatus(^uint32(0))
+		if _, err := syscall.Wait4(pid, &status, 0, nil); err != syscall.EINTR {
+			return status
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -99,6 +98,21 @@ func mountBelow(dir string) string {
 	return ""
 }
 
+// overlays reports whether a user namespace can show a directory of the host
+// through an overlay, as showBinds does where it maps no ids.
+func overlays(dir string) bool {
+	var p sysprog.Program
+	empty := p.Str("/dev") // whatever is there: it is covered
+	p.Call("mounting a directory without anything", unix.SYS_MOUNT, p.Str("tmpfs"), empty, p.Str("tmpfs"), sysprog.Int(0), sysprog.Int(0))
+	p.Call("mounting an overlay", unix.SYS_MOUNT, p.Str("overlay"), empty, p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), p.Str("lowerdir="+dir+":/dev"))
+	child, err := p.Fork(sysprog.ForkOptions{Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, Cgroup: -1, Report: -1})
+	if err != nil {
+		return false
+	}
+	defer child.Release()
+	return reap(child.PID) == 0
+}
+
 var _ driver.Examiner = (*Driver)(nil)
 
 // Examine is Probe, looks at the mounts of the host, tries whether namespaces can
@@ -150,17 +164,6 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 			Fix: "use Linux 6.5 or later",
 		})
 	}
-	if h, err := d.host(); err == nil {
-		// Where ids are mapped, /usr is shown without what is mounted below it.
-		unmapped := !h.privileged || !h.allIDs || slices.ContainsFunc([]string{existing(d.opts.Dir), "/usr"}, func(dir string) bool { return !canMap(dir) })
-		if below := mountBelow("/usr"); unmapped && below != "" {
-			caps.Gaps = append(caps.Gaps, sandpit.Gap{
-				What: "host-image",
-				Why:  below + " is a mount of its own, so that the host image shows /usr as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
-				Fix:  "use an image (--image), or unmount " + below,
-			})
-		}
-	}
 	if err := tryNamespaces(); err != nil {
 		caps.Available = false
 		why, fix := whyNoNamespaces(err)
@@ -168,6 +171,18 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 		fact("namespaces", "refused")
 	} else {
 		fact("namespaces", "user, mount, pid, network, ipc, uts, cgroup")
+		if h, err := d.host(); err == nil && !(h.privileged && h.allIDs && canMap(existing(d.opts.Dir)) && canMap("/usr")) && !overlays("/usr") {
+			why := "this kernel can't mount an overlay of /usr, as where that is itself an overlay of an overlay"
+			fix := "use an image (--image), or run where the root file system is an overlay at most once"
+			if below := mountBelow("/usr"); below != "" {
+				why, fix = below+" is a mount of its own", "use an image (--image), or unmount "+below
+			}
+			caps.Gaps = append(caps.Gaps, sandpit.Gap{
+				What: "host-image",
+				Why:  why + ", so that the host image shows /usr as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
+				Fix:  fix,
+			})
+		}
 	}
 	return caps
 }
