@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	auditlog "github.com/sandpit-dev/sandpit/internal/audit"
 )
 
 // ends returns how calls of an operation have ended.
@@ -52,7 +53,7 @@ func TestStrangersEnterLittle(t *testing.T) {
 		}
 		return n
 	}
-	if n := size(); n > 3*api.MaxAuditEntry {
+	if n := size(); n > 3*auditlog.MaxEntry {
 		t.Errorf("requests of strangers take %d bytes", n)
 	}
 	// What has no entry is counted, and that is one entry.
@@ -101,7 +102,7 @@ func TestOneKeyCantFillTheAudit(t *testing.T) {
 		t.Fatalf("%d of 400 requests were refused", refused)
 	}
 	s.refused(429, "audit_rate", ask{method: "GET", path: "/v1/sandboxes", key: aliceKey})
-	if n := bytesOf("alice"); n > share+4*api.MaxAuditEntry {
+	if n := bytesOf("alice"); n > share+4*auditlog.MaxEntry {
 		t.Errorf("with a share of %d bytes a key has entered %d", share, n)
 	}
 	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/time/rate"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/audit"
 )
 
 // Limits bound what callers may do to the server. Zero is the default.
@@ -33,31 +34,22 @@ type AuditShare struct {
 	Burst int     // at once
 }
 
-// Defaults of the audit.
-const (
-	DefaultAuditSize = 4 << 30            // bytes
-	DefaultAuditTime = 7 * 24 * time.Hour // in which no key may fill it
-)
+// DefaultAuditTime is the time in which no key may fill the audit.
+const DefaultAuditTime = 7 * 24 * time.Hour
 
 // AuditShares returns the shares of an audit of so many bytes with which one key
 // takes at least the given time to fill it, from when it has used nothing, and
 // strangers more than a year.
 func AuditShares(size int64, within time.Duration) (key, strangers AuditShare) {
-	const (
-		parts = 64 // the oldest of so many files is dropped as a whole
-		year  = 365 * 24 * time.Hour
-	)
+	const year = 365 * 24 * time.Hour
 	// Requests that are under way when the share is used up are entered all the same.
-	kept := max(size-size/parts-2*maxCalls*MaxAuditEntry, size/2)
+	kept := max(audit.Kept(size)-2*maxCalls*audit.MaxEntry, size/2)
 	key.Burst = int(kept / 8)
 	key.Rate = float64(kept-kept/8) / within.Seconds()
 	strangers.Burst = int(kept / 1024)
 	strangers.Rate = float64(kept/2) / year.Seconds()
 	return key, strangers
 }
-
-// MaxAuditEntry bounds an entry of the audit, in bytes.
-const MaxAuditEntry = 4 << 10
 
 func (l Limits) withDefaults() Limits {
 	if l.Rate == 0 {
@@ -93,7 +85,7 @@ func (l Limits) withDefaults() Limits {
 	if l.TotalSpool == 0 {
 		l.TotalSpool = 4 << 30
 	}
-	key, strangers := AuditShares(DefaultAuditSize, DefaultAuditTime)
+	key, strangers := AuditShares(audit.DefaultSize, DefaultAuditTime)
 	if l.Audit == (AuditShare{}) {
 		l.Audit = key
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/audit"
 )
 
 // The audit is bounded, so that what enters it pushes out what is older. Each key
@@ -58,7 +59,7 @@ type summary struct {
 }
 
 func (s AuditShare) limiter() *rate.Limiter {
-	return rate.NewLimiter(rate.Limit(s.Rate), max(s.Burst, 2*MaxAuditEntry))
+	return rate.NewLimiter(rate.Limit(s.Rate), max(s.Burst, 2*audit.MaxEntry))
 }
 
 // mayEnter refuses a request of a key that has used up its share of the audit.

@@ -24,7 +24,7 @@ type Options struct {
 	MaxSize int64
 
 	// MaxFiles is how many files are kept; beyond, the oldest is dropped, and
-	// that is recorded. Default 64, which with MaxSize is 4 GiB.
+	// that is recorded. Default Files, which with MaxSize is DefaultSize.
 	MaxFiles int
 
 	// Relaxed has Append return when a record is in the file, and not yet on
@@ -33,10 +33,21 @@ type Options struct {
 	Relaxed bool
 }
 
+// An audit has Files files, so that it keeps all but 1/Files of its size when it
+// drops the oldest of them.
 const (
-	defaultSize  = 64 << 20
-	defaultFiles = 64
+	Files       = 64
+	DefaultSize = 4 << 30 // bytes of all files
+)
 
+// Sized returns Options with which about so many bytes are kept.
+func Sized(size int64) Options { return Options{MaxSize: size / Files, MaxFiles: Files} }
+
+// Kept returns how many bytes of records an audit of so many bytes has at least, once
+// it has dropped its oldest file.
+func Kept(size int64) int64 { return size - size/Files }
+
+const (
 	maxTogether = 512         // records of one write
 	syncDelay   = time.Second // the most that a record waits to be on the disk
 
@@ -93,10 +104,10 @@ type tail struct {
 // sandpit.ErrDiskFull when the disk is full.
 func Open(dir string, opt Options) (_ *Log, err error) {
 	if opt.MaxSize <= 0 {
-		opt.MaxSize = defaultSize
+		opt.MaxSize = DefaultSize / Files
 	}
 	if opt.MaxFiles <= 0 {
-		opt.MaxFiles = defaultFiles
+		opt.MaxFiles = Files
 	}
 	l := &Log{dir: dir, opt: opt}
 	defer func() {

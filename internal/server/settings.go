@@ -263,21 +263,20 @@ const defaultMemory = 2
 // defaultSandboxes bounds sandboxes at once.
 const defaultSandboxes = 1000
 
-// auditFiles is how many files the audit has, of which the oldest is dropped.
-const auditFiles = 64
-
 // minAudit is the least size of the audit, in bytes.
-const minAudit = auditFiles << 20
+const minAudit = audit.Files << 20
 
 // auditOptions returns how the audit is kept.
 func (s *Settings) auditOptions() audit.Options {
-	return audit.Options{MaxSize: cmp.Or(s.AuditSize, api.DefaultAuditSize) / auditFiles, MaxFiles: auditFiles, Relaxed: !s.SyncAudit}
+	opt := audit.Sized(cmp.Or(s.AuditSize, audit.DefaultSize))
+	opt.Relaxed = !s.SyncAudit
+	return opt
 }
 
 // limits returns the bounds of the API.
 func (s *Settings) limits() api.Limits {
 	var l api.Limits
-	l.Audit, l.Strangers = api.AuditShares(cmp.Or(s.AuditSize, api.DefaultAuditSize), cmp.Or(s.AuditTime, api.DefaultAuditTime))
+	l.Audit, l.Strangers = api.AuditShares(cmp.Or(s.AuditSize, audit.DefaultSize), cmp.Or(s.AuditTime, api.DefaultAuditTime))
 	return l
 }
 
