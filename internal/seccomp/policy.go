@@ -54,12 +54,15 @@ func policyOf(groups []group, other Action) policy {
 }
 
 // mountGroups is the policy of a second filter, for sandboxes with a writable
-// mount: no file of the host gets a set-user-id or set-group-id bit.
+// mount, or one that shows sockets: no file or directory of the host gets a
+// set-user-id or set-group-id bit.
 //
 // Inside such a file is dead, because all mounts are nosuid. On the host it is a
 // program that runs with the rights of its owner: root, or the person who made
-// the sandbox. Sandboxes without a writable mount have no such file that
-// outlives them, and package managers inside set these bits.
+// the sandbox. A read-only mount does not keep them off: over a socket in it
+// another sandbox can pass a descriptor that was opened for writing. Other
+// sandboxes can't get one, and package managers inside set these bits. What is a
+// directory a filter can't tell.
 //
 // mkdir and mkdirat are not listed: the kernel itself drops the two bits of
 // their mode. openat2 has its mode in memory, where a filter can't look;

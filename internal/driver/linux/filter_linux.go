@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/seccomp"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
@@ -37,13 +36,17 @@ func baseFilter() (filter []byte, key uint64, err error) {
 	return seccomp.Encode(seccomp.WithKey(program, key)), key, nil
 }
 
-// canWriteHost reports whether programs inside can write files of the host.
-func canWriteHost(plan *driver.Plan) bool {
-	return slices.ContainsFunc(plan.Mounts, func(m sandpit.Mount) bool { return !m.ReadOnly })
+// reachesHost reports whether programs inside can get a descriptor by which the
+// mode of a host's file can be changed: their own of a writable mount, or another
+// program's, over a unix socket that a mount shows, and be that mount read-only.
+func (c *creation) reachesHost() bool {
+	return slices.ContainsFunc(c.mounts, func(m hostMount) bool {
+		return !m.ReadOnly || !m.file && !m.NoSockets
+	})
 }
 
 // confine has the guest load the filter that keeps set-id files off the host, if
-// programs can write there, and waits until it has, and has taken the ruleset
+// programs can reach files there, and waits until it has, and has taken the ruleset
 // that was sent before. Nothing of the sandbox has run yet. It is the same for a
 // blank, whose guest has long been running and has a connection.
 func (c *creation) confine(ctx context.Context) error {
@@ -52,10 +55,11 @@ func (c *creation) confine(ctx context.Context) error {
 		return os.NewSyscallError("socketpair", err)
 	}
 	defer unix.Close(ends[0])
-	operation, flags := seccomp.KeyedLoad(c.key)
-	m := binary.LittleEndian.AppendUint64(nil, operation)
-	m = binary.LittleEndian.AppendUint64(m, flags)
-	if canWriteHost(c.plan) {
+	m := make([]byte, 16) // without the key, which nothing has used up, if no filter is loaded
+	if c.reachesHost() {
+		operation, flags := seccomp.KeyedLoad(c.key)
+		binary.LittleEndian.PutUint64(m, operation)
+		binary.LittleEndian.PutUint64(m[8:], flags)
 		m = append(m, seccomp.Encode(seccomp.MountProgram(runtime.GOARCH))...)
 	}
 	_, err = unix.Write(ends[0], m)

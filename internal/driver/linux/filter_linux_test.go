@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,6 +84,65 @@ func probeSetID(args []string) map[string]string {
 	v3 := append(append([]byte{1, 0, 0, 3}, all[4:]...), 0, 0, 0, 0)
 	try("file capabilities of a namespace", unix.Setxattr(path, "security.capability", v3, 0))
 	return got
+}
+
+// probePass passes descriptors of a new file and of the directory that it is in
+// to the first who connects to a socket there.
+func probePass(args []string) map[string]string {
+	dir := args[0]
+	unix.Umask(0)
+	file, err := unix.Open(dir+"/passed", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o777)
+	must(err)
+	in, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(err)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/s~", Net: "unix"})
+	must(err)
+	must(os.Rename(dir+"/s~", dir+"/s")) // now it listens
+	c, err := l.AcceptUnix()
+	must(err)
+	_, _, err = c.WriteMsgUnix([]byte{0}, unix.UnixRights(file, in), nil)
+	must(err)
+	_, _ = c.Read(make([]byte, 1)) // until the other has done with them
+	return map[string]string{}
+}
+
+// probeTake takes what probePass passes, and tries to set the bits by it.
+func probeTake(args []string) map[string]string {
+	unix.Umask(0)
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: args[0] + "/s", Net: "unix"})
+	must(err)
+	defer c.Close()
+	oob := make([]byte, unix.CmsgSpace(8))
+	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), oob)
+	must(err)
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	must(err)
+	fds, err := unix.ParseUnixRights(&messages[0])
+	must(err)
+	file, dir := fds[0], fds[1]
+	_, err = unix.Write(file, []byte("x"))
+	must(err) // it is a file that can be written
+	got := map[string]string{}
+	try := func(what string, err error) { got[what] = errName(err) }
+	for _, mode := range []uint32{0o4755, 0o2755, 0o6755} {
+		m := fmt.Sprintf(" %o", mode)
+		try("fchmod"+m, unix.Fchmod(file, mode))
+		try("chmod by /proc"+m, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", file), mode))
+		try("fchmodat"+m, unix.Fchmodat(dir, "passed", mode, 0))
+		try("fchmod of the directory"+m, unix.Fchmod(dir, mode|0o777))
+		_, err := unix.Openat(dir, "made"+m, unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+		try("openat"+m, err)
+		_, err = unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+		try("O_TMPFILE"+m, err)
+		try("mknodat"+m, unix.Mknodat(dir, "node"+m, unix.S_IFREG|mode, 0))
+	}
+	return got
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
 }
 
 // probeFilters tries every way to put a filter into the kernel's memory.
@@ -244,6 +304,64 @@ func TestAttackL2SetIDFiles(t *testing.T) {
 	})
 }
 
+// A read-only mount shows sockets, over which a sandbox that can write to the
+// same directory passes a descriptor: what keeps the bits off is the filter.
+func TestAttackL2PassedDescriptor(t *testing.T) {
+	eachShowing(t, shownDir(t), func(t *testing.T, c sandpit.Client) {
+		for _, user := range users {
+			dir := hostDir(t)
+			passer := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: dir, Target: "/x"}}})
+			p, err := passer.Start(t.Context(), sandpit.Command{Argv: []string{"/probe", "probe:pass", "/x"}, Background: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the passer listens", func() bool { _, err := os.Lstat(filepath.Join(dir, "s")); return err == nil })
+			taker := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: dir, Target: "/x", ReadOnly: true}}})
+			refused(t, tryOut(t, taker, sandpit.Command{}, "take", "/x"), "EPERM")
+			if res, err := p.Wait(t.Context()); err != nil || !res.Success() {
+				t.Errorf("the passer ended with %+v, %v", res, err)
+			}
+			if n := filters(t, taker); n != "2" {
+				t.Errorf("as %q a read-only mount with sockets is there with %s filters, want 2", user, n)
+			}
+			if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if info, err := d.Info(); err != nil || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+					t.Errorf("ESCAPE: %s has the mode %v on the host (%v)", path, info.Mode(), err)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// filters is how many filters a program in a sandbox has.
+func filters(t *testing.T, sb sandpit.Sandbox) string {
+	t.Helper()
+	return strings.TrimSpace(string(sh(t, sb, "sed -n 's/^Seccomp_filters:[[:space:]]*//p' /proc/self/status").Stdout))
+}
+
+// What is said of directories: their bit can't be set, nor copied, and one that
+// the host has set goes on to what is made below.
+func TestSetGroupIDDirectoriesInAMount(t *testing.T) {
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		dir := hostDir(t)
+		if err := os.Chmod(dir, 0o777|fs.ModeSetgid); err != nil {
+			t.Fatal(err)
+		}
+		sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: dir, Target: "/x"}}})
+		if out := sh(t, sb, "cd /x && mkdir -p a/b && touch a/b/f && chmod 755 a/b/f && cp -r a c && stat -c %A a c/b | cut -c7"); string(out.Stdout) != "s\ns\n" {
+			t.Errorf("below a set-group-id directory: got %q, %s", out.Stdout, out.Stderr)
+		}
+		for _, script := range []string{"chmod g+s a", "cp -a a d"} {
+			if out := sh(t, sb, "cd /x && mkdir -p a && chmod 2755 a 2>/dev/null; cd /x && "+script); out.Success() || !strings.Contains(string(out.Stderr), "not permitted") {
+				t.Errorf("%s: %+v, %s", script, out.Result, out.Stderr)
+			}
+		}
+	})
+}
+
 // A filter stays with a sandbox that another process takes over.
 func TestAttackL2AfterRecover(t *testing.T) {
 	dir := hostDir(t)
@@ -297,8 +415,7 @@ func TestAttackL3Filters(t *testing.T) {
 				}
 			}
 			// All that run have the same: those that the sandbox began with.
-			out := sh(t, sb, "sed -n 's/^Seccomp_filters:[[:space:]]*//p' /proc/self/status")
-			if got := strings.TrimSpace(string(out.Stdout)); got != want {
+			if got := filters(t, sb); got != want {
 				t.Errorf("with %d writable mounts a process has %q filters, want %s", mounts, got, want)
 			}
 			if err := sb.Remove(t.Context()); err != nil {
@@ -311,7 +428,7 @@ func TestAttackL3Filters(t *testing.T) {
 // Package managers set these bits in sandboxes that can't harm the host by it.
 func TestSetIDBitsInside(t *testing.T) {
 	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
-		sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: hostDir(t), Target: "/ro", ReadOnly: true}}})
+		sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: hostDir(t), Target: "/ro", ReadOnly: true, NoSockets: true}}})
 		out := sh(t, sb, "umask 0; cd /tmp && touch u g && chmod 4755 u && chmod 2755 g && mkdir d && chmod 2755 d && stat -c %a u g d")
 		if got := string(out.Stdout); !out.Success() || got != "4755\n2755\n2755\n" {
 			t.Errorf("got %q, %s", got, out.Stderr)

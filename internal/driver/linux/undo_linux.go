@@ -152,7 +152,7 @@ func (c *creation) awaitReady(ctx context.Context) error {
 	if err != nil {
 		return c.explainDeath(err)
 	}
-	if ruleset >= 0 || canWriteHost(c.plan) {
+	if ruleset >= 0 || c.reachesHost() {
 		return c.confine(ctx)
 	}
 	return nil

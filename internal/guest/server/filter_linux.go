@@ -16,7 +16,8 @@ const maxFilter = 1024 * 8
 // for all threads, and with that for everything that is started later, and
 // answers with the errno. It closes the socket. The message is the first two
 // arguments of seccomp(2), of 8 bytes each, then the instructions. Without any
-// it loads nothing: the answer says that what was sent before is in force.
+// the two are zero and it loads nothing: the answer says that what was sent
+// before is in force.
 func loadFilter(sock int) (loaded bool) {
 	defer unix.Close(sock)
 	m := make([]byte, 16+maxFilter)
@@ -35,8 +36,8 @@ func loadFilter(sock int) (loaded bool) {
 		if errno == 0 && thread != 0 { // it has another filter than this one
 			errno = unix.EBUSY
 		}
-		clear(m) // there is a key in it
 	}
+	clear(m) // there is a key in it
 	_, err = unix.Write(sock, binary.LittleEndian.AppendUint32(nil, uint32(errno)))
 	return errno == 0 && err == nil
 }
