@@ -61,7 +61,7 @@ type Options struct {
 	// Pool says how many blanks are kept ready; none by default.
 	Pool Pool
 
-	// Patience says how long is waited for what may hang.
+	// Patience says how long to wait for operations that may hang.
 	Patience Patience
 
 	// Hangs, when set, is called when a task is stuck, and again when it has ended

@@ -59,7 +59,7 @@ type Options struct {
 	// Reload has a value for each demand to read the policies again.
 	Reload <-chan struct{}
 
-	// Patience says how long is waited for what may hang.
+	// Patience says how long to wait for operations that may hang.
 	Patience engine.Patience
 
 	// Say tells the person who has started it something, once.

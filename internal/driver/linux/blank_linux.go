@@ -91,7 +91,7 @@ func (b *blank) Fits(plan driver.Plan) bool {
 	switch {
 	case plan.Ephemeral != bp.Ephemeral, !was.SameKinds(will), will.Memory > 0 && will.Memory < min(was.Memory, leastMemory):
 		return false
-	case b.made.late && checkLibraries(&plan.Root) != nil:
+	case b.made.execInRoot && checkLibraries(&plan.Root) != nil:
 		return false
 	}
 	kind := b.host.idKind(plan.MultiUser, mappable(&plan))
@@ -138,7 +138,7 @@ func (b *blank) Dial(ctx context.Context) (net.Conn, error) {
 	switch {
 	case b.used:
 		return nil, b.usedError("dialling the guest of")
-	case b.made.late:
+	case b.made.execInRoot:
 		return nil, fmt.Errorf("dialling the guest of blank %s: it starts in its own root: %w", b.made.id, sandpit.ErrUnsupported)
 	}
 	return dialGuest(b.made.id, b.made.socks[0])

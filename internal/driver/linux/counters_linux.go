@@ -233,7 +233,7 @@ func asUser(uid uint32, f func() error) error {
 	if err == nil {
 		err = f()
 	}
-	// The real user is still root, so that it fails for want of memory at most.
+	// The real user is still root, so only a lack of memory makes this fail.
 	for {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, 0, same); errno == 0 {
 			break

@@ -42,22 +42,22 @@ type creation struct {
 
 	progress *driver.Progress // of whoever waits for what is being done
 
-	mounts  []hostMount
-	covers  []cover
-	ids     idMap
-	late    bool   // the guest waits for its root: see build
-	key     uint64 // of its filter, by which it may load one more
-	group   *cgroup.Group
-	socks   [2]int // the socket pair to the guest: ours, the child's
-	build   [2]int // that to the builder
-	program *sysprog.Program
-	rest    *compiler // of what the builder goes on with
-	child   sysprog.Child
-	started bool
-	thread  *thread // that made the child
-	near    bool    // driver.near is held
-	watcher sysprog.Child
-	watch   int // our end of the watcher's connection
+	mounts     []hostMount
+	covers     []cover
+	ids        idMap
+	execInRoot bool   // the guest waits for its root: see build
+	key        uint64 // of its filter, by which it may load one more
+	group      *cgroup.Group
+	socks      [2]int // the socket pair to the guest: ours, the child's
+	build      [2]int // that to the builder
+	program    *sysprog.Program
+	rest       *compiler // of what the builder goes on with
+	child      sysprog.Child
+	started    bool
+	thread     *thread // that made the child
+	near       bool    // driver.near is held
+	watcher    sysprog.Child
+	watch      int // our end of the watcher's connection
 
 	// Of a sandbox that outlives its maker, keep_linux.go.
 	kept   identity      // of its first process
@@ -147,11 +147,11 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	if d.opts.Guest == nil {
-		if c.late, err = isLate(guest); err != nil {
+		if c.execInRoot, err = isLate(guest); err != nil {
 			return err
 		}
 	}
-	if c.late && c.plan != nil {
+	if c.execInRoot && c.plan != nil {
 		if err := checkLibraries(&c.plan.Root); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	c.key = key
 	b := build{
 		ids: c.ids, quotas: findQuotas(c.ids.base != 0), limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
-		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, late: c.late, dumpable: h.dumpable,
+		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, execInRoot: c.execInRoot, dumpable: h.dumpable,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
 		landlock: landlockABI(),

@@ -50,8 +50,8 @@ func TestGuestThatFailsLateIsExplained(t *testing.T) {
 	}
 }
 
-// That nobody on the machine can load a filter is for want of room, and no fault
-// of this program.
+// When no program of the machine can load a filter, the error says that the kernel
+// has no room for more, and does not blame this program.
 func TestNoMemoryForFilters(t *testing.T) {
 	c := &creation{driver: New(Options{Dir: t.TempDir()}), id: "id"}
 	err := c.explainStep(&sysprog.StepError{What: loadingFilter, Errno: 524})

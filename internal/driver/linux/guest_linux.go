@@ -82,7 +82,7 @@ func isLate(exe string) (bool, error) {
 	return needsInterpreter(f)
 }
 
-// checkLibraries refuses a root in which a guest that is late can't be executed.
+// checkLibraries refuses a root in which a guest that is executed in its root can't be executed.
 func checkLibraries(root *driver.Root) error {
 	if slices.Contains(root.Binds, driver.Bind{Source: "/usr", Target: "/usr"}) {
 		return nil

@@ -25,9 +25,9 @@ type near struct {
 	lent chan struct{} // one place: taken while they are lent
 }
 
-// nearPatience is how long is waited for numbers that are lent. Who makes a
-// process holds them for a moment, unless the kernel holds that up; then the
-// others do without.
+// nearPatience bounds the wait for numbers that are lent. The goroutine that makes a
+// process holds them for a moment, unless the kernel holds that up; then the others
+// do without.
 const nearPatience = time.Second
 
 // borrow waits until nobody has the numbers, and reports false if that takes too

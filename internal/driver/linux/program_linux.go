@@ -25,20 +25,20 @@ const (
 
 // build is what the program of one sandbox is compiled from.
 type build struct {
-	ids       idMap
-	quotas    quotas
-	limits    sandpit.Limits // with which the scratch file system is made
-	ephemeral bool
-	announce  bool   // the builder says when it has done all but what depends on the plan
-	socket    int    // the guest's end of its socket pair
-	answer    int    // the builder's end of its own: the guest makes its socket non-blocking
-	mapped    int    // reading end of a pipe: two bytes come when the id maps are written
-	base      string // an existing host directory to build on
-	dumpable  bool   // the owner is, and so the builder, which shares its memory
-	guest     string // host path of the guest program
-	late      bool   // the guest can be executed only in its root, which the owner says is there
-	argv      []string
-	filter    []byte // seccomp, as struct sock_filter array
+	ids        idMap
+	quotas     quotas
+	limits     sandpit.Limits // with which the scratch file system is made
+	ephemeral  bool
+	announce   bool   // the builder says when it has done all but what depends on the plan
+	socket     int    // the guest's end of its socket pair
+	answer     int    // the builder's end of its own: the guest makes its socket non-blocking
+	mapped     int    // reading end of a pipe: two bytes come when the id maps are written
+	base       string // an existing host directory to build on
+	dumpable   bool   // the owner is, and so the builder, which shares its memory
+	guest      string // host path of the guest program
+	execInRoot bool   // the guest can be executed only in its root, which the owner says is there
+	argv       []string
+	filter     []byte // seccomp, as struct sock_filter array
 
 	join     []int // files of cgroups to which the child writes "0" to join them
 	cgroup2  bool  // show the v2 cgroup at /sys/fs/cgroup
@@ -335,7 +335,7 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	}
 	p.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	p.ResetSignals()
-	if c.late {
+	if c.execInRoot {
 		p.Call("waiting for the root", unix.SYS_READ, sysprog.Int(guestSocket), p.Bytes(make([]byte, 1)), sysprog.Int(1)).Want(1)
 	}
 

@@ -143,7 +143,7 @@ func (c *creation) awaitReady(ctx context.Context) error {
 	if err := c.awaitBuilderEnd(ctx); err != nil {
 		return err
 	}
-	if c.late {
+	if c.execInRoot {
 		err = send(c.socks[0], goMessage, nil)
 	}
 	if ruleset >= 0 && err == nil {
