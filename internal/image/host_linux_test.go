@@ -27,7 +27,7 @@ func acquire(t testing.TB, s *image.Store, ref string) *image.Lease {
 }
 
 // etcSecrets and usrSecrets are where credentials lie on many machines, although
-// everybody may read them: places in /etc and in /usr.
+// everybody may read them: places in /etc and in /usr. etcSettings are beside those.
 var (
 	etcSecrets = []string{
 		"gitconfig", "npmrc", "pip.conf", "xdg/pip/pip.conf", "wgetrc", "curlrc", "netrc", "yarnrc", "gemrc", "environment",
@@ -35,13 +35,21 @@ var (
 		"skel/.bashrc", "skel/.profile", "gradle/gradle.properties", "gradle/init.gradle", "maven/settings.xml", "apt/auth.conf",
 		"docker/config.json", "machine-id", "R/Renviron.site", "R/Rprofile.site", "perl/CPAN/Config.pm", "julia/startup.jl",
 		"php/8.2/fpm/pool.d/www.conf", "my.cnf", "odbc.ini", "msmtprc", "boto.cfg", "cargo/credentials.toml",
+		"php/8.2/cli/php.ini", "php/8.2/mods-available/newrelic.ini", "php/8.2/cli/conf.d/20-blackfire.ini", "ant.conf", "ant/ant.conf",
+		"java-17-openjdk/net.properties", "java-17-openjdk/management/jmxremote.password", "pkcs11/modules/token", "python3.11/sitecustomize.py",
+		"perl/sitecustomize.pl", "tmux.conf", "screenrc", "vim/vimrc.local", "emacs/site-start.d/50x.el", "rubyrc", "gdb/gdbinit", "luarocks/config.lua",
+		"octave.conf", "ghc/ghci.conf", "lesskey",
 	}
-	usrSecrets = []string{
+	etcSettings = []string{"R/Makeconf", "php/8.2/cli/conf.d/20-mbstring.ini", "php/8.2/mods-available/mbstring.ini", "perl/Net/libnet.cfg", "java-17-openjdk/security/java.security"}
+	usrSecrets  = []string{
 		"etc/npmrc", "etc/gitconfig", "etc/profile.d/proxy.sh", "local/etc/npmrc", "local/etc/gitconfig", "local/etc/wgetrc", "local/etc/yarnrc",
 		"local/etc/bash.bashrc", "local/etc/profile", "local/etc/odbc.ini", "local/etc/fish/config.fish", "local/etc/anything",
 		"lib/node_modules/npm/npmrc", "local/share/.npmrc", "local/share/.yarnrc", "pip.conf", "local/pip.conf",
 		"local/apache-maven-3.9/conf/settings.xml", "local/gradle-8.1/init.d/proxy.gradle", "local/gradle-8.1/gradle.properties",
 		"local/cargo/credentials.toml", "local/bundle/config", "local/miniconda3/.condarc", "lib/R/etc/Renviron.site", "my.cnf",
+		"local/etc/ssl/keys", "local/etc/php/8.2/fpm", "local/etc/php/8.2/cli/php.ini", "etc/python3.11/sitecustomize.py", "local/etc/tmux.conf",
+		"local/lib/nodejs/node-v20/etc/npmrc", "local/lib/nodejs/node-v20/lib/node_modules/npm/npmrc", "local/node-v20/etc/npmrc",
+		"local/cargo/config.toml", "local/cargo/config", "local/venv/pip.conf", "local/share/venv/pip.conf", "lib/jvm/jdk-17/conf/net.properties",
 	}
 )
 
@@ -100,13 +108,16 @@ func fakeHost(t *testing.T) string {
 	for _, name := range etcSecrets {
 		write("etc/"+name, 0o644, "secret")
 	}
-	for _, name := range []string{"R/Makeconf", "php/8.2/cli/php.ini", "perl/Net/libnet.cfg"} {
+	for _, name := range etcSettings {
 		write("etc/"+name, 0o644, "setting")
 	}
 	for _, name := range usrSecrets {
 		write("usr/"+name, 0o644, "secret")
 	}
-	for _, name := range []string{"etc/services", "local/etc/fonts/fonts.conf", "local/share/doc", "lib/node_modules/npm/package.json"} {
+	for _, name := range []string{
+		"etc/services", "local/etc/fonts/fonts.conf", "local/share/doc", "lib/node_modules/npm/package.json",
+		"local/etc/ssl/openssl.cnf", "local/etc/ssl/cert.pem", "local/etc/ssl/certs/ca.pem", "local/etc/php/8.2/cli/conf.d/x.ini", "etc/pki/tls/cert.pem", "local/go/go.env",
+	} {
 		write("usr/"+name, 0o644, "public")
 	}
 	// By another name: a link in the way.
@@ -192,8 +203,8 @@ func TestHostImageHoldsOnlyWhatIsAllowed(t *testing.T) {
 			t.Errorf("READ: /etc/%s is there", name)
 		}
 	}
-	for _, name := range []string{"etc/R/Makeconf", "etc/php/8.2/cli/php.ini", "etc/perl/Net/libnet.cfg"} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+	for _, name := range etcSettings {
+		if _, err := os.Lstat(filepath.Join(dir, "etc", name)); err != nil {
 			t.Errorf("%s is missing: %v", name, err)
 		}
 	}

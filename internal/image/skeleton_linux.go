@@ -33,16 +33,24 @@ const (
 
 // etcAllowed names what of /etc is copied, as patterns of path.Match: what
 // programs of a toolchain look up, and nothing that says who uses this machine or
-// how to log in anywhere. The same names are what is seen of /usr/etc and
-// /usr/local/etc. Left out on purpose, although many hosts have them:
+// whose purpose it is to say how to log in somewhere. The same names are what is
+// seen of /usr/etc and /usr/local/etc. Left out on purpose, although many hosts
+// have them:
 //
 //   - environment, profile, profile.d, bash.bashrc and all other start-up files of
 //     shells, and skel: tokens and passwords of proxies are exported there
+//   - start-up files of editors, terminals and interpreters (vim, emacs, lesskey,
+//     tmux.conf, screenrc, gdb, ghc, lua, octave, ruby, perl/sitecustomize.pl, ant):
+//     they set variables, too, and everything runs without them
 //   - gitconfig, npmrc, yarnrc, pip.conf and xdg/pip, wgetrc, netrc, gemrc, gradle,
 //     maven/settings.xml, perl/CPAN, R/Renviron.site, R/Rprofile.site, julia, apt:
 //     credentials of package registries
 //   - my.cnf, odbc.ini, pg_service.conf, msmtprc, php/*/fpm: passwords of services
+//   - pkcs11: PINs of tokens; the authorities' certificates are found without it
 //   - machine-id and hostname, which tell machines apart
+//
+// Whoever writes a password into another file of these, where no program looks
+// for one, shows it.
 func etcAllowed() []string {
 	return []string{
 		// The dynamic loader and the C library.
@@ -56,38 +64,61 @@ func etcAllowed() []string {
 		// Certificates of authorities; never private keys.
 		"ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf",
 		"ca-certificates", "ca-certificates.conf", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
-		"pki/tls/openssl.d", "pki/ca-trust/extracted", "crypto-policies", "gnutls", "pkcs11",
-		// Shells and terminals, but nothing that a shell executes.
-		"inputrc", "shells", "terminfo", "DIR_COLORS", "screenrc", "tmux.conf", "login.defs", "manpath.config", "man_db.conf",
-		// Editors and tools.
-		"vim", "vimrc", "nanorc", "emacs", "less", "lesskey", "magic", "magic.mime", "mime.types", "mailcap",
+		"pki/tls/openssl.d", "pki/ca-trust/extracted", "crypto-policies", "gnutls",
+		// Shells and terminals, but nothing that they execute.
+		"inputrc", "shells", "terminfo", "DIR_COLORS", "login.defs", "manpath.config", "man_db.conf",
+		// Tools.
+		"nanorc", "magic", "magic.mime", "mime.types", "mailcap",
 		"mke2fs.conf", "groff", "papersize", "paperspecs", "xattr.conf", "fonts", "ImageMagick*",
-		"ghostscript", "texmf", "sgml", "xml", "gprofng.rc", "gdb", "OpenCL", "glvnd", "java*", "python*",
-		"perl/Net", "perl/XML", "perl/sitecustomize.pl", "php/*/cli", "php/*/mods-available", "ruby*", "lua*",
-		"R/Renviron", "R/Makeconf", "R/javaconf", "R/ldpaths", "R/repositories", "ghc", "octave*", "maven/m2.conf", "maven/logging",
-		"ant", "ant.conf", "matplotlibrc", "sensors3.conf", "X11/rgb.txt", "libnl-3", "libnl",
+		"ghostscript", "texmf", "sgml", "xml", "gprofng.rc", "OpenCL", "glvnd", "java*", "python*",
+		"perl/Net", "perl/XML", "php/*/cli", "php/*/mods-available",
+		"R/Renviron", "R/Makeconf", "R/javaconf", "R/ldpaths", "R/repositories", "maven/m2.conf", "maven/logging",
+		"matplotlibrc", "sensors3.conf", "X11/rgb.txt", "libnl-3", "libnl",
+	}
+}
+
+// etcHidden names, as patterns, what is left out of what etcAllowed names.
+func etcHidden() []string {
+	return []string{
+		// Passwords of proxies and of the management agent. Without the file Java has defaults.
+		"java*/net.properties", "java*/management/*password*",
+		// Code that each interpreter starts with.
+		"python*/sitecustomize.py",
+		// Passwords of databases, and keys of agents. What loads other extensions is
+		// shown: most programs in PHP need some.
+		"php/*/cli/php.ini", "php/*/mods-available/newrelic*", "php/*/mods-available/blackfire*",
+		"php/*/mods-available/tideways*", "php/*/mods-available/ddtrace*", "php/*/mods-available/datadog*",
+		"php/*/cli/conf.d/*newrelic*", "php/*/cli/conf.d/*blackfire*", "php/*/cli/conf.d/*tideways*",
+		"php/*/cli/conf.d/*ddtrace*", "php/*/cli/conf.d/*datadog*",
 	}
 }
 
 // usrHidden names, as patterns, what is not shown of /usr, beside what etcAllowed
 // does not name in /usr/etc and /usr/local/etc: where tools that are installed
-// there look for the machine's credentials although everybody can read it.
+// there look for the machine's credentials although everybody can read it. Go's
+// go.env is not among them: without its lines about proxy, checksums and toolchain
+// the go command does not work.
 func usrHidden() []string {
 	return []string{
-		// npm's built-in settings; what npm and yarn take for root's home.
+		// npm's built-in and global settings; what npm and yarn take for root's home.
 		"lib/node_modules/npm/npmrc", "local/lib/node_modules/npm/npmrc", "share/nodejs/npm/npmrc",
+		"local/*/lib/node_modules/npm/npmrc", "local/*/etc/npmrc",
+		"local/lib/nodejs/lib/node_modules/npm/npmrc", "local/lib/nodejs/*/lib/node_modules/npm/npmrc",
+		"local/lib/nodejs/etc/npmrc", "local/lib/nodejs/*/etc/npmrc",
 		"local/share/.npmrc", "local/share/.yarnrc",
-		// pip: pip.conf in sys.prefix.
-		"pip.conf", "local/pip.conf",
+		// pip: pip.conf in sys.prefix, which virtual environments have, too.
+		"pip.conf", "local/pip.conf", "local/*/pip.conf", "local/*/*/pip.conf",
 		// Maven and Gradle, in their own directories.
 		"share/*maven*/conf/settings.xml", "local/*maven*/conf/settings.xml",
 		"share/gradle*/gradle.properties", "share/gradle*/init.gradle", "share/gradle*/init.d/*",
 		"local/gradle*/gradle.properties", "local/gradle*/init.gradle", "local/gradle*/init.d/*",
 		// Cargo, Bundler and conda, where images of Docker Hub install them.
-		"local/cargo/credentials", "local/cargo/credentials.toml", "local/bundle/config",
+		"local/cargo/credentials", "local/cargo/credentials.toml", "local/cargo/config", "local/cargo/config.toml", "local/bundle/config",
 		"local/.condarc", "local/*conda*/.condarc",
 		// R's environment and profile of the site.
 		"lib*/R/etc/Renviron.site", "lib*/R/etc/Rprofile.site", "local/lib*/R/etc/Renviron.site", "local/lib*/R/etc/Rprofile.site",
+		// Java's passwords of proxies.
+		"lib/jvm/*/conf/net.properties", "lib/jvm/*/jre/lib/net.properties", "local/*/conf/net.properties",
 		// Database clients.
 		"my.cnf", "local/mysql/my.cnf", "local/pgsql/etc/pg_service.conf",
 	}
@@ -223,10 +254,10 @@ func (p *hostPlan) hideUsr() {
 		}
 	}
 	for _, etc := range []string{"usr/etc", "usr/local/etc"} {
-		entries, _ := os.ReadDir(p.host + "/" + etc)
-		for _, e := range entries {
-			if !slices.ContainsFunc(etcAllowed(), func(pattern string) bool { ok, _ := path.Match(pattern, e.Name()); return ok }) {
-				p.hide(etc+"/"+e.Name(), hidden)
+		p.hideEtc(etc, "", append(etcAllowed(), "ssl/certs"), hidden)
+		for _, pattern := range etcHidden() {
+			for _, name := range p.match(etc, pattern) {
+				p.hide(etc+"/"+name, hidden)
 			}
 		}
 	}
@@ -249,6 +280,34 @@ func (p *hostPlan) hideUsr() {
 	}
 }
 
+// hideEtc hides in a directory below etc what no pattern allows. Of a directory
+// that a pattern leads through, and that is no link, it looks at what is in there.
+func (p *hostPlan) hideEtc(etc, dir string, patterns []string, hidden map[string]bool) {
+	entries, _ := os.ReadDir(p.host + "/" + path.Join(etc, dir))
+	for _, e := range entries {
+		name := path.Join(dir, e.Name())
+		depth := strings.Count(name, "/") + 1
+		var allowed, through bool
+		for _, pattern := range patterns {
+			parts := strings.Split(pattern, "/")
+			if len(parts) < depth {
+				continue
+			}
+			if ok, _ := path.Match(path.Join(parts[:depth]...), name); ok {
+				allowed = allowed || len(parts) == depth
+				through = through || e.IsDir()
+			}
+		}
+		switch {
+		case allowed:
+		case through:
+			p.hideEtc(etc, name, patterns, hidden)
+		default:
+			p.hide(etc+"/"+name, hidden)
+		}
+	}
+}
+
 // hide adds a file or directory of /usr by its real name, if it is there.
 func (p *hostPlan) hide(name string, hidden map[string]bool) {
 	dir, err := filepath.EvalSymlinks(p.host + "/" + path.Dir(name))
@@ -266,6 +325,9 @@ func (p *hostPlan) hide(name string, hidden map[string]bool) {
 // read. Links stay links, so nothing outside of /etc is ever read through one.
 func (p *hostPlan) copyTree(name string, depth int, seen map[string]bool) {
 	if seen[name] || depth > maxHostDepth || len(p.items) > maxHostFiles {
+		return
+	}
+	if below, ok := strings.CutPrefix(name, "etc/"); ok && slices.ContainsFunc(etcHidden(), func(pattern string) bool { ok, _ := path.Match(pattern, below); return ok }) {
 		return
 	}
 	src := p.host + "/" + name

@@ -33,7 +33,7 @@ type idMap struct {
 	helpers        bool   // the maps must be written by newuidmap and newgidmap
 
 	// otherUID and otherGID are the last that exist inside, where more than one
-	// does: ids of nobody who owns files.
+	// does: of all that do those least likely to own files of the host.
 	otherUID, otherGID uint32
 
 	// base is the first host id of a range that is the sandbox's own, held by
