@@ -66,6 +66,13 @@ type Recoverer interface {
 // ErrRestarted says that the machine on which an instance was has been restarted.
 var ErrRestarted = errors.New("the machine was restarted")
 
+// An Exposer is an instance that knows whether its sandbox sees a data directory.
+type Exposer interface {
+	// Exposed returns a data directory that a mount of the sandbox shows, or "".
+	// That can be so where an older version has made the sandbox.
+	Exposed() string
+}
+
 // A Leaver is an instance that can be given up without being touched.
 type Leaver interface {
 	// Leave closes what this process holds of the instance, which lives on

@@ -20,13 +20,14 @@ import (
 
 // AdoptReport says what Adopt has found.
 type AdoptReport struct {
-	Adopted   int     // sandboxes that live on
-	Processes int     // in them
-	Gone      int     // sandboxes that were gone, with the machine's restart for example: now failed ones
-	Over      int     // sandboxes whose time was over or whose removal had begun, and have been cleaned away
-	Half      int     // sandboxes that were being made, and have been cleaned away
-	Failed    int     // other sandboxes that are there as failed ones
-	Refused   []error // records that this engine leaves alone, and why
+	Adopted   int               // sandboxes that live on
+	Processes int               // in them
+	Gone      int               // sandboxes that were gone, with the machine's restart for example: now failed ones
+	Over      int               // sandboxes whose time was over or whose removal had begun, and have been cleaned away
+	Half      int               // sandboxes that were being made, and have been cleaned away
+	Failed    int               // other sandboxes that are there as failed ones
+	Refused   []error           // records that this engine leaves alone, and why
+	Exposed   map[string]string // data directories that sandboxes see, by the sandbox's name
 }
 
 const (
@@ -102,6 +103,12 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 			case found == foundLiving:
 				report.Adopted++
 				report.Processes += processes
+				if stand.exposed != "" {
+					if report.Exposed == nil {
+						report.Exposed = map[string]string{}
+					}
+					report.Exposed[r.Name] = stand.exposed
+				}
 			case found == foundGone:
 				report.Gone++
 			case found == foundOver:
@@ -155,7 +162,8 @@ func takePlace(places chan struct{}, limit time.Duration) (giveBack func()) {
 // name and what it was promised. It ends with the adoption.
 type standIn struct {
 	*Sandbox
-	entered, over bool // guarded by Engine.mu
+	entered, over bool   // guarded by Engine.mu
+	exposed       string // a data directory that the sandbox sees, once it is adopted
 }
 
 func (e *Engine) newStandIn(r Record) *standIn {
@@ -257,6 +265,9 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		s.instance = absent{}
 	case err == nil:
 		s.instance = instance
+		if x, ok := instance.(driver.Exposer); ok {
+			stand.exposed = x.Exposed()
+		}
 	case r.State == sandpit.StateFailed, errors.Is(err, sandpit.ErrClosed):
 		s.instance = absent{}
 	default:

@@ -370,3 +370,38 @@ func TestPoolOwner(t *testing.T) {
 	}
 	_ = unix.Pause()
 }
+
+// Of sandboxes that an engine has made which knew nothing of a data directory, as
+// older versions do, the report names those that see it.
+func TestAdoptNamesTheExposed(t *testing.T) {
+	dir, home := t.TempDir(), t.TempDir()
+	store := &mapStore{records: map[string]engine.Record{}}
+	open := func(private ...string) *engine.Engine {
+		return poolEngine(t, dir, func(o *engine.Options) {
+			o.Driver = linux.New(linux.Options{Dir: filepath.Join(dir, "guest"), Guest: embedded.Guest(), KeepDir: filepath.Join(dir, "kept"), Private: private})
+			o.Store, o.Pool = store, engine.Pool{}
+		})
+	}
+	e := open()
+	for name, mounts := range map[string][]sandpit.Mount{"old": {{Source: home, Target: "/h", ReadOnly: true}}, "without": nil} {
+		made(t, e, sandpit.Spec{Name: name, Mounts: mounts})
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(home, "data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	e = open(filepath.Join(home, "data"))
+	report, err := e.Adopt(t.Context())
+	if err != nil || report.Adopted != 2 || len(report.Exposed) != 1 || report.Exposed["old"] != filepath.Join(home, "data") {
+		t.Errorf("got %+v, %v", report, err)
+	}
+	for _, name := range []string{"old", "without"} {
+		if sb, err := e.Get(t.Context(), name); err != nil {
+			t.Error(err)
+		} else if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

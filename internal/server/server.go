@@ -260,6 +260,9 @@ func (s *server) startEngine(ctx context.Context) error {
 		return fmt.Errorf("taking over sandboxes: %w", err)
 	}
 	opt.Log.Info("sandboxes taken over", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "over", report.Over, "half-made", report.Half, "failed", report.Failed)
+	for name, dir := range report.Exposed {
+		opt.Log.Warn("a mount of a sandbox shows a data directory, in which sockets of servers and guests are: make the sandbox anew", "sandbox", name, "directory", dir)
+	}
 	for _, err := range report.Refused {
 		opt.Log.Error("a sandbox was left alone", "error", err)
 	}

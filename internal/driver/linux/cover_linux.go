@@ -74,9 +74,9 @@ type hostMountpoint struct {
 // mountTable is what is mounted on the host, by mount id.
 type mountTable map[uint64]hostMountpoint
 
-// readMounts reads /proc/self/mountinfo.
-func readMounts() (mountTable, error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
+// readMounts reads /proc/self/mountinfo, or that of another process.
+func readMounts(process string) (mountTable, error) {
+	data, err := os.ReadFile("/proc/" + process + "/mountinfo")
 	if err != nil {
 		return nil, err
 	}
@@ -129,14 +129,11 @@ func (c *creation) findCovers() error {
 	if len(c.plan.Mounts) == 0 && !slices.ContainsFunc(ts, func(t tree) bool { return !t.owned && holdsOne(t.path, opts.Private) }) {
 		return nil // as nearly always: the host image shows no data directory
 	}
-	table, err := readMounts()
+	table, err := readMounts("self")
 	if err != nil {
 		return fmt.Errorf("looking for data directories in mounts: %w", err)
 	}
-	private := slices.Clone(opts.Private)
-	if os.Geteuid() == 0 {
-		private = append(private, path.Dir(idClaims)) // who can read it can hold all ranges
-	}
+	private := c.driver.private()
 	made := len(private) // those after it are not made
 	if opts.PrivateOfOthers != nil {
 		// Only by their paths: the file system of somebody's home directory may
@@ -149,6 +146,9 @@ func (c *creation) findCovers() error {
 	}
 	var dirs []located
 	for i, dir := range private {
+		if i >= made && leadsAway(dir) {
+			continue
+		}
 		at, err := table.locate(dir, 0)
 		if isOutOfReach(err) && i < made {
 			at, err = c.makePrivate(table, ts, dir)
@@ -187,6 +187,60 @@ func (c *creation) findCovers() error {
 		}
 	}
 	return nil
+}
+
+// private returns the directories of this user that no sandbox may see.
+func (d *Driver) private() []string {
+	if os.Geteuid() != 0 {
+		return slices.Clone(d.opts.Private)
+	}
+	return append(slices.Clone(d.opts.Private), path.Dir(idClaims)) // who can read it can hold all ranges
+}
+
+// Exposed looks for data directories of this user in the mounts of the sandbox.
+// See driver.Exposer.
+func (i *instance) Exposed() string {
+	host, herr := readMounts("self")
+	inside, err := readMounts(strconv.Itoa(i.child.PID))
+	if herr != nil || err != nil {
+		return "" // it can't be told
+	}
+	for _, dir := range i.driver.private() {
+		at, err := host.locate(dir, 0)
+		if err != nil {
+			continue
+		}
+		parts, _ := host.parts(at, true)
+		for _, part := range parts {
+			if inside.shows(part) {
+				return part.path
+			}
+		}
+	}
+	return ""
+}
+
+// shows reports whether the mounts of a sandbox show a data directory, or a part
+// of it, without a cover.
+func (t mountTable) shows(dir located) bool {
+	for _, m := range t {
+		rest, in := relative(dir.below, m.root)
+		if !in {
+			_, in = relative(m.root, dir.below)
+		}
+		if !in || m.dev != dir.dev {
+			continue
+		}
+		at, covered := path.Join(m.point, rest), false
+		for _, c := range t {
+			_, below := relative(at, c.point)
+			covered = covered || below && c.root == "/"+coverDir
+		}
+		if !covered {
+			return true
+		}
+	}
+	return false
 }
 
 // parts returns a data directory, what is mounted below it, and with links also
@@ -231,6 +285,13 @@ func (t mountTable) parts(dir located, links bool) ([]located, error) {
 		}
 	}
 	return all, nil
+}
+
+// leadsAway reports whether a path is a link of one user to what belongs to another:
+// anybody could have root's mounts refused, or things hidden in them, by such.
+func leadsAway(name string) bool {
+	var link, dir unix.Stat_t
+	return unix.Lstat(name, &link) == nil && unix.Stat(name, &dir) == nil && link.Uid != dir.Uid
 }
 
 // holdsOne reports whether one of dirs is in a directory, going by their paths.
@@ -423,6 +484,9 @@ func errMoved(name string, err error) error {
 	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "something was moved meanwhile: try again")
 }
 
+// coverDir is the name of that in the scratch file system.
+const coverDir = "cover"
+
 // makeCover makes what all covers are copies of: a detached mount of an empty
 // directory of the scratch file system, which is the working directory.
 func (c *compiler) makeCover() {
@@ -430,8 +494,8 @@ func (c *compiler) makeCover() {
 		return
 	}
 	c.p.Grow(6 * len(c.points))
-	c.mkdir("cover", 0o555)
-	c.coverFD = c.openTree("making a cover", "cover", false)
+	c.mkdir(coverDir, 0o555)
+	c.coverFD = c.openTree("making a cover", coverDir, false)
 	c.setattr("making a cover read-only", c.coverFD, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -300,6 +301,19 @@ func TestAttackL1DataDirectoryOfAnotherUser(t *testing.T) {
 	sb := box(t, client(t, opt), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
 	d.refusedMount(client(t, opt), d.private+"/run")
+
+	// Nobody hides anything of others from root's by a link.
+	if os.Geteuid() == 0 {
+		link := d.home + "/link"
+		if err := errors.Join(os.Symlink(d.home, link), os.Lchown(link, 1000, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		opt.PrivateOfOthers = func() []string { return []string{link} }
+		sb := box(t, client(t, opt), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+		if got := tryOut(t, sb, sandpit.Command{}, "search", "/h"); got["/h/agent.sock"] != reachable {
+			t.Errorf("found %v", got)
+		}
+	}
 	if _, err := os.Stat(d.home + "/other"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a data directory of another user was made: %v", err)
 	}
@@ -483,6 +497,48 @@ func TestAttackL1ClaimsOfIDs(t *testing.T) {
 	d.private = "/run/sandpit"
 	d.refusedMount(c, "/run/sandpit")
 	d.refusedMount(c, "/run/sandpit/ids.lock")
+}
+
+// A sandbox that an older version has made, without covers, is told from others
+// when it is taken over.
+func TestExposed(t *testing.T) {
+	needWorking(t)
+	d := newDataDir(t)
+	for _, known := range []bool{false, true} {
+		for _, readOnly := range []bool{false, true} {
+			opt := options()
+			opt.KeepDir, opt.Private = filepath.Join(t.TempDir(), "keep"), []string{d.private}
+			maker := driverWith(opt)
+			if !known {
+				opt.Private = nil
+				maker = driverWith(opt)
+				opt.Private = []string{d.private}
+			}
+			plan := keptPlan(t, maker)
+			plan.Mounts = []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: readOnly}}
+			first, err := maker.Create(t.Context(), plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			removeKept(t, maker, first)
+			greet(t, first, keptConfig()).Close()
+			first.(driver.Leaver).Leave()
+			again, err := driverWith(opt).Recover(t.Context(), first.Handle())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := d.private
+			if known {
+				want = ""
+			}
+			if got := again.(driver.Exposer).Exposed(); got != want {
+				t.Errorf("made by one that knows of the data directory: %v; read-only: %v: it shows %q", known, readOnly, got)
+			}
+			if err := again.Destroy(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 // The sockets of a tree that is mounted without them are those of nobody, now

@@ -297,6 +297,7 @@ func (i *instance) Frozen(context.Context) (bool, error) {
 
 var (
 	_ driver.Leaver  = (*instance)(nil)
+	_ driver.Exposer = (*instance)(nil)
 	_ driver.Freezer = (*instance)(nil)
 )
 

@@ -89,7 +89,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 
 // mountBelow returns where something is mounted below a directory, or "".
 func mountBelow(dir string) string {
-	mounts, _ := readMounts()
+	mounts, _ := readMounts("self")
 	for _, m := range mounts {
 		if rest, in := relative(m.point, dir); in && rest != "" {
 			return m.point
