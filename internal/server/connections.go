@@ -37,26 +37,27 @@ const (
 // connections counts and bounds the connections of all listeners.
 //
 // A connection is a stranger's until a request on it has a valid key. Strangers
-// have a share of their own, and each address a share of that; a new connection
-// over one of the two takes the place of the oldest. So callers with a key can't
-// be kept out by connections without one. Callers with a key and users of the
-// unix socket have their own shares; a request over one of them is answered with
-// 503, and its connection stays a stranger's.
+// have a share of their own, and each address a share of that. A new connection
+// over the share of its address takes the place of the oldest of that address, and
+// one over that of all the place of the oldest of the address that has most: a
+// caller is a stranger, too, until his first request has come, and those who
+// connect often push out themselves. Callers with a key and users of the unix
+// socket have their own shares; a request over one of them is answered with 503,
+// and its connection stays a stranger's.
 type connections struct {
 	strangers, perAddress int // bounds
 	keyed, perKey, local  int
 	reserved              int // the first number of a descriptor that no connection may have
 	log                   *slog.Logger
 
-	mu        sync.Mutex
-	waiting   list.List                   // strangers, oldest first; guarded by mu
-	byAddress map[netip.Prefix]*list.List // strangers of an address, oldest first; guarded by mu
-	byCaller  map[string]int              // guarded by mu
-	keys      int                         // connections in byCaller; guarded by mu
-	peers     int                         // connections of users of the unix socket; guarded by mu
-	dropped   uint64                      // guarded by mu
-	told      time.Time                   // the log, of those that were dropped; guarded by mu
-	toldOf    uint64                      // the value of dropped at that time; guarded by mu
+	mu       sync.Mutex
+	waiting  crowd          // all strangers; guarded by mu
+	byCaller map[string]int // guarded by mu
+	keys     int            // connections in byCaller; guarded by mu
+	peers    int            // connections of users of the unix socket; guarded by mu
+	dropped  uint64         // guarded by mu
+	told     time.Time      // the log, of those that were dropped; guarded by mu
+	toldOf   uint64         // the value of dropped at that time; guarded by mu
 }
 
 // shares of all connections: a quarter for strangers, half of which one address
@@ -67,7 +68,7 @@ func newConnections(s Settings, files int, log *slog.Logger) *connections {
 		strangers: s.Connections / 4, perAddress: s.ConnectionsPerAddress,
 		keyed: s.Connections / 2, perKey: s.Connections / 8, local: s.Connections / 4,
 		reserved: files - reservedFiles(files), log: log,
-		byAddress: map[netip.Prefix]*list.List{}, byCaller: map[string]int{},
+		byCaller: map[string]int{},
 	}
 }
 
@@ -88,17 +89,16 @@ func reservedFiles(files int) int { return min(files/8, 1024) }
 type connection struct {
 	net.Conn
 	all   *connections
-	from  netip.Prefix // of its address; the zero value for a unix socket
-	plain bool         // what it is told needs no TLS
+	plain bool // what it is told needs no TLS
 
 	// Guarded by all.mu.
-	place, inAddress *list.Element // among strangers; nil when it is none
-	state            http.ConnState
-	caller           string // whose it is
-	peer             bool   // of a user of the unix socket
-	late             bool   // strangerTime is over
-	closed           bool
-	timer            *time.Timer
+	place  *crowd // among strangers; nil when it is none
+	state  http.ConnState
+	caller string // whose it is
+	peer   bool   // of a user of the unix socket
+	late   bool   // strangerTime is over
+	closed bool
+	timer  *time.Timer
 }
 
 // listener returns l with connections that are counted, and are cork.Conns.
@@ -132,16 +132,16 @@ func (l countedListener) Accept() (net.Conn, error) {
 
 // add counts a new connection. It returns nil when there is no room for it.
 func (a *connections) add(raw net.Conn, plain bool) net.Conn {
-	c := &connection{Conn: cork.New(raw), all: a, from: network(raw.RemoteAddr()), plain: plain}
+	c := &connection{Conn: cork.New(raw), all: a, plain: plain}
 	_, local := raw.(*net.UnixConn)
 	var out []*connection
 	a.mu.Lock()
 	a.enter(c)
-	if same := a.byAddress[c.from]; same.Len() > a.perAddress {
-		out = append(out, a.leave(same.Front()))
+	if same := c.place.around; same.size > a.perAddress {
+		out = append(out, a.leave(same.next()))
 	}
-	if a.waiting.Len() > a.strangers || !local && descriptor(raw) >= a.reserved {
-		out = append(out, a.leave(a.waiting.Front()))
+	if a.waiting.size > a.strangers || !local && descriptor(raw) >= a.reserved {
+		out = append(out, a.leave(a.waiting.next()))
 	}
 	a.mu.Unlock()
 	a.drop(out)
@@ -153,38 +153,92 @@ func (a *connections) add(raw net.Conn, plain bool) net.Conn {
 
 // enter puts a connection among the strangers. Precondition: a.mu is held.
 func (a *connections) enter(c *connection) {
-	same := a.byAddress[c.from]
-	if same == nil {
-		same = list.New()
-		a.byAddress[c.from] = same
+	around := &a.waiting
+	for _, n := range networks(c.RemoteAddr()) {
+		around = around.part(n)
 	}
-	c.place, c.inAddress = a.waiting.PushBack(c), same.PushBack(c)
+	c.place = &crowd{around: around, one: c}
+	c.place.grow(1)
 	c.timer = time.AfterFunc(strangerTime, c.expire)
 }
 
 // leave takes a connection out of the strangers. Precondition: a.mu is held.
-func (a *connections) leave(at *list.Element) *connection {
-	c := at.Value.(*connection)
-	a.waiting.Remove(c.place)
-	same := a.byAddress[c.from]
-	if same.Remove(c.inAddress); same.Len() == 0 {
-		delete(a.byAddress, c.from)
-	}
+func (a *connections) leave(c *connection) *connection {
+	c.place.grow(-1)
 	c.timer.Stop()
-	c.place, c.inAddress, c.late = nil, nil, false
+	c.place, c.late = nil, false
 	return c
 }
 
-// makeRoom drops the oldest stranger, if there is one.
+// makeRoom drops a stranger, if there is one.
 func (a *connections) makeRoom() bool {
 	a.mu.Lock()
 	var out []*connection
-	if oldest := a.waiting.Front(); oldest != nil {
-		out = append(out, a.leave(oldest))
+	if a.waiting.size > 0 {
+		out = append(out, a.leave(a.waiting.next()))
 	}
 	a.mu.Unlock()
 	a.drop(out)
 	return out != nil
+}
+
+// crowd is strangers: one, or all of a network, in parts. The zero value is empty.
+type crowd struct {
+	one    *connection // that it is, if it has no parts
+	around *crowd      // whose part it is; nil for that of all
+	name   netip.Prefix
+	size   int
+	at     *list.Element // in around.bySize[size]
+
+	parts  map[netip.Prefix]*crowd // those that are networks
+	bySize []*list.List            // of all parts, those of a size; the longest of that size first
+	most   int                     // the size of the largest part
+}
+
+// part returns the part that is a network. A new one counts from its first stranger.
+func (g *crowd) part(n netip.Prefix) *crowd {
+	in := g.parts[n]
+	if in == nil {
+		if g.parts == nil {
+			g.parts = map[netip.Prefix]*crowd{}
+		}
+		in = &crowd{around: g, name: n}
+		g.parts[n] = in
+	}
+	return in
+}
+
+// grow adds 1 or -1 to the size of a crowd and of those around it.
+func (g *crowd) grow(by int) {
+	for ; g.around != nil; g = g.around {
+		up := g.around
+		if g.at != nil {
+			up.bySize[g.size].Remove(g.at)
+		}
+		if g.size += by; g.size == 0 && g.one == nil {
+			delete(up.parts, g.name)
+		}
+		if g.size > 0 {
+			for len(up.bySize) <= g.size {
+				up.bySize = append(up.bySize, list.New())
+			}
+			g.at = up.bySize[g.size].PushBack(g)
+			up.most = max(up.most, g.size)
+		}
+		for up.most > 0 && up.bySize[up.most].Len() == 0 {
+			up.most-- // once, since a part grows by one
+		}
+	}
+	g.size += by
+}
+
+// next returns who has to make room: the oldest of the network that has most.
+// Precondition: the crowd is not empty.
+func (g *crowd) next() *connection {
+	for g.one == nil {
+		g = g.bySize[g.most].Front().Value.(*crowd)
+	}
+	return g.one
 }
 
 // drop closes connections that are not counted any more.
@@ -287,7 +341,7 @@ func (c *connection) admitPeer() {
 func (a *connections) forget(c *connection) {
 	switch {
 	case c.place != nil:
-		a.leave(c.place)
+		a.leave(c)
 	case c.peer:
 		a.peers--
 		c.peer = false
@@ -335,19 +389,25 @@ func connectionOf(c net.Conn) *connection {
 func (a *connections) counts() api.Connections {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return api.Connections{Strangers: a.waiting.Len(), Keys: a.keys, Peers: a.peers, Dropped: a.dropped}
+	return api.Connections{Strangers: a.waiting.size, Keys: a.keys, Peers: a.peers, Dropped: a.dropped}
 }
 
-// network is what counts as one address: of IPv6 the 64 bits that one customer
-// gets at least (RFC 6177). The zero value stands for unix sockets.
-func network(a net.Addr) netip.Prefix {
+// networks returns what counts as one address, and before that what it is counted
+// with when somebody has to make room: of IPv6 the 64 bits that one customer gets at
+// least, and the 48 that one may get (RFC 6177). There are none of unix sockets, which
+// count as one address.
+func networks(a net.Addr) []netip.Prefix {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
-		return netip.Prefix{}
+		return []netip.Prefix{{}}
 	}
 	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
-	p, _ := ip.Prefix(min(ip.BitLen(), 64)) // of an address that is valid
-	return p
+	if ip.Is4() {
+		return []netip.Prefix{netip.PrefixFrom(ip, 32)}
+	}
+	wide, _ := ip.Prefix(48) // of an address that is valid
+	narrow, _ := ip.Prefix(64)
+	return []netip.Prefix{wide, narrow}
 }
 
 // descriptor returns the number of a connection's descriptor, which is the lowest

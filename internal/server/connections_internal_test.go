@@ -1,10 +1,13 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,7 +56,7 @@ func TestStrangersEnd(t *testing.T) {
 		if !over(keeps) {
 			t.Error("one whose key is not valid any more has not ended")
 		}
-		if n := a.counts(); n.Strangers != 0 || n.Keys != 0 || len(a.byAddress) != 0 || len(a.byCaller) != 0 {
+		if n := a.counts(); n.Strangers != 0 || n.Keys != 0 || len(a.waiting.parts) != 0 || len(a.byCaller) != 0 {
 			t.Errorf("%+v are left", n)
 		}
 	})
@@ -124,15 +127,88 @@ func TestDescriptorsAreReserved(t *testing.T) {
 	}
 }
 
-func TestNetwork(t *testing.T) {
+func TestNetworks(t *testing.T) {
+	of := func(ip string) []netip.Prefix { return networks(&net.TCPAddr{IP: net.ParseIP(ip)}) }
 	for a, b := range map[string]string{"10.0.0.1": "10.0.0.2", "2001:db8:0:1::1": "2001:db8:0:2::1", "::1": "127.0.0.1"} {
-		if network(&net.TCPAddr{IP: net.ParseIP(a)}) == network(&net.TCPAddr{IP: net.ParseIP(b)}) {
+		if slices.Equal(of(a), of(b)) {
 			t.Errorf("%s and %s are one", a, b)
 		}
 	}
 	for a, b := range map[string]string{"10.0.0.1": "::ffff:10.0.0.1", "2001:db8:0:1::1": "2001:db8:0:1:ffff::2"} {
-		if network(&net.TCPAddr{IP: net.ParseIP(a)}) != network(&net.TCPAddr{IP: net.ParseIP(b)}) {
+		if !slices.Equal(of(a), of(b)) {
 			t.Errorf("%s and %s are two", a, b)
+		}
+	}
+	if of("2001:db8:1:1::1")[0] != of("2001:db8:1:2::1")[0] || of("2001:db8:1:1::1")[0] == of("2001:db8:2:1::1")[0] {
+		t.Error("networks of 48 bits are not told apart")
+	}
+}
+
+// fakeConn is a connection from an address.
+type fakeConn struct {
+	net.Conn // nil
+	from     string
+}
+
+func (c fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.from)} }
+
+func (fakeConn) Close() error { return nil }
+
+// Who connects often pushes out himself, from several addresses or from many of one
+// network, and not somebody who has connected once and whose key has yet to come.
+func TestTheCrowdMakesRoom(t *testing.T) {
+	for name, flood := range map[string]func(i int) string{
+		"two addresses":                func(i int) string { return fmt.Sprintf("10.0.0.%d", i%2) },
+		"a network of 64 bits":         func(i int) string { return fmt.Sprintf("2001:db8::%x", i) },
+		"all networks of one customer": func(i int) string { return fmt.Sprintf("2001:db8:0:%x::1", i) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := bounds(1 << 20)
+			for i := range 50 {
+				a.add(fakeConn{from: flood(i)}, false)
+			}
+			var lone []*connection
+			for _, from := range []string{"192.0.2.1", "192.0.2.2", "2001:db8:1::1"} {
+				lone = append(lone, a.add(fakeConn{from: from}, false).(*connection))
+			}
+			for i := range 1000 {
+				a.add(fakeConn{from: flood(i)}, false)
+			}
+			a.makeRoom()
+			for _, c := range lone {
+				if c.closed || !c.admit(c.RemoteAddr().String()) {
+					t.Errorf("%s was pushed out", c.RemoteAddr())
+				}
+			}
+			if n := a.counts(); n.Strangers > 16 || n.Keys != 3 {
+				t.Errorf("%+v", n)
+			}
+			for a.makeRoom() {
+			}
+			if a.waiting.size != 0 || a.waiting.most != 0 || len(a.waiting.parts) != 0 {
+				t.Errorf("%+v is left", a.waiting)
+			}
+		})
+	}
+	// In a network of 48 bits, too, it is the one of 64 that has most.
+	a := bounds(1 << 20)
+	neighbour := a.add(fakeConn{from: "2001:db8:0:1::1"}, false).(*connection)
+	for range 1000 {
+		a.add(fakeConn{from: "2001:db8:0:2::1"}, false)
+		a.add(fakeConn{from: "10.0.0.1"}, false)
+	}
+	if neighbour.closed {
+		t.Error("the neighbour was pushed out")
+	}
+	// When each address has one, the oldest goes.
+	a = bounds(1 << 20)
+	var all []*connection
+	for i := range 17 {
+		all = append(all, a.add(fakeConn{from: fmt.Sprintf("10.0.1.%d", i)}, false).(*connection))
+	}
+	for i, c := range all {
+		if c.closed != (i == 0) {
+			t.Errorf("of 17, number %d has ended: %v", i, c.closed)
 		}
 	}
 }
@@ -160,5 +236,14 @@ func BenchmarkCount(b *testing.B) {
 		c := a.add(near, false).(*connection)
 		c.admit("key a")
 		_ = c.Close()
+	}
+}
+
+// A flood costs this much for each connection that is pushed out, when each of many
+// addresses has one.
+func BenchmarkCrowd(b *testing.B) {
+	a := newConnections(Settings{Connections: 8192, ConnectionsPerAddress: 1024}, 1<<20, slog.New(slog.DiscardHandler))
+	for i := 0; b.Loop(); i++ {
+		a.add(fakeConn{from: fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255)}, false)
 	}
 }
