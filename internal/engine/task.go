@@ -173,12 +173,12 @@ func (t *task) limit(d time.Duration) {
 		t.timer.Stop()
 	}
 	if t.timer = nil; d > 0 {
-		t.timer = time.AfterFunc(d, func() { t.late(d) })
+		t.timer = time.AfterFunc(d, func() { t.overdue(d) })
 	}
 }
 
-// late is called when the task has taken too long.
-func (t *task) late(limit time.Duration) {
+// overdue calls off a task that has taken too long, or gives it up.
+func (t *task) overdue(limit time.Duration) {
 	if t.cancel == nil {
 		t.giveUp()
 		return
