@@ -116,8 +116,8 @@ func (c *call) authenticate() error {
 func (c *call) identify() error {
 	if c.r.Context().Value(refusedPeerKey{}) != nil {
 		return &refusal{
-			status: http.StatusForbidden, code: "forbidden", message: "this socket serves only programs in the server's own user and pid namespaces",
-			hint: "from a sandbox or container, use the server's TCP address and a key",
+			status: http.StatusForbidden, code: "forbidden", message: "this socket serves only programs that are shown to be in the server's own user and pid namespaces",
+			hint: "from a sandbox or container, or where /proc hides your processes from the server's user (hidepid), use the server's TCP address and a key",
 		}
 	}
 	peer, isPeer := c.r.Context().Value(peerKey{}).(Caller)

@@ -99,7 +99,7 @@ func sameUsers(proc string) (bool, error) {
 	theirs, err := os.Stat(proc + "/ns/user")
 	if errors.Is(err, fs.ErrPermission) {
 		// It is root's, or lets nobody look into it. Its id maps everyone may
-		// read; no sandbox has those of its maker beside its pid namespace.
+		// read, unless /proc has the option hidepid; no sandbox has those of its maker beside its pid namespace.
 		return sameMaps(proc)
 	}
 	if err != nil {
