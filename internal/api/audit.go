@@ -137,7 +137,7 @@ func (c *call) recordEnd() {
 	if rule := policy.Rule(c.err); rule != "" {
 		e.Allowed, e.Rule = false, rule
 	}
-	if c.overShare != nil && c.vital {
+	if c.overShare != nil && c.vital && !(c.changed() && c.api.limiter.hasShare(c.caller, true)) {
 		c.api.enterLater(c, e)
 		return
 	}

@@ -216,6 +216,69 @@ func TestPendingEntriesAreBounded(t *testing.T) {
 	})
 }
 
+// L15: a key hides nothing that it ends by requests that end nothing, whether its share
+// of the audit is used up or the disk is full.
+func TestNoKeyHidesWhatItEnds(t *testing.T) {
+	for name, full := range map[string]bool{"its share is used up": false, "the disk is full": true} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(o *api.Options) {
+				o.Limits.Rate, o.Limits.Burst = 1e6, 1e6
+				if !full {
+					o.Limits.Audit = api.AuditShare{Rate: 0.001, Burst: 64 << 10}
+				}
+			})
+			sb := s.create(aliceKey, v1.Spec{})
+			one := "/v1/sandboxes/" + sb.ID
+			var ended, runs v1.Process
+			s.want(201, &ended, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"true"}}, key: aliceKey})
+			s.want(201, &runs, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"sleep", "600"}}, key: aliceKey})
+			s.want(200, nil, ask{method: "GET", path: one + "/processes/" + ended.ID + "/wait", key: aliceKey})
+			if full {
+				s.audit.fail(errDisk)
+			} else {
+				for refused := false; !refused; {
+					resp := s.do(ask{method: "GET", path: "/v1/sandboxes/x/files?path=/" + strings.Repeat("%01", 1000), key: aliceKey})
+					resp.Body.Close()
+					refused = resp.StatusCode == http.StatusTooManyRequests
+				}
+			}
+			for i := range 150 {
+				s.refused(404, "not_found", ask{method: "DELETE", path: fmt.Sprintf("/v1/sandboxes/box%d", i), key: aliceKey})
+				s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + ended.ID, key: aliceKey})
+			}
+			s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + runs.ID, key: aliceKey})
+			s.want(200, nil, ask{method: "POST", path: one + "/stop", body: v1.Stop{}, key: aliceKey})
+			for range 300 {
+				s.want(200, nil, ask{method: "POST", path: one + "/stop", body: v1.Stop{}, key: aliceKey})
+			}
+			s.want(204, nil, ask{method: "DELETE", path: one, key: aliceKey})
+			s.audit.fail(nil)
+			if full {
+				if err := s.api.Summarise(t.Context(), true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			has := func(action, detail string, status int) bool {
+				return slices.ContainsFunc(s.ends(action), func(e v1.Audit) bool {
+					return e.Key == "alice" && e.Sandbox == sb.ID && e.Detail == detail && e.Status == status
+				})
+			}
+			eventually(t, "what it has ended is entered", func() bool {
+				return has("killProcess", "process "+runs.ID, 204) && has("stopSandbox", "", 200) && has("removeSandbox", "", 204)
+			})
+			if err := s.api.Summarise(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(s.ends("audit.summary"), func(e v1.Audit) bool { return e.Rule == "unrecorded" && strings.Contains(e.Detail, "killProcess (") }) {
+				t.Errorf("what it did in vain is not counted: %+v", s.ends("audit.summary"))
+			}
+			if n := len(s.ends("killProcess")) + len(s.ends("stopSandbox")) + len(s.ends("removeSandbox")); n > 260 {
+				t.Errorf("%d entries are written", n)
+			}
+		})
+	}
+}
+
 // A stranger who is refused often hides nothing of what is refused to a key.
 func TestRefusalsToKeysAreAllRecorded(t *testing.T) {
 	s := serve(t, func(o *api.Options) { o.Limits.Strangers = api.AuditShare{Rate: 0.001, Burst: 1} })

@@ -43,6 +43,7 @@ type call struct {
 	intended  bool        // the audit has it
 	vital     bool        // it is carried out although the audit can't have it yet
 	overShare error       // the refusal, when its key has used up its share of the audit
+	vain      bool        // a vital one that changed nothing, as when there was nothing left to end
 	ended     atomic.Bool // the body has been read to its end
 	streams   int         // open; guarded by limiter.mu, as the next two
 

@@ -149,6 +149,14 @@ func killProcess(c *call) error {
 		return err
 	}
 	defer leave()
+	if !c.intended {
+		sb, err := c.sandbox()
+		if err != nil {
+			return err
+		}
+		info, err := c.process(sb)
+		c.vain = err == nil && info.Result != nil
+	}
 	return p.Kill(c.ctx)
 }
 

@@ -89,7 +89,17 @@ func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
 		}
 		grace = v1.Duration(*in.Grace)
 	}
-	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
+	if !c.intended {
+		sb, err := c.sandbox()
+		if err != nil {
+			return v1.Sandbox{}, err
+		}
+		info, err := sb.Info(c.ctx)
+		c.vain = err == nil && info.State == sandpit.StateStopped
+	}
+	v, err := c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
+	c.vain = c.vain || err != nil // it runs on
+	return v, err
 }
 
 func restartSandbox(c *call) (v1.Sandbox, error) {

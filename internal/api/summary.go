@@ -19,10 +19,13 @@ import (
 
 // The audit is bounded, so that what enters it pushes out what is older. Each key
 // has a share of it: a key that has used it up is refused until it may enter more,
-// but for vital requests. Entries of vital requests that could not be written,
-// because the disk was full or the share used up, are kept in memory and written,
-// with their own times, when there is room. Other requests without an entry are
-// counted, and each minute one entry of each caller says how many they were.
+// but for vital requests. Those that changed something are entered at once all the
+// same, up to as much as the share again: what can be ended was made by a request
+// with an entry. Other entries of vital requests, and those that the disk did not
+// take, are kept in memory and written, with their own times, when there is room;
+// those of requests that changed nothing make room for those that did. Other
+// requests without an entry are counted, and each minute one entry of each caller
+// says how many they were.
 
 const (
 	actionSummary = "audit.summary"
@@ -45,8 +48,9 @@ const (
 
 // pendingEntry is an entry of a vital request that could not be written.
 type pendingEntry struct {
-	caller Caller
-	entry  v1.Audit
+	caller  Caller
+	entry   v1.Audit
+	changed bool // the request changed something
 }
 
 // summary counts requests of one caller.
@@ -114,18 +118,28 @@ func (l *limiter) summarised(c *call) string {
 
 // summarise counts a call that gets no entry.
 func (a *API) summarise(c *call, reason string) {
-	a.metrics.auditSkipped.Add(1)
-	id, caller, kind := reason, Caller{}, c.operation()
-	if c.known {
-		id, caller = reason+" "+callerID(c.caller), c.caller
-	}
 	l := &a.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.summaries[id]
+	if c.known {
+		a.count(c.caller, reason, c.operation())
+	} else {
+		a.count(Caller{}, reason, c.operation())
+	}
+}
+
+// count counts a request of a caller, or of a stranger, that gets no entry.
+// Precondition: the limiter's mu is held.
+func (a *API) count(caller Caller, reason, kind string) {
+	a.metrics.auditSkipped.Add(1)
+	id := reason
+	if caller != (Caller{}) {
+		id += " " + callerID(caller)
+	}
+	s := a.limiter.summaries[id]
 	if s == nil {
 		s = &summary{caller: caller, reason: reason, since: time.Now(), kinds: map[string]int{}}
-		l.summaries[id] = s
+		a.limiter.summaries[id] = s
 	}
 	s.add(kind, 1)
 }
@@ -137,25 +151,38 @@ func (s *summary) add(kind string, n int) {
 }
 
 // enterLater keeps the entry of a vital call until it can be written. Entries beyond
-// the bounds are counted.
+// the bounds are counted, those of calls that changed nothing first.
 func (a *API) enterLater(c *call, e v1.Audit) {
 	e.Sandbox, e.Detail = strings.Clone(bounded(e.Sandbox)), strings.Clone(bounded(e.Detail))
+	p := pendingEntry{c.caller, e, c.changed()}
 	l := &a.limiter
 	l.mu.Lock()
-	own := 0
-	for _, p := range l.pending {
-		if p.caller == c.caller {
+	defer l.mu.Unlock()
+	own, vain := 0, -1 // one that changed nothing, and may make room
+	for i, other := range l.pending {
+		his := other.caller == c.caller
+		if his {
 			own++
 		}
+		if !other.changed && (his || len(l.pending) >= maxPending && vain < 0) {
+			vain = i
+		}
 	}
-	fits := len(l.pending) < maxPending && own < maxPendingOfOne
-	if fits {
-		l.pending = append(l.pending, pendingEntry{c.caller, e})
+	switch {
+	case len(l.pending) < maxPending && own < maxPendingOfOne:
+	case p.changed && vain >= 0 && (own < maxPendingOfOne || l.pending[vain].caller == c.caller):
+		a.count(l.pending[vain].caller, reasonUnrecorded, l.pending[vain].entry.Action)
+		l.pending = slices.Delete(l.pending, vain, vain+1)
+	default:
+		a.count(c.caller, reasonUnrecorded, e.Action)
+		return
 	}
-	l.mu.Unlock()
-	if !fits {
-		a.summarise(c, reasonUnrecorded)
-	}
+	l.pending = append(l.pending, p)
+}
+
+// changed reports whether a vital call has changed something, or may have.
+func (c *call) changed() bool {
+	return c.vital && !c.vain && (c.status < 400 || c.status >= 500 || c.status == statusClientGone)
 }
 
 // entry is what the audit gets.
@@ -187,7 +214,7 @@ func (a *API) writePending(ctx context.Context, all bool) error {
 	var wait []pendingEntry
 	var err error
 	for _, p := range due {
-		if err == nil && (all || l.hasShare(p.caller)) {
+		if err == nil && (all || l.hasShare(p.caller, p.changed)) {
 			var size int
 			if size, err = a.opts.Audit.Append(ctx, p.entry, false); err == nil {
 				l.charge(&call{caller: p.caller, known: true}, size)
@@ -202,15 +229,20 @@ func (a *API) writePending(ctx context.Context, all bool) error {
 	return err
 }
 
-// hasShare reports whether a caller may enter more into the audit.
-func (l *limiter) hasShare(c Caller) bool {
+// hasShare reports whether a caller may enter more into the audit: with changed,
+// what a vital call of his has changed.
+func (l *limiter) hasShare(c Caller, changed bool) bool {
 	if c.Key == "" {
 		return true
 	}
 	l.mu.Lock()
 	u := l.of(c)
 	l.mu.Unlock()
-	return u.audit.Tokens() > 0
+	left := u.audit.Tokens()
+	if changed {
+		left += float64(u.audit.Burst())
+	}
+	return left > 0
 }
 
 // Summarise writes entries of vital requests that could not be written before, and

@@ -162,6 +162,75 @@ func TestLeaveAndRecover(t *testing.T) {
 	}
 }
 
+// L18: whoever has a copy of the directory, or of a handle, neither counts nor takes
+// over what lives in the original; with the directory moved it stays whole.
+func TestCopiesOwnNothing(t *testing.T) {
+	home := t.TempDir()
+	at := func(name string) string { return filepath.Join(home, name) }
+	d := keptDriver(t, at("original"))
+	first, err := d.Create(t.Context(), keptPlan(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, first)
+	greet(t, first, keptConfig()).Close()
+	handle := first.Handle()
+	bare := handle
+	bare.State = nil
+	first.(driver.Leaver).Leave()
+	for name, how := range map[string]string{"copy": "-a", "linked": "-al"} {
+		if out, err := exec.Command("cp", how, at("original"), at(name)).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		other := keptDriver(t, at(name))
+		if ids, err := other.Kept(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("%s: it has %v, %v", name, ids, err)
+		}
+		for _, h := range []driver.Handle{handle, bare} {
+			i, err := other.Recover(t.Context(), h)
+			if err == nil {
+				i.(driver.Leaver).Leave()
+			}
+			if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "belongs to "+at("original")) || !strings.Contains(sandpit.Hint(err), "copy") {
+				t.Errorf("%s: taking it over: %v (%s)", name, err, sandpit.Hint(err))
+			}
+		}
+	}
+
+	if err := os.Rename(at("original"), at("moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(at("original"), 0o700); err != nil { // of another server
+		t.Fatal(err)
+	}
+	moved := keptDriver(t, at("moved"))
+	if ids, err := moved.Kept(t.Context()); err != nil || !slices.Equal(ids, []string{handle.ID}) {
+		t.Errorf("when it was moved it has %v, %v", ids, err)
+	}
+	if _, err := keptDriver(t, at("copy")).Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("a copy of what was moved: %v", err)
+	}
+	second, err := moved.Recover(t.Context(), handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := greet(t, second, nil).Processes(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("processes: %v, %v", list, err)
+	}
+	if err := second.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(at("moved")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if _, err := keptDriver(t, at("copy")).Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("a copy of what is gone: %v", err)
+	}
+	if left, _ := os.ReadDir(at("copy")); len(left) > 0 {
+		t.Errorf("left of the copy: %v", left)
+	}
+}
+
 // removeKept removes a sandbox that outlives its maker, also when the test fails.
 func removeKept(t *testing.T, d *recorder, i driver.Instance) {
 	t.Helper()

@@ -33,6 +33,9 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err := c.step(ctx, "open"); err != nil {
 		return nil, err
 	}
+	if c.socket, err = d.ours(c.id, c.kept, c.socket); err != nil {
+		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
+	}
 	layout, err := d.layout()
 	if err != nil {
 		return nil, err
@@ -110,14 +113,59 @@ func (d *Driver) Kept(ctx context.Context) ([]string, error) {
 func (d *Driver) keptRuns(id string) bool {
 	var st state
 	if data, err := os.ReadFile(noted(d.opts.KeepDir, id)); err == nil && json.Unmarshal(data, &st) == nil && st.PID > 1 {
+		if _, err := d.ours(id, st.identity, st.Socket); errors.Is(err, errElsewhere) {
+			return false
+		}
 		lives, err := st.lives()
 		return lives || err != nil
 	}
-	conn, err := dialAt(filepath.Join(d.opts.KeepDir, id+".sock"))
+	listens, err := listensAt(filepath.Join(d.opts.KeepDir, id+".sock"))
+	return listens || err != nil
+}
+
+// errElsewhere is why a sandbox of another data directory is left alone.
+var errElsewhere = fmt.Errorf("it is another directory's: %w", sandpit.ErrState)
+
+// ours returns where the socket of a sandbox is, with errElsewhere if the sandbox
+// lives and is not one of KeepDir: its note, or the record with its handle, came
+// there in a copy of another directory. One whose directory was moved is ours,
+// since its guest listens on the socket that was moved with it: that of a copy
+// nobody listens on.
+func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
+	dir, err := os.Stat(filepath.Dir(socket))
 	if err == nil {
-		_ = conn.Close()
+		if own, err := os.Stat(d.opts.KeepDir); err == nil && os.SameFile(dir, own) {
+			return socket, nil
+		}
 	}
-	return err == nil || !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
+	own := filepath.Join(d.opts.KeepDir, id+".sock")
+	lives, err := kept.lives()
+	if err != nil || !lives {
+		return own, err
+	}
+	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+		if listens, err := listensAt(own); listens || err != nil {
+			return own, err
+		}
+	}
+	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s: %w", filepath.Dir(socket), errElsewhere),
+		"this data directory may be a copy: use the original, or remove the copy")
+}
+
+// listensAt reports whether somebody listens on a socket. An error says that it
+// can't be told.
+func listensAt(path string) (bool, error) {
+	conn, err := dialAt(path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return true, nil
+	case errors.Is(err, unix.EAGAIN):
+		return true, nil
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	}
+	return false, err
 }
 
 // openKept opens the first process of a sandbox, and reports whether it lives.
