@@ -55,20 +55,23 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		}
 	}
 
-	if err := e.mayTry(t.namespace); err != nil {
+	giveBack, err := e.try(ctx, making, t.namespace)
+	if err != nil {
 		return nil, err
 	}
 	making.enter("policy") // which looks at the sources of mounts
 	spec = t.policy.Complete(spec)
 	limits, asked, err := policy.Resolve(spec, t.policy)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = e.mayCreate(t)
 	}
-	if err := e.mayCreate(t); err != nil {
+	if err != nil {
+		giveBack()
 		return nil, err
 	}
 	making.enter("probe")
 	caps := e.opts.Driver.Probe(ctx)
+	giveBack()
 	enforce, gaps, err := resolve(spec, &limits, asked, caps)
 	if err != nil {
 		return nil, err
@@ -119,9 +122,12 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	made = true
 	making.limit(e.opts.Patience.Create)
-	e.pool.enter()
-	defer e.pool.leave()
-	err = s.make(ctx, plan, config, trace)
+	if giveBack, err = e.try(ctx, making, t.namespace); err == nil {
+		defer giveBack()
+		e.pool.enter()
+		defer e.pool.leave()
+		err = s.make(ctx, plan, config, trace)
+	}
 	if err == nil {
 		err = s.begin(ctx)
 	}

@@ -67,7 +67,7 @@ const sampleWait = time.Second
 // sample takes a sample of the sandbox. A measurement that hangs costs sampleWait
 // once: while it is under way, no samples are taken.
 func (s *Sandbox) sample() {
-	if s.engine.Blocked() {
+	if s.engine.mayTry(s.namespace) != nil {
 		return // each measurement that hangs holds a thread
 	}
 	m, begun := s.measure()

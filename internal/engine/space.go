@@ -21,6 +21,7 @@ type space struct {
 	order []*Sandbox // by created, which is different for each
 	lost  []*Sandbox // those that have failed and of which nothing is left, oldest first
 	rate  bucket
+	tries chan struct{} // a place for each sandbox that is being made; see Engine.try
 	logs  *logstore.Share
 }
 
@@ -33,7 +34,7 @@ func compareCreated(s *Sandbox, created int64) int {
 func (e *Engine) space(name string) *space {
 	sp := e.spaces[name]
 	if sp == nil {
-		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share()}
+		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace)}
 		e.spaces[name] = sp
 	}
 	return sp

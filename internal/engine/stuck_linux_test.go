@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // stalling is a driver of which Recover hangs for some sandboxes.
@@ -225,6 +226,73 @@ func TestStuckBeforeThereIsRoom(t *testing.T) {
 	eventually(t, "nothing is stuck", func() bool { return len(e.Stuck()) == 0 })
 	if n := len(e.Sandboxes()); n != 0 {
 		t.Errorf("there are %d sandboxes", n)
+	}
+}
+
+// crowded is a driver of which Probe or Create hangs while it is armed.
+type crowded struct {
+	bare
+	step     string
+	armed    atomic.Bool
+	asked    atomic.Int64
+	released chan struct{}
+}
+
+func (d *crowded) hang(step string) {
+	if step == d.step && d.armed.Load() {
+		d.asked.Add(1)
+		<-d.released
+	}
+}
+
+func (d *crowded) Probe(ctx context.Context) driver.Capabilities {
+	d.hang("probe")
+	return d.bare.Probe(ctx)
+}
+
+func (d *crowded) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	d.hang("create")
+	return d.bare.Create(ctx, plan)
+}
+
+// Of creates that come at once, before any of them is given up, no more get stuck
+// than of those that come one after the other; and they hold up no other namespace.
+func TestManyStuckAtOnce(t *testing.T) {
+	for _, step := range []string{"probe", "create"} {
+		t.Run(step, func(t *testing.T) {
+			srv := newSurvivor(t)
+			d := &crowded{bare: bare{srv.dir}, step: step, released: make(chan struct{})}
+			e := srv.open(t, func(o *engine.Options) {
+				o.Driver, o.Patience = d, engine.Patience{Undo: time.Millisecond}
+			})
+			const most, all = 16, 50
+			attacker, other := e.As("attacker", policy.Default()), e.As("other", policy.Default())
+			spec := sandpit.Spec{User: "root", WorkDir: "/"}
+			d.armed.Store(true)
+			ctx, leave := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for range all {
+				wg.Go(func() {
+					if _, err := attacker.Create(ctx, spec); !errors.Is(err, sandpit.ErrUnavailable) && !errors.Is(err, sandpit.ErrExhausted) && !errors.Is(err, context.Canceled) {
+						t.Errorf("the error is %v", err)
+					}
+				})
+			}
+			eventually(t, "they hang", func() bool { return d.asked.Load() >= most })
+			leave()
+			wg.Wait()
+			d.armed.Store(false)
+			if n := d.asked.Load(); n != most || e.StuckCount() != most {
+				t.Errorf("%d hang, and %d are stuck", n, e.StuckCount())
+			}
+			if _, err := attacker.Create(t.Context(), spec); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 {
+				t.Errorf("one more: %v", err)
+			}
+			made(t, other, spec)
+			close(d.released)
+			eventually(t, "nothing is stuck", func() bool { return e.StuckCount() == 0 })
+			made(t, attacker, spec)
+		})
 	}
 }
 

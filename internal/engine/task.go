@@ -45,10 +45,12 @@ func (p Patience) withDefaults() Patience {
 }
 
 // Each stuck task holds a thread of this program, of which the Go runtime has
-// 10,000, and perhaps a sandbox. Past these numbers no sandbox is made.
+// 10,000, and perhaps a sandbox. Past these numbers no sandbox is made. Of one
+// namespace at most maxStuckSpace count for all, so that no three of them keep
+// the others from making sandboxes.
 const (
 	maxStuck      = 64 // in all
-	maxStuckSpace = 16 // in one namespace
+	maxStuckSpace = 16 // in one namespace; and how many are made at once there
 	blankSpace    = "\x00blanks"
 )
 
@@ -152,14 +154,16 @@ func (ts *tasks) count(namespace string, n int) {
 	}
 }
 
-// counts returns how many tasks are stuck, in all and of a namespace.
-func (ts *tasks) counts(namespace string) (all, own int) {
+// counts returns how many tasks are stuck in all, how many of them count towards
+// maxStuck, and how many are of a namespace.
+func (ts *tasks) counts(namespace string) (all, blocking, own int) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for _, n := range ts.stuck {
 		all += n
+		blocking += min(n, maxStuckSpace)
 	}
-	return all, ts.stuck[namespace]
+	return all, blocking, ts.stuck[namespace]
 }
 
 // limit says how long the task may take from now on; 0: as long as it likes.
@@ -402,23 +406,51 @@ func (e *Engine) Stuck() []Stuck {
 
 // StuckCount returns how many tasks are stuck, at little cost.
 func (e *Engine) StuckCount() int {
-	all, _ := e.tasks.counts("")
+	all, _, _ := e.tasks.counts("")
 	return all
 }
 
 // Blocked reports whether so much is stuck that no sandbox is made any more.
-func (e *Engine) Blocked() bool { return e.StuckCount() >= maxStuck }
+func (e *Engine) Blocked() bool {
+	_, blocking, _ := e.tasks.counts("")
+	return blocking >= maxStuck
+}
 
 // mayTry refuses to begin what could get stuck, too, when too much is.
 func (e *Engine) mayTry(namespace string) error {
-	all, own := e.tasks.counts(namespace)
-	if all < maxStuck && own < maxStuckSpace {
+	all, blocking, own := e.tasks.counts(namespace)
+	if blocking < maxStuck && own < maxStuckSpace {
 		return nil
 	}
 	return &sandpit.RetryError{
 		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: %d others are stuck in being made or removed: %w", all, sandpit.ErrExhausted),
 			"see the server's log, and the machine's (dmesg): the kernel or a file system hangs"),
 		After: stuckRetry,
+	}
+}
+
+// try is mayTry for the making of a sandbox, which also waits while as many of the
+// namespace are at it as may get stuck: who comes before any of them is given up
+// is bounded, too. giveBack is called when what may hang is over.
+func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack func(), err error) {
+	if err := e.mayTry(namespace); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	tries := e.space(namespace).tries
+	e.mu.Unlock()
+	giveBack = func() { <-tries }
+	select {
+	case tries <- struct{}{}:
+		return giveBack, nil
+	default:
+	}
+	t.enter("waiting for others that are made")
+	select {
+	case tries <- struct{}{}:
+		return giveBack, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: %w", t.describe().What, context.Cause(ctx))
 	}
 }
 

@@ -44,6 +44,42 @@ func TestEndWhileGivenUp(t *testing.T) {
 	})
 }
 
+// What is stuck of one namespace, however much, refuses the creates of that one
+// only. So much of many refuses those of all.
+func TestStuckOfOneNamespaceRefusesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{})
+		hanging := make(chan struct{})
+		hang := func(namespace string, n int) {
+			for range n {
+				e.work("removing", &Sandbox{engine: e, namespace: namespace}, time.Second, func(context.Context) error {
+					<-hanging
+					return nil
+				})
+			}
+			time.Sleep(2 * time.Second) // of the bubble
+		}
+		hang("a", 3*maxStuck)
+		if e.mayTry("a") == nil {
+			t.Error("a namespace with so much that is stuck makes sandboxes")
+		}
+		hang("b", maxStuck)
+		hang("c", maxStuck)
+		if err := e.mayTry("d"); err != nil || e.Blocked() {
+			t.Errorf("three namespaces block another: %v", err)
+		}
+		hang("d", maxStuckSpace)
+		if e.mayTry("e") == nil || !e.Blocked() {
+			t.Errorf("with %d stuck, sandboxes are made", e.StuckCount())
+		}
+		close(hanging)
+		synctest.Wait()
+		if err := e.mayTry("a"); err != nil || e.StuckCount() != 0 {
+			t.Errorf("when nothing hangs any more: %v", err)
+		}
+	})
+}
+
 // BenchmarkTask times what a task costs beside its work: a goroutine, a timer and
 // two contexts.
 func BenchmarkTask(b *testing.B) {
