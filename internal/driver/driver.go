@@ -202,6 +202,13 @@ type Explainer interface {
 	Explain(err error) error
 }
 
+// Lacking is an Instance that may lack what this version of its driver enforces,
+// because an earlier version has made it.
+type Lacking interface {
+	// Lacks returns that, or nothing.
+	Lacks() []sandpit.Gap
+}
+
 // HandleVersion is the version of Handle that this program writes.
 const HandleVersion = 1
 

@@ -28,6 +28,7 @@ type AdoptReport struct {
 	Failed    int               // other sandboxes that are there as failed ones
 	Refused   []error           // records that this engine leaves alone, and why
 	Exposed   map[string]string // data directories that sandboxes see, by the sandbox's name
+	Lacking   []error           // sandboxes that live on without what this version enforces
 }
 
 const (
@@ -109,6 +110,9 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 					}
 					report.Exposed[r.Name] = stand.exposed
 				}
+				for _, g := range stand.lacks {
+					report.Lacking = append(report.Lacking, sandpit.WithHint(fmt.Errorf("sandbox %s: %s", r.Name, g.Why), g.Fix))
+				}
 			case found == foundGone:
 				report.Gone++
 			case found == foundOver:
@@ -162,8 +166,9 @@ func takePlace(places chan struct{}, limit time.Duration) (giveBack func()) {
 // name and what it was promised. It ends with the adoption.
 type standIn struct {
 	*Sandbox
-	entered, over bool   // guarded by Engine.mu
-	exposed       string // a data directory that the sandbox sees, once it is adopted
+	entered, over bool          // guarded by Engine.mu
+	exposed       string        // a data directory that the sandbox sees, once it is adopted
+	lacks         []sandpit.Gap // what the sandbox lacks; there when it is adopted
 }
 
 func (e *Engine) newStandIn(r Record) *standIn {
@@ -267,6 +272,12 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		s.instance = instance
 		if x, ok := instance.(driver.Exposer); ok {
 			stand.exposed = x.Exposed()
+		}
+		if l, ok := instance.(driver.Lacking); ok {
+			stand.lacks = l.Lacks()
+			for _, g := range stand.lacks {
+				s.info.NotEnforced = append(slices.DeleteFunc(s.info.NotEnforced, func(was sandpit.Gap) bool { return was.What == g.What }), g)
+			}
 		}
 	case r.State == sandpit.StateFailed, errors.Is(err, sandpit.ErrClosed):
 		s.instance = absent{}

@@ -241,3 +241,58 @@ func TestAdoptOfNewerVersions(t *testing.T) {
 		})
 	}
 }
+
+// lacking is a driver that says that its sandboxes lack something.
+type lacking struct{ bare }
+
+func (d lacking) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	i, err := d.bare.Recover(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return lackingInstance{i.(*bareInstance)}, nil
+}
+
+type lackingInstance struct{ *bareInstance }
+
+func (lackingInstance) Lacks() []sandpit.Gap {
+	return []sandpit.Gap{{What: "a wall", Why: "it was made without", Fix: "make it anew"}}
+}
+
+// What a sandbox of an earlier version lacks is said when it is adopted, in the
+// report, which goes to the log, and in what is known of the sandbox.
+func TestAdoptWhatLacksAProtection(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	made(t, e, sandpit.Spec{Name: "old"})
+	for range 2 { // it is said once each time
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var report engine.AdoptReport
+		e, report = adopt(t, srv, func(o *engine.Options) { o.Driver = lacking{o.Driver.(bare)} })
+		if len(report.Lacking) != 1 || report.Lacking[0].Error() != "sandbox old: it was made without" || sandpit.Hint(report.Lacking[0]) != "make it anew" {
+			t.Errorf("the report has %v", report.Lacking)
+		}
+		sb, err := e.Get(t.Context(), "old")
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := sb.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, g := range info.NotEnforced {
+			if g.What == "a wall" {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("it is known to lack %+v", info.NotEnforced)
+		}
+		if err := errors.Join(sb.Pause(t.Context()), sb.Resume(t.Context())); err != nil { // which write the record
+			t.Fatal(err)
+		}
+	}
+}

@@ -266,6 +266,9 @@ func (s *server) startEngine(ctx context.Context) error {
 	for _, err := range report.Refused {
 		opt.Log.Error("a sandbox was left alone", "error", err)
 	}
+	for _, err := range report.Lacking {
+		opt.Log.Warn("a sandbox of an earlier version lacks a protection", "error", err, "fix", sandpit.Hint(err))
+	}
 	return nil
 }
 

@@ -60,9 +60,10 @@ type creation struct {
 	watch      int // our end of the watcher's connection
 
 	// Of a sandbox that outlives its maker, keep_linux.go.
-	kept   identity      // of its first process
-	socket string        // path of the socket on which its guest listens
-	saved  *cgroup.Saved // of a sandbox that is taken over: its cgroup
+	kept    identity      // of its first process
+	socket  string        // path of the socket on which its guest listens
+	noSetID bool          // see state
+	saved   *cgroup.Saved // of a sandbox that is taken over: its cgroup
 }
 
 func (d *Driver) newCreation(id string, b driver.BlankPlan) *creation {

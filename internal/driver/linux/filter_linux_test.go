@@ -379,6 +379,9 @@ func TestAttackL2AfterRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	removeKept(t, d, second)
+	if lacks := second.(driver.Lacking).Lacks(); len(lacks) > 0 {
+		t.Errorf("it lacks %+v", lacks)
+	}
 	c := greet(t, second, keptConfig())
 	p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "cd /x && for i in 1 2 3 4; do echo >$i; done; chmod 4755 1; chmod 2755 2; chmod ug+s 3"}, guest.Detach{})
 	if err != nil {
@@ -391,6 +394,33 @@ func TestAttackL2AfterRecover(t *testing.T) {
 		t.Errorf("setting the bit: %v, want ErrPermission", err)
 	}
 	harmless(t, dir)
+}
+
+// A sandbox of a version whose handles say nothing of the filter may be without.
+func TestSandboxOfAnEarlierVersionLacksTheFilter(t *testing.T) {
+	d := keptDriver(t, t.TempDir())
+	first, err := d.Create(t.Context(), keptPlan(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, first)
+	first.(driver.Leaver).Leave()
+	h := first.Handle()
+	for range 2 { // what it lacks it goes on to lack
+		if h.State = bytes.Replace(h.State, []byte(`,"no_set_id":true`), nil, 1); bytes.Contains(h.State, []byte("no_set_id")) {
+			t.Fatalf("the handle is %s", h.State)
+		}
+		again, err := d.Recover(t.Context(), h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		removeKept(t, d, again)
+		if lacks := again.(driver.Lacking).Lacks(); len(lacks) != 1 || lacks[0].What != "set-id" || lacks[0].Fix == "" {
+			t.Errorf("it lacks %+v", lacks)
+		}
+		again.(driver.Leaver).Leave()
+		h = again.Handle()
+	}
 }
 
 // The memory for filters is one for the whole machine.

@@ -88,6 +88,20 @@ func (i *instance) Handle() driver.Handle {
 	return driver.Handle{Version: driver.HandleVersion, Driver: Name, ID: i.id, State: i.state()}
 }
 
+var _ driver.Lacking = (*instance)(nil)
+
+// Lacks names the filter against set-id bits. See driver.Lacking.
+func (i *instance) Lacks() []sandpit.Gap {
+	if i.noSetID {
+		return nil
+	}
+	return []sandpit.Gap{{
+		What: "set-id",
+		Why:  "an earlier version made this sandbox: if it has a mount that is writable or shows sockets, programs in it can make set-user-id files on the host",
+		Fix:  "remove it and make it anew; a stop and a start do not help",
+	}}
+}
+
 // Dial gives the guest one end of a new socket pair, or, when it was made by
 // another process, connects to the socket on which it listens.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {

@@ -173,7 +173,7 @@ func (c *creation) note() error {
 
 // state is the driver's part of a handle.
 func (c *creation) state() json.RawMessage {
-	st := state{identity: c.kept, Socket: c.socket, IDBase: c.ids.base, Group: c.saved}
+	st := state{identity: c.kept, Socket: c.socket, IDBase: c.ids.base, Group: c.saved, NoSetID: c.noSetID}
 	if st.PID == 0 {
 		st.PID = c.child.PID
 	}
@@ -328,4 +328,7 @@ type state struct {
 	Socket string        `json:"socket,omitempty"`
 	IDBase uint32        `json:"id_base,omitempty"`
 	Group  *cgroup.Saved `json:"group,omitempty"`
+	// NoSetID says that no program in it can set a set-id bit on a file of the host.
+	// Earlier versions did not write it, and did not see to it.
+	NoSetID bool `json:"no_set_id,omitempty"`
 }

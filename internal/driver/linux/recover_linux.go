@@ -245,6 +245,7 @@ func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error)
 	}
 	c.ids.base, c.child.PID = st.IDBase, st.PID
 	c.kept, c.socket, c.saved = st.identity, st.Socket, st.Group
+	c.noSetID = st.NoSetID
 	return c, nil
 }
 

@@ -153,8 +153,11 @@ func (c *creation) awaitReady(ctx context.Context) error {
 		return c.explainDeath(err)
 	}
 	if ruleset >= 0 || c.reachesHost() {
-		return c.confine(ctx)
+		if err := c.confine(ctx); err != nil {
+			return err
+		}
 	}
+	c.noSetID = true
 	return nil
 }
 
