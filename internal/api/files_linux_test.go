@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -215,9 +216,9 @@ func TestArchives(t *testing.T) {
 func TestNoRoomForAZip(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
-	t.Setenv("TMPDIR", "/nonexistent")
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
 	e := s.refused(503, "unavailable", ask{method: "PUT", path: "/v1/sandboxes/" + sb.ID + "/files/archive?path=/tmp&format=zip", body: "x"})
-	if e.Path != "" || strings.Contains(e.Message, "nonexistent") || !strings.Contains(e.Hint, "tar") {
+	if e.Path != "" || strings.Contains(e.Message, "missing") || !strings.Contains(e.Hint, "tar") {
 		t.Errorf("%+v", e)
 	}
 }
