@@ -441,23 +441,14 @@ type point struct {
 // inTree is how a path is opened below the top of a tree: no link leads on.
 const inTree = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// sendPoints opens the points in trees that the owner has opened, and sends them.
-// It checks that they are what they were when they were looked for.
-func (c *creation) sendPoints(trees []int) error {
-	for batch := range slices.Chunk(c.rest.points, maxTrees) {
-		fds, err := openPoints(batch, trees, c.rest.pinned)
-		if err == nil {
-			err = send(c.build[0], goMessage, fds)
-		}
-		closeAll(fds)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// openPoints opens the points in trees that the owner has opened, in which pinned
+// come last. It checks that they are what they were when they were looked for.
 func openPoints(points []point, trees, pinned []int) (fds []int, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(fds)
+		}
+	}()
 	for _, p := range points {
 		tree := p.tree
 		if p.pin {

@@ -482,6 +482,29 @@ func TestAttackL1ManyDataDirectories(t *testing.T) {
 	}
 }
 
+// The data directory of a user whose home is closed to others is covered, too,
+// and does not keep root from mounting the directory of all homes.
+func TestAttackL1ClosedHomes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can enter the closed home of another user")
+	}
+	const other = 54321
+	for pool := range 2 {
+		d := newDataDir(t)
+		dir := d.home + "/u/.local/share/sandpit"
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(dir+"/file", []byte(d.flag), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		for name := dir; name != d.home; name = filepath.Dir(name) {
+			if err := errors.Join(os.Chown(name, other, other), os.Chmod(name, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sb := box(t, d.client(pool, dir), sandpit.Spec{User: "root", Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}, {Source: d.home, Target: "/r", ReadOnly: true}}})
+		d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/r"), "/h/agent.sock")
+	}
+}
+
 // Where root's sandboxes claim their ids is as good as a data directory: a lock
 // for reading would hold all ranges.
 func TestAttackL1ClaimsOfIDs(t *testing.T) {

@@ -290,23 +290,8 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds, mounts and again those with a data directory in them are more than the %d that fit: %w", len(ts), maxTrees, sandpit.ErrInvalid)
 	}
 	c.rest.bind(plan, c.mounts)
-	var sent []int
-	if c.ids.mapped {
-		var err error
-		if sent, err = openTrees(ts, c.mounts, c.ids, plan.UID, plan.GID, c.child.PID); err != nil {
-			return nil, err
-		}
-	}
-	err := send(c.build[0], goMessage, sent)
-	if err == nil && c.ids.mapped {
-		err = c.sendPoints(sent)
-	}
-	closeAll(sent)
-	if errors.Is(err, sandpit.ErrState) {
+	if err := c.sendTrees(ts); err != nil {
 		return nil, err
-	}
-	if err != nil {
-		return nil, c.explainDeath(err)
 	}
 	c.trace("trees")
 
@@ -335,6 +320,45 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	return newInstance(c, false), nil
+}
+
+// sendTrees lets the builder go on, and gives it the trees, and the points in
+// them, if it can't open these itself.
+func (c *creation) sendTrees(ts []tree) error {
+	if !c.ids.mapped {
+		return c.tell(nil)
+	}
+	sent, err := openTrees(ts)
+	if err != nil {
+		return err
+	}
+	defer closeAll(sent)
+	// Before the ids are mapped, while root can enter what only its owner can.
+	points, err := openPoints(c.rest.points, sent, c.rest.pinned)
+	if err != nil {
+		return err
+	}
+	defer closeAll(points)
+	if err := mapTrees(sent, ts, c.mounts, c.ids, c.plan.UID, c.plan.GID, c.child.PID); err != nil {
+		return err
+	}
+	if err := c.tell(sent); err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(points, maxTrees) {
+		if err := c.tell(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell sends the builder a message with descriptors.
+func (c *creation) tell(fds []int) error {
+	if err := send(c.build[0], goMessage, fds); err != nil {
+		return c.explainDeath(err)
+	}
+	return nil
 }
 
 // lookAtMounts looks at the sources of the mounts.

@@ -27,41 +27,21 @@ func messageHeader(p *sysprog.Program, buf, control []byte) sysprog.Arg {
 	return p.Bytes(hdr)
 }
 
-// openTrees makes detached mount trees of host paths, with their ids mapped for
-// the child: what only the owner of the file systems may do.
-func openTrees(ts []tree, mounts []hostMount, ids idMap, uid, gid uint32, pid int) (fds []int, err error) {
-	defer func() {
+// openTrees makes detached mount trees of host paths, of which mapTrees maps the
+// ids: what only the owner of the file systems may do.
+func openTrees(ts []tree) (fds []int, err error) {
+	for _, t := range ts {
+		fd, err := openTree(t)
 		if err != nil {
 			closeAll(fds)
-			fds = nil
-		}
-	}()
-	userns, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "opening", Path: "/proc/" + strconv.Itoa(pid) + "/ns/user", Err: err}
-	}
-	defer unix.Close(userns)
-	for _, t := range ts {
-		ns := userns
-		if t.owned {
-			m := mounts[t.mount]
-			if ns, err = idNamespace(m.uid, m.gid, ids.base+uid, ids.base+gid); err != nil {
-				return fds, fmt.Errorf("mapping the owner of %s: %w", t.path, err)
-			}
-		}
-		fd, err := openTree(t, ns)
-		if t.owned {
-			unix.Close(ns)
-		}
-		if err != nil {
-			return fds, err
+			return nil, err
 		}
 		fds = append(fds, fd)
 	}
 	return fds, nil
 }
 
-func openTree(t tree, userns int) (int, error) {
+func openTree(t tree) (int, error) {
 	dir, name, at := unix.AT_FDCWD, t.path, 0
 	if t.owned {
 		fd, err := unix.Openat2(unix.AT_FDCWD, t.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
@@ -77,16 +57,48 @@ func openTree(t tree, userns int) (int, error) {
 	if err != nil {
 		return -1, &fs.PathError{Op: "opening the mount of", Path: t.path, Err: err}
 	}
-	attr := &unix.MountAttr{Attr_set: t.attr | unix.MOUNT_ATTR_IDMAP, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(userns)}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
-		unix.Close(fd)
-		if err == unix.EINVAL {
-			return -1, sandpit.WithHint(fmt.Errorf("mapping the ids of %s: its file system can't do that: %w", t.path, sandpit.ErrUnsupported),
-				"use a directory on ext4, xfs, btrfs or tmpfs")
-		}
-		return -1, &fs.PathError{Op: "mapping the ids of", Path: t.path, Err: err}
-	}
 	return fd, nil
+}
+
+// mapTrees maps the ids of opened trees to those of a sandbox, whose first
+// process is pid, and sets the rights of the mounts. From then on root has no
+// capabilities over files of those who do not exist inside.
+func mapTrees(fds []int, ts []tree, mounts []hostMount, ids idMap, uid, gid uint32, pid int) error {
+	userns, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "opening", Path: "/proc/" + strconv.Itoa(pid) + "/ns/user", Err: err}
+	}
+	defer unix.Close(userns)
+	for i, t := range ts {
+		ns := userns
+		if t.owned {
+			m := mounts[t.mount]
+			if ns, err = idNamespace(m.uid, m.gid, ids.base+uid, ids.base+gid); err != nil {
+				return fmt.Errorf("mapping the owner of %s: %w", t.path, err)
+			}
+		}
+		err := mapTree(fds[i], t, ns)
+		if t.owned {
+			unix.Close(ns)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mapTree(fd int, t tree, userns int) error {
+	attr := &unix.MountAttr{Attr_set: t.attr | unix.MOUNT_ATTR_IDMAP, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(userns)}
+	switch err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err {
+	case nil:
+		return nil
+	case unix.EINVAL:
+		return sandpit.WithHint(fmt.Errorf("mapping the ids of %s: its file system can't do that: %w", t.path, sandpit.ErrUnsupported),
+			"use a directory on ext4, xfs, btrfs or tmpfs")
+	default:
+		return &fs.PathError{Op: "mapping the ids of", Path: t.path, Err: err}
+	}
 }
 
 func closeAll(fds []int) {
