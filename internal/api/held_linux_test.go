@@ -251,3 +251,13 @@ func TestAttackL11Lists(t *testing.T) {
 	}
 	s.refused(400, "invalid", ask{method: "GET", path: path + "?limit=1001"})
 }
+
+// What is not the id of a process begins no page of processes.
+func TestPagesOfProcessesBeginAtOne(t *testing.T) {
+	s := serve(t, nil)
+	one := "/v1/sandboxes/" + s.create("", v1.Spec{}).ID + "/processes"
+	for _, after := range []string{"zzz", "1", "p", "p-1", "p1x"} {
+		s.refused(400, "invalid", ask{method: "GET", path: one + "?after=" + after})
+	}
+	s.want(200, nil, ask{method: "GET", path: one + "?after=p99"})
+}

@@ -54,6 +54,11 @@ func listProcesses(c *call) (v1.ProcessList, error) {
 	if limit == 0 {
 		limit = maxPage
 	}
+	if number, ok := strings.CutPrefix(after, "p"); after != "" {
+		if _, err := strconv.ParseUint(number, 10, 64); !ok || err != nil {
+			q.fail("after", "is not the id of a process")
+		}
+	}
 	if q.err != nil {
 		return out, q.err
 	}

@@ -436,3 +436,24 @@ func TestMostProcesses(t *testing.T) {
 		t.Errorf("got %d", n)
 	}
 }
+
+// A process that is forgotten, to make room, after it counts as ended and before all
+// that belongs to its end is done, is not kept by the engine for ever.
+func TestForgottenWhileItEnds(t *testing.T) {
+	e := New(Options{})
+	s := e.newSandbox("id", "ns")
+	h := s.newHub(keptOutput)
+	h.info.ID = "p1"
+	s.enlist(h)
+	h.mu.Lock()
+	h.ended = true
+	h.mu.Unlock()
+	close(h.done)
+	if !s.evict(ledger.Own) {
+		t.Fatal("it is not forgotten")
+	}
+	s.processEnded(h)
+	if n := len(e.ended.places); n != 0 {
+		t.Errorf("the engine keeps %d processes", n)
+	}
+}

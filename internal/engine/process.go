@@ -223,7 +223,8 @@ func (h *hub) unwaited() {
 func (s *Sandbox) processEnded(h *hub) {
 	h.unwaited()
 	s.mu.Lock()
-	findable := h.info.ID != "" && !s.cleared
+	// Once it counts as ended it may be forgotten to make room, before this is done.
+	findable := h.info.ID != "" && slices.Contains(s.hubs, h)
 	if findable {
 		s.engine.ended.add(h)
 	}

@@ -542,6 +542,7 @@ const settleTime = 2 * time.Second
 
 // settle writes down what a full disk did not take, if anything.
 func (s *server) settle(ctx context.Context) {
+	s.state.Settle()
 	switch n, err := s.ring.Settle(ctx); {
 	case err != nil:
 		s.opt.Log.Error("a key is refused, and this is not on the disk yet", "error", err)

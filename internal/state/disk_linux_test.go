@@ -57,6 +57,33 @@ func fill(t *testing.T, dir string) (free func()) {
 	}
 }
 
+// L14: the room for vital writes is taken again as soon as there is any, without a
+// write.
+func TestReserveComesBack(t *testing.T) {
+	dir := filepath.Join(mountSmall(t, 6<<20), "state")
+	s := openTest(t, dir)
+	s.mu.Lock()
+	s.reserve.Release()
+	free := fill(t, filepath.Dir(dir))
+	s.mu.Unlock()
+	size := func() int64 {
+		info, err := os.Stat(filepath.Join(dir, fileReserve))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	s.Settle()
+	if n := size(); n >= reserve.Size {
+		t.Errorf("on a full disk it has %d bytes", n)
+	}
+	free()
+	s.Settle()
+	if n := size(); n < reserve.Size {
+		t.Errorf("with room again it has %d bytes", n)
+	}
+}
+
 func TestFullDisk(t *testing.T) {
 	dir := filepath.Join(mountSmall(t, 4<<20), "state")
 	s := openTest(t, dir)

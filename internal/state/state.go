@@ -237,6 +237,16 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 	return s.explain(fn(s.tx))
 }
 
+// Settle takes room for vital writes again that a full disk has cost. It costs
+// nothing while none is missing.
+func (s *Store) Settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.reserve.Restore()
+	}
+}
+
 // commit is the writer of the queue.
 func (s *Store) commit(items []*batch.Item[write]) {
 	s.mu.Lock()
