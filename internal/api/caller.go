@@ -55,11 +55,11 @@ func (c *call) cork() *cork.Conn {
 
 type admissionKey struct{}
 
-// WithAdmission has admit told whose request comes on a connection: the name of
-// a caller whose key is valid, or "" when nobody's was given. It reports whether the
-// caller may have one more connection; if not, the request is refused. It is for
+// WithAdmission has admit told whose request comes on a connection: the namespace
+// of a caller whose key is valid, or "" when nobody's was given. It reports whether the
+// namespace may have one more connection; if not, the request is refused. It is for
 // http.Server.ConnContext.
-func WithAdmission(ctx context.Context, admit func(caller string) bool) context.Context {
+func WithAdmission(ctx context.Context, admit func(namespace string) bool) context.Context {
 	return context.WithValue(ctx, admissionKey{}, admit)
 }
 
@@ -73,7 +73,7 @@ func (c *call) admitConnection() error {
 	case !ok || !c.known && c.r.ProtoMajor > 1: // other requests of HTTP/2 may be a caller's
 	case !c.known:
 		admit("")
-	case !admit(callerID(c.caller)):
+	case !admit(c.caller.Namespace):
 		c.w.Header().Set("Connection", "close")
 		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeTooManyConnections, message: TooManyConnections, hint: "use fewer connections for more requests", after: time.Second}
 	}

@@ -46,29 +46,30 @@ const (
 // and its connection stays a stranger's.
 type connections struct {
 	strangers, perAddress int // bounds
-	keyed, perKey, local  int
+	keyed, perNamespace   int
+	local                 int
 	reserved              int // the first number of a descriptor that no connection may have
 	log                   *slog.Logger
 
-	mu       sync.Mutex
-	waiting  crowd          // all strangers; guarded by mu
-	byCaller map[string]int // guarded by mu
-	keys     int            // connections in byCaller; guarded by mu
-	peers    int            // connections of users of the unix socket; guarded by mu
-	dropped  uint64         // guarded by mu
-	told     time.Time      // the log, of those that were dropped; guarded by mu
-	toldOf   uint64         // the value of dropped at that time; guarded by mu
+	mu          sync.Mutex
+	waiting     crowd          // all strangers; guarded by mu
+	byNamespace map[string]int // guarded by mu
+	keys        int            // connections in byNamespace; guarded by mu
+	peers       int            // connections of users of the unix socket; guarded by mu
+	dropped     uint64         // guarded by mu
+	told        time.Time      // the log, of those that were dropped; guarded by mu
+	toldOf      uint64         // the value of dropped at that time; guarded by mu
 }
 
 // shares of all connections: a quarter for strangers, half of which one address
-// may have; half for keys, a quarter of which one key may have; and a quarter for
-// users of the unix socket.
+// may have; half for callers with keys, a quarter of which those of one
+// namespace may have; and a quarter for users of the unix socket.
 func newConnections(s Settings, files int, log *slog.Logger) *connections {
 	return &connections{
 		strangers: s.Connections / 4, perAddress: s.ConnectionsPerAddress,
-		keyed: s.Connections / 2, perKey: s.Connections / 8, local: s.Connections / 4,
+		keyed: s.Connections / 2, perNamespace: s.Connections / 8, local: s.Connections / 4,
 		reserved: files - reservedFiles(files), log: log,
-		byCaller: map[string]int{},
+		byNamespace: map[string]int{},
 	}
 }
 
@@ -92,13 +93,13 @@ type connection struct {
 	plain bool // what it is told needs no TLS
 
 	// Guarded by all.mu.
-	place  *crowd // among strangers; nil when it is none
-	state  http.ConnState
-	caller string // whose it is
-	peer   bool   // of a user of the unix socket
-	late   bool   // strangerTime is over
-	closed bool
-	timer  *time.Timer
+	place     *crowd // among strangers; nil when it is none
+	state     http.ConnState
+	namespace string // of the caller whose it is
+	peer      bool   // of a user of the unix socket
+	late      bool   // strangerTime is over
+	closed    bool
+	timer     *time.Timer
 }
 
 // listener returns l with connections that are counted, and are cork.Conns.
@@ -300,25 +301,25 @@ func (a *connections) noteState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// admit notes whose requests come on a connection: those of a caller with a valid
-// key, or a stranger's for "". It reports whether there is room for one more
-// connection of the caller.
-func (c *connection) admit(caller string) bool {
+// admit notes whose requests come on a connection: those of callers of a namespace
+// with a valid key, or a stranger's for "". It reports whether there is room for one
+// more connection of the namespace.
+func (c *connection) admit(namespace string) bool {
 	a := c.all
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case c.closed || c.peer || c.caller == caller:
+	case c.closed || c.peer || c.namespace == namespace:
 		return true
-	case caller != "" && (a.byCaller[caller] >= a.perKey || c.caller == "" && a.keys >= a.keyed):
+	case namespace != "" && (a.byNamespace[namespace] >= a.perNamespace || c.namespace == "" && a.keys >= a.keyed):
 		return false
 	}
 	a.forget(c)
-	if c.caller = caller; caller == "" {
+	if c.namespace = namespace; namespace == "" {
 		a.enter(c)
 		return true
 	}
-	a.byCaller[caller]++
+	a.byNamespace[namespace]++
 	a.keys++
 	return true
 }
@@ -345,12 +346,12 @@ func (a *connections) forget(c *connection) {
 	case c.peer:
 		a.peers--
 		c.peer = false
-	case c.caller != "":
+	case c.namespace != "":
 		a.keys--
-		if a.byCaller[c.caller]--; a.byCaller[c.caller] == 0 {
-			delete(a.byCaller, c.caller)
+		if a.byNamespace[c.namespace]--; a.byNamespace[c.namespace] == 0 {
+			delete(a.byNamespace, c.namespace)
 		}
-		c.caller = ""
+		c.namespace = ""
 	}
 }
 

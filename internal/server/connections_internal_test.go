@@ -35,7 +35,7 @@ func TestStrangersEnd(t *testing.T) {
 		busy, asks := add()
 		a.noteState(busy, http.StateActive)
 		known, keeps := add()
-		known.admit("key a")
+		known.admit("a")
 		time.Sleep(strangerTime - time.Second)
 		synctest.Wait()
 		if over(quiet) || over(asks) || over(keeps) {
@@ -56,7 +56,7 @@ func TestStrangersEnd(t *testing.T) {
 		if !over(keeps) {
 			t.Error("one whose key is not valid any more has not ended")
 		}
-		if n := a.counts(); n.Strangers != 0 || n.Keys != 0 || len(a.waiting.parts) != 0 || len(a.byCaller) != 0 {
+		if n := a.counts(); n.Strangers != 0 || n.Keys != 0 || len(a.waiting.parts) != 0 || len(a.byNamespace) != 0 {
 			t.Errorf("%+v are left", n)
 		}
 	})
@@ -221,7 +221,7 @@ func BenchmarkAdmit(b *testing.B) {
 	c := a.add(near, false).(*connection)
 	defer c.Close()
 	for b.Loop() {
-		if !c.admit("key a") {
+		if !c.admit("a") {
 			b.Fatal("there is no room")
 		}
 	}
@@ -234,7 +234,7 @@ func BenchmarkCount(b *testing.B) {
 	defer far.Close()
 	for b.Loop() {
 		c := a.add(near, false).(*connection)
-		c.admit("key a")
+		c.admit("a")
 		_ = c.Close()
 	}
 }

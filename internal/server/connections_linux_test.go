@@ -149,15 +149,15 @@ func (k *keptConn) ask(key string) (answer *http.Response, e v1.Error) {
 	return resp, e
 }
 
-// One key may have a part of the connections, and all keys another: the next is told
+// One namespace may have a part of the connections, with all its keys, and all another: the next is told
 // to come again, and the others are served.
 func TestConnectionsOfAKey(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
 	s.overTCP()
-	s.settings.Connections = 64 // 32 of keys, 8 of one
+	s.settings.Connections = 64 // 32 of keys, 8 of one namespace
 	s.start()
-	greedy, other := s.makeKey(v1.NewKey{Namespace: "greedy"}), s.keyOf("other", "")
+	greedy, second, other := s.makeKey(v1.NewKey{Namespace: "greedy"}), s.keyOf("greedy", ""), s.keyOf("other", "")
 	var mine []*keptConn
 	for range 8 {
 		k := s.keep(t)
@@ -175,6 +175,9 @@ func TestConnectionsOfAKey(t *testing.T) {
 	}
 	if !errors.Is(v1.KindOf(e.Code), sandpit.ErrUnavailable) {
 		t.Errorf("the kind of %s is %v", e.Code, v1.KindOf(e.Code))
+	}
+	if resp, e := s.keep(t).ask(second); e.Code != v1.CodeTooManyConnections {
+		t.Errorf("another key of the namespace: %s %+v", resp.Status, e)
 	}
 	if resp, e := s.keep(t).ask(other); resp.StatusCode != http.StatusOK {
 		t.Errorf("another: %s %+v", resp.Status, e)

@@ -57,8 +57,8 @@ type Settings struct {
 	Sandboxes int
 
 	// Connections bounds connections: a quarter for strangers, who have given no
-	// valid key, half for callers with keys, each of whom may have a quarter of
-	// that, and a quarter for users of unix sockets. 0: 8,192, or a quarter of the
+	// valid key, half for callers with keys, of whom those of one namespace may have
+	// a quarter of that, and a quarter for users of unix sockets. 0: 8,192, or a quarter of the
 	// descriptors that the server may have, if that is less.
 	Connections int
 

@@ -85,7 +85,7 @@ const (
 	CodeMethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
 	CodeAuditUnavailable    = "audit_unavailable"    // what can't be recorded is not done
 	CodeDraining            = "draining"             // the server is about to end
-	CodeTooManyConnections  = "too_many_connections" // of all, of an address or of a key
+	CodeTooManyConnections  = "too_many_connections" // of all, of an address or of a namespace
 )
 
 // CodeOf returns the code of an error.
