@@ -415,6 +415,14 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		return 0, "", fmt.Errorf("its guest names %d processes, of which there can be %d: %w", len(list), most, sandpit.ErrProtocol)
 	}
 	s.oomKills()
+	ended := func(p client.ProcessInfo) bool { return p.Exited && !p.Announced }
+	if slices.ContainsFunc(list, ended) && errors.Is(s.guest.Announced(ctx, []uint64{0}), sandpit.ErrUnsupported) {
+		// A guest of an earlier version can't say what was announced: rather than all
+		// at every start, nothing is announced again.
+		for i := range list {
+			list[i].Announced = list[i].Exited
+		}
+	}
 	for _, p := range list {
 		if !p.Exited {
 			running++

@@ -1,9 +1,12 @@
 package engine_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
@@ -249,5 +253,90 @@ func TestAdoptionIsCharged(t *testing.T) {
 	second.ForgetEvents()
 	if n := book.Used(); n != 0 {
 		t.Errorf("%d bytes are charged for nothing", n)
+	}
+}
+
+// noteless is a driver whose guests know no OpAnnounced, as before there was one.
+type noteless struct{ bare }
+
+func (d noteless) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	return notelessInstance(d.bare.Create(ctx, plan))
+}
+
+func (d noteless) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	return notelessInstance(d.bare.Recover(ctx, h))
+}
+
+func notelessInstance(i driver.Instance, err error) (driver.Instance, error) {
+	if err != nil {
+		return nil, err
+	}
+	return deaf{i.(*bareInstance)}, nil
+}
+
+type deaf struct{ *bareInstance }
+
+// Dial passes on what host and guest say, with an operation that nobody knows in
+// the place of OpAnnounced.
+func (i deaf) Dial(ctx context.Context) (net.Conn, error) {
+	guest, err := i.bareInstance.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		_, _ = io.Copy(theirs, guest)
+	}()
+	go func() {
+		defer guest.Close()
+		r := wire.NewReader(theirs)
+		for {
+			h, err := r.Next()
+			if err != nil {
+				return
+			}
+			payload := make([]byte, h.Len)
+			if r.Into(payload) != nil {
+				return
+			}
+			if h.Type == wire.Open && len(payload) > 0 && wire.Op(payload[0]) == wire.OpAnnounced {
+				payload[0] = 250
+			}
+			if _, err := guest.Write(wire.AppendFrame(nil, h.Type, h.Stream, payload)); err != nil {
+				return
+			}
+		}
+	}()
+	return ours, nil
+}
+
+// L16: of a guest that can't note what was announced nothing is announced again.
+func TestExitsOfOlderGuestsAreNotRepeated(t *testing.T) {
+	srv := newSurvivor(t)
+	var told ends
+	older := func(o *engine.Options) { o.Observe, o.Driver = told.observe, noteless{o.Driver.(bare)} }
+	e := srv.open(t, older)
+	background(t, made(t, e, sandpit.Spec{Name: "box"}), "exit 3")
+	told.wait(t, 1)
+	want := []string{"p1 3"}
+	for n := range 3 {
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var report engine.AdoptReport
+		if e, report = adopt(t, srv, older); report.Adopted != 1 {
+			t.Fatalf("the report is %+v", report)
+		}
+		sb, err := e.Get(t.Context(), "box")
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, sb, "exit 4")
+		want = append(want, fmt.Sprintf("p%d 4", n+2))
+		told.wait(t, len(want))
+	}
+	if got := told.told(); !slices.Equal(got, want) {
+		t.Errorf("told are %q, not %q", got, want)
 	}
 }
