@@ -10,18 +10,22 @@ package claim
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // ErrTaken says that somebody else holds the claim.
 var ErrTaken = errors.New("it is taken")
 
 // Open opens the file of claims, and makes it, with its directory, when it is
-// missing. Each claim needs a descriptor of its own from Open.
+// missing. The error matches sandpit.ErrForbidden when others than this user and
+// root own or may open the file, or own or may write to its directory. Each claim needs a descriptor of its own from Open.
 func Open(file string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	fd, err := unix.Open(file, flags, 0o600)
@@ -34,8 +38,44 @@ func Open(file string) (int, error) {
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: file, Err: err}
 	}
+	if err := believe(fd, file); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
 	return fd, nil
 }
+
+// believe refuses the open file, or its directory, that others have made or may
+// change: they could hold every claim, or take the file away from under one.
+func believe(fd int, file string) error {
+	var st, dir unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &fs.PathError{Op: "fstat", Path: file, Err: err}
+	}
+	if err := unix.Stat(filepath.Dir(file), &dir); err != nil {
+		return &fs.PathError{Op: "stat", Path: filepath.Dir(file), Err: err}
+	}
+	why := ""
+	switch {
+	case !ours(&dir):
+		file, why = filepath.Dir(file), "belongs to another user"
+	case dir.Mode&0o022 != 0:
+		file, why = filepath.Dir(file), "may be written to by others"
+	case !ours(&st):
+		why = "belongs to another user"
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		why = "is no regular file"
+	case st.Mode&0o066 != 0:
+		why = "may be opened by others"
+	default:
+		return nil
+	}
+	return sandpit.WithHint(fmt.Errorf("%s %s: %w", file, why, sandpit.ErrForbidden),
+		"see who made it; then remove it, or take it over (chown, chmod go-rwx)")
+}
+
+// ours reports whether a file belongs to this user or to root.
+func ours(st *unix.Stat_t) bool { return st.Uid == 0 || int(st.Uid) == os.Geteuid() }
 
 // Take takes claim n with a descriptor from Open, until Drop or until the last
 // copy of the descriptor is closed. The error is ErrTaken when it is held

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/claim"
 )
 
@@ -63,5 +65,37 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "target")); !os.IsNotExist(err) {
 		t.Errorf("a file was made behind the link: %v", err)
+	}
+}
+
+// What others have made or may change is refused by name: they could hold all
+// claims, or replace the file.
+func TestFilesOfOthers(t *testing.T) {
+	for want, spoil := range map[string]func(dir, file string) error{
+		"locks may be written to by others": func(dir, _ string) error { return os.Chmod(dir, 0o777) },
+		"ids may be opened by others":       func(_, file string) error { return os.Chmod(file, 0o604) },
+		"locks belongs to another user":     func(dir, _ string) error { return os.Chown(dir, 12345, 12345) },
+		"ids belongs to another user":       func(_, file string) error { return os.Chown(file, 12345, 12345) },
+	} {
+		if os.Geteuid() != 0 && strings.Contains(want, "another user") {
+			t.Logf("only root can give a file away: %q is tried where the tests run as root", want)
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "locks", "ids")
+		fd, err := claim.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fd)
+		if err := spoil(filepath.Dir(file), file); err != nil {
+			t.Fatal(err)
+		}
+		fd, err = claim.Open(file)
+		if err == nil {
+			unix.Close(fd)
+		}
+		if !errors.Is(err, sandpit.ErrForbidden) || !strings.HasSuffix(strings.TrimSuffix(err.Error(), ": "+sandpit.ErrForbidden.Error()), want) || sandpit.Hint(err) == "" {
+			t.Errorf("got %v, want that %s", err, want)
+		}
 	}
 }

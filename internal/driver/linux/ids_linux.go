@@ -108,10 +108,14 @@ func claimRange(fd int) (base uint32, err error) {
 
 func openClaims() (int, error) {
 	fd, err := claim.Open(idClaims)
-	if err != nil {
-		return -1, sandpit.WithHint(fmt.Errorf("choosing user ids: %w", err), "let root write to /run; in a container, mount a tmpfs there")
+	if err == nil {
+		return fd, nil
 	}
-	return fd, nil
+	hint := "let root write to /run; in a container, mount a tmpfs there"
+	if more := sandpit.Hint(err); more != "" {
+		hint = more
+	}
+	return -1, sandpit.WithHint(fmt.Errorf("choosing user ids: %w", err), hint)
 }
 
 // rangeNumber is the number of a range, from 0.

@@ -164,6 +164,14 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 			Fix: "use Linux 6.5 or later",
 		})
 	}
+	if h, err := d.host(); err == nil && h.privileged && h.allIDs {
+		if fd, err := openClaims(); err != nil {
+			caps.Available = false
+			caps.Gaps = append(caps.Gaps, sandpit.Gap{What: "own-ids", Why: err.Error(), Fix: sandpit.Hint(err)})
+		} else {
+			unix.Close(fd)
+		}
+	}
 	if err := tryNamespaces(); err != nil {
 		caps.Available = false
 		why, fix := whyNoNamespaces(err)
