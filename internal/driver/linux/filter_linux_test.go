@@ -269,6 +269,9 @@ func TestAttackL2SetIDFiles(t *testing.T) {
 			if !errors.Is(err, fs.ErrPermission) {
 				t.Errorf("%s with a set-id mode: got %v, want ErrPermission", what, err)
 			}
+			if hint := sandpit.Hint(err); !strings.Contains(hint, "use 0755") && !strings.Contains(hint, "use 0777") {
+				t.Errorf("%s with a set-id mode has the hint %q", what, hint)
+			}
 		}
 		// The kernel itself drops the bits of a directory that is made.
 		if err := sb.Files().Mkdir(t.Context(), "/x/made", 0o755|fs.ModeSetgid, false); err != nil {

@@ -195,12 +195,12 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 	// The content that comes back is none: the answer is the last frame.
 	s, err := f.c.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: unixMode(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
 	if err != nil {
-		return 0, pathError("write", path, err)
+		return 0, hintMode(mode, pathError("write", path, err))
 	}
 	stop := context.AfterFunc(ctx, func() { s.out.Fail(ctx.Err()) })
 	defer stop()
 	if err := s.upload(ctx, from); err != nil {
-		return 0, pathError("write", path, s.broken(ctx, err))
+		return 0, hintMode(mode, pathError("write", path, s.broken(ctx, err)))
 	}
 	b, err := s.wait(ctx)
 	var m wire.Written
@@ -284,7 +284,15 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
 	err := f.c.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: unixMode(mode)}, nil)
-	return pathError("chmod", path, err)
+	return hintMode(mode, pathError("chmod", path, err))
+}
+
+// hintMode adds to the refusal of a mode with a set-id bit what refuses it.
+func hintMode(mode fs.FileMode, err error) error {
+	if mode&(fs.ModeSetuid|fs.ModeSetgid) == 0 || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return sandpit.WithHint(err, fmt.Sprintf("a sandbox with a mount that is writable or shows sockets refuses set-user-id and set-group-id bits: use %04o", mode.Perm()))
 }
 
 // The bits of st_mode (inode(7)).
