@@ -44,6 +44,7 @@ type Param struct {
 	Doc      string
 	Required bool
 	Enum     []string
+	Most     int // of an integer that is bounded; 0: it is not
 }
 
 func path(doc string) Param { return Param{Name: "path", Type: "string", Required: true, Doc: doc} }
@@ -83,7 +84,7 @@ func sandboxRoutes() []Route {
 			Query: []Param{
 				{Name: "label", Type: "string", Doc: "KEY=VALUE; may be given many times, for all of them"},
 				state,
-				{Name: "limit", Type: "integer", Doc: "Default 100, at most 1,000"},
+				{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000"},
 				{Name: "after", Type: "string", Doc: "next of the page before"},
 			},
 			Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
@@ -141,7 +142,7 @@ func processRoutes() []Route {
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: executeSocket,
 		},
 		{Method: http.MethodPost, Path: processes, ID: "startProcess", Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, handle: fromJSON(startProcess)},
-		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: those that run and the latest that have ended", Query: []Param{{Name: "after", Type: "string", Doc: "next of the page before"}, {Name: "limit", Type: "integer", Doc: "At most 1,000, the default; a page whose command lines are long has fewer"}}, Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
+		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: those that run and the latest that have ended", Query: []Param{{Name: "after", Type: "string", Doc: "next of the page before"}, {Name: "limit", Type: "integer", Most: maxPage, Doc: "At most 1,000, the default; a page whose command lines are long has fewer"}}, Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
 		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Describe a process, by its id or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
 		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and all that it started", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},
 		{
@@ -175,7 +176,7 @@ func fileRoutes() []Route {
 	mode := Param{Name: "mode", Type: "string", Doc: "In octal"}
 	recursive := flag("recursive", "With all that is in it")
 	after := Param{Name: "after", Type: "string", Doc: "Entries behind this name"}
-	limit := Param{Name: "limit", Type: "integer", Doc: "Default 1,000, at most 10,000"}
+	limit := Param{Name: "limit", Type: "integer", Most: maxEntries, Doc: "Default 1,000, at most 10,000"}
 	formats := func(names ...string) Param {
 		return Param{Name: "format", Type: "string", Enum: names, Doc: "Default tar"}
 	}
@@ -234,7 +235,7 @@ func serverRoutes() []Route {
 				{Name: "until", Type: "date-time"},
 				flag("denied", "Only what was not allowed"),
 				{Name: "after", Type: "integer"},
-				{Name: "limit", Type: "integer", Doc: "Default 100, at most 1,000"},
+				{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000"},
 			},
 			Status: http.StatusOK, Out: v1.AuditList{}, Admin: true, handle: asJSON(searchAudit),
 		},

@@ -139,6 +139,9 @@ func paramSchema(p api.Param) *huma.Schema {
 	for _, e := range p.Enum {
 		s.Enum = append(s.Enum, e)
 	}
+	if p.Most > 0 {
+		s.Minimum, s.Maximum = new(0.0), new(float64(p.Most))
+	}
 	return s
 }
 

@@ -118,3 +118,14 @@ func TestPageStandsAlone(t *testing.T) {
 		}
 	}
 }
+
+// Each limit says what it may be.
+func TestLimitsSayTheirBounds(t *testing.T) {
+	for _, r := range api.Routes() {
+		for _, p := range r.Query {
+			if p.Name == "limit" && p.Most == 0 {
+				t.Errorf("%s %s: the limit has no bound", r.Method, r.Path)
+			}
+		}
+	}
+}
