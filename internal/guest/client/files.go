@@ -195,7 +195,7 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 	// The content that comes back is none: the answer is the last frame.
 	s, err := f.c.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: unixMode(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
 	if err != nil {
-		return 0, hintMode(mode, pathError("write", path, err))
+		return 0, pathError("write", path, err)
 	}
 	stop := context.AfterFunc(ctx, func() { s.out.Fail(ctx.Err()) })
 	defer stop()
@@ -211,7 +211,7 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 		}
 	}
 	if err != nil {
-		return 0, pathError("write", path, err)
+		return 0, hintMode(mode, pathError("write", path, err))
 	}
 	return m.Bytes, nil
 }
