@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -158,6 +159,14 @@ func TestKeysStayOutside(t *testing.T) {
 		"in the name of a header":          {"/", own + aliceKey + ": x\r\n", true},
 		"in the address":                   {"/a/" + aliceKey, own, true},
 		"in the address, encoded":          {"/?key=secret%2Dalice", own, true},
+		"beside an escape that is none":    {"/?bad=%zz&key=%73ecret%2Dalice", own, true},
+		"beside half an escape":            {"/?key=%73ecret%2Dalice&bad=%7", own, true},
+		"as Basic with more behind it":     {"/", own + "Authorization: Basic  " + basic + ",realm\r\n", false},
+		"as a token in base64":             {"/", own + "Authorization: token " + basic + "\r\n", false},
+		"in base64 in another header":      {"/", own + "X-Y: Bearer " + basic + "\r\n", true},
+		"in base64 behind other text":      {"/", own + "Cookie: a=b+" + basic + "; c=d\r\n", true},
+		"in base64 in the address":         {"/?key=" + url.QueryEscape(basic), own, true},
+		"in base64 for URLs":               {"/", own + "X-Y: " + base64.RawURLEncoding.EncodeToString([]byte("\xff\xfe\xfd"+aliceKey)) + "\r\n", true},
 		"in the user of the whole address": {"http://" + aliceKey + "@sandpit/", own, true},
 		"in what follows the body":         {"/", own + "Transfer-Encoding: chunked\r\nTrailer: Late\r\n", false},
 	} {
@@ -185,5 +194,17 @@ func TestKeysStayOutside(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A query gets to the sandbox as it came, also what is none for Go.
+func TestQueriesArePassedOnAsTheyAre(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	s.python(sb, "", mirror, 1)
+	const query = "/q?bad=%zz&a;b&c=%41+x&&=&%"
+	_, seen, _ := s.heads("GET " + query + " HTTP/1.1\r\nHost: sandpit\r\nX-Sandpit-Sandbox: " + sb.ID + "\r\nX-Sandpit-Port: 8080\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(seen, "GET "+query+" HTTP/1.1\r\n") {
+		t.Errorf("the sandbox gets %s", seen)
 	}
 }

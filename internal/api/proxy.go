@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -197,18 +196,51 @@ func (c *call) keepKeys() error {
 }
 
 // hasKey reports whether a text has something of the form of a key, as it stands or
-// encoded for URLs or as the credentials of Basic authentication (RFC 7617).
+// encoded for URLs, in base64 as in the credentials of Basic authentication (RFC
+// 7617), or in both.
 func (c *call) hasKey(text string) bool {
 	in := c.api.opts.Keys.In
-	if in(text) {
-		return true
+	plain := unescape(text)
+	return in(text) || plain != text && in(plain) || hasEncoded(plain, in)
+}
+
+// unescape decodes what is encoded for URLs, as far as it is well-formed: who reads
+// a request need not refuse the rest.
+func unescape(text string) string {
+	at := strings.IndexByte(text, '%')
+	if at < 0 {
+		return text
 	}
-	if plain, err := url.QueryUnescape(text); err == nil && in(plain) {
-		return true
+	plain := []byte(text[:at])
+	for ; at < len(text); at++ {
+		b := text[at]
+		if b == '%' && at+2 < len(text) {
+			if n, err := strconv.ParseUint(text[at+1:at+3], 16, 8); err == nil {
+				b = byte(n)
+				at += 2
+			}
+		}
+		plain = append(plain, b)
 	}
-	scheme, rest, _ := strings.Cut(text, " ")
-	plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(rest))
-	return err == nil && strings.EqualFold(scheme, "Basic") && in(string(plain))
+	return string(plain)
+}
+
+// hasEncoded reports whether there is something in what is base64 in a text, of
+// either alphabet, wherever it begins.
+func hasEncoded(text string, in func(string) bool) bool {
+	runs := strings.FieldsFunc(strings.NewReplacer("-", "+", "_", "/").Replace(text), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '+' && r != '/'
+	})
+	for _, run := range runs {
+		for from := range min(4, len(run)) {
+			// What is behind the last whole byte makes it an error, but no difference.
+			plain, _ := base64.RawStdEncoding.DecodeString(run[from:])
+			if in(string(plain)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // handOn is for the connection of a request that the sandbox has made another
@@ -225,6 +257,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	c := passedOf(r.In.Context())
 	out := r.Out
 	out.URL.Scheme, out.URL.Host = "http", "sandbox"
+	out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops what it can't read: keepKeys has seen all
 	out.Host = r.In.Host
 	if !c.forward.byHost {
 		out.Host = "localhost:" + c.forward.port
