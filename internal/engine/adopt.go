@@ -33,8 +33,9 @@ type AdoptReport struct {
 
 const (
 	adoptAtOnce = 8 // sandboxes
-	// adoptPatience is how long a guest may take to answer.
-	adoptPatience = 20 * time.Second
+	// placeShare is the part of Patience.Adopt for which what hangs may hold the place
+	// of another: 5 s.
+	placeShare = 12
 	// ownerPatience is how long the processes of a killed engine may take to die.
 	ownerPatience = 10 * time.Second
 	ownerRetry    = 20 * time.Millisecond
@@ -82,9 +83,15 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 			stand := e.newStandIn(r)
 			t := &task{what: "adopting", about: "sandbox " + r.Name, namespace: r.Namespace, sandbox: stand.Sandbox}
 			stand.adoption = t
+			ctx, cancel := context.WithCancelCause(ctx)
+			stand.cancel = cancel
 			err := e.start(ctx, t, e.opts.Patience.Adopt, func(ctx context.Context) (err error) {
+				defer cancel(nil)
 				defer stand.leave()
-				defer takePlace(places, e.opts.Patience.Adopt/2)()
+				t.enter("waiting for others that are adopted")
+				defer takePlace(places, e.opts.Patience.Adopt/placeShare)()
+				t.limit(e.opts.Patience.Adopt / 2)
+				t.enter("")
 				result.found, result.processes, err = e.adopt(ctx, recoverer, r, patience, stand)
 				return err
 			}).wait(context.Background())
@@ -197,9 +204,25 @@ func (s *standIn) enter() {
 }
 
 func (s *standIn) leave() {
+	s.engine.mu.Lock()
+	defer s.engine.mu.Unlock()
+	s.out()
+}
+
+// replace registers the real sandbox in its place.
+func (s *standIn) replace(real *Sandbox) {
 	e := s.engine
+	e.gate.claim(real.demand)
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	s.out()
+	e.space(real.namespace).insert(real)
+	e.mu.Unlock()
+	e.measure()
+}
+
+// out is leave with Engine.mu held.
+func (s *standIn) out() {
+	e := s.engine
 	s.over = true
 	if s.entered {
 		s.entered = false
@@ -299,6 +322,26 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 			}
 			return foundNothing, 0, sandpit.WithHint(err, "use the version of sandpit that made it, or a newer one that still speaks to its guest")
 		}
+		if err != nil && ctx.Err() != nil {
+			// Nothing is known of a guest that is silent: it may be held up by the kernel, a
+			// debugger or a freezer, and answer the next engine.
+			if s.guest != nil {
+				s.guest.Close()
+			}
+			if context.Cause(ctx) == errUnwanted {
+				if err := s.instance.Destroy(context.WithoutCancel(ctx)); err != nil {
+					return foundNothing, 0, fmt.Errorf("removing it: %w", err)
+				}
+				_ = s.logs.Remove()
+				s.event(sandpit.EventRemoved, "asked")
+				return foundOver, 0, s.drop()
+			}
+			s.logs.Close()
+			if l, ok := s.instance.(driver.Leaver); ok {
+				l.Leave()
+			}
+			return foundNothing, 0, err
+		}
 		if err != nil {
 			state, why = sandpit.StateFailed, "it could not be adopted: "+err.Error()
 		}
@@ -323,8 +366,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	s.arm()
 	s.mu.Unlock()
 	taken = true
-	stand.leave()
-	e.enter(s)
+	stand.replace(s)
 	if state != r.State {
 		if err := s.saveChange(ctx); err != nil {
 			return foundNothing, 0, err
@@ -342,15 +384,6 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		return foundGone, 0, nil
 	}
 	return foundFailed, 0, nil
-}
-
-// enter registers a sandbox that is there.
-func (e *Engine) enter(s *Sandbox) {
-	e.gate.claim(s.demand)
-	e.mu.Lock()
-	e.space(s.namespace).insert(s)
-	e.mu.Unlock()
-	e.measure()
 }
 
 // drop forgets a sandbox of which nothing is left.
@@ -373,11 +406,13 @@ func (s *Sandbox) drop() error {
 // whole: another version of this program can take it over.
 var errOtherGuest = errors.New("its guest belongs to another version of sandpit")
 
+// errUnwanted calls off the adoption of a sandbox that is to be removed.
+var errUnwanted = errors.New("its removal was asked for")
+
 // resume connects to the guest and finds its processes. It returns how many run,
-// and the state that the sandbox is in. With errOtherGuest that is as it was.
+// and the state that the sandbox is in. With errOtherGuest that is as it was. A guest that is silent
+// is waited for until ctx ends.
 func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, state sandpit.State, err error) {
-	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
-	defer cancel()
 	state = sandpit.StateRunning
 	freezer, _ := s.instance.(driver.Freezer)
 	if freezer != nil {
@@ -392,6 +427,11 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		}
 		if frozen {
 			state = sandpit.StatePaused
+			defer func() {
+				if err != nil && ctx.Err() != nil {
+					err = errors.Join(err, freezer.Freeze(context.WithoutCancel(ctx)))
+				}
+			}()
 		}
 	}
 	conn, err := s.instance.Dial(ctx)

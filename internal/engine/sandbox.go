@@ -307,8 +307,16 @@ func (s *Sandbox) Remove(ctx context.Context) error { return s.destroy(ctx, "ask
 // it goes on.
 func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 	if t := s.adoption; t != nil {
-		if err := t.wait(ctx); !t.ended() {
-			return err
+		s.cancel(errUnwanted)
+		wait, cancel := context.WithTimeoutCause(ctx, s.engine.opts.Patience.Remove, errStuck)
+		defer cancel()
+		select {
+		case <-t.done:
+		case <-wait.Done():
+			if context.Cause(wait) == errStuck {
+				return t.stuckError()
+			}
+			return ctx.Err()
 		}
 		if real, err := s.engine.find(s.namespace, s.id); err == nil && real != s {
 			return real.destroy(ctx, reason)
@@ -407,6 +415,9 @@ func (s *Sandbox) abandon() {
 	}
 	s.mu.Unlock()
 	s.cancel(errRemoved)
+	if s.adoption != nil {
+		<-s.adoption.done
+	}
 	<-s.made
 	if s.guest != nil {
 		if s.present() != sandpit.StatePaused {

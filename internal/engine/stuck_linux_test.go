@@ -2,12 +2,14 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,7 +49,7 @@ func TestStuckAdoption(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := srv.open(t, func(o *engine.Options) {
-		o.Driver, o.Patience = stall, engine.Patience{Adopt: 100 * time.Millisecond, Close: time.Millisecond}
+		o.Driver, o.Patience = stall, engine.Patience{Adopt: 100 * time.Millisecond, Close: time.Millisecond, Remove: 2 * time.Second}
 	})
 	report, err := second.Adopt(t.Context())
 	if err != nil || len(report.Refused) < hanging {
@@ -91,14 +93,98 @@ func TestStuckAdoption(t *testing.T) {
 		t.Errorf("%d are stuck", n)
 	}
 	close(stall.released)
-	for i := range all {
-		eventually(t, "all run", func() bool { return state(i) == sandpit.StateRunning })
+	for i := 1; i < all; i++ {
+		eventually(t, "all but the one that was removed run", func() bool { return state(i) == sandpit.StateRunning })
 	}
 	eventually(t, "nothing is stuck", func() bool { return len(second.Stuck()) == 0 })
-	if n := len(second.Sandboxes()); n != all+1 {
+	if n := len(second.Sandboxes()); n != all {
 		t.Errorf("there are %d sandboxes", n)
 	}
-	if err := second.Remove(t.Context(), "box0"); err != nil {
+	if err := second.Remove(t.Context(), "box1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// signal sends a signal to the guest of a sandbox.
+func signal(t *testing.T, srv *survivor, id string, sig syscall.Signal) {
+	t.Helper()
+	r, _ := srv.store.get(id)
+	var d struct{ Handle driver.Handle }
+	var st bareState
+	if err := errors.Join(json.Unmarshal(r.Data, &d), json.Unmarshal(d.Handle.State, &st), syscall.Kill(st.PID, sig)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// thawless is bare without a freezer: a guest that is stopped stays so.
+type thawless struct{ bare }
+
+type thawlessInstance struct{ driver.Instance }
+
+func (i thawlessInstance) Leave() {}
+
+func (d thawless) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	i, err := d.bare.Recover(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return thawlessInstance{i}, nil
+}
+
+// A sandbox whose guest is silent when a server starts is not destroyed: it is
+// shown as stuck, can be removed, and is adopted once its guest answers, by this
+// server or the next. (The catalogue's L13i.)
+func TestSilentGuestSurvivesARestart(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	box, unwanted := made(t, first, sandpit.Spec{Name: "box"}), made(t, first, sandpit.Spec{Name: "unwanted"})
+	background(t, box, "exec sleep 10000")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	signal(t, srv, box.ID(), syscall.SIGSTOP)
+	signal(t, srv, unwanted.ID(), syscall.SIGSTOP)
+	restart := func() *engine.Engine {
+		t.Helper()
+		e := srv.open(t, func(o *engine.Options) {
+			o.Driver, o.Patience = thawless{bare{srv.dir}}, engine.Patience{Adopt: 100 * time.Millisecond}
+		})
+		if report, err := e.Adopt(t.Context()); err != nil || report.Adopted+report.Failed != 0 || len(report.Refused) == 0 {
+			t.Errorf("got %+v, %v", report, err)
+		}
+		return e
+	}
+	second := restart()
+	if n := second.StuckCount(); n != 2 {
+		t.Errorf("%d are stuck", n)
+	}
+	sb, err := second.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info := wantState(t, sb, sandpit.StateFailed); !strings.Contains(info.Reason, "stuck") {
+		t.Errorf("it has failed for %q", info.Reason)
+	}
+	if err := second.Remove(t.Context(), "unwanted"); err != nil {
+		t.Error(err)
+	}
+	if n := len(second.Sandboxes()); n != 1 {
+		t.Errorf("there are %d sandboxes", n)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	third := restart()
+	signal(t, srv, box.ID(), syscall.SIGCONT)
+	eventually(t, "it is adopted", func() bool { return third.StuckCount() == 0 })
+	if sb, err = third.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StateRunning)
+	if all, err := sb.Processes(t.Context()); err != nil || len(all) != 1 || all[0].Result != nil {
+		t.Errorf("its processes are %+v, %v", all, err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -26,7 +26,7 @@ type Patience struct {
 	Create  time.Duration // until it is known what to make, and until a sandbox that has room is made; default 60 s. Then it is called off
 	Undo    time.Duration // until what was called off is undone; default 10 s
 	Remove  time.Duration // until a sandbox is removed; default 30 s
-	Adopt   time.Duration // until Adopt returns, and one sandbox is adopted; default 60 s. Adopt may take Orphans longer
+	Adopt   time.Duration // until what waits for its turn to be adopted is given up, and half of it for one sandbox from then on; default 60 s. Adopt may take half of it and Orphans longer
 	Close   time.Duration // until a sandbox or a blank is given up by Close; default 10 s
 	Orphans time.Duration // until it is known which sandboxes run without a record; default 15 s
 	Measure time.Duration // until it is known what a sandbox uses; default 10 s
