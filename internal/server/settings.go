@@ -108,8 +108,8 @@ type document struct {
 	KeptMemory      string   `yaml:"kept-memory"`
 	CPUs            string   `yaml:"cpus"`
 	Sandboxes       int      `yaml:"sandboxes"`
-	Connections     int      `yaml:"connections"`
-	PerAddress      int      `yaml:"connections-per-address"`
+	Connections     *int     `yaml:"connections"`
+	PerAddress      *int     `yaml:"connections-per-address"`
 	Logs            string   `yaml:"logs"`
 	NamespaceLogs   string   `yaml:"logs-per-namespace"`
 	IdleExit        string   `yaml:"idle-exit"`
@@ -189,7 +189,7 @@ func (d document) settings(dir string) (Settings, error) {
 	}
 	s := Settings{
 		Cert: beside(d.TLSCert), Key: beside(d.TLSKey), PlainHTTP: d.PlainHTTP, Domain: d.Domain, Hosts: d.Hosts, Origins: d.Origins,
-		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, Connections: d.Connections, ConnectionsPerAddress: d.PerAddress, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
+		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
 	}
 	for _, text := range d.Listen {
 		a, err := ParseAddress(text)
@@ -197,6 +197,18 @@ func (d document) settings(dir string) (Settings, error) {
 			return s, fmt.Errorf("listen: %w", err)
 		}
 		s.Listen = append(s.Listen, a)
+	}
+	for _, n := range []struct {
+		key         string
+		given, into *int
+		least       int
+	}{{"connections", d.Connections, &s.Connections, leastConnections}, {"connections-per-address", d.PerAddress, &s.ConnectionsPerAddress, 1}} {
+		if n.given == nil {
+			continue
+		}
+		if *n.into = *n.given; *n.given < n.least {
+			return s, fmt.Errorf("%s: %d is less than %d: %w", n.key, *n.given, n.least, sandpit.ErrInvalid)
+		}
 	}
 	var err error
 	for _, size := range []struct {
@@ -236,11 +248,8 @@ func (s Settings) check() error {
 	if s.Sandboxes < 0 {
 		return fmt.Errorf("sandboxes: %d is less than 0: %w", s.Sandboxes, sandpit.ErrInvalid)
 	}
-	if s.Connections != 0 && s.Connections < leastConnections {
-		return fmt.Errorf("connections: %d is less than %d: %w", s.Connections, leastConnections, sandpit.ErrInvalid)
-	}
-	if s.ConnectionsPerAddress < 0 {
-		return fmt.Errorf("connections-per-address: %d is less than 0: %w", s.ConnectionsPerAddress, sandpit.ErrInvalid)
+	if s.Logs != 0 && s.LogsPerNamespace > s.Logs {
+		return sandpit.WithHint(fmt.Errorf("logs-per-namespace: %s is more than logs, %s: %w", notation.FormatSize(s.LogsPerNamespace), notation.FormatSize(s.Logs), sandpit.ErrInvalid), "set more for logs, or less for logs-per-namespace")
 	}
 	if s.AuditSize != 0 && s.AuditSize < minAudit {
 		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too little: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "give at least "+notation.FormatSize(minAudit))
