@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"reflect"
 	"runtime/debug"
 	"strconv"
@@ -131,24 +132,33 @@ func (c *call) recover() {
 	c.fail(errors.New("the handler panicked"))
 }
 
+// methods returns those for which there is a route to a path.
+func (c *call) methods(r *http.Request, path string) (all []string) {
+	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		probe := &http.Request{Method: method, URL: &url.URL{Path: path}, Host: r.Host}
+		if _, pattern := c.api.mux.Handler(probe); pattern != "/" && pattern != "" {
+			all = append(all, method)
+		}
+	}
+	return all
+}
+
 // lost answers a request that no route is for. r is nil when its path is none at all.
 func (c *call) lost(r *http.Request) {
 	var allowed []string
-	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
-		if r == nil {
-			break
-		}
-		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-		if _, pattern := c.api.mux.Handler(probe); pattern != "/" && pattern != "" {
-			allowed = append(allowed, method)
-		}
+	if r != nil {
+		allowed = c.methods(r, r.URL.Path)
 	}
 	if len(allowed) > 0 {
 		c.w.Header().Set("Allow", strings.Join(allowed, ", "))
 		c.fail(&refusal{status: http.StatusMethodNotAllowed, code: v1.CodeMethodNotAllowed, message: "this path does not take " + r.Method, hint: "use " + strings.Join(allowed, " or ")})
 		return
 	}
-	c.fail(&refusal{status: http.StatusNotFound, code: v1.CodeNoRoute, message: "there is no such path", hint: "see /docs"})
+	hint := "see /docs"
+	if r != nil && strings.HasSuffix(r.URL.Path, "/") && len(c.methods(r, strings.TrimSuffix(r.URL.Path, "/"))) > 0 {
+		hint = "remove the slash at the end"
+	}
+	c.fail(&refusal{status: http.StatusNotFound, code: v1.CodeNoRoute, message: "there is no such path", hint: hint})
 }
 
 // outcome notes how the call ended.

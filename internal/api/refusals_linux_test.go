@@ -523,3 +523,14 @@ func TestStopWithoutGrace(t *testing.T) {
 		s.refused(400, "invalid", ask{method: "POST", path: one + "/stop", body: body, header: map[string]string{"Content-Type": "application/json"}})
 	}
 }
+
+// A path with a slash too many is said to have it, and no other.
+func TestSlashAtTheEnd(t *testing.T) {
+	s := serve(t, nil)
+	for path, want := range map[string]bool{"/v1/sandboxes/": true, "/v1/none/": false, "/v1/none": false} {
+		status, body, _ := s.get(ask{method: "GET", path: path})
+		if status != 404 || strings.Contains(string(body), "remove the slash") != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
