@@ -185,7 +185,7 @@ func (l *Log) add(e entry) error {
 	}
 	l.hung.Add(1)
 	go func() {
-		_ = <-done // its caller was told that it hangs
+		<-done //nolint:errcheck // its caller was told that it hangs
 		l.hung.Add(-1)
 	}()
 	return l.explain("writing the audit", errHangs)

@@ -180,7 +180,7 @@ func (r *Ring) saveInTime(ctx context.Context, prefix string) error {
 	}
 	r.countHung(1)
 	go func() {
-		_ = <-done // its caller was told that it hangs
+		<-done //nolint:errcheck // its caller was told that it hangs
 		r.countHung(-1)
 	}()
 	return errHangs
