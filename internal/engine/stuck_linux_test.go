@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -561,4 +563,33 @@ func TestOrphansAreRemovedInParallel(t *testing.T) {
 	if removed, err := second.RemoveOrphans(t.Context()); err != nil || !slices.Equal(removed, ids) {
 		t.Errorf("removed are %v of %v: %v", removed, ids, err)
 	}
+}
+
+// A start that its caller leaves while the guest is silent is undone once the guest
+// goes on, however late.
+func TestLateStartIsUndone(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	signal(t, srv, sb.ID(), syscall.SIGSTOP)
+	ctx, leave := context.WithTimeout(t.Context(), time.Millisecond)
+	defer leave()
+	argv := []string{"sleep", "10000", "0." + fmt.Sprint(time.Now().UnixNano())}
+	if _, err := sb.Start(ctx, sandpit.Command{Argv: argv, Background: true}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error is %v", err)
+	}
+	signal(t, srv, sb.ID(), syscall.SIGCONT)
+	if _, err := sandpit.Exec(t.Context(), sb, "true"); err != nil { // after it
+		t.Fatal(err)
+	}
+	eventually(t, "it is killed", func() bool {
+		all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !slices.ContainsFunc(all, func(path string) bool {
+			line, _ := os.ReadFile(path)
+			return strings.Contains(string(line), argv[2])
+		})
+	})
 }

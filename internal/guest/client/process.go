@@ -136,16 +136,15 @@ func (s *stream) started(ctx context.Context) (m wire.Started, err error) {
 	select {
 	case a = <-s.answer:
 	case <-ctx.Done():
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
-		defer cancel()
+		undone := make(chan struct{})
+		go func() {
+			defer close(undone)
+			s.undo(<-s.answer)
+		}()
 		select {
-		case a = <-s.answer:
-			if a.err == nil && m.Decode(a.msg) == nil && m.Ref != 0 && s.op == wire.OpStart {
-				_ = s.c.call(late, wire.OpKill, &wire.Target{Ref: m.Ref}, nil)
-			}
-		case <-late.Done():
+		case <-undone:
+		case <-time.After(killPatience): // the guest is silent: it is undone when it answers
 		}
-		s.close()
 		return m, ctx.Err()
 	}
 	if a.err != nil {
@@ -161,6 +160,18 @@ func (s *stream) started(ctx context.Context) (m wire.Started, err error) {
 		s.c.fail(err)
 	}
 	return m, err
+}
+
+// undo takes the answer to a start that was called off, and kills what was
+// started. An answer comes when the connection ends, at the latest.
+func (s *stream) undo(a answer) {
+	defer s.close()
+	var m wire.Started
+	if a.err == nil && m.Decode(a.msg) == nil && m.Ref != 0 && s.op == wire.OpStart {
+		ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+		defer cancel()
+		_ = s.c.call(ctx, wire.OpKill, &wire.Target{Ref: m.Ref}, nil)
+	}
 }
 
 func (c *Client) newProcess(s *stream, m wire.Started, hasStdin bool) *Process {
