@@ -47,8 +47,8 @@ that exists; or when DST ends in a slash, which makes the directory if need be. 
 stands for standard input or output.
 
 A symbolic link in the place of a file is replaced, never followed. Elsewhere in a path
-of this machine cp follows only links of the system: root's in /, /var, /etc, /usr and
-/dev. Other links may have been made by a sandbox and are refused; name their targets.`,
+of this machine cp follows only links of the system: root's in /, /var, /etc, /usr,
+/usr/bin, /usr/lib and /dev. Other links may have been made by a sandbox and are refused; name their targets.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,

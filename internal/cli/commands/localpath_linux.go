@@ -159,25 +159,18 @@ func (w *walk) isDirectory() error {
 
 // mayFollow reports whether a link in the directory is one of the system, which
 // no sandbox can have made unless it was given the whole machine. Such links are
-// root's, only root can change a directory on the way to them, and they lie in
-// the root directory, in /var, or below /etc, /usr and what is linked there on
-// most machines. The owner alone would not do: what root's sandboxes write in a
-// mount is root's, too.
+// root's, only root can change a directory on the way to them, and they lie in a
+// directory of which that is true: whoever can write there has the machine. The
+// owner alone would not do: what root's sandboxes write in a mount is root's, too.
 func (w *walk) mayFollow(link *unix.Stat_t) bool {
 	if !w.safe || link.Uid != 0 {
 		return false
 	}
-	if len(w.at) == 0 {
+	switch strings.Join(w.at, "/") {
+	case "", "var", "etc", "etc/alternatives", "bin", "sbin", "lib", "lib64", "usr", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64":
 		return true
 	}
-	switch top := w.at[0]; top {
-	case "var":
-		return len(w.at) == 1
-	case "etc", "usr", "bin", "sbin":
-		return true
-	default:
-		return strings.HasPrefix(top, "lib")
-	}
+	return false
 }
 
 // openSource opens a file or directory to be read, and returns its name for

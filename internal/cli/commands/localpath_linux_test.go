@@ -113,7 +113,7 @@ func TestCopyOutFollowsNoPlantedLink(t *testing.T) {
 		}
 	}
 	for _, name := range system {
-		if target, err := filepath.EvalSymlinks(name); err == nil && target != name && (filepath.Dir(name) == "/" || strings.HasPrefix(target, "/usr/")) {
+		if target, err := filepath.EvalSymlinks(name); err == nil && target != name && (filepath.Dir(name) == "/" || filepath.Dir(target) == "/usr/bin") {
 			f, _, err := openSource(name)
 			if err != nil {
 				t.Errorf("%s, which root has linked to %s: %v", name, target, err)
@@ -159,6 +159,17 @@ func TestLinksOfRootAreTrustedByPlace(t *testing.T) {
 		p.do(os.Symlink(p.keep, filepath.Join(dir, "dir")))
 		if err := writeText(filepath.Join(dir, "dir", "x"), "x"); !errors.Is(err, sandpit.ErrForbidden) {
 			t.Errorf("in %s: %v", dir, err)
+		}
+	}
+	p.safe()
+	// Nor is one below a directory of the system that somebody may mount.
+	for _, dir := range []string{"/usr/local", "/usr/src", "/etc"} {
+		below, err := os.MkdirTemp(dir, "sandpit-test-")
+		p.do(err)
+		t.Cleanup(func() { _ = os.RemoveAll(below) })
+		p.do(os.Symlink(p.keep, filepath.Join(below, "dir")))
+		if err := writeText(filepath.Join(below, "dir", "x"), "x"); !errors.Is(err, sandpit.ErrForbidden) {
+			t.Errorf("in %s: %v", below, err)
 		}
 	}
 	p.safe()
