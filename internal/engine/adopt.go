@@ -268,13 +268,19 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		time.Sleep(ownerRetry)
 		instance, err = recoverer.Recover(ctx, h)
 	}
+	unwanted := context.Cause(ctx) == errUnwanted
+	if unwanted && errors.Is(err, context.Canceled) {
+		// It is taken over all the same, to be removed.
+		ctx = context.WithoutCancel(ctx)
+		instance, err = recoverer.Recover(ctx, h)
+	}
 	gone := errors.Is(err, sandpit.ErrNotFound)
-	half, ending := r.State == sandpit.StateCreating, s.removalMarked()
+	half, ending := r.State == sandpit.StateCreating, unwanted || s.removalMarked()
 	why := ""
 	switch {
 	case (half || ending) && (err == nil || gone):
 		if err == nil {
-			err = instance.Destroy(ctx)
+			err = instance.Destroy(context.WithoutCancel(ctx))
 		}
 		if err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 			return foundNothing, 0, fmt.Errorf("cleaning it away: %w", err)
@@ -325,9 +331,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		if err != nil && ctx.Err() != nil {
 			// Nothing is known of a guest that is silent: it may be held up by the kernel, a
 			// debugger or a freezer, and answer the next engine.
-			if s.guest != nil {
-				s.guest.Close()
-			}
+			s.letGo()
 			if context.Cause(ctx) == errUnwanted {
 				if err := s.instance.Destroy(context.WithoutCancel(ctx)); err != nil {
 					return foundNothing, 0, fmt.Errorf("removing it: %w", err)
@@ -384,6 +388,20 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		return foundGone, 0, nil
 	}
 	return foundFailed, 0, nil
+}
+
+// letGo ends the connection to the guest. The sandbox and its processes go on, and
+// nothing is said of them.
+func (s *Sandbox) letGo() {
+	s.mu.Lock()
+	s.left = true // or the end of the connection would count as that of the guest
+	s.mu.Unlock()
+	if s.guest != nil {
+		s.guest.Close()
+	}
+	for _, h := range s.processes() {
+		<-h.done
+	}
 }
 
 // drop forgets a sandbox of which nothing is left.

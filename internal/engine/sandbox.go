@@ -321,6 +321,9 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 		if real, err := s.engine.find(s.namespace, s.id); err == nil && real != s {
 			return real.destroy(ctx, reason)
 		}
+		if t.err != nil {
+			return fmt.Errorf("removing sandbox %s: %w", s.name, t.err)
+		}
 		return nil
 	}
 	s.callOff()

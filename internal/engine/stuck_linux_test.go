@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -592,4 +593,83 @@ func TestLateStartIsUndone(t *testing.T) {
 			return strings.Contains(string(line), argv[2])
 		})
 	})
+}
+
+// cutting is bare whose guest's connections call f at every read.
+type cutting struct {
+	bare
+	f func()
+}
+
+type cuttingInstance struct {
+	driver.Instance
+	f func()
+}
+
+type cuttingConn struct {
+	net.Conn
+	f func()
+}
+
+func (d cutting) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	i, err := d.bare.Recover(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return cuttingInstance{i, d.f}, nil
+}
+
+func (i cuttingInstance) Leave() {}
+
+func (i cuttingInstance) Dial(ctx context.Context) (net.Conn, error) {
+	conn, err := i.Instance.Dial(ctx)
+	return cuttingConn{conn, i.f}, err
+}
+
+func (c cuttingConn) Read(p []byte) (int, error) {
+	c.f()
+	return c.Conn.Read(p)
+}
+
+// A start that is called off destroys no sandbox, however many of its processes
+// have been taken over by then. (The catalogue's L13k.)
+func TestCalledOffStartDestroysNothing(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	box := made(t, first, sandpit.Spec{Name: "box"})
+	const processes = 20
+	for range processes {
+		background(t, box, "exec sleep 10000")
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for reads := int64(1); reads < 40; reads++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		var n atomic.Int64
+		e := srv.open(t, func(o *engine.Options) {
+			o.Driver = cutting{bare{srv.dir}, func() {
+				if n.Add(1) == reads {
+					cancel()
+				}
+			}}
+		})
+		report, err := e.Adopt(ctx)
+		cancel()
+		if report.Failed != 0 {
+			t.Fatalf("called off after %d reads: %+v, %v", reads, report, err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	last := srv.open(t)
+	if report, err := last.Adopt(t.Context()); err != nil || report.Adopted != 1 || report.Processes != processes {
+		t.Fatalf("got %+v, %v", report, err)
+	}
+	sb, err := last.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StateRunning)
 }
