@@ -73,11 +73,21 @@ func (c *call) admitConnection() error {
 	case !ok || !c.known && c.r.ProtoMajor > 1: // other requests of HTTP/2 may be a caller's
 	case !c.known:
 		admit("")
-	case !admit(c.caller.Namespace):
+	case !admit(c.connectionShare()):
 		c.w.Header().Set("Connection", "close")
 		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeTooManyConnections, message: TooManyConnections, hint: "use fewer connections for more requests", after: time.Second}
 	}
 	return nil
+}
+
+// connectionShare names those with whom the caller shares a bound on connections:
+// its namespace; or the other administrators, whom no tenant can keep from revoking
+// a key. No namespace has that name.
+func (c *call) connectionShare() string {
+	if c.caller.Admin {
+		return "(administrators)"
+	}
+	return c.caller.Namespace
 }
 
 // Headers in which a key may come. The second is for requests that are passed

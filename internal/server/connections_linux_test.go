@@ -182,6 +182,14 @@ func TestConnectionsOfAKey(t *testing.T) {
 	if resp, e := s.keep(t).ask(other); resp.StatusCode != http.StatusOK {
 		t.Errorf("another: %s %+v", resp.Status, e)
 	}
+	// An administrator of the same namespace has a share apart.
+	admin := s.makeKey(v1.NewKey{Namespace: "greedy", Admin: true})
+	boss := s.keep(t)
+	if resp, e := boss.ask(admin.Secret); resp.StatusCode != http.StatusOK {
+		t.Errorf("an administrator: %s %+v", resp.Status, e)
+	}
+	_ = boss.conn.Close()
+	apart.Until(t, "the administrator has gone", func() bool { return s.figure(keyed) == 9 })
 	if n := s.figure(keyed); n != 9 {
 		t.Errorf("%d connections of keys", n)
 	}
