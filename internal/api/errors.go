@@ -121,7 +121,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 	}
 	if e.Code == "disk_full" {
 		c.api.opts.Log.Error("the disk is full", "request", c.id, "operation", c.operation(), "error", err)
-		e.Message, e.Path, e.Hint = "the server's disk is full", "", "free some space on it, or ask who runs the server; what is there goes on, and can be stopped and removed"
+		e.Message, e.Path, e.Hint = "the server's disk is full", "", "free some space on it, or ask the operator to; sandboxes go on, and can be stopped and removed"
 	}
 	status, after = statusOf(e.Code), sandpit.RetryAfter(err)
 	if after == 0 && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {

@@ -197,7 +197,7 @@ func TestExitsAreToldOnce(t *testing.T) {
 }
 
 // What is taken over is charged, and never refused: neither when the ledger is
-// full, nor when it is more than may be asked for now.
+// full, nor when it is more than the bounds of today allow.
 func TestAdoptionIsCharged(t *testing.T) {
 	srv := newSurvivor(t)
 	first := srv.open(t)

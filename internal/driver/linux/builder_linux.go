@@ -227,7 +227,7 @@ func bindName(i int) string { return "b" + strconv.Itoa(i) }
 // the capabilities that have to do with files, too, until it is 0 again.
 func (c *compiler) filesystemIDs(uid, gid uint32) {
 	if !c.ids.multi {
-		return // there is no other
+		return // only one id exists inside
 	}
 	// These calls return the id of before, also when they have changed nothing.
 	for _, id := range []struct {
