@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/reserve"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 )
 
 // H3: on a full disk nothing is recorded, the caller is told, and what was
@@ -80,7 +80,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			written++
 		}
-		if info, err := os.Stat(filepath.Join(logs, fileReserve)); err != nil || info.Size() != reserve.Size {
+		if info, err := os.Stat(filepath.Join(logs, fileReserve)); err != nil || info.Size() != diskfull.ReserveSize {
 			t.Errorf("round %d: the reserve is not whole again: %v, %v", round, info, err)
 		}
 	}

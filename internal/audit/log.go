@@ -15,7 +15,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
-	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // Options are how an audit is kept. The zero Options are good.
@@ -80,7 +79,7 @@ type Log struct {
 	timer  *time.Timer // for what is not synced
 	closed bool
 
-	reserve *reserve.File // room for vital records
+	reserve *diskfull.Reserve // room for vital records
 }
 
 // entry is a record on its way.
@@ -133,7 +132,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 	if err := l.resume(); err != nil {
 		return nil, err
 	}
-	l.reserve = reserve.Open(filepath.Join(dir, fileReserve))
+	l.reserve = diskfull.OpenReserve(filepath.Join(dir, fileReserve))
 	l.queue = batch.New(maxTogether, l.write)
 	return l, nil
 }

@@ -1,4 +1,5 @@
-// Package diskfull recognises a disk of the host that has no room.
+// Package diskfull recognises a full disk of the host, and reserves room for what
+// must be written all the same.
 package diskfull
 
 import (

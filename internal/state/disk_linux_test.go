@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/keys"
-	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // mountSmall mounts a disk of so many bytes.
@@ -74,12 +74,12 @@ func TestReserveComesBack(t *testing.T) {
 		return info.Size()
 	}
 	s.Settle()
-	if n := size(); n >= reserve.Size {
+	if n := size(); n >= diskfull.ReserveSize {
 		t.Errorf("on a full disk it has %d bytes", n)
 	}
 	free()
 	s.Settle()
-	if n := size(); n < reserve.Size {
+	if n := size(); n < diskfull.ReserveSize {
 		t.Errorf("with room again it has %d bytes", n)
 	}
 }
@@ -193,7 +193,7 @@ func TestVitalWritesOnAFullDisk(t *testing.T) {
 	if err := s.PutSandbox(t.Context(), record(1)); err != nil {
 		t.Error(err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, fileReserve)); err != nil || info.Size() != reserve.Size {
+	if info, err := os.Stat(filepath.Join(dir, fileReserve)); err != nil || info.Size() != diskfull.ReserveSize {
 		t.Errorf("the reserve is not whole again: %v, %v", info, err)
 	}
 }

@@ -39,8 +39,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/owned"
-	"github.com/sandpit-dev/sandpit/internal/reserve"
 )
 
 // Files of a state directory.
@@ -76,7 +76,7 @@ type Store struct {
 	lazy   bool       // synchronous is NORMAL; guarded by mu
 	closed bool       // guarded by mu
 
-	reserve *reserve.File // room for vital writes; guarded by mu
+	reserve *diskfull.Reserve // room for vital writes; guarded by mu
 
 	repeat repeats
 }
@@ -126,7 +126,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 	if err := migrate(ctx, conn, filepath.Join(dir, fileDatabase), migrations); err != nil {
 		return nil, s.explain(err)
 	}
-	s.reserve = reserve.Open(filepath.Join(dir, fileReserve))
+	s.reserve = diskfull.OpenReserve(filepath.Join(dir, fileReserve))
 	s.queue = batch.New(maxTogether, s.commit)
 	return s, nil
 }

@@ -1,4 +1,4 @@
-package reserve
+package diskfull
 
 import (
 	"os"
@@ -21,8 +21,8 @@ func TestReserve(t *testing.T) {
 		}
 		return info.Size()
 	}
-	f := Open(path)
-	if size() != Size {
+	f := OpenReserve(path)
+	if size() != ReserveSize {
 		t.Errorf("it has %d bytes", size())
 	}
 	f.Release()
@@ -30,7 +30,7 @@ func TestReserve(t *testing.T) {
 		t.Errorf("when it is released it has %d bytes", size())
 	}
 	f.Restore()
-	if size() != Size {
+	if size() != ReserveSize {
 		t.Errorf("when it is restored it has %d bytes", size())
 	}
 	if err := os.Truncate(path, 5000); err != nil { // by one that was killed
@@ -40,20 +40,20 @@ func TestReserve(t *testing.T) {
 	if size() != 5000 {
 		t.Error("it is looked at although nobody has released it")
 	}
-	if Open(path); size() < Size || size() > Size+4096 {
+	if OpenReserve(path); size() < ReserveSize || size() > ReserveSize+4096 {
 		t.Errorf("when it is opened again it has %d bytes", size())
 	}
 
 	// Where none can be had, nothing fails, and it is tried again.
 	dir := filepath.Join(t.TempDir(), "later")
 	path = filepath.Join(dir, "reserve")
-	f = Open(path)
+	f = OpenReserve(path)
 	f.Release()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	f.Restore()
-	if size() != Size {
+	if size() != ReserveSize {
 		t.Errorf("when there is a place for it it has %d bytes", size())
 	}
 }
