@@ -309,8 +309,8 @@ func made(t *testing.T, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox {
 	return sb
 }
 
-// kill kills the guest of a sandbox from outside.
-func kill(t *testing.T, srv *survivor, id string) {
+// fromOutside returns the instance of a sandbox that an engine has.
+func fromOutside(t *testing.T, srv *survivor, id string) driver.Instance {
 	t.Helper()
 	r, ok := srv.store.get(id)
 	var d struct{ Handle driver.Handle }
@@ -321,7 +321,13 @@ func kill(t *testing.T, srv *survivor, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Destroy(t.Context()); err != nil {
+	return i
+}
+
+// kill kills the guest of a sandbox from outside.
+func kill(t *testing.T, srv *survivor, id string) {
+	t.Helper()
+	if err := fromOutside(t, srv, id).Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

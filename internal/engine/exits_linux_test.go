@@ -60,16 +60,7 @@ func (e *ends) wait(t *testing.T, n int) {
 // ends were announced.
 func announced(t *testing.T, srv *survivor, id string) (n int) {
 	t.Helper()
-	r, ok := srv.store.get(id)
-	var d struct{ Handle driver.Handle }
-	if err := json.Unmarshal(r.Data, &d); err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	i, err := bare{srv.dir}.Recover(t.Context(), d.Handle)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := i.Dial(t.Context())
+	conn, err := fromOutside(t, srv, id).Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,9 +56,9 @@ func needGuest(t *testing.T) {
 }
 
 // create makes a sandbox, or skips where none can be made.
-func create(t *testing.T, e *engine.Engine, spec sandpit.Spec) sandpit.Sandbox {
+func create(t *testing.T, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox {
 	t.Helper()
-	sb, err := e.Create(t.Context(), spec)
+	sb, err := c.Create(t.Context(), spec)
 	if err != nil && strings.Contains(err.Error(), "making namespaces") {
 		t.Skipf("no sandbox can be made here: %v", err)
 	}

@@ -75,19 +75,6 @@ func counted(t *testing.T, b ledger.Bounds) (*engine.Engine, *ledger.Ledger) {
 	return e, book
 }
 
-// createIn makes a sandbox of a tenant, or skips where none can be made.
-func createIn(t *testing.T, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox {
-	t.Helper()
-	sb, err := c.Create(t.Context(), spec)
-	if err != nil && strings.Contains(err.Error(), "making namespaces") {
-		t.Skipf("no sandbox can be made here: %v", err)
-	}
-	if err != nil {
-		t.Fatalf("%v (%s)", err, sandpit.Hint(err))
-	}
-	return sb
-}
-
 // readLine reads up to the end of a line, without keeping it.
 func readLine(r io.Reader) error {
 	for b := make([]byte, 32<<10); ; {
@@ -118,7 +105,7 @@ func TestAttackL11CommandLines(t *testing.T) {
 		return
 	}
 	e, _ := counted(t, ledger.Bounds{})
-	sb := createIn(t, e, sandpit.Spec{})
+	sb := create(t, e, sandpit.Spec{})
 	cmd := sandpit.Command{Argv: []string{"true"}, Env: []string{"X=" + strings.Repeat("e", 100<<10)}}
 	for range 10 {
 		cmd.Argv = append(cmd.Argv, strings.Repeat("x", 100<<10))
@@ -176,8 +163,8 @@ func TestAttackL11Output(t *testing.T) {
 	const most = 6 << 20
 	e, book := counted(t, ledger.Bounds{Total: 12 << 20, Namespace: most, Sandbox: 4 << 20})
 	greedy, other := e.As("greedy", policy.Default()), e.As("other", policy.Default())
-	boxes := []sandpit.Sandbox{createIn(t, greedy, sandpit.Spec{}), createIn(t, greedy, sandpit.Spec{})}
-	theirs := createIn(t, other, sandpit.Spec{})
+	boxes := []sandpit.Sandbox{create(t, greedy, sandpit.Spec{}), create(t, greedy, sandpit.Spec{})}
+	theirs := create(t, other, sandpit.Spec{})
 	before := heap()
 	started := 0
 	var err error
@@ -225,20 +212,20 @@ func TestAttackL11Output(t *testing.T) {
 	if err != nil || string(out.Stdout) != "fine\n" {
 		t.Errorf("the neighbour: %q, %v", out.Stdout, err)
 	}
-	createIn(t, other, sandpit.Spec{})
+	create(t, other, sandpit.Spec{})
 	// Room comes back when something goes.
 	if err := boxes[1].Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ran(t, boxes[0], sandpit.Command{Argv: []string{"true"}})
-	createIn(t, greedy, sandpit.Spec{})
+	create(t, greedy, sandpit.Spec{})
 }
 
 // Of processes that have ended the oldest are forgotten when there is no room for
 // new ones: a sandbox is never full of what is over.
 func TestEndedProcessesGiveWay(t *testing.T) {
 	e, book := counted(t, ledger.Bounds{Total: 1 << 20})
-	sb := createIn(t, e, sandpit.Spec{})
+	sb := create(t, e, sandpit.Spec{})
 	long := strings.Repeat("x", 16<<10)
 	var last sandpit.Process
 	for range 60 {
@@ -265,5 +252,5 @@ func TestAttackL11Labels(t *testing.T) {
 		t.Errorf("more than 16 KiB: %v", err)
 	}
 	delete(labels, "0")
-	createIn(t, e, sandpit.Spec{Labels: labels})
+	create(t, e, sandpit.Spec{Labels: labels})
 }

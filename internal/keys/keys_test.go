@@ -222,8 +222,22 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// On a disk that hangs a revoked key is refused
-// at once, its caller has an answer, and it is written down when the disk goes on.
+// oneKey returns a store in memory, its ring, and the only key in it.
+func oneKey(t *testing.T) (m *memory, r *keys.Ring, token string, made keys.Key) {
+	t.Helper()
+	m = &memory{}
+	r, err := keys.Open(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token, made, err = r.Create(t.Context(), team()); err != nil {
+		t.Fatal(err)
+	}
+	return m, r, token, made
+}
+
+// On a disk that hangs a revoked key is refused at once, its caller has an answer,
+// and it is written down when the disk goes on.
 // (The catalogue's L13g.)
 func TestStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -272,15 +286,7 @@ func TestStoreThatHangs(t *testing.T) {
 
 // A revoked key is refused also while another change of the keys hangs.
 func TestRevokeWhileTheStoreHangs(t *testing.T) {
-	m := &memory{}
-	r, err := keys.Open(t.Context(), m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, made, err := r.Create(t.Context(), team())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, r, token, made := oneKey(t)
 	if _, err := r.Verify(token); err != nil {
 		t.Fatal(err)
 	}
@@ -292,6 +298,7 @@ func TestRevokeWhileTheStoreHangs(t *testing.T) {
 		_, err := r.Revoke(t.Context(), made.Prefix)
 		revoked <- err
 	}()
+	var err error
 	for err == nil {
 		_, err = r.Verify(token)
 	}
@@ -306,15 +313,7 @@ func TestRevokeWhileTheStoreHangs(t *testing.T) {
 
 // On a full disk no key is made, and a revoked one is refused all the same.
 func TestBrokenStore(t *testing.T) {
-	m := &memory{}
-	r, err := keys.Open(t.Context(), m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, made, err := r.Create(t.Context(), team())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, r, token, made := oneKey(t)
 	m.broken = sandpit.ErrExhausted
 	if token, _, err := r.Create(t.Context(), team()); !errors.Is(err, sandpit.ErrExhausted) || token != "" || len(r.List()) != 1 {
 		t.Errorf("got %q, %v", token, err)

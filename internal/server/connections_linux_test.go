@@ -9,8 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,21 +30,6 @@ func (s *served) from(address string) net.Conn {
 	return conn
 }
 
-// figure is a value of the metrics.
-func (s *served) figure(name string) int {
-	s.t.Helper()
-	_, body, _ := s.get("GET", "http://sandpit/metrics", "", "")
-	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\d+)$`).FindStringSubmatch(body)
-	if m == nil {
-		s.t.Fatalf("there is no %s in %s", name, body)
-	}
-	n, err := strconv.Atoi(m[1])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
-
 const (
 	strangers, keyed, dropped = `sandpit_connections{of="strangers"}`, `sandpit_connections{of="keys"}`, "sandpit_connections_dropped_total"
 )
@@ -65,14 +48,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	s.start()
 	before := s.tls(s.keyOf("before", ""))
 	defer before.Close()
-	sb, err := before.Create(t.Context(), sandpit.Spec{})
-	if err != nil && strings.Contains(err.Error(), "making namespaces") {
-		t.Skipf("no sandbox can be made here: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"cat"}, Stdin: true})
+	p, err := create(t, before, "").Start(t.Context(), sandpit.Command{Argv: []string{"cat"}, Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,10 +95,7 @@ func TestRapidReset(t *testing.T) {
 		}
 		t.Logf("%s: %d streams, %d goroutines", path, sent, most)
 	}
-	apart.Until(t, "all has ended", func() bool {
-		_, body, _ := s.get("GET", "http://sandpit/metrics", "", "")
-		return strings.Contains(body, "\nsandpit_open_streams 0\n")
-	})
+	apart.Until(t, "all has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
 }
 
 // webSocket opens a WebSocket by hand.

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -302,6 +303,19 @@ func (s *served) get(method, url, key string, body string) (status int, answer s
 		s.t.Fatalf("%s %s: %v", method, url, err)
 	}
 	return resp.StatusCode, string(data), resp.Header
+}
+
+// figure is a value of the metrics.
+func (s *served) figure(name string) int {
+	s.t.Helper()
+	_, body, _ := s.get("GET", "http://sandpit/metrics", "", "")
+	_, text, _ := strings.Cut(body, "\n"+name+" ")
+	text, _, _ = strings.Cut(text, "\n")
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		s.t.Fatalf("%s: %v: %s", name, err, body)
+	}
+	return n
 }
 
 // create makes a small sandbox, or skips where none can be made.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -224,14 +223,7 @@ func TestRoomIsWaitedFor(t *testing.T) {
 // waiting is how many callers wait for room.
 func (s *served) waiting() int {
 	s.t.Helper()
-	_, body, _ := s.get("GET", "http://sandpit/metrics", "", "")
-	_, text, _ := strings.Cut(body, "\nsandpit_sandbox_creates_waiting ")
-	text, _, _ = strings.Cut(text, "\n")
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		s.t.Fatalf("%v: %s", err, body)
-	}
-	return n
+	return s.figure("sandpit_sandbox_creates_waiting")
 }
 
 // TestManyAtOnce has far more asked for than there is room for.

@@ -220,15 +220,21 @@ func TestAReceiverThatWantsNoMore(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsIsBounded(t *testing.T) {
-	first := make(chan struct{})
-	goOn := make(chan struct{})
-	r := receive(t, func(n int, _ http.ResponseWriter) {
+// receiveSlowly returns a receiver that closes first when the first event has come,
+// and answers it when goOn is closed.
+func receiveSlowly(t *testing.T) (r *receiver, first, goOn chan struct{}) {
+	t.Helper()
+	first, goOn = make(chan struct{}), make(chan struct{})
+	return receive(t, func(n int, _ http.ResponseWriter) {
 		if n == 0 {
 			close(first)
 			<-goOn
 		}
-	})
+	}), first, goOn
+}
+
+func TestWhatWaitsIsBounded(t *testing.T) {
+	r, first, goOn := receiveSlowly(t)
 	s := sender(t, r, Options{Private: true, Queue: 10})
 	if err := s.Add(hookOf(r)); err != nil {
 		t.Fatal(err)
@@ -413,14 +419,7 @@ func TestSignatureOfTheStandard(t *testing.T) {
 // What waits is bounded in bytes, too, and is not charged any more when it is sent,
 // dropped or removed. (The catalogue's L11d.)
 func TestWhatWaitsIsCharged(t *testing.T) {
-	first := make(chan struct{})
-	goOn := make(chan struct{})
-	r := receive(t, func(n int, _ http.ResponseWriter) {
-		if n == 0 {
-			close(first)
-			<-goOn
-		}
-	})
+	r, first, goOn := receiveSlowly(t)
 	book := ledger.New(ledger.Bounds{})
 	s := sender(t, r, Options{Private: true, Memory: book})
 	if err := s.Add(hookOf(r)); err != nil {

@@ -371,13 +371,7 @@ func TestAttackL2AfterRecover(t *testing.T) {
 	d := keptDriver(t, filepath.Join(t.TempDir(), "kept"))
 	plan := keptPlan(t, d)
 	plan.Mounts = []sandpit.Mount{{Source: dir, Target: "/x"}}
-	first, err := d.Create(t.Context(), plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	removeKept(t, d, first)
-	first.(driver.Leaver).Leave()
-	second, err := d.Recover(t.Context(), first.Handle())
+	second, err := d.Recover(t.Context(), left(t, d, plan).Handle())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,17 +396,11 @@ func TestAttackL2AfterRecover(t *testing.T) {
 // A sandbox of a version whose handles say nothing of the filter may be without.
 func TestSandboxOfAnEarlierVersionLacksTheFilter(t *testing.T) {
 	d := keptDriver(t, t.TempDir())
-	first, err := d.Create(t.Context(), keptPlan(t, d))
-	if err != nil {
-		t.Fatal(err)
+	h := left(t, d, keptPlan(t, d)).Handle()
+	if h.State = bytes.Replace(h.State, []byte(`,"no_set_id":true`), nil, 1); bytes.Contains(h.State, []byte("no_set_id")) {
+		t.Fatalf("the handle is %s", h.State)
 	}
-	removeKept(t, d, first)
-	first.(driver.Leaver).Leave()
-	h := first.Handle()
 	for range 2 { // what it lacks it goes on to lack
-		if h.State = bytes.Replace(h.State, []byte(`,"no_set_id":true`), nil, 1); bytes.Contains(h.State, []byte("no_set_id")) {
-			t.Fatalf("the handle is %s", h.State)
-		}
 		again, err := d.Recover(t.Context(), h)
 		if err != nil {
 			t.Fatal(err)

@@ -243,16 +243,23 @@ func removeKept(t *testing.T, d *recorder, i driver.Instance) {
 	})
 }
 
+// left makes a sandbox and gives it up.
+func left(t *testing.T, d *recorder, plan driver.Plan) driver.Instance {
+	t.Helper()
+	i, err := d.Create(t.Context(), plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, i)
+	i.(driver.Leaver).Leave()
+	return i
+}
+
 // TestRecoverForWantOfDescriptors fails at each point at which a descriptor is
 // wanted: what can't be taken over now is left as it is.
 func TestRecoverForWantOfDescriptors(t *testing.T) {
 	d := keptDriver(t, t.TempDir())
-	first, err := d.Create(t.Context(), keptPlan(t, d))
-	if err != nil {
-		t.Fatal(err)
-	}
-	removeKept(t, d, first)
-	first.(driver.Leaver).Leave()
+	first := left(t, d, keptPlan(t, d))
 
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
