@@ -34,7 +34,7 @@ import (
 const (
 	// hostVersion is part of every fingerprint: raise it when a skeleton made
 	// by an older program no longer fits.
-	hostVersion = "sandpit-host 2"
+	hostVersion = "sandpit-host 3"
 
 	deepEvery = 10 * time.Minute
 
@@ -44,10 +44,10 @@ const (
 
 // shallowPaths lists what the shallow fingerprint looks at. A file that is replaced
 // changes its directory, so /etc covers most of what is directly in it.
-func shallowPaths() [11]string {
+func shallowPaths() [12]string {
 	return [...]string{
 		"", "/etc", "/etc/passwd", "/etc/group", "/etc/ld.so.cache", "/etc/localtime",
-		"/etc/alternatives", "/usr", "/usr/etc", "/usr/local", "/usr/local/etc",
+		"/etc/alternatives", "/etc/ssl/certs", "/usr", "/usr/etc", "/usr/local", "/usr/local/etc",
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,63 +34,76 @@ const (
 
 // etcAllowed names what of /etc is copied, as patterns of path.Match: what
 // programs of a toolchain look up, and nothing that says who uses this machine or
-// whose purpose it is to say how to log in somewhere. The same names are what is
-// seen of /usr/etc and /usr/local/etc. Left out on purpose, although many hosts
-// have them:
+// whose purpose it is to say how to log in somewhere. Each pattern is as narrow as
+// the programs allow: a directory is named as a whole only if all that belongs
+// there is public. The same names are what is seen of /usr/etc and /usr/local/etc.
+// Left out on purpose, although many hosts have them:
 //
 //   - environment, profile, profile.d, bash.bashrc and all other start-up files of
 //     shells, and skel: tokens and passwords of proxies are exported there
-//   - start-up files of editors, terminals and interpreters (vim, emacs, lesskey,
-//     tmux.conf, screenrc, gdb, ghc, lua, octave, ruby, perl/sitecustomize.pl, ant):
-//     they set variables, too, and everything runs without them
+//   - start-up files of editors, terminals and interpreters (vim, nano, emacs, lesskey,
+//     inputrc, tmux.conf, screenrc, gdb, ghc, lua, octave, ruby, perl/sitecustomize.pl,
+//     perl/Net, python*/sitecustomize.py, ant, java/java.conf): they set variables, too,
+//     and everything runs without them
 //   - gitconfig, npmrc, yarnrc, pip.conf and xdg/pip, wgetrc, netrc, gemrc, gradle,
 //     maven/settings.xml, perl/CPAN, R/Renviron.site, R/Rprofile.site, julia, apt:
 //     credentials of package registries
-//   - my.cnf, odbc.ini, pg_service.conf, msmtprc, php/*/fpm: passwords of services
-//   - pkcs11: PINs of tokens; the authorities' certificates are found without it
+//   - my.cnf, odbc.ini, pg_service.conf, msmtprc, php.ini: passwords of services
+//   - net.properties of Java: passwords of proxies
+//   - policy.xml of ImageMagick: the secret that processes share a cache by
+//   - pkcs11 and Java's nss.cfg: PINs of tokens; the authorities' certificates are found without
 //   - machine-id and hostname, which tell machines apart
 //
 // Whoever writes a password into another file of these, where no program looks
 // for one, shows it.
 func etcAllowed() []string {
-	return []string{
+	allowed := []string{
 		// The dynamic loader and the C library.
-		"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld-musl-*", "gai.conf", "host.conf",
+		"ld.so.cache", "ld.so.conf", "ld.so.conf.d/*.conf", "ld-musl-*", "gai.conf", "host.conf",
 		"networks", "protocols", "services", "rpc", "ethertypes", "netconfig",
-		"localtime", "timezone", "locale.alias", "locale.conf", "locale.gen", "default/locale",
+		"localtime", "timezone", "locale.alias", "locale.gen",
 		// Which distribution it is.
-		"os-release", "lsb-release", "debian_version", "*-release", "issue", "dpkg/origins",
+		"os-release", "lsb-release", "debian_version", "*-release", "issue", "dpkg/origins/*",
 		// Links to the chosen version of a program.
 		"alternatives", "static",
-		// Certificates of authorities; never private keys.
-		"ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf",
-		"ca-certificates", "ca-certificates.conf", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
-		"pki/tls/openssl.d", "pki/ca-trust/extracted", "crypto-policies", "gnutls",
+		// Certificates of authorities, of which files with a private key are left out.
+		"ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf", "ca-certificates.conf",
+		"ca-certificates/extracted", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/tls/ct_log_list.cnf",
+		"pki/tls/openssl.d/*.cnf", "pki/ca-trust/extracted", "gnutls/config",
+		"crypto-policies/config", "crypto-policies/back-ends/*", "crypto-policies/state/*",
 		// Shells and terminals, but nothing that they execute.
-		"inputrc", "shells", "terminfo", "DIR_COLORS", "login.defs", "manpath.config", "man_db.conf",
+		"shells", "terminfo", "DIR_COLORS", "login.defs", "manpath.config", "man_db.conf",
 		// Tools.
-		"nanorc", "magic", "magic.mime", "mime.types", "mailcap",
-		"mke2fs.conf", "groff", "papersize", "paperspecs", "xattr.conf", "fonts", "ImageMagick*",
-		"ghostscript", "texmf", "sgml", "xml", "gprofng.rc", "OpenCL", "glvnd", "java*", "python*",
-		"perl/Net", "perl/XML", "php/*/cli", "php/*/mods-available",
-		"R/Renviron", "R/Makeconf", "R/javaconf", "R/ldpaths", "R/repositories", "maven/m2.conf", "maven/logging",
-		"matplotlibrc", "sensors3.conf", "X11/rgb.txt", "libnl-3", "libnl",
+		"magic", "magic.mime", "mime.types", "mke2fs.conf", "papersize", "paperspecs", "xattr.conf", "fonts",
+		"groff/*.local", "groff/site-tmac/*.local", "texmf/web2c/*.cnf", "sgml", "xml", "matplotlibrc", "X11/rgb.txt",
+		"ImageMagick*/[a-oq-z]*.xml", "OpenCL/vendors/*.icd", "glvnd/egl_vendor.d/*.json", "libnl*/classid", "libnl*/pktloc",
+		"python3/debian_config", "perl/XML/SAX/ParserDetails.ini", "R/Makeconf", "R/javaconf", "R/ldpaths",
+		"maven/m2.conf", "maven/logging/*.properties",
 	}
+	// Java, of Debian and of Fedora.
+	for _, dir := range []string{"java*/", "java/*/*/conf/", "java/*/*/lib/"} {
+		for _, name := range []string{
+			"jvm*.cfg", "logging.properties", "psfont*", "sound.properties", "flavormap.properties", "jfr/*.jfc",
+			"management/management.properties", "management/jmxremote.access", "security/java.*", "security/*.policy",
+			"security/*.certs", "security/cacerts", "security/public_suffix_list.dat", "security/policy",
+		} {
+			allowed = append(allowed, dir+name)
+		}
+	}
+	return allowed
 }
 
-// etcHidden names, as patterns, what is left out of what etcAllowed names.
-func etcHidden() []string {
-	return []string{
-		// Passwords of proxies and of the management agent. Without the file Java has defaults.
-		"java*/net.properties", "java*/management/*password*",
-		// Code that each interpreter starts with.
-		"python*/sitecustomize.py",
-		// Passwords of databases, and keys of agents. What loads other extensions is
-		// shown: most programs in PHP need some.
-		"php/*/cli/php.ini", "php/*/mods-available/newrelic*", "php/*/mods-available/blackfire*",
-		"php/*/mods-available/tideways*", "php/*/mods-available/ddtrace*", "php/*/mods-available/datadog*",
-		"php/*/cli/conf.d/*newrelic*", "php/*/cli/conf.d/*blackfire*", "php/*/cli/conf.d/*tideways*",
-		"php/*/cli/conf.d/*ddtrace*", "php/*/cli/conf.d/*datadog*",
+// etcLines names files of /etc, as patterns, of which some lines are shown: those
+// that match. The others may set passwords, or name code that is executed.
+func etcLines() map[string]*regexp.Regexp {
+	return map[string]*regexp.Regexp{
+		// Most programs in PHP need extensions.
+		"php/*/mods-available/*.ini": regexp.MustCompile(`^(zend_)?extension *= *"?[\w./-]+"?$`),
+		"php/*/cli/conf.d/*.ini":     regexp.MustCompile(`^(zend_)?extension *= *"?[\w./-]+"?$`),
+		"R/Renviron":                 regexp.MustCompile(`^R_(LIBS|LIBS_SITE|LIBS_USER|PLATFORM|PAPERSIZE)=`),
+		"R/repositories":             regexp.MustCompile(`^[\w.-]+\t[^@]*(@CRAN@[^@]*)?$`), // no user of a URL
+		"locale.conf":                regexp.MustCompile(`^(LANG|LANGUAGE|LC_[A-Z]+)=`),
+		"default/locale":             regexp.MustCompile(`^(LANG|LANGUAGE|LC_[A-Z]+)=`),
 	}
 }
 
@@ -119,6 +133,7 @@ func usrHidden() []string {
 		"lib*/R/etc/Renviron.site", "lib*/R/etc/Rprofile.site", "local/lib*/R/etc/Renviron.site", "local/lib*/R/etc/Rprofile.site",
 		// Java's passwords of proxies.
 		"lib/jvm/*/conf/net.properties", "lib/jvm/*/jre/lib/net.properties", "local/*/conf/net.properties",
+		"local/*/*/conf/net.properties", "local/lib/jvm/*/conf/net.properties",
 		// Database clients.
 		"my.cnf", "local/mysql/my.cnf", "local/pgsql/etc/pg_service.conf",
 	}
@@ -134,12 +149,13 @@ type hostPlan struct {
 
 // A hostItem is one file of a skeleton.
 type hostItem struct {
-	path  string // "etc/passwd"
-	mode  uint32 // type and permissions, as in st_mode; a device hides what the host has there
-	owner int    // uid and gid: 0 or UserID
-	data  []byte // of a generated file, or a link's target
-	copy  bool   // the content is that of the host's file
-	stamp []byte // of a copied file: what changes when it does
+	path  string         // "etc/passwd"
+	mode  uint32         // type and permissions, as in st_mode; a device hides what the host has there
+	owner int            // uid and gid: 0 or UserID
+	data  []byte         // of a generated file, or a link's target
+	copy  bool           // the content is that of the host's file
+	lines *regexp.Regexp // of a copied file: the lines that are copied, all if nil
+	stamp []byte         // of a copied file: what changes when it does
 }
 
 // planHost looks at the host and decides.
@@ -177,14 +193,15 @@ func planHost(host string) *hostPlan {
 	}
 
 	seen := map[string]bool{}
-	// Hundreds of files: too many to copy. A directory that is a link to
-	// another one is copied as that.
-	if !p.bindPublic("etc/ssl/certs", seen) {
-		p.copyTree("etc/ssl/certs", 0, seen)
-	}
 	for _, pattern := range etcAllowed() {
 		for _, name := range p.match("etc", pattern) {
-			p.copyTree(path.Join("etc", name), 0, seen)
+			p.copyTree(path.Join("etc", name), 0, nil, seen)
+		}
+	}
+	lines := etcLines()
+	for _, pattern := range slices.Sorted(maps.Keys(lines)) {
+		for _, name := range p.match("etc", pattern) {
+			p.copyTree(path.Join("etc", name), 0, lines[pattern], seen)
 		}
 	}
 	p.hideUsr()
@@ -220,18 +237,6 @@ func (p *hostPlan) bindDir(name string) {
 	p.bind(name)
 }
 
-// bindPublic binds a directory of /etc if everybody may read it.
-func (p *hostPlan) bindPublic(name string, seen map[string]bool) bool {
-	var st unix.Stat_t
-	if unix.Lstat(p.host+"/"+name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR ||
-		st.Mode&0o005 != 0o005 || !p.publicParents(name, seen) {
-		return false
-	}
-	p.dir(name, 0o755)
-	p.bind(name)
-	return true
-}
-
 // match expands a pattern to the names in a directory of the host.
 func (p *hostPlan) match(dir, pattern string) []string {
 	if !strings.Contains(pattern, "*") {
@@ -254,12 +259,7 @@ func (p *hostPlan) hideUsr() {
 		}
 	}
 	for _, etc := range []string{"usr/etc", "usr/local/etc"} {
-		p.hideEtc(etc, "", append(etcAllowed(), "ssl/certs"), hidden)
-		for _, pattern := range etcHidden() {
-			for _, name := range p.match(etc, pattern) {
-				p.hide(etc+"/"+name, hidden)
-			}
-		}
+		p.hideEtc(etc, "", etcAllowed(), hidden)
 	}
 	made := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(hidden)) {
@@ -322,12 +322,10 @@ func (p *hostPlan) hide(name string, hidden map[string]bool) {
 }
 
 // copyTree plans to copy a file or directory of the host that everybody may
-// read. Links stay links, so nothing outside of /etc is ever read through one.
-func (p *hostPlan) copyTree(name string, depth int, seen map[string]bool) {
+// read, or with lines only some lines of a file. Links stay links, so nothing
+// outside of /etc is ever read through one.
+func (p *hostPlan) copyTree(name string, depth int, lines *regexp.Regexp, seen map[string]bool) {
 	if seen[name] || depth > maxHostDepth || len(p.items) > maxHostFiles {
-		return
-	}
-	if below, ok := strings.CutPrefix(name, "etc/"); ok && slices.ContainsFunc(etcHidden(), func(pattern string) bool { ok, _ := path.Match(pattern, below); return ok }) {
 		return
 	}
 	src := p.host + "/" + name
@@ -351,7 +349,7 @@ func (p *hostPlan) copyTree(name string, depth int, seen map[string]bool) {
 			return
 		}
 		p.items = append(p.items, hostItem{
-			path: name, copy: true, stamp: appendStat(nil, src),
+			path: name, copy: true, lines: lines, stamp: appendStat(nil, src),
 			mode: syscall.S_IFREG | 0o644 | uint32(st.Mode)&0o111,
 		})
 	case syscall.S_IFDIR:
@@ -364,7 +362,7 @@ func (p *hostPlan) copyTree(name string, depth int, seen map[string]bool) {
 			if name == "etc/alternatives" && strings.HasSuffix(e.Name(), ".gz") {
 				continue // manual pages: most of them, and nobody misses them
 			}
-			p.copyTree(name+"/"+e.Name(), depth+1, seen)
+			p.copyTree(name+"/"+e.Name(), depth+1, lines, seen)
 		}
 	}
 }
@@ -420,6 +418,8 @@ func (p *hostPlan) generate() {
 	p.file("etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"+
 		"protocols: files\nservices: files\nethers: files\nrpc: files\n")
 	p.link("etc/mtab", "/proc/mounts")
+	p.file("etc/inputrc", "set input-meta on\nset output-meta on\n\"\\e[1~\": beginning-of-line\n\"\\e[4~\": end-of-line\n"+
+		"\"\\e[3~\": delete-char\n\"\\e[1;5C\": forward-word\n\"\\e[1;5D\": backward-word\n")
 	p.homeFile(".profile", "if [ -n \"$BASH_VERSION\" ]; then . \"$HOME/.bashrc\"; fi\n")
 	p.homeFile(".bashrc", "PS1='\\u@\\h:\\w\\$ '\nalias ls='ls --color=auto' grep='grep --color=auto'\n")
 }
@@ -562,7 +562,7 @@ func (p *hostPlan) make(dst string) error {
 }
 
 func (p *hostPlan) makeFile(it hostItem, to string) error {
-	var r io.Reader = bytes.NewReader(it.data)
+	data := it.data
 	if it.copy {
 		f, err := os.OpenFile(p.host+"/"+it.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 		if err != nil {
@@ -572,13 +572,27 @@ func (p *hostPlan) makeFile(it hostItem, to string) error {
 		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Mode()&0o004 == 0 {
 			return nil
 		}
-		r = io.LimitReader(f, maxHostFile)
+		if data, err = io.ReadAll(io.LimitReader(f, maxHostFile)); err != nil {
+			return err
+		}
+		if bytes.Contains(data, []byte("PRIVATE KEY-----")) {
+			return nil // as some keep it in one file with its certificate
+		}
+	}
+	if it.lines != nil {
+		var shown []byte
+		for line := range bytes.Lines(data) {
+			if it.lines.Match(bytes.TrimSpace(line)) {
+				shown = append(shown, line...)
+			}
+		}
+		data = shown
 	}
 	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(w, r)
+	_, err = w.Write(data)
 	if err == nil {
 		err = syscall.Fchmod(int(w.Fd()), it.mode&0o7777)
 	}
