@@ -33,7 +33,8 @@ type Spec struct {
 	// "root" is uid 0 inside the sandbox only.
 	User string
 
-	// Limits that are zero take their default; see DefaultLimits.
+	// Limits that are zero take their default; see DefaultLimits. A limit that is
+	// set is refused where it can't be enforced, although it may equal the default.
 	Limits Limits
 
 	// Mounts are host directories and files put into the sandbox.
@@ -61,11 +62,6 @@ type Spec struct {
 	// OnExpiry is what happens when Limits.Life or Idle is over. Default
 	// ExpiryRemove.
 	OnExpiry Expiry
-
-	// Asked names the fields of Limits that the caller asked for although they
-	// may equal a default ("memory", "cpus", …), so that they are refused when
-	// they can't be enforced. Non-zero fields of Limits always count as asked.
-	Asked []string
 }
 
 // PullPolicy says when an image is fetched from its registry.

@@ -41,7 +41,6 @@ func encodeSpec(s sandpit.Spec) ([]byte, error) {
 		{"working directory", []string{s.WorkDir}},
 		{"user", []string{s.User}},
 		{"write path", s.Write},
-		{"limit", s.Asked},
 		{"expiry", []string{string(s.OnExpiry)}},
 	}
 	for _, p := range parts {

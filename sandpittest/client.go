@@ -180,7 +180,6 @@ func testInvalidSpecs(t *testing.T, e *env) {
 		"too few open files":       {Limits: sandpit.Limits{NoFile: sandpit.MinNoFile - 1}},
 		"negative output":          {Limits: sandpit.Limits{Output: -1}},
 		"negative life":            {Limits: sandpit.Limits{Life: -1}},
-		"unknown limit asked for":  {Asked: []string{"beauty"}},
 		"read-only and write":      {ReadOnly: true, Write: []string{"/tmp"}},
 		"relative write path":      {Write: []string{"tmp"}},
 		"relative tmpfs":           {Tmpfs: []sandpit.Tmpfs{{Target: "tmp"}}},

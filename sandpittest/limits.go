@@ -3,6 +3,7 @@ package sandpittest
 import (
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -312,9 +313,21 @@ func testLimitsTold(t *testing.T, e *env) {
 	}
 	for what := range e.gaps {
 		t.Run("not enforced "+what, func(t *testing.T) {
-			e.refused(t, sandpit.Spec{Asked: []string{what}}, sandpit.ErrUnsupported)
+			e.refused(t, sandpit.Spec{Limits: onlyLimit(t, what)}, sandpit.ErrUnsupported)
 		})
 	}
+}
+
+// onlyLimit returns limits of which only one is set, by the name of its gap, to its
+// default.
+func onlyLimit(t *testing.T, what string) (only sandpit.Limits) {
+	t.Helper()
+	field, ok := reflect.TypeFor[sandpit.Limits]().FieldByNameFunc(func(name string) bool { return strings.EqualFold(name, what) })
+	if !ok {
+		t.Fatalf("the gap %q is not that of a limit", what)
+	}
+	reflect.ValueOf(&only).Elem().FieldByIndex(field.Index).Set(reflect.ValueOf(sandpit.DefaultLimits()).FieldByIndex(field.Index))
+	return only
 }
 
 func testLeastLimits(t *testing.T, e *env) {

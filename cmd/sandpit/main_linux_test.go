@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // underTest is the program under test: the one that SANDPIT_TEST_BINARY names,
@@ -71,7 +72,7 @@ func needSandboxes(t *testing.T) {
 // that was asked for and can't be is refused.
 func enforceable(t *testing.T, l sandpit.Limits) sandpit.Limits {
 	t.Helper()
-	enforced := newDriver(dataDir(t)).Probe(t.Context()).Enforced
+	enforced := newDriver(dataDir(t)).Probe(t.Context()).Features
 	if !enforced["memory"] {
 		l.Memory = 0
 	}
@@ -119,7 +120,7 @@ func TestScriptsWithServer(t *testing.T) {
 
 // scripts is how scripts are run.
 func scripts(t *testing.T) testscript.Params {
-	enforced := newDriver(dataDir(t)).Probe(t.Context()).Enforced
+	enforced := newDriver(dataDir(t)).Probe(t.Context()).Features
 	return testscript.Params{
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -130,7 +131,7 @@ func scripts(t *testing.T) testscript.Params {
 			if !ok {
 				return false, fmt.Errorf("unknown condition %q", condition)
 			}
-			return enforced[what], nil
+			return enforced[feature.Feature(what)], nil
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SANDPIT_HOME", filepath.Join(env.WorkDir, "data"))

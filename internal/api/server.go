@@ -103,9 +103,6 @@ func revokeKey(c *call) error {
 func getCapabilities(c *call) (v1.Capabilities, error) {
 	caps, err := c.api.opts.Backend.Capabilities(c.ctx)
 	caps.Features = list(caps.Features)
-	if caps.Enforced == nil {
-		caps.Enforced = map[string]bool{}
-	}
 	return caps, err
 }
 

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var benchLimits = Limits{Memory: 256 << 20, CPUs: 2, Pids: 512, Devices: true}
@@ -125,7 +127,7 @@ func layout(tb testing.TB) *Layout {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if !l.Enforceable("memory") || !l.Enforceable("pids") {
+	if !l.Enforceable(feature.Memory) || !l.Enforceable(feature.Pids) {
 		tb.Skipf("no limits for this user here: %v", l.Gaps())
 	}
 	return l

@@ -7,7 +7,7 @@
 // # Use
 //
 //	l, err := cgroup.Detect()                 // reads /proc, writes nothing
-//	if !l.Enforceable("memory") { … }         // l.Gaps() says why, and what to do
+//	if !l.Enforceable(feature.Memory) { … }   // l.Gaps() says why, and what to do
 //	g, err := l.Create(id, cgroup.Limits{…})  // fs.ErrExist: the id is taken
 //	… start the first process in it (see below) …
 //	s, err := g.Stats()

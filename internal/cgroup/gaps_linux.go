@@ -6,21 +6,24 @@ import (
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
-// Enforceable reports whether Create can enforce a limit: "memory", "cpus",
-// "pids", or "swap", which is the part of "memory" that covers swapped pages.
-// It is false for any other name.
-func (l *Layout) Enforceable(limit string) bool {
-	if limit == "swap" {
-		return l.Enforceable("memory") && !l.swapEscapes()
-	}
+// Enforceable reports whether Create can enforce a limit on memory, CPUs or pids, and
+// whether a group that it makes can be frozen (feature.Pause). It is false for other
+// features.
+func (l *Layout) Enforceable(f feature.Feature) bool {
+	any := false
 	for i, c := range limited {
-		if c.limit == limit {
-			return l.trouble[i].kind == troubleNone
+		can := l.trouble[i].kind == troubleNone
+		if c.limit == f {
+			return can
 		}
+		any = any || can
 	}
-	return false
+	return f == feature.Pause && any && slices.ContainsFunc(l.places, func(p place) bool {
+		return p.v2 && l.kernel >= hasFreeze || p.ctrls&freezer != 0
+	})
 }
 
 // swapEscapes reports whether v1 counts memory without the swap that there is.
@@ -46,7 +49,7 @@ func (l *Layout) Gaps() []sandpit.Gap {
 	for i, c := range limited {
 		if t := l.trouble[i]; t.kind != troubleNone {
 			why, fix := t.explain(c.ctrl)
-			gaps = append(gaps, sandpit.Gap{What: c.limit, Why: why, Fix: fix})
+			gaps = append(gaps, sandpit.Gap{What: string(c.limit), Why: why, Fix: fix})
 		}
 	}
 	if l.swapEscapes() {
@@ -99,9 +102,9 @@ func (t trouble) explain(c ctrls) (why, fix string) {
 }
 
 // refuse is the error for a limit that was asked for and can't be had.
-func (l *Layout) refuse(limit string) error {
+func (l *Layout) refuse(limit feature.Feature) error {
 	for _, g := range l.Gaps() {
-		if g.What == limit {
+		if g.What == string(limit) {
 			return sandpit.WithHint(fmt.Errorf("limiting %s: %s: %w", limit, g.Why, sandpit.ErrUnsupported), g.Fix)
 		}
 	}

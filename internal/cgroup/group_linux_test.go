@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"golang.org/x/sys/unix"
 )
 
@@ -519,7 +520,7 @@ func layoutOf(t *testing.T, old func(*host)) *Layout {
 	}
 	old(h)
 	l := h.detect()
-	if !l.Enforceable("memory") || !l.Enforceable("pids") {
+	if !l.Enforceable(feature.Memory) || !l.Enforceable(feature.Pids) {
 		t.Skipf("no limits for this user here: %v", l.Gaps())
 	}
 	return l

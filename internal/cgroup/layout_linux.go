@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // Layout is where this process may make groups on this machine. It is what
@@ -30,8 +32,8 @@ type Layout struct {
 // limited are the controllers with a limit that callers ask for.
 var limited = [...]struct {
 	ctrl  ctrls
-	limit string
-}{{memory, "memory"}, {cpu, "cpus"}, {pids, "pids"}}
+	limit feature.Feature
+}{{memory, feature.Memory}, {cpu, feature.CPUs}, {pids, feature.Pids}}
 
 // place is a directory of one hierarchy in which groups are made.
 type place struct {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // fakeFiles is a machine as a table: the files that can be read, and below
@@ -282,7 +284,7 @@ func TestDetect(t *testing.T) {
 				if g.What != what || !strings.Contains(g.Why, words) || g.Fix == "" {
 					t.Errorf("gap %+v, want %q", g, tt.gaps[i])
 				}
-				if l.Enforceable(g.What) {
+				if l.Enforceable(feature.Feature(g.What)) {
 					t.Errorf("%s is said to be enforceable in spite of its gap", g.What)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // A Driver makes sandboxes on one kind of backend. Package drivertest holds
@@ -136,7 +137,7 @@ type BlankPlan struct {
 	// Limits and Enforce are as in Plan. The figures that the blank is bound
 	// with may be others; what is enforced may not.
 	Limits  sandpit.Limits
-	Enforce map[string]bool
+	Enforce feature.Set
 }
 
 // A Blank is a sandbox that is made but for its plan: isolated, with a guest
@@ -226,14 +227,8 @@ type Capabilities struct {
 	// Available is false when no sandbox can be made at all; Gaps then say why.
 	Available bool
 
-	// MultiUser says that processes may be uid 0 inside with more users beside it.
-	// Without it only one uid exists inside.
-	MultiUser bool
-
-	// Enforced has an entry per limit: "memory", "cpus", "pids", "disk",
-	// "files", "nofile", "output", "life", and per feature: "write-paths",
-	// "landlock", "seccomp", …
-	Enforced map[string]bool
+	// Features are what the driver can enforce and do here. A missing one is false.
+	Features feature.Set
 
 	// MaxNoFile is the most open files that a process may be allowed; 0: any number.
 	MaxNoFile int64
@@ -265,9 +260,9 @@ type Plan struct {
 	Write    []string // nil: no restriction; else the only writable paths
 	Limits   sandpit.Limits
 
-	// Enforce names the limits that must be enforced ("memory", …). Those not
-	// in it are defaults that this machine can't enforce.
-	Enforce map[string]bool
+	// Enforce holds the limits that must be enforced. Those not in it are defaults
+	// that this machine can't enforce. Other features in it must be there, too.
+	Enforce feature.Set
 
 	// User is the uid and gid of ordinary processes. A driver on which only
 	// one uid exists gives it this one.

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
@@ -510,7 +511,7 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 // that run, and the latest that have ended. Each is charged for when it is adopted.
 func mostProcesses(info sandpit.Info) int {
 	const unbounded = 1 << 16
-	if slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == "pids" }) {
+	if slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == string(feature.Pids) }) {
 		return unbounded
 	}
 	return int(min(info.Limits.Pids, unbounded)) + 4*endedProcesses

@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -42,9 +43,9 @@ func prepareBare() {
 func (d bare) Name() string { return "bare" }
 
 func (d bare) Probe(context.Context) driver.Capabilities {
-	caps := driver.Capabilities{Available: true, MultiUser: true, Enforced: map[string]bool{}}
-	for _, what := range []string{"memory", "cpus", "pids", "disk", "files", "nofile", "output", "life"} {
-		caps.Enforced[what] = true
+	caps := driver.Capabilities{Available: true, Features: feature.Set{feature.Users: true, feature.Mounts: true, feature.Pause: true}}
+	for _, limit := range feature.Limits() {
+		caps.Features[limit] = true
 	}
 	return caps
 }

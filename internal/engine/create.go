@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -60,8 +61,9 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, err
 	}
 	making.enter("policy") // which looks at the sources of mounts
+	required := feature.Required(spec)
 	spec = t.policy.Complete(spec)
-	limits, asked, err := policy.Resolve(spec, t.policy)
+	limits, err := policy.Resolve(spec, t.policy)
 	if err == nil {
 		err = e.mayCreate(t)
 	}
@@ -72,7 +74,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	making.enter("probe")
 	caps := e.opts.Driver.Probe(ctx)
 	giveBack()
-	enforce, gaps, err := resolve(spec, &limits, asked, caps)
+	enforce, gaps, err := caps.Negotiate(required, &limits)
 	if err != nil {
 		return nil, err
 	}
@@ -220,14 +222,14 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 }
 
 // plan says what the driver is to make, and what the guest is to be told.
-func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce map[string]bool, caps driver.Capabilities) (driver.Plan, client.Config, error) {
+func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature.Set, caps driver.Capabilities) (driver.Plan, client.Config, error) {
 	root := s.lease.Rootfs()
 	s.image = root.Config
 	who, err := chooseUser(spec.User, root)
 	if err != nil {
 		return driver.Plan{}, client.Config{}, err
 	}
-	if spec.Limits.Disk == 0 && !slices.Contains(spec.Asked, "disk") && enforce["memory"] {
+	if spec.Limits.Disk == 0 && enforce[feature.Memory] {
 		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
 	}
 	hostname := spec.Hostname
@@ -240,7 +242,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce map[str
 		Mounts: spec.Mounts, Tmpfs: slices.Clone(spec.Tmpfs),
 		ReadOnly: spec.ReadOnly, Write: spec.Write,
 		Limits: limits, Enforce: enforce,
-		UID: who.uid, GID: who.gid, MultiUser: caps.MultiUser && who.uid == 0,
+		UID: who.uid, GID: who.gid, MultiUser: caps.Features[feature.Users] && who.uid == 0,
 		Ephemeral: !s.kept,
 		Trace:     s.engine.opts.Trace,
 	}

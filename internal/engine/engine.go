@@ -15,7 +15,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"iter"
 	"path/filepath"
 	"slices"
@@ -199,43 +198,6 @@ func (e *Engine) Close() error {
 	}
 	e.events.close()
 	return errors.Join(errs...)
-}
-
-// resolve decides which limits are enforced. One that was asked for and can't
-// be is refused; a default that can't be is a gap.
-func resolve(spec sandpit.Spec, limits *sandpit.Limits, asked map[string]bool, caps driver.Capabilities) (enforce map[string]bool, gaps []sandpit.Gap, err error) {
-	enforce = map[string]bool{}
-	for _, what := range []string{"memory", "cpus", "pids", "disk", "files", "nofile", "output", "life"} {
-		if caps.Enforced[what] {
-			enforce[what] = true
-			continue
-		}
-		gap := gapFor(what, caps)
-		if asked[what] {
-			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting %s: %s: %w", what, gap.Why, sandpit.ErrUnsupported), gap.Fix)
-		}
-		gaps = append(gaps, gap)
-	}
-	if caps.MaxNoFile > 0 && limits.NoFile > caps.MaxNoFile {
-		if asked["nofile"] {
-			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting nofile: %d is more than the %d that this program may allow: %w", limits.NoFile, caps.MaxNoFile, sandpit.ErrUnsupported),
-				"ask for fewer, or raise the hard limit (ulimit -Hn) before you start this program")
-		}
-		limits.NoFile = caps.MaxNoFile
-	}
-	if spec.Write != nil && !caps.Enforced["write-paths"] {
-		gap := gapFor("write-paths", caps)
-		return nil, nil, sandpit.WithHint(fmt.Errorf("restricting writes: %s: %w", gap.Why, sandpit.ErrUnsupported), gap.Fix)
-	}
-	return enforce, gaps, nil
-}
-
-func gapFor(what string, caps driver.Capabilities) sandpit.Gap {
-	i := slices.IndexFunc(caps.Gaps, func(g sandpit.Gap) bool { return g.What == what })
-	if i < 0 {
-		return sandpit.Gap{What: what, Why: "this driver can't", Fix: "use another driver"}
-	}
-	return caps.Gaps[i]
 }
 
 // Home returns the directories of an installation under a data directory.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -431,7 +432,7 @@ func TestMostProcesses(t *testing.T) {
 	if n := mostProcesses(info); n > 1<<17 {
 		t.Errorf("got %d", n)
 	}
-	info.NotEnforced = []sandpit.Gap{{What: "pids"}}
+	info.NotEnforced = []sandpit.Gap{{What: string(feature.Pids)}}
 	if n := mostProcesses(info); n != 1<<16 {
 		t.Errorf("got %d", n)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -410,15 +411,15 @@ func (e *Engine) sweepDriver(ctx context.Context) {
 
 // prepareBlank makes a blank for the most ordinary of sandboxes.
 func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*warm, error) {
-	limits, asked, err := policy.Resolve(sandpit.Spec{}, e.opts.Policy)
+	limits, err := policy.Resolve(sandpit.Spec{}, e.opts.Policy)
 	if err != nil {
 		return nil, err
 	}
-	enforce, _, err := resolve(sandpit.Spec{}, &limits, asked, e.opts.Driver.Probe(ctx))
+	enforce, _, err := e.opts.Driver.Probe(ctx).Negotiate(nil, &limits)
 	if err != nil {
 		return nil, err
 	}
-	if enforce["memory"] {
+	if enforce[feature.Memory] {
 		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
 	}
 	b, err := preparer.Prepare(ctx, NewID(), driver.BlankPlan{

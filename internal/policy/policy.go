@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -34,7 +35,7 @@ func Default() Policy {
 
 // A Limit is one row of the policy: a field of sandpit.Limits with its bounds.
 type Limit struct {
-	Name    string // as in sandpit.Gap.What: "memory", "cpus", …
+	Name    string // of its feature: "memory", "cpus", …
 	Flag    string // the flag that sets it: "--memory"
 	Meaning string // one line
 	Default string // written for a person: "2 GiB"
@@ -46,7 +47,7 @@ type Limit struct {
 func (p Policy) Limits() []Limit {
 	var rows []Limit
 	for _, l := range limits() {
-		row := Limit{Name: l.name, Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min)}
+		row := Limit{Name: string(l.feature), Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min)}
 		if most := l.get(&p.Max); most > 0 {
 			row.Max = l.format(most)
 		}
@@ -59,7 +60,7 @@ func (p Policy) Limits() []Limit {
 // exact for every size below 8 PiB; set is only given values that get returned,
 // or none of it is reached.
 type limit struct {
-	name    string
+	feature feature.Feature
 	noun    string // in messages: "memory limit"
 	flag    string
 	meaning string
@@ -98,49 +99,49 @@ func limits() [8]limit {
 	count := func(f float64) string { return strconv.FormatInt(int64(f), 10) }
 	return [8]limit{
 		{
-			"memory", "memory limit", "--memory", "memory of all processes, with swap, /tmp files and page cache",
+			feature.Memory, "memory limit", "--memory", "memory of all processes, with swap, /tmp files and page cache",
 			sandpit.MinMemory, maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Memory) },
 			func(into, from *sandpit.Limits) { into.Memory = from.Memory },
 		},
 		{
-			"cpus", "cpu limit", "--cpus", "processors' worth of time",
+			feature.CPUs, "cpu limit", "--cpus", "processors' worth of time",
 			sandpit.MinCPUs, maxCPUs, func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) },
 			func(l *sandpit.Limits) float64 { return l.CPUs },
 			func(into, from *sandpit.Limits) { into.CPUs = from.CPUs },
 		},
 		{
-			"pids", "process limit", "--pids", "processes and threads",
+			feature.Pids, "process limit", "--pids", "processes and threads",
 			sandpit.MinPids, maxPids, count,
 			func(l *sandpit.Limits) float64 { return float64(l.Pids) },
 			func(into, from *sandpit.Limits) { into.Pids = from.Pids },
 		},
 		{
-			"disk", "disk limit", "--disk", "bytes written to the sandbox's own files, /tmp included",
+			feature.Disk, "disk limit", "--disk", "bytes written to the sandbox's own files, /tmp included",
 			sandpit.MinDisk, maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Disk) },
 			func(into, from *sandpit.Limits) { into.Disk = from.Disk },
 		},
 		{
-			"files", "file limit", "--files", "files and directories (inodes) made in the sandbox",
+			feature.Files, "file limit", "--files", "files and directories (inodes) made in the sandbox",
 			sandpit.MinFiles, maxFiles, count,
 			func(l *sandpit.Limits) float64 { return float64(l.Files) },
 			func(into, from *sandpit.Limits) { into.Files = from.Files },
 		},
 		{
-			"nofile", "open file limit", "--nofile", "open files of each process",
+			feature.NoFile, "open file limit", "--nofile", "open files of each process",
 			sandpit.MinNoFile, maxNoFile, count,
 			func(l *sandpit.Limits) float64 { return float64(l.NoFile) },
 			func(into, from *sandpit.Limits) { into.NoFile = from.NoFile },
 		},
 		{
-			"output", "output limit", "--output-limit", "output that is kept of a command; the rest is counted and dropped",
+			feature.Output, "output limit", "--output-limit", "output that is kept of a command; the rest is counted and dropped",
 			minOutput, maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Output) },
 			func(into, from *sandpit.Limits) { into.Output = from.Output },
 		},
 		{
-			"life", "lifetime", "--timeout", "how long a sandbox may live, and a command may run",
+			feature.Life, "lifetime", "--timeout", "how long a sandbox may live, and a command may run",
 			float64(minLife), float64(maxLife), func(f float64) string { return notation.FormatDuration(time.Duration(f)) },
 			func(l *sandpit.Limits) float64 { return float64(l.Life) },
 			func(into, from *sandpit.Limits) { into.Life = from.Life },
@@ -148,19 +149,10 @@ func limits() [8]limit {
 	}
 }
 
-// resolveLimits returns the limits with every field set, and the names of
-// those that were asked for.
-func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, map[string]bool, error) {
+// resolveLimits returns the limits with every field set.
+func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
 	resolved := p.Default
-	asked := make(map[string]bool, len(spec.Asked))
-	for _, name := range spec.Asked {
-		asked[name] = true
-	}
-	known := 0
 	for _, l := range limits() {
-		if asked[l.name] {
-			known++
-		}
 		value := l.get(&spec.Limits)
 		most := l.get(&p.Max)
 		if value == 0 {
@@ -169,37 +161,20 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, map[string]boo
 			}
 			continue
 		}
-		asked[l.name] = true
 		switch {
 		case value < 0 || value != value:
-			return resolved, nil, invalid("ask for at least "+l.format(l.min), "the %s must be more than 0", l.noun)
+			return resolved, invalid("ask for at least "+l.format(l.min), "the %s must be more than 0", l.noun)
 		case value < l.min:
-			return resolved, nil, invalid("ask for at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
+			return resolved, invalid("ask for at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
 		case value > l.most:
-			return resolved, nil, invalid("ask for at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
+			return resolved, invalid("ask for at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
 		case most > 0 && value > most:
-			return resolved, nil, p.refuse(l.name, "maximum."+l.name, "ask for at most "+l.format(most),
+			return resolved, p.refuse(string(l.feature), "maximum."+string(l.feature), "ask for at most "+l.format(most),
 				"%s of %s is over the maximum of %s", l.one(), l.format(value), l.format(most))
 		}
 		l.take(&resolved, &spec.Limits)
 	}
-	if known < len(spec.Asked) {
-		for _, name := range spec.Asked {
-			if !isLimit(name) {
-				return resolved, nil, invalid("", "there is no limit named %q", name)
-			}
-		}
-	}
-	return resolved, asked, nil
-}
-
-func isLimit(name string) bool {
-	for _, l := range limits() {
-		if l.name == name {
-			return true
-		}
-	}
-	return false
+	return resolved, nil
 }
 
 // invalidError matches sandpit.ErrInvalid without saying so in its text, which

@@ -15,21 +15,17 @@ import (
 )
 
 func TestResolveDefaults(t *testing.T) {
-	got, asked, err := Resolve(sandpit.Spec{}, Default())
+	got, err := Resolve(sandpit.Spec{}, Default())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(sandpit.DefaultLimits(), got); diff != "" {
 		t.Error(diff)
 	}
-	if len(asked) != 0 {
-		t.Errorf("asked for %v", asked)
-	}
 }
 
-func TestResolveAsked(t *testing.T) {
-	spec := sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Life: time.Second}, Asked: []string{"pids"}}
-	got, asked, err := Resolve(spec, Default())
+func TestResolveTakesLimits(t *testing.T) {
+	got, err := Resolve(sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Life: time.Second}}, Default())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,18 +34,15 @@ func TestResolveAsked(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]bool{"memory": true, "cpus": true, "life": true, "pids": true}, asked); diff != "" {
-		t.Error(diff)
-	}
 }
 
 func TestMaximum(t *testing.T) {
 	p := Policy{Default: sandpit.DefaultLimits(), Max: sandpit.Limits{Memory: 1 << 30, CPUs: 4}}
-	got, asked, err := Resolve(sandpit.Spec{}, p)
-	if err != nil || got.Memory != 1<<30 || got.CPUs != 2 || len(asked) != 0 {
-		t.Errorf("a default over the maximum: got %+v, %v, %v", got, asked, err)
+	got, err := Resolve(sandpit.Spec{}, p)
+	if err != nil || got.Memory != 1<<30 || got.CPUs != 2 {
+		t.Errorf("a default over the maximum: got %+v, %v", got, err)
 	}
-	_, _, err = Resolve(sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}, p)
+	_, err = Resolve(sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}, p)
 	if !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "2 GiB is over the maximum of 1 GiB") || sandpit.Hint(err) == "" {
 		t.Errorf("got %v", err)
 	}
@@ -58,27 +51,27 @@ func TestMaximum(t *testing.T) {
 func TestEveryLimitIsChecked(t *testing.T) {
 	for _, l := range limits() {
 		if l.get(new(sandpit.DefaultLimits())) < l.min {
-			t.Errorf("the default of %s is below its minimum", l.name)
+			t.Errorf("the default of %s is below its minimum", l.feature)
 		}
 	}
 	for _, spec := range []sandpit.Limits{
 		{Memory: -1}, {CPUs: -1}, {Pids: -1}, {Disk: -1}, {Files: -1}, {NoFile: -1}, {Output: -1}, {Life: -1}, {CPUs: math.NaN()},
 	} {
-		if _, _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "must be more than 0") {
+		if _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "must be more than 0") {
 			t.Errorf("%+v: got %v", spec, err)
 		}
 	}
 	for _, spec := range []sandpit.Limits{
 		{Memory: sandpit.MinMemory - 1}, {CPUs: 0.001}, {Pids: 1}, {Disk: 1}, {Files: 1}, {NoFile: 1}, {Life: 1},
 	} {
-		if _, _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "is below the minimum of") {
+		if _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "is below the minimum of") {
 			t.Errorf("%+v: got %v", spec, err)
 		}
 	}
 	for _, spec := range []sandpit.Limits{
 		{Memory: math.MaxInt64}, {CPUs: math.Inf(1)}, {Pids: math.MaxInt64}, {Disk: math.MaxInt64}, {Files: math.MaxInt64}, {NoFile: math.MaxInt64}, {Output: math.MaxInt64}, {Life: math.MaxInt64},
 	} {
-		if _, _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "more than any machine has") {
+		if _, err := Resolve(sandpit.Spec{Limits: spec}, Default()); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "more than any machine has") {
 			t.Errorf("%+v: got %v", spec, err)
 		}
 	}
@@ -149,9 +142,8 @@ func TestRefused(t *testing.T) {
 		{sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/a", Size: math.MaxInt64}}}, "more than any machine has"},
 		{sandpit.Spec{Labels: map[string]string{"": "x"}}, "not a name for a label"},
 		{sandpit.Spec{Labels: map[string]string{"a": "\n"}}, "control characters"},
-		{sandpit.Spec{Asked: []string{"memroy"}}, `no limit named "memroy"`},
 	} {
-		_, _, err := Resolve(tt.spec, Default())
+		_, err := Resolve(tt.spec, Default())
 		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 300 {
 			t.Errorf("got %v, want %q", err, tt.want)
 		}
@@ -173,7 +165,7 @@ func TestAccepted(t *testing.T) {
 		{Labels: map[string]string{"team": "é"}},
 		{ReadOnly: true, Pull: sandpit.PullNever},
 	} {
-		if _, _, err := Resolve(spec, Default()); err != nil {
+		if _, err := Resolve(spec, Default()); err != nil {
 			t.Errorf("%+v: %v", spec, err)
 		}
 	}
@@ -202,7 +194,7 @@ func FuzzResolve(f *testing.F) {
 	f.Add("a", "h", "root", "A=1", "/w", "/t", int64(1<<30), 0.5)
 	f.Add("", "", "", "", "", "", int64(-1), math.Inf(-1))
 	f.Fuzz(func(t *testing.T, name, host, user, env, dir, target string, n int64, cpus float64) {
-		got, _, err := Resolve(sandpit.Spec{
+		got, err := Resolve(sandpit.Spec{
 			Name: name, Hostname: host, User: user, Env: []string{env}, WorkDir: dir,
 			Tmpfs:  []sandpit.Tmpfs{{Target: target, Size: n}},
 			Limits: sandpit.Limits{Memory: n, CPUs: cpus, Life: time.Duration(n)},
@@ -215,7 +207,7 @@ func FuzzResolve(f *testing.F) {
 		}
 		for _, l := range limits() {
 			if v := l.get(&got); !(v >= l.min && v <= l.most) {
-				t.Errorf("%s is %v", l.name, v)
+				t.Errorf("%s is %v", l.feature, v)
 			}
 		}
 	})

@@ -31,30 +31,29 @@ const (
 	maxUser     = 256      // bytes
 )
 
-// Resolve checks a Spec and returns its limits, every field set, and the names
-// of the limits that the caller asked for, which must be enforced or refused.
+// Resolve checks a Spec and returns its limits, with every field set.
 //
 // Errors match sandpit.ErrInvalid when the Spec makes no sense, and
 // sandpit.ErrForbidden when p does not allow it (a *Refusal, which names the
 // part and the rule). Give it what Complete has returned. Whether this machine can
 // enforce it, and whether the image and user exist, is for others to find.
-func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, asked map[string]bool, err error) {
+func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, err error) {
 	for _, check := range [...]func(sandpit.Spec) error{checkNames, checkEnv, checkPaths, checkMounts, checkLabels} {
 		if err := check(spec); err != nil {
-			return limits, nil, err
+			return limits, err
 		}
 	}
 	if err := checkLifetime(spec.Idle, spec.OnExpiry); err != nil {
-		return limits, nil, err
+		return limits, err
 	}
 	if err := p.allow(&spec); err != nil {
-		return limits, nil, err
+		return limits, err
 	}
 	// Only now is the host looked at: who may not mount something is not told
 	// whether it is there.
 	for _, m := range spec.Mounts {
 		if err := findSource(m.Source); err != nil {
-			return limits, nil, err
+			return limits, err
 		}
 	}
 	return p.resolveLimits(spec)

@@ -138,7 +138,7 @@ func TestServerDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := p.Complete(sandpit.Spec{})
-	limits, _, err := Resolve(spec, p)
+	limits, err := Resolve(spec, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestServerDefault(t *testing.T) {
 		{Limits: sandpit.Limits{Life: 30 * 24 * time.Hour}},
 		{Limits: sandpit.Limits{Memory: 1 << 40}},
 	} {
-		_, _, err := Resolve(p.Complete(spec), p)
+		_, err := Resolve(p.Complete(spec), p)
 		var r *Refusal
 		if !errors.As(err, &r) || !errors.Is(err, sandpit.ErrForbidden) || r.Part == "" || !strings.HasPrefix(r.Rule, "default.") || sandpit.Hint(err) == "" {
 			t.Errorf("%+v: got %v", spec, err)
@@ -207,7 +207,7 @@ func TestRefusedMountsTellNothing(t *testing.T) {
 	var said []string
 	for _, name := range []string{"", "missing", "link"} {
 		source := filepath.Join(dir, name)
-		_, _, err := Resolve(sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/a", ReadOnly: true}}}, p)
+		_, err := Resolve(sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/a", ReadOnly: true}}}, p)
 		if Rule(err) != "default.mounts" {
 			t.Errorf("%q: %v", name, err)
 			continue
@@ -238,7 +238,7 @@ func TestWritePaths(t *testing.T) {
 		{Write: []string{"/tmp"}, Tmpfs: []sandpit.Tmpfs{{Target: "/workspace/t"}}, Mounts: data},
 		{Write: []string{"/tmp"}, Mounts: []sandpit.Mount{{Source: dir, Target: "/workspace/data"}}},
 	} {
-		if _, _, err := Resolve(ok, p); err != nil {
+		if _, err := Resolve(ok, p); err != nil {
 			t.Errorf("%+v: %v", ok, err)
 		}
 	}
@@ -253,12 +253,12 @@ func TestWritePaths(t *testing.T) {
 		{Write: []string{}, Tmpfs: []sandpit.Tmpfs{{Target: "/t"}}},
 		{Write: []string{"/tmp"}, Mounts: []sandpit.Mount{{Source: dir, Target: "/data"}}},
 	} {
-		if _, _, err := Resolve(bad, p); Rule(err) != "default.write-paths" || sandpit.Hint(err) == "" {
+		if _, err := Resolve(bad, p); Rule(err) != "default.write-paths" || sandpit.Hint(err) == "" {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
 	p.Rules.Write = []string{"/tmp", "/dev/shm"}
-	if _, _, err := Resolve(sandpit.Spec{ReadOnly: true}, p); err != nil {
+	if _, err := Resolve(sandpit.Spec{ReadOnly: true}, p); err != nil {
 		t.Error(err)
 	}
 }
@@ -270,7 +270,7 @@ func TestLifetimes(t *testing.T) {
 	if spec.Idle != time.Hour || spec.OnExpiry != sandpit.ExpiryStop {
 		t.Errorf("got %+v", spec)
 	}
-	if limits, _, err := Resolve(spec, p); err != nil || limits.Life != 10*time.Hour {
+	if limits, err := Resolve(spec, p); err != nil || limits.Life != 10*time.Hour {
 		t.Errorf("got %v, %v", limits.Life, err)
 	}
 	for _, tt := range []struct {
@@ -285,7 +285,7 @@ func TestLifetimes(t *testing.T) {
 		{sandpit.Spec{Idle: 100 * 365 * 24 * time.Hour}, ""},
 		{sandpit.Spec{OnExpiry: "explode"}, ""},
 	} {
-		_, _, err := Resolve(tt.spec, p)
+		_, err := Resolve(tt.spec, p)
 		if Rule(err) != tt.rule || tt.rule == "" && !errors.Is(err, sandpit.ErrInvalid) || sandpit.Hint(err) == "" {
 			t.Errorf("%+v: got %v", tt.spec, err)
 		}
@@ -354,7 +354,7 @@ func BenchmarkResolve(b *testing.B) {
 		b.Run(bb.name, func(b *testing.B) {
 			spec := bb.p.Complete(sandpit.Spec{Image: "debian:13", Env: []string{"A=b"}})
 			for b.Loop() {
-				if _, _, err := Resolve(spec, bb.p); err != nil {
+				if _, err := Resolve(spec, bb.p); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -65,7 +66,10 @@ func (l *lockedOut) Create(context.Context, sandpit.Spec) (sandpit.Sandbox, erro
 
 func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 	caps := b.driver.Probe(ctx)
-	out := v1.Capabilities{Driver: b.driver.Name(), Enforced: caps.Enforced, Features: features}
+	out := v1.Capabilities{Driver: b.driver.Name(), Enforced: map[string]bool{}, Features: features}
+	for _, f := range feature.All() {
+		out.Enforced[string(f)] = caps.Features[f]
+	}
 	for _, g := range caps.Gaps {
 		out.Gaps = append(out.Gaps, v1.Gap(g))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // Document returns the OpenAPI document of the routes.
@@ -45,6 +46,11 @@ func Document() *huma.OpenAPI {
 			doc.Tags = append(doc.Tags, &huma.Tag{Name: r.Tag})
 		}
 		doc.AddOperation(operation(r, schemas, failed))
+	}
+	enforced := schemas.Map()["Capabilities"].Properties["enforced"]
+	enforced.Properties = map[string]*huma.Schema{}
+	for _, f := range feature.All() {
+		enforced.Properties[string(f)] = &huma.Schema{Type: "boolean"}
 	}
 	for _, s := range schemas.Map() {
 		exact(s)

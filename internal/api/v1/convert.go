@@ -92,7 +92,7 @@ func (s Sandbox) Sandpit() sandpit.Info {
 func FromSpec(s sandpit.Spec) Spec {
 	v := Spec{
 		Name: s.Name, Image: s.Image, Pull: string(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
-		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry), Asked: s.Asked,
+		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry),
 	}
 	if v.Env, v.EnvBase64 = s.Env, nil; !allText(s.Env) {
 		v.Env, v.EnvBase64 = nil, toBytes(s.Env)
@@ -117,7 +117,7 @@ func FromSpec(s sandpit.Spec) Spec {
 func (s Spec) Sandpit() sandpit.Spec {
 	v := sandpit.Spec{
 		Name: s.Name, Image: s.Image, Pull: sandpit.PullPolicy(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
-		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Asked: s.Asked,
+		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry),
 		Env: append(slices.Clone(s.Env), toStrings(s.EnvBase64)...),
 	}
 	if s.Limits != nil {

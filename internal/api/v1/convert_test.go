@@ -42,7 +42,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	spec := sandpit.Spec{
 		Name: "a", Image: "b", Pull: sandpit.PullAlways, Hostname: "h", Env: []string{"A=b"}, WorkDir: "/w", User: "root", Limits: limits,
 		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true, NoSockets: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
-		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause, Asked: []string{"memory"},
+		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause,
 	}
 	check("spec", overJSON(t, v1.FromSpec(spec)).Sandpit(), spec)
 	check("zero spec", overJSON(t, v1.FromSpec(sandpit.Spec{})).Sandpit(), sandpit.Spec{})

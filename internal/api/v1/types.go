@@ -61,7 +61,6 @@ type Spec struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Idle      float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
 	OnExpiry  string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
-	Asked     []string          `json:"asked,omitempty" doc:"Limits asked for although they may equal a default"`
 }
 
 // Mount puts a host path into the sandbox.

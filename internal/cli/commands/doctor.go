@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -68,12 +67,11 @@ type diagnosis struct {
 }
 
 type driverFinding struct {
-	Name      string          `json:"name"`
-	Available bool            `json:"available"`
-	MultiUser bool            `json:"multi_user"` // several users can exist inside
-	Enforced  map[string]bool `json:"enforced"`
-	Gaps      []sandpit.Gap   `json:"gaps"`
-	Facts     []driver.Fact   `json:"facts"`
+	Name      string        `json:"name"`
+	Available bool          `json:"available"`
+	Enforced  feature.Set   `json:"enforced"`
+	Gaps      []sandpit.Gap `json:"gaps"`
+	Facts     []driver.Fact `json:"facts"`
 }
 
 type homeFinding struct {
@@ -119,7 +117,7 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 	for _, drv := range a.Drivers(home) {
 		caps := probe(ctx, drv)
 		d.Available = d.Available || caps.Available
-		found := driverFinding{drv.Name(), caps.Available, caps.MultiUser, caps.Enforced, caps.Gaps, caps.Facts}
+		found := driverFinding{drv.Name(), caps.Available, caps.Features, caps.Gaps, caps.Facts}
 		if found.Gaps == nil {
 			found.Gaps = []sandpit.Gap{}
 		}
@@ -254,12 +252,12 @@ func (d diagnosis) text() string {
 	return b.String()
 }
 
-// enforced lists the names in m that have a value, sorted.
-func enforced(m map[string]bool, value bool) string {
+// enforced lists the features that are in the set, or those that are not.
+func enforced(set feature.Set, in bool) string {
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		if m[name] == value {
-			names = append(names, name)
+	for _, f := range feature.All() {
+		if set[f] == in {
+			names = append(names, string(f))
 		}
 	}
 	return strings.Join(names, ", ")

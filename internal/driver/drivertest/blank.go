@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 )
 
@@ -177,11 +178,11 @@ func testBlankFits(t *testing.T, e *env) {
 	b := e.blank(t, plan)
 	for name, change := range map[string]func(*driver.Plan){
 		"kept":                  func(p *driver.Plan) { p.Ephemeral = !p.Ephemeral },
-		"other limits enforced": func(p *driver.Plan) { p.Enforce = map[string]bool{} },
+		"other limits enforced": func(p *driver.Plan) { p.Enforce = feature.Set{} },
 	} {
 		other := plan
 		change(&other)
-		if b.Fits(other) && (name == "kept" || plan.Enforce["memory"] || plan.Enforce["pids"] || plan.Enforce["cpus"]) {
+		if b.Fits(other) && (name == "kept" || plan.Enforce[feature.Memory] || plan.Enforce[feature.Pids] || plan.Enforce[feature.CPUs]) {
 			t.Errorf("it fits a plan with %s", name)
 		}
 	}

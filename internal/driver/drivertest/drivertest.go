@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -58,7 +59,7 @@ func Suite(t *testing.T, f Factory) {
 // Client runs the suite of package sandpittest on an engine over the driver.
 func Client(t *testing.T, f Factory) {
 	opt := f.Client
-	opt.MultiUser = f.New(t).Probe(t.Context()).MultiUser
+	opt.MultiUser = f.New(t).Probe(t.Context()).Features[feature.Users]
 	sandpittest.Suite(t, func(t *testing.T) sandpit.Client {
 		if f.Unchanged != nil {
 			t.Cleanup(f.Unchanged(t))
@@ -141,20 +142,18 @@ func Plan(t *testing.T, d driver.Driver, images *image.Store) driver.Plan {
 		ID: id, Name: "test", Hostname: "test",
 		Root:    driver.Root{Layers: lease.Rootfs().Layers},
 		Limits:  sandpit.DefaultLimits(),
-		Enforce: map[string]bool{},
+		Enforce: feature.Set{},
 		UID:     1000, GID: 1000,
 		Ephemeral: true,
 	}
 	for _, b := range lease.Rootfs().Binds {
 		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
 	}
-	for _, name := range limitNames {
-		plan.Enforce[name] = d.Probe(t.Context()).Enforced[name]
+	for _, limit := range feature.Limits() {
+		plan.Enforce[limit] = d.Probe(t.Context()).Features[limit]
 	}
 	return plan
 }
-
-var limitNames = []string{"memory", "cpus", "pids", "disk", "files", "nofile", "output", "life"}
 
 func (e *env) plan(t *testing.T) driver.Plan {
 	t.Helper()
@@ -228,11 +227,11 @@ func testProbe(t *testing.T, e *env) {
 	if !caps.Available {
 		t.Fatalf("the driver is not available: %+v", caps.Gaps)
 	}
-	for _, name := range limitNames {
-		if caps.Enforced[name] {
+	for _, name := range feature.All() {
+		if caps.Features[name] {
 			continue
 		}
-		i := slices.IndexFunc(caps.Gaps, func(g sandpit.Gap) bool { return g.What == name })
+		i := slices.IndexFunc(caps.Gaps, func(g sandpit.Gap) bool { return g.What == string(name) })
 		if i < 0 {
 			t.Errorf("%s is not enforced, and no gap says why", name)
 		} else if caps.Gaps[i].Why == "" || caps.Gaps[i].Fix == "" {
@@ -437,11 +436,11 @@ func testStats(t *testing.T, e *env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	enforced := e.driver.Probe(t.Context()).Enforced
-	for name, ok := range map[string]bool{
-		"memory": m.Memory > 0 && m.MemoryPeak >= m.Memory/2 && m.OOMKills == 0,
-		"pids":   m.Pids > 0,
-		"cpus":   m.CPU > 0,
+	enforced := e.driver.Probe(t.Context()).Features
+	for name, ok := range map[feature.Feature]bool{
+		feature.Memory: m.Memory > 0 && m.MemoryPeak >= m.Memory/2 && m.OOMKills == 0,
+		feature.Pids:   m.Pids > 0,
+		feature.CPUs:   m.CPU > 0,
 	} {
 		if enforced[name] && !ok {
 			t.Errorf("%s is limited, and told to be %+v", name, m)
@@ -499,7 +498,7 @@ func testUnknownLimits(t *testing.T, e *env) {
 			e.destroy(t, inst)
 		}
 	}
-	for _, name := range limitNames {
+	for _, name := range feature.Limits() {
 		plan := e.plan(t)
 		if plan.Enforce[name] {
 			continue

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // The attacks of the threat model, by their ids. Each plants a flag outside
@@ -521,7 +522,7 @@ func TestAttackB9WhatIsSeen(t *testing.T) {
 
 func TestAttackC1ForkBombRemove(t *testing.T) {
 	needWorking(t)
-	if !newDriver().Probe(t.Context()).Enforced["pids"] {
+	if !newDriver().Probe(t.Context()).Features[feature.Pids] {
 		t.Skip("the number of processes can't be limited here")
 	}
 	c := client(t, options())
@@ -550,7 +551,7 @@ func TestAttackC1ForkBombRemove(t *testing.T) {
 
 func TestAttackC2MemoryByOtherMeans(t *testing.T) {
 	needWorking(t)
-	if !newDriver().Probe(t.Context()).Enforced["memory"] {
+	if !newDriver().Probe(t.Context()).Features[feature.Memory] {
 		t.Skip("memory can't be limited here")
 	}
 	c := client(t, options())

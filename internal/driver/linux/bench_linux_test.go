@@ -40,7 +40,7 @@ func benchmarkCreate(b *testing.B, mounts ...sandpit.Mount) {
 	defer lease.Release()
 	plan := driver.Plan{
 		Name: "bench", Hostname: "bench", Root: driver.Root{Layers: lease.Rootfs().Layers},
-		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(b.Context()).Enforced, UID: 1000, GID: 1000, Ephemeral: true, Mounts: mounts,
+		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(b.Context()).Features, UID: 1000, GID: 1000, Ephemeral: true, Mounts: mounts,
 	}
 	for _, bind := range lease.Rootfs().Binds {
 		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(bind))

@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -400,7 +401,7 @@ func probeTCP(args []string) map[string]string {
 func TestAttackL8SocketBuffers(t *testing.T) {
 	needWorking(t)
 	caps := newDriver().Probe(t.Context())
-	if !caps.Enforced["memory"] {
+	if !caps.Features[feature.Memory] {
 		t.Skip("memory can't be limited here")
 	}
 	for _, g := range caps.Gaps {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -188,7 +189,7 @@ func TestStuckRemove(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if step == "remove-cgroup" && !d.Probe(t.Context()).Enforced["pids"] {
+			if step == "remove-cgroup" && !d.Probe(t.Context()).Features[feature.Pids] {
 				t.Skip("no cgroups for this user here")
 			}
 			h.armed.Store(true)

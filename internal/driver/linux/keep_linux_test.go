@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
@@ -35,7 +36,7 @@ func keptPlan(t *testing.T, d *recorder) driver.Plan {
 	plan := driver.Plan{
 		ID: engine.NewID(), Name: "kept", Hostname: "kept",
 		Root:   driver.Root{Layers: root.Layers},
-		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(t.Context()).Enforced,
+		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(t.Context()).Features,
 		UID: 1000, GID: 1000,
 	}
 	for _, b := range root.Binds {
@@ -87,7 +88,7 @@ func TestLeaveAndRecover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrExists) && d.Probe(t.Context()).Enforced["memory"] {
+	if _, err := d.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrExists) && d.Probe(t.Context()).Features[feature.Memory] {
 		t.Errorf("taking over what has an owner: %v", err)
 	}
 	c.Close()
@@ -134,7 +135,7 @@ func TestLeaveAndRecover(t *testing.T) {
 		t.Errorf("processes: %v, %v", list, err)
 	}
 	m, err := second.Stats(t.Context())
-	if err != nil || d.Probe(t.Context()).Enforced["pids"] && m.Pids < 2 {
+	if err != nil || d.Probe(t.Context()).Features[feature.Pids] && m.Pids < 2 {
 		t.Errorf("stats: %+v, %v", m, err)
 	}
 	if f := second.(driver.Freezer); f.Freeze(t.Context()) == nil {

@@ -691,7 +691,7 @@ func owner(dir string) int {
 		say(ownerLine{ID: id})
 		plan := driver.Plan{
 			ID: id, Name: id, Hostname: "owned", Root: driver.Root{Layers: lease.Rootfs().Layers},
-			Limits: sandpit.DefaultLimits(), Enforce: d.Probe(context.Background()).Enforced, UID: 1000, GID: 1000, Ephemeral: true,
+			Limits: sandpit.DefaultLimits(), Enforce: d.Probe(context.Background()).Features, UID: 1000, GID: 1000, Ephemeral: true,
 		}
 		for _, b := range lease.Rootfs().Binds {
 			plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))

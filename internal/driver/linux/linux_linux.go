@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // Name is the driver's name.
@@ -95,14 +96,10 @@ func checkDescriptors() error {
 
 // refuseUnknown refuses what this driver does not know how to enforce. What
 // it knows, and this machine can't do, is refused where it is done.
-func refuseUnknown(enforce map[string]bool) error {
-	for what, on := range enforce {
-		switch what {
-		case "memory", "cpus", "pids", "disk", "files", "nofile", "output", "life", "seccomp", "write-paths", "landlock":
-		default:
-			if on {
-				return fmt.Errorf("limiting %s: this driver does not know how: %w", what, sandpit.ErrUnsupported)
-			}
+func refuseUnknown(enforce feature.Set) error {
+	for f, on := range enforce {
+		if on && !slices.Contains(feature.All(), f) {
+			return fmt.Errorf("limiting %s: this driver does not know how: %w", f, sandpit.ErrUnsupported)
 		}
 	}
 	return nil

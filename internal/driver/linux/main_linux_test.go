@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -137,5 +138,5 @@ func client(t *testing.T, opt linux.Options) sandpit.Client {
 // multiUser reports whether a sandbox of root has other users beside it.
 func multiUser(t *testing.T) bool {
 	t.Helper()
-	return newDriver().Probe(t.Context()).MultiUser
+	return newDriver().Probe(t.Context()).Features[feature.Users]
 }

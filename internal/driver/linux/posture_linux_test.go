@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -395,9 +396,9 @@ func (s *subject) namespaces() []string {
 }
 
 // limited reports whether one of the limits is enforced here.
-func (s *subject) limited(limits ...string) bool {
-	enforced := newDriver().Probe(s.t.Context()).Enforced
-	return slices.ContainsFunc(limits, func(l string) bool { return enforced[l] })
+func (s *subject) limited(limits ...feature.Feature) bool {
+	enforced := newDriver().Probe(s.t.Context()).Features
+	return slices.ContainsFunc(limits, func(l feature.Feature) bool { return enforced[l] })
 }
 
 // same reports whether two paths are one file.
@@ -758,7 +759,10 @@ func (s *subject) cgroups() {
 			continue
 		}
 		ours := strings.Contains(f[2], "sandpit-"+s.id)
-		for _, c := range []struct{ controller, limit string }{{"memory", "memory"}, {"cpu", "cpus"}, {"pids", "pids"}} {
+		for _, c := range []struct {
+			controller string
+			limit      feature.Feature
+		}{{"memory", feature.Memory}, {"cpu", feature.CPUs}, {"pids", feature.Pids}} {
 			if slices.Contains(strings.Split(f[1], ","), c.controller) && s.limited(c.limit) && !ours {
 				s.t.Errorf("%s is limited, and the process is in %s", c.limit, line)
 			}

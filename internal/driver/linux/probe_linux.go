@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/landlock"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
@@ -22,9 +23,9 @@ import (
 // this is on its way. Examine tries, and reads the list of mounts, which takes
 // long where there are many.
 func (d *Driver) Probe(context.Context) driver.Capabilities {
-	caps := driver.Capabilities{Available: true, Enforced: map[string]bool{}}
-	gap := func(what, why, fix string) {
-		caps.Gaps = append(caps.Gaps, sandpit.Gap{What: what, Why: why, Fix: fix})
+	caps := driver.Capabilities{Available: true, Features: feature.Set{feature.Mounts: true}}
+	gap := func(what feature.Feature, why, fix string) {
+		caps.Gaps = append(caps.Gaps, sandpit.Gap{What: string(what), Why: why, Fix: fix})
 	}
 	h, err := d.host()
 	if err != nil {
@@ -32,8 +33,8 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		gap("linux", err.Error(), "mount /proc")
 		return caps
 	}
-	for _, what := range []string{"disk", "files", "nofile", "output", "life", "seccomp", "write-paths"} {
-		caps.Enforced[what] = true
+	for _, f := range [...]feature.Feature{feature.Disk, feature.Files, feature.NoFile, feature.Output, feature.Life, feature.Seccomp, feature.WritePaths} {
+		caps.Features[f] = true
 	}
 
 	// Raising the hard limit takes a capability of the host, which the guest
@@ -44,24 +45,29 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	}
 
 	layout, err := d.layout()
-	if err != nil {
-		gap("cgroups", err.Error(), "mount cgroups at /sys/fs/cgroup")
-	} else {
-		for _, what := range []string{"memory", "cpus", "pids"} {
-			caps.Enforced[what] = layout.Enforceable(what)
+	for _, f := range [...]feature.Feature{feature.Memory, feature.CPUs, feature.Pids, feature.Pause} {
+		switch {
+		case err != nil:
+			gap(f, err.Error(), "mount cgroups at /sys/fs/cgroup")
+		case layout.Enforceable(f):
+			caps.Features[f] = true
+		case f == feature.Pause:
+			gap(f, "sandboxes have no cgroup in which processes can be frozen", "close the gap of memory, cpus or pids, or use Linux 5.2 or newer with cgroup v2")
 		}
+	}
+	if err == nil {
 		caps.Gaps = append(caps.Gaps, layout.Gaps()...)
 	}
 
 	_, err = landlock.Probe()
-	caps.Enforced["landlock"] = err == nil
+	caps.Features[feature.Landlock] = err == nil
 	if err != nil {
-		gap("landlock", "write paths are held by read-only mounts alone: "+err.Error(), sandpit.Hint(err))
+		gap(feature.Landlock, "write paths are held by read-only mounts alone: "+err.Error(), sandpit.Hint(err))
 	}
 
 	switch {
 	case h.privileged && h.allIDs:
-		caps.MultiUser = true
+		caps.Features[feature.Users] = true
 		for _, dir := range []string{existing(d.opts.Dir), "/usr"} {
 			if !canMap(dir) {
 				gap("own-ids", "the file system of "+dir+" can't map ids: ids inside are those outside", "set SANDPIT_HOME to a directory on ext4, xfs, btrfs or tmpfs; for the host image /usr must be on one, too")
@@ -69,13 +75,13 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 			}
 		}
 	case h.privileged:
-		caps.MultiUser = true
+		caps.Features[feature.Users] = true
 		gap("own-ids", "this user namespace has too few ids for a range of its own per sandbox: ids inside are those outside", "run on the machine itself, or in a container without a user namespace")
 	default:
 		if err := h.subIDs(); err != nil {
-			gap("users", "only one user exists in a sandbox: "+err.Error(), "install newuidmap and give this user a range in /etc/subuid and /etc/subgid, for example with `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`")
+			gap(feature.Users, "only one user exists in a sandbox: "+err.Error(), "install newuidmap and give this user a range in /etc/subuid and /etc/subgid, for example with `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`")
 		} else {
-			caps.MultiUser = true
+			caps.Features[feature.Users] = true
 		}
 	}
 	if !h.privileged || !h.allIDs {

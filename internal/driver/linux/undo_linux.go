@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -91,15 +92,15 @@ func (c *creation) makeGroup() error {
 }
 
 // groupLimits are the limits that a cgroup holds.
-func groupLimits(l sandpit.Limits, enforce map[string]bool) cgroup.Limits {
+func groupLimits(l sandpit.Limits, enforce feature.Set) cgroup.Limits {
 	var lim cgroup.Limits
-	if enforce["memory"] {
+	if enforce[feature.Memory] {
 		lim.Memory = l.Memory
 	}
-	if enforce["cpus"] {
+	if enforce[feature.CPUs] {
 		lim.CPUs = l.CPUs
 	}
-	if enforce["pids"] {
+	if enforce[feature.Pids] {
 		lim.Pids = l.Pids
 	}
 	return lim

@@ -279,7 +279,7 @@ func FuzzParse(f *testing.F) {
 			if err != nil || p.Rules == nil || len(p.Rules.OnExpiry) == 0 || p.CheckDefaults() != nil {
 				t.Errorf("%s: %+v, %v", name, p, err)
 			}
-			if _, _, err := policy.Resolve(p.Complete(sandpit.Spec{Image: "host"}), p); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
+			if _, err := policy.Resolve(p.Complete(sandpit.Spec{Image: "host"}), p); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -114,22 +115,22 @@ func readLimits(of field, into *sandpit.Limits, idle *time.Duration) error {
 		return err
 	}
 	limits := []struct {
-		name string
+		name feature.Feature
 		read func(text string) error
 	}{
-		{"memory", reader(&into.Memory, notation.ParseSize)},
-		{"cpus", reader(&into.CPUs, notation.ParseCPUs)},
-		{"pids", reader(&into.Pids, notation.ParseCount)},
-		{"disk", reader(&into.Disk, notation.ParseSize)},
-		{"files", reader(&into.Files, notation.ParseCount)},
-		{"nofile", reader(&into.NoFile, notation.ParseCount)},
-		{"output", reader(&into.Output, notation.ParseSize)},
-		{"life", reader(&into.Life, notation.ParseDuration)},
+		{feature.Memory, reader(&into.Memory, notation.ParseSize)},
+		{feature.CPUs, reader(&into.CPUs, notation.ParseCPUs)},
+		{feature.Pids, reader(&into.Pids, notation.ParseCount)},
+		{feature.Disk, reader(&into.Disk, notation.ParseSize)},
+		{feature.Files, reader(&into.Files, notation.ParseCount)},
+		{feature.NoFile, reader(&into.NoFile, notation.ParseCount)},
+		{feature.Output, reader(&into.Output, notation.ParseSize)},
+		{feature.Life, reader(&into.Life, notation.ParseDuration)},
 		{"idle", reader(idle, notation.ParseDuration)},
 	}
 	var names []string
 	for _, l := range limits {
-		names = append(names, l.name)
+		names = append(names, string(l.name))
 	}
 	for _, f := range all {
 		text, err := plain(f)

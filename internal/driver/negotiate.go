@@ -1,0 +1,61 @@
+package driver
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+)
+
+// Negotiate decides which limits are enforced. required are the features that the
+// caller asked for, as feature.Required returns them. If one of them is missing the
+// error matches sandpit.ErrUnsupported and names it. A limit that nobody asked for and
+// that can't be enforced is a gap. limits is what the sandbox is to get; a default
+// number of open files is lowered to what this program may allow.
+func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limits) (enforce feature.Set, gaps []sandpit.Gap, err error) {
+	for _, f := range required {
+		if !c.Features[f] {
+			gap := c.gap(f)
+			return nil, nil, sandpit.WithHint(fmt.Errorf("%s: %s: %w", asking(f), gap.Why, sandpit.ErrUnsupported), gap.Fix)
+		}
+	}
+	enforce = feature.Set{}
+	for _, f := range feature.Limits() {
+		if c.Features[f] {
+			enforce[f] = true
+		} else {
+			gaps = append(gaps, c.gap(f))
+		}
+	}
+	if c.MaxNoFile > 0 && limits.NoFile > c.MaxNoFile {
+		if slices.Contains(required, feature.NoFile) {
+			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting nofile: %d is more than the %d that this program may allow: %w", limits.NoFile, c.MaxNoFile, sandpit.ErrUnsupported),
+				"ask for fewer, or raise the hard limit (ulimit -Hn) before you start this program")
+		}
+		limits.NoFile = c.MaxNoFile
+	}
+	return enforce, gaps, nil
+}
+
+// asking says what a caller wants who asks for a feature.
+func asking(f feature.Feature) string {
+	switch f {
+	case feature.Mounts:
+		return "mounting host directories"
+	case feature.WritePaths:
+		return "restricting writes"
+	case feature.Pause:
+		return "pausing at the end of the lifetime"
+	}
+	return fmt.Sprintf("limiting %s", f)
+}
+
+// gap explains why a feature is missing.
+func (c Capabilities) gap(f feature.Feature) sandpit.Gap {
+	i := slices.IndexFunc(c.Gaps, func(g sandpit.Gap) bool { return g.What == string(f) })
+	if i < 0 {
+		return sandpit.Gap{What: string(f), Why: "this driver can't", Fix: "use another driver"}
+	}
+	return c.Gaps[i]
+}

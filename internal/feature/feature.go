@@ -1,0 +1,84 @@
+// Package feature names what a driver may be able to enforce or do. Specs, policies,
+// drivers and people all mean the same by a name, so it is written here alone.
+package feature
+
+import (
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// A Feature is one thing that a driver can enforce or do on a machine. Its text is what
+// people read, in [sandpit.Gap.What] too.
+type Feature string
+
+// The limits, in the order of the fields of [sandpit.Limits].
+const (
+	Memory Feature = "memory"
+	CPUs   Feature = "cpus"
+	Pids   Feature = "pids"
+	Disk   Feature = "disk"
+	Files  Feature = "files"
+	NoFile Feature = "nofile"
+	Output Feature = "output"
+	Life   Feature = "life"
+)
+
+// Other features that a Spec can ask for.
+const (
+	Mounts     Feature = "mounts"      // Spec.Mounts
+	WritePaths Feature = "write-paths" // Spec.Write
+	Pause      Feature = "pause"       // ExpiryPause, and Lifecycle.Pause
+)
+
+// Features that no Spec asks for. A sandbox without them has fewer walls, or one user.
+const (
+	Users    Feature = "users"    // uid 0 inside, and other users beside it
+	Seccomp  Feature = "seccomp"  // a filter of system calls
+	Landlock Feature = "landlock" // a second wall behind the mounts of write paths
+)
+
+// Limits returns the features that are limits, in the order of the fields of
+// [sandpit.Limits].
+func Limits() []Feature {
+	return []Feature{Memory, CPUs, Pids, Disk, Files, NoFile, Output, Life}
+}
+
+// All returns every feature.
+func All() []Feature {
+	return append(Limits(), Mounts, WritePaths, Pause, Users, Seccomp, Landlock)
+}
+
+// IsLimit reports whether f is a limit.
+func (f Feature) IsLimit() bool { return slices.Contains(Limits(), f) }
+
+// A Set holds the features that are true in it.
+type Set map[Feature]bool
+
+// Required returns the features without which a driver can't make what a Spec asks
+// for: each limit that is set, and what its other fields need.
+func Required(s sandpit.Spec) []Feature {
+	l := s.Limits
+	var needed []Feature
+	for _, part := range [...]struct {
+		feature Feature
+		asked   bool
+	}{
+		{Memory, l.Memory != 0},
+		{CPUs, l.CPUs != 0},
+		{Pids, l.Pids != 0},
+		{Disk, l.Disk != 0},
+		{Files, l.Files != 0},
+		{NoFile, l.NoFile != 0},
+		{Output, l.Output != 0},
+		{Life, l.Life != 0},
+		{Mounts, len(s.Mounts) > 0},
+		{WritePaths, s.Write != nil},
+		{Pause, s.OnExpiry == sandpit.ExpiryPause},
+	} {
+		if part.asked {
+			needed = append(needed, part.feature)
+		}
+	}
+	return needed
+}
