@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -49,8 +48,6 @@ func Kept(size int64) int64 { return size - size/Files }
 const (
 	maxTogether = 512         // records of one write
 	syncDelay   = time.Second // the most that a record waits to be on the disk
-
-	patience = 10 * time.Second // how long Append waits for a disk that hangs
 )
 
 // Log is an audit that is being kept. All methods may be called from many
@@ -65,7 +62,6 @@ type Log struct {
 	dir   string
 	opt   Options
 	queue *batch.Queue[entry]
-	hung  atomic.Int32 // calls of Append that were given up and go on
 
 	mu     sync.Mutex
 	file   *os.File    // guarded by mu, as all below
@@ -144,9 +140,9 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 // and sandpit.ErrUnavailable when it can't be written; when the disk is well again,
 // so is the Log. Vital records have room that is kept for them on a full disk.
 //
-// On a disk that hangs Append returns sandpit.ErrUnavailable after 10 s, and at once
-// while a call that was given up has not ended. The record of a call that was given
-// up is written if the disk ever goes on.
+// On a disk that hangs Append returns sandpit.ErrUnavailable after 10 s
+// (batch.Patience), and at once until the disk goes on. Then only the records that were
+// being written when it began to hang may be in the file all the same.
 func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	at := r.Time
 	if at.IsZero() {
@@ -156,39 +152,19 @@ func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := l.add(entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital}); err != nil {
+	// Not with the context of Append: a client that leaves is not a failure of the audit.
+	err = l.queue.Do(context.Background(), entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital})
+	if errors.Is(err, batch.ErrHangs) {
+		err = l.explain("writing the audit", err)
+	}
+	if err != nil {
 		return 0, err
 	}
 	return len(body) + lineFrame, nil
 }
 
-// errHangs is why records are refused while the disk hangs.
-var errHangs = errors.New("its disk does not answer")
-
 // Hangs reports whether a write hangs that was given up.
-func (l *Log) Hangs() bool { return l.hung.Load() > 0 }
-
-// add has an entry written, and gives it up when that takes too long.
-func (l *Log) add(e entry) error {
-	if l.Hangs() {
-		return l.explain("writing the audit", errHangs)
-	}
-	done := make(chan error, 1)
-	go func() { done <- l.queue.Do(e) }()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-	}
-	l.hung.Add(1)
-	go func() {
-		<-done //nolint:errcheck // its caller was told that it hangs
-		l.hung.Add(-1)
-	}()
-	return l.explain("writing the audit", errHangs)
-}
+func (l *Log) Hangs() bool { return l.queue.Hangs() }
 
 // write is the writer of the queue.
 func (l *Log) write(items []*batch.Item[entry]) {

@@ -1,30 +1,44 @@
-// Package batch lets many goroutines share one slow write, such as an fsync.
+// Package batch lets many goroutines share one slow write, such as an fsync, and
+// keeps none of them waiting for a disk that hangs.
 package batch
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
+	"time"
 )
+
+// Patience is how long a write may take before its callers are told that it hangs.
+const Patience = 10 * time.Second
+
+// ErrHangs is the error of items while a write takes longer than Patience. It says
+// nothing of the items that this write has: they may be written later. All others
+// are not written.
+var ErrHangs = errors.New("its disk does not answer")
 
 // An Item is what one caller brings.
 type Item[T any] struct {
 	Value T
-	Err   error // set by the write function: what Do returns
+	Err   error // set by the write function
 
-	turn chan struct{} // gets one token: it is done, or it leads
-	done bool          // written before the token
+	answer chan error // has room for two: of giveUp, and of run
 }
 
 // A Queue gives what callers bring to one function, in order, as many at a time
-// as came while the function was busy. No goroutine of its own: the caller who
-// finds the queue idle does the work, so one caller alone pays no switch.
+// as came while the function was busy. It has a goroutine while there is something
+// to write.
 type Queue[T any] struct {
 	write func([]*Item[T])
 	most  int
 
 	mu      sync.Mutex
-	busy    bool       // somebody leads; guarded by mu
-	waiting []*Item[T] // guarded by mu
+	busy    bool       // run runs; guarded by mu, as all below
+	writing []*Item[T] // what the write function has
+	waiting []*Item[T]
+	hangs   bool // writing was given up
 }
 
 // New returns a queue. write gets at most so many items at once, never
@@ -33,51 +47,94 @@ func New[T any](most int, write func([]*Item[T])) *Queue[T] {
 	return &Queue[T]{write: write, most: most}
 }
 
-// errLeft is the error of those whose write function did not return.
-var errLeft = errors.New("writing a batch: the writer panicked")
-
-// Do returns when write has had v, with the error that it set. It does not end
-// before that, so what the error says is always true.
-func (q *Queue[T]) Do(v T) error {
-	it := &Item[T]{Value: v, turn: make(chan struct{}, 1)}
+// Hangs reports whether a write hangs that was given up.
+func (q *Queue[T]) Hangs() bool {
 	q.mu.Lock()
-	q.waiting = append(q.waiting, it)
-	if q.busy {
-		q.mu.Unlock()
-		<-it.turn
-		if it.done {
-			return it.Err
-		}
-		q.mu.Lock()
-	}
-	q.busy = true
-	n := min(len(q.waiting), q.most)
-	batch := q.waiting[:n:n]
-	q.waiting = q.waiting[n:]
-	q.mu.Unlock()
+	defer q.mu.Unlock()
+	return q.hangs
+}
 
-	returned := false
-	defer func() {
-		// A panic in write that a caller recovers from must not stop the queue.
-		q.mu.Lock()
-		if len(q.waiting) > 0 {
-			q.waiting[0].turn <- struct{}{}
-		} else {
-			q.busy, q.waiting = false, nil
-		}
+// Do returns when write has had v, with the error that it set. When ctx ends
+// before it is v's turn, Do returns the error of ctx, and v is not written; afterwards
+// ctx has no effect, so that the outcome is known. When a write takes
+// longer than Patience, Do returns ErrHangs, and so it does at once until that
+// write has ended.
+func (q *Queue[T]) Do(ctx context.Context, v T) error {
+	it := &Item[T]{Value: v, answer: make(chan error, 2)}
+	q.mu.Lock()
+	if q.hangs {
 		q.mu.Unlock()
-		for _, other := range batch {
-			if other == it {
-				continue
+		return ErrHangs
+	}
+	q.waiting = append(q.waiting, it)
+	if !q.busy {
+		q.busy = true
+		go q.run()
+	}
+	q.mu.Unlock()
+	select {
+	case err := <-it.answer:
+		return err
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	if i := slices.Index(q.waiting, it); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		it.answer <- ctx.Err()
+	}
+	q.mu.Unlock()
+	return <-it.answer
+}
+
+// run writes until nothing waits.
+func (q *Queue[T]) run() {
+	for {
+		q.mu.Lock()
+		n := min(len(q.waiting), q.most)
+		if n == 0 {
+			q.busy, q.waiting = false, nil
+			q.mu.Unlock()
+			return
+		}
+		batch := slices.Clone(q.waiting[:n])
+		q.writing, q.waiting = batch, q.waiting[n:]
+		q.mu.Unlock()
+
+		timer := time.AfterFunc(Patience, func() { q.giveUp(batch) })
+		q.call(batch)
+		timer.Stop()
+		q.mu.Lock()
+		q.writing, q.hangs = nil, false
+		q.mu.Unlock()
+		for _, it := range batch {
+			it.answer <- it.Err
+		}
+	}
+}
+
+// call calls the write function. A panic in it is an error of the items, and does
+// not stop the queue.
+func (q *Queue[T]) call(batch []*Item[T]) {
+	defer func() {
+		if p := recover(); p != nil {
+			for _, it := range batch {
+				it.Err = fmt.Errorf("writing a batch: the writer panicked: %v", p)
 			}
-			if !returned {
-				other.Err = errLeft
-			}
-			other.done = true
-			other.turn <- struct{}{}
 		}
 	}()
 	q.write(batch)
-	returned = true
-	return it.Err
+}
+
+// giveUp answers everybody, unless the batch is written by now.
+func (q *Queue[T]) giveUp(batch []*Item[T]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.writing) == 0 || q.writing[0] != batch[0] {
+		return
+	}
+	q.hangs = true
+	for _, it := range slices.Concat(q.writing, q.waiting) {
+		it.answer <- ErrHangs
+	}
+	q.waiting = nil
 }

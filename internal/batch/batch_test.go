@@ -1,11 +1,14 @@
 package batch
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestEveryItemIsWrittenOnceInOrder(t *testing.T) {
@@ -33,7 +36,7 @@ func TestEveryItemIsWrittenOnceInOrder(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				v := c*each + i
-				if err := q.Do(v); (err != nil) != (v%3 == 0) {
+				if err := q.Do(t.Context(), v); (err != nil) != (v%3 == 0) {
 					t.Errorf("%d: got %v", v, err)
 				}
 			}
@@ -63,26 +66,103 @@ func TestAPanicStopsNobodyElse(t *testing.T) {
 			panic("boom")
 		}
 	})
-	do := func(v string) (panicked bool, err error) {
-		defer func() { panicked = recover() != nil }()
-		return false, q.Do(v)
-	}
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = do("first") })
+	wg.Go(func() { _ = q.Do(t.Context(), "first") })
 	<-started
 	for range 5 {
-		wg.Go(func() { _, _ = do("boom") })
+		wg.Go(func() {
+			if q.Do(t.Context(), "boom") == nil {
+				t.Error("a panic is no error")
+			}
+		})
 	}
 	close(leave)
 	wg.Wait()
-	if panicked, err := do("last"); err != nil || panicked {
-		t.Errorf("got %v, %v", err, panicked)
+	if err := q.Do(t.Context(), "last"); err != nil {
+		t.Error(err)
 	}
+}
+
+// A write that hangs keeps nobody waiting for longer than Patience, whoever asks and
+// however often; what waited for it is not written, and all goes on with it.
+func TestAWriteThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan struct{})
+		var written []int // of the writer alone
+		q := New(2, func(items []*Item[int]) {
+			<-released
+			for _, it := range items {
+				written = append(written, it.Value)
+			}
+		})
+		began := time.Now()
+		answers := make(chan error)
+		do := func(v int) {
+			go func() { answers <- q.Do(t.Context(), v) }()
+			synctest.Wait()
+		}
+		do(1) // is being written
+		for v := range 5 {
+			do(v + 2)
+		}
+		for range 6 {
+			if err := <-answers; !errors.Is(err, ErrHangs) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if took := time.Since(began); took != Patience || !q.Hangs() {
+			t.Errorf("it took %s; that it hangs is said: %v", took, q.Hangs())
+		}
+		if err := q.Do(t.Context(), 7); !errors.Is(err, ErrHangs) || time.Since(began) != Patience {
+			t.Errorf("the next one after %s: %v", time.Since(began), err)
+		}
+		close(released)
+		synctest.Wait()
+		if err := q.Do(t.Context(), 8); err != nil || q.Hangs() {
+			t.Errorf("once it goes on: %v; that it hangs is said: %v", err, q.Hangs())
+		}
+		if len(written) != 2 || written[0] != 1 || written[1] != 8 {
+			t.Errorf("written are %d", written)
+		}
+	})
+}
+
+// A caller who leaves before it is his turn waits no longer, and nothing of his is
+// written; one who leaves later learns what has become of it.
+func TestLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan struct{})
+		n := 0 // of the writer alone
+		q := New(10, func(items []*Item[int]) {
+			<-released
+			n += len(items)
+		})
+		first, second := make(chan error, 1), make(chan error, 1)
+		ctx, leave := context.WithCancel(t.Context())
+		go func() { first <- q.Do(ctx, 1) }()
+		synctest.Wait()
+		go func() { second <- q.Do(ctx, 2) }()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		select {
+		case err := <-second:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("who waited has left with %v", err)
+			}
+		default:
+			t.Error("who has left waits on")
+		}
+		close(released)
+		if err := <-first; err != nil || n != 1 {
+			t.Errorf("%d were written, and the first one's error is %v", n, err)
+		}
+	})
 }
 
 func BenchmarkAlone(b *testing.B) {
 	q := New(10, func([]*Item[int]) {})
 	for b.Loop() {
-		_ = q.Do(1)
+		_ = q.Do(b.Context(), 1)
 	}
 }

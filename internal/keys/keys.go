@@ -48,7 +48,8 @@ type Stored struct {
 	Hash [sha256.Size]byte
 }
 
-// A Store keeps keys. Every call is durable when it returns.
+// A Store keeps keys. Every call is durable when it returns, and returns in bounded
+// time: of a disk that hangs it returns sandpit.ErrUnavailable.
 type Store interface {
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Stored, error)

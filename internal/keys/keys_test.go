@@ -3,6 +3,7 @@ package keys_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/state"
 )
@@ -173,35 +175,53 @@ func TestRefusedKeys(t *testing.T) {
 // memory is a store that can be made to fail.
 type memory struct {
 	keys.Store
+	queue   *batch.Queue[func()] // as the state has one
 	broken  error
 	hangs   chan struct{} // what is written waits until it is closed; nil: it does not wait
 	reached chan struct{} // told when a note of uses waits
 	wrote   atomic.Int64  // revocations
 }
 
-func (m *memory) Keys(context.Context) ([]keys.Stored, error)             { return nil, m.broken }
-func (m *memory) PutKey(context.Context, keys.Stored) error               { return m.broken }
-func (m *memory) DeleteKeys(ctx context.Context, prefixes []string) error { return m.broken }
-
-func (m *memory) TouchKeys(context.Context, map[string]time.Time) error {
-	if m.hangs != nil {
-		m.reached <- struct{}{}
-		<-m.hangs
-	}
-	return m.broken
+func newMemory() *memory {
+	m := &memory{}
+	m.queue = batch.New(1, func(items []*batch.Item[func()]) {
+		items[0].Value()
+		if m.hangs != nil {
+			<-m.hangs
+		}
+		items[0].Err = m.broken
+	})
+	return m
 }
 
-func (m *memory) RevokeKey(context.Context, string, time.Time) error {
-	if m.hangs != nil {
-		<-m.hangs
+func (m *memory) write(ctx context.Context, f func()) error {
+	err := m.queue.Do(ctx, f)
+	if errors.Is(err, batch.ErrHangs) {
+		err = fmt.Errorf("%w: %w", sandpit.ErrUnavailable, err)
 	}
-	m.wrote.Add(1)
-	return m.broken
+	return err
+}
+
+func (m *memory) Keys(context.Context) ([]keys.Stored, error)     { return nil, m.broken }
+func (m *memory) PutKey(ctx context.Context, _ keys.Stored) error { return m.write(ctx, func() {}) }
+
+func (m *memory) DeleteKeys(ctx context.Context, _ []string) error { return m.write(ctx, func() {}) }
+
+func (m *memory) TouchKeys(ctx context.Context, _ map[string]time.Time) error {
+	return m.write(ctx, func() {
+		if m.reached != nil {
+			m.reached <- struct{}{}
+		}
+	})
+}
+
+func (m *memory) RevokeKey(ctx context.Context, _ string, _ time.Time) error {
+	return m.write(ctx, func() { m.wrote.Add(1) })
 }
 
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err := keys.Open(t.Context(), &memory{})
+		r, err := keys.Open(t.Context(), newMemory())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +245,7 @@ func TestExpiry(t *testing.T) {
 // oneKey returns a store in memory, its ring, and the only key in it.
 func oneKey(t *testing.T) (m *memory, r *keys.Ring, token string, made keys.Key) {
 	t.Helper()
-	m = &memory{}
+	m = newMemory()
 	r, err := keys.Open(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +261,7 @@ func oneKey(t *testing.T) (m *memory, r *keys.Ring, token string, made keys.Key)
 // (The catalogue's L13g.)
 func TestStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &memory{}
+		m := newMemory()
 		r, err := keys.Open(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
@@ -275,11 +295,44 @@ func TestStoreThatHangs(t *testing.T) {
 		}
 		close(m.hangs)
 		synctest.Wait()
-		if n, err := r.Settle(t.Context()); err != nil || n != 2 || m.wrote.Load() != 3 {
+		if n, err := r.Settle(t.Context()); err != nil || n != 3 || m.wrote.Load() != 4 {
 			t.Errorf("%d were settled, %d written: %v", n, m.wrote.Load(), err)
 		}
 		if _, err := r.Revoke(t.Context(), prefixes[0]); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Who wants a key while another change of the keys hangs, and leaves, waits no longer,
+// and there is no key.
+func TestLeavingWhileTheStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, r, _, made := oneKey(t)
+		m.hangs = make(chan struct{})
+		go func() { _, _ = r.Revoke(t.Context(), made.Prefix) }()
+		synctest.Wait()
+		ctx, leave := context.WithCancel(t.Context())
+		answer := make(chan error, 1)
+		go func() {
+			_, _, err := r.Create(ctx, team())
+			answer <- err
+		}()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		select {
+		case err := <-answer:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		default:
+			t.Error("it waits on")
+		}
+		close(m.hangs)
+		synctest.Wait()
+		if n := len(r.List()); n != 1 {
+			t.Errorf("there are %d keys", n)
 		}
 	})
 }
@@ -348,7 +401,7 @@ func TestBrokenStore(t *testing.T) {
 }
 
 func TestManyCallers(t *testing.T) {
-	r, err := keys.Open(t.Context(), &memory{})
+	r, err := keys.Open(t.Context(), newMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +431,7 @@ func TestManyCallers(t *testing.T) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	r, err := keys.Open(b.Context(), &memory{})
+	r, err := keys.Open(b.Context(), newMemory())
 	if err != nil {
 		b.Fatal(err)
 	}

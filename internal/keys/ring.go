@@ -30,9 +30,8 @@ type Ring struct {
 	held map[string]*entry // by prefix; guarded by mu
 
 	unsaved map[string]bool // prefixes of keys whose revocation the store has not; guarded by mu
-	hung    int             // writes of revocations that nobody waits for any longer; guarded by mu
 
-	changing sync.Mutex // held while the store and the map are changed together
+	changing chan struct{} // one place: held while the store and the map are changed together
 }
 
 type entry struct {
@@ -47,7 +46,7 @@ func Open(ctx context.Context, store Store) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the keys: %w", err)
 	}
-	r := &Ring{store: store, now: time.Now, held: make(map[string]*entry, len(stored))}
+	r := &Ring{store: store, now: time.Now, held: make(map[string]*entry, len(stored)), changing: make(chan struct{}, 1)}
 	for _, k := range stored {
 		e := &entry{Stored: k}
 		if !k.UsedAt.IsZero() {
@@ -90,6 +89,18 @@ func (r *Ring) Verify(token string) (Key, error) {
 	return key, nil
 }
 
+// change begins a change of the store and the map, which ends with changed.
+func (r *Ring) change(ctx context.Context) error {
+	select {
+	case r.changing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Ring) changed() { <-r.changing }
+
 // Create makes a key of what k says but its Prefix and times of making, use
 // and revocation, which it sets. The token is not kept anywhere.
 func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err error) {
@@ -97,8 +108,10 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 	if err := checkNew(k, now); err != nil {
 		return "", Key{}, err
 	}
-	r.changing.Lock()
-	defer r.changing.Unlock()
+	if err := r.change(ctx); err != nil {
+		return "", Key{}, fmt.Errorf("making a key: %w", err)
+	}
+	defer r.changed()
 	r.mu.RLock()
 	count := len(r.held)
 	r.mu.RUnlock()
@@ -144,52 +157,19 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	r.unsaved[prefix] = true
 	shown := e.shown()
 	r.mu.Unlock()
-	if err := r.saveInTime(context.WithoutCancel(ctx), prefix); err != nil {
+	if err := r.saveNow(context.WithoutCancel(ctx), prefix); err != nil {
 		return shown, fmt.Errorf("revoking the key %s: it is refused from now on, but this is not on the disk yet; the server goes on trying until it is: %w", prefix, err)
 	}
 	return shown, nil
 }
 
-// storePatience is how long Revoke waits for a store that hangs.
-const storePatience = 10 * time.Second
-
-// errHangs is why a revocation is not on the disk while the store hangs.
-var errHangs = fmt.Errorf("its disk does not answer: %w", sandpit.ErrUnavailable)
-
-// saveInTime is save, but gives up when that takes too long. While a call that was
-// given up has not ended, it does not try.
-func (r *Ring) saveInTime(ctx context.Context, prefix string) error {
-	r.mu.RLock()
-	hung := r.hung > 0
-	r.mu.RUnlock()
-	if hung {
-		return errHangs
-	}
-	done := make(chan error, 1)
-	go func() {
-		r.changing.Lock()
-		defer r.changing.Unlock()
-		done <- r.save(ctx, prefix)
-	}()
-	timer := time.NewTimer(storePatience)
-	defer timer.Stop()
-	select {
-	case err := <-done:
+// saveNow is save for who does not hold r.changing yet.
+func (r *Ring) saveNow(ctx context.Context, prefix string) error {
+	if err := r.change(ctx); err != nil {
 		return err
-	case <-timer.C:
 	}
-	r.countHung(1)
-	go func() {
-		<-done //nolint:errcheck // its caller was told that it hangs
-		r.countHung(-1)
-	}()
-	return errHangs
-}
-
-func (r *Ring) countHung(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hung += n
+	defer r.changed()
+	return r.save(ctx, prefix)
 }
 
 // save writes down that a key was revoked. The caller holds r.changing.
@@ -214,8 +194,10 @@ func (r *Ring) save(ctx context.Context, prefix string) error {
 // Settle writes down the revocations that could not be written down before, and
 // returns how many it has. It costs nothing while there are none.
 func (r *Ring) Settle(ctx context.Context) (int, error) {
-	r.changing.Lock()
-	defer r.changing.Unlock()
+	if err := r.change(ctx); err != nil {
+		return 0, err
+	}
+	defer r.changed()
 	r.mu.RLock()
 	unsaved := slices.Collect(maps.Keys(r.unsaved))
 	r.mu.RUnlock()
@@ -272,8 +254,10 @@ func notFound(doing, prefix string) error {
 // Flush writes down when keys were last used. To be called every minute or so,
 // and at the end.
 func (r *Ring) Flush(ctx context.Context) error {
-	r.changing.Lock()
-	defer r.changing.Unlock()
+	if err := r.change(ctx); err != nil {
+		return err
+	}
+	defer r.changed()
 	changed := map[string]time.Time{}
 	r.mu.RLock()
 	for prefix, e := range r.held {
@@ -299,8 +283,10 @@ func (r *Ring) Flush(ctx context.Context) error {
 // Prune forgets the keys that expired or were revoked before a time, and
 // returns how many they were.
 func (r *Ring) Prune(ctx context.Context, before time.Time) (int, error) {
-	r.changing.Lock()
-	defer r.changing.Unlock()
+	if err := r.change(ctx); err != nil {
+		return 0, err
+	}
+	defer r.changed()
 	var old []string
 	r.mu.RLock()
 	for prefix, e := range r.held {

@@ -540,17 +540,20 @@ func (s *server) upkeep(ctx context.Context) {
 // settleTime is how often is tried again what a full disk did not take.
 const settleTime = 2 * time.Second
 
-// settle writes down what a full disk did not take, if anything.
+// settle writes down what a full disk did not take, if anything. The audit has its
+// turn whatever the state does.
 func (s *server) settle(ctx context.Context) {
-	s.state.Settle()
+	if err := s.api.Summarise(ctx, false); err != nil {
+		s.opt.Log.Warn("the audit can't be written", "error", err)
+	}
+	if err := s.state.Settle(ctx); err != nil && ctx.Err() == nil {
+		s.opt.Log.Warn("the state can't be written", "error", err)
+	}
 	switch n, err := s.ring.Settle(ctx); {
 	case err != nil:
 		s.opt.Log.Error("a key is refused, and this is not on the disk yet", "error", err)
 	case n > 0:
 		s.opt.Log.Info("revocations of keys are on the disk now", "keys", n)
-	}
-	if err := s.api.Summarise(ctx, false); err != nil {
-		s.opt.Log.Warn("the audit can't be written", "error", err)
 	}
 }
 

@@ -73,12 +73,18 @@ func TestReserveComesBack(t *testing.T) {
 		}
 		return info.Size()
 	}
-	s.Settle()
+	settle := func() {
+		t.Helper()
+		if err := s.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle()
 	if n := size(); n >= diskfull.ReserveSize {
 		t.Errorf("on a full disk it has %d bytes", n)
 	}
 	free()
-	s.Settle()
+	settle()
 	if n := size(); n < diskfull.ReserveSize {
 		t.Errorf("with room again it has %d bytes", n)
 	}

@@ -8,6 +8,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
 )
 
@@ -47,6 +48,7 @@ const (
 	hintReadOnly = "make its disk writable again; nothing was lost, and no restart is needed"
 	hintDamaged  = "restore the directory from a backup, or move it away to begin with none"
 	hintDisk     = "look into the system's log for errors of the disk"
+	hintHangs    = "try again later; see the machine's log (dmesg) for what holds the disk up"
 	hintFew      = "raise the limit on open files, or free some memory"
 	hintBusy     = "close the other program that has the database open"
 	hintNotOurs  = "move the file away, or give the server another directory"
@@ -58,6 +60,8 @@ func kindOf(err error) (hint string, kind error) {
 	switch {
 	case isFull(err):
 		return hintFull, sandpit.ErrDiskFull
+	case errors.Is(err, batch.ErrHangs):
+		return hintHangs, sandpit.ErrUnavailable
 	case errors.Is(err, syscall.EROFS):
 		return hintReadOnly, sandpit.ErrUnavailable
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):

@@ -70,7 +70,7 @@ type scanner func(into ...any) error
 func list[T any](ctx context.Context, s *Store, query string, one func(scanner) (T, error), args ...any) ([]T, error) {
 	var all []T
 	err := s.view(ctx, func(t *tx) error {
-		rows, err := t.conn.QueryContext(ctx, query, args...)
+		rows, err := t.conn.QueryContext(context.Background(), query, args...)
 		if err != nil {
 			return err
 		}

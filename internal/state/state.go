@@ -62,7 +62,9 @@ const maxTogether = 256
 // goroutines at once. Their errors match sandpit.ErrExhausted when the disk is
 // full, and sandpit.ErrUnavailable when it can't be read or written; neither
 // leaves anything half written, and when the disk is well again, so is the
-// Store.
+// Store. On a disk that hangs they return sandpit.ErrUnavailable after 10 s
+// (batch.Patience), and at once until it goes on; then alone what was being written
+// when it began to hang may have been written all the same.
 type Store struct {
 	dir   string
 	lock  *os.File
@@ -196,12 +198,13 @@ type write struct {
 	fn    func(*tx) error
 	lazy  bool // a power cut may undo it
 	vital bool // it may take the room that is kept for a full disk
+	read  bool // it writes nothing, and needs no transaction
 }
 
 // update runs fn in a transaction, perhaps together with others. What fn wrote
 // is durable when update returns nil, and undone when it returns an error.
-// When fn has begun, ctx has no effect any more, so that the outcome is always
-// known.
+// When fn has begun, ctx has no effect any more, so that the outcome is known
+// unless the disk hangs.
 func (s *Store) update(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn})
 }
@@ -221,37 +224,39 @@ func (s *Store) write(ctx context.Context, w write) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.explain(s.queue.Do(w))
+	return s.explain(s.queue.Do(ctx, w))
 }
 
 // view runs fn while nobody writes.
 func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errClosed
-	}
-	return s.explain(fn(s.tx))
+	return s.write(ctx, write{fn: fn, read: true})
 }
 
-// Settle takes room for vital writes again that a full disk has cost. It costs
-// nothing while none is missing.
-func (s *Store) Settle() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.reserve.Restore()
-	}
+// Settle takes room for vital writes again that a full disk has cost, if any is
+// missing.
+func (s *Store) Settle(ctx context.Context) error {
+	return s.view(ctx, func(*tx) error { return nil }) // commit does it
 }
 
 // commit is the writer of the queue.
 func (s *Store) commit(items []*batch.Item[write]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.transact(items)
+	if s.closed {
+		for _, it := range items {
+			it.Err = errClosed
+		}
+		return
+	}
+	items = slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[write]) bool {
+		if it.Value.read {
+			it.Err = it.Value.fn(s.tx)
+		}
+		return it.Value.read
+	})
+	if len(items) > 0 {
+		s.transact(items)
+	}
 	if full := func(it *batch.Item[write]) bool { return isFull(it.Err) }; slices.ContainsFunc(items, full) {
 		vital := slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[write]) bool { return !it.Value.vital })
 		if len(vital) == 0 {
@@ -269,10 +274,6 @@ func (s *Store) transact(items []*batch.Item[write]) {
 		for _, it := range items {
 			it.Err = err
 		}
-	}
-	if s.closed {
-		all(errClosed)
-		return
 	}
 	lazy := !slices.ContainsFunc(items, func(it *batch.Item[write]) bool { return !it.Value.lazy })
 	if err := s.setLazy(lazy); err != nil {
