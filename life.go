@@ -80,7 +80,7 @@ type ProcessInfo struct {
 	ID         string // unique in its sandbox, never reused
 	PID        int
 	Argv       []string // as started; a script is /bin/sh -c SCRIPT
-	ArgvCut    bool     // Argv is only the beginning: at most 8 KiB are kept, and each argument counts 16 bytes more than its length
+	ArgvCut    bool     // Argv is only the beginning: at most 8 KiB are kept, where each argument counts 16 bytes more than its length
 	User       string
 	Background bool
 	StartedAt  time.Time

@@ -51,7 +51,7 @@ func (c *call) intend(detail string) error {
 		if c.vital {
 			return nil
 		}
-		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeAuditUnavailable, message: "this can't be recorded, and is therefore not done", hint: "who runs the server has to look: its disk may be full", after: 5 * time.Second}
+		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeAuditUnavailable, message: "the audit can't record this request, so it was not carried out", hint: "ask the operator to look at the server's disk, which may be full", after: 5 * time.Second}
 	}
 	c.intended = true
 	return nil

@@ -124,8 +124,8 @@ type use struct {
 	revoked bool                  // the key
 }
 
-// forget is after what time a caller who does nothing is forgotten, if his share
-// of the audit is whole. By then his bucket is full again.
+// forget is the time after which an idle caller is forgotten, if its share of the
+// audit is whole. By then its bucket is full again.
 const forget = 10 * time.Minute
 
 func (l *limiter) init(limits Limits) {

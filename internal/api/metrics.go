@@ -112,13 +112,13 @@ func (m *metrics) text(s Stats, openStreams int, conns Connections) []byte {
 	m.mu.Unlock()
 
 	w.single("sandpit_open_streams", "gauge", "Answers that go on for a while.", float64(openStreams))
-	w.head("sandpit_connections", "gauge", "Connections by whose they are.")
+	w.head("sandpit_connections", "gauge", "Open connections, by kind of caller.")
 	w.sample("sandpit_connections", float64(conns.Keys), "of", "keys")
 	w.sample("sandpit_connections", float64(conns.Peers), "of", "peers")
 	w.sample("sandpit_connections", float64(conns.Strangers), "of", "strangers")
-	w.single("sandpit_connections_dropped_total", "counter", "Connections without a valid key that had to make room for others.", float64(conns.Dropped))
+	w.single("sandpit_connections_dropped_total", "counter", "Connections without a valid key that were closed to make room for others.", float64(conns.Dropped))
 	w.single("sandpit_audit_failures_total", "counter", "Entries of the audit that could not be written.", float64(m.auditFailures.Load()))
-	w.single("sandpit_audit_skipped_total", "counter", "Requests without an entry of their own in the audit, which summaries count.", float64(m.auditSkipped.Load()))
+	w.single("sandpit_audit_skipped_total", "counter", "Requests that have no entry of their own in the audit but are counted in its summaries.", float64(m.auditSkipped.Load()))
 	w.stats(s)
 	return w.Bytes()
 }
@@ -171,7 +171,7 @@ func (w *page) stats(s Stats) {
 		w.sample("sandpit_sandboxes", float64(s.States[state]), "state", string(state))
 	}
 	w.single("sandpit_sandbox_creates_waiting", "gauge", "Callers who wait for room to make a sandbox.", float64(s.Waiting))
-	w.single("sandpit_stuck", "gauge", "Operations that are waited for no longer because something hangs.", float64(s.Stuck))
+	w.single("sandpit_stuck", "gauge", "Operations that were given up because they hang.", float64(s.Stuck))
 	w.head("sandpit_pool", "gauge", "Parts of sandboxes that are held ready.")
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool)) {
 		w.sample("sandpit_pool", float64(s.Pool[kind]), "kind", kind)

@@ -204,8 +204,8 @@ func (c *call) hasKey(text string) bool {
 	return in(text) || plain != text && in(plain) || hasEncoded(plain, in)
 }
 
-// unescape decodes what is encoded for URLs, as far as it is well-formed: who reads
-// a request need not refuse the rest.
+// unescape decodes what is encoded for URLs, as far as it is well-formed. It keeps the
+// rest, as lenient readers of a request do.
 func unescape(text string) string {
 	at := strings.IndexByte(text, '%')
 	if at < 0 {
@@ -225,8 +225,8 @@ func unescape(text string) string {
 	return string(plain)
 }
 
-// hasEncoded reports whether there is something in what is base64 in a text, of
-// either alphabet, wherever it begins.
+// hasEncoded reports whether in finds something in the base64 of a text, of either
+// alphabet, wherever it begins.
 func hasEncoded(text string, in func(string) bool) bool {
 	runs := strings.FieldsFunc(strings.NewReplacer("-", "+", "_", "/").Replace(text), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '+' && r != '/'

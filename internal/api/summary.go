@@ -160,11 +160,11 @@ func (a *API) enterLater(c *call, e v1.Audit) {
 	defer l.mu.Unlock()
 	own, vain := 0, -1 // one that changed nothing, and may make room
 	for i, other := range l.pending {
-		his := other.caller == c.caller
-		if his {
+		same := other.caller == c.caller
+		if same {
 			own++
 		}
-		if !other.changed && (his || len(l.pending) >= maxPending && vain < 0) {
+		if !other.changed && (same || len(l.pending) >= maxPending && vain < 0) {
 			vain = i
 		}
 	}
@@ -229,8 +229,8 @@ func (a *API) writePending(ctx context.Context, all bool) error {
 	return err
 }
 
-// hasShare reports whether a caller may enter more into the audit: with changed,
-// what a vital call of his has changed.
+// hasShare reports whether a caller may enter more into the audit. changed says that
+// the entry is of a vital call that changed something.
 func (l *limiter) hasShare(c Caller, changed bool) bool {
 	if c.Key == "" {
 		return true
@@ -245,9 +245,9 @@ func (l *limiter) hasShare(c Caller, changed bool) bool {
 	return left > 0
 }
 
-// Summarise writes entries of vital requests that could not be written before, and
-// once a minute, or now, counts of the requests that have no entry. To be called
-// every few seconds. What can't be written is kept for the next time.
+// Summarise writes the entries of vital requests that could not be written before, and
+// once a minute, or at once with all, the counts of requests without an entry. It is
+// to be called every few seconds. What can't be written is kept for the next call.
 func (a *API) Summarise(ctx context.Context, all bool) error {
 	if err := a.writePending(ctx, all); err != nil {
 		return err

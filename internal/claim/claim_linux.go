@@ -2,10 +2,10 @@
 // ids and names of sandboxes, for as long as the claiming program holds a
 // descriptor.
 //
-// A claim is a lock on one byte of a file (F_OFD_SETLK of fcntl(2)). The kernel
-// drops it at any death of the holder, and nothing is left of it. The file stays
-// empty. Only those who may open the file can take or deny a claim, unlike the
-// names of abstract sockets, which are free to every user of the machine.
+// A claim is a lock on one byte of a file (F_OFD_SETLK of fcntl(2)). However the
+// holder dies, the kernel drops the lock, and nothing is left of it. The file stays
+// empty. Only users who may open the file can take or deny a claim. Names of
+// abstract sockets, in contrast, can be taken by every user of the machine.
 package claim
 
 import (
@@ -23,9 +23,10 @@ import (
 // ErrTaken says that somebody else holds the claim.
 var ErrTaken = errors.New("it is taken")
 
-// Open opens the file of claims, and makes it, with its directory, when it is
-// missing. The error matches sandpit.ErrForbidden when others than this user and
-// root own or may open the file, or own or may write to its directory. Each claim needs a descriptor of its own from Open.
+// Open opens the file of claims. It makes the file and its directory if they are
+// missing. Each claim needs a descriptor of its own from Open. The error matches
+// sandpit.ErrForbidden when users other than this one and root own or may open the
+// file, or own or may write to its directory.
 func Open(file string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	fd, err := unix.Open(file, flags, 0o600)
@@ -38,16 +39,16 @@ func Open(file string) (int, error) {
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: file, Err: err}
 	}
-	if err := believe(fd, file); err != nil {
+	if err := checkOwner(fd, file); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-// believe refuses the open file, or its directory, that others have made or may
-// change: they could hold every claim, or take the file away from under one.
-func believe(fd int, file string) error {
+// checkOwner refuses an open file, or its directory, that others have made or may
+// change: they could hold every claim, or replace the file while it is in use.
+func checkOwner(fd int, file string) error {
 	var st, dir unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return &fs.PathError{Op: "fstat", Path: file, Err: err}
@@ -64,7 +65,7 @@ func believe(fd int, file string) error {
 	case !ours(&st):
 		why = "belongs to another user"
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		why = "is no regular file"
+		why = "is not a regular file"
 	case st.Mode&0o066 != 0:
 		why = "may be opened by others"
 	default:

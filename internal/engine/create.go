@@ -168,7 +168,7 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 	}
 	s.making.concerns(s)
 	s.making.enter("waiting for room")
-	s.reason = fmt.Sprintf("waiting for room, as %d others do", e.Waiting())
+	s.reason = fmt.Sprintf("waiting for room (others that wait: %d)", e.Waiting())
 	if err := e.admit(s, t, named); err != nil {
 		s.lease.Release()
 		return err

@@ -114,8 +114,8 @@ func (h *hub) feed(stream byte, b []byte) {
 	}
 }
 
-// reserve has the ring grow for n bytes more of a stream, as far as the ledger
-// lets it. In a ring that may not grow less of the output is kept; the log has it.
+// reserve grows the ring for n more bytes of a stream, as far as the ledger allows.
+// A ring that may not grow keeps less of the output; the log has all of it.
 func (h *hub) reserve(stream byte, n int) {
 	r := &h.ring
 	for r.max < h.keep && (int(r.end-r.start)+n > r.max || r.changesFull(stream)) {
@@ -129,8 +129,8 @@ func (h *hub) reserve(stream byte, n int) {
 	}
 }
 
-// shrink gives back what an ended process's ring has no use for. With drop, that
-// is all of it, unless somebody is waited for who has not read it yet.
+// shrink gives back the memory that the ring of an ended process does not need. With
+// drop it gives back all of it, unless a reader that is waited for has yet to read it.
 // Precondition: h.mu is held.
 func (h *hub) shrink(drop bool) {
 	for r := range h.readers {
@@ -156,8 +156,8 @@ func (h *hub) stopped() {
 	h.sandbox.memory.Return(back)
 }
 
-// forget gives back what is kept of a process that nobody can find any more, now
-// or when the last who reads its output has done so.
+// forget gives back what is kept of a process that can't be found any more, now or
+// when its last reader has read its output.
 func (h *hub) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -371,9 +371,11 @@ func TestManyStuckAtOnce(t *testing.T) {
 			leave()
 			wg.Wait()
 			d.armed.Store(false)
-			if n := d.asked.Load(); n != most || e.StuckCount() != most {
-				t.Errorf("%d hang, and %d are stuck", n, e.StuckCount())
+			if n := d.asked.Load(); n != most {
+				t.Errorf("%d hang", n)
 			}
+			// Others may take longer than Undo to end on a busy machine.
+			eventually(t, "only those are stuck", func() bool { return e.StuckCount() == most })
 			if _, err := attacker.Create(t.Context(), spec); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 {
 				t.Errorf("one more: %v", err)
 			}

@@ -14,22 +14,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Patience says how long an engine waits for what nothing can call off: a system
-// call that the kernel or a file system holds up, or a guest that does not
-// answer. It then answers its caller, and is stuck with the task, which goes on:
-// should it end after all, it cleans up what it has made. Until then everything
-// of it stays charged: its name, its ids, and what it was promised.
+// Patience says how long an engine waits for operations that nothing can call off:
+// a system call that the kernel or a file system holds up, or a guest that does not
+// answer. It then answers its caller, and the operation is stuck. It goes on, and
+// cleans up what it has made if it ever ends. Until then it keeps its name, its ids,
+// and what it was promised.
 //
-// The defaults are long: they are to tell what hangs from what a busy machine
-// does slowly. Zero values stand for them.
+// The defaults are long, because a busy machine is slow without hanging. A zero
+// value stands for the default.
 type Patience struct {
-	Create  time.Duration // until it is known what to make, and until a sandbox that has room is made; default 60 s. Then it is called off
-	Undo    time.Duration // until what was called off is undone; default 10 s
-	Remove  time.Duration // until a sandbox is removed; default 30 s
-	Adopt   time.Duration // until what waits for its turn to be adopted is given up, and half of it for one sandbox from then on; default 60 s. Adopt may take half of it and Orphans longer
-	Close   time.Duration // until a sandbox or a blank is given up by Close; default 10 s
-	Orphans time.Duration // until it is known which sandboxes run without a record; default 15 s
-	Measure time.Duration // until it is known what a sandbox uses; default 10 s
+	Create  time.Duration // to find out what to make, and again to make a sandbox that has room; then it is called off. Default 60 s
+	Undo    time.Duration // to undo what was called off. Default 10 s
+	Remove  time.Duration // to remove a sandbox. Default 30 s
+	Adopt   time.Duration // for a sandbox to wait for its turn to be adopted; adopting it may take half as long. Default 60 s
+	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
+	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
+	Measure time.Duration // to measure what a sandbox uses. Default 10 s
 }
 
 func (p Patience) withDefaults() Patience {
@@ -46,8 +46,8 @@ func (p Patience) withDefaults() Patience {
 
 // Each stuck task holds a thread of this program, of which the Go runtime has
 // 10,000, and perhaps a sandbox. Past these numbers no sandbox is made. Of one
-// namespace at most maxStuckSpace count for all, so that no three of them keep
-// the others from making sandboxes.
+// namespace at most maxStuckSpace count towards maxStuck, so that three namespaces
+// can't keep the others from making sandboxes.
 const (
 	maxStuck      = 64 // in all
 	maxStuckSpace = 16 // in one namespace; and how many are made at once there
@@ -97,9 +97,9 @@ type task struct {
 	since     time.Time // when it was given up
 }
 
-// start starts a task, which may take so long if limit is not 0. One with cancel
-// ends by it when it can: a limit that has passed, and the end of ctx, call it off
-// before the engine gives it up.
+// start starts a task that may take as long as limit; 0: there is no limit. If it has
+// cancel, it is called off when the limit has passed or ctx ends, before the engine
+// gives it up.
 func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func(ctx context.Context) error) *task {
 	t.engine, t.done, t.stuck = e, make(chan struct{}), make(chan struct{})
 	var stop func() bool
@@ -126,7 +126,7 @@ func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func
 	return t
 }
 
-// work starts a task that nothing calls off, and which may take d.
+// work starts a task that nothing calls off and that may take d.
 func (e *Engine) work(what string, s *Sandbox, d time.Duration, f func(ctx context.Context) error) *task {
 	t := &task{what: what, sandbox: s}
 	if s != nil {
@@ -423,15 +423,15 @@ func (e *Engine) mayTry(namespace string) error {
 		return nil
 	}
 	return &sandpit.RetryError{
-		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: %d others are stuck in being made or removed: %w", all, sandpit.ErrExhausted),
+		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: too many operations are stuck (%d): %w", all, sandpit.ErrExhausted),
 			"see the server's log, and the machine's (dmesg): the kernel or a file system hangs"),
 		After: stuckRetry,
 	}
 }
 
-// try is mayTry for the making of a sandbox, which also waits while as many of the
-// namespace are at it as may get stuck: who comes before any of them is given up
-// is bounded, too. giveBack is called when what may hang is over.
+// try is mayTry for making a sandbox. It also waits while maxStuckSpace others of the
+// namespace are being made, which bounds how many can hang before the first of them is
+// given up. The caller calls giveBack after the operations that may hang.
 func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack func(), err error) {
 	if err := e.mayTry(namespace); err != nil {
 		return nil, err

@@ -1,8 +1,8 @@
 // Package ledger counts the memory that requests leave behind in a server: what
-// is still there after the answer. Whoever keeps something charges it before it
-// is built and gives the charge back when it goes.
+// is still there after the answer. Code that keeps something charges it before
+// building it, and returns the charge when it is gone.
 //
-// Charges are in bytes, and are estimates that are rather too high.
+// Charges are in bytes. They are estimates, and rather too high.
 package ledger
 
 import (
@@ -23,7 +23,7 @@ type Bounds struct {
 
 const defaultSandbox = 64 << 20
 
-// A Level is what a bound is about.
+// A Level says what a bound applies to.
 type Level string
 
 // The levels, from the smallest bound to the largest.
@@ -136,8 +136,8 @@ type Account struct {
 // smallest bound that was reached.
 func (a *Account) Charge(n int64) error { return a.charge(n, 1) }
 
-// Grow is Charge for what is of use, but can be done without: it leaves half of
-// each bound to what can't.
+// Grow is Charge for what is useful but not necessary: it leaves half of each bound
+// to what is necessary.
 func (a *Account) Grow(n int64) error { return a.charge(n, 2) }
 
 // charge charges n bytes up to one part of each bound.
@@ -160,7 +160,7 @@ func (a *Account) charge(n, part int64) error {
 	return nil
 }
 
-// Add charges n bytes, whatever the bounds are: for what is there in any case.
+// Add charges n bytes whatever the bounds are: for what exists in any case.
 func (a *Account) Add(n int64) {
 	if a == nil {
 		return

@@ -16,11 +16,11 @@ const (
 	defaultTotal = 4 << 30
 	defaultEach  = 1 << 30
 
-	// maxFloor is how much of the disk, in bytes, logs leave free at least, for what
-	// matters more. On a small disk it is a tenth of it.
+	// maxFloor is how many bytes of the disk logs leave free, for what matters more.
+	// On a small disk they leave a tenth of it.
 	maxFloor = 64 << 20
 
-	// roomAgain is how long what is free is not asked for again.
+	// roomAgain is the least time between two looks at the free space.
 	roomAgain = time.Second
 )
 

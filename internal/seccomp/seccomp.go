@@ -79,8 +79,8 @@ type Instruction struct {
 // system call and no constant of the policy has.
 const keyHigh, keyLow = 0x9D1F6A37, 0xC4E82B95
 
-// WithKey returns the program with a key: who has it may load one more filter,
-// by KeyedLoad. It must be random and is for one sandbox.
+// WithKey returns the program with a key: a program that has it may load one more
+// filter, by KeyedLoad. The key must be random, and is for one sandbox.
 func WithKey(program []Instruction, key uint64) []Instruction {
 	keyed := slices.Clone(program)
 	for i := range keyed {

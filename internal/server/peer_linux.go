@@ -98,8 +98,9 @@ func pidBesideUs(pidfd int) (int, error) {
 func sameUsers(proc string) (bool, error) {
 	theirs, err := os.Stat(proc + "/ns/user")
 	if errors.Is(err, fs.ErrPermission) {
-		// It is root's, or lets nobody look into it. Its id maps everyone may
-		// read, unless /proc has the option hidepid; no sandbox has those of its maker beside its pid namespace.
+		// It is root's, or is not dumpable. Everyone may read its id maps, unless
+		// /proc has the option hidepid. No sandbox with the maps of its maker is
+		// in its maker's pid namespace.
 		return sameMaps(proc)
 	}
 	if err != nil {

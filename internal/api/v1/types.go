@@ -108,8 +108,8 @@ type Size struct {
 type Process struct {
 	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty for a program that could not be started"`
 	PID        int       `json:"pid"`
-	Argv       []string  `json:"argv" doc:"Of a long command line the beginning"`
-	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"argv is only the beginning: at most 8 KiB are kept, and each argument counts 16 bytes more than its length"`
+	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
+	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"Set if argv is only the beginning: at most 8 KiB are kept, where each argument counts 16 bytes more than its length"`
 	User       string    `json:"user,omitempty"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`

@@ -59,7 +59,7 @@ func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole boo
 	f, err = root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	var path *fs.PathError
 	if errors.As(err, &path) {
-		err = &fs.PathError{Op: "making a file in", Path: filepath.Dir(name), Err: path.Err} // the name of a moment tells nobody anything
+		err = &fs.PathError{Op: "making a file in", Path: filepath.Dir(name), Err: path.Err} // not the name of the temporary file
 	}
 	return f, func(whole bool) error {
 		defer root.Close()

@@ -24,9 +24,9 @@ shown once, when a server listens on TCP and there is none. Without a certificat
 loopback is served, unless plain-http says that a proxy before the server has TLS.
 
 SIGHUP reads the policies again, which is done anyway when their file changes. When the
-server ends, its sandboxes go on, and the next one takes them over. It refuses to start
-beside sandboxes that its state has no record of, which was then lost or is older than
-they are: restore state/ in the data directory, or give --remove-orphans.
+server ends, its sandboxes go on, and the next one takes them over. A server refuses to
+start while sandboxes run here that its state has no record of: the state was lost, or is
+an older copy. Restore state/ in the data directory, or give --remove-orphans.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file of --config:
 

@@ -7,12 +7,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// waitingAfter is how long a sandbox may be in the making before the person who
-// waits for it is told why.
+// waitingAfter is how long making a sandbox may take before the user is told what
+// it waits for.
 const waitingAfter = 2 * time.Second
 
-// sayWaiting says once, when a sandbox takes long to be made, what it waits for. It
-// ends with stop.
+// sayWaiting says once what a sandbox waits for, if making it takes long. stop ends
+// it.
 func (a *tree) sayWaiting(ctx context.Context, s *session) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -28,14 +28,14 @@ func (a *tree) sayWaiting(ctx context.Context, s *session) (stop func()) {
 		infos, err := s.list(ctx, sandpit.ListQuery{State: sandpit.StateCreating, Limit: 1000})
 		waiting := 0
 		for _, info := range infos {
-			if info.Reason != "" { // that it waits for room
+			if info.Reason != "" { // it waits for room
 				waiting++
 			}
 		}
 		switch {
 		case err != nil, ctx.Err() != nil:
 		case waiting > 0:
-			a.Note("the server is full: %d sandboxes wait for room, this one among them; 'sandpit ps' shows what there is", waiting)
+			a.Note("the server is full (sandboxes that wait for room: %d); 'sandpit ps' lists those that run", waiting)
 		default:
 			a.Note("the server is still making the sandbox")
 		}

@@ -188,9 +188,9 @@ func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 // them in place of the mount trees that it is given. Each is an overlay of its
 // own, for two reasons. The inodes of an overlay are private to it: file locks,
 // leases and inotify watches of the sandbox neither see nor hinder what others do
-// with the same files. And an overlay reads with the rights of the process that mounted it, which is here
-// one that owns nothing (idMap) and is in no group: whoever the sandbox's user is, it
-// reads what everybody may read.
+// with the same files. And an overlay reads with the rights of the process that
+// mounted it. Here that process owns nothing (idMap) and is in no group: whoever the
+// sandbox's user is, it reads only what everybody may read.
 //
 // Where only one id exists, that id reads what its owner on the host may read.
 func (c *compiler) showBinds(trees []sysprog.Arg) {

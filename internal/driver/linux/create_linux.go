@@ -287,7 +287,7 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	c.rest.points, c.rest.pinned = points(c.covers)
 	ts := again(trees(plan), c.rest.pinned)
 	if len(ts) > maxTrees {
-		return nil, fmt.Errorf("putting together the sandbox: %d layers, binds, mounts and again those with a data directory in them are more than the %d that fit: %w", len(ts), maxTrees, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("making a sandbox: it needs %d layers, binds and mounts, where each writable mount with a data directory in it counts twice; %d are possible: %w", len(ts), maxTrees, sandpit.ErrInvalid)
 	}
 	c.rest.bind(plan, c.mounts)
 	if err := c.sendTrees(ts); err != nil {

@@ -123,8 +123,9 @@ func (d *Driver) keptRuns(id string) bool {
 	return listens || err != nil
 }
 
-// errElsewhere is why a sandbox of another data directory is left alone.
-var errElsewhere = fmt.Errorf("it is another directory's: %w", sandpit.ErrState)
+// errElsewhere is in the error of a sandbox of another data directory, which is left
+// alone.
+var errElsewhere = fmt.Errorf("%w", sandpit.ErrState)
 
 // ours returns where the socket of a sandbox is, with errElsewhere if the sandbox
 // lives and is not one of KeepDir: its note, or the record with its handle, came
@@ -148,7 +149,7 @@ func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
 			return own, err
 		}
 	}
-	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s: %w", filepath.Dir(socket), errElsewhere),
+	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s, of another data directory: %w", filepath.Dir(socket), errElsewhere),
 		"this data directory may be a copy: use the original, or remove the copy")
 }
 

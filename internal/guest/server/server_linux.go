@@ -46,8 +46,9 @@ const usage = `usage: sandpit-guest bootstrap   serve connections received on de
 //   - "bootstrap": descriptor 3 is a unix socket, of type SEQPACKET or STREAM.
 //     Each message on it is one byte and one descriptor (SCM_RIGHTS): 'c' and a
 //     connection, 'l' and a Landlock ruleset, 'f' and a socket with a filter of
-//     system calls, or 's' and a listening stream socket. When it ends, its owner is dead: the guest kills everything and
-//     exits, unless it was given a socket to listen on and can still do so.
+//     system calls, or 's' and a listening stream socket. When it ends, its owner is
+//     dead: the guest kills everything and exits, unless it was given a socket to
+//     listen on and can still do so.
 //   - "stdio": one connection on standard input and output. The guest kills
 //     everything and exits when it ends.
 func Main(args []string) int {
