@@ -97,7 +97,9 @@ func TestPeerInOtherNamespaces(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	var list v1.KeyList
-	if err := s.unix().Call(t.Context(), "GET", "/v1/keys", nil, &list); err != nil {
+	c := s.unix()
+	defer c.Close()
+	if err := c.Call(t.Context(), "GET", "/v1/keys", nil, &list); err != nil {
 		t.Error(err)
 	}
 }

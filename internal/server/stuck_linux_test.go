@@ -41,6 +41,7 @@ func TestStuckSandbox(t *testing.T) {
 	s.endsBadly = true
 	s.start()
 	c := s.unix()
+	defer c.Close()
 	other := create(t, c, "first")
 
 	ctx, leave := context.WithCancel(t.Context())
@@ -86,7 +87,7 @@ func TestStuckSandbox(t *testing.T) {
 	s.change = nil
 	s.start()
 	apart.Until(t, "nothing is left of it", func() bool {
-		page, err := s.unix().List(t.Context(), sandpit.ListQuery{})
+		page, err := c.List(t.Context(), sandpit.ListQuery{})
 		return err == nil && len(page.Sandboxes) == 1 && page.Sandboxes[0].Name == "second" && page.Sandboxes[0].State == sandpit.StateRunning
 	})
 	if _, body, _ := s.get("GET", "http://sandpit/healthz", "", ""); body != `{"status":"ok"}`+"\n" {
