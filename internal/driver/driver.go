@@ -203,8 +203,9 @@ type Explainer interface {
 	Explain(err error) error
 }
 
-// Lacking is an Instance that may lack what this version of its driver enforces,
-// because an earlier version has made it.
+// Lacking is an Instance that may lack what this version of its driver enforces
+// elsewhere: an earlier version has made it, or it was found out when it was made
+// that this machine can't.
 type Lacking interface {
 	// Lacks returns that, or nothing.
 	Lacks() []sandpit.Gap

@@ -303,12 +303,7 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 		if x, ok := instance.(driver.Exposer); ok {
 			stand.exposed = x.Exposed()
 		}
-		if l, ok := instance.(driver.Lacking); ok {
-			stand.lacks = l.Lacks()
-			for _, g := range stand.lacks {
-				s.info.NotEnforced = append(slices.DeleteFunc(s.info.NotEnforced, func(was sandpit.Gap) bool { return was.What == g.What }), g)
-			}
-		}
+		stand.lacks = s.noteGaps()
 	case r.State == sandpit.StateFailed, errors.Is(err, sandpit.ErrClosed):
 		s.instance = absent{}
 	default:

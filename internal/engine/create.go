@@ -298,8 +298,26 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		return err
 	}
 	trace("guest")
+	s.noteGaps()
 	s.logs, err = s.openLog()
 	return err
+}
+
+// noteGaps adds what the instance of the sandbox lacks to what is not enforced,
+// and returns it.
+func (s *Sandbox) noteGaps() []sandpit.Gap {
+	l, ok := s.instance.(driver.Lacking)
+	if !ok {
+		return nil
+	}
+	gaps := l.Lacks()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range gaps {
+		others := slices.DeleteFunc(slices.Clone(s.info.NotEnforced), func(was sandpit.Gap) bool { return was.What == g.What })
+		s.info.NotEnforced = append(others, g)
+	}
+	return gaps
 }
 
 // greet connects to a new guest and configures it.

@@ -198,18 +198,21 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 		c.mkdir(bindName(i), 0o755)
 		c.move(fd, bindName(i))
 	}
-	c.filesystemIDs(c.ids.otherUID, c.ids.otherGID)
+	c.filesystemIDs(0, 0, c.ids.otherUID, c.ids.otherGID)
+	c.asIs = make([]byte, 4*len(trees))
 	for i, b := range c.plan.Root.Binds {
 		step := c.overlay("showing "+b.Source, bindName(i), "l0"+path.Clean("/"+b.Target)+":"+bindName(i))
 		if !c.ids.mapped {
 			// A user namespace may not look below a mount of the host's, and an
 			// overlay of an overlay is the deepest that there is: what the kernel
 			// can't show in this way is shown as it is. That is a gap, which
-			// Examine lists.
-			step.Ignore(unix.EINVAL)
+			// Examine and Lacks list.
+			failed := step.Ignore(unix.EINVAL).Result()
+			c.p.Store32(failed, c.asIs, 4*i)
+			c.p.Free(failed)
 		}
 	}
-	c.filesystemIDs(0, 0)
+	c.filesystemIDs(c.ids.otherUID, c.ids.otherGID, 0, 0)
 	if c.ids.multi && !c.ids.mapped && c.dumpable {
 		// Other ids take that away, also from the owner, whose files in /proc
 		// would be root's. Where ids are mapped the owner is root.
@@ -223,21 +226,17 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 // bindName is the name of the i-th bind in the scratch file system.
 func bindName(i int) string { return "b" + strconv.Itoa(i) }
 
-// filesystemIDs sets the ids with which files are used. An id other than 0 takes
-// the capabilities that have to do with files, too, until it is 0 again.
-func (c *compiler) filesystemIDs(uid, gid uint32) {
+// filesystemIDs changes the ids with which files are used, from those of a user to
+// those of another. An id other than 0 takes the capabilities that have to do with
+// files, too, until it is 0 again.
+func (c *compiler) filesystemIDs(fromUID, fromGID, uid, gid uint32) {
 	if !c.ids.multi {
 		return // only one id exists inside
 	}
-	// These calls return the id of before, also when they have changed nothing.
-	for _, id := range []struct {
-		what  string
-		nr    uintptr
-		value uint32
-	}{{"group", unix.SYS_SETFSGID, gid}, {"user", unix.SYS_SETFSUID, uid}} {
-		c.p.Call("setting the file system's "+id.what, id.nr, sysprog.Int(id.value))
-		c.p.Call("setting the file system's "+id.what, id.nr, sysprog.Int(^uint32(0))).Want(uintptr(id.value))
-	}
+	// These calls return the id of before, also when they have changed nothing:
+	// the way back fails where the way there did.
+	c.p.Call("setting the file system's group", unix.SYS_SETFSGID, sysprog.Int(gid)).Want(uintptr(fromGID))
+	c.p.Call("setting the file system's user", unix.SYS_SETFSUID, sysprog.Int(uid)).Want(uintptr(fromUID))
 }
 
 // overlay mounts a read-only overlay of lower directories, of which it needs two,

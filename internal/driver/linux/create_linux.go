@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,7 @@ type creation struct {
 	kept    identity      // of its first process
 	socket  string        // path of the socket on which its guest listens
 	noSetID bool          // see state
+	asIs    string        // a directory of the host that is shown as it is, or ""
 	saved   *cgroup.Saved // of a sandbox that is taken over: its cgroup
 }
 
@@ -303,6 +305,9 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	}
 	if err := c.rest.verify(); err != nil {
 		return nil, err
+	}
+	if n := bytes.IndexByte(c.rest.asIs, 0xff); n >= 0 {
+		c.asIs = plan.Root.Binds[n/4].Source
 	}
 	unix.Close(c.build[0])
 	c.build[0] = -1

@@ -165,12 +165,24 @@ func TestHostIsAnOverlayOfAnOverlay(t *testing.T) {
 	if linux.Overlays(source) || !linux.Overlays(once) {
 		t.Error("doctor does not tell what can be shown through an overlay")
 	}
-	for _, pool := range []int{0, 1} {
-		e := engine.New(engine.Options{Driver: &showing{newDriver(), source}, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool}})
+	for _, of := range []struct {
+		pool   int
+		source string
+	}{{0, source}, {1, source}, {0, once}} {
+		e := engine.New(engine.Options{Driver: &showing{newDriver(), of.source}, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: of.pool}})
 		defer e.Close()
-		out := sh(t, box(t, e, sandpit.Spec{}), "test -s "+shownAt+"/flag && ! touch "+shownAt+"/flag")
+		sb := box(t, e, sandpit.Spec{})
+		out := sh(t, sb, "test -s "+shownAt+"/flag && ! touch "+shownAt+"/flag")
 		if !out.Success() || !strings.Contains(string(out.Stderr), "Read-only file system") {
 			t.Errorf("got %+v %s%s", out.Result, out.Stdout, out.Stderr)
+		}
+		// Who asks for the sandbox is told.
+		info, err := sb.Info(t.Context())
+		told := slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool {
+			return g.What == "host-image" && strings.Contains(g.Why, source+" as it is")
+		})
+		if err != nil || told != (of.source == source) {
+			t.Errorf("not enforced are %v, %v", info.NotEnforced, err)
 		}
 	}
 }

@@ -90,16 +90,20 @@ func (i *instance) Handle() driver.Handle {
 
 var _ driver.Lacking = (*instance)(nil)
 
-// Lacks names the filter against set-id bits. See driver.Lacking.
-func (i *instance) Lacks() []sandpit.Gap {
-	if i.noSetID {
-		return nil
+// Lacks names the filter against set-id bits, and the overlay of a directory of
+// the host. See driver.Lacking.
+func (i *instance) Lacks() (gaps []sandpit.Gap) {
+	if !i.noSetID {
+		gaps = append(gaps, sandpit.Gap{
+			What: "set-id",
+			Why:  "an earlier version made this sandbox: if it has a mount that is writable or shows sockets, programs in it can make set-user-id files on the host",
+			Fix:  "remove it and make it anew; a stop and a start do not help",
+		})
 	}
-	return []sandpit.Gap{{
-		What: "set-id",
-		Why:  "an earlier version made this sandbox: if it has a mount that is writable or shows sockets, programs in it can make set-user-id files on the host",
-		Fix:  "remove it and make it anew; a stop and a start do not help",
-	}}
+	if i.asIs != "" {
+		gaps = append(gaps, shownAsIs(i.asIs))
+	}
+	return gaps
 }
 
 // Dial gives the guest one end of a new socket pair, or, when it was made by

@@ -104,6 +104,20 @@ func mountBelow(dir string) string {
 	return ""
 }
 
+// shownAsIs is the gap of a directory of the host that is not shown through an overlay.
+func shownAsIs(dir string) sandpit.Gap {
+	why := "this kernel can't mount an overlay of " + dir + ", as where that is itself an overlay of an overlay"
+	fix := "use an image (--image), or run where the root file system is an overlay at most once"
+	if below := mountBelow(dir); below != "" {
+		why, fix = below+" is a mount of its own", "use an image (--image), or unmount "+below
+	}
+	return sandpit.Gap{
+		What: "host-image",
+		Why:  why + ", so that the host image shows " + dir + " as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
+		Fix:  fix,
+	}
+}
+
 // overlays reports whether a user namespace can show a directory of the host
 // through an overlay, as showBinds does where it maps no ids.
 func overlays(dir string) bool {
@@ -186,16 +200,7 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	} else {
 		fact("namespaces", "user, mount, pid, network, ipc, uts, cgroup")
 		if h, err := d.host(); err == nil && !(h.privileged && h.allIDs && canMap(existing(d.opts.Dir)) && canMap("/usr")) && !overlays("/usr") {
-			why := "this kernel can't mount an overlay of /usr, as where that is itself an overlay of an overlay"
-			fix := "use an image (--image), or run where the root file system is an overlay at most once"
-			if below := mountBelow("/usr"); below != "" {
-				why, fix = below+" is a mount of its own", "use an image (--image), or unmount "+below
-			}
-			caps.Gaps = append(caps.Gaps, sandpit.Gap{
-				What: "host-image",
-				Why:  why + ", so that the host image shows /usr as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
-				Fix:  fix,
-			})
+			caps.Gaps = append(caps.Gaps, shownAsIs("/usr"))
 		}
 	}
 	return caps

@@ -68,6 +68,7 @@ type compiler struct {
 	coverFD  sysprog.Reg   // of what covers are copies of
 	covered  int           // how many points are
 	checked  []checked
+	asIs     []byte // for each bind 32 bits: not 0 once it is shown as it is
 }
 
 // trees lists the host paths whose mount trees the owner must send along with
