@@ -54,7 +54,7 @@ type Lifecycle interface {
 	Resume(ctx context.Context) error
 
 	// SetLifetime changes when the sandbox expires. ErrForbidden beyond what
-	// policy allows.
+	// policy allows. After an error nothing has changed.
 	SetLifetime(ctx context.Context, life Lifetime) error
 }
 

@@ -83,8 +83,8 @@ func TestAPanicStopsNobodyElse(t *testing.T) {
 	}
 }
 
-// A write that hangs keeps nobody waiting for longer than Patience, whoever asks and
-// however often; what waited for it is not written, and all goes on with it.
+// A write that hangs keeps no caller waiting for longer than Patience. Items that
+// waited behind it are not written. When it ends, the queue goes on.
 func TestAWriteThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})
@@ -127,8 +127,8 @@ func TestAWriteThatHangs(t *testing.T) {
 	})
 }
 
-// A caller who leaves before it is his turn waits no longer, and nothing of his is
-// written; one who leaves later learns what has become of it.
+// A caller that leaves before its turn waits no longer, and its item is not written.
+// A caller that leaves later learns the outcome.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})

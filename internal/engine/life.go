@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -106,7 +107,9 @@ func (s *Sandbox) expire() {
 // expireRetry is how long to wait after what is to be done on expiry has failed.
 const expireRetry = 5 * time.Second
 
-// setLifetime changes when the sandbox expires, as far as policy allows.
+// setLifetime changes when the sandbox expires, as far as policy allows. Unlike a
+// change of the state, which the sandbox itself shows, this is known from the record
+// alone: it is in force when it is written, and not at all when it can't be.
 func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p policy.Policy) error {
 	if err := p.AllowLifetime(life, s.created, time.Now()); err != nil {
 		return err
@@ -121,25 +124,31 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 	}
 	s.touch()
 	s.mu.Lock()
+	next := s.expiry
+	s.mu.Unlock()
 	if life.Life > 0 {
-		s.deadline, s.over = time.Now().Add(life.Life), false
+		next.deadline, next.over = time.Now().Add(life.Life), false
 	}
 	switch {
 	case life.Idle > 0:
-		s.idle = life.Idle
+		next.idle = life.Idle
 	case life.Idle == sandpit.NoIdle:
-		s.idle = 0
+		next.idle = 0
 	}
 	if life.OnExpiry != "" {
-		s.onExpiry = life.OnExpiry
+		next.onExpiry = life.OnExpiry
 	}
-	s.arm()
-	s.mu.Unlock()
+	if err := s.saveExpiry(ctx, &next); err != nil {
+		if errors.Is(err, sandpit.ErrUnavailable) {
+			s.saveLater() // what a disk that hangs has taken all the same is replaced
+		}
+		return fmt.Errorf("changing the lifetime of sandbox %s: it stays as it was: %w", s.name, err)
+	}
 	if state == sandpit.StateRunning || state == sandpit.StateStopped {
 		s.tellGuest(ctx)
 	}
 	s.event(sandpit.EventExtended, "")
-	return s.save(context.WithoutCancel(ctx))
+	return nil
 }
 
 // SetLifetime changes when the sandbox expires, as Options.Policy allows.

@@ -34,13 +34,18 @@ type data struct {
 	Reason      string            `json:"reason,omitempty"`
 }
 
-// record returns what is to be kept of the sandbox as it is now.
-func (s *Sandbox) record() (Record, error) {
+// record returns what is to be kept of the sandbox as it is now, or with another
+// expiry if next is not nil.
+func (s *Sandbox) record(next *expiry) (Record, error) {
 	s.mu.Lock()
+	x := s.expiry
+	if next != nil {
+		x = *next
+	}
 	d := data{
 		Version: dataVersion, Labels: s.labels, Image: s.info.Image, Config: s.image,
-		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: s.deadline,
-		Idle: s.idle, OnExpiry: s.onExpiry, Over: s.over, Most: s.most, Reason: s.reason,
+		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
+		Idle: x.idle, OnExpiry: x.onExpiry, Over: x.over, Most: s.most, Reason: s.reason,
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created}
 	s.mu.Unlock()
@@ -57,31 +62,52 @@ func (s *Sandbox) record() (Record, error) {
 
 // save writes the record, if the sandbox is to be kept.
 func (s *Sandbox) save(ctx context.Context) error {
-	if !s.kept {
-		return nil
-	}
 	s.saving.Lock() // so that an earlier state does not replace a later one
 	defer s.saving.Unlock()
+	return s.put(ctx, nil)
+}
+
+// put writes the record. Precondition: s.saving is held.
+func (s *Sandbox) put(ctx context.Context, next *expiry) error {
 	s.mu.Lock()
 	removed := s.removed
 	s.mu.Unlock()
-	if removed {
+	if removed || !s.kept {
 		return nil
 	}
-	r, err := s.record()
+	r, err := s.record(next)
 	if err != nil {
 		return err
 	}
 	return s.engine.opts.Store.PutSandbox(ctx, r)
 }
 
-// saveChange writes the record of a change that has been made. The change stands
+// saveExpiry writes the record with another expiry, which is then in force.
+func (s *Sandbox) saveExpiry(ctx context.Context, next *expiry) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	if err := s.put(ctx, next); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expiry = *next
+	s.arm()
+	return nil
+}
+
+// saveLater has the record written as soon as the store can take it.
+func (s *Sandbox) saveLater() {
+	s.engine.unwritten.add(s.id, func() error { return s.save(context.Background()) })
+}
+
+// saveChange writes the record of a change of the state that has been made. The change stands
 // where the store can't take that now: it gets it later, and until then Adopt finds
 // out from the sandbox itself.
 func (s *Sandbox) saveChange(ctx context.Context) error {
 	err := s.save(context.WithoutCancel(ctx))
 	if errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrUnavailable) {
-		s.engine.unwritten.add(s.id, func() error { return s.save(context.Background()) })
+		s.saveLater()
 		return nil
 	}
 	return err

@@ -55,27 +55,32 @@ type Sandbox struct {
 	state     sandpit.State
 	reason    string
 	removing  bool
-	removed   bool         // nothing is left to be done
-	left      bool         // the engine has given it up
-	stuck     *task        // that nobody waits for any longer; nil: there is none
-	measuring *measurement // the latest
-	ending    *task        // the latest that removes it, or what is left of it
-	admitted  time.Time    // when it was let in, if it had to wait for room
-	starting  int          // processes that are being started
-	active    int          // calls, streams and waiters that keep it from being idle
-	deadline  time.Time
-	idle      time.Duration // 0: for ever
-	onExpiry  sandpit.Expiry
+	removed   bool          // nothing is left to be done
+	left      bool          // the engine has given it up
+	stuck     *task         // that nobody waits for any longer; nil: there is none
+	measuring *measurement  // the latest
+	ending    *task         // the latest that removes it, or what is left of it
+	admitted  time.Time     // when it was let in, if it had to wait for room
+	starting  int           // processes that are being started
+	active    int           // calls, streams and waiters that keep it from being idle
 	most      time.Duration // that it may live in all, as policy had it when it was made; 0: no bound
-	over      bool          // its lifetime is over, and it was paused or stopped for that
 	timer     *time.Timer   // of the lifetime and of idleness
 	renewed   time.Time     // when the guest was told last how long it may live
 	hubs      []*hub        // oldest first
 	cleared   bool          // hubs are not kept any more
+	expiry
 
 	announced []uint64    // processes whose end was announced, which the guest has yet to be told
 	noting    *time.Timer // to tell it; nil: not set
 	samples   samples
+}
+
+// expiry is when a sandbox expires, and what happens then.
+type expiry struct {
+	deadline time.Time
+	idle     time.Duration // 0: for ever
+	onExpiry sandpit.Expiry
+	over     bool // its lifetime is over, and it was paused or stopped for that
 }
 
 var _ sandpit.Sandbox = (*Sandbox)(nil)

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -375,6 +376,66 @@ func TestRemoveAmongOthers(t *testing.T) {
 	if len(srv.store.records) != 0 {
 		t.Errorf("records are left: %v", srv.store.records)
 	}
+}
+
+// A change of the lifetime that can't be written is refused, and nothing of it is in
+// force, not even after a restart; what a store has taken that did not say so is
+// replaced. (The catalogue's L14d.)
+func TestLifetimeOnAFullDisk(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	before, err := sb.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(want sandpit.Info) {
+		t.Helper()
+		is, err := sb.Info(t.Context())
+		if err != nil || !is.ExpiresAt.Equal(want.ExpiresAt) || is.Idle != want.Idle || is.OnExpiry != want.OnExpiry {
+			t.Errorf("it expires at %s, idle for %s, to be %s; not at %s, %s, %s: %v", is.ExpiresAt, is.Idle, is.OnExpiry, want.ExpiresAt, want.Idle, want.OnExpiry, err)
+		}
+	}
+	life := sandpit.Lifetime{Life: 100 * time.Hour, Idle: 50 * time.Hour, OnExpiry: sandpit.ExpiryStop}
+	recorded, _ := srv.store.get(sb.ID())
+	late := recorded
+	late.Data = []byte(strings.Replace(string(recorded.Data), `"on_expiry":"remove"`, `"on_expiry":"stop"`, 1))
+	if bytes.Equal(late.Data, recorded.Data) {
+		t.Fatalf("the record is %s", recorded.Data)
+	}
+	for _, kind := range []error{sandpit.ErrDiskFull, sandpit.ErrUnavailable} {
+		srv.store.setFail(fmt.Errorf("writing: %w", kind))
+		if err := sb.SetLifetime(t.Context(), life); !errors.Is(err, kind) || !strings.Contains(err.Error(), "it stays as it was") {
+			t.Errorf("got %v", err)
+		}
+		as(before)
+	}
+	srv.store.mu.Lock()
+	srv.store.records[sb.ID()] = late // the second time the store had it, and said that it did not
+	srv.store.mu.Unlock()
+	srv.store.setFail(nil)
+	eventually(t, "it is replaced", func() bool {
+		r, _ := srv.store.get(sb.ID())
+		return bytes.Equal(r.Data, recorded.Data)
+	})
+	if err := sb.SetLifetime(t.Context(), life); err != nil {
+		t.Error(err)
+	}
+	after, err := sb.Info(t.Context())
+	if err != nil || after.Idle != life.Idle || after.OnExpiry != life.OnExpiry || !after.ExpiresAt.After(before.ExpiresAt) {
+		t.Errorf("got %+v, %v", after, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = srv.open(t)
+	if _, err := e.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err = e.Get(t.Context(), sb.ID()); err != nil {
+		t.Fatal(err)
+	}
+	as(after)
 }
 
 // A store that can't be written stops what would not be known after a restart,

@@ -304,8 +304,8 @@ func TestStoreThatHangs(t *testing.T) {
 	})
 }
 
-// Who wants a key while another change of the keys hangs, and leaves, waits no longer,
-// and there is no key.
+// A caller that leaves while Create waits for another change of the keys waits no
+// longer, and no key is made.
 func TestLeavingWhileTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, r, _, made := oneKey(t)

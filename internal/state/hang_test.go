@@ -12,9 +12,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/batch"
 )
 
-// A disk that hangs below the state keeps nobody waiting for longer than 10 s, nor any
-// but the first: not for what is written, read or settled, vital or not. Who leaves
-// before his turn does not wait at all. When the disk goes on, so does the state.
+// On a disk that hangs, calls of the state fail after 10 s, and at once from then on,
+// whether they write, read or settle. A caller that leaves before its turn does not
+// wait. When the disk goes on, so does the state.
 // (The catalogue's L13l.)
 func TestDiskThatHangs(t *testing.T) {
 	s := openTest(t, t.TempDir())
