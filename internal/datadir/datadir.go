@@ -48,37 +48,35 @@ func Private(home string, lookup func(string) (string, bool)) []string {
 	return dirs
 }
 
-// OfOthers returns where else data directories may be that this user can reach:
-// those in home directories, going by /etc/passwd, of all users if this is root,
-// and of this one, whatever HOME is now. Root may have been somebody else before
-// it was root: of root, also those that the variables name.
-func OfOthers() []string {
+// OfOthers returns where else data directories may be that this user can reach, each with
+// its owner's id: those in home directories, going by /etc/passwd, of all users if this is
+// root, and of this one, whatever HOME is now. Root may have been somebody else before
+// it was root: of root, also those that the variables name, with -1 for an owner that is
+// not known.
+func OfOthers() map[string]int {
 	data, _ := os.ReadFile("/etc/passwd") // without it there are no home directories to be known
 	return others(string(data), os.Geteuid(), os.LookupEnv, os.Readlink)
 }
 
-func others(passwd string, uid int, lookup func(string) (string, bool), readlink func(string) (string, error)) []string {
-	dirs := homesIn(passwd, uid, readlink)
-	if uid != 0 {
-		return dirs // Private knows the variables
+func others(passwd string, uid int, lookup func(string) (string, bool), readlink func(string) (string, error)) map[string]int {
+	dirs := map[string]int{}
+	if uid == 0 { // Private knows the variables of others
+		if dir, _ := lookup("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+			dirs[filepath.Join(dir, "sandpit")] = -1
+		}
+		if home, _ := lookup("HOME"); filepath.IsAbs(home) {
+			dirs[filepath.Join(home, ".local", "share", "sandpit")] = -1
+		}
 	}
-	if dir, _ := lookup("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		dirs = append(dirs, filepath.Join(dir, "sandpit"))
-	}
-	if home, _ := lookup("HOME"); filepath.IsAbs(home) {
-		dirs = append(dirs, filepath.Join(home, ".local", "share", "sandpit"))
-	}
-	return dirs
-}
-
-// homesIn returns the data directories of a user, or for root of all users, in
-// the text of /etc/passwd, passwd(5). A home directory may lie below a link in the root directory, as
-// where /home is one; no other link is looked for.
-func homesIn(passwd string, uid int, readlink func(string) (string, error)) []string {
-	var dirs []string
+	// In the text of /etc/passwd, passwd(5). A home directory may lie below a link in the root
+	// directory, as where /home is one.
 	for line := range strings.Lines(passwd) {
 		f := strings.Split(line, ":")
-		if len(f) != 7 || !filepath.IsAbs(f[5]) || filepath.Clean(f[5]) == "/" || uid != 0 && f[2] != strconv.Itoa(uid) {
+		if len(f) != 7 || !filepath.IsAbs(f[5]) || filepath.Clean(f[5]) == "/" {
+			continue
+		}
+		owner, err := strconv.ParseUint(f[2], 10, 32)
+		if err != nil || uid != 0 && int(owner) != uid {
 			continue
 		}
 		home := filepath.Clean(f[5])
@@ -86,7 +84,7 @@ func homesIn(passwd string, uid int, readlink func(string) (string, error)) []st
 		if target, err := readlink("/" + top); err == nil {
 			home = filepath.Join("/", target, rest)
 		}
-		dirs = append(dirs, filepath.Join(home, ".local", "share", "sandpit"))
+		dirs[filepath.Join(home, ".local", "share", "sandpit")] = int(owner)
 	}
 	return dirs
 }

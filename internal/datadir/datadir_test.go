@@ -28,10 +28,13 @@ none:x:3:3:::/bin/sh
 	lookup := func(name string) (string, bool) {
 		return map[string]string{"HOME": "/h", "XDG_DATA_HOME": "/x"}[name], true
 	}
-	for uid, want := range map[int][]string{
-		0:    {"/root/.local/share/sandpit", "/data/home/ann/.local/share/sandpit", "/srv/users/deep/bob/.local/share/sandpit", "/x/sandpit", "/h/.local/share/sandpit"},
-		1001: {"/srv/users/deep/bob/.local/share/sandpit"},
-		1002: nil,
+	for uid, want := range map[int]map[string]int{
+		0: {
+			"/root/.local/share/sandpit": 0, "/data/home/ann/.local/share/sandpit": 1000, "/srv/users/deep/bob/.local/share/sandpit": 1001,
+			"/x/sandpit": -1, "/h/.local/share/sandpit": -1,
+		},
+		1001: {"/srv/users/deep/bob/.local/share/sandpit": 1001},
+		1002: {},
 	} {
 		if diff := cmp.Diff(want, others(passwd, uid, lookup, readlink)); diff != "" {
 			t.Errorf("user %d: %s", uid, diff)

@@ -5,18 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/mountinfo"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -36,9 +31,9 @@ import (
 // the tree is attached twice: first one with covers on all those directories,
 // and over it, so that no path leads to the first, the one that the sandbox sees.
 //
-// Whether a mount contains a data directory is found out by the file systems of
-// both and the paths within these, as the kernel tells them, and not by paths of
-// the host, of which there may be several for one directory (bind mounts, links).
+// An overlay shows nothing of what its maker, the builder, may not enter. A data
+// directory in such a place has its cover on the last directory on the way to it that can
+// be opened: should its owner let others in later, they find nothing there.
 
 // fileID tells a directory from any other as long as it exists.
 type fileID struct {
@@ -56,338 +51,6 @@ type cover struct {
 	path string // below the top of the tree
 	id   fileID
 	pin  bool // the directories above it must stay where they are
-}
-
-// located is a directory or file as the kernel knows it.
-type located struct {
-	id    fileID
-	dev   string // of its file system, MAJOR:MINOR
-	below string // its path within that
-	path  string // on the host, without links
-}
-
-// hostMountpoint is a mount of the host.
-type hostMountpoint struct {
-	dev, root, point string
-}
-
-// mountTable is what is mounted on the host, by mount id.
-type mountTable map[uint64]hostMountpoint
-
-// readMounts reads /proc/self/mountinfo, or that of another process.
-func readMounts(process string) (mountTable, error) {
-	data, err := os.ReadFile("/proc/" + process + "/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	t := make(mountTable, bytes.Count(data, []byte{'\n'}))
-	for m := range mountinfo.All(data) {
-		t[m.ID] = hostMountpoint{string(m.Dev), m.Root(), m.Point()}
-	}
-	return t, nil
-}
-
-// locate finds out what a path of the host is.
-func (t mountTable) locate(name string, resolve uint64) (located, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
-	if err != nil {
-		return located{}, &fs.PathError{Op: "opening", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	var more unix.Statx_t
-	if err := errors.Join(unix.Fstat(fd, &st), unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &more)); err != nil {
-		return located{}, &fs.PathError{Op: "looking at", Path: name, Err: err}
-	}
-	whole, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	if err != nil {
-		return located{}, err
-	}
-	m, ok := t[more.Mnt_id]
-	rest, in := relative(whole, m.point)
-	if !ok || !in || more.Mask&unix.STATX_MNT_ID == 0 || st.Nlink == 0 {
-		return located{}, fmt.Errorf("looking at %s: /proc/self/mountinfo does not show where it is mounted: %w", name, sandpit.ErrUnsupported)
-	}
-	return located{idOf(&st), m.dev, path.Join(m.root, rest), whole}, nil
-}
-
-// relative returns the path of p below dir, "" for dir itself.
-func relative(p, dir string) (string, bool) {
-	if p == dir {
-		return "", true
-	}
-	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// findCovers finds the data directories that the trees of the plan contain.
-func (c *creation) findCovers() error {
-	ts, opts := trees(c.plan), &c.driver.opts
-	for i := range ts {
-		// See openTree; nor does an overlay show what is mounted below its parts.
-		ts[i].recursive = ts[i].recursive && !c.ids.mapped && !(ts[i].owned && c.mounts[ts[i].mount].NoSockets)
-	}
-	if len(c.plan.Mounts) == 0 && !slices.ContainsFunc(ts, func(t tree) bool { return !t.owned && holdsOne(t.path, opts.Private) }) {
-		return nil // as nearly always: the host image shows no data directory
-	}
-	table, err := readMounts("self")
-	if err != nil {
-		return fmt.Errorf("looking for data directories in mounts: %w", err)
-	}
-	private := c.driver.private()
-	made := len(private) // those after it are not made
-	if opts.PrivateOfOthers != nil {
-		// Only by their paths: the file system of somebody's home directory may
-		// be one that does not answer.
-		for _, dir := range opts.PrivateOfOthers() {
-			if slices.ContainsFunc(ts, func(t tree) bool { return holdsOne(t.path, []string{dir}) || holdsOne(dir, []string{t.path}) }) {
-				private = append(private, dir)
-			}
-		}
-	}
-	var dirs []located
-	for i, dir := range private {
-		if i >= made && leadsAway(dir) {
-			continue
-		}
-		at, err := table.locate(dir, 0)
-		if isOutOfReach(err) && i < made {
-			at, err = c.makePrivate(table, ts, dir)
-		}
-		switch {
-		case errors.Is(err, errNotShown), isOutOfReach(err) && i >= made:
-			continue
-		case err != nil:
-			return sandpit.WithHint(fmt.Errorf("looking for data directories in mounts: %w", err), "let this user make and reach it, or mount another directory")
-		}
-		parts, err := table.parts(at, i < made)
-		if err != nil {
-			return fmt.Errorf("looking for data directories in mounts: %w", err)
-		}
-		for _, part := range parts {
-			if !slices.Contains(dirs, part) {
-				dirs = append(dirs, part)
-			}
-		}
-	}
-	for i, t := range ts {
-		if !t.owned && !holdsOne(t.path, private) {
-			continue
-		}
-		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
-		if err != nil {
-			return fmt.Errorf("mounting %s: %w", t.path, err)
-		}
-		if t.owned && top.id != c.mounts[t.mount].id {
-			return errMoved(t.path, nil)
-		}
-		for _, dir := range dirs {
-			if err := c.coverIn(table, i, t, top, dir); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// private returns the directories of this user that no sandbox may see.
-func (d *Driver) private() []string {
-	if os.Geteuid() != 0 {
-		return slices.Clone(d.opts.Private)
-	}
-	return append(slices.Clone(d.opts.Private), path.Dir(idClaims)) // who can read it can hold all ranges
-}
-
-// Exposed looks for data directories of this user in the mounts of the sandbox.
-// See driver.Exposer.
-func (i *instance) Exposed() string {
-	host, herr := readMounts("self")
-	inside, err := readMounts(strconv.Itoa(i.child.PID))
-	if herr != nil || err != nil {
-		return "" // it can't be told
-	}
-	for _, dir := range i.driver.private() {
-		at, err := host.locate(dir, 0)
-		if err != nil {
-			continue
-		}
-		parts, _ := host.parts(at, true)
-		for _, part := range parts {
-			if inside.shows(part) {
-				return part.path
-			}
-		}
-	}
-	return ""
-}
-
-// shows reports whether the mounts of a sandbox show a data directory, or a part
-// of it, without a cover.
-func (t mountTable) shows(dir located) bool {
-	for _, m := range t {
-		rest, in := relative(dir.below, m.root)
-		if !in {
-			_, in = relative(m.root, dir.below)
-		}
-		if !in || m.dev != dir.dev {
-			continue
-		}
-		at, covered := path.Join(m.point, rest), false
-		for _, c := range t {
-			_, below := relative(at, c.point)
-			covered = covered || below && c.root == "/"+coverDir
-		}
-		if !covered {
-			return true
-		}
-	}
-	return false
-}
-
-// parts returns a data directory, what is mounted below it, and with links also
-// the directories to which links in it lead: each is a data directory, too. Others'
-// links are not followed: they lead where those like.
-func (t mountTable) parts(dir located, links bool) ([]located, error) {
-	all := []located{dir}
-	add := func(name string, links bool) error {
-		at, err := t.locate(name+"/", 0) // a directory
-		switch {
-		case isOutOfReach(err):
-			return nil
-		case err != nil:
-			return err
-		case !links:
-			all = append(all, at)
-			return nil
-		}
-		more, err := t.parts(at, false)
-		all = append(all, more...)
-		return err
-	}
-	for _, m := range t {
-		if rest, in := relative(m.point, dir.path); in && rest != "" {
-			if err := add(m.point, false); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if !links {
-		return all, nil
-	}
-	entries, err := os.ReadDir(dir.path)
-	if err != nil && !isOutOfReach(err) {
-		return nil, err
-	}
-	for _, e := range entries {
-		if e.Type() == fs.ModeSymlink {
-			if err := add(path.Join(dir.path, e.Name()), true); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return all, nil
-}
-
-// leadsAway reports whether a path is a link of one user to what belongs to another:
-// anybody could have root's mounts refused, or things hidden in them, by such.
-func leadsAway(name string) bool {
-	var link, dir unix.Stat_t
-	return unix.Lstat(name, &link) == nil && unix.Stat(name, &dir) == nil && link.Uid != dir.Uid
-}
-
-// holdsOne reports whether one of dirs is in a directory, going by their paths.
-func holdsOne(dir string, dirs []string) bool {
-	return slices.ContainsFunc(dirs, func(p string) bool {
-		_, in := relative(filepath.Clean(p), dir)
-		return in
-	})
-}
-
-// errNotShown says that no mount shows the place of a data directory that does
-// not exist, or can't be made by anyone.
-var errNotShown = errors.New("no mount shows it")
-
-// isOutOfReach reports whether an error says that a path leads nowhere, or
-// nowhere for this user.
-func isOutOfReach(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission)
-}
-
-// makePrivate makes a data directory that does not exist, if a mount would show
-// it: it can be covered only where it is, and a server may make it later. One
-// that is out of reach only now, because a sandbox has changed the mode of a
-// directory above it, is an error.
-func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located, error) {
-	above := filepath.Clean(dir)
-	at, err := located{}, fs.ErrNotExist
-	for isOutOfReach(err) && above != "/" {
-		above = filepath.Dir(above)
-		at, err = table.locate(above, 0)
-	}
-	if err != nil {
-		return located{}, err
-	}
-	inside := slices.ContainsFunc(ts, func(t tree) bool {
-		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
-		if err != nil || !t.owned {
-			return false
-		}
-		for _, v := range table.shown(t.recursive, top) {
-			if _, in := relative(at.below, v.root); in && at.dev == v.dev {
-				return true
-			}
-		}
-		return false
-	})
-	if !inside {
-		return located{}, errNotShown
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		if errors.Is(err, unix.EROFS) {
-			err = errNotShown
-		}
-		return located{}, err
-	}
-	return table.locate(dir, 0)
-}
-
-// shown returns what a tree shows of file systems, with paths below its top as
-// mount points.
-func (t mountTable) shown(recursive bool, top located) []hostMountpoint {
-	all := []hostMountpoint{{top.dev, top.below, ""}}
-	if recursive {
-		for _, m := range t {
-			if rest, in := relative(m.point, top.path); in && rest != "" {
-				all = append(all, hostMountpoint{m.dev, m.root, rest})
-			}
-		}
-	}
-	return all
-}
-
-// coverIn adds the covers that a tree needs for a data directory.
-func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) error {
-	hint := "mount another directory; a sandbox gets no part of a data directory"
-	_, byPath := relative(top.path, dir.path)
-	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev || byPath {
-		return sandpit.WithHint(fmt.Errorf("mounting %s: it is in the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden), hint)
-	}
-	for _, v := range table.shown(t.recursive, top) {
-		if v.dev != dir.dev {
-			continue
-		}
-		if rest, in := relative(dir.below, v.root); in {
-			if i < len(c.plan.Root.Layers) {
-				return fmt.Errorf("using %s as a layer: the data directory %s is in it: %w", t.path, dir.path, sandpit.ErrForbidden)
-			}
-			c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id, pin: t.attr&unix.MOUNT_ATTR_RDONLY == 0})
-			continue
-		}
-		_, hidden := relative(path.Join(top.path, v.point), dir.path) // by the cover of where dir is itself
-		if _, in := relative(v.root, dir.below); in && !hidden {
-			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s in it, a part of the data directory %s is mounted: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
-		}
-	}
-	return nil
 }
 
 // points returns where covers go and what is pinned for them, in the order of use:
@@ -496,9 +159,12 @@ func (c *compiler) makeCover() {
 // change that, because all of them have it pinned.
 func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
 	const what = "covering the data directory in a mount"
-	how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
-	how = binary.NativeEndian.AppendUint64(how, 0)
-	how = binary.NativeEndian.AppendUint64(how, inTree)
+	openIn := func(tree sysprog.Arg, name string) sysprog.Step {
+		how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
+		how = binary.NativeEndian.AppendUint64(how, 0)
+		how = binary.NativeEndian.AppendUint64(how, inTree)
+		return c.p.Call(what, unix.SYS_OPENAT2, tree, c.p.Str(name), c.p.Bytes(how), sysprog.Int(len(how)))
+	}
 	var open []sysprog.Reg
 	result := func(s sysprog.Step) sysprog.Arg {
 		r := s.Result()
@@ -514,14 +180,23 @@ func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
 		if c.ids.mapped { // and looked at by the owner
 			at = c.sentPoint()
 		} else {
-			at = result(c.p.Call(what, unix.SYS_OPENAT2, fd, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))))
+			at = result(openIn(fd, p.path))
 			if !pin {
 				c.check(p.path, at, p.id)
 			}
 		}
 		in := at
 		if attached != fd {
-			in = result(c.p.Call(what, unix.SYS_OPENAT2, attached, c.p.Str(p.path), c.p.Bytes(how), sysprog.Int(len(how))))
+			names := strings.Split(p.path, "/")
+			in = result(openIn(attached, names[0]))
+			for i := range names[1:] {
+				// Below a cover, which is then covered again, there is nothing.
+				s := openIn(attached, path.Join(names[:i+2]...)).Ignore(unix.EACCES, unix.ENOENT).SkipAfterIgnored(2)
+				next := s.Result()
+				c.p.Call(what, unix.SYS_DUP3, sysprog.From(next), in, sysprog.Int(unix.O_CLOEXEC))
+				c.p.Call(what, unix.SYS_CLOSE, sysprog.From(next))
+				c.p.Free(next)
+			}
 		}
 		mount := sysprog.From(c.coverFD)
 		if c.covered > 0 { // the first is where it may be copied from

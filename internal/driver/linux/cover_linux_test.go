@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -209,7 +211,7 @@ func TestAttackL1DataDirectoryInAMount(t *testing.T) {
 }
 
 // An image that shows a directory of the host, as the host image shows /usr,
-// does not show a data directory in it.
+// does not show a data directory in it, also where nobody inside may go there.
 func TestAttackL1DataDirectoryInAnImage(t *testing.T) {
 	needWorking(t)
 	d := newDataDir(t)
@@ -217,13 +219,17 @@ func TestAttackL1DataDirectoryInAnImage(t *testing.T) {
 	opt.Private = []string{d.private}
 	e := engine.New(engine.Options{Driver: &showing{driverWith(opt), d.home}, Images: images(), Policy: policy.Default()})
 	defer e.Close()
-	sb, err := e.Create(t.Context(), sandpit.Spec{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sb.Remove(context.WithoutCancel(t.Context())) //nolint:errcheck // closing the engine tells
-	if out := sh(t, sb, "cd "+shownAt+" && ls -A .local/share/sandpit; cat .local/share/sandpit/state/db; ls"); out.ExitCode != 0 || string(out.Stdout) != "agent.sock\nproj\n" {
-		t.Errorf("%+v: %s%s", out.Result, out.Stdout, out.Stderr)
+	for _, mode := range []os.FileMode{0o755, 0o700} {
+		if err := os.Chmod(d.home+"/.local", mode); err != nil {
+			t.Fatal(err)
+		}
+		sb := box(t, e, sandpit.Spec{})
+		if err := os.Chmod(d.home+"/.local", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out := sh(t, sb, "cd "+shownAt+" && ls -A .local/share/sandpit; cat .local/share/sandpit/state/db; ls"); out.ExitCode != 0 || string(out.Stdout) != "agent.sock\nproj\n" {
+			t.Errorf("mode %o: %+v: %s%s", mode, out.Result, out.Stdout, out.Stderr)
+		}
 	}
 }
 
@@ -291,31 +297,80 @@ func TestAttackL1DataDirectoryOutOfReach(t *testing.T) {
 	}
 }
 
+// ofOthers makes sandboxes of a driver that knows the data directories of others.
+func ofOthers(t *testing.T, dirs map[string]int) sandpit.Client {
+	t.Helper()
+	opt := options()
+	opt.PrivateOfOthers = func() map[string]int { return dirs }
+	return client(t, opt)
+}
+
 // Root's sandboxes don't see the data directories of other users either; such as
 // do not exist are not made.
 func TestAttackL1DataDirectoryOfAnotherUser(t *testing.T) {
-	needWorking(t)
 	d := newDataDir(t)
-	opt := options()
-	opt.PrivateOfOthers = func() []string { return []string{d.private, d.home + "/other/.local/share/sandpit", "/nowhere"} }
-	sb := box(t, client(t, opt), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	c := ofOthers(t, map[string]int{d.private: freeUID, d.home + "/other/.local/share/sandpit": freeUID, "/nowhere": freeUID})
+	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
-	d.refusedMount(client(t, opt), d.private+"/run")
-
-	// Nobody hides anything of others from root's by a link.
-	if os.Geteuid() == 0 {
-		link := d.home + "/link"
-		if err := errors.Join(os.Symlink(d.home, link), os.Lchown(link, 1000, 1000)); err != nil {
-			t.Fatal(err)
-		}
-		opt.PrivateOfOthers = func() []string { return []string{link} }
-		sb := box(t, client(t, opt), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
-		if got := tryOut(t, sb, sandpit.Command{}, "search", "/h"); got["/h/agent.sock"] != reachable {
-			t.Errorf("found %v", got)
-		}
-	}
+	d.refusedMount(c, d.private+"/run")
 	if _, err := os.Stat(d.home + "/other"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a data directory of another user was made: %v", err)
+	}
+}
+
+// A user has root's mounts cover what belongs to that user and nothing else, and has none
+// refused, by what is in the place of the data directory or on the way to it.
+func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
+	const other = freeUID + 1
+	uid := os.Geteuid()
+	if uid == 0 {
+		uid = freeUID
+	}
+	for _, tt := range []struct {
+		name, script string // in the home directory
+		owner        int    // for whom that is looked at; all of it belongs to uid
+		covered      bool
+	}{
+		{"a directory", "mkdir -p .local/share/sandpit && mv true/* .local/share/sandpit", uid, true},
+		{"a link to its own", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", uid, true},
+		{"links above to its own", "mkdir up && mv true up/sandpit && ln -s up share && mkdir .local && ln -s ../share .local/share", uid, true},
+		{"a link to another's", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", other, false},
+		{"a link above to another's", "mkdir .local up && mv true up/sandpit && ln -s ../up .local/share", other, false},
+		{"a link above of an unknown user", "mkdir .local up && mv true up/sandpit && ln -s ../up .local/share", -1, false},
+		{"a link to itself", "ln -s .local .local", uid, false},
+		{"a long link", "ln -s $(printf %4000d) .local", uid, false},
+		{"a file", "mkdir -p .local/share && touch .local/share/sandpit", uid, false},
+		{"a file above", "touch .local", uid, false},
+		{"a named pipe", "mkdir -p .local/share && mkfifo .local/share/sandpit", uid, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := newDataDir(t)
+			home := d.home + "/user"
+			if err := errors.Join(os.MkdirAll(home+"/true", 0o755), os.WriteFile(home+"/true/file", []byte(d.flag), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("sh", "-ec", tt.script)
+			cmd.Dir = home
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if os.Geteuid() == 0 {
+				if out, err := exec.Command("chown", "-hR", strconv.Itoa(uid), home).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			c := ofOthers(t, map[string]int{home + "/.local/share/sandpit": tt.owner})
+			for _, readOnly := range []bool{true, false} {
+				got := tryOut(t, box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: readOnly}}}), sandpit.Command{}, "search", "/h/user")
+				seen := false
+				for _, text := range got {
+					seen = seen || text == d.flag
+				}
+				if seen == tt.covered {
+					t.Errorf("read-only=%v: covered is %v, want %v: %v", readOnly, !seen, tt.covered, got)
+				}
+			}
+		})
 	}
 }
 
@@ -483,25 +538,49 @@ func TestAttackL1ManyDataDirectories(t *testing.T) {
 }
 
 // The data directory of a user whose home is closed to others is covered, too,
-// and does not keep root from mounting the directory of all homes.
+// and does not keep root from mounting the directory of all homes; nor is it seen when the
+// home is opened later.
 func TestAttackL1ClosedHomes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can enter the closed home of another user")
 	}
-	const other = 54321
 	for pool := range 2 {
 		d := newDataDir(t)
-		dir := d.home + "/u/.local/share/sandpit"
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(dir+"/file", []byte(d.flag), 0o600)); err != nil {
+		home := d.home + "/u"
+		var dirs []string
+		for _, above := range []string{"/.local/share", "/.local/other", "/open"} {
+			dir := home + above + "/sandpit"
+			if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/file", []byte(d.flag), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			dirs = append(dirs, dir)
+		}
+		if out, err := exec.Command("chown", "-R", strconv.Itoa(freeUID), home).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := os.Chmod(home+"/.local", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for name := dir; name != d.home; name = filepath.Dir(name) {
-			if err := errors.Join(os.Chown(name, other, other), os.Chmod(name, 0o700)); err != nil {
+		for _, closed := range []bool{true, false} {
+			if closed {
+				if err := os.Chmod(home, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sb := box(t, d.client(pool, dirs...), sandpit.Spec{User: "root", Mounts: []sandpit.Mount{
+				{Source: d.home, Target: "/h"}, {Source: d.home, Target: "/r", ReadOnly: true}, {Source: d.home, Target: "/n", ReadOnly: true, NoSockets: true},
+			}})
+			if err := errors.Join(os.Chmod(home, 0o755), os.Chmod(home+"/.local", 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/r", "/n"), "/h/agent.sock")
+			if out := sh(t, sb, "ls -A /n/u"); closed == (len(out.Stdout) > 0) {
+				t.Errorf("closed=%v: in a home of which the cover is as deep as can be: %s%s", closed, out.Stdout, out.Stderr)
+			}
+			if err := os.Chmod(home+"/.local", 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}
-		sb := box(t, d.client(pool, dir), sandpit.Spec{User: "root", Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}, {Source: d.home, Target: "/r", ReadOnly: true}}})
-		d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/r"), "/h/agent.sock")
 	}
 }
 
@@ -523,12 +602,24 @@ func TestAttackL1ClaimsOfIDs(t *testing.T) {
 }
 
 // A sandbox that an older version has made, without covers, is told from others
-// when it is taken over.
-func TestExposed(t *testing.T) {
+// when it is taken over. No name of a mount counts as a cover.
+func TestAttackL1jExposed(t *testing.T) {
 	needWorking(t)
 	d := newDataDir(t)
+	named := filepath.Dir(d.home) + "/disk/cover" // and of root's the root of a mount
+	if os.Geteuid() == 0 {
+		mountAt(t, "none", filepath.Dir(named), "tmpfs", 0)
+	}
+	if err := os.MkdirAll(named+"/x", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, known := range []bool{false, true} {
-		for _, readOnly := range []bool{false, true} {
+		for name, m := range map[string]sandpit.Mount{
+			"writable":   {Source: d.home},
+			"read-only":  {Source: d.home, ReadOnly: true},
+			"no sockets": {Source: d.home, ReadOnly: true, NoSockets: true},
+			"a part":     {Source: d.home + "/.local/share", ReadOnly: true, NoSockets: true},
+		} {
 			opt := options()
 			opt.KeepDir, opt.Private = filepath.Join(t.TempDir(), "keep"), []string{d.private}
 			maker := driverWith(opt)
@@ -538,7 +629,8 @@ func TestExposed(t *testing.T) {
 				opt.Private = []string{d.private}
 			}
 			plan := keptPlan(t, maker)
-			plan.Mounts = []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: readOnly}}
+			m.Target = "/h/x"
+			plan.Mounts = []sandpit.Mount{{Source: named, Target: "/h"}, m}
 			first, err := maker.Create(t.Context(), plan)
 			if err != nil {
 				t.Fatal(err)
@@ -555,7 +647,7 @@ func TestExposed(t *testing.T) {
 				want = ""
 			}
 			if got := again.(driver.Exposer).Exposed(); got != want {
-				t.Errorf("made by one that knows of the data directory: %v; read-only: %v: it shows %q", known, readOnly, got)
+				t.Errorf("%s, made by one that knows of the data directory: %v: it shows %q", name, known, got)
 			}
 			if err := again.Destroy(t.Context()); err != nil {
 				t.Error(err)

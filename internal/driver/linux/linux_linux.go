@@ -42,9 +42,10 @@ type Options struct {
 	// and made if it is missing; what is in one can't be mounted.
 	Private []string
 
-	// PrivateOfOthers, when set, returns those of other users, and others that
-	// are not to be made.
-	PrivateOfOthers func() []string
+	// PrivateOfOthers, when set, returns those of other users, and others that are not to
+	// be made, each with its owner's id: links on the way lead only to what has this owner, and
+	// nowhere if it is -1.
+	PrivateOfOthers func() map[string]int
 
 	// Fault, when set, is called before each step of Create, Destroy and Recover
 	// with its name. An error makes a step of Create fail. For tests of what is

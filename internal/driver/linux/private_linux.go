@@ -1,0 +1,331 @@
+package linux
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/mountinfo"
+)
+
+// Whether a mount contains a data directory is found out by the file systems of
+// both and the paths within these, as the kernel tells them, and not by paths of
+// the host, of which there may be several for one directory (bind mounts, links).
+
+// located is a directory or file as the kernel knows it.
+type located struct {
+	id    fileID
+	dev   string // of its file system, MAJOR:MINOR
+	below string // its path within that
+	path  string // on the host, without links
+	owner uint32
+}
+
+// hostMountpoint is a mount of the host.
+type hostMountpoint struct {
+	dev, root, point string
+	overlay          bool
+}
+
+// mountTable is what is mounted on the host, by mount id.
+type mountTable map[uint64]hostMountpoint
+
+// readMounts reads /proc/self/mountinfo, or that of another process.
+func readMounts(process string) (mountTable, error) {
+	data, err := os.ReadFile("/proc/" + process + "/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	t := make(mountTable, bytes.Count(data, []byte{'\n'}))
+	for m := range mountinfo.All(data) {
+		t[m.ID] = hostMountpoint{string(m.Dev), m.Root(), m.Point(), string(m.Type) == "overlay"}
+	}
+	return t, nil
+}
+
+// locate finds out what a path of the host is.
+func (t mountTable) locate(name string, resolve uint64) (located, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
+	if err != nil {
+		return located{}, &fs.PathError{Op: "opening", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	var more unix.Statx_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &more)); err != nil {
+		return located{}, &fs.PathError{Op: "looking at", Path: name, Err: err}
+	}
+	whole, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return located{}, err
+	}
+	m, ok := t[more.Mnt_id]
+	rest, in := relative(whole, m.point)
+	if !ok || !in || more.Mask&unix.STATX_MNT_ID == 0 || st.Nlink == 0 {
+		return located{}, fmt.Errorf("looking at %s: /proc/self/mountinfo does not show where it is mounted: %w", name, sandpit.ErrUnsupported)
+	}
+	return located{idOf(&st), m.dev, path.Join(m.root, rest), whole, st.Uid}, nil
+}
+
+// relative returns the path of p below dir, "" for dir itself.
+func relative(p, dir string) (string, bool) {
+	if p == dir {
+		return "", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// findCovers finds the data directories that the trees of the plan contain.
+func (c *creation) findCovers() error {
+	ts, opts := trees(c.plan), &c.driver.opts
+	for i := range ts {
+		// See openTree; nor does an overlay show what is mounted below its parts.
+		ts[i].recursive = ts[i].recursive && !c.ids.mapped && !(ts[i].owned && c.mounts[ts[i].mount].NoSockets)
+	}
+	if len(c.plan.Mounts) == 0 && !slices.ContainsFunc(ts, func(t tree) bool { return !t.owned && holdsOne(t.path, opts.Private) }) {
+		return nil // as nearly always: the host image shows no data directory
+	}
+	table, err := readMounts("self")
+	if err != nil {
+		return fmt.Errorf("looking for data directories in mounts: %w", err)
+	}
+	const looking = "looking for data directories in mounts"
+	private := c.driver.private()
+	var dirs []located
+	for _, dir := range private {
+		at, err := table.locate(dir+"/", 0)
+		if isOutOfReach(err) {
+			at, err = c.makePrivate(table, ts, dir)
+		}
+		if errors.Is(err, errNotShown) {
+			continue
+		}
+		var parts []located
+		if err == nil {
+			parts, err = table.parts(at)
+		}
+		if err != nil {
+			return sandpit.WithHint(fmt.Errorf(looking+": %w", err), "let this user make and reach it, or mount another directory")
+		}
+		dirs = append(dirs, parts...)
+	}
+	if opts.PrivateOfOthers != nil {
+		others := opts.PrivateOfOthers()
+		// Only those near a mount by their paths: the file system of somebody's home
+		// directory may be one that does not answer.
+		for _, dir := range slices.Sorted(maps.Keys(others)) {
+			if !slices.ContainsFunc(ts, func(t tree) bool { return holdsOne(t.path, []string{dir}) || holdsOne(dir, []string{t.path}) }) {
+				continue
+			}
+			found, err := table.locateOf(dir, others[dir])
+			if err != nil {
+				return fmt.Errorf(looking+": %w", err)
+			}
+			private, dirs = append(private, dir), append(dirs, found...)
+		}
+	}
+	for i, t := range ts {
+		if !t.owned && !holdsOne(t.path, private) {
+			continue
+		}
+		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
+		if err != nil {
+			return fmt.Errorf("mounting %s: %w", t.path, err)
+		}
+		if t.owned && top.id != c.mounts[t.mount].id {
+			return errMoved(t.path, nil)
+		}
+		for _, dir := range dirs {
+			if err := c.coverIn(table, i, t, top, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// private returns the directories of this user that no sandbox may see.
+func (d *Driver) private() []string {
+	if os.Geteuid() != 0 {
+		return slices.Clone(d.opts.Private)
+	}
+	return append(slices.Clone(d.opts.Private), path.Dir(idClaims)) // who can read it can hold all ranges
+}
+
+// parts returns a data directory of this user with what is mounted below it, and the
+// directories to which links in it lead: each is a data directory, too.
+func (t mountTable) parts(dir located) ([]located, error) {
+	all, err := t.withMounts(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir.path)
+	if err != nil && !isOutOfReach(err) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Type() != fs.ModeSymlink {
+			continue
+		}
+		at, err := t.locate(path.Join(dir.path, e.Name())+"/", 0)
+		if isOutOfReach(err) {
+			continue
+		}
+		var more []located
+		if err == nil {
+			more, err = t.withMounts(at)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+	}
+	return all, nil
+}
+
+// withMounts returns a directory and the directories that are mounted below it. An
+// error does not keep it from returning the others.
+func (t mountTable) withMounts(dir located) (all []located, err error) {
+	all = []located{dir}
+	for _, m := range t {
+		if rest, in := relative(m.point, dir.path); in && rest != "" {
+			at, lerr := t.locate(m.point+"/", 0)
+			switch {
+			case lerr == nil:
+				all = append(all, at)
+			case !isOutOfReach(lerr):
+				err = errors.Join(err, lerr)
+			}
+		}
+	}
+	return all, err
+}
+
+// locateOf returns the data directory of another user, by its path and the user's
+// id, and what is mounted below it, or nothing. That user decides what is at the path: a
+// link, to what belongs to others or to itself, a file, a file system that is broken. So a
+// link leads only to what belongs to that user, and what can't be opened is not there: root's
+// mounts are not refused for it.
+func (t mountTable) locateOf(dir string, uid int) ([]located, error) {
+	at, err := t.locate(dir+"/", unix.RESOLVE_NO_SYMLINKS)
+	if errors.Is(err, unix.ELOOP) && uid >= 0 {
+		if at, err = t.locate(dir+"/", 0); err == nil && int(at.owner) != uid {
+			return nil, nil
+		}
+	}
+	var all []located
+	if err == nil {
+		all, err = t.withMounts(at)
+	}
+	if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(short error) bool { return errors.Is(err, short) }) {
+		err = nil
+	}
+	return all, err
+}
+
+// holdsOne reports whether one of dirs is in a directory, going by their paths.
+func holdsOne(dir string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(p string) bool {
+		_, in := relative(filepath.Clean(p), dir)
+		return in
+	})
+}
+
+// errNotShown says that no mount shows the place of a data directory that does
+// not exist, or can't be made by anyone.
+var errNotShown = errors.New("no mount shows it")
+
+// isOutOfReach reports whether an error says that a path leads nowhere, or
+// nowhere for this user.
+func isOutOfReach(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission)
+}
+
+// makePrivate makes a data directory that does not exist, if a mount would show
+// it: it can be covered only where it is, and a server may make it later. One
+// that is out of reach only now, because a sandbox has changed the mode of a
+// directory above it, is an error.
+func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located, error) {
+	above := filepath.Clean(dir)
+	at, err := located{}, fs.ErrNotExist
+	for isOutOfReach(err) && above != "/" {
+		above = filepath.Dir(above)
+		at, err = table.locate(above, 0)
+	}
+	if err != nil {
+		return located{}, err
+	}
+	inside := slices.ContainsFunc(ts, func(t tree) bool {
+		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
+		if err != nil || !t.owned {
+			return false
+		}
+		for _, v := range table.shown(t.recursive, top) {
+			if _, in := relative(at.below, v.root); in && at.dev == v.dev {
+				return true
+			}
+		}
+		return false
+	})
+	if !inside {
+		return located{}, errNotShown
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		if errors.Is(err, unix.EROFS) {
+			err = errNotShown
+		}
+		return located{}, err
+	}
+	return table.locate(dir, 0)
+}
+
+// shown returns what a tree shows of file systems, with paths below its top as
+// mount points.
+func (t mountTable) shown(recursive bool, top located) []hostMountpoint {
+	all := []hostMountpoint{{dev: top.dev, root: top.below}}
+	if recursive {
+		for _, m := range t {
+			if rest, in := relative(m.point, top.path); in && rest != "" {
+				all = append(all, hostMountpoint{dev: m.dev, root: m.root, point: rest})
+			}
+		}
+	}
+	return all
+}
+
+// coverIn adds the covers that a tree needs for a data directory.
+func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) error {
+	hint := "mount another directory; a sandbox gets no part of a data directory"
+	_, byPath := relative(top.path, dir.path)
+	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev || byPath {
+		return sandpit.WithHint(fmt.Errorf("mounting %s: it is in the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden), hint)
+	}
+	for _, v := range table.shown(t.recursive, top) {
+		if v.dev != dir.dev {
+			continue
+		}
+		if rest, in := relative(dir.below, v.root); in {
+			if i < len(c.plan.Root.Layers) {
+				return fmt.Errorf("using %s as a layer: the data directory %s is in it: %w", t.path, dir.path, sandpit.ErrForbidden)
+			}
+			c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id, pin: t.attr&unix.MOUNT_ATTR_RDONLY == 0})
+			continue
+		}
+		_, hidden := relative(path.Join(top.path, v.point), dir.path) // by the cover of where dir is itself
+		if _, in := relative(v.root, dir.below); in && !hidden {
+			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s in it, a part of the data directory %s is mounted: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
+		}
+	}
+	return nil
+}
