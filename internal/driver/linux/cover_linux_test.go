@@ -342,8 +342,15 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 		{"a file", "mkdir -p .local/share && touch .local/share/sandpit", uid, false},
 		{"a file above", "touch .local", uid, false},
 		{"a named pipe", "mkdir -p .local/share && mkfifo .local/share/sandpit", uid, false},
+		{"a broken file system", "mkdir -p .local/share/sandpit", uid, false},
+		{"a broken file system above", "mkdir -p .local", uid, false},
+		{"a broken file system below", "mkdir -p .local/share/sandpit/below && mv true/* .local/share/sandpit", uid, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			broken := map[string]string{"a broken file system": "/.local/share/sandpit", "a broken file system above": "/.local", "a broken file system below": "/.local/share/sandpit/below"}[tt.name]
+			if broken != "" && os.Geteuid() != 0 {
+				t.Skip("only root mounts without a helper that is set-user-id")
+			}
 			d := newDataDir(t)
 			home := d.home + "/user"
 			if err := errors.Join(os.MkdirAll(home+"/true", 0o755), os.WriteFile(home+"/true/file", []byte(d.flag), 0o644)); err != nil {
@@ -358,6 +365,14 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 				if out, err := exec.Command("chown", "-hR", strconv.Itoa(uid), home).CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
+			}
+			if broken != "" {
+				f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+				if err != nil {
+					t.Skipf("this machine has no FUSE: %v", err)
+				}
+				mountHere(t, "fuse", home+broken, 0, fmt.Sprintf("fd=%d,allow_other,rootmode=40000,user_id=%d,group_id=%[2]d", f.Fd(), uid))
+				f.Close() // nobody answers for it any more
 			}
 			c := ofOthers(t, map[string]int{home + "/.local/share/sandpit": tt.owner})
 			for _, readOnly := range []bool{true, false} {
