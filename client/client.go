@@ -17,8 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/cork"
-	"github.com/sandpit-dev/sandpit/internal/lastword"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 // Options say where the server is and who is asking.
@@ -131,7 +130,7 @@ func listening(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lastword.Conn(cork.New(conn)), nil
+	return httpconn.HearAnswer(httpconn.New(conn)), nil
 }
 
 // goWork runs work that Close waits for. It is false when the client is closed.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/remote"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // What ends a context from within.
@@ -209,4 +209,4 @@ func pathError(op, path string, err error) error {
 }
 
 // printable makes a text of the server's fit to be shown.
-func printable(s string) string { return remote.Printable(s, maxShown) }
+func printable(s string) string { return notation.Printable(s, maxShown) }

@@ -23,8 +23,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // against returns a client of a server that does as h says: here, wrong.
@@ -95,7 +95,7 @@ func TestNoServer(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(deep), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, address := range []string{"unix://" + filepath.Join(dir, "s"), "unix://" + deep, "http://" + apart.Address(t)} {
+	for _, address := range []string{"unix://" + filepath.Join(dir, "s"), "unix://" + deep, "http://" + testkit.Address(t)} {
 		c, err := New(Options{Address: address})
 		if err != nil {
 			t.Fatal(err)
@@ -397,7 +397,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	s.Close()
-	if err := apart.Leaks(before); err != nil {
+	if err := testkit.Leaks(before); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestWaysOut asks servers that can't be asked: each time it is said what to do.
@@ -27,7 +27,7 @@ func TestWaysOut(t *testing.T) {
 	dir := t.TempDir()
 	for address, want := range map[string]string{
 		"unix://" + filepath.Join(dir, "none"):           "start the server",
-		"http://" + apart.Address(t):                     "start the server",
+		"http://" + testkit.Address(t):                   "start the server",
 		secure.URL:                                       "SSL_CERT_FILE",
 		"http" + strings.TrimPrefix(secure.URL, "https"): "a server with TLS is asked by https",
 		"https" + strings.TrimPrefix(plain.URL, "http"):  "does not speak TLS",

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/remote"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // process is a process in a sandbox of a server.
@@ -221,7 +221,7 @@ func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
 }
 
 func (p *process) signal(ctx context.Context, sig syscall.Signal, group bool) error {
-	n, err := remote.SignalNumber(sig)
+	n, err := notation.SignalNumber(sig)
 	if err != nil {
 		return err
 	}

@@ -22,12 +22,12 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/local"
 )
 
@@ -60,7 +60,7 @@ func serve(t testing.TB) *served {
 		}
 	})
 	s := &served{home: home}
-	s.address = server.Address{Network: "tcp", Host: apart.Address(t)}
+	s.address = server.Address{Network: "tcp", Host: testkit.Address(t)}
 	s.roots = certify(t, home, s.address.Host)
 	s.start(t)
 	t.Cleanup(func() {
@@ -105,7 +105,7 @@ func (s *served) start(t testing.TB) {
 		ended.Wait()
 	})
 	c := s.overUnix(t)
-	for end := time.Now().Add(apart.Patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); ; time.Sleep(5 * time.Millisecond) {
 		_, err := c.List(t.Context(), sandpit.ListQuery{})
 		if err == nil {
 			return
@@ -121,7 +121,7 @@ func (s *served) start(t testing.TB) {
 
 // clean removes what is left of sandboxes: they outlive their server.
 func (s *served) clean(t testing.TB) {
-	ctx, cancel := context.WithTimeout(context.Background(), apart.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for _, opt := range []client.Options{s.unixOptions(), s.tlsOptions()} {
 		c, err := client.New(opt)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // build builds the examples and the program that serves. Without cgo each can
@@ -87,7 +87,7 @@ func testRemote(t *testing.T, bin string) {
 		}
 	})
 	socket := filepath.Join(dir, "server.sock")
-	apart.Until(t, "the server listens", func() bool {
+	testkit.Until(t, "the server listens", func() bool {
 		select {
 		case err := <-ended:
 			ended <- err

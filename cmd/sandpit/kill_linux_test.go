@@ -16,9 +16,9 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/state"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestServerIsKilled kills a server with -9 at random points under load. After
@@ -329,7 +329,7 @@ func (k *killing) compare(there map[string]sandpit.Info) {
 		k.ids[info.ID] = true
 	}
 	var left []string
-	apart.Until(k.t, "nothing is there of no sandbox", func() bool {
+	testkit.Until(k.t, "nothing is there of no sandbox", func() bool {
 		left = k.strange(live)
 		return len(left) == 0
 	}, func() string { return strings.Join(left, "\n") })

@@ -23,7 +23,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // withSandbox starts a server with one sandbox, "box", and returns an
@@ -202,7 +202,7 @@ func serveFiles(t *testing.T, sb sandpit.Sandbox) {
 		t.Fatal(err)
 	}
 	var ports []sandpit.Port
-	apart.Until(t, "it listens", func() bool {
+	testkit.Until(t, "it listens", func() bool {
 		var err error
 		if ports, err = sb.(sandpit.Networker).Ports(t.Context()); err != nil {
 			t.Fatal(err)
@@ -279,7 +279,7 @@ func shownKey(t *testing.T, s *service) string {
 // HOST:PORT.
 func writeTLS(t *testing.T, home, more string) string {
 	t.Helper()
-	address := apart.Address(t)
+	address := testkit.Address(t)
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // servedRun is sandpit run by way of a server.
@@ -117,7 +117,7 @@ func TestServerOfARunIsKilled(t *testing.T) {
 	startService(t, home, nil)
 	for _, dir := range []string{"run", "sandboxes", "images/kept"} {
 		var left []os.DirEntry
-		apart.Until(t, dir+" is empty", func() bool {
+		testkit.Until(t, dir+" is empty", func() bool {
 			left, _ = os.ReadDir(filepath.Join(home, dir))
 			return len(left) == 0
 		}, func() string { return fmt.Sprint(left) })

@@ -11,9 +11,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/apart"
-	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // serverPID returns the process that serves a data directory, or 0.
@@ -93,7 +92,7 @@ func startServer(t *testing.T, home string) {
 	t.Helper()
 	cmd := commandLine(t, "sandpit", "serve")
 	cmd.Env = append(cmd.Env, "SANDPIT_HOME="+home)
-	log := new(heard.Buffer)
+	log := new(testkit.Buffer)
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -103,7 +102,7 @@ func startServer(t *testing.T, home string) {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	apart.Until(t, "the server answers", func() bool {
+	testkit.Until(t, "the server answers", func() bool {
 		select {
 		case <-ended:
 			t.Fatalf("the server has ended: %s\n%s", cmd.ProcessState, log)

@@ -20,8 +20,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestSoak works on a server for a while, over its unix socket and over TLS in
@@ -63,7 +63,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	var after usage
-	apart.Until(t, "what it held for its callers is given back", func() bool {
+	testkit.Until(t, "what it held for its callers is given back", func() bool {
 		after = k.measure()
 		return after.descriptors <= before.descriptors+24 && after.threads <= before.threads+40 && after.memory <= before.memory+64<<20
 	}, func() string { return fmt.Sprintf("before %+v, after %+v", before, after) })

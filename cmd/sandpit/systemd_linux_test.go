@@ -20,10 +20,9 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
-	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // service is a server in a process of its own.
@@ -33,7 +32,7 @@ type service struct {
 	tls   string // HOST:PORT where it listens with TLS; empty: nowhere
 	key   string // for there
 	cmd   *exec.Cmd
-	log   *heard.Buffer // what it has written
+	log   *testkit.Buffer // what it has written
 	ended chan struct{}
 }
 
@@ -41,7 +40,7 @@ type service struct {
 // answers. prepare may change how it is started.
 func startService(t *testing.T, home string, prepare func(*exec.Cmd), args ...string) *service {
 	t.Helper()
-	s := &service{t: t, home: home, log: new(heard.Buffer), ended: make(chan struct{})}
+	s := &service{t: t, home: home, log: new(testkit.Buffer), ended: make(chan struct{})}
 	s.cmd = commandLine(t, append([]string{"sandpit", "serve"}, args...)...)
 	s.cmd.Env = append(s.cmd.Env, "SANDPIT_HOME="+home)
 	s.cmd.Stderr = s.log
@@ -79,7 +78,7 @@ func startService(t *testing.T, home string, prepare func(*exec.Cmd), args ...st
 // empty removes the sandboxes that the server holds, if it still can: they would
 // outlive it.
 func (s *service) empty() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), apart.Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), testkit.Patience)
 	defer cancel()
 	_ = s.cmd.Process.Signal(syscall.SIGCONT) // tests stop servers, too
 	if serverPID(s.t, s.home) != s.cmd.Process.Pid {

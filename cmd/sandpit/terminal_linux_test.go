@@ -19,11 +19,11 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-const patience = apart.Patience
+const patience = testkit.Patience
 
 // session is sandpit on a terminal.
 type session struct {

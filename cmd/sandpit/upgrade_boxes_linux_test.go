@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // situations are those of sandboxes and of the server, in the order in which they
@@ -165,7 +165,7 @@ func (u *upgrade) becomes(sb sandpit.Sandbox, want sandpit.State) {
 
 func (u *upgrade) until(what string, true func() bool) {
 	u.t.Helper()
-	apart.Until(u.t, what, true)
+	testkit.Until(u.t, what, true)
 }
 
 func upgradePaused(u *upgrade) func(*upgrade) {

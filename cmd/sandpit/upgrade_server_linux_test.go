@@ -21,8 +21,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // upgradePort has a forwarded port, whose command goes on over the upgrade.
@@ -33,7 +33,7 @@ func upgradePort(u *upgrade) func(*upgrade) {
 	sb := u.box(sandpit.Spec{Name: "port"})
 	serveFiles(u.t, sb)
 	cmd := u.oldCommand("forward", "port", "0:8000")
-	var said heard.Buffer
+	var said testkit.Buffer
 	cmd.Stdout = &said
 	start(u, cmd)
 	u.until("the port is forwarded", func() bool { return strings.Contains(said.String(), "\n") })

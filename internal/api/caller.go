@@ -10,7 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/cork"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 type peerKey struct{}
@@ -33,11 +33,11 @@ func WithRefusedPeer(ctx context.Context) context.Context {
 
 type connKey struct{}
 
-// WithConn notes the connection of a request, which may be a cork.Conn or made of
+// WithConn notes the connection of a request, which may be a httpconn.Conn or made of
 // one: what is streamed over it then goes out in larger pieces. It is for
 // http.Server.ConnContext.
 func WithConn(ctx context.Context, c net.Conn) context.Context {
-	if conn := cork.Find(c); conn != nil {
+	if conn := httpconn.Find(c); conn != nil {
 		return context.WithValue(ctx, connKey{}, conn)
 	}
 	return ctx
@@ -45,11 +45,11 @@ func WithConn(ctx context.Context, c net.Conn) context.Context {
 
 // cork returns the connection of the call, or nil when there is none that the
 // call has for itself.
-func (c *call) cork() *cork.Conn {
+func (c *call) cork() *httpconn.Conn {
 	if c.r.ProtoMajor != 1 {
 		return nil
 	}
-	conn, _ := c.r.Context().Value(connKey{}).(*cork.Conn)
+	conn, _ := c.r.Context().Value(connKey{}).(*httpconn.Conn)
 	return conn
 }
 

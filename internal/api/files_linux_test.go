@@ -18,9 +18,9 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Files are written, read in parts, described, changed and removed.
@@ -236,7 +236,7 @@ func TestWatch(t *testing.T) {
 	sb := s.create("", v1.Spec{})
 	base := "/v1/sandboxes/" + sb.ID + "/files"
 	s.refused(404, "file_not_found", ask{method: "GET", path: base + "/watch?path=/tmp/none"})
-	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	resp, err := s.try(ctx, ask{method: "GET", path: base + "/watch?path=/tmp&recursive=true"})
 	if err != nil {
@@ -358,7 +358,7 @@ func TestPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	got := ""
 	for {

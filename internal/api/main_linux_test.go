@@ -19,18 +19,17 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/cork"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
-	"github.com/sandpit-dev/sandpit/internal/heard"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestMain makes the test binary the guest, too, and looks for goroutines that
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == linux.GuestName {
 		os.Exit(server.Main(os.Args))
 	}
-	os.Exit(apart.Main(m))
+	os.Exit(testkit.Main(m))
 }
 
 // keys are keys in memory.
@@ -301,7 +300,7 @@ type service struct {
 	tcp     *http.Client
 	path    string // of the socket
 	base    string // http://127.0.0.1:PORT
-	log     *heard.Buffer
+	log     *testkit.Buffer
 }
 
 // serve starts an API. change may set options.
@@ -315,7 +314,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 	images, guests := engine.Home(dir)
 	store := image.Open(images, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
 	s := &service{
-		t: t, log: new(heard.Buffer), audit: new(audit), repeats: &repeats{all: map[string]*repeat{}}, path: filepath.Join(dir, "sock"),
+		t: t, log: new(testkit.Buffer), audit: new(audit), repeats: &repeats{all: map[string]*repeat{}}, path: filepath.Join(dir, "sock"),
 		keys: &keys{all: map[string]api.Caller{
 			adminKey: {Name: "admin", Key: "admin", Namespace: "local", Admin: true},
 			aliceKey: {Name: "alice", Key: "alice", Namespace: "alice"},
@@ -350,7 +349,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 		t.Fatal(err)
 	}
 	for _, l := range []net.Listener{unix, tcp} {
-		go func() { _ = s.server.Serve(cork.Listener(l)) }()
+		go func() { _ = s.server.Serve(httpconn.Listener(l)) }()
 	}
 	s.base = "http://" + tcp.Addr().String()
 	s.unix = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -364,7 +363,7 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 func (s *service) close() {
 	s.unix.CloseIdleConnections()
 	s.tcp.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(context.Background(), apart.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	if err := s.api.Close(ctx); err != nil {
 		s.t.Errorf("closing: %v", err)
@@ -506,7 +505,7 @@ func (s *service) create(key string, spec v1.Spec) v1.Sandbox {
 // eventually waits for something that must come to be.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	apart.Until(t, what, f)
+	testkit.Until(t, what, f)
 }
 
 var errDisk = errors.New("no space left on device")

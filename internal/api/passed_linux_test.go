@@ -8,8 +8,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // socketServer is a server of WebSockets in the sandbox, which sends back what it
@@ -62,7 +62,7 @@ func TestWebSocketsArePassedOn(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create(aliceKey, v1.Spec{})
 	s.python(sb, aliceKey, socketServer, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	dial := func(header http.Header, host string) (*websocket.Conn, *http.Response, error) {
 		header.Set("X-Sandpit-Key", aliceKey)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/heard"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // withDetail is an error with something for the log alone.
@@ -40,7 +40,7 @@ func TestPrivateErrors(t *testing.T) {
 		{fmt.Errorf("making a cgroup: %w: %w", sandpit.ErrExhausted, syscall.ENOSPC), false, 429, "exhausted", false},
 		{withDetail{sandpit.ErrForbidden}, false, 403, "forbidden", false},
 	} {
-		log := new(heard.Buffer)
+		log := new(testkit.Buffer)
 		opts := Options{DataDir: "/srv/data", Log: slog.New(slog.NewTextHandler(log, nil))}
 		call := &call{api: &API{opts: opts}, ctx: t.Context(), id: "id", caller: Caller{Admin: c.admin}}
 		status, e, _ := call.describe(c.err)

@@ -14,9 +14,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // frame is one of a stream.
@@ -163,7 +163,7 @@ func sendFrame(t *testing.T, conn *websocket.Conn, kind byte, payload string) {
 // receive reads frames until one of a kind holds a text, and returns all output.
 func receive(t *testing.T, conn *websocket.Conn, kind byte, text string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), apart.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	all := ""
 	for {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/lastword"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 // Headers that name a port of a sandbox, on any path.
@@ -95,7 +95,7 @@ func newProxy(a *API) *proxy {
 			if err != nil {
 				return nil, err
 			}
-			return lastword.Conn(patientWriter{conn, a.opts.Limits.Tunnel}), nil
+			return httpconn.HearAnswer(patientWriter{conn, a.opts.Limits.Tunnel}), nil
 		},
 		DisableKeepAlives:      true, // a connection belongs to one request of one caller
 		DisableCompression:     true,

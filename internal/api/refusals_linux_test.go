@@ -21,9 +21,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Every refusal has its status and code, and the one shape of errors.
@@ -393,7 +393,7 @@ func (s *service) dialOn(network string) net.Conn {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(apart.Patience))
+	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 	return conn
 }
 

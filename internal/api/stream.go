@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/cork"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 // Times of a stream.
@@ -40,7 +40,7 @@ var gathers = sync.Pool{New: func() any { b := make([]byte, 0, gatherSize); retu
 type stream struct {
 	c    *call
 	kind string // its media type
-	conn *cork.Conn
+	conn *httpconn.Conn
 
 	mu       sync.Mutex
 	buf      *[]byte     // what is gathered

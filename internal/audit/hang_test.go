@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
 // A disk that hangs keeps nobody waiting for longer than Append says, whoever asks
@@ -19,7 +19,7 @@ func TestDiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := openTest(t, dir, Options{})
 		before, released := l.last.seq, make(chan struct{})
-		l.queue = batch.New(maxTogether, func(items []*batch.Item[entry]) {
+		l.queue = groupcommit.New(maxTogether, func(items []*groupcommit.Item[entry]) {
 			<-released
 			l.write(items)
 		})
@@ -38,12 +38,12 @@ func TestDiskThatHangs(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if took := time.Since(began); took != batch.Patience || !l.Hangs() {
+		if took := time.Since(began); took != groupcommit.Patience || !l.Hangs() {
 			t.Errorf("it took %s; that it hangs is said: %v", took, l.Hangs())
 		}
 		vital := call(callers)
 		vital.Vital = true
-		if _, err := l.Append(t.Context(), vital); !errors.Is(err, sandpit.ErrUnavailable) || time.Since(began) != batch.Patience {
+		if _, err := l.Append(t.Context(), vital); !errors.Is(err, sandpit.ErrUnavailable) || time.Since(began) != groupcommit.Patience {
 			t.Errorf("the next one after %s: %v", time.Since(began), err)
 		}
 		close(released)

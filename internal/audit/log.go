@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
 // Options are how an audit is kept. The zero Options are good.
@@ -61,7 +61,7 @@ const (
 type Log struct {
 	dir   string
 	opt   Options
-	queue *batch.Queue[entry]
+	queue *groupcommit.Queue[entry]
 
 	mu     sync.Mutex
 	file   *os.File    // guarded by mu, as all below
@@ -129,7 +129,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 		return nil, err
 	}
 	l.reserve = diskfull.OpenReserve(filepath.Join(dir, fileReserve))
-	l.queue = batch.New(maxTogether, l.write)
+	l.queue = groupcommit.New(maxTogether, l.write)
 	return l, nil
 }
 
@@ -141,7 +141,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 // so is the Log. Vital records have room that is kept for them on a full disk.
 //
 // On a disk that hangs Append returns sandpit.ErrUnavailable after 10 s
-// (batch.Patience), and at once until the disk goes on. Then only the records that were
+// (groupcommit.Patience), and at once until the disk goes on. Then only the records that were
 // being written when it began to hang may be in the file all the same.
 func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	at := r.Time
@@ -154,7 +154,7 @@ func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	}
 	// Not with the context of Append: a client that leaves is not a failure of the audit.
 	err = l.queue.Do(context.Background(), entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital})
-	if errors.Is(err, batch.ErrHangs) {
+	if errors.Is(err, groupcommit.ErrHangs) {
 		err = l.explain("writing the audit", err)
 	}
 	if err != nil {
@@ -167,13 +167,13 @@ func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 func (l *Log) Hangs() bool { return l.queue.Hangs() }
 
 // write is the writer of the queue.
-func (l *Log) write(items []*batch.Item[entry]) {
+func (l *Log) write(items []*groupcommit.Item[entry]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := l.writeAll(items)
 	if diskfull.Is(err) {
 		l.fail(items, err)
-		if items = slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[entry]) bool { return !it.Value.vital }); len(items) > 0 {
+		if items = slices.DeleteFunc(slices.Clone(items), func(it *groupcommit.Item[entry]) bool { return !it.Value.vital }); len(items) > 0 {
 			l.reserve.Release()
 			err = l.writeAll(items)
 		}
@@ -185,7 +185,7 @@ func (l *Log) write(items []*batch.Item[entry]) {
 }
 
 // fail sets the error of items, or none.
-func (l *Log) fail(items []*batch.Item[entry], err error) {
+func (l *Log) fail(items []*groupcommit.Item[entry], err error) {
 	if err != nil {
 		err = l.explain("writing the audit", err)
 	}
@@ -194,7 +194,7 @@ func (l *Log) fail(items []*batch.Item[entry], err error) {
 	}
 }
 
-func (l *Log) writeAll(items []*batch.Item[entry]) error {
+func (l *Log) writeAll(items []*groupcommit.Item[entry]) error {
 	if l.closed {
 		return fmt.Errorf("it is closed: %w", sandpit.ErrState)
 	}

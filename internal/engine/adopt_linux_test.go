@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/heard"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A sandbox and its processes outlive an engine, and the next one finds them as
@@ -212,7 +212,7 @@ func TestOutputThatNobodyKept(t *testing.T) {
 	if gaps != 1 || entries[1].Seq == entries[0].Seq+1 || len(entries) > lines {
 		t.Errorf("of %d entries, the first with the numbers %d and %d, are %d gaps", len(entries), entries[0].Seq, entries[1].Seq, gaps)
 	}
-	var out heard.Buffer
+	var out testkit.Buffer
 	var lost atomic.Int64
 	again, err := sb.Attach(t.Context(), p.ID(), sandpit.AttachOptions{Stdout: &out, Lost: func(n int64) { lost.Add(n) }})
 	if err != nil {

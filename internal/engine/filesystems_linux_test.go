@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // fileSystems are those that a store may stand on.
@@ -64,7 +64,7 @@ func TestStoreOnFileSystems(t *testing.T) {
 			}
 			// A loop device ends with the last that holds its file system: a
 			// process or a mount anywhere.
-			apart.Until(t, "no loop device is left", func() bool { return len(loopsOf(dir)) == 0 }, func() string { return fmt.Sprint(loopsOf(dir)) })
+			testkit.Until(t, "no loop device is left", func() bool { return len(loopsOf(dir)) == 0 }, func() string { return fmt.Sprint(loopsOf(dir)) })
 		})
 	}
 }
@@ -102,7 +102,7 @@ func mountNew(t *testing.T, fstype string) string {
 			// Not with MNT_DETACH: what still holds it shall be told. The kernel
 			// may let go of what has ended a moment later.
 			err := unix.Unmount(at, 0)
-			for end := time.Now().Add(apart.Patience); err == unix.EBUSY && time.Now().Before(end); err = unix.Unmount(at, 0) {
+			for end := time.Now().Add(testkit.Patience); err == unix.EBUSY && time.Now().Before(end); err = unix.Unmount(at, 0) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			if err != nil {

@@ -19,13 +19,13 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // fileStore keeps a file for each record.
@@ -236,7 +236,7 @@ func checkKept(t *testing.T, dir string) {
 	}
 	// What was killed with its sandbox may be on its way out.
 	var strays []string
-	apart.Until(t, "no process is in a sandbox that is not known", func() bool {
+	testkit.Until(t, "no process is in a sandbox that is not known", func() bool {
 		strays = nil
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, name := range all {

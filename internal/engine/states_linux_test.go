@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func wantState(t *testing.T, sb sandpit.Sandbox, want sandpit.State) sandpit.Info {
@@ -30,14 +30,14 @@ func wantState(t *testing.T, sb sandpit.Sandbox, want sandpit.State) sandpit.Inf
 // eventually waits for something that is not told.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	apart.Until(t, what, is)
+	testkit.Until(t, what, is)
 }
 
 // logs waits until the log of a process is a text.
 func logs(t *testing.T, sb sandpit.Sandbox, p sandpit.Process, want string) {
 	t.Helper()
 	text := ""
-	apart.Until(t, fmt.Sprintf("the log is %q", want), func() bool {
+	testkit.Until(t, fmt.Sprintf("the log is %q", want), func() bool {
 		text = ""
 		for e, err := range sb.Logs(t.Context(), sandpit.LogQuery{Process: p.ID()}) {
 			if err != nil {

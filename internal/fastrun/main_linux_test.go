@@ -15,17 +15,16 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	guestserver "github.com/sandpit-dev/sandpit/internal/guest/server"
-	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-const patience = apart.Patience
+const patience = testkit.Patience
 
 // TestMain lets this test program be its own guest.
 func TestMain(m *testing.M) {
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 type place struct {
 	t    testing.TB
 	home string
-	log  *heard.Buffer
+	log  *testkit.Buffer
 	stop func() // ends the server, once, and waits
 }
 
@@ -61,7 +60,7 @@ func shortHome(t testing.TB) string {
 // serve starts a server, and looks at the end whether it has left anything.
 func serve(t testing.TB) *place {
 	t.Helper()
-	s := &place{t: t, home: shortHome(t), log: new(heard.Buffer)}
+	s := &place{t: t, home: shortHome(t), log: new(testkit.Buffer)}
 	d := linux.New(linux.Options{
 		Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home),
 	})
@@ -159,7 +158,7 @@ func wait(t testing.TB, p *started) sandpit.Result {
 // until waits for something that must come to be.
 func until(t testing.TB, what string, true func() bool) {
 	t.Helper()
-	apart.Until(t, what, true)
+	testkit.Until(t, what, true)
 }
 
 // seconds is a number of seconds to sleep, for long, which no other program of

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
-	"github.com/sandpit-dev/sandpit/internal/heard"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func TestResults(t *testing.T) {
@@ -114,7 +114,7 @@ func TestStdin(t *testing.T) {
 	s := serve(t)
 	t.Run("all of it, and its end", func(t *testing.T) {
 		const size = 8 << 20
-		var out heard.Buffer
+		var out testkit.Buffer
 		p := s.start(sandpit.Command{Argv: []string{"wc", "-c"}, Stdin: true, Stdout: &out})
 		if n, err := io.Copy(p.Stdin(), io.LimitReader(zeros{}, size)); n != size || err != nil {
 			t.Fatalf("%d bytes, %v", n, err)
@@ -130,7 +130,7 @@ func TestStdin(t *testing.T) {
 		}
 	})
 	t.Run("there and back", func(t *testing.T) {
-		var out heard.Buffer
+		var out testkit.Buffer
 		p := s.start(sandpit.Command{Argv: []string{"cat"}, Stdin: true, Stdout: &out})
 		for _, line := range []string{"one\n", "two\n"} {
 			if _, err := io.WriteString(p.Stdin(), line); err != nil {
@@ -150,7 +150,7 @@ func TestStdin(t *testing.T) {
 		wait(t, p)
 	})
 	t.Run("a process that does not read it", func(t *testing.T) {
-		var out heard.Buffer
+		var out testkit.Buffer
 		p := s.start(sandpit.Command{Script: "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done", Stdin: true, Stdout: &out})
 		until(t, "it is ready", func() bool { return out.String() == "ready\n" })
 		wrote := make(chan error, 1)
@@ -189,7 +189,7 @@ func TestSignals(t *testing.T) {
 		}, 137},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out heard.Buffer
+			var out testkit.Buffer
 			p := s.start(sandpit.Command{Script: tt.script, Stdout: &out})
 			until(t, "it is ready", func() bool { return out.String() == "ready\n" })
 			if err := tt.send(p); err != nil {
@@ -201,7 +201,7 @@ func TestSignals(t *testing.T) {
 		})
 	}
 	t.Run("a size", func(t *testing.T) {
-		var out heard.Buffer
+		var out testkit.Buffer
 		p := s.start(sandpit.Command{
 			Script: "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.02; done", Stdout: &out, Stdin: true,
 			Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80},
@@ -253,7 +253,7 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 	const much = 8 << 20
 	t.Run("input goes on", func(t *testing.T) {
 		stuck := newValve()
-		var counted heard.Buffer
+		var counted testkit.Buffer
 		p := s.start(sandpit.Command{
 			Script: fmt.Sprintf("head -c %d /dev/zero & wc -c >/tmp/count; wait; cat /tmp/count >&2", much), Stdin: true, Stdout: stuck, Stderr: &counted,
 		})
@@ -291,7 +291,7 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 		until(t, "the command is gone", func() bool { return !runs(word) })
 	})
 	t.Run("who fails takes nothing more, and the command ends", func(t *testing.T) {
-		var after heard.Buffer
+		var after testkit.Buffer
 		p := s.start(sandpit.Command{Script: fmt.Sprintf("head -c %d /dev/zero; echo after >&2", much), Stdout: failing{}, Stderr: &after})
 		if res := wait(t, p); !res.Success() || after.String() != "after\n" {
 			t.Errorf("got %+v, %q", res, after.String())
@@ -303,7 +303,7 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 func TestClientThatGoes(t *testing.T) {
 	s := serve(t)
 	t.Run("while it runs", func(t *testing.T) {
-		var out heard.Buffer
+		var out testkit.Buffer
 		word := seconds(87201)
 		p := s.start(sandpit.Command{Script: "echo ready; sleep " + word + " & sleep " + word, Stdout: &out})
 		until(t, "it is ready", func() bool { return out.String() == "ready\n" && runs(word) })
@@ -342,7 +342,7 @@ func TestClientThatGoes(t *testing.T) {
 // A server that is asked to end finishes what it runs.
 func TestServerThatEnds(t *testing.T) {
 	s := serve(t)
-	var out heard.Buffer
+	var out testkit.Buffer
 	p := s.start(sandpit.Command{Script: "echo ready; read line; echo $line; exit 4", Stdin: true, Stdout: &out})
 	until(t, "it is ready", func() bool { return out.String() == "ready\n" })
 	ended := make(chan struct{})

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The test binary is its own guest. As "pid1" it first mounts the /proc of its
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(server.Main(os.Args))
 	}
-	os.Exit(apart.Main(m))
+	os.Exit(testkit.Main(m))
 }
 
 // A testGuest is a guest that runs as a process of its own, without a sandbox

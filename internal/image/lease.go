@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
-	"github.com/sandpit-dev/sandpit/internal/owned"
 )
 
 // AcquireOptions say how an image is found.
@@ -105,7 +105,7 @@ func (l *Lease) Release() {
 // whole layers and the part of one that has been received, from which a
 // second try goes on.
 func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
-	if err := owned.Directory(s.dir); err != nil {
+	if err := datadir.CheckPart(s.dir); err != nil {
 		return nil, err
 	}
 	if ref == "" || ref == "host" {

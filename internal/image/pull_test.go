@@ -23,10 +23,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // newStore opens a store that sees none of this machine's credentials.
@@ -444,7 +444,7 @@ func TestPullFailsCleanly(t *testing.T) {
 	})
 	t.Run("unreachable registry", func(t *testing.T) {
 		s := newStore(t, nil)
-		_, err := s.Acquire(t.Context(), apart.Address(t)+"/x:1", plainHTTP)
+		_, err := s.Acquire(t.Context(), testkit.Address(t)+"/x:1", plainHTTP)
 		wantError(t, err, sandpit.ErrUnavailable, true)
 		wantEmpty(t, s)
 	})

@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
-	"github.com/sandpit-dev/sandpit/internal/owned"
 )
 
 // A Store keeps images on disk. Its directory looks like this:
@@ -139,7 +139,7 @@ func (s *Store) ensure(subs ...string) error {
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !os.IsExist(err) {
 		return s.diskError(fmt.Errorf("making image store: %w", err))
 	}
-	if err := owned.Directory(s.dir); err != nil {
+	if err := datadir.CheckPart(s.dir); err != nil {
 		return err
 	}
 	for _, sub := range subs {

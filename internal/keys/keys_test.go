@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/state"
 )
@@ -175,7 +175,7 @@ func TestRefusedKeys(t *testing.T) {
 // memory is a store that can be made to fail.
 type memory struct {
 	keys.Store
-	queue   *batch.Queue[func()] // as the state has one
+	queue   *groupcommit.Queue[func()] // as the state has one
 	broken  error
 	hangs   chan struct{} // what is written waits until it is closed; nil: it does not wait
 	reached chan struct{} // told when a note of uses waits
@@ -184,7 +184,7 @@ type memory struct {
 
 func newMemory() *memory {
 	m := &memory{}
-	m.queue = batch.New(1, func(items []*batch.Item[func()]) {
+	m.queue = groupcommit.New(1, func(items []*groupcommit.Item[func()]) {
 		items[0].Value()
 		if m.hangs != nil {
 			<-m.hangs
@@ -196,7 +196,7 @@ func newMemory() *memory {
 
 func (m *memory) write(ctx context.Context, f func()) error {
 	err := m.queue.Do(ctx, f)
-	if errors.Is(err, batch.ErrHangs) {
+	if errors.Is(err, groupcommit.ErrHangs) {
 		err = fmt.Errorf("%w: %w", sandpit.ErrUnavailable, err)
 	}
 	return err

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/cork"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 const (
@@ -102,7 +102,7 @@ type connection struct {
 	timer     *time.Timer
 }
 
-// listener returns l with connections that are counted, and are cork.Conns.
+// listener returns l with connections that are counted, and are httpconn.Conns.
 func (a *connections) listener(l net.Listener, plain bool) net.Listener {
 	return countedListener{l, a, plain}
 }
@@ -133,7 +133,7 @@ func (l countedListener) Accept() (net.Conn, error) {
 
 // add counts a new connection. It returns nil when there is no room for it.
 func (a *connections) add(raw net.Conn, plain bool) net.Conn {
-	c := &connection{Conn: cork.New(raw), all: a, plain: plain}
+	c := &connection{Conn: httpconn.New(raw), all: a, plain: plain}
 	_, local := raw.(*net.UnixConn)
 	var out []*connection
 	a.mu.Lock()
@@ -369,8 +369,8 @@ func (c *connection) Close() error {
 // NetConn returns the connection beneath.
 func (c *connection) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite is that of cork.Conn.
-func (c *connection) CloseWrite() error { return cork.Find(c.Conn).CloseWrite() }
+// CloseWrite is that of httpconn.Conn.
+func (c *connection) CloseWrite() error { return httpconn.Find(c.Conn).CloseWrite() }
 
 // connectionOf finds the connection that another one was made of, or nil.
 func connectionOf(c net.Conn) *connection {

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // from connects from an address of loopback, which stands for another host.
@@ -165,7 +165,7 @@ func TestConnectionsOfAKey(t *testing.T) {
 		t.Errorf("an administrator: %s %+v", resp.Status, e)
 	}
 	_ = boss.conn.Close()
-	apart.Until(t, "the administrator has gone", func() bool { return s.figure(keyed) == 9 })
+	testkit.Until(t, "the administrator has gone", func() bool { return s.figure(keyed) == 9 })
 	// A key that is not valid any more has none.
 	if status, body, _ := s.get("DELETE", "http://sandpit/v1/keys/"+greedy.ID, "", ""); status != http.StatusNoContent {
 		t.Fatalf("%d %s", status, body)
@@ -175,11 +175,11 @@ func TestConnectionsOfAKey(t *testing.T) {
 			t.Errorf("%s %+v", resp.Status, e)
 		}
 	}
-	apart.Until(t, "its connections are a stranger's", func() bool { return s.figure(keyed) == 1 })
+	testkit.Until(t, "its connections are a stranger's", func() bool { return s.figure(keyed) == 1 })
 	for _, k := range mine {
 		_ = k.conn.Close()
 	}
-	apart.Until(t, "they are gone", func() bool { return s.figure(strangers) == 0 })
+	testkit.Until(t, "they are gone", func() bool { return s.figure(strangers) == 0 })
 }
 
 // Over plain HTTP a stranger who has to make room is told.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // raw opens a connection with TLS on which one protocol is spoken by hand.
@@ -95,7 +95,7 @@ func TestRapidReset(t *testing.T) {
 		}
 		t.Logf("%s: %d streams, %d goroutines", path, sent, most)
 	}
-	apart.Until(t, "all has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
+	testkit.Until(t, "all has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
 }
 
 // webSocket opens a WebSocket by hand.
@@ -207,7 +207,7 @@ func TestFloodedSocket(t *testing.T) {
 				break
 			}
 		}
-		apart.Until(t, "its command has ended", func() bool {
+		testkit.Until(t, "its command has ended", func() bool {
 			all, err := sb.Processes(t.Context())
 			if err != nil {
 				t.Fatal(err)

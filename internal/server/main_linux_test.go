@@ -25,15 +25,14 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/server"
-	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestMain makes the test binary the guest, too, and looks for goroutines that
@@ -45,10 +44,10 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(askEnv); path != "" {
 		os.Exit(ask(path))
 	}
-	os.Exit(apart.Main(m))
+	os.Exit(testkit.Main(m))
 }
 
-const patience = apart.Patience
+const patience = testkit.Patience
 
 func long() bool { return os.Getenv("SANDPIT_TEST_LONG") != "" }
 
@@ -61,7 +60,7 @@ type served struct {
 	key      string // the first one, which may do everything
 	said     []string
 	roots    *x509.CertPool
-	log      *heard.Buffer
+	log      *testkit.Buffer
 	lookup   func(string) (string, bool) // of variables of the environment
 	reload   chan struct{}
 	stop     func() error // once; waits
@@ -86,7 +85,7 @@ func newServed(t testing.TB) *served {
 			t.Error(err)
 		}
 	})
-	return &served{t: t, home: home, log: new(heard.Buffer), lookup: func(string) (string, bool) { return "", false }, reload: make(chan struct{}, 1), settings: server.Settings{
+	return &served{t: t, home: home, log: new(testkit.Buffer), lookup: func(string) (string, bool) { return "", false }, reload: make(chan struct{}, 1), settings: server.Settings{
 		Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
 		PolicyFile: "",
 	}}
@@ -95,7 +94,7 @@ func newServed(t testing.TB) *served {
 // overTCP has it listen on loopback, with TLS.
 func (s *served) overTCP() {
 	s.t.Helper()
-	s.tcp = apart.Address(s.t)
+	s.tcp = testkit.Address(s.t)
 	s.settings.Listen = append(s.settings.Listen, server.Address{Network: "tcp", Host: s.tcp})
 	s.settings.Cert, s.settings.Key = filepath.Join(s.home, "cert.pem"), filepath.Join(s.home, "key.pem")
 	s.roots = x509.NewCertPool()

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 const strictPolicy = `
@@ -124,14 +124,14 @@ func TestPolicyIsReloaded(t *testing.T) {
 	// On demand, as SIGHUP does.
 	s.policy(strings.Replace(strictPolicy, "memory: 128m", "memory: 256m", 1))
 	s.reload <- struct{}{}
-	apart.Until(t, "the policy is read again", func() bool { return memory() == "256" })
+	testkit.Until(t, "the policy is read again", func() bool { return memory() == "256" })
 	if _, err := c.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 200 << 20}}); err != nil {
 		t.Errorf("what is allowed now: %v", err)
 	}
 	// A broken file changes nothing, and is complained of.
 	s.policy("policies:\n  small:\n    imagez: [host]\n")
 	s.reload <- struct{}{}
-	apart.Until(t, "it is complained of", func() bool {
+	testkit.Until(t, "it is complained of", func() bool {
 		return strings.Contains(s.log.String(), "not in force") && strings.Contains(s.log.String(), "imagez")
 	})
 	if got := memory(); got != "256" {
@@ -139,14 +139,14 @@ func TestPolicyIsReloaded(t *testing.T) {
 	}
 	// And by itself, when the file changes.
 	s.policy(strings.Replace(strictPolicy, "memory: 128m", "memory: 96m", 1))
-	apart.Until(t, "the policy is read again", func() bool { return memory() == "96" })
+	testkit.Until(t, "the policy is read again", func() bool { return memory() == "96" })
 	if _, err := c.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 128 << 20}}); !errors.Is(err, sandpit.ErrForbidden) {
 		t.Errorf("what is no longer allowed: %v", err)
 	}
 	// A key whose policy is gone may do nothing.
 	s.policy("policies: {}\n")
 	s.reload <- struct{}{}
-	apart.Until(t, "the policy is gone", func() bool {
+	testkit.Until(t, "the policy is gone", func() bool {
 		_, err := c.Create(t.Context(), small(""))
 		return errors.Is(err, sandpit.ErrForbidden) && strings.Contains(err.Error(), "small")
 	})
@@ -208,9 +208,9 @@ func TestRoomIsWaitedFor(t *testing.T) {
 	for range 6 {
 		enter(a, "a")
 	}
-	apart.Until(t, "six wait", func() bool { return s.waiting() == 6 })
+	testkit.Until(t, "six wait", func() bool { return s.waiting() == 6 })
 	enter(b, "b")
-	apart.Until(t, "seven wait", func() bool { return s.waiting() == 7 })
+	testkit.Until(t, "seven wait", func() bool { return s.waiting() == 7 })
 	if err := first.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +274,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	// The room is full for good, and others wait: they are given up, or wait for
 	// the server's bound.
-	apart.Until(t, "the room is full", func() bool { return kept.Load() == 8 && s.waiting() > 0 })
+	testkit.Until(t, "the room is full", func() bool { return kept.Load() == 8 && s.waiting() > 0 })
 	if !long() {
 		giveUp()
 	}
@@ -288,9 +288,9 @@ func TestManyAtOnce(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	// What was given up may still be in its hands.
-	apart.Until(t, "nobody waits", func() bool { return s.waiting() == 0 })
+	testkit.Until(t, "nobody waits", func() bool { return s.waiting() == 0 })
 	var left []os.DirEntry
-	apart.Until(t, "nothing is left", func() bool {
+	testkit.Until(t, "nothing is left", func() bool {
 		s.clean()
 		var err error
 		left, err = os.ReadDir(s.home + "/sandboxes")

@@ -21,14 +21,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/otlp"
 	"github.com/sandpit-dev/sandpit/internal/audit"
-	"github.com/sandpit-dev/sandpit/internal/cork"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
-	"github.com/sandpit-dev/sandpit/internal/owned"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
 	"github.com/sandpit-dev/sandpit/internal/state"
@@ -210,10 +210,10 @@ func (s *server) openState(ctx context.Context) (err error) {
 // checkHome refuses a data directory that others may have filled, or a part of
 // it. The store of images and the state look at theirs themselves.
 func checkHome(home string) error {
-	err := owned.Home(home)
+	err := datadir.CheckHome(home)
 	for _, part := range []string{AuditDir(home), filepath.Join(home, boxesDir), KeepDir(home), filepath.Join(home, imagesDir)} {
 		if err == nil {
-			err = owned.Directory(part)
+			err = datadir.CheckPart(part)
 		}
 	}
 	return err
@@ -413,7 +413,7 @@ var errElsewhere = errors.New("not in the namespaces of the server")
 // peer notes who is at the other end of a unix socket. Only the server's user
 // and root, outside of every sandbox and container, are trusted.
 func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Context {
-	beneath := cork.Find(c)
+	beneath := httpconn.Find(c)
 	if beneath == nil {
 		return ctx
 	}

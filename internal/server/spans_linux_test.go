@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sandpit-dev/sandpit/internal/heard"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The spans of the last requests are sent before the server ends.
 func TestLastSpansAreSent(t *testing.T) {
-	got := new(heard.Buffer)
+	got := new(testkit.Buffer)
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(got, r.Body) }))
 	defer collector.Close()
 	s := newServed(t)

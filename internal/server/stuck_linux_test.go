@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A create that hangs is called off when its caller leaves; /healthz, /metrics and
@@ -58,7 +58,7 @@ func TestStuckSandbox(t *testing.T) {
 	leave()
 	<-created
 	health := ""
-	apart.Until(t, "the server says that something is stuck", func() bool {
+	testkit.Until(t, "the server says that something is stuck", func() bool {
 		var status int
 		status, health, _ = s.get("GET", "http://sandpit/healthz", "", "")
 		return status == http.StatusOK && health == `{"status":"degraded","stuck":1}`+"\n"
@@ -86,7 +86,7 @@ func TestStuckSandbox(t *testing.T) {
 
 	s.change = nil
 	s.start()
-	apart.Until(t, "nothing is left of it", func() bool {
+	testkit.Until(t, "nothing is left of it", func() bool {
 		page, err := c.List(t.Context(), sandpit.ListQuery{})
 		return err == nil && len(page.Sandboxes) == 1 && page.Sandboxes[0].Name == "second" && page.Sandboxes[0].State == sandpit.StateRunning
 	})

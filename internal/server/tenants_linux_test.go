@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestKeyIsNeeded asks over TCP on loopback, with good keys, bad ones and none.
@@ -130,7 +130,7 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 	s.endUnderWork(sb, v1.NewKey{Name: "revoked", Namespace: "team"})
 	for life := 1.0; !s.endUnderWork(sb, v1.NewKey{Name: "expired", Namespace: "team", Expires: life}); life *= 2 {
 	}
-	apart.Until(t, "their commands are gone", func() bool {
+	testkit.Until(t, "their commands are gone", func() bool {
 		out, err := sandpit.Shell(t.Context(), sb, `cat /proc/[0-9]*/cmdline | tr '\0' ' ' | grep -c "slee[p] 6000"`)
 		return err == nil && strings.TrimSpace(string(out.Stdout)) == "0"
 	})
@@ -240,7 +240,7 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 	s.settings.Listen, s.settings.PlainHTTP = []server.Address{{Network: "tcp", Host: "0.0.0.0:0"}}, true
 	s.start()
 	said := regexp.MustCompile(`msg=listening address=\S*:(\d+)\n`)
-	apart.Until(t, "it says where it listens", func() bool { return said.MatchString(s.log.String()) }, s.log.String)
+	testkit.Until(t, "it says where it listens", func() bool { return said.MatchString(s.log.String()) }, s.log.String)
 	url := "http://127.0.0.1:" + said.FindStringSubmatch(s.log.String())[1] + "/v1/sandboxes"
 	if status, body, _ := s.get("GET", url, "", ""); status != http.StatusUnauthorized {
 		t.Errorf("%d %s", status, body)
@@ -355,7 +355,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	if _, err := sandpit.Exec(t.Context(), sb, "true"); err != nil {
 		t.Errorf("what is alice's: %v", err)
 	}
-	apart.Until(t, "bob has seen what he did", func() bool {
+	testkit.Until(t, "bob has seen what he did", func() bool {
 		_, body, _ := s.get("GET", base+"/v1/sandboxes", bob, "")
 		return !strings.Contains(body, mine.ID())
 	})

@@ -8,8 +8,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
 // code is the primary result code of SQLite in an error (sqlite.org/rescode.html),
@@ -60,7 +60,7 @@ func kindOf(err error) (hint string, kind error) {
 	switch {
 	case isFull(err):
 		return hintFull, sandpit.ErrDiskFull
-	case errors.Is(err, batch.ErrHangs):
+	case errors.Is(err, groupcommit.ErrHangs):
 		return hintHangs, sandpit.ErrUnavailable
 	case errors.Is(err, syscall.EROFS):
 		return hintReadOnly, sandpit.ErrUnavailable

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
 // On a disk that hangs, calls of the state fail after 10 s, and at once from then on,
@@ -20,7 +20,7 @@ func TestDiskThatHangs(t *testing.T) {
 	s := openTest(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})
-		s.queue = batch.New(maxTogether, func(items []*batch.Item[write]) {
+		s.queue = groupcommit.New(maxTogether, func(items []*groupcommit.Item[write]) {
 			<-released
 			s.commit(items)
 		})
@@ -40,7 +40,7 @@ func TestDiskThatHangs(t *testing.T) {
 			if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") || sandpit.Hint(err) != hintHangs {
 				t.Errorf("%s: %v", what, err)
 			}
-			if took := time.Since(began); took != batch.Patience {
+			if took := time.Since(began); took != groupcommit.Patience {
 				t.Errorf("%s: answered after %s", what, took)
 			}
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 )
 
@@ -53,7 +53,7 @@ func TestWhatWaitsForTheDisk(t *testing.T) {
 	// Together with one that waits, all do.
 	nothing := func(*tx) error { return nil }
 	for _, lazy := range []bool{true, false} {
-		s.commit([]*batch.Item[write]{{Value: write{fn: nothing, lazy: true}}, {Value: write{fn: nothing, lazy: lazy}}})
+		s.commit([]*groupcommit.Item[write]{{Value: write{fn: nothing, lazy: true}}, {Value: write{fn: nothing, lazy: lazy}}})
 		if s.lazy != lazy {
 			t.Errorf("a write that may be undone, beside one that may: %v: synchronous is NORMAL: %v", lazy, s.lazy)
 		}

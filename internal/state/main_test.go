@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 func reportQuantiles(b *testing.B, took []time.Duration) {
 	slices.Sort(took)

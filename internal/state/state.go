@@ -38,9 +38,9 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/batch"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
-	"github.com/sandpit-dev/sandpit/internal/owned"
+	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
 // Files of a state directory.
@@ -63,7 +63,7 @@ const maxTogether = 256
 // full, and sandpit.ErrUnavailable when it can't be read or written; neither
 // leaves anything half written, and when the disk is well again, so is the
 // Store. On a disk that hangs they return sandpit.ErrUnavailable after 10 s
-// (batch.Patience), and at once until it goes on; then alone what was being written
+// (groupcommit.Patience), and at once until it goes on; then alone what was being written
 // when it began to hang may have been written all the same.
 type Store struct {
 	dir   string
@@ -71,7 +71,7 @@ type Store struct {
 	db    *sql.DB
 	seal  *sealer
 	now   func() time.Time
-	queue *batch.Queue[write]
+	queue *groupcommit.Queue[write]
 
 	mu     sync.Mutex // one user of tx at a time, for a whole transaction
 	tx     *tx        // guarded by mu
@@ -129,7 +129,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 		return nil, s.explain(err)
 	}
 	s.reserve = diskfull.OpenReserve(filepath.Join(dir, fileReserve))
-	s.queue = batch.New(maxTogether, s.commit)
+	s.queue = groupcommit.New(maxTogether, s.commit)
 	return s, nil
 }
 
@@ -143,7 +143,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	if err != nil {
 		return s.explain(err)
 	}
-	if err := owned.Owner(s.dir); err != nil {
+	if err := datadir.CheckOwner(s.dir); err != nil {
 		return err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
@@ -239,7 +239,7 @@ func (s *Store) Settle(ctx context.Context) error {
 }
 
 // commit is the writer of the queue.
-func (s *Store) commit(items []*batch.Item[write]) {
+func (s *Store) commit(items []*groupcommit.Item[write]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -248,7 +248,7 @@ func (s *Store) commit(items []*batch.Item[write]) {
 		}
 		return
 	}
-	items = slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[write]) bool {
+	items = slices.DeleteFunc(slices.Clone(items), func(it *groupcommit.Item[write]) bool {
 		if it.Value.read {
 			it.Err = it.Value.fn(s.tx)
 		}
@@ -257,8 +257,8 @@ func (s *Store) commit(items []*batch.Item[write]) {
 	if len(items) > 0 {
 		s.transact(items)
 	}
-	if full := func(it *batch.Item[write]) bool { return isFull(it.Err) }; slices.ContainsFunc(items, full) {
-		vital := slices.DeleteFunc(slices.Clone(items), func(it *batch.Item[write]) bool { return !it.Value.vital })
+	if full := func(it *groupcommit.Item[write]) bool { return isFull(it.Err) }; slices.ContainsFunc(items, full) {
+		vital := slices.DeleteFunc(slices.Clone(items), func(it *groupcommit.Item[write]) bool { return !it.Value.vital })
 		if len(vital) == 0 {
 			return
 		}
@@ -269,13 +269,13 @@ func (s *Store) commit(items []*batch.Item[write]) {
 }
 
 // transact runs writes in one transaction. Precondition: s.mu is held.
-func (s *Store) transact(items []*batch.Item[write]) {
+func (s *Store) transact(items []*groupcommit.Item[write]) {
 	all := func(err error) {
 		for _, it := range items {
 			it.Err = err
 		}
 	}
-	lazy := !slices.ContainsFunc(items, func(it *batch.Item[write]) bool { return !it.Value.lazy })
+	lazy := !slices.ContainsFunc(items, func(it *groupcommit.Item[write]) bool { return !it.Value.lazy })
 	if err := s.setLazy(lazy); err != nil {
 		all(err)
 		return
@@ -326,7 +326,7 @@ func (s *Store) setLazy(lazy bool) error {
 
 // one runs one write of a transaction. What the write itself refuses is undone
 // and is its own error; an error of the database is returned.
-func (s *Store) one(it *batch.Item[write], among bool) error {
+func (s *Store) one(it *groupcommit.Item[write], among bool) error {
 	if among {
 		if err := s.exec("SAVEPOINT one"); err != nil {
 			return err

@@ -22,11 +22,11 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 // receiver is a server that checks what it gets.
 type receiver struct {
@@ -145,7 +145,7 @@ func ok(int, http.ResponseWriter) {}
 // come to be.
 func (r *receiver) until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	apart.Until(t, what, is, func() string {
+	testkit.Until(t, what, is, func() string {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return fmt.Sprintf("of %d requests it took %+v", r.n, r.got)

@@ -25,7 +25,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/claim"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
@@ -34,6 +33,7 @@ import (
 	guestclient "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // hostState is what a sandbox could leave on the machine. Other programs may
@@ -276,7 +276,7 @@ func unchanged(t *testing.T) func() {
 		if diff != "" {
 			t.Errorf("the machine is not as it was (-before +after):\n%s", diff)
 		}
-		if err := apart.Leaks(routines); err != nil {
+		if err := testkit.Leaks(routines); err != nil {
 			t.Error(err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
-	"github.com/sandpit-dev/sandpit/internal/remote"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // remoteError is an error that the guest has told: its text, and what it is to
@@ -124,4 +124,4 @@ func pathError(op, path string, err error) error {
 const maxShown = 1 << 10
 
 // printable makes a text of a guest fit to be shown.
-func printable(s string) string { return remote.Printable(s, maxShown) }
+func printable(s string) string { return notation.Printable(s, maxShown) }

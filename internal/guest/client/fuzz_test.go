@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/apart"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 // frames joins frames of a guest, behind its greeting.
 func frames(fs ...[]byte) []byte {

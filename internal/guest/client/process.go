@@ -15,7 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
-	"github.com/sandpit-dev/sandpit/internal/remote"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Process is a process in a sandbox, seen over one stream.
@@ -277,7 +277,7 @@ func (p *Process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
 }
 
 func (p *Process) signal(ctx context.Context, sig syscall.Signal, group bool) error {
-	n, err := remote.SignalNumber(sig)
+	n, err := notation.SignalNumber(sig)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
-// Package cork has what is written in several pieces sent as one.
-//
+// Package httpconn has connections that make net/http quicker and its failures
+// clearer: one sends small writes together, the other delivers an early response even
+// if sending the request failed.
+package httpconn
+
 // net/http writes a chunk of a body as the end of its own small buffer, with the
 // chunk's head and first bytes in it, and then the rest. The other end is woken
 // for the few bytes, and again for the many.
-package cork
 
 import (
 	"errors"

@@ -1,7 +1,4 @@
-// Package owned refuses directories that somebody else may have made or may
-// change: what lies in a data directory is believed, images are executed, and a
-// record says whose a sandbox is.
-package owned
+package datadir
 
 import (
 	"fmt"
@@ -11,22 +8,22 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Directory checks a part of a data directory, whose name is in the error: it
+// CheckPart checks a part of a data directory, whose name is in the error: it
 // must belong to this user or root, as must a symbolic link to it, and nobody
 // else may write to it. The error matches sandpit.ErrForbidden. What is not
 // there is no error.
-func Directory(name string) error {
+func CheckPart(name string) error {
 	return check(name, func(mode fs.FileMode) bool { return mode&0o022 == 0 })
 }
 
-// Home checks a data directory itself, which may be one in which everybody may
+// CheckHome checks a data directory itself, which may be one in which everybody may
 // make files of his own, such as /tmp, and one of a group.
-func Home(name string) error {
+func CheckHome(name string) error {
 	return check(name, func(mode fs.FileMode) bool { return mode&0o002 == 0 || mode&fs.ModeSticky != 0 })
 }
 
-// Owner checks only whose directory it is, for one whose mode is then mended.
-func Owner(name string) error { return check(name, func(fs.FileMode) bool { return true }) }
+// CheckOwner checks only whose directory it is, for one whose mode is then mended.
+func CheckOwner(name string) error { return check(name, func(fs.FileMode) bool { return true }) }
 
 func check(name string, closed func(fs.FileMode) bool) error {
 	link, err := os.Lstat(name)
@@ -44,7 +41,7 @@ func check(name string, closed func(fs.FileMode) bool) error {
 	case !ours(link) || !ours(info):
 		why = "belongs to another user"
 	case !info.IsDir():
-		why = "is no directory"
+		why = "is not a directory"
 	case !closed(info.Mode()):
 		why = "may be written to by others"
 	default:

@@ -1,4 +1,4 @@
-package owned_test
+package datadir_test
 
 import (
 	"errors"
@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/owned"
+	"github.com/sandpit-dev/sandpit/internal/datadir"
 )
 
 // A directory that somebody else has made, or may write to, is refused by name.
-func TestDirectory(t *testing.T) {
+func TestOwner(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	make := func(name string, mode fs.FileMode) string {
@@ -39,17 +39,17 @@ func TestDirectory(t *testing.T) {
 		make("group", 0o775):                {"may be written to by others", ""},
 		make("all", 0o777):                  {"may be written to by others", "may be written to by others"},
 		make("sticky", fs.ModeSticky|0o777): {"may be written to by others", ""},
-		at("file"):                          {"is no directory", "is no directory"},
+		at("file"):                          {"is not a directory", "is not a directory"},
 		at("none"):                          {"", ""},
 		at("good-link"):                     {"", ""},
 		at("bad-link"):                      {"may be written to by others", "may be written to by others"},
-		at("file-link"):                     {"is no directory", "is no directory"},
+		at("file-link"):                     {"is not a directory", "is not a directory"},
 		at("nowhere"):                       {"", ""},
 	} {
 		for kind, check := range map[string]struct {
 			err  error
 			want string
-		}{"part": {owned.Directory(name), tt.part}, "home": {owned.Home(name), tt.home}} {
+		}{"part": {datadir.CheckPart(name), tt.part}, "home": {datadir.CheckHome(name), tt.home}} {
 			switch err := check.err; {
 			case check.want == "" && err != nil:
 				t.Errorf("%s as %s: %v", name, kind, err)
@@ -66,7 +66,7 @@ func TestDirectory(t *testing.T) {
 		if err := os.Lchown(at(name), 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
-		for _, err := range []error{owned.Directory(at(name)), owned.Home(at(name))} {
+		for _, err := range []error{datadir.CheckPart(at(name)), datadir.CheckHome(at(name))} {
 			if !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "belongs to another user") {
 				t.Errorf("%s of another user: %v", name, err)
 			}

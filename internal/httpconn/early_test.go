@@ -1,4 +1,4 @@
-package lastword_test
+package httpconn_test
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/lastword"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 // broken is a connection that nothing can be written to, and that is read of a pipe.
@@ -37,7 +37,7 @@ func TestFailureWaitsForTheAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				plain, theirs := net.Pipe()
-				ours := lastword.Conn(broken{plain})
+				ours := httpconn.HearAnswer(broken{plain})
 				go func() { _, _ = io.Copy(io.Discard, ours) }()
 				go c.end(ours, theirs)
 				began := time.Now()

@@ -1,4 +1,4 @@
-package apart_test
+package testkit_test
 
 import (
 	"net"
@@ -7,15 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/apart"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(apart.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 // What Address returns can be listened at, again and again.
 func TestAddress(t *testing.T) {
-	address := apart.Address(t)
-	if conn, err := net.DialTimeout("tcp", address, apart.Patience); err == nil {
+	address := testkit.Address(t)
+	if conn, err := net.DialTimeout("tcp", address, testkit.Patience); err == nil {
 		conn.Close()
 		t.Errorf("somebody listens at %s", address)
 	}
@@ -24,14 +24,14 @@ func TestAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn, err := net.DialTimeout("tcp", address, apart.Patience)
+		conn, err := net.DialTimeout("tcp", address, testkit.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
 		conn.Close()
 		l.Close()
 	}
-	if other := apart.Address(t); other == address {
+	if other := testkit.Address(t); other == address {
 		t.Errorf("%s was returned twice", address)
 	}
 }
@@ -44,14 +44,14 @@ func TestLeaks(t *testing.T) {
 		time.Sleep(time.Second) // longer than goleak waits by itself
 	}()
 	time.AfterFunc(100*time.Millisecond, func() { close(ended) })
-	if err := apart.Leaks(); err != nil {
+	if err := testkit.Leaks(); err != nil {
 		t.Errorf("what ends is told: %v", err)
 	}
 }
 
 func TestUntil(t *testing.T) {
 	n := 0
-	apart.Until(t, "it is so the third time", func() bool { n++; return n == 3 }, func() string { return strings.Repeat("?", n) })
+	testkit.Until(t, "it is so the third time", func() bool { n++; return n == 3 }, func() string { return strings.Repeat("?", n) })
 	if n != 3 {
 		t.Errorf("it was looked at %d times", n)
 	}

@@ -1,12 +1,12 @@
-// Package heard is for tests: it keeps what programs write while others look.
-package heard
+package testkit
 
 import (
 	"bytes"
 	"sync"
 )
 
-// Buffer is a bytes.Buffer for many goroutines. The zero value is empty.
+// Buffer is a bytes.Buffer that many goroutines may use, such as a program that writes
+// and a test that looks. The zero value is empty.
 type Buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer // guarded by mu

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package remote
+package notation
 
 import "syscall"
 

@@ -1,6 +1,6 @@
 //go:build unix
 
-package remote_test
+package notation_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/remote"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // The numbers are those of Linux (signal(7)), on every system.
@@ -21,12 +21,12 @@ func TestSignalNumber(t *testing.T) {
 		syscall.SIGXCPU: 24, syscall.SIGXFSZ: 25, syscall.SIGVTALRM: 26, syscall.SIGPROF: 27, syscall.SIGWINCH: 28,
 		syscall.SIGIO: 29, syscall.SIGSYS: 31,
 	} {
-		if got, err := remote.SignalNumber(sig); got != want || err != nil {
+		if got, err := notation.SignalNumber(sig); got != want || err != nil {
 			t.Errorf("%v: got %d, %v; want %d", sig, got, err, want)
 		}
 	}
 	for _, sig := range []syscall.Signal{-1, 0, 65, 1 << 20} {
-		if n, err := remote.SignalNumber(sig); !errors.Is(err, sandpit.ErrInvalid) {
+		if n, err := notation.SignalNumber(sig); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%d: got %d, %v", int(sig), n, err)
 		}
 	}
@@ -39,14 +39,14 @@ func TestPrintable(t *testing.T) {
 		"\x1b[2Jcleared\r\n\u009b1m": "?[2Jcleared???1m",
 		"\xff\ufffd\u202ereversed":   "???reversed",
 	} {
-		if got := remote.Printable(s, 100); got != want {
+		if got := notation.Printable(s, 100); got != want {
 			t.Errorf("%q: got %q, want %q", s, got, want)
 		}
 	}
-	if got := remote.Printable(strings.Repeat("x", 11), 10); got != strings.Repeat("x", 10)+"…" {
+	if got := notation.Printable(strings.Repeat("x", 11), 10); got != strings.Repeat("x", 10)+"…" {
 		t.Errorf("got %q", got)
 	}
-	if got := remote.Printable("xä", 2); got != "x?…" {
+	if got := notation.Printable("xä", 2); got != "x?…" {
 		t.Errorf("a character cut in two is %q", got)
 	}
 }

@@ -1,6 +1,6 @@
-// Package batch lets many goroutines share one slow write, such as an fsync, and
-// keeps none of them waiting for a disk that hangs.
-package batch
+// Package groupcommit lets many goroutines share one slow write, such as an fsync. None
+// of them waits for a disk that hangs.
+package groupcommit
 
 import (
 	"context"

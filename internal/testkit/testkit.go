@@ -1,6 +1,6 @@
-// Package apart is for tests that run beside others, on a machine that does much
-// else: what they wait for may take long, and what they use must be theirs alone.
-package apart
+// Package testkit is for tests. They run beside others, on a machine that is busy: what
+// they wait for may take long, and what they use must be theirs alone.
+package testkit
 
 import (
 	"crypto/rand"

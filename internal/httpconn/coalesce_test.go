@@ -1,4 +1,4 @@
-package cork_test
+package httpconn_test
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/cork"
+	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
 // pieces notes what is written to it.
@@ -42,7 +42,7 @@ func write(t *testing.T, w io.Writer, b []byte) {
 // What is short waits for what follows, in order, and no longer than it is to.
 func TestHold(t *testing.T) {
 	var p pieces
-	c := cork.New(&p)
+	c := httpconn.New(&p)
 	want := []byte{}
 	put := func(n int) {
 		t.Helper()
@@ -84,7 +84,7 @@ func TestHold(t *testing.T) {
 		t.Errorf("what can't be written: %v", err)
 	}
 
-	var none *cork.Conn
+	var none *httpconn.Conn
 	none.Hold()
 	if err := none.Release(); err != nil {
 		t.Error(err)
@@ -93,8 +93,8 @@ func TestHold(t *testing.T) {
 
 // A Conn is found beneath others.
 func TestFind(t *testing.T) {
-	c := cork.New(&pieces{})
-	if cork.Find(c) != c || cork.Find(tls.Client(c, &tls.Config{})) != c || cork.Find(&pieces{}) != nil { //nolint:gosec // it is never used
+	c := httpconn.New(&pieces{})
+	if httpconn.Find(c) != c || httpconn.Find(tls.Client(c, &tls.Config{})) != c || httpconn.Find(&pieces{}) != nil { //nolint:gosec // it is never used
 		t.Error("another one was found, or none")
 	}
 }
@@ -109,10 +109,10 @@ func TestChunk(t *testing.T) {
 	written, release := make(chan struct{}), make(chan struct{})
 	server := &http.Server{
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, key{}, cork.Find(c))
+			return context.WithValue(ctx, key{}, httpconn.Find(c))
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c := r.Context().Value(key{}).(*cork.Conn)
+			c := r.Context().Value(key{}).(*httpconn.Conn)
 			c.Hold()
 			_, _ = w.Write(make([]byte, 10_000))
 			close(written)
@@ -121,7 +121,7 @@ func TestChunk(t *testing.T) {
 		}),
 	}
 	defer server.Close()
-	go func() { _ = server.Serve(cork.Listener(l)) }()
+	go func() { _ = server.Serve(httpconn.Listener(l)) }()
 	c, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -157,12 +157,12 @@ func TestCloseWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer theirs.Close()
-	c, err := cork.Listener(l).Accept()
+	c, err := httpconn.Listener(l).Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.(*cork.Conn).CloseWrite(); err != nil {
+	if err := c.(*httpconn.Conn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := theirs.Read(make([]byte, 1)); err != io.EOF {
@@ -172,7 +172,7 @@ func TestCloseWrite(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Error(err)
 	}
-	if err := cork.New(&pieces{}).CloseWrite(); !errors.Is(err, errors.ErrUnsupported) {
+	if err := httpconn.New(&pieces{}).CloseWrite(); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("got %v", err)
 	}
 }
