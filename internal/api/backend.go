@@ -40,7 +40,7 @@ type Backend interface {
 	// RemoveImage removes an image from the store. ErrState while it is used.
 	RemoveImage(ctx context.Context, c Caller, image string) error
 
-	// Stuck returns the number of operations that hang, and whether so many do
+	// Stuck returns how many operations are stuck. blocked says that there are so many
 	// that no sandbox is made any more. It never waits.
 	Stuck() (n int, blocked bool)
 

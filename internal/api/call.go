@@ -42,7 +42,7 @@ type call struct {
 	forward target // of the reverse proxy
 
 	intended  bool        // the audit has it
-	vital     bool        // it is carried out although the audit can't have it yet
+	vital     bool        // it is carried out even if the audit can't record it yet
 	overShare error       // the refusal, when its key has used up its share of the audit
 	vain      bool        // a vital one that changed nothing, as when there was nothing left to end
 	ended     atomic.Bool // the body has been read to its end
@@ -132,7 +132,7 @@ func (c *call) recover() {
 	c.fail(errors.New("the handler panicked"))
 }
 
-// methods returns those for which there is a route to a path.
+// methods returns the methods for which there is a route to a path.
 func (c *call) methods(r *http.Request, path string) (all []string) {
 	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
 		probe := &http.Request{Method: method, URL: &url.URL{Path: path}, Host: r.Host}
@@ -143,7 +143,8 @@ func (c *call) methods(r *http.Request, path string) (all []string) {
 	return all
 }
 
-// lost answers a request that no route is for. r is nil when its path is none at all.
+// lost answers a request for which there is no route. r is nil if its path is not a
+// valid one.
 func (c *call) lost(r *http.Request) {
 	var allowed []string
 	if r != nil {
@@ -199,7 +200,7 @@ func (c *call) sandbox() (sandpit.Sandbox, error) {
 // answer sends v as JSON.
 func (c *call) answer(status int, v any) error {
 	var body bytes.Buffer
-	// What is refused here is only looked at, and can be asked for again.
+	// A request whose answer is refused here changes nothing, and can be repeated.
 	err := encode(&holder{c: c, kind: inMemory, w: &body, free: freeBody, of: heldByte}, v)
 	if err != nil {
 		return err
@@ -250,8 +251,8 @@ func encode(w io.Writer, v any) error {
 	return err
 }
 
-// listField returns the field of a struct that is its list of other structs, or
-// -1 when it has none that is always there.
+// listField returns the index and JSON name of the field of a struct that is a list of
+// structs and is never left out, or -1 if there is none.
 func listField(of reflect.Value) (int, string) {
 	if of.Kind() != reflect.Struct {
 		return -1, ""

@@ -55,9 +55,9 @@ func (c *call) cork() *httpconn.Conn {
 
 type admissionKey struct{}
 
-// WithAdmission has admit told whose request comes on a connection: the namespace
-// of a caller whose key is valid, or "" when nobody's was given. It reports whether the
-// namespace may have one more connection; if not, the request is refused. It is for
+// WithAdmission sets the function that is told whose request comes on a connection:
+// the namespace of a caller with a valid key, or "" for a stranger. The request is
+// refused if admit returns false: the namespace has too many connections. It is for
 // http.Server.ConnContext.
 func WithAdmission(ctx context.Context, admit func(namespace string) bool) context.Context {
 	return context.WithValue(ctx, admissionKey{}, admit)
@@ -66,7 +66,8 @@ func WithAdmission(ctx context.Context, admit func(namespace string) bool) conte
 // TooManyConnections is the message of an error of code v1.CodeTooManyConnections.
 const TooManyConnections = "there are too many connections"
 
-// admitConnection tells whose request the call is, once that is known.
+// admitConnection calls the function of WithAdmission, once it is known whose request
+// the call is.
 func (c *call) admitConnection() error {
 	admit, ok := c.r.Context().Value(admissionKey{}).(func(string) bool)
 	switch {

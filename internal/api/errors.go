@@ -138,8 +138,8 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 	return status, e, after
 }
 
-// isPrivate reports whether an error tells of files of the server's own, and whoever
-// reads it does not run the server. What is refused for what was asked may quote that.
+// isPrivate reports whether an error names files of the server and its caller is not an
+// administrator. A request that is refused for a path in it may be told that path.
 func (c *call) isPrivate(e *v1.Error) bool {
 	dir := c.api.opts.DataDir
 	return dir != "" && !c.caller.Admin && e.Code != "invalid" && e.Code != "forbidden" &&

@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// strict refuses JSON that encoding/json reads otherwise than it is written: a
-// field that is given twice, of which it takes the last; a name that is a field's
-// but for its case; a field that there is not; text that is not Unicode. Proxies
-// and policies before the server may have read the other one.
+// strict refuses JSON that another reader may understand differently: a field that is
+// given twice, of which encoding/json takes the last; a name that differs from a field's
+// in its case; a field that does not exist; text that is not Unicode. Proxies and
+// policies before the server may have read it the other way.
 //
 // data is the JSON of an object that has been read into a value of type t.
 func strict(data []byte, t reflect.Type) error {
@@ -64,7 +64,7 @@ func (w *strictReader) next() byte {
 	return w.data[w.at]
 }
 
-// value goes past a value of a type, which is nil where any fits.
+// value goes past a value of type t, or of any type if t is nil.
 func (w *strictReader) value(t reflect.Type) *misfit {
 	switch w.next() {
 	case '{':
@@ -73,7 +73,7 @@ func (w *strictReader) value(t reflect.Type) *misfit {
 		return w.list(t)
 	case '"':
 		if _, ok := w.text(); !ok {
-			return &misfit{"", "has half of a pair of surrogates", "send whole characters"}
+			return &misfit{"", "has an unpaired surrogate", "send both halves of the character, or none"}
 		}
 		return nil
 	}
@@ -135,7 +135,7 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 		}
 		switch {
 		case !ok:
-			return &misfit{string(name), "has half of a pair of surrogates in its name", "send whole characters"}
+			return &misfit{string(name), "has an unpaired surrogate in its name", "send both halves of the character, or none"}
 		case twice:
 			return &misfit{string(name), "is given twice", "give it once"}
 		}
@@ -158,8 +158,8 @@ func unknownField(name string, fields []field) *misfit {
 	return &misfit{name, "is not known", "see /docs"}
 }
 
-// text goes past a string. It reports whether that has no lone surrogate, of
-// which encoding/json makes U+FFFD.
+// text goes past a string and returns it. ok is false if it has an unpaired surrogate,
+// which encoding/json would replace by U+FFFD.
 func (w *strictReader) text() (text []byte, ok bool) {
 	start := w.at
 	w.at++
@@ -202,8 +202,8 @@ func (w *strictReader) unit(at int) uint64 {
 	return n
 }
 
-// open returns the type of what JSON is read into for a type, or nil for one that
-// reads it by itself.
+// open returns the type behind the pointers of a type, or nil for a type that decodes
+// its JSON itself.
 func open(t reflect.Type) reflect.Type {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

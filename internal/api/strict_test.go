@@ -33,9 +33,9 @@ func TestStrict(t *testing.T) {
 		{`{"mounts":[{"source":"/a"},{"source":"/a","SOURCE":"/b"}]}`, new(v1.Spec), `"mounts[1].SOURCE" is not known`, `"source"`},
 		{`{"labels":{"a":"1","b":"2","a":"3"}}`, new(v1.Spec), `"labels.a" is given twice`, ""},
 		{`{"labels":{"a":"1","A":"2"}}`, new(v1.Spec), "", ""}, // names of the caller's own
-		{`{"name":"\ud800"}`, new(v1.Spec), `"name" has half of a pair`, ""},
-		{`{"name":"\udc00\ud800"}`, new(v1.Spec), `"name" has half of a pair`, ""},
-		{`{"labels":{"\ud800":"1"}}`, new(v1.Spec), "has half of a pair", ""},
+		{`{"name":"\ud800"}`, new(v1.Spec), `"name" has an unpaired surrogate`, ""},
+		{`{"name":"\udc00\ud800"}`, new(v1.Spec), `"name" has an unpaired surrogate`, ""},
+		{`{"labels":{"\ud800":"1"}}`, new(v1.Spec), "has an unpaired surrogate", ""},
 		{`{"env":["A=\ud83d\ude00\\ud800"],"asked":null,"read_only":false,"idle":-1.5e0}`, new(v1.Spec), "", ""},
 		{"{\"name\":\"\xff\"}", new(v1.Spec), "not UTF-8", "base64"},
 		{"\t{ \"argv\" : [ \"a\" , \"b\\\"\\\\\" ] , \"terminal\" : { \"rows\" : 1 , \"cols\" : 2 } }\r\n", new(v1.Exec), "", ""},

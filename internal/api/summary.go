@@ -17,15 +17,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 )
 
-// The audit is bounded, so that what enters it pushes out what is older. Each key
-// has a share of it: a key that has used it up is refused until it may enter more,
-// but for vital requests. Those that changed something are entered at once all the
-// same, up to as much as the share again: what can be ended was made by a request
-// with an entry. Other entries of vital requests, and those that the disk did not
-// take, are kept in memory and written, with their own times, when there is room;
-// those of requests that changed nothing make room for those that did. Other
-// requests without an entry are counted, and each minute one entry of each caller
-// says how many they were.
+// The audit is bounded: new entries push out old ones. So each key has a share of it.
+// A key that has used up its share is refused until it may enter more, except for
+// vital requests.
+//
+// A vital request that changed something is entered at once all the same, up to as
+// much as the share again: whatever it ends was made by a request with an entry. Other
+// entries of vital requests, and those that the disk did not take, wait in memory and
+// are written with their own times when there is room. There, requests that changed
+// nothing make room for those that did.
+//
+// Other requests without an entry are counted, and each minute one entry of each
+// caller says how many there were.
 
 const (
 	actionSummary = "audit.summary"
@@ -35,7 +38,7 @@ const (
 	maxPending      = 1000
 	maxPendingOfOne = 250 // caller
 
-	// Refusals of a key that asks too often which have an entry of their own.
+	// How many refusals of a key that asks too often have entries of their own.
 	refusedRate  = 1 // a second
 	refusedBurst = 100
 )

@@ -84,8 +84,8 @@ const (
 // ActionOpen is the action of the first line of each file.
 const ActionOpen = "audit.open"
 
-// Bounds in bytes. Those of texts hold for what is written, where a character may
-// be an escape of six bytes.
+// Bounds in bytes. Those of texts apply to the text as it is written, in which a
+// character may be an escape of six bytes.
 const (
 	maxText   = 256
 	maxDetail = 1024

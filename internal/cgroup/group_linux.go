@@ -54,10 +54,10 @@ func (l *Layout) Create(id string, limits Limits) (*Group, error) {
 	return l.CreateAnnounced(id, limits, nil)
 }
 
-// CreateAnnounced is Create, and calls announce, unless nil, before it makes
-// anything, with a group whose Paths, Shared and KillFile are those of the one
-// to come: so that a watcher can be there before there is anything to be left.
-// When announce fails, so does CreateAnnounced, with its error.
+// CreateAnnounced is Create, but first calls announce, unless it is nil, with a group
+// that has the Paths, Shared and KillFile of the group to be made. So a watcher can be
+// there before anything is made that could be left behind. If announce fails,
+// CreateAnnounced fails with its error.
 func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(planned *Group) error) (*Group, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
@@ -237,11 +237,11 @@ var allowedDevices = [...]string{
 	"c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm", "c 0:0 m",
 }
 
-// tcpLimit is where v1 has the limit of what the buffers of TCP sockets take.
+// tcpLimit is the file with the limit for buffers of TCP sockets on v1.
 const tcpLimit = "/memory.kmem.tcp.limit_in_bytes"
 
-// tcpShare is the part of the memory limit that buffers of TCP sockets may take
-// beside it on v1: one of so many. On v2 they are within the limit.
+// tcpShare says how much buffers of TCP sockets may take on v1, in addition to the
+// memory limit: the limit divided by tcpShare. On v2 they are within the limit.
 const tcpShare = 8
 
 // limit writes the limits of one directory.

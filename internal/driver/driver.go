@@ -57,17 +57,17 @@ type Recoverer interface {
 	// of an instance whose Create may have been interrupted at any point.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 
-	// Kept returns the IDs of the instances that outlived their owner, or may,
-	// and whose guests still run. It finds them without any handle, so that
-	// instances whose handles were lost can be told from those that are gone. A
-	// Handle without a State is enough to recover them. Kept changes nothing.
+	// Kept returns the IDs of the instances that can outlive their owner and whose
+	// guests still run. It needs no handles, so that instances whose handles were lost
+	// are found, too. A Handle without a State is enough to recover them. Kept changes
+	// nothing.
 	Kept(ctx context.Context) ([]string, error)
 }
 
 // ErrRestarted says that the machine on which an instance was has been restarted.
 var ErrRestarted = errors.New("the machine was restarted")
 
-// An Exposer is an instance that knows whether its sandbox sees a data directory.
+// An Exposer is an Instance that knows whether its sandbox sees a data directory.
 type Exposer interface {
 	// Exposed returns a data directory that a mount of the sandbox shows, or "".
 	// That can be so where an older version has made the sandbox.

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// Progress is what a driver is doing for a caller. A system call may never come
-// back, and no context ends it. The caller then gives up waiting, and says by
-// this what has held it up and what is still there.
+// Progress says what a driver is doing for a caller. A system call may never return,
+// and no context ends it. A caller that gives up waiting reports from Progress at
+// which step that was and what exists of the sandbox.
 //
 // All methods may be called on a nil Progress and from many goroutines at once.
 type Progress struct{ now atomic.Pointer[Doing] }

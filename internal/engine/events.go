@@ -14,9 +14,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
-// How many events of a namespace are kept: at most maxEvents, and at most as many
-// as take maxEventBytes, with the labels of their sandboxes. Where the ledger is
-// full they are fewer, but not below minEvents.
+// Bounds of the events of a namespace that are kept: maxEvents, and maxEventBytes with
+// the labels of their sandboxes. When the ledger is full fewer are kept, but at least
+// minEvents.
 const (
 	maxEvents     = 10_000
 	maxEventBytes = 16 << 20

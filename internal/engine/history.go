@@ -60,8 +60,7 @@ func (e *Engine) measure() {
 	}
 }
 
-// sampleWait bounds how long the measurement of one sandbox delays the samples of
-// the others.
+// sampleWait bounds how long measuring one sandbox delays the samples of the others.
 const sampleWait = time.Second
 
 // sample takes a sample of the sandbox. A measurement that hangs costs sampleWait
@@ -91,8 +90,8 @@ type measurement struct {
 	metrics sandpit.Metrics // once the task has ended
 }
 
-// measure returns the measurement of the sandbox that is under way. It begins one,
-// and reports true, if there is none: so at most one hangs, whoever asks.
+// measure returns the measurement of the sandbox that is under way. If there is none it
+// begins one, and reports true. So at most one hangs, however many callers there are.
 func (s *Sandbox) measure() (m *measurement, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +121,7 @@ func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 	m, begun := s.measure()
 	err := m.task.wait(ctx)
 	if err == nil && !begun {
-		// What it tells may be older than the question.
+		// Its result may be older than the question.
 		m, _ = s.measure()
 		err = m.task.wait(ctx)
 	}

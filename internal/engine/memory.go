@@ -13,8 +13,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
-// What a sandbox takes in memory beside its labels and the config of its image,
-// in bytes: mostly its samples, and where the log is with its processes.
+// sandboxCost is the memory of a sandbox beside its labels and the config of its
+// image, in bytes: mostly its samples, and the positions of its processes in the log.
 const sandboxCost = 96 << 10
 
 // fullRetry is when to ask again when the ledger is full.
@@ -98,9 +98,9 @@ func (h *hub) mayGo() bool {
 	return h.ended && len(h.readers) == 0
 }
 
-// endedHubs are the processes that have ended and can still be found, for each
-// namespace those first that ended first. Its lock is taken after Sandbox.mu and
-// before hub.mu.
+// endedHubs are the processes that have ended and can still be found, by namespace,
+// in the order in which they ended. Its lock is taken after Sandbox.mu and before
+// hub.mu.
 type endedHubs struct {
 	mu     sync.Mutex
 	spaces map[string]*list.List // of *hub
@@ -130,7 +130,8 @@ func (e *endedHubs) remove(h *hub) {
 	}
 }
 
-// evict forgets the first that may go.
+// evict forgets the process of a namespace that ended first, of those that may go. It
+// reports false if there is none.
 func (e *endedHubs) evict(namespace string) bool {
 	h := e.take(namespace)
 	if h == nil {

@@ -14,8 +14,8 @@ import (
 
 // A record is written before its sandbox is made, and removed after it, so a
 // sandbox that runs without one is an orphan: its record was lost with the
-// database, or the database is an older one. Whose it was, nobody can tell: it is
-// given to nobody, and is not destroyed unless the operator says so.
+// database, or the database is an older one. Its namespace is not known, so it is given
+// to nobody, and is not destroyed unless the operator says so.
 
 // ErrOrphans is the error of Adopt when sandboxes run that the store has no
 // record of. It matches sandpit.ErrState.

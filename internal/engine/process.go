@@ -248,9 +248,9 @@ func (s *Sandbox) processEnded(h *hub) {
 	}
 }
 
-// noteDelay is how long the guest is not told of an end that was announced: so
-// that of many it is told at once, and not while somebody waits. The end of a
-// process is announced again when the engine is killed within that time.
+// noteDelay is how long the engine waits before it tells the guest of an end that was
+// announced, so that it tells of many at once, and not while a caller waits. If the
+// engine is killed within that time, the end is announced again.
 const noteDelay = 100 * time.Millisecond
 
 // noteSoon has the guest told. Precondition: s.mu is held.
@@ -276,8 +276,8 @@ const (
 	lastPatience = time.Second
 )
 
-// note tells the guest of which processes the end was announced. What it does not
-// hear now it is told with the next.
+// note tells the guest of which processes the end was announced. Those that it can't
+// be told of now it is told of the next time.
 func (s *Sandbox) note(ctx context.Context) {
 	s.mu.Lock()
 	refs := s.announced

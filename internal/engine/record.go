@@ -124,8 +124,8 @@ func (e *Engine) deleteRecord(id string) bool {
 	return false
 }
 
-// unwritten is what the store could not take, for each sandbox the latest. It is
-// tried again.
+// unwritten has the writes that the store could not take, for each sandbox the latest.
+// They are tried again.
 type unwritten struct {
 	mu     sync.Mutex
 	writes map[string]func() error

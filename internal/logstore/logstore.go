@@ -3,7 +3,7 @@
 //
 // A log is a few files to which records are appended. It is bounded: when a
 // file is full the oldest is removed. Logs also share bounds (Room): a log that may
-// not grow goes on in the room that it has. It never holds a process up: what can't be
+// not grow goes on in the room that it has. It never blocks a process: what can't be
 // written, because the disk is full or too slow, is counted as lost, and as soon
 // as it can be the log goes on. A program that is killed leaves a log that the
 // next one continues; a record that was being written is cut off.
@@ -31,8 +31,8 @@ type Options struct {
 	MaxBytes int64 // of all files; default 16 MiB, and 256 KiB of a log in memory
 	Segments int   // files; default 4, at least 2
 
-	// Memory is charged for what waits for the disk. What it has no room for is
-	// lost; one block always has.
+	// Memory is charged for records that wait for the disk. Records that it has no room
+	// for are lost, except for one block.
 	Memory *ledger.Account
 
 	// Share is of the room on the disk. Nil: no bound beside MaxBytes.

@@ -132,8 +132,8 @@ func prctl() decision {
 	}
 }
 
-// stacked refuses seccomp(operation, flags, args): programs inside load no
-// filters of their own.
+// stacked refuses seccomp(operation, flags, args): programs inside can load no filters
+// of their own.
 //
 // The compiled code of all filters of the machine shares one limit
 // (net.core.bpf_jit_limit), which no cgroup counts against: a sandbox that fills

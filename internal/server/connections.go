@@ -25,8 +25,8 @@ const (
 	// leastConnections is the fewest that can be set: some for each share.
 	leastConnections = 16
 
-	// strangerTime is how long a connection may be idle or incomplete without a
-	// valid key. A stranger who keeps asking is closed after his next answer.
+	// strangerTime is how long a connection without a valid key may be idle or
+	// incomplete. One on which requests go on is closed after the next answer.
 	strangerTime = 30 * time.Second
 
 	// droppedEvery is the shortest time between two lines of the log about
@@ -38,12 +38,11 @@ const (
 //
 // A connection is a stranger's until a request on it has a valid key. Strangers
 // have a share of their own, and each address a share of that. A new connection
-// over the share of its address takes the place of the oldest of that address, and
-// one over that of all the place of the oldest of the address that has most: a
-// caller is a stranger, too, until his first request has come, and those who
-// connect often push out themselves. Callers with a key and users of the unix
-// socket have their own shares; a request over one of them is answered with 503,
-// and its connection stays a stranger's.
+// over the share of its address takes the place of the oldest of that address. One over
+// the share of all takes the place of the oldest of the address that has most. A caller
+// is a stranger, too, until the first request has come; so those who connect often push
+// out themselves. Callers with a key and users of the unix socket have their own shares.
+// A request over one of them is answered with 503, and its connection stays a stranger's.
 type connections struct {
 	strangers, perAddress int // bounds
 	keyed, perNamespace   int
@@ -233,7 +232,8 @@ func (g *crowd) grow(by int) {
 	g.size += by
 }
 
-// next returns who has to make room: the oldest of the network that has most.
+// next returns the connection that has to make room: the oldest of the network that
+// has most.
 // Precondition: the crowd is not empty.
 func (g *crowd) next() *connection {
 	for g.one == nil {

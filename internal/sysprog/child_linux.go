@@ -29,8 +29,8 @@ func beforeFork()
 func afterFork()
 
 // The runtime's own hooks around a system call that may take long, as package
-// syscall uses them. A goroutine that the kernel holds up then holds up neither
-// the others nor the collector.
+// syscall uses them. With them a goroutine that the kernel blocks holds up neither the
+// others nor the garbage collector.
 //
 //go:linkname entersyscall runtime.entersyscall
 func entersyscall()

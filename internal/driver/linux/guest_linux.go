@@ -82,7 +82,8 @@ func isLate(exe string) (bool, error) {
 	return needsInterpreter(f)
 }
 
-// checkLibraries refuses a root in which a guest that is executed in its root can't be executed.
+// checkLibraries refuses a root in which a guest that needs its libraries can't be
+// executed.
 func checkLibraries(root *driver.Root) error {
 	if slices.Contains(root.Binds, driver.Bind{Source: "/usr", Target: "/usr"}) {
 		return nil
@@ -113,12 +114,12 @@ func needsInterpreter(program io.ReaderAt) (bool, error) {
 	return false, nil
 }
 
-// guestMode is the mode of the guest's file. What nobody inside may read, its
-// files in /proc are not root's inside, but root's outside (would_dump of
-// fs/exec.c): nobody inside can make the kernel choose it when memory runs out
-// (oom_score_adj), or look into it. For that the owner of the file must not
-// exist inside, so that it makes a difference only where root makes sandboxes
-// with ids of their own.
+// guestMode is the mode of the guest's file. Of a program that nobody inside may
+// read, the files in /proc belong to root outside, not to root inside (would_dump of
+// fs/exec.c). So nobody inside can look into the guest, or make the kernel choose it
+// when memory runs out (oom_score_adj). This needs an owner of the file who does not
+// exist inside: it makes a difference only where root makes sandboxes with ids of
+// their own.
 func guestMode() uint32 {
 	if os.Geteuid() == 0 {
 		return 0o511

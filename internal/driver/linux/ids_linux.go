@@ -32,8 +32,8 @@ type idMap struct {
 	mapped         bool   // mount trees are given to the child with their ids mapped
 	helpers        bool   // the maps must be written by newuidmap and newgidmap
 
-	// otherUID and otherGID are the last that exist inside, where more than one
-	// does: of all that do those least likely to own files of the host.
+	// otherUID and otherGID are the last ids that exist inside, if there is more than
+	// one: those least likely to own files of the host.
 	otherUID, otherGID uint32
 
 	// base is the first host id of a range that is the sandbox's own, held by

@@ -10,9 +10,9 @@ import (
 )
 
 // deviceNames are the device files of a sandbox. They are the host's own,
-// shown by bind mounts: no device can be made in a user namespace. The mounts
-// are read-only, which says nothing about writing to a device, but keeps its
-// mode, owner and times.
+// shown by bind mounts: no device can be made in a user namespace. The mounts are
+// read-only: a device can still be written to, but its mode, owner and times can't be
+// changed.
 var deviceNames = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // maxTerminals is how many pseudo-terminals a sandbox may have at once. They

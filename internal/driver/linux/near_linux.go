@@ -26,8 +26,7 @@ type near struct {
 }
 
 // nearPatience bounds the wait for numbers that are lent. The goroutine that makes a
-// process holds them for a moment, unless the kernel holds that up; then the others
-// do without.
+// process holds them for a moment. If the kernel blocks it, the others do without.
 const nearPatience = time.Second
 
 // borrow waits until nobody has the numbers, and reports false if that takes too

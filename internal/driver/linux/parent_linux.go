@@ -14,8 +14,8 @@ import (
 // thread. So the thread belongs to this: as long as a process that it has made
 // is not reaped, a goroutine of our own is locked to it.
 //
-// One thread makes all of them, unless the kernel holds it up: then the next
-// process is made by another one.
+// One thread makes all of them. If the kernel blocks it, another one makes the next
+// process.
 type parent struct {
 	mu  sync.Mutex
 	now *thread // guarded by mu; nil without children

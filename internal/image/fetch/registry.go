@@ -166,8 +166,8 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 	return conn, err
 }
 
-// hidden is an error whose text says nothing of this machine's network. Detail
-// does; it is for a server's log.
+// hidden is an error whose text says nothing about this machine's network. Its Detail
+// does, and is for a server's log.
 type hidden struct {
 	error
 	detail string
