@@ -48,12 +48,15 @@ var (
 		"R/Makeconf", "java-17-openjdk/security/java.security", "java-17-openjdk/jvm-amd64.cfg", "java/java-21/java-21.0/conf/security/java.security",
 		"java/java-21/java-21.0/lib/security/blocked.certs", "ImageMagick-6/delegates.xml", "ImageMagick-6/type.xml", "crypto-policies/back-ends/gnutls.config",
 		"maven/m2.conf", "texmf/web2c/texmf.cnf", "fonts/conf.d/10.conf", "perl/XML/SAX/ParserDetails.ini",
+		"pki/java/cacerts",
 	}
 	etcLines = map[string]string{
+		"php.d/30-curl.ini":                   "extension=curl\n",
+		"php83/conf.d/x.ini":                  "extension=phar.so\n",
 		"php/8.2/mods-available/newrelic.ini": "extension=newrelic.so\n",
 		"php/8.2/cli/conf.d/20-mbstring.ini":  "extension = \"mbstring.so\"\n",
 		"php/8.2/cli/conf.d/10-opcache.ini":   "zend_extension=opcache.so\n",
-		"R/Renviron":                          "R_LIBS_SITE=${R_LIBS_SITE-'/usr/lib/R/site-library'}\n",
+		"R/Renviron":                          "R_LIBS_SITE=${R_LIBS_SITE-'/usr/lib/R/site-library'}\nMAKE=${MAKE-'make'}\nR_UNZIPCMD=/usr/bin/unzip\n",
 		"R/repositories":                      "CRAN\tCRAN\t@CRAN@\tTRUE\n",
 		"default/locale":                      "LANG=C.UTF-8\nLC_TIME=C\n",
 	}

@@ -69,7 +69,7 @@ func etcAllowed() []string {
 		// Certificates of authorities, of which files with a private key are left out.
 		"ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem", "ssl/ct_log_list.cnf", "ssl1.1/openssl.cnf", "ca-certificates.conf",
 		"ca-certificates/extracted", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/tls/ct_log_list.cnf",
-		"pki/tls/openssl.d/*.cnf", "pki/ca-trust/extracted", "gnutls/config",
+		"pki/tls/openssl.d/*.cnf", "pki/ca-trust/extracted", "pki/java/cacerts", "gnutls/config",
 		"crypto-policies/config", "crypto-policies/back-ends/*", "crypto-policies/state/*",
 		// Shells and terminals, but nothing that they execute.
 		"shells", "terminfo", "DIR_COLORS", "login.defs", "manpath.config", "man_db.conf",
@@ -84,6 +84,7 @@ func etcAllowed() []string {
 	for _, dir := range []string{"java*/", "java/*/*/conf/", "java/*/*/lib/"} {
 		for _, name := range []string{
 			"jvm*.cfg", "logging.properties", "psfont*", "sound.properties", "flavormap.properties", "jfr/*.jfc",
+			"content-types.properties", "calendars.properties", "images/cursors", // of Java 8
 			"management/management.properties", "management/jmxremote.access", "security/java.*", "security/*.policy",
 			"security/*.certs", "security/cacerts", "security/public_suffix_list.dat", "security/policy",
 		} {
@@ -96,14 +97,18 @@ func etcAllowed() []string {
 // etcLines names files of /etc, as patterns, of which some lines are shown: those
 // that match. The others may set passwords, or name code that is executed.
 func etcLines() map[string]*regexp.Regexp {
+	extensions := regexp.MustCompile(`^(zend_)?extension *= *"?[\w./-]+"?$`)
+	language := regexp.MustCompile(`^(LANG|LANGUAGE|LC_[A-Z]+)=`)
 	return map[string]*regexp.Regexp{
-		// Most programs in PHP need extensions.
-		"php/*/mods-available/*.ini": regexp.MustCompile(`^(zend_)?extension *= *"?[\w./-]+"?$`),
-		"php/*/cli/conf.d/*.ini":     regexp.MustCompile(`^(zend_)?extension *= *"?[\w./-]+"?$`),
-		"R/Renviron":                 regexp.MustCompile(`^R_(LIBS|LIBS_SITE|LIBS_USER|PLATFORM|PAPERSIZE)=`),
+		// Most programs in PHP need extensions. Of Debian, Fedora, Arch and Alpine.
+		"php/*/mods-available/*.ini": extensions,
+		"php/*/cli/conf.d/*.ini":     extensions,
+		"php.d/*.ini":                extensions,
+		"php*/conf.d/*.ini":          extensions,
+		"R/Renviron":                 regexp.MustCompile(`^(EDITOR|LN_S|MAKE|PAGER|SED|TAR|R_(LIBS|LIBS_SITE|LIBS_USER|PLATFORM|PAPERSIZE|PAPERSIZE_USER|BROWSER|PDFVIEWER|RD4PDF|[A-Z]+CMD))=`),
 		"R/repositories":             regexp.MustCompile(`^[\w.-]+\t[^@]*(@CRAN@[^@]*)?$`), // no user of a URL
-		"locale.conf":                regexp.MustCompile(`^(LANG|LANGUAGE|LC_[A-Z]+)=`),
-		"default/locale":             regexp.MustCompile(`^(LANG|LANGUAGE|LC_[A-Z]+)=`),
+		"locale.conf":                language,
+		"default/locale":             language,
 	}
 }
 
