@@ -21,6 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
 // The registry client speaks the pull half of the OCI distribution
@@ -120,7 +121,7 @@ func (r *registrySource) Tries() int { return 4 }
 // address that is not to be connected to, it is not asked for.
 func (r *registrySource) proxy(req *http.Request) (*url.URL, error) {
 	host := req.URL.Hostname()
-	if ip, err := netip.ParseAddr(host); err == nil && !isPublic(ip) && r.public && !r.trusts(host) {
+	if ip, err := netip.ParseAddr(host); err == nil && !netaddr.IsPublic(ip) && r.public && !r.trusts(host) {
 		return nil, errNotPublic
 	}
 	u, err := http.ProxyFromEnvironment(req)
@@ -149,9 +150,9 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 				return err
 			}
 			switch ip := ap.Addr().Unmap(); {
-			case r.public && !isPublic(ip):
+			case r.public && !netaddr.IsPublic(ip):
 				return errNotPublic
-			case !r.public && isLocal(ip):
+			case !r.public && netaddr.IsLocal(ip):
 				return fault.Kind{Err: fmt.Errorf("the registry sent us to %s, where nothing is fetched from", ip), Kind: sandpit.ErrForbidden}
 			}
 			return nil

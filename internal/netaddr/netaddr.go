@@ -1,0 +1,62 @@
+// Package netaddr says which addresses belong to the public internet. A request that
+// somebody else controls must not reach anything else: loopback, private networks and
+// the metadata services of clouds trust whoever can connect to them.
+package netaddr
+
+import (
+	"net/netip"
+	"sync"
+)
+
+// IsLocal reports whether an address is this machine's own or one of its links, as the
+// metadata services of most clouds are, or leads to no single host.
+func IsLocal(a netip.Addr) bool {
+	a = a.Unmap()
+	return a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast()
+}
+
+// IsPublic reports whether an address is globally reachable according to the IANA IPv4
+// and IPv6 Special-Purpose Address Registries (RFC 6890, RFC 8190), and is not a cloud's
+// metadata service. IPv6 addresses that hold an IPv4 address are not public.
+func IsPublic(a netip.Addr) bool {
+	a = a.Unmap()
+	if !a.IsValid() || a.Zone() != "" || a.IsPrivate() || IsLocal(a) || a.Is6() && !globalUnicast().Contains(a) {
+		return false
+	}
+	for _, block := range special() {
+		if block.Contains(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// globalUnicast is the only part of IPv6 from which addresses are assigned (RFC 4291,
+// section 2.4, and IANA's registry of IPv6 addresses).
+func globalUnicast() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0x20}), 3)
+}
+
+// special are the blocks that are not public beside those of IsLocal, private ones, and
+// IPv6 outside of globalUnicast.
+var special = sync.OnceValue(func() (all []netip.Prefix) {
+	for _, block := range [...]string{
+		"0.0.0.0/8",        // this network
+		"100.64.0.0/10",    // shared: carriers, and metadata services of some clouds
+		"168.63.129.16/32", // Azure's metadata service
+		"192.0.0.0/24",     // protocol assignments
+		"192.0.2.0/24",     // documentation
+		"192.88.99.0/24",   // formerly relays to IPv6 (RFC 7526)
+		"198.18.0.0/15",    // benchmarks
+		"198.51.100.0/24",  // documentation
+		"203.0.113.0/24",   // documentation
+		"240.0.0.0/4",      // reserved, and broadcast
+		"2001::/23",        // protocol assignments, Teredo among them
+		"2001:db8::/32",    // documentation
+		"2002::/16",        // 6to4: any IPv4 address
+		"3fff::/20",        // documentation
+	} {
+		all = append(all, netip.MustParsePrefix(block))
+	}
+	return all
+})
