@@ -36,7 +36,7 @@ func TestStrict(t *testing.T) {
 		{`{"name":"\ud800"}`, new(v1.Spec), `"name" has an unpaired surrogate`, ""},
 		{`{"name":"\udc00\ud800"}`, new(v1.Spec), `"name" has an unpaired surrogate`, ""},
 		{`{"labels":{"\ud800":"1"}}`, new(v1.Spec), "has an unpaired surrogate", ""},
-		{`{"env":["A=\ud83d\ude00\\ud800"],"asked":null,"read_only":false,"idle":-1.5e0}`, new(v1.Spec), "", ""},
+		{`{"env":["A=\ud83d\ude00\\ud800"],"write":null,"read_only":false,"idle":-1.5e0}`, new(v1.Spec), "", ""},
 		{"{\"name\":\"\xff\"}", new(v1.Spec), "not UTF-8", "base64"},
 		{"\t{ \"argv\" : [ \"a\" , \"b\\\"\\\\\" ] , \"terminal\" : { \"rows\" : 1 , \"cols\" : 2 } }\r\n", new(v1.Exec), "", ""},
 		{`{} {}`, new(v1.Exec), "something follows", ""},
