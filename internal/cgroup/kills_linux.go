@@ -2,6 +2,8 @@ package cgroup
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -12,44 +14,54 @@ import (
 // killCount is the file that counts kills for want of memory. It is asked after
 // every command, so it stays open: 1 system call instead of the 15 of Stats, of
 // which cpu.stat has the kernel sum up all processors.
+// The kernel may hold a read up: no lock is held meanwhile, and close does not wait.
 type killCount struct {
 	mu     sync.Mutex
-	opened bool
+	file   *os.File // blocking, so that its Close waits for no read; nil: not opened
 	closed bool
-	fd     int // valid if opened
 }
 
 // OOMKills returns how many processes of the group the kernel has killed for
 // want of memory, as Stats does, and at little cost. It is -1 where that can't
 // be had.
 func (g *Group) OOMKills() (int64, error) {
+	f, err := g.openKills()
+	if f == nil {
+		return -1, err
+	}
+	var buf [512]byte
+	n, err := f.ReadAt(buf[:], 0)
+	if err != nil && err != io.EOF {
+		return -1, fmt.Errorf("reading cgroup %s: %w", g.id, err)
+	}
+	return field(buf[:n], "oom_kill"), nil
+}
+
+// openKills returns the file that has the count, or nil if there is none.
+func (g *Group) openKills() (*os.File, error) {
 	k := &g.kills
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closed || g.removed.Load() {
-		return -1, sandpit.ErrClosed
+	name := g.killsFile()
+	switch {
+	case k.closed || g.removed.Load():
+		return nil, sandpit.ErrClosed
+	case k.file != nil || name == "":
+		return k.file, nil
 	}
-	if !k.opened {
-		name := g.killsFile()
-		if name == "" {
-			return -1, nil
-		}
-		fd, err := open(name, unix.O_RDONLY)
-		if err != nil {
-			return -1, fmt.Errorf("reading cgroup %s: %w", g.id, err)
-		}
-		k.fd, k.opened = fd, true
+	k.mu.Unlock()
+	fd, err := open(name, unix.O_RDONLY)
+	k.mu.Lock()
+	if err != nil {
+		return nil, fmt.Errorf("reading cgroup %s: %w", g.id, err)
 	}
-	var buf [512]byte
-	for {
-		n, err := unix.Pread(k.fd, buf[:], 0)
-		if err == nil {
-			return field(buf[:n], "oom_kill"), nil
-		}
-		if err != unix.EINTR {
-			return -1, fmt.Errorf("reading cgroup %s: %w", g.id, err)
-		}
+	f := os.NewFile(uintptr(fd), name)
+	if k.closed || k.file != nil { // meanwhile
+		f.Close()
+		return k.file, nil
 	}
+	k.file = f
+	return f, nil
 }
 
 // killsFile returns the file that has the count, or "".
@@ -69,8 +81,8 @@ func (g *Group) killsFile() string {
 func (k *killCount) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.opened && !k.closed {
-		unix.Close(k.fd)
+	if k.file != nil && !k.closed {
+		k.file.Close()
 	}
 	k.closed = true
 }

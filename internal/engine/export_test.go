@@ -1,7 +1,10 @@
 package engine
 
-// Sample takes a sample of every sandbox now.
-func (e *Engine) Sample() { e.sample() }
+// Sample takes a sample of every sandbox now, but of those whose namespace is at it.
+func (e *Engine) Sample() { e.sample().Wait() }
+
+// BeginSamples begins to take a sample of every sandbox.
+func (e *Engine) BeginSamples() { e.sample() }
 
 // ForgetEvents drops all events.
 func (e *Engine) ForgetEvents() {

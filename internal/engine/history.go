@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -56,58 +58,134 @@ func (e *Engine) measure() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.clock == nil && !e.closed {
-		e.clock = time.AfterFunc(samplePeriod, e.sample)
+		e.clock = time.AfterFunc(samplePeriod, func() { e.sample() })
 	}
 }
 
-// sampleWait bounds how long measuring one sandbox delays the samples of the others.
-const sampleWait = time.Second
+// sample begins a round of samples in each namespace, and goes on while there are
+// sandboxes. Each namespace has a goroutine of its own, and is left out while its
+// latest round lasts: measurements that hang delay only samples of their namespace.
+func (e *Engine) sample() (rounds *sync.WaitGroup) {
+	rounds = new(sync.WaitGroup)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.clock != nil {
+		e.clock.Stop()
+		e.clock = nil
+	}
+	if e.closed {
+		return rounds
+	}
+	for _, sp := range e.spaces {
+		if len(sp.order) > 0 && e.clock == nil {
+			e.clock = time.AfterFunc(samplePeriod, func() { e.sample() })
+		}
+		if len(sp.order) == 0 || sp.sampling {
+			continue
+		}
+		sp.sampling = true
+		all := slices.Clone(sp.order)
+		rounds.Go(func() {
+			for _, s := range all {
+				s.sample()
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			sp.sampling = false
+		})
+	}
+	return rounds
+}
 
-// sample takes a sample of the sandbox. A measurement that hangs costs sampleWait
+// sample takes a sample of the sandbox. A measurement that hangs costs Patience.Sample
 // once: while it is under way, no samples are taken.
 func (s *Sandbox) sample() {
+	s.mu.Lock()
+	measured := !s.removing && (s.state == sandpit.StateRunning || s.state == sandpit.StatePaused || s.state == sandpit.StateStopped)
+	s.mu.Unlock()
+	if !measured {
+		return
+	}
+	if s.kept {
+		s.renew(time.Now())
+	}
 	if s.engine.mayTry(s.namespace) != nil {
 		return // each measurement that hangs holds a thread
 	}
-	m, begun := s.measure()
-	if !begun && time.Since(m.began) >= sampleWait {
+	wait := s.engine.opts.Patience.Sample
+	r, begun := s.measure()
+	if !begun && time.Since(r.began) >= wait {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sampleWait)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
-	if m.task.wait(ctx) != nil {
+	if r.task.wait(ctx) != nil {
 		return // it hangs, or the sandbox is being removed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.samples.add(sandpit.Sample{Time: time.Now(), Metrics: m.metrics})
+	s.samples.add(sandpit.Sample{Time: time.Now(), Metrics: r.metrics})
 }
 
-// measurement is one reading of what a sandbox uses. The kernel may hold it up.
-type measurement struct {
+// reading is what the kernel is asked about a sandbox. The kernel may hold it up.
+type reading struct {
 	began   time.Time
 	task    *task
 	metrics sandpit.Metrics // once the task has ended
 }
 
-// measure returns the measurement of the sandbox that is under way. If there is none it
-// begins one, and reports true. So at most one hangs, however many callers there are.
-func (s *Sandbox) measure() (m *measurement, begun bool) {
+// read returns the reading that is under way at a place of the sandbox. If there is none
+// it begins one, and reports true. So at most one hangs at each place, however many
+// callers there are.
+func (s *Sandbox) read(at **reading, what, step string, f func(ctx context.Context) (sandpit.Metrics, error)) (r *reading, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.measuring != nil && !s.measuring.task.ended() {
-		return s.measuring, false
+	if *at != nil && !(*at).task.ended() {
+		return *at, false
 	}
-	m = &measurement{began: time.Now()}
+	r = &reading{began: time.Now()}
 	// The task is not one of the sandbox: one that hangs does not make it a failed one.
-	t := &task{what: "measuring", about: "sandbox " + s.name, namespace: s.namespace}
-	m.task = s.engine.start(context.Background(), t, s.engine.opts.Patience.Measure, func(ctx context.Context) (err error) {
-		driver.ProgressOf(ctx).Enter(driver.Doing{Step: "stats"})
-		m.metrics, err = s.instance.Stats(ctx)
+	t := &task{what: what, about: "sandbox " + s.name, namespace: s.namespace}
+	r.task = s.engine.start(context.Background(), t, s.engine.opts.Patience.Measure, func(ctx context.Context) (err error) {
+		driver.ProgressOf(ctx).Enter(driver.Doing{Step: step})
+		r.metrics, err = f(ctx)
 		return err
 	})
-	s.measuring = m
-	return m, true
+	*at = r
+	return r, true
+}
+
+// fresh returns what a reading tells that began after the call of fresh.
+func fresh(ctx context.Context, read func() (r *reading, begun bool)) (sandpit.Metrics, error) {
+	r, begun := read()
+	err := r.task.wait(ctx)
+	if err == nil && !begun {
+		r, _ = read()
+		err = r.task.wait(ctx)
+	}
+	if err != nil {
+		return sandpit.Metrics{}, err
+	}
+	return r.metrics, nil
+}
+
+// measure reads what the sandbox uses.
+func (s *Sandbox) measure() (r *reading, begun bool) {
+	return s.read(&s.measuring, "measuring", "stats", s.instance.Stats)
+}
+
+// countKills reads how many processes the kernel has killed because memory ran out. The
+// other metrics are not valid.
+func (s *Sandbox) countKills() (r *reading, begun bool) {
+	instance := s.instance
+	return s.read(&s.counting, "counting kills in", "oom kills", func(ctx context.Context) (m sandpit.Metrics, err error) {
+		c, ok := instance.(driver.OOMCounter)
+		if !ok {
+			return instance.Stats(ctx)
+		}
+		m.OOMKills, err = c.OOMKills()
+		return m, err
+	})
 }
 
 // Metrics returns what the sandbox uses.
@@ -118,38 +196,5 @@ func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 	case sandpit.StateCreating:
 		return sandpit.Metrics{}, s.stateError(sandpit.StateCreating)
 	}
-	m, begun := s.measure()
-	err := m.task.wait(ctx)
-	if err == nil && !begun {
-		// Its result may be older than the question.
-		m, _ = s.measure()
-		err = m.task.wait(ctx)
-	}
-	if err != nil {
-		return sandpit.Metrics{}, err
-	}
-	return m.metrics, nil
-}
-
-// sample takes a sample of each sandbox, and goes on while there is one.
-func (e *Engine) sample() {
-	all := e.Sandboxes()
-	for _, s := range all {
-		s.mu.Lock()
-		measured := !s.removing && (s.state == sandpit.StateRunning || s.state == sandpit.StatePaused || s.state == sandpit.StateStopped)
-		s.mu.Unlock()
-		if !measured {
-			continue
-		}
-		if s.kept {
-			s.renew(time.Now())
-		}
-		s.sample()
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.clock = nil
-	if len(all) > 0 && !e.closed {
-		e.clock = time.AfterFunc(samplePeriod, e.sample)
-	}
+	return fresh(ctx, s.measure)
 }

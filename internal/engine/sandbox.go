@@ -58,7 +58,8 @@ type Sandbox struct {
 	removed   bool          // nothing is left to be done
 	left      bool          // the engine has given it up
 	stuck     *task         // that nobody waits for any longer; nil: there is none
-	measuring *measurement  // the latest
+	measuring *reading      // the latest
+	counting  *reading      // of kills, the latest
 	ending    *task         // the latest that removes it, or what is left of it
 	admitted  time.Time     // when it was let in, if it had to wait for room
 	starting  int           // processes that are being started
@@ -222,25 +223,18 @@ func (s *Sandbox) explain(err error) error {
 	return err
 }
 
-// oomKills returns how many processes the kernel has killed for want of memory.
+// oomKills returns how many processes the kernel has killed because memory ran out.
+// While the kernel does not tell, that is as many as are known.
 func (s *Sandbox) oomKills() int64 {
-	if s.instance == nil {
-		return 0
+	if s.instance == nil || s.engine.mayTry(s.namespace) != nil {
+		return s.oomSeen.Load()
 	}
-	kills, err := countKills(s.instance)
+	m, err := fresh(context.Background(), s.countKills)
 	seen := s.oomSeen.Load()
-	for err == nil && kills > seen && !s.oomSeen.CompareAndSwap(seen, kills) {
+	for err == nil && m.OOMKills > seen && !s.oomSeen.CompareAndSwap(seen, m.OOMKills) {
 		seen = s.oomSeen.Load()
 	}
-	return max(kills, seen)
-}
-
-func countKills(instance driver.Instance) (int64, error) {
-	if c, ok := instance.(driver.OOMCounter); ok {
-		return c.OOMKills()
-	}
-	m, err := instance.Stats(context.Background())
-	return m.OOMKills, err
+	return max(m.OOMKills, seen)
 }
 
 // watch notices when the guest dies or breaks its word.

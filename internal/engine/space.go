@@ -16,13 +16,14 @@ import (
 // space is a namespace: the sandboxes that one tenant sees. All of it is
 // guarded by Engine.mu.
 type space struct {
-	ids   map[string]*Sandbox
-	names map[string]*Sandbox
-	order []*Sandbox // by created, which is different for each
-	lost  []*Sandbox // those that have failed and of which nothing is left, oldest first
-	rate  bucket
-	tries chan struct{} // a place for each sandbox that is being made; see Engine.try
-	logs  *logstore.Share
+	ids      map[string]*Sandbox
+	names    map[string]*Sandbox
+	order    []*Sandbox // by created, which is different for each
+	lost     []*Sandbox // those that have failed and of which nothing is left, oldest first
+	rate     bucket
+	sampling bool          // a round of samples is under way
+	tries    chan struct{} // a place for each sandbox that is being made; see Engine.try
+	logs     *logstore.Share
 }
 
 // compareCreated orders sandboxes by age, oldest first.

@@ -481,6 +481,106 @@ func TestStuckMetrics(t *testing.T) {
 	}
 }
 
+// A command ends although the kernel does not tell how many processes it has killed in
+// the sandbox, which then holds one thread however many commands end. (The catalogue's
+// L13m.)
+func TestStuckKills(t *testing.T) {
+	srv := newSurvivor(t)
+	d := &stallingFigures{bare: bare{srv.dir}, released: make(chan struct{})}
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Patience = d, engine.Patience{Measure: time.Millisecond}
+	})
+	d.hangs.Store(true)
+	sb := made(t, e, sandpit.Spec{Name: "hung"})
+	const commands = 20
+	var wg sync.WaitGroup
+	for range commands {
+		wg.Go(func() {
+			if out, err := sandpit.Shell(t.Context(), sb, "exit 3"); err != nil || out.ExitCode != 3 || out.OOMKilled {
+				t.Errorf("got %+v, %v", out, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := d.asked.Load(); n != 1 {
+		t.Errorf("%d readings hang", n)
+	}
+	if all := e.Stuck(); len(all) != 1 || all[0].String() != `counting kills in sandbox hung is stuck (step "oom kills")` {
+		t.Errorf("stuck are %v", all)
+	}
+	wantState(t, sb, sandpit.StateRunning)
+	close(d.released)
+	eventually(t, "nothing is stuck", func() bool { return e.StuckCount() == 0 })
+	if out, err := sandpit.Shell(t.Context(), sb, "exit 3"); err != nil || out.ExitCode != 3 || d.asked.Load() == 1 {
+		t.Errorf("later: %+v, %v; %d readings", out, err, d.asked.Load())
+	}
+}
+
+// Sandboxes of one namespace whose metrics can't be read stop the samples of that
+// namespace, and neither delay nor stop those of the others. (The catalogue's L13n.)
+func TestStuckMetricsOfOneNamespace(t *testing.T) {
+	srv := newSurvivor(t)
+	d := &stallingFigures{bare: bare{srv.dir}, released: make(chan struct{})}
+	open := func(p engine.Patience) (hung []sandpit.Sandbox, own, other func() int, e *engine.Engine) {
+		t.Helper()
+		e = srv.open(t, func(o *engine.Options) { o.Driver, o.Patience = d, p })
+		attacker := e.As("attacker", policy.Default())
+		count := func(sb sandpit.Sandbox) func() int {
+			return func() int {
+				t.Helper()
+				all, err := sb.(sandpit.Meter).History(t.Context(), time.Time{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(all)
+			}
+		}
+		d.hangs.Store(true)
+		for range 16 {
+			hung = append(hung, made(t, attacker, sandpit.Spec{}))
+		}
+		d.hangs.Store(false)
+		return hung, count(made(t, attacker, sandpit.Spec{})), count(made(t, e.As("other", policy.Default()), sandpit.Spec{})), e
+	}
+	const samples = 3
+
+	// While none of them is given up.
+	hung, own, other, first := open(engine.Patience{Measure: time.Hour, Sample: time.Hour})
+	eventually(t, "the others have samples", func() bool {
+		first.BeginSamples()
+		return other() >= samples
+	})
+	if n := own(); n != 0 || d.asked.Load() != 1 {
+		t.Errorf("of the namespace itself there are %d samples, and %d readings hang", n, d.asked.Load())
+	}
+	close(d.released)
+	eventually(t, "the namespace has samples", func() bool { return own() > 0 })
+	for _, sb := range hung {
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+
+	// When all of them are.
+	d.released = make(chan struct{})
+	_, own, other, second := open(engine.Patience{Measure: time.Millisecond})
+	for second.StuckCount() < 16 {
+		second.Sample()
+	}
+	before, others := own(), other()
+	for range samples {
+		second.Sample()
+	}
+	if own() != before || other() != others+samples {
+		t.Errorf("of the namespace itself there are %d samples more, of the other %d", own()-before, other()-others)
+	}
+	close(d.released)
+	eventually(t, "nothing is stuck", func() bool { return second.StuckCount() == 0 })
+	if second.Sample(); own() != before+1 {
+		t.Errorf("of the namespace itself there are %d samples more", own()-before)
+	}
+}
+
 // A directory of running sandboxes that can't be read does not keep the server from
 // starting with those that it knows; orphans are not removed then. (The catalogue's
 // L13c.)

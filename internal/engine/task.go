@@ -30,13 +30,14 @@ type Patience struct {
 	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
 	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
 	Measure time.Duration // to measure what a sandbox uses. Default 10 s
+	Sample  time.Duration // until the history of a namespace goes on without a sandbox whose use is not known; default 1 s
 }
 
 func (p Patience) withDefaults() Patience {
 	for _, d := range []struct {
 		of  *time.Duration
 		def time.Duration
-	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Measure, 10 * time.Second}} {
+	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Measure, 10 * time.Second}, {&p.Sample, time.Second}} {
 		if *d.of <= 0 {
 			*d.of = d.def
 		}
