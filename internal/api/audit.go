@@ -137,8 +137,9 @@ func (c *call) recordEnd() {
 	if rule := policy.Rule(c.err); rule != "" {
 		e.Allowed, e.Rule = false, rule
 	}
-	if c.overShare != nil && c.vital && !(c.changed() && c.api.limiter.hasShare(c.caller, true)) {
-		c.api.enterLater(c, e)
+	p := pendingEntry{c.caller, e, c.changed()}
+	if c.overShare != nil && c.vital && !c.api.limiter.enterNow(&p) {
+		c.api.enterLater(p)
 		return
 	}
 	if reason := c.api.limiter.summarised(c); reason != "" {
@@ -150,10 +151,15 @@ func (c *call) recordEnd() {
 	if err != nil {
 		c.api.metrics.auditFailures.Add(1)
 		c.api.opts.Log.Error("the audit can't be written", "request", c.id, "error", err)
-		if c.vital && e.Allowed {
-			c.api.enterLater(c, e)
-		} else {
-			c.api.summarise(c, reasonUnrecorded)
+		later := func() {
+			if c.vital && e.Allowed || p.changed {
+				c.api.enterLater(p)
+			} else {
+				c.api.summarise(c, reasonUnrecorded)
+			}
+		}
+		if !late(err, later) {
+			later()
 		}
 	}
 }

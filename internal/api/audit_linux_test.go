@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	auditlog "github.com/sandpit-dev/sandpit/internal/audit"
@@ -216,8 +218,9 @@ func TestPendingEntriesAreBounded(t *testing.T) {
 	})
 }
 
-// L15: a key hides nothing that it ends by requests that end nothing, whether its share
-// of the audit is used up or the disk is full.
+// L15: a key hides nothing that it ends by requests that end nothing or repeat others,
+// whether its share of the audit is used up or the disk is full. What a process has left
+// behind is ended by a kill of it, and so is what is stopped for a client who leaves.
 func TestNoKeyHidesWhatItEnds(t *testing.T) {
 	for name, full := range map[string]bool{"its share is used up": false, "the disk is full": true} {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +235,13 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 			var ended, runs v1.Process
 			s.want(201, &ended, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"true"}}, key: aliceKey})
 			s.want(201, &runs, ask{method: "POST", path: one + "/processes", body: v1.Command{Argv: []string{"sleep", "600"}}, key: aliceKey})
-			s.want(200, nil, ask{method: "GET", path: one + "/processes/" + ended.ID + "/wait", key: aliceKey})
+			var left, deaf v1.Process
+			s.want(201, &left, ask{method: "POST", path: one + "/processes", body: v1.Command{Script: "exec >/dev/null 2>&1; sleep 600 &"}, key: aliceKey})
+			for _, p := range []v1.Process{ended, left} {
+				s.want(200, nil, ask{method: "GET", path: one + "/processes/" + p.ID + "/wait", key: aliceKey})
+			}
+			other := s.create(aliceKey, v1.Spec{})
+			s.want(201, &deaf, ask{method: "POST", path: "/v1/sandboxes/" + other.ID + "/processes", body: v1.Command{Script: "trap '' TERM; while :; do sleep 600; done"}, key: aliceKey})
 			if full {
 				s.audit.fail(errDisk)
 			} else {
@@ -246,6 +255,21 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 				s.refused(404, "not_found", ask{method: "DELETE", path: fmt.Sprintf("/v1/sandboxes/box%d", i), key: aliceKey})
 				s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + ended.ID, key: aliceKey})
 			}
+			stopping, leave := context.WithCancel(t.Context())
+			client := s.engine.As("alice", defaultPolicy())
+			go func() {
+				defer leave()
+				eventually(t, "it is being stopped", func() bool {
+					page, err := client.List(t.Context(), sandpit.ListQuery{State: sandpit.StateStopped})
+					return err != nil || len(page.Sandboxes) > 0
+				})
+			}()
+			grace := 600.0
+			if resp, err := s.try(stopping, ask{method: "POST", path: "/v1/sandboxes/" + other.ID + "/stop", body: v1.Stop{Grace: &grace}, key: aliceKey}); err == nil {
+				resp.Body.Close()
+				t.Errorf("a stop that is left answers %d", resp.StatusCode)
+			}
+			s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + left.ID, key: aliceKey})
 			s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + runs.ID, key: aliceKey})
 			s.want(200, nil, ask{method: "POST", path: one + "/stop", body: v1.Stop{}, key: aliceKey})
 			for range 300 {
@@ -258,24 +282,54 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			has := func(action, detail string, status int) bool {
+			has := func(action, sandbox, detail string, status int) bool {
 				return slices.ContainsFunc(s.ends(action), func(e v1.Audit) bool {
-					return e.Key == "alice" && e.Sandbox == sb.ID && e.Detail == detail && e.Status == status
+					return e.Key == "alice" && e.Sandbox == sandbox && e.Detail == detail && e.Status == status
 				})
 			}
 			eventually(t, "what it has ended is entered", func() bool {
-				return has("killProcess", "process "+runs.ID, 204) && has("stopSandbox", "", 200) && has("removeSandbox", "", 204)
+				return has("killProcess", sb.ID, "process "+runs.ID, 204) && has("killProcess", sb.ID, "process "+left.ID, 204) &&
+					has("stopSandbox", sb.ID, "", 200) && has("stopSandbox", other.ID, "", 499) && has("removeSandbox", sb.ID, "", 204)
 			})
 			if err := s.api.Summarise(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc(s.ends("audit.summary"), func(e v1.Audit) bool { return e.Rule == "unrecorded" && strings.Contains(e.Detail, "killProcess (") }) {
+			if !slices.ContainsFunc(s.ends("audit.summary"), func(e v1.Audit) bool { return e.Rule == "unrecorded" && strings.Contains(e.Detail, "removeSandbox (") }) {
 				t.Errorf("what it did in vain is not counted: %+v", s.ends("audit.summary"))
 			}
 			if n := len(s.ends("killProcess")) + len(s.ends("stopSandbox")) + len(s.ends("removeSandbox")); n > 260 {
 				t.Errorf("%d entries are written", n)
 			}
 		})
+	}
+}
+
+// lateWrite is the error of an entry that may be written when a disk goes on that hangs.
+type lateWrite struct {
+	error
+	result chan error
+}
+
+func (e lateWrite) Wait() error { return <-e.result }
+
+// What a disk that hangs may still write is entered again only when it has not.
+func TestLateEntriesAreEnteredOnce(t *testing.T) {
+	s := serve(t, nil)
+	for name, result := range map[string]error{"written": nil, "lost": errDisk} {
+		hang := lateWrite{errDisk, make(chan error, 1)}
+		hang.result <- result
+		s.audit.fail(hang)
+		s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/" + name, key: aliceKey})
+	}
+	s.audit.fail(nil)
+	eventually(t, "the one that is lost is entered", func() bool {
+		if err := s.api.Summarise(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		return len(s.ends("removeSandbox")) > 0
+	})
+	if all := s.ends("removeSandbox"); len(all) != 1 || all[0].Sandbox != "lost" {
+		t.Errorf("entered are %+v", all)
 	}
 }
 

@@ -44,7 +44,7 @@ type call struct {
 	intended  bool        // the audit has it
 	vital     bool        // it is carried out even if the audit can't record it yet
 	overShare error       // the refusal, when its key has used up its share of the audit
-	vain      bool        // a vital one that changed nothing, as when there was nothing left to end
+	vain      bool        // it is proved to have touched nothing; see untouched
 	ended     atomic.Bool // the body has been read to its end
 	streams   int         // open; guarded by limiter.mu, as the next two
 
@@ -80,7 +80,7 @@ func (c *call) serve() {
 		c.target = c.forward.sandbox
 	}
 	if err := c.admit(); err != nil {
-		c.fail(err)
+		c.fail(c.untouched(err))
 		return
 	}
 	if err := c.route.handle(c); err != nil {
@@ -192,9 +192,25 @@ func (c *call) finish() {
 	}
 }
 
-// sandbox finds the sandbox that the path names.
+// untouched notes that the call fails before it has touched anything. Any other
+// vital call may have changed something, however it ends: its client may have left,
+// or a part of the work be done.
+func (c *call) untouched(err error) error {
+	c.vain = true
+	return err
+}
+
+// sandbox finds the sandbox that the path names. Handlers do that before they touch
+// anything.
 func (c *call) sandbox() (sandpit.Sandbox, error) {
-	return c.api.opts.Backend.Client(c.caller).Get(c.ctx, c.target)
+	sb, err := c.api.opts.Backend.Client(c.caller).Get(c.ctx, c.target)
+	if err != nil {
+		return nil, c.untouched(err)
+	}
+	if c.vital && !c.intended {
+		c.target = sb.ID() // by whichever name it was asked for: see enterLater
+	}
+	return sb, nil
 }
 
 // answer sends v as JSON.
@@ -298,7 +314,7 @@ func fromJSON[In, Out any](f func(*call, *In) (Out, error)) func(*call) error {
 	return func(c *call) error {
 		in := new(In)
 		if err := c.decode(in, maxBody); err != nil {
-			return err
+			return c.untouched(err)
 		}
 		if err := c.intendFor(in); err != nil {
 			return err
@@ -316,7 +332,7 @@ func fromJSONOnly[In any](f func(*call, *In) error) func(*call) error {
 	return func(c *call) error {
 		in := new(In)
 		if err := c.decode(in, maxBody); err != nil {
-			return err
+			return c.untouched(err)
 		}
 		if err := c.intendFor(in); err != nil {
 			return err

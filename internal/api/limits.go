@@ -117,6 +117,7 @@ type use struct {
 	bucket  *rate.Limiter
 	audit   *rate.Limiter // bytes that it may add; below 0 when it has added more
 	refused *rate.Limiter // refusals of requests that were too many, with an entry of their own
+	acts    map[act]bool  // entered since the share of the audit was used up
 	streams int
 	held    [heldKinds]int64
 	seen    time.Time
@@ -162,6 +163,9 @@ func (l *limiter) of(c Caller) *use {
 			audit:  l.limits.Audit.limiter(), refused: rate.NewLimiter(refusedRate, refusedBurst),
 		}
 		l.callers[id] = u
+	}
+	if u.acts != nil && u.audit.Tokens() > 0 {
+		u.acts = nil
 	}
 	u.seen = now
 	return u

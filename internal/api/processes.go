@@ -93,12 +93,12 @@ func compareIDs(a, b string) int {
 }
 
 // process finds the process that the path names: by its ID, or else the latest
-// with that pid.
+// with that pid. Handlers do that before they touch anything.
 func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
 	name := c.r.PathValue("p")
 	all, err := sb.Processes(c.ctx)
 	if err != nil {
-		return sandpit.ProcessInfo{}, err
+		return sandpit.ProcessInfo{}, c.untouched(err)
 	}
 	var found *sandpit.ProcessInfo
 	for i := range all {
@@ -110,7 +110,7 @@ func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
 		}
 	}
 	if found == nil {
-		return sandpit.ProcessInfo{}, fmt.Errorf("process %.40q: %w", name, sandpit.ErrNotFound)
+		return sandpit.ProcessInfo{}, c.untouched(fmt.Errorf("process %.40q: %w", name, sandpit.ErrNotFound))
 	}
 	return *found, nil
 }
@@ -133,6 +133,11 @@ func (c *call) attach(opt sandpit.AttachOptions) (p sandpit.Process, leave func(
 	if err != nil {
 		return nil, nil, err
 	}
+	if c.vital && !c.intended {
+		if _, err := c.process(sb); err != nil {
+			return nil, nil, err
+		}
+	}
 	if p, err = sb.Attach(c.ctx, c.r.PathValue("p"), opt); err != nil {
 		return nil, nil, err
 	}
@@ -154,14 +159,6 @@ func killProcess(c *call) error {
 		return err
 	}
 	defer leave()
-	if !c.intended {
-		sb, err := c.sandbox()
-		if err != nil {
-			return err
-		}
-		info, err := c.process(sb)
-		c.vain = err == nil && info.Result != nil
-	}
 	return p.Kill(c.ctx)
 }
 

@@ -60,7 +60,11 @@ func getSandbox(c *call) (v1.Sandbox, error) {
 }
 
 func removeSandbox(c *call) error {
-	return c.api.opts.Backend.Client(c.caller).Remove(c.ctx, c.target)
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	return sb.Remove(c.ctx)
 }
 
 // change changes the state of the sandbox and describes it.
@@ -85,21 +89,11 @@ func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
 	grace := defaultGrace
 	if in.Grace != nil {
 		if !(*in.Grace >= 0 && *in.Grace <= maxGrace.Seconds()) {
-			return v1.Sandbox{}, invalid("grace is not a number of seconds up to 600", "")
+			return v1.Sandbox{}, c.untouched(invalid("grace is not a number of seconds up to 600", ""))
 		}
 		grace = v1.Duration(*in.Grace)
 	}
-	if !c.intended {
-		sb, err := c.sandbox()
-		if err != nil {
-			return v1.Sandbox{}, err
-		}
-		info, err := sb.Info(c.ctx)
-		c.vain = err == nil && info.State == sandpit.StateStopped
-	}
-	v, err := c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
-	c.vain = c.vain || err != nil // it runs on
-	return v, err
+	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
 }
 
 func restartSandbox(c *call) (v1.Sandbox, error) {

@@ -25,7 +25,11 @@ func listWebhooks(c *call) (v1.WebhookList, error) {
 }
 
 func deleteWebhook(c *call) error {
-	return c.api.opts.Webhooks.DeleteWebhook(c.ctx, c.caller, c.r.PathValue("id"))
+	err := c.api.opts.Webhooks.DeleteWebhook(c.ctx, c.caller, c.r.PathValue("id"))
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return c.untouched(err)
+	}
+	return err
 }
 
 // list is a list that JSON shows as one also when it is empty.
@@ -94,9 +98,10 @@ func listKeys(c *call) (v1.KeyList, error) {
 func revokeKey(c *call) error {
 	id := c.r.PathValue("id")
 	err := c.api.opts.Keys.RevokeKey(c.ctx, id)
-	if !errors.Is(err, sandpit.ErrNotFound) { // it is refused also when that can't be written down
-		c.api.limiter.revoked(id, c)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return c.untouched(err)
 	}
+	c.api.limiter.revoked(id, c) // it is refused also when that can't be written down
 	return err
 }
 

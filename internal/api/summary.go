@@ -21,11 +21,12 @@ import (
 // A key that has used up its share is refused until it may enter more, except for
 // vital requests.
 //
-// A vital request that changed something is entered at once all the same, up to as
+// The first vital request about each thing is entered at once all the same, up to as
 // much as the share again: whatever it ends was made by a request with an entry. Other
 // entries of vital requests, and those that the disk did not take, wait in memory and
-// are written with their own times when there is room. There, requests that changed
-// nothing make room for those that did.
+// are written with their own times when there is room. There, requests that touched
+// nothing make room for others, and so do repeats. So a caller can hide what it ends
+// only among as many other things that it ends.
 //
 // Other requests without an entry are counted, and each minute one entry of each
 // caller says how many there were.
@@ -37,6 +38,10 @@ const (
 	// Bounds of the entries that wait until they can be written.
 	maxPending      = 1000
 	maxPendingOfOne = 250 // caller
+
+	// maxActs is how many different acts of a key are remembered while its share is
+	// used up.
+	maxActs = 1000
 
 	// How many refusals of a key that asks too often have entries of their own.
 	refusedRate  = 1 // a second
@@ -53,7 +58,17 @@ const (
 type pendingEntry struct {
 	caller  Caller
 	entry   v1.Audit
-	changed bool // the request changed something
+	changed bool // the request has changed something, or may have
+}
+
+// act is what a vital request does, and to what.
+type act struct {
+	caller                  Caller
+	action, sandbox, detail string
+}
+
+func (p *pendingEntry) act() act {
+	return act{p.caller, p.entry.Action, p.entry.Sandbox, p.entry.Detail}
 }
 
 // summary counts requests of one caller.
@@ -154,38 +169,82 @@ func (s *summary) add(kind string, n int) {
 }
 
 // enterLater keeps the entry of a vital call until it can be written. Entries beyond
-// the bounds are counted, those of calls that changed nothing first.
-func (a *API) enterLater(c *call, e v1.Audit) {
-	e.Sandbox, e.Detail = strings.Clone(bounded(e.Sandbox)), strings.Clone(bounded(e.Detail))
-	p := pendingEntry{c.caller, e, c.changed()}
+// the bounds are counted: those of calls that touched nothing first, then those that
+// repeat an act.
+func (a *API) enterLater(p pendingEntry) {
+	p.entry.Sandbox, p.entry.Detail = strings.Clone(bounded(p.entry.Sandbox)), strings.Clone(bounded(p.entry.Detail))
 	l := &a.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	own, vain := 0, -1 // one that changed nothing, and may make room
-	for i, other := range l.pending {
-		same := other.caller == c.caller
-		if same {
+	own := 0
+	for _, other := range l.pending {
+		if other.caller == p.caller {
 			own++
 		}
-		if !other.changed && (same || len(l.pending) >= maxPending && vain < 0) {
-			vain = i
-		}
 	}
-	switch {
-	case len(l.pending) < maxPending && own < maxPendingOfOne:
-	case p.changed && vain >= 0 && (own < maxPendingOfOne || l.pending[vain].caller == c.caller):
-		a.count(l.pending[vain].caller, reasonUnrecorded, l.pending[vain].entry.Action)
-		l.pending = slices.Delete(l.pending, vain, vain+1)
-	default:
-		a.count(c.caller, reasonUnrecorded, e.Action)
+	if own < maxPendingOfOne && len(l.pending) < maxPending {
+		l.pending = append(l.pending, p)
 		return
 	}
-	l.pending = append(l.pending, p)
+	least := -1 // the one that makes room
+	acts := map[act]bool{}
+	for i := range l.pending {
+		other := &l.pending[i]
+		if own >= maxPendingOfOne && other.caller != p.caller {
+			continue
+		}
+		if !other.changed || acts[other.act()] && least < 0 {
+			least = i
+		}
+		if !other.changed {
+			break
+		}
+		acts[other.act()] = true
+	}
+	if least < 0 || !p.changed || acts[p.act()] && l.pending[least].changed {
+		a.count(p.caller, reasonUnrecorded, p.entry.Action)
+		return
+	}
+	a.count(l.pending[least].caller, reasonUnrecorded, l.pending[least].entry.Action)
+	l.pending = append(slices.Delete(l.pending, least, least+1), p)
 }
 
-// changed reports whether a vital call has changed something, or may have.
-func (c *call) changed() bool {
-	return c.vital && !c.vain && (c.status < 400 || c.status >= 500 || c.status == statusClientGone)
+// changed reports whether a vital call has changed something, or may have: whatever
+// its status, unless its handler has proved that it has not.
+func (c *call) changed() bool { return c.vital && !c.vain }
+
+// enterNow reports whether a vital call beyond its key's share is entered at once: it
+// may have changed something that no earlier one did, and there is room.
+func (l *limiter) enterNow(p *pendingEntry) bool {
+	if !p.changed || !l.hasShare(p.caller, true) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.of(p.caller)
+	if u.acts[p.act()] {
+		return false
+	}
+	if u.acts == nil || len(u.acts) >= maxActs {
+		u.acts = map[act]bool{}
+	}
+	u.acts[act{p.caller, p.entry.Action, strings.Clone(p.entry.Sandbox), strings.Clone(p.entry.Detail)}] = true
+	return true
+}
+
+// late reports whether an entry may still be written, because the disk hangs that its
+// error is about. Then it calls f should it not be.
+func late(err error, f func()) bool {
+	var l interface{ Wait() error }
+	if !errors.As(err, &l) {
+		return false
+	}
+	go func() {
+		if l.Wait() != nil {
+			f()
+		}
+	}()
+	return true
 }
 
 // entry is what the audit gets.
@@ -221,6 +280,9 @@ func (a *API) writePending(ctx context.Context, all bool) error {
 			var size int
 			if size, err = a.opts.Audit.Append(ctx, p.entry, false); err == nil {
 				l.charge(&call{caller: p.caller, known: true}, size)
+				continue
+			}
+			if late(err, func() { a.enterLater(p) }) {
 				continue
 			}
 		}
@@ -274,14 +336,19 @@ func (a *API) Summarise(ctx context.Context, all bool) error {
 			continue
 		}
 		errs = append(errs, err)
-		l.mu.Lock()
-		if later := l.summaries[id]; later != nil {
-			for kind, n := range later.kinds {
-				s.add(kind, n)
+		again := func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if later := l.summaries[id]; later != nil {
+				for kind, n := range later.kinds {
+					s.add(kind, n)
+				}
 			}
+			l.summaries[id] = s
 		}
-		l.summaries[id] = s
-		l.mu.Unlock()
+		if !late(err, again) {
+			again()
+		}
 	}
 	return errors.Join(errs...)
 }

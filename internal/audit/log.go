@@ -142,7 +142,8 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 //
 // On a disk that hangs Append returns sandpit.ErrUnavailable after 10 s
 // (groupcommit.Patience), and at once until the disk goes on. Then only the records that were
-// being written when it began to hang may be in the file all the same.
+// being written when it began to hang may be in the file all the same: their errors have the
+// method Wait of groupcommit.ErrHangs.
 func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	at := r.Time
 	if at.IsZero() {

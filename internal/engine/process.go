@@ -396,9 +396,8 @@ func (s *Sandbox) Processes(context.Context) ([]sandpit.ProcessInfo, error) {
 
 // lookup finds a process by its ID or pid.
 func (s *Sandbox) lookup(name string) (*hub, error) {
-	pid, err := strconv.Atoi(name)
 	for _, h := range slices.Backward(s.processes()) {
-		if h.info.ID == name || err == nil && h.info.PID == pid {
+		if h.info.ID == name || strconv.Itoa(h.info.PID) == name {
 			return h, nil
 		}
 	}

@@ -14,10 +14,19 @@ import (
 // Patience is how long a write may take before its callers are told that it hangs.
 const Patience = 10 * time.Second
 
-// ErrHangs is the error of items while a write takes longer than Patience. It says
-// nothing of the items that this write has: they may be written later. All others
-// are not written.
+// ErrHangs is the error of items while a write takes longer than Patience. Those
+// that this write has may be written later: their error has a method Wait() error,
+// which returns the outcome once, when the write has ended. All others are not written.
 var ErrHangs = errors.New("its disk does not answer")
+
+// lateError is ErrHangs of an item that may be written later.
+type lateError struct{ answer <-chan error }
+
+func (e *lateError) Error() string { return ErrHangs.Error() }
+func (e *lateError) Unwrap() error { return ErrHangs }
+
+// Wait returns the outcome when the write has ended.
+func (e *lateError) Wait() error { return <-e.answer }
 
 // An Item is what one caller brings.
 type Item[T any] struct {
@@ -133,7 +142,10 @@ func (q *Queue[T]) giveUp(batch []*Item[T]) {
 		return
 	}
 	q.hangs = true
-	for _, it := range slices.Concat(q.writing, q.waiting) {
+	for _, it := range q.writing {
+		it.answer <- &lateError{it.answer}
+	}
+	for _, it := range q.waiting {
 		it.answer <- ErrHangs
 	}
 	q.waiting = nil

@@ -181,7 +181,8 @@ func (r *Ring) save(ctx context.Context, prefix string) error {
 	}
 	r.mu.RUnlock()
 	if e != nil {
-		if err := r.store.RevokeKey(ctx, prefix, at); err != nil {
+		// A key that the store does not have any more can't come back.
+		if err := r.store.RevokeKey(ctx, prefix, at); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 			return err
 		}
 	}
