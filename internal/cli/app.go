@@ -102,7 +102,8 @@ type ServeOptions struct {
 	IdleExit   time.Duration
 	Reload     <-chan struct{} // each is a demand to read the policies again
 
-	// RemoveOrphans destroys sandboxes that the server's state has no record of.
+	// RemoveOrphans destroys sandboxes that the server's state has no record of, or
+	// that nobody can reach.
 	RemoveOrphans bool
 }
 

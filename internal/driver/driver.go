@@ -53,8 +53,10 @@ type Recoverer interface {
 	// Recover takes over an instance whose owner is dead, or has left it.
 	// ErrNotFound when it no longer exists; then what was left of it has been
 	// removed; ErrRestarted, too, when the machine has been restarted since.
-	// ErrExists when its owner lives. A handle without a State is that
-	// of an instance whose Create may have been interrupted at any point.
+	// ErrExists when its owner lives. ErrStranded when nobody can reach it. A
+	// handle without a State is that of an instance whose Create may have been
+	// interrupted at any point, or that is recovered to be destroyed: a stranded
+	// one, too.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 
 	// Kept returns the IDs of the instances that can outlive their owner and whose
@@ -63,6 +65,16 @@ type Recoverer interface {
 	// nothing.
 	Kept(ctx context.Context) ([]string, error)
 }
+
+// A Strander is a Recoverer whose instances can be stranded: their guests run, and
+// nobody can reach them. Optional, found by type assertion.
+type Strander interface {
+	// Stranded returns the IDs of the instances that are stranded. Kept has them, too.
+	Stranded(ctx context.Context) ([]string, error)
+}
+
+// ErrStranded is in the error of Recover for a stranded instance.
+var ErrStranded = errors.New("nothing can reach it")
 
 // ErrRestarted says that the machine on which an instance was has been restarted.
 var ErrRestarted = errors.New("the machine was restarted")

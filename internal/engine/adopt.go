@@ -59,7 +59,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	if err != nil {
 		return report, fmt.Errorf("adopting sandboxes: %w", err)
 	}
-	ids, err := e.orphans(ctx, recoverer, records)
+	ids, err := e.orphans(ctx, recoverer, records, false)
 	switch {
 	case errors.Is(err, errStuck): // what is known is served
 		report.Refused = append(report.Refused, err)

@@ -31,11 +31,17 @@ func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 // maxNamed bounds how many orphans an error names.
 const maxNamed = 8
 
-// orphans returns the IDs of the sandboxes that run here without a record.
-func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) ([]string, error) {
-	kept := make(chan []string, 1)
+// orphans returns the IDs of the sandboxes that run here without a record, and with
+// stranded also of those that nobody can reach.
+func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, records []Record, stranded bool) ([]string, error) {
+	kept := make(chan []string, 2)
 	t := e.work("looking for sandboxes without a record", nil, e.opts.Patience.Orphans, func(ctx context.Context) error {
 		ids, err := recoverer.Kept(ctx)
+		kept <- ids
+		ids = nil
+		if s, ok := recoverer.(driver.Strander); ok && stranded && err == nil {
+			ids, err = s.Stranded(ctx)
+		}
 		kept <- ids
 		return err
 	})
@@ -47,9 +53,9 @@ func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, record
 	for _, r := range records {
 		known[r.ID] = true
 	}
-	ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] })
+	ids = append(slices.DeleteFunc(ids, func(id string) bool { return known[id] }), <-kept...)
 	slices.Sort(ids)
-	return ids, nil
+	return slices.Compact(ids), nil
 }
 
 // refuseOrphans returns ErrOrphans when there are any.
@@ -65,8 +71,8 @@ func refuseOrphans(ids []string) error {
 		"the database was lost or is an older one: restore the directory state from its latest backup; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
 }
 
-// RemoveOrphans destroys the sandboxes that run here without a record, and
-// returns the IDs of those that are gone. It is called before Adopt. The error
+// RemoveOrphans destroys the sandboxes that run here without a record, and those that
+// nobody can reach (driver.ErrStranded), which Adopt then finds gone. It returns the IDs of those that are gone. It is called before Adopt. The error
 // names those that are not; it does not wait for them longer than Patience.Remove.
 func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	recoverer, ok := e.opts.Driver.(driver.Recoverer)
@@ -77,7 +83,7 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}
-	ids, err := e.orphans(ctx, recoverer, records)
+	ids, err := e.orphans(ctx, recoverer, records, true)
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}

@@ -2,7 +2,9 @@ package server_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -92,7 +94,69 @@ func TestLostDatabaseOrphansNothingSilently(t *testing.T) {
 	if err := c.Call(t.Context(), "GET", "/v1/sandboxes", nil, &list); err != nil || len(list.Sandboxes) != 0 {
 		t.Errorf("there are %+v, %v", list, err)
 	}
-	if !strings.Contains(srv.log.String(), "a sandbox without a record is removed") {
+	if !strings.Contains(srv.log.String(), "a sandbox without a record, or that nobody can reach, is removed") {
 		t.Error("the log does not say what was removed")
+	}
+}
+
+// L18: a server whose data directory was moved to another disk names the sandboxes that
+// ran meanwhile, serves without them, and ends them when it is told to; with a link in
+// the old place it takes them for what it had, and they have failed.
+func TestMovedToAnotherDisk(t *testing.T) {
+	for _, link := range []bool{false, true} {
+		t.Run(fmt.Sprintf("link=%v", link), func(t *testing.T) { movedToAnotherDisk(t, link) })
+	}
+}
+
+func movedToAnotherDisk(t *testing.T, link bool) {
+	srv := newServed(t).start()
+	c := srv.unix()
+	sb, err := c.Create(t.Context(), sandpit.Spec{Name: "box"}) // without limits, for ordinary users
+	if err != nil && strings.Contains(err.Error(), "making namespaces") {
+		t.Skipf("no sandbox can be made here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if err := srv.stop(); err != nil {
+		t.Fatal(err)
+	}
+	// As mv does it: sockets are made again, and nobody listens at them.
+	original := srv.home
+	srv.home = newServed(t).home
+	if out, err := exec.Command("cp", "-a", original+"/.", srv.home).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.RemoveAll(original); err != nil {
+		t.Fatal(err)
+	}
+	if link {
+		if err := os.Symlink(srv.home, original); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv.start()
+	log := srv.log.String()
+	if !link && (!strings.Contains(log, "a sandbox was left alone") || !strings.Contains(log, "adopting sandbox box: ") || !strings.Contains(log, "--remove-orphans")) {
+		t.Errorf("the log does not say what runs, and what ends it:\n%s", log)
+	}
+	if err := srv.stop(); err != nil {
+		t.Fatal(err)
+	}
+	srv.removeOrphans = true
+	srv.start()
+	if log := strings.TrimPrefix(srv.log.String(), log); !link && !strings.Contains(log, "that nobody can reach, is removed\" sandbox="+sb.ID()) || strings.Contains(log, "left alone") {
+		t.Errorf("the log does not say what was removed:\n%s", log)
+	}
+	c = srv.unix()
+	defer c.Close()
+	if sb, err := c.Get(t.Context(), "box"); err != nil {
+		t.Error(err)
+	} else if info, err := sb.Info(t.Context()); err != nil || info.State != sandpit.StateFailed {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	if left, err := os.ReadDir(server.KeepDir(srv.home)); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
 	}
 }

@@ -48,8 +48,8 @@ type Options struct {
 	// 3 to hear that it answers.
 	Background bool
 
-	// RemoveOrphans destroys sandboxes that run without a record in the state.
-	// Otherwise the server does not start beside any.
+	// RemoveOrphans destroys sandboxes that run without a record in the state, beside
+	// which the server does not start otherwise, and those that nobody can reach.
 	RemoveOrphans bool
 
 	// Lookup finds a variable of the environment: those of the service manager
@@ -249,7 +249,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if opt.RemoveOrphans {
 		removed, err := s.engine.RemoveOrphans(ctx)
 		for _, id := range removed {
-			opt.Log.Warn("a sandbox without a record is removed", "sandbox", id)
+			opt.Log.Warn("a sandbox without a record, or that nobody can reach, is removed", "sandbox", id)
 		}
 		if err != nil {
 			return err
@@ -264,7 +264,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		opt.Log.Warn("a mount of a sandbox shows a data directory, in which sockets of servers and guests are: make the sandbox anew", "sandbox", name, "directory", dir)
 	}
 	for _, err := range report.Refused {
-		opt.Log.Error("a sandbox was left alone", "error", err)
+		opt.Log.Error("a sandbox was left alone", "error", err, "fix", sandpit.Hint(err))
 	}
 	for _, err := range report.Lacking {
 		opt.Log.Warn("a sandbox of an earlier version lacks a protection", "error", err, "fix", sandpit.Hint(err))

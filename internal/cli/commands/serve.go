@@ -26,7 +26,9 @@ loopback is served, unless plain-http says that a proxy before the server has TL
 SIGHUP reads the policies again, which is done anyway when their file changes. When the
 server ends, its sandboxes go on, and the next one takes them over. A server refuses to
 start while sandboxes run here that its state has no record of: the state was lost, or is
-an older copy. Restore state/ in the data directory, or give --remove-orphans.
+an older copy. Restore state/ in the data directory, or give --remove-orphans. That also
+destroys sandboxes that no server can reach because the data directory was moved to
+another disk while they ran.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file of --config:
 
@@ -62,7 +64,7 @@ func (a *tree) serveCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
 	cmd.Flags().StringVar(&opt.Settings, "config", "", "`FILE` with the server's settings (default /etc/sandpit/server.yaml)")
 	cmd.Flags().Var(&idle, "idle-exit", "leave after so long without a sandbox and a request (default never)")
-	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here and that the state has no record of")
+	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here and that the state has no record of, or that nobody can reach")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

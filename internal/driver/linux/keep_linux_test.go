@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -229,6 +230,68 @@ func TestCopiesOwnNothing(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(at("copy")); len(left) > 0 {
 		t.Errorf("left of the copy: %v", left)
+	}
+}
+
+// L18: a sandbox whose data directory was moved to another disk, where its socket is
+// another one, can't be reached any more. It is named, and can be destroyed.
+func TestStranded(t *testing.T) {
+	home := t.TempDir()
+	original, moved := filepath.Join(home, "original"), filepath.Join(home, "moved")
+	d := keptDriver(t, original)
+	first, err := d.Create(t.Context(), keptPlan(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeKept(t, d, first)
+	greet(t, first, keptConfig()).Close()
+	handle := first.Handle()
+	first.(driver.Leaver).Leave()
+	if out, err := exec.Command("cp", "-a", original, moved).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	other := keptDriver(t, moved)
+	stranded := func(want ...string) {
+		t.Helper()
+		for what, f := range map[string]func(context.Context) ([]string, error){"that run": other.Kept, "that are stranded": other.Stranded} {
+			if ids, err := f(t.Context()); err != nil || !slices.Equal(ids, want) {
+				t.Errorf("of %v %s it finds %v, %v", want, what, ids, err)
+			}
+		}
+	}
+	stranded() // a copy
+	if err := os.RemoveAll(original); err != nil {
+		t.Fatal(err)
+	}
+	stranded(handle.ID)
+	i, err := other.Recover(t.Context(), handle)
+	if err == nil {
+		i.(driver.Leaver).Leave()
+	}
+	var st struct {
+		PID int `json:"pid"`
+	}
+	if err := json.Unmarshal(handle.State, &st); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, driver.ErrStranded) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", st.PID)) || !strings.Contains(sandpit.Hint(err), "--remove-orphans") {
+		t.Errorf("taking it over: %v (%s)", err, sandpit.Hint(err))
+	}
+	bare := handle
+	bare.State = nil
+	second, err := other.Recover(t.Context(), bare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stranded()
+	if left, _ := os.ReadDir(moved); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if _, err := other.Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("taking over what is gone: %v", err)
 	}
 }
 

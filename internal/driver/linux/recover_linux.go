@@ -33,7 +33,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err := c.step(ctx, "open"); err != nil {
 		return nil, err
 	}
-	if c.socket, err = d.ours(c.id, c.kept, c.socket); err != nil {
+	if c.socket, err = d.ours(c.id, c.kept, c.socket); err != nil && !(len(h.State) == 0 && errors.Is(err, driver.ErrStranded)) {
 		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
 	}
 	layout, err := d.layout()
@@ -89,7 +89,22 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 }
 
 // Kept returns the sandboxes in KeepDir whose guests run. See driver.Recoverer.
-func (d *Driver) Kept(ctx context.Context) ([]string, error) {
+func (d *Driver) Kept(ctx context.Context) ([]string, error) { return d.kept(ctx, d.keptRuns) }
+
+// Stranded returns those whose sockets were not moved with KeepDir. See driver.Strander.
+func (d *Driver) Stranded(ctx context.Context) ([]string, error) {
+	return d.kept(ctx, func(id string) bool {
+		st, ok := d.noteOf(id)
+		if !ok {
+			return false
+		}
+		_, err := d.ours(id, st.identity, st.Socket)
+		return errors.Is(err, driver.ErrStranded)
+	})
+}
+
+// kept returns the sandboxes in KeepDir of which something is so.
+func (d *Driver) kept(ctx context.Context, is func(id string) bool) ([]string, error) {
 	entries, err := os.ReadDir(d.opts.KeepDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("looking for sandboxes that run: %w", err)
@@ -101,18 +116,24 @@ func (d *Driver) Kept(ctx context.Context) ([]string, error) {
 		if !ok {
 			id, ok = strings.CutSuffix(entry.Name(), ".sock")
 		}
-		if ok && !slices.Contains(ids, id) && d.keptRuns(id) {
+		if ok && !slices.Contains(ids, id) && is(id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids, ctx.Err()
 }
 
+// noteOf reads the note of a sandbox in KeepDir.
+func (d *Driver) noteOf(id string) (st state, ok bool) {
+	data, err := os.ReadFile(noted(d.opts.KeepDir, id))
+	ok = err == nil && json.Unmarshal(data, &st) == nil && st.PID > 1
+	return st, ok
+}
+
 // keptRuns reports whether the guest of a sandbox in KeepDir runs, or may: by its
 // note, and where the note tells nothing by whether its socket is listened on.
 func (d *Driver) keptRuns(id string) bool {
-	var st state
-	if data, err := os.ReadFile(noted(d.opts.KeepDir, id)); err == nil && json.Unmarshal(data, &st) == nil && st.PID > 1 {
+	if st, ok := d.noteOf(id); ok {
 		if _, err := d.ours(id, st.identity, st.Socket); errors.Is(err, errElsewhere) {
 			return false
 		}
@@ -131,7 +152,8 @@ var errElsewhere = fmt.Errorf("%w", sandpit.ErrState)
 // lives and is not one of KeepDir: its note, or the record with its handle, came
 // there in a copy of another directory. One whose directory was moved is ours,
 // since its guest listens on the socket that was moved with it: that of a copy
-// nobody listens on.
+// nobody listens on. With nobody at either, it can be ended and not reached, which
+// driver.ErrStranded says: moving to another disk makes new sockets.
 func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
 	dir, err := os.Stat(filepath.Dir(socket))
 	if err == nil {
@@ -148,6 +170,8 @@ func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
 		if listens, err := listensAt(own); listens || err != nil {
 			return own, err
 		}
+		return own, sandpit.WithHint(fmt.Errorf("%w: it runs, with process %d the first, and its socket is neither at %s nor at %s: %w", driver.ErrStranded, kept.PID, socket, own, sandpit.ErrState),
+			"if the data directory was moved to another disk, or this is a copy and the original was removed, run 'sandpit serve --remove-orphans' once, which destroys it; if the original is somewhere else, use that")
 	}
 	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s, of another data directory: %w", filepath.Dir(socket), errElsewhere),
 		"this data directory may be a copy: use the original, or remove the copy")
