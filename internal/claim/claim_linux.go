@@ -56,7 +56,7 @@ func checkOwner(fd int, file string) error {
 	if err := unix.Stat(filepath.Dir(file), &dir); err != nil {
 		return &fs.PathError{Op: "stat", Path: filepath.Dir(file), Err: err}
 	}
-	why := ""
+	var why string
 	switch {
 	case !ours(&dir):
 		file, why = filepath.Dir(file), "belongs to another user"

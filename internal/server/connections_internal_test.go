@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-func bounds(files int) *connections {
-	return newConnections(Settings{Connections: 64, ConnectionsPerAddress: 8}, files, slog.New(slog.DiscardHandler))
+func bounds() *connections {
+	return newConnections(Settings{Connections: 64, ConnectionsPerAddress: 8}, 1<<20, slog.New(slog.DiscardHandler))
 }
 
 // A connection without a key ends after a time, and not while it is answered.
 func TestStrangersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := bounds(1 << 20)
+		a := bounds()
 		over := func(far net.Conn) bool {
 			_ = far.SetReadDeadline(time.Now())
 			_, err := far.Read(make([]byte, 1))
@@ -82,7 +82,7 @@ func TestDescriptorsAreReserved(t *testing.T) {
 		c, _ := a.add(in, true).(*connection)
 		return c
 	}
-	a := bounds(1 << 20)
+	a := bounds()
 	if descriptor(nil) != 0 {
 		t.Error("nothing has a descriptor")
 	}
@@ -163,7 +163,7 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 		"all networks of one customer": func(i int) string { return fmt.Sprintf("2001:db8:0:%x::1", i) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := bounds(1 << 20)
+			a := bounds()
 			for i := range 50 {
 				a.add(fakeConn{from: flood(i)}, false)
 			}
@@ -191,7 +191,7 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 		})
 	}
 	// In a network of 48 bits, too, it is the one of 64 that has most.
-	a := bounds(1 << 20)
+	a := bounds()
 	neighbour := a.add(fakeConn{from: "2001:db8:0:1::1"}, false).(*connection)
 	for range 1000 {
 		a.add(fakeConn{from: "2001:db8:0:2::1"}, false)
@@ -201,7 +201,7 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 		t.Error("the neighbour was pushed out")
 	}
 	// When each address has one, the oldest goes.
-	a = bounds(1 << 20)
+	a = bounds()
 	var all []*connection
 	for i := range 17 {
 		all = append(all, a.add(fakeConn{from: fmt.Sprintf("10.0.1.%d", i)}, false).(*connection))
@@ -215,7 +215,7 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 
 // A request costs its connection one look at whose it is.
 func BenchmarkAdmit(b *testing.B) {
-	a := bounds(1 << 20)
+	a := bounds()
 	near, far := net.Pipe()
 	defer far.Close()
 	c := a.add(near, false).(*connection)
@@ -229,7 +229,7 @@ func BenchmarkAdmit(b *testing.B) {
 
 // A connection costs this much more from its first to its last moment.
 func BenchmarkCount(b *testing.B) {
-	a := bounds(1 << 20)
+	a := bounds()
 	near, far := net.Pipe()
 	defer far.Close()
 	for b.Loop() {

@@ -173,7 +173,7 @@ func (s *server) start(ctx context.Context) error {
 	if err := s.startEngine(ctx); err != nil {
 		return err
 	}
-	if err := s.startAPI(ctx); err != nil {
+	if err := s.startAPI(); err != nil {
 		return err
 	}
 	return s.listen(ctx)
@@ -283,7 +283,7 @@ func (s *server) poolSize() int {
 }
 
 // startAPI makes the API of the engine.
-func (s *server) startAPI(ctx context.Context) error {
+func (s *server) startAPI() error {
 	opt := &s.opt
 	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, policies: s.policies, journal: s.journal, runs: s.runs}
 	domains := []string(nil)
