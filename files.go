@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"io/fs"
+	"iter"
 	"time"
 )
 
@@ -18,8 +19,6 @@ import (
 // fs.ErrPermission, or the kinds ErrIsDirectory, ErrNotDirectory, ErrNotEmpty,
 // ErrNoSpace and ErrInvalid of this package.
 type Files interface {
-	MoreFiles
-
 	// Stat follows symbolic links; Lstat does not.
 	Stat(ctx context.Context, path string) (FileInfo, error)
 	Lstat(ctx context.Context, path string) (FileInfo, error)
@@ -60,6 +59,35 @@ type Files interface {
 
 	// Chmod changes permission bits; it follows symbolic links.
 	Chmod(ctx context.Context, path string, mode fs.FileMode) error
+
+	// Copy copies a file, a link or, with recursive, a directory with all that
+	// is in it. Modes and links are kept; sockets, pipes and devices are
+	// ErrInvalid. A file that is there is replaced.
+	Copy(ctx context.Context, from, to string, recursive bool) error
+
+	// Find lists what is below a directory, in lexical order, links not
+	// followed. FileInfo.Name is the path relative to root.
+	Find(ctx context.Context, root string, q FindQuery) (entries []FileInfo, more bool, err error)
+
+	// Grep searches the regular files below root.
+	Grep(ctx context.Context, root string, q GrepQuery) (GrepResult, error)
+
+	// Edit replaces exact strings in a file, all of them at once or none.
+	// ErrInvalid when one does not occur, or more than once without All.
+	Edit(ctx context.Context, path string, edits []Edit) error
+
+	// Watch tells what changes in a directory, with recursive also below it,
+	// until ctx ends. Changes from the moment on at which it gives its first
+	// event, of kind WatchReady, are told.
+	Watch(ctx context.Context, path string, recursive bool) iter.Seq2[FileEvent, error]
+
+	// Download writes a directory or file as a tar stream to w. Names in it
+	// start with the base name of path.
+	Download(ctx context.Context, path string, w io.Writer) error
+
+	// Upload unpacks a tar stream (uncompressed) below a directory that
+	// exists. Nothing is written outside of it, whatever the archive says.
+	Upload(ctx context.Context, dir string, r io.Reader) error
 }
 
 // WriteOptions say how Files.Write writes.

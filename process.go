@@ -74,7 +74,9 @@ type TerminalSize struct {
 
 // A Process is something started in a sandbox.
 type Process interface {
-	Identified
+	// ID identifies the process for ProcessKeeper. It is unique in the sandbox and
+	// never reused. Empty for a program that could not be started.
+	ID() string
 
 	// PID is the process id inside the sandbox, or 0 if the program could not be started.
 	PID() int
@@ -99,13 +101,6 @@ type Process interface {
 	// at once, also when a child still holds the output open. When ctx ends
 	// first, Wait returns its error and the process goes on.
 	Wait(ctx context.Context) (Result, error)
-}
-
-// An Identified process can be attached to later by its ID; see ProcessKeeper.
-type Identified interface {
-	// ID is unique in the sandbox and never reused. Empty for a program that
-	// could not be started.
-	ID() string
 }
 
 // A GroupSignaler is a Process that can signal the whole process group that its

@@ -9,8 +9,7 @@
 //	sb, err := c.Create(ctx, sandpit.Spec{Image: "debian:13"})
 //
 // Its sandboxes are [sandpit.Lifecycle], [sandpit.ProcessKeeper],
-// [sandpit.Networker] and [sandpit.Meter], their files [sandpit.MoreFiles], and
-// the client itself is a [sandpit.Watcher]:
+// [sandpit.Networker] and [sandpit.Meter], and the client itself is a [sandpit.Watcher]:
 //
 //	err = sb.(sandpit.Lifecycle).Pause(ctx)
 //

@@ -23,10 +23,7 @@ func (s *sandbox) Files() sandpit.Files { return files{s} }
 // files is the file system of a sandbox of a server.
 type files struct{ sb *sandbox }
 
-var (
-	_ sandpit.Files     = files{}
-	_ sandpit.MoreFiles = files{}
-)
+var _ sandpit.Files = files{}
 
 // call makes a request about a path.
 func (f files) call(ctx context.Context, op, path, method, what string, query url.Values, out any) error {

@@ -41,7 +41,6 @@ type process struct {
 
 var (
 	_ sandpit.Process       = (*process)(nil)
-	_ sandpit.Identified    = (*process)(nil)
 	_ sandpit.GroupSignaler = (*process)(nil)
 	_ sandpit.Detacher      = (*process)(nil)
 )
@@ -171,7 +170,7 @@ func (s *sandbox) broken(l *link, err error) error {
 	return err
 }
 
-// ID identifies the process in its sandbox. See sandpit.Identified.
+// ID identifies the process in its sandbox. See sandpit.Process.
 func (p *process) ID() string { return p.id }
 
 // PID returns the process id inside the sandbox.

@@ -29,22 +29,9 @@ var fileworkProperties = []property{
 	{"file work that can't be done has its kind of error", testFileworkErrors},
 }
 
-// more returns the file work of a sandbox.
-func more(t *testing.T, sb sandpit.Sandbox) sandpit.MoreFiles {
-	t.Helper()
-	m, ok := sb.Files().(sandpit.MoreFiles)
-	if !ok {
-		t.Skip("this client does no more file work")
-	}
-	if _, _, err := m.Find(guarded(t), "/", sandpit.FindQuery{Limit: 1}); errors.Is(err, sandpit.ErrUnsupported) {
-		t.Skipf("no more file work is done here: %v", err)
-	}
-	return m
-}
-
 func testCopy(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	shell(t, sb, `cd /tmp; echo a >f; chmod 4750 f; ln -s nowhere l; mkdir -p d/sub/deep; echo b >d/sub/g; chmod 700 d/sub; ln -s ../f d/l; echo old >there; mkfifo p; head -c 5000000 /dev/zero >big`)
 	for from, to := range map[string]string{"/tmp/f": "/tmp/f2", "/tmp/l": "/tmp/l2", "/tmp/big": "/tmp/there"} {
 		must(t, files.Copy(guarded(t), from, to, false))
@@ -84,7 +71,7 @@ func names(entries []sandpit.FileInfo) []string {
 
 func testFind(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	shell(t, sb, `mkdir -p /tmp/r/a/b/c /tmp/r/x; cd /tmp/r; touch top.go a/one.go a/b/two.go a/b/three.txt x/z.go; ln -s ../.. a/b/up; printf 12345 >x/five`)
 	all := []string{"a", "a/b", "a/b/c", "a/b/three.txt", "a/b/two.go", "a/b/up", "a/one.go", "top.go", "x", "x/five", "x/z.go"}
 	for name, c := range map[string]struct {
@@ -141,7 +128,7 @@ func testFind(t *testing.T, e *env) {
 
 func testGrep(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	shell(t, sb, `mkdir -p /tmp/r/d; cd /tmp/r; printf 'one\ntwo\nthree\nfour\nfive\n' >a.txt; printf 'TWO\n2.two\n' >d/b.go; printf 'two\000binary' >bin; ln -s /etc/passwd link`)
 	show := func(q sandpit.GrepQuery) []string {
 		t.Helper()
@@ -197,7 +184,7 @@ func testGrep(t *testing.T, e *env) {
 
 func testEdit(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	const before = "one two two\nthree\n"
 	for name, c := range map[string]struct {
 		edits []sandpit.Edit
@@ -240,7 +227,7 @@ func testEdit(t *testing.T, e *env) {
 
 func testWatch(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	shell(t, sb, "mkdir -p /tmp/w/old")
 	for _, recursive := range []bool{false, true} {
 		t.Run(fmt.Sprint("recursive ", recursive), func(t *testing.T) {
@@ -323,7 +310,7 @@ func testWatch(t *testing.T, e *env) {
 
 func testDownloadUpload(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	shell(t, sb, `mkdir -p /tmp/src/d/empty; cd /tmp/src; echo a >f; chmod 750 f; touch -d '2001-02-03 04:05:06 UTC' f; ln -s ../f d/l; ln -s /nowhere d/abs; ln f d/hard; head -c 3000000 /dev/zero >big; printf x >"$(printf 'odd\n \377')"; mkdir -m 700 closed`)
 	var archive bytes.Buffer
 	must(t, files.Download(guarded(t), "/tmp/src", &archive))
@@ -411,7 +398,7 @@ func testHostileArchives(t *testing.T, e *env) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sb := e.sandbox(t, sandpit.Spec{})
-			files := more(t, sb)
+			files := sb.Files()
 			shell(t, sb, "mkdir /tmp/in; echo safe >/tmp/victim")
 			err := files.Upload(guarded(t), "/tmp/in", bytes.NewReader(tarOf(t, entries...)))
 			if err != nil {
@@ -428,7 +415,7 @@ func testHostileArchives(t *testing.T, e *env) {
 
 func testBrokenArchives(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	must(t, sb.Files().Mkdir(t.Context(), "/tmp/in", 0o755, false))
 	whole := tarOf(t, entry{name: "a", body: strings.Repeat("a", 5000)}, entry{name: "b", body: strings.Repeat("b", 5000)})
 	for name, b := range map[string][]byte{
@@ -467,7 +454,7 @@ func testBrokenArchives(t *testing.T, e *env) {
 
 func testFileworkErrors(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	files := more(t, sb)
+	files := sb.Files()
 	ctx := guarded(t)
 	put(t, sb, "/tmp/f", "x")
 	closed(t, sb)

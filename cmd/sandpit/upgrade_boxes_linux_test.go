@@ -62,18 +62,17 @@ func upgradeFiles(u *upgrade) func(*upgrade) {
 		if _, err := sb.Files().Write(t.Context(), "/tmp/small", strings.NewReader("and more\n"), sandpit.WriteOptions{Append: true}); err != nil {
 			t.Error(err)
 		}
-		more := sb.Files().(sandpit.MoreFiles)
-		if err := more.Edit(t.Context(), "/tmp/small", []sandpit.Edit{{Old: "hello", New: "good day"}}); err != nil {
+		if err := sb.Files().Edit(t.Context(), "/tmp/small", []sandpit.Edit{{Old: "hello", New: "good day"}}); err != nil {
 			t.Error(err)
 		}
 		if got := u.shell(sb, "cat /tmp/small"); got != "good day\nand more\n" {
 			t.Errorf("the file is %q", got)
 		}
-		if got, err := more.Grep(t.Context(), "/tmp", sandpit.GrepQuery{Pattern: "good|never"}); err != nil || len(got.Lines) == 0 {
+		if got, err := sb.Files().Grep(t.Context(), "/tmp", sandpit.GrepQuery{Pattern: "good|never"}); err != nil || len(got.Lines) == 0 {
 			t.Errorf("searching: %+v %v", got, err)
 		}
 		var archive bytes.Buffer
-		if err := more.Download(t.Context(), "/tmp", &archive); err != nil || archive.Len() < 3000000 {
+		if err := sb.Files().Download(t.Context(), "/tmp", &archive); err != nil || archive.Len() < 3000000 {
 			t.Errorf("downloading: %d bytes, %v", archive.Len(), err)
 		}
 		if err := sb.Remove(t.Context()); err != nil {

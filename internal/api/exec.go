@@ -165,9 +165,5 @@ func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
 	argv, cut := cmdline.Clip(argv)
-	v := v1.Process{PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
-	if i, ok := p.(sandpit.Identified); ok {
-		v.ID = i.ID()
-	}
-	return v
+	return v1.Process{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
 }

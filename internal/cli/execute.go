@@ -204,11 +204,10 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 // lostSight returns err with the hint where a process of a sandbox is found again,
 // if it is that its server can't be asked any more.
 func lostSight(err error, sandbox string, process sandpit.Process) error {
-	p, ok := process.(sandpit.Identified)
-	if !ok || sandbox == "" || !errors.Is(err, sandpit.ErrUnavailable) {
+	if process == nil || sandbox == "" || !errors.Is(err, sandpit.ErrUnavailable) {
 		return err
 	}
-	return sandpit.WithHint(err, fmt.Sprintf("it may go on: sandpit attach %s %s connects to it again", sandbox, p.ID()))
+	return sandpit.WithHint(err, fmt.Sprintf("it may go on: sandpit attach %s %s connects to it again", sandbox, process.ID()))
 }
 
 // checkWorkDir refuses a working directory that does not exist. Without this

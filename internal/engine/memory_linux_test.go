@@ -232,7 +232,7 @@ func TestEndedProcessesGiveWay(t *testing.T) {
 		last = ran(t, sb, sandpit.Command{Argv: []string{"true", long}})
 	}
 	all, err := sb.Processes(t.Context())
-	if err != nil || len(all) < 2 || len(all) > 30 || all[len(all)-1].ID != last.(sandpit.Identified).ID() {
+	if err != nil || len(all) < 2 || len(all) > 30 || all[len(all)-1].ID != last.ID() {
 		t.Errorf("%d processes are known, %v", len(all), err)
 	}
 	if n := book.Used(); n > 1<<20 {

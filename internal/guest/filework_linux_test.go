@@ -25,15 +25,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 )
 
-func more(t testing.TB, c *client.Client) sandpit.MoreFiles {
-	t.Helper()
-	f, ok := c.Files().(sandpit.MoreFiles)
-	if !ok {
-		t.Fatal("no MoreFiles")
-	}
-	return f
-}
-
 // makeTree makes files on the host: name to content; a name that ends with a
 // slash is a directory, a content that begins with "-> " a link.
 func makeTree(t testing.TB, dir string, tree map[string]string) {
@@ -88,7 +79,7 @@ func readTree(t testing.TB, dir string) map[string]string {
 }
 
 func TestCopy(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	tree := map[string]string{
 		"a/": "", "a/file": "content", "a/empty": "", "a/b/": "", "a/b/deep": strings.Repeat("x", 200_000),
@@ -188,7 +179,7 @@ func names(list []sandpit.FileInfo) (out []string) {
 }
 
 func TestFind(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	makeTree(t, dir, map[string]string{
 		"a/b/c.go": "", "a/b/d.txt": "", "a.b": "", "a/z.go": "", "src/x/y/main.go": "", "src/main.go": "", "link": "-> a", "empty/": "",
@@ -249,7 +240,7 @@ func TestFind(t *testing.T) {
 
 // A directory with more names than are held at once.
 func TestFindInLargeDirectory(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := fastDir(t)
 	const n = 20_000
 	for i := range n {
@@ -280,7 +271,7 @@ func TestFindInLargeDirectory(t *testing.T) {
 }
 
 func TestGrep(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	long := strings.Repeat("y", 100_000)
 	makeTree(t, dir, map[string]string{
@@ -369,7 +360,7 @@ func FuzzGrep(f *testing.F) {
 		f.Add(s, "foo\nfoobar\n\nxaabb é STRASSE ſ K\n\xff\n")
 	}
 	c := start(f)
-	files := c.Files().(sandpit.MoreFiles)
+	files := c.Files()
 	path := filepath.Join(f.TempDir(), "file")
 	f.Fuzz(func(t *testing.T, pattern, text string) {
 		re, err := regexp.Compile(pattern)
@@ -402,7 +393,7 @@ func FuzzGrep(f *testing.F) {
 }
 
 func TestEdit(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	path := dir + "/file"
 	const before = "alpha\nbeta\nbeta\ngamma\n"
@@ -446,7 +437,7 @@ func TestEdit(t *testing.T) {
 }
 
 func TestTar(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	deep := strings.Repeat("long-name-of-a-directory/", 12)
 	makeTree(t, dir, map[string]string{
@@ -510,7 +501,7 @@ func TestTar(t *testing.T) {
 // An archive made by somebody who means harm.
 func TestHostileTar(t *testing.T) {
 	c := start(t)
-	f := more(t, c)
+	f := c.Files()
 	type entry struct {
 		name, target, content string
 		kind                  byte
@@ -595,7 +586,7 @@ func TestHostileTar(t *testing.T) {
 
 // events collects what a watch says until a marker file appears.
 func TestWatch(t *testing.T) {
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	makeTree(t, dir, map[string]string{"w/old": "x", "w/sub/inner": "x", "elsewhere/x": ""})
 	root := dir + "/w"
@@ -690,7 +681,7 @@ func TestWatchOverflow(t *testing.T) {
 	if err != nil || cerr != nil || queued > 50_000 {
 		t.Skip("needs a kernel queue of inotify that can be filled: ", queued)
 	}
-	f := more(t, start(t))
+	f := start(t).Files()
 	dir := t.TempDir()
 	for e, err := range f.Watch(within(t, time.Minute), dir, false) {
 		if err != nil {
@@ -720,7 +711,7 @@ func TestWatchOverflow(t *testing.T) {
 // Those who watch and do not listen keep nobody from his files.
 func TestWatchKeepsNobodyWaiting(t *testing.T) {
 	c := start(t)
-	f := more(t, c)
+	f := c.Files()
 	dir := t.TempDir()
 	makeTree(t, dir, map[string]string{"watched/": ""})
 	deep := dir + "/tree" + strings.Repeat("/"+strings.Repeat("d", 250), 10)

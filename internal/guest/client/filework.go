@@ -12,8 +12,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-var _ sandpit.MoreFiles = files{}
-
 // Copy copies a file or a tree.
 func (f files) Copy(ctx context.Context, from, to string, recursive bool) error {
 	err := f.c.call(ctx, wire.OpCopy, &wire.Path{Path: from, Other: to, Flag: recursive}, nil)

@@ -36,7 +36,6 @@ type Process struct {
 var (
 	_ sandpit.Process       = (*Process)(nil)
 	_ sandpit.GroupSignaler = (*Process)(nil)
-	_ sandpit.Identified    = (*Process)(nil)
 )
 
 // Detach makes a process survive the connection that has started it.
