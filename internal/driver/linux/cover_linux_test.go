@@ -144,19 +144,9 @@ func tellFlag(t *testing.T, name, flag string) {
 // or from a blank.
 func (d *dataDir) client(pool int, private ...string) sandpit.Client {
 	d.t.Helper()
-	needWorking(d.t)
 	opt := options()
 	opt.Private = append([]string{d.private}, private...)
-	e := engine.New(engine.Options{Driver: driverWith(opt), Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool}})
-	d.t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			d.t.Errorf("closing: %v", err)
-		}
-	})
-	if pool > 0 {
-		e.Warm()
-	}
-	return e
+	return engineOf(d.t, driverWith(opt), pool)
 }
 
 // hidden checks that nothing of what was found in a sandbox is of the data
@@ -213,12 +203,10 @@ func TestAttackL1DataDirectoryInAMount(t *testing.T) {
 // An image that shows a directory of the host, as the host image shows /usr,
 // does not show a data directory in it, also where nobody inside may go there.
 func TestAttackL1DataDirectoryInAnImage(t *testing.T) {
-	needWorking(t)
 	d := newDataDir(t)
 	opt := options()
 	opt.Private = []string{d.private}
-	e := engine.New(engine.Options{Driver: &showing{driverWith(opt), d.home}, Images: images(), Policy: policy.Default()})
-	defer e.Close()
+	e := engineOf(t, &showing{driverWith(opt), d.home}, 0)
 	for _, mode := range []os.FileMode{0o755, 0o700} {
 		if err := os.Chmod(d.home+"/.local", mode); err != nil {
 			t.Fatal(err)
@@ -371,7 +359,7 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 				if err != nil {
 					t.Skipf("this machine has no FUSE: %v", err)
 				}
-				mountHere(t, "fuse", home+broken, 0, fmt.Sprintf("fd=%d,allow_other,rootmode=40000,user_id=%d,group_id=%[2]d", f.Fd(), uid))
+				mountHere(t, "none", "fuse", home+broken, 0, fmt.Sprintf("fd=%d,allow_other,rootmode=40000,user_id=%d,group_id=%[2]d", f.Fd(), uid))
 				f.Close() // nobody answers for it any more
 			}
 			c := ofOthers(t, map[string]int{home + "/.local/share/sandpit": tt.owner})
@@ -408,7 +396,7 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 		t.Log("bind mounts are for root to make: TestAttackL1* as root tries them")
 		return
 	}
-	bind := func(from, to string) { mountAt(t, from, to, "", unix.MS_BIND) }
+	bind := func(from, to string) { mountHere(t, from, "", to, unix.MS_BIND, "") }
 	top := filepath.Dir(d.home)
 	bind(d.home, top+"/again")
 	bind(d.home+"/.local", d.project+"/local")
@@ -425,19 +413,6 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 	d.refusedMount(c, top+"/part/run")
 }
 
-// mountAt mounts something in a directory that it makes.
-func mountAt(t *testing.T, from, to, kind string, flags uintptr) {
-	t.Helper()
-	if err := errors.Join(os.MkdirAll(to, 0o755), unix.Mount(from, to, kind, flags, "")); err != nil {
-		t.Skipf("nothing can be mounted here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // What is mounted in a data directory is data, too, and so is where links in it lead.
 func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
 	for what, part := range map[string]func(t *testing.T, disk, images string){
@@ -446,10 +421,10 @@ func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"bind mount": func(t *testing.T, disk, images string) { mountAt(t, disk+"/images", images, "", unix.MS_BIND) },
-		"disk":       func(t *testing.T, _, images string) { mountAt(t, "none", images, "tmpfs", 0) },
+		"bind mount": func(t *testing.T, disk, images string) { mountHere(t, disk+"/images", "", images, unix.MS_BIND, "") },
+		"disk":       func(t *testing.T, _, images string) { mountHere(t, "none", "tmpfs", images, 0, "") },
 		"link to disk": func(t *testing.T, disk, images string) {
-			mountAt(t, "none", disk+"/images/more", "tmpfs", 0)
+			mountHere(t, "none", "tmpfs", disk+"/images/more", 0, "")
 			if err := os.Symlink(disk+"/images", images); err != nil {
 				t.Fatal(err)
 			}
@@ -623,7 +598,7 @@ func TestAttackL1jExposed(t *testing.T) {
 	d := newDataDir(t)
 	named := filepath.Dir(d.home) + "/disk/cover" // and of root's the root of a mount
 	if os.Geteuid() == 0 {
-		mountAt(t, "none", filepath.Dir(named), "tmpfs", 0)
+		mountHere(t, "none", "tmpfs", filepath.Dir(named), 0, "")
 	}
 	if err := os.MkdirAll(named+"/x", 0o755); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -75,12 +76,7 @@ func eachShowing(t *testing.T, source string, f func(t *testing.T, c sandpit.Cli
 	needWorking(t)
 	run := func(name, source string, pool int) {
 		t.Run(name, func(t *testing.T) {
-			e := engine.New(engine.Options{
-				Driver: &showing{newDriver(), source}, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool},
-			})
-			t.Cleanup(func() { _ = e.Close() })
-			e.Warm()
-			eventually(t, "there is a blank", func() bool { return e.PoolStats().Ready == pool })
+			e := engineOf(t, &showing{newDriver(), source}, pool)
 			f(t, e)
 			if pool > 0 && e.PoolStats().Claimed == 0 && os.Geteuid() == 0 {
 				t.Error("no sandbox was made of a blank")
@@ -103,21 +99,40 @@ func unmappable(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mountHere(t, "overlay", over, unix.MS_RDONLY, "lowerdir="+dir+":"+t.TempDir())
+	mountHere(t, "none", "overlay", over, unix.MS_RDONLY, "lowerdir="+dir+":"+t.TempDir())
 	return over
 }
 
-// mountHere mounts something until the test ends.
-func mountHere(t *testing.T, fstype, dir string, flags uintptr, data string) {
+// mountHere mounts something until the test ends, in a directory that it makes.
+func mountHere(t *testing.T, source, fstype, dir string, flags uintptr, data string) {
 	t.Helper()
-	if err := unix.Mount(fstype, dir, fstype, flags, data); err != nil {
-		t.Fatalf("mounting %s: %v", fstype, err)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), unix.Mount(source, dir, fstype, flags, data)); err != nil {
+		t.Fatalf("mounting %s: %v", dir, err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// lend lends a tree these directories of this machine, as mounts or as the links that
+// they are, for lack of other programs.
+func lend(t *testing.T, tree string, dirs ...string) (mounts []sandpit.Mount) {
+	t.Helper()
+	for _, d := range dirs {
+		target, err := os.Readlink("/" + d)
+		if err == nil {
+			err = os.Symlink(target, filepath.Join(tree, d))
+		} else if _, err = os.Stat("/" + d); err == nil {
+			mounts = append(mounts, sandpit.Mount{Source: "/" + d, Target: "/" + d, ReadOnly: true})
+			err = os.MkdirAll(filepath.Join(tree, d), 0o755)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	return mounts
 }
 
 // Where ids can't be mapped, the kernel lets nobody look below what is mounted:
@@ -132,7 +147,7 @@ func TestMountBelowADirectoryOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := unmappable(t, dir)
-	mountHere(t, "tmpfs", filepath.Join(source, "below"), 0, "mode=755")
+	mountHere(t, "none", "tmpfs", filepath.Join(source, "below"), 0, "mode=755")
 	if err := os.WriteFile(filepath.Join(source, "below/file"), []byte("below"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -145,8 +160,7 @@ func TestMountBelowADirectoryOfTheHost(t *testing.T) {
 	if linux.Overlays(source) || !linux.Overlays(dir) {
 		t.Error("doctor does not tell what can be shown through an overlay")
 	}
-	e := engine.New(engine.Options{Driver: &showing{newDriver(), source}, Images: images(), Policy: policy.Default()})
-	defer e.Close()
+	e := engineOf(t, &showing{newDriver(), source}, 0)
 	out := sh(t, box(t, e, sandpit.Spec{}), "cat "+shownAt+"/below/file")
 	if string(out.Stdout) != "below" {
 		t.Errorf("got %+v %s%s", out.Result, out.Stdout, out.Stderr)
@@ -169,8 +183,7 @@ func TestHostIsAnOverlayOfAnOverlay(t *testing.T) {
 		pool   int
 		source string
 	}{{0, source}, {1, source}, {0, once}} {
-		e := engine.New(engine.Options{Driver: &showing{newDriver(), of.source}, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: of.pool}})
-		defer e.Close()
+		e := engineOf(t, &showing{newDriver(), of.source}, of.pool)
 		sb := box(t, e, sandpit.Spec{})
 		out := sh(t, sb, "test -s "+shownAt+"/flag && ! touch "+shownAt+"/flag")
 		if !out.Success() || !strings.Contains(string(out.Stderr), "Read-only file system") {
@@ -257,19 +270,7 @@ func TestAttackL7CredentialsInUsr(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := shownDir(t)
-	var programs []sandpit.Mount // of this machine, for lack of others
-	for _, d := range []string{"usr/bin", "usr/lib", "usr/lib64", "bin", "lib", "lib64"} {
-		if target, err := os.Readlink("/" + d); err == nil {
-			if err := os.Symlink(target, filepath.Join(host, d)); err != nil {
-				t.Fatal(err)
-			}
-		} else if _, err := os.Stat("/" + d); err == nil {
-			if err := os.MkdirAll(filepath.Join(host, d), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			programs = append(programs, sandpit.Mount{Source: "/" + d, Target: "/" + d, ReadOnly: true})
-		}
-	}
+	programs := lend(t, host, "usr/bin", "usr/lib", "usr/lib64", "bin", "lib", "lib64")
 	for _, name := range []string{"usr/local/etc/npmrc", "usr/local/etc/pip/pip.conf", "usr/local/pip.conf", "usr/local/share/public"} {
 		name = filepath.Join(host, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -364,17 +365,7 @@ func TestAttackL10hWatchingOthers(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tree, "bin/tool"), []byte("tool"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// What the probe needs to start comes from the host.
-	libraries := []sandpit.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}
-	for _, d := range []string{"lib", "lib64"} {
-		if target, err := os.Readlink("/" + d); err == nil {
-			if err := os.Symlink(target, filepath.Join(tree, d)); err != nil {
-				t.Fatal(err)
-			}
-		} else if _, err := os.Stat("/" + d); err == nil {
-			libraries = append(libraries, sandpit.Mount{Source: "/" + d, Target: "/" + d, ReadOnly: true})
-		}
-	}
+	libraries := lend(t, tree, "usr", "lib", "lib64")
 	eachShowing(t, dir, func(t *testing.T, c sandpit.Client) {
 		for _, user := range users {
 			watcher, neighbour := box(t, c, sandpit.Spec{User: user}), box(t, c, sandpit.Spec{User: user})
@@ -459,15 +450,7 @@ func TestAttackL7SocketsOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer short.Close()
-	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/s", short.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.Remove(filepath.Join(dir, "s"))
-	defer l.Close()
-	if err := os.Chmod(filepath.Join(dir, "s"), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	tellFlag(t, fmt.Sprintf("/proc/self/fd/%d/s", short.Fd()), reachable)
 	eachShowing(t, dir, func(t *testing.T, c sandpit.Client) {
 		for _, user := range users {
 			got := tryOut(t, box(t, c, sandpit.Spec{User: user}), sandpit.Command{}, "connect", shownAt+"/s")

@@ -125,13 +125,21 @@ func needWorking(t *testing.T) {
 // client is an engine over a driver of this package.
 func client(t *testing.T, opt linux.Options) sandpit.Client {
 	t.Helper()
+	return engineOf(t, driverWith(opt), 0)
+}
+
+// engineOf is an engine over a driver, with so many blanks, which are there.
+func engineOf(t *testing.T, d driver.Driver, pool int) *engine.Engine {
+	t.Helper()
 	needWorking(t)
-	e := engine.New(engine.Options{Driver: driverWith(opt), Images: images(), Policy: policy.Default()})
+	e := engine.New(engine.Options{Driver: d, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool}})
 	t.Cleanup(func() {
 		if err := e.Close(); err != nil {
 			t.Errorf("closing: %v", err)
 		}
 	})
+	e.Warm()
+	eventually(t, "there is a blank", func() bool { return e.PoolStats().Ready == pool })
 	return e
 }
 
