@@ -320,7 +320,13 @@ func (s *served) figure(name string) int {
 // create makes a small sandbox, or skips where none can be made.
 func create(t testing.TB, c sandpit.Client, name string) sandpit.Sandbox {
 	t.Helper()
-	sb, err := c.Create(t.Context(), small(name))
+	return createOf(t, c, small(name))
+}
+
+// createOf makes a sandbox, or skips where none can be made.
+func createOf(t testing.TB, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox {
+	t.Helper()
+	sb, err := c.Create(t.Context(), spec)
 	if err != nil && strings.Contains(err.Error(), "making namespaces") {
 		t.Skipf("no sandbox can be made here: %v", err)
 	}
