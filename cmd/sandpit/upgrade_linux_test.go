@@ -91,6 +91,7 @@ type upgrade struct {
 	home    string
 	address string // HOST:PORT of the server, with TLS
 	key     string // the first key, which the old server has shown
+	team    string // the key of a tenant, whose sandboxes the first one does not list
 	ends    int    // a guest that ends while there is no server
 	s       *service
 	c       *client.Client // at the unix socket, all the time
@@ -115,6 +116,11 @@ func upgraded(t *testing.T, old program, signal syscall.Signal) {
 	t.Cleanup(func() {
 		if serverPID(t, home) == 0 {
 			startService(t, home, nil, "--config", u.config())
+		}
+		if u.team != "" {
+			if err := removeAll(context.WithoutCancel(t.Context()), u.tenant(u.team)); err != nil {
+				t.Error(err)
+			}
 		}
 		endServer(t, home)
 	})
@@ -302,7 +308,7 @@ func (u *upgrade) refused(home string) {
 func (u *upgrade) remove() {
 	t := u.t
 	u.traces.note(t, u.home)
-	for _, way := range []client.Options{{Address: "unix://" + u.home + "/server.sock"}, u.tenant()} {
+	for _, way := range []client.Options{{Address: "unix://" + u.home + "/server.sock"}, u.tenant(u.key), u.tenant(u.team)} {
 		if err := removeAll(context.WithoutCancel(t.Context()), way); err != nil {
 			t.Error(err)
 		}

@@ -111,9 +111,9 @@ func upgradeImage(u *upgrade) func(*upgrade) {
 	}
 }
 
-// tenant is how the first key is used.
-func (u *upgrade) tenant() client.Options {
-	return tlsOptions(u.t, &service{home: u.home, tls: u.address, key: u.key})
+// tenant is how a key is used.
+func (u *upgrade) tenant(key string) client.Options {
+	return tlsOptions(u.t, &service{home: u.home, tls: u.address, key: key})
 }
 
 // upgradeTenant has keys with policies, over TLS.
@@ -126,13 +126,12 @@ func upgradeTenant(u *upgrade) func(*upgrade) {
 		return key
 	}
 	small, revoked := newKey("small"), newKey("default")
+	u.team = small.Secret
 	if err := u.c.Call(u.t.Context(), http.MethodDelete, "/v1/keys/"+revoked.ID, nil, nil); err != nil {
 		u.t.Fatal(err)
 	}
 	with := func(u *upgrade, key string) *client.Client {
-		way := u.tenant()
-		way.Key = key
-		c, err := client.New(way)
+		c, err := client.New(u.tenant(key))
 		if err != nil {
 			u.t.Fatal(err)
 		}
