@@ -72,7 +72,8 @@ func (m machine) boot(ctx context.Context, img image, work, suites string, out i
 		// boots as fast, for two thirds of the work.
 		// Without -cx16 QEMU 7.2 corrupts flags in cmpxchg16b, and a 6.12
 		// kernel panics.
-		"-M", "q35", "-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-smp", "2", "-m", "2048",
+		// A thousand sandboxes, of the suite starve, need 3 GB; what nobody uses is not taken.
+		"-M", "q35", "-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-smp", "2", "-m", "4096",
 		"-display", "none", "-no-reboot", "-nic", "none",
 		"-serial", "file:"+console, "-serial", "file:"+results,
 		"-kernel", img.path("vmlinuz"), "-initrd", img.path("initrd.img"),
