@@ -163,7 +163,7 @@ func TestLinksOfRootAreTrustedByPlace(t *testing.T) {
 	}
 	p.safe()
 	// Nor is one below a directory of the system that somebody may mount.
-	for _, dir := range []string{"/usr/local", "/usr/src", "/etc"} {
+	for _, dir := range []string{"/usr/local", "/usr/share", "/etc"} {
 		below, err := os.MkdirTemp(dir, "sandpit-test-")
 		p.do(err)
 		t.Cleanup(func() { _ = os.RemoveAll(below) })

@@ -85,10 +85,10 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		}
 	}
 	if !h.privileged || !h.allIDs {
-		gap("own-counters", "inotify instances, timers and message queues of sandboxes count for this user, and sandboxes have a part of them", "run as root on the machine itself")
+		gap("own-counters", "inotify instances, timers and message queues of sandboxes count for this user, so each sandbox gets only a part of them", "run as root on the machine itself")
 	}
 	if coreHandlerRuns(h) {
-		gap("core-handler", "this program's hard limit of core files is 0, so a crash in a sandbox starts the program that the machine pipes core files to", "allow core files (ulimit -Hc unlimited), which sandboxes then keep from being made")
+		gap("core-handler", "this program's hard limit of core files is 0, so a crash in a sandbox starts the program that the machine pipes core files to", "raise the limit (ulimit -Hc unlimited); sandboxes make no core files then either")
 	}
 	return caps
 }
@@ -113,7 +113,7 @@ func shownAsIs(dir string) sandpit.Gap {
 	}
 	return sandpit.Gap{
 		What: "host-image",
-		Why:  why + ", so that the host image shows " + dir + " as it is: nothing is hidden of it, and a sandbox can watch and lock its files, and read there what its maker may read",
+		Why:  why + ", so the host image shows " + dir + " as it is: nothing in it is hidden, and a sandbox can watch and lock its files, and read what its maker may read",
 		Fix:  fix,
 	}
 }
@@ -180,7 +180,7 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 
 	if !tellsPeers() {
 		caps.Gaps = append(caps.Gaps, sandpit.Gap{
-			What: "socket-peers", Why: "this kernel tells the server only the number of a process that connects to its unix socket, which may be another's by then",
+			What: "socket-peers", Why: "this kernel tells the server only the number of a process that connects to its unix socket, which may belong to another process by then",
 			Fix: "use Linux 6.5 or later",
 		})
 	}
