@@ -19,7 +19,7 @@ TAGS    := guestembed
 GOOS    ?= $(shell $(GO) env GOOS)
 
 GUEST := internal/guest/embedded/sandpit-guest-$(GOARCH).bin
-WHOLE := cmd/sandpit/sandpit-whole-$(GOARCH).bin
+FULL := cmd/sandpit/sandpit-full-$(GOARCH).bin
 TOOLS := .cache/tools
 
 # Two packages at a time: on two cores more only makes the slow ones slower.
@@ -38,10 +38,10 @@ help: ## list the targets
 
 # --- build ---
 
-# On Linux sandpit is its front, which carries the whole program; elsewhere it is
-# the whole program alone. See "Two programs in one" in docs/ARCHITECTURE.md.
+# On Linux sandpit is its launcher, which carries the full program; elsewhere it is
+# the full program alone. See "Two programs in one" in docs/ARCHITECTURE.md.
 ifeq ($(GOOS),linux)
-SHIPPED := $(TAGS),front
+SHIPPED := $(TAGS),launcher
 else
 SHIPPED := $(TAGS)
 endif
@@ -54,7 +54,7 @@ build: parts ## build bin/sandpit with all that it carries
 .PHONY: parts
 parts: guest ## build the programs that bin/sandpit carries
 ifeq ($(GOOS),linux)
-	GOOS=linux GOARCH=$(GOARCH) $(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(WHOLE) ./cmd/sandpit
+	GOOS=linux GOARCH=$(GOARCH) $(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(FULL) ./cmd/sandpit
 endif
 
 .PHONY: guest
@@ -65,8 +65,8 @@ guest: ## build the guest program that bin/sandpit embeds
 cross: ## build for linux/arm64 and darwin, without keeping the result
 	GOOS=linux GOARCH=arm64 $(BUILD) -ldflags "-s -w" -o internal/guest/embedded/sandpit-guest-arm64.bin ./cmd/sandpit-guest
 	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS) ./...
-	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS) -ldflags "-s -w" -o cmd/sandpit/sandpit-whole-arm64.bin ./cmd/sandpit
-	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS),front -o /dev/null ./cmd/sandpit
+	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS) -ldflags "-s -w" -o cmd/sandpit/sandpit-full-arm64.bin ./cmd/sandpit
+	GOOS=linux GOARCH=arm64 $(BUILD) -tags $(TAGS),launcher -o /dev/null ./cmd/sandpit
 	GOOS=darwin GOARCH=arm64 $(BUILD) ./...
 
 .PHONY: install
@@ -130,5 +130,5 @@ fmt: ## format the code
 
 .PHONY: clean
 clean: ## remove what was built, and the images kept for test-hosts
-	rm -rf bin .cache internal/guest/embedded/sandpit-guest-*.bin cmd/sandpit/sandpit-whole-*.bin
+	rm -rf bin .cache internal/guest/embedded/sandpit-guest-*.bin cmd/sandpit/sandpit-full-*.bin
 	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/sandpit-test"

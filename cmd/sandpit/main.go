@@ -6,9 +6,9 @@
 
 // Command sandpit makes sandboxes, runs programs in them and throws them away.
 //
-// It is built in two forms. A plain `go install` makes the whole program. What
-// `make build` makes for Linux is its front (tag front): the commands that must
-// start quickly, and the whole program as data, which it executes for any other.
+// It is built in two forms. A plain `go install` makes the full program. What
+// `make build` makes for Linux is its launcher (tag launcher): the commands that must
+// start quickly, and the full program as data, which it executes for any other.
 package main
 
 import (

@@ -1,4 +1,4 @@
-//go:build !front
+//go:build !launcher
 
 package main
 

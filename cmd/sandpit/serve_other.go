@@ -1,4 +1,4 @@
-//go:build !linux && !front
+//go:build !linux && !launcher
 
 package main
 

@@ -248,9 +248,9 @@ func TestGuestDependencies(t *testing.T) {
 	}
 }
 
-// TestFrontDependencies keeps out of the front what every start would pay for
-// and the commands of the front don't need.
-func TestFrontDependencies(t *testing.T) {
+// TestLauncherDependencies keeps out of the launcher what every start would pay for
+// and the commands of the launcher don't need.
+func TestLauncherDependencies(t *testing.T) {
 	heavy := []string{
 		"net/http", "crypto/tls", "database/sql", "text/template", "html/template", "log/slog", "testing",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/klauspost/compress", "modernc.org",
@@ -258,14 +258,14 @@ func TestFrontDependencies(t *testing.T) {
 		module + "/internal/cli/commands", module + "/internal/image/fetch", module + "/internal/guest/server", module + "/internal/server", module + "/internal/state", module + "/internal/api",
 	}
 	// The packages that carry programs are not asked for those: they may not be built.
-	found := packages(t, "linux", "-tags=guestembed,front", "./cmd/sandpit")
-	if !slices.ContainsFunc(found, func(p pkg) bool { return p.ImportPath == module+"/internal/whole" }) {
-		t.Fatal("this is not the front")
+	found := packages(t, "linux", "-tags=guestembed,launcher", "./cmd/sandpit")
+	if !slices.ContainsFunc(found, func(p pkg) bool { return p.ImportPath == module+"/internal/fullprogram" }) {
+		t.Fatal("this is not the launcher")
 	}
 	for _, p := range found {
 		for _, h := range heavy {
 			if under(p.ImportPath, h) && p.ImportPath != module+"/internal/api/v1" { // the JSON alone
-				t.Errorf("the front contains %s", p.ImportPath)
+				t.Errorf("the launcher contains %s", p.ImportPath)
 			}
 		}
 	}

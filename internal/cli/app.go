@@ -13,7 +13,7 @@
 //   - Progress is shown only when stderr is a terminal.
 //
 // The start of the program counts as part of every sandbox's start. So this
-// package has only what run, shell and version need, and App.Front carries them
+// package has only what run, shell and version need, and App.Launch carries them
 // out without a framework; all commands, with their help and completion, are in
 // package commands, on top of it.
 package cli

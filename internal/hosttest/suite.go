@@ -92,11 +92,11 @@ func Build(ctx context.Context, root, dir, goarch string, suites []Suite) (*Bund
 	}
 	if hasFiles(filepath.Join(root, "cmd/sandpit"), "main.go") {
 		guest := filepath.Join(root, "internal/guest/embedded/sandpit-guest-"+goarch+".bin")
-		whole := filepath.Join(root, "cmd/sandpit/sandpit-whole-"+goarch+".bin")
+		whole := filepath.Join(root, "cmd/sandpit/sandpit-full-"+goarch+".bin")
 		for _, args := range [][]string{ // as make build does
 			{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", guest, "./cmd/sandpit-guest"},
 			{"build", "-trimpath", "-buildvcs=false", "-tags=guestembed", "-ldflags=-s -w", "-o", whole, "./cmd/sandpit"},
-			{"build", "-trimpath", "-buildvcs=false", "-tags=guestembed,front", "-ldflags=-s -w", "-o", filepath.Join(dir, "bin/sandpit"), "./cmd/sandpit"},
+			{"build", "-trimpath", "-buildvcs=false", "-tags=guestembed,launcher", "-ldflags=-s -w", "-o", filepath.Join(dir, "bin/sandpit"), "./cmd/sandpit"},
 		} {
 			if err := goTool(ctx, root, env, args...); err != nil {
 				return nil, err

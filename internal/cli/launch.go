@@ -11,14 +11,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Front carries out a command line if it is one of the few that start sandboxes
+// Launch carries out a command line if it is one of the few that start sandboxes
 // and so must start quickly: run and shell with an image that is in the store,
 // and version. For any other, and for one with something wrong about it, it
 // reports false, and has done nothing: it is for package commands, in a program
 // that has all of it.
 //
 // The store that OpenImages opens is one without a Fetcher.
-func (a *App) Front(ctx context.Context, args []string) (ok bool, err error) {
+func (a *App) Launch(ctx context.Context, args []string) (ok bool, err error) {
 	if len(args) == 0 {
 		return false, nil
 	}

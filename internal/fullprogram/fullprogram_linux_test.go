@@ -1,4 +1,4 @@
-package whole
+package fullprogram
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ const (
 	asWhole = "WHOLE_TEST_WHOLE"
 )
 
-// TestMain lets this test program be a front, whose whole program is this test
+// TestMain lets this test program be a launcher, whose full program is this test
 // program again.
 func TestMain(m *testing.M) {
 	if os.Getenv(asWhole) != "" {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// front runs the front and returns the file that its whole program came from.
-func front(t *testing.T, dir string) string {
+// launch runs the launcher and returns the file that its full program came from.
+func launch(t *testing.T, dir string) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), asFront+"="+dir)
@@ -52,21 +52,21 @@ func inMemory(exe string) bool { return strings.HasPrefix(exe, "/memfd:sandpit")
 func TestExecKeepsAFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "program", "name")
-	if exe := front(t, dir); exe != file {
+	if exe := launch(t, dir); exe != file {
 		t.Fatalf("executed %s, not %s", exe, file)
 	}
 	first, err := os.Lstat(file)
 	if err != nil || first.Mode() != 0o500 {
 		t.Fatalf("%v, %v", first.Mode(), err)
 	}
-	front(t, dir)
+	launch(t, dir)
 	if again, err := os.Lstat(file); err != nil || !os.SameFile(first, again) {
 		t.Errorf("the file was made again (%v)", err)
 	}
 	if err := os.Rename(file, filepath.Join(dir, "program", "other version")); err != nil {
 		t.Fatal(err)
 	}
-	front(t, dir)
+	launch(t, dir)
 	if names, _ := filepath.Glob(filepath.Join(dir, "program", "*")); len(names) != 1 {
 		t.Errorf("left behind: %v", names)
 	}
@@ -77,7 +77,7 @@ func TestExecKeepsAFile(t *testing.T) {
 func TestExecMakesNoDataDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	for _, d := range []string{"", dir} {
-		if exe := front(t, d); !inMemory(exe) {
+		if exe := launch(t, d); !inMemory(exe) {
 			t.Errorf("%q: executed %s", d, exe)
 		}
 	}
@@ -100,7 +100,7 @@ func TestExecReplacesWhatIsNotWhole(t *testing.T) {
 		if err := spoil(file); err != nil {
 			t.Fatal(err)
 		}
-		if exe := front(t, dir); exe != file {
+		if exe := launch(t, dir); exe != file {
 			t.Errorf("%s: executed %s", name, exe)
 		}
 	}
@@ -132,11 +132,11 @@ func TestExecTrustsNobody(t *testing.T) {
 		},
 	} {
 		dir := t.TempDir()
-		front(t, dir)
+		launch(t, dir)
 		if err := spoil(dir); err != nil {
 			t.Fatal(err)
 		}
-		if exe := front(t, dir); !inMemory(exe) && (name != "of another user" || os.Geteuid() == 0) {
+		if exe := launch(t, dir); !inMemory(exe) && (name != "of another user" || os.Geteuid() == 0) {
 			t.Errorf("%s: executed %s", name, exe)
 		}
 	}
@@ -159,7 +159,7 @@ func TestExecWhereNothingCanBeExecuted(t *testing.T) {
 			t.Skipf("can't mount here: %v", err)
 		}
 		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-		if exe := front(t, dir); !inMemory(exe) {
+		if exe := launch(t, dir); !inMemory(exe) {
 			t.Errorf("%s: executed %s", name, exe)
 		}
 		if left, _ := filepath.Glob(filepath.Join(dir, "program", ".new-*")); left != nil {

@@ -1,4 +1,4 @@
-//go:build front
+//go:build launcher
 
 package main
 
@@ -9,18 +9,18 @@ import (
 	"unsafe"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fullprogram"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/whole"
 )
 
-// carryOut carries out a command line, or becomes the whole program to do so,
+// carryOut carries out a command line, or becomes the full program to do so,
 // and returns the exit code.
 func carryOut(app *cli.App, args []string) int {
-	ok, err := app.Front(context.Background(), args)
+	ok, err := app.Launch(context.Background(), args)
 	if !ok {
-		program := unsafe.Slice(unsafe.StringData(wholeProgram), len(wholeProgram))
-		err = whole.Program{Bytes: program, Name: embedded.Digest(program)}.Exec(app.DataDir(), os.Args, app.Environ)
+		program := unsafe.Slice(unsafe.StringData(fullProgram), len(fullProgram))
+		err = fullprogram.Program{Bytes: program, Name: embedded.Digest(program)}.Exec(app.DataDir(), os.Args, app.Environ)
 	}
 	return app.Report(err)
 }

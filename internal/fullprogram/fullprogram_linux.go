@@ -1,10 +1,10 @@
-// Package whole executes the whole program, which its front carries inside.
+// Package fullprogram executes the full program, which its launcher carries inside.
 //
 // A start is dear: every package that is linked in costs some, used or not. So
-// the program that people start, the front, has only what the commands need
-// that start sandboxes, and the whole program as data. For anything else it
-// becomes the whole program: same process, arguments, environment and files.
-package whole
+// the program that people start, the launcher, has only what the commands need
+// that start sandboxes, and the full program as data. For anything else it
+// becomes the full program: same process, arguments, environment and files.
+package fullprogram
 
 import (
 	"errors"
@@ -47,7 +47,7 @@ func (p Program) Exec(dir string, argv, environ []string) error {
 		err = execFD(fd, argv, environ)
 		_ = unix.Close(fd)
 	}
-	return sandpit.WithHint(fmt.Errorf("starting the whole program: %w", err), "set SANDPIT_HOME to a directory that you may write to and execute from")
+	return sandpit.WithHint(fmt.Errorf("starting the full program: %w", err), "set SANDPIT_HOME to a directory that you may write to and execute from")
 }
 
 // execFD executes what is open, so that what has been checked is what runs.

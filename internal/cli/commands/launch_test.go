@@ -86,24 +86,24 @@ func requestOf(t *testing.T, environ []string, carry func(*cli.App) error) reque
 	return r.got
 }
 
-// sameBothWays carries out a command line as the front does and as cobra does.
+// sameBothWays carries out a command line as the launcher does and as cobra does.
 func sameBothWays(t *testing.T, environ, args []string) {
 	t.Helper()
 	var ok bool
-	front := requestOf(t, environ, func(a *cli.App) (err error) {
-		ok, err = a.Front(t.Context(), slices.Clone(args))
+	launched := requestOf(t, environ, func(a *cli.App) (err error) {
+		ok, err = a.Launch(t.Context(), slices.Clone(args))
 		return err
 	})
-	if !ok && !cmp.Equal(front, request{}) {
-		t.Errorf("%q: the front leaves it to others, but has done something: %+v", args, front)
+	if !ok && !cmp.Equal(launched, request{}) {
+		t.Errorf("%q: the launcher leaves it to others, but has done something: %+v", args, launched)
 	}
-	whole := requestOf(t, environ, func(a *cli.App) error { return Run(t.Context(), a, slices.Clone(args)) })
-	if diff := cmp.Diff(whole, front, cmpopts.EquateEmpty()); ok && diff != "" {
-		t.Errorf("%q (-whole +front):\n%s", args, diff)
+	full := requestOf(t, environ, func(a *cli.App) error { return Run(t.Context(), a, slices.Clone(args)) })
+	if diff := cmp.Diff(full, launched, cmpopts.EquateEmpty()); ok && diff != "" {
+		t.Errorf("%q (-full +launcher):\n%s", args, diff)
 	}
-	// What the front leaves alone is wrong, help, or for a fetcher.
-	if !ok && whole.Error == errRecorded.Error() && !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "help=") || strings.Contains(a, "image") }) {
-		t.Errorf("%q: the front leaves it to others, and there is nothing wrong with it", args)
+	// What the launcher leaves alone is wrong, help, or for a fetcher.
+	if !ok && full.Error == errRecorded.Error() && !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "help=") || strings.Contains(a, "image") }) {
+		t.Errorf("%q: the launcher leaves it to others, and there is nothing wrong with it", args)
 	}
 }
 
@@ -119,7 +119,7 @@ func valueFor(e cli.Entry) string {
 
 // TestFront gives every flag in every form to both ways of carrying out a
 // command line, which ask for the same or fail with the same words.
-func TestFront(t *testing.T) {
+func TestLauncher(t *testing.T) {
 	home := "SANDPIT_HOME=" + t.TempDir()
 	environ := []string{home, "HERE=here"}
 	for _, section := range cli.NewOptions(os.LookupEnv).Sections() {
@@ -195,8 +195,8 @@ func TestFront(t *testing.T) {
 	}
 }
 
-// TestFrontLeavesAlone lists what is for the whole program.
-func TestFrontLeavesAlone(t *testing.T) {
+// TestLauncherLeavesAlone lists what is for the full program.
+func TestLauncherLeavesAlone(t *testing.T) {
 	environ := []string{"SANDPIT_HOME=" + t.TempDir()}
 	for _, args := range [][]string{
 		nil,
@@ -214,7 +214,7 @@ func TestFrontLeavesAlone(t *testing.T) {
 		{"-i", "run", "x"},
 	} {
 		got := requestOf(t, environ, func(a *cli.App) error {
-			ok, err := a.Front(t.Context(), args)
+			ok, err := a.Launch(t.Context(), args)
 			if ok {
 				t.Errorf("%q: carried out", args)
 			}

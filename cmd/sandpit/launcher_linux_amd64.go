@@ -1,4 +1,4 @@
-//go:build front
+//go:build launcher
 
 package main
 
@@ -6,5 +6,5 @@ import _ "embed"
 
 // A string, because the linker places it in read-only memory.
 //
-//go:embed sandpit-whole-arm64.bin
-var wholeProgram string
+//go:embed sandpit-full-amd64.bin
+var fullProgram string
