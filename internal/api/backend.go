@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"crypto/sha256"
-	"iter"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -96,8 +95,8 @@ type Auditor interface {
 	// full disk.
 	Append(ctx context.Context, e v1.Audit, vital bool) (size int, err error)
 
-	// Search gives the entries that match, oldest first.
-	Search(ctx context.Context, q AuditQuery) iter.Seq2[v1.Audit, error]
+	// Search returns the entries that match, oldest first, at most q.Limit.
+	Search(ctx context.Context, q AuditQuery) ([]v1.Audit, error)
 }
 
 // AuditQuery picks entries of the audit. Empty fields match everything.
@@ -107,6 +106,7 @@ type AuditQuery struct {
 	Since, Until time.Time
 	After        uint64 // entries with a greater Seq
 	Denied       bool   // only what was not allowed
+	Limit        int    // at least 1
 }
 
 // Idempotency keeps the answers to requests that may be sent again. Its rules

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,7 +108,7 @@ func watchFiles(c *call) error {
 		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
 }
 
-// searchAudit is here because it reads a source, too.
+// searchAudit answers with a page of the audit.
 func searchAudit(c *call) (v1.AuditList, error) {
 	out := v1.AuditList{Entries: []v1.Audit{}}
 	q := c.query()
@@ -115,22 +116,19 @@ func searchAudit(c *call) (v1.AuditList, error) {
 		Sandbox: q.text("sandbox"), Namespace: q.text("namespace"), Caller: q.text("caller"), Action: q.text("action"), RequestID: q.text("request_id"),
 		Since: q.time("since"), Until: q.time("until"), After: q.number("after", maxSeq), Denied: q.flag("denied", false),
 	}
-	limit := int(q.number("limit", maxPage))
-	if limit == 0 {
-		limit = 100
-	}
+	limit := cmp.Or(int(q.number("limit", maxPage)), 100)
 	if q.err != nil {
 		return out, q.err
 	}
-	for e, err := range c.api.opts.Audit.Search(c.ctx, query) {
-		if err != nil {
-			return out, err
-		}
-		if len(out.Entries) == limit {
-			out.Next = out.Entries[limit-1].Seq
-			break
-		}
-		out.Entries = append(out.Entries, e)
+	query.Limit = limit + 1
+	found, err := c.api.opts.Audit.Search(c.ctx, query)
+	if err != nil {
+		return out, err
 	}
+	if len(found) > limit {
+		found = found[:limit]
+		out.Next = found[limit-1].Seq
+	}
+	out.Entries = append(out.Entries, found...)
 	return out, nil
 }

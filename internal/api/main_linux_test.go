@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -124,14 +123,13 @@ func (a *audit) Append(_ context.Context, e v1.Audit, _ bool) (int, error) {
 	return len(data), err
 }
 
-func (a *audit) Search(_ context.Context, q api.AuditQuery) iter.Seq2[v1.Audit, error] {
-	return func(yield func(v1.Audit, error) bool) {
-		for _, e := range a.all() {
-			if e.Seq > q.After && (q.Action == "" || q.Action == e.Action) && (!q.Denied || !e.Allowed) && !yield(e, nil) {
-				return
-			}
+func (a *audit) Search(_ context.Context, q api.AuditQuery) (found []v1.Audit, err error) {
+	for _, e := range a.all() {
+		if e.Seq > q.After && (q.Action == "" || q.Action == e.Action) && (!q.Denied || !e.Allowed) && len(found) < q.Limit {
+			found = append(found, e)
 		}
 	}
+	return found, nil
 }
 
 func (a *audit) all() []v1.Audit {

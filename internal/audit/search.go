@@ -23,6 +23,8 @@ type Query struct {
 	Since, Until time.Time
 	After        uint64 // records with a greater Seq
 	Denied       bool   // only what was not allowed
+
+	Progress func(file string) // called before each file, and each thousand records; nil: not called
 }
 
 func (q *Query) matches(r *Record) bool {
@@ -47,6 +49,9 @@ func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
 		}
 		odd := 0
 		for i, n := range all {
+			if q.Progress != nil {
+				q.Progress(fileName(dir, n))
+			}
 			if i+1 < len(all) && skips(fileName(dir, all[i+1]), &q) {
 				continue
 			}
@@ -106,8 +111,13 @@ func searchFile(ctx context.Context, name string, q *Query, yield func(Record, e
 	br := bufio.NewReaderSize(f, 2*maxLine)
 	long := false // in the middle of a line that is too long
 	for n := 1; ; n++ {
-		if n%1000 == 0 && ctx.Err() != nil {
-			return false, odd, ctx.Err()
+		if n%1000 == 0 {
+			if ctx.Err() != nil {
+				return false, odd, ctx.Err()
+			}
+			if q.Progress != nil {
+				q.Progress(name)
+			}
 		}
 		line, err := br.ReadSlice('\n')
 		switch {

@@ -30,6 +30,7 @@ type Patience struct {
 	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
 	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
 	Measure time.Duration // to measure what a sandbox uses. Default 10 s
+	Read    time.Duration // for Engine.Read to make progress. Default 10 s
 	Sample  time.Duration // until the history of a namespace goes on without a sandbox whose use is not known; default 1 s
 }
 
@@ -37,7 +38,7 @@ func (p Patience) withDefaults() Patience {
 	for _, d := range []struct {
 		of  *time.Duration
 		def time.Duration
-	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Measure, 10 * time.Second}, {&p.Sample, time.Second}} {
+	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
 		if *d.of <= 0 {
 			*d.of = d.def
 		}
@@ -53,6 +54,7 @@ const (
 	maxStuck      = 64 // in all
 	maxStuckSpace = 16 // in one namespace; and how many are made at once there
 	blankSpace    = "\x00blanks"
+	readSpace     = "\x00read" // of Read
 )
 
 // stuckRetry is when to ask again for a sandbox that was refused because so much
@@ -424,18 +426,18 @@ func (e *Engine) mayTry(namespace string) error {
 		return nil
 	}
 	return &sandpit.RetryError{
-		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: too many operations are stuck (%d): %w", all, sandpit.ErrExhausted),
+		Err: sandpit.WithHint(fmt.Errorf("too many operations are stuck (%d): %w", all, sandpit.ErrExhausted),
 			"see the server's log, and the machine's (dmesg): the kernel or a file system hangs"),
 		After: stuckRetry,
 	}
 }
 
-// try is mayTry for making a sandbox. It also waits while maxStuckSpace others of the
-// namespace are being made, which bounds how many can hang before the first of them is
+// try is mayTry for making a sandbox, and for Read. It also waits while maxStuckSpace
+// others of the namespace are under way, which bounds how many can hang before the first of them is
 // given up. The caller calls giveBack after the operations that may hang.
 func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack func(), err error) {
 	if err := e.mayTry(namespace); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", t.describe().What, err)
 	}
 	e.mu.Lock()
 	tries := e.space(namespace).tries
@@ -446,13 +448,40 @@ func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack f
 		return giveBack, nil
 	default:
 	}
-	t.enter("waiting for others that are made")
+	t.enter("waiting for others")
 	select {
 	case tries <- struct{}{}:
 		return giveBack, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%s: %w", t.describe().What, context.Cause(ctx))
 	}
+}
+
+// Read runs f, which reads from a disk of the server that may hang, as a task. what
+// says what it does: "searching the audit". At most maxStuckSpace run at once; others wait.
+// f is called off when ctx ends, and when it has neither ended nor called progress for
+// Patience.Read. If it does not end then, it is stuck, and Read returns without it.
+func (e *Engine) Read(ctx context.Context, what string, f func(ctx context.Context, progress func(step string)) error) error {
+	inner, cancel := context.WithCancelCause(ctx)
+	t := &task{what: what, namespace: readSpace, cancel: cancel}
+	limit := e.opts.Patience.Read
+	e.start(inner, t, limit, func(ctx context.Context) error {
+		giveBack, err := e.try(ctx, t, readSpace)
+		if err != nil {
+			return err
+		}
+		defer giveBack()
+		return f(ctx, func(step string) {
+			t.enter(step)
+			t.limit(limit)
+		})
+	})
+	err := t.wait(ctx)
+	var late *lateError
+	if err != nil && t.ended() && errors.As(context.Cause(inner), &late) {
+		return fmt.Errorf("%s: %w", what, late)
+	}
+	return err
 }
 
 // explainCancel says why what was called off has failed.

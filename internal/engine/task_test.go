@@ -2,10 +2,16 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // A task that ends while it is being given up leaves nothing behind: its end is
@@ -92,4 +98,79 @@ func BenchmarkTask(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// Reads of a disk of the server that hang are given up, hold a bounded number of
+// threads however many callers there are, and refuse no create. One that makes
+// progress may take longer. (The catalogue's L13p.)
+func TestStuckReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{Hangs: func(Stuck, bool) {}})
+		const what = "searching the audit"
+		if err := e.Read(t.Context(), what, func(ctx context.Context, progress func(string)) error {
+			for range 10 {
+				time.Sleep(e.opts.Patience.Read - 1)
+				progress("audit-1")
+			}
+			return ctx.Err()
+		}); err != nil {
+			t.Errorf("one that makes progress: %v", err)
+		}
+		if err := e.Read(t.Context(), what, func(ctx context.Context, _ func(string)) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}); !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), what+": it took longer") {
+			t.Errorf("one that ends when it is called off: %v", err)
+		}
+
+		const most, all = maxStuckSpace, 50
+		var asked atomic.Int64
+		released := make(chan struct{})
+		hang := func(context.Context, func(string)) error {
+			asked.Add(1)
+			<-released
+			return nil
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { left <- e.Read(ctx, what, hang) }()
+		synctest.Wait()
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("whose caller leaves: %v", err)
+		}
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range all {
+			wg.Go(func() {
+				if err := e.Read(t.Context(), what, hang); !errors.Is(err, sandpit.ErrUnavailable) && !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), what) {
+					t.Errorf("one that hangs: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); took != e.opts.Patience.Read+e.opts.Patience.Undo {
+			t.Errorf("it took %s", took)
+		}
+		if n := asked.Load(); n != most || e.StuckCount() != most {
+			t.Errorf("%d hang, and %d are stuck", n, e.StuckCount())
+		}
+		if err := e.Read(t.Context(), what, hang); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 {
+			t.Errorf("one more: %v", err)
+		}
+		if err := e.mayTry("tenant"); err != nil || e.Blocked() {
+			t.Errorf("a create: %v", err)
+		}
+		close(released)
+		synctest.Wait()
+		if n := e.StuckCount(); n != 0 {
+			t.Errorf("%d are stuck in the end", n)
+		}
+		if err := e.Read(t.Context(), what, func(context.Context, func(string)) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -295,7 +295,7 @@ func (s *server) startAPI() error {
 		return err
 	}
 	s.api = api.New(api.Options{
-		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home)},
+		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home), s.engine},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		DataDir: opt.Home, Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
 		Connections: s.conns.counts,

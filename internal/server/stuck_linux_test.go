@@ -2,10 +2,13 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,5 +95,49 @@ func TestStuckSandbox(t *testing.T) {
 	})
 	if _, body, _ := s.get("GET", "http://sandpit/healthz", "", ""); body != `{"status":"ok"}`+"\n" {
 		t.Errorf("in the end: %s", body)
+	}
+}
+
+// A search of the audit that hangs is given up and reported; what it holds up goes on
+// alone, and the server serves on. (The catalogue's L13p.)
+func TestStuckSearch(t *testing.T) {
+	s := newServed(t)
+	s.change = func(o *server.Options) {
+		o.Patience = engine.Patience{Read: 2 * time.Second, Undo: time.Millisecond}
+	}
+	s.start()
+	const search = "http://sandpit/v1/audit"
+	if status, body, _ := s.get("GET", search, "", ""); status != http.StatusOK {
+		t.Fatalf("a search: %d %s", status, body)
+	}
+	// Opening a FIFO that nobody writes to blocks.
+	fifo := filepath.Join(server.AuditDir(s.home), "audit-00000099.jsonl")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := s.get("GET", search, "", ""); status != http.StatusServiceUnavailable || !strings.Contains(body, "searching the audit is stuck") || !strings.Contains(body, filepath.Base(fifo)) {
+		t.Errorf("one that hangs: %d %s", status, body)
+	}
+	if _, body, _ := s.get("GET", "http://sandpit/healthz", "", ""); body != `{"status":"degraded","stuck":1}`+"\n" {
+		t.Errorf("the health is %s", body)
+	}
+	c := s.unix()
+	defer c.Close()
+	if err := create(t, c, "box").Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	writer, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+	if err := errors.Join(err, writer.Close()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "nothing is stuck", func() bool {
+		_, body, _ := s.get("GET", "http://sandpit/healthz", "", "")
+		return body == `{"status":"ok"}`+"\n"
+	})
+	if err := os.Remove(fifo); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := s.get("GET", search, "", ""); status != http.StatusOK || !strings.Contains(body, "createSandbox") {
+		t.Errorf("later: %d %s", status, body)
 	}
 }
