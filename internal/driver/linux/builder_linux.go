@@ -213,11 +213,7 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 		}
 	}
 	c.filesystemIDs(c.ids.otherUID, c.ids.otherGID, 0, 0)
-	if c.ids.multi && !c.ids.mapped && c.dumpable {
-		// Other ids take that away, also from the owner, whose files in /proc
-		// would be root's. Where ids are mapped the owner is root.
-		c.p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
-	}
+	c.stayDumpable()
 	for i := range trees {
 		trees[i] = sysprog.From(c.openTree("opening "+c.plan.Root.Binds[i].Target, bindName(i), true))
 	}

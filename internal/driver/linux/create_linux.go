@@ -24,6 +24,9 @@ func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance,
 		Ephemeral: plan.Ephemeral, UID: plan.UID, GID: plan.GID, MultiUser: plan.MultiUser, Limits: plan.Limits, Enforce: plan.Enforce,
 	})
 	c.plan, c.progress = &plan, driver.ProgressOf(ctx)
+	var leave func()
+	c.dumpable, leave = d.dump.enter()
+	defer leave()
 	inst, err := c.run(ctx)
 	if err != nil {
 		_ = c.undo()
@@ -47,6 +50,7 @@ type creation struct {
 	covers     []cover
 	ids        idMap
 	execInRoot bool   // the guest waits for its root: see build
+	dumpable   bool   // this program is of itself
 	key        uint64 // of its filter, by which it may load one more
 	group      *cgroup.Group
 	socks      [2]int // the socket pair to the guest: ours, the child's
@@ -193,7 +197,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	c.key = key
 	b := build{
 		ids: c.ids, quotas: findQuotas(c.ids.base != 0), limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
-		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, execInRoot: c.execInRoot, dumpable: h.dumpable,
+		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, execInRoot: c.execInRoot, dumpable: c.dumpable,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
 		landlock: landlockABI(),
@@ -263,7 +267,11 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	raiseCore(c.child.PID)
-	if err := c.ids.write(ctx, c.child.PID); err != nil {
+	if err := c.ids.write(ctx, c.child.PID, &c.driver.dump); err != nil {
+		if h.euid != 0 && !c.dumpable {
+			return sandpit.WithHint(fmt.Errorf("mapping ids: this program is not dumpable, so the kernel keeps the files of its children from it: %w", sandpit.ErrUnsupported),
+				"leave it dumpable (PR_SET_DUMPABLE of prctl(2)), start it without file capabilities, or let a server make the sandboxes")
+		}
 		return err
 	}
 	// For both that wait for it.

@@ -184,8 +184,9 @@ func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
 	return m, nil
 }
 
-// write writes the id maps of a child.
-func (m *idMap) write(ctx context.Context, pid int) error {
+// write writes the id maps of a child. While this program is not dumpable an
+// ordinary user may not.
+func (m *idMap) write(ctx context.Context, pid int, d *dumpable) error {
 	if m.helpers {
 		for _, f := range []struct{ tool, lines string }{{"newuidmap", m.uidMap}, {"newgidmap", m.gidMap}} {
 			cmd := exec.CommandContext(ctx, f.tool, append([]string{strconv.Itoa(pid)}, strings.Fields(f.lines)...)...)
@@ -195,35 +196,33 @@ func (m *idMap) write(ctx context.Context, pid int) error {
 		}
 		return nil
 	}
-	dir := "/proc/" + strconv.Itoa(pid)
-	if err := writeProc(dir+"/uid_map", m.uidMap); err != nil {
+	write := func(name, data string) (err error) {
+		for range 100 {
+			err = writeProc("/proc/"+strconv.Itoa(pid)+"/"+name, data)
+			if !errors.Is(err, unix.EACCES) || !d.restore() {
+				break
+			}
+		}
+		return err
+	}
+	if err := write("uid_map", m.uidMap); err != nil {
 		return err
 	}
 	if !m.multi {
 		// Without it an ordinary user may not write gid_map, user_namespaces(7).
-		if err := writeProc(dir+"/setgroups", "deny"); err != nil {
+		if err := write("setgroups", "deny"); err != nil {
 			return err
 		}
 	}
-	return writeProc(dir+"/gid_map", m.gidMap)
+	return write("gid_map", m.gidMap)
 }
 
-// writeProc writes a file of a child in /proc. The child shares this process's
-// memory, and another child that changes its user makes that memory not
-// dumpable, which takes these files from an ordinary user; so it is set right
-// again, and tried again.
+// writeProc writes a file of a child in /proc.
 func writeProc(name, data string) error {
-	var err error
-	for range 100 {
-		var fd int
-		if fd, err = unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
-			_, err = unix.Write(fd, []byte(data))
-			unix.Close(fd)
-		}
-		if !errors.Is(err, unix.EACCES) {
-			break
-		}
-		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_, err = unix.Write(fd, []byte(data))
+		unix.Close(fd)
 	}
 	if err != nil {
 		return &fs.PathError{Op: "writing", Path: name, Err: err}

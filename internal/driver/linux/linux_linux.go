@@ -61,6 +61,7 @@ type Driver struct {
 	parent parent
 	near   near
 	low    lowered
+	dump   dumpable
 	ending *turnstile
 }
 

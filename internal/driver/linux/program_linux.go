@@ -34,7 +34,7 @@ type build struct {
 	answer     int    // the builder's end of its own: the guest makes its socket non-blocking
 	mapped     int    // reading end of a pipe: two bytes come when the id maps are written
 	base       string // an existing host directory to build on
-	dumpable   bool   // the owner is, and so the builder, which shares its memory
+	dumpable   bool   // the owner is of itself, and so the builder, which shares its memory
 	guest      string // host path of the guest program
 	execInRoot bool   // the guest can be executed only in its root, which the owner says is there
 	argv       []string
@@ -149,6 +149,9 @@ func (c *compiler) first(builder *sysprog.Program) error {
 	c.keepOnly(append([]int{c.socket, c.answer, c.mapped}, c.join...))
 	p.Call("starting a session", unix.SYS_SETSID)
 	p.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022)) // for the builder, too
+	// Outside of the cgroup, of which the owner now limits the devices. Nothing
+	// that follows opens one.
+	null := p.Call("opening /dev/null", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str("/dev/null"), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC), sysprog.Int(0)).Result()
 	c.namespaces()
 
 	// Everything that has a path on the host comes before the builder, which
@@ -156,7 +159,6 @@ func (c *compiler) first(builder *sysprog.Program) error {
 	// the new one by that; what stands elsewhere would stay outside.
 	guest := c.openTree("opening the guest program", c.guest, false)
 	c.setattr("sealing the guest program", guest, false, attrRead)
-	null := p.Call("opening /dev/null", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str("/dev/null"), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC), sysprog.Int(0)).Result()
 	p.Call("leaving the owner's directory", unix.SYS_CHDIR, p.Str("/"))
 
 	p.Spawn("starting the builder", builder, c.answer)
@@ -294,6 +296,14 @@ func (c *compiler) identity() {
 	}
 	c.p.Call("setting the group", unix.SYS_SETRESGID, sysprog.Int(c.ids.gid), sysprog.Int(c.ids.gid), sysprog.Int(c.ids.gid))
 	c.p.Call("setting the user", unix.SYS_SETRESUID, sysprog.Int(c.ids.uid), sysprog.Int(c.ids.uid), sysprog.Int(c.ids.uid))
+	c.stayDumpable()
+}
+
+// stayDumpable follows a change of ids. See dumpable.
+func (c *compiler) stayDumpable() {
+	if c.ids.multi && c.dumpable {
+		c.p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
+	}
 }
 
 // becomeGuest gives up what the guest does not need, and becomes the guest.
