@@ -30,6 +30,13 @@
 // other means than Go's, as by a library in C, may inherit the lower limits, and
 // can raise them again: the hard limits stay. A program that changes these two
 // limits itself should do so before it makes sandboxes.
+//
+// The program stays as dumpable as it was (PR_SET_DUMPABLE of prctl(2)); but for
+// moments, while sandboxes are made, a dumpable one of root, or of a user with
+// subordinate ids, is not. One that chooses not to be dumpable should do so before
+// it makes sandboxes. It must be root's: sandboxes of an ordinary user's program that
+// is not dumpable are refused, because the kernel keeps the files of its children in
+// /proc from it.
 package local
 
 import (

@@ -22,9 +22,12 @@ import (
 // own shares none of these counters. Where there is no such user, a sandbox is
 // given a part of what its owner may have.
 //
-// Other counters belong to the user alone, wherever he is: descriptors in
-// flight between processes, watches of epoll, pages of pipes. They are apart
-// where the users inside are nobody on the host.
+// Other counters belong to the user alone, in whichever namespace (struct
+// user_struct): descriptors in flight between processes, watches of epoll, pages of
+// pipes, and memory pinned for sending. They are apart where the users inside are
+// nobody on the host. Keys have quotas of that kind, too, and asynchronous I/O has
+// one number for the whole host: the filter of system calls refuses both. What is
+// left for the whole host is in docs/THREAT_MODEL.md.
 
 // What a sandbox may have of these when its counters are its own.
 const (

@@ -160,6 +160,27 @@ func TestAttackL4L5Counters(t *testing.T) {
 	}
 }
 
+// TestCountersAreKnown: what the kernel counts by user and user namespace is the
+// sandbox's own or can't be used inside. A kernel that counts more needs a look.
+func TestCountersAreKnown(t *testing.T) {
+	known := map[string]string{
+		"max_inotify_instances": "of its own, or a part", "max_inotify_watches": "of its own, or a part",
+		"max_fanotify_groups": "refused: fanotify_init", "max_fanotify_marks": "refused: fanotify_mark",
+		// Without a new user namespace they take a capability that nobody has inside.
+		"max_user_namespaces": "none", "max_cgroup_namespaces": "refused", "max_ipc_namespaces": "refused", "max_mnt_namespaces": "refused",
+		"max_net_namespaces": "refused", "max_pid_namespaces": "refused", "max_time_namespaces": "refused", "max_uts_namespaces": "refused",
+	}
+	entries, err := os.ReadDir("/proc/sys/user")
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	for _, e := range entries {
+		if known[e.Name()] == "" {
+			t.Errorf("nobody has looked at /proc/sys/user/%s: is it the sandbox's own?", e.Name())
+		}
+	}
+}
+
 // ownerOf returns the owner of the user namespace of a process.
 func ownerOf(t *testing.T, pid int) uint32 {
 	t.Helper()
