@@ -41,7 +41,11 @@ type Full struct {
 
 // Error says which bound was reached.
 func (f *Full) Error() string {
-	return fmt.Sprintf("this %s keeps as much in memory as it may (%d bytes)", f.Level, f.Bound)
+	whose := ""
+	if f.Level != Total {
+		whose = " for this " + string(f.Level)
+	}
+	return fmt.Sprintf("the server keeps no more in memory%s (%d MiB)", whose, f.Bound>>20)
 }
 
 // Ledger is the sum of all accounts. Its methods, and those of its accounts, may
