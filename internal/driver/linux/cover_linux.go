@@ -163,7 +163,7 @@ func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
 		how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
 		how = binary.NativeEndian.AppendUint64(how, 0)
 		how = binary.NativeEndian.AppendUint64(how, inTree)
-		return c.p.Call(what, unix.SYS_OPENAT2, tree, c.p.Str(name), c.p.Bytes(how), sysprog.Int(len(how)))
+		return c.p.Call(what+": opening "+name, unix.SYS_OPENAT2, tree, c.p.Str(name), c.p.Bytes(how), sysprog.Int(len(how)))
 	}
 	var open []sysprog.Reg
 	result := func(s sysprog.Step) sysprog.Arg {
