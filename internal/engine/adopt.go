@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -33,10 +32,13 @@ type AdoptReport struct {
 }
 
 const (
-	adoptAtOnce = 8 // sandboxes
+	adoptAtOnce = 8 // sandboxes of a namespace
 	// placeShare is the part of Patience.Adopt for which what hangs may hold the place
 	// of another: 5 s.
 	placeShare = 12
+	// pausedShare is the part of Patience.Adopt for which a paused sandbox runs to ask
+	// its guest: 15 s.
+	pausedShare = 4
 	// ownerPatience is how long the processes of a killed engine may take to die.
 	ownerPatience = 10 * time.Second
 	ownerRetry    = 20 * time.Millisecond
@@ -72,62 +74,70 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	patience := time.Now().Add(ownerPatience)
-	places := make(chan struct{}, adoptAtOnce)
+	places := map[string]chan struct{}{} // of each namespace, so that silent guests hold up their own only
 	known := make(map[string]bool, len(records))
 	for _, r := range records {
 		known[r.ID] = true
+		ctx, cancel := context.WithCancelCause(ctx)
+		s, err := e.recall(recoverer, r, cancel)
+		if err != nil {
+			cancel(nil)
+			report.Refused = append(report.Refused, fmt.Errorf("adopting sandbox %s: %w", r.Name, err))
+			continue
+		}
+		own := places[r.Namespace]
+		if own == nil {
+			own = make(chan struct{}, adoptAtOnce)
+			places[r.Namespace] = own
+		}
 		wg.Go(func() {
-			var result struct {
-				found     found
-				processes int
-			}
-			stand := e.newStandIn(r)
-			t := &task{what: "adopting", about: "sandbox " + r.Name, namespace: r.Namespace, sandbox: stand.Sandbox}
-			stand.adoption = t
-			ctx, cancel := context.WithCancelCause(ctx)
-			stand.cancel = cancel
-			err := e.start(ctx, t, e.opts.Patience.Adopt, func(ctx context.Context) (err error) {
+			var a adopted
+			t := &task{what: "adopting", about: "sandbox " + r.Name, namespace: r.Namespace, sandbox: s}
+			err := e.start(ctx, t, e.opts.Patience.Adopt, func(ctx context.Context) error {
 				defer cancel(nil)
-				defer stand.leave()
 				t.enter("waiting for others that are adopted")
-				defer takePlace(places, e.opts.Patience.Adopt/placeShare)()
+				defer takePlace(ctx, own, e.opts.Patience.Adopt/placeShare)()
 				t.limit(e.opts.Patience.Adopt / 2)
 				t.enter("")
-				result.found, result.processes, err = e.adopt(ctx, recoverer, r, patience, stand)
+				is, err := e.adopt(ctx, s, r, patience)
+				s.ready()
+				if err != nil && ctx.Err() == nil && s.abandon() {
+					e.gate.leave(s.demand)
+				}
+				a = is
 				return err
 			}).wait(context.Background())
-			found, processes := foundNothing, 0
-			if t.ended() {
-				found, processes = result.found, result.processes
-			} else {
-				stand.enter()
-			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case !t.ended():
 				report.Refused = append(report.Refused, err)
+				if r.State != sandpit.StateStopped { // for which time does not pass
+					s.mu.Lock()
+					s.arm()
+					s.mu.Unlock()
+				}
 			case err != nil:
 				report.Refused = append(report.Refused, fmt.Errorf("adopting sandbox %s: %w", r.Name, err))
-			case found == foundLiving:
+			case a.found == foundLiving:
 				report.Adopted++
-				report.Processes += processes
-				if stand.exposed != "" {
+				report.Processes += a.processes
+				if a.exposed != "" {
 					if report.Exposed == nil {
 						report.Exposed = map[string]string{}
 					}
-					report.Exposed[r.Name] = stand.exposed
+					report.Exposed[r.Name] = a.exposed
 				}
-				for _, g := range stand.lacks {
+				for _, g := range a.lacks {
 					report.Lacking = append(report.Lacking, sandpit.WithHint(fmt.Errorf("sandbox %s: %s", r.Name, g.Why), g.Fix))
 				}
-			case found == foundGone:
+			case a.found == foundGone:
 				report.Gone++
-			case found == foundOver:
+			case a.found == foundOver:
 				report.Over++
-			case found == foundHalf:
+			case a.found == foundHalf:
 				report.Half++
-			case found == foundFailed:
+			case a.found == foundFailed:
 				report.Failed++
 			}
 		})
@@ -157,12 +167,23 @@ const (
 	foundFailed
 )
 
-// takePlace waits for a place, and returns what gives it back. One that is held
-// for too long, by what hangs, is given back before.
-func takePlace(places chan struct{}, limit time.Duration) (giveBack func()) {
-	places <- struct{}{}
-	var once sync.Once
-	free := func() { once.Do(func() { <-places }) }
+// adopted is what has become of one sandbox.
+type adopted struct {
+	found     found
+	processes int           // that run in it
+	exposed   string        // a data directory that it sees
+	lacks     []sandpit.Gap // what it lacks
+}
+
+// takePlace waits for a place, or until ctx ends, and returns a function that gives
+// the place back. A place that is held for longer than limit is given back before.
+func takePlace(ctx context.Context, places chan struct{}, limit time.Duration) (giveBack func()) {
+	select {
+	case places <- struct{}{}:
+	case <-ctx.Done():
+		return func() {}
+	}
+	free := sync.OnceFunc(func() { <-places })
 	timer := time.AfterFunc(limit, free)
 	return func() {
 		timer.Stop()
@@ -170,189 +191,124 @@ func takePlace(places chan struct{}, limit time.Duration) (giveBack func()) {
 	}
 }
 
-// standIn is seen in the place of a sandbox whose adoption is stuck, and holds its
-// name and what it was promised. It ends with the adoption.
-type standIn struct {
-	*Sandbox
-	entered, over bool          // guarded by Engine.mu
-	exposed       string        // a data directory that the sandbox sees, once it is adopted
-	lacks         []sandpit.Gap // what the sandbox lacks; there when it is adopted
-}
-
-func (e *Engine) newStandIn(r Record) *standIn {
-	s := e.newSandbox(r.ID, r.Namespace)
-	s.name, s.created, s.state, s.instance, s.lease = r.Name, r.CreatedAt, sandpit.StateFailed, absent{}, &image.Lease{}
-	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Driver: e.opts.Driver.Name()}
-	var d data
-	if json.Unmarshal(r.Data, &d) == nil {
-		s.labels, s.info.Image, s.info.Limits = d.Labels, d.Image, d.Limits
-		s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
-	}
-	s.logs, _ = logstore.Open("", logstore.Options{})
-	s.cancel = func(error) {}
-	close(s.made)
-	return &standIn{Sandbox: s}
-}
-
-func (s *standIn) enter() {
-	e := s.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if s.entered = !s.over; s.entered {
-		e.space(s.namespace).insert(s.Sandbox)
-		e.gate.claim(s.demand)
-	}
-}
-
-func (s *standIn) leave() {
-	s.engine.mu.Lock()
-	defer s.engine.mu.Unlock()
-	s.out()
-}
-
-// replace registers the real sandbox in its place.
-func (s *standIn) replace(real *Sandbox) {
-	e := s.engine
-	e.gate.claim(real.demand)
-	e.mu.Lock()
-	s.out()
-	e.space(real.namespace).insert(real)
-	e.mu.Unlock()
-	e.measure()
-}
-
-// out is leave with Engine.mu held.
-func (s *standIn) out() {
-	e := s.engine
-	s.over = true
-	if s.entered {
-		s.entered = false
-		e.space(s.namespace).remove(s.Sandbox)
-		e.gate.leave(s.demand)
-	}
-}
-
-// adopt takes one sandbox over, and returns how many processes run in it.
-func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record, patience time.Time, stand *standIn) (found, int, error) {
+// recall registers the sandbox of a record. Its name is taken from now on, and what
+// it was promised is charged. Until it is adopted, it is in StateCreating and can
+// only be removed, which calls cancel.
+func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.CancelCauseFunc) (*Sandbox, error) {
 	var d data
 	if err := json.Unmarshal(r.Data, &d); err != nil {
-		return foundNothing, 0, fmt.Errorf("reading its record: %w", err)
+		return nil, fmt.Errorf("reading its record: %w", err)
 	}
 	if d.Version > dataVersion || d.Handle != nil && d.Handle.Version > driver.HandleVersion {
-		return foundNothing, 0, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
+		return nil, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: e.opts.Driver.Name(), Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.over, s.most, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Over, d.Most, d.Reason
-	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
-	s.cost = costOf(d.Labels, d.Config) // whatever the bounds are: it is there
-	s.memory.Add(s.cost)
-	taken := false
-	defer func() {
-		if !taken {
-			s.clear()
-			s.repay()
-		}
-	}()
 	s.lease = &image.Lease{} // what it keeps of the store is written there
-	s.cancel = func(error) {}
-	close(s.made)
-
+	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}
 	if d.Handle != nil {
 		h = *d.Handle
 	}
-	instance, err := recoverer.Recover(ctx, h)
-	for errors.Is(err, sandpit.ErrExists) && time.Now().Before(patience) {
+	s.instance = unrecovered{recoverer: recoverer, handle: h}
+	s.touch()
+	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
+	s.cost = costOf(d.Labels, d.Config) // whatever the bounds are: it is there
+	s.memory.Add(s.cost)
+	e.gate.claim(s.demand)
+	e.mu.Lock()
+	e.space(s.namespace).insert(s)
+	e.mu.Unlock()
+	return s, nil
+}
+
+// unrecovered is the instance of a sandbox that is yet to be adopted. All that can
+// be done with it is to destroy it, which does not need the guest.
+type unrecovered struct {
+	absent
+	recoverer driver.Recoverer
+	handle    driver.Handle
+}
+
+func (u unrecovered) Destroy(ctx context.Context) error {
+	instance, err := u.recoverer.Recover(context.WithoutCancel(ctx), u.handle)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return instance.Destroy(ctx)
+}
+
+// adopt takes one sandbox over. When ctx ends, it returns an error and leaves the
+// rest to whoever has called it off.
+func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.Time) (adopted, error) {
+	var a adopted
+	if ctx.Err() != nil && context.Cause(ctx) != errTimeOver {
+		return a, ctx.Err()
+	}
+	is, whole := s.instance.(unrecovered), context.WithoutCancel(ctx)
+	instance, err := is.recoverer.Recover(whole, is.handle)
+	for errors.Is(err, sandpit.ErrExists) && time.Now().Before(patience) && ctx.Err() == nil {
 		// What a killed engine was making may hold on to it until it is dead, too.
 		time.Sleep(ownerRetry)
-		instance, err = recoverer.Recover(ctx, h)
-	}
-	unwanted := context.Cause(ctx) == errUnwanted
-	if unwanted && errors.Is(err, context.Canceled) {
-		// It is taken over all the same, to be removed.
-		ctx = context.WithoutCancel(ctx)
-		instance, err = recoverer.Recover(ctx, h)
+		instance, err = is.recoverer.Recover(whole, is.handle)
 	}
 	gone := errors.Is(err, sandpit.ErrNotFound)
-	half, ending := r.State == sandpit.StateCreating, unwanted || s.removalMarked()
-	why := ""
 	switch {
-	case (half || ending) && (err == nil || gone):
-		if err == nil {
-			err = instance.Destroy(context.WithoutCancel(ctx))
-		}
-		if err != nil && !errors.Is(err, sandpit.ErrNotFound) {
-			return foundNothing, 0, fmt.Errorf("cleaning it away: %w", err)
-		}
-		if half {
-			return foundHalf, 0, s.drop()
-		}
-		s.event(sandpit.EventRemoved, "asked")
-		return foundOver, 0, s.drop()
-	case gone && r.State != sandpit.StateFailed:
-		if s.endedInTime(r.State) {
-			s.event(sandpit.EventRemoved, "life")
-			return foundOver, 0, s.drop()
-		}
-		why = goneWhy(err)
-		s.instance = absent{}
 	case err == nil:
 		s.instance = instance
-		if x, ok := instance.(driver.Exposer); ok {
-			stand.exposed = x.Exposed()
-		}
-		stand.lacks = s.noteGaps()
-	case r.State == sandpit.StateFailed, errors.Is(err, sandpit.ErrClosed):
+	case gone, r.State == sandpit.StateFailed, errors.Is(err, sandpit.ErrClosed):
 		s.instance = absent{}
 	default:
-		return foundNothing, 0, err
+		return a, err
+	}
+	half, why := r.State == sandpit.StateCreating, ""
+	switch {
+	case half && (err == nil || gone):
+		a.found = foundHalf
+		return a, s.cleanAway(ctx, "")
+	case s.removalMarked() && (err == nil || gone):
+		a.found = foundOver
+		return a, s.cleanAway(ctx, "asked")
+	case gone && r.State != sandpit.StateFailed && s.endedInTime(r.State):
+		a.found = foundOver
+		return a, s.cleanAway(ctx, "life")
+	case gone && r.State != sandpit.StateFailed:
+		why = goneWhy(err)
+	case err == nil:
+		if x, ok := instance.(driver.Exposer); ok {
+			a.exposed = x.Exposed()
+		}
+		a.lacks = s.noteGaps()
 	}
 
 	if s.logs, err = s.openLog(); err != nil {
 		// What was written can't be read. The sandbox has no part in that.
 		s.logs, _ = logstore.Open("", logstore.Options{})
 	}
-	processes, state := 0, sandpit.StateFailed
+	state := sandpit.StateFailed
 	if r.State != sandpit.StateFailed && why == "" {
-		processes, state, err = s.resume(ctx, r.State)
-		if errors.Is(err, errOtherGuest) {
-			s.logs.Close()
-			if l, ok := s.instance.(driver.Leaver); ok {
-				l.Leave()
-			}
-			return foundNothing, 0, sandpit.WithHint(err, "use the version of sandpit that made it, or a newer one that still speaks to its guest")
-		}
-		if err != nil && ctx.Err() != nil {
-			// Nothing is known of a guest that is silent: it may be held up by the kernel, a
-			// debugger or a freezer, and answer the next engine.
-			s.letGo()
-			if context.Cause(ctx) == errUnwanted {
-				if err := s.instance.Destroy(context.WithoutCancel(ctx)); err != nil {
-					return foundNothing, 0, fmt.Errorf("removing it: %w", err)
-				}
-				_ = s.logs.Remove()
-				s.event(sandpit.EventRemoved, "asked")
-				return foundOver, 0, s.drop()
-			}
-			s.logs.Close()
-			if l, ok := s.instance.(driver.Leaver); ok {
-				l.Leave()
-			}
-			return foundNothing, 0, err
-		}
-		if err != nil {
+		a.processes, state, err = s.resume(ctx, r.State)
+		switch {
+		case errors.Is(err, errOtherGuest):
+			return a, sandpit.WithHint(err, "use the version of sandpit that made it, or a newer one that still speaks to its guest")
+		case err != nil && ctx.Err() != nil:
+			return a, err
+		case err != nil:
 			state, why = sandpit.StateFailed, "it could not be adopted: "+err.Error()
 		}
 	}
+	left := false // something of a failed one
 	if state == sandpit.StateFailed {
-		if s.guest != nil {
-			s.guest.Close()
+		s.closeGuest()
+		if left = s.instance.Destroy(ctx) != nil; !left {
+			s.instance = absent{}
+			_ = e.opts.Images.Unkeep(s.id)
 		}
-		_ = s.instance.Destroy(ctx)
-		s.instance = absent{}
-		_ = e.opts.Images.Unkeep(s.id)
 	}
 	s.touch()
 	s.mu.Lock()
@@ -360,117 +316,175 @@ func (e *Engine) adopt(ctx context.Context, recoverer driver.Recoverer, r Record
 	switch {
 	case state == sandpit.StateRunning:
 		s.reason, s.over = "", false
+	case state == sandpit.StatePaused && context.Cause(ctx) == errTimeOver:
+		s.reason, s.over = "life", true
 	case why != "":
 		s.reason, s.over, s.deadline = why, false, time.Now().Add(lostKept)
 	}
 	s.arm()
 	s.mu.Unlock()
-	taken = true
-	stand.replace(s)
+	s.ready()
+	e.measure()
 	if state != r.State {
 		if err := s.saveChange(ctx); err != nil {
-			return foundNothing, 0, err
+			return a, err
 		}
 	}
+	a.found = foundLiving
 	switch {
 	case state != sandpit.StateFailed:
 		go s.watch()
-		return foundLiving, processes, nil
+		return a, nil
 	case why != "":
 		s.event(sandpit.EventFailed, "failed: "+why)
 	}
-	e.discard(e.lose(s))
-	if gone && r.State != sandpit.StateFailed {
-		return foundGone, 0, nil
+	if !left {
+		e.discard(e.lose(s))
 	}
-	return foundFailed, 0, nil
+	if a.found = foundFailed; gone && r.State != sandpit.StateFailed {
+		a.found = foundGone
+	}
+	return a, nil
 }
 
-// letGo ends the connection to the guest. The sandbox and its processes go on, and
-// nothing is said of them.
+// ready says that the adoption is over.
+func (s *Sandbox) ready() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.made:
+	default:
+		close(s.made)
+	}
+}
+
+// cleanAway removes a sandbox that is not to be adopted.
+func (s *Sandbox) cleanAway(ctx context.Context, reason string) error {
+	s.callOff()
+	s.ready()
+	if err := s.takeDown(context.WithoutCancel(ctx), reason); err != nil {
+		return fmt.Errorf("cleaning it away: %w", err)
+	}
+	return nil
+}
+
+// letGo closes the connection to the guest and forgets its processes. They run on,
+// and no event tells of them.
 func (s *Sandbox) letGo() {
 	s.mu.Lock()
-	s.left = true // or the end of the connection would count as that of the guest
+	s.muted = true // or the end of the connection would count as that of the guest
 	s.mu.Unlock()
-	if s.guest != nil {
-		s.guest.Close()
-	}
-	for _, h := range s.processes() {
+	s.closeGuest()
+	all := s.processes()
+	for _, h := range all {
 		<-h.done
+		h.once.Do(func() {}) // and all that belongs to the end is done
 	}
-}
-
-// drop forgets a sandbox of which nothing is left.
-func (s *Sandbox) drop() error {
-	e := s.engine
-	if dir := s.logDir(); dir != "" {
-		_ = os.RemoveAll(dir)
+	s.mu.Lock()
+	s.guest, s.hubs, s.muted = nil, nil, false
+	s.mu.Unlock()
+	for _, h := range all {
+		s.engine.ended.remove(h)
+		h.forget()
 	}
-	if err := e.opts.Images.Unkeep(s.id); err != nil {
-		return err
-	}
-	if err := e.opts.Store.DeleteSandbox(context.Background(), s.id); err != nil {
-		return err
-	}
-	s.unmarkRemoval()
-	return nil
 }
 
 // errOtherGuest says that a guest's protocol is not spoken here. What it guards is
 // whole: another version of this program can take it over.
 var errOtherGuest = errors.New("its guest belongs to another version of sandpit")
 
-// errUnwanted calls off the adoption of a sandbox that is to be removed.
-var errUnwanted = errors.New("its removal was asked for")
+// errTimeOver calls off the adoption of a sandbox that is to stand still, because its
+// time is over.
+var errTimeOver = errors.New("its time is over")
 
 // resume connects to the guest and finds its processes. It returns how many run,
-// and the state that the sandbox is in. With errOtherGuest that is as it was. A guest that is silent
-// is waited for until ctx ends.
+// and the state that the sandbox is in. With errOtherGuest that is as it was. A guest
+// that is silent is waited for until ctx ends. A paused sandbox runs meanwhile, so it
+// is frozen again before long, without a connection to its guest.
 func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, state sandpit.State, err error) {
-	state = sandpit.StateRunning
 	freezer, _ := s.instance.(driver.Freezer)
+	frozen, ask := false, ctx
 	if freezer != nil {
 		// The record may be older than the last change.
-		frozen, err := freezer.Frozen(ctx)
-		if err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
+		if frozen, err = freezer.Frozen(ctx); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
 			return 0, "", err
 		}
 		// Its guest can't answer while it stands still, or in part.
 		if err := freezer.Thaw(ctx); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
 			return 0, "", err
 		}
-		if frozen {
-			state = sandpit.StatePaused
-			defer func() {
-				if err != nil && ctx.Err() != nil {
-					err = errors.Join(err, freezer.Freeze(context.WithoutCancel(ctx)))
-				}
-			}()
-		}
 	}
+	if frozen {
+		var cancel context.CancelFunc
+		ask, cancel = context.WithTimeout(ctx, s.engine.opts.Patience.Adopt/pausedShare)
+		defer cancel()
+	}
+	running, err = s.connect(ask, frozen)
+	silent := err != nil && ask.Err() != nil
+	if silent {
+		s.letGo()
+	}
+	over := context.Cause(ctx) == errTimeOver
+	if frozen || silent && over && freezer != nil {
+		asleep := freezer.Freeze(context.WithoutCancel(ctx))
+		switch {
+		case asleep == nil && silent && (over || ctx.Err() == nil):
+			return 0, sandpit.StatePaused, nil
+		case silent && ctx.Err() == nil: // it runs on
+			if running, err = s.connect(ctx, true); err == nil {
+				err = freezer.Freeze(ctx)
+			}
+		default:
+			err = errors.Join(err, asleep)
+		}
+		return running, sandpit.StatePaused, err
+	}
+	if err != nil {
+		return 0, "", err
+	}
+	state = sandpit.StateRunning
+	if was == sandpit.StateStopped && running == 0 {
+		state = sandpit.StateStopped
+	}
+	s.mu.Lock()
+	s.state = state // as tellGuest is to know it
+	s.mu.Unlock()
+	s.tellGuest(ctx)
+	return running, state, nil
+}
+
+// connect connects to the guest of another engine, and finds its processes. It returns
+// how many run. Before a sandbox is paused again, its guest also hears which ends were
+// announced.
+func (s *Sandbox) connect(ctx context.Context, pausing bool) (running int, err error) {
 	conn, err := s.instance.Dial(ctx)
 	if err != nil {
-		return 0, "", err
+		return 0, err
 	}
-	if s.guest, err = client.New(ctx, conn, client.Options{Output: s.info.Limits.Output}); err != nil {
-		if errors.Is(err, sandpit.ErrUnsupported) {
-			err = fmt.Errorf("%w: %w", errOtherGuest, err)
-			if state == sandpit.StatePaused {
-				err = errors.Join(err, freezer.Freeze(ctx))
-			}
-		}
-		return 0, "", err
+	guest, err := client.New(ctx, conn, client.Options{Output: s.info.Limits.Output})
+	if errors.Is(err, sandpit.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", errOtherGuest, err)
 	}
-	list, err := s.guest.Processes(ctx)
 	if err != nil {
-		return 0, "", err
+		return 0, err
+	}
+	s.mu.Lock()
+	left := s.left
+	s.guest = guest
+	s.mu.Unlock()
+	if left { // abandon has looked before
+		guest.Close()
+	}
+	list, err := guest.Processes(ctx)
+	if err != nil {
+		return 0, err
 	}
 	if most := mostProcesses(s.info); len(list) > most {
-		return 0, "", fmt.Errorf("its guest names %d processes, of which there can be %d: %w", len(list), most, sandpit.ErrProtocol)
+		return 0, fmt.Errorf("its guest names %d processes, of which there can be %d: %w", len(list), most, sandpit.ErrProtocol)
 	}
 	s.oomKills()
 	ended := func(p client.ProcessInfo) bool { return p.Exited && !p.Announced }
-	if slices.ContainsFunc(list, ended) && errors.Is(s.guest.Announced(ctx, []uint64{0}), sandpit.ErrUnsupported) {
+	if slices.ContainsFunc(list, ended) && errors.Is(guest.Announced(ctx, []uint64{0}), sandpit.ErrUnsupported) {
 		// A guest of an earlier version can't say what was announced: rather than all
 		// at every start, nothing is announced again.
 		for i := range list {
@@ -482,24 +496,13 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 			running++
 		}
 		if err := s.findAgain(ctx, p); err != nil {
-			return 0, "", err
+			return 0, err
 		}
 	}
-	switch {
-	case state == sandpit.StatePaused:
-		if err = s.endedAreAnnounced(ctx, list); err == nil {
-			err = freezer.Freeze(ctx)
-		}
-	case was == sandpit.StateStopped && running == 0:
-		state = sandpit.StateStopped
+	if pausing {
+		err = s.endedAreAnnounced(ctx, list)
 	}
-	if err == nil && state != sandpit.StatePaused {
-		s.mu.Lock()
-		s.state = state // as tellGuest is to know it
-		s.mu.Unlock()
-		s.tellGuest(ctx)
-	}
-	return running, state, err
+	return running, err
 }
 
 // mostProcesses is how many processes a guest can name that does not lie: those

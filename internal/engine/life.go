@@ -37,14 +37,20 @@ func (s *Sandbox) arm() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if s.removing || s.left || s.state == sandpit.StateStopped || s.state == sandpit.StateCreating || s.over {
+	if s.removing || s.left || s.state == sandpit.StateStopped || s.deadline.IsZero() || s.over {
 		return
 	}
 	next := time.Until(s.deadline) + lifeGrace
-	if s.idle > 0 && s.state == sandpit.StateRunning {
+	if s.idles() {
 		next = min(next, max(s.idleLeft(), time.Millisecond))
 	}
 	s.timer = time.AfterFunc(next, s.expire)
+}
+
+// idles reports whether the sandbox expires when it is idle. One that is being adopted
+// may run. Precondition: s.mu is held.
+func (s *Sandbox) idles() bool {
+	return s.idle > 0 && (s.state == sandpit.StateRunning || s.state == sandpit.StateCreating)
 }
 
 // idleLeft is how long it is until the sandbox has been idle for too long.
@@ -64,33 +70,21 @@ func (s *Sandbox) expire() {
 	case s.removing || s.left || s.over || s.state == sandpit.StateStopped:
 	case time.Until(s.deadline)+lifeGrace <= 0:
 		reason = "life"
-	case s.idle > 0 && s.state == sandpit.StateRunning && s.idleLeft() <= 0:
+	case s.idles() && s.idleLeft() <= 0:
 		reason = "idle"
 	default:
 		s.arm()
 	}
-	what, failed := s.onExpiry, s.state == sandpit.StateFailed
+	what, state := s.onExpiry, s.state
 	s.mu.Unlock()
 	if reason == "" {
 		return
 	}
-	ctx := context.Background()
 	var err error
-	switch {
-	case what == sandpit.ExpiryRemove || failed:
-		err = s.destroy(ctx, reason)
-	case what == sandpit.ExpiryStop:
-		err = s.stop(ctx, stopGrace, reason)
-	default:
-		if err = s.pause(ctx, reason); errors.Is(err, sandpit.ErrUnsupported) {
-			// What can't be paused here is stopped: its time is over all the same.
-			err = s.stop(ctx, stopGrace, reason)
-		}
-		s.mu.Lock()
-		if s.state == sandpit.StatePaused {
-			s.over = true // it was paused already
-		}
-		s.mu.Unlock()
+	if what == sandpit.ExpiryRemove || state == sandpit.StateFailed {
+		err = s.destroy(context.Background(), reason)
+	} else {
+		err = s.halt(what, state, reason)
 	}
 	if err != nil {
 		// What could not be done now may be possible soon.
@@ -102,6 +96,50 @@ func (s *Sandbox) expire() {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// halt stops or pauses a sandbox that has expired. One whose guest is silent is
+// frozen, for which no guest is needed; where that is not possible, it is removed.
+func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) error {
+	if state == sandpit.StateCreating { // it is being adopted
+		s.cancel(errTimeOver)
+		<-s.made
+		if s.present() == sandpit.StateCreating {
+			return s.destroy(context.Background(), reason)
+		}
+		return nil // as its state is, it has a timer
+	}
+	stop := func() (silent bool, err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), s.engine.opts.Patience.Expire)
+		defer cancel()
+		err = s.stop(ctx, stopGrace, reason)
+		return err != nil && ctx.Err() != nil, err
+	}
+	silent := false
+	if what == sandpit.ExpiryStop {
+		var err error
+		if silent, err = stop(); !silent {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.engine.opts.Patience.Expire)
+	defer cancel()
+	err := s.pause(ctx, reason)
+	if errors.Is(err, sandpit.ErrUnsupported) {
+		// What can't be paused here is stopped: its time is over all the same.
+		if !silent {
+			silent, err = stop()
+		}
+		if silent {
+			err = s.destroy(context.Background(), reason)
+		}
+	}
+	s.mu.Lock()
+	if s.state == sandpit.StatePaused {
+		s.over = true // it was paused already
+	}
+	s.mu.Unlock()
+	return err
 }
 
 // expireRetry is how long to wait after what is to be done on expiry has failed.

@@ -97,7 +97,7 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	for _, id := range ids {
 		t := &task{what: "removing", about: "orphan " + id}
 		e.start(context.Background(), t, e.opts.Patience.Remove, func(ctx context.Context) error {
-			defer takePlace(places, e.opts.Patience.Remove/2)()
+			defer takePlace(ctx, places, e.opts.Patience.Remove/2)()
 			instance, err := recoverer.Recover(ctx, driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: id})
 			if err == nil {
 				err = instance.Destroy(ctx)

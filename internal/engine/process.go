@@ -230,7 +230,7 @@ func (s *Sandbox) processEnded(h *hub) {
 	}
 	// Of a sandbox that is left to the next engine it is the connection that has
 	// ended, not the process.
-	announce := h.info.ID != "" && !h.told && !s.left
+	announce := h.info.ID != "" && !h.told && !s.left && !s.muted
 	if announce && s.kept {
 		s.announced = append(s.announced, h.ref)
 		s.noteSoon()
@@ -280,13 +280,13 @@ const (
 // be told of now it is told of the next time.
 func (s *Sandbox) note(ctx context.Context) {
 	s.mu.Lock()
-	refs := s.announced
+	refs, guest := s.announced, s.guest
 	s.announced = nil
 	s.mu.Unlock()
-	if len(refs) == 0 || s.guest == nil {
+	if len(refs) == 0 || guest == nil {
 		return
 	}
-	err := s.guest.Announced(ctx, refs)
+	err := guest.Announced(ctx, refs)
 	if err != nil && ctx.Err() != nil {
 		s.mu.Lock()
 		s.announced = append(refs, s.announced...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,9 +39,8 @@ type Sandbox struct {
 	guest    *client.Client
 	logs     *logstore.Log
 	cancel   context.CancelCauseFunc // calls the making off
-	made     chan struct{}           // closed when it is made, or is not
+	made     chan struct{}           // closed when it is made or adopted, or is not
 	making   *task                   // that makes it; nil if it was adopted
-	adoption *task                   // of a standIn: that adopts the real one
 
 	oomSeen atomic.Int64 // kills for want of memory that have been noticed
 	lastUse atomic.Int64 // ns since 1970 of the latest activity
@@ -57,6 +57,8 @@ type Sandbox struct {
 	removing  bool
 	removed   bool          // nothing is left to be done
 	left      bool          // the engine has given it up
+	muted     bool          // the connection to the guest ends, which says nothing of the processes
+	undone    error         // why the latest removal failed
 	stuck     *task         // that nobody waits for any longer; nil: there is none
 	measuring *reading      // the latest
 	counting  *reading      // of kills, the latest
@@ -171,6 +173,10 @@ func (s *Sandbox) enter(ctx context.Context) error {
 		case s.removing:
 			s.mu.Unlock()
 			return s.closedError()
+		case s.stuck != nil && state == sandpit.StateCreating:
+			t := s.stuck
+			s.mu.Unlock()
+			return t.stuckError()
 		case state == sandpit.StateFailed && s.guest == nil:
 			reason := s.reason
 			s.mu.Unlock()
@@ -208,7 +214,7 @@ func (s *Sandbox) explain(err error) error {
 		return err
 	}
 	s.mu.Lock()
-	removing, left := s.removing, s.left
+	removing, left := s.removing, s.left || s.muted
 	s.mu.Unlock()
 	switch {
 	case removing:
@@ -239,11 +245,18 @@ func (s *Sandbox) oomKills() int64 {
 
 // watch notices when the guest dies or breaks its word.
 func (s *Sandbox) watch() {
+	s.mu.Lock()
+	guest := s.guest
+	s.mu.Unlock()
+	var ended <-chan struct{} // never, without a connection
+	if guest != nil {
+		ended = guest.Done()
+	}
 	select {
 	case <-s.gone:
 		return
 	case <-s.instance.Done():
-	case <-s.guest.Done():
+	case <-ended:
 	}
 	s.fail()
 }
@@ -254,7 +267,14 @@ func (s *Sandbox) fail() {
 	s.failing.Do(func() {
 		kills := s.oomKills()
 		why := "its guest has died"
-		if err := s.guest.Err(); errors.Is(err, sandpit.ErrProtocol) || errors.Is(err, sandpit.ErrUnsupported) {
+		s.mu.Lock()
+		guest := s.guest
+		s.mu.Unlock()
+		var err error
+		if guest != nil {
+			err = guest.Err()
+		}
+		if errors.Is(err, sandpit.ErrProtocol) || errors.Is(err, sandpit.ErrUnsupported) {
 			why = err.Error()
 		} else if kills > 0 {
 			why = "it ran out of memory"
@@ -266,7 +286,7 @@ func (s *Sandbox) fail() {
 		}
 		s.state, s.reason = sandpit.StateFailed, why
 		s.mu.Unlock()
-		s.guest.Close()
+		s.closeGuest()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.ending = s.engine.work("removing what is left of", s, s.engine.opts.Patience.Remove, func(ctx context.Context) error {
@@ -305,26 +325,6 @@ func (s *Sandbox) Remove(ctx context.Context) error { return s.destroy(ctx, "ask
 // removal can't be called off half-way: when ctx ends, or the removal is stuck,
 // it goes on.
 func (s *Sandbox) destroy(ctx context.Context, reason string) error {
-	if t := s.adoption; t != nil {
-		s.cancel(errUnwanted)
-		wait, cancel := context.WithTimeoutCause(ctx, s.engine.opts.Patience.Remove, errStuck)
-		defer cancel()
-		select {
-		case <-t.done:
-		case <-wait.Done():
-			if context.Cause(wait) == errStuck {
-				return t.stuckError()
-			}
-			return ctx.Err()
-		}
-		if real, err := s.engine.find(s.namespace, s.id); err == nil && real != s {
-			return real.destroy(ctx, reason)
-		}
-		if t.err != nil {
-			return fmt.Errorf("removing sandbox %s: %w", s.name, t.err)
-		}
-		return nil
-	}
 	s.callOff()
 	for {
 		t, started := s.removal(reason)
@@ -341,15 +341,15 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 	}
 }
 
-// takeDown is what destroy does, once the sandbox is made or is not.
+// takeDown is what destroy does, once the sandbox is made or adopted, or is not.
+// Without a reason no event tells of it.
 func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
+	<-s.made
 	select {
 	case s.change <- struct{}{}:
 	default:
 		// Somebody changes the state, and perhaps waits for a guest that does not answer.
-		if s.guest != nil {
-			s.guest.Close()
-		}
+		s.closeGuest()
 		s.change <- struct{}{}
 	}
 	defer func() { <-s.change }()
@@ -361,13 +361,15 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 	}
 	if s.instance != nil {
 		s.markRemoval()
-		if err := s.instance.Destroy(ctx); err != nil {
+		err := s.instance.Destroy(ctx)
+		s.mu.Lock()
+		s.undone = err
+		s.mu.Unlock()
+		if err != nil {
 			return err
 		}
 	}
-	if s.guest != nil {
-		s.guest.Close()
-	}
+	s.closeGuest()
 	s.release()
 	s.mu.Lock()
 	s.removed = true
@@ -375,8 +377,20 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 	if s.engine.forget(s) {
 		s.engine.gate.leave(s.demand)
 	}
-	s.event(sandpit.EventRemoved, reason)
+	if reason != "" {
+		s.event(sandpit.EventRemoved, reason)
+	}
 	return nil
+}
+
+// closeGuest closes the connection to the guest, if there is one.
+func (s *Sandbox) closeGuest() {
+	s.mu.Lock()
+	guest := s.guest
+	s.mu.Unlock()
+	if guest != nil {
+		guest.Close()
+	}
 }
 
 // release lets go of all but the instance.
@@ -389,6 +403,9 @@ func (s *Sandbox) release() {
 	}
 	if s.logs != nil {
 		_ = s.logs.Remove()
+	}
+	if dir := s.logDir(); dir != "" && s.kept {
+		_ = os.RemoveAll(dir) // which s.logs is not in if it could not be read
 	}
 	s.lease.Release()
 	if s.kept {
@@ -404,12 +421,13 @@ func (s *Sandbox) release() {
 	s.repay()
 }
 
-// abandon gives the sandbox up as it is: another engine will take it over.
-func (s *Sandbox) abandon() {
+// abandon gives the sandbox up as it is: another engine will take it over. It
+// reports false if it is being removed, or was given up before.
+func (s *Sandbox) abandon() bool {
 	s.mu.Lock()
 	if s.left || s.removing {
 		s.mu.Unlock()
-		return
+		return false
 	}
 	s.left = true
 	if s.timer != nil {
@@ -417,18 +435,13 @@ func (s *Sandbox) abandon() {
 	}
 	s.mu.Unlock()
 	s.cancel(errRemoved)
-	if s.adoption != nil {
-		<-s.adoption.done
-	}
 	<-s.made
-	if s.guest != nil {
-		if s.present() != sandpit.StatePaused {
-			ctx, cancel := context.WithTimeout(context.Background(), lastPatience)
-			s.note(ctx)
-			cancel()
-		}
-		s.guest.Close()
+	if s.present() != sandpit.StatePaused {
+		ctx, cancel := context.WithTimeout(context.Background(), lastPatience)
+		s.note(ctx)
+		cancel()
 	}
+	s.closeGuest()
 	for _, h := range s.processes() {
 		<-h.done
 	}
@@ -448,6 +461,7 @@ func (s *Sandbox) abandon() {
 	s.engine.forget(s)
 	s.clear()
 	s.repay()
+	return true
 }
 
 // processes returns those that are known, oldest first.

@@ -206,7 +206,7 @@ func hasLabels(have, want map[string]string) bool {
 }
 
 // describe returns what is known of the sandbox, and false once it is being
-// removed, unless that is stuck.
+// removed, unless that is stuck or has failed.
 func (s *Sandbox) describe() (sandpit.Info, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,8 +218,12 @@ func (s *Sandbox) describe() (sandpit.Info, bool) {
 	}
 	info.Labels = maps.Clone(s.labels)
 	info.NotEnforced = slices.Clone(info.NotEnforced)
-	if s.stuck != nil {
+	unremoved := s.undone != nil
+	switch {
+	case s.stuck != nil:
 		info.State, info.Reason = sandpit.StateFailed, s.stuck.describe().String()
+	case unremoved:
+		info.State, info.Reason = sandpit.StateFailed, "removing it failed: "+s.undone.Error()
 	}
-	return info, !s.removing || s.stuck != nil
+	return info, !s.removing || s.stuck != nil || unremoved
 }

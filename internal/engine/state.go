@@ -27,6 +27,15 @@ func (s *Sandbox) begins(ctx context.Context) (sandpit.State, error) {
 		s.ends()
 		return "", s.closedError()
 	}
+	if state == sandpit.StateCreating {
+		s.mu.Lock()
+		t := s.stuck
+		s.mu.Unlock()
+		if t != nil { // which says more
+			s.ends()
+			return "", t.stuckError()
+		}
+	}
 	return state, nil
 }
 
@@ -232,8 +241,9 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	if !ok {
 		return fmt.Errorf("pausing sandbox %s: the driver %s can't: %w", s.name, s.info.Driver, sandpit.ErrUnsupported)
 	}
-	// While it stands still its guest's clock goes on.
-	if err := s.guestForever(ctx); err != nil {
+	// While it stands still its guest's clock goes on. One that has expired does not
+	// escape that by the silence of its guest.
+	if err := s.guestForever(ctx); err != nil && (reason == "asked" || ctx.Err() == nil) {
 		return fmt.Errorf("pausing sandbox %s: %w", s.name, s.explain(err))
 	}
 	if err := s.become(sandpit.StatePaused, reason); err != nil {
@@ -244,7 +254,7 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	s.arm()
 	s.mu.Unlock()
 	s.note(ctx) // it can't hear while it stands still
-	if err := f.Freeze(ctx); err != nil {
+	if err := f.Freeze(context.WithoutCancel(ctx)); err != nil {
 		_ = s.become(sandpit.StateRunning, "")
 		s.mu.Lock()
 		s.over = false
@@ -257,6 +267,8 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	return s.saveChange(ctx)
 }
 
+// thaw lets a paused sandbox run on, and connects to its guest if need be.
+// Precondition: s.change is held.
 func (s *Sandbox) thaw(ctx context.Context) error {
 	f, ok := s.instance.(driver.Freezer)
 	if !ok {
@@ -265,5 +277,23 @@ func (s *Sandbox) thaw(ctx context.Context) error {
 	if err := f.Thaw(ctx); err != nil {
 		return fmt.Errorf("resuming sandbox %s: %w", s.name, err)
 	}
+	if s.guest != nil {
+		return nil
+	}
+	// Its guest was silent when it was adopted.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if _, err := s.connect(ctx, false); err != nil {
+		s.letGo()
+		return errors.Join(fmt.Errorf("resuming sandbox %s: its guest does not answer: %w", s.name, err), f.Freeze(context.WithoutCancel(ctx)))
+	}
+	go s.watch()
 	return nil
 }

@@ -92,7 +92,7 @@ func TestStuckAdoption(t *testing.T) {
 		t.Errorf("removing one: %v", err)
 	}
 	made(t, second, sandpit.Spec{Name: "another"})
-	if n := len(second.Stuck()); n != hanging {
+	if n := len(second.Stuck()); n != hanging+1 { // and the removal
 		t.Errorf("%d are stuck", n)
 	}
 	close(stall.released)
@@ -108,7 +108,7 @@ func TestStuckAdoption(t *testing.T) {
 	}
 }
 
-// signal sends a signal to the guest of a sandbox.
+// signal sends a signal to the guest of a sandbox, and waits until SIGSTOP has stopped it.
 func signal(t *testing.T, srv *survivor, id string, sig syscall.Signal) {
 	t.Helper()
 	r, _ := srv.store.get(id)
@@ -116,6 +116,9 @@ func signal(t *testing.T, srv *survivor, id string, sig syscall.Signal) {
 	var st bareState
 	if err := errors.Join(json.Unmarshal(r.Data, &d), json.Unmarshal(d.Handle.State, &st), syscall.Kill(st.PID, sig)); err != nil {
 		t.Fatal(err)
+	}
+	if sig == syscall.SIGSTOP {
+		eventually(t, "it has stopped", func() bool { return status(st.PID) == "T" })
 	}
 }
 

@@ -29,6 +29,7 @@ type Patience struct {
 	Adopt   time.Duration // for a sandbox to wait for its turn to be adopted; adopting it may take half as long. Default 60 s
 	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
 	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
+	Expire  time.Duration // for the guest of a sandbox that expires to end its processes, or to prepare for a pause. Default 45 s
 	Measure time.Duration // to measure what a sandbox uses. Default 10 s
 	Read    time.Duration // for Engine.Read to make progress. Default 10 s
 	Sample  time.Duration // until the history of a namespace goes on without a sandbox whose use is not known; default 1 s
@@ -38,7 +39,7 @@ func (p Patience) withDefaults() Patience {
 	for _, d := range []struct {
 		of  *time.Duration
 		def time.Duration
-	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
+	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Expire, stopGrace + endPatience + 5*time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
 		if *d.of <= 0 {
 			*d.of = d.def
 		}
