@@ -112,7 +112,10 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 			switch {
 			case !t.ended():
 				report.Refused = append(report.Refused, err)
-				if r.State != sandpit.StateStopped { // for which time does not pass
+				s.saving.Lock()
+				stopped := s.noted || r.State == sandpit.StateStopped
+				s.saving.Unlock()
+				if !stopped { // for which time does not pass
 					s.mu.Lock()
 					s.arm()
 					s.mu.Unlock()
@@ -271,7 +274,7 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	case half && (err == nil || gone):
 		a.found = foundHalf
 		return a, s.cleanAway(ctx, "")
-	case s.removalMarked() && (err == nil || gone):
+	case s.marked(removalMark) && (err == nil || gone):
 		a.found = foundOver
 		return a, s.cleanAway(ctx, "asked")
 	case gone && r.State != sandpit.StateFailed && s.endedInTime(r.State):
@@ -292,7 +295,13 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	}
 	state := sandpit.StateFailed
 	if r.State != sandpit.StateFailed && why == "" {
-		a.processes, state, err = s.resume(ctx, r.State)
+		was := r.State
+		if s.marked(stopMark) {
+			s.saving.Lock()
+			s.noted, was = true, sandpit.StateStopped
+			s.saving.Unlock()
+		}
+		a.processes, state, err = s.resume(ctx, was)
 		switch {
 		case errors.Is(err, errOtherGuest):
 			return a, sandpit.WithHint(err, "use the version of sandpit that made it, or a newer one that still speaks to its guest")
@@ -325,7 +334,7 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	s.mu.Unlock()
 	s.ready()
 	e.measure()
-	if state != r.State {
+	if state != r.State || s.noted {
 		if err := s.saveChange(ctx); err != nil {
 			return a, err
 		}

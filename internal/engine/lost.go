@@ -70,42 +70,43 @@ func goneWhy(err error) string {
 	return "it ended while there was no server: its guest was killed, or had been idle for too long"
 }
 
-// removalMark is the end of the name of a file that says that the removal of a
-// sandbox has begun. A sandbox that is gone without one is a loss.
-const removalMark = ".removed"
+// A mark is an empty file beside the log of a sandbox. It notes on a full disk, where
+// an empty file often still can be made, a state that the record may not have.
+const (
+	removalMark = ".removed" // its removal has begun. One that is gone without this is a loss
+	stopMark    = ".stopped" // it is stopped, though its record does not say so
+)
 
-// markRemoval notes that the sandbox is being removed, for an engine that comes
-// after one that is killed meanwhile. If that can't be noted it is removed all
-// the same.
-func (s *Sandbox) markRemoval() {
+// mark makes a mark, for an engine that comes after this one. It is best effort: a
+// removal or a stop does not wait for it.
+func (s *Sandbox) mark(mark string) {
 	dir := s.logDir()
 	if dir == "" || !s.kept {
 		return
 	}
 	const flags = os.O_CREATE | os.O_WRONLY
-	f, err := os.OpenFile(dir+removalMark, flags, 0o600)
+	f, err := os.OpenFile(dir+mark, flags, 0o600)
 	if errors.Is(err, os.ErrNotExist) && os.MkdirAll(filepath.Dir(dir), 0o700) == nil {
-		f, err = os.OpenFile(dir+removalMark, flags, 0o600)
+		f, err = os.OpenFile(dir+mark, flags, 0o600)
 	}
 	if err == nil {
 		_ = f.Close()
 	}
 }
 
-// removalMarked reports whether markRemoval was called, perhaps by an engine
-// before this one.
-func (s *Sandbox) removalMarked() bool {
+// marked reports whether mark was called, perhaps by an engine before this one.
+func (s *Sandbox) marked(mark string) bool {
 	dir := s.logDir()
 	if dir == "" {
 		return false
 	}
-	_, err := os.Lstat(dir + removalMark)
+	_, err := os.Lstat(dir + mark)
 	return err == nil
 }
 
-func (s *Sandbox) unmarkRemoval() {
+func (s *Sandbox) unmark(mark string) {
 	if dir := s.logDir(); dir != "" && s.kept {
-		_ = os.Remove(dir + removalMark)
+		_ = os.Remove(dir + mark)
 	}
 }
 
@@ -146,6 +147,9 @@ func (e *Engine) sweepLogs(known map[string]bool) {
 	}
 	for _, entry := range entries {
 		id, marked := strings.CutSuffix(entry.Name(), removalMark)
+		if !marked {
+			id, marked = strings.CutSuffix(entry.Name(), stopMark)
+		}
 		if entry.IsDir() != marked && isID(id) && !known[id] {
 			_ = os.RemoveAll(filepath.Join(e.opts.Dir, entry.Name()))
 		}

@@ -79,7 +79,17 @@ func (s *Sandbox) put(ctx context.Context, next *expiry) error {
 	if err != nil {
 		return err
 	}
-	return s.engine.opts.Store.PutSandbox(ctx, r)
+	err = s.engine.opts.Store.PutSandbox(ctx, r)
+	full, stopped := errors.Is(err, sandpit.ErrExhausted), r.State == sandpit.StateStopped
+	switch { // a disk that hangs is not asked for more
+	case full && stopped:
+		s.mark(stopMark)
+		s.noted = true
+	case s.noted && (err == nil || full):
+		s.unmark(stopMark)
+		s.noted = false
+	}
+	return err
 }
 
 // saveExpiry writes the record with another expiry, which is then in force.
@@ -161,15 +171,21 @@ func (u *unwritten) retry() {
 	if u.closed {
 		return
 	}
+	u.flush()
+	u.schedule()
+}
+
+// flush writes what there is room for. Precondition: u.mu is held.
+func (u *unwritten) flush() {
 	for id, write := range u.writes {
 		if write() != nil {
 			break
 		}
 		delete(u.writes, id)
 	}
-	u.schedule()
 }
 
+// close tries a last time.
 func (u *unwritten) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -177,4 +193,5 @@ func (u *unwritten) close() {
 	if u.timer != nil {
 		u.timer.Stop()
 	}
+	u.flush()
 }

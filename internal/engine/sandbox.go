@@ -47,6 +47,7 @@ type Sandbox struct {
 
 	change  chan struct{} // one place: held by who changes the state
 	saving  sync.Mutex    // held while the record is written
+	noted   bool          // there may be a stopMark; guarded by saving
 	failing sync.Once
 	gone    chan struct{} // closed when it begins to be removed
 
@@ -360,7 +361,7 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 		return nil
 	}
 	if s.instance != nil {
-		s.markRemoval()
+		s.mark(removalMark)
 		err := s.instance.Destroy(ctx)
 		s.mu.Lock()
 		s.undone = err
@@ -409,9 +410,14 @@ func (s *Sandbox) release() {
 	}
 	s.lease.Release()
 	if s.kept {
+		s.saving.Lock()
+		if s.noted {
+			s.unmark(stopMark)
+		}
+		s.saving.Unlock()
 		_ = s.engine.opts.Images.Unkeep(s.id) // else the next engine does
 		if s.engine.deleteRecord(s.id) {
-			s.unmarkRemoval()
+			s.unmark(removalMark)
 		}
 	}
 	if s.nameLock != nil {

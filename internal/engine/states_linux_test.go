@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -669,5 +673,88 @@ func TestChangesOnAFullDisk(t *testing.T) {
 	recorded(sandpit.StateRunning)
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A sandbox that was stopped on a full disk, so that its record still says that it
+// runs, is stopped for the next engine, too; one that was started again since runs.
+// (The catalogue's L14e.)
+func TestStoppedOnAFullDisk(t *testing.T) {
+	srv := newSurvivor(t)
+	logs := filepath.Join(srv.dir, "logs")
+	if err := errors.Join(os.Mkdir(logs, 0o700), unix.Mount("tmpfs", logs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=1m,mode=0700")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(logs, unix.MNT_DETACH) })
+	e := srv.open(t)
+	for _, name := range []string{"stopped", "started", "removed"} {
+		made(t, e, sandpit.Spec{Name: name})
+	}
+	filler, err := os.Create(filepath.Join(logs, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = filler.Write(make([]byte, 4096))
+	}
+	if _ = filler.Close(); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	srv.store.setFail(fmt.Errorf("writing: %w", sandpit.ErrDiskFull))
+	for _, sb := range e.Sandboxes() {
+		err := sb.Stop(t.Context(), 0)
+		switch sb.Name() {
+		case "started":
+			err = errors.Join(err, sb.Restart(t.Context()))
+		case "removed":
+			err = errors.Join(err, sb.Remove(t.Context()))
+		}
+		if err != nil {
+			t.Errorf("%s: %v", sb.Name(), err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	srv.store.setFail(nil)
+	for range 2 { // by the mark, and by the record
+		e = srv.open(t)
+		if report, err := e.Adopt(t.Context()); err != nil || report.Adopted != 2 || report.Refused != nil {
+			t.Fatalf("got %+v, %v", report, err)
+		}
+		for name, want := range map[string]sandpit.State{"stopped": sandpit.StateStopped, "started": sandpit.StateRunning} {
+			sb, err := e.Get(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantState(t, sb, want)
+			if r, _ := srv.store.get(sb.ID()); r.State != want {
+				t.Errorf("the record of %s says %s", name, r.State)
+			}
+		}
+		if marks, err := filepath.Glob(filepath.Join(logs, "*.*")); err != nil || marks != nil {
+			t.Errorf("there are %v, %v", marks, err)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What could not be written before is written when the engine ends, if there is room.
+func TestUnwrittenRecordIsTriedLast(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	sb := made(t, e, sandpit.Spec{})
+	srv.store.setFail(fmt.Errorf("writing: %w", sandpit.ErrDiskFull))
+	if err := sb.(sandpit.Lifecycle).Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	srv.store.setFail(nil)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := srv.store.get(sb.ID()); r.State != sandpit.StateStopped {
+		t.Errorf("its record says %s", r.State)
 	}
 }
