@@ -149,7 +149,8 @@ type rlimit struct {
 // child gives itself, or is given, hold each of its processes alone. A child that
 // lowers its own and then calls unshare(2) would not be the first process of its
 // process id namespace; it takes one process more per sandbox, which makes the
-// first one in its place. So this program's own limits are lower meanwhile, of
+// first one in its place. That leaves this program alone (CLONE_PARENT), but was
+// measured to take 0.05 ms more than what is done here. So this program's own limits are lower meanwhile, of
 // all its threads. Package syscall starts no other child then; see the comment of
 // package local about the rest.
 func (q *quotas) counted(low *lowered, f func() error) error {
