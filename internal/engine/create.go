@@ -60,6 +60,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	if err != nil {
 		return nil, err
 	}
+	defer giveBack()
 	making.enter("policy") // which looks at the sources of mounts
 	required := feature.Required(spec)
 	spec = t.policy.Complete(spec)
@@ -68,26 +69,32 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		err = e.mayCreate(t)
 	}
 	if err != nil {
-		giveBack()
 		return nil, err
 	}
 	making.enter("probe")
 	caps := e.opts.Driver.Probe(ctx)
-	giveBack()
 	enforce, gaps, err := caps.Negotiate(required, &limits)
 	if err != nil {
 		return nil, err
 	}
 	trace("policy")
 
-	making.limit(0) // an image may be large, and there may be no room for long
-	making.enter("image")
 	acquire := e.opts.Acquire
 	acquire.Pull, acquire.PublicOnly = spec.Pull, !t.policy.Vouches(spec.Image)
-	lease, err := e.opts.Images.Acquire(ctx, spec.Image, acquire)
+	var lease *image.Lease
+	err = making.onImage(ctx, acquire, giveBack, func(acquire image.AcquireOptions) (err error) {
+		lease, err = e.opts.Images.Acquire(ctx, spec.Image, acquire)
+		return err
+	})
+	if err == nil && ctx.Err() != nil {
+		lease.Release()
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
+	giveBack()
+	making.limit(0) // there may be no room for long
 	trace("image")
 
 	s := e.newSandbox(NewID(), t.namespace)

@@ -23,6 +23,7 @@ type space struct {
 	rate     bucket
 	sampling bool          // a round of samples is under way
 	tries    chan struct{} // a place for each sandbox that is being made; see Engine.try
+	pulls    chan struct{} // and for each image that is being fetched from a registry
 	logs     *logstore.Share
 }
 
@@ -35,7 +36,7 @@ func compareCreated(s *Sandbox, created int64) int {
 func (e *Engine) space(name string) *space {
 	sp := e.spaces[name]
 	if sp == nil {
-		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace)}
+		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace), pulls: make(chan struct{}, maxStuckSpace)}
 		e.spaces[name] = sp
 	}
 	return sp

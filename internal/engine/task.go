@@ -24,6 +24,7 @@ import (
 // value stands for the default.
 type Patience struct {
 	Create  time.Duration // to find out what to make, and again to make a sandbox that has room; then it is called off. Default 60 s
+	Image   time.Duration // for an image that is being fetched or unpacked to move on; then the task is called off. Default 10 min
 	Undo    time.Duration // to undo what was called off. Default 10 s
 	Remove  time.Duration // to remove a sandbox. Default 30 s
 	Adopt   time.Duration // for a sandbox to wait for its turn to be adopted; adopting it may take half as long. Default 60 s
@@ -39,7 +40,7 @@ func (p Patience) withDefaults() Patience {
 	for _, d := range []struct {
 		of  *time.Duration
 		def time.Duration
-	}{{&p.Create, time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Expire, stopGrace + endPatience + 5*time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
+	}{{&p.Create, time.Minute}, {&p.Image, 10 * time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Expire, stopGrace + endPatience + 5*time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
 		if *d.of <= 0 {
 			*d.of = d.def
 		}
@@ -437,25 +438,36 @@ func (e *Engine) mayTry(namespace string) error {
 // others of the namespace are under way, which bounds how many can hang before the first of them is
 // given up. The caller calls giveBack after the operations that may hang.
 func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack func(), err error) {
+	return e.place(ctx, t, namespace, false)
+}
+
+// place is try, or with pulls the same for fetching images from registries.
+func (e *Engine) place(ctx context.Context, t *task, namespace string, pulls bool) (giveBack func(), err error) {
 	if err := e.mayTry(namespace); err != nil {
 		return nil, fmt.Errorf("%s: %w", t.describe().What, err)
 	}
 	e.mu.Lock()
-	tries := e.space(namespace).tries
+	places := e.space(namespace).tries
+	if pulls {
+		places = e.space(namespace).pulls
+	}
 	e.mu.Unlock()
-	giveBack = func() { <-tries }
+	giveBack = sync.OnceFunc(func() { <-places })
 	select {
-	case tries <- struct{}{}:
+	case places <- struct{}{}:
 		return giveBack, nil
 	default:
 	}
 	t.enter("waiting for others")
 	select {
-	case tries <- struct{}{}:
-		return giveBack, nil
+	case places <- struct{}{}:
+		if ctx.Err() == nil {
+			return giveBack, nil
+		}
+		giveBack()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%s: %w", t.describe().What, context.Cause(ctx))
 	}
+	return nil, fmt.Errorf("%s: %w", t.describe().What, context.Cause(ctx))
 }
 
 // Read runs f, which reads from a disk of the server that may hang, as a task. what

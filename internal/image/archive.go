@@ -274,8 +274,8 @@ func (t *tarTree) index(ctx context.Context) error {
 		if err != nil {
 			return badTar(err)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := fault.Move(ctx); err != nil {
+			return err
 		}
 		if len(t.files)+len(t.links) >= maxTarTreeFiles {
 			return fault.Invalidf("the archive has more than %d files", maxTarTreeFiles)
@@ -523,8 +523,8 @@ func hashLayer(ctx context.Context, t fileTree, name string) (Descriptor, error)
 	magic := make([]byte, 2)
 	n, _ := r.ReadAt(magic, 0)
 	if _, err := io.Copy(h, readerFunc(func(p []byte) (int, error) {
-		if ctx.Err() != nil {
-			return 0, ctx.Err()
+		if err := fault.Move(ctx); err != nil {
+			return 0, err
 		}
 		return r.Read(p)
 	})); err != nil {

@@ -270,6 +270,7 @@ func (t *transfer) run(ctx context.Context, src Source) error {
 			}
 			t.hash.Write(buf[:n])
 			t.n += int64(n)
+			_ = fault.Move(ctx) // reading ends with ctx
 			if t.progress != nil {
 				t.progress(t.n)
 			}

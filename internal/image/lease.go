@@ -30,6 +30,14 @@ type AcquireOptions struct {
 	// PlainHTTP allows HTTP without TLS to the registry of the reference.
 	PlainHTTP bool
 
+	// Moves, when set, is called whenever something moves: bytes, or another try.
+	// What goes on for long without a call hangs. Calls may overlap.
+	Moves func()
+
+	// Asking, when set, is called before a registry is asked, and what it returns when
+	// that is over. Its error is that of Acquire.
+	Asking func(ctx context.Context) (over func(), err error)
+
 	// PublicOnly is for references of callers who are not trusted with this
 	// machine's network: a registry that they name is asked only at addresses
 	// of the public internet, or else ErrForbidden. Mirrors, which they don't
@@ -108,6 +116,7 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 	if err := datadir.CheckPart(s.dir); err != nil {
 		return nil, err
 	}
+	ctx = fault.WithMoves(ctx, opt.Moves)
 	if ref == "" || ref == "host" {
 		return s.acquireHost(ctx)
 	}
@@ -207,6 +216,13 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 		return nil, err
 	}
 	defer src.Close()
+	if opt.Asking != nil {
+		over, err := opt.Asking(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer over()
+	}
 	l, err := s.ingestAs(ctx, src, refEntry{name: name, platform: want.String()}, name, want, false, opt.Progress)
 	if err != nil {
 		return nil, fmt.Errorf("pulling image %s: %w", ref.Familiar(), err)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 )
 
 // flock locks a descriptor, going on after signals.
@@ -89,6 +91,7 @@ func (s *Store) withLock(ctx context.Context, name string, f func() error) error
 	}
 	path := s.path("locks", name)
 	wait := time.Millisecond
+	_ = fault.Move(ctx) // the holder is waited for as long as for any step
 	for {
 		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {

@@ -73,7 +73,7 @@ func (s *layerStream) produce(ctx context.Context, fetcher Fetcher, compressed i
 		s.hash.Write(buf[:n])
 		c := chunk{data: buf[:n]}
 		switch {
-		case ctx.Err() != nil:
+		case fault.Move(ctx) != nil:
 			c.err = ctx.Err()
 		case s.total > lim.LayerBytes:
 			c.err = fault.Invalidf("its tar is larger than %d bytes", lim.LayerBytes)

@@ -117,7 +117,7 @@ func (b *backend) PullImage(ctx context.Context, c api.Caller, name string, pull
 	}
 	acquire := b.acquire
 	acquire.Pull, acquire.PublicOnly = pull, !p.Vouches(name)
-	s, err := b.images.Pull(ctx, name, acquire)
+	s, err := b.engine.As(c.Namespace, p).Pull(ctx, name, acquire)
 	if err != nil {
 		return v1.Image{}, err
 	}

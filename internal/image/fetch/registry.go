@@ -424,6 +424,7 @@ func (r *registrySource) do(req *http.Request, auth string) (*http.Response, err
 	if auth != "" {
 		req.Header.Set("Authorization", auth)
 	}
+	_ = fault.Move(req.Context())
 	return r.client.Do(req)
 }
 

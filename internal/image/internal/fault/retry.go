@@ -42,6 +42,6 @@ func Backoff(ctx context.Context, try int, why error) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(wait):
-		return nil
+		return Move(ctx)
 	}
 }

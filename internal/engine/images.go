@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// onImage calls f, which uses an image, for a task that has a place of those that may
+// get stuck. It keeps that place while it reads from or writes to a disk. A registry
+// is asked at a place of another kind, so that a slow one does not hold up creates of
+// images that are here. An image may be large, so the task is called off only when
+// nothing has moved for long.
+func (t *task) onImage(ctx context.Context, opt image.AcquireOptions, giveBack func(), f func(image.AcquireOptions) error) error {
+	e := t.engine
+	t.enter("image")
+	opt.Moves = func() { t.limit(e.opts.Patience.Image) }
+	opt.Asking = func(ctx context.Context) (over func(), err error) {
+		giveBack()
+		t.limit(0) // others may take long
+		over, err = e.place(ctx, t, t.namespace, true)
+		t.enter("image")
+		t.limit(e.opts.Patience.Image)
+		return over, err
+	}
+	err := f(opt)
+	var late *lateError
+	if err != nil && errors.As(context.Cause(ctx), &late) {
+		return fmt.Errorf("%s: %w", t.describe().What, late)
+	}
+	return err
+}
+
+// Pull fetches an image for the tenant. It is bounded, called off and given up in the
+// same way as making a sandbox.
+func (t *Tenant) Pull(ctx context.Context, ref string, opt image.AcquireOptions) (image.Summary, error) {
+	e := t.engine
+	ctx, cancel := context.WithCancelCause(ctx)
+	pulling := &task{what: "fetching", about: fmt.Sprintf("image %.100q", ref), namespace: t.namespace, cancel: cancel}
+	var s image.Summary
+	e.start(ctx, pulling, e.opts.Patience.Create, func(ctx context.Context) error {
+		giveBack, err := e.try(ctx, pulling, t.namespace)
+		if err != nil {
+			return err
+		}
+		defer giveBack()
+		return pulling.onImage(ctx, opt, giveBack, func(opt image.AcquireOptions) (err error) {
+			s, err = e.opts.Images.Pull(ctx, ref, opt)
+			return err
+		})
+	})
+	if err := pulling.wait(context.Background()); err != nil {
+		return image.Summary{}, err
+	}
+	return s, nil
+}
