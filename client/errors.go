@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -82,7 +83,7 @@ func refusalOf(resp *http.Response, body []byte) error {
 
 // told makes an error of one in JSON, without its hint.
 func told(e v1.Error) *remoteError {
-	r := &remoteError{code: e.Code, kind: v1.KindOf(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
+	r := &remoteError{code: e.Code, kind: errcode.Kind(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
 	if r.text == "" {
 		r.text = "the server says " + printable(e.Code)
 	}

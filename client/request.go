@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // patience is how long a server may take for what takes it no time, and how
@@ -54,7 +54,7 @@ func (c *Client) inTurn(ctx context.Context, ask func() (again bool, err error))
 	for until := time.Now().Add(away); ; {
 		again, err := ask()
 		var r *remoteError
-		if !again || !errors.As(err, &r) || r.code != v1.CodeRateLimited {
+		if !again || !errors.As(err, &r) || r.code != errcode.RateLimited {
 			return err
 		}
 		after := max(sandpit.RetryAfter(err), time.Second)

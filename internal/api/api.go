@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/api/otlp"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
 // Options are what the API works with. Those without a default must be set.
@@ -130,7 +130,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Request-Id", c.id)
 	if !a.enter() {
 		w.Header().Set("Connection", "close")
-		c.fail(&refusal{status: http.StatusServiceUnavailable, code: v1.CodeDraining, message: "the server is about to end", hint: "try again in a moment", after: time.Second})
+		c.fail(&refusal{status: http.StatusServiceUnavailable, code: errcode.Draining, message: "the server is about to end", hint: "try again in a moment", after: time.Second})
 		return
 	}
 	defer a.leave()

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // downloadArchive sends a directory or file as the guest packs it.
@@ -181,7 +181,7 @@ func (c *call) noZip(err error) error {
 	var r *refusal
 	var file *fs.PathError
 	switch {
-	case errors.As(err, &r) && r.code == v1.CodeTooLarge:
+	case errors.As(err, &r) && r.code == errcode.TooLarge:
 		return &refusal{status: r.status, code: r.code, message: "the zip archive is too large to be held", hint: hint}
 	case errors.As(err, &file):
 		c.api.opts.Log.Error("a zip archive can't be held", "request", c.id, "error", err)

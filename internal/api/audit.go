@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -51,7 +52,7 @@ func (c *call) intend(detail string) error {
 		if c.vital {
 			return nil
 		}
-		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeAuditUnavailable, message: "the audit can't record this request, so it was not carried out", hint: "ask the operator to look at the server's disk, which may be full", after: 5 * time.Second}
+		return &refusal{status: http.StatusServiceUnavailable, code: errcode.AuditUnavailable, message: "the audit can't record this request, so it was not carried out", hint: "ask the operator to look at the server's disk, which may be full", after: 5 * time.Second}
 	}
 	c.intended = true
 	return nil
@@ -131,7 +132,7 @@ func (c *call) recordEnd() {
 	e := c.entry(phaseEnd)
 	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.w.bytes
 	switch c.code { // not the status, which may be that of a sandbox
-	case "forbidden", v1.CodeUnauthenticated, v1.CodeHostRefused, v1.CodeOriginRefused, "exhausted", v1.CodeRateLimited, v1.CodeAuditRate, v1.CodeTooManyStreams:
+	case "forbidden", errcode.Unauthenticated, errcode.HostRefused, errcode.OriginRefused, "exhausted", errcode.RateLimited, errcode.AuditRate, errcode.TooManyStreams:
 		e.Allowed, e.Rule = false, c.code
 	}
 	if rule := policy.Rule(c.err); rule != "" {

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // Bounds of bodies.
@@ -33,7 +33,7 @@ func (c *call) decode(v any, limit int64) error {
 	if ct := c.r.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
 		if err != nil || kind != "application/json" {
-			return &refusal{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, message: "the body is not JSON by its Content-Type", hint: "send the header Content-Type: application/json"}
+			return &refusal{status: http.StatusUnsupportedMediaType, code: errcode.UnsupportedMedia, message: "the body is not JSON by its Content-Type", hint: "send the header Content-Type: application/json"}
 		}
 	}
 	buf := bodies.Get().(*bytes.Buffer)
@@ -127,7 +127,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	switch {
 	case b.bounded && b.left < 0:
-		return 0, &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: "the body is too large", hint: "send less at once"}
+		return 0, &refusal{status: http.StatusRequestEntityTooLarge, code: errcode.TooLarge, message: "the body is too large", hint: "send less at once"}
 	case err == io.EOF:
 		b.c.ended.Store(true)
 		b.c.readUntil(time.Time{})

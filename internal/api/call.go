@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api/otlp"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
 // call is one request on its way.
@@ -104,7 +104,7 @@ func (c *call) admit() error {
 		return &refusal{status: http.StatusForbidden, code: "forbidden", message: "only an administrator may do this", hint: "use an administrator's key"}
 	}
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") && c.forward.sandbox == "" {
-		return &refusal{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, message: "a compressed body is not taken", hint: "send it as it is"}
+		return &refusal{status: http.StatusUnsupportedMediaType, code: errcode.UnsupportedMedia, message: "a compressed body is not taken", hint: "send it as it is"}
 	}
 	if len(c.route.Query) == 0 && c.r.URL.RawQuery != "" && c.forward.sandbox == "" {
 		if err := c.query().err; err != nil { // of the others their handlers see to that
@@ -152,14 +152,14 @@ func (c *call) lost(r *http.Request) {
 	}
 	if len(allowed) > 0 {
 		c.w.Header().Set("Allow", strings.Join(allowed, ", "))
-		c.fail(&refusal{status: http.StatusMethodNotAllowed, code: v1.CodeMethodNotAllowed, message: "this path does not take " + r.Method, hint: "use " + strings.Join(allowed, " or ")})
+		c.fail(&refusal{status: http.StatusMethodNotAllowed, code: errcode.MethodNotAllowed, message: "this path does not take " + r.Method, hint: "use " + strings.Join(allowed, " or ")})
 		return
 	}
 	hint := "see /docs"
 	if r != nil && strings.HasSuffix(r.URL.Path, "/") && len(c.methods(r, strings.TrimSuffix(r.URL.Path, "/"))) > 0 {
 		hint = "remove the slash at the end"
 	}
-	c.fail(&refusal{status: http.StatusNotFound, code: v1.CodeNoRoute, message: "there is no such path", hint: hint})
+	c.fail(&refusal{status: http.StatusNotFound, code: errcode.NoRoute, message: "there is no such path", hint: hint})
 }
 
 // outcome notes how the call ended.

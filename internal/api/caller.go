@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -63,7 +63,7 @@ func WithAdmission(ctx context.Context, admit func(namespace string) bool) conte
 	return context.WithValue(ctx, admissionKey{}, admit)
 }
 
-// TooManyConnections is the message of an error of code v1.CodeTooManyConnections.
+// TooManyConnections is the message of an error of code errcode.TooManyConnections.
 const TooManyConnections = "there are too many connections"
 
 // admitConnection calls the function of WithAdmission, once it is known whose request
@@ -76,7 +76,7 @@ func (c *call) admitConnection() error {
 		admit("")
 	case !admit(c.connectionShare()):
 		c.w.Header().Set("Connection", "close")
-		return &refusal{status: http.StatusServiceUnavailable, code: v1.CodeTooManyConnections, message: TooManyConnections, hint: "use fewer connections for more requests", after: time.Second}
+		return &refusal{status: http.StatusServiceUnavailable, code: errcode.TooManyConnections, message: TooManyConnections, hint: "use fewer connections for more requests", after: time.Second}
 	}
 	return nil
 }
@@ -156,5 +156,5 @@ func (c *call) identify() error {
 
 func (c *call) unauthenticated(message, hint string) error {
 	c.w.Header().Set("WWW-Authenticate", `Bearer realm="sandpit"`)
-	return &refusal{status: http.StatusUnauthorized, code: v1.CodeUnauthenticated, message: message, hint: hint}
+	return &refusal{status: http.StatusUnauthorized, code: errcode.Unauthenticated, message: message, hint: hint}
 }

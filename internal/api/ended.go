@@ -6,13 +6,13 @@ import (
 	"net/http"
 	"time"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // Why calls are broken off that a client would have gone on with.
 var (
 	errDraining error = &refusal{status: http.StatusServiceUnavailable, code: "unavailable", message: "the server is about to end", hint: "connect again in a moment: processes go on, and can be attached to", after: time.Second}
-	errKeyEnded error = &refusal{status: http.StatusUnauthorized, code: v1.CodeUnauthenticated, message: "the key is not valid any more", hint: "it has expired or was revoked: ask for a new one"}
+	errKeyEnded error = &refusal{status: http.StatusUnauthorized, code: errcode.Unauthenticated, message: "the key is not valid any more", hint: "it has expired or was revoked: ask for a new one"}
 )
 
 // lastWords is how long calls that are broken off have to say so.

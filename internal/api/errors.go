@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // refusal is an error of the API itself.
@@ -28,7 +29,7 @@ type refusal struct {
 func (e *refusal) Error() string { return e.message }
 
 // Unwrap returns the kind that the code stands for.
-func (e *refusal) Unwrap() error { return v1.KindOf(e.code) }
+func (e *refusal) Unwrap() error { return errcode.Kind(e.code) }
 
 // As gives the hint to sandpit.Hint.
 func (e *refusal) As(target any) bool {
@@ -116,7 +117,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 		c.api.opts.Log.Warn("a request failed for a reason that its caller is not told", "request", c.id, "operation", c.operation(), "error", err, "detail", hidden.Detail())
 	}
 	e = v1.FromError(err)
-	if e.Code == v1.CodeInternal && diskfull.Is(err) {
+	if e.Code == errcode.Internal && diskfull.Is(err) {
 		e.Code = "disk_full"
 	}
 	if e.Code == "disk_full" {
@@ -127,7 +128,7 @@ func (c *call) describe(err error) (status int, e v1.Error, after time.Duration)
 	if after == 0 && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
 		after = time.Second
 	}
-	if e.Code == v1.CodeInternal || c.isPrivate(&e) {
+	if e.Code == errcode.Internal || c.isPrivate(&e) {
 		c.api.opts.Log.Error("a request failed", "request", c.id, "operation", c.operation(), "error", err)
 		if !c.caller.Admin {
 			e.Message, e.Path = "something failed in the server", ""

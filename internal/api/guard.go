@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // guard keeps web pages out: one that was given a name of this machine by its
@@ -54,7 +54,7 @@ func (g *guard) check(c *call) error {
 	name := hostName(c.r.Host)
 	_, _, isSandbox := splitSandboxHost(name, g.domains)
 	if !isSandbox && !g.ours(c.r, name) {
-		return &refusal{status: http.StatusMisdirectedRequest, code: v1.CodeHostRefused, message: "this server is not asked for by that Host", hint: "use an address or a name that it was told to answer to"}
+		return &refusal{status: http.StatusMisdirectedRequest, code: errcode.HostRefused, message: "this server is not asked for by that Host", hint: "use an address or a name that it was told to answer to"}
 	}
 	origin := c.r.Header.Get("Origin")
 	switch {
@@ -68,7 +68,7 @@ func (g *guard) check(c *call) error {
 	case isSandbox && sameHost(origin, c.r.Host):
 		return nil // a page of the sandbox speaks to the sandbox
 	}
-	return &refusal{status: http.StatusForbidden, code: v1.CodeOriginRefused, message: "web pages may not use this server", hint: "have its Origin allowed by who runs the server"}
+	return &refusal{status: http.StatusForbidden, code: errcode.OriginRefused, message: "web pages may not use this server", hint: "have its Origin allowed by who runs the server"}
 }
 
 // ours reports whether a name is this server's. On a socket that others can

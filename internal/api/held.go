@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // What calls hold is counted, so that no caller can have the server hold more than
@@ -46,9 +46,9 @@ func (c *call) hold(kind int, n int64) error {
 	bound := l.limits.held(kind)
 	switch {
 	case n > bound.one:
-		return &refusal{status: http.StatusRequestEntityTooLarge, code: v1.CodeTooLarge, message: "this would have the server hold too much at once", hint: "send or ask for less at once"}
+		return &refusal{status: http.StatusRequestEntityTooLarge, code: errcode.TooLarge, message: "this would have the server hold too much at once", hint: "send or ask for less at once"}
 	case more > 0 && (u.held[kind]+more > bound.one || l.held[kind]+more > bound.all):
-		return &refusal{status: http.StatusTooManyRequests, code: v1.CodeRateLimited, message: "the server holds too much of large requests", hint: "make fewer of them at once", after: time.Second}
+		return &refusal{status: http.StatusTooManyRequests, code: errcode.RateLimited, message: "the server holds too much of large requests", hint: "make fewer of them at once", after: time.Second}
 	}
 	c.held[kind] += more
 	u.held[kind] += more

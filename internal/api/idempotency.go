@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // maxIdempotencyKey bounds the key of a request that may be sent again, in bytes.
@@ -43,7 +44,7 @@ func (c *call) create(ctx context.Context, in *v1.Spec) (v1.Sandbox, error) {
 	sb, err := c.api.opts.Backend.Client(c.caller).Create(ctx, in.Sandpit())
 	code := ""
 	if err != nil {
-		code = v1.CodeOf(err)
+		code = errcode.Of(err)
 	}
 	c.api.metrics.created(code, time.Since(began))
 	if err != nil {
@@ -73,7 +74,7 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 	earlier, err := store.Begin(c.ctx, Repeatable{Namespace: c.caller.Namespace, Key: key, Hash: sha256.Sum256(asked), Resource: in.Name})
 	switch {
 	case errors.Is(err, sandpit.ErrInvalid):
-		return &refusal{status: http.StatusUnprocessableEntity, code: v1.CodeIdempotencyMismatch, message: "the Idempotency-Key was used for another request", hint: "use a new key for each request"}
+		return &refusal{status: http.StatusUnprocessableEntity, code: errcode.IdempotencyMismatch, message: "the Idempotency-Key was used for another request", hint: "use a new key for each request"}
 	case errors.Is(err, sandpit.ErrState):
 		return &sandpit.RetryError{Err: err, After: time.Second}
 	case err != nil:

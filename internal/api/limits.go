@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // Limits bound what callers may do to the server. Zero is the default.
@@ -185,7 +185,7 @@ func (l *limiter) request(c *call) error {
 		return errKeyEnded
 	}
 	if many {
-		return &refusal{status: http.StatusTooManyRequests, code: v1.CodeRateLimited, message: "too many requests of this key are under way", hint: "wait until some have ended", after: time.Second}
+		return &refusal{status: http.StatusTooManyRequests, code: errcode.RateLimited, message: "too many requests of this key are under way", hint: "wait until some have ended", after: time.Second}
 	}
 	r := u.bucket.Reserve()
 	wait := r.Delay()
@@ -193,7 +193,7 @@ func (l *limiter) request(c *call) error {
 		return l.mayEnter(u, c)
 	}
 	r.Cancel()
-	return &refusal{status: http.StatusTooManyRequests, code: v1.CodeRateLimited, message: "too many requests with this key", hint: "ask less often", after: wait}
+	return &refusal{status: http.StatusTooManyRequests, code: errcode.RateLimited, message: "too many requests with this key", hint: "ask less often", after: wait}
 }
 
 // openStream counts an answer that goes on for a while. It ends with the call.
@@ -203,7 +203,7 @@ func (c *call) openStream() error {
 	defer l.mu.Unlock()
 	u := l.of(c.caller)
 	if u.streams >= l.limits.Streams || l.streams >= l.limits.TotalStreams {
-		return &refusal{status: http.StatusTooManyRequests, code: v1.CodeTooManyStreams, message: "too many streams are open", hint: "close some", after: time.Second}
+		return &refusal{status: http.StatusTooManyRequests, code: errcode.TooManyStreams, message: "too many streams are open", hint: "close some", after: time.Second}
 	}
 	u.streams++
 	l.streams++

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -111,7 +111,7 @@ func newProxy(a *API) *proxy {
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			c := w.(*response).call
 			var network *net.OpError
-			if v1.CodeOf(err) == v1.CodeInternal || errors.As(err, &network) {
+			if errcode.Of(err) == errcode.Internal || errors.As(err, &network) {
 				err = fmt.Errorf("passing the request on: %w: %w", sandpit.ErrUnavailable, err)
 			}
 			c.fail(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 )
 
@@ -32,7 +33,7 @@ func runRoute() Route {
 }
 
 // errDeclined is read by nobody: the client then does the run itself.
-var errDeclined = &refusal{status: http.StatusNotFound, code: v1.CodeNoRoute, message: "this server does not do that run", hint: "run it without the server"}
+var errDeclined = &refusal{status: http.StatusNotFound, code: errcode.NoRoute, message: "this server does not do that run", hint: "run it without the server"}
 
 // killPatience is how long a guest may take to kill a command.
 const killPatience = time.Second

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // The audit is bounded: new entries push out old ones. So each key has a share of it.
@@ -94,7 +95,7 @@ func (l *limiter) mayEnter(u *use, c *call) error {
 	if r := l.limits.Audit.Rate; r > 0 {
 		wait += time.Duration(min(-left/r, 3600) * float64(time.Second))
 	}
-	c.overShare = &refusal{status: http.StatusTooManyRequests, code: v1.CodeAuditRate, message: "this key has used up its share of the audit", hint: "ask less often; the operator can enlarge the audit (audit-size in server.yaml)", after: wait}
+	c.overShare = &refusal{status: http.StatusTooManyRequests, code: errcode.AuditRate, message: "this key has used up its share of the audit", hint: "ask less often; the operator can enlarge the audit (audit-size in server.yaml)", after: wait}
 	if c.vital {
 		return nil
 	}
@@ -123,7 +124,7 @@ func (l *limiter) summarised(c *call) string {
 		if l.strangers.Tokens() <= 0 {
 			return reasonStrangers
 		}
-	case c.code == v1.CodeRateLimited, c.code == v1.CodeAuditRate, c.code == v1.CodeTooManyStreams:
+	case c.code == errcode.RateLimited, c.code == errcode.AuditRate, c.code == errcode.TooManyStreams:
 		l.mu.Lock()
 		u := l.of(c.caller)
 		l.mu.Unlock()

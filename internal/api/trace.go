@@ -1,7 +1,7 @@
 package api
 
 import (
-	"github.com/sandpit-dev/sandpit/internal/api/otlp"
+	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
 // traced begins the span of the call, if spans are wanted.

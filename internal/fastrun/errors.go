@@ -6,6 +6,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // Errors of a run.
@@ -56,7 +57,7 @@ func decodeError(e v1.Error) error {
 	if e.Message == "" {
 		e.Message = "the server has failed and does not say why"
 	}
-	var err error = &toldError{text: e.Message, kind: v1.KindOf(e.Code)}
+	var err error = &toldError{text: e.Message, kind: errcode.Kind(e.Code)}
 	if e.Hint != "" {
 		err = sandpit.WithHint(err, e.Hint)
 	}

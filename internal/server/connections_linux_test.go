@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -146,13 +147,13 @@ func TestConnectionsOfAKey(t *testing.T) {
 	}
 	over := s.keep(t)
 	resp, e := over.ask(greedy.Secret)
-	if resp.StatusCode != http.StatusServiceUnavailable || e.Code != v1.CodeTooManyConnections || resp.Header.Get("Retry-After") == "" || !resp.Close {
+	if resp.StatusCode != http.StatusServiceUnavailable || e.Code != errcode.TooManyConnections || resp.Header.Get("Retry-After") == "" || !resp.Close {
 		t.Errorf("%s %+v %v", resp.Status, e, resp.Header)
 	}
-	if !errors.Is(v1.KindOf(e.Code), sandpit.ErrUnavailable) {
-		t.Errorf("the kind of %s is %v", e.Code, v1.KindOf(e.Code))
+	if !errors.Is(errcode.Kind(e.Code), sandpit.ErrUnavailable) {
+		t.Errorf("the kind of %s is %v", e.Code, errcode.Kind(e.Code))
 	}
-	if resp, e := s.keep(t).ask(second); e.Code != v1.CodeTooManyConnections {
+	if resp, e := s.keep(t).ask(second); e.Code != errcode.TooManyConnections {
 		t.Errorf("another key of the namespace: %s %+v", resp.Status, e)
 	}
 	if resp, e := s.keep(t).ask(other); resp.StatusCode != http.StatusOK {
@@ -201,7 +202,7 @@ func TestStrangersAreTold(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	var e v1.Error
-	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || resp.StatusCode != http.StatusServiceUnavailable || e.Code != v1.CodeTooManyConnections || resp.Header.Get("Retry-After") == "" {
+	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || resp.StatusCode != http.StatusServiceUnavailable || e.Code != errcode.TooManyConnections || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("%s %+v, %v", resp.Status, e, err)
 	}
 }

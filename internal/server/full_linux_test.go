@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -93,7 +94,7 @@ func TestCreateOnAFullDisk(t *testing.T) {
 			status, body, _ = srv.get("POST", url, k, fmt.Sprintf(`{"name":"box%d"}`, i))
 		}
 		var e v1.Error
-		if err := json.Unmarshal([]byte(body), &e); err != nil || status != http.StatusInsufficientStorage || e.Code != "disk_full" || e.Hint == "" || !errors.Is(v1.KindOf(e.Code), sandpit.ErrExhausted) {
+		if err := json.Unmarshal([]byte(body), &e); err != nil || status != http.StatusInsufficientStorage || e.Code != "disk_full" || e.Hint == "" || !errors.Is(errcode.Kind(e.Code), sandpit.ErrExhausted) {
 			t.Errorf("%s: %d %s %v", url, status, body, err)
 		}
 		for _, told := range []string{"SQL", "sqlite", "database", srv.home, "(13)"} {

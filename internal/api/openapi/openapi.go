@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
@@ -38,7 +39,7 @@ func Document() *huma.OpenAPI {
 		Security: []map[string][]string{{"key": {}}},
 	}
 	failed := schemas.Schema(reflect.TypeFor[v1.Error](), true, "Error")
-	schemas.Map()["Error"].Properties["code"].Description = "Stable, one of: " + strings.Join(v1.Codes(), ", ")
+	schemas.Map()["Error"].Properties["code"].Description = "Stable, one of: " + strings.Join(errcode.All(), ", ")
 	tags := []string{}
 	for _, r := range api.Routes() {
 		if !slices.Contains(tags, r.Tag) {

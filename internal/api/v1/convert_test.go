@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // overJSON returns what the other end reads.
@@ -97,14 +98,14 @@ func TestEveryErrorHasACode(t *testing.T) {
 		context.Canceled, context.DeadlineExceeded,
 	} {
 		e := v1.FromError(sandpit.WithHint(&fs.PathError{Op: "open", Path: "/p", Err: fmt.Errorf("why: %w", kind)}, "do this"))
-		if got := v1.KindOf(e.Code); got != kind {
+		if got := errcode.Kind(e.Code); got != kind {
 			t.Errorf("%v is %q, which is %v", kind, e.Code, got)
 		}
 		if want := "open /p: why: " + kind.Error(); e.Message != want || e.Hint != "do this" || e.Path != "/p" {
 			t.Errorf("got %+v, want the message %q", e, want)
 		}
 	}
-	if e := v1.FromError(errors.New("odd")); e.Code != v1.CodeInternal || v1.KindOf(e.Code) != nil {
+	if e := v1.FromError(errors.New("odd")); e.Code != errcode.Internal || errcode.Kind(e.Code) != nil {
 		t.Errorf("got %+v", e)
 	}
 }

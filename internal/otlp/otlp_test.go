@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api/otlp"
+	"github.com/sandpit-dev/sandpit/internal/otlp"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
