@@ -241,7 +241,8 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 				s.want(200, nil, ask{method: "GET", path: one + "/processes/" + p.ID + "/wait", key: aliceKey})
 			}
 			other := s.create(aliceKey, v1.Spec{})
-			s.want(201, &deaf, ask{method: "POST", path: "/v1/sandboxes/" + other.ID + "/processes", body: v1.Command{Script: "trap '' TERM; while :; do sleep 600; done"}, key: aliceKey})
+			s.want(201, &deaf, ask{method: "POST", path: "/v1/sandboxes/" + other.ID + "/processes", body: v1.Command{Script: "trap '' TERM; >/tmp/deaf; while :; do sleep 600; done"}, key: aliceKey})
+			s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + other.ID + "/exec", body: v1.Exec{Command: v1.Command{Script: "until test -e /tmp/deaf; do sleep 0.01; done"}}, key: aliceKey})
 			if full {
 				s.audit.fail(errDisk)
 			} else {
