@@ -140,6 +140,7 @@ type Info struct {
 	State     State
 	Image     string // as resolved, for example docker.io/library/debian@sha256:…
 	Driver    string
+	Policy    string // the name of the policy that it was made under; "" for one without a name
 	Labels    map[string]string
 	CreatedAt time.Time
 	ExpiresAt time.Time // end of its life; zero when it is stopped

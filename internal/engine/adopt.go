@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -198,16 +197,20 @@ func takePlace(ctx context.Context, places chan struct{}, limit time.Duration) (
 // it was promised is charged. Until it is adopted, it is in StateCreating and can
 // only be removed, which calls cancel.
 func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.CancelCauseFunc) (*Sandbox, error) {
-	var d data
-	if err := json.Unmarshal(r.Data, &d); err != nil {
-		return nil, fmt.Errorf("reading its record: %w", err)
+	d, err := readData(r)
+	if err != nil {
+		return nil, err
 	}
-	if d.Version > dataVersion || d.Handle != nil && d.Handle.Version > driver.HandleVersion {
-		return nil, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
+	if d.Driver != e.opts.Driver.Name() {
+		return nil, fmt.Errorf("it was made by the driver %q, and this program has %q: %w", d.Driver, e.opts.Driver.Name(), sandpit.ErrUnsupported)
+	}
+	made, err := decodeMade(d.Made, d.Config)
+	if err != nil {
+		return nil, err
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
-	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: e.opts.Driver.Name(), Limits: d.Limits, NotEnforced: d.NotEnforced}
+	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.over, s.most, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Over, d.Most, d.Reason
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
@@ -218,7 +221,11 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.instance = unrecovered{recoverer: recoverer, handle: h}
 	s.touch()
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
-	s.cost = costOf(d.Labels, d.Config) // whatever the bounds are: it is there
+	s.origin, s.dialects = d.Made, d.Dialects
+	s.cost = costOf(d.Labels, d.Config, d.Made) // whatever the bounds are: it is there
+	for _, data := range d.Dialects {
+		s.cost += int64(len(data))
+	}
 	s.memory.Add(s.cost)
 	e.gate.claim(s.demand)
 	e.mu.Lock()

@@ -98,10 +98,6 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	trace("image")
 
 	s := e.newSandbox(NewID(), t.namespace)
-	if err := s.pay(costOf(spec.Labels, lease.Rootfs().Config)); err != nil {
-		lease.Release()
-		return nil, fmt.Errorf("making a sandbox: %w", err)
-	}
 	made := false
 	defer func() {
 		if !made { // destroy has not been called
@@ -117,9 +113,19 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		lease.Release()
 		return nil, err
 	}
+	if s.kept {
+		s.origin, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
+	}
+	if err == nil {
+		err = s.pay(costOf(spec.Labels, s.image, s.origin))
+	}
+	if err != nil {
+		lease.Release()
+		return nil, fmt.Errorf("making a sandbox: %w", err)
+	}
 	s.info = sandpit.Info{
 		ID: s.id, Name: s.name, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
-		Limits: plan.Limits, NotEnforced: gaps,
+		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: gaps,
 	}
 	s.idle, s.onExpiry, s.most = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
 	s.demand = demand{limits.Memory, limits.CPUs, 1}

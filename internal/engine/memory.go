@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/list"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,9 +21,10 @@ const sandboxCost = 96 << 10
 // fullRetry is when to ask again when the ledger is full.
 const fullRetry = 5 * time.Second
 
-// costOf is what a sandbox is charged as long as it is known.
-func costOf(labels map[string]string, config image.Config) int64 {
-	n := int64(sandboxCost) + ledger.Labels(labels) + ledger.Labels(config.Labels)
+// costOf is what a sandbox is charged as long as it is known. made is what encodeMade
+// has returned.
+func costOf(labels map[string]string, config image.Config, made json.RawMessage) int64 {
+	n := int64(sandboxCost) + ledger.Labels(labels) + ledger.Labels(config.Labels) + int64(len(made))
 	for _, part := range [...][]string{config.Entrypoint, config.Cmd, config.Env, config.Volumes} {
 		for _, s := range part {
 			n += int64(len(s)) + ledger.StringCost
@@ -52,18 +54,36 @@ func (s *Sandbox) charge(n int64) error {
 	}
 }
 
-// pay charges the sandbox for itself, and repay gives that back.
+// pay charges the sandbox for more of itself, as long as it is known.
 func (s *Sandbox) pay(n int64) error {
-	err := s.charge(n)
-	if err == nil {
-		s.cost = n
+	if err := s.charge(n); err != nil {
+		return err
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.repaid {
+		s.memory.Return(n)
+		return s.closedError()
+	}
+	s.cost += n
+	return nil
 }
 
+// refund gives back a part of what was paid.
+func (s *Sandbox) refund(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n = min(n, s.cost) // it may have been repaid
+	s.cost -= n
+	s.memory.Return(n)
+}
+
+// repay gives back all that was paid. Nothing more is paid for then.
 func (s *Sandbox) repay() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.memory.Return(s.cost)
-	s.cost = 0
+	s.cost, s.repaid = 0, true
 }
 
 // evict forgets one process that has ended, and reports false when there is none.

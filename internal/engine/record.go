@@ -5,22 +5,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 // dataVersion is the version of data that this program writes. It reads those
 // before it, and refuses later ones.
-const dataVersion = 1
+const dataVersion = 2
 
 // data is Record.Data: what an engine needs to take a sandbox over.
 type data struct {
 	Version     int               `json:"version"`
+	Driver      string            `json:"driver"`
 	Handle      *driver.Handle    `json:"handle,omitempty"` // none while it is made
+	Made        json.RawMessage   `json:"made"`             // as encodeMade returns it
 	Labels      map[string]string `json:"labels,omitempty"`
 	Image       string            `json:"image"`
 	Config      image.Config      `json:"config"`
@@ -32,6 +37,37 @@ type data struct {
 	Over        bool              `json:"over,omitempty"`
 	Most        time.Duration     `json:"most,omitempty"` // how long it may live in all; 0: no bound
 	Reason      string            `json:"reason,omitempty"`
+
+	Dialects map[string]json.RawMessage `json:"dialects,omitempty"` // see Sandbox.SetDialect
+}
+
+// readData reads Record.Data of any version up to dataVersion, and returns it in that.
+// Version 1 did not say what the sandbox was made with: of that the name, the image, the
+// limits and what is known of the guest's configuration remain.
+func readData(r Record) (data, error) {
+	var d data
+	if err := json.Unmarshal(r.Data, &d); err != nil {
+		return d, fmt.Errorf("reading its record: %w", err)
+	}
+	if d.Version > dataVersion || d.Handle != nil && d.Handle.Version > driver.HandleVersion {
+		return d, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
+	}
+	if d.Version > 1 {
+		return d, nil
+	}
+	d.Version, d.Driver = dataVersion, "linux" // the only one that there was
+	if d.Handle != nil {
+		d.Driver = d.Handle.Driver
+	}
+	var err error
+	d.Made, err = encodeMade(Made{
+		Spec: sandpit.Spec{Name: r.Name, Image: d.Image, Limits: d.Limits, Labels: d.Labels, Idle: d.Idle, OnExpiry: d.OnExpiry},
+		Guest: client.Config{
+			User: d.Config.User, Dir: d.Config.WorkingDir, Output: d.Limits.Output, NoFile: d.Limits.NoFile, Life: d.Limits.Life,
+			RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
+		},
+	})
+	return d, err
 }
 
 // record returns what is to be kept of the sandbox as it is now, or with another
@@ -43,9 +79,9 @@ func (s *Sandbox) record(next *expiry) (Record, error) {
 		x = *next
 	}
 	d := data{
-		Version: dataVersion, Labels: s.labels, Image: s.info.Image, Config: s.image,
+		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: s.labels, Image: s.info.Image, Config: s.image,
 		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
-		Idle: x.idle, OnExpiry: x.onExpiry, Over: x.over, Most: s.most, Reason: s.reason,
+		Idle: x.idle, OnExpiry: x.onExpiry, Over: x.over, Most: s.most, Reason: s.reason, Dialects: maps.Clone(s.dialects),
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created}
 	s.mu.Unlock()

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,15 +14,60 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
 // TestRecordsOfEachVersion reads a record of each version that there was, which
 // testdata has and which is never changed, and writes the newest as it was: what
-// a field is called, those of sandpit.Limits and image.Config included, is part of
+// a field is called, those of sandpit.Spec and image.Config included, is part of
 // the version.
 func TestRecordsOfEachVersion(t *testing.T) {
-	for v := 1; v <= dataVersion; v++ {
+	base := data{
+		Version: dataVersion,
+		Driver:  "linux",
+		Handle:  &driver.Handle{Version: 1, Driver: "linux", ID: "fd5nj5t4lnmhqbbo", State: json.RawMessage(`{"pid": 18338}`)},
+		Labels:  map[string]string{"made": "long ago"},
+		Image:   "docker.io/library/debian@sha256:0123",
+		Config: image.Config{
+			Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, Env: []string{"PATH=/usr/bin:/bin"}, WorkingDir: "/srv",
+			User: "www", Volumes: []string{"/data"}, StopSignal: "SIGQUIT", Labels: map[string]string{"of": "the image"},
+		},
+		Limits:      sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64, Disk: 52 << 20, Files: 1 << 18, NoFile: 4096, Output: 1 << 30, Life: 24 * time.Hour},
+		NotEnforced: []sandpit.Gap{{What: "cpus", Why: "no controller", Fix: "delegate it"}},
+		Deadline:    time.Date(2026, 11, 22, 5, 57, 40, 679264881, time.UTC),
+		Idle:        10 * time.Minute,
+		OnExpiry:    sandpit.ExpiryPause,
+		Over:        true,
+		Most:        time.Hour,
+		Reason:      "idle",
+	}
+	guest := client.Config{
+		User: "www", Dir: "/srv", Env: []string{"PATH=/usr/bin:/bin"}, Output: 1 << 30, NoFile: 4096, Life: 24 * time.Hour,
+		RootCaps: 251, OOMScoreAdj: 500,
+	}
+	for v, want := range map[int]struct {
+		dialects map[string]json.RawMessage
+		made     Made
+	}{
+		1: {nil, Made{
+			Spec:  sandpit.Spec{Name: "box", Image: base.Image, Limits: base.Limits, Labels: base.Labels, Idle: base.Idle, OnExpiry: base.OnExpiry},
+			Guest: guest,
+		}},
+		2: {map[string]json.RawMessage{"e2b": json.RawMessage(`{"template": "base"}`)}, Made{
+			Spec: sandpit.Spec{
+				Name: "box", Image: "debian:13", Pull: sandpit.PullMissing, Hostname: "host", Env: []string{"A=1", "B=\xff"}, WorkDir: "/srv", User: "www",
+				Limits: sandpit.Limits{Memory: 64 << 20}, Mounts: []sandpit.Mount{{Source: "/src", Target: "/work", ReadOnly: true, NoSockets: true}},
+				Tmpfs: []sandpit.Tmpfs{{Target: "/scratch", Size: 1 << 20}}, ReadOnly: true, Write: []string{"/work"}, Labels: map[string]string{"made": "long ago"},
+				Idle: 10 * time.Minute, OnExpiry: sandpit.ExpiryPause,
+			},
+			Policy: "team", Parent: "aaaaaaaaaaaaaaaa",
+			Guest: client.Config{
+				User: "www", Dir: "/srv", Env: []string{"PATH=/usr/bin:/bin", "A=1", "B=\xff"}, Output: 1 << 30, NoFile: 4096, Life: 24 * time.Hour,
+				RootCaps: 251, OOMScoreAdj: 500,
+			},
+		}},
+	} {
 		text, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("record-%d.json", v)))
 		if err != nil {
 			t.Errorf("a record of version %d is not known: %v", v, err)
@@ -29,48 +75,72 @@ func TestRecordsOfEachVersion(t *testing.T) {
 		}
 		in := json.NewDecoder(bytes.NewReader(text))
 		in.DisallowUnknownFields()
-		var got data
-		if err := in.Decode(&got); err != nil {
+		if err := in.Decode(new(data)); err != nil {
+			t.Errorf("of version %d: %v", v, err)
+		}
+		got, err := readData(Record{Name: "box", Data: text})
+		if err != nil {
 			t.Errorf("of version %d: %v", v, err)
 			continue
 		}
-		want := data{
-			Version: v,
-			Handle:  &driver.Handle{Version: 1, Driver: "linux", ID: "fd5nj5t4lnmhqbbo", State: json.RawMessage(`{"pid": 18338}`)},
-			Labels:  map[string]string{"made": "long ago"},
-			Image:   "docker.io/library/debian@sha256:0123",
-			Config: image.Config{
-				Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, Env: []string{"PATH=/usr/bin:/bin"}, WorkingDir: "/srv",
-				User: "www", Volumes: []string{"/data"}, StopSignal: "SIGQUIT", Labels: map[string]string{"of": "the image"},
-			},
-			Limits:      sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64, Disk: 52 << 20, Files: 1 << 18, NoFile: 4096, Output: 1 << 30, Life: 24 * time.Hour},
-			NotEnforced: []sandpit.Gap{{What: "cpus", Why: "no controller", Fix: "delegate it"}},
-			Deadline:    time.Date(2026, 11, 22, 5, 57, 40, 679264881, time.UTC),
-			Idle:        10 * time.Minute,
-			OnExpiry:    sandpit.ExpiryPause,
-			Over:        true,
-			Most:        time.Hour,
-			Reason:      "idle",
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("of version %d: %s", v, diff)
-		}
-		if v < dataVersion {
-			continue
+		made, err := decodeMade(got.Made, got.Config)
+		if diff := cmp.Diff(want.made, made); diff != "" || err != nil {
+			t.Errorf("of version %d: it was made with %v %s", v, err, diff)
 		}
 		now, err := json.Marshal(got)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var was, is any
-		if err := json.Unmarshal(text, &was); err != nil {
-			t.Fatal(err)
+		got.Made = nil
+		base.Dialects = want.dialects
+		if diff := cmp.Diff(base, got); diff != "" {
+			t.Errorf("of version %d: %s", v, diff)
 		}
-		if err := json.Unmarshal(now, &is); err != nil {
-			t.Fatal(err)
+		if v < dataVersion {
+			continue
 		}
-		if diff := cmp.Diff(was, is); diff != "" {
+		again, err := encodeMade(made)
+		if diff := cmp.Diff(asJSON(t, text)["made"], asJSON(t, []byte(`{"made":`+string(again)+`}`))["made"]); diff != "" || err != nil {
+			t.Errorf("what a sandbox is made with was written otherwise: %v %s", err, diff)
+		}
+		if diff := cmp.Diff(asJSON(t, text), asJSON(t, now)); diff != "" {
 			t.Errorf("a record of version %d was written otherwise: %s", v, diff)
+		}
+	}
+}
+
+func asJSON(t *testing.T, text []byte) (v map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// What is not UTF-8 is kept in the environment, and refused elsewhere.
+func TestMadeOfAnyBytes(t *testing.T) {
+	odd := sandpit.Spec{Env: []string{"A=\xff\x00", `B={"base64":"AA=="}`, "", "C=\ufffd"}}
+	text, err := encodeMade(Made{Spec: odd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := decodeMade(text, image.Config{})
+	if diff := cmp.Diff(odd, made.Spec); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	for _, spec := range []sandpit.Spec{
+		{WorkDir: "/\xff"},
+		{Write: []string{"/tmp", "/\xff"}},
+		{Mounts: []sandpit.Mount{{Source: "/\xff", Target: "/a"}}},
+		{Tmpfs: []sandpit.Tmpfs{{Target: "/\xff"}}},
+	} {
+		if _, err := encodeMade(Made{Spec: spec}); !errors.Is(err, sandpit.ErrInvalid) || sandpit.Hint(err) == "" {
+			t.Errorf("%+v: %v", spec, err)
+		}
+	}
+	for _, text := range []string{`{"env":[{"base64":"?"}]}`, `{"env":[1]}`, `{"env":{}}`} {
+		if made, err := decodeMade(json.RawMessage(text), image.Config{}); err == nil {
+			t.Errorf("%s is read as %+v", text, made)
 		}
 	}
 }

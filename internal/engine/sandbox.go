@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -29,8 +30,8 @@ type Sandbox struct {
 	nameLock  func()
 	demand    demand // what it was promised
 	memory    *ledger.Account
-	cost      int64 // that memory is charged for the sandbox itself
 	image     image.Config
+	origin    json.RawMessage // as encodeMade returns it
 	lease     *image.Lease
 	warm      *warm // the blank that it will be made of; nil: none, or made
 
@@ -73,6 +74,10 @@ type Sandbox struct {
 	hubs      []*hub        // oldest first
 	cleared   bool          // hubs are not kept any more
 	expiry
+
+	dialects map[string]json.RawMessage // what dialects keep with it, by their names
+	cost     int64                      // that memory is charged for the sandbox itself
+	repaid   bool                       // and is not charged any more
 
 	announced []uint64    // processes whose end was announced, which the guest has yet to be told
 	noting    *time.Timer // to tell it; nil: not set

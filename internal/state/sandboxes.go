@@ -13,7 +13,7 @@ var _ engine.Store = (*Store)(nil)
 
 // maxRecord bounds the engine's own part of a record, in bytes: far above what
 // the largest Spec needs.
-const maxRecord = 8 << 20
+const maxRecord = 32 << 20
 
 // PutSandbox writes a record, or replaces that of the same ID. ErrExists when
 // another sandbox of the namespace has the name.

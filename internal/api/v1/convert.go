@@ -58,7 +58,7 @@ func (l Limits) Sandpit() sandpit.Limits {
 // FromInfo describes a sandbox as the API does.
 func FromInfo(i sandpit.Info) Sandbox {
 	s := Sandbox{
-		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Labels: i.Labels,
+		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy, Labels: i.Labels,
 		CreatedAt: i.CreatedAt, Idle: idle(i.Idle), OnExpiry: string(i.OnExpiry), Limits: FromLimits(i.Limits),
 	}
 	if s.OnExpiry == "" {
@@ -76,7 +76,7 @@ func FromInfo(i sandpit.Info) Sandbox {
 // Sandpit is the description in Go.
 func (s Sandbox) Sandpit() sandpit.Info {
 	i := sandpit.Info{
-		ID: s.ID, Name: s.Name, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Labels: s.Labels,
+		ID: s.ID, Name: s.Name, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Policy: s.Policy, Labels: s.Labels,
 		CreatedAt: s.CreatedAt, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Limits: s.Limits.Sandpit(),
 	}
 	if s.ExpiresAt != nil {

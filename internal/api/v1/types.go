@@ -15,6 +15,7 @@ type Sandbox struct {
 	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed, or what it waits for while it is made"`
 	Image       string            `json:"image" doc:"As resolved, with its digest"`
 	Driver      string            `json:"driver" doc:"The backend that holds it"`
+	Policy      string            `json:"policy,omitempty" doc:"The policy that it was made under"`
 	Labels      map[string]string `json:"labels,omitempty" doc:"The caller's own"`
 	CreatedAt   time.Time         `json:"created_at"`
 	ExpiresAt   *time.Time        `json:"expires_at,omitempty" doc:"End of its lifetime"`

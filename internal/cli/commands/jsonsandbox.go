@@ -16,6 +16,7 @@ type jsonInfo struct {
 	Reason      string            `json:"reason,omitempty"`
 	Image       string            `json:"image"`
 	Driver      string            `json:"driver"`
+	Policy      string            `json:"policy,omitempty"`
 	Labels      map[string]string `json:"labels"`
 	CreatedAt   time.Time         `json:"created_at"`
 	ExpiresAt   *time.Time        `json:"expires_at,omitempty"`
@@ -28,7 +29,7 @@ type jsonInfo struct {
 
 func jsonOfInfo(i sandpit.Info) jsonInfo {
 	object := jsonInfo{
-		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver,
+		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy,
 		Labels: i.Labels, CreatedAt: i.CreatedAt, OnExpiry: string(i.OnExpiry), Limits: cli.JSONOfLimits(i.Limits), NotEnforced: i.NotEnforced,
 	}
 	if object.Labels == nil {

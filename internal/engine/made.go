@@ -1,0 +1,186 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/image"
+)
+
+// Made is what a sandbox was made with. It never changes, and is kept in the sandbox's
+// record, so that the sandbox can be made again.
+type Made struct {
+	// Spec is what was asked for, completed by the policy. Its Labels, Idle and OnExpiry
+	// are those of the beginning.
+	Spec sandpit.Spec
+
+	// Policy is the name of the policy that allowed it; "" for a policy without a name.
+	Policy string
+
+	// Guest is what the guest was told.
+	Guest client.Config
+
+	// Parent is the ID of the sandbox that this one was made from, or "".
+	Parent string
+}
+
+// madeRecord is Made in a record. The environment of a Spec may be any bytes; that of
+// the guest is the image's and that of the Spec.
+type madeRecord struct {
+	Spec   sandpit.Spec  `json:"spec"`
+	Env    rawStrings    `json:"env,omitempty"`
+	Policy string        `json:"policy,omitempty"`
+	Guest  client.Config `json:"guest"`
+	Parent string        `json:"parent,omitempty"`
+}
+
+// encodeMade returns m as a record has it. Texts other than the environment must be
+// UTF-8; else the error matches sandpit.ErrInvalid.
+func encodeMade(m Made) (json.RawMessage, error) {
+	texts := append([]string{m.Spec.Name, m.Spec.Image, m.Spec.Hostname, m.Spec.WorkDir, m.Spec.User}, m.Spec.Write...)
+	for _, mount := range m.Spec.Mounts {
+		texts = append(texts, mount.Source, mount.Target)
+	}
+	for _, t := range m.Spec.Tmpfs {
+		texts = append(texts, t.Target)
+	}
+	if i := slices.IndexFunc(texts, func(s string) bool { return !utf8.ValidString(s) }); i >= 0 {
+		return nil, sandpit.WithHint(fmt.Errorf("%.100q is not UTF-8: %w", texts[i], sandpit.ErrInvalid), "use names and paths that are UTF-8 for sandboxes of a server")
+	}
+	r := madeRecord{Spec: m.Spec, Env: m.Spec.Env, Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
+	r.Spec.Env, r.Guest.Env = nil, nil
+	return json.Marshal(r)
+}
+
+// decodeMade reads what encodeMade has returned, for a sandbox of an image.
+func decodeMade(text json.RawMessage, config image.Config) (Made, error) {
+	var r madeRecord
+	if err := json.Unmarshal(text, &r); err != nil {
+		return Made{}, fmt.Errorf("reading what the sandbox was made with: %w", err)
+	}
+	m := Made{Spec: r.Spec, Policy: r.Policy, Guest: r.Guest, Parent: r.Parent}
+	m.Spec.Env = r.Env
+	m.Guest.Env = slices.Concat(config.Env, m.Spec.Env)
+	return m, nil
+}
+
+// Made returns what the sandbox was made with. ErrUnsupported for a sandbox that ends with
+// its engine and has no record. Of a sandbox that was made before records held this, only
+// the name, image and limits are known.
+func (s *Sandbox) Made() (Made, error) {
+	if s.origin == nil {
+		return Made{}, fmt.Errorf("telling what sandbox %s was made with: it has no record: %w", s.name, sandpit.ErrUnsupported)
+	}
+	return decodeMade(s.origin, s.image)
+}
+
+// rawStrings are strings of any bytes. In JSON, one that is not UTF-8 is an object with
+// its bytes in base64.
+type rawStrings []string
+
+type rawString struct {
+	Base64 []byte `json:"base64"`
+}
+
+// MarshalJSON writes the list.
+func (r rawStrings) MarshalJSON() ([]byte, error) {
+	list := make([]any, len(r))
+	for i, s := range r {
+		if list[i] = s; !utf8.ValidString(s) {
+			list[i] = rawString{[]byte(s)}
+		}
+	}
+	return json.Marshal(list)
+}
+
+// UnmarshalJSON reads a list that MarshalJSON wrote.
+func (r *rawStrings) UnmarshalJSON(text []byte) error {
+	var items []json.RawMessage
+	if err := json.Unmarshal(text, &items); err != nil {
+		return err
+	}
+	list := make([]string, len(items))
+	for i, item := range items {
+		if !bytes.HasPrefix(item, []byte("{")) {
+			if err := json.Unmarshal(item, &list[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		var raw rawString
+		if err := json.Unmarshal(item, &raw); err != nil {
+			return err
+		}
+		list[i] = string(raw.Base64)
+	}
+	*r = list
+	return nil
+}
+
+// Bounds of what dialects keep with a sandbox.
+const (
+	maxDialects    = 8
+	maxDialectName = 32       // bytes
+	maxDialectData = 64 << 10 // bytes of one dialect
+)
+
+// SetDialect keeps data, which is JSON, with the sandbox for a dialect, whose name has at
+// most 32 bytes: at most 64 KiB for each of at most 8 dialects. nil removes it. Other
+// errors are those of the store; then nothing has changed.
+func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMessage) error {
+	if name == "" || len(name) > maxDialectName || len(data) > maxDialectData || data != nil && !json.Valid(data) {
+		return fmt.Errorf("keeping what the dialect %.40q needs: not a name of up to %d bytes with JSON of up to %d bytes: %w", name, maxDialectName, maxDialectData, sandpit.ErrInvalid)
+	}
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.mu.Lock()
+	was, had := s.dialects[name]
+	full := !had && data != nil && len(s.dialects) >= maxDialects
+	s.mu.Unlock()
+	if full {
+		return fmt.Errorf("keeping what the dialect %q needs: %d dialects have something with this sandbox: %w", name, maxDialects, sandpit.ErrExhausted)
+	}
+	more := int64(len(data) - len(was))
+	if more > 0 {
+		if err := s.pay(more); err != nil {
+			return err
+		}
+	}
+	s.setDialect(name, data)
+	err := s.put(ctx, nil)
+	if err != nil {
+		s.setDialect(name, was)
+		more = -more
+	}
+	if more < 0 {
+		s.refund(-more)
+	}
+	return err
+}
+
+func (s *Sandbox) setDialect(name string, data json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if data == nil {
+		delete(s.dialects, name)
+		return
+	}
+	if s.dialects == nil {
+		s.dialects = map[string]json.RawMessage{}
+	}
+	s.dialects[strings.Clone(name)] = bytes.Clone(data)
+}
+
+// Dialect returns what SetDialect keeps for a dialect, or nil.
+func (s *Sandbox) Dialect(name string) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.dialects[name])
+}
