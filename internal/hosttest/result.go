@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,6 +16,7 @@ type Result struct {
 	Passed, Failed, Skipped int
 
 	Failures []string // names of failed tests
+	Passes   []string // names of passed tests
 	Skips    []Skip
 
 	// Status is the test binary's exit status; -1 when it never ended.
@@ -37,6 +39,15 @@ type Skip struct{ Test, Reason string }
 
 // OK reports whether nothing failed. A suite that did not run did not fail.
 func (r Result) OK() bool { return r.NotRun != "" || r.Status == 0 && r.Failed == 0 }
+
+// Proved returns the names of the tests that passed and did not merely skip all of
+// their subtests.
+func (r Result) Proved() []string {
+	return slices.DeleteFunc(slices.Clone(r.Passes), func(name string) bool {
+		sub := func(other string) bool { return strings.HasPrefix(other, name+"/") }
+		return slices.ContainsFunc(r.Skips, func(s Skip) bool { return sub(s.Test) }) && !slices.ContainsFunc(r.Passes, sub)
+	})
+}
 
 // String is the cell in the table.
 func (r Result) String() string {
@@ -159,6 +170,7 @@ func (r *Result) line(line string) {
 		switch verdict {
 		case "PASS":
 			r.Passed++
+			r.Passes = append(r.Passes, name)
 		case "FAIL":
 			r.Failed++
 			r.Failures = append(r.Failures, name)

@@ -18,6 +18,11 @@ a line of the test
 ` + "\x16" + `=== RUN   TestB
     b_test.go:7: no mke2fs here
 ` + "\x16" + `--- SKIP: TestB (0.00s)
+` + "\x16" + `=== RUN   TestHollow
+` + "\x16" + `=== RUN   TestHollow/sub
+    b_test.go:9: no mke2fs here
+    ` + "\x16" + `--- SKIP: TestHollow/sub (0.00s)
+` + "\x16" + `--- PASS: TestHollow (0.00s)
 ` + "\x16" + `PASS
 
 @@end probe 0
@@ -46,7 +51,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("output without its end: error %v, want %v", err, errCut)
 	}
 	for _, c := range []struct{ host, suite, want string }{
-		{"one", "probe", "2 ok, 1 skipped"},
+		{"one", "probe", "3 ok, 2 skipped"},
 		{"one", "leak", "FAILED 1 of 1"},
 		{"two", "", "not run"},
 		{"three", "probe", "NEVER ENDED"},
@@ -60,8 +65,11 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s on %s counts as passed", c.suite, c.host)
 		}
 	}
-	if got, want := rs.at("one", "probe").Skips, (Skip{"TestB", "no mke2fs here"}); len(got) != 1 || got[0] != want {
+	if got, want := rs.at("one", "probe").Skips, (Skip{"TestB", "no mke2fs here"}); len(got) != 2 || got[0] != want {
 		t.Errorf("skips = %q, want %q", got, want)
+	}
+	if got := strings.Join(rs.at("one", "probe").Proved(), " "); got != "TestA TestA/sub" {
+		t.Errorf("proved are %s", got)
 	}
 
 	for _, c := range []struct{ host, suite, want string }{
@@ -85,10 +93,10 @@ func TestTable(t *testing.T) {
 	var out strings.Builder
 	rs.Table(&out, []Host{{Name: "one"}, {Name: "two"}}, []Suite{{Name: "probe"}, {Name: "leak"}})
 	want := `host  probe            leak
-one   2 ok, 1 skipped  FAILED 1 of 1
+one   3 ok, 2 skipped  FAILED 1 of 1
 two   not run          not run
 
-skipped: no mke2fs here (one probe TestB)
+skipped: no mke2fs here (one probe TestB and 1 more)
 not run: the user manager gave no bus (two probe and 1 more)
 `
 	if out.String() != want {
