@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The examples of the documentation print what they say.
 func TestExamples(t *testing.T) {
-	if caps := linux.New(linux.Options{Dir: t.TempDir()}).Examine(t.Context()); !caps.Available {
-		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
-	}
+	caps := linux.New(linux.Options{Dir: t.TempDir()}).Examine(t.Context())
+	testkit.NeedSandboxes(t, caps.Available, caps.Gaps)
 	t.Setenv("SANDPIT_HOME", t.TempDir())
 	for _, tt := range []struct {
 		name    string

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestMain lets this test program be its own guest.
@@ -24,9 +25,8 @@ func TestMain(m *testing.M) {
 // The code of the README does what it says.
 func TestReadmeCode(t *testing.T) {
 	driver := linux.New(linux.Options{Dir: t.TempDir()})
-	if caps := driver.Examine(t.Context()); !caps.Available {
-		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
-	}
+	caps := driver.Examine(t.Context())
+	testkit.NeedSandboxes(t, caps.Available, caps.Gaps)
 	images := image.Open(filepath.Join(t.TempDir(), "images"), image.Options{NoSync: true})
 	client := engine.New(engine.Options{Driver: driver, Images: images, Policy: policy.Default()})
 	t.Cleanup(func() {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/local"
 )
 
@@ -42,12 +42,7 @@ func TestSandbox(t *testing.T) {
 		t.Errorf("more than may be asked for gives %v", err)
 	}
 	sb, err := c.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Pids: 64}})
-	if err != nil && strings.Contains(err.Error(), "making namespaces") {
-		t.Skipf("no sandbox can be made here: %v", err)
-	}
-	if err != nil {
-		t.Fatalf("%v (%s)", err, sandpit.Hint(err))
-	}
+	testkit.Made(t, err)
 	defer func() { _ = sb.Remove(context.Background()) }()
 	info, err := sb.Info(t.Context())
 	if err != nil || info.Limits.Life != time.Hour || info.Limits.Memory != sandpit.DefaultLimits().Memory {

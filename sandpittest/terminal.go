@@ -111,10 +111,10 @@ func testEndOfFile(t *testing.T, e *env) {
 		"closed": io.WriteCloser.Close,
 	} {
 		for what, text := range map[string]string{"after a line": "line\n", "in a line": "part", "at once": ""} {
+			if name == "typed" && what == "in a line" {
+				continue // there Ctrl-D only sends what was typed
+			}
 			t.Run(name+" "+what, func(t *testing.T) {
-				if name == "typed" && what == "in a line" {
-					t.Skip("Ctrl-D in a line only sends what was typed")
-				}
 				var out written
 				p := start(t, sb, sandpit.Command{Script: "stty -echo; echo ready; wc -c", Terminal: normal, Stdout: &out})
 				out.until(t, "ready")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // commandLineAt is a command of sandpit on the server of a data directory.
@@ -29,21 +30,8 @@ func commandLineAt(t *testing.T, home string, argv ...string) *exec.Cmd {
 // the right to mount: CI has it, and root on the hosts of hosttest.
 func mounted(t *testing.T, size string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small file system: runs as root, as in CI")
-	}
 	home := shortHome(t)
-	switch err := unix.Mount("tmpfs", home, "tmpfs", 0, "mode=0700,size="+size); {
-	case errors.Is(err, unix.EPERM):
-		t.Skip("this root may not mount, as in a container: runs as the root of a machine, as in CI")
-	case err != nil:
-		t.Fatalf("mounting a small file system: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(home, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	testkit.Tmpfs(t, home, 0, "mode=0700,size="+size)
 	return home
 }
 

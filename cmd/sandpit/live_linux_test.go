@@ -181,7 +181,7 @@ func TestVanishedClient(t *testing.T) {
 	}
 }
 
-const noPython = "python3 is not installed, which is to listen: runs where it is, as on the machine of CI"
+const python = "the program python3, to listen in a sandbox"
 
 // hasPython reports whether this machine has what serveFiles needs.
 func hasPython() bool {
@@ -214,7 +214,7 @@ func serveFiles(t *testing.T, sb sandpit.Sandbox) {
 // TestForward reaches an HTTP server in a sandbox through a port here.
 func TestForward(t *testing.T) {
 	if !hasPython() {
-		t.Skip(noPython)
+		testkit.Lacks(t, python)
 	}
 	_, sb := withSandbox(t)
 	if out, err := sandpit.Shell(t.Context(), sb, "mkdir -p /tmp/www && head -c 3000000 /dev/zero >/tmp/www/zeros"); err != nil || !out.Success() {

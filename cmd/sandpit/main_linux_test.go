@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // underTest is the program under test: the one that SANDPIT_TEST_BINARY names,
@@ -63,9 +64,7 @@ func dataDir(t *testing.T) string {
 func needSandboxes(t *testing.T) {
 	t.Helper()
 	caps := newDriver(dataDir(t)).Examine(t.Context())
-	if !caps.Available {
-		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
-	}
+	testkit.NeedSandboxes(t, caps.Available, caps.Gaps)
 }
 
 // enforceable returns those of some limits that this user can have enforced: one
@@ -177,12 +176,9 @@ func TestRefusal(t *testing.T) {
 	argv := []string{"sandpit", "run", "--image", "dir:/usr", "true"}
 	doctor := []string{"sandpit", "doctor"}
 	if os.Getenv("SANDPIT_TEST_EXPECT") != "refused" {
-		if _, err := exec.LookPath("unshare"); err != nil {
-			t.Skip("unshare is not installed")
-		}
-		if out, err := exec.Command("unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_user_namespaces").CombinedOutput(); err != nil {
-			t.Skipf("user namespaces can't be forbidden here: %s", out)
-		}
+		testkit.NeedProgram(t, "unshare")
+		_, err := exec.Command("unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_user_namespaces").CombinedOutput()
+		testkit.Need(t, "a limit of user namespaces that can be set", err)
 		forbid := []string{"unshare", "-Ur", "sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"`, "sh"}
 		argv, doctor = append(forbid, argv...), append(forbid[:len(forbid):len(forbid)], doctor...)
 	}

@@ -197,7 +197,7 @@ func upgradePaused(u *upgrade) func(*upgrade) {
 			u.t.Fatal(err)
 		}
 		return func(u *upgrade) {
-			u.t.Skipf("sandboxes can't be paused here (%v): runs with make test-long where there is a freezer of cgroups, as for root", err)
+			testkit.Need(u.t, "a driver that can pause", err)
 		}
 	}
 	return func(u *upgrade) {

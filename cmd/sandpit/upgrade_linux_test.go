@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // upgradeFrom is the oldest program whose sandboxes and state this one promises
@@ -30,9 +31,7 @@ const upgradeFrom = "efbebf5734972bfd704b4970779be15043d91554"
 // goes back to the older one, and forth again. SANDPIT_TEST_UPGRADE_FROM names
 // another commit or tag to upgrade from.
 func TestUpgrade(t *testing.T) {
-	if os.Getenv("SANDPIT_TEST_LONG") == "" {
-		t.Skip("takes minutes, for it builds an older program: runs with make test-long (SANDPIT_TEST_LONG=1); that what older versions wrote is read always runs, where it is read")
-	}
+	testkit.NeedLong(t, "it builds an older program, which takes minutes")
 	needSandboxes(t)
 	old := oldProgram(t)
 	t.Run("ended", func(t *testing.T) { upgraded(t, old, syscall.SIGTERM) })
@@ -60,13 +59,9 @@ func oldProgram(t *testing.T) program {
 		}
 	}
 	root, err := git("rev-parse", "--show-toplevel")
-	if err != nil {
-		t.Skipf("git has no checkout here, from which the program of an earlier commit is built (%v): runs with make test-long in a clone", err)
-	}
+	testkit.Need(t, "a checkout by git", err)
 	commit, err := git("rev-parse", "--verify", "--quiet", ref+"^{commit}")
-	if err != nil {
-		t.Skipf("this clone is shallow and has no %s to upgrade from: runs with make test-long after git fetch --unshallow --tags, or from a commit that SANDPIT_TEST_UPGRADE_FROM names", ref)
-	}
+	testkit.Need(t, "commit "+ref+" to upgrade from (git fetch --unshallow --tags)", err)
 	dir := filepath.Join(t.TempDir(), "old")
 	for _, args := range [][]string{{"clone", "--quiet", "--shared", "--no-checkout", root, dir}, {"-C", dir, "checkout", "--quiet", commit}} {
 		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {

@@ -28,7 +28,7 @@ import (
 // upgradePort has a forwarded port, whose command goes on over the upgrade.
 func upgradePort(u *upgrade) func(*upgrade) {
 	if !hasPython() {
-		return func(u *upgrade) { u.t.Skip(noPython) }
+		return func(u *upgrade) { testkit.Lacks(u.t, python) }
 	}
 	sb := u.box(sandpit.Spec{Name: "port"})
 	serveFiles(u.t, sb)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // An answer that comes before all of a body has come reaches a client that reads
@@ -165,7 +167,7 @@ func (s *service) python(sb v1.Sandbox, key, program string, ports int) {
 		if _, err := exec.LookPath("python3"); err == nil {
 			s.t.Fatal("python3 of this machine is not in the sandbox")
 		}
-		s.t.Skip("python3 is not installed, which is to listen: runs where it is, as in CI")
+		testkit.Lacks(s.t, "the program python3, to listen in a sandbox")
 	}
 	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", key: key, body: v1.Command{Argv: []string{"python3", "-c", program}}})
 	eventually(s.t, "it listens", func() bool {

@@ -489,11 +489,8 @@ func (s *service) refused(status int, code string, a ask) v1.Error {
 func (s *service) create(key string, spec v1.Spec) v1.Sandbox {
 	s.t.Helper()
 	status, body, _ := s.get(ask{method: "POST", path: "/v1/sandboxes", key: key, body: spec})
-	if status != http.StatusCreated && strings.Contains(string(body), "making namespaces") {
-		s.t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", body)
-	}
 	if status != http.StatusCreated {
-		s.t.Fatalf("%d %s", status, body)
+		testkit.Made(s.t, fmt.Errorf("%d %s", status, body))
 	}
 	var sb v1.Sandbox
 	strict(s.t, body, &sb)

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -200,6 +203,43 @@ func TestForbiddenArrows(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Package testkit is for tests. Only the packages of tests may import it: the suites,
+// and the registry that tests run.
+func TestOnlyTestsImportTestkit(t *testing.T) {
+	suites := []string{"internal/driver/drivertest", "internal/image/imagetest", "sandpittest"}
+	for path, p := range ours(t, "linux") {
+		for _, dep := range p.Deps {
+			if to, ok := within(dep); ok && (to == "internal/testkit" || slices.Contains(suites, to)) && !slices.Contains(suites, path) {
+				t.Errorf("%s reaches %s, which is for tests", path, to)
+			}
+		}
+	}
+}
+
+// What a test needs is said by package testkit, so that skips have one form. The
+// suites are told what their driver or client lacks.
+func TestSkipsAreNeeds(t *testing.T) {
+	skip := regexp.MustCompile(`\b[a-zA-Z.]*\b(t|b|tb|f)\.Skip(f|Now)?\(`)
+	err := filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "../.." && (strings.HasPrefix(e.Name(), ".") || slices.Contains([]string{"archtest", "testkit", "testreport", "sandpittest", "drivertest"}, e.Name())):
+			return filepath.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, ".go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if at := skip.FindIndex(text); at != nil {
+			t.Errorf("%s:%d skips a test by itself; say with testkit what it needs", path, 1+bytes.Count(text[:at[0]], []byte("\n")))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -18,16 +18,14 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // H3: on a full disk nothing is recorded, the caller is told, and what was
 // recorded stays whole; when there is room, it goes on.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=3m,mode=0700"); err != nil {
-		t.Skipf("mounting a small disk needs root: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	testkit.Tmpfs(t, dir, unix.MS_NOSUID|unix.MS_NODEV, "size=3m,mode=0700")
 	logs := filepath.Join(dir, "audit")
 	l := openTest(t, logs, Options{MaxSize: 20 << 10})
 	written := 0

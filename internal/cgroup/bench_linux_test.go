@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 var benchLimits = Limits{Memory: 256 << 20, CPUs: 2, Pids: 512, Devices: true}
@@ -128,7 +129,7 @@ func layout(tb testing.TB) *Layout {
 		tb.Fatal(err)
 	}
 	if !l.Enforceable(feature.Memory) || !l.Enforceable(feature.Pids) {
-		tb.Skipf("no limits for this user here: %v", l.Gaps())
+		testkit.Lacks(tb, fmt.Sprintf("cgroups with limits for this user: %v", l.Gaps()))
 	}
 	return l
 }

@@ -12,15 +12,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // bus starts a real message bus.
 func bus(t *testing.T) string {
 	t.Helper()
-	daemon, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		t.Skip("dbus-daemon is not installed (Debian: dbus-daemon)")
-	}
+	daemon := testkit.NeedProgram(t, "dbus-daemon")
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "bus")
 	config := `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"

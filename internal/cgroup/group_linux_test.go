@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"golang.org/x/sys/unix"
 )
 
@@ -521,7 +522,7 @@ func layoutOf(t *testing.T, old func(*host)) *Layout {
 	old(h)
 	l := h.detect()
 	if !l.Enforceable(feature.Memory) || !l.Enforceable(feature.Pids) {
-		t.Skipf("no limits for this user here: %v", l.Gaps())
+		testkit.Lacks(t, fmt.Sprintf("cgroups with limits for this user: %v", l.Gaps()))
 	}
 	return l
 }
@@ -620,7 +621,7 @@ func TestGroupsInsideAreRemoved(t *testing.T) {
 func TestDeadOwner(t *testing.T) {
 	l := layout(t)
 	if prep := l.places[0].prep; prep == prepScope || prep == prepLeaf {
-		t.Skip("the owner's group would be in another place, which systemd removes")
+		testkit.Lacks(t, "groups outside of a scope of systemd")
 	}
 	newOwner := func() (child, []string) {
 		c := start(t, helper(t, "own", "ID="+newID()))
@@ -689,7 +690,7 @@ func TestSweepKeeps(t *testing.T) {
 func TestLeftoverOfOneHierarchy(t *testing.T) {
 	l := ownLayout(t)
 	if len(l.places) < 2 {
-		t.Skip("one hierarchy here")
+		testkit.Lacks(t, "cgroup v1 with several hierarchies")
 	}
 	id := newID()
 	last := l.places[len(l.places)-1]
@@ -719,13 +720,13 @@ func TestLeftoverOfOneHierarchy(t *testing.T) {
 func TestSharedDirectoryRaces(t *testing.T) {
 	base := layout(t)
 	if !base.places[0].v2 {
-		t.Skip("no cgroup v2 here")
+		testkit.Lacks(t, "cgroup v2")
 	}
 	dir := base.places[0].dir + "/test-" + newID()
 	if base.places[0].prep == prepShared {
 		dir = filepath.Dir(base.places[0].dir) + "/test-" + newID()
 	} else if base.places[0].prep != prepNone {
-		t.Skip("no shared directory for this user")
+		testkit.Lacks(t, "a directory of cgroups that this user's programs share")
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -771,9 +772,7 @@ func TestSharedDirectoryRaces(t *testing.T) {
 
 // An ordinary user without a delegated group is told so, by name.
 func TestOrdinaryUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	testkit.NeedRoot(t, "to become another user")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/datadir"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A directory that somebody else has made, or may write to, is refused by name.
@@ -59,9 +60,7 @@ func TestOwner(t *testing.T) {
 		}
 	}
 
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give a directory away: runs as root, as in CI")
-	}
+	testkit.NeedRoot(t, "to give a directory away")
 	for _, name := range []string{"mine", "good-link"} {
 		if err := os.Lchown(at(name), 12345, 12345); err != nil {
 			t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // bare is a driver without isolation but a pid namespace: a guest that outlives
@@ -261,9 +262,7 @@ type survivor struct {
 
 func newSurvivor(t *testing.T) *survivor {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: a pid namespace without a user namespace")
-	}
+	testkit.NeedRoot(t, "to make a pid namespace without a user namespace")
 	s := &survivor{dir: t.TempDir(), store: &mapStore{}}
 	t.Cleanup(func() { // whatever has failed before
 		s.store.setFail(nil)

@@ -16,13 +16,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func benchSandbox(b *testing.B, kept bool) sandpit.Sandbox {
 	b.Helper()
-	if embedded.Guest() == nil {
-		b.Skip("no guest embedded")
-	}
+	testkit.NeedGuest(b, embedded.Guest())
 	dir := b.TempDir()
 	images, guests := engine.Home(dir)
 	opt := engine.Options{
@@ -38,9 +37,7 @@ func benchSandbox(b *testing.B, kept bool) sandpit.Sandbox {
 	e := engine.New(opt)
 	b.Cleanup(func() { _ = e.Close() })
 	sb, err := e.Create(b.Context(), sandpit.Spec{})
-	if err != nil {
-		b.Skip(err)
-	}
+	testkit.Made(b, err)
 	b.Cleanup(func() { _ = sb.Remove(context.Background()) })
 	return sb
 }

@@ -38,9 +38,7 @@ func TestStoreOnFileSystems(t *testing.T) {
 		}
 		return
 	}
-	if os.Getuid() != 0 {
-		t.Skip("not root: mounting file systems needs it")
-	}
+	testkit.NeedRoot(t, "to mount file systems")
 	needGuest(t)
 	imagetest.Debian(t) // made once, and skipped here where it can't be
 	exe, err := os.Executable()
@@ -56,11 +54,11 @@ func TestStoreOnFileSystems(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			switch {
 			case err != nil && len(out) == 0:
-				t.Skipf("no mount namespace can be made here: %v", err)
+				testkit.Need(t, "the right to mount", err)
 			case err != nil:
 				t.Errorf("%v\n%s", err, out)
 			case bytes.Contains(out, []byte("--- SKIP")):
-				t.Skipf("%s", out)
+				testkit.Lacks(t, "what it says in a mount namespace of its own: "+string(out))
 			}
 			// A loop device ends with the last that holds its file system: a
 			// process or a mount anywhere.
@@ -89,10 +87,10 @@ func mountNew(t *testing.T, fstype string) string {
 	do := func(name string, args ...string) {
 		t.Helper()
 		if name = lookPath(name); name == "" {
-			t.Skipf("no program makes or mounts %s here", fstype)
+			testkit.Lacks(t, "a program that makes or mounts "+fstype)
 		}
 		if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
-			t.Skipf("no %s here: %v: %s", fstype, err, out)
+			testkit.Need(t, "a kernel with "+fstype, fmt.Errorf("%w: %s", err, out))
 		}
 	}
 	mount := func(fstype, options, what, at string) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // withEnv returns an archive of Debian's image with other variables in its
@@ -57,9 +58,7 @@ func withEnv(t *testing.T, env ...string) string {
 // them. (The catalogue's A12.)
 func TestHelpersHaveNoneOfAnImagesVariables(t *testing.T) {
 	needGuest(t)
-	if os.Getuid() != 0 {
-		t.Skip("not root: the variables of the guest can't be read")
-	}
+	testkit.NeedRoot(t, "to read the variables of the guest")
 	evil := []string{
 		"GCONV_PATH=/opt/evil", "GODEBUG=inittrace=1", "LD_AUDIT=/opt/evil.so", "LD_LIBRARY_PATH=/opt/evil",
 		"LD_PRELOAD=/opt/evil.so", "PYTHONSTARTUP=/opt/evil.py",

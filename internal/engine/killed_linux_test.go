@@ -138,9 +138,7 @@ func disturb(ctx context.Context, e *engine.Engine, dir string) {
 // and nothing on the machine that it does not know.
 func TestKilledAtAnyMoment(t *testing.T) {
 	needGuest(t)
-	if os.Getuid() != 0 {
-		t.Skip("needs root: to see whose the processes of this machine are")
-	}
+	testkit.NeedRoot(t, "to see whose the processes of this machine are")
 	rounds := 6
 	if n, err := strconv.Atoi(os.Getenv("SANDPIT_TEST_KILLS")); err == nil {
 		rounds = n

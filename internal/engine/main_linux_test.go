@@ -3,7 +3,6 @@ package engine_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -50,21 +49,14 @@ func newEngine(t *testing.T) *engine.Engine {
 // itself may be linked with a C library that the image lacks.
 func needGuest(t *testing.T) {
 	t.Helper()
-	if embedded.Guest() == nil {
-		t.Skip("no guest embedded: built without the tag guestembed (make test sets it)")
-	}
+	testkit.NeedGuest(t, embedded.Guest())
 }
 
 // create makes a sandbox, or skips where none can be made.
 func create(t *testing.T, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox {
 	t.Helper()
 	sb, err := c.Create(t.Context(), spec)
-	if err != nil && strings.Contains(err.Error(), "making namespaces") {
-		t.Skipf("no sandbox can be made here: %v", err)
-	}
-	if err != nil {
-		t.Fatalf("%v (%s)", err, sandpit.Hint(err))
-	}
+	testkit.Made(t, err)
 	return sb
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // poolEngine returns an engine with a pool, over dir.
@@ -51,9 +52,7 @@ func poolEngine(t testing.TB, dir string, change func(*engine.Options)) *engine.
 // ready waits until as many blanks wait.
 func ready(t testing.TB, e *engine.Engine, n int) {
 	t.Helper()
-	if os.Getenv("SANDPIT_TEST_EXPECT") == "refused" {
-		t.Skip("this machine is one that refuses sandboxes: others run this")
-	}
+	testkit.NeedWorkingHost(t)
 	for end := time.Now().Add(2 * time.Minute); e.PoolStats().Ready != n; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("there are %+v blanks, not %d", e.PoolStats(), n)
@@ -200,9 +199,7 @@ func TestPoolSize(t *testing.T) {
 
 // A blank that has died is not handed out, and is replaced.
 func TestPoolDeath(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("not root: the guest of a blank can't be found")
-	}
+	testkit.NeedRoot(t, "to find the guest of a blank")
 	e := poolEngine(t, t.TempDir(), nil)
 	others := guests()
 	e.Warm()
@@ -274,9 +271,7 @@ func TestPoolKilled(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	if len(records) == 0 {
-		if os.Getenv("SANDPIT_TEST_EXPECT") == "refused" {
-			t.Skip("this machine is one that refuses sandboxes: others run this")
-		}
+		testkit.NeedWorkingHost(t)
 		t.Fatal("the engine to be killed has made no sandbox")
 	}
 	store := &mapStore{records: map[string]engine.Record{}}
@@ -349,7 +344,7 @@ func groupsOf(t *testing.T, pid int) []string {
 func TestPoolOwner(t *testing.T) {
 	dir := os.Getenv("SANDPIT_TEST_POOL")
 	if dir == "" {
-		t.Skip("it is a part of TestPoolKilled")
+		testkit.Lacks(t, "TestPoolKilled, of which it is a part")
 	}
 	store := &mapStore{}
 	e := poolEngine(t, dir, func(o *engine.Options) { o.Store = store })

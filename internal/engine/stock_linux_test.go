@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // wheel is a Python package as pip takes it (PEP 427).
@@ -55,13 +55,11 @@ func TestPackagesInAStockImage(t *testing.T) {
 	needGuest(t)
 	archive := imagetest.Debian(t)
 	if os.Getuid() != 0 {
-		if _, err := exec.LookPath("newuidmap"); err != nil {
-			t.Skip("an ordinary user needs newuidmap for several users in a sandbox")
-		}
+		testkit.NeedProgram(t, "newuidmap")
 	}
 	e := newEngine(t)
 	if os.Getuid() != 0 && !several(t, e) {
-		t.Skip("this user has no subordinate ids: only one user exists in a sandbox")
+		testkit.Lacks(t, "subordinate ids for this user")
 	}
 	sb := create(t, e, sandpit.Spec{Image: "oci-archive:" + archive, User: "root"})
 
@@ -96,9 +94,7 @@ func several(t *testing.T, e interface {
 ) bool {
 	t.Helper()
 	sb, err := e.Create(t.Context(), sandpit.Spec{User: "root"})
-	if err != nil {
-		t.Skipf("no sandbox can be made here: %v", err)
-	}
+	testkit.Made(t, err)
 	defer func() { _ = sb.Remove(context.Background()) }()
 	out, _ := shell(t, sb, "wc -l </proc/self/uid_map")
 	return strings.TrimSpace(out) != "1"

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestTenantKeepsEveryPromise(t *testing.T) {
 	needGuest(t)
 	if testing.Short() {
-		t.Skip("takes a minute")
+		testkit.Lacks(t, "the full form, for it takes a minute")
 	}
 	dir := t.TempDir()
 	images, guests := engine.Home(dir)

@@ -64,9 +64,8 @@ func serve(t testing.TB) *place {
 	d := linux.New(linux.Options{
 		Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home),
 	})
-	if caps := d.Examine(t.Context()); !caps.Available {
-		t.Skipf("no sandbox can be made here: %s; runs where they can, as in CI", caps.Gaps[0].Why)
-	}
+	caps := d.Examine(t.Context())
+	testkit.NeedSandboxes(t, caps.Available, caps.Gaps)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

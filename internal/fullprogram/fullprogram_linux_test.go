@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 const (
@@ -143,9 +145,7 @@ func TestExecTrustsNobody(t *testing.T) {
 }
 
 func TestExecWhereNothingCanBeExecuted(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount file systems")
-	}
+	testkit.NeedRoot(t, "to mount file systems")
 	for name, mount := range map[string]struct {
 		flags uintptr
 		data  string
@@ -155,10 +155,7 @@ func TestExecWhereNothingCanBeExecuted(t *testing.T) {
 		"read-only": {syscall.MS_RDONLY, ""},
 	} {
 		dir := t.TempDir()
-		if err := syscall.Mount("tmpfs", dir, "tmpfs", mount.flags, mount.data); err != nil {
-			t.Skipf("can't mount here: %v", err)
-		}
-		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+		testkit.Tmpfs(t, dir, mount.flags, mount.data)
 		if exe := launch(t, dir); !inMemory(exe) {
 			t.Errorf("%s: executed %s", name, exe)
 		}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func write(t testing.TB, f sandpit.Files, path, content string, opt sandpit.WriteOptions) {
@@ -410,9 +411,7 @@ func TestRemoveLargeTrees(t *testing.T) {
 }
 
 func TestRights(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	testkit.NeedRoot(t, "to become another user")
 	dir, err := os.MkdirTemp("/tmp", "rights")
 	if err != nil {
 		t.Fatal(err)
@@ -466,14 +465,9 @@ func TestRights(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small file system")
-	}
+	testkit.NeedRoot(t, "to mount a small file system")
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skip("needs to mount a tmpfs: ", err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
+	testkit.Tmpfs(t, dir, 0, "size=1m")
 	f := start(t).Files()
 	write(t, f, dir+"/file", "before", sandpit.WriteOptions{})
 	_, err := f.Write(t.Context(), dir+"/file", io.LimitReader(zeros{}, 10<<20), sandpit.WriteOptions{})
@@ -650,7 +644,7 @@ func landlock(t *testing.T, dir string) int {
 	// The size of the first version of the attribute: later kernels take it too.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), 8, 0)
 	if errno != 0 {
-		t.Skip("needs Landlock: ", errno)
+		testkit.Need(t, "a kernel with Landlock", errno)
 	}
 	parent, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

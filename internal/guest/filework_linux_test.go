@@ -23,6 +23,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // makeTree makes files on the host: name to content; a name that ends with a
@@ -679,7 +680,7 @@ func TestWatchOverflow(t *testing.T) {
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	queued, cerr := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil || cerr != nil || queued > 50_000 {
-		t.Skip("needs a kernel queue of inotify that can be filled: ", queued)
+		testkit.Lacks(t, fmt.Sprintf("a queue of inotify that can be filled, and not of %d", queued))
 	}
 	f := start(t).Files()
 	dir := t.TempDir()

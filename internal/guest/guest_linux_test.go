@@ -48,9 +48,7 @@ func newGuest(t testing.TB) *testGuest {
 
 // newPID1 starts a guest that is pid 1 of new namespaces.
 func newPID1(t testing.TB) *testGuest {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a pid namespace with its own /proc")
-	}
+	testkit.NeedRoot(t, "to make a pid namespace with its own /proc")
 	return startGuest(t, []string{server.Name, "pid1"}, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Unshareflags: unix.CLONE_NEWNS})
 }
 

@@ -23,15 +23,14 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // serveOn answers each connection to a listener with f.
 func serveOn(t *testing.T, network, address string, f func(net.Conn)) net.Addr {
 	t.Helper()
 	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Skip(err)
-	}
+	testkit.Need(t, network+" on "+address, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {

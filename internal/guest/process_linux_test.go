@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // run runs a command to its end.
@@ -588,9 +589,7 @@ func TestTerminalSignalGoesToTheForeground(t *testing.T) {
 }
 
 func TestUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become other users")
-	}
+	testkit.NeedRoot(t, "to become other users")
 	c := start(t)
 	const ids = "id -u; id -g; id -G; echo $HOME; grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | sort -u -k2 | cut -f2"
 	for _, tc := range []struct{ user, want string }{

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestHosts runs the suites on the hosts that SANDPIT_TEST_HOSTS names: "all",
@@ -21,10 +23,10 @@ import (
 func TestHosts(t *testing.T) {
 	wanted := os.Getenv("SANDPIT_TEST_HOSTS")
 	if wanted == "" {
-		t.Skip("whole machines are not booted here; make test-vm and make test-hosts do it")
+		testkit.Lacks(t, "make test-vm or make test-hosts, which boot whole machines")
 	}
 	if runtime.GOOS != "linux" {
-		t.Skip("hosts are made on Linux only")
+		testkit.Lacks(t, "Linux to make hosts on")
 	}
 	opt := Options{Guard: 3600}
 	switch form := os.Getenv("SANDPIT_TEST_FORM"); form {
@@ -97,7 +99,7 @@ func TestHosts(t *testing.T) {
 				for _, h := range here {
 					results.at(h.Name, "").NotRun = unavailable.Why
 				}
-				t.Skip(unavailable.Why)
+				testkit.Lacks(t, "the place: "+unavailable.Why)
 			}
 			if err != nil {
 				t.Error(err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func acquire(t testing.TB, s *image.Store, ref string) *image.Lease {
@@ -429,9 +430,8 @@ func TestHostImageOfThisMachine(t *testing.T) {
 			}
 		}
 	}
-	if _, err := exec.LookPath("unshare"); err != nil || os.Getuid() != 0 {
-		t.Skip("needs root and unshare to mount the image")
-	}
+	testkit.NeedRoot(t, "to mount the image")
+	testkit.NeedProgram(t, "unshare")
 	script := `set -e; mount -t tmpfs tmpfs /mnt; mkdir /mnt/u /mnt/w /mnt/r
 mount -t overlay overlay -o lowerdir=` + root.Layers[0] + `,upperdir=/mnt/u,workdir=/mnt/w /mnt/r
 `

@@ -4,27 +4,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // mountSmall mounts a tmpfs of a number of bytes until the test ends.
 func mountSmall(t *testing.T, dir string, size int) {
 	t.Helper()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
-		t.Skipf("needs to mount a small file system: %v", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	testkit.Tmpfs(t, dir, 0, fmt.Sprintf("size=%d,mode=0700", size))
 }
 
 func TestPullOntoAFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount a small file system")
-	}
+	testkit.NeedRoot(t, "to mount a small file system")
 	dir := filepath.Join(t.TempDir(), "images")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // writeDockerArchive writes images as "docker save" does.
@@ -65,9 +66,7 @@ func writeLayout(t testing.TB, images map[string]v1.Image) string {
 // tarDirectory packs a directory with its files at the top.
 func tarDirectory(t testing.TB, dir string, compress ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath("tar"); err != nil {
-		t.Skip("needs tar")
-	}
+	testkit.NeedProgram(t, "tar")
 	file := filepath.Join(t.TempDir(), "archive.tar")
 	args := append([]string{"-C", dir, "-cf", file}, append(compress, ".")...)
 	if out, err := exec.Command("tar", args...).CombinedOutput(); err != nil {
@@ -544,9 +543,7 @@ func TestDebianThroughARegistry(t *testing.T) {
 	}
 	s := newStore(t, map[string]string{"DOCKER_CONFIG": config})
 	root := mustAcquire(t, s, ref, plainHTTP).Rootfs()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to run it with chroot")
-	}
+	testkit.NeedRoot(t, "to run it with chroot")
 	out, err := exec.Command("chroot", root.Layers[0], "/usr/bin/python3", "-c", "import sys, ssl, json; print(6*7)").CombinedOutput()
 	if err != nil || string(out) != "42\n" {
 		t.Errorf("python3 in the image: %v: %s", err, out)

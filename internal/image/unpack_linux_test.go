@@ -30,6 +30,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // An entry of a tar, in short: path, type by its last byte or by kind.
@@ -456,21 +457,15 @@ func TestUnpackLimits(t *testing.T) {
 // sparseTar is a file of 1 TiB in a few KiB (GNU sparse format 1.0 in PAX).
 func sparseTar(t testing.TB) []byte {
 	t.Helper()
-	if _, err := exec.LookPath("tar"); err != nil {
-		t.Skip("needs GNU tar to make a sparse file")
-	}
+	testkit.NeedProgram(t, "tar")
 	dir := t.TempDir()
 	f := filepath.Join(dir, "sparse")
 	if err := os.WriteFile(f, []byte("start"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(f, 1<<40); err != nil {
-		t.Skipf("needs a file system with sparse files of 1 TiB: %v", err)
-	}
+	testkit.Need(t, "a file system with sparse files of 1 TiB", os.Truncate(f, 1<<40))
 	out, err := exec.Command("tar", "-C", dir, "--sparse", "--format=pax", "-cf", "-", "sparse").Output()
-	if err != nil {
-		t.Skipf("needs a tar with --sparse: %v", err)
-	}
+	testkit.Need(t, "a tar with --sparse", err)
 	return out
 }
 
@@ -599,9 +594,7 @@ func TestUnpackAttributes(t *testing.T) {
 
 // The same layers through overlayfs give what Docker would show.
 func TestUnpackedLayersStack(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount an overlay")
-	}
+	testkit.NeedRoot(t, "to mount an overlay")
 	_, root, err := unpackLayers(t, image.Options{},
 		tarOf(t, entry{name: "a/keep", body: "1"}, entry{name: "a/gone", body: "1"}, entry{name: "b/old", body: "1"}, entry{name: "c", body: "1"}, entry{name: "d/x", body: "1"}),
 		tarOf(t, entry{name: "a/.wh.gone"}, entry{name: "b/.wh..wh..opq"}, entry{name: "b/new", body: "2"}, entry{name: ".wh.d"}),
@@ -613,7 +606,7 @@ func TestUnpackedLayersStack(t *testing.T) {
 	opts := "lowerdir=" + strings.Join(root.Layers, ":") + ",userxattr"
 	if err := syscall.Mount("overlay", dir, "overlay", syscall.MS_RDONLY, opts); err != nil {
 		if errors.Is(err, syscall.EPERM) {
-			t.Skipf("needs to mount an overlay: %v", err)
+			testkit.Need(t, "the right to mount an overlay", err)
 		}
 		t.Fatal(err)
 	}

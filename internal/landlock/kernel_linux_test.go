@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The tests against the kernel run in children of the test binary, which
@@ -331,7 +332,7 @@ func needLandlock(t *testing.T) (abi int) {
 		if !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
 			t.Errorf("error without kind or hint: %v", err)
 		}
-		t.Skip("needs Landlock:", err)
+		testkit.Need(t, "a kernel with Landlock", err)
 	}
 	return abi
 }

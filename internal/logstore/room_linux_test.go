@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/logstore"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // onDisk returns how many bytes the logs below a directory take.
@@ -102,10 +103,7 @@ func TestLogsShareTheRoom(t *testing.T) {
 func TestLogsLeaveRoomOnTheDisk(t *testing.T) {
 	dir := t.TempDir()
 	const size = 4 << 20
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
-		t.Skipf("mounting a small disk needs root: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	testkit.Tmpfs(t, dir, unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size))
 	share := logstore.NewRoom(dir, logstore.Bounds{}).Share()
 	for i := range 4 {
 		l := open(t, filepath.Join(dir, fmt.Sprint(i)), logstore.Options{MaxBytes: size, Share: share})

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // onThread runs f on a thread of its own, which then ends: a filter can't be
@@ -55,7 +57,7 @@ func linear(a Arch) []unix.SockFilter {
 func BenchmarkLoad(b *testing.B) {
 	a, ok := native()
 	if !ok {
-		b.Skip("no policy for", runtime.GOARCH)
+		testkit.Lacks(b, "a policy for "+runtime.GOARCH)
 	}
 	for _, form := range []struct {
 		name   string
@@ -86,7 +88,7 @@ func BenchmarkLoad(b *testing.B) {
 func BenchmarkCall(b *testing.B) {
 	f := Filter()
 	if f == nil {
-		b.Skip("no policy for", runtime.GOARCH)
+		testkit.Lacks(b, "a policy for "+runtime.GOARCH)
 	}
 	prog := &unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
 	for _, c := range []struct {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // interpret runs a program as the kernel does, and returns what it returns and
@@ -216,9 +218,7 @@ func TestGenerated(t *testing.T) {
 // TestGeneratedNumbers: the numbers are those of golang.org/x/sys as required now.
 func TestGeneratedNumbers(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys").Output()
-	if err != nil {
-		t.Skip("needs the go command and the module golang.org/x/sys:", err)
-	}
+	testkit.Need(t, "the program go and the module golang.org/x/sys", err)
 	for _, a := range Archs() {
 		src, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "unix", "zsysnum_linux_"+a.Name+".go"))
 		if err != nil {

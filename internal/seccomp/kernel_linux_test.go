@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The tests against the kernel run in children of the test binary, which put
@@ -504,9 +506,7 @@ func TestThreads(t *testing.T) { output(t, command(t, "threads")) }
 func TestForeignCalls(t *testing.T) {
 	for name := range foreign {
 		t.Run(name, func(t *testing.T) {
-			if err := command(t, name+" without").Run(); err != nil {
-				t.Skip("this kernel has no such calls:", err)
-			}
+			testkit.Need(t, "a kernel with such calls", command(t, name+" without").Run())
 			err := command(t, name).Run()
 			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGSYS {
 				t.Errorf("got %v, want death by SIGSYS", err)
@@ -524,7 +524,7 @@ func TestInstallNothing(t *testing.T) {
 func TestEncode(t *testing.T) {
 	f := Filter()
 	if f == nil {
-		t.Skip("no policy for", runtime.GOARCH)
+		testkit.Lacks(t, "a policy for "+runtime.GOARCH)
 	}
 	want := unsafe.Slice((*byte)(unsafe.Pointer(&f[0])), len(f)*int(unsafe.Sizeof(f[0])))
 	if !bytes.Equal(Encode(Program(runtime.GOARCH)), want) {

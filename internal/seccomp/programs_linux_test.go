@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestPrograms runs what people use every day under the filter.
@@ -107,9 +109,7 @@ func TestPrograms(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.needs, " "), func(t *testing.T) {
 			for _, name := range tt.needs {
-				if _, err := exec.LookPath(name); err != nil {
-					t.Skip("not installed:", name)
-				}
+				testkit.NeedProgram(t, name)
 			}
 			dir := t.TempDir()
 			for name, text := range tt.files {
@@ -128,9 +128,7 @@ func TestPrograms(t *testing.T) {
 // TestGo runs a Go program that was built without cgo, as the guest is. This
 // test binary itself may have been built with it.
 func TestGo(t *testing.T) {
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("not installed: go")
-	}
+	testkit.NeedProgram(t, "go")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "t.go"), []byte(goProgram), 0o644); err != nil {
 		t.Fatal(err)

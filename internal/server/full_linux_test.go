@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // L15: with what the settings say, one key can't fill the audit before its time,
@@ -77,10 +78,7 @@ func TestCreateOnAFullDisk(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=6m,mode=0700"); err != nil {
-		t.Skipf("mounting a small disk needs root: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	testkit.Tmpfs(t, dir, unix.MS_NOSUID|unix.MS_NODEV, "size=6m,mode=0700")
 	srv.start()
 	key := srv.keyOf("team", "")
 	c := srv.with(key)
@@ -118,10 +116,7 @@ func TestCreateOnAFullDisk(t *testing.T) {
 // and with entries in the audit, whatever else is refused.
 func TestFullDiskDisablesNoRevocation(t *testing.T) {
 	srv := newServed(t)
-	if err := unix.Mount("tmpfs", srv.home, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=48m,mode=0700"); err != nil {
-		t.Skipf("mounting a small disk needs root: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(srv.home, unix.MNT_DETACH) })
+	testkit.Tmpfs(t, srv.home, unix.MS_NOSUID|unix.MS_NODEV, "size=48m,mode=0700")
 	srv.overTCP()
 	srv.start()
 	c := srv.unix()

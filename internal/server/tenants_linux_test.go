@@ -391,9 +391,7 @@ func headers(h http.Header) []string {
 // TestSocketOfAnotherUser reaches for the unix socket as somebody else.
 func TestSocketOfAnotherUser(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
-	}
+	testkit.NeedRoot(t, "to become another user")
 	s := newServed(t)
 	s.start()
 	path := server.SocketIn(s.home).Host

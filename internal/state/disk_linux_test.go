@@ -20,16 +20,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // mountSmall mounts a disk of so many bytes.
 func mountSmall(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
-		t.Skipf("mounting a small disk needs root: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	testkit.Tmpfs(t, dir, unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0700", size))
 	return dir
 }
 

@@ -9,13 +9,12 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/state"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A state that belongs to somebody else is not believed.
 func TestPlantedState(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give a directory away: runs as root, as in CI")
-	}
+	testkit.NeedRoot(t, "to give a directory away")
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A function of Go may keep its arguments above its frame, in the frame of its
@@ -60,7 +62,7 @@ func TestNothingIsWrittenAboveTheStack(t *testing.T) {
 		args := cloneArgs{exitSignal: uint64(syscall.SIGCHLD), flags: unix.CLONE_VM, stack: uint64(uintptr(unsafe.Pointer(&region[0]))), stackSize: regionSize}
 		pid := int(doClone(s, 0, 0, &args))
 		if pid == -int(unix.ENOSYS) {
-			t.Skip("this kernel, or a filter, has no clone3")
+			testkit.Lacks(t, "a kernel with clone3")
 		}
 		if pid < 0 {
 			t.Fatal(syscall.Errno(-pid))

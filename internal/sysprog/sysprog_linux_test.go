@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // reap waits for a child and returns how it ended.
@@ -319,9 +320,7 @@ func TestWatcherCleansUpWhenItsOwnerIsGone(t *testing.T) {
 // TestWatchDoesNotWaitForShared: a shared directory that is busy is left to
 // whoever is in it.
 func TestWatchDoesNotWaitForShared(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make a directory busy here, by a mount")
-	}
+	testkit.NeedRoot(t, "to make a directory busy here, by a mount")
 	dir := t.TempDir()
 	busy, own := filepath.Join(dir, "busy"), filepath.Join(dir, "own")
 	for _, d := range []string{busy, own} {

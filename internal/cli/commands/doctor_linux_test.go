@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestExamineHome looks at data directories in which no sandbox could be made.
@@ -33,10 +34,7 @@ func TestExamineHome(t *testing.T) {
 			"":                              {0, "size=64m"},
 		} {
 			dir := t.TempDir()
-			if err := syscall.Mount("tmpfs", dir, "tmpfs", mount.flags, mount.data); err != nil {
-				t.Skipf("can't mount here: %v", err)
-			}
-			t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+			testkit.Tmpfs(t, dir, mount.flags, mount.data)
 			homes[filepath.Join(dir, "not", "made")] = problem
 		}
 	}

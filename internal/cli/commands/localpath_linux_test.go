@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // planted is a directory that a sandbox can write to, beside what it must not
@@ -145,9 +146,7 @@ func TestCopyOutFollowsNoPlantedLink(t *testing.T) {
 // A link that belongs to root is not trusted for that: root's sandboxes make such
 // links in what they have mounted.
 func TestLinksOfRootAreTrustedByPlace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make links of root")
-	}
+	testkit.NeedRoot(t, "to make links of root")
 	p := plant(t)
 	// A directory that only root can write to, as a mount of root's sandbox may be.
 	top, err := os.MkdirTemp("/run", "sandpit-test-")

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // accountEnv is set in the test binary that runs as an ordinary user.
@@ -24,11 +26,11 @@ const freeUID = 54321
 // and one that has subordinate ids.
 func TestAccount(t *testing.T) {
 	if os.Getenv(accountEnv) != "" || os.Geteuid() != 0 {
-		t.Skip("this is an ordinary user already")
+		testkit.Lacks(t, "root to become an ordinary user")
 	}
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	if testing.Short() {
-		t.Skip("only the user who runs this is asked for")
+		testkit.Lacks(t, "the full form, for it runs everything again")
 	}
 	t.Run("one user", func(t *testing.T) { asUser(t, freeUID, freeUID, "^Test(Driver|Posture|Leak|Attack)") })
 	t.Run("subordinate ids", func(t *testing.T) {
@@ -43,15 +45,12 @@ func TestAccount(t *testing.T) {
 func subordinateAccount(t *testing.T) (uid, gid int) {
 	t.Helper()
 	for _, tool := range []string{"newuidmap", "newgidmap", "useradd", "userdel"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("%s is not installed (Debian's packages uidmap and passwd)", tool)
-		}
+		testkit.NeedProgram(t, tool)
 	}
 	const name = "sandpit-test"
 	if _, err := user.Lookup(name); err != nil {
-		if out, err := exec.Command("useradd", "--no-create-home", "--shell", "/bin/sh", name).CombinedOutput(); err != nil {
-			t.Skipf("no account can be made here: %v: %s", err, out)
-		}
+		out, err := exec.Command("useradd", "--no-create-home", "--shell", "/bin/sh", name).CombinedOutput()
+		testkit.Need(t, "an account that useradd makes: "+string(out), err)
 		t.Cleanup(func() {
 			if out, err := exec.Command("userdel", name).CombinedOutput(); err != nil {
 				t.Errorf("removing the account: %v: %s", err, out)
@@ -60,7 +59,7 @@ func subordinateAccount(t *testing.T) (uid, gid int) {
 	}
 	data, err := os.ReadFile("/etc/subuid")
 	if err != nil || !bytes.Contains(data, []byte(name+":")) {
-		t.Skip("a new account has no subordinate ids here")
+		testkit.Lacks(t, "subordinate ids for a new account")
 	}
 	u, err := user.Lookup(name)
 	if err != nil {

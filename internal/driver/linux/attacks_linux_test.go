@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The attacks of the threat model, by their ids. Each plants a flag outside
@@ -80,7 +81,7 @@ func refused(t *testing.T, got map[string]string, errs ...string) {
 var users = []string{"", "root"}
 
 func asEach(t *testing.T, f func(t *testing.T, c sandpit.Client, user string)) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	c := client(t, options())
 	for _, user := range users {
 		name := user
@@ -172,9 +173,9 @@ func TestAttackA2WorkingDirectories(t *testing.T) {
 }
 
 func TestAttackA4LinksInTheImage(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	if why, ok := skipped()["Mounts/a directory is an image"]; ok {
-		t.Skip(why)
+		testkit.Lacks(t, "a directory as an image: "+why)
 	}
 	c := client(t, options())
 	for _, name := range []string{"dev", "proc", "sys", "tmp"} {
@@ -254,7 +255,7 @@ func TestAttackA5A6B7KernelFiles(t *testing.T) {
 }
 
 func TestAttackA7MountSources(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	f := plant(t)
 	c := client(t, options())
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -313,7 +314,7 @@ func TestAttackA7MountSources(t *testing.T) {
 
 func TestAttackA9LinksUnderFileCalls(t *testing.T) {
 	f := plant(t)
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	c := client(t, options())
 	sb := box(t, c, sandpit.Spec{User: "root"})
 	out := sh(t, sb, `mkdir -p /tmp/a/b "$(dirname `+f.path+`)"; ln -s / /tmp/l; (while :; do mv -T /tmp/a /tmp/c; ln -sfn /proc/1/root /tmp/a; rm /tmp/a; mv -T /tmp/c /tmp/a; done) >/dev/null 2>&1 & echo`)
@@ -521,9 +522,9 @@ func TestAttackB9WhatIsSeen(t *testing.T) {
 }
 
 func TestAttackC1ForkBombRemove(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	if !newDriver().Probe(t.Context()).Features[feature.Pids] {
-		t.Skip("the number of processes can't be limited here")
+		testkit.Lacks(t, "a limit of processes")
 	}
 	c := client(t, options())
 	sb, err := c.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Pids: 500}})
@@ -550,9 +551,9 @@ func TestAttackC1ForkBombRemove(t *testing.T) {
 }
 
 func TestAttackC2MemoryByOtherMeans(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	if !newDriver().Probe(t.Context()).Features[feature.Memory] {
-		t.Skip("memory can't be limited here")
+		testkit.Lacks(t, "a limit of memory")
 	}
 	c := client(t, options())
 	for name, script := range map[string]string{

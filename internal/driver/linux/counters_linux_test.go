@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Attacks on what the kernel counts by user, and on what it shares by id.
@@ -106,7 +107,7 @@ func probeHold(args []string) map[string]string {
 func TestAttackL4L5Counters(t *testing.T) {
 	for name, pool := range map[string]engine.Pool{"new": {}, "of a blank": {Size: 1}} {
 		t.Run(name, func(t *testing.T) {
-			needWorking(t)
+			testkit.NeedWorkingHost(t)
 			e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Pool: pool})
 			defer e.Close()
 			e.Warm()
@@ -197,20 +198,12 @@ func ownerOf(t *testing.T, pid int) uint32 {
 	return uid
 }
 
-// wholeMachine skips where others may be at work.
-func wholeMachine(t *testing.T) {
-	t.Helper()
-	if !strings.Contains(os.Getenv("SANDPIT_TEST_TRAITS"), "systemd=yes") {
-		t.Skip("it could harm this machine: make test-vm and make test-hosts run it in virtual machines")
-	}
-}
-
 // TestStarve has one sandbox take all that it can of what the kernel counts by
 // user or for the whole host, while the user of the host, and a neighbour, go
 // on with theirs. It is for machines that nobody uses, see internal/hosttest.
 func TestStarve(t *testing.T) {
-	wholeMachine(t)
-	needWorking(t)
+	testkit.NeedWholeMachine(t)
+	testkit.NeedWorkingHost(t)
 	all := []string{"inotify=100000", "timers=200000", "queues=1000", "terminals=5000", "flight=1000"}
 	asEach(t, func(t *testing.T, c sandpit.Client, user string) {
 		own := os.Geteuid() == 0
@@ -323,7 +316,7 @@ func TestAttackL6HostIDs(t *testing.T) {
 	}
 	t.Run("own", func(t *testing.T) { asEach(t, try) })
 	t.Run("same", func(t *testing.T) {
-		needWorking(t)
+		testkit.NeedWorkingHost(t)
 		for _, user := range users {
 			e, sees := sameIDs(t)
 			t.Run("as "+user, func(t *testing.T) {
@@ -345,9 +338,7 @@ func TestAttackL6HostIDs(t *testing.T) {
 // its store lies on a file system that can't map them.
 func sameIDs(t *testing.T) (c *engine.Engine, done func()) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root's sandboxes can have the ids of the host")
-	}
+	testkit.NeedRoot(t, "to make sandboxes with the ids of the host")
 	dir := t.TempDir()
 	for _, name := range []string{"lower", "upper", "work", "at"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
@@ -420,14 +411,14 @@ func probeTCP(args []string) map[string]string {
 
 // TestAttackL8SocketBuffers: what is sent and not received counts as memory.
 func TestAttackL8SocketBuffers(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	caps := newDriver().Probe(t.Context())
 	if !caps.Features[feature.Memory] {
-		t.Skip("memory can't be limited here")
+		testkit.Lacks(t, "a limit of memory")
 	}
 	for _, g := range caps.Gaps {
 		if g.What == "tcp-buffers" {
-			t.Skip(g.Why)
+			testkit.Lacks(t, "a limit of TCP buffers: "+g.Why)
 		}
 	}
 	const limit = 128
@@ -453,10 +444,8 @@ func TestAttackL8SocketBuffers(t *testing.T) {
 // started for a process of a sandbox, which is to be root outside, whatever
 // limit the process chooses.
 func TestStarveCoreHandler(t *testing.T) {
-	wholeMachine(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can choose the handler")
-	}
+	testkit.NeedWholeMachine(t)
+	testkit.NeedRoot(t, "to choose the handler")
 	const pattern = "/proc/sys/kernel/core_pattern"
 	was, err := os.ReadFile(pattern)
 	if err != nil {
@@ -497,7 +486,7 @@ func TestStarveCoreHandler(t *testing.T) {
 func TestAttackL10OwnScore(t *testing.T) {
 	asEach(t, func(t *testing.T, c sandpit.Client, user string) {
 		if os.Geteuid() != 0 && user == "root" {
-			t.Skip("root inside is the user of this program, to whom the guest's file belongs: a stated gap")
+			testkit.Lacks(t, "root, for as another user root inside is that user, to whom the guest's file belongs")
 		}
 		sb := box(t, c, sandpit.Spec{User: user})
 		script := `for p in /proc/1 /proc/1/task/* /proc/[2-9] /proc/1[0-9]; do
@@ -513,9 +502,7 @@ func TestAttackL10OwnScore(t *testing.T) {
 // TestStrangersTakeNoRanges: names that every user of the machine may take decide
 // about no range of ids.
 func TestStrangersTakeNoRanges(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has ranges of ids")
-	}
+	testkit.NeedRoot(t, "to have ranges of ids")
 	// In a network of its own, so that nobody else is denied anything.
 	runtime.LockOSThread()
 	was, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -523,9 +510,7 @@ func TestStrangersTakeNoRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(was)
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespace can be made here: %v", err)
-	}
+	testkit.Need(t, "root to make a network namespace", unix.Unshare(unix.CLONE_NEWNET))
 	defer func() {
 		if err := unix.Setns(was, unix.CLONE_NEWNET); err != nil {
 			t.Error(err) // and the thread ends with the test

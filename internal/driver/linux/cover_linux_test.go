@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // probeSearch looks through directories for sockets and files, and connects to
@@ -336,8 +337,8 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			broken := map[string]string{"a broken file system": "/.local/share/sandpit", "a broken file system above": "/.local", "a broken file system below": "/.local/share/sandpit/below"}[tt.name]
-			if broken != "" && os.Geteuid() != 0 {
-				t.Skip("only root mounts without a helper that is set-user-id")
+			if broken != "" {
+				testkit.NeedRoot(t, "to mount without a helper that is set-user-id")
 			}
 			d := newDataDir(t)
 			home := d.home + "/user"
@@ -356,9 +357,7 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 			}
 			if broken != "" {
 				f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-				if err != nil {
-					t.Skipf("this machine has no FUSE: %v", err)
-				}
+				testkit.Need(t, "FUSE", err)
 				mountHere(t, "none", "fuse", home+broken, 0, fmt.Sprintf("fd=%d,allow_other,rootmode=40000,user_id=%d,group_id=%[2]d", f.Fd(), uid))
 				f.Close() // nobody answers for it any more
 			}
@@ -431,8 +430,8 @@ func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			if what != "link" && os.Geteuid() != 0 {
-				t.Skip("only root mounts")
+			if what != "link" {
+				testkit.NeedRoot(t, "to mount")
 			}
 			d := newDataDir(t)
 			disk, images := d.project+"/disk", d.private+"/images"
@@ -531,9 +530,7 @@ func TestAttackL1ManyDataDirectories(t *testing.T) {
 // and does not keep root from mounting the directory of all homes; nor is it seen when the
 // home is opened later.
 func TestAttackL1ClosedHomes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can enter the closed home of another user")
-	}
+	testkit.NeedRoot(t, "to enter the closed home of another user")
 	for pool := range 2 {
 		d := newDataDir(t)
 		home := d.home + "/u"
@@ -577,9 +574,7 @@ func TestAttackL1ClosedHomes(t *testing.T) {
 // Where root's sandboxes claim their ids is as good as a data directory: a lock
 // for reading would hold all ranges.
 func TestAttackL1ClaimsOfIDs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has such claims")
-	}
+	testkit.NeedRoot(t, "to have claims for the whole machine")
 	d := newDataDir(t)
 	c := d.client(0)
 	sb := box(t, c, sandpit.Spec{User: "root", Mounts: []sandpit.Mount{{Source: "/run", Target: "/h", ReadOnly: true}}})
@@ -594,7 +589,7 @@ func TestAttackL1ClaimsOfIDs(t *testing.T) {
 // A sandbox that an older version has made, without covers, is told from others
 // when it is taken over. No name of a mount counts as a cover.
 func TestAttackL1jExposed(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	d := newDataDir(t)
 	named := filepath.Dir(d.home) + "/disk/cover" // and of root's the root of a mount
 	if os.Geteuid() == 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func createOne(t *testing.T) driver.Instance { return createWith(t, newDriver()) }
@@ -28,7 +29,7 @@ func createWith(t *testing.T, d *recorder) driver.Instance {
 // A kill that fails is said, and keeps nothing: the guest sees its sockets
 // closed, the cgroup and the watcher kill it, too.
 func TestDestroyWhenTheSignalFails(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	inst := createOne(t)
 	linux.LosePidFD(inst)
@@ -40,7 +41,7 @@ func TestDestroyWhenTheSignalFails(t *testing.T) {
 
 // A guest that is not itself any more, and takes no connection, holds nobody up.
 func TestDialWhenTheGuestStandsStill(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	inst := createOne(t)
 	if err := unix.Kill(stateOf(t, inst.Handle()).PID, unix.SIGSTOP); err != nil {
@@ -68,7 +69,7 @@ func TestDialWhenTheGuestStandsStill(t *testing.T) {
 // Only so many sandboxes end at the same moment: the kernel frees their filters
 // in a queue that it shares with everything.
 func TestDestroyTakesTurns(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	d := newDriver()
 	inst, other := createWith(t, d), createWith(t, d)

@@ -10,13 +10,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestAttackL4aDumpable: a program that makes sandboxes is as dumpable as it was.
 // Nobody but root reads the memory of one that has chosen not to be, and one that
 // is leaves core files as before.
 func TestAttackL4aDumpable(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	dumpable := func() int {
 		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // probeSetID tries every way to make a file with a set-id bit in a directory.
@@ -222,7 +223,7 @@ func hostDir(t *testing.T) string {
 // asEachMade tries an attack as each user, in a sandbox that is made anew and in
 // one that is made of a blank.
 func asEachMade(t *testing.T, f func(t *testing.T, c sandpit.Client, user string)) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	for how, pool := range map[string]engine.Pool{"fresh": {}, "blank": {Size: 1}} {
 		e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Pool: pool})
 		t.Cleanup(func() { e.Close() })

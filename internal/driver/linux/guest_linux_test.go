@@ -8,15 +8,14 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The guest is stored where this program was told to, and whoever can write
 // there may have been first: with a link, a file, or the whole directory.
 func TestAttackA13WhatIsInTheGuestsPlace(t *testing.T) {
-	needWorking(t)
-	if options().Guest == nil {
-		t.Skip("no guest embedded: none is stored")
-	}
+	testkit.NeedWorkingHost(t)
+	testkit.NeedGuest(t, options().Guest)
 	// What a sandbox of that directory says, and the guest's name in it.
 	try := func(t *testing.T, dir string) error {
 		t.Helper()
@@ -66,9 +65,7 @@ func TestAttackA13WhatIsInTheGuestsPlace(t *testing.T) {
 			if err := os.Rename(planted(t, len(options().Guest)), path); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Chown(path, 4321, 4321); err != nil {
-				t.Skipf("only root gives files away: %v", err)
-			}
+			testkit.Need(t, "root to give files away", os.Chown(path, 4321, 4321))
 		},
 		"a part of it": func(t *testing.T, path string) {
 			if err := os.Rename(planted(t, 1000), path); err != nil {
@@ -96,9 +93,7 @@ func TestAttackA13WhatIsInTheGuestsPlace(t *testing.T) {
 			return errors.Join(os.Remove(dir), os.Symlink(t.TempDir(), dir))
 		},
 		"a directory of another user": func(t *testing.T, dir string) error {
-			if os.Getuid() != 0 {
-				t.Skip("only root gives files away")
-			}
+			testkit.NeedRoot(t, "to give files away")
 			return os.Chown(dir, 4321, 4321)
 		},
 	} {

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // hang is a step of a driver that does not end until it is released, once: what
@@ -71,7 +72,7 @@ func wantStuck(t *testing.T, err error, step string) {
 // removes the sandbox, not Close, not the other sandboxes. When it ends after
 // all, nothing is left. (The catalogue's L13a and L20.)
 func TestStuckCreate(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	afterClone := []string{"ids", "limits", "trees", "answer", "instance"}
 	for _, step := range createSteps {
 		for _, by := range []string{"the caller leaves", "a removal", "the end"} {
@@ -134,7 +135,7 @@ func TestStuckCreate(t *testing.T) {
 
 // A Create that takes too long is called off, and says at which step that was.
 func TestCreateTakesTooLong(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	stopped := make(chan error, 1)
 	opt := options()
@@ -179,7 +180,7 @@ func TestCreateTakesTooLong(t *testing.T) {
 // A step of Destroy that never ends keeps nobody waiting either. (The catalogue's
 // L13a.)
 func TestStuckRemove(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	for _, step := range destroySteps {
 		t.Run(step, func(t *testing.T) {
 			check := unchanged(t)
@@ -190,7 +191,7 @@ func TestStuckRemove(t *testing.T) {
 				t.Fatal(err)
 			}
 			if step == "remove-cgroup" && !d.Probe(t.Context()).Features[feature.Pids] {
-				t.Skip("no cgroups for this user here")
+				testkit.Lacks(t, "a limit of processes")
 			}
 			h.armed.Store(true)
 			removed := make(chan error, 1)
@@ -221,7 +222,7 @@ func TestStuckRemove(t *testing.T) {
 // Who changes the state of a sandbox, and waits for a guest that does not answer,
 // does not keep others from removing it.
 func TestRemoveWhileAGuestDoesNotAnswer(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	e := impatient(t, newDriver(), engine.Patience{})
 	before := descendants(os.Getpid())
@@ -257,7 +258,7 @@ func TestRemoveWhileAGuestDoesNotAnswer(t *testing.T) {
 // Blanks that never get ready keep no sandbox from being made, and Close from
 // ending.
 func TestStuckBlank(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	check := unchanged(t)
 	d, h := hangingAt(t, "cgroup")
 	h.armed.Store(true)
@@ -286,7 +287,7 @@ func TestStuckBlank(t *testing.T) {
 
 // Past a number of stuck sandboxes none is made: each holds a thread.
 func TestTooManyAreStuck(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	check := unchanged(t)
 	reached, released := make(chan struct{}), make(chan struct{})
 	opt := options()

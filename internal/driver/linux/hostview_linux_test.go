@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // shownAt is where tests show a directory of theirs beside those of the host image.
@@ -73,7 +74,7 @@ func shownDir(t *testing.T) string {
 // eachShowing runs a test with sandboxes that show a directory: made at once,
 // made of a blank, and where ids can't be mapped.
 func eachShowing(t *testing.T, source string, f func(t *testing.T, c sandpit.Client)) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	run := func(name, source string, pool int) {
 		t.Run(name, func(t *testing.T) {
 			e := engineOf(t, &showing{newDriver(), source}, pool)
@@ -138,10 +139,8 @@ func lend(t *testing.T, tree string, dirs ...string) (mounts []sandpit.Mount) {
 // Where ids can't be mapped, the kernel lets nobody look below what is mounted:
 // a directory of the host is then shown as it is, with that.
 func TestMountBelowADirectoryOfTheHost(t *testing.T) {
-	needWorking(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount something on the host")
-	}
+	testkit.NeedWorkingHost(t)
+	testkit.NeedRoot(t, "to mount something on the host")
 	dir := shownDir(t)
 	if err := os.Mkdir(filepath.Join(dir, "below"), 0o755); err != nil {
 		t.Fatal(err)
@@ -170,10 +169,8 @@ func TestMountBelowADirectoryOfTheHost(t *testing.T) {
 // The host's files can be an overlay of an overlay, as in nested containers: no
 // third one can show them, and they are shown as they are.
 func TestHostIsAnOverlayOfAnOverlay(t *testing.T) {
-	needWorking(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount something on the host")
-	}
+	testkit.NeedWorkingHost(t)
+	testkit.NeedRoot(t, "to mount something on the host")
 	once := unmappable(t, shownDir(t))
 	source := unmappable(t, once)
 	if linux.Overlays(source) || !linux.Overlays(once) {
@@ -264,7 +261,7 @@ func TestAttackL7FilesOfTheHostsUsers(t *testing.T) {
 
 // What the host image hides of /usr can't be read, by its name or from a list.
 func TestAttackL7CredentialsInUsr(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	text, err := os.ReadFile(plant(t).path)
 	if err != nil {
 		t.Fatal(err)
@@ -393,7 +390,7 @@ func TestAttackL10hWatchingOthers(t *testing.T) {
 	})
 	t.Run("layers", func(t *testing.T) {
 		if why, ok := skipped()["Mounts/a directory is an image"]; ok {
-			t.Skip(why)
+			testkit.Lacks(t, "a directory as an image: "+why)
 		}
 		c := client(t, options())
 		spec := sandpit.Spec{Image: "dir:" + tree, User: "0:0", Mounts: libraries}

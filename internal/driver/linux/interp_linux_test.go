@@ -3,15 +3,13 @@ package linux
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 func TestNeedsInterpreter(t *testing.T) {
-	sh, err := exec.LookPath("true")
-	if err != nil {
-		t.Skip("true is not installed")
-	}
+	sh := testkit.NeedProgram(t, "true")
 	f, err := os.Open(sh)
 	if err != nil {
 		t.Fatal(err)

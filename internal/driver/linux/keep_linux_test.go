@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // keptPlan is a plan of a sandbox that outlives its maker.
@@ -48,7 +49,7 @@ func keptPlan(t *testing.T, d *recorder) driver.Plan {
 
 func keptDriver(t *testing.T, keep string) *recorder {
 	t.Helper()
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	opt := options()
 	opt.KeepDir = keep
 	return driverWith(opt)
@@ -416,7 +417,7 @@ func TestKeptSurvivesKill(t *testing.T) {
 func TestKeptMaker(t *testing.T) {
 	keep := os.Getenv("SANDPIT_TEST_KEEP")
 	if keep == "" {
-		t.Skip("it is a part of TestKeptSurvivesKill")
+		testkit.Lacks(t, "TestKeptSurvivesKill, of which it is a part")
 	}
 	d := keptDriver(t, keep)
 	i, err := d.Create(t.Context(), keptPlan(t, d))

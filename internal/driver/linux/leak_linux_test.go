@@ -415,7 +415,7 @@ func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 
 // TestLeakAfterNormalEnd: after Remove nothing is left, whatever ran inside.
 func TestLeakAfterNormalEnd(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	mount := t.TempDir()
 	for name, c := range map[string]struct {
 		spec   sandpit.Spec
@@ -500,7 +500,7 @@ func failingAt(step string, err error) *recorder {
 
 // TestLeakAfterErrors: an error at any step of Create leaves nothing.
 func TestLeakAfterErrors(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	fault := errors.New("injected")
 	seen := map[string]bool{}
 	opt := options()
@@ -548,7 +548,7 @@ var blankSteps = append([]string{"bind"}, createSteps...)
 // TestLeakOfBlanks: an error at any step of Prepare or Bind leaves nothing, and
 // neither does an engine with a pool.
 func TestLeakOfBlanks(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	fault := errors.New("injected")
 	for _, step := range blankSteps {
 		t.Run(step, func(t *testing.T) {
@@ -590,7 +590,7 @@ func TestLeakOfBlanks(t *testing.T) {
 // TestLeakAfterGuestDeath: a guest that is killed from outside leaves nothing
 // once the sandbox is removed, and its sandbox is failed until then.
 func TestLeakAfterGuestDeath(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	e := engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default()})
 	defer e.Close()
@@ -747,7 +747,7 @@ func owner(dir string) int {
 // TestLeakAfterKill: a program that is killed with -9 leaves nothing, at
 // whatever moment it is killed.
 func TestLeakAfterKill(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	kills := 5
 	if os.Getenv("SANDPIT_TEST_LONG") != "" {
 		kills = 200
@@ -769,7 +769,7 @@ func TestLeakAfterKill(t *testing.T) {
 // as long as another sandbox uses the directory that all have in common. A
 // watcher that waits for that gives up after a minute.
 func TestLeakAfterKillBesideAnother(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	d := newDriver()
 	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
@@ -931,7 +931,7 @@ func imageOptions() image.AcquireOptions { return image.AcquireOptions{} }
 
 // TestLeakOfMemory: what a child works in is given back.
 func TestLeakOfMemory(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	d := newDriver()
 	fault := errors.New("injected")

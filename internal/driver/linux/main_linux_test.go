@@ -21,6 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // home is the data directory of all sandboxes of this test binary.
@@ -113,15 +114,6 @@ func (i *ids) has(id string) bool {
 	return i.ids[id]
 }
 
-// needWorking skips on machines on which sandboxes can't be made at all, which
-// they say; elsewhere that is a failure.
-func needWorking(t *testing.T) {
-	t.Helper()
-	if os.Getenv("SANDPIT_TEST_EXPECT") == "refused" {
-		t.Skip("this machine is one that refuses sandboxes: others run this")
-	}
-}
-
 // client is an engine over a driver of this package.
 func client(t *testing.T, opt linux.Options) sandpit.Client {
 	t.Helper()
@@ -131,7 +123,7 @@ func client(t *testing.T, opt linux.Options) sandpit.Client {
 // engineOf is an engine over a driver, with so many blanks, which are there.
 func engineOf(t *testing.T, d driver.Driver, pool int) *engine.Engine {
 	t.Helper()
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	e := engine.New(engine.Options{Driver: d, Images: images(), Policy: policy.Default(), Pool: engine.Pool{Size: pool}})
 	t.Cleanup(func() {
 		if err := e.Close(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // fillDescriptors opens so many files that new ones have high numbers, and
@@ -72,7 +73,7 @@ func cutKind(link string) (kind, number string, ok bool) {
 // A program with many descriptors makes the sandboxes that one with few makes,
 // and nothing of its own gets into them or is left behind.
 func TestManyDescriptors(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	keep := t.TempDir()
 	d := keptDriver(t, keep)

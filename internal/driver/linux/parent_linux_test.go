@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A sandbox dies with its owner, not with a thread of it: neither that of its
 // caller, which ends here, nor any that a goroutine may take along.
 func TestThreadsThatEnd(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	const many = 100
 	for range 3 {

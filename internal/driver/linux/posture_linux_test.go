@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // The posture of a process is everything that /proc says of it and that means
@@ -53,7 +54,7 @@ func TestPosture(t *testing.T) { testPosture(t, engine.Pool{}) }
 func TestPostureOfBlanks(t *testing.T) { testPosture(t, engine.Pool{Size: 1}) }
 
 func testPosture(t *testing.T, pool engine.Pool) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	lease, err := images().Acquire(t.Context(), "host", imageOptions())
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +168,7 @@ func noBuilder(t *testing.T, guest int) {
 // What has made a sandbox's root has ended when anything else is started in it.
 // On one processor, who is told that it is done often goes on before it does.
 func TestBuilderHasEnded(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	onOneProcessor(t)
 	for range 100 {
 		inst := createOne(t)

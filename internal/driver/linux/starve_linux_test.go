@@ -17,19 +17,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestStarveEnds has a thousand sandboxes removed at the same moment. The kernel
 // frees their filters in a queue that it shares with everything: afterwards it must
 // still load, run and free others. (The catalogue's L3.)
 func TestStarveEnds(t *testing.T) {
-	wholeMachine(t)
-	needWorking(t)
+	testkit.NeedWholeMachine(t)
+	testkit.NeedWorkingHost(t)
 	n := 1000
 	if testing.Short() {
 		n = 20
-	} else if os.Geteuid() != 0 {
-		t.Skip("a thousand take many minutes here, and the kernel frees the filters of all users alike: the same test as root makes them")
+	} else {
+		testkit.NeedRoot(t, "to make a thousand within minutes; the kernel frees the filters of all users alike")
 	}
 	t.Cleanup(unchanged(t))
 	// Those who wait for their turn are not stuck, on a machine that is slow.
@@ -91,11 +92,9 @@ func makeMany(t *testing.T, e *engine.Engine, n int) []sandpit.Sandbox {
 // goes on, and more can be made when there is memory again. Kernels that fall back
 // on their interpreter make the sandbox. (The catalogue's L3.)
 func TestStarveFilters(t *testing.T) {
-	wholeMachine(t)
-	needWorking(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can take the memory away")
-	}
+	testkit.NeedWholeMachine(t)
+	testkit.NeedWorkingHost(t)
+	testkit.NeedRoot(t, "to take the memory away")
 	const limit = "/proc/sys/net/core/bpf_jit_limit"
 	was, err := os.ReadFile(limit)
 	if err != nil {
@@ -267,11 +266,9 @@ func (fs *silentFS) serve() {
 // kills that program, stops or removes the sandbox, not the others, not Close. It
 // is listed as stuck, and is gone when the file system is. (The catalogue's L13o.)
 func TestStarveHungMount(t *testing.T) {
-	wholeMachine(t)
-	needWorking(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount such a file system for others")
-	}
+	testkit.NeedWholeMachine(t)
+	testkit.NeedWorkingHost(t)
+	testkit.NeedRoot(t, "to mount such a file system for others")
 	cases := []string{"removed", "stopped", "closed"}
 	if testing.Short() {
 		cases = cases[:1]
@@ -283,7 +280,7 @@ func TestStarveHungMount(t *testing.T) {
 			e := impatient(t, newDriver(), engine.Patience{Remove: time.Second, Close: time.Second})
 			sb, err := e.Create(t.Context(), sandpit.Spec{Name: "hung", Mounts: []sandpit.Mount{{Source: fs.dir, Target: "/x", ReadOnly: true}}})
 			if errors.Is(err, sandpit.ErrUnsupported) {
-				t.Skipf("before Linux 6.12 ids of such file systems can't be mapped, so they are not shown: %v", err)
+				testkit.Need(t, "Linux 6.12, which maps the ids of such file systems", err)
 			} else if err != nil {
 				t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
 			}

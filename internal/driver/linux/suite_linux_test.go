@@ -8,6 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
 )
 
@@ -24,7 +25,7 @@ func factory() drivertest.Factory {
 
 // TestDriver runs every promise of drivers and clients.
 func TestDriver(t *testing.T) {
-	needWorking(t)
+	testkit.NeedWorkingHost(t)
 	drivertest.Suite(t, factory())
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 const netDevHead = "Inter-|   Receive                                                |  Transmit\n" +
@@ -46,7 +48,7 @@ func TestTrafficOfAnInterface(t *testing.T) {
 	defer unix.Close(host)
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		t.Skipf("a network namespace can't be made: %v; runs as root, as in CI", err)
+		testkit.Need(t, "root to make a network namespace", err)
 	}
 	defer func() {
 		if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
@@ -60,18 +62,14 @@ func TestTrafficOfAnInterface(t *testing.T) {
 		t.Errorf("a namespace without interfaces has %v", got)
 	}
 	tun, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("there is no /dev/net/tun: %v; runs where the kernel has it, as in CI", err)
-	}
+	testkit.Need(t, "/dev/net/tun", err)
 	defer unix.Close(tun)
 	req, err := unix.NewIfreq("tried0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-	if err := unix.IoctlIfreq(tun, unix.TUNSETIFF, req); err != nil {
-		t.Skipf("an interface can't be made: %v; runs as root, as in CI", err)
-	}
+	testkit.Need(t, "root to make an interface", unix.IoctlIfreq(tun, unix.TUNSETIFF, req))
 	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -5,15 +5,15 @@ import (
 	"debug/elf"
 	"runtime"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // What is embedded must run in any root file system: a static program of this
 // architecture.
 func TestGuestIsStatic(t *testing.T) {
 	guest := Guest()
-	if guest == nil {
-		t.Skip("no guest embedded: built without the tag guestembed (make build sets it)")
-	}
+	testkit.NeedGuest(t, guest)
 	f, err := elf.NewFile(bytes.NewReader(guest))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A program that is told to have been executed may share its maker's memory
@@ -19,14 +20,12 @@ import (
 func TestOOMScoreWaitsForTheExec(t *testing.T) {
 	score := func(pid string) string {
 		data, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
-		if err != nil {
-			t.Skipf("this /proc tells no score: %v; runs where the kernel has it, as in CI", err)
-		}
+		testkit.Need(t, "a /proc that has oom_score_adj", err)
 		return strings.TrimSpace(string(data))
 	}
 	own := score("self")
 	if own == "500" {
-		t.Skip("this program was started with that score, so a raised one can't be told: runs where it was not, as in CI")
+		testkit.Lacks(t, "to be started with another oom_score_adj than 500, so that a raised one can be told")
 	}
 	for _, exec := range []bool{true, false} {
 		t.Run("executes "+strconv.FormatBool(exec), func(t *testing.T) {
@@ -105,9 +104,7 @@ func TestOOMScoreIsSet(t *testing.T) {
 		_ = unix.Kill(child.PID, unix.SIGKILL)
 		_, _ = syscall.Wait4(child.PID, nil, 0, nil)
 		child.Release()
-		if err != nil {
-			t.Skipf("this /proc tells no score: %v; runs where the kernel has it, as in CI", err)
-		}
+		testkit.Need(t, "a /proc that has oom_score_adj", err)
 		if now := strings.TrimSpace(string(data)); now != "500" {
 			t.Fatalf("program %d has the score %s, not 500", i+1, now)
 		}

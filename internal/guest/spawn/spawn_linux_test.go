@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // run starts a program with empty input and returns what it wrote.
@@ -78,14 +79,12 @@ func TestOrphansStayBelowTheHelper(t *testing.T) {
 func TestOOMScoreIsTheProgramsAlone(t *testing.T) {
 	score := func() string {
 		data, err := os.ReadFile("/proc/self/oom_score_adj")
-		if err != nil {
-			t.Skipf("this /proc tells no score: %v; runs where the kernel has it, as in CI", err)
-		}
+		testkit.Need(t, "a /proc that has oom_score_adj", err)
 		return strings.TrimSpace(string(data))
 	}
 	own := score()
 	if own == "500" {
-		t.Skip("this program was started with that score, so a raised one can't be told: runs where it was not, as in CI")
+		testkit.Lacks(t, "to be started with another oom_score_adj than 500, so that a raised one can be told")
 	}
 	for i := range 300 {
 		if _, _, err := run(t, spawn.Attr{Argv: []string{"sh", "-c", ":"}, OOMScoreAdj: 500}); err != nil {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // sandpit runs the program of SANDPIT_TEST_BINARY with a home of its own.
@@ -16,7 +18,7 @@ func sandpit(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	binary := os.Getenv("SANDPIT_TEST_BINARY")
 	if binary == "" {
-		t.Skip("SANDPIT_TEST_BINARY names no sandpit program; make test-hosts does")
+		testkit.Lacks(t, "a sandpit program that SANDPIT_TEST_BINARY names, as make test-hosts does")
 	}
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "SANDPIT_HOME="+filepath.Join(t.TempDir(), "home"))
@@ -93,9 +95,7 @@ func TestDoctor(t *testing.T) {
 // A limit that was asked for is enforced, or refused by name. It is never
 // dropped.
 func TestLimitIsEnforcedOrRefused(t *testing.T) {
-	if refused() {
-		t.Skip("no sandbox can be made here")
-	}
+	testkit.NeedWorkingHost(t)
 	_, errs, code := sandpit(t, "run", "--memory", "64M", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=512M", "count=1")
 	switch {
 	case code == 137 && strings.Contains(errs, "memory"):
@@ -108,9 +108,7 @@ func TestLimitIsEnforcedOrRefused(t *testing.T) {
 
 // The end of a command is the end of all that it started.
 func TestTimeoutTakesEverything(t *testing.T) {
-	if refused() {
-		t.Skip("no sandbox can be made here")
-	}
+	testkit.NeedWorkingHost(t)
 	_, errs, code := sandpit(t, "run", "--timeout", "3s", "--", "sh", "-c", "setsid sleep 864001 & sleep 864001")
 	if code != 124 {
 		t.Errorf("exit code %d, want 124\n%s", code, errs)

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // DebianName is what the image of Debian calls itself.
@@ -38,13 +40,9 @@ const recipe = "3"
 func Debian(t testing.TB) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skipf("needs a cache directory: %v", err)
-	}
+	testkit.Need(t, "a cache directory", err)
 	cache = filepath.Join(cache, "sandpit-test")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Skipf("needs a cache directory: %v", err)
-	}
+	testkit.Need(t, "a cache directory", os.MkdirAll(cache, 0o755))
 	sum := sha256.Sum256([]byte(recipe + strings.Join(debianPackages, ",") + runtime.GOARCH))
 	archive := filepath.Join(cache, fmt.Sprintf("debian-python-%x.oci.tar", sum[:6]))
 
@@ -75,9 +73,7 @@ func Debian(t testing.TB) string {
 // makeDebian returns a tar of a root file system.
 func makeDebian(t testing.TB, cache string) string {
 	t.Helper()
-	if _, err := exec.LookPath("mmdebstrap"); err != nil {
-		t.Skip("needs mmdebstrap to make the image of Debian (apt-get install mmdebstrap)")
-	}
+	testkit.NeedProgram(t, "mmdebstrap")
 	mirror, codename := debianMirror(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -92,7 +88,7 @@ func makeDebian(t testing.TB, cache string) string {
 		if out = bytes.TrimSpace(out); len(out) > 1000 {
 			out = out[len(out)-1000:]
 		}
-		t.Skipf("needs Debian's packages, and mmdebstrap could not install them: %v: %s", err, out)
+		testkit.Need(t, "Debian's packages, which mmdebstrap installs", fmt.Errorf("%w: %s", err, out))
 	}
 	return rootfs
 }
@@ -102,16 +98,14 @@ func debianMirror(t testing.TB) (mirror, codename string) {
 	t.Helper()
 	out, err := exec.Command("apt-get", "indextargets", "--format",
 		"$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)|$(CODENAME)", "Created-By: Packages").Output()
-	if err != nil {
-		t.Skipf("needs apt to find a mirror of Debian: %v", err)
-	}
+	testkit.Need(t, "apt to find a mirror of Debian", err)
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSpace(line), "|")
 		if len(f) == 5 && f[0] == "Debian" && f[1] == "Debian" && f[2] == "main" && !strings.Contains(f[4], "-") {
 			return f[3], f[4]
 		}
 	}
-	t.Skip("needs a mirror of Debian, and apt knows none here (apt-get update)")
+	testkit.Lacks(t, "a mirror of Debian that apt knows (apt-get update)")
 	return "", ""
 }
 
