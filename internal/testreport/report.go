@@ -44,6 +44,7 @@ const maxOutput = 256 << 10
 type report struct {
 	out     io.Writer
 	verbose bool
+	root    bool // whether root runs the tests
 	listed  []listedSkip
 
 	running  map[test]string // tests that have not ended, with their output
@@ -57,7 +58,7 @@ type report struct {
 
 func newReport(out io.Writer, verbose bool) *report {
 	return &report{
-		out: out, verbose: verbose,
+		out: out, verbose: verbose, root: os.Geteuid() == 0,
 		running: map[test]string{}, packages: map[string]bool{}, passed: map[test]bool{}, skipped: map[test]string{},
 	}
 }
@@ -250,17 +251,18 @@ func (r *report) summary(documents []document, took time.Duration) []string {
 		problems = append(problems, fmt.Sprintf("%d packages and tests failed", len(r.failed)))
 	}
 
-	skips, unlisted := sorted(r.skipped), 0
-	if len(skips) > 0 {
-		fmt.Fprintf(r.out, "\nskipped:\n")
-	}
+	skips, unlisted, last := sorted(r.skipped), 0, ""
 	for _, t := range skips {
 		where := r.where(t, r.skipped[t])
 		if where == "" {
 			unlisted++
-			where = "NOT IN THE LIST of skips"
+			where = "nowhere that the list of skips names"
 		}
-		fmt.Fprintf(r.out, "  %s: %s\n      %s\n", t, r.skipped[t], where)
+		if head := fmt.Sprintf("\nskipped in %s: %s\n  runs %s\n", t.Package, r.skipped[t], where); head != last {
+			fmt.Fprint(r.out, head)
+			last = head
+		}
+		fmt.Fprintf(r.out, "    %s\n", t.Name)
 	}
 	if unlisted > 0 {
 		problems = append(problems, fmt.Sprintf("%d skipped tests are not in the list", unlisted))
@@ -292,10 +294,10 @@ func (r *report) summary(documents []document, took time.Duration) []string {
 // where says where a skipped test runs, or is empty if it should have run.
 func (r *report) where(t test, reason string) string {
 	if r.passed[t] {
-		return "passed in another run, or on another machine"
+		return "in another run of these tests, where it passed"
 	}
 	for i := range r.listed {
-		if l := &r.listed[i]; l.matches(t) && strings.HasPrefix(reason, l.reason) {
+		if l := &r.listed[i]; l.matches(t) && strings.HasPrefix(reason, l.reason) && (l.where != asRoot || !r.root) {
 			l.used = true
 			return l.where
 		}

@@ -15,6 +15,9 @@ type listedSkip struct {
 	used      bool
 }
 
+// asRoot is where tests run that root must run. They may not be skipped if it does.
+const asRoot = "as root"
+
 // parseSkips reads lines of the form "PACKAGE: TEST | START OF THE REASON | WHERE IT RUNS".
 // In packages and tests * stands for any text, slashes included. Empty lines and
 // those that begin with # are comments.

@@ -21,7 +21,8 @@ func TestGood(t *testing.T) {
 	t.Run("one of its cases", func(t *testing.T) {})
 }
 func TestHollow(t *testing.T) { t.Run("skips", func(t *testing.T) { t.Log("a log"); t.Skip("needs a moon:\nit is day") }) }
-func TestRoot(t *testing.T) { t.Skip("needs root: to dig") }
+func TestRoot(t *testing.T) { t.Skip("needs root to dig") }
+func TestRootToo(t *testing.T) { t.Skip("needs root to dig") }
 func FuzzGood(f *testing.F) { f.Add("x"); f.Fuzz(func(*testing.T, string) {}) }
 `,
 		"bad/bad_test.go": `package bad
@@ -76,25 +77,29 @@ func TestReport(t *testing.T) {
 		without []string
 	}{
 		{
-			name: "all is well", skips: hollow + "*: * | needs root: | as root", args: []string{"./good"}, ok: true,
+			name: "all is well", skips: hollow + "*: * | needs root | in the dark", args: []string{"./good"}, ok: true,
 			doc:     "`internal/x: TestVM` `internal/good: TestElsewhere/a case`",
-			want:    []string{"good: TestRoot: needs root: to dig\n      as root\n", "good: TestHollow/skips: needs a moon: it is day\n      at night\n", "5 tests passed, 0 failed, 2 were skipped, in 1 packages", "of 2 tests that documents name 2 passed\n"},
+			want:    []string{"skipped in good: needs root to dig\n  runs in the dark\n    TestRoot\n    TestRootToo\n", "skipped in good: needs a moon: it is day\n  runs at night\n    TestHollow/skips\n", "5 tests passed, 0 failed, 3 were skipped, in 1 packages", "of 2 tests that documents name 2 passed\n"},
 			without: []string{"nobody reads this"},
 		},
 		{
-			name: "the outcomes of the cache count", twice: true, skips: hollow + "*: * | needs root: | as root", args: []string{"./good"}, ok: true,
-			want: []string{"5 tests passed, 0 failed, 2 were skipped, in 1 packages (1 of them cached)"},
+			name: "the outcomes of the cache count", twice: true, skips: hollow + "*: * | needs root | in the dark", args: []string{"./good"}, ok: true,
+			want: []string{"5 tests passed, 0 failed, 3 were skipped, in 1 packages (1 of them cached)"},
 		},
 		{
 			name: "an unlisted skip", skips: hollow, args: []string{"./good"},
-			want: []string{"good: TestRoot: needs root: to dig\n      NOT IN THE LIST of skips\n", "FAIL: 1 skipped tests are not in the list"},
+			want: []string{"needs root to dig\n  runs nowhere that the list of skips names\n    TestRoot\n", "FAIL: 2 skipped tests are not in the list"},
+		},
+		{
+			name: "root may do what root is needed for", skips: hollow + "*: * | needs root | as root", args: []string{"./good"}, ok: os.Geteuid() != 0,
+			want: []string{"3 were skipped"},
 		},
 		{
 			name: "another reason", skips: hollow + "good: TestRoot | needs a shovel | in the garden\n", args: []string{"./good"},
-			want: []string{"FAIL: 1 skipped tests are not in the list"},
+			want: []string{"FAIL: 2 skipped tests are not in the list"},
 		},
 		{
-			name: "a document", skips: hollow + "good: TestRoot | needs root | as root\ngood: TestGone | x | y\n", args: []string{"./good"},
+			name: "a document", skips: hollow + "good: TestRoot* | needs root | in the dark\ngood: TestGone | x | y\n", args: []string{"./good"},
 			doc: "`internal/good: TestGood` `sandpittest: one of\n its cases` `cmd/good: TestGone` `sandpittest: TestGood`",
 			want: []string{
 				"document names internal/good: TestGood, which did not pass", "document names cmd/good: TestGone, which did not pass", "document names sandpittest: TestGood, which did not pass",
