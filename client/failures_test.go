@@ -351,12 +351,14 @@ func TestEventsGiveUp(t *testing.T) {
 // Close ends what is under way, and leaves nothing.
 func TestCloseLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
+	arrived := make(chan struct{}, 100)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/exec") {
 			w.Header().Set("Content-Type", v1.StreamType)
 			_, _ = w.Write(frameOf(v1.FrameStarted, []byte(`{"id":"p","pid":7}`)))
 			_ = http.NewResponseController(w).Flush()
 		}
+		arrived <- struct{}{}
 		<-r.Context().Done()
 	}))
 	c, err := New(Options{Address: s.URL})
@@ -384,7 +386,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 		ended <- last
 	}()
-	time.Sleep(50 * time.Millisecond) // that they are under way is likely, and not needed
+	for range 3 {
+		<-arrived
+	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}

@@ -104,7 +104,7 @@ func testForkBomb(t *testing.T, e *env) {
 	})
 	// Another one, and away with it while it runs.
 	start(t, sb, sandpit.Command{Script: `f() { f | f & }; f; while :; do f; done`})
-	time.Sleep(100 * time.Millisecond)
+	eventually(t, "it is many processes", func() bool { m, err := sb.Metrics(t.Context()); return err == nil && m.Pids >= 10 })
 	before := time.Now()
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Fatal(err)

@@ -82,11 +82,7 @@ func testLogQueries(t *testing.T, e *env) {
 		logged(t, sb, have+2)
 		return p
 	}
-	a := pair("a", 0)
-	time.Sleep(20 * time.Millisecond)
-	middle := time.Now()
-	time.Sleep(20 * time.Millisecond)
-	b := pair("b", 2)
+	a, b := pair("a", 0), pair("b", 2)
 	all := logged(t, sb, 4)
 	for name, c := range map[string]struct {
 		q    sandpit.LogQuery
@@ -96,7 +92,7 @@ func testLogQueries(t *testing.T, e *env) {
 		"process":          {sandpit.LogQuery{Process: b.ID()}, "b1\nb2\n"},
 		"stream":           {sandpit.LogQuery{Stream: "stderr"}, "a2\nb2\n"},
 		"process, stream":  {sandpit.LogQuery{Process: a.ID(), Stream: "stdout"}, "a1\n"},
-		"since":            {sandpit.LogQuery{Since: middle}, "b1\nb2\n"},
+		"since":            {sandpit.LogQuery{Since: all[2].Time}, "b1\nb2\n"},
 		"after":            {sandpit.LogQuery{After: all[0].Seq}, "a2\nb1\nb2\n"},
 		"after all":        {sandpit.LogQuery{After: all[3].Seq}, ""},
 		"tail":             {sandpit.LogQuery{Tail: 3}, "a2\nb1\nb2\n"},

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -89,45 +90,48 @@ func (s slow) Write(b []byte) (int, error) {
 func TestWaitedFor(t *testing.T) {
 	for name, size := range map[string]int{"small pieces": 1, "large ones": 100 << 10} {
 		t.Run(name, func(t *testing.T) {
-			h := new(Sandbox).newHub(keptOutput)
-			close(h.ready)
-			var want, got []byte
-			let := make(chan struct{})
-			r := &reader{stdout: slow{let, &got, stdoutStream}, stderr: slow{let, &got, stderrStream}, waitFor: true}
-			h.read(r, true)
-			fed := make(chan struct{})
-			const pieces = 3*maxRuns/2 + 1
-			n := min(pieces, 4<<20/size)
-			for i := range n {
-				for j := range size {
-					want = append(want, stdoutStream+byte(i%2), byte(i+j))
-				}
-			}
-			go func() {
-				defer close(fed)
-				b := make([]byte, size)
+			synctest.Test(t, func(t *testing.T) {
+				h := new(Sandbox).newHub(keptOutput)
+				close(h.ready)
+				var want, got []byte
+				let := make(chan struct{})
+				r := &reader{stdout: slow{let, &got, stdoutStream}, stderr: slow{let, &got, stderrStream}, waitFor: true}
+				h.read(r, true)
+				fed := make(chan struct{})
+				const pieces = 3*maxRuns/2 + 1
+				n := min(pieces, 4<<20/size)
 				for i := range n {
-					for j := range b {
-						b[j] = byte(i + j)
+					for j := range size {
+						want = append(want, stdoutStream+byte(i%2), byte(i+j))
 					}
-					h.feed(stdoutStream+byte(i%2), b)
 				}
-			}()
-			select {
-			case <-fed:
-				t.Error("the process was not held up")
-			case <-time.After(100 * time.Millisecond):
-			}
-			close(let)
-			<-fed
-			h.mu.Lock()
-			h.ended = true
-			h.notify()
-			h.mu.Unlock()
-			<-r.done
-			if !bytes.Equal(got, want) {
-				t.Errorf("%d bytes arrived of %d, or others", len(got)/2, len(want)/2)
-			}
+				go func() {
+					defer close(fed)
+					b := make([]byte, size)
+					for i := range n {
+						for j := range b {
+							b[j] = byte(i + j)
+						}
+						h.feed(stdoutStream+byte(i%2), b)
+					}
+				}()
+				synctest.Wait()
+				select {
+				case <-fed:
+					t.Error("the process was not held up")
+				default:
+				}
+				close(let)
+				<-fed
+				h.mu.Lock()
+				h.ended = true
+				h.notify()
+				h.mu.Unlock()
+				<-r.done
+				if !bytes.Equal(got, want) {
+					t.Errorf("%d bytes arrived of %d, or others", len(got)/2, len(want)/2)
+				}
+			})
 		})
 	}
 }
@@ -135,67 +139,53 @@ func TestWaitedFor(t *testing.T) {
 // Those who wait in one namespace wait for each other, and those of another go
 // in between; what does not fit does not stand in the way of another namespace.
 func TestAdmissionIsFair(t *testing.T) {
-	a := admission{capacity: Capacity{Memory: 10, Wait: time.Minute}}
-	one := demand{memory: 1, sandboxes: 1}
-	for range 10 {
-		if err := a.enter(t.Context(), "x", one); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var mu sync.Mutex
-	var order []string
-	var wg sync.WaitGroup
-	wait := func(name string, d demand) {
-		wg.Go(func() {
-			err := a.enter(t.Context(), name[:1], d)
-			mu.Lock()
-			defer mu.Unlock()
-			if order = append(order, name); err != nil {
-				t.Error(name, err)
+	synctest.Test(t, func(t *testing.T) {
+		a := admission{capacity: Capacity{Memory: 10, Wait: time.Minute}}
+		one := demand{memory: 1, sandboxes: 1}
+		for range 10 {
+			if err := a.enter(t.Context(), "x", one); err != nil {
+				t.Fatal(err)
 			}
-		})
-		for n := 0; n == 0; { // until it is in its queue
-			a.mu.Lock()
-			for _, w := range a.queues[name[:1]] {
-				if w.want == d {
-					n++
+		}
+		var mu sync.Mutex
+		var order []string
+		var wg sync.WaitGroup
+		wait := func(name string, d demand) {
+			wg.Go(func() {
+				err := a.enter(t.Context(), name[:1], d)
+				mu.Lock()
+				defer mu.Unlock()
+				if order = append(order, name); err != nil {
+					t.Error(name, err)
 				}
-			}
-			a.mu.Unlock()
-			time.Sleep(100 * time.Microsecond)
+			})
+			synctest.Wait()
 		}
-		runtime.Gosched()
-	}
-	wait("a1", one)
-	time.Sleep(5 * time.Millisecond)
-	wait("a2", one)
-	time.Sleep(5 * time.Millisecond)
-	wait("b1", demand{memory: 5, sandboxes: 1})
-	wait("c1", one)
-	for n := 1; n <= 3; n++ {
-		a.leave(one)
-		for done := 0; done < n; time.Sleep(100 * time.Microsecond) {
-			mu.Lock()
-			done = len(order)
-			mu.Unlock()
+		wait("a1", one)
+		wait("a2", one)
+		wait("b1", demand{memory: 5, sandboxes: 1})
+		wait("c1", one)
+		for range 3 {
+			a.leave(one)
+			synctest.Wait()
 		}
-	}
-	if want := []string{"a1", "c1", "a2"}; !slices.Equal(order, want) {
-		t.Errorf("they came in as %v, want %v", order, want)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := a.enter(ctx, "d", demand{memory: 10}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	for range 4 {
+		if want := []string{"a1", "c1", "a2"}; !slices.Equal(order, want) {
+			t.Errorf("they came in as %v, want %v", order, want)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := a.enter(ctx, "d", demand{memory: 10}); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		for range 4 {
+			a.leave(one)
+		}
 		a.leave(one)
-	}
-	a.leave(one)
-	wg.Wait()
-	if a.used != (demand{memory: 10, sandboxes: 6}) || len(a.turn) != 0 || len(a.queues) != 0 {
-		t.Errorf("used are %+v, and %v wait", a.used, a.turn)
-	}
+		wg.Wait()
+		if a.used != (demand{memory: 10, sandboxes: 6}) || len(a.turn) != 0 || len(a.queues) != 0 {
+			t.Errorf("used are %+v, and %v wait", a.used, a.turn)
+		}
+	})
 }
 
 func TestBucket(t *testing.T) {

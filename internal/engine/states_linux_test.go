@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +76,7 @@ func TestStopAndRestart(t *testing.T) {
 	rude := background(t, sb, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
 	logs(t, sb, rude, "ready\n")
 	var wg sync.WaitGroup
+	var started atomic.Int64
 	for range 4 {
 		wg.Go(func() {
 			for {
@@ -86,11 +88,12 @@ func TestStopAndRestart(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				started.Add(1)
 				time.Sleep(time.Millisecond)
 			}
 		})
 	}
-	time.Sleep(50 * time.Millisecond)
+	eventually(t, "some have started", func() bool { return started.Load() >= 10 })
 	if err := sb.Stop(t.Context(), 500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
@@ -347,9 +350,10 @@ func TestRemoveAmongOthers(t *testing.T) {
 	for i := range 10 {
 		sb := made(t, e, sandpit.Spec{})
 		var wg sync.WaitGroup
+		var ran atomic.Int64
 		for range 4 {
 			wg.Go(func() {
-				for {
+				for ; ; ran.Add(1) {
 					if _, err := sandpit.Shell(t.Context(), sb, "echo x"); err != nil {
 						if !errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, sandpit.ErrState) {
 							t.Error(err)
@@ -367,7 +371,7 @@ func TestRemoveAmongOthers(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+		eventually(t, "others have done something", func() bool { return ran.Load() >= int64(i) })
 		for range 3 {
 			wg.Go(func() {
 				if err := sb.Remove(t.Context()); err != nil {

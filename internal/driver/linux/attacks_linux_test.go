@@ -534,7 +534,7 @@ func TestAttackC1ForkBombRemove(t *testing.T) {
 	if _, err := sb.Start(t.Context(), sandpit.Command{Script: "f() { f | f & }; f; while :; do f; done"}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	eventually(t, "it is many processes", func() bool { m, err := sb.Metrics(t.Context()); return err == nil && m.Pids >= 400 })
 	began := time.Now()
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Fatal(err)
