@@ -1,9 +1,12 @@
-// Package driver holds the contract between the engine and the backends that
-// make places for sandboxes: a driver per kind of backend.
+// Package driver is the contract between the engine and the backends that make
+// sandboxes. There is one driver for each kind of backend.
 //
-// A driver makes an isolated place with a guest in it, and a byte stream to
-// that guest. It starts no programs and touches no files of the sandbox: the
-// guest does that, over the guest protocol, in the same way on every driver.
+// A driver makes an isolated place with a guest in it, and a byte stream to that
+// guest. It does not start programs in the sandbox or touch its files. The guest does
+// that, over the guest protocol, in the same way on every driver.
+//
+// Package drivertest tests every promise that this package states. An interface that
+// is marked as optional is found by type assertion.
 package driver
 
 import (
@@ -17,123 +20,134 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
-// A Driver makes sandboxes on one kind of backend. Package drivertest holds
-// every promise below.
-//
-// All methods may be called from many goroutines at once.
+// A Driver makes sandboxes on one kind of backend. All methods may be called from many
+// goroutines at once.
 type Driver interface {
-	// Name is the driver's name: "linux", "oci", …
+	// Name returns the driver's name: "linux", "oci", …
 	Name() string
 
-	// Probe says what can be enforced on this machine for this user. It makes
-	// no sandbox and leaves nothing behind; it may be called often, so a
-	// driver remembers what can't change while it runs.
+	// Probe returns what the driver can enforce on this machine for this user. It
+	// makes no sandbox and leaves nothing behind. It may be called often, so a driver
+	// remembers what can't change while it runs.
 	Probe(ctx context.Context) Capabilities
 
-	// Create makes a sandbox exactly as the plan says and returns when its
-	// guest can be dialled. On any error, and when ctx ends first, nothing is
-	// left: no process, mount, namespace, cgroup or file. What the plan asks
-	// for and the driver can't do is sandpit.ErrUnsupported, never dropped.
+	// Create makes a sandbox exactly as the plan says and returns when its guest can
+	// be dialled. If it returns an error, which it also does when ctx ends first,
+	// nothing is left of the sandbox: no process, mount, namespace, cgroup or file.
+	// If the plan asks for something that the driver can't do, the error matches
+	// sandpit.ErrUnsupported. Nothing in a plan is ever ignored.
 	Create(ctx context.Context, plan Plan) (Instance, error)
 }
 
-// An Examiner is a driver that can take a closer look than Probe, at some
-// cost, for a person who asks what works here. Optional, found by type
-// assertion.
+// An Examiner is a driver that can look more closely than Probe, at some cost, for a
+// person who asks what works here. Optional.
 type Examiner interface {
-	// Examine is Probe with Facts, and with what only trying tells. It leaves
-	// nothing behind.
+	// Examine returns what Probe returns, with Facts, and with what it found out by
+	// trying. It leaves nothing behind.
 	Examine(ctx context.Context) Capabilities
 }
 
-// A Recoverer is a driver whose instances outlive the program that made them,
-// unless their Plan is Ephemeral. Optional, found by type assertion; its
-// instances are Leavers.
+// A Recoverer is a driver whose instances outlive the process that made them, unless
+// their Plan is Ephemeral. Its instances are Leavers. Optional.
 type Recoverer interface {
-	// Recover takes over an instance whose owner is dead, or has left it.
-	// ErrNotFound when it no longer exists; then what was left of it has been
-	// removed; ErrRestarted, too, when the machine has been restarted since.
-	// ErrExists when its owner lives. ErrStranded when nobody can reach it. A
-	// handle without a State is that of an instance whose Create may have been
-	// interrupted at any point, or that is recovered to be destroyed: a stranded
-	// one, too.
+	// Recover takes over an instance whose owner has died or has left it. The
+	// processes of the sandbox notice nothing. The error matches
+	//
+	//   - sandpit.ErrNotFound if the instance no longer exists. Recover has then
+	//     removed what was left of it. The error also matches ErrRestarted if the
+	//     machine was restarted meanwhile.
+	//   - sandpit.ErrExists if its owner is alive. A driver that can't always tell
+	//     says so in its documentation.
+	//   - ErrStranded if the instance runs and can't be reached.
+	//   - sandpit.ErrUnsupported if the handle has a newer version, and
+	//     sandpit.ErrInvalid if it is not one of this driver or of an Ephemeral
+	//     instance.
+	//
+	// A handle without a State stands for an instance whose Create may have been
+	// interrupted at any point, or that is recovered only to be destroyed. Recover
+	// then also returns a stranded instance.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 
 	// Kept returns the IDs of the instances that can outlive their owner and whose
-	// guests still run. It needs no handles, so that instances whose handles were lost
-	// are found, too. A Handle without a State is enough to recover them. Kept changes
+	// guests still run. It needs no handles, so it also finds instances whose handles
+	// were lost. A Handle without a State is enough to recover them. Kept changes
 	// nothing.
 	Kept(ctx context.Context) ([]string, error)
 }
 
-// A Strander is a Recoverer whose instances can be stranded: their guests run, and
-// nobody can reach them. Optional, found by type assertion.
+// A Strander is a Recoverer whose instances can become stranded: their guests run, and
+// nothing can reach them. Optional.
 type Strander interface {
-	// Stranded returns the IDs of the instances that are stranded. Kept has them, too.
+	// Stranded returns the IDs of the stranded instances. Kept returns them, too.
 	Stranded(ctx context.Context) ([]string, error)
 }
 
 // ErrStranded is in the error of Recover for a stranded instance.
 var ErrStranded = errors.New("nothing can reach it")
 
-// ErrRestarted says that the machine on which an instance was has been restarted.
+// ErrRestarted says that the machine of an instance was restarted.
 var ErrRestarted = errors.New("the machine was restarted")
 
 // An Exposer is an Instance that knows whether its sandbox sees a data directory.
+// Optional.
 type Exposer interface {
-	// Exposed returns a data directory that a mount of the sandbox shows, or "".
-	// That can be so where an older version has made the sandbox.
+	// Exposed returns a data directory that a mount of the sandbox shows, or "". Only
+	// a sandbox that an older version made, or one made without knowledge of that
+	// directory, can show one.
 	Exposed() string
 }
 
-// A Leaver is an instance that can be given up without being touched.
+// A Leaver is an Instance that can be given up without being touched. Optional, except
+// for instances of a Recoverer.
 type Leaver interface {
-	// Leave closes what this process holds of the instance, which lives on
-	// for Recover. Every other call then gives sandpit.ErrClosed. It is
-	// idempotent; after Destroy it does nothing.
+	// Leave closes what this process holds of the instance, which lives on for
+	// Recover. Every later call that can fail returns sandpit.ErrClosed. Leave is
+	// idempotent. After Destroy it does nothing.
 	Leave()
 }
 
-// An OOMCounter is an instance that can tell at little cost what is asked after
-// every command. Optional, found by type assertion; else Stats tells it.
+// An OOMCounter is an Instance that can count out-of-memory kills at little cost, since
+// the engine asks after every command. Optional; Stats has the same number.
 type OOMCounter interface {
-	// OOMKills returns Metrics.OOMKills, -1 where it can't be had.
+	// OOMKills returns what Metrics.OOMKills would be, -1 if it is unknown.
 	OOMKills() (int64, error)
 }
 
-// A Freezer is an instance whose processes, its guest among them, can be made
-// to stand still. Optional, found by type assertion.
+// A Freezer is an Instance whose processes, including its guest, can be stopped and
+// resumed. A driver with feature.Pause makes only Freezers. Optional otherwise.
 type Freezer interface {
-	// Freeze returns when all processes stand still: they use no processor
-	// time, and Dial and everything asked of the guest waits. What can't be
-	// frozen within seconds runs on, and that is an error. ErrUnsupported where
-	// this machine can't do it. Freezing what is frozen is no error.
+	// Freeze stops all processes and returns when they have stopped. They then use no
+	// processor time and the guest answers nothing. If a process can't be stopped
+	// within seconds, all run on and Freeze returns an error. The error matches
+	// sandpit.ErrUnsupported if this machine can't freeze. Freezing a frozen instance
+	// is a no-op.
 	Freeze(ctx context.Context) error
 
-	// Thaw lets them run on. Thawing what runs is no error.
+	// Thaw resumes a frozen instance. Thawing a running instance is a no-op.
 	Thaw(ctx context.Context) error
 
-	// Frozen reports whether they stand still.
+	// Frozen reports whether the processes are stopped.
 	Frozen(ctx context.Context) (bool, error)
 }
 
-// A Preparer is a driver that can do a part of Create ahead, before it is known
-// for what: all that does not depend on the plan. Optional, found by type
-// assertion.
+// A Preparer is a driver that can do part of Create ahead, before the plan is known.
+// Optional.
 type Preparer interface {
-	// Prepare makes a blank. id is as Plan.ID. On any error, and when ctx ends
-	// first, nothing is left. ErrUnsupported where nothing can be done ahead.
+	// Prepare makes a blank. The id is like Plan.ID. If it returns an error, which it
+	// also does when ctx ends first, nothing is left. The error matches
+	// sandpit.ErrUnsupported if nothing can be done ahead, or if b enforces what this
+	// driver can't.
 	//
-	// A blank ends with the process that made it, whatever that dies of; what
-	// then may be left of it, Sweep removes.
+	// A blank ends with the process that made it, however that process ends. Sweep
+	// removes what may then be left of it.
 	Prepare(ctx context.Context, id string, b BlankPlan) (Blank, error)
 }
 
-// A Sweeper is a driver that can remove what was left by processes that were
-// killed while they made something. Optional, found by type assertion.
+// A Sweeper is a driver that can remove what is left of processes that were killed
+// while they made something. Optional.
 type Sweeper interface {
-	// Sweep removes what belongs to no process that lives and to no instance
-	// that could be recovered, and returns of how many something was removed.
+	// Sweep removes everything that belongs neither to a live process nor to an
+	// instance that could be recovered. It returns the number of removed entries.
 	Sweep(ctx context.Context) int
 }
 
@@ -141,186 +155,193 @@ type Sweeper interface {
 type BlankPlan struct {
 	Ephemeral bool // as in Plan, and final
 
-	// The user for whom the blank will fit, and whether others exist beside
-	// it. On machines on which every sandbox has all users, any will.
+	// UID and GID are the user that the blank will fit, and MultiUser says whether
+	// others exist beside it. Where every sandbox has all users, any blank fits.
 	UID, GID  uint32
 	MultiUser bool
 
-	// Limits and Enforce are as in Plan. The figures that the blank is bound
-	// with may be others; what is enforced may not.
+	// Limits and Enforce are as in Plan. Bind may be given other amounts, but not
+	// another set of enforced limits.
 	Limits  sandpit.Limits
 	Enforce feature.Set
 }
 
-// A Blank is a sandbox that is made but for its plan: isolated, with a guest
-// that waits. It is bound once, or destroyed, and holds nothing that was ever
-// of another sandbox. All methods may be called from many goroutines at once.
+// A Blank is a sandbox that is complete except for its plan: an isolated place, with a
+// guest that waits. It is bound once or destroyed, and holds nothing of any other
+// sandbox. All methods may be called from many goroutines at once.
 type Blank interface {
-	// ID is what it was prepared with.
+	// ID returns the id that it was prepared with.
 	ID() string
 
-	// Fits reports whether Bind can make of it what Create would make of the
-	// plan, whose ID does not count.
+	// Fits reports whether Bind can make what Create would make of the plan. It
+	// ignores the plan's ID.
 	Fits(plan Plan) bool
 
-	// Usable reports whether it can still be bound to some plan. Once it is
-	// not, for example because its guest has died or what it saw of the
-	// machine has changed, it never is again, and is to be destroyed.
+	// Usable reports whether the blank can still be bound to some plan. It becomes
+	// unusable when it is used or its guest dies, and may when the machine changes.
+	// An unusable blank stays unusable; destroy it.
 	Usable() bool
 
-	// Dial opens a connection to the guest, as Instance.Dial does, which is
-	// good after Bind, too. Before Bind no more than a greeting may go over it:
-	// the guest is not yet where it will be. ErrUnsupported where the guest
-	// starts only by Bind; ErrState once the blank is used up.
+	// Dial opens a connection to the guest, as Instance.Dial does. The connection
+	// stays good after Bind. Until Bind returns, only a greeting may be sent over it,
+	// since the guest is not yet where it will be. The error matches
+	// sandpit.ErrUnsupported if the guest starts only in Bind, and sandpit.ErrState if
+	// the blank is used.
 	Dial(ctx context.Context) (net.Conn, error)
 
-	// Bind makes the sandbox of the plan, whose ID is that of the blank, and
-	// all of which holds as for Create: what is not as the plan says is an
-	// error, never dropped. It uses the blank up, also when it fails: then, and
-	// when ctx ends first, nothing is left. ErrState when it was used before;
-	// that does not touch what became of it. ErrInvalid for a plan that it does
-	// not fit.
+	// Bind makes the sandbox of the plan, whose ID must be that of the blank. All
+	// promises of Create hold. Bind uses the blank, even if it fails, and when it
+	// fails or ctx ends first, nothing is left. The error matches sandpit.ErrState if
+	// the blank was used before, which does not affect what became of it, and
+	// sandpit.ErrInvalid if the plan does not fit.
 	Bind(ctx context.Context, plan Plan) (Instance, error)
 
-	// Destroy removes every trace of a blank that is not used, and returns when
-	// that is so. It is idempotent, and does nothing once the blank is used: the
-	// instance is destroyed by its own method.
+	// Destroy removes every trace of an unused blank and returns when that is done,
+	// even if ctx has ended. It is idempotent, and a no-op once the blank is used:
+	// the instance is destroyed by its own method.
 	Destroy(ctx context.Context) error
 }
 
-// An Instance is one made sandbox, seen from outside.
+// An Instance is a sandbox, seen from outside. All methods may be called from many
+// goroutines at once.
 type Instance interface {
-	// Handle identifies the instance for Recover and for people.
+	// Handle returns what identifies the instance for Recover and for people.
 	Handle() Handle
 
-	// Dial opens a new connection to the guest. The caller closes it.
-	// sandpit.ErrClosed when the guest is gone.
+	// Dial opens a new connection to the guest. The caller closes it. The error
+	// matches sandpit.ErrClosed if the guest has died.
 	Dial(ctx context.Context) (net.Conn, error)
 
-	// Stats reads what the sandbox uses now. A figure that can't be had is -1.
+	// Stats returns what the sandbox uses now. Unknown values are -1.
 	Stats(ctx context.Context) (sandpit.Metrics, error)
 
-	// Done is closed when the guest has died, whatever the cause.
+	// Done returns a channel that is closed when the guest has died, whatever the
+	// cause.
 	Done() <-chan struct{}
 
-	// Destroy kills everything in the sandbox and removes every trace of it
-	// from the machine, and returns when that is so. It is idempotent, may
-	// race with any other call, and does its work even when ctx has ended.
+	// Destroy kills everything in the sandbox, removes every trace of it from the
+	// machine, and returns when that is done. It is idempotent, may race with any
+	// other call, and does its work even if ctx has ended.
 	Destroy(ctx context.Context) error
 }
 
-// Explainer is an Instance that may know why its guest has never answered.
+// An Explainer is an Instance that may know why its guest never answered. Optional.
 type Explainer interface {
-	// Explain returns that, or err.
+	// Explain returns the reason if it knows one, and err otherwise. The caller failed
+	// to reach the guest with err.
 	Explain(err error) error
 }
 
-// Lacking is an Instance that may lack what this version of its driver enforces
-// elsewhere: an earlier version has made it, or it was found out when it was made
-// that this machine can't.
+// A Lacking is an Instance that may lack something that this driver enforces
+// elsewhere, because an earlier version made it, or because this machine turned out to
+// be unable to when it was made. Optional.
 type Lacking interface {
-	// Lacks returns that, or nothing.
+	// Lacks returns what the sandbox lacks. Of an instance that was recovered it may
+	// omit what was found out when that was made.
 	Lacks() []sandpit.Gap
 }
 
 // HandleVersion is the version of Handle that this program writes.
 const HandleVersion = 1
 
-// Handle is what is stored of an instance. A reader refuses a version that is
-// newer than its own.
+// Handle is what is stored of an instance, as JSON. Recover refuses a handle whose
+// version is newer than HandleVersion.
 type Handle struct {
 	Version int             `json:"version"`
 	Driver  string          `json:"driver"`
 	ID      string          `json:"id"`
-	State   json.RawMessage `json:"state"` // the driver's own
+	State   json.RawMessage `json:"state"` // private to the driver
 }
 
 // Capabilities is what a driver can do on this machine for this user.
 type Capabilities struct {
-	// Available is false when no sandbox can be made at all; Gaps then say why.
+	// Available is false if no sandbox can be made at all. Gaps then say why.
 	Available bool
 
-	// Features are what the driver can enforce and do here. A missing one is false.
+	// Features are what the driver can enforce and do here.
 	Features feature.Set
 
-	// MaxNoFile is the most open files that a process may be allowed; 0: any number.
+	// MaxNoFile is the largest number of open files that a process may be allowed; 0:
+	// any number.
 	MaxNoFile int64
 
-	// Gaps explains everything that can't be enforced.
+	// Gaps explains each feature that is missing, and how to get it.
 	Gaps []sandpit.Gap
 
-	// Facts are for people: kernel, cgroup layout, user namespaces, …, in the
-	// order in which they are to be shown. Probe may leave them out.
+	// Facts are for people: kernel, cgroup layout, user namespaces, …, in the order
+	// in which they are shown. Probe may leave them out.
 	Facts []Fact
 }
 
-// A Fact is a line of what was found on a machine.
+// A Fact is one line about a machine.
 type Fact struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Plan is a Spec resolved against policy and capabilities: exactly what will
-// be enforced. Every field is final; a driver has no defaults.
+// Plan is a Spec resolved against policy and capabilities: exactly what will be
+// enforced. Every field is final; a driver has no defaults.
 type Plan struct {
 	ID       string // [a-z0-9]+, unique on this machine
 	Name     string
 	Hostname string
 	Root     Root
-	Mounts   []sandpit.Mount // sources absolute and free of symbolic links; NoSockets only with ReadOnly
+	Mounts   []sandpit.Mount // sources are absolute and without symbolic links; NoSockets only with ReadOnly
 	Tmpfs    []sandpit.Tmpfs
 	ReadOnly bool
-	Write    []string // nil: no restriction; else the only writable paths
+	Write    []string // nil: no restriction; otherwise the only writable paths
 	Limits   sandpit.Limits
 
-	// Enforce holds the limits that must be enforced. Those not in it are defaults
-	// that this machine can't enforce. Other features in it must be there, too.
+	// Enforce holds the limits that must be enforced. Those that are missing are
+	// defaults that this machine can't enforce. If it holds any other feature, the
+	// driver must have that, too.
 	Enforce feature.Set
 
-	// User is the uid and gid of ordinary processes. A driver on which only
-	// one uid exists gives it this one.
+	// UID and GID are those of ordinary processes. A driver on which only one uid
+	// exists gives it this one.
 	UID, GID uint32
 
-	// MultiUser asks for a full range of uids inside.
+	// MultiUser asks for a full range of uids inside. Without feature.Users it makes
+	// no difference.
 	MultiUser bool
 
 	// Ephemeral sandboxes die with the process that made them.
 	Ephemeral bool
 
-	// Trace receives the time of each step of Create, when set.
+	// Trace, if set, is called with the time of each step of Create.
 	Trace func(step string, took time.Duration)
 }
 
 // Root is a root file system.
 type Root struct {
-	// Layers are host directories, topmost first, never changed. They are
-	// put under a writable layer that is the sandbox's own. Whiteouts are
-	// character devices 0:0; opaque directories have the extended attribute
-	// user.overlay.opaque=y. At least one.
+	// Layers are host directories, topmost first, which are never changed. They are
+	// put under a writable layer that is the sandbox's own. Whiteouts are character
+	// devices 0:0. Opaque directories have the extended attribute
+	// user.overlay.opaque=y. There is at least one layer.
 	Layers []string
 
 	// Binds are host directories shown read-only on top of that.
 	Binds []Bind
 
-	// Dirs are made where they are missing, owned by root inside.
+	// Dirs are made if they are missing, owned by root inside.
 	Dirs []string
 
 	// Files are written into the sandbox's own layer.
 	Files []File
 }
 
-// Bind shows a host directory read-only at a target, a directory of the topmost
-// layer, whose content there lies over it. Of the host's files it shows what
-// everybody may read. Nothing that the sandbox does with them, such as locking
-// or watching, is noticed outside, and nothing done outside is noticed inside
-// but changes of their content. What can't be had of this is a gap.
+// Bind shows a host directory read-only at a target, which must be a directory of the
+// topmost layer; what the layer has there lies over what the host has. Of the host's
+// files it shows those that everybody may read. Nothing that the sandbox does with them,
+// such as locking or watching, is noticed outside. Of what happens outside, only changes
+// of their content are noticed inside. Where this can't be had, Probe, Examine or Lacks
+// names the gap.
 type Bind struct {
 	Source, Target string
 }
 
-// File is a small file made in the root of a new sandbox, such as /etc/hosts,
-// owned by root inside. Missing directories are made. Existing files, also
-// symbolic links, are replaced.
+// File is a small file in the root of a new sandbox, such as /etc/hosts, owned by root
+// inside. Missing directories are made. An existing file or symbolic link is replaced.
 type File struct {
 	Path string
 	Mode uint32

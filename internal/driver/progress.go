@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// Progress says what a driver is doing for a caller. A system call may never return,
-// and no context ends it. A caller that gives up waiting reports from Progress at
-// which step that was and what exists of the sandbox.
+// Progress holds what a driver is doing for a caller. A system call may never return,
+// and no context ends it. A caller that gives up waiting reports from Progress which
+// step hangs and what exists of the sandbox.
 //
 // All methods may be called on a nil Progress and from many goroutines at once.
 type Progress struct{ now atomic.Pointer[Doing] }
@@ -57,7 +57,8 @@ func (p *Progress) Now() Doing {
 
 type progressKey struct{}
 
-// WithProgress returns a context with which a driver tells p what it is doing.
+// WithProgress returns a context for the calls of a driver, which enters into p each
+// step that it begins.
 func WithProgress(ctx context.Context, p *Progress) context.Context {
 	return context.WithValue(ctx, progressKey{}, p)
 }
