@@ -1,55 +1,34 @@
 package api
 
 import (
-	"context"
-	"log/slog"
+	"encoding/json"
 	"net/http"
 	"strings"
-	"sync"
-	"time"
 
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
-	"github.com/sandpit-dev/sandpit/internal/otlp"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Options are what the API works with. Those without a default must be set.
 type Options struct {
+	Gate        *gate.Gate // behind which it stands
 	Backend     Backend
 	Keys        Keys
 	Policies    Policies
-	Audit       Auditor
+	Audit       AuditReader
 	Idempotency Idempotency
 	Webhooks    Webhooks
 
-	// DataDir is where the server keeps its files. Errors that name it are told to
-	// administrators alone. Empty: none.
-	DataDir string
-
 	// Version is the server's own.
 	Version string
-
-	// Hosts are the names and addresses, without a port, under which the server
-	// is asked for, beside those of loopback: the names of its certificate.
-	Hosts []string
 
 	// Domains are under which <port>-<id>.<domain> leads to a sandbox. Default
 	// "localhost", whose every name is loopback in browsers (RFC 6761).
 	Domains []string
 
-	// Origins are the web pages that may use the API from a browser, as the
-	// header Origin names them: "https://example.com". Default none.
-	Origins []string
-
-	Limits Limits
-
 	// Connections counts those of the server, for the metrics. Default: nothing.
 	Connections func() Connections
-
-	// Log is told of what fails in the server itself. Default: nobody.
-	Log *slog.Logger
-
-	// Tracer receives a span of each request; nil: none is made.
-	Tracer *otlp.Exporter
 }
 
 // Connections are how many connections a server has.
@@ -60,176 +39,127 @@ type Connections struct {
 	Dropped   uint64 // since the start, for others
 }
 
-// API is the handler of all requests.
+// API is Sandpit's own dialect: /v1, and the ports of sandboxes. Its methods may be called
+// from many goroutines.
 type API struct {
 	opts    Options
-	mux     *http.ServeMux
-	guard   guard
-	limiter limiter
+	gate    *gate.Gate
+	domains []string
 	metrics *metrics
 	proxy   *proxy
-
-	// live ends what only follows: events, logs, attached output. all ends
-	// everything that goes on.
-	live, all       context.Context
-	endLive, endAll context.CancelFunc
-
-	mu       sync.Mutex
-	draining bool          // guarded by mu
-	open     int           // requests under way; guarded by mu
-	idle     chan struct{} // closed when the last one ends while draining; guarded by mu
+	passing gate.Route // of requests to ports of sandboxes
 }
 
-// New returns the API. Close it.
+// New returns the API.
 func New(opts Options) *API {
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
 	if opts.Connections == nil {
 		opts.Connections = func() Connections { return Connections{} }
 	}
-	opts.Limits = opts.Limits.withDefaults()
-	a := &API{opts: opts, mux: http.NewServeMux(), guard: newGuard(opts), idle: make(chan struct{})}
-	a.limiter.init(opts.Limits)
-	a.metrics = newMetrics()
-	a.proxy = newProxy(a)
-	a.live, a.endLive = context.WithCancel(context.Background())
-	a.all, a.endAll = context.WithCancel(context.Background())
-	for _, route := range append(Routes(), runRoute()) {
-		a.mux.HandleFunc(route.Method+" "+route.Path, func(w http.ResponseWriter, r *http.Request) {
-			c := w.(*response).call
-			c.r, c.route, c.vital = r, &route, route.Vital
-			c.serve()
-		})
+	if opts.Domains == nil {
+		opts.Domains = []string{"localhost"}
 	}
-	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		w.(*response).call.lost(r)
-	})
+	a := &API{opts: opts, gate: opts.Gate, metrics: newMetrics()}
+	for _, d := range opts.Domains {
+		a.domains = append(a.domains, gate.HostName(d))
+	}
+	a.proxy = newProxy(a)
+	a.passing = a.behind(proxyRoute())
+	a.passing.Passes = true
+	a.passing.Target = func(r *http.Request) string {
+		to, _ := a.target(r)
+		return to.sandbox
+	}
 	return a
 }
 
-// oddPath reports whether a path is one that http.ServeMux answers by itself, with
-// a redirect in HTML: that of CONNECT and *, and one with "//", "." or "..".
-func oddPath(escaped string) bool {
-	rest, ok := strings.CutPrefix(escaped, "/")
-	for ok && rest != "" {
-		var part string
-		part, rest, ok = strings.Cut(rest, "/")
-		if part == "" || part == "." || part == ".." {
-			return true
-		}
+// Dialect returns the API as gate.Gate.Handler serves it.
+func (a *API) Dialect() gate.Dialect {
+	d := gate.Dialect{
+		Pick: func(r *http.Request) *gate.Route {
+			if _, ok := a.target(r); ok {
+				return &a.passing
+			}
+			return nil
+		},
+		OwnHost: func(name string) bool {
+			_, _, ok := splitSandboxHost(name, a.domains)
+			return ok
+		},
+		Credential: credential,
+		Challenge:  `Bearer realm="sandpit"`,
+		KeyHint:    "send the header Authorization: Bearer KEY, or set SANDPIT_KEY for the command line; sandpit key create makes one",
+		PathHint:   "see /docs",
+		Fail: func(c *gate.Call, f gate.Failure) {
+			body, _ := json.Marshal(errorOf(f)) // of strings, which never fails
+			writeJSON(c.W, f.Status, append(body, '\n'))
+		},
+		AllowHeaders:  "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Port, X-Sandpit-Sandbox",
+		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed",
 	}
-	return !strings.HasPrefix(escaped, "/")
+	for _, route := range append(Routes(), runRoute()) {
+		d.Routes = append(d.Routes, a.behind(&route))
+	}
+	return d
 }
 
-// ServeHTTP answers a request.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := &call{api: a, r: r, ctx: r.Context(), id: newRequestID(), began: time.Now()}
-	c.w = &response{ResponseWriter: w, call: c}
-	c.w.renew()
-	w.Header().Set("X-Request-Id", c.id)
-	if !a.enter() {
-		w.Header().Set("Connection", "close")
-		c.fail(&refusal{status: http.StatusServiceUnavailable, code: errcode.Draining, message: "the server is about to end", hint: "try again in a moment", after: time.Second})
-		return
-	}
-	defer a.leave()
-	ctx, cancel := context.WithCancelCause(r.Context())
-	c.ctx, c.cancel = ctx, cancel
-	defer cancel(nil)
-	stop := context.AfterFunc(a.all, func() { c.breakOff(errDraining) })
-	defer stop()
-	defer c.finish()
-	c.traced()
-	if err := a.guard.check(c); err != nil {
-		c.fail(err)
-		return
-	}
-	if c.answered() { // a preflight
-		return
-	}
-	if target, ok := a.proxy.target(r); ok {
-		c.route, c.forward = proxyRoute(), target
-		c.serve()
-		return
-	}
-	if oddPath(r.URL.EscapedPath()) {
-		c.lost(nil)
-		return
-	}
-	a.mux.ServeHTTP(c.w, r)
-}
-
-func (a *API) enter() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.draining {
-		return false
-	}
-	a.open++
-	return true
-}
-
-func (a *API) leave() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.open--; a.open == 0 && a.draining {
-		close(a.idle)
+// behind returns a route as the gate has it.
+func (a *API) behind(route *Route) gate.Route {
+	return gate.Route{
+		Method: route.Method, Path: route.Path, ID: route.ID,
+		Open: route.Open, Admin: route.Admin, Guarded: route.Guarded, Vital: route.Vital, Late: true,
+		Target: func(r *http.Request) string { return r.PathValue("sb") }, Detail: subject,
+		Handle: func(gc *gate.Call) error {
+			c := &call{Call: gc, api: a, route: route}
+			if err := c.check(); err != nil {
+				return c.Untouched(err)
+			}
+			return route.handle(c)
+		},
 	}
 }
 
-// Close ends the API: new requests are refused, what only follows is ended,
-// and what is being done goes on until ctx ends. It returns the error of ctx
-// when something had to be broken off.
-func (a *API) Close(ctx context.Context) error {
-	a.mu.Lock()
-	if !a.draining {
-		a.draining = true
-		if a.open == 0 {
-			close(a.idle)
-		}
-	}
-	a.mu.Unlock()
-	a.endLive()
-	var err error
-	select {
-	case <-a.idle:
-	case <-ctx.Done():
-		err = ctx.Err()
-		a.endAll()
-		timer := time.NewTimer(lastWords)
-		defer timer.Stop()
-		select {
-		case <-a.idle:
-		case <-timer.C:
-		}
-	}
-	a.endAll()
-	a.proxy.close()
-	return err
+// errorOf is a failure in the JSON of /v1.
+func errorOf(f gate.Failure) v1.Error {
+	return v1.Error{Code: f.Code, Message: f.Message, Hint: f.Hint, Path: f.Path, RequestID: f.RequestID}
 }
 
-// Bounds of a server.
+// Headers in which a key may come. The second is for requests that are passed
+// on to a sandbox, which then get to keep their own Authorization.
 const (
-	maxHeader     = 32 << 10          // bytes of all headers of a request
-	headerTime    = 10 * time.Second  // in which they must have come
-	idleTime      = 120 * time.Second // of a connection between two requests
-	maxHTTP2      = 250               // streams of one connection at once
-	http2Inactive = 30 * time.Second  // after which a connection is asked whether it lives
+	headerAuthorization = "Authorization"
+	headerKey           = "X-Sandpit-Key"
 )
 
-// Configure sets the bounds of a server that has the API as its handler. HTTP/2
-// is spoken over TLS alone.
-func (a *API) Configure(s *http.Server) {
-	s.Handler = a
-	s.MaxHeaderBytes = maxHeader
-	s.ReadHeaderTimeout = headerTime
-	s.IdleTimeout = idleTime
-	s.HTTP2 = &http.HTTP2Config{
-		MaxConcurrentStreams: maxHTTP2,
-		SendPingTimeout:      http2Inactive,
-		PingTimeout:          http2Inactive / 2,
-		WriteByteTimeout:     http2Inactive,
+// credential is for gate.Dialect.Credential.
+func credential(r *http.Request) (secret string, shared bool) {
+	if k := r.Header.Get(headerKey); k != "" {
+		return k, false
 	}
-	s.ErrorLog = slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug)
+	scheme, key, _ := strings.Cut(r.Header.Get(headerAuthorization), " ")
+	if key = strings.TrimSpace(key); !strings.EqualFold(scheme, "Bearer") || key == "" {
+		return "", false
+	}
+	return key, true
+}
+
+// check refuses what no handler has to look at, and has the audit keep what is about to be
+// done, unless the handler knows more of that.
+func (c *call) check() error {
+	if c.route.Open {
+		return nil
+	}
+	if c.route.ID != passingID {
+		if enc := c.R.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+			return &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "a compressed body is not taken", Hint: "send it as it is"}
+		}
+		if len(c.route.Query) == 0 && c.R.URL.RawQuery != "" {
+			if err := c.query().err; err != nil { // of the others their handlers see to that
+				return err
+			}
+		}
+	}
+	if c.route.In != nil || c.route.late {
+		return nil
+	}
+	return c.Intend(c.Detail)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // downloadArchive sends a directory or file as the guest packs it.
@@ -25,19 +26,19 @@ func downloadArchive(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	files, err := c.files()
 	if err != nil {
 		return err
 	}
-	h := c.w.Header()
+	h := c.W.Header()
 	h.Set("Content-Disposition", "attachment")
 	h.Set("X-Content-Type-Options", "nosniff")
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(files.Download(c.ctx, path, w)) }()
-	defer r.CloseWithError(errClientGone)
+	go func() { w.CloseWithError(files.Download(c.Ctx, path, w)) }()
+	defer r.CloseWithError(gate.ErrClientGone)
 	if format == "zip" {
 		h.Set("Content-Type", "application/zip")
 		return c.sendZip(r)
@@ -63,10 +64,10 @@ func (c *call) sendZip(r io.Reader) error {
 			return fmt.Errorf("reading what the guest packs: %w", err)
 		}
 		if zw == nil { // from here on there is an answer
-			zw = zip.NewWriter(plainWriter{c.w})
+			zw = zip.NewWriter(plainWriter{c.W})
 		}
-		if listed += heldEntry + int64(len(h.Name)); listed > freeBody {
-			if err := c.hold(inMemory, listed); err != nil {
+		if listed += heldEntry + int64(len(h.Name)); listed > gate.FreeBody {
+			if err := c.Hold(gate.InMemory, listed); err != nil {
 				return err
 			}
 		}
@@ -75,7 +76,7 @@ func (c *call) sendZip(r io.Reader) error {
 		}
 	}
 	if zw == nil {
-		zw = zip.NewWriter(plainWriter{c.w})
+		zw = zip.NewWriter(plainWriter{c.W})
 	}
 	return zw.Close()
 }
@@ -111,7 +112,7 @@ func uploadArchive(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	files, err := c.files()
@@ -119,8 +120,8 @@ func uploadArchive(c *call) error {
 		return err
 	}
 	var src io.Reader = strings.NewReader("")
-	if c.r.Body != http.NoBody {
-		src = c.body(-1, 0)
+	if c.R.Body != http.NoBody {
+		src = c.Body(-1, 0)
 	}
 	switch format {
 	case "tar.gz":
@@ -132,12 +133,12 @@ func uploadArchive(c *call) error {
 	case "zip":
 		return c.uploadZip(files, path, src)
 	}
-	return files.Upload(c.ctx, path, src)
+	return files.Upload(c.Ctx, path, src)
 }
 
 // badArchive is an error in what the client has sent, unless it is one of ours.
 func badArchive(err error) error {
-	var r *refusal
+	var r *gate.Refusal
 	if errors.As(err, &r) {
 		return err
 	}
@@ -155,11 +156,11 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 	if err != nil {
 		return c.noZip(err)
 	}
-	size, err := io.Copy(&holder{c: c, kind: onDisk, w: spool, of: 1}, src)
+	size, err := io.Copy(&gate.Holder{Call: c.Call, Kind: gate.OnDisk, W: spool, Each: 1}, src)
 	if err != nil {
 		return c.noZip(err)
 	}
-	list := &listing{spool, &holder{c: c, kind: inMemory, free: freeBody, of: heldListed}}
+	list := &listing{spool, &gate.Holder{Call: c.Call, Kind: gate.InMemory, Free: gate.FreeBody, Each: heldListed}}
 	zr, err := zip.NewReader(list, size)
 	if err != nil {
 		return c.noZip(badArchive(err))
@@ -170,22 +171,22 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 	}
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(zipToTar(zr, w)) }()
-	defer r.CloseWithError(errClientGone)
-	return files.Upload(c.ctx, path, r)
+	defer r.CloseWithError(gate.ErrClientGone)
+	return files.Upload(c.Ctx, path, r)
 }
 
 // noZip makes the error of an archive that can't be held say what to do. That of a
 // file of the server's is not one of a file in the sandbox, and nobody else's business.
 func (c *call) noZip(err error) error {
 	const hint = "send it as tar, which need not be held"
-	var r *refusal
+	var r *gate.Refusal
 	var file *fs.PathError
 	switch {
-	case errors.As(err, &r) && r.code == errcode.TooLarge:
-		return &refusal{status: r.status, code: r.code, message: "the zip archive is too large to be held", hint: hint}
+	case errors.As(err, &r) && r.Code == errcode.TooLarge:
+		return &gate.Refusal{Status: r.Status, Code: r.Code, Message: "the zip archive is too large to be held", Hint: hint}
 	case errors.As(err, &file):
-		c.api.opts.Log.Error("a zip archive can't be held", "request", c.id, "error", err)
-		return &refusal{status: http.StatusServiceUnavailable, code: "unavailable", message: "the server has no room to hold a zip archive", hint: hint}
+		c.api.gate.Log().Error("a zip archive can't be held", "request", c.ID, "error", err)
+		return &gate.Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server has no room to hold a zip archive", Hint: hint}
 	}
 	return err
 }
@@ -194,13 +195,13 @@ func (c *call) noZip(err error) error {
 // objects in memory.
 type listing struct {
 	*os.File
-	held *holder // nil: it has been read
+	held *gate.Holder // nil: it has been read
 }
 
 // ReadAt reads a part.
 func (l *listing) ReadAt(b []byte, at int64) (int, error) {
 	if l.held != nil {
-		if err := l.held.add(len(b)); err != nil {
+		if err := l.held.Add(len(b)); err != nil {
 			return 0, err
 		}
 	}

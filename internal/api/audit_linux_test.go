@@ -13,9 +13,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	auditlog "github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // ends returns how calls of an operation have ended.
@@ -32,8 +32,8 @@ func (s *service) ends(operation string) []v1.Audit {
 // Who is not known enters little into the audit, whatever he does: older entries
 // make room for newer ones.
 func TestStrangersEnterLittle(t *testing.T) {
-	s := serve(t, func(o *api.Options) {
-		o.Origins, o.Limits.Strangers = []string{"https://ui.example"}, api.AuditShare{Rate: 0.001, Burst: 1}
+	s := serve(t, func(o *options) {
+		o.Origins, o.Limits.Strangers = []string{"https://ui.example"}, gate.AuditShare{Rate: 0.001, Burst: 1}
 	})
 	preflight := map[string]string{"Origin": "https://ui.example", "Access-Control-Request-Method": "POST"}
 	s.tcp.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -61,7 +61,7 @@ func TestStrangersEnterLittle(t *testing.T) {
 	// What has no entry is counted, and that is one entry.
 	entered := len(s.audit.all())
 	eventually(t, "all requests have ended", func() bool {
-		if err := s.api.Summarise(t.Context(), true); err != nil {
+		if err := s.gate.Summarise(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		counted := entered
@@ -81,7 +81,7 @@ func TestStrangersEnterLittle(t *testing.T) {
 // nothing, and one entry tells what has none.
 func TestOneKeyCantFillTheAudit(t *testing.T) {
 	const share = 64 << 10
-	s := serve(t, func(o *api.Options) { o.Limits.Audit = api.AuditShare{Rate: 0.001, Burst: share} })
+	s := serve(t, func(o *options) { o.Limits.Audit = gate.AuditShare{Rate: 0.001, Burst: share} })
 	hostile := strings.Repeat("%01", 1000)
 	bytesOf := func(key string) (n int) {
 		for _, e := range s.audit.all() {
@@ -110,11 +110,11 @@ func TestOneKeyCantFillTheAudit(t *testing.T) {
 	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})
 	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/mine", key: aliceKey}) // and not 429
 	s.refused(429, "audit_rate", ask{method: "POST", path: "/v1/sandboxes/mine/processes/1/signal", body: v1.Signal{Signal: 15}, key: aliceKey})
-	if err := s.api.Summarise(t.Context(), false); err != nil || s.ended("removeSandbox") != 0 {
+	if err := s.gate.Summarise(t.Context(), false); err != nil || s.ended("removeSandbox") != 0 {
 		t.Errorf("beyond its share %d entries of a key are written, %v", s.ended("removeSandbox"), err)
 	}
 	eventually(t, "a summary, and an entry of its own", func() bool {
-		if err := s.api.Summarise(t.Context(), true); err != nil {
+		if err := s.gate.Summarise(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		reasons := map[string]string{}
@@ -156,7 +156,7 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 	s.want(204, nil, ask{method: "DELETE", path: one})
 	s.refused(404, "not_found", ask{method: "GET", path: one})
 	s.want(204, nil, ask{method: "DELETE", path: "/v1/webhooks/" + hook.ID})
-	if err := s.api.Summarise(t.Context(), false); !errors.Is(err, errDisk) {
+	if err := s.gate.Summarise(t.Context(), false); !errors.Is(err, errDisk) {
 		t.Errorf("summarising without an audit: %v", err)
 	}
 
@@ -167,7 +167,7 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 		"removeSandbox " + sb.ID + " ", "revokeKey  " + key.ID, "deleteWebhook  " + hook.ID,
 	}
 	eventually(t, "all have their entries", func() bool {
-		if err := s.api.Summarise(t.Context(), false); err != nil {
+		if err := s.gate.Summarise(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
@@ -184,7 +184,7 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 // On a full disk so many entries of vital requests wait, and no more of one caller
 // than leave room for the others; the rest is counted.
 func TestPendingEntriesAreBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Rate, o.Limits.Burst = 1e6, 1e6 })
+	s := serve(t, func(o *options) { o.Limits.Rate, o.Limits.Burst = 1e6, 1e6 })
 	s.audit.fail(errDisk)
 	const asked = 300
 	for i := range asked {
@@ -193,7 +193,7 @@ func TestPendingEntriesAreBounded(t *testing.T) {
 	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/his", key: bobKey})
 	s.audit.fail(nil)
 	eventually(t, "all are entered or counted", func() bool {
-		if err := s.api.Summarise(t.Context(), true); err != nil {
+		if err := s.gate.Summarise(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		own, counted, his := 0, 0, 0
@@ -224,10 +224,10 @@ func TestPendingEntriesAreBounded(t *testing.T) {
 func TestNoKeyHidesWhatItEnds(t *testing.T) {
 	for name, full := range map[string]bool{"its share is used up": false, "the disk is full": true} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, func(o *api.Options) {
+			s := serve(t, func(o *options) {
 				o.Limits.Rate, o.Limits.Burst = 1e6, 1e6
 				if !full {
-					o.Limits.Audit = api.AuditShare{Rate: 0.001, Burst: 64 << 10}
+					o.Limits.Audit = gate.AuditShare{Rate: 0.001, Burst: 64 << 10}
 				}
 			})
 			sb := s.create(aliceKey, v1.Spec{})
@@ -279,7 +279,7 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 			s.want(204, nil, ask{method: "DELETE", path: one, key: aliceKey})
 			s.audit.fail(nil)
 			if full {
-				if err := s.api.Summarise(t.Context(), true); err != nil {
+				if err := s.gate.Summarise(t.Context(), true); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -292,7 +292,7 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 				return has("killProcess", sb.ID, "process "+runs.ID, 204) && has("killProcess", sb.ID, "process "+left.ID, 204) &&
 					has("stopSandbox", sb.ID, "", 200) && has("stopSandbox", other.ID, "", 499) && has("removeSandbox", sb.ID, "", 204)
 			})
-			if err := s.api.Summarise(t.Context(), true); err != nil {
+			if err := s.gate.Summarise(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.ContainsFunc(s.ends("audit.summary"), func(e v1.Audit) bool { return e.Rule == "unrecorded" && strings.Contains(e.Detail, "removeSandbox (") }) {
@@ -324,7 +324,7 @@ func TestLateEntriesAreEnteredOnce(t *testing.T) {
 	}
 	s.audit.fail(nil)
 	eventually(t, "the one that is lost is entered", func() bool {
-		if err := s.api.Summarise(t.Context(), true); err != nil {
+		if err := s.gate.Summarise(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		return len(s.ends("removeSandbox")) > 0
@@ -336,7 +336,7 @@ func TestLateEntriesAreEnteredOnce(t *testing.T) {
 
 // A stranger who is refused often hides nothing of what is refused to a key.
 func TestRefusalsToKeysAreAllRecorded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Strangers = api.AuditShare{Rate: 0.001, Burst: 1} })
+	s := serve(t, func(o *options) { o.Limits.Strangers = gate.AuditShare{Rate: 0.001, Burst: 1} })
 	for range 20 {
 		s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/keys", key: "wrong"})
 		s.refused(403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey})
@@ -354,7 +354,7 @@ func TestRefusalsToKeysAreAllRecorded(t *testing.T) {
 
 // What only administrators may do counts as a request of who may not.
 func TestRateHoldsForWhatIsForbidden(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Rate, o.Limits.Burst = 0.001, 3 })
+	s := serve(t, func(o *options) { o.Limits.Rate, o.Limits.Burst = 0.001, 3 })
 	for range 3 {
 		s.refused(403, "forbidden", ask{method: "GET", path: "/v1/keys", key: aliceKey})
 	}

@@ -7,37 +7,27 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
-
-// Caller is who makes a request, and what is known of him.
-type Caller struct {
-	Name      string // for people and the audit: a key's name, "uid 1000"
-	Key       string // the public prefix of his key; empty for the peer of a unix socket
-	Namespace string // whose sandboxes he sees
-	Policy    string // the name of his policy
-	Admin     bool   // may manage keys and read the audit and /metrics
-
-	Expires time.Time // of his key, whose calls end then; zero: never
-}
 
 // Backend is what the API serves. A caller of one namespace must never see
 // anything of another: what is not his is sandpit.ErrNotFound.
 type Backend interface {
 	// Client returns the sandboxes as a caller sees them. It is called for each
 	// request, so that a changed policy holds for the next one.
-	Client(c Caller) sandpit.Client
+	Client(c gate.Caller) sandpit.Client
 
 	// Capabilities says what this machine can do.
 	Capabilities(ctx context.Context) (v1.Capabilities, error)
 
 	// Images lists the images that a caller may see.
-	Images(ctx context.Context, c Caller) ([]v1.Image, error)
+	Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 
 	// PullImage fetches an image, as Spec.Pull says.
-	PullImage(ctx context.Context, c Caller, image string, pull sandpit.PullPolicy) (v1.Image, error)
+	PullImage(ctx context.Context, c gate.Caller, image string, pull sandpit.PullPolicy) (v1.Image, error)
 
 	// RemoveImage removes an image from the store. ErrState while it is used.
-	RemoveImage(ctx context.Context, c Caller, image string) error
+	RemoveImage(ctx context.Context, c gate.Caller, image string) error
 
 	// Stuck returns how many operations are stuck. blocked says that there are so many
 	// that no sandbox is made any more. It never waits.
@@ -65,14 +55,10 @@ type Usage struct {
 
 // Keys knows the keys of callers.
 type Keys interface {
-	// Verify returns whose key it is, comparing in constant time. Any error
-	// that matches ErrForbidden or ErrNotFound says that the key is not valid.
-	Verify(ctx context.Context, secret string) (Caller, error)
-
 	// In reports whether a text contains something of the form of a key, valid or not.
 	In(text string) bool
 
-	CreateKey(ctx context.Context, by Caller, k v1.NewKey) (v1.Key, error)
+	CreateKey(ctx context.Context, by gate.Caller, k v1.NewKey) (v1.Key, error)
 	ListKeys(ctx context.Context) ([]v1.Key, error)
 	RevokeKey(ctx context.Context, id string) error
 }
@@ -80,21 +66,15 @@ type Keys interface {
 // Policies shows policies.
 type Policies interface {
 	// Policy returns the policy that holds for a caller.
-	Policy(ctx context.Context, c Caller) (v1.Policy, error)
+	Policy(ctx context.Context, c gate.Caller) (v1.Policy, error)
 
 	// KeyPolicy returns the policy that holds for who has the key of a public
 	// prefix. ErrNotFound when there is none.
 	KeyPolicy(ctx context.Context, id string) (v1.Policy, error)
 }
 
-// Auditor keeps the audit.
-type Auditor interface {
-	// Append returns when the entry is kept for good, with how many bytes of the
-	// audit it takes, or an error if it is not kept: then what it guards is not done.
-	// It sets Seq. A vital entry may take room that is kept for it on a
-	// full disk.
-	Append(ctx context.Context, e v1.Audit, vital bool) (size int, err error)
-
+// AuditReader reads the audit.
+type AuditReader interface {
 	// Search returns the entries that match, oldest first, at most q.Limit.
 	Search(ctx context.Context, q AuditQuery) ([]v1.Audit, error)
 }
@@ -140,7 +120,7 @@ type Earlier struct {
 
 // Webhooks are who is told of events.
 type Webhooks interface {
-	CreateWebhook(ctx context.Context, c Caller, w v1.NewWebhook) (v1.Webhook, error)
-	ListWebhooks(ctx context.Context, c Caller) ([]v1.Webhook, error)
-	DeleteWebhook(ctx context.Context, c Caller, id string) error
+	CreateWebhook(ctx context.Context, c gate.Caller, w v1.NewWebhook) (v1.Webhook, error)
+	ListWebhooks(ctx context.Context, c gate.Caller) ([]v1.Webhook, error)
+	DeleteWebhook(ctx context.Context, c gate.Caller, id string) error
 }

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"io"
 	"mime"
-	"net"
 	"net/http"
-	"os"
 	"reflect"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Bounds of bodies.
@@ -30,10 +28,10 @@ var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // decode reads a JSON body. A field that v does not have is refused: nothing
 // asked for is dropped. An empty body is an empty object.
 func (c *call) decode(v any, limit int64) error {
-	if ct := c.r.Header.Get("Content-Type"); ct != "" {
+	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
 		if err != nil || kind != "application/json" {
-			return &refusal{status: http.StatusUnsupportedMediaType, code: errcode.UnsupportedMedia, message: "the body is not JSON by its Content-Type", hint: "send the header Content-Type: application/json"}
+			return &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "the body is not JSON by its Content-Type", Hint: "send the header Content-Type: application/json"}
 		}
 	}
 	buf := bodies.Get().(*bytes.Buffer)
@@ -43,8 +41,8 @@ func (c *call) decode(v any, limit int64) error {
 			bodies.Put(buf)
 		}
 	}()
-	if c.r.Body != http.NoBody {
-		if err := c.readAll(buf, c.body(limit, bodyTime)); err != nil {
+	if c.R.Body != http.NoBody {
+		if err := c.ReadAll(buf, c.Body(limit, bodyTime)); err != nil {
 			return err
 		}
 	}
@@ -54,7 +52,7 @@ func (c *call) decode(v any, limit int64) error {
 // parse is the function, for what a caller has sent.
 func (c *call) parse(data []byte, v any) error {
 	if len(data) > freeObject {
-		if err := c.hold(inMemory, heldByte*int64(len(data))+heldValue*values(data)); err != nil {
+		if err := c.Hold(gate.InMemory, gate.HeldByte*int64(len(data))+heldValue*values(data)); err != nil {
 			return err
 		}
 	}
@@ -90,72 +88,4 @@ func readable(err error) string {
 		return "it ends too early"
 	}
 	return strings.TrimPrefix(err.Error(), "json: ")
-}
-
-// body is the body of the request, up to a number of bytes (-1: any), of a
-// client that sends on. All of it must come within a time, unless that is 0.
-func (c *call) body(limit int64, within time.Duration) *body {
-	b := &body{c: c, left: limit, bounded: limit >= 0}
-	if within > 0 {
-		b.until = time.Now().Add(within)
-	}
-	return b
-}
-
-type body struct {
-	c       *call
-	left    int64
-	bounded bool
-	until   time.Time
-	closed  atomic.Bool
-}
-
-// Read reads a part. The client has to have sent something within a time.
-func (b *body) Read(p []byte) (int, error) {
-	if b.closed.Load() {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	if b.bounded && int64(len(p)) > b.left+1 {
-		p = p[:b.left+1] // one more shows that there is too much
-	}
-	deadline := time.Now().Add(b.c.api.opts.Limits.Stall)
-	if !b.until.IsZero() && b.until.Before(deadline) {
-		deadline = b.until
-	}
-	b.c.readUntil(deadline)
-	n, err := b.c.r.Body.Read(p)
-	b.left -= int64(n)
-	switch {
-	case b.bounded && b.left < 0:
-		return 0, &refusal{status: http.StatusRequestEntityTooLarge, code: errcode.TooLarge, message: "the body is too large", hint: "send less at once"}
-	case err == io.EOF:
-		b.c.ended.Store(true)
-		b.c.readUntil(time.Time{})
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = &refusal{status: http.StatusRequestTimeout, code: "timeout", message: "the body did not come in time", hint: "send on while the server reads"}
-	case err != nil:
-		err = b.broken(err)
-	}
-	return n, err
-}
-
-// broken is the error of a body that ends too early, or is none.
-func (b *body) broken(err error) error {
-	var network net.Error
-	if b.c.r.ProtoMajor > 1 || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
-		return gone(err)
-	}
-	return invalid("the body can't be read: "+err.Error(), "send chunks as HTTP/1.1 has them, or a Content-Length")
-}
-
-// Close says that nobody wants more. A Read that is under way goes on: the call
-// ends without it.
-func (b *body) Close() error {
-	b.closed.Store(true)
-	return nil
-}
-
-// bodyRead reports whether nothing of the body is left.
-func (c *call) bodyRead() bool {
-	return c.ended.Load() || c.r.Body == nil || c.r.Body == http.NoBody
 }

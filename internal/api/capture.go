@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // capture holds the output of a process until that has ended.
@@ -31,9 +32,9 @@ type captured struct {
 func (w captured) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := int64(w.stdout.Len() + w.stderr.Len() + len(b)); n > freeBody {
-		if err := w.c.hold(inMemory, w.stdin+heldByte*n); err != nil {
-			w.c.cancel(errOutput)
+	if n := int64(w.stdout.Len() + w.stderr.Len() + len(b)); n > gate.FreeBody {
+		if err := w.c.Hold(gate.InMemory, w.stdin+gate.HeldByte*n); err != nil {
+			w.c.Cancel(errOutput)
 			return 0, err
 		}
 	}
@@ -41,17 +42,17 @@ func (w captured) Write(b []byte) (int, error) {
 }
 
 // errOutput ends a command whose output can't be held.
-var errOutput error = &refusal{status: http.StatusTooManyRequests, code: "exhausted", message: "the server can't hold the output of so many commands, and has killed this one", hint: "have it sent as it comes, with Accept: text/event-stream"}
+var errOutput error = &gate.Refusal{Status: http.StatusTooManyRequests, Code: "exhausted", Message: "the server can't hold the output of so many commands, and has killed this one", Hint: "have it sent as it comes, with Accept: text/event-stream"}
 
 // executed answers with what came of a command. Output that is long is sent piece by
 // piece: as JSON it may be six times as long, which nobody holds.
 func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
-	if len(stdout)+len(stderr) <= freeBody {
+	if len(stdout)+len(stderr) <= gate.FreeBody {
 		out.Stdout, out.StdoutBase64 = textOrBytes(stdout)
 		out.Stderr, out.StderrBase64 = textOrBytes(stderr)
 		body, err := json.Marshal(out)
 		if err == nil {
-			c.writeJSON(http.StatusOK, append(body, '\n'))
+			writeJSON(c.W, http.StatusOK, append(body, '\n'))
 		}
 		return err
 	}
@@ -62,11 +63,11 @@ func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
 	if err != nil {
 		return err
 	}
-	h := c.w.Header()
+	h := c.W.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
-	c.w.WriteHeader(http.StatusOK)
-	w := &pieces{to: c.w}
+	c.W.WriteHeader(http.StatusOK)
+	w := &pieces{to: c.W}
 	w.write(head[:len(head)-1])
 	outText, errText := utf8.Valid(stdout), utf8.Valid(stderr)
 	w.field(`,"stdout":"`, stdout, outText, w.text)

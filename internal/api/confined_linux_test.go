@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
@@ -82,7 +81,7 @@ func (s *service) heads(text string) (heads []string, body string, trailer http.
 // What a sandbox answers before the answer and behind it is held to the rules of
 // the answer, and takes away nothing that the server says.
 func TestNothingPassesBesideTheAnswer(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Origins = []string{"https://ui.example"} })
+	s := serve(t, func(o *options) { o.Origins = []string{"https://ui.example"} })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", mirror, 1)
 	byHeader := "Host: sandpit\r\nX-Sandpit-Sandbox: " + sb.ID + "\r\nX-Sandpit-Port: 8080\r\n"

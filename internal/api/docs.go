@@ -24,13 +24,13 @@ func showStyle(c *call) error { return c.show("text/css; charset=utf-8", docsSty
 
 // show sends a page, which may use its own style sheet and nothing else.
 func (c *call) show(kind, content string) error {
-	h := c.w.Header()
+	h := c.W.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(len(content)))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	c.w.WriteHeader(http.StatusOK)
-	_, _ = c.w.Write([]byte(content)) // a client that has gone reads nothing
+	c.W.WriteHeader(http.StatusOK)
+	_, _ = c.W.Write([]byte(content)) // a client that has gone reads nothing
 	return nil
 }

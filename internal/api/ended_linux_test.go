@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // alice's other key, and one that expires.
@@ -19,9 +19,9 @@ const otherKey, shortKey = "secret-other", "secret-short"
 // whether or not its client takes or sends anything. What goes on with another key
 // of its namespace, and what needs no client, goes on.
 func TestRevokedKeyEndsAll(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Stall = time.Hour })
+	s := serve(t, func(o *options) { o.Limits.Stall = time.Hour })
 	s.keys.mu.Lock()
-	s.keys.all[otherKey] = api.Caller{Name: "other", Key: "other", Namespace: "alice"}
+	s.keys.all[otherKey] = gate.Caller{Name: "other", Key: "other", Namespace: "alice"}
 	s.keys.mu.Unlock()
 	sb, p := s.talking(aliceKey)
 	before, asked := s.endedBy("alice"), s.keys.asked(aliceKey)
@@ -62,7 +62,7 @@ func TestExpiredKeyEndsAll(t *testing.T) {
 	sb := s.create(aliceKey, v1.Spec{})
 	for life := time.Second; ; life *= 2 {
 		s.keys.mu.Lock()
-		s.keys.all[shortKey] = api.Caller{Name: "short", Key: "short", Namespace: "alice", Expires: time.Now().Add(life)}
+		s.keys.all[shortKey] = gate.Caller{Name: "short", Key: "short", Namespace: "alice", Expires: time.Now().Add(life)}
 		s.keys.mu.Unlock()
 		resp := s.do(ask{method: "POST", path: execPath(sb), key: shortKey, body: v1.Exec{Command: v1.Command{Argv: []string{"sleep", "600"}}}, header: map[string]string{"Accept": "text/event-stream"}})
 		rest, err := io.ReadAll(resp.Body)
@@ -80,7 +80,7 @@ func TestExpiredKeyEndsAll(t *testing.T) {
 // A client that takes nothing of an answer without end is dropped, and what it
 // had going on ends.
 func TestStalledReadersAreDropped(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Stall, o.Limits.Tunnel = 300*time.Millisecond, 300*time.Millisecond })
+	s := serve(t, func(o *options) { o.Limits.Stall, o.Limits.Tunnel = 300*time.Millisecond, 300*time.Millisecond })
 	sb, p := s.talking("")
 	want := map[string]int{}
 	for _, k := range kinds(sb, p) {
@@ -123,7 +123,7 @@ const handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Ve
 // halfATunnel returns what has come of what was said in tunnels that have ended
 // before all was.
 func halfATunnel(t *testing.T, wait time.Duration) (early []string) {
-	s := serve(t, func(o *api.Options) { o.Limits.Tunnel = wait })
+	s := serve(t, func(o *options) { o.Limits.Tunnel = wait })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", fmt.Sprintf(silent, wait.Seconds()/4), 2)
 	var all sync.WaitGroup

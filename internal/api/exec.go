@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Bounds of a command.
@@ -34,7 +35,7 @@ func execute(c *call) error {
 	if err := c.intendFor(in); err != nil {
 		return err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	cmd := in.Sandpit()
@@ -59,12 +60,12 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byt
 		cmd.OutputLimit = sandpit.DefaultCapture
 	}
 	began := time.Now()
-	p, err := sb.Start(c.ctx, cmd)
+	p, err := sb.Start(c.Ctx, cmd)
 	if err != nil {
 		return err
 	}
 	said := describeProcess(p, cmd, began)
-	_ = c.hold(inMemory, int64(len(stdin))) // the request has become a process
+	_ = c.Hold(gate.InMemory, int64(len(stdin))) // the request has become a process
 	feed(p, stdin)
 	res, err := c.await(p)
 	if err != nil {
@@ -87,12 +88,12 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []by
 	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
 	began := time.Now()
 	s.mu.Lock() // output waits until the start has been told
-	p, err := sb.Start(c.ctx, cmd)
+	p, err := sb.Start(c.Ctx, cmd)
 	if err != nil {
 		s.mu.Unlock()
 		return err
 	}
-	_ = c.hold(inMemory, int64(len(stdin))) // the request has become a process
+	_ = c.Hold(gate.InMemory, int64(len(stdin))) // the request has become a process
 	s.begin()
 	started, err := json.Marshal(describeProcess(p, cmd, began))
 	if err == nil {
@@ -111,13 +112,13 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []by
 // tell sends how a process ended.
 func (c *call) tell(s interface{ json(kind byte, v any) error }, res sandpit.Result, err error) error {
 	if err != nil {
-		status, e, _ := c.describe(err)
-		c.outcome(status, e.Code, err)
+		status, e := c.describe(err)
+		c.NoteOutcome(status, e.Code, err)
 		_ = s.json(v1.FrameError, e)
 		return nil
 	}
 	if s.json(v1.FrameResult, v1.FromResult(res)) != nil {
-		c.outcome(statusClientGone, "canceled", errClientGone)
+		c.NoteOutcome(gate.StatusClientGone, "canceled", gate.ErrClientGone)
 	}
 	return nil
 }
@@ -126,12 +127,12 @@ func (c *call) tell(s interface{ json(kind byte, v any) error }, res sandpit.Res
 // killed with all that it started, unless it is the server that ends: that does
 // not say that nobody wants it.
 func (c *call) await(p sandpit.Process) (sandpit.Result, error) {
-	res, err := p.Wait(c.ctx)
+	res, err := p.Wait(c.Ctx)
 	if err == nil {
 		return res, nil
 	}
-	if cause := context.Cause(c.ctx); cause != nil {
-		if !errors.Is(cause, errDraining) {
+	if cause := context.Cause(c.Ctx); cause != nil {
+		if !errors.Is(cause, gate.ErrDraining) {
 			kill(p)
 		}
 		return res, cause

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // files returns the file system of the sandbox.
@@ -52,7 +53,7 @@ func statFile(c *call) (v1.FileInfo, error) {
 	if follow {
 		stat = files.Stat
 	}
-	info, err := stat(c.ctx, path)
+	info, err := stat(c.Ctx, path)
 	return v1.FromFile(info), err
 }
 
@@ -74,7 +75,7 @@ func listFiles(c *call) (v1.FileList, error) {
 	if err != nil {
 		return v1.FileList{}, err
 	}
-	entries, more, err := files.ReadDir(c.ctx, q.text("path"), q.text("after"), limit)
+	entries, more, err := files.ReadDir(c.Ctx, q.text("path"), q.text("after"), limit)
 	return fileList(entries, more), err
 }
 
@@ -88,7 +89,7 @@ func findFiles(c *call) (v1.FileList, error) {
 	if err != nil {
 		return v1.FileList{}, err
 	}
-	entries, more, err := files.Find(c.ctx, q.text("path"), find)
+	entries, more, err := files.Find(c.Ctx, q.text("path"), find)
 	return fileList(entries, more), err
 }
 
@@ -101,7 +102,7 @@ func grepFiles(c *call, in *v1.Grep) (v1.GrepResult, error) {
 	if err != nil {
 		return v1.GrepResult{}, err
 	}
-	res, err := files.Grep(c.ctx, q.text("path"), sandpit.GrepQuery(*in))
+	res, err := files.Grep(c.Ctx, q.text("path"), sandpit.GrepQuery(*in))
 	if res.Lines == nil {
 		res.Lines = []sandpit.GrepLine{}
 	}
@@ -117,7 +118,7 @@ func editFile(c *call, in *v1.Edits) error {
 	if err != nil {
 		return err
 	}
-	return files.Edit(c.ctx, q.text("path"), in.Edits)
+	return files.Edit(c.Ctx, q.text("path"), in.Edits)
 }
 
 func removeFile(c *call) error {
@@ -126,7 +127,7 @@ func removeFile(c *call) error {
 		if q.err != nil {
 			return q.err
 		}
-		return files.Remove(c.ctx, q.text("path"), recursive)
+		return files.Remove(c.Ctx, q.text("path"), recursive)
 	})
 }
 
@@ -136,16 +137,16 @@ func makeDirectory(c *call) error {
 		if q.err != nil {
 			return q.err
 		}
-		return files.Mkdir(c.ctx, q.text("path"), mode, parents)
+		return files.Mkdir(c.Ctx, q.text("path"), mode, parents)
 	})
 }
 
 func renameFile(c *call) error {
 	return c.onFiles(func(q *query, files sandpit.Files) error {
-		if err := c.intend(q.text("from") + " to " + q.text("to")); err != nil {
+		if err := c.Intend(q.text("from") + " to " + q.text("to")); err != nil {
 			return err
 		}
-		return files.Rename(c.ctx, q.text("from"), q.text("to"))
+		return files.Rename(c.Ctx, q.text("from"), q.text("to"))
 	})
 }
 
@@ -155,23 +156,23 @@ func copyFile(c *call) error {
 		if q.err != nil {
 			return q.err
 		}
-		if err := c.intend(q.text("from") + " to " + q.text("to")); err != nil {
+		if err := c.Intend(q.text("from") + " to " + q.text("to")); err != nil {
 			return err
 		}
-		return files.Copy(c.ctx, q.text("from"), q.text("to"), recursive)
+		return files.Copy(c.Ctx, q.text("from"), q.text("to"), recursive)
 	})
 }
 
 func linkFile(c *call) error {
 	return c.onFiles(func(q *query, files sandpit.Files) error {
-		return files.Symlink(c.ctx, q.text("target"), q.text("path"))
+		return files.Symlink(c.Ctx, q.text("target"), q.text("path"))
 	})
 }
 
 func readLink(c *call) (v1.Link, error) {
 	var out v1.Link
 	err := c.onFiles(func(q *query, files sandpit.Files) error {
-		target, err := files.Readlink(c.ctx, q.text("path"))
+		target, err := files.Readlink(c.Ctx, q.text("path"))
 		out.Target, out.TargetBase64 = textOrBytes([]byte(target))
 		return err
 	})
@@ -184,13 +185,13 @@ func changeMode(c *call) error {
 		if q.err != nil {
 			return q.err
 		}
-		return files.Chmod(c.ctx, q.text("path"), mode)
+		return files.Chmod(c.Ctx, q.text("path"), mode)
 	})
 }
 
 func writeFile(c *call) (v1.Written, error) {
 	var out v1.Written
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return out, err
 	}
 	err := c.onFiles(func(q *query, files sandpit.Files) error {
@@ -199,10 +200,10 @@ func writeFile(c *call) (v1.Written, error) {
 			return q.err
 		}
 		var src io.Reader = strings.NewReader("")
-		if c.r.Body != http.NoBody {
-			src = c.body(-1, 0)
+		if c.R.Body != http.NoBody {
+			src = c.Body(-1, 0)
 		}
-		n, err := files.Write(c.ctx, q.text("path"), src, opt)
+		n, err := files.Write(c.Ctx, q.text("path"), src, opt)
 		out.Bytes = n
 		return err
 	})
@@ -228,31 +229,31 @@ func readFile(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	files, err := c.files()
 	if err != nil {
 		return err
 	}
-	info, err := files.Stat(c.ctx, path)
+	info, err := files.Stat(c.Ctx, path)
 	if err != nil {
 		return err
 	}
-	h := c.w.Header()
+	h := c.W.Header()
 	part, status := span{0, -1}, http.StatusOK
-	if asked := c.r.Header.Get("Range"); asked != "" && info.Size > 0 && c.r.Header.Get("If-Range") == "" {
+	if asked := c.R.Header.Get("Range"); asked != "" && info.Size > 0 && c.R.Header.Get("If-Range") == "" {
 		var ok bool
 		if part, ok = parseRange(asked, info.Size); !ok {
 			h.Set("Content-Range", "bytes */"+strconv.FormatInt(info.Size, 10))
-			return &refusal{status: http.StatusRequestedRangeNotSatisfiable, code: "invalid", message: "the file has no such range", hint: "ask for bytes=FROM-TO within its size"}
+			return &gate.Refusal{Status: http.StatusRequestedRangeNotSatisfiable, Code: "invalid", Message: "the file has no such range", Hint: "ask for bytes=FROM-TO within its size"}
 		}
 		if part.length >= 0 {
 			status = http.StatusPartialContent
 		}
 	}
 	length := part.length
-	r, err := files.Open(c.ctx, path, part.from, length)
+	r, err := files.Open(c.Ctx, path, part.from, length)
 	if err != nil {
 		return err
 	}
@@ -286,13 +287,13 @@ func (c *call) copyOut(status int, r io.Reader, length int64) error {
 		return err
 	}
 	if n > largeFile {
-		c.cork().Grow()
+		c.Conn().Grow()
 	}
-	c.w.WriteHeader(status)
-	if _, err := c.w.Write((*buf)[:n]); err != nil {
+	c.W.WriteHeader(status)
+	if _, err := c.W.Write((*buf)[:n]); err != nil {
 		return err
 	}
-	sent, err := io.CopyBuffer(plainWriter{c.w}, r, *buf)
+	sent, err := io.CopyBuffer(plainWriter{c.W}, r, *buf)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -225,7 +224,7 @@ func TestNoRoomForAZip(t *testing.T) {
 
 // A zip archive that has to be held is bounded.
 func TestZipIsBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Spool = 1000 })
+	s := serve(t, func(o *options) { o.Limits.Spool = 1000 })
 	sb := s.create("", v1.Spec{})
 	s.refused(413, "too_large", ask{method: "PUT", path: "/v1/sandboxes/" + sb.ID + "/files/archive?path=/tmp&format=zip", body: strings.Repeat("x", 2000)})
 }

@@ -11,25 +11,26 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 type seq[T any] = iter.Seq2[T, error]
 
 // accepts reports whether the client asks for a media type by name.
 func (c *call) accepts(kind string) bool {
-	return strings.Contains(c.r.Header.Get("Accept"), kind)
+	return strings.Contains(c.R.Header.Get("Accept"), kind)
 }
 
 // follow sends what a source gives, one line or event each, until it ends, the
 // client leaves, or the server is about to end. A source that fails before it
 // has given anything is an error with a status of its own.
 func follow[T any](c *call, kind string, live bool, source func(context.Context) seq[T], name func(T) (event, id string)) error {
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(c.ctx)
+	ctx, cancel := context.WithCancelCause(c.Ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.live, func() { cancel(errDraining) })()
+	defer context.AfterFunc(c.api.gate.Live(), func() { cancel(gate.ErrDraining) })()
 	s := newStream(c, kind)
 	defer s.close()
 	opened := false
@@ -55,7 +56,7 @@ func follow[T any](c *call, kind string, live bool, source func(context.Context)
 			break
 		}
 	}
-	if err := c.brokenOff(); errors.Is(err, errKeyEnded) {
+	if err := c.BrokenOff(); errors.Is(err, gate.ErrKeyEnded) {
 		return c.lastEvent(s, opened, err)
 	}
 	if !opened {
@@ -70,8 +71,8 @@ func (c *call) lastEvent(s *stream, opened bool, err error) error {
 	if !opened || s.kind != eventStream {
 		return err
 	}
-	status, e, _ := c.describe(err)
-	c.outcome(status, e.Code, err)
+	status, e := c.describe(err)
+	c.NoteOutcome(status, e.Code, err)
 	_ = s.line("error", "", e)
 	return nil
 }
@@ -79,7 +80,7 @@ func (c *call) lastEvent(s *stream, opened bool, err error) error {
 func followEvents(c *call) error {
 	q := c.query()
 	after := q.number("after", maxSeq)
-	if last := c.r.Header.Get("Last-Event-ID"); last != "" && !q.values.Has("after") {
+	if last := c.R.Header.Get("Last-Event-ID"); last != "" && !q.values.Has("after") {
 		n, err := strconv.ParseUint(last, 10, 64)
 		if err != nil {
 			q.fail("Last-Event-ID", "is not a number")
@@ -89,7 +90,7 @@ func followEvents(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	client := c.api.opts.Backend.Client(c.caller)
+	client := c.api.opts.Backend.Client(c.Caller)
 	return follow(c, eventStream, true, func(ctx context.Context) seq[sandpit.Event] { return client.Events(ctx, after) },
 		func(e sandpit.Event) (event, id string) { return string(e.Kind), fmt.Sprint(e.Seq) })
 }
@@ -121,7 +122,7 @@ func searchAudit(c *call) (v1.AuditList, error) {
 		return out, q.err
 	}
 	query.Limit = limit + 1
-	found, err := c.api.opts.Audit.Search(c.ctx, query)
+	found, err := c.api.opts.Audit.Search(c.Ctx, query)
 	if err != nil {
 		return out, err
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Whatever a body is, it is read or refused in the shape of errors.
@@ -28,9 +29,9 @@ func FuzzBody(f *testing.F) {
 				}
 				continue
 			}
-			c := &call{api: &API{opts: Options{}}, ctx: t.Context(), id: "id"}
-			status, e, _ := c.describe(err)
-			if status != 400 || e.Code != "invalid" || e.Message == "" || len(e.Message) > maxMessage+8 {
+			c := &call{Call: &gate.Call{Ctx: t.Context(), ID: "id"}}
+			status, e := c.describe(err)
+			if status != 400 || e.Code != "invalid" || e.Message == "" || len(e.Message) > gate.MaxMessage+8 {
 				t.Errorf("%q is refused as %d %+v", data, status, e)
 			}
 		}
@@ -59,7 +60,7 @@ func FuzzSandboxHost(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		name := hostName(s)
+		name := gate.HostName(s)
 		sandbox, port, ok := splitSandboxHost(name, []string{"localhost"})
 		if ok && (port+"-"+sandbox+".localhost" != name || strings.Contains(sandbox, ".")) {
 			t.Errorf("%q is %q and %q", s, sandbox, port)
@@ -97,7 +98,7 @@ func FuzzQuery(f *testing.F) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.URL.RawQuery = raw
 		for _, route := range Routes() {
-			c := &call{r: r, ctx: t.Context(), route: &route}
+			c := &call{Call: &gate.Call{R: r, Ctx: t.Context()}, route: &route}
 			q := c.query()
 			q.flag("recursive", false)
 			q.number("limit", maxEntries)

@@ -17,7 +17,6 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
@@ -47,7 +46,7 @@ func unread(t *testing.T, conn net.Conn) int {
 
 // What large requests hold is bounded for each caller, and is free when they end.
 func TestHeldBodiesAreBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Memory, o.Limits.TotalMemory = 5<<20, 9<<20 })
+	s := serve(t, func(o *options) { o.Limits.Memory, o.Limits.TotalMemory = 5<<20, 9<<20 })
 	// Each holds 4 MiB, and does not come to an end.
 	half := func(key string) io.Closer {
 		conn := s.dial()
@@ -76,7 +75,7 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 // Output that is answered as a whole is sent without being held as JSON, and a
 // command of which the output can't be held is killed, and its caller told.
 func TestHeldOutputIsBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Memory = 24 << 20 })
+	s := serve(t, func(o *options) { o.Limits.Memory = 24 << 20 })
 	sb := s.create("", v1.Spec{})
 	var out v1.Executed
 	command := func(script string) ask {
@@ -166,7 +165,7 @@ func manyEntries(n int) []byte {
 // The table of contents of a zip archive is held, and therefore bounded, both ways;
 // and an archive whose entries lie over each other is refused.
 func TestHeldArchivesAreBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Memory, o.Limits.Spool = 1<<20, 8<<20 })
+	s := serve(t, func(o *options) { o.Limits.Memory, o.Limits.Spool = 1<<20, 8<<20 })
 	sb := s.create("", v1.Spec{})
 	archive := "/v1/sandboxes/" + sb.ID + "/files/archive?format=zip&path=/tmp"
 	upload := func(b []byte) ask { return ask{method: "PUT", path: archive, body: string(b)} }
@@ -208,7 +207,7 @@ func TestHeldArchivesAreBounded(t *testing.T) {
 
 // Calls that are under way with a key are bounded.
 func TestCallsAreBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Calls = 2 })
+	s := serve(t, func(o *options) { o.Limits.Calls = 2 })
 	for range 2 {
 		defer s.do(ask{method: "GET", path: "/v1/events", key: aliceKey}).Body.Close()
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // maxIdempotencyKey bounds the key of a request that may be sent again, in bytes.
@@ -25,9 +26,9 @@ func createSandbox(c *call) error {
 	if err := c.intendFor(in); err != nil {
 		return err
 	}
-	key := c.r.Header.Get("Idempotency-Key")
+	key := c.R.Header.Get("Idempotency-Key")
 	if key == "" {
-		out, err := c.create(c.ctx, in)
+		out, err := c.create(c.Ctx, in)
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ func createSandbox(c *call) error {
 
 func (c *call) create(ctx context.Context, in *v1.Spec) (v1.Sandbox, error) {
 	began := time.Now()
-	sb, err := c.api.opts.Backend.Client(c.caller).Create(ctx, in.Sandpit())
+	sb, err := c.api.opts.Backend.Client(c.Caller).Create(ctx, in.Sandpit())
 	code := ""
 	if err != nil {
 		code = errcode.Of(err)
@@ -50,12 +51,12 @@ func (c *call) create(ctx context.Context, in *v1.Spec) (v1.Sandbox, error) {
 	if err != nil {
 		return v1.Sandbox{}, err
 	}
-	c.target = sb.ID() // for the audit
+	c.Target = sb.ID() // for the audit
 	return describe(ctx, sb)
 }
 
 func (c *call) created(out v1.Sandbox) error {
-	c.w.Header().Set("Location", sandboxes+"/"+out.ID)
+	c.W.Header().Set("Location", sandboxes+"/"+out.ID)
 	return c.answer(http.StatusCreated, out)
 }
 
@@ -68,13 +69,13 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 		return err
 	}
 	if in.Name == "" {
-		in.Name = newRequestID()
+		in.Name = gate.NewRequestID()
 	}
-	store, client := c.api.opts.Idempotency, c.api.opts.Backend.Client(c.caller)
-	earlier, err := store.Begin(c.ctx, Repeatable{Namespace: c.caller.Namespace, Key: key, Hash: sha256.Sum256(asked), Resource: in.Name})
+	store, client := c.api.opts.Idempotency, c.api.opts.Backend.Client(c.Caller)
+	earlier, err := store.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: sha256.Sum256(asked), Resource: in.Name})
 	switch {
 	case errors.Is(err, sandpit.ErrInvalid):
-		return &refusal{status: http.StatusUnprocessableEntity, code: errcode.IdempotencyMismatch, message: "the Idempotency-Key was used for another request", hint: "use a new key for each request"}
+		return &gate.Refusal{Status: http.StatusUnprocessableEntity, Code: errcode.IdempotencyMismatch, Message: "the Idempotency-Key was used for another request", Hint: "use a new key for each request"}
 	case errors.Is(err, sandpit.ErrState):
 		return &sandpit.RetryError{Err: err, After: time.Second}
 	case err != nil:
@@ -84,26 +85,26 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 	}
 	// From here on the key is this call's, until the store hears how it went: also
 	// when the client has left.
-	ctx, answered := context.WithoutCancel(c.ctx), false
+	ctx, answered := context.WithoutCancel(c.Ctx), false
 	defer func() {
 		if answered {
 			return
 		}
-		if err := store.Abandon(ctx, c.caller.Namespace, key); err != nil {
-			c.api.opts.Log.Error("an Idempotency-Key can't be given back", "request", c.id, "error", err)
+		if err := store.Abandon(ctx, c.Caller.Namespace, key); err != nil {
+			c.api.gate.Log().Error("an Idempotency-Key can't be given back", "request", c.ID, "error", err)
 		}
 	}()
 	out, found, err := v1.Sandbox{}, false, error(nil)
 	if earlier != nil { // the server died on it
 		in.Name = earlier.Resource
 		var sb sandpit.Sandbox
-		if sb, err = client.Get(c.ctx, in.Name); err == nil {
-			found, c.target = true, sb.ID()
-			out, err = describe(c.ctx, sb)
+		if sb, err = client.Get(c.Ctx, in.Name); err == nil {
+			found, c.Target = true, sb.ID()
+			out, err = describe(c.Ctx, sb)
 		}
 	}
 	if !found {
-		out, err = c.create(c.ctx, in)
+		out, err = c.create(c.Ctx, in)
 	}
 	if err != nil {
 		return err
@@ -113,11 +114,11 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 		return err
 	}
 	answered = true
-	if err := store.Finish(ctx, c.caller.Namespace, key, http.StatusCreated, append(body, '\n')); err != nil {
-		c.api.opts.Log.Error("an answer can't be kept", "request", c.id, "error", err)
+	if err := store.Finish(ctx, c.Caller.Namespace, key, http.StatusCreated, append(body, '\n')); err != nil {
+		c.api.gate.Log().Error("an answer can't be kept", "request", c.ID, "error", err)
 	}
 	if found {
-		c.w.Header().Set(headerReplayed, "true")
+		c.W.Header().Set(headerReplayed, "true")
 	}
 	return c.created(out)
 }
@@ -130,9 +131,9 @@ const headerReplayed = "Idempotent-Replayed"
 func (c *call) replay(client sandpit.Client, earlier *Earlier) error {
 	var made v1.Sandbox
 	if earlier.Response == nil {
-		sb, err := client.Get(c.ctx, earlier.Resource)
+		sb, err := client.Get(c.Ctx, earlier.Resource)
 		if err == nil {
-			made, err = describe(c.ctx, sb)
+			made, err = describe(c.Ctx, sb)
 		}
 		if err != nil {
 			return err
@@ -140,7 +141,7 @@ func (c *call) replay(client sandpit.Client, earlier *Earlier) error {
 	} else if err := json.Unmarshal(earlier.Response, &made); err != nil {
 		return err
 	}
-	c.target = made.ID // for the audit
-	c.w.Header().Set(headerReplayed, "true")
+	c.Target = made.ID // for the audit
+	c.W.Header().Set(headerReplayed, "true")
 	return c.created(made)
 }

@@ -5,13 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
 // Input that a process does not take is refused for what it is.
 func TestInputThatIsNotTaken(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Tunnel = 300 * time.Millisecond })
+	s := serve(t, func(o *options) { o.Limits.Tunnel = 300 * time.Millisecond })
 	sb := s.create("", v1.Spec{})
 	start := func(c v1.Command) string {
 		t.Helper()

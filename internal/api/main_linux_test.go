@@ -20,8 +20,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	auditlog "github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
@@ -43,16 +45,16 @@ func TestMain(m *testing.M) {
 // keys are keys in memory.
 type keys struct {
 	mu       sync.Mutex
-	all      map[string]api.Caller // by secret
-	verified map[string]int        // how often, by secret
-	err      error                 // of a store that fails
+	all      map[string]gate.Caller // by secret
+	verified map[string]int         // how often, by secret
+	err      error                  // of a store that fails
 }
 
-func (k *keys) Verify(_ context.Context, secret string) (api.Caller, error) {
+func (k *keys) Verify(_ context.Context, secret string) (gate.Caller, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err != nil {
-		return api.Caller{}, k.err
+		return gate.Caller{}, k.err
 	}
 	c, ok := k.all[secret]
 	if !ok {
@@ -74,11 +76,11 @@ func (k *keys) asked(secret string) int {
 
 func (k *keys) In(text string) bool { return strings.Contains(text, "secret-") }
 
-func (k *keys) CreateKey(_ context.Context, _ api.Caller, n v1.NewKey) (v1.Key, error) {
+func (k *keys) CreateKey(_ context.Context, _ gate.Caller, n v1.NewKey) (v1.Key, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	id := fmt.Sprintf("key%d", len(k.all))
-	k.all["secret-"+id] = api.Caller{Name: n.Name, Key: id, Namespace: id, Admin: n.Admin}
+	k.all["secret-"+id] = gate.Caller{Name: n.Name, Key: id, Namespace: id, Admin: n.Admin}
 	return v1.Key{ID: id, Name: n.Name, Namespace: id, Admin: n.Admin, CreatedAt: time.Now(), Secret: "secret-" + id}, nil
 }
 
@@ -111,7 +113,12 @@ type audit struct {
 	err     error
 }
 
-func (a *audit) Append(_ context.Context, e v1.Audit, _ bool) (int, error) {
+func (a *audit) Append(_ context.Context, r auditlog.Record) (int, error) {
+	e := v1.Audit{
+		Time: r.Time, RequestID: r.RequestID, Phase: r.Phase, Caller: r.Caller, Key: r.Key, Namespace: r.Namespace, Remote: r.Remote,
+		Action: r.Action, Sandbox: r.Sandbox, Detail: r.Detail, Allowed: r.Allowed, Rule: r.Rule,
+		Status: r.Status, Code: r.Code, Took: r.Took, Bytes: r.Bytes,
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -196,7 +203,7 @@ type hooks struct {
 	all map[string][]v1.Webhook // by namespace
 }
 
-func (h *hooks) CreateWebhook(_ context.Context, c api.Caller, w v1.NewWebhook) (v1.Webhook, error) {
+func (h *hooks) CreateWebhook(_ context.Context, c gate.Caller, w v1.NewWebhook) (v1.Webhook, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	hook := v1.Webhook{ID: fmt.Sprintf("hook%d", len(h.all[c.Namespace])), URL: w.URL, Kinds: w.Kinds, CreatedAt: time.Now()}
@@ -205,13 +212,13 @@ func (h *hooks) CreateWebhook(_ context.Context, c api.Caller, w v1.NewWebhook) 
 	return hook, nil
 }
 
-func (h *hooks) ListWebhooks(_ context.Context, c api.Caller) ([]v1.Webhook, error) {
+func (h *hooks) ListWebhooks(_ context.Context, c gate.Caller) ([]v1.Webhook, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]v1.Webhook(nil), h.all[c.Namespace]...), nil
 }
 
-func (h *hooks) DeleteWebhook(_ context.Context, c api.Caller, id string) error {
+func (h *hooks) DeleteWebhook(_ context.Context, c gate.Caller, id string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, w := range h.all[c.Namespace] {
@@ -229,7 +236,7 @@ type backend struct {
 	images *image.Store
 }
 
-func (b *backend) Client(c api.Caller) sandpit.Client {
+func (b *backend) Client(c gate.Caller) sandpit.Client {
 	return b.engine.As(c.Namespace, policy.Default())
 }
 
@@ -237,15 +244,15 @@ func (b *backend) Capabilities(context.Context) (v1.Capabilities, error) {
 	return v1.Capabilities{Driver: "linux", Enforced: map[string]bool{"memory": true}}, nil
 }
 
-func (b *backend) Images(context.Context, api.Caller) ([]v1.Image, error) {
+func (b *backend) Images(context.Context, gate.Caller) ([]v1.Image, error) {
 	return []v1.Image{{Reference: "host", Size: 0}}, nil
 }
 
-func (b *backend) PullImage(_ context.Context, _ api.Caller, ref string, _ sandpit.PullPolicy) (v1.Image, error) {
+func (b *backend) PullImage(_ context.Context, _ gate.Caller, ref string, _ sandpit.PullPolicy) (v1.Image, error) {
 	return v1.Image{}, fmt.Errorf("pulling %s: %w", ref, sandpit.ErrUnavailable)
 }
 
-func (b *backend) RemoveImage(_ context.Context, _ api.Caller, ref string) error {
+func (b *backend) RemoveImage(_ context.Context, _ gate.Caller, ref string) error {
 	return fmt.Errorf("image %s: %w", ref, sandpit.ErrNotFound)
 }
 
@@ -267,7 +274,7 @@ func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {
 // policies shows one.
 type policies struct{}
 
-func (policies) Policy(_ context.Context, c api.Caller) (v1.Policy, error) {
+func (policies) Policy(_ context.Context, c gate.Caller) (v1.Policy, error) {
 	return v1.Policy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
 }
 
@@ -285,10 +292,21 @@ const (
 	bobKey   = "secret-bob"
 )
 
+// options are those of an API and of the gate before it.
+type options struct {
+	apiOptions
+	gateOptions
+}
+
+type (
+	apiOptions  = api.Options
+	gateOptions = gate.Options
+)
+
 // service is an API on real listeners: a unix socket and TCP on loopback.
 type service struct {
 	t       testing.TB
-	api     *api.API
+	gate    *gate.Gate
 	engine  *engine.Engine
 	keys    *keys
 	audit   *audit
@@ -302,7 +320,7 @@ type service struct {
 }
 
 // serve starts an API. change may set options.
-func serve(t testing.TB, change func(*api.Options)) *service {
+func serve(t testing.TB, change func(*options)) *service {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sandpit-api") // t.TempDir may be too long for a socket
 	if err != nil {
@@ -313,28 +331,31 @@ func serve(t testing.TB, change func(*api.Options)) *service {
 	store := image.Open(images, image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
 	s := &service{
 		t: t, log: new(testkit.Buffer), audit: new(audit), repeats: &repeats{all: map[string]*repeat{}}, path: filepath.Join(dir, "sock"),
-		keys: &keys{all: map[string]api.Caller{
+		keys: &keys{all: map[string]gate.Caller{
 			adminKey: {Name: "admin", Key: "admin", Namespace: "local", Admin: true},
 			aliceKey: {Name: "alice", Key: "alice", Namespace: "alice"},
 			bobKey:   {Name: "bob", Key: "bob", Namespace: "bob"},
 		}},
 	}
 	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default()})
-	opts := api.Options{
-		Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,
-		Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Version: "test", Log: slog.New(slog.NewTextHandler(s.log, nil)),
-		Limits: api.Limits{Rate: 1e6, Burst: 1e6},
+	opts := options{
+		api.Options{
+			Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,
+			Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Version: "test",
+		},
+		gate.Options{Keys: s.keys, Audit: s.audit, Log: slog.New(slog.NewTextHandler(s.log, nil)), Limits: gate.Limits{Rate: 1e6, Burst: 1e6}},
 	}
 	if change != nil {
 		change(&opts)
 	}
-	s.api = api.New(opts)
+	s.gate = gate.New(opts.gateOptions)
+	opts.Gate = s.gate
 	s.server = new(http.Server)
-	s.api.Configure(s.server)
+	s.gate.Configure(s.server, s.gate.Handler(api.New(opts.apiOptions).Dialect()))
 	s.server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		ctx = api.WithConn(ctx, c)
+		ctx = gate.WithConn(ctx, c)
 		if c.LocalAddr().Network() == "unix" {
-			return api.WithPeer(ctx, api.Caller{Name: "uid 0", Namespace: "local", Admin: true})
+			return gate.WithPeer(ctx, gate.Caller{Name: "uid 0", Namespace: "local", Admin: true})
 		}
 		return ctx
 	}
@@ -363,7 +384,7 @@ func (s *service) close() {
 	s.tcp.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
-	if err := s.api.Close(ctx); err != nil {
+	if err := s.gate.Close(ctx); err != nil {
 		s.t.Errorf("closing: %v", err)
 	}
 	if err := s.server.Shutdown(ctx); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 func listPorts(c *call) (v1.PortList, error) {
@@ -24,7 +25,7 @@ func listPorts(c *call) (v1.PortList, error) {
 	if err != nil {
 		return v1.PortList{}, err
 	}
-	all, err := n.Ports(c.ctx)
+	all, err := n.Ports(c.Ctx)
 	return v1.PortList{Ports: list(all)}, err
 }
 
@@ -39,24 +40,24 @@ func parsePort(text string) (uint16, error) {
 
 // connectPort makes the connection one to a port of the sandbox.
 func connectPort(c *call) error {
-	port, err := parsePort(c.r.PathValue("port"))
+	port, err := parsePort(c.R.PathValue("port"))
 	if err != nil {
 		return err
 	}
-	kind := strings.ToLower(c.r.Header.Get("Upgrade"))
-	if c.r.ProtoMajor != 1 || kind != "tcp" && kind != "websocket" {
-		c.w.Header().Set("Upgrade", "tcp, websocket")
-		c.w.Header().Set("Connection", "Upgrade")
-		return &refusal{status: http.StatusUpgradeRequired, code: "invalid", message: "this path makes the connection another one", hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
+	kind := strings.ToLower(c.R.Header.Get("Upgrade"))
+	if c.R.ProtoMajor != 1 || kind != "tcp" && kind != "websocket" {
+		c.W.Header().Set("Upgrade", "tcp, websocket")
+		c.W.Header().Set("Connection", "Upgrade")
+		return &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path makes the connection another one", Hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	n, err := c.sandbox()
 	if err != nil {
 		return err
 	}
-	inside, err := n.Dial(c.ctx, port)
+	inside, err := n.Dial(c.Ctx, port)
 	if err != nil {
 		return err
 	}
@@ -71,10 +72,6 @@ func connectPort(c *call) error {
 	}
 	return c.relay(inside)
 }
-
-// tunnelStall is the default of Limits.Tunnel. It is longer than that of other
-// streams: what is in a tunnel may have a pause of its own.
-const tunnelStall = 10 * time.Minute
 
 // patientReader reads from one end of a tunnel. Once the other direction has
 // ended, what is to come has a time to come in: an end that has only closed its
@@ -101,19 +98,19 @@ func (r patientReader) leaveAlone() {
 // relay makes the connection of the call one to the port, byte by byte. Each end
 // can close its direction alone.
 func (c *call) relay(inside net.Conn) error {
-	outside, buffered, err := http.NewResponseController(c.w).Hijack()
+	outside, buffered, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
 		return fmt.Errorf("taking the connection over: %w", err)
 	}
 	defer outside.Close()
-	c.outcome(http.StatusSwitchingProtocols, "", nil)
-	if _, err := io.WriteString(outside, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nX-Request-Id: "+c.id+"\r\n\r\n"); err != nil {
+	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
+	if _, err := io.WriteString(outside, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nX-Request-Id: "+c.ID+"\r\n\r\n"); err != nil {
 		return nil // the client has gone
 	}
 	// Both ends are closed when the server ends.
-	stop := context.AfterFunc(c.ctx, func() { _ = outside.Close(); _ = inside.Close() })
+	stop := context.AfterFunc(c.Ctx, func() { _ = outside.Close(); _ = inside.Close() })
 	defer stop()
-	stall := c.api.opts.Limits.Tunnel
+	stall := c.api.gate.Limits().Tunnel
 	in, out := patientReader{inside, stall, new(atomic.Bool)}, patientReader{outside, stall, new(atomic.Bool)}
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -125,7 +122,7 @@ func (c *call) relay(inside net.Conn) error {
 		in.leaveAlone()
 	})
 	n, err := copyHalf(patientWriter{outside, stall}, in)
-	c.w.bytes += n
+	c.W.Sent += n
 	closeHalf(outside, err)
 	if err != nil {
 		_ = inside.Close()
@@ -181,9 +178,9 @@ func closeHalf(conn net.Conn, err error) {
 // relaySocket is relay over a WebSocket: binary messages, and an empty one for
 // the end of a direction.
 func (c *call) relaySocket(s *socket, inside net.Conn) error {
-	stop := context.AfterFunc(c.ctx, func() { _ = inside.Close() })
+	stop := context.AfterFunc(c.Ctx, func() { _ = inside.Close() })
 	defer stop()
-	stall := c.api.opts.Limits.Tunnel
+	stall := c.api.gate.Limits().Tunnel
 	in := patientReader{inside, stall, new(atomic.Bool)}
 	reading, heard := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
@@ -224,15 +221,15 @@ func (c *call) relaySocket(s *socket, inside net.Conn) error {
 				more = false
 			case <-quiet.C:
 				more = false
-			case <-c.ctx.Done():
+			case <-c.Ctx.Done():
 				more = false
 			}
 		}
 	}
 	code, reason := websocket.StatusNormalClosure, ""
 	switch {
-	case errors.Is(c.brokenOff(), errKeyEnded):
-		code, reason = websocket.StatusPolicyViolation, errKeyEnded.Error()
+	case errors.Is(c.BrokenOff(), gate.ErrKeyEnded):
+		code, reason = websocket.StatusPolicyViolation, gate.ErrKeyEnded.Error()
 	case err != nil && !errors.Is(err, net.ErrClosed):
 		code = websocket.StatusInternalError
 	}

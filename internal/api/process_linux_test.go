@@ -380,7 +380,7 @@ func TestBackground(t *testing.T) {
 
 // A client that doesn't read is dropped in time, and holds nobody up.
 func TestStalledClientIsDropped(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Stall = 300 * time.Millisecond })
+	s := serve(t, func(o *options) { o.Limits.Stall = 300 * time.Millisecond })
 	sb := s.create("", v1.Spec{})
 	body := `{"script":"while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done # sleep 7100"}`
 	conn := s.dial()

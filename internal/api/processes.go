@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 func startProcess(c *call, in *v1.Command) (v1.Process, error) {
@@ -27,13 +28,13 @@ func startProcess(c *call, in *v1.Command) (v1.Process, error) {
 	cmd := in.Sandpit()
 	cmd.Background = true
 	began := time.Now()
-	p, err := sb.Start(c.ctx, cmd)
+	p, err := sb.Start(c.Ctx, cmd)
 	if err != nil {
 		return v1.Process{}, err
 	}
 	v := describeProcess(p, cmd, began)
 	if v.PID == 0 { // it could not be started, and has ended
-		res, err := p.Wait(c.ctx)
+		res, err := p.Wait(c.Ctx)
 		if err != nil {
 			return v, err
 		}
@@ -66,7 +67,7 @@ func listProcesses(c *call) (v1.ProcessList, error) {
 	if err != nil {
 		return out, err
 	}
-	all, err := sb.Processes(c.ctx)
+	all, err := sb.Processes(c.Ctx)
 	if err != nil {
 		return out, err
 	}
@@ -95,10 +96,10 @@ func compareIDs(a, b string) int {
 // process finds the process that the path names: by its ID, or else the latest
 // with that pid. Handlers do that before they touch anything.
 func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
-	name := c.r.PathValue("p")
-	all, err := sb.Processes(c.ctx)
+	name := c.R.PathValue("p")
+	all, err := sb.Processes(c.Ctx)
 	if err != nil {
-		return sandpit.ProcessInfo{}, c.untouched(err)
+		return sandpit.ProcessInfo{}, c.Untouched(err)
 	}
 	var found *sandpit.ProcessInfo
 	for i := range all {
@@ -110,7 +111,7 @@ func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
 		}
 	}
 	if found == nil {
-		return sandpit.ProcessInfo{}, c.untouched(fmt.Errorf("process %.40q: %w", name, sandpit.ErrNotFound))
+		return sandpit.ProcessInfo{}, c.Untouched(fmt.Errorf("process %.40q: %w", name, sandpit.ErrNotFound))
 	}
 	return *found, nil
 }
@@ -133,12 +134,12 @@ func (c *call) attach(opt sandpit.AttachOptions) (p sandpit.Process, leave func(
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.vital && !c.intended {
+	if c.EntersLater() {
 		if _, err := c.process(sb); err != nil {
 			return nil, nil, err
 		}
 	}
-	if p, err = sb.Attach(c.ctx, c.r.PathValue("p"), opt); err != nil {
+	if p, err = sb.Attach(c.Ctx, c.R.PathValue("p"), opt); err != nil {
 		return nil, nil, err
 	}
 	return p, leaver(p), nil
@@ -159,7 +160,7 @@ func killProcess(c *call) error {
 		return err
 	}
 	defer leave()
-	return p.Kill(c.ctx)
+	return p.Kill(c.Ctx)
 }
 
 // Times to wait for a process.
@@ -174,7 +175,7 @@ func waitProcess(c *call) (v1.Process, error) {
 	if q.err != nil {
 		return v1.Process{}, q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return v1.Process{}, err
 	}
 	sb, err := c.sandbox()
@@ -185,19 +186,19 @@ func waitProcess(c *call) (v1.Process, error) {
 	if err != nil || info.Result != nil {
 		return v1.FromProcess(info), err
 	}
-	p, err := sb.Attach(c.ctx, info.ID, sandpit.AttachOptions{})
+	p, err := sb.Attach(c.Ctx, info.ID, sandpit.AttachOptions{})
 	if err != nil {
 		return v1.Process{}, err
 	}
 	defer leaver(p)()
-	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	ctx, cancel := context.WithTimeout(c.Ctx, timeout)
 	defer cancel()
-	defer context.AfterFunc(c.api.live, cancel)()
+	defer context.AfterFunc(c.api.gate.Live(), cancel)()
 	res, err := p.Wait(ctx)
 	switch {
 	case err == nil:
 		info.Result = &res
-	case ctx.Err() != nil && c.ctx.Err() == nil: // it goes on
+	case ctx.Err() != nil && c.Ctx.Err() == nil: // it goes on
 	default:
 		return v1.Process{}, err
 	}
@@ -210,7 +211,7 @@ func signalProcess(c *call, in *v1.Signal) error {
 		return err
 	}
 	defer leave()
-	return signal(c.ctx, p, *in)
+	return signal(c.Ctx, p, *in)
 }
 
 func resizeProcess(c *call, in *v1.Size) error {
@@ -219,7 +220,7 @@ func resizeProcess(c *call, in *v1.Size) error {
 		return err
 	}
 	defer leave()
-	return p.Resize(c.ctx, sandpit.TerminalSize{Rows: in.Rows, Cols: in.Cols})
+	return p.Resize(c.Ctx, sandpit.TerminalSize{Rows: in.Rows, Cols: in.Cols})
 }
 
 func writeStdin(c *call) error {
@@ -228,7 +229,7 @@ func writeStdin(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	p, leave, err := c.attach(sandpit.AttachOptions{Stdin: true})
@@ -236,7 +237,7 @@ func writeStdin(c *call) error {
 		return err
 	}
 	defer leave()
-	if c.r.Body != http.NoBody {
+	if c.R.Body != http.NoBody {
 		if err := c.copyInto(p, leave); err != nil {
 			return err
 		}
@@ -252,26 +253,26 @@ func writeStdin(c *call) error {
 // left when the call ends, and when it has read nothing for so long that the client
 // may have left unseen, behind what he has sent.
 func (c *call) copyInto(p sandpit.Process, leave func()) error {
-	to := input{in: p.Stdin(), stall: c.api.opts.Limits.Tunnel}
+	to := input{in: p.Stdin(), stall: c.api.gate.Limits().Tunnel}
 	if to.in == nil {
-		return &refusal{status: http.StatusConflict, code: "state", message: "the process has no standard input: it was started without, or has ended", hint: "start it with stdin"}
+		return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process has no standard input: it was started without, or has ended", Hint: "start it with stdin"}
 	}
-	defer context.AfterFunc(c.ctx, leave)()
+	defer context.AfterFunc(c.Ctx, leave)()
 	to.timer = time.AfterFunc(to.stall, func() {
 		to.late.Store(true)
 		leave()
 	})
 	to.timer.Stop()
-	_, err := io.Copy(&to, c.body(-1, 0))
+	_, err := io.Copy(&to, c.Body(-1, 0))
 	switch {
 	case err == nil || to.err == nil: // it is the body that can't be read
 		return err
-	case c.ctx.Err() != nil:
-		return context.Cause(c.ctx)
+	case c.Ctx.Err() != nil:
+		return context.Cause(c.Ctx)
 	case to.late.Load():
-		return &refusal{status: http.StatusGatewayTimeout, code: "timeout", message: "the process does not read its input", hint: "send what it reads"}
+		return &gate.Refusal{Status: http.StatusGatewayTimeout, Code: "timeout", Message: "the process does not read its input", Hint: "send what it reads"}
 	}
-	return &refusal{status: http.StatusConflict, code: "state", message: "the process takes no input any more", hint: "look whether it has ended"}
+	return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process takes no input any more", Hint: "look whether it has ended"}
 }
 
 // input writes to a process, which has a time to take each part.
@@ -298,7 +299,7 @@ func followOutput(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	sb, err := c.sandbox()
@@ -316,7 +317,7 @@ func followOutput(c *call) error {
 	s := newStream(c, kind)
 	defer s.close()
 	s.mu.Lock() // output waits until the process has been told
-	p, err := sb.Attach(c.ctx, info.ID, attachment(s, history, false))
+	p, err := sb.Attach(c.Ctx, info.ID, attachment(s, history, false))
 	if err != nil {
 		s.mu.Unlock()
 		return err
@@ -346,9 +347,9 @@ func attachment(s sink, history, stdin bool) sandpit.AttachOptions {
 // watch waits for a process that the caller only looks at: it does so no longer
 // when the client leaves or the server is about to end.
 func (c *call) watch(p sandpit.Process) (sandpit.Result, error) {
-	ctx, cancel := context.WithCancelCause(c.ctx)
+	ctx, cancel := context.WithCancelCause(c.Ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.live, func() { cancel(errDraining) })()
+	defer context.AfterFunc(c.api.gate.Live(), func() { cancel(gate.ErrDraining) })()
 	res, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -363,7 +364,7 @@ func attachProcess(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	sb, err := c.sandbox()
@@ -380,7 +381,7 @@ func attachProcess(c *call) error {
 	}
 	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
 	s.mu.Lock()             // output waits until the process has been told
-	p, err := sb.Attach(c.ctx, info.ID, attachment(s, history, stdin))
+	p, err := sb.Attach(c.Ctx, info.ID, attachment(s, history, stdin))
 	if err != nil {
 		s.mu.Unlock()
 		return s.refuse(err)

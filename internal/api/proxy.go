@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -55,7 +57,6 @@ func splitSandboxHost(name string, domains []string) (sandbox, port string, ok b
 // proxy passes requests on to ports of sandboxes, and to nothing else: the one
 // way out that it has is sandpit.Networker.
 type proxy struct {
-	a         *API
 	transport *http.Transport
 	forward   httputil.ReverseProxy
 }
@@ -72,7 +73,7 @@ type passed struct {
 func passedOf(ctx context.Context) passed { return ctx.Value(passedKey{}).(passed) }
 
 // within returns a context of the call's own that has p.
-func (p passed) within() context.Context { return context.WithValue(p.ctx, passedKey{}, p) }
+func (p passed) within() context.Context { return context.WithValue(p.Ctx, passedKey{}, p) }
 
 // finalAnswers is a transport that drops informational answers (status 1xx but
 // 101). httputil.ReverseProxy asks for them by a trace in the context, sends them
@@ -88,14 +89,14 @@ func (t finalAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 const maxProxyHeader = 64 << 10
 
 func newProxy(a *API) *proxy {
-	p := &proxy{a: a}
+	p := new(proxy)
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := passedOf(ctx).dial(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return httpconn.HearAnswer(patientWriter{conn, a.opts.Limits.Tunnel}), nil
+			return httpconn.HearAnswer(patientWriter{conn, a.gate.Limits().Tunnel}), nil
 		},
 		DisableKeepAlives:      true, // a connection belongs to one request of one caller
 		DisableCompression:     true,
@@ -107,20 +108,18 @@ func newProxy(a *API) *proxy {
 		FlushInterval:  -1,
 		BufferPool:     proxyBuffers{},
 		ModifyResponse: confine,
-		ErrorLog:       slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(a.gate.Log().Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			c := w.(*response).call
+			c := w.(proxyWriter).call
 			var network *net.OpError
 			if errcode.Of(err) == errcode.Internal || errors.As(err, &network) {
 				err = fmt.Errorf("passing the request on: %w: %w", sandpit.ErrUnavailable, err)
 			}
-			c.fail(err)
+			c.Fail(err)
 		},
 	}
 	return p
 }
-
-func (p *proxy) close() { p.transport.CloseIdleConnections() }
 
 // proxyBuffers are those of files.
 type proxyBuffers struct{}
@@ -130,8 +129,8 @@ func (proxyBuffers) Get() []byte { return *copyBuffers.Get().(*[]byte) }
 func (proxyBuffers) Put(b []byte) { copyBuffers.Put(&b) }
 
 // target returns where a request is to be passed on to.
-func (p *proxy) target(r *http.Request) (target, bool) {
-	if sandbox, port, ok := splitSandboxHost(hostName(r.Host), p.a.guard.domains); ok {
+func (a *API) target(r *http.Request) (target, bool) {
+	if sandbox, port, ok := splitSandboxHost(gate.HostName(r.Host), a.domains); ok {
 		return target{sandbox, port, true}, true
 	}
 	sandbox, port := r.Header.Get(headerSandbox), r.Header.Get(headerPort)
@@ -146,14 +145,15 @@ func (p *proxy) target(r *http.Request) (target, bool) {
 
 // forward passes the request on.
 func forward(c *call) error {
+	c.forward, _ = c.api.target(c.R)
 	port, err := parsePort(c.forward.port)
 	if err != nil {
 		return err
 	}
-	if err := c.intend("port " + strconv.Itoa(int(port))); err != nil {
+	if err := c.Intend("port " + strconv.Itoa(int(port))); err != nil {
 		return err
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	if err := c.keepKeys(); err != nil {
@@ -163,13 +163,13 @@ func forward(c *call) error {
 	if err != nil {
 		return err
 	}
-	r := c.r.WithContext(passed{c, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }}.within())
+	r := c.R.WithContext(passed{c, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }}.within())
 	if r.Body != nil && r.Body != http.NoBody {
 		// What the sandbox answers before it has read all is passed on at once.
-		_ = http.NewResponseController(c.w).EnableFullDuplex() // of HTTP/2 that is so anyway
-		r.Body = c.body(-1, 0)
+		_ = http.NewResponseController(c.W).EnableFullDuplex() // of HTTP/2 that is so anyway
+		r.Body = c.Body(-1, 0)
 	}
-	c.api.proxy.forward.ServeHTTP(c.w, r)
+	c.api.proxy.forward.ServeHTTP(proxyWriter{c.W, c}, r)
 	return nil
 }
 
@@ -177,10 +177,10 @@ func forward(c *call) error {
 // away: nothing in a sandbox may learn one.
 func (c *call) keepKeys() error {
 	where := ""
-	if c.hasKey(c.r.URL.String()) || c.hasKey(c.r.Host) {
+	if c.hasKey(c.R.URL.String()) || c.hasKey(c.R.Host) {
 		where = "address"
 	}
-	for name, values := range c.r.Header {
+	for name, values := range c.R.Header {
 		switch {
 		case name == headerAuthorization || strings.HasPrefix(name, ownHeaders):
 		case c.hasKey(strings.ToLower(name)):
@@ -243,12 +243,23 @@ func hasEncoded(text string, in func(string) bool) bool {
 	return false
 }
 
-// handOn is for the connection of a request that the sandbox has made another
-// one, a WebSocket before all. It ends with the call, and with either direction:
+// proxyWriter is the writer of a call that is passed on.
+type proxyWriter struct {
+	*gate.Writer
+	call *call
+}
+
+// Hijack takes over the connection of a request that the sandbox has made another
+// one, usually a WebSocket. It ends with the call, and with either direction:
 // who keeps the other one open holds nothing here.
-func (c *call) handOn(conn net.Conn) net.Conn {
-	context.AfterFunc(c.ctx, func() { _ = conn.Close() })
-	return patientWriter{conn, c.api.opts.Limits.Tunnel}
+func (w proxyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := w.Writer.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	w.call.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
+	context.AfterFunc(w.call.Ctx, func() { _ = conn.Close() })
+	return patientWriter{conn, w.call.api.gate.Limits().Tunnel}, rw, nil
 }
 
 // rewrite makes the request that the sandbox gets. What was for Sandpit, the
@@ -297,7 +308,7 @@ func confine(r *http.Response) error {
 
 // confineHeader removes what a sandbox must not say, from headers or trailers.
 func (c *call) confineHeader(h http.Header) {
-	if c.w.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
+	if c.W.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
 		h.Del("Access-Control-Allow-Origin")
 	}
 	if !c.forward.byHost { // browsers would keep these for the server's own name

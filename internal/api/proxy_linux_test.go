@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
@@ -44,7 +43,7 @@ while True:
 // What a request to a port has, and is answered with, is the sandbox's own, but for
 // what would break the server's rules.
 func TestRequestsArePassedOn(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Origins = []string{"https://ui.example"} })
+	s := serve(t, func(o *options) { o.Origins = []string{"https://ui.example"} })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", oddities, 1)
 	host := "8080-" + sb.ID + ".localhost"
@@ -141,7 +140,7 @@ func messages(n int) []byte {
 // What is sent to somebody in a sandbox who takes nothing of it is given up after a
 // while: the client, who can't be read from meanwhile, may have left long ago.
 func TestWhatNobodyTakesIsGivenUp(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Tunnel = 500 * time.Millisecond })
+	s := serve(t, func(o *options) { o.Limits.Tunnel = 500 * time.Millisecond })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", deaf, 1)
 	var p v1.Process

@@ -22,7 +22,7 @@ type query struct {
 // query returns the parameters. One that the route does not have is refused.
 func (c *call) query() *query {
 	q := new(query)
-	q.values, q.err = url.ParseQuery(c.r.URL.RawQuery)
+	q.values, q.err = url.ParseQuery(c.R.URL.RawQuery)
 	if q.err != nil {
 		q.err = invalid("the query can't be read", "percent-encode what is special")
 		return q

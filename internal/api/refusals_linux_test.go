@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -151,7 +152,7 @@ func TestOpenRoutes(t *testing.T) {
 
 // A page that is allowed may use the API from a browser.
 func TestAllowedOrigin(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Origins = []string{"https://ui.example"} })
+	s := serve(t, func(o *options) { o.Origins = []string{"https://ui.example"} })
 	header := map[string]string{"Origin": "https://ui.example"}
 	h := s.want(200, nil, ask{method: "GET", path: "/v1/version", key: adminKey, header: header})
 	if h.Get("Access-Control-Allow-Origin") != "https://ui.example" {
@@ -165,7 +166,7 @@ func TestAllowedOrigin(t *testing.T) {
 // A key has a rate, which its owner alone feels.
 func TestRate(t *testing.T) {
 	const every = 1000 // seconds: the next comes long after this test
-	s := serve(t, func(o *api.Options) { o.Limits.Rate, o.Limits.Burst = 1.0/every, 3 })
+	s := serve(t, func(o *options) { o.Limits.Rate, o.Limits.Burst = 1.0/every, 3 })
 	began := time.Now()
 	for range 3 {
 		s.want(200, nil, ask{method: "GET", path: "/v1/version", key: aliceKey})
@@ -183,7 +184,7 @@ func TestRate(t *testing.T) {
 
 // Open streams are bounded for each key and in all.
 func TestStreamsAreBounded(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Streams, o.Limits.TotalStreams = 2, 3 })
+	s := serve(t, func(o *options) { o.Limits.Streams, o.Limits.TotalStreams = 2, 3 })
 	var open []*http.Response
 	for range 2 {
 		open = append(open, s.do(ask{method: "GET", path: "/v1/events", key: aliceKey}))
@@ -355,7 +356,7 @@ type vagueClient struct{ sandpit.Client }
 
 type vagueSandbox struct{ sandpit.Sandbox }
 
-func (v vague) Client(c api.Caller) sandpit.Client { return vagueClient{v.Backend.Client(c)} }
+func (v vague) Client(c gate.Caller) sandpit.Client { return vagueClient{v.Backend.Client(c)} }
 
 func (vagueClient) Get(context.Context, string) (sandpit.Sandbox, error) { return vagueSandbox{}, nil }
 
@@ -367,7 +368,7 @@ func (vagueSandbox) Info(context.Context) (sandpit.Info, error) {
 
 // A key is given back by a request that fails, however it does.
 func TestIdempotencyKeyIsGivenBack(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Backend = vague{o.Backend} })
+	s := serve(t, func(o *options) { o.Backend = vague{o.Backend} })
 	begun, _ := json.Marshal(v1.Spec{Name: "box"})
 	s.repeats.all["local/k"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(begun), Resource: "box"}}
 	again := ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "box"}, header: map[string]string{"Idempotency-Key": "k"}}
@@ -399,7 +400,7 @@ func (s *service) dialOn(network string) net.Conn {
 
 // Headers are bounded, and a body that stops coming ends its request.
 func TestSlowAndLargeRequests(t *testing.T) {
-	s := serve(t, func(o *api.Options) { o.Limits.Stall = 300 * time.Millisecond })
+	s := serve(t, func(o *options) { o.Limits.Stall = 300 * time.Millisecond })
 	conn := s.dial()
 	fmt.Fprintf(conn, "GET /v1/version HTTP/1.1\r\nHost: sandpit\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10))
 	line, err := bufio.NewReader(conn).ReadString('\n')
@@ -455,7 +456,7 @@ func TestDraining(t *testing.T) {
 		return status == 200
 	})
 	closed := make(chan error)
-	go func() { closed <- s.api.Close(context.Background()) }()
+	go func() { closed <- s.gate.Close(context.Background()) }()
 	if _, err := io.ReadAll(follows.Body); err != nil {
 		t.Errorf("what only follows is not ended well: %v", err)
 	}
@@ -483,7 +484,7 @@ func TestDrainingBreaksOff(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	if err := s.api.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.gate.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close says %v", err)
 	}
 	rest, err := io.ReadAll(br)

@@ -249,7 +249,10 @@ func serverRoutes() []Route {
 	}
 }
 
+// passingID is the operation of a request to a port of a sandbox.
+const passingID = "proxy"
+
 // proxyRoute is what a request to a port of a sandbox counts as.
 func proxyRoute() *Route {
-	return &Route{ID: "proxy", Guarded: true, late: true, handle: forward}
+	return &Route{ID: passingID, Guarded: true, late: true, handle: forward}
 }

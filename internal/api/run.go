@@ -15,6 +15,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Runner is a Backend that also carries out sandpit run for its own user.
@@ -33,7 +34,7 @@ func runRoute() Route {
 }
 
 // errDeclined is read by nobody: the client then does the run itself.
-var errDeclined = &refusal{status: http.StatusNotFound, code: errcode.NoRoute, message: "this server does not do that run", hint: "run it without the server"}
+var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server does not do that run", Hint: "run it without the server"}
 
 // killPatience is how long a guest may take to kill a command.
 const killPatience = time.Second
@@ -42,22 +43,22 @@ const killPatience = time.Second
 // ended or the client has gone.
 func runOnce(c *call) error {
 	runner, ok := c.api.opts.Backend.(Runner)
-	h := c.r.Header
-	if !ok || c.caller.Key != "" || h.Get("Upgrade") != fastrun.Protocol || h.Get(fastrun.HeaderVersion) != c.api.opts.Version ||
+	h := c.R.Header
+	if !ok || c.Caller.Key != "" || h.Get("Upgrade") != fastrun.Protocol || h.Get(fastrun.HeaderVersion) != c.api.opts.Version ||
 		runner.Place() == "" || h.Get(fastrun.HeaderPlace) != runner.Place() {
 		return errDeclined
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
-	conn, buffered, err := http.NewResponseController(c.w).Hijack()
+	conn, buffered, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
 		return fmt.Errorf("taking the connection over: %w", err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(headerTime))
-	c.outcome(http.StatusSwitchingProtocols, "", nil)
-	r := &run{call: c, conn: conn, in: buffered.Reader, stream: runStream{conn: conn, cancel: c.cancel, room: fastrun.NewRoom()}}
+	_ = conn.SetDeadline(time.Now().Add(gate.HeaderTime))
+	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
+	r := &run{call: c, conn: conn, in: buffered.Reader, stream: runStream{conn: conn, cancel: c.Cancel, room: fastrun.NewRoom()}}
 	r.stream.buf = append(r.stream.buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+fastrun.Protocol+"\r\n\r\n"...)
 	defer r.stream.close()
 	req := new(fastrun.Request)
@@ -66,7 +67,7 @@ func runOnce(c *call) error {
 	}
 	_ = conn.SetDeadline(time.Time{}) // whoever waits for the command may stop reading for as long as he likes
 	// Whatever waits for the client ends with the call.
-	stop := context.AfterFunc(c.ctx, r.breakOff)
+	stop := context.AfterFunc(c.Ctx, r.breakOff)
 	defer stop()
 	return r.do(runner.Runs(), req)
 }
@@ -83,7 +84,7 @@ type run struct {
 func (r *run) request(req *fastrun.Request) error {
 	kind, payload, err := fastrun.ReadFrame(r.in, nil, fastrun.MaxRequest)
 	if err != nil {
-		return errClientGone
+		return gate.ErrClientGone
 	}
 	if kind != fastrun.FrameRequest {
 		return invalid("the first frame is no request", "")
@@ -97,12 +98,12 @@ func (r *run) request(req *fastrun.Request) error {
 // breakOff ends a connection nobody is to wait for: at once when the client has
 // gone, else after what was to be said.
 func (r *run) breakOff() {
-	r.stream.room.Close(context.Cause(r.ctx))
-	if errors.Is(context.Cause(r.ctx), errClientGone) {
+	r.stream.room.Close(context.Cause(r.Ctx))
+	if errors.Is(context.Cause(r.Ctx), gate.ErrClientGone) {
 		_ = r.conn.Close()
 		return
 	}
-	_ = r.conn.SetWriteDeadline(time.Now().Add(lastWords))
+	_ = r.conn.SetWriteDeadline(time.Now().Add(gate.LastWords))
 }
 
 // do carries the request out.
@@ -111,33 +112,33 @@ func (r *run) do(client sandpit.Client, req *fastrun.Request) error {
 	started := make(chan sandpit.Process, 1)
 	go func() {
 		defer close(reading)
-		r.cancel(r.read(started))
+		r.Cancel(r.read(started))
 	}()
 	defer func() {
 		_ = r.conn.Close()
 		<-reading
 	}()
 	spec := req.Spec.Sandpit()
-	sb, err := client.Create(r.ctx, spec)
+	sb, err := client.Create(r.Ctx, spec)
 	if err != nil {
 		return r.refuse(err)
 	}
-	r.target = sb.ID()
+	r.Target = sb.ID()
 	removed := false
 	remove := func() error {
 		if removed {
 			return nil
 		}
 		removed = true
-		return sb.Remove(context.WithoutCancel(r.ctx))
+		return sb.Remove(context.WithoutCancel(r.Ctx))
 	}
 	defer func() {
 		if err := remove(); err != nil {
-			r.api.opts.Log.Error("a sandbox was not removed", "request", r.id, "error", err)
+			r.api.gate.Log().Error("a sandbox was not removed", "request", r.ID, "error", err)
 		}
 	}()
 	if req.WorkDir {
-		if err := checkWorkDir(r.ctx, sb, spec.WorkDir); err != nil {
+		if err := checkWorkDir(r.Ctx, sb, spec.WorkDir); err != nil {
 			return r.refuse(err)
 		}
 	}
@@ -180,7 +181,7 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request, started chan<- s
 	// A client that has no answer when the connection ends runs the command
 	// itself: it must know before this one may have begun.
 	r.stream.send()
-	p, err := sb.Start(r.ctx, cmd)
+	p, err := sb.Start(r.Ctx, cmd)
 	if err != nil {
 		r.stream.mu.Unlock()
 		return sandpit.Result{}, err
@@ -197,7 +198,7 @@ func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outc
 	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated {
 		return nil
 	}
-	info, err := sb.Info(context.WithoutCancel(r.ctx))
+	info, err := sb.Info(context.WithoutCancel(r.Ctx))
 	if err != nil {
 		return fmt.Errorf("asking for the sandbox's limits: %w", err)
 	}
@@ -206,7 +207,7 @@ func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outc
 	if !req.Report {
 		return nil
 	}
-	if m, err := sb.Metrics(context.WithoutCancel(r.ctx)); err == nil {
+	if m, err := sb.Metrics(context.WithoutCancel(r.Ctx)); err == nil {
 		told := v1.FromMetrics(m, time.Now())
 		out.Metrics = &told
 	}
@@ -227,12 +228,12 @@ func checkWorkDir(ctx context.Context, sb sandpit.Sandbox, dir string) error {
 
 // refuse tells an error, and notes it.
 func (r *run) refuse(err error) error {
-	status, e, _ := r.describe(err)
-	r.status, r.code, r.err = status, e.Code, err
-	if cause := context.Cause(r.ctx); cause != nil && errors.Is(err, context.Canceled) {
+	status, e := r.describe(err)
+	r.ReplaceOutcome(status, e.Code, err)
+	if cause := context.Cause(r.Ctx); cause != nil && errors.Is(err, context.Canceled) {
 		err = cause
 	}
-	if errors.Is(err, errDraining) {
+	if errors.Is(err, gate.ErrDraining) {
 		err = fastrun.ServerEnded()
 	}
 	payload, jerr := json.Marshal(fastrun.EncodeError(err))

@@ -8,6 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // read takes what the client sends, for the process once that is started,
@@ -23,13 +24,13 @@ func (r *run) read(started <-chan sandpit.Process) error {
 	for {
 		kind, payload, err := fastrun.ReadFrame(r.in, nil, fastrun.Window)
 		if err != nil {
-			return errClientGone
+			return gate.ErrClientGone
 		}
 		if p == nil {
 			select {
 			case p = <-started:
-			case <-r.ctx.Done():
-				return context.Cause(r.ctx)
+			case <-r.Ctx.Done():
+				return context.Cause(r.Ctx)
 			}
 		}
 		switch kind {
@@ -41,7 +42,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 				return errFrame("there is more input than was asked for")
 			}
 		case v1.FrameResize, v1.FrameSignal:
-			if err := control(r.ctx, p, kind, payload); err != nil {
+			if err := control(r.Ctx, p, kind, payload); err != nil {
 				return err
 			}
 		case fastrun.FramePassed:
@@ -50,7 +51,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 			}
 			r.stream.room.Give(binary.BigEndian.Uint32(payload))
 		case fastrun.FrameKill:
-			ctx, cancel := context.WithTimeout(r.ctx, killPatience)
+			ctx, cancel := context.WithTimeout(r.Ctx, killPatience)
 			err := p.Kill(ctx)
 			cancel()
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // reader is a process that takes its input and notes the rest.
@@ -82,7 +83,7 @@ func FuzzRunInput(f *testing.F) {
 		go io.Copy(io.Discard, theirs) //nolint:errcheck // until it is closed
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		r := &run{call: &call{ctx: ctx, cancel: cancel}, conn: ours, in: bufio.NewReader(bytes.NewReader(sent)), stream: runStream{conn: ours, cancel: cancel, room: fastrun.NewRoom()}}
+		r := &run{call: &call{Call: &gate.Call{Ctx: ctx, Cancel: cancel}}, conn: ours, in: bufio.NewReader(bytes.NewReader(sent)), stream: runStream{conn: ours, cancel: cancel, room: fastrun.NewRoom()}}
 		defer r.stream.close()
 		p := new(reader)
 		started := make(chan sandpit.Process, 1)
@@ -119,8 +120,8 @@ func FuzzRunRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req := new(fastrun.Request)
 		if err := parse(body, req); err != nil {
-			c := &call{api: &API{opts: Options{}}, id: "id", ctx: t.Context()}
-			if status, e, _ := c.describe(err); status != 400 || fastrun.EncodeError(err).Message == "" || e.Message == "" {
+			c := &call{Call: &gate.Call{ID: "id", Ctx: t.Context()}}
+			if status, e := c.describe(err); status != 400 || fastrun.EncodeError(err).Message == "" || e.Message == "" {
 				t.Errorf("%q is refused as %d %+v", body, status, e)
 			}
 			return

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // runStream writes frames to the client of a run. Its methods may be called
@@ -82,7 +83,7 @@ func (s *runStream) send() {
 		return
 	}
 	if _, s.err = s.conn.Write(s.buf); s.err != nil {
-		s.cancel(errClientGone)
+		s.cancel(gate.ErrClientGone)
 	}
 	s.buf = s.buf[:0]
 }

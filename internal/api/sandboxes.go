@@ -40,7 +40,7 @@ func listSandboxes(c *call) (v1.SandboxList, error) {
 	if q.err != nil {
 		return out, q.err
 	}
-	page, err := c.api.opts.Backend.Client(c.caller).List(c.ctx, list)
+	page, err := c.api.opts.Backend.Client(c.Caller).List(c.Ctx, list)
 	if err != nil {
 		return out, err
 	}
@@ -56,7 +56,7 @@ func getSandbox(c *call) (v1.Sandbox, error) {
 	if err != nil {
 		return v1.Sandbox{}, err
 	}
-	return describe(c.ctx, sb)
+	return describe(c.Ctx, sb)
 }
 
 func removeSandbox(c *call) error {
@@ -64,7 +64,7 @@ func removeSandbox(c *call) error {
 	if err != nil {
 		return err
 	}
-	return sb.Remove(c.ctx)
+	return sb.Remove(c.Ctx)
 }
 
 // change changes the state of the sandbox and describes it.
@@ -76,7 +76,7 @@ func (c *call) change(f func(sandpit.Lifecycle) error) (v1.Sandbox, error) {
 	if err := f(sb); err != nil {
 		return v1.Sandbox{}, err
 	}
-	return describe(c.ctx, sb)
+	return describe(c.Ctx, sb)
 }
 
 // Times between SIGTERM and SIGKILL.
@@ -89,27 +89,27 @@ func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
 	grace := defaultGrace
 	if in.Grace != nil {
 		if !(*in.Grace >= 0 && *in.Grace <= maxGrace.Seconds()) {
-			return v1.Sandbox{}, c.untouched(invalid("grace is not a number of seconds up to 600", ""))
+			return v1.Sandbox{}, c.Untouched(invalid("grace is not a number of seconds up to 600", ""))
 		}
 		grace = v1.Duration(*in.Grace)
 	}
-	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.ctx, grace) })
+	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.Ctx, grace) })
 }
 
 func restartSandbox(c *call) (v1.Sandbox, error) {
-	return c.change(func(l sandpit.Lifecycle) error { return l.Restart(c.ctx) })
+	return c.change(func(l sandpit.Lifecycle) error { return l.Restart(c.Ctx) })
 }
 
 func pauseSandbox(c *call) (v1.Sandbox, error) {
-	return c.change(func(l sandpit.Lifecycle) error { return l.Pause(c.ctx) })
+	return c.change(func(l sandpit.Lifecycle) error { return l.Pause(c.Ctx) })
 }
 
 func resumeSandbox(c *call) (v1.Sandbox, error) {
-	return c.change(func(l sandpit.Lifecycle) error { return l.Resume(c.ctx) })
+	return c.change(func(l sandpit.Lifecycle) error { return l.Resume(c.Ctx) })
 }
 
 func setLifetime(c *call, in *v1.Lifetime) (v1.Sandbox, error) {
-	return c.change(func(l sandpit.Lifecycle) error { return l.SetLifetime(c.ctx, in.Sandpit()) })
+	return c.change(func(l sandpit.Lifecycle) error { return l.SetLifetime(c.Ctx, in.Sandpit()) })
 }
 
 func getMetrics(c *call) (v1.Metrics, error) {
@@ -117,7 +117,7 @@ func getMetrics(c *call) (v1.Metrics, error) {
 	if err != nil {
 		return v1.Metrics{}, err
 	}
-	m, err := sb.Metrics(c.ctx)
+	m, err := sb.Metrics(c.Ctx)
 	if err != nil {
 		return v1.Metrics{}, err
 	}
@@ -135,7 +135,7 @@ func getHistory(c *call) (v1.MetricsHistory, error) {
 	if err != nil {
 		return out, err
 	}
-	samples, err := sb.History(c.ctx, since)
+	samples, err := sb.History(c.Ctx, since)
 	if err != nil {
 		return out, err
 	}

@@ -12,22 +12,22 @@ import (
 )
 
 func createWebhook(c *call, in *v1.NewWebhook) (v1.Webhook, error) {
-	hook, err := c.api.opts.Webhooks.CreateWebhook(c.ctx, c.caller, *in)
+	hook, err := c.api.opts.Webhooks.CreateWebhook(c.Ctx, c.Caller, *in)
 	if err == nil {
-		c.detail = "webhook " + hook.ID // for the audit
+		c.Detail = "webhook " + hook.ID // for the audit
 	}
 	return hook, err
 }
 
 func listWebhooks(c *call) (v1.WebhookList, error) {
-	all, err := c.api.opts.Webhooks.ListWebhooks(c.ctx, c.caller)
+	all, err := c.api.opts.Webhooks.ListWebhooks(c.Ctx, c.Caller)
 	return v1.WebhookList{Webhooks: list(all)}, err
 }
 
 func deleteWebhook(c *call) error {
-	err := c.api.opts.Webhooks.DeleteWebhook(c.ctx, c.caller, c.r.PathValue("id"))
+	err := c.api.opts.Webhooks.DeleteWebhook(c.Ctx, c.Caller, c.R.PathValue("id"))
 	if errors.Is(err, sandpit.ErrNotFound) {
-		return c.untouched(err)
+		return c.Untouched(err)
 	}
 	return err
 }
@@ -41,7 +41,7 @@ func list[T any](all []T) []T {
 }
 
 func listImages(c *call) (v1.ImageList, error) {
-	all, err := c.api.opts.Backend.Images(c.ctx, c.caller)
+	all, err := c.api.opts.Backend.Images(c.Ctx, c.Caller)
 	return v1.ImageList{Images: list(all)}, err
 }
 
@@ -57,10 +57,10 @@ func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
 	default:
 		return v1.Image{}, invalid("pull is neither missing nor always", "")
 	}
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return v1.Image{}, err
 	}
-	return c.api.opts.Backend.PullImage(c.ctx, c.caller, in.Image, pull)
+	return c.api.opts.Backend.PullImage(c.Ctx, c.Caller, in.Image, pull)
 }
 
 func removeImage(c *call) error {
@@ -68,45 +68,45 @@ func removeImage(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.intend("image " + q.text("image")); err != nil {
+	if err := c.Intend("image " + q.text("image")); err != nil {
 		return err
 	}
-	return c.api.opts.Backend.RemoveImage(c.ctx, c.caller, q.text("image"))
+	return c.api.opts.Backend.RemoveImage(c.Ctx, c.Caller, q.text("image"))
 }
 
 func getPolicy(c *call) (v1.Policy, error) {
-	return c.api.opts.Policies.Policy(c.ctx, c.caller)
+	return c.api.opts.Policies.Policy(c.Ctx, c.Caller)
 }
 
 func getKeyPolicy(c *call) (v1.Policy, error) {
-	return c.api.opts.Policies.KeyPolicy(c.ctx, c.r.PathValue("id"))
+	return c.api.opts.Policies.KeyPolicy(c.Ctx, c.R.PathValue("id"))
 }
 
 func createKey(c *call, in *v1.NewKey) (v1.Key, error) {
-	key, err := c.api.opts.Keys.CreateKey(c.ctx, c.caller, *in)
+	key, err := c.api.opts.Keys.CreateKey(c.Ctx, c.Caller, *in)
 	if err == nil {
-		c.detail += "; key " + key.ID // for the audit
+		c.Detail += "; key " + key.ID // for the audit
 	}
 	return key, err
 }
 
 func listKeys(c *call) (v1.KeyList, error) {
-	all, err := c.api.opts.Keys.ListKeys(c.ctx)
+	all, err := c.api.opts.Keys.ListKeys(c.Ctx)
 	return v1.KeyList{Keys: list(all)}, err
 }
 
 func revokeKey(c *call) error {
-	id := c.r.PathValue("id")
-	err := c.api.opts.Keys.RevokeKey(c.ctx, id)
+	id := c.R.PathValue("id")
+	err := c.api.opts.Keys.RevokeKey(c.Ctx, id)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		return c.untouched(err)
+		return c.Untouched(err)
 	}
-	c.api.limiter.revoked(id, c) // it is refused also when that can't be written down
+	c.api.gate.Revoke(id, c.Call) // it is refused also when that can't be written down
 	return err
 }
 
 func getCapabilities(c *call) (v1.Capabilities, error) {
-	caps, err := c.api.opts.Backend.Capabilities(c.ctx)
+	caps, err := c.api.opts.Backend.Capabilities(c.Ctx)
 	caps.Features = list(caps.Features)
 	return caps, err
 }
@@ -132,13 +132,13 @@ func getHealth(c *call) error {
 const statsTime = 5 * time.Second
 
 func showMetrics(c *call) error {
-	ctx, cancel := context.WithTimeout(c.ctx, statsTime)
+	ctx, cancel := context.WithTimeout(c.Ctx, statsTime)
 	defer cancel()
 	stats, err := c.api.opts.Backend.Stats(ctx, maxSeries)
 	if err != nil {
 		return err
 	}
-	c.w.Header().Set("Content-Type", metricsType)
-	_, err = c.w.Write(c.api.metrics.text(stats, c.api.limiter.openStreams(), c.api.opts.Connections()))
+	c.W.Header().Set("Content-Type", metricsType)
+	_, err = c.W.Write(c.api.metricsPage(stats))
 	return err
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // socket is a WebSocket whose binary messages are frames, both ways.
@@ -40,31 +41,31 @@ const frameHead = 5
 
 // accept makes a WebSocket of the call.
 func (c *call) accept() (*socket, error) {
-	if c.r.ProtoMajor != 1 || c.r.ProtoMinor == 0 {
-		return nil, &refusal{status: http.StatusBadRequest, code: "invalid", message: "a WebSocket needs HTTP/1.1", hint: "don't offer h2 in the TLS handshake"}
+	if c.R.ProtoMajor != 1 || c.R.ProtoMinor == 0 {
+		return nil, &gate.Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "a WebSocket needs HTTP/1.1", Hint: "don't offer h2 in the TLS handshake"}
 	}
-	if !hasToken(c.r.Header, "Connection", "upgrade") || !hasToken(c.r.Header, "Upgrade", "websocket") {
-		c.w.Header().Set("Upgrade", "websocket")
-		c.w.Header().Set("Connection", "Upgrade")
-		return nil, &refusal{status: http.StatusUpgradeRequired, code: "invalid", message: "this path is a WebSocket", hint: "connect with a WebSocket client"}
+	if !hasToken(c.R.Header, "Connection", "upgrade") || !hasToken(c.R.Header, "Upgrade", "websocket") {
+		c.W.Header().Set("Upgrade", "websocket")
+		c.W.Header().Set("Connection", "Upgrade")
+		return nil, &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path is a WebSocket", Hint: "connect with a WebSocket client"}
 	}
-	keys := c.r.Header.Values("Sec-WebSocket-Key")
-	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.r.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
+	keys := c.R.Header.Values("Sec-WebSocket-Key")
+	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.R.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
 		return nil, invalid("this is no handshake of a WebSocket", "use version 13, RFC 6455")
 	}
 	// Origins have been checked. Compression would cost memory per socket and
 	// tell secrets by their length.
-	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	conn, err := websocket.Accept(c.W, c.R, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		c.outcome(http.StatusBadRequest, "invalid", err)
-		c.w.hijacked.Store(true) // websocket.Accept has answered
+		c.NoteOutcome(http.StatusBadRequest, "invalid", err)
+		c.W.Taken() // websocket.Accept has answered
 		return nil, err
 	}
-	c.w.hijacked.Store(true)
-	c.outcome(http.StatusSwitchingProtocols, "", nil)
+	c.W.Taken()
+	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
 	conn.SetReadLimit(v1.MaxFrame + frameHead)
-	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.ctx), last: time.Now()}
-	context.AfterFunc(c.ctx, s.breakOff)
+	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
+	context.AfterFunc(c.Ctx, s.breakOff)
 	return s, nil
 }
 
@@ -82,8 +83,8 @@ func hasToken(h http.Header, name, word string) bool {
 
 // breakOff ends the socket of a call that was broken off, after what is to be said.
 func (s *socket) breakOff() {
-	if s.c.brokenOff() != nil {
-		time.AfterFunc(lastWords, func() { _ = s.conn.CloseNow() })
+	if s.c.BrokenOff() != nil {
+		time.AfterFunc(gate.LastWords, func() { _ = s.conn.CloseNow() })
 	}
 }
 
@@ -112,14 +113,14 @@ func (s *socket) frameLocked(kind byte, payload []byte) error {
 // send sends a message. A client that does not take it in time has gone.
 // Precondition: s.mu is held.
 func (s *socket) send(kind websocket.MessageType, b []byte) error {
-	ctx, cancel := context.WithTimeout(s.io, s.c.api.opts.Limits.Stall)
+	ctx, cancel := context.WithTimeout(s.io, s.c.api.gate.Limits().Stall)
 	defer cancel()
 	err := s.conn.Write(ctx, kind, b)
 	if err != nil {
-		s.c.cancel(errClientGone)
+		s.c.Cancel(gate.ErrClientGone)
 	}
 	s.last = time.Now()
-	s.c.w.bytes += int64(len(b))
+	s.c.W.Sent += int64(len(b))
 	return err
 }
 
@@ -180,7 +181,7 @@ func (s *socket) serve(p sandpit.Process) {
 	controls := rate.NewLimiter(maxControls, maxControls)
 	err := s.take(p, stdin, controls)
 	close(stdin)
-	s.c.cancel(err)
+	s.c.Cancel(err)
 	<-done
 }
 
@@ -210,7 +211,7 @@ func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 	for {
 		kind, msg, err := s.conn.Reader(s.io)
 		if err != nil {
-			return errClientGone
+			return gate.ErrClientGone
 		}
 		frame := frameReader{msg: msg}
 		if kind != websocket.MessageBinary || frame.begin() != nil {
@@ -236,10 +237,10 @@ func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 			if err != nil {
 				return err
 			}
-			if err := controls.Wait(s.c.ctx); err != nil {
-				return context.Cause(s.c.ctx)
+			if err := controls.Wait(s.c.Ctx); err != nil {
+				return context.Cause(s.c.Ctx)
 			}
-			if err := control(s.c.ctx, p, frame.kind, payload); err != nil {
+			if err := control(s.c.Ctx, p, frame.kind, payload); err != nil {
 				return err
 			}
 		case v1.FramePing:
@@ -257,8 +258,8 @@ func (s *socket) put(stdin chan<- []byte, piece []byte) error {
 	select {
 	case stdin <- piece:
 		return nil
-	case <-s.c.ctx.Done():
-		return context.Cause(s.c.ctx)
+	case <-s.c.Ctx.Done():
+		return context.Cause(s.c.Ctx)
 	}
 }
 
@@ -289,7 +290,7 @@ func (f *frameReader) next(most int) ([]byte, error) {
 	if _, err := io.ReadFull(f.msg, b); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, errFrame(noFrame)
 	} else if err != nil {
-		return nil, errClientGone
+		return nil, gate.ErrClientGone
 	}
 	return b, nil
 }
@@ -299,7 +300,7 @@ func (f *frameReader) next(most int) ([]byte, error) {
 func (f *frameReader) end() error {
 	n, err := io.Copy(io.Discard, f.msg)
 	if err != nil {
-		return errClientGone
+		return gate.ErrClientGone
 	}
 	if n != int64(f.left) {
 		return errFrame(noFrame)
@@ -346,7 +347,7 @@ func (s *socket) end(code websocket.StatusCode, reason string) {
 // executeSocket runs a command in the foreground over a WebSocket, whose first
 // message is the command. Closing the socket kills it.
 func executeSocket(c *call) error {
-	if err := c.openStream(); err != nil {
+	if err := c.OpenStream(); err != nil {
 		return err
 	}
 	sb, err := c.sandbox()
@@ -365,12 +366,12 @@ func executeSocket(c *call) error {
 	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
 	began := time.Now()
 	s.mu.Lock() // output waits until the start has been told
-	p, err := sb.Start(c.ctx, cmd)
+	p, err := sb.Start(c.Ctx, cmd)
 	if err != nil {
 		s.mu.Unlock()
 		return s.refuse(err)
 	}
-	_ = c.hold(inMemory, 0) // the request has become a process
+	_ = c.Hold(gate.InMemory, 0) // the request has become a process
 	err = s.jsonLocked(v1.FrameStarted, describeProcess(p, cmd, began))
 	s.mu.Unlock()
 	if err != nil {
@@ -387,7 +388,7 @@ func executeSocket(c *call) error {
 
 // attend serves the client beside the process.
 func (s *socket) attend(p sandpit.Process) (reading chan struct{}, stop func()) {
-	ctx, cancel := context.WithCancel(s.c.ctx)
+	ctx, cancel := context.WithCancel(s.c.Ctx)
 	var pings sync.WaitGroup
 	pings.Go(func() { s.ping(ctx) })
 	reading = make(chan struct{})
@@ -406,35 +407,35 @@ func (s *socket) attend(p sandpit.Process) (reading chan struct{}, stop func()) 
 func (s *socket) goodbye(reading chan struct{}, err error) {
 	code, reason := websocket.StatusNormalClosure, ""
 	switch {
-	case errors.Is(err, errDraining):
-		code, reason = websocket.StatusGoingAway, errDraining.Error()
-	case errors.Is(err, errKeyEnded):
-		code, reason = websocket.StatusPolicyViolation, errKeyEnded.Error()
+	case errors.Is(err, gate.ErrDraining):
+		code, reason = websocket.StatusGoingAway, gate.ErrDraining.Error()
+	case errors.Is(err, gate.ErrKeyEnded):
+		code, reason = websocket.StatusPolicyViolation, gate.ErrKeyEnded.Error()
 	}
-	s.c.cancel(nil)
+	s.c.Cancel(nil)
 	s.end(code, reason)
 	<-reading
 }
 
 // command reads the first message.
 func (s *socket) command() (sandpit.Command, error) {
-	ctx, cancel := context.WithTimeout(s.io, headerTime)
+	ctx, cancel := context.WithTimeout(s.io, gate.HeaderTime)
 	defer cancel()
 	s.conn.SetReadLimit(maxCommand)
 	kind, msg, err := s.conn.Reader(ctx)
 	if err != nil {
-		return sandpit.Command{}, errClientGone
+		return sandpit.Command{}, gate.ErrClientGone
 	}
 	in := new(v1.Command)
 	if kind != websocket.MessageText {
 		return sandpit.Command{}, invalid("the first message is not a command", "send the Command as a text message")
 	}
 	buf := new(bytes.Buffer)
-	var r *refusal
-	if err := s.c.readAll(buf, msg); errors.As(err, &r) {
+	var r *gate.Refusal
+	if err := s.c.ReadAll(buf, msg); errors.As(err, &r) {
 		return sandpit.Command{}, err
 	} else if err != nil {
-		return sandpit.Command{}, errClientGone
+		return sandpit.Command{}, gate.ErrClientGone
 	}
 	s.conn.SetReadLimit(v1.MaxFrame + frameHead)
 	if err := s.c.parse(buf.Bytes(), in); err != nil {
@@ -448,8 +449,8 @@ func (s *socket) command() (sandpit.Command, error) {
 
 // refuse tells an error and closes the socket.
 func (s *socket) refuse(err error) error {
-	status, e, _ := s.c.describe(err)
-	s.c.status, s.c.code, s.c.err = status, e.Code, err
+	status, e := s.c.describe(err)
+	s.c.ReplaceOutcome(status, e.Code, err)
 	_ = s.json(v1.FrameError, e)
 	s.end(websocket.StatusNormalClosure, "")
 	return nil

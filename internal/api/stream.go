@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -54,16 +55,16 @@ type stream struct {
 // newStream begins a stream. Nothing is sent before its first frame, so that
 // an error can still have a status of its own.
 func newStream(c *call, kind string) *stream {
-	return &stream{c: c, kind: kind, conn: c.cork(), buf: gathers.Get().(*[]byte)}
+	return &stream{c: c, kind: kind, conn: c.Conn(), buf: gathers.Get().(*[]byte)}
 }
 
 // begin sends the head of the response. Precondition: s.mu is held.
 func (s *stream) begin() {
-	h := s.c.w.Header()
+	h := s.c.W.Header()
 	h.Set("Content-Type", s.kind)
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	s.c.w.WriteHeader(s.c.route.Status)
+	s.c.W.WriteHeader(s.c.route.Status)
 	s.timer = time.AfterFunc(silence, s.tick)
 }
 
@@ -89,14 +90,14 @@ func (s *stream) send(flush bool) {
 		return
 	}
 	if len(*s.buf) > 0 {
-		_, s.err = s.c.w.Write(*s.buf)
+		_, s.err = s.c.W.Write(*s.buf)
 		*s.buf = (*s.buf)[:0]
 	}
 	if s.err == nil && flush {
-		s.err = s.c.w.flush()
+		s.err = s.c.W.Flush()
 	}
 	if s.err != nil {
-		s.c.cancel(s.err) // nobody reads any more
+		s.c.Cancel(s.err) // nobody reads any more
 	}
 }
 
@@ -159,13 +160,13 @@ func (s *stream) pass(kind byte, payload []byte) {
 	*s.buf = appendHead(*s.buf, kind, len(payload))
 	s.conn.Hold()
 	if s.send(false); s.err == nil {
-		_, s.err = s.c.w.Write(payload)
+		_, s.err = s.c.W.Write(payload)
 	}
 	if err := s.conn.Release(); err != nil && s.err == nil {
-		s.err = gone(err)
+		s.err = gate.Gone(err)
 	}
 	if s.err != nil {
-		s.c.cancel(s.err)
+		s.c.Cancel(s.err)
 	}
 	s.pending = true // the rest of it is with net/http
 	s.timer.Reset(gather)

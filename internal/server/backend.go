@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -37,7 +38,7 @@ type backend struct {
 
 // policyOf returns the policy of a caller as it holds now. The user whose
 // server it is may do what he may do without it.
-func (b *backend) policyOf(c api.Caller) (policy.Policy, error) {
+func (b *backend) policyOf(c gate.Caller) (policy.Policy, error) {
 	if c.Key == "" {
 		return policy.Default(), nil
 	}
@@ -45,7 +46,7 @@ func (b *backend) policyOf(c api.Caller) (policy.Policy, error) {
 }
 
 // Client returns a tenant. One whose policy is gone may look, and nothing else.
-func (b *backend) Client(c api.Caller) sandpit.Client {
+func (b *backend) Client(c gate.Caller) sandpit.Client {
 	p, err := b.policyOf(c)
 	if err != nil {
 		return &lockedOut{Tenant: b.engine.As(c.Namespace, policy.ServerDefault()), err: err}
@@ -81,7 +82,7 @@ var features = []string{"sandboxes", "processes", "terminals", "files", "ports",
 
 // Images lists the store of images to who has a say over the machine. Nobody else
 // learns what others have fetched.
-func (b *backend) Images(ctx context.Context, c api.Caller) ([]v1.Image, error) {
+func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error) {
 	if !c.Admin {
 		return nil, nil
 	}
@@ -104,7 +105,7 @@ func imageOf(s image.Summary) v1.Image {
 	return v1.Image{Reference: name, Digest: s.Digest, Size: s.Unpacked, CreatedAt: s.Stored, InUse: s.InUse}
 }
 
-func (b *backend) PullImage(ctx context.Context, c api.Caller, name string, pull sandpit.PullPolicy) (v1.Image, error) {
+func (b *backend) PullImage(ctx context.Context, c gate.Caller, name string, pull sandpit.PullPolicy) (v1.Image, error) {
 	p, err := b.policyOf(c)
 	if err == nil {
 		err = p.AllowImage(name)
@@ -129,7 +130,7 @@ func (b *backend) PullImage(ctx context.Context, c api.Caller, name string, pull
 	return out, nil
 }
 
-func (b *backend) RemoveImage(ctx context.Context, c api.Caller, name string) error {
+func (b *backend) RemoveImage(ctx context.Context, c gate.Caller, name string) error {
 	if !c.Admin {
 		return fmt.Errorf("removing image %s: only an admin may: %w", name, sandpit.ErrForbidden)
 	}
@@ -186,7 +187,7 @@ type policyShower struct {
 	ring *keys.Ring
 }
 
-func (s policyShower) Policy(_ context.Context, c api.Caller) (v1.Policy, error) {
+func (s policyShower) Policy(_ context.Context, c gate.Caller) (v1.Policy, error) {
 	p, err := s.policyOf(c)
 	if err != nil {
 		return v1.Policy{}, err

@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
@@ -32,15 +33,15 @@ type keyring struct {
 	policies *file.Live
 }
 
-func (k keyring) Verify(_ context.Context, secret string) (api.Caller, error) {
+func (k keyring) Verify(_ context.Context, secret string) (gate.Caller, error) {
 	key, err := k.ring.Verify(secret)
 	if errors.Is(err, keys.ErrUnauthorized) {
-		return api.Caller{}, fmt.Errorf("%w (%w)", err, sandpit.ErrForbidden)
+		return gate.Caller{}, fmt.Errorf("%w (%w)", err, sandpit.ErrForbidden)
 	}
 	if err != nil {
-		return api.Caller{}, err
+		return gate.Caller{}, err
 	}
-	return api.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin, Expires: key.ExpiresAt}, nil
+	return gate.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin, Expires: key.ExpiresAt}, nil
 }
 
 func (keyring) In(text string) bool { return keys.In(text) }
@@ -63,7 +64,7 @@ func keyOf(k keys.Key) v1.Key {
 	return out
 }
 
-func (k keyring) CreateKey(ctx context.Context, _ api.Caller, n v1.NewKey) (v1.Key, error) {
+func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.Key, error) {
 	want := keys.Key{Namespace: n.Namespace, Policy: n.Policy, Admin: n.Admin, Label: n.Name}
 	if want.Policy == "" {
 		want.Policy = defaultPolicy

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -270,7 +271,7 @@ func (c *connection) refuse() {
 	fresh := c.plain && c.state == http.StateNew // nothing was sent yet: it can't block
 	c.all.mu.Unlock()
 	if fresh {
-		body, _ := json.Marshal(v1.Error{Code: errcode.TooManyConnections, Message: api.TooManyConnections, Hint: "try again in a moment"}) // of strings, which never fails
+		body, _ := json.Marshal(v1.Error{Code: errcode.TooManyConnections, Message: gate.TooManyConnections, Hint: "try again in a moment"}) // of strings, which never fails
 		fmt.Fprintf(c.Conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s\n", len(body)+1, body)
 	}
 	_ = c.Close()

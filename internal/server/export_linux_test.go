@@ -1,8 +1,8 @@
 package server
 
 import (
-	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // For tests: what a server finds out about who is connected.
@@ -13,4 +13,4 @@ var (
 
 // AuditBounds returns how the audit is kept with these settings, and what the API
 // lets callers add to it.
-func (s Settings) AuditBounds() (audit.Options, api.Limits) { return s.auditOptions(), s.limits() }
+func (s Settings) AuditBounds() (audit.Options, gate.Limits) { return s.auditOptions(), s.limits() }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/state"
 	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
@@ -18,7 +18,7 @@ type hooks struct {
 	sender *webhook.Sender
 }
 
-func (h hooks) CreateWebhook(ctx context.Context, c api.Caller, w v1.NewWebhook) (v1.Webhook, error) {
+func (h hooks) CreateWebhook(ctx context.Context, c gate.Caller, w v1.NewWebhook) (v1.Webhook, error) {
 	hook := webhook.Hook{ID: newName(), Namespace: c.Namespace, URL: w.URL, Secret: w.Secret, CreatedAt: time.Now().UTC()}
 	if hook.Secret == "" {
 		hook.Secret = webhook.NewSecret()
@@ -46,7 +46,7 @@ func webhookOf(h webhook.Hook) v1.Webhook {
 	return out
 }
 
-func (h hooks) ListWebhooks(ctx context.Context, c api.Caller) ([]v1.Webhook, error) {
+func (h hooks) ListWebhooks(ctx context.Context, c gate.Caller) ([]v1.Webhook, error) {
 	kept, err := h.store.WebhooksOf(ctx, c.Namespace)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (h hooks) ListWebhooks(ctx context.Context, c api.Caller) ([]v1.Webhook, er
 	return out, nil
 }
 
-func (h hooks) DeleteWebhook(ctx context.Context, c api.Caller, id string) error {
+func (h hooks) DeleteWebhook(ctx context.Context, c gate.Caller, id string) error {
 	if err := h.store.DeleteWebhook(ctx, c.Namespace, id); err != nil {
 		return err
 	}

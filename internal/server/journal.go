@@ -9,20 +9,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 )
 
-// journal is the audit as the API uses it.
+// journal is the audit as the API reads it.
 type journal struct {
-	log    *audit.Log
 	dir    string
 	engine *engine.Engine // whose tasks searches are
-}
-
-func (j journal) Append(ctx context.Context, e v1.Audit, vital bool) (int, error) {
-	return j.log.Append(ctx, audit.Record{
-		Time:      e.Time,
-		RequestID: e.RequestID, Phase: e.Phase, Caller: e.Caller, Key: e.Key, Namespace: e.Namespace, Remote: e.Remote,
-		Action: e.Action, Sandbox: e.Sandbox, Detail: e.Detail, Allowed: e.Allowed, Rule: e.Rule,
-		Status: e.Status, Code: e.Code, Took: e.Took, Bytes: e.Bytes, Vital: vital,
-	})
 }
 
 // Search searches in a task: a disk that hangs holds up neither the request nor more than

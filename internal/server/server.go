@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/keys"
@@ -130,7 +131,8 @@ type server struct {
 	engine    *engine.Engine
 	runs      runs
 	tracer    *otlp.Exporter // or nil
-	api       *api.API
+	gate      *gate.Gate
+	handler   http.Handler
 	listeners []net.Listener
 	conns     *connections
 	plain     *http.Server // unix sockets and plain TCP
@@ -282,7 +284,7 @@ func (s *server) poolSize() int {
 	return defaultPool
 }
 
-// startAPI makes the API of the engine.
+// startAPI makes the gate and the API of the engine behind it.
 func (s *server) startAPI() error {
 	opt := &s.opt
 	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, policies: s.policies, journal: s.journal, runs: s.runs}
@@ -294,13 +296,17 @@ func (s *server) startAPI() error {
 	if s.tracer, err = otlp.FromEnvironment(opt.Lookup); err != nil {
 		return err
 	}
-	s.api = api.New(api.Options{
-		Backend: b, Keys: keyring{s.ring, s.policies}, Policies: policyShower{b, s.ring}, Audit: journal{s.journal, AuditDir(opt.Home), s.engine},
-		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
-		DataDir: opt.Home, Version: opt.Version, Hosts: s.hosts(), Domains: domains, Origins: opt.Settings.Origins, Log: opt.Log, Tracer: s.tracer,
-		Connections: s.conns.counts,
-		Limits:      opt.Settings.limits(),
+	ring := keyring{s.ring, s.policies}
+	s.gate = gate.New(gate.Options{
+		Keys: ring, Audit: s.journal, DataDir: opt.Home, Hosts: s.hosts(), Origins: opt.Settings.Origins,
+		Limits: opt.Settings.limits(), Log: opt.Log, Tracer: s.tracer,
 	})
+	sandpitAPI := api.New(api.Options{
+		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
+		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
+		Version: opt.Version, Domains: domains, Connections: s.conns.counts,
+	})
+	s.handler = s.gate.Handler(sandpitAPI.Dialect())
 	return nil
 }
 
@@ -349,9 +355,9 @@ func (s *server) listen(ctx context.Context) error {
 		},
 		ConnState: s.connState,
 	}
-	s.api.Configure(s.plain)
+	s.gate.Configure(s.plain, s.handler)
 	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnContext: s.connContext, ConnState: s.connState, TLSConfig: config}
-	s.api.Configure(s.secure)
+	s.gate.Configure(s.secure, s.handler)
 	for _, l := range s.listeners {
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {
 			continue
@@ -369,7 +375,7 @@ func (s *server) listen(ctx context.Context) error {
 
 // connContext is for http.Server.ConnContext.
 func (s *server) connContext(ctx context.Context, c net.Conn) context.Context {
-	return api.WithAdmission(api.WithConn(ctx, c), connectionOf(c).admit)
+	return gate.WithAdmission(gate.WithConn(ctx, c), connectionOf(c).admit)
 }
 
 // connState is for http.Server.ConnState.
@@ -424,12 +430,12 @@ func (s *server) peer(ctx context.Context, c net.Conn, owner uint32) context.Con
 	uid, err := peerUID(conn)
 	switch {
 	case errors.Is(err, errElsewhere):
-		return api.WithRefusedPeer(ctx)
+		return gate.WithRefusedPeer(ctx)
 	case err != nil || uid != owner && uid != 0:
 		return ctx
 	}
 	connectionOf(c).admitPeer()
-	return api.WithPeer(ctx, api.Caller{Name: fmt.Sprintf("uid %d", uid), Namespace: localNamespace, Admin: true})
+	return gate.WithPeer(ctx, gate.Caller{Name: fmt.Sprintf("uid %d", uid), Namespace: localNamespace, Admin: true})
 }
 
 // firstKey makes a key, and shows it once, when a server that can be reached
@@ -543,7 +549,7 @@ const settleTime = 2 * time.Second
 // settle writes down what a full disk did not take, if anything. The audit has its
 // turn whatever the state does.
 func (s *server) settle(ctx context.Context) {
-	if err := s.api.Summarise(ctx, false); err != nil {
+	if err := s.gate.Summarise(ctx, false); err != nil {
 		s.opt.Log.Warn("the audit can't be written", "error", err)
 	}
 	if err := s.state.Settle(ctx); err != nil && ctx.Err() == nil {
@@ -573,13 +579,13 @@ func (s *server) close() error {
 	for _, l := range s.listeners {
 		_ = l.Close()
 	}
-	if s.api != nil {
-		if err := s.api.Close(ctx); err != nil {
+	if s.gate != nil {
+		if err := s.gate.Close(ctx); err != nil {
 			s.opt.Log.Warn("requests were broken off", "error", err)
 		}
 	}
-	if s.api != nil {
-		if err := within("the summary of requests", func() error { return s.api.Summarise(ctx, true) }); err != nil {
+	if s.gate != nil {
+		if err := within("the summary of requests", func() error { return s.gate.Summarise(ctx, true) }); err != nil {
 			s.opt.Log.Error("requests that were counted are not in the audit", "error", err)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
@@ -283,9 +283,9 @@ func (s *Settings) auditOptions() audit.Options {
 }
 
 // limits returns the bounds of the API.
-func (s *Settings) limits() api.Limits {
-	var l api.Limits
-	l.Audit, l.Strangers = api.AuditShares(cmp.Or(s.AuditSize, audit.DefaultSize), cmp.Or(s.AuditTime, api.DefaultAuditTime))
+func (s *Settings) limits() gate.Limits {
+	var l gate.Limits
+	l.Audit, l.Strangers = gate.AuditShares(cmp.Or(s.AuditSize, audit.DefaultSize), cmp.Or(s.AuditTime, gate.DefaultAuditTime))
 	return l
 }
 

@@ -1,34 +1,34 @@
-package api
+package gate
 
 import (
 	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
 // traced begins the span of the call, if spans are wanted.
-func (c *call) traced() {
-	if c.api.opts.Tracer != nil {
-		c.span = c.api.opts.Tracer.Start(c.r.Header.Get("Traceparent"))
+func (c *Call) traced() {
+	if c.gate.opts.Tracer != nil {
+		c.span = c.gate.opts.Tracer.Start(c.R.Header.Get("Traceparent"))
 	}
 }
 
 // endSpan ends it. Names of attributes are those of OpenTelemetry's semantic
 // conventions for HTTP servers.
-func (c *call) endSpan() {
+func (c *Call) endSpan() {
 	if c.span == nil {
 		return
 	}
 	c.span.Name = c.operation()
 	c.span.Failed = c.status >= 500
 	c.span.Attributes = []otlp.Attribute{
-		{Key: "http.request.method", Text: c.r.Method},
+		{Key: "http.request.method", Text: c.R.Method},
 		{Key: "http.response.status_code", Number: int64(c.status)},
-		{Key: "sandpit.request_id", Text: c.id},
+		{Key: "sandpit.request_id", Text: c.ID},
 	}
 	if c.route != nil && c.route.Path != "" {
 		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "http.route", Text: c.route.Path})
 	}
-	if c.target != "" {
-		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "sandpit.sandbox", Text: bounded(c.target)})
+	if c.Target != "" {
+		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "sandpit.sandbox", Text: Bounded(c.Target)})
 	}
 	if c.code != "" {
 		c.span.Attributes = append(c.span.Attributes, otlp.Attribute{Key: "error.type", Text: c.code})

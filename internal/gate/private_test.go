@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"fmt"
@@ -42,10 +42,10 @@ func TestPrivateErrors(t *testing.T) {
 	} {
 		log := new(testkit.Buffer)
 		opts := Options{DataDir: "/srv/data", Log: slog.New(slog.NewTextHandler(log, nil))}
-		call := &call{api: &API{opts: opts}, ctx: t.Context(), id: "id", caller: Caller{Admin: c.admin}}
-		status, e, _ := call.describe(c.err)
-		if status != c.status || e.Code != c.code || e.Message == "" {
-			t.Errorf("%v: %d %+v", c.err, status, e)
+		call := &Call{gate: New(opts), Ctx: t.Context(), ID: "id", Caller: Caller{Admin: c.admin}}
+		e := call.Describe(c.err)
+		if e.Status != c.status || e.Code != c.code || e.Message == "" {
+			t.Errorf("%v: %+v", c.err, e)
 		}
 		if tells := strings.Contains(e.Message+e.Hint+e.Path, "/srv/data"); tells != c.tells {
 			t.Errorf("%v: %+v", c.err, e)

@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"context"
@@ -26,26 +26,25 @@ const (
 // the answer, and learns nothing but that. net/http sees to that too, with less
 // patience, and not at all when the client has sent Expect. Of HTTP/2 the stream
 // alone ends.
-func (c *call) linger() {
-	if c.bodyRead() || c.w.hijacked.Load() {
+func (c *Call) linger() {
+	if c.bodyRead() || c.W.hijacked.Load() {
 		return
 	}
-	control := http.NewResponseController(c.w.ResponseWriter)
+	control := http.NewResponseController(c.W.ResponseWriter)
 	_ = control.SetReadDeadline(time.Now().Add(restTime))
-	if c.r.ProtoMajor != 1 || !c.w.whole() || c.w.flush() != nil {
+	if c.R.ProtoMajor != 1 || !c.W.whole() || c.W.Flush() != nil {
 		return
 	}
-	defer context.AfterFunc(c.api.live, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
-	buf := copyBuffers.Get().(*[]byte)
-	defer copyBuffers.Put(buf)
+	defer context.AfterFunc(c.gate.live, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
+	buf := make([]byte, 32<<10)
 	until := time.Now().Add(lingerTime)
-	for left := lingerBytes; left > 0 && c.api.live.Err() == nil && time.Now().Before(until); {
+	for left := lingerBytes; left > 0 && c.gate.live.Err() == nil && time.Now().Before(until); {
 		deadline := time.Now().Add(lingerSilence)
 		if deadline.After(until) {
 			deadline = until
 		}
 		_ = control.SetReadDeadline(deadline)
-		n, err := c.r.Body.Read(*buf)
+		n, err := c.R.Body.Read(buf)
 		if left -= n; err != nil {
 			return
 		}
@@ -53,7 +52,7 @@ func (c *call) linger() {
 }
 
 // whole reports whether all of an answer has been written whose length is told.
-func (w *response) whole() bool {
+func (w *Writer) whole() bool {
 	length := w.Header().Get("Content-Length")
-	return w.status == http.StatusNoContent || length != "" && length == strconv.FormatInt(w.bytes, 10)
+	return w.status == http.StatusNoContent || length != "" && length == strconv.FormatInt(w.Sent, 10)
 }

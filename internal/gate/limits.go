@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"net/http"
@@ -95,6 +95,10 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
+// tunnelStall is the default of Limits.Tunnel. It is longer than that of other
+// streams: what is in a tunnel may have a pause of its own.
+const tunnelStall = 10 * time.Minute
+
 // maxCalls is the default of Limits.Calls.
 const maxCalls = 2000
 
@@ -121,7 +125,7 @@ type use struct {
 	streams int
 	held    [heldKinds]int64
 	seen    time.Time
-	calls   map[*call]*time.Timer // under way with a key; the timers are for its expiry
+	calls   map[*Call]*time.Timer // under way with a key; the timers are for its expiry
 	revoked bool                  // the key
 }
 
@@ -172,20 +176,20 @@ func (l *limiter) of(c Caller) *use {
 }
 
 // request counts a request.
-func (l *limiter) request(c *call) error {
-	if c.caller.Key == "" {
+func (l *limiter) request(c *Call) error {
+	if c.Caller.Key == "" {
 		return nil
 	}
 	l.mu.Lock()
-	u := l.of(c.caller)
+	u := l.of(c.Caller)
 	l.hold(u, c)
 	revoked, many := u.revoked, len(u.calls) > l.limits.Calls
 	l.mu.Unlock()
 	if revoked { // since it was looked at
-		return errKeyEnded
+		return ErrKeyEnded
 	}
 	if many {
-		return &refusal{status: http.StatusTooManyRequests, code: errcode.RateLimited, message: "too many requests of this key are under way", hint: "wait until some have ended", after: time.Second}
+		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests of this key are under way", Hint: "wait until some have ended", After: time.Second}
 	}
 	r := u.bucket.Reserve()
 	wait := r.Delay()
@@ -193,17 +197,17 @@ func (l *limiter) request(c *call) error {
 		return l.mayEnter(u, c)
 	}
 	r.Cancel()
-	return &refusal{status: http.StatusTooManyRequests, code: errcode.RateLimited, message: "too many requests with this key", hint: "ask less often", after: wait}
+	return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "ask less often", After: wait}
 }
 
-// openStream counts an answer that goes on for a while. It ends with the call.
-func (c *call) openStream() error {
-	l := &c.api.limiter
+// OpenStream counts an answer that goes on for a while. It ends with the call.
+func (c *Call) OpenStream() error {
+	l := &c.gate.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := l.of(c.caller)
+	u := l.of(c.Caller)
 	if u.streams >= l.limits.Streams || l.streams >= l.limits.TotalStreams {
-		return &refusal{status: http.StatusTooManyRequests, code: errcode.TooManyStreams, message: "too many streams are open", hint: "close some", after: time.Second}
+		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.TooManyStreams, Message: "too many streams are open", Hint: "close some", After: time.Second}
 	}
 	u.streams++
 	l.streams++
@@ -212,14 +216,14 @@ func (c *call) openStream() error {
 }
 
 // release takes back what a call holds.
-func (l *limiter) release(c *call) {
+func (l *limiter) release(c *Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.released = true
-	if c.streams == 0 && c.held == [heldKinds]int64{} && c.caller.Key == "" {
+	if c.streams == 0 && c.held == [heldKinds]int64{} && c.Caller.Key == "" {
 		return
 	}
-	u := l.of(c.caller)
+	u := l.of(c.Caller)
 	if timer := u.calls[c]; timer != nil {
 		timer.Stop()
 	}
@@ -231,11 +235,4 @@ func (l *limiter) release(c *call) {
 		l.held[kind] -= n
 	}
 	c.streams, c.held = 0, [heldKinds]int64{}
-}
-
-// openStreams is how many are open.
-func (l *limiter) openStreams() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.streams
 }

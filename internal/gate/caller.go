@@ -1,17 +1,27 @@
-package api
+package gate
 
 import (
 	"context"
 	"errors"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
+
+// Caller is who makes a request, and what is known of him.
+type Caller struct {
+	Name      string // for people and the audit: a key's name, "uid 1000"
+	Key       string // the public prefix of his key; empty for the peer of a unix socket
+	Namespace string // whose sandboxes he sees
+	Policy    string // the name of his policy
+	Admin     bool   // may manage keys and read the audit and /metrics
+
+	Expires time.Time // of his key, whose calls end then; zero: never
+}
 
 type peerKey struct{}
 
@@ -43,13 +53,13 @@ func WithConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// cork returns the connection of the call, or nil when there is none that the
-// call has for itself.
-func (c *call) cork() *httpconn.Conn {
-	if c.r.ProtoMajor != 1 {
+// Conn returns the connection of the call, or nil if the call does not have
+// one for itself.
+func (c *Call) Conn() *httpconn.Conn {
+	if c.R.ProtoMajor != 1 {
 		return nil
 	}
-	conn, _ := c.r.Context().Value(connKey{}).(*httpconn.Conn)
+	conn, _ := c.R.Context().Value(connKey{}).(*httpconn.Conn)
 	return conn
 }
 
@@ -68,15 +78,15 @@ const TooManyConnections = "there are too many connections"
 
 // admitConnection calls the function of WithAdmission, once it is known whose request
 // the call is.
-func (c *call) admitConnection() error {
-	admit, ok := c.r.Context().Value(admissionKey{}).(func(string) bool)
+func (c *Call) admitConnection() error {
+	admit, ok := c.R.Context().Value(admissionKey{}).(func(string) bool)
 	switch {
-	case !ok || !c.known && c.r.ProtoMajor > 1: // other requests of HTTP/2 may be a caller's
+	case !ok || !c.known && c.R.ProtoMajor > 1: // other requests of HTTP/2 may be a caller's
 	case !c.known:
 		admit("")
 	case !admit(c.connectionShare()):
-		c.w.Header().Set("Connection", "close")
-		return &refusal{status: http.StatusServiceUnavailable, code: errcode.TooManyConnections, message: TooManyConnections, hint: "use fewer connections for more requests", after: time.Second}
+		c.W.Header().Set("Connection", "close")
+		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.TooManyConnections, Message: TooManyConnections, Hint: "use fewer connections for more requests", After: time.Second}
 	}
 	return nil
 }
@@ -84,38 +94,19 @@ func (c *call) admitConnection() error {
 // connectionShare names those with whom the caller shares a bound on connections:
 // its namespace; or the other administrators, whom no tenant can keep from revoking
 // a key. No namespace has that name.
-func (c *call) connectionShare() string {
-	if c.caller.Admin {
+func (c *Call) connectionShare() string {
+	if c.Caller.Admin {
 		return "(administrators)"
 	}
-	return c.caller.Namespace
+	return c.Caller.Namespace
 }
-
-// Headers in which a key may come. The second is for requests that are passed
-// on to a sandbox, which then get to keep their own Authorization.
-const (
-	headerAuthorization = "Authorization"
-	headerKey           = "X-Sandpit-Key"
-)
 
 // maxKey is the longest key that is looked at, in bytes.
 const maxKey = 512
 
-// secretOf returns the key that a request has, and the header that it is in, or "".
-func secretOf(r *http.Request) (secret, header string) {
-	if k := r.Header.Get(headerKey); k != "" {
-		return k, headerKey
-	}
-	scheme, key, _ := strings.Cut(r.Header.Get(headerAuthorization), " ")
-	if key = strings.TrimSpace(key); !strings.EqualFold(scheme, "Bearer") || key == "" {
-		return "", ""
-	}
-	return key, headerAuthorization
-}
-
 // authenticate finds out who makes the request, and whether it may come on its
 // connection.
-func (c *call) authenticate() error {
+func (c *Call) authenticate() error {
 	err := c.identify()
 	if refused := c.admitConnection(); err == nil {
 		err = refused
@@ -124,37 +115,39 @@ func (c *call) authenticate() error {
 }
 
 // identify finds out who makes the request.
-func (c *call) identify() error {
-	if c.r.Context().Value(refusedPeerKey{}) != nil {
-		return &refusal{
-			status: http.StatusForbidden, code: "forbidden", message: "this socket serves only programs that are shown to be in the server's own user and pid namespaces",
-			hint: "from a sandbox or container, or where /proc hides your processes from the server's user (hidepid), use the server's TCP address and a key",
+func (c *Call) identify() error {
+	if c.R.Context().Value(refusedPeerKey{}) != nil {
+		return &Refusal{
+			Status: http.StatusForbidden, Code: "forbidden", Message: "this socket serves only programs that are shown to be in the server's own user and pid namespaces",
+			Hint: "from a sandbox or container, or where /proc hides your processes from the server's user (hidepid), use the server's TCP address and a key",
 		}
 	}
-	peer, isPeer := c.r.Context().Value(peerKey{}).(Caller)
-	secret, header := secretOf(c.r)
+	peer, isPeer := c.R.Context().Value(peerKey{}).(Caller)
+	secret, shared := c.service.dialect.Credential(c.R)
 	if secret == "" && !isPeer {
-		return c.unauthenticated("no key was given", "send the header Authorization: Bearer KEY, or set SANDPIT_KEY for the command line; sandpit key create makes one")
+		return c.unauthenticated("no key was given", c.service.dialect.KeyHint)
 	}
 	var who Caller
 	err := sandpit.ErrForbidden
 	if secret != "" && len(secret) <= maxKey {
-		who, err = c.api.opts.Keys.Verify(c.ctx, secret)
+		who, err = c.gate.opts.Keys.Verify(c.Ctx, secret)
 	}
 	switch {
 	case err == nil:
-		c.caller, c.known = who, true
+		c.Caller, c.known = who, true
 	case !errors.Is(err, sandpit.ErrForbidden) && !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrInvalid):
 		return err
-	case isPeer && (secret == "" || header == headerAuthorization && c.forward.sandbox != ""):
-		c.caller, c.known = peer, true // who needs no key may send the sandbox one of its own
+	case isPeer && (secret == "" || shared && c.route.Passes):
+		c.Caller, c.known = peer, true // it may be a key of the program that the request is passed on to
 	default:
 		return c.unauthenticated("the key is not valid", "it may have expired or been revoked: ask for a new one")
 	}
 	return nil
 }
 
-func (c *call) unauthenticated(message, hint string) error {
-	c.w.Header().Set("WWW-Authenticate", `Bearer realm="sandpit"`)
-	return &refusal{status: http.StatusUnauthorized, code: errcode.Unauthenticated, message: message, hint: hint}
+func (c *Call) unauthenticated(message, hint string) error {
+	if challenge := c.service.dialect.Challenge; challenge != "" {
+		c.W.Header().Set("WWW-Authenticate", challenge)
+	}
+	return &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: message, Hint: hint}
 }

@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"net"
@@ -16,31 +16,23 @@ import (
 // request has an Origin, or a Sec-Fetch-Site that says so.
 type guard struct {
 	hosts   []string // lower case, without a port
-	domains []string
 	origins []string
 }
 
 func newGuard(opts Options) guard {
 	g := guard{
 		hosts:   []string{"localhost", "127.0.0.1", "::1", "sandpit"},
-		domains: []string{"localhost"},
 		origins: opts.Origins,
 	}
 	for _, h := range opts.Hosts {
-		g.hosts = append(g.hosts, hostName(h))
-	}
-	if opts.Domains != nil {
-		g.domains = nil
-	}
-	for _, d := range opts.Domains {
-		g.domains = append(g.domains, hostName(d))
+		g.hosts = append(g.hosts, HostName(h))
 	}
 	return g
 }
 
-// hostName is the name or address in a Host header: lower case, without port,
+// HostName returns the name or address in a Host header: lower case, without port,
 // brackets and the dot at the end.
-func hostName(host string) string {
+func HostName(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -48,27 +40,29 @@ func hostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// check decides whether a request is for this server and from nobody that it
-// does not know.
-func (g *guard) check(c *call) error {
-	name := hostName(c.r.Host)
-	_, _, isSandbox := splitSandboxHost(name, g.domains)
-	if !isSandbox && !g.ours(c.r, name) {
-		return &refusal{status: http.StatusMisdirectedRequest, code: errcode.HostRefused, message: "this server is not asked for by that Host", hint: "use an address or a name that it was told to answer to"}
+// guard decides whether a request is for this server, and not from a web page that
+// it does not know.
+func (c *Call) guard() error {
+	g, d := &c.gate.guard, c.service.dialect
+	name := HostName(c.R.Host)
+	own := d.OwnHost != nil && d.OwnHost(name)
+	if !own && !g.ours(c.R, name) {
+		return &Refusal{Status: http.StatusMisdirectedRequest, Code: errcode.HostRefused, Message: "this server is not asked for by that Host", Hint: "use an address or a name that it was told to answer to"}
 	}
-	origin := c.r.Header.Get("Origin")
+	origin := c.R.Header.Get("Origin")
 	switch {
 	case origin == "":
-		switch c.r.Header.Get("Sec-Fetch-Site") {
+		switch c.R.Header.Get("Sec-Fetch-Site") {
 		case "", "none", "same-origin":
 			return nil
 		}
 	case slices.Contains(g.origins, origin):
-		return c.share(origin)
-	case isSandbox && sameHost(origin, c.r.Host):
-		return nil // a page of the sandbox speaks to the sandbox
+		c.share(origin)
+		return nil
+	case own && sameHost(origin, c.R.Host):
+		return nil // as a page of a sandbox that asks the sandbox
 	}
-	return &refusal{status: http.StatusForbidden, code: errcode.OriginRefused, message: "web pages may not use this server", hint: "have its Origin allowed by who runs the server"}
+	return &Refusal{Status: http.StatusForbidden, Code: errcode.OriginRefused, Message: "web pages may not use this server", Hint: "have its Origin allowed by who runs the server"}
 }
 
 // ours reports whether a name is this server's. On a socket that others can
@@ -100,16 +94,15 @@ func sameHost(origin, host string) bool {
 
 // share lets a page that is allowed to read the answer, as CORS says (Fetch
 // Standard, 3.2), and answers the question that its browser asks before.
-func (c *call) share(origin string) error {
-	h := c.w.Header()
+func (c *Call) share(origin string) {
+	h := c.W.Header()
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Add("Vary", "Origin")
-	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, Location, Idempotent-Replayed")
-	if c.r.Method == http.MethodOptions && c.r.Header.Get("Access-Control-Request-Method") != "" {
-		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Port, X-Sandpit-Sandbox")
+	h.Set("Access-Control-Expose-Headers", c.service.dialect.ExposeHeaders)
+	if c.R.Method == http.MethodOptions && c.R.Header.Get("Access-Control-Request-Method") != "" {
+		h.Set("Access-Control-Allow-Methods", strings.Join(c.service.methods, ", "))
+		h.Set("Access-Control-Allow-Headers", c.service.dialect.AllowHeaders)
 		h.Set("Access-Control-Max-Age", "600")
-		return c.done()
+		c.W.WriteHeader(http.StatusNoContent)
 	}
-	return nil
 }

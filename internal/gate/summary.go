@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"cmp"
@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
@@ -58,7 +57,7 @@ const (
 // pendingEntry is an entry of a vital request that could not be written.
 type pendingEntry struct {
 	caller  Caller
-	entry   v1.Audit
+	entry   audit.Record
 	changed bool // the request has changed something, or may have
 }
 
@@ -86,7 +85,7 @@ func (s AuditShare) limiter() *rate.Limiter {
 }
 
 // mayEnter refuses a request of a key that has used up its share of the audit.
-func (l *limiter) mayEnter(u *use, c *call) error {
+func (l *limiter) mayEnter(u *use, c *Call) error {
 	left := u.audit.Tokens()
 	if left > 0 {
 		return nil
@@ -95,28 +94,28 @@ func (l *limiter) mayEnter(u *use, c *call) error {
 	if r := l.limits.Audit.Rate; r > 0 {
 		wait += time.Duration(min(-left/r, 3600) * float64(time.Second))
 	}
-	c.overShare = &refusal{status: http.StatusTooManyRequests, code: errcode.AuditRate, message: "this key has used up its share of the audit", hint: "ask less often; the operator can enlarge the audit (audit-size in server.yaml)", after: wait}
-	if c.vital {
+	c.overShare = &Refusal{Status: http.StatusTooManyRequests, Code: errcode.AuditRate, Message: "this key has used up its share of the audit", Hint: "ask less often; the operator can enlarge the audit (audit-size in server.yaml)", After: wait}
+	if c.Vital {
 		return nil
 	}
 	return c.overShare
 }
 
 // charge takes the bytes of an entry from the share of the caller.
-func (l *limiter) charge(c *call, size int) {
+func (l *limiter) charge(c *Call, size int) {
 	switch {
 	case !c.known:
 		l.strangers.ReserveN(time.Now(), size)
-	case c.caller.Key != "":
+	case c.Caller.Key != "":
 		l.mu.Lock()
-		u := l.of(c.caller)
+		u := l.of(c.Caller)
 		l.mu.Unlock()
 		u.audit.ReserveN(time.Now(), size)
 	}
 }
 
 // summarised returns why a call gets no entry at its end, or "".
-func (l *limiter) summarised(c *call) string {
+func (l *limiter) summarised(c *Call) string {
 	switch {
 	case c.intended:
 		return ""
@@ -126,7 +125,7 @@ func (l *limiter) summarised(c *call) string {
 		}
 	case c.code == errcode.RateLimited, c.code == errcode.AuditRate, c.code == errcode.TooManyStreams:
 		l.mu.Lock()
-		u := l.of(c.caller)
+		u := l.of(c.Caller)
 		l.mu.Unlock()
 		if u.audit.Tokens() <= 0 || !u.refused.Allow() {
 			return c.code
@@ -136,29 +135,29 @@ func (l *limiter) summarised(c *call) string {
 }
 
 // summarise counts a call that gets no entry.
-func (a *API) summarise(c *call, reason string) {
-	l := &a.limiter
+func (g *Gate) summarise(c *Call, reason string) {
+	l := &g.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.known {
-		a.count(c.caller, reason, c.operation())
+		g.count(c.Caller, reason, c.operation())
 	} else {
-		a.count(Caller{}, reason, c.operation())
+		g.count(Caller{}, reason, c.operation())
 	}
 }
 
 // count counts a request of a caller, or of a stranger, that gets no entry.
 // Precondition: the limiter's mu is held.
-func (a *API) count(caller Caller, reason, kind string) {
-	a.metrics.auditSkipped.Add(1)
+func (g *Gate) count(caller Caller, reason, kind string) {
+	g.metrics.auditSkipped.Add(1)
 	id := reason
 	if caller != (Caller{}) {
 		id += " " + callerID(caller)
 	}
-	s := a.limiter.summaries[id]
+	s := g.limiter.summaries[id]
 	if s == nil {
 		s = &summary{caller: caller, reason: reason, since: time.Now(), kinds: map[string]int{}}
-		a.limiter.summaries[id] = s
+		g.limiter.summaries[id] = s
 	}
 	s.add(kind, 1)
 }
@@ -172,9 +171,10 @@ func (s *summary) add(kind string, n int) {
 // enterLater keeps the entry of a vital call until it can be written. Entries beyond
 // the bounds are counted: those of calls that touched nothing first, then those that
 // repeat an act.
-func (a *API) enterLater(p pendingEntry) {
-	p.entry.Sandbox, p.entry.Detail = strings.Clone(bounded(p.entry.Sandbox)), strings.Clone(bounded(p.entry.Detail))
-	l := &a.limiter
+func (g *Gate) enterLater(p pendingEntry) {
+	p.entry.Vital = false // the room that is kept on a full disk is for entries that are written at once
+	p.entry.Sandbox, p.entry.Detail = strings.Clone(Bounded(p.entry.Sandbox)), strings.Clone(Bounded(p.entry.Detail))
+	l := &g.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := 0
@@ -203,16 +203,16 @@ func (a *API) enterLater(p pendingEntry) {
 		acts[other.act()] = true
 	}
 	if least < 0 || !p.changed || acts[p.act()] && l.pending[least].changed {
-		a.count(p.caller, reasonUnrecorded, p.entry.Action)
+		g.count(p.caller, reasonUnrecorded, p.entry.Action)
 		return
 	}
-	a.count(l.pending[least].caller, reasonUnrecorded, l.pending[least].entry.Action)
+	g.count(l.pending[least].caller, reasonUnrecorded, l.pending[least].entry.Action)
 	l.pending = append(slices.Delete(l.pending, least, least+1), p)
 }
 
 // changed reports whether a vital call has changed something, or may have: whatever
 // its status, unless its handler has proved that it has not.
-func (c *call) changed() bool { return c.vital && !c.vain }
+func (c *Call) changed() bool { return c.Vital && !c.vain }
 
 // enterNow reports whether a vital call beyond its key's share is entered at once: it
 // may have changed something that no earlier one did, and there is room.
@@ -249,15 +249,15 @@ func late(err error, f func()) bool {
 }
 
 // entry is what the audit gets.
-func (s *summary) entry() v1.Audit {
+func (s *summary) entry() audit.Record {
 	kinds := slices.SortedFunc(maps.Keys(s.kinds), func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.kinds[b], s.kinds[a]), cmp.Compare(a, b))
 	})
 	for i, kind := range kinds {
 		kinds[i] = fmt.Sprintf("%s (%d)", kind, s.kinds[kind])
 	}
-	e := v1.Audit{
-		Time: time.Now(), RequestID: newRequestID(), Phase: phaseEnd, Action: actionSummary,
+	e := audit.Record{
+		Time: time.Now(), RequestID: NewRequestID(), Phase: audit.PhaseEnd, Action: actionSummary,
 		Caller: s.caller.Name, Key: s.caller.Key, Namespace: s.caller.Namespace,
 		Detail:  fmt.Sprintf("%d requests since %s: %s", s.count, s.since.UTC().Format(time.RFC3339), strings.Join(kinds, ", ")),
 		Allowed: s.reason == reasonUnrecorded, Rule: s.reason,
@@ -268,8 +268,8 @@ func (s *summary) entry() v1.Audit {
 // writePending writes the entries that wait for room on the disk and in the share of
 // their caller, or all of them whatever the shares are. Those that can't be written
 // go on waiting.
-func (a *API) writePending(ctx context.Context, all bool) error {
-	l := &a.limiter
+func (g *Gate) writePending(ctx context.Context, all bool) error {
+	l := &g.limiter
 	l.mu.Lock()
 	due := l.pending
 	l.pending = nil
@@ -279,11 +279,11 @@ func (a *API) writePending(ctx context.Context, all bool) error {
 	for _, p := range due {
 		if err == nil && (all || l.hasShare(p.caller, p.changed)) {
 			var size int
-			if size, err = a.opts.Audit.Append(ctx, p.entry, false); err == nil {
-				l.charge(&call{caller: p.caller, known: true}, size)
+			if size, err = g.opts.Audit.Append(ctx, p.entry); err == nil {
+				l.charge(&Call{Caller: p.caller, known: true}, size)
 				continue
 			}
-			if late(err, func() { a.enterLater(p) }) {
+			if late(err, func() { g.enterLater(p) }) {
 				continue
 			}
 		}
@@ -314,11 +314,11 @@ func (l *limiter) hasShare(c Caller, changed bool) bool {
 // Summarise writes the entries of vital requests that could not be written before, and
 // once a minute, or at once with all, the counts of requests without an entry. It is
 // to be called every few seconds. What can't be written is kept for the next call.
-func (a *API) Summarise(ctx context.Context, all bool) error {
-	if err := a.writePending(ctx, all); err != nil {
+func (g *Gate) Summarise(ctx context.Context, all bool) error {
+	if err := g.writePending(ctx, all); err != nil {
 		return err
 	}
-	l := &a.limiter
+	l := &g.limiter
 	now := time.Now()
 	l.mu.Lock()
 	due := map[string]*summary{}
@@ -331,9 +331,9 @@ func (a *API) Summarise(ctx context.Context, all bool) error {
 	l.mu.Unlock()
 	var errs []error
 	for id, s := range due {
-		size, err := a.opts.Audit.Append(ctx, s.entry(), false)
+		size, err := g.opts.Audit.Append(ctx, s.entry())
 		if err == nil {
-			l.charge(&call{caller: s.caller, known: s.caller != Caller{}}, size)
+			l.charge(&Call{Caller: s.caller, known: s.caller != Caller{}}, size)
 			continue
 		}
 		errs = append(errs, err)

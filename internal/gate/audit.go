@@ -1,0 +1,95 @@
+package gate
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// entry is what the audit gets to know of the call: who, what, on which
+// sandbox. Never a secret, nor content of a file.
+func (c *Call) entry(phase string) audit.Record {
+	e := audit.Record{
+		Time: time.Now(), RequestID: c.ID, Phase: phase, Caller: c.Caller.Name, Key: c.Caller.Key, Namespace: c.Caller.Namespace,
+		Remote: c.R.RemoteAddr, Action: c.operation(), Sandbox: c.Target, Detail: c.Detail, Allowed: true, Vital: c.Vital,
+	}
+	if e.Remote == "@" { // as net names the nameless end of a unix socket
+		e.Remote = ""
+	}
+	return e
+}
+
+// Intend has the audit keep what is about to be done, with what it is about. It does nothing
+// for routes that are not guarded, and the second time. An error says that the audit
+// can't keep it: then it must not be done.
+func (c *Call) Intend(detail string) error {
+	if !c.route.Guarded || c.intended {
+		return nil
+	}
+	c.Detail = detail
+	if c.overShare != nil {
+		if c.Vital {
+			return nil
+		}
+		return c.overShare
+	}
+	size, err := c.gate.opts.Audit.Append(c.Ctx, c.entry(audit.PhaseIntent))
+	c.gate.limiter.charge(c, size)
+	if err != nil {
+		c.gate.opts.Log.Error("the audit can't be written", "request", c.ID, "operation", c.operation(), "sandbox", c.Target, "detail", detail, "error", err)
+		c.gate.metrics.auditFailures.Add(1)
+		if c.Vital {
+			return nil
+		}
+		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.AuditUnavailable, Message: "the audit can't record this request, so it was not carried out", Hint: "ask the operator to look at the server's disk, which may be full", After: 5 * time.Second}
+	}
+	c.intended = true
+	return nil
+}
+
+// recordEnd has the audit keep how the call ended. The audit is bounded, and nobody
+// may push out of it what is older: what is refused to strangers, and to keys that
+// ask too often, is entered up to a rate, and beyond it counted.
+func (c *Call) recordEnd() {
+	if c.route != nil && c.route.Open && c.status < 400 || c.route == nil && !c.known && c.status == http.StatusNotFound {
+		return
+	}
+	e := c.entry(audit.PhaseEnd)
+	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.W.Sent
+	switch c.code { // not the status, which may be that of a sandbox
+	case "forbidden", errcode.Unauthenticated, errcode.HostRefused, errcode.OriginRefused, "exhausted", errcode.RateLimited, errcode.AuditRate, errcode.TooManyStreams:
+		e.Allowed, e.Rule = false, c.code
+	}
+	if rule := policy.Rule(c.err); rule != "" {
+		e.Allowed, e.Rule = false, rule
+	}
+	p := pendingEntry{c.Caller, e, c.changed()}
+	if c.overShare != nil && c.Vital && !c.gate.limiter.enterNow(&p) {
+		c.gate.enterLater(p)
+		return
+	}
+	if reason := c.gate.limiter.summarised(c); reason != "" {
+		c.gate.summarise(c, reason)
+		return
+	}
+	size, err := c.gate.opts.Audit.Append(context.WithoutCancel(c.Ctx), e)
+	c.gate.limiter.charge(c, size)
+	if err != nil {
+		c.gate.metrics.auditFailures.Add(1)
+		c.gate.opts.Log.Error("the audit can't be written", "request", c.ID, "error", err)
+		later := func() {
+			if c.Vital && e.Allowed || p.changed {
+				c.gate.enterLater(p)
+			} else {
+				c.gate.summarise(c, reasonUnrecorded)
+			}
+		}
+		if !late(err, later) {
+			later()
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package gate
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+)
+
+// Body returns the body of the request, up to limit bytes (-1: any number). The client has to
+// go on sending. All of it must come within a time, unless that is 0.
+func (c *Call) Body(limit int64, within time.Duration) io.ReadCloser {
+	b := &body{c: c, left: limit, bounded: limit >= 0}
+	if within > 0 {
+		b.until = time.Now().Add(within)
+	}
+	return b
+}
+
+type body struct {
+	c       *Call
+	left    int64
+	bounded bool
+	until   time.Time
+	closed  atomic.Bool
+}
+
+// Read reads a part. The client has to have sent something within a time.
+func (b *body) Read(p []byte) (int, error) {
+	if b.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if b.bounded && int64(len(p)) > b.left+1 {
+		p = p[:b.left+1] // one more shows that there is too much
+	}
+	deadline := time.Now().Add(b.c.gate.opts.Limits.Stall)
+	if !b.until.IsZero() && b.until.Before(deadline) {
+		deadline = b.until
+	}
+	b.c.readUntil(deadline)
+	n, err := b.c.R.Body.Read(p)
+	b.left -= int64(n)
+	switch {
+	case b.bounded && b.left < 0:
+		return 0, &Refusal{Status: http.StatusRequestEntityTooLarge, Code: errcode.TooLarge, Message: "the body is too large", Hint: "send less at once"}
+	case err == io.EOF:
+		b.c.ended.Store(true)
+		b.c.readUntil(time.Time{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = &Refusal{Status: http.StatusRequestTimeout, Code: "timeout", Message: "the body did not come in time", Hint: "send on while the server reads"}
+	case err != nil:
+		err = b.broken(err)
+	}
+	return n, err
+}
+
+// broken is the error of a body that ends too early, or is none.
+func (b *body) broken(err error) error {
+	var network net.Error
+	if b.c.R.ProtoMajor > 1 || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
+		return Gone(err)
+	}
+	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "the body can't be read: " + err.Error(), Hint: "send chunks as HTTP/1.1 has them, or a Content-Length"}
+}
+
+// Close says that nobody wants more. A Read that is under way goes on: the call
+// ends without it.
+func (b *body) Close() error {
+	b.closed.Store(true)
+	return nil
+}
+
+// bodyRead reports whether nothing of the body is left.
+func (c *Call) bodyRead() bool {
+	return c.ended.Load() || c.R.Body == nil || c.R.Body == http.NoBody
+}

@@ -1,0 +1,177 @@
+package gate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/otlp"
+)
+
+// Call is one request in progress. It belongs to the goroutine of its handler, which sets
+// the exported fields no more after it has started others that use the call. Hold, Cancel,
+// BrokenOff, Body and the methods of W may be used by those, too. Nothing of a call may be used
+// after its handler has returned.
+type Call struct {
+	W   *Writer
+	R   *http.Request
+	Ctx context.Context // ends with the client, with the key, and with the server
+
+	// Cancel ends Ctx for a reason.
+	Cancel context.CancelCauseFunc
+
+	// ID names the request for people and logs.
+	ID string
+
+	// Caller is who makes the request: the zero value while that is not known, and for
+	// routes that are Open.
+	Caller Caller
+
+	// Target is the sandbox, as asked for, and Detail what the call is about beside
+	// that, both for the audit. Handlers may set them when they know more.
+	Target, Detail string
+
+	// Vital is that of the route. A handler may set it to false, before it calls Intend.
+	Vital bool
+
+	gate    *Gate
+	service *service
+	route   *Route // nil while none is found
+	began   time.Time
+
+	known     bool        // Caller is set
+	intended  bool        // the audit has it
+	overShare error       // the refusal, when its key has used up its share of the audit
+	vain      bool        // it is proved to have touched nothing; see Untouched
+	ended     atomic.Bool // the body has been read to its end
+	streams   int         // open; guarded by limiter.mu, as the next two
+
+	held     [heldKinds]int64 // bytes
+	released bool             // nothing more is counted
+
+	deadlines sync.Mutex // of the connection; held while they are set
+	over      bool       // the handler is about to return; guarded by deadlines
+
+	span *otlp.Span
+
+	status int // outcome
+	code   string
+	err    error
+}
+
+// NewRequestID returns a name for a request: 80 random bits.
+func NewRequestID() string { return strings.ToLower(rand.Text()[:16]) }
+
+// operation names what the call does.
+func (c *Call) operation() string {
+	if c.route == nil {
+		return "none"
+	}
+	return c.route.ID
+}
+
+// serve does what every route needs, and then what the route is for.
+func (c *Call) serve(route *Route) {
+	defer c.recover()
+	c.route, c.Vital = route, route.Vital
+	if route.Target != nil {
+		c.Target = route.Target(c.R)
+	}
+	if err := c.admit(); err != nil {
+		c.Fail(c.Untouched(err))
+		return
+	}
+	if err := route.Handle(c); err != nil {
+		c.Fail(err)
+	}
+}
+
+// admit decides whether the call may be made.
+func (c *Call) admit() error {
+	if c.route.Open {
+		return nil
+	}
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if err := c.gate.limiter.request(c); err != nil {
+		return err
+	}
+	if c.route.Detail != nil {
+		c.Detail = c.route.Detail(c.R)
+	}
+	if c.route.Admin && !c.Caller.Admin {
+		return &Refusal{Status: http.StatusForbidden, Code: "forbidden", Message: "only an administrator may do this", Hint: "use an administrator's key"}
+	}
+	if c.route.Late {
+		return nil
+	}
+	return c.Intend(c.Detail)
+}
+
+// recover turns a panic into an error of the server. One that is meant to break
+// the connection off goes on.
+func (c *Call) recover() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p == http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+		panic(p)
+	}
+	c.gate.opts.Log.Error("a handler panicked", "request", c.ID, "operation", c.operation(), "panic", p, "stack", string(debug.Stack()))
+	c.Fail(errors.New("the handler panicked"))
+}
+
+// NoteOutcome notes how the call ended, unless that has been noted.
+func (c *Call) NoteOutcome(status int, code string, err error) {
+	if c.status == 0 {
+		c.ReplaceOutcome(status, code, err)
+	}
+}
+
+// ReplaceOutcome notes how the call ended, whatever has been noted.
+func (c *Call) ReplaceOutcome(status int, code string, err error) {
+	c.status, c.code, c.err = status, code, err
+}
+
+// answered reports whether the answer has begun.
+func (c *Call) answered() bool { return c.W.status != 0 || c.W.hijacked.Load() }
+
+// finish records how the call ended, and gives back what it holds.
+func (c *Call) finish() {
+	if c.status == 0 {
+		if c.status = c.W.status; c.status == 0 {
+			c.status = http.StatusOK // as net/http answers for a handler that says nothing
+		}
+	}
+	c.gate.limiter.release(c)
+	c.recordEnd()
+	c.gate.metrics.observe(c)
+	c.endSpan()
+	c.deadlines.Lock()
+	c.over = true
+	c.deadlines.Unlock()
+	if !c.W.hijacked.Load() {
+		c.W.renew() // for what net/http has yet to send
+		c.linger()
+	}
+}
+
+// Untouched notes that the call fails before it has touched anything, and returns err. Any
+// other vital call may have changed something, however it ends: its client may have left,
+// or a part of the work be done.
+func (c *Call) Untouched(err error) error {
+	c.vain = true
+	return err
+}
+
+// EntersLater reports whether the call is vital and goes on although the audit has no entry
+// of it yet. If it proves to touch nothing (Untouched), its entry makes room for others.
+func (c *Call) EntersLater() bool { return c.Vital && !c.intended }

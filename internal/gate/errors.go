@@ -1,0 +1,184 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+)
+
+// Refusal is an error of the server itself, which says all that its caller reads.
+// Status and Code are set.
+type Refusal struct {
+	Status        int
+	Code          string // of package errcode
+	Message, Hint string
+	After         time.Duration // for Retry-After
+}
+
+// Error returns the message, which the caller reads.
+func (e *Refusal) Error() string { return e.Message }
+
+// Unwrap returns the kind that the code stands for.
+func (e *Refusal) Unwrap() error { return errcode.Kind(e.Code) }
+
+// As gives the hint to sandpit.Hint.
+func (e *Refusal) As(target any) bool {
+	h, ok := target.(**sandpit.HintError)
+	if ok = ok && e.Hint != ""; ok {
+		*h = &sandpit.HintError{Err: e, Hint: e.Hint}
+	}
+	return ok
+}
+
+// ErrClientGone is why something has ended whose client has left. It is no
+// failure of the server.
+var ErrClientGone error = &Refusal{Status: StatusClientGone, Code: "canceled", Message: "the client has gone"}
+
+// Gone returns the error of a connection whose client has left, or takes and sends
+// nothing any more.
+func Gone(err error) error { return fmt.Errorf("%w: %w", ErrClientGone, err) }
+
+// StatusClientGone is what is noted of a request whose client has gone; nobody
+// reads it. nginx uses the number for the same.
+const StatusClientGone = 499
+
+// StatusOf returns the HTTP status of a code of the domain, as /v1 has it.
+func StatusOf(code string) int {
+	switch code {
+	case "invalid", "is_directory", "not_directory":
+		return http.StatusBadRequest
+	case "forbidden", "permission":
+		return http.StatusForbidden
+	case "not_found", "file_not_found":
+		return http.StatusNotFound
+	case "exists", "file_exists", "state", "not_empty":
+		return http.StatusConflict
+	case "closed":
+		return http.StatusGone
+	case "exhausted":
+		return http.StatusTooManyRequests
+	case "unsupported":
+		return http.StatusNotImplemented
+	case "unavailable":
+		return http.StatusServiceUnavailable
+	case "integrity", "protocol":
+		return http.StatusBadGateway
+	case "no_space", "disk_full":
+		return http.StatusInsufficientStorage
+	case "timeout":
+		return http.StatusGatewayTimeout
+	case "canceled":
+		return StatusClientGone
+	}
+	return http.StatusInternalServerError
+}
+
+// MaxMessage bounds what an error says, in bytes: it may quote what was sent.
+const MaxMessage = 2048
+
+// Bounded returns a text, or the first MaxMessage bytes of one that is longer.
+func Bounded(s string) string {
+	if len(s) <= MaxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:MaxMessage], "") + "…"
+}
+
+// Failure is an error as a caller gets it: how it looks is for the dialect to say.
+type Failure struct {
+	Status int
+	Code   string // of package errcode
+	Message,
+	Hint,
+	Path string
+	RequestID string
+	After     time.Duration // when to try again; 0: nothing is known of that
+}
+
+// Describe returns an error as the caller gets it. If the error has no kind, the
+// caller is told no more than the request's id: its text may name what belongs
+// to others. It is logged.
+func (c *Call) Describe(err error) Failure {
+	if why := c.BrokenOff(); why != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		err = why
+	}
+	var r *Refusal
+	if errors.As(err, &r) {
+		if r.Status == StatusClientGone {
+			c.gate.opts.Log.Debug("a client has gone", "request", c.ID, "operation", c.operation(), "error", err)
+		}
+		return Failure{Status: r.Status, Code: r.Code, Message: Bounded(r.Message), Hint: r.Hint, RequestID: c.ID, After: r.After}
+	}
+	var hidden interface{ Detail() string }
+	if errors.As(err, &hidden) {
+		c.gate.opts.Log.Warn("a request failed for a reason that its caller is not told", "request", c.ID, "operation", c.operation(), "error", err, "detail", hidden.Detail())
+	}
+	f := Failure{Code: errcode.Of(err), Message: err.Error(), Hint: sandpit.Hint(err), RequestID: c.ID, After: sandpit.RetryAfter(err)}
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		f.Path = file.Path
+	}
+	if f.Code == errcode.Internal && diskfull.Is(err) {
+		f.Code = "disk_full"
+	}
+	if f.Code == "disk_full" {
+		c.gate.opts.Log.Error("the disk is full", "request", c.ID, "operation", c.operation(), "error", err)
+		f.Message, f.Path, f.Hint = "the server's disk is full", "", "free some space on it, or ask the operator to; sandboxes go on, and can be stopped and removed"
+	}
+	f.Status = StatusOf(f.Code)
+	if f.After == 0 && (f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable) {
+		f.After = time.Second
+	}
+	if f.Code == errcode.Internal || c.isPrivate(&f) {
+		c.gate.opts.Log.Error("a request failed", "request", c.ID, "operation", c.operation(), "error", err)
+		if !c.Caller.Admin {
+			f.Message, f.Path = "something failed in the server", ""
+		}
+		f.Hint = "give the request id to who runs the server: its log says more"
+	}
+	f.Message, f.Hint = Bounded(f.Message), Bounded(f.Hint)
+	return f
+}
+
+// isPrivate reports whether an error names files of the server and its caller is not an
+// administrator. A request that is refused for a path in it may be told that path.
+func (c *Call) isPrivate(f *Failure) bool {
+	dir := c.gate.opts.DataDir
+	return dir != "" && !c.Caller.Admin && f.Code != "invalid" && f.Code != "forbidden" &&
+		(strings.Contains(f.Message, dir) || strings.Contains(f.Path, dir) || strings.Contains(f.Hint, dir))
+}
+
+// Fail answers with an error, unless the answer has begun: then the connection
+// is broken off, so that nobody takes what was sent for the whole.
+func (c *Call) Fail(err error) {
+	f := c.Describe(err)
+	c.NoteOutcome(f.Status, f.Code, err)
+	if c.W.hijacked.Load() {
+		return
+	}
+	if c.W.status != 0 {
+		panic(http.ErrAbortHandler)
+	}
+	h := c.W.Header()
+	for _, name := range [...]string{"Content-Length", "Content-Range", "Content-Disposition", "Last-Modified", "Accept-Ranges"} {
+		h.Del(name)
+	}
+	if c.R.ProtoMajor == 1 && !c.bodyRead() {
+		// Otherwise net/http would read on before it answers.
+		h.Set("Connection", "close")
+	}
+	if f.After > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(f.After.Seconds())), 10))
+	}
+	c.service.dialect.Fail(c, f)
+}
