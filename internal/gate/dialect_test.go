@@ -1,0 +1,269 @@
+package gate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+
+// echo returns a whole dialect, whose keys come in a header of their own and whose errors
+// are a line of text.
+func echo(header, id string, handle func(*gate.Call, []byte) error) gate.Dialect {
+	return gate.Dialect{
+		Routes: []gate.Route{{
+			Method: http.MethodPost, Path: "/boxes/{box}/" + id, ID: "echo." + id, Guarded: true,
+			Target: func(r *http.Request) string { return r.PathValue("box") },
+			Handle: func(c *gate.Call) error {
+				text, err := io.ReadAll(c.Body(100, 0))
+				if err != nil {
+					return err
+				}
+				return handle(c, text)
+			},
+		}},
+		Credential: func(r *http.Request) (string, bool) { return r.Header.Get(header), false },
+		KeyHint:    "send " + header,
+		Fail: func(c *gate.Call, f gate.Failure) {
+			c.W.WriteHeader(f.Status)
+			fmt.Fprintf(c.W, "no: %s (%s)", f.Code, f.Hint)
+		},
+	}
+}
+
+// say answers with what was sent.
+func say(c *gate.Call, text []byte) error {
+	_, err := c.W.Write(text)
+	return err
+}
+
+// keyring is keys in memory, by secret.
+type keyring map[string]gate.Caller
+
+func (k keyring) Verify(_ context.Context, secret string) (gate.Caller, error) {
+	c, ok := k[secret]
+	if !ok {
+		return c, sandpit.ErrForbidden
+	}
+	return c, nil
+}
+
+// journal is an audit in memory, which can be made to fail.
+type journal struct {
+	mu      sync.Mutex
+	entries []audit.Record // guarded by mu
+	err     error          // guarded by mu
+}
+
+func (j *journal) Append(_ context.Context, e audit.Record) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err == nil {
+		j.entries = append(j.entries, e)
+	}
+	return audit.MaxEntry, j.err
+}
+
+func (j *journal) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.err = err
+}
+
+// of returns the entries of an action.
+func (j *journal) of(action string) (found []audit.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.entries {
+		if e.Action == action {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// served is a gate with dialects on a server each.
+type served struct {
+	t       *testing.T
+	gate    *gate.Gate
+	journal *journal
+}
+
+func serve(t *testing.T, limits gate.Limits) *served {
+	t.Helper()
+	s := &served{t: t, journal: new(journal)}
+	s.gate = gate.New(gate.Options{Keys: keyring{"s1": {Name: "ann", Key: "k1", Namespace: "n1"}, "s2": {Name: "bob", Key: "k2", Namespace: "n2"}}, Audit: s.journal, Limits: limits})
+	t.Cleanup(func() {
+		if err := s.gate.Close(context.Background()); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	return s
+}
+
+// server serves a dialect and returns its URL.
+func (s *served) server(d gate.Dialect) string {
+	server := httptest.NewUnstartedServer(nil)
+	s.gate.Configure(server.Config, s.gate.Handler(d))
+	server.Start()
+	s.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// ask sends a request. Headers are names and values in turn.
+func (s *served) ask(method, url, body string, header ...string) (status int, answer string, h http.Header) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if r.Header.Set(header[i], header[i+1]); header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text), resp.Header
+}
+
+// want sends a request that must be answered in this way.
+func (s *served) want(status int, answer, method, url, body string, header ...string) http.Header {
+	s.t.Helper()
+	got, text, h := s.ask(method, url, body, header...)
+	if got != status || !strings.HasPrefix(text, answer) || h.Get("X-Request-Id") == "" {
+		s.t.Errorf("%s %s %v: %d %q %v, want %d %q", method, url, header, got, text, h, status, answer)
+	}
+	return h
+}
+
+// A dialect of a few lines stands behind the gate with keys in a header of its own, errors
+// of its own, bounds and the audit.
+func TestDialect(t *testing.T) {
+	s := serve(t, gate.Limits{Rate: 0.001, Burst: 6})
+	url := s.server(echo("X-Echo-Key", "say", func(c *gate.Call, text []byte) error {
+		switch string(text) {
+		case "panic":
+			panic("on purpose")
+		case "lost":
+			return fmt.Errorf("box %q: %w", c.Target, sandpit.ErrNotFound)
+		}
+		return say(c, text)
+	}))
+	one := url + "/boxes/b1/say"
+
+	s.want(401, "no: unauthenticated (send X-Echo-Key)", "POST", one, "hi")
+	s.want(401, "no: unauthenticated (send X-Echo-Key)", "POST", one, "hi", "Authorization", "Bearer s1")
+	s.want(401, "no: unauthenticated", "POST", one, "hi", "X-Echo-Key", "s3")
+	s.want(421, "no: host_refused", "POST", one, "hi", "X-Echo-Key", "s1", "Host", "rebound.example")
+	s.want(403, "no: origin_refused", "POST", one, "hi", "X-Echo-Key", "s1", "Origin", "https://page.example")
+	s.want(404, "no: no_route", "POST", url+"/boxes", "", "X-Echo-Key", "s1")
+	s.want(404, "no: no_route", "POST", url+"/boxes//say", "", "X-Echo-Key", "s1")
+	if h := s.want(405, "no: method_not_allowed (use POST)", "GET", one, "", "X-Echo-Key", "s1"); h.Get("Allow") != "POST" {
+		t.Errorf("allowed is %q", h.Get("Allow"))
+	}
+	if n := len(s.journal.of("echo.say")); n != 3 {
+		t.Errorf("of 3 refusals the audit has %d", n)
+	}
+
+	id := s.want(200, "hi", "POST", one, "hi", "X-Echo-Key", "s1").Get("X-Request-Id")
+	testkit.Until(t, "the end is recorded", func() bool { return len(s.journal.of("echo.say")) == 5 })
+	for i, e := range s.journal.of("echo.say")[3:] {
+		phase := []string{audit.PhaseIntent, audit.PhaseEnd}[i]
+		if e.Phase != phase || e.RequestID != id || e.Caller != "ann" || e.Key != "k1" || e.Namespace != "n1" || e.Sandbox != "b1" || !e.Allowed {
+			t.Errorf("%s is recorded as %+v", phase, e)
+		}
+		if phase == audit.PhaseEnd && (e.Status != 200 || e.Bytes != 2) {
+			t.Errorf("the end is recorded as %+v", e)
+		}
+	}
+	s.want(413, "no: too_large", "POST", one, strings.Repeat("x", 101), "X-Echo-Key", "s1")
+	s.want(404, "no: not_found", "POST", one, "lost", "X-Echo-Key", "s1")
+	s.want(500, "no: internal", "POST", one, "panic", "X-Echo-Key", "s1")
+	s.want(200, "again", "POST", one, "again", "X-Echo-Key", "s1")
+	s.journal.fail(errors.New("the disk is full"))
+	s.want(503, "no: audit_unavailable", "POST", one, "unrecorded", "X-Echo-Key", "s1")
+	s.journal.fail(nil)
+	if h := s.want(429, "no: rate_limited", "POST", one, "hi", "X-Echo-Key", "s1"); h.Get("Retry-After") == "" {
+		t.Error("it does not say when to try again")
+	}
+	s.want(200, "hi", "POST", one, "hi", "X-Echo-Key", "s2")
+
+	page := new(gate.Page)
+	s.gate.WriteRequests(page)
+	if text := page.String(); !strings.Contains(text, `sandpit_http_requests_total{operation="echo.say",status="200"} 3`) {
+		t.Errorf("counted are:\n%s", text)
+	}
+}
+
+// Dialects of one gate share the bounds of a key, and the share of the audit.
+func TestDialectsShareTheGate(t *testing.T) {
+	s := serve(t, gate.Limits{Rate: 0.001, Burst: 2, Strangers: gate.AuditShare{Rate: 0.001, Burst: 1}})
+	first := s.server(echo("X-First-Key", "first", say)) + "/boxes/b/first"
+	second := s.server(echo("X-Second-Key", "second", say)) + "/boxes/b/second"
+	s.want(200, "a", "POST", first, "a", "X-First-Key", "s1")
+	s.want(200, "b", "POST", second, "b", "X-Second-Key", "s1")
+	s.want(429, "no: rate_limited", "POST", first, "a", "X-First-Key", "s1")
+	s.want(429, "no: rate_limited", "POST", second, "b", "X-Second-Key", "s1")
+	s.want(200, "b", "POST", second, "b", "X-Second-Key", "s2")
+
+	for range 10 {
+		s.want(401, "no: unauthenticated", "POST", first, "a", "X-Second-Key", "s1")
+		s.want(401, "no: unauthenticated", "POST", second, "a", "X-First-Key", "s1")
+	}
+	if err := s.gate.Summarise(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	all := s.journal.of("audit.summary")
+	if len(all) != 1 || all[0].Rule != "strangers" || !strings.Contains(all[0].Detail, "echo.first (") || !strings.Contains(all[0].Detail, "echo.second (") {
+		t.Errorf("summaries are %+v", all)
+	}
+}
+
+// A gate that drains refuses new requests of every dialect, and waits for the others.
+func TestDialectsDrain(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	under, goOn := make(chan struct{}), make(chan struct{})
+	first := s.server(echo("X-Key", "first", func(c *gate.Call, text []byte) error {
+		close(under)
+		<-goOn
+		return say(c, text)
+	})) + "/boxes/b/first"
+	second := s.server(echo("X-Key", "second", say)) + "/boxes/b/second"
+	var both sync.WaitGroup
+	both.Go(func() { s.want(200, "a", "POST", first, "a", "X-Key", "s1") })
+	<-under
+	both.Go(func() {
+		if err := s.gate.Close(context.Background()); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	<-s.gate.Live().Done() // it drains
+	s.want(503, "no: draining", "POST", first, "a", "X-Key", "s1")
+	s.want(503, "no: draining", "POST", second, "b", "X-Key", "s1")
+	close(goOn)
+	both.Wait()
+	if n := len(s.journal.of("echo.second")); n != 0 {
+		t.Errorf("the audit has %d entries of what was refused", n)
+	}
+}
