@@ -51,8 +51,8 @@ func parseAddress(text string, insecure bool) (endpoint, error) {
 		}
 	case "http":
 		if !insecure && !isLoopback(e.name) {
-			return endpoint{}, sandpit.WithHint(fmt.Errorf("using the server %s: plain http beyond this machine: %w", e.shown, sandpit.ErrInvalid),
-				"use https, or say that it may be insecure")
+			return endpoint{}, sandpit.WithHint(fmt.Errorf("connecting to %s: plain HTTP is allowed only on this machine: %w", e.shown, sandpit.ErrInvalid),
+				"use https, or set Options.InsecureHTTP")
 		}
 		if port == "" {
 			port = "80"
@@ -65,7 +65,7 @@ func parseAddress(text string, insecure bool) (endpoint, error) {
 }
 
 func badAddress(text string) error {
-	return sandpit.WithHint(fmt.Errorf("%q is not the address of a server: %w", text, sandpit.ErrInvalid), "write unix:///PATH, https://HOST:PORT or, on this machine, http://127.0.0.1:PORT")
+	return sandpit.WithHint(fmt.Errorf("%q is not a server address: %w", text, sandpit.ErrInvalid), "write unix:///PATH, https://HOST:PORT or, on this machine, http://127.0.0.1:PORT")
 }
 
 // isLoopback reports whether a host is this machine for sure. Of names only
@@ -122,7 +122,7 @@ func (e *endpoint) connectTLS(ctx context.Context) (net.Conn, error) {
 	conn := tls.Client(plain, e.tls)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = plain.Close()
-		return nil, fmt.Errorf("greeting %s: %w", e.shown, err)
+		return nil, fmt.Errorf("TLS handshake with %s: %w", e.shown, err)
 	}
 	return conn, nil
 }

@@ -84,7 +84,7 @@ func New(opt Options) (*Client, error) {
 		return nil, err
 	}
 	if strings.ContainsFunc(opt.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("using the key: it has a character that no key has: %w", sandpit.ErrInvalid)
+		return nil, fmt.Errorf("using the key: it contains a character that keys never have: %w", sandpit.ErrInvalid)
 	}
 	at.dialer = opt.Dial
 	if at.secure {
@@ -147,7 +147,7 @@ func (c *Client) goWork(work func()) bool {
 // open returns an error once the client is closed.
 func (c *Client) open() error {
 	if c.ctx.Err() != nil {
-		return fmt.Errorf("asking the server: %w", errClosed)
+		return fmt.Errorf("calling the server: %w", errClosed)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, 
 	}
 	var a answer
 	if err := ctx.Err(); err != nil {
-		return a.made, fmt.Errorf("asking the server: %w", err)
+		return a.made, fmt.Errorf("calling the server: %w", err)
 	}
 	apart := context.WithoutCancel(ctx)
 	call, cancel := context.WithCancel(apart)
@@ -218,7 +218,7 @@ func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, 
 		answers <- answer{made, err}
 	})
 	if !ok {
-		return a.made, fmt.Errorf("asking the server: %w", errClosed)
+		return a.made, fmt.Errorf("calling the server: %w", errClosed)
 	}
 	select {
 	case a = <-answers:
@@ -233,7 +233,7 @@ func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, 
 		undo(ctx, a.made)
 	}
 	var none T
-	return none, fmt.Errorf("asking the server: %w", ctx.Err())
+	return none, fmt.Errorf("calling the server: %w", ctx.Err())
 }
 
 // Get finds a sandbox. See sandpit.Client.
@@ -295,7 +295,7 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 	if in != nil {
 		var err error
 		if r.body, err = encode(in); err != nil {
-			return fmt.Errorf("asking the server: %w", err)
+			return fmt.Errorf("calling the server: %w", err)
 		}
 	}
 	return c.call(ctx, r, out)

@@ -70,7 +70,7 @@ func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, 
 	}
 	req, err := http.NewRequest(http.MethodGet, c.base+path, nil)
 	if err != nil {
-		return fail(fmt.Errorf("asking the server: %w: %w", sandpit.ErrInvalid, err))
+		return fail(fmt.Errorf("calling the server: %w: %w", sandpit.ErrInvalid, err))
 	}
 	req.Header = c.header.Clone()
 	req.Header.Set("Connection", "Upgrade")
@@ -123,7 +123,7 @@ func (t *tunnel) CloseWrite() error {
 	if c, ok := t.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
-	return fmt.Errorf("ending what is sent: %w", errors.ErrUnsupported)
+	return fmt.Errorf("closing the write side: %w", errors.ErrUnsupported)
 }
 
 // Close closes the connection.

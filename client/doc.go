@@ -24,7 +24,7 @@
 // # Waiting
 //
 // Every call ends with its context. One that takes a server no time also ends
-// by itself when there is no answer for a minute. A stream on which nothing has
+// by itself when there is no response for a minute. A stream on which nothing has
 // come for a minute, not even the sign of life that the server sends three
 // times as often, is given up. When a key asks too often, its requests wait for
 // their turn, for half a minute at most.

@@ -24,8 +24,8 @@ import (
 // What ends a context from within.
 var (
 	errClosed   = fmt.Errorf("the client is closed: %w", sandpit.ErrState)
-	errSilent   = errors.New("no answer for a minute")
-	errDetached = fmt.Errorf("the process was detached from: %w", sandpit.ErrState)
+	errSilent   = errors.New("no response for a minute")
+	errDetached = fmt.Errorf("detached from the process: %w", sandpit.ErrState)
 )
 
 // remoteError is what a server has said.
@@ -69,12 +69,12 @@ func refusalOf(resp *http.Response, body []byte) error {
 	if json.Unmarshal(body, &e) != nil || e.Code == "" {
 		// Not Sandpit's: a proxy on the way, or no Sandpit at all.
 		kind := statusKind(resp.StatusCode)
-		e.Message = "the server answers " + resp.Status
+		e.Message = "the server responded with " + resp.Status
 		if kind != nil {
 			e.Message += ": " + kind.Error()
 		}
 		r := &remoteError{kind: kind, text: printable(e.Message), status: resp.StatusCode}
-		return retrying(resp, sandpit.WithHint(r, "check the address: a server with TLS is asked by https, and what answers there may be another program"))
+		return retrying(resp, sandpit.WithHint(r, "check the address: a server with TLS needs https, and another program may be listening there"))
 	}
 	r := told(e)
 	r.status = resp.StatusCode
@@ -85,7 +85,7 @@ func refusalOf(resp *http.Response, body []byte) error {
 func told(e v1.Error) *remoteError {
 	r := &remoteError{code: e.Code, kind: errcode.Kind(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
 	if r.text == "" {
-		r.text = "the server says " + printable(e.Code)
+		r.text = "the server reported " + printable(e.Code)
 	}
 	if r.kind == context.Canceled || r.kind == context.DeadlineExceeded {
 		r.kind = sandpit.ErrUnavailable // the server's context, not the caller's
@@ -133,11 +133,11 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		switch cause := context.Cause(ctx); {
 		case errors.Is(cause, errClosed), errors.Is(cause, errDetached):
-			return fmt.Errorf("asking the server: %w", cause)
+			return fmt.Errorf("calling the server: %w", cause)
 		case errors.Is(cause, errSilent):
-			return fmt.Errorf("asking the server %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, errSilent)
+			return fmt.Errorf("calling the server at %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, errSilent)
 		default:
-			return fmt.Errorf("asking the server: %w", ctx.Err())
+			return fmt.Errorf("calling the server: %w", ctx.Err())
 		}
 	}
 	var r *remoteError
@@ -151,7 +151,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return sandpit.WithHint(fmt.Errorf("asking the server %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, opaque{err}), wayOut(err))
+	return sandpit.WithHint(fmt.Errorf("calling the server at %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, opaque{err}), wayOut(err))
 }
 
 // wayOut is what can be done about a request that got no answer.
@@ -162,15 +162,15 @@ func wayOut(err error) string {
 	)
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return "start the server with sandpit serve, or check its address"
+		return "start the server with 'sandpit serve', or check its address"
 	case errors.Is(err, fs.ErrPermission):
-		return "it is another user's: ask your own, or give a key over TCP"
+		return "this server belongs to another user: use your own server, or connect over TCP with a key"
 	case errors.As(err, &stranger):
-		return "check its address; if it is the right server, name the file of its certificate in SSL_CERT_FILE"
+		return "check the address; if it is correct, set SSL_CERT_FILE to the server's certificate"
 	case errors.As(err, &plain):
-		return "it does not speak TLS: check its address"
+		return "check the address: this server does not use TLS"
 	}
-	return "look whether the server runs, and what it has written in its log"
+	return "check that the server is running, and read its log"
 }
 
 // opaque is an error that keeps its text and what the system said, but is not
@@ -188,7 +188,7 @@ func (o opaque) Unwrap() error {
 
 // badAnswer is the error of an answer that no Sandpit gives.
 func badAnswer(what string) error {
-	return &remoteError{kind: sandpit.ErrUnavailable, text: "the server answers with " + printable(what)}
+	return &remoteError{kind: sandpit.ErrUnavailable, text: "unexpected response from the server: " + printable(what)}
 }
 
 // pathError makes err the error of an operation on a path, as a sandbox

@@ -29,7 +29,7 @@ func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Eve
 				back = newBackoff(away)
 				var v sandpit.Event
 				if err := json.Unmarshal(e.data, &v); err != nil {
-					return false, badAnswer("an event that can't be read: " + err.Error())
+					return false, badAnswer("unreadable event: " + err.Error())
 				}
 				if v.Seq > 0 {
 					after = v.Seq
@@ -65,7 +65,7 @@ func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 				back = newBackoff(away)
 				var v sandpit.LogEntry
 				if err := json.Unmarshal(e.data, &v); err != nil {
-					return false, badAnswer("an entry that can't be read: " + err.Error())
+					return false, badAnswer("unreadable entry: " + err.Error())
 				}
 				// What follows on a new connection comes behind this one.
 				q.After, q.Tail = v.Seq, 0

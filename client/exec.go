@@ -196,7 +196,7 @@ func (s *sandbox) started(l *link, f frames) (*process, error) {
 		case kind == v1.FrameStarted:
 			var v v1.Process
 			if err := json.Unmarshal(b, &v); err != nil {
-				return nil, badAnswer("JSON that can't be read: " + err.Error())
+				return nil, badAnswer("unreadable JSON: " + err.Error())
 			}
 			return s.process(v, false)
 		case kind == v1.FrameError:

@@ -135,7 +135,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 		err := f.sb.c.events(ctx, request{method: http.MethodGet, path: f.sb.path + "/files/watch", query: query}, func(e event) (bool, error) {
 			var v sandpit.FileEvent
 			if err := json.Unmarshal(e.data, &v); err != nil {
-				return false, badAnswer("an event that can't be read: " + err.Error())
+				return false, badAnswer("unreadable event: " + err.Error())
 			}
 			return yield(v, nil), nil
 		})

@@ -157,7 +157,7 @@ func (f *socketFrames) next() (byte, []byte, error) {
 			return 0, nil, err
 		}
 		if typ != websocket.MessageBinary {
-			return 0, nil, badAnswer("a message of text")
+			return 0, nil, badAnswer("a text message")
 		}
 		if _, err := io.ReadFull(msg, f.buf[:frameHead]); err != nil {
 			return 0, nil, err

@@ -29,8 +29,8 @@ func TestWaysOut(t *testing.T) {
 		"unix://" + filepath.Join(dir, "none"):           "start the server",
 		"http://" + testkit.Address(t):                   "start the server",
 		secure.URL:                                       "SSL_CERT_FILE",
-		"http" + strings.TrimPrefix(secure.URL, "https"): "a server with TLS is asked by https",
-		"https" + strings.TrimPrefix(plain.URL, "http"):  "does not speak TLS",
+		"http" + strings.TrimPrefix(secure.URL, "https"): "a server with TLS needs https",
+		"https" + strings.TrimPrefix(plain.URL, "http"):  "does not use TLS",
 		plain.URL: "another program",
 	} {
 		c, err := New(Options{Address: address, Key: "k"})
@@ -43,7 +43,7 @@ func TestWaysOut(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	if got := wayOut(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}); !strings.Contains(got, "another user's") {
+	if got := wayOut(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}); !strings.Contains(got, "another user") {
 		t.Errorf("a socket of somebody else: %q", got)
 	}
 }

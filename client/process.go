@@ -49,7 +49,7 @@ var (
 // stream, or has to be asked for.
 func (s *sandbox) process(v v1.Process, asks bool) (*process, error) {
 	if v.PID < 0 || v.PID > math.MaxInt32 || v.ID != "" && !isName(v.ID) || asks && v.ID == "" && v.Result == nil {
-		return nil, badAnswer("a process that can't be")
+		return nil, badAnswer("an impossible process")
 	}
 	p := &process{sb: s, id: v.ID, pid: v.PID, done: make(chan struct{}), asks: asks}
 	if asks && v.Result != nil {
@@ -118,7 +118,7 @@ func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) 
 		case v1.FrameResult:
 			var v v1.Result
 			if err := json.Unmarshal(b, &v); err != nil {
-				return sandpit.Result{}, badAnswer("JSON that can't be read: " + err.Error())
+				return sandpit.Result{}, badAnswer("unreadable JSON: " + err.Error())
 			}
 			return v.Sandpit(), nil
 		case v1.FrameError:
@@ -142,7 +142,7 @@ func put(w *io.Writer, b []byte) {
 func frameError(b []byte) error {
 	var e v1.Error
 	if err := json.Unmarshal(b, &e); err != nil {
-		return badAnswer("JSON that can't be read: " + err.Error())
+		return badAnswer("unreadable JSON: " + err.Error())
 	}
 	return hinted(told(e), e.Hint)
 }

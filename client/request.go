@@ -93,7 +93,7 @@ func (c *Client) sendOnce(ctx context.Context, r request) (*http.Response, error
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
 	if err != nil {
-		return nil, fmt.Errorf("asking the server: %w: %w", sandpit.ErrInvalid, err)
+		return nil, fmt.Errorf("calling the server: %w: %w", sandpit.ErrInvalid, err)
 	}
 	maps.Copy(req.Header, c.header)
 	maps.Copy(req.Header, r.header)
@@ -152,7 +152,7 @@ func (c *Client) call(ctx context.Context, r request, out any) error {
 		return c.failed(ctx, err)
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return badAnswer("JSON that can't be read: " + err.Error())
+		return badAnswer("unreadable JSON: " + err.Error())
 	}
 	return nil
 }
@@ -172,12 +172,12 @@ func (c *Client) within(ctx context.Context, limit time.Duration, r request, out
 // readAll reads an answer of at most maxAnswer.
 func readAll(r io.Reader, length int64) ([]byte, error) {
 	if length > maxAnswer {
-		return nil, badAnswer("more than can be held")
+		return nil, badAnswer("a response that is too large")
 	}
 	buf := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
 	n, err := buf.ReadFrom(io.LimitReader(r, maxAnswer+1))
 	if err == nil && n > maxAnswer {
-		err = badAnswer("more than can be held")
+		err = badAnswer("a response that is too large")
 	}
 	return buf.Bytes(), err
 }

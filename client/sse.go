@@ -126,7 +126,7 @@ func (c *Client) events(ctx context.Context, r request, take func(event) (bool, 
 		if ev.name == "error" {
 			var e v1.Error
 			if json.Unmarshal(ev.data, &e) != nil {
-				return badAnswer("an error that can't be read")
+				return badAnswer("an unreadable error")
 			}
 			return hinted(told(e), e.Hint)
 		}
@@ -145,7 +145,7 @@ func isOver(err error) bool {
 // errOver is the error of a stream that could not be taken up again.
 func errOver(err error) error {
 	if err == io.EOF {
-		return fmt.Errorf("asking the server: %w: it has ended the stream", sandpit.ErrUnavailable)
+		return fmt.Errorf("calling the server: %w: the server ended the stream", sandpit.ErrUnavailable)
 	}
 	return err
 }

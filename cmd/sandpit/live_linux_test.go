@@ -341,7 +341,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	if out, err := run([]string{trust, at, with}, "exec", "box", "--", "sh", "-c", "echo well"); err != nil || out != "well\n" {
 		t.Errorf("%v %s", err, out)
 	}
-	if out, err := run([]string{trust, at}, "ps"); err == nil || !strings.Contains(out, "no key was given") || !strings.Contains(out, "hint: ") {
+	if out, err := run([]string{trust, at}, "ps"); err == nil || !strings.Contains(out, "the request has no key") || !strings.Contains(out, "hint: ") {
 		t.Errorf("without a key: %v %s", err, out)
 	}
 	if out, err := run([]string{trust, at, "SANDPIT_KEY=sp_no"}, "ps"); err == nil || !strings.Contains(out, "not valid") {

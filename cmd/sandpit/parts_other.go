@@ -15,7 +15,7 @@ func ownGuest([]string) func() int { return nil }
 
 // newClient says that sandboxes are made on Linux only.
 func newClient(cli.ClientOptions) (sandpit.Client, error) {
-	return nil, sandpit.WithHint(fmt.Errorf("making sandboxes: %w", sandpit.ErrUnsupported), "run sandpit on Linux")
+	return nil, sandpit.WithHint(fmt.Errorf("creating sandboxes: %w", sandpit.ErrUnsupported), "run Sandpit on Linux, or set SANDPIT_SERVER to a server that does")
 }
 
 // drivers returns none.

@@ -89,7 +89,7 @@ func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 func wantsHome(err error, home string) error {
 	var path *fs.PathError
 	if sandpit.Hint(err) == "" && errors.As(err, &path) && (path.Op == "mkdir" || filepath.Dir(path.Path) == home) {
-		return sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
+		return sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you can write to")
 	}
 	return err
 }
@@ -98,10 +98,10 @@ func wantsHome(err error, home string) error {
 func verifyAudit(_ context.Context, home string, known cli.AuditEntry) (string, error) {
 	found, err := audit.Verify(server.AuditDir(home), audit.Anchor(known))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", sandpit.WithHint(fmt.Errorf("verifying the audit: there is none in %s: %w", home, sandpit.ErrNotFound), "a server writes it: sandpit serve, or the one that sandpit create starts")
+		return "", sandpit.WithHint(fmt.Errorf("verifying the audit log: %s has none: %w", home, sandpit.ErrNotFound), "start a server first, with 'sandpit serve' or 'sandpit create'")
 	}
 	if err != nil {
-		return "", fmt.Errorf("verifying the audit: %w", err)
+		return "", fmt.Errorf("verifying the audit log: %w", err)
 	}
-	return fmt.Sprintf("the chain is whole: entries %d to %d in %d files; the last one's hash is %s", found.First, found.Last, found.Files, found.Hash), nil
+	return fmt.Sprintf("the chain is intact: entries %d to %d in %d files; the last hash is %s", found.First, found.Last, found.Files, found.Hash), nil
 }

@@ -15,7 +15,7 @@ import (
 func addServer(app *cli.App) {
 	app.Connect = func(_ context.Context, opt cli.ConnectOptions) (sandpit.Client, bool, error) {
 		if opt.Address == "" {
-			return nil, false, sandpit.WithHint(fmt.Errorf("starting a server: it runs on Linux only: %w", sandpit.ErrUnsupported), "set SANDPIT_SERVER and SANDPIT_KEY to one on another machine")
+			return nil, false, sandpit.WithHint(fmt.Errorf("starting a server: servers run only on Linux: %w", sandpit.ErrUnsupported), "set SANDPIT_SERVER and SANDPIT_KEY to use a server on another machine")
 		}
 		c, err := client.New(client.Options{Address: opt.Address, Key: opt.Key, UserAgent: "sandpit/" + version})
 		return c, false, err
@@ -24,6 +24,6 @@ func addServer(app *cli.App) {
 		return sandpit.WithHint(fmt.Errorf("serving: %w", sandpit.ErrUnsupported), "run it on Linux")
 	}
 	app.VerifyAudit = func(context.Context, string, cli.AuditEntry) (string, error) {
-		return "", fmt.Errorf("verifying the audit: %w", sandpit.ErrUnsupported)
+		return "", fmt.Errorf("verifying the audit log: %w", sandpit.ErrUnsupported)
 	}
 }

@@ -104,8 +104,8 @@ func TestServerOfARunIsKilled(t *testing.T) {
 	if got := exitCode(t, r.cmd); got != cli.ExitFailure || len(rest) > 0 {
 		t.Errorf("exit code %d, and it wrote %q", got, rest)
 	}
-	const want = "sandpit: waiting for the command: the server that ran the command has ended, and the sandbox with it: unavailable\n" +
-		"hint: run it again: that needs no server\n"
+	const want = "sandpit: waiting for the command: the server that ran the command has exited, and the sandbox with it: unavailable\n" +
+		"hint: run the command again, which needs no server\n"
 	if got := r.stderr.String(); got != want {
 		t.Errorf("it says\n%s", got)
 	}
@@ -155,7 +155,7 @@ func TestServerOfARunEnds(t *testing.T) {
 	if rest, _ := io.ReadAll(long.out); len(rest) > 0 {
 		t.Errorf("what was broken off wrote %q", rest)
 	}
-	if got := exitCode(t, long.cmd); got != cli.ExitFailure || !strings.HasPrefix(long.stderr.String(), "sandpit: waiting for the command: the server that ran the command has ended") ||
+	if got := exitCode(t, long.cmd); got != cli.ExitFailure || !strings.HasPrefix(long.stderr.String(), "sandpit: waiting for the command: the server that ran the command has exited") ||
 		!strings.Contains(long.stderr.String(), "\nhint: ") {
 		t.Errorf("what was broken off: exit code %d, %s", got, &long.stderr)
 	}

@@ -61,7 +61,7 @@ func (c *call) sendZip(r io.Reader) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("reading what the guest packs: %w", err)
+			return fmt.Errorf("reading the archive from the guest: %w", err)
 		}
 		if zw == nil { // from here on there is an answer
 			zw = zip.NewWriter(plainWriter{c.W})
@@ -178,15 +178,15 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 // noZip makes the error of an archive that can't be held say what to do. That of a
 // file of the server's is not one of a file in the sandbox, and nobody else's business.
 func (c *call) noZip(err error) error {
-	const hint = "send it as tar, which need not be held"
+	const hint = "send it as tar, which the server need not hold in memory"
 	var r *gate.Refusal
 	var file *fs.PathError
 	switch {
 	case errors.As(err, &r) && r.Code == errcode.TooLarge:
-		return &gate.Refusal{Status: r.Status, Code: r.Code, Message: "the zip archive is too large to be held", Hint: hint}
+		return &gate.Refusal{Status: r.Status, Code: r.Code, Message: "the zip archive is too large for the server's memory", Hint: hint}
 	case errors.As(err, &file):
-		c.api.gate.Log().Error("a zip archive can't be held", "request", c.ID, "error", err)
-		return &gate.Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server has no room to hold a zip archive", Hint: hint}
+		c.api.gate.Log().Error("storing a zip archive failed", "request", c.ID, "error", err)
+		return &gate.Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server has no space for a zip archive", Hint: hint}
 	}
 	return err
 }
@@ -219,7 +219,7 @@ func checkZip(zr *zip.Reader, size int64) error {
 	for _, f := range zr.File {
 		total += min(f.UncompressedSize64, 1<<40)
 		if total/maxDeflate > uint64(size) {
-			return invalid("the archive says that it holds more than can be in it", "make it anew")
+			return invalid("the archive declares more entries than it can contain", "create the archive again")
 		}
 	}
 	return nil
@@ -266,11 +266,11 @@ func addToTar(tw *tar.Writer, f *zip.File) error {
 		return tw.WriteHeader(h)
 	case 0:
 	default:
-		return errors.New("it is neither a file, a directory nor a link")
+		return errors.New("it is not a file, a directory or a link")
 	}
 	h.Typeflag, h.Size = tar.TypeReg, int64(f.UncompressedSize64)
 	if h.Size < 0 {
-		return errors.New("its size makes no sense")
+		return errors.New("its size is invalid")
 	}
 	if err := tw.WriteHeader(h); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ func (c *call) decode(v any, limit int64) error {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
 		if err != nil || kind != "application/json" {
-			return &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "the body is not JSON by its Content-Type", Hint: "send the header Content-Type: application/json"}
+			return &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "the Content-Type of the body is not JSON", Hint: "send the header Content-Type: application/json"}
 		}
 	}
 	buf := bodies.Get().(*bytes.Buffer)
@@ -70,10 +71,10 @@ func parse(data []byte, v any) error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(v); err != nil {
-		return invalid("the body can't be read: "+readable(err), "see /docs")
+		return invalid("the body is not valid: "+readable(err), "see /docs")
 	}
 	if dec.InputOffset() != int64(len(data)) {
-		return invalid("something follows the JSON object of the body", "send one object")
+		return invalid("unexpected data after the JSON object in the body", "send a single JSON object")
 	}
 	return strict(data, reflect.TypeOf(v))
 }
@@ -82,10 +83,36 @@ func parse(data []byte, v any) error {
 func readable(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return "the field " + wrong.Field + " can't be a " + wrong.Value
+		field := wrong.Field
+		for i := strings.IndexByte(field, '.'); i > 0 && 'A' <= field[0] && field[0] <= 'Z'; i = strings.IndexByte(field, '.') {
+			field = field[i+1:] // without the Go types that it is embedded in
+		}
+		return strconv.Quote(field) + " must be " + jsonKind(wrong.Type)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return "it ends too early"
+		return "it ends before the JSON is complete"
 	}
 	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// jsonKind describes the JSON values that a Go type is read from.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return "a string in base64"
+		}
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
+	}
+	return "a whole number in range"
 }

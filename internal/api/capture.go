@@ -42,7 +42,7 @@ func (w captured) Write(b []byte) (int, error) {
 }
 
 // errOutput ends a command whose output can't be held.
-var errOutput error = &gate.Refusal{Status: http.StatusTooManyRequests, Code: "exhausted", Message: "the server can't hold the output of so many commands, and has killed this one", Hint: "have it sent as it comes, with Accept: text/event-stream"}
+var errOutput error = &gate.Refusal{Status: http.StatusTooManyRequests, Code: "exhausted", Message: "the command was killed because the server holds too much output of commands", Hint: "stream the output with the header Accept: text/event-stream"}
 
 // executed answers with what came of a command. Output that is long is sent piece by
 // piece: as JSON it may be six times as long, which nobody holds.

@@ -30,7 +30,7 @@ func execute(c *call) error {
 		return invalid("stdin_data is longer than 1 MiB", "use the WebSocket, or put it into a file")
 	}
 	if in.Stdin {
-		return invalid("there is no way to send standard input here", "use stdin_data, or the WebSocket")
+		return invalid("standard input can't be streamed to this endpoint", "use stdin_data, or the WebSocket")
 	}
 	if err := c.intendFor(in); err != nil {
 		return err

@@ -246,7 +246,7 @@ func readFile(c *call) error {
 		var ok bool
 		if part, ok = parseRange(asked, info.Size); !ok {
 			h.Set("Content-Range", "bytes */"+strconv.FormatInt(info.Size, 10))
-			return &gate.Refusal{Status: http.StatusRequestedRangeNotSatisfiable, Code: "invalid", Message: "the file has no such range", Hint: "ask for bytes=FROM-TO within its size"}
+			return &gate.Refusal{Status: http.StatusRequestedRangeNotSatisfiable, Code: "invalid", Message: "the requested range is not within the file", Hint: "request bytes=FROM-TO within the size of the file"}
 		}
 		if part.length >= 0 {
 			status = http.StatusPartialContent
@@ -298,7 +298,7 @@ func (c *call) copyOut(status int, r io.Reader, length int64) error {
 		return err
 	}
 	if length >= 0 && sent+int64(n) < length {
-		return errors.New("the file has become shorter while it was read")
+		return errors.New("the file was truncated while it was read")
 	}
 	return nil
 }

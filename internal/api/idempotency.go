@@ -35,7 +35,7 @@ func createSandbox(c *call) error {
 		return c.created(out)
 	}
 	if len(key) > maxIdempotencyKey {
-		return invalid("the Idempotency-Key is longer than 255 bytes", "a random UUID is good")
+		return invalid("the Idempotency-Key is longer than 255 bytes", "use a random UUID")
 	}
 	return c.createOnce(key, in)
 }
@@ -91,7 +91,7 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 			return
 		}
 		if err := store.Abandon(ctx, c.Caller.Namespace, key); err != nil {
-			c.api.gate.Log().Error("an Idempotency-Key can't be given back", "request", c.ID, "error", err)
+			c.api.gate.Log().Error("releasing an Idempotency-Key failed", "request", c.ID, "error", err)
 		}
 	}()
 	out, found, err := v1.Sandbox{}, false, error(nil)
@@ -115,7 +115,7 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 	}
 	answered = true
 	if err := store.Finish(ctx, c.Caller.Namespace, key, http.StatusCreated, append(body, '\n')); err != nil {
-		c.api.gate.Log().Error("an answer can't be kept", "request", c.ID, "error", err)
+		c.api.gate.Log().Error("storing a response for its Idempotency-Key failed", "request", c.ID, "error", err)
 	}
 	if found {
 		c.W.Header().Set(headerReplayed, "true")

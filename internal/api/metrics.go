@@ -38,7 +38,7 @@ func (m *metrics) created(code string, took time.Duration) {
 func (m *metrics) write(w *gate.Page) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w.Head("sandpit_sandbox_creates_total", "counter", "Tries to make a sandbox by what came of them.")
+	w.Head("sandpit_sandbox_creates_total", "counter", "Attempts to create a sandbox, by result.")
 	for _, code := range slices.Sorted(maps.Keys(m.creates)) {
 		result := code
 		if code == "" {
@@ -46,7 +46,7 @@ func (m *metrics) write(w *gate.Page) {
 		}
 		w.Sample("sandpit_sandbox_creates_total", float64(m.creates[code]), "result", result)
 	}
-	w.Head("sandpit_sandbox_create_duration_seconds", "histogram", "Time to make a sandbox.")
+	w.Head("sandpit_sandbox_create_duration_seconds", "histogram", "Time to create a sandbox.")
 	w.Histogram("sandpit_sandbox_create_duration_seconds", &m.create)
 }
 
@@ -73,9 +73,9 @@ func writeStats(w *gate.Page, s Stats) {
 	for _, state := range slices.Sorted(maps.Keys(s.States)) {
 		w.Sample("sandpit_sandboxes", float64(s.States[state]), "state", string(state))
 	}
-	w.Single("sandpit_sandbox_creates_waiting", "gauge", "Callers who wait for room to make a sandbox.", float64(s.Waiting))
-	w.Single("sandpit_stuck", "gauge", "Operations that were given up because they hang.", float64(s.Stuck))
-	w.Head("sandpit_pool", "gauge", "Parts of sandboxes that are held ready.")
+	w.Single("sandpit_sandbox_creates_waiting", "gauge", "Requests that wait for capacity to create a sandbox.", float64(s.Waiting))
+	w.Single("sandpit_stuck", "gauge", "Operations that were abandoned because they hang.", float64(s.Stuck))
+	w.Head("sandpit_pool", "gauge", "Parts of sandboxes in the warm pool, by kind.")
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool)) {
 		w.Sample("sandpit_pool", float64(s.Pool[kind]), "kind", kind)
 	}
@@ -83,14 +83,14 @@ func writeStats(w *gate.Page, s Stats) {
 		name, kind, help string
 		value            func(Usage) float64
 	}{
-		{"sandpit_sandbox_cpu_seconds_total", "counter", "Processor time used.", func(u Usage) float64 { return u.CPU.Seconds() }},
+		{"sandpit_sandbox_cpu_seconds_total", "counter", "CPU time used.", func(u Usage) float64 { return u.CPU.Seconds() }},
 		{"sandpit_sandbox_memory_bytes", "gauge", "Memory charged.", func(u Usage) float64 { return float64(u.Memory) }},
 		{"sandpit_sandbox_pids", "gauge", "Processes and threads.", func(u Usage) float64 { return float64(u.Pids) }},
-		{"sandpit_sandbox_oom_kills_total", "counter", "Processes killed for want of memory.", func(u Usage) float64 { return float64(u.OOMKills) }},
-		{"sandpit_sandbox_disk_bytes", "gauge", "Bytes in use of the sandbox's own file system.", func(u Usage) float64 { return float64(u.Disk) }},
-		{"sandpit_sandbox_disk_limit_bytes", "gauge", "Bytes that the sandbox's own file system may have.", func(u Usage) float64 { return float64(u.Limits.Disk) }},
-		{"sandpit_sandbox_files", "gauge", "Inodes in use of the sandbox's own file system.", func(u Usage) float64 { return float64(u.Files) }},
-		{"sandpit_sandbox_files_limit", "gauge", "Inodes that the sandbox's own file system may have.", func(u Usage) float64 { return float64(u.Limits.Files) }},
+		{"sandpit_sandbox_oom_kills_total", "counter", "Processes killed because the sandbox ran out of memory.", func(u Usage) float64 { return float64(u.OOMKills) }},
+		{"sandpit_sandbox_disk_bytes", "gauge", "Bytes used in the sandbox's own file system.", func(u Usage) float64 { return float64(u.Disk) }},
+		{"sandpit_sandbox_disk_limit_bytes", "gauge", "Limit on bytes in the sandbox's own file system.", func(u Usage) float64 { return float64(u.Limits.Disk) }},
+		{"sandpit_sandbox_files", "gauge", "Inodes used in the sandbox's own file system.", func(u Usage) float64 { return float64(u.Files) }},
+		{"sandpit_sandbox_files_limit", "gauge", "Limit on inodes in the sandbox's own file system.", func(u Usage) float64 { return float64(u.Limits.Files) }},
 		{"sandpit_sandbox_network_receive_bytes_total", "counter", "Bytes received over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.RxBytes) }},
 		{"sandpit_sandbox_network_receive_packets_total", "counter", "Packets received over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.RxPackets) }},
 		{"sandpit_sandbox_network_transmit_bytes_total", "counter", "Bytes sent over interfaces other than the loopback.", func(u Usage) float64 { return float64(u.TxBytes) }},

@@ -48,7 +48,7 @@ func connectPort(c *call) error {
 	if c.R.ProtoMajor != 1 || kind != "tcp" && kind != "websocket" {
 		c.W.Header().Set("Upgrade", "tcp, websocket")
 		c.W.Header().Set("Connection", "Upgrade")
-		return &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path makes the connection another one", Hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
+		return &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path needs a protocol upgrade", Hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
 	}
 	if err := c.OpenStream(); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (r patientReader) leaveAlone() {
 func (c *call) relay(inside net.Conn) error {
 	outside, buffered, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
-		return fmt.Errorf("taking the connection over: %w", err)
+		return fmt.Errorf("taking over the connection: %w", err)
 	}
 	defer outside.Close()
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)

@@ -57,7 +57,7 @@ func listProcesses(c *call) (v1.ProcessList, error) {
 	}
 	if number, ok := strings.CutPrefix(after, "p"); after != "" {
 		if _, err := strconv.ParseUint(number, 10, 64); !ok || err != nil {
-			q.fail("after", "is not the id of a process")
+			q.fail("after", "is not a process ID")
 		}
 	}
 	if q.err != nil {
@@ -255,7 +255,7 @@ func writeStdin(c *call) error {
 func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	to := input{in: p.Stdin(), stall: c.api.gate.Limits().Tunnel}
 	if to.in == nil {
-		return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process has no standard input: it was started without, or has ended", Hint: "start it with stdin"}
+		return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process has no standard input: it was started without one, or has exited", Hint: "start the process with stdin: true"}
 	}
 	defer context.AfterFunc(c.Ctx, leave)()
 	to.timer = time.AfterFunc(to.stall, func() {
@@ -270,9 +270,9 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	case c.Ctx.Err() != nil:
 		return context.Cause(c.Ctx)
 	case to.late.Load():
-		return &gate.Refusal{Status: http.StatusGatewayTimeout, Code: "timeout", Message: "the process does not read its input", Hint: "send what it reads"}
+		return &gate.Refusal{Status: http.StatusGatewayTimeout, Code: "timeout", Message: "the process is not reading its standard input", Hint: "wait until the process reads, then send the rest"}
 	}
-	return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process takes no input any more", Hint: "look whether it has ended"}
+	return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process no longer accepts input", Hint: "check whether the process has exited"}
 }
 
 // input writes to a process, which has a time to take each part.

@@ -113,7 +113,7 @@ func newProxy(a *API) *proxy {
 			c := w.(proxyWriter).call
 			var network *net.OpError
 			if errcode.Of(err) == errcode.Internal || errors.As(err, &network) {
-				err = fmt.Errorf("passing the request on: %w: %w", sandpit.ErrUnavailable, err)
+				err = fmt.Errorf("forwarding the request: %w: %w", sandpit.ErrUnavailable, err)
 			}
 			c.Fail(err)
 		},
@@ -192,7 +192,7 @@ func (c *call) keepKeys() error {
 	if where == "" {
 		return nil
 	}
-	return invalid("the "+where+" has a key of this server, which must not get into a sandbox", "send it in the header "+headerKey+" and nowhere else")
+	return invalid("the "+where+" contains a key of this server, which must not reach a sandbox", "send it in the header "+headerKey+" only")
 }
 
 // hasKey reports whether a text has something of the form of a key, as it stands or
@@ -292,7 +292,7 @@ func rewrite(r *httputil.ProxyRequest) {
 // being a page of the server, and from saying anything of the server to browsers.
 func confine(r *http.Response) error {
 	if r.StatusCode < 200 && r.StatusCode != http.StatusSwitchingProtocols { // what is from 100 on never gets here
-		return fmt.Errorf("passing the request on: the sandbox answers with the status %03d: %w", r.StatusCode, sandpit.ErrProtocol)
+		return fmt.Errorf("forwarding the request: the sandbox responded with the invalid status %03d: %w", r.StatusCode, sandpit.ErrProtocol)
 	}
 	c := passedOf(r.Request.Context())
 	c.confineHeader(r.Header)

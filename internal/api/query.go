@@ -24,18 +24,18 @@ func (c *call) query() *query {
 	q := new(query)
 	q.values, q.err = url.ParseQuery(c.R.URL.RawQuery)
 	if q.err != nil {
-		q.err = invalid("the query can't be read", "percent-encode what is special")
+		q.err = invalid("the query string is malformed", "percent-encode special characters")
 		return q
 	}
 	for name, values := range q.values {
 		i := slices.IndexFunc(c.route.Query, func(p Param) bool { return p.Name == name })
 		switch {
 		case i < 0:
-			q.fail(name, "is not known here")
+			q.fail(name, "is unknown")
 		case len(values) > 1 && name != "label":
 			q.fail(name, "is given more than once")
 		case c.route.Query[i].Enum != nil && !slices.Contains(c.route.Query[i].Enum, values[0]):
-			q.fail(name, "is not one of "+strings.Join(c.route.Query[i].Enum, ", "))
+			q.fail(name, "must be one of "+strings.Join(c.route.Query[i].Enum, ", "))
 		}
 	}
 	for _, p := range c.route.Query {
@@ -65,7 +65,7 @@ func (q *query) flag(name string, otherwise bool) bool {
 	case "false", "0":
 		return false
 	}
-	q.fail(name, "is neither true nor false")
+	q.fail(name, "must be true or false")
 	return false
 }
 
@@ -77,7 +77,7 @@ func (q *query) number(name string, most uint64) uint64 {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n > most {
-		q.fail(name, "is not a number from 0 to "+strconv.FormatUint(most, 10))
+		q.fail(name, "must be a number from 0 to "+strconv.FormatUint(most, 10))
 		return 0
 	}
 	return n
@@ -91,7 +91,7 @@ func (q *query) seconds(name string, otherwise, most time.Duration) time.Duratio
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(f >= 0 && f <= most.Seconds()) {
-		q.fail(name, "is not a number of seconds up to "+strconv.FormatFloat(most.Seconds(), 'f', -1, 64))
+		q.fail(name, "must be a number of seconds, at most "+strconv.FormatFloat(most.Seconds(), 'f', -1, 64))
 		return 0
 	}
 	return v1.Duration(f)
@@ -106,9 +106,9 @@ func (q *query) time(name string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	switch {
 	case err != nil:
-		q.fail(name, "is not a time as RFC 3339 writes it")
+		q.fail(name, "must be a time in RFC 3339 format")
 	case t.Year() < firstYear || t.Year() > lastYear:
-		q.fail(name, fmt.Sprintf("is not of the years %d to %d", firstYear, lastYear))
+		q.fail(name, fmt.Sprintf("must be in the years %d to %d", firstYear, lastYear))
 	}
 	return t
 }
@@ -127,7 +127,7 @@ func (q *query) mode(name string, otherwise fs.FileMode) fs.FileMode {
 	}
 	m, err := v1.ParseMode(text)
 	if err != nil {
-		q.fail(name, "is not a mode in octal")
+		q.fail(name, "must be an octal mode")
 	}
 	return m
 }

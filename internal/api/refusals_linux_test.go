@@ -530,7 +530,7 @@ func TestSlashAtTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	for path, want := range map[string]bool{"/v1/sandboxes/": true, "/v1/none/": false, "/v1/none": false} {
 		status, body, _ := s.get(ask{method: "GET", path: path})
-		if status != 404 || strings.Contains(string(body), "remove the slash") != want {
+		if status != 404 || strings.Contains(string(body), "remove the trailing slash") != want {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}

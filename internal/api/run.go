@@ -34,7 +34,7 @@ func runRoute() Route {
 }
 
 // errDeclined is read by nobody: the client then does the run itself.
-var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server does not do that run", Hint: "run it without the server"}
+var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server can't carry out this run", Hint: "run the command without the server"}
 
 // killPatience is how long a guest may take to kill a command.
 const killPatience = time.Second
@@ -53,7 +53,7 @@ func runOnce(c *call) error {
 	}
 	conn, buffered, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
-		return fmt.Errorf("taking the connection over: %w", err)
+		return fmt.Errorf("taking over the connection: %w", err)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(gate.HeaderTime))
@@ -87,7 +87,7 @@ func (r *run) request(req *fastrun.Request) error {
 		return gate.ErrClientGone
 	}
 	if kind != fastrun.FrameRequest {
-		return invalid("the first frame is no request", "")
+		return invalid("the first frame is not a request", "")
 	}
 	if err := parse(payload, req); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outc
 	}
 	info, err := sb.Info(context.WithoutCancel(r.Ctx))
 	if err != nil {
-		return fmt.Errorf("asking for the sandbox's limits: %w", err)
+		return fmt.Errorf("reading the sandbox's limits: %w", err)
 	}
 	told := v1.FromInfo(info)
 	out.Info = &told

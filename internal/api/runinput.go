@@ -39,7 +39,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 				stdin = newInlet(r, p)
 			}
 			if !stdin.put(payload, kind == v1.FrameEOF) {
-				return errFrame("there is more input than was asked for")
+				return errFrame("the client sent more input than it was given credit for")
 			}
 		case v1.FrameResize, v1.FrameSignal:
 			if err := control(r.Ctx, p, kind, payload); err != nil {
@@ -47,7 +47,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 			}
 		case fastrun.FramePassed:
 			if len(payload) != 4 {
-				return errFrame("it is not 4 bytes")
+				return errFrame("its length is not 4 bytes")
 			}
 			r.stream.room.Give(binary.BigEndian.Uint32(payload))
 		case fastrun.FrameKill:
@@ -58,7 +58,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 				return err // its sandbox goes, and it with that
 			}
 		default:
-			return errFrame("its type is not known")
+			return errFrame("its type is unknown")
 		}
 	}
 }

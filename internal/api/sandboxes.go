@@ -30,7 +30,7 @@ func listSandboxes(c *call) (v1.SandboxList, error) {
 	for _, label := range q.values["label"] {
 		key, value, ok := strings.Cut(label, "=")
 		if !ok {
-			q.fail("label", "is not KEY=VALUE")
+			q.fail("label", "must be KEY=VALUE")
 		}
 		if list.Labels == nil {
 			list.Labels = map[string]string{}
@@ -89,7 +89,7 @@ func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
 	grace := defaultGrace
 	if in.Grace != nil {
 		if !(*in.Grace >= 0 && *in.Grace <= maxGrace.Seconds()) {
-			return v1.Sandbox{}, c.Untouched(invalid("grace is not a number of seconds up to 600", ""))
+			return v1.Sandbox{}, c.Untouched(invalid("grace must be a number of seconds, at most 600", ""))
 		}
 		grace = v1.Duration(*in.Grace)
 	}

@@ -47,7 +47,7 @@ func listImages(c *call) (v1.ImageList, error) {
 
 func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
 	if in.Image == "" {
-		return v1.Image{}, invalid("no image is named", "set image")
+		return v1.Image{}, invalid("the image is missing", "set image")
 	}
 	pull := sandpit.PullPolicy(in.Pull)
 	switch pull {
@@ -55,7 +55,7 @@ func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
 		pull = sandpit.PullAlways
 	case sandpit.PullAlways, sandpit.PullMissing:
 	default:
-		return v1.Image{}, invalid("pull is neither missing nor always", "")
+		return v1.Image{}, invalid("pull must be missing or always", "")
 	}
 	if err := c.OpenStream(); err != nil {
 		return v1.Image{}, err

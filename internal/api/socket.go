@@ -42,16 +42,16 @@ const frameHead = 5
 // accept makes a WebSocket of the call.
 func (c *call) accept() (*socket, error) {
 	if c.R.ProtoMajor != 1 || c.R.ProtoMinor == 0 {
-		return nil, &gate.Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "a WebSocket needs HTTP/1.1", Hint: "don't offer h2 in the TLS handshake"}
+		return nil, &gate.Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "WebSockets need HTTP/1.1", Hint: "do not offer h2 in the TLS handshake"}
 	}
 	if !hasToken(c.R.Header, "Connection", "upgrade") || !hasToken(c.R.Header, "Upgrade", "websocket") {
 		c.W.Header().Set("Upgrade", "websocket")
 		c.W.Header().Set("Connection", "Upgrade")
-		return nil, &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path is a WebSocket", Hint: "connect with a WebSocket client"}
+		return nil, &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path needs a WebSocket", Hint: "connect with a WebSocket client"}
 	}
 	keys := c.R.Header.Values("Sec-WebSocket-Key")
 	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.R.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
-		return nil, invalid("this is no handshake of a WebSocket", "use version 13, RFC 6455")
+		return nil, invalid("the WebSocket handshake is malformed", "use version 13 of the protocol (RFC 6455)")
 	}
 	// Origins have been checked. Compression would cost memory per socket and
 	// tell secrets by their length.
@@ -204,7 +204,7 @@ func (s *socket) pump(p sandpit.Process, pieces <-chan []byte) {
 }
 
 // errFrame ends a call whose client sends what is no frame.
-func errFrame(why string) error { return invalid("a message is no frame: "+why, "see /docs") }
+func errFrame(why string) error { return invalid("a message is not a valid frame: "+why, "see /docs") }
 
 // take reads frames.
 func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
@@ -245,7 +245,7 @@ func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 			}
 		case v1.FramePing:
 		default:
-			return errFrame("its type is not known")
+			return errFrame("its type is unknown")
 		}
 		if err := frame.end(); err != nil {
 			return err
@@ -263,7 +263,7 @@ func (s *socket) put(stdin chan<- []byte, piece []byte) error {
 	}
 }
 
-const noFrame = "it is not a type, a length and so many bytes"
+const noFrame = "its length does not match its payload"
 
 // frameReader reads the frame that a message is, piece by piece: it is never held
 // as a whole.
@@ -329,7 +329,7 @@ func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) 
 
 func signal(ctx context.Context, p sandpit.Process, sig v1.Signal) error {
 	if sig.Signal < 1 || sig.Signal > 64 {
-		return invalid("there is no such signal", "use a number from 1 to 64")
+		return invalid("the signal does not exist", "use a number from 1 to 64")
 	}
 	if sig.Group {
 		if g, ok := p.(sandpit.GroupSignaler); ok {
@@ -428,7 +428,7 @@ func (s *socket) command() (sandpit.Command, error) {
 	}
 	in := new(v1.Command)
 	if kind != websocket.MessageText {
-		return sandpit.Command{}, invalid("the first message is not a command", "send the Command as a text message")
+		return sandpit.Command{}, invalid("the first message is not a valid Command", "send the Command as a text message")
 	}
 	buf := new(bytes.Buffer)
 	var r *gate.Refusal

@@ -20,7 +20,7 @@ import (
 // data is the JSON of an object that has been read into a value of type t.
 func strict(data []byte, t reflect.Type) error {
 	if !utf8.Valid(data) {
-		return invalid("the body is not UTF-8", "send binary data in the fields for base64")
+		return invalid("the body is not UTF-8", "send binary data in the base64 fields")
 	}
 	w := strictReader{data: data, fields: map[reflect.Type][]field{}}
 	if m := w.value(t); m != nil {
@@ -73,7 +73,7 @@ func (w *strictReader) value(t reflect.Type) *misfit {
 		return w.list(t)
 	case '"':
 		if _, ok := w.text(); !ok {
-			return &misfit{"", "has an unpaired surrogate", "send both halves of the character, or none"}
+			return &misfit{"", "contains an unpaired surrogate", "send valid UTF-16 escapes"}
 		}
 		return nil
 	}
@@ -135,7 +135,7 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 		}
 		switch {
 		case !ok:
-			return &misfit{string(name), "has an unpaired surrogate in its name", "send both halves of the character, or none"}
+			return &misfit{string(name), "contains an unpaired surrogate in its name", "send valid UTF-16 escapes"}
 		case twice:
 			return &misfit{string(name), "is given twice", "give it once"}
 		}
@@ -152,10 +152,10 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 func unknownField(name string, fields []field) *misfit {
 	for _, known := range fields {
 		if strings.EqualFold(known.name, name) {
-			return &misfit{name, "is not known", fmt.Sprintf("write it as %q", known.name)}
+			return &misfit{name, "is unknown", fmt.Sprintf("write it as %q", known.name)}
 		}
 	}
-	return &misfit{name, "is not known", "see /docs"}
+	return &misfit{name, "is unknown", "see /docs"}
 }
 
 // text goes past a string and returns it. ok is false if it has an unpaired surrogate,

@@ -22,21 +22,21 @@ func TestStrict(t *testing.T) {
 	}{
 		{`{"argv":["a"],"argv":["b"]}`, new(v1.Exec), `"argv" is given twice`, ""},
 		{`{"argv":["a"],"\u0061rgv":["b"]}`, new(v1.Exec), `"argv" is given twice`, ""},
-		{`{"ARGV":["a"]}`, new(v1.Exec), `"ARGV" is not known`, `"argv"`},
-		{`{"argv":["a"],"Argv":["b"]}`, new(v1.Exec), `"Argv" is not known`, `"argv"`},
-		{`{"ſcript":"a"}`, new(v1.Exec), `"ſcript" is not known`, `"script"`}, // folds to an s
-		{`{"argw":["a"]}`, new(v1.Exec), `"argw" is not known`, "/docs"},
+		{`{"ARGV":["a"]}`, new(v1.Exec), `"ARGV" is unknown`, `"argv"`},
+		{`{"argv":["a"],"Argv":["b"]}`, new(v1.Exec), `"Argv" is unknown`, `"argv"`},
+		{`{"ſcript":"a"}`, new(v1.Exec), `"ſcript" is unknown`, `"script"`}, // folds to an s
+		{`{"argw":["a"]}`, new(v1.Exec), `"argw" is unknown`, "/docs"},
 		{`{"limits":{"memory":1, "memory":2}}`, new(v1.Spec), `"limits.memory" is given twice`, ""},
-		{`{"mounts":[{"source":"/a"},{"source":"/a","SOURCE":"/b"}]}`, new(v1.Spec), `"mounts[1].SOURCE" is not known`, `"source"`},
+		{`{"mounts":[{"source":"/a"},{"source":"/a","SOURCE":"/b"}]}`, new(v1.Spec), `"mounts[1].SOURCE" is unknown`, `"source"`},
 		{`{"labels":{"a":"1","b":"2","a":"3"}}`, new(v1.Spec), `"labels.a" is given twice`, ""},
 		{`{"labels":{"a":"1","A":"2"}}`, new(v1.Spec), "", ""}, // names of the caller's own
-		{`{"name":"\ud800"}`, new(v1.Spec), `"name" has an unpaired surrogate`, ""},
-		{`{"name":"\udc00\ud800"}`, new(v1.Spec), `"name" has an unpaired surrogate`, ""},
-		{`{"labels":{"\ud800":"1"}}`, new(v1.Spec), "has an unpaired surrogate", ""},
+		{`{"name":"\ud800"}`, new(v1.Spec), `"name" contains an unpaired surrogate`, ""},
+		{`{"name":"\udc00\ud800"}`, new(v1.Spec), `"name" contains an unpaired surrogate`, ""},
+		{`{"labels":{"\ud800":"1"}}`, new(v1.Spec), "contains an unpaired surrogate", ""},
 		{`{"env":["A=\ud83d\ude00\\ud800"],"write":null,"read_only":false,"idle":-1.5e0}`, new(v1.Spec), "", ""},
 		{"{\"name\":\"\xff\"}", new(v1.Spec), "not UTF-8", "base64"},
 		{"\t{ \"argv\" : [ \"a\" , \"b\\\"\\\\\" ] , \"terminal\" : { \"rows\" : 1 , \"cols\" : 2 } }\r\n", new(v1.Exec), "", ""},
-		{`{} {}`, new(v1.Exec), "something follows", ""},
+		{`{} {}`, new(v1.Exec), "unexpected data after", ""},
 		{`[]`, new(v1.Exec), "not a JSON object", ""},
 		{`{"limits":null,"mounts":[],"labels":{}}`, new(v1.Spec), "", ""},
 	} {

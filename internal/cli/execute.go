@@ -164,7 +164,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	var info sandpit.Info
 	if m.json || result.OOMKilled || result.TimedOut || result.Truncated {
 		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
-			return fmt.Errorf("asking for the sandbox's limits: %w", err)
+			return fmt.Errorf("reading the sandbox's limits: %w", err)
 		}
 	}
 	if m.json {

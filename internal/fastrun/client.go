@@ -55,7 +55,7 @@ func (r *Run) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, 
 // Info describes the sandbox as it was when the command had ended.
 func (r *Run) Info(context.Context) (sandpit.Info, error) {
 	if r.outcome.Info == nil {
-		return sandpit.Info{}, fmt.Errorf("describing the sandbox: the server has not: %w", sandpit.ErrProtocol)
+		return sandpit.Info{}, fmt.Errorf("describing the sandbox: the server did not: %w", sandpit.ErrProtocol)
 	}
 	return r.outcome.Info.Sandpit(), nil
 }
@@ -63,7 +63,7 @@ func (r *Run) Info(context.Context) (sandpit.Info, error) {
 // Metrics returns what the sandbox has used.
 func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
 	if r.outcome.Metrics == nil {
-		return sandpit.Metrics{}, fmt.Errorf("asking for metrics: the server has none: %w", sandpit.ErrUnsupported)
+		return sandpit.Metrics{}, fmt.Errorf("reading metrics: the server has none: %w", sandpit.ErrUnsupported)
 	}
 	return r.outcome.Metrics.Sandpit().Metrics, nil
 }

@@ -13,7 +13,7 @@ import (
 var (
 	// ErrDeclined says that there is no server that would do it, and that
 	// nothing has been done.
-	ErrDeclined = errors.New("no server does this run")
+	ErrDeclined = errors.New("no server can carry out this run")
 
 	// ErrNoWorkDir and ErrNotWorkDir say that the working directory does not
 	// exist, or is no directory. They are sandpit.ErrInvalid.
@@ -29,8 +29,8 @@ func (workDirError) Unwrap() error   { return sandpit.ErrInvalid }
 // ServerEnded returns the error of a run that the end of its server has ended.
 // It is sandpit.ErrUnavailable.
 func ServerEnded() error {
-	return sandpit.WithHint(fmt.Errorf("the server that ran the command has ended, and the sandbox with it: %w", sandpit.ErrUnavailable),
-		"run it again: that needs no server")
+	return sandpit.WithHint(fmt.Errorf("the server that ran the command has exited, and the sandbox with it: %w", sandpit.ErrUnavailable),
+		"run the command again, which needs no server")
 }
 
 // EncodeError returns an error as it is told to the client: with its own text
@@ -55,7 +55,7 @@ func decodeError(e v1.Error) error {
 		return ErrNotWorkDir
 	}
 	if e.Message == "" {
-		e.Message = "the server has failed and does not say why"
+		e.Message = "the server failed without giving a reason"
 	}
 	var err error = &toldError{text: e.Message, kind: errcode.Kind(e.Code)}
 	if e.Hint != "" {

@@ -98,15 +98,15 @@ func TestServersThatBreakOff(t *testing.T) {
 		"busy":                         {"HTTP/1.1 503 Service Unavailable\r\n\r\n", ErrDeclined, ""},
 		"no HTTP":                      {"SSH-2.0-OpenSSH\r\n", ErrDeclined, ""},
 		"a line without an end":        {strings.Repeat("x", 32<<10), ErrDeclined, ""},
-		"a head without an end":        {"HTTP/1.1 101 Switching Protocols\r\nA: b\r\n", sandpit.ErrUnavailable, "has ended"},
+		"a head without an end":        {"HTTP/1.1 101 Switching Protocols\r\nA: b\r\n", sandpit.ErrUnavailable, "has exited"},
 		"a header without an end":      {"HTTP/1.1 101 Switching Protocols\r\nA: " + strings.Repeat("x", 32<<10), nil, "running in the server"},
-		"no first frame":               {switching, sandpit.ErrUnavailable, "has ended"},
-		"half a frame":                 {switching + "\x01\x00\x00", sandpit.ErrUnavailable, "has ended"},
+		"no first frame":               {switching, sandpit.ErrUnavailable, "has exited"},
+		"half a frame":                 {switching + "\x01\x00\x00", sandpit.ErrUnavailable, "has exited"},
 		"a first frame of another":     {switching + frames(v1.FrameStdout, "x"), sandpit.ErrProtocol, "out of place"},
 		"an error":                     {switching + frames(v1.FrameError, `{"code":"not_found","message":"no such image","hint":"pull it"}`), sandpit.ErrNotFound, "no such image"},
 		"an error that is none":        {switching + frames(v1.FrameError, `[`), sandpit.ErrProtocol, "reading its error"},
-		"an end after the start":       {begun, sandpit.ErrUnavailable, "has ended"},
-		"half of the output":           {begun + frames(v1.FrameStdout, "out") + "\x02\x00\x00\x00\x09half", sandpit.ErrUnavailable, "has ended"},
+		"an end after the start":       {begun, sandpit.ErrUnavailable, "has exited"},
+		"half of the output":           {begun + frames(v1.FrameStdout, "out") + "\x02\x00\x00\x00\x09half", sandpit.ErrUnavailable, "has exited"},
 		"a frame that is too long":     {begun + "\x02\x7f\xff\xff\xff", nil, "more than the"},
 		"a frame of no type":           {begun + frames(byte(99), ""), sandpit.ErrProtocol, "type 99"},
 		"a second start":               {begun + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "type 1"},
@@ -122,7 +122,7 @@ func TestServersThatBreakOff(t *testing.T) {
 			if declined := errors.Is(err, ErrDeclined); declined != (tt.kind == ErrDeclined) { //nolint:errorlint // the table's own
 				t.Errorf("declined: %v", declined)
 			}
-			if errors.Is(err, sandpit.ErrUnavailable) && strings.Contains(err.Error(), "has ended") && sandpit.Hint(err) == "" {
+			if errors.Is(err, sandpit.ErrUnavailable) && strings.Contains(err.Error(), "has exited") && sandpit.Hint(err) == "" {
 				t.Error("what to do is not said")
 			}
 		})

@@ -16,7 +16,7 @@ func Place() (string, error) {
 	var user, mount, root unix.Stat_t
 	err := errors.Join(unix.Stat("/proc/self/ns/user", &user), unix.Stat("/proc/self/ns/mnt", &mount), unix.Stat("/", &root))
 	if err != nil {
-		return "", fmt.Errorf("finding out where this program stands: %w", err)
+		return "", fmt.Errorf("finding the namespaces of this program: %w", err)
 	}
 	return fmt.Sprintf("%d.%x.%x.%x.%x", os.Geteuid(), user.Ino, mount.Ino, root.Dev, root.Ino), nil
 }

@@ -11,7 +11,7 @@ import (
 
 // Place is known on Linux alone.
 func Place() (string, error) {
-	return "", fmt.Errorf("finding out where this program stands: %w", sandpit.ErrUnsupported)
+	return "", fmt.Errorf("finding the namespaces of this program: %w", sandpit.ErrUnsupported)
 }
 
 func ours(*net.UnixConn) bool { return false }

@@ -40,12 +40,12 @@ func (c *Call) Intend(detail string) error {
 	size, err := c.gate.opts.Audit.Append(c.Ctx, c.entry(audit.PhaseIntent))
 	c.gate.limiter.charge(c, size)
 	if err != nil {
-		c.gate.opts.Log.Error("the audit can't be written", "request", c.ID, "operation", c.operation(), "sandbox", c.Target, "detail", detail, "error", err)
+		c.gate.opts.Log.Error("writing the audit log failed", "request", c.ID, "operation", c.operation(), "sandbox", c.Target, "detail", detail, "error", err)
 		c.gate.metrics.auditFailures.Add(1)
 		if c.Vital {
 			return nil
 		}
-		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.AuditUnavailable, Message: "the audit can't record this request, so it was not carried out", Hint: "ask the operator to look at the server's disk, which may be full", After: 5 * time.Second}
+		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.AuditUnavailable, Message: "the request was refused because it can't be recorded in the audit log", Hint: "ask the operator to check the server's disk, which may be full", After: 5 * time.Second}
 	}
 	c.intended = true
 	return nil
@@ -80,7 +80,7 @@ func (c *Call) recordEnd() {
 	c.gate.limiter.charge(c, size)
 	if err != nil {
 		c.gate.metrics.auditFailures.Add(1)
-		c.gate.opts.Log.Error("the audit can't be written", "request", c.ID, "error", err)
+		c.gate.opts.Log.Error("writing the audit log failed", "request", c.ID, "error", err)
 		later := func() {
 			if c.Vital && e.Allowed || p.changed {
 				c.gate.enterLater(p)

@@ -52,7 +52,7 @@ func (b *body) Read(p []byte) (int, error) {
 		b.c.ended.Store(true)
 		b.c.readUntil(time.Time{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = &Refusal{Status: http.StatusRequestTimeout, Code: "timeout", Message: "the body did not come in time", Hint: "send on while the server reads"}
+		err = &Refusal{Status: http.StatusRequestTimeout, Code: "timeout", Message: "the body did not arrive in time", Hint: "send the body without long pauses"}
 	case err != nil:
 		err = b.broken(err)
 	}
@@ -65,7 +65,7 @@ func (b *body) broken(err error) error {
 	if b.c.R.ProtoMajor > 1 || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
 		return Gone(err)
 	}
-	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "the body can't be read: " + err.Error(), Hint: "send chunks as HTTP/1.1 has them, or a Content-Length"}
+	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "the body is not valid: " + err.Error(), Hint: "send a valid chunked body, or a Content-Length"}
 }
 
 // Close says that nobody wants more. A Read that is under way goes on: the call

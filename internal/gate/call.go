@@ -107,7 +107,7 @@ func (c *Call) admit() error {
 		c.Detail = c.route.Detail(c.R)
 	}
 	if c.route.Admin && !c.Caller.Admin {
-		return &Refusal{Status: http.StatusForbidden, Code: "forbidden", Message: "only an administrator may do this", Hint: "use an administrator's key"}
+		return &Refusal{Status: http.StatusForbidden, Code: "forbidden", Message: "this requires an administrator's key", Hint: "use an administrator's key"}
 	}
 	if c.route.Late {
 		return nil

@@ -74,7 +74,7 @@ func WithAdmission(ctx context.Context, admit func(namespace string) bool) conte
 }
 
 // TooManyConnections is the message of an error of code errcode.TooManyConnections.
-const TooManyConnections = "there are too many connections"
+const TooManyConnections = "too many connections are open"
 
 // admitConnection calls the function of WithAdmission, once it is known whose request
 // the call is.
@@ -86,7 +86,7 @@ func (c *Call) admitConnection() error {
 		admit("")
 	case !admit(c.connectionShare()):
 		c.W.Header().Set("Connection", "close")
-		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.TooManyConnections, Message: TooManyConnections, Hint: "use fewer connections for more requests", After: time.Second}
+		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.TooManyConnections, Message: TooManyConnections, Hint: "reuse connections", After: time.Second}
 	}
 	return nil
 }
@@ -118,14 +118,14 @@ func (c *Call) authenticate() error {
 func (c *Call) identify() error {
 	if c.R.Context().Value(refusedPeerKey{}) != nil {
 		return &Refusal{
-			Status: http.StatusForbidden, Code: "forbidden", Message: "this socket serves only programs that are shown to be in the server's own user and pid namespaces",
-			Hint: "from a sandbox or container, or where /proc hides your processes from the server's user (hidepid), use the server's TCP address and a key",
+			Status: http.StatusForbidden, Code: "forbidden", Message: "this socket serves only programs in the server's own user and pid namespaces, and this program could not be shown to be in them",
+			Hint: "use the server's TCP address and a key: this is needed from a sandbox or container, or if /proc is mounted with hidepid",
 		}
 	}
 	peer, isPeer := c.R.Context().Value(peerKey{}).(Caller)
 	secret, shared := c.service.dialect.Credential(c.R)
 	if secret == "" && !isPeer {
-		return c.unauthenticated("no key was given", c.service.dialect.KeyHint)
+		return c.unauthenticated("the request has no key", c.service.dialect.KeyHint)
 	}
 	var who Caller
 	err := sandpit.ErrForbidden
@@ -140,7 +140,7 @@ func (c *Call) identify() error {
 	case isPeer && (secret == "" || shared && c.route.Passes):
 		c.Caller, c.known = peer, true // it may be a key of the program that the request is passed on to
 	default:
-		return c.unauthenticated("the key is not valid", "it may have expired or been revoked: ask for a new one")
+		return c.unauthenticated("the key is not valid", "ask the operator for a new one: this key may have expired or been revoked")
 	}
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 
 // Why calls are broken off that a client would have gone on with.
 var (
-	ErrDraining error = &Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server is about to end", Hint: "connect again in a moment: processes go on, and can be attached to", After: time.Second}
-	ErrKeyEnded error = &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: "the key is not valid any more", Hint: "it has expired or was revoked: ask for a new one"}
+	ErrDraining error = &Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server is shutting down", Hint: "connect again in a moment: processes keep running and can be attached to", After: time.Second}
+	ErrKeyEnded error = &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
 )
 
 // LastWords is how long calls that are broken off have to say so.

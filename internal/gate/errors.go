@@ -42,7 +42,7 @@ func (e *Refusal) As(target any) bool {
 
 // ErrClientGone is why something has ended whose client has left. It is no
 // failure of the server.
-var ErrClientGone error = &Refusal{Status: StatusClientGone, Code: "canceled", Message: "the client has gone"}
+var ErrClientGone error = &Refusal{Status: StatusClientGone, Code: "canceled", Message: "the client closed the connection"}
 
 // Gone returns the error of a connection whose client has left, or takes and sends
 // nothing any more.
@@ -115,13 +115,13 @@ func (c *Call) Describe(err error) Failure {
 	var r *Refusal
 	if errors.As(err, &r) {
 		if r.Status == StatusClientGone {
-			c.gate.opts.Log.Debug("a client has gone", "request", c.ID, "operation", c.operation(), "error", err)
+			c.gate.opts.Log.Debug("a client closed its connection", "request", c.ID, "operation", c.operation(), "error", err)
 		}
 		return Failure{Status: r.Status, Code: r.Code, Message: Bounded(r.Message), Hint: r.Hint, RequestID: c.ID, After: r.After}
 	}
 	var hidden interface{ Detail() string }
 	if errors.As(err, &hidden) {
-		c.gate.opts.Log.Warn("a request failed for a reason that its caller is not told", "request", c.ID, "operation", c.operation(), "error", err, "detail", hidden.Detail())
+		c.gate.opts.Log.Warn("a request failed for a reason that is hidden from the caller", "request", c.ID, "operation", c.operation(), "error", err, "detail", hidden.Detail())
 	}
 	f := Failure{Code: errcode.Of(err), Message: err.Error(), Hint: sandpit.Hint(err), RequestID: c.ID, After: sandpit.RetryAfter(err)}
 	var file *fs.PathError
@@ -133,7 +133,7 @@ func (c *Call) Describe(err error) Failure {
 	}
 	if f.Code == "disk_full" {
 		c.gate.opts.Log.Error("the disk is full", "request", c.ID, "operation", c.operation(), "error", err)
-		f.Message, f.Path, f.Hint = "the server's disk is full", "", "free some space on it, or ask the operator to; sandboxes go on, and can be stopped and removed"
+		f.Message, f.Path, f.Hint = "the server's disk is full", "", "free some space on it, or ask the operator to; running sandboxes continue, and can be stopped and removed"
 	}
 	f.Status = StatusOf(f.Code)
 	if f.After == 0 && (f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable) {
@@ -142,9 +142,9 @@ func (c *Call) Describe(err error) Failure {
 	if f.Code == errcode.Internal || c.isPrivate(&f) {
 		c.gate.opts.Log.Error("a request failed", "request", c.ID, "operation", c.operation(), "error", err)
 		if !c.Caller.Admin {
-			f.Message, f.Path = "something failed in the server", ""
+			f.Message, f.Path = "internal error in the server", ""
 		}
-		f.Hint = "give the request id to who runs the server: its log says more"
+		f.Hint = "give the request ID to the operator, who finds the cause in the server's log"
 	}
 	f.Message, f.Hint = Bounded(f.Message), Bounded(f.Hint)
 	return f

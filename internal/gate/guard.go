@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -47,7 +48,7 @@ func (c *Call) guard() error {
 	name := HostName(c.R.Host)
 	own := d.OwnHost != nil && d.OwnHost(name)
 	if !own && !g.ours(c.R, name) {
-		return &Refusal{Status: http.StatusMisdirectedRequest, Code: errcode.HostRefused, Message: "this server is not asked for by that Host", Hint: "use an address or a name that it was told to answer to"}
+		return &Refusal{Status: http.StatusMisdirectedRequest, Code: errcode.HostRefused, Message: fmt.Sprintf("Host %.100q is not accepted", name), Hint: "use localhost or the server's address, or ask the operator to add the name to hosts in server.yaml"}
 	}
 	origin := c.R.Header.Get("Origin")
 	switch {
@@ -62,7 +63,7 @@ func (c *Call) guard() error {
 	case own && sameHost(origin, c.R.Host):
 		return nil // as a page of a sandbox that asks the sandbox
 	}
-	return &Refusal{Status: http.StatusForbidden, Code: errcode.OriginRefused, Message: "web pages may not use this server", Hint: "have its Origin allowed by who runs the server"}
+	return &Refusal{Status: http.StatusForbidden, Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: "ask the operator to allow this Origin (origins in server.yaml)"}
 }
 
 // ours reports whether a name is this server's. On a socket that others can

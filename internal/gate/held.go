@@ -39,9 +39,9 @@ func (c *Call) Hold(kind int, n int64) error {
 	bound := l.limits.held(kind)
 	switch {
 	case n > bound.one:
-		return &Refusal{Status: http.StatusRequestEntityTooLarge, Code: errcode.TooLarge, Message: "this would have the server hold too much at once", Hint: "send or ask for less at once"}
+		return &Refusal{Status: http.StatusRequestEntityTooLarge, Code: errcode.TooLarge, Message: "this request needs more of the server's memory than one caller may use", Hint: "send or request less at once"}
 	case more > 0 && (u.held[kind]+more > bound.one || l.held[kind]+more > bound.all):
-		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "the server holds too much of large requests", Hint: "make fewer of them at once", After: time.Second}
+		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many large requests are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
 	}
 	c.held[kind] += more
 	u.held[kind] += more

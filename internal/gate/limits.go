@@ -189,7 +189,7 @@ func (l *limiter) request(c *Call) error {
 		return ErrKeyEnded
 	}
 	if many {
-		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests of this key are under way", Hint: "wait until some have ended", After: time.Second}
+		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
 	}
 	r := u.bucket.Reserve()
 	wait := r.Delay()
@@ -197,7 +197,7 @@ func (l *limiter) request(c *Call) error {
 		return l.mayEnter(u, c)
 	}
 	r.Cancel()
-	return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "ask less often", After: wait}
+	return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
 }
 
 // OpenStream counts an answer that goes on for a while. It ends with the call.

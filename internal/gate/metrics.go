@@ -51,7 +51,7 @@ func (g *Gate) WriteRequests(w *Page) {
 	}) {
 		w.Sample("sandpit_http_requests_total", float64(m.requests[o]), "operation", o.operation, "status", strconv.Itoa(o.status))
 	}
-	w.Head("sandpit_http_request_duration_seconds", "histogram", "Time of requests by operation. Streams count for as long as they are open.")
+	w.Head("sandpit_http_request_duration_seconds", "histogram", "Duration of requests by operation. A stream counts for as long as it is open.")
 	for _, op := range slices.Sorted(maps.Keys(m.durations)) {
 		w.Histogram("sandpit_http_request_duration_seconds", m.durations[op], "operation", op)
 	}
@@ -62,13 +62,13 @@ func (g *Gate) WriteStreams(w *Page) {
 	g.limiter.mu.Lock()
 	open := g.limiter.streams
 	g.limiter.mu.Unlock()
-	w.Single("sandpit_open_streams", "gauge", "Answers that go on for a while.", float64(open))
+	w.Single("sandpit_open_streams", "gauge", "Open streaming responses.", float64(open))
 }
 
 // WriteAudit writes which entries the audit lacks.
 func (g *Gate) WriteAudit(w *Page) {
-	w.Single("sandpit_audit_failures_total", "counter", "Entries of the audit that could not be written.", float64(g.metrics.auditFailures.Load()))
-	w.Single("sandpit_audit_skipped_total", "counter", "Requests that have no entry of their own in the audit but are counted in its summaries.", float64(g.metrics.auditSkipped.Load()))
+	w.Single("sandpit_audit_failures_total", "counter", "Audit log entries that could not be written.", float64(g.metrics.auditFailures.Load()))
+	w.Single("sandpit_audit_skipped_total", "counter", "Requests without an audit log entry of their own, which its summaries count.", float64(g.metrics.auditSkipped.Load()))
 }
 
 // buckets of durations, in seconds: their upper bounds.

@@ -121,7 +121,7 @@ func (c *Conn) CloseWrite() error {
 	if in, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return in.CloseWrite()
 	}
-	return fmt.Errorf("ending what is sent: %w", errors.ErrUnsupported)
+	return fmt.Errorf("closing the write side: %w", errors.ErrUnsupported)
 }
 
 // flush writes what is held back and b. Precondition: c.mu is held.

@@ -218,7 +218,7 @@ func (e *Exporter) post(body []byte) error {
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("the collector answers %s", resp.Status)
+		return fmt.Errorf("the collector responded %s", resp.Status)
 	}
 	return nil
 }

@@ -27,13 +27,13 @@ func Document() *huma.OpenAPI {
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{
 			Title: "Sandpit", Version: "v1",
-			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Fields and parameters that are not known are refused. Every answer has the header X-Request-Id; every error is an Error, whose code is stable.",
+			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Unknown fields and parameters are refused. Every response has the header X-Request-Id; every error is an Error with a stable code.",
 		},
 		Servers: []*huma.Server{{URL: "/"}},
 		Components: &huma.Components{
 			Schemas: schemas,
 			SecuritySchemes: map[string]*huma.SecurityScheme{
-				"key": {Type: "http", Scheme: "bearer", Description: "A key. On the server's unix socket none is needed: there the kernel says who asks."},
+				"key": {Type: "http", Scheme: "bearer", Description: "A key. The server's unix socket needs none: there the kernel identifies the caller."},
 			},
 		},
 		Security: []map[string][]string{{"key": {}}},

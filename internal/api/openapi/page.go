@@ -130,8 +130,8 @@ const page = `<!doctype html>
 </nav>
 <main>
 <h1>Sandpit API</h1>
-<p>{{.About}} The same for programs: <a href="/v1/openapi.json">openapi.json</a>.</p>
-<p>Send a key as <code>Authorization: Bearer KEY</code>. On the server's unix socket none is needed:</p>
+<p>{{.About}} For programs:  <a href="/v1/openapi.json">openapi.json</a>.</p>
+<p>Send a key as <code>Authorization: Bearer KEY</code>. The server's unix socket needs none:</p>
 <pre>curl --unix-socket ~/.local/share/sandpit/server.sock http://sandpit/v1/sandboxes
 curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json' \
   -d '{"script":"echo hello"}' https://HOST:PORT/v1/sandboxes/NAME/exec</pre>
@@ -144,7 +144,7 @@ curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json'
 {{range .Query}}<tr><td><code>{{.Name}}</code></td><td>{{.Type}}{{if .Required}}, required{{end}}</td><td>{{range .Enum}}<code>{{.}}</code> {{end}}{{.Doc}}</td></tr>
 {{end}}{{range .Headers}}<tr><td><code>{{.Name}}:</code></td><td>header</td><td>{{.Doc}}</td></tr>
 {{end}}</table>
-{{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Answers {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}.</p>
+{{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Responds {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}.</p>
 </section>
 {{end}}{{end}}<h2>Types</h2>
 {{range .Kinds}}<section id="type-{{.Name}}">

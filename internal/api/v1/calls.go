@@ -10,7 +10,7 @@ import (
 // SandboxList is a page of sandboxes, oldest first.
 type SandboxList struct {
 	Sandboxes []Sandbox `json:"sandboxes"`
-	Next      string    `json:"next,omitempty" doc:"Ask again with after set to it; left out on the last page"`
+	Next      string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Stop says how a sandbox is stopped.
@@ -21,7 +21,7 @@ type Stop struct {
 // Exec is a command whose caller waits for it.
 type Exec struct {
 	Command
-	StdinData []byte `json:"stdin_data,omitempty" doc:"Its whole standard input, at most 1 MiB"`
+	StdinData []byte `json:"stdin_data,omitempty" doc:"The whole standard input, at most 1 MiB"`
 }
 
 // Executed is what came of a command. Output that is not UTF-8 is in the fields
@@ -38,13 +38,13 @@ type Executed struct {
 // ProcessList is a page of the processes of a sandbox, oldest first.
 type ProcessList struct {
 	Processes []Process `json:"processes"`
-	Next      string    `json:"next,omitempty" doc:"Ask again with after set to it; left out on the last page"`
+	Next      string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Signal is sent to a process.
 type Signal struct {
 	Signal int  `json:"signal" minimum:"1" maximum:"64"`
-	Group  bool `json:"group,omitempty" doc:"To the process group that it leads"`
+	Group  bool `json:"group,omitempty" doc:"Send it to the process group that the process leads"`
 }
 
 // MetricsHistory is what a sandbox has used, oldest first, at most 1,000 samples.
@@ -65,12 +65,12 @@ type Link struct {
 
 // Image is an image in the store.
 type Image struct {
-	Reference string    `json:"reference" doc:"As it was asked for"`
-	Digest    string    `json:"digest,omitempty" doc:"Of its manifest"`
+	Reference string    `json:"reference" doc:"As it was requested"`
+	Digest    string    `json:"digest,omitempty" doc:"Digest of its manifest"`
 	Size      int64     `json:"size" doc:"Bytes on disk"`
 	Layers    int       `json:"layers,omitempty"`
-	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was put into the store"`
-	InUse     bool      `json:"in_use,omitempty" doc:"By a sandbox"`
+	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was added to the store"`
+	InUse     bool      `json:"in_use,omitempty" doc:"Whether a sandbox uses it"`
 }
 
 // ImageList is the images in the store.
@@ -86,10 +86,10 @@ type Pull struct {
 
 // NewKey is what a new key is asked to be.
 type NewKey struct {
-	Name      string  `json:"name,omitempty" doc:"For people"`
-	Namespace string  `json:"namespace,omitempty" doc:"Whose sandboxes it sees; default: one of its own"`
-	Policy    string  `json:"policy,omitempty" doc:"Default: that of the server"`
-	Admin     bool    `json:"admin,omitempty" doc:"May make and revoke keys, and read the audit"`
+	Name      string  `json:"name,omitempty" doc:"Label for people"`
+	Namespace string  `json:"namespace,omitempty" doc:"The namespace whose sandboxes it can use; default: a new one"`
+	Policy    string  `json:"policy,omitempty" doc:"Default: the server's default policy"`
+	Admin     bool    `json:"admin,omitempty" doc:"May create and revoke keys, and read the audit log"`
 	Expires   float64 `json:"expires,omitempty" doc:"Seconds from now; 0: never"`
 }
 
@@ -103,7 +103,7 @@ type Key struct {
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
-	Secret    string     `json:"secret,omitempty" doc:"The key itself, only in the answer to its creation"`
+	Secret    string     `json:"secret,omitempty" doc:"The key itself; only in the response to its creation"`
 }
 
 // KeyList is the keys that there are.
@@ -113,9 +113,9 @@ type KeyList struct {
 
 // NewWebhook is where events are to be sent.
 type NewWebhook struct {
-	URL    string   `json:"url" doc:"https to a public address; plain http and others only if the server has private webhooks allowed"`
-	Kinds  []string `json:"kinds,omitempty" doc:"Kinds of events; default all"`
-	Secret string   `json:"secret,omitempty" doc:"Signs what is sent; default: one is made"`
+	URL    string   `json:"url" doc:"An https URL with a public address; others only if the server allows private webhooks"`
+	Kinds  []string `json:"kinds,omitempty" doc:"Kinds of events; default: all"`
+	Secret string   `json:"secret,omitempty" doc:"Signs the events; default: a new secret"`
 }
 
 // Webhook is where events are sent.
@@ -124,8 +124,8 @@ type Webhook struct {
 	URL       string    `json:"url"`
 	Kinds     []string  `json:"kinds,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
-	Secret    string    `json:"secret,omitempty" doc:"Only in the answer to its creation"`
-	Failures  int       `json:"failures,omitempty" doc:"In a row"`
+	Secret    string    `json:"secret,omitempty" doc:"Only in the response to its creation"`
+	Failures  int       `json:"failures,omitempty" doc:"Consecutive failures"`
 	LastError string    `json:"last_error,omitempty"`
 }
 
@@ -139,26 +139,26 @@ type Audit struct {
 	Seq       uint64    `json:"seq"`
 	Time      time.Time `json:"time"`
 	RequestID string    `json:"request_id,omitempty"`
-	Phase     string    `json:"phase" enum:"intent,end" doc:"Before it takes effect, and when it has ended"`
+	Phase     string    `json:"phase" enum:"intent,end" doc:"intent: before it takes effect; end: when it has ended"`
 	Caller    string    `json:"caller,omitempty"`
 	Key       string    `json:"key,omitempty" doc:"Its public prefix"`
 	Namespace string    `json:"namespace,omitempty"`
 	Remote    string    `json:"remote,omitempty"`
-	Action    string    `json:"action" doc:"The operation, as this document names it"`
+	Action    string    `json:"action" doc:"The operationId in this document"`
 	Sandbox   string    `json:"sandbox,omitempty"`
 	Detail    string    `json:"detail,omitempty"`
 	Allowed   bool      `json:"allowed"`
-	Rule      string    `json:"rule,omitempty" doc:"What decided"`
+	Rule      string    `json:"rule,omitempty" doc:"The rule that decided"`
 	Status    int       `json:"status,omitempty"`
 	Code      string    `json:"code,omitempty"`
 	Took      float64   `json:"took_seconds,omitempty"`
-	Bytes     int64     `json:"bytes,omitempty" doc:"Sent to the caller"`
+	Bytes     int64     `json:"bytes,omitempty" doc:"Bytes sent to the caller"`
 }
 
 // AuditList is a page of the audit, oldest first.
 type AuditList struct {
 	Entries []Audit `json:"entries"`
-	Next    uint64  `json:"next,omitempty" doc:"Ask again with after set to it; left out on the last page"`
+	Next    uint64  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Policy is what the caller may do. Its parts are those of the policy file.
@@ -170,9 +170,9 @@ type Policy struct {
 // Capabilities is what this server can do on its machine.
 type Capabilities struct {
 	Driver   string          `json:"driver"`
-	Enforced map[string]bool `json:"enforced" doc:"Limits and features, and whether they are enforced"`
-	Gaps     []Gap           `json:"gaps,omitempty" doc:"What is not, why, and what can be done"`
-	Features []string        `json:"features" doc:"Parts of the API that work here"`
+	Enforced map[string]bool `json:"enforced" doc:"Limits and features, and whether each is enforced"`
+	Gaps     []Gap           `json:"gaps,omitempty" doc:"What is not enforced, why, and how to fix it"`
+	Features []string        `json:"features" doc:"Parts of the API that this server supports"`
 }
 
 // Version is what the server is.

@@ -10,7 +10,7 @@ import "github.com/sandpit-dev/sandpit"
 // FileList is a page of a directory or of what was found.
 type FileList struct {
 	Entries []FileInfo `json:"entries"`
-	More    bool       `json:"more" doc:"Ask again with after set to the last name"`
+	More    bool       `json:"more" doc:"More entries follow; pass the last name as after"`
 }
 
 // Grep is what is looked for below a directory. See sandpit.GrepQuery.
@@ -18,9 +18,9 @@ type Grep struct {
 	Pattern    string `json:"pattern" doc:"RE2, or a string with fixed"`
 	Fixed      bool   `json:"fixed,omitempty"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
-	Glob       string `json:"glob,omitempty" doc:"Of the relative path"`
+	Glob       string `json:"glob,omitempty" doc:"Pattern for the relative path"`
 	Context    int    `json:"context,omitempty" doc:"Lines before and after, at most 20"`
-	Limit      int    `json:"limit,omitempty" doc:"Matching lines; default 1,000, at most 10,000"`
+	Limit      int    `json:"limit,omitempty" doc:"Maximum number of matching lines; default 1,000, at most 10,000"`
 }
 
 // GrepResult is what was found.

@@ -9,19 +9,19 @@ import "time"
 
 // Sandbox describes a sandbox.
 type Sandbox struct {
-	ID          string            `json:"id" doc:"Identity, never reused"`
+	ID          string            `json:"id" doc:"Unique identifier, never reused"`
 	Name        string            `json:"name" doc:"Unique in the caller's namespace"`
-	State       string            `json:"state" enum:"creating,running,paused,stopped,failed" doc:"Where it is in its life"`
-	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed, or what it waits for while it is made"`
-	Image       string            `json:"image" doc:"As resolved, with its digest"`
-	Driver      string            `json:"driver" doc:"The backend that holds it"`
+	State       string            `json:"state" enum:"creating,running,paused,stopped,failed" doc:"State of the sandbox"`
+	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed, or what its creation waits for"`
+	Image       string            `json:"image" doc:"The resolved image, with its digest"`
+	Driver      string            `json:"driver" doc:"The driver that runs it"`
 	Policy      string            `json:"policy,omitempty" doc:"The policy that it was made under"`
-	Labels      map[string]string `json:"labels,omitempty" doc:"The caller's own"`
+	Labels      map[string]string `json:"labels,omitempty" doc:"Labels that the caller set"`
 	CreatedAt   time.Time         `json:"created_at"`
 	ExpiresAt   *time.Time        `json:"expires_at,omitempty" doc:"End of its lifetime"`
-	Idle        float64           `json:"idle,omitempty" doc:"Seconds of idleness after which it expires; none if left out"`
+	Idle        float64           `json:"idle,omitempty" doc:"Idle time in seconds after which it expires; absent: unlimited"`
 	OnExpiry    string            `json:"on_expiry" enum:"remove,stop,pause"`
-	Limits      Limits            `json:"limits" doc:"What is enforced"`
+	Limits      Limits            `json:"limits" doc:"The limits that are enforced"`
 	NotEnforced []Gap             `json:"not_enforced,omitempty" doc:"Defaults that this machine can't enforce"`
 }
 
@@ -34,31 +34,31 @@ type Gap struct {
 
 // Limits bound what a sandbox may use. 0 or left out: the default.
 type Limits struct {
-	Memory int64   `json:"memory,omitempty" doc:"Bytes, with tmpfs files and page cache"`
+	Memory int64   `json:"memory,omitempty" doc:"Bytes, including tmpfs files and page cache"`
 	CPUs   float64 `json:"cpus,omitempty" doc:"Processors, for example 0.5"`
 	Pids   int64   `json:"pids,omitempty" doc:"Processes and threads"`
 	Disk   int64   `json:"disk,omitempty" doc:"Bytes written to the sandbox's own file system"`
-	Files  int64   `json:"files,omitempty" doc:"Inodes on the same"`
-	NoFile int64   `json:"nofile,omitempty" doc:"Open descriptors of each process"`
-	Output int64   `json:"output,omitempty" doc:"Bytes of output of one process; the rest is counted and dropped"`
-	Life   float64 `json:"life,omitempty" doc:"Seconds that the sandbox may live"`
+	Files  int64   `json:"files,omitempty" doc:"Inodes in the sandbox's own file system"`
+	NoFile int64   `json:"nofile,omitempty" doc:"Open file descriptors per process"`
+	Output int64   `json:"output,omitempty" doc:"Bytes of output per process; the rest is counted and dropped"`
+	Life   float64 `json:"life,omitempty" doc:"Maximum lifetime of the sandbox in seconds"`
 }
 
 // Spec is what a new sandbox is asked to be.
 type Spec struct {
-	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Default: the id"`
+	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
 	Image     string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
 	Pull      string            `json:"pull,omitempty" enum:"missing,always,never"`
 	Hostname  string            `json:"hostname,omitempty"`
 	Env       []string          `json:"env,omitempty" doc:"KEY=VALUE"`
-	EnvBase64 [][]byte          `json:"env_base64,omitempty" doc:"More of env, which is not UTF-8"`
+	EnvBase64 [][]byte          `json:"env_base64,omitempty" doc:"Further variables that are not UTF-8"`
 	WorkDir   string            `json:"workdir,omitempty"`
 	User      string            `json:"user,omitempty"`
 	Limits    *Limits           `json:"limits,omitempty"`
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Tmpfs     []Tmpfs           `json:"tmpfs,omitempty"`
 	ReadOnly  bool              `json:"read_only,omitempty"`
-	Write     *[]string         `json:"write,omitempty" doc:"The only paths that may be written"`
+	Write     *[]string         `json:"write,omitempty" doc:"The only writable paths"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	Idle      float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
 	OnExpiry  string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
@@ -70,7 +70,7 @@ type Mount struct {
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 
-	NoSockets bool `json:"no_sockets,omitempty" doc:"Show a read-only mount without the host's unix sockets and named pipes"`
+	NoSockets bool `json:"no_sockets,omitempty" doc:"Hide unix sockets and named pipes of the host in a read-only mount"`
 }
 
 // Tmpfs is an empty in-memory directory.
@@ -81,20 +81,20 @@ type Tmpfs struct {
 
 // Command says what to start.
 type Command struct {
-	Argv         []string  `json:"argv,omitempty" doc:"Program and arguments; either argv or script"`
-	Script       string    `json:"script,omitempty" doc:"Run by /bin/sh -c"`
+	Argv         []string  `json:"argv,omitempty" doc:"Program and arguments; set either argv or script"`
+	Script       string    `json:"script,omitempty" doc:"Script for /bin/sh -c"`
 	FromImage    bool      `json:"from_image,omitempty" doc:"Complete argv with the image's entrypoint and command"`
-	Entrypoint   *[]string `json:"entrypoint,omitempty" doc:"In place of the image's"`
+	Entrypoint   *[]string `json:"entrypoint,omitempty" doc:"Replaces the entrypoint of the image"`
 	Env          []string  `json:"env,omitempty"`
 	Dir          string    `json:"dir,omitempty"`
-	ArgvBase64   [][]byte  `json:"argv_base64,omitempty" doc:"In place of argv, which is not UTF-8"`
-	ScriptBase64 []byte    `json:"script_base64,omitempty" doc:"In place of script, which is not UTF-8"`
-	EnvBase64    [][]byte  `json:"env_base64,omitempty" doc:"More of env, which is not UTF-8"`
-	DirBase64    []byte    `json:"dir_base64,omitempty" doc:"In place of dir, which is not UTF-8"`
+	ArgvBase64   [][]byte  `json:"argv_base64,omitempty" doc:"Replaces argv if that is not UTF-8"`
+	ScriptBase64 []byte    `json:"script_base64,omitempty" doc:"Replaces script if that is not UTF-8"`
+	EnvBase64    [][]byte  `json:"env_base64,omitempty" doc:"Further variables that are not UTF-8"`
+	DirBase64    []byte    `json:"dir_base64,omitempty" doc:"Replaces dir if that is not UTF-8"`
 	User         string    `json:"user,omitempty"`
 	Stdin        bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
 	Terminal     *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
-	Timeout      float64   `json:"timeout,omitempty" doc:"Seconds, after which it and all that it started is killed"`
+	Timeout      float64   `json:"timeout,omitempty" doc:"Seconds after which the process and its descendants are killed"`
 	OutputLimit  int64     `json:"output_limit,omitempty"`
 	NoFile       int64     `json:"nofile,omitempty"`
 }
@@ -107,15 +107,15 @@ type Size struct {
 
 // Process describes a process.
 type Process struct {
-	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty for a program that could not be started"`
+	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty if the program could not be started"`
 	PID        int       `json:"pid"`
 	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
-	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"Set if argv is only the beginning: at most 8 KiB are kept, where each argument counts 16 bytes more than its length"`
+	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"True if argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length"`
 	User       string    `json:"user,omitempty"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`
 	StartedAt  time.Time `json:"started_at"`
-	Result     *Result   `json:"result,omitempty" doc:"How it ended; left out while it runs"`
+	Result     *Result   `json:"result,omitempty" doc:"How it ended; absent while it is running"`
 }
 
 // Result says how a process ended.
@@ -143,8 +143,8 @@ type Metrics struct {
 	MemoryPeak int64     `json:"memory_peak"`
 	Pids       int64     `json:"pids"`
 	OOMKills   int64     `json:"oom_kills"`
-	Disk       int64     `json:"disk" doc:"Bytes in use of the sandbox's own file system, of limits.disk"`
-	Files      int64     `json:"files" doc:"Inodes in use of the sandbox's own file system, of limits.files"`
+	Disk       int64     `json:"disk" doc:"Bytes used in the sandbox's own file system, limited by limits.disk"`
+	Files      int64     `json:"files" doc:"Inodes used in the sandbox's own file system, limited by limits.files"`
 	RxBytes    int64     `json:"rx_bytes" doc:"Received over interfaces other than the loopback"`
 	RxPackets  int64     `json:"rx_packets"`
 	TxBytes    int64     `json:"tx_bytes" doc:"Sent over interfaces other than the loopback"`
@@ -167,7 +167,7 @@ type FileInfo struct {
 	ModTime      time.Time `json:"mod_time"`
 	UID          uint32    `json:"uid"`
 	GID          uint32    `json:"gid"`
-	Target       string    `json:"target,omitempty" doc:"Of a symbolic link"`
+	Target       string    `json:"target,omitempty" doc:"Target of a symbolic link"`
 	NameBase64   []byte    `json:"name_base64,omitempty" doc:"The name, if it is not UTF-8"`
 	TargetBase64 []byte    `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
 }
@@ -178,5 +178,5 @@ type Error struct {
 	Message   string `json:"message"`
 	Hint      string `json:"hint,omitempty" doc:"What to do"`
 	RequestID string `json:"request_id"`
-	Path      string `json:"path,omitempty" doc:"Of a file error"`
+	Path      string `json:"path,omitempty" doc:"The path that a file error is about"`
 }
