@@ -41,7 +41,7 @@ func TestCommandWhileServerEnds(t *testing.T) {
 		t.Errorf("the next command: %q %v", out, err)
 	}
 	<-s.ended
-	if got := exitCode(t, long); got != cli.ExitFailure || !strings.HasSuffix(stderr.String(), "\nhint: it may go on: sandpit attach box p1 connects to it again\n") {
+	if got := exitCode(t, long); got != cli.ExitFailure || !strings.HasSuffix(stderr.String(), "\nhint: run 'sandpit attach box p1' to reconnect if it is still running\n") {
 		t.Errorf("what was broken off: exit code %d, %s", got, &stderr)
 	}
 	if out, err := commandLineAt(t, home, "ps", "--quiet", "box").Output(); err != nil || string(out) != "p1\n" {

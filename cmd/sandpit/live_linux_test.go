@@ -350,7 +350,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	if out, err := run([]string{at, with}, "ps"); err == nil || !strings.Contains(out, "certificate") || strings.Contains(out, first) {
 		t.Errorf("with a certificate that nobody vouches for: %v %s", err, out)
 	}
-	if out, err := run([]string{"SANDPIT_SERVER=http://192.0.2.1:80", with}, "ps"); err == nil || !strings.Contains(out, "plain http") {
+	if out, err := run([]string{"SANDPIT_SERVER=http://192.0.2.1:80", with}, "ps"); err == nil || !strings.Contains(out, "plain HTTP") {
 		t.Errorf("plain http: %v %s", err, out)
 	}
 	// The key's namespace has what it made; endServer looks into its user's own.

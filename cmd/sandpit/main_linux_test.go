@@ -205,7 +205,7 @@ func TestRefusal(t *testing.T) {
 	if got := exitCode(t, cmd); got != 1 {
 		t.Errorf("doctor: exit code %d", got)
 	}
-	if !strings.Contains(stdout.String(), "fix: ") || !strings.HasSuffix(stdout.String(), "sandboxes can't be made here\n") {
+	if !strings.Contains(stdout.String(), "fix: ") || !strings.HasSuffix(stdout.String(), "sandboxes can't be created here\n") {
 		t.Errorf("doctor does not say what to do:\n%s", stdout.String())
 	}
 }

@@ -29,7 +29,7 @@ func (a *App) exec(ctx context.Context, o *Options, open Opener, argv []string, 
 		return err
 	}
 	if detach && (o.tty.is || o.asJSON.is) {
-		return sandpit.WithHint(Usagef("--detach has no output to show"), "leave --tty and --json out; sandpit attach shows the output")
+		return sandpit.WithHint(Usagef("--detach can't be combined with --tty or --json"), "omit --tty and --json; use 'sandpit attach' to see the output")
 	}
 	env, err := o.environment()
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		defer term.close()
 	}
 	out := newOutput(relay)
-	with := sandpit.AttachOptions{NoHistory: opt.NoHistory, Stdin: !opt.NoStdin, Lost: func(n int64) { a.Note("%d bytes of output are not kept any more", n) }}
+	with := sandpit.AttachOptions{NoHistory: opt.NoHistory, Stdin: !opt.NoStdin, Lost: func(n int64) { a.Note("%d earlier bytes of output are no longer stored", n) }}
 	if with.Stdout, err = out.to(a.Stdout); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	term.restore()
 	switch {
 	case errors.Is(err, context.Canceled):
-		a.Note("left process %s of %s; it goes on", info.ID, sb.Name())
+		a.Note("detached from process %s of %s, which keeps running", info.ID, sb.Name())
 		return nil
 	case err != nil:
 		return lostSight(fmt.Errorf("waiting for the process: %w", err), sb.Name(), process)
@@ -211,5 +211,5 @@ func FindProcess(ctx context.Context, sb sandpit.Sandbox, id string) (sandpit.Pr
 			}
 		}
 	}
-	return sandpit.ProcessInfo{}, sandpit.WithHint(fmt.Errorf("sandbox %s has no process %q: %w", sb.Name(), id, sandpit.ErrNotFound), "sandpit ps -a "+sb.Name()+" lists them")
+	return sandpit.ProcessInfo{}, sandpit.WithHint(fmt.Errorf("sandbox %q has no process %q: %w", sb.Name(), id, sandpit.ErrNotFound), "run 'sandpit ps -a "+sb.Name()+"' to list them")
 }

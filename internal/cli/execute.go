@@ -151,7 +151,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	term.restore()
 	steps.done("the command")
 	if errors.Is(err, context.Canceled) {
-		return errors.New("killing the command: its sandbox does not answer")
+		return errors.New("killing the command: its sandbox does not respond")
 	}
 	if err != nil {
 		return lostSight(fmt.Errorf("waiting for the command: %w", err), m.stays, process)
@@ -207,7 +207,7 @@ func lostSight(err error, sandbox string, process sandpit.Process) error {
 	if process == nil || sandbox == "" || !errors.Is(err, sandpit.ErrUnavailable) {
 		return err
 	}
-	return sandpit.WithHint(err, fmt.Sprintf("it may go on: sandpit attach %s %s connects to it again", sandbox, process.ID()))
+	return sandpit.WithHint(err, fmt.Sprintf("run 'sandpit attach %s %s' to reconnect if it is still running", sandbox, process.ID()))
 }
 
 // checkWorkDir refuses a working directory that does not exist. Without this
@@ -260,9 +260,9 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info 
 	}
 	if result.TimedOut {
 		if m.timeout > 0 && result.Wall < info.Limits.Life {
-			a.Note("killed: out of time after %s; raise it with --timeout", notation.FormatDuration(m.timeout))
+			a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(m.timeout))
 		} else {
-			a.Note("killed: the sandbox's lifetime of %s is over; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
+			a.Note("killed: the sandbox's lifetime of %s has ended; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
 		}
 	}
 	if result.OOMKilled {
@@ -274,7 +274,7 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info 
 	}
 	if result.Truncated {
 		limit := cmp.Or(cmd.OutputLimit, info.Limits.Output)
-		a.Note("output over the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(limit), notation.FormatSize(result.DroppedBytes))
+		a.Note("output exceeded the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(limit), notation.FormatSize(result.DroppedBytes))
 	}
 }
 
@@ -346,7 +346,7 @@ func (a *App) feed(to io.WriteCloser, from *os.File) {
 			}
 		}
 		if errors.Is(err, syscall.EISDIR) {
-			a.Note("standard input is a directory: the command gets an empty one")
+			a.Note("standard input is a directory: the command gets empty input")
 		}
 		if err != nil {
 			return

@@ -106,7 +106,7 @@ func (o *Options) Acquire() image.AcquireOptions {
 
 func parseHome(text string) (string, error) {
 	if !filepath.IsAbs(text) {
-		return "", sandpit.WithHint(fmt.Errorf("%q is not absolute", text), "give a path that starts with /")
+		return "", sandpit.WithHint(fmt.Errorf("%q is not an absolute path", text), "give a path that starts with /")
 	}
 	return filepath.Clean(text), nil
 }
@@ -135,40 +135,40 @@ func (o *Options) Sections() []Section {
 	return []Section{
 		{"Image and command", []Entry{
 			{"image", "", &o.image, "root file system: host, an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY (default host)", false},
-			{"pull", "", &o.pull, "when to ask the registry: missing, always or never (default missing)", false},
-			{"mirror", "", &o.mirror, "ask this URL before a registry: docker.io=https://mirror.example", false},
-			{"plain-http", "", &o.plainHTTP, "allow the image's registry to be asked without TLS", true},
+			{"pull", "", &o.pull, "when to pull the image: missing, always or never (default missing)", false},
+			{"mirror", "", &o.mirror, "try this mirror before the registry: docker.io=https://mirror.example", false},
+			{"plain-http", "", &o.plainHTTP, "allow plain HTTP to the image's registry", true},
 			{"entrypoint", "", &o.entrypoint, "replace the image's entrypoint; empty for none", true},
-			{"env", "e", &o.env, "set a variable; KEY alone passes on the one that is set here", false},
-			{"env-file", "", &o.envFile, "set the variables of a file of KEY=VALUE lines", false},
-			{"workdir", "w", &o.workdir, "where CMD starts (default the image's)", false},
-			{"user", "u", &o.user, "name, uid, name:group or uid:gid (default the image's, else an ordinary one)", false},
+			{"env", "e", &o.env, "set a variable; KEY alone passes on its value from here", false},
+			{"env-file", "", &o.envFile, "set variables from a file of KEY=VALUE lines", false},
+			{"workdir", "w", &o.workdir, "working directory of CMD (default the image's)", false},
+			{"user", "u", &o.user, "name, uid, name:group or uid:gid (default the image's user, or else an unprivileged one)", false},
 		}},
 		{"Limits", []Entry{
-			{"timeout", "", &o.timeout, "kill CMD and all that it started after this time: 30s, 5m, 1h30m", false},
-			{"memory", "m", &o.memory, "memory with swap, /tmp files and page cache: 512m, 1g (default 2g)", false},
-			{"cpus", "", &o.cpus, "processors: 2, 0.5 (default 2)", false},
+			{"timeout", "", &o.timeout, "kill CMD and its descendants after this time: 30s, 5m, 1h30m", false},
+			{"memory", "m", &o.memory, "memory, including swap, /tmp files and page cache: 512m, 1g (default 2g)", false},
+			{"cpus", "", &o.cpus, "CPUs: 2, 0.5 (default 2)", false},
 			{"pids", "", &o.pids, "processes and threads (default 1024)", false},
 			{"disk", "", &o.disk, "bytes written to the sandbox's own files (default 1g)", false},
-			{"files", "", &o.files, "files and directories made in the sandbox (default 262144)", false},
-			{"nofile", "", &o.nofile, "open files of each process (default 4096)", false},
-			{"output-limit", "", &o.output, "output that is passed on; the rest is counted and dropped (default 1g; 16m with --json)", false},
+			{"files", "", &o.files, "files and directories created in the sandbox (default 262144)", false},
+			{"nofile", "", &o.nofile, "open files per process (default 4096)", false},
+			{"output-limit", "", &o.output, "output of CMD; the rest is counted and dropped (default 1g; 16m with --json)", false},
 		}},
 		{"Files", []Entry{
-			{"mount", "", &o.mount, "put a host file or directory into the sandbox", false},
-			{"tmpfs", "", &o.tmpfs, "make an empty directory in memory (default size 64m)", false},
+			{"mount", "", &o.mount, "mount a host file or directory", false},
+			{"tmpfs", "", &o.tmpfs, "mount an empty directory in memory (default size 64m)", false},
 			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
-			{"write", "", &o.write, "let only this path be written", false},
+			{"write", "", &o.write, "make only this path writable", false},
 		}},
 		{"The sandbox", []Entry{
-			{"name", "", &o.name, "a name that no other live sandbox has", true},
-			{"hostname", "", &o.hostname, "the host name inside (default the name)", false},
+			{"name", "", &o.name, "unique name of the sandbox", true},
+			{"hostname", "", &o.hostname, "host name inside the sandbox (default its name)", false},
 			{"label", "l", &o.label, "attach a label", false},
 		}},
 		{"Input and output", []Entry{
-			{"interactive", "i", &o.interactive, "pass standard input on, which is the default; --interactive=false for an empty one", true},
-			{"tty", "t", &o.tty, "give CMD a terminal, as wide as this one", true},
-			{"json", "", &o.asJSON, "print one object with the result and the output", true},
+			{"interactive", "i", &o.interactive, "pass standard input to CMD (the default); --interactive=false gives it empty input", true},
+			{"tty", "t", &o.tty, "give CMD a terminal of the same size as this one", true},
+			{"json", "", &o.asJSON, "print one JSON object with the result and the output", true},
 			{"init-time", "", &o.initTime, "show on stderr how long each step took", true},
 		}},
 	}
@@ -178,7 +178,7 @@ func (o *Options) Sections() []Section {
 func (o *Options) Flag(name string) Entry {
 	e, found := entryOf(o.Sections(), func(e Entry) bool { return e.Name == name })
 	if !found {
-		panic("there is no flag --" + name)
+		panic("unknown flag --" + name)
 	}
 	return e
 }
@@ -187,8 +187,8 @@ func (o *Options) Flag(name string) Entry {
 func (o *Options) Settable() []Entry {
 	settable := []Entry{
 		{Name: "home", Value: &o.home, Usage: "where images and state are kept"},
-		{Name: "server", Value: &o.server, Usage: "the server of create, exec and their like: unix:///PATH or https://HOST:PORT (default this user's own)"},
-		{Name: "key", Value: &o.key, Usage: "the key for that server"},
+		{Name: "server", Value: &o.server, Usage: "server for create, exec and similar commands: unix:///PATH or https://HOST:PORT (default this user's own)"},
+		{Name: "key", Value: &o.key, Usage: "key for that server"},
 	}
 	for _, section := range o.Sections() {
 		for _, e := range section.Entries {
@@ -290,8 +290,8 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 		case o.readOnly.from.Level < write.Level:
 			spec.ReadOnly = false
 		default:
-			return spec, sandpit.WithHint(Usagef("--read-only and --write exclude each other"),
-				"leave --read-only out: with --write all else is read-only anyway")
+			return spec, sandpit.WithHint(Usagef("--read-only and --write can't be combined"),
+				"omit --read-only: with --write everything else is read-only")
 		}
 	}
 	if labels := o.label.values(); len(labels) > 0 {

@@ -16,10 +16,10 @@ func (a *App) Run(ctx context.Context, o *Options, argv []string) error {
 // Shell is sandpit shell: o has its flags, args is what follows them.
 func (a *App) Shell(ctx context.Context, o *Options, args []string) error {
 	if len(args) != 1 {
-		return sandpit.WithHint(Usagef("shell takes one script, not %d", len(args)), "quote it: sandpit shell 'echo hello | wc -c'")
+		return sandpit.WithHint(Usagef("shell takes one argument, the script, not %d", len(args)), "quote the script: sandpit shell 'echo hello | wc -c'")
 	}
 	if o.entrypoint.set {
-		return sandpit.WithHint(Usagef("--entrypoint makes no sense with a script"), "use sandpit run")
+		return sandpit.WithHint(Usagef("--entrypoint can't be combined with a script"), "use 'sandpit run'")
 	}
 	script := args[0]
 	if script == "-" {
@@ -42,14 +42,14 @@ const maxScript = 128<<10 - 1
 
 func (a *App) readScript(o *Options) (string, error) {
 	if o.tty.is {
-		return "", sandpit.WithHint(Usagef("the script can't be read from a terminal that --tty gives away"), "give the script as an argument")
+		return "", sandpit.WithHint(Usagef("--tty can't be combined with a script from standard input"), "give the script as an argument")
 	}
 	text, err := io.ReadAll(io.LimitReader(a.Stdin, maxScript+1))
 	switch {
 	case err != nil:
 		return "", Usagef("reading the script from standard input: %v", err)
 	case len(text) > maxScript:
-		return "", sandpit.WithHint(Usagef("the script is longer than 128 KiB"), "let the shell read it: sandpit run -- sh <SCRIPT")
+		return "", sandpit.WithHint(Usagef("the script is longer than 128 KiB"), "let the shell read it: 'sandpit run -- sh <SCRIPT'")
 	}
 	return string(text), nil
 }
@@ -112,12 +112,12 @@ func (o *Options) program(cmd *sandpit.Command, image string) error {
 	}
 	if len(cmd.Argv) > 0 {
 		if cmd.Argv[0] == "" {
-			return Usagef("the name of the command is empty")
+			return Usagef("the command is an empty string")
 		}
 		return nil
 	}
 	if (image == "" || image == "host") && len(cmd.Entrypoint) == 0 {
-		return sandpit.WithHint(Usagef("there is no command to run"), "sandpit run -- CMD [ARG...]")
+		return sandpit.WithHint(Usagef("no command is given"), "write 'sandpit run -- CMD [ARG...]'")
 	}
 	return nil
 }
@@ -129,11 +129,11 @@ func (a *App) checkTerminal(o *Options) error {
 	}
 	switch {
 	case o.asJSON.is:
-		return sandpit.WithHint(Usagef("--json and --tty exclude each other"), "leave one of them out")
+		return sandpit.WithHint(Usagef("--json and --tty can't be combined"), "omit one of them")
 	case o.interactive.set && !o.interactive.is:
-		return sandpit.WithHint(Usagef("--tty needs standard input"), "leave --interactive=false out")
+		return sandpit.WithHint(Usagef("--tty needs standard input"), "omit --interactive=false")
 	case !IsTerminal(a.Stdin):
-		return sandpit.WithHint(Usagef("--tty needs a terminal, and standard input is none"), "leave --tty out: input and output are passed on anyway")
+		return sandpit.WithHint(Usagef("--tty needs a terminal as standard input"), "omit --tty: input and output are passed on without it")
 	}
 	return nil
 }

@@ -47,12 +47,12 @@ func openTerminal(file *os.File) (*terminal, error) {
 	if runtime.GOOS != "linux" {
 		var err error
 		if self, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("finding this program: %w", err)
+			return nil, fmt.Errorf("finding this executable: %w", err)
 		}
 	}
 	read, write, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("making the terminal's guard: %w", err)
+		return nil, fmt.Errorf("preparing the terminal's guard: %w", err)
 	}
 	defer read.Close()
 	guard := &exec.Cmd{
@@ -76,7 +76,7 @@ func openTerminal(file *os.File) (*terminal, error) {
 	// It has read the terminal's settings when it has said so.
 	if _, err := ready.Read(make([]byte, 1)); err != nil {
 		t.close()
-		return nil, errors.New("starting the terminal's guard: it has died")
+		return nil, errors.New("starting the terminal's guard: it exited")
 	}
 	return t, nil
 }

@@ -133,7 +133,7 @@ func newFlag() flag {
 func parseBool(text string) (bool, error) {
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, errors.New(strconv.Quote(text) + " is neither true nor false")
+		return false, errors.New(strconv.Quote(text) + " is not true or false")
 	}
 	return v, nil
 }

@@ -21,7 +21,7 @@ func parse(name string, data []byte, level Level, keys []Key) ([]Setting, error)
 			where = fmt.Sprintf("%s:%d", name, line)
 		}
 		err := &Error{fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...))}
-		return sandpit.WithHint(err, "write it as lines of KEY: VALUE: see sandpit help config")
+		return sandpit.WithHint(err, "write lines of KEY: VALUE; see 'sandpit help config'")
 	}
 
 	body, err := yamldoc.Parse(data)
@@ -49,7 +49,7 @@ func parse(name string, data []byte, level Level, keys []Key) ([]Setting, error)
 		line := lineOf(entry.Key)
 		known, ok := find(keys, key)
 		if !ok {
-			return nil, sandpit.WithHint(fail(line, "unknown key %q", key), "keys are the long names of the flags of sandpit run: see sandpit help config")
+			return nil, sandpit.WithHint(fail(line, "unknown key %q", key), "use the long names of the flags of sandpit run; see 'sandpit help config'")
 		}
 		values, err := valuesOf(entry.Value, known)
 		if err != nil {

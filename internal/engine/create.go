@@ -180,8 +180,8 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 		return err
 	}
 	s.making.concerns(s)
-	s.making.enter("waiting for room")
-	s.reason = fmt.Sprintf("waiting for room (others that wait: %d)", e.Waiting())
+	s.making.enter("waiting for capacity")
+	s.reason = fmt.Sprintf("waiting for capacity (other waiting sandboxes: %d)", e.Waiting())
 	if err := e.admit(s, t, named); err != nil {
 		s.lease.Release()
 		return err

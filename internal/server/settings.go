@@ -176,7 +176,7 @@ func unreadable(file string, err error) error {
 	if line > 0 {
 		file = fmt.Sprintf("%s:%d", file, line)
 	}
-	return sandpit.WithHint(fmt.Errorf("reading the server's settings: %s: %s: %w", file, text, sandpit.ErrInvalid), "see sandpit help serve")
+	return sandpit.WithHint(fmt.Errorf("reading the server's settings: %s: %s: %w", file, text, sandpit.ErrInvalid), "see 'sandpit help serve'")
 }
 
 // settings checks what the file says. Relative paths start at dir.

@@ -20,10 +20,10 @@ import (
 func (a *tree) auditCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{
 		Use: "audit",
-		Long: `The audit says who asked a server for what, on which sandbox, whether it was
-allowed and by which rule, and how it ended: never a secret, nor what is in files. Each
-entry holds the hash of the one before, so that none can be changed, left out or added
-without being noticed.`,
+		Long: `The audit log records who requested what from a server, on which sandbox, whether it was
+allowed and by which rule, and how it ended. It never contains secrets or file contents.
+Each entry holds the hash of the previous one, so that changing, removing or adding an
+entry is noticed.`,
 	})
 	cmd.AddCommand(a.auditVerify(), a.auditGrep())
 	return cmd
@@ -33,12 +33,12 @@ func (a *tree) auditVerify() *cobra.Command {
 	known := parsed[cli.AuditEntry]{parse: parseAuditEntry, shown: "NUMBER:HASH"}
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
-		Short: "check the whole chain of this user's server",
-		Long: `Check the whole chain of this user's server.
+		Short: "verify the audit log of this user's server",
+		Long: `Verify the whole hash chain of the audit log of this user's server.
 
-Who may write to the data directory could make a chain anew, with all its hashes. Note
-the last number and hash that this command prints, where he can't, and give them to the
-next check with --known: the entry must still be in the chain as it was.`,
+Someone with write access to the data directory could forge a whole new chain. Store the
+last number and hash that this command prints where they can't change them, and pass them
+to the next check with --known: the log must still contain that entry unchanged.`,
 		Example:           "  sandpit audit verify\n  sandpit audit verify --known 1842:5d41402abc4b2a76b9719d911017c592ae4bd8a4e3c8e0f3a7d0b1c2d3e4f506",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -61,7 +61,7 @@ next check with --known: the entry must still be in the chain as it was.`,
 			})
 		},
 	}
-	cmd.Flags().Var(&known, "known", "an entry that was there at an earlier check, which must be there still")
+	cmd.Flags().Var(&known, "known", "an entry from an earlier check, which must still exist")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func parseAuditEntry(text string) (cli.AuditEntry, error) {
 	number, hash, ok := strings.Cut(text, ":")
 	seq, err := strconv.ParseUint(number, 10, 64)
 	if _, herr := hex.DecodeString(hash); !ok || err != nil || seq == 0 || herr != nil || len(hash) != hex.EncodedLen(sha256.Size) {
-		return cli.AuditEntry{}, fmt.Errorf("%q is no NUMBER:HASH of an entry, as sandpit audit verify has printed them", text)
+		return cli.AuditEntry{}, fmt.Errorf("%q is not the NUMBER:HASH of an entry, as printed by 'sandpit audit verify'", text)
 	}
 	return cli.AuditEntry{Seq: seq, Hash: strings.ToLower(hash)}, nil
 }
@@ -81,7 +81,7 @@ func (a *tree) auditGrep() *cobra.Command {
 	where := map[string]*string{}
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "grep [flags]",
-		Short:   "search the audit",
+		Short:   "search the audit log",
 		Example: "  sandpit audit grep --sandbox work --since 1h\n  sandpit audit grep --denied --json",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
@@ -128,18 +128,18 @@ func (a *tree) auditGrep() *cobra.Command {
 		}
 	})
 	for _, f := range [...][3]string{
-		{"sandbox", "sandbox", "entries about this sandbox, by its name and id if it is there still"},
-		{"namespace", "namespace", "entries of this namespace"},
-		{"caller", "caller", "entries of this caller"},
-		{"action", "action", "entries of this operation"},
-		{"request", "request_id", "entries of this request"},
+		{"sandbox", "sandbox", "only entries about this sandbox"},
+		{"namespace", "namespace", "only entries of this namespace"},
+		{"caller", "caller", "only entries of this caller"},
+		{"action", "action", "only entries of this operation"},
+		{"request", "request_id", "only entries of this request"},
 	} {
 		where[f[1]] = cmd.Flags().String(f[0], "", f[2])
 	}
-	cmd.Flags().Var(&since, "since", "entries since a time, or since so long ago")
-	cmd.Flags().Var(&until, "until", "entries before a time, or before so long ago")
-	cmd.Flags().BoolVar(&denied, "denied", false, "only what was not allowed")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
+	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago")
+	cmd.Flags().Var(&until, "until", "only entries before this time or this long ago")
+	cmd.Flags().BoolVar(&denied, "denied", false, "only denied requests")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
 }
 

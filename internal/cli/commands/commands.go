@@ -39,41 +39,41 @@ type command struct {
 
 func (a *tree) commands() []command {
 	return []command{
-		{"run", "run a command in a fresh sandbox", a.runCommand, false},
-		{"shell", "run a shell script in a fresh sandbox", a.shellCommand, false},
-		{"create", "make a sandbox that stays", a.createCommand, false},
+		{"run", "run a command in a new sandbox", a.runCommand, false},
+		{"shell", "run a shell script in a new sandbox", a.shellCommand, false},
+		{"create", "create a sandbox that persists", a.createCommand, false},
 		{"exec", "run a command in a sandbox", a.execCommand, false},
 		{"ps", "list sandboxes, or the processes of one", a.psCommand, false},
-		{"attach", "connect to a process", a.attachCommand, false},
-		{"wait", "wait for the end of a process", a.waitCommand, false},
+		{"attach", "attach to a process", a.attachCommand, false},
+		{"wait", "wait until a process exits", a.waitCommand, false},
 		{"signal", "send a signal to a process", a.signalCommand, false},
-		{"stop", "end all processes of a sandbox", a.stopCommand, false},
-		{"start", "make a stopped sandbox run again", a.startCommand, false},
-		{"kill", "end all processes of a sandbox at once", a.killCommand, false},
-		{"pause", "freeze a sandbox", a.pauseCommand, false},
-		{"resume", "thaw a sandbox", a.resumeCommand, false},
-		{"extend", "change how long a sandbox lives", a.extendCommand, false},
+		{"stop", "stop a sandbox", a.stopCommand, false},
+		{"start", "start a stopped sandbox", a.startCommand, false},
+		{"kill", "stop a sandbox immediately", a.killCommand, false},
+		{"pause", "pause a sandbox", a.pauseCommand, false},
+		{"resume", "resume a paused sandbox", a.resumeCommand, false},
+		{"extend", "change the lifetime of a sandbox", a.extendCommand, false},
 		{"rm", "remove a sandbox", a.removeCommand, false},
-		{"logs", "show what processes have written", a.logsCommand, false},
-		{"inspect", "print what is known of a sandbox", a.inspectCommand, false},
-		{"stats", "show what sandboxes use", a.statsCommand, false},
-		{"top", "show what sandboxes use, again and again", a.topCommand, false},
-		{"events", "show what has happened", a.eventsCommand, false},
+		{"logs", "show the output of processes", a.logsCommand, false},
+		{"inspect", "show the details of a sandbox", a.inspectCommand, false},
+		{"stats", "show the resource usage of sandboxes", a.statsCommand, false},
+		{"top", "show the resource usage of sandboxes continuously", a.topCommand, false},
+		{"events", "show the events of sandboxes", a.eventsCommand, false},
 		{"ls", "list a directory of a sandbox", a.lsCommand, false},
 		{"cat", "write files of a sandbox to standard output", a.catCommand, false},
 		{"write", "write a file of a sandbox", a.writeCommand, false},
-		{"edit", "replace a text in a file of a sandbox", a.editCommand, false},
+		{"edit", "replace text in a file of a sandbox", a.editCommand, false},
 		{"cp", "copy files into or out of a sandbox", a.cpCommand, false},
-		{"forward", "make a port of a sandbox reachable here", a.forwardCommand, false},
-		{"serve", "serve sandboxes to many callers", a.serveCommand, false},
-		{"key", "make, list and revoke keys of callers", a.keyCommand, false},
-		{"audit", "check and search what a server has recorded", a.auditCommand, false},
+		{"forward", "forward local ports to a sandbox", a.forwardCommand, false},
+		{"serve", "run a server for many users", a.serveCommand, false},
+		{"key", "create, list and revoke keys", a.keyCommand, false},
+		{"audit", "verify and search the audit log of a server", a.auditCommand, false},
 		{"images", "list, fetch and remove images", a.imagesCommand, false},
-		{"doctor", "say what works here, what doesn't, and what to do about it", a.doctorCommand, false},
+		{"doctor", "check what works on this machine, and how to fix what doesn't", a.doctorCommand, false},
 		{"policy", "show limits and their defaults", a.policyCommand, false},
 		{"version", "show the version", a.versionCommand, false},
-		{"completion", "write the completions of a shell", a.completionCommand, false},
-		{"config", "how files and variables set defaults", a.configTopic, true},
+		{"completion", "write a shell completion script", a.completionCommand, false},
+		{"config", "set defaults with files and variables", a.configTopic, true},
 	}
 }
 
@@ -82,7 +82,7 @@ func (a *tree) commands() []command {
 func (a *tree) root(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:                        "sandpit",
-		Long:                       "Sandpit gives AI agents, and you, safe computers: sandboxes that are made in milliseconds and thrown away.",
+		Long:                       "Sandpit gives AI agents, and you, safe computers: sandboxes that start in milliseconds and are thrown away after use.",
 		Args:                       cobra.ArbitraryArgs,
 		SilenceErrors:              true,
 		SuggestionsMinimumDistance: 2,
@@ -112,7 +112,7 @@ func (a *tree) root(args []string) *cobra.Command {
 			made = c.make()
 		} else {
 			made = &cobra.Command{Use: c.name, RunE: func(*cobra.Command, []string) error {
-				return sandpit.WithHint(cli.Usagef("the command %s does not come first", c.name), "put flags after it")
+				return sandpit.WithHint(cli.Usagef("command %s must come before all flags", c.name), "put flags after the command")
 			}}
 		}
 		made.Short, made.Hidden = c.short, c.topic
@@ -140,9 +140,9 @@ func named(args []string, name string) bool {
 }
 
 func unknownCommand(cmd *cobra.Command, name string) error {
-	err := cli.Usagef("there is no command %q", name)
+	err := cli.Usagef("unknown command %q", name)
 	if like := cmd.SuggestionsFor(name); name != "" && len(like) > 0 && like[0] != name {
-		return sandpit.WithHint(err, "did you mean: sandpit "+like[0])
+		return sandpit.WithHint(err, "did you mean 'sandpit "+like[0]+"'?")
 	}
-	return sandpit.WithHint(err, "to run a program: sandpit run -- "+cmp.Or(name, "CMD")+"; for all commands: sandpit help")
+	return sandpit.WithHint(err, "to run a program: 'sandpit run -- "+cmp.Or(name, "CMD")+"'; for all commands: 'sandpit help'")
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
-const completionLong = `Write the completions of a shell to standard output: of commands, flags, their
-values, and the names of sandboxes and images. Those of bash need the package
+const completionLong = `Write a completion script for a shell to standard output. It completes commands, flags,
+their values, and the names of sandboxes and images. For bash it needs the package
 bash-completion.`
 
 const completionExample = `  source <(sandpit completion bash)
@@ -42,7 +42,7 @@ func (a *tree) completionCommand() *cobra.Command {
 					return root.GenPowerShellCompletionWithDesc(a.Stdout)
 				}
 			}
-			return sandpit.WithHint(cli.Usagef("completion takes the name of a shell: %s", strings.Join(shells, ", ")), "see sandpit completion --help")
+			return sandpit.WithHint(cli.Usagef("completion needs the name of a shell: %s", strings.Join(shells, ", ")), "see 'sandpit completion --help'")
 		},
 	}
 }

@@ -40,15 +40,16 @@ func parsePlace(text string) place {
 func (a *tree) cpCommand() *cobra.Command {
 	return a.serverCommand(&cobra.Command{
 		Use: "cp SRC DST",
-		Long: `Copy a file or directory from this machine into a sandbox, or the other way. The
-sandbox's side is NAME:PATH; PATH is absolute, or starts at the sandbox's working
-directory. As with cp -r, what is copied gets its old name when DST is a directory
-that exists; or when DST ends in a slash, which makes the directory if need be. '-'
-stands for standard input or output.
+		Long: `Copy a file or directory from this machine into a sandbox, or back. The sandbox's side is
+NAME:PATH; PATH is absolute, or relative to the sandbox's working directory. As with
+cp -r, the copy keeps its name if DST is an existing directory. It also keeps its name if
+DST ends in a slash, which creates the directory if necessary. '-' stands for standard
+input or output.
 
-A symbolic link in the place of a file is replaced, never followed. Elsewhere in a path
-of this machine cp follows only links of the system: root's in /, /var, /etc, /usr,
-/usr/bin, /usr/lib and /dev. Other links may have been made by a sandbox and are refused; name their targets.`,
+A symbolic link at the destination is replaced, never followed. Elsewhere in a path of this
+machine cp follows only the system's links: root's in /, /var, /etc, /usr, /usr/bin,
+/usr/lib and /dev. It refuses other links, because a sandbox may have created them; name
+their targets instead.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
@@ -62,9 +63,9 @@ of this machine cp follows only links of the system: root's in /, /var, /etc, /u
 		case args[0] == "" || args[1] == "":
 			return cli.Usagef("a path is empty")
 		case from.sandbox == "" && to.sandbox == "":
-			return sandpit.WithHint(cli.Usagef("neither %s nor %s is in a sandbox", args[0], args[1]), "write a sandbox's side as NAME:PATH")
+			return sandpit.WithHint(cli.Usagef("neither %s nor %s is a path in a sandbox", args[0], args[1]), "write a path in a sandbox as NAME:PATH")
 		case from.sandbox != "" && to.sandbox != "":
-			return sandpit.WithHint(cli.Usagef("both %s and %s are in a sandbox", args[0], args[1]), "copy out and then in; within one: sandpit exec NAME -- cp -r SRC DST")
+			return sandpit.WithHint(cli.Usagef("both %s and %s are paths in a sandbox", args[0], args[1]), "copy out and then in; within one sandbox run 'sandpit exec NAME -- cp -r SRC DST'")
 		case from.sandbox == "":
 			sb, err := s.find(ctx, to.sandbox)
 			if err != nil {
@@ -84,7 +85,7 @@ of this machine cp follows only links of the system: root's in /, /var, /etc, /u
 func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string) error {
 	if from == "-" {
 		_, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{})
-		return wantsDirectory(err, "make the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
+		return wantsDirectory(err, "create the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
 	}
 	source, again, err := openSource(from)
 	if err != nil {
@@ -116,11 +117,11 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 		}
 		defer f.Close()
 		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: named}); err != nil {
-			return wantsDirectory(err, "a slash at the end of DST makes the directory")
+			return wantsDirectory(err, "add a slash to the end of DST to create the directory")
 		}
 		return files.Chmod(ctx, to, info.Mode().Perm())
 	case !info.IsDir():
-		return sandpit.WithHint(cli.Usagef("%s is neither a file nor a directory", from), "give '-' and redirect it, to copy what it holds")
+		return sandpit.WithHint(cli.Usagef("%s is not a file or a directory", from), "use '-' and a redirection to copy its contents")
 	}
 	if err := files.Mkdir(ctx, to, info.Mode().Perm(), true); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string
 	name := path.Base(path.Clean(from))
 	if into && (name == "." || name == ".." || name == "/") {
 		// What it is called is the sandbox's to say; it is given no name here.
-		return sandpit.WithHint(cli.Usagef("%s has no name to be given here", from), "name the directory to make: "+filepath.Join(to, "NAME"))
+		return sandpit.WithHint(cli.Usagef("%s has no file name to keep", from), "name the directory to create: "+filepath.Join(to, "NAME"))
 	}
 	if into {
 		to = filepath.Join(to, name)
@@ -243,8 +244,8 @@ func (a *tree) lsCommand() *cobra.Command {
 		}
 		return a.printFiles(entries, long, asJSON)
 	}))
-	cmd.Flags().BoolVarP(&long, "long", "l", false, "with mode, owner, size and time")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
+	cmd.Flags().BoolVarP(&long, "long", "l", false, "show mode, owner, size and time")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	return cmd
 }
 
@@ -335,17 +336,17 @@ func (a *tree) writeCommand() *cobra.Command {
 	mode := parsed[fs.FileMode]{parse: parseMode, shown: "MODE"}
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "write [flags] NAME PATH",
-		Long:              "Write standard input to a file of a sandbox. The new content appears at once.",
+		Long:              "Write standard input to a file of a sandbox. The file is replaced atomically.",
 		Example:           "  echo hello | sandpit write work /tmp/hello",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
 		opt.Mode = mode.is
 		_, err := sb.Files().Write(ctx, args[0], a.Stdin, opt)
-		return wantsDirectory(err, "--parents makes the directories above it")
+		return wantsDirectory(err, "use --parents to create missing directories")
 	}))
-	cmd.Flags().BoolVarP(&opt.Append, "append", "a", false, "add to the end of the file")
-	cmd.Flags().BoolVarP(&opt.Parents, "parents", "p", false, "make the directories above it")
+	cmd.Flags().BoolVarP(&opt.Append, "append", "a", false, "append to the file")
+	cmd.Flags().BoolVarP(&opt.Parents, "parents", "p", false, "create missing parent directories")
 	cmd.Flags().Var(&mode, "mode", "permissions of a new file (default 0644)")
 	return cmd
 }
@@ -353,7 +354,7 @@ func (a *tree) writeCommand() *cobra.Command {
 func parseMode(text string) (fs.FileMode, error) {
 	var n uint32
 	if _, err := fmt.Sscanf(text, "%o", &n); err != nil || n > 0o777 || strings.Trim(text, "01234567") != "" {
-		return 0, sandpit.WithHint(fmt.Errorf("%q is not a mode", text), "write it as chmod does: 0644")
+		return 0, sandpit.WithHint(fmt.Errorf("%q is not an octal mode", text), "write it like 0644")
 	}
 	return fs.FileMode(n), nil
 }
@@ -363,19 +364,19 @@ func (a *tree) editCommand() *cobra.Command {
 	var edit sandpit.Edit
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "edit [flags] NAME PATH",
-		Long: `Replace an exact text in a file of a sandbox. The text must occur just once, unless
---all is given; otherwise nothing is changed.`,
+		Long: `Replace exact text in a file of a sandbox. The text must occur exactly once, unless --all
+is given; otherwise nothing is changed.`,
 		Example:           `  sandpit edit --old 'debug = false' --new 'debug = true' work /workspace/config.toml`,
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
 		if edit.Old == "" {
-			return sandpit.WithHint(cli.Usagef("there is no text to replace"), "give it with --old")
+			return sandpit.WithHint(cli.Usagef("the text to replace is empty"), "give it with --old")
 		}
 		return sb.Files().Edit(ctx, args[0], []sandpit.Edit{edit})
 	}))
 	cmd.Flags().StringVar(&edit.Old, "old", "", "the text to replace")
-	cmd.Flags().StringVar(&edit.New, "new", "", "what to put in its place")
+	cmd.Flags().StringVar(&edit.New, "new", "", "the replacement")
 	cmd.Flags().BoolVar(&edit.All, "all", false, "replace every occurrence")
 	return cmd
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-const doctorLong = `Say what can be enforced on this machine for this user, what can't, why, and what to
-do about it. The exit code is 0 when sandboxes can be made, and 1 when not.`
+const doctorLong = `Check what this machine can enforce for this user, what it can't, why, and how to fix it.
+The exit code is 0 if sandboxes can be created, and 1 if not.`
 
 // An examiner is a driver that can look closer than Probe does, for people.
 type examiner interface {
@@ -37,7 +37,7 @@ func (a *tree) doctorCommand() *cobra.Command {
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	asJSON := cmd.Flags().Bool("json", false, "print one object")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := a.diagnose(cmd.Context())
 		if *asJSON {
@@ -152,13 +152,13 @@ func (a *tree) examineHome(home string) homeFinding {
 			break
 		}
 		if !errors.Is(err, fs.ErrNotExist) || existing == "/" {
-			found.Problem, found.Fix = err.Error(), "set SANDPIT_HOME to a directory that you may write to"
+			found.Problem, found.Fix = err.Error(), "set SANDPIT_HOME to a directory that you can write to"
 			return found
 		}
 		existing = filepath.Dir(existing)
 	}
 	if err := syscall.Access(existing, 2 /* W_OK */); err != nil {
-		found.Problem, found.Fix = existing+" can't be written: "+err.Error(), "let it be written, or set SANDPIT_HOME to a directory that you may write to"
+		found.Problem, found.Fix = existing+" can't be written: "+err.Error(), "allow writing to it, or set SANDPIT_HOME to a directory that you can write to"
 	}
 	var st syscall.Statfs_t
 	if syscall.Statfs(existing, &st) != nil {
@@ -171,13 +171,13 @@ func (a *tree) examineHome(home string) homeFinding {
 	const noexec = 8 // ST_NOEXEC of statvfs(3): the guest's program is kept there, too
 	switch {
 	case mountFlags(st)&noexec != 0:
-		found.Problem, found.Fix = "nothing can be executed in "+existing+": it is mounted noexec", "set SANDPIT_HOME to a directory that you may execute programs in"
+		found.Problem, found.Fix = "programs can't be executed in "+existing+": it is mounted noexec", "set SANDPIT_HOME to a directory that allows executing programs"
 	case found.Free < leastFree:
-		found.Problem = fmt.Sprintf("there is no room in %s: %s free, and at least %s needed", existing, notation.FormatSize(found.Free), notation.FormatSize(leastFree))
-		found.Fix = "free some space there, for example with sandpit images prune, or set SANDPIT_HOME to a directory with space"
+		found.Problem = fmt.Sprintf("not enough space in %s: %s free, at least %s needed", existing, notation.FormatSize(found.Free), notation.FormatSize(leastFree))
+		found.Fix = "free some space there, for example with 'sandpit images prune', or set SANDPIT_HOME to another directory"
 	case st.Files > 0 && st.Ffree == 0:
-		found.Problem = "no file can be made in " + existing + ": its file system has no inode left"
-		found.Fix = "remove files there, or set SANDPIT_HOME to a directory with space"
+		found.Problem = "no file can be created in " + existing + ": its file system has no inode left"
+		found.Fix = "remove files there, or set SANDPIT_HOME to another directory"
 	}
 	return found
 }
@@ -191,9 +191,9 @@ func (d diagnosis) text() string {
 	var b strings.Builder
 	line := func(name, value string) { fmt.Fprintf(&b, "  %-18s %s\n", name, cli.Harmless(value)) }
 	for _, drv := range d.Drivers {
-		verdict := "can make sandboxes"
+		verdict := "can create sandboxes"
 		if !drv.Available {
-			verdict = "can't make sandboxes"
+			verdict = "can't create sandboxes"
 		}
 		fmt.Fprintf(&b, "driver %s: %s\n", drv.Name, verdict)
 		for _, fact := range drv.Facts {
@@ -216,7 +216,7 @@ func (d diagnosis) text() string {
 	b.WriteString("data\n")
 	where := d.Home.Path
 	if !d.Home.Exists {
-		where += " (made when needed)"
+		where += " (created when needed)"
 	}
 	line("home", where)
 	if d.Home.Free >= 0 {
@@ -242,12 +242,12 @@ func (d diagnosis) text() string {
 	problem(d.Home.Problem, d.Home.Fix)
 	problem(d.Problem, d.Fix)
 	for _, name := range d.Unknown {
-		problem(name+" is set, but means nothing", "correct its name: see sandpit help config")
+		problem(name+" is set, but unknown", "correct its name; see 'sandpit help config'")
 	}
 	if d.Available {
-		b.WriteString("\nsandboxes can be made here\n")
+		b.WriteString("\nsandboxes can be created here\n")
 	} else {
-		b.WriteString("\nsandboxes can't be made here\n")
+		b.WriteString("\nsandboxes can't be created here\n")
 	}
 	return b.String()
 }

@@ -29,7 +29,7 @@ func TestExamineHome(t *testing.T) {
 		}{
 			"read-only file system":         {syscall.MS_RDONLY, ""},
 			"mounted noexec":                {syscall.MS_NOEXEC, ""},
-			"there is no room":              {0, "size=64k"},
+			"not enough space":              {0, "size=64k"},
 			"file system has no inode left": {0, "nr_inodes=1"},
 			"":                              {0, "size=64m"},
 		} {

@@ -13,7 +13,7 @@ import (
 
 // flagError puts the errors of pflag into our words.
 func flagError(cmd *cobra.Command, err error) error {
-	see := "see " + cmd.CommandPath() + " --help"
+	see := "see '" + cmd.CommandPath() + " --help'"
 	var (
 		unknown *pflag.NotExistError
 		missing *pflag.ValueRequiredError
@@ -23,16 +23,16 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		name := unknown.GetSpecifiedName()
 		if unknown.GetSpecifiedShortnames() != "" {
-			return sandpit.WithHint(cli.Usagef("there is no flag -%s", name), see)
+			return sandpit.WithHint(cli.Usagef("unknown flag -%s", name), see)
 		}
 		if like := similarFlag(cmd.Flags(), name); like != "" {
 			see = "did you mean --" + like + "?"
 		}
-		return sandpit.WithHint(cli.Usagef("there is no flag --%s", name), see)
+		return sandpit.WithHint(cli.Usagef("unknown flag --%s", name), see)
 	case errors.As(err, &missing):
 		return sandpit.WithHint(cli.Usagef("the flag --%s needs a value", missing.GetFlag().Name), see)
 	case errors.As(err, &invalid) && isNumError(invalid.Unwrap()):
-		return sandpit.WithHint(cli.Usagef("--%s: %q is not a number from 0 on, or too large", invalid.GetFlag().Name, invalid.GetValue()), see)
+		return sandpit.WithHint(cli.Usagef("--%s: %q is not a number, is negative or is too large", invalid.GetFlag().Name, invalid.GetValue()), see)
 	case errors.As(err, &invalid):
 		return cli.WithHintOf(cli.Usagef("--%s: %v", invalid.GetFlag().Name, invalid.Unwrap()), err)
 	case errors.Is(err, pflag.ErrHelp):

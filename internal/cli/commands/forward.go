@@ -19,8 +19,8 @@ import (
 func (a *tree) forwardCommand() *cobra.Command {
 	return a.serverCommand(&cobra.Command{
 		Use: "forward NAME [[ADDR:]PORT:]PORT...",
-		Long: `Make TCP ports of a sandbox reachable on this machine until ^C: LOCAL:PORT is port
-PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
+		Long: `Forward TCP ports of this machine to a sandbox until ^C. LOCAL:PORT forwards port LOCAL on
+127.0.0.1 to port PORT on the sandbox's loopback. A LOCAL of 0 picks a free port.`,
 		Example:           "  sandpit forward work 8080:80\n  sandpit forward work 0:8000",
 		Args:              arguments(2, -1),
 		ValidArgsFunction: a.completeNames(1),
@@ -41,7 +41,7 @@ PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
 			port := ports[i]
 			l, err := net.Listen("tcp", local)
 			if err != nil {
-				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port; 0 picks a free one")
+				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port, or 0 for a free one")
 			}
 			defer l.Close()
 			if _, err := fmt.Fprintf(a.Stdout, "%s -> %s:%d\n", l.Addr(), sb.Name(), port); err != nil {
@@ -61,7 +61,7 @@ PORT of the sandbox's loopback at LOCAL on 127.0.0.1 here; 0 picks a free one.`,
 
 // parseForward reads PORT, LOCAL:PORT or ADDR:LOCAL:PORT.
 func parseForward(text string) (local string, port uint16, err error) {
-	bad := sandpit.WithHint(cli.Usagef("%q is not a port to forward", text), "write LOCAL:PORT, for example 8080:80, or ADDR:LOCAL:PORT, with an IPv6 address in brackets")
+	bad := sandpit.WithHint(cli.Usagef("%q is not a valid port forwarding", text), "write LOCAL:PORT, for example 8080:80, or ADDR:LOCAL:PORT, with an IPv6 address in brackets")
 	i := strings.LastIndexByte(text, ':')
 	n, err := strconv.ParseUint(text[i+1:], 10, 16)
 	if err != nil || n == 0 {

@@ -15,27 +15,27 @@ import (
 // in sections.
 const annotationSections = "sections"
 
-const rootHelp = `Sandpit makes sandboxes: computers that are there in milliseconds, can't touch
-yours, and are thrown away when they have done their work.
+const rootHelp = `Sandpit creates sandboxes: computers that start in milliseconds, can't touch yours,
+and are thrown away after use.
 
 Usage:
-  sandpit run [flags] [--] CMD [ARG...]     run CMD in a fresh sandbox, then destroy it
+  sandpit run [flags] [--] CMD [ARG...]     run CMD in a new sandbox, then destroy it
   sandpit shell [flags] SCRIPT              the same for a shell script; '-' reads it from stdin
 
-  sandpit create [flags] [NAME]             make a sandbox that stays
+  sandpit create [flags] [NAME]             create a sandbox that persists
   sandpit exec [flags] NAME -- CMD          run CMD in it; -d in the background, -it with a terminal
   sandpit ps [NAME]                         list sandboxes, or the processes of one
-  sandpit attach|wait|signal NAME PROCESS   connect to a process, wait for its end, send it a signal
-  sandpit logs|inspect|stats NAME           what it has written, what is known of it, what it uses
+  sandpit attach|wait|signal NAME PROCESS   attach to a process, wait for it, send it a signal
+  sandpit logs|inspect|stats NAME           show its output, its details, its resource usage
   sandpit cp SRC DST                        copy files in or out (NAME:/path); also ls, cat, write, edit
-  sandpit forward NAME 8080:80              make a port reachable here
+  sandpit forward NAME 8080:80              forward a local port to it
   sandpit stop|start|pause|resume|kill|extend|rm NAME
-  sandpit events|top                        what happens, what is used
-  sandpit serve|key|audit                   a server for others, their keys, what they did
+  sandpit events|top                        show events, show resource usage
+  sandpit serve|key|audit                   run a server, manage its keys and audit log
 
   sandpit images ls|pull|inspect|rm|prune|import|export
-  sandpit doctor                            what works here, what doesn't, and what to do about it
-  sandpit policy show [KEY]                 limits and their defaults, or what a key may do
+  sandpit doctor                            check what works here, and how to fix what doesn't
+  sandpit policy show [KEY]                 show limits and defaults, or the policy of a key
   sandpit version
   sandpit completion bash|zsh|fish|powershell
   sandpit help [COMMAND|config]
@@ -46,7 +46,7 @@ Examples:
   sandpit run --image debian:13 -it -- bash
   sandpit shell 'echo hello | wc -c'
 
-sandpit help run has all flags; sandpit help config says how to set their defaults.
+'sandpit help run' shows all flags; 'sandpit help config' explains how to set defaults.
 `
 
 // help shows what a command does. It is not made by cobra's templates, whose
@@ -94,7 +94,7 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 			}
 			b.WriteString("\n" + section.Title + ":\n" + flags.FlagUsagesWrapped(width))
 		}
-		b.WriteString("\nVariables and files set defaults for these: see sandpit help config.\n")
+		b.WriteString("\nTo set defaults with variables and files, see 'sandpit help config'.\n")
 	}
 	rest := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -119,7 +119,7 @@ func upperFirst(s string) string {
 func (a *tree) helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "say how a command is used",
+		Short: "show help for a command",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Root().Help()
@@ -146,24 +146,24 @@ func (a *tree) helpCommand() *cobra.Command {
 // configTopic is the page behind sandpit help config.
 func (a *tree) configTopic() *cobra.Command {
 	var b strings.Builder
-	b.WriteString(`Defaults for every run come from files and variables. The strongest first:
+	b.WriteString(`Files and variables set defaults for every run. In order of precedence:
 
   1. a flag on the command line
-  2. a variable: SANDPIT_ and the flag's name, so SANDPIT_MEMORY=512m for --memory,
-     SANDPIT_OUTPUT_LIMIT for --output-limit; several values stand on lines of their own
+  2. a variable: SANDPIT_ and the flag's name, for example SANDPIT_MEMORY=512m for
+     --memory and SANDPIT_OUTPUT_LIMIT for --output-limit; one value per line
   3. your file: $SANDPIT_CONFIG, else $XDG_CONFIG_HOME/sandpit/config.yaml, else
      ~/.config/sandpit/config.yaml
   4. the machine's file: /etc/sandpit/config.yaml
-  5. what is built in: see sandpit policy show
+  5. the built-in default: see 'sandpit policy show'
 
-A stronger level replaces what a weaker one says for the same key. Only env,
-env-file and label add up, and a stronger entry replaces a weaker one of its name.
-Of read-only and write, which exclude each other, the stronger level's counts.
+A setting at a higher level replaces the same setting at a lower one. Only env, env-file
+and label are merged; an entry at a higher level replaces the one with the same name.
+read-only and write can't be combined: the one at the higher level applies.
 
-What any of them asks for is enforced, or the run is refused; only what is built in
-may be left out where a machine can't enforce it, and sandpit doctor lists that.
+Every setting is enforced, or the run is refused. Only built-in defaults are omitted
+where a machine can't enforce them; 'sandpit doctor' lists these.
 
-A file has the names of flags as keys. A key that does not exist is an error.
+The keys of a file are the names of flags. An unknown key is an error.
 
   image: debian:13
   memory: 512m
@@ -173,7 +173,7 @@ A file has the names of flags as keys. A key that does not exist is an error.
   mount:
     - /srv/cache:/cache:ro
 
-Images and state are kept in SANDPIT_HOME, or the key home; by default in
+Images and state are stored in SANDPIT_HOME, or the key home; by default in
 /var/lib/sandpit for root, else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
 
 Keys:

@@ -16,9 +16,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, is
-always there; others are fetched from registries when they are first used, or by
-images pull, and kept in the data directory, each layer once.`
+const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, always
+exists. Others are pulled from registries on first use, or with images pull, and stored
+in the data directory, each layer once.`
 
 // imagesCommand is sandpit images.
 func (a *tree) imagesCommand() *cobra.Command {
@@ -56,7 +56,7 @@ func (a *tree) completeImages(_ *cobra.Command, _ []string, prefix string) ([]st
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if few := len(args) < least; few || most >= 0 && len(args) > most {
-			wrong := "there are too many arguments"
+			wrong := "too many arguments"
 			if few {
 				wrong = "arguments are missing"
 			}
@@ -75,7 +75,7 @@ func imageNames(least, most int) cobra.PositionalArgs {
 			return err
 		}
 		if slices.Contains(args, "") {
-			return sandpit.WithHint(cli.Usagef("%s: an argument is empty", cmd.CommandPath()), "sandpit images ls lists the images that are here")
+			return sandpit.WithHint(cli.Usagef("%s: an argument is empty", cmd.CommandPath()), "run 'sandpit images ls' to list the stored images")
 		}
 		return nil
 	}
@@ -89,7 +89,7 @@ func (a *tree) imagesList() *cobra.Command {
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	asJSON := cmd.Flags().Bool("json", false, "print a list of objects")
+	asJSON := cmd.Flags().Bool("json", false, "print a JSON list")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
@@ -139,10 +139,10 @@ func (a *tree) imagesPull() *cobra.Command {
 	o := cli.NewOptions(a.Lookup)
 	cmd := &cobra.Command{
 		Use:   "pull [flags] IMAGE...",
-		Short: "fetch images from their registries",
-		Long: `Fetch images from their registries, also those that are in the store already, and
-print each with its digest. A pull that was broken off goes on where it ended.
-Credentials are those of docker login and podman login.`,
+		Short: "pull images from their registries",
+		Long: `Pull images from their registries, including those that are already stored, and print
+each with its digest. An interrupted pull continues where it stopped. Credentials are
+those of docker login and podman login.`,
 		Example:           "  sandpit images pull debian:13\n  sandpit images pull ghcr.io/org/app@sha256:…\n  sandpit images pull --platform linux/arm64 alpine",
 		Args:              imageNames(1, -1),
 		ValidArgsFunction: a.completeImages,
@@ -175,7 +175,7 @@ Credentials are those of docker login and podman login.`,
 }
 
 func platformFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("platform", "", "`OS/ARCHITECTURE` to take (default this machine's)")
+	return cmd.Flags().String("platform", "", "`OS/ARCHITECTURE` to pull (default this machine's)")
 }
 
 // printPulled prints the name of an image with its digest, so that it can be
@@ -192,7 +192,7 @@ func (a *tree) printPulled(s image.Summary) error {
 func (a *tree) imagesInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
-		Short:             "show all that is known of an image, as JSON",
+		Short:             "show the details of an image as JSON",
 		Args:              imageNames(1, 1),
 		ValidArgsFunction: a.completeImages,
 	}
@@ -214,7 +214,7 @@ func (a *tree) imagesRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "rm IMAGE...",
 		Aliases:           []string{"remove"},
-		Short:             "remove images by name or digest; one that is in use stays",
+		Short:             "remove images by name or digest, unless they are in use",
 		Args:              imageNames(1, -1),
 		ValidArgsFunction: a.completeImages,
 	}
@@ -244,11 +244,11 @@ func (a *tree) imagesRemove() *cobra.Command {
 func (a *tree) imagesPrune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "prune [--all]",
-		Short:             "remove what no name, image or sandbox uses",
+		Short:             "remove unused images, layers and blobs",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	all := cmd.Flags().BoolP("all", "a", false, "remove images with a name, too, unless a sandbox uses them")
+	all := cmd.Flags().BoolP("all", "a", false, "also remove named images that no sandbox uses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		store, err := a.store(cli.NewOptions(a.Lookup))
 		if err != nil {
@@ -272,9 +272,9 @@ func (a *tree) imagesPrune() *cobra.Command {
 func (a *tree) imagesImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import [flags] SRC [NAME]",
-		Short: "put an archive or directory into the store",
-		Long: `Put an archive or directory into the store under a name. SRC is oci-archive:FILE,
-docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path, which is looked at.`,
+		Short: "add an archive or directory to the store",
+		Long: `Add an archive or directory to the store under a name. SRC is oci-archive:FILE,
+docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path whose form is detected.`,
 		Example: "  sandpit images import app.tar my/app:1\n  sandpit images import dir:rootfs my/root",
 		Args:    arguments(1, 2),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -328,7 +328,7 @@ func (a *tree) imagesExport() *cobra.Command {
 		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
 			if args[1] == "-" {
 				if cli.IsTerminal(a.Stdout) {
-					return sandpit.WithHint(cli.Usagef("an archive can't be shown on a terminal"), "name a file, or redirect the output")
+					return sandpit.WithHint(cli.Usagef("an archive can't be written to a terminal"), "name a file, or redirect the output")
 				}
 				return store.Export(ctx, args[0], a.Stdout)
 			}

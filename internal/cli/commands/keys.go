@@ -23,7 +23,7 @@ type caller interface {
 func (s *session) call(ctx context.Context, method, path string, in, out any) error {
 	c, ok := s.Client.(caller)
 	if !ok {
-		return fmt.Errorf("asking the server: this client can't: %w", sandpit.ErrUnsupported)
+		return fmt.Errorf("managing keys: this client does not support it: %w", sandpit.ErrUnsupported)
 	}
 	return c.Call(ctx, method, path, in, out)
 }
@@ -32,9 +32,9 @@ func (s *session) call(ctx context.Context, method, path string, in, out any) er
 func (a *tree) keyCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{
 		Use: "key",
-		Long: `Keys are what callers over TCP show to a server. Each belongs to a namespace, whose
-sandboxes it sees, and to a policy, which says what it may do. Only a hash of a key
-is kept: it is shown once, when it is made.`,
+		Long: `Keys authenticate callers over TCP. Each key belongs to a namespace, whose sandboxes it
+can use, and to a policy, which defines what it may do. The server stores only a hash of
+a key: the key is shown once, when it is created.`,
 	})
 	cmd.AddCommand(a.keyCreate(), a.keyList(), a.keyRevoke())
 	return cmd
@@ -46,7 +46,7 @@ func (a *tree) keyCreate() *cobra.Command {
 	expires := durationFlag()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "create [flags] [NAME]",
-		Short:   "make a key, and show it once",
+		Short:   "create a key and show it once",
 		Example: "  sandpit key create --namespace team-a --policy small ci\n  sandpit key create --expires 720h --json",
 		Args:    arguments(0, 1),
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -61,15 +61,15 @@ func (a *tree) keyCreate() *cobra.Command {
 		if asJSON {
 			return a.PrintJSON(key)
 		}
-		a.Note("key %s of namespace %s; it is shown this once", key.ID, key.Namespace)
+		a.Note("created key %s of namespace %s; it is shown only once", key.ID, key.Namespace)
 		_, err := fmt.Fprintln(a.Stdout, key.Secret)
 		return err
 	})
-	cmd.Flags().StringVar(&want.Namespace, "namespace", "", "whose sandboxes it sees (default one of its own)")
-	cmd.Flags().StringVar(&want.Policy, "policy", "", "what it may do (default the policy default)")
-	cmd.Flags().BoolVar(&want.Admin, "admin", false, "it may manage keys, and read the audit and the metrics")
-	cmd.Flags().Var(&expires, "expires", "it is no longer valid after this time (default never)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object")
+	cmd.Flags().StringVar(&want.Namespace, "namespace", "", "namespace whose sandboxes it can use (default a new one)")
+	cmd.Flags().StringVar(&want.Policy, "policy", "", "policy of the key (default the policy named default)")
+	cmd.Flags().BoolVar(&want.Admin, "admin", false, "allow managing keys, and reading the audit log and metrics")
+	cmd.Flags().Var(&expires, "expires", "time after which the key expires (default never)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
@@ -108,14 +108,14 @@ func (a *tree) keyList() *cobra.Command {
 		}
 		return table.Flush()
 	})
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	return cmd
 }
 
 func (a *tree) keyRevoke() *cobra.Command {
 	return a.serverCommand(&cobra.Command{
 		Use:   "revoke ID...",
-		Short: "make keys invalid, at once and for good",
+		Short: "revoke keys immediately and permanently",
 		Args:  arguments(1, -1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		var failed error
@@ -144,7 +144,7 @@ func keyPath(key string) (string, error) {
 		id, _, _ = strings.Cut(rest, "_")
 	}
 	if !notation.IsName(id) {
-		return "", sandpit.WithHint(cli.Usagef("%.40q is not the id of a key", id), "sandpit key ls lists them")
+		return "", sandpit.WithHint(cli.Usagef("%.40q is not a key ID", id), "run 'sandpit key ls' to list them")
 	}
 	return "/v1/keys/" + id, nil
 }

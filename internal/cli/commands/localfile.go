@@ -39,7 +39,7 @@ func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole boo
 		return openStream(name)
 	}
 	if name == "" || strings.HasSuffix(name, "/") {
-		return nil, nil, &fs.PathError{Op: "making", Path: name, Err: errors.New("this does not name a file")}
+		return nil, nil, &fs.PathError{Op: "making", Path: name, Err: errors.New("the path does not name a file")}
 	}
 	base := filepath.Base(name)
 	root, err := openDirectory(filepath.Dir(name), false)
@@ -59,7 +59,7 @@ func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole boo
 	f, err = root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	var path *fs.PathError
 	if errors.As(err, &path) {
-		err = &fs.PathError{Op: "making a file in", Path: filepath.Dir(name), Err: path.Err} // not the name of the temporary file
+		err = &fs.PathError{Op: "creating a file in", Path: filepath.Dir(name), Err: path.Err} // not the name of the temporary file
 	}
 	return f, func(whole bool) error {
 		defer root.Close()
@@ -104,7 +104,7 @@ func openInPlace(root *os.Root, base, name string) (*os.File, func(bool) error, 
 	if err == nil {
 		var info fs.FileInfo
 		if info, err = f.Stat(); err == nil && info.Mode().IsRegular() {
-			err = errors.New("it became a file meanwhile")
+			err = errors.New("it was replaced by a file meanwhile")
 		}
 		if err != nil {
 			_ = f.Close()

@@ -102,7 +102,7 @@ func openPath(name string, mkdir bool) (*os.File, error) {
 // refuseLink returns the error for a path with a link that is not followed.
 func refuseLink(name, part string) error {
 	err := fmt.Errorf("opening %s: %q is a symbolic link that a sandbox could have made: %w", name, part, sandpit.ErrForbidden)
-	hint := "name the file or directory that is meant without going through the link"
+	hint := "name the target file or directory without the link"
 	if resolved, failed := filepath.EvalSymlinks(name); failed == nil {
 		if resolved, failed = filepath.Abs(resolved); failed == nil {
 			hint = fmt.Sprintf("if you trust the link, name its target instead: %q", resolved)

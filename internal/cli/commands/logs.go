@@ -23,8 +23,8 @@ func (a *tree) logsCommand() *cobra.Command {
 	stream := parsed[string]{parse: parseStream, shown: "STREAM"}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "logs [flags] NAME",
-		Long: `Show what the processes of a sandbox have written, oldest first; standard error goes
-to standard error. The latest 16 MiB of a sandbox are kept.`,
+		Long: `Show the output of the processes of a sandbox, oldest first; standard error goes to
+standard error. The latest 16 MiB of each sandbox are stored.`,
 		Example:           "  sandpit logs -f work\n  sandpit logs --tail 100 --process p3 work\n  sandpit logs --since 10m --json work",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeNames(1),
@@ -47,13 +47,13 @@ to standard error. The latest 16 MiB of a sandbox are kept.`,
 		}
 		return ctx.Err() // a signal has ended it, or nothing is left
 	}))
-	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "go on with what is written from now on")
-	cmd.Flags().VarP(&tail, "tail", "n", "only the latest so many entries")
-	cmd.Flags().Var(&since, "since", "entries since a time, or since so long ago: 2026-01-02T15:04:05Z, 10m")
-	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only those of this `PROCESS`, by id or pid")
+	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "follow new output")
+	cmd.Flags().VarP(&tail, "tail", "n", "only this number of latest entries")
+	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago: 2026-01-02T15:04:05Z, 10m")
+	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only output of this `PROCESS`, by ID or pid")
 	cmd.Flags().Var(&stream, "stream", "only stdout or stderr")
-	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "put the time and the process before each")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
+	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "show the time and the process of each entry")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
 }
 
@@ -80,14 +80,14 @@ func (a *tree) printLog(entry sandpit.LogEntry, asJSON, times bool) error {
 func parseTail(text string) (int64, error) {
 	n, err := notation.ParseCount(text)
 	if err == nil && n > math.MaxInt32 {
-		err = fmt.Errorf("%d is more than can be kept", n)
+		err = fmt.Errorf("%d is more than the log can hold", n)
 	}
 	return n, err
 }
 
 func parseStream(text string) (string, error) {
 	if text != "stdout" && text != "stderr" {
-		return "", fmt.Errorf("%q is neither stdout nor stderr", text)
+		return "", fmt.Errorf("%q is not stdout or stderr", text)
 	}
 	return text, nil
 }
@@ -99,7 +99,7 @@ func parseSince(text string) (time.Time, error) {
 	}
 	d, err := notation.ParseDuration(text)
 	if err != nil {
-		return time.Time{}, sandpit.WithHint(fmt.Errorf("%q is not a time", text), "write 2026-01-02T15:04:05Z, or how long ago: 10m")
+		return time.Time{}, sandpit.WithHint(fmt.Errorf("%q is not a time", text), "write a time like 2026-01-02T15:04:05Z, or a duration before now like 10m")
 	}
 	return time.Now().Add(-d), nil
 }
@@ -110,8 +110,8 @@ func (a *tree) eventsCommand() *cobra.Command {
 	var after uint64
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "events [flags]",
-		Long: `Show what has happened to sandboxes and their processes. Without -f, what is kept
-of the past; with it, what happens from now on.`,
+		Long: `Show the events of sandboxes and their processes. Without -f, stored past events are
+shown; with -f, new ones as they happen.`,
 		Example: "  sandpit events -f\n  sandpit events --json",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
@@ -149,9 +149,9 @@ of the past; with it, what happens from now on.`,
 		}
 		return ctx.Err()
 	})
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show what happens from now on")
-	cmd.Flags().Uint64Var(&after, "after", 0, "begin behind this sequence `NUMBER`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print an object a line")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new events")
+	cmd.Flags().Uint64Var(&after, "after", 0, "only events after this sequence `NUMBER`")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
 }
 

@@ -19,20 +19,19 @@ import (
 func (a *tree) policyCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{
 		Use:  "policy",
-		Long: "Show what a sandbox may use when nothing is asked for, and what may be asked for.",
+		Long: "Show the limits of sandboxes: their defaults and what may be requested.",
 	})
 	show := &cobra.Command{
 		Use:   "show [flags] [KEY]",
-		Short: "show limits and their defaults, or what a key allows",
+		Short: "show limits and their defaults, or the policy of a key",
 		Long: `Show the limits of a sandbox: the default, which flags, variables and files change, and
-the least and the most that may be asked for. Of a key, which its public part names
-(sandpit key ls), show what the server lets who has it do, in the words of the policy
-file.`,
+the minimum and maximum that may be requested. With the ID of a key (see sandpit key ls),
+show what the server allows that key, in the terms of the policy file.`,
 		Example:           "  sandpit policy show\n  sandpit policy show --json\n  sandpit policy show k7d2m3xa",
 		Args:              arguments(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	asJSON := show.Flags().Bool("json", false, "print one object")
+	asJSON := show.Flags().Bool("json", false, "print JSON")
 	ofKey := a.serverCommand(&cobra.Command{}, func(ctx context.Context, s *session, args []string) error {
 		return a.showKeyPolicy(ctx, s, args[0], *asJSON)
 	}).RunE
@@ -62,7 +61,7 @@ func (a *tree) showKeyPolicy(ctx context.Context, s *session, key string, asJSON
 		return err
 	}
 	if err := s.call(ctx, http.MethodGet, path+"/policy", nil, &p); err != nil {
-		return fmt.Errorf("asking for the policy of a key: %w", err)
+		return fmt.Errorf("getting the policy of a key: %w", err)
 	}
 	if asJSON {
 		return a.PrintJSON(p)
@@ -106,8 +105,8 @@ func (a *tree) printPolicy(p policy.Policy, o *cli.Options) error {
 		b.WriteString("\nSet here for every run:\n" + changed.String())
 	}
 	b.WriteString(`
-Egress: none; a sandbox has a loopback interface and no other.
-Files of the host: none but the image, which is read-only, and what --mount names.
+Egress: none; a sandbox has only a loopback interface.
+Host files: only the image, which is read-only, and what --mount names.
 `)
 	_, err := a.Stdout.WriteString(b.String())
 	return err
@@ -143,8 +142,8 @@ func (a *tree) group(cmd *cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		err := cli.Usagef("there is no command %q of sandpit %s", args[0], cmd.Name())
-		return sandpit.WithHint(err, "see sandpit help "+cmd.Name())
+		err := cli.Usagef("unknown command %q of sandpit %s", args[0], cmd.Name())
+		return sandpit.WithHint(err, "see 'sandpit help "+cmd.Name()+"'")
 	}
 	return cmd
 }
@@ -152,7 +151,7 @@ func (a *tree) group(cmd *cobra.Command) *cobra.Command {
 // noArguments is for commands that take none.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return sandpit.WithHint(cli.Usagef("%s takes no argument, and %q is one", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help")
+		return sandpit.WithHint(cli.Usagef("%s takes no arguments, but got %q", cmd.CommandPath(), args[0]), "see '"+cmd.CommandPath()+" --help'")
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
-const execLong = `Run CMD in a sandbox that is there, as sandpit run does in a fresh one: input,
-output, signals and the exit code are CMD's. With -d it runs in the background:
-its id is printed, and it goes on when this program has ended. sandpit attach,
-wait, signal and logs find it again.`
+const execLong = `Run CMD in an existing sandbox, as sandpit run does in a new one: input, output, signals
+and the exit code are CMD's. With -d it runs in the background: this command prints its
+ID and exits, and the process keeps running. Use the ID with sandpit attach, wait, signal
+and logs.`
 
 const execExample = `  sandpit exec work -- python3 -c 'print(6*7)'
   sandpit exec -it work -- bash
@@ -33,14 +33,14 @@ func (a *tree) execCommand() *cobra.Command {
 	for _, name := range [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"} {
 		addFlags(cmd.Flags(), o.Flag(name))
 	}
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "run CMD in the background and print its id")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "run CMD in the background and print its ID")
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 && args[1] == "--" {
 			args = append(args[:1:1], args[2:]...)
 		}
 		if len(args) < 2 || args[1] == "" {
-			return sandpit.WithHint(cli.Usagef("there is no command to run"), "sandpit exec NAME -- CMD [ARG...]")
+			return sandpit.WithHint(cli.Usagef("no command is given"), "write 'sandpit exec NAME -- CMD [ARG...]'")
 		}
 		return a.Exec(cmd.Context(), o, a.opener(args[0]), args[1:], detach)
 	}
@@ -68,15 +68,15 @@ func (a *tree) attachCommand() *cobra.Command {
 	var opt cli.AttachOptions
 	cmd := &cobra.Command{
 		Use: "attach [flags] NAME PROCESS",
-		Long: `Connect to a process by its id or pid: its output so far and from now on, and
-standard input, if it was started with one. Its exit code is returned. The process
-goes on when this program ends; ^C is passed on to it, ^P^Q leaves it when it has a
-terminal.`,
+		Long: `Attach to a process by its ID or pid: show its output so far and from now on, and pass
+standard input to it, if it was started with one. The exit code is that of the process.
+It keeps running when this command ends. ^C is passed on to it; ^P^Q detaches from it if
+it has a terminal.`,
 		Example: "  sandpit attach work p3",
 		Args:    arguments(2, 2),
 	}
-	cmd.Flags().BoolVar(&opt.NoStdin, "no-stdin", false, "do not pass standard input on")
-	cmd.Flags().BoolVar(&opt.NoHistory, "no-history", false, "leave out what it has written so far")
+	cmd.Flags().BoolVar(&opt.NoStdin, "no-stdin", false, "do not pass on standard input")
+	cmd.Flags().BoolVar(&opt.NoHistory, "no-history", false, "omit earlier output")
 	cmd.ValidArgsFunction = a.completeProcesses
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.Attach(cmd.Context(), a.opener(args[0]), args[1], opt)
@@ -112,7 +112,7 @@ func (a *tree) waitCommand() *cobra.Command {
 	timeout := durationFlag()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "wait [flags] NAME PROCESS",
-		Long:              "Wait until a process has ended, and return its exit code; 124 when --timeout is over\nfirst. The process goes on then.",
+		Long:              "Wait until a process exits, and return its exit code, or 124 if --timeout ends first. The\nprocess keeps running then.",
 		Example:           "  sandpit wait work p3",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeProcesses,
@@ -141,7 +141,7 @@ func (a *tree) waitCommand() *cobra.Command {
 		}
 		return cli.ExitWith(result.ExitCode)
 	}))
-	cmd.Flags().Var(&timeout, "timeout", "wait no longer than this")
+	cmd.Flags().Var(&timeout, "timeout", "maximum time to wait")
 	return cmd
 }
 
@@ -151,7 +151,7 @@ func (a *tree) signalCommand() *cobra.Command {
 	var group bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "signal [flags] NAME PROCESS",
-		Long:              "Send a signal to a process. KILL ends it with all that it has started.",
+		Long:              "Send a signal to a process. KILL also ends its descendants.",
 		Example:           "  sandpit signal work p3\n  sandpit signal -s HUP work p3",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeProcesses,
@@ -176,7 +176,7 @@ func (a *tree) signalCommand() *cobra.Command {
 		}
 		return process.Signal(ctx, s)
 	}))
-	cmd.Flags().VarP(&sig, "signal", "s", "its name or number (default TERM)")
+	cmd.Flags().VarP(&sig, "signal", "s", "signal name or number (default TERM)")
 	cmd.Flags().BoolVarP(&group, "group", "g", false, "send it to the process group that the process leads")
 	return cmd
 }

@@ -7,19 +7,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
-const runLong = `Run CMD in a fresh sandbox, then destroy it.
+const runLong = `Run CMD in a new sandbox, then destroy it.
 
-It works like running CMD itself: standard input is passed on, output comes as
-it is written, signals reach CMD, and its exit code is returned. The network is
-closed, the host's files are out of reach, and every limit has a default: see
-sandpit policy show. Without a CMD, the image's own program runs.
+It works like running CMD directly: standard input is passed on, output is shown as it is
+written, signals reach CMD, and the exit code is CMD's. The network is closed, the host's
+files are out of reach, and every limit has a default: see 'sandpit policy show'. Without
+CMD, the image's own command runs.
 
-Exit codes: CMD's own; 124 when it ran out of time; 125 when Sandpit itself
-failed; 126 when CMD can't be executed, 127 when it does not exist; 128+n when
-signal n killed it.
+Exit codes: CMD's own; 124 if it timed out; 125 if Sandpit itself failed; 126 if CMD can't
+be executed; 127 if CMD does not exist; 128+n if signal n killed it.
 
-Standard input is read as it comes, also when CMD does not ask for it. In a loop
-that reads lines from its own input, write sandpit run ... </dev/null.`
+Standard input is read even if CMD does not use it. In a shell loop that reads lines from
+its own input, write sandpit run ... </dev/null.`
 
 const runExample = `  sandpit run -- python3 -c 'print(6*7)'
   sandpit run --memory 256m --timeout 10s -- ./untrusted
@@ -29,9 +28,9 @@ const runExample = `  sandpit run -- python3 -c 'print(6*7)'
   git diff | sandpit run -- wc -l
   sandpit run --json -- node -e 'console.log(1)'`
 
-const shellLong = `Run a shell script in a fresh sandbox, then destroy it: what sandpit run does for a
-command. SCRIPT is the text of the script; '-' reads it from standard input, and
-the script's own input is then empty.`
+const shellLong = `Run a shell script in a new sandbox, then destroy it, as sandpit run does with a command.
+SCRIPT is the text of the script; '-' reads it from standard input, and the script's own
+input is then empty.`
 
 const shellExample = `  sandpit shell 'cd /tmp && echo hello >a && cat a'
   sandpit shell --mount .:/work --workdir /work 'make && make test'

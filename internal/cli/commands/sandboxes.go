@@ -37,7 +37,7 @@ func parseExpiry(text string) (sandpit.Expiry, error) {
 	case sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
 		return e, nil
 	}
-	return "", sandpit.WithHint(fmt.Errorf("%q is not something that can happen to a sandbox", text), "say remove, stop or pause")
+	return "", sandpit.WithHint(fmt.Errorf("%q is not an action at expiry", text), "use remove, stop or pause")
 }
 
 // register adds the flags. With defaults, it is said what they are.
@@ -48,9 +48,9 @@ func (f *lifetimeFlags) register(cmd *cobra.Command, defaults bool) {
 		}
 		return text
 	}
-	cmd.Flags().Var(&f.life, "life", usage("how long the sandbox may live", "24h"))
-	cmd.Flags().Var(&f.idle, "idle", usage("how long it may be idle; never for no end", "never"))
-	cmd.Flags().Var(&f.expiry, "on-expiry", usage("what happens then: remove, stop or pause", "remove"))
+	cmd.Flags().Var(&f.life, "life", usage("maximum lifetime of the sandbox", "24h"))
+	cmd.Flags().Var(&f.idle, "idle", usage("maximum idle time of the sandbox, or never", "never"))
+	cmd.Flags().Var(&f.expiry, "on-expiry", usage("action at expiry: remove, stop or pause", "remove"))
 }
 
 // createCommand is sandpit create.
@@ -63,8 +63,8 @@ func (a *tree) createCommand() *cobra.Command {
 	o, life := cli.NewOptions(a.Lookup), newLifetimeFlags()
 	cmd := &cobra.Command{
 		Use: "create [flags] [NAME]",
-		Long: `Make a sandbox that stays, and print its name. Programs are run in it with sandpit
-exec; it is there until it is removed, or its lifetime or idle time is over.`,
+		Long: `Create a sandbox that persists, and print its name. Run programs in it with sandpit exec.
+It exists until it is removed, or until its lifetime or idle time ends.`,
 		Example: `  sandpit create work
   sandpit create --image debian:13 --memory 1g --idle 30m build
   name=$(sandpit create) && sandpit exec $name -- uname -a`,
@@ -88,7 +88,7 @@ exec; it is there until it is removed, or its lifetime or idle time is over.`,
 		}
 		if len(args) == 1 {
 			if spec.Name = args[0]; spec.Name == "" {
-				return sandpit.WithHint(cli.Usagef("the name of the sandbox is empty"), "leave it out to have one chosen")
+				return sandpit.WithHint(cli.Usagef("the name of the sandbox is empty"), "omit it to get a generated name")
 			}
 		}
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
@@ -108,15 +108,15 @@ func (a *tree) psCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps [flags] [NAME]",
 		Short: "list sandboxes, or the processes of one",
-		Long: `List the sandboxes that run, or, with a NAME, the processes that were started in
-that sandbox. With -a also what has stopped, failed or ended.`,
+		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
+list those that have stopped, failed or exited.`,
 		Example:           "  sandpit ps\n  sandpit ps -a --label team=build\n  sandpit ps work",
 		Args:              arguments(0, 1),
 		ValidArgsFunction: a.completeNames(1),
 	}
-	all := cmd.Flags().BoolP("all", "a", false, "also those that do not run")
-	asJSON := cmd.Flags().Bool("json", false, "print a list of objects")
-	quiet := cmd.Flags().BoolP("quiet", "q", false, "print names only, or the ids of processes")
+	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
+	asJSON := cmd.Flags().Bool("json", false, "print a JSON list")
+	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
 	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
 	cmd.Flags().VarP(&labels, "label", "l", "only those with this label")
 	return a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
@@ -240,7 +240,7 @@ func labelText(labels map[string]string) string {
 func (a *tree) inspectCommand() *cobra.Command {
 	return a.serverCommand(&cobra.Command{
 		Use:               "inspect NAME...",
-		Long:              "Print what is known of a sandbox as an object: its state, limits, labels, processes and\nwhat this machine can't enforce.",
+		Long:              "Print the details of a sandbox as JSON: its state, limits, labels, processes and what this\nmachine can't enforce.",
 		Example:           "  sandpit inspect work",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
@@ -284,7 +284,7 @@ func (a *tree) stateCommand(use, long string, do func(context.Context, sandpit.S
 
 func (a *tree) stopCommand() *cobra.Command {
 	grace := durationFlag()
-	cmd := a.stateCommand("stop [flags] NAME...", "End all processes of a sandbox: with SIGTERM, and what is left after the grace time with\nSIGKILL. Its files stay; sandpit start makes it run again.",
+	cmd := a.stateCommand("stop [flags] NAME...", "Stop a sandbox: end its processes with SIGTERM, and those left after the grace period\nwith SIGKILL. Its files stay; sandpit start starts it again.",
 		func(ctx context.Context, sb sandpit.Sandbox) error {
 			wait := 10 * time.Second
 			if grace.set {
@@ -297,22 +297,22 @@ func (a *tree) stopCommand() *cobra.Command {
 }
 
 func (a *tree) startCommand() *cobra.Command {
-	return a.stateCommand("start NAME...", "Make a stopped sandbox run again, with its files and without processes.",
+	return a.stateCommand("start NAME...", "Start a stopped sandbox, with its files and without processes.",
 		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Restart(ctx) })
 }
 
 func (a *tree) killCommand() *cobra.Command {
-	return a.stateCommand("kill NAME...", "End all processes of a sandbox at once. Its files stay.",
+	return a.stateCommand("kill NAME...", "End all processes of a sandbox with SIGKILL. Its files stay.",
 		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Stop(ctx, 0) })
 }
 
 func (a *tree) pauseCommand() *cobra.Command {
-	return a.stateCommand("pause NAME...", "Freeze a sandbox: it keeps its memory and uses no processor time. The next request to\nit, or sandpit resume, thaws it.",
+	return a.stateCommand("pause NAME...", "Pause a sandbox: it keeps its memory and uses no CPU time. The next request to it, or\nsandpit resume, resumes it.",
 		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Pause(ctx) })
 }
 
 func (a *tree) resumeCommand() *cobra.Command {
-	return a.stateCommand("resume NAME...", "Thaw a paused sandbox.",
+	return a.stateCommand("resume NAME...", "Resume a paused sandbox.",
 		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Resume(ctx) })
 }
 
@@ -320,7 +320,7 @@ func (a *tree) removeCommand() *cobra.Command {
 	var force bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "rm [flags] NAME...",
-		Long:              "Remove a sandbox with everything in it, whatever it is doing.",
+		Long:              "Remove a sandbox with everything in it, even if it is running.",
 		Example:           "  sandpit rm work\n  sandpit rm $(sandpit ps -q)",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
@@ -333,7 +333,7 @@ func (a *tree) removeCommand() *cobra.Command {
 			return err
 		})
 	})
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "it is no error when somebody else removes it at the same time")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "ignore sandboxes that do not exist")
 	return cmd
 }
 
@@ -341,13 +341,13 @@ func (a *tree) extendCommand() *cobra.Command {
 	life := newLifetimeFlags()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "extend [flags] NAME...",
-		Long:              "Change how long a sandbox lives: from now on for --life, and no longer idle than --idle.\nWhat is not given stays as it is.",
+		Long:              "Change the lifetime of a sandbox, counted from now, and its idle time. Values that are not\ngiven stay unchanged.",
 		Example:           "  sandpit extend --life 2h work\n  sandpit extend --idle never --on-expiry stop work",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		if !life.life.set && !life.idle.set && !life.expiry.set {
-			return sandpit.WithHint(cli.Usagef("there is nothing to change"), "give --life, --idle or --on-expiry")
+			return sandpit.WithHint(cli.Usagef("no change is given"), "give --life, --idle or --on-expiry")
 		}
 		return a.each(ctx, s, args, func(ctx context.Context, sb sandpit.Sandbox) error {
 			return sb.SetLifetime(ctx, sandpit.Lifetime{Life: life.life.is, Idle: life.idle.is, OnExpiry: life.expiry.is})

@@ -12,43 +12,43 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
-const serveLong = `Serve sandboxes to many callers, until SIGTERM or ^C: on a unix socket in the data
-directory, which belongs to its user alone, and on the addresses that are asked for.
+const serveLong = `Run a server for many users until SIGTERM or ^C. It listens on a unix socket in the data
+directory, which only its own user may use, and on the addresses given with --listen.
 
-Nobody has to start a server: a command that needs one starts it for its user. This
-is for a server of a machine or of a team: under systemd (deploy/systemd has the
-units; socket activation and sd_notify are spoken) or in a container.
+You do not have to start a server for yourself: a command that needs one starts it. This
+command is for a server of a machine or a team, under systemd (see deploy/systemd; socket
+activation and sd_notify are supported) or in a container.
 
-Over TCP every caller needs a key (sandpit key create); the first one is made, and
-shown once, when a server listens on TCP and there is none. Without a certificate only
-loopback is served, unless plain-http says that a proxy before the server has TLS.
+Over TCP every caller needs a key (sandpit key create). If a server listens on TCP and has
+no key, it creates the first one and shows it once. Without a certificate the server
+listens only on the loopback, unless plain-http is set because a proxy provides TLS.
 
-SIGHUP reads the policies again, which is done anyway when their file changes. When the
-server ends, its sandboxes go on, and the next one takes them over. A server refuses to
-start while sandboxes run here that its state has no record of: the state was lost, or is
-an older copy. Restore state/ in the data directory, or give --remove-orphans. That also
+SIGHUP reloads the policies, which also happens when their file changes. When the server
+ends, its sandboxes keep running, and the next server adopts them. A server refuses to
+start while sandboxes run here of which its state has no record: the state was lost, or is
+an old copy. Restore state/ in the data directory, or use --remove-orphans. That also
 destroys sandboxes that no server can reach because the data directory was moved to
 another disk while they ran.
 
-The settings of a server are in /etc/sandpit/server.yaml, or the file of --config:
+The settings of a server are in /etc/sandpit/server.yaml, or the file given with --config:
 
   listen: ["0.0.0.0:8443"]
   tls-cert: server.pem
   tls-key: server.key
   policy: policy.yaml          # default policy.yaml in the data directory
   domain: sandboxes.example    # ports of sandboxes: https://8080-ID.sandboxes.example
-  memory: 64g                  # what all sandboxes together are promised
-  kept-memory: 4g              # what requests may leave behind in the server itself
+  memory: 64g                  # total memory of all sandboxes
+  kept-memory: 4g              # memory of the server that requests may occupy
   cpus: 32
   sandboxes: 500
-  connections: 8192            # at once; a quarter of them without a valid key
+  connections: 8192            # at the same time; at most a quarter without a valid key
   connections-per-address: 500 # without a valid key
-  hosts: [sandpit.example]     # names by which it may be called
-  origins: []                  # web pages that may call it
-  logs: 4g                     # what logs may take of the disk; logs-per-namespace: 1g
-  sync-audit: false            # each entry of the audit on the disk before it goes on
-  audit-size: 4g               # how much of it is kept; audit-time: 168h in which no key may fill it
-  private-webhooks: false      # may events be sent to addresses that are not public`
+  hosts: [sandpit.example]     # host names that clients may use
+  origins: []                  # origins of web pages that may use it
+  logs: 4g                     # disk space for logs; logs-per-namespace: 1g
+  sync-audit: false            # sync every audit entry to disk before the request proceeds
+  audit-size: 4g               # size of the audit log; audit-time: 168h in which no key may fill it
+  private-webhooks: false      # allow webhooks to addresses that are not public`
 
 // serveCommand is sandpit serve.
 func (a *tree) serveCommand() *cobra.Command {
@@ -63,8 +63,8 @@ func (a *tree) serveCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
 	cmd.Flags().StringVar(&opt.Settings, "config", "", "`FILE` with the server's settings (default /etc/sandpit/server.yaml)")
-	cmd.Flags().Var(&idle, "idle-exit", "leave after so long without a sandbox and a request (default never)")
-	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here and that the state has no record of, or that nobody can reach")
+	cmd.Flags().Var(&idle, "idle-exit", "exit after this time without sandboxes and requests (default never)")
+	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here without a record or that no server can reach")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

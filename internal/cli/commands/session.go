@@ -58,7 +58,7 @@ func (a *tree) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	if started {
-		a.Note("started a server for this user; it leaves by itself when it is idle (sandpit help serve)")
+		a.Note("started a server for this user; it exits when it is idle (see 'sandpit help serve')")
 	}
 	return &session{client, home}, nil
 }
@@ -78,11 +78,11 @@ func withSandbox(do func(ctx context.Context, sb sandpit.Sandbox, args []string)
 func (s *session) find(ctx context.Context, name string) (sandpit.Sandbox, error) {
 	sb, err := s.Get(ctx, name)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		hint := "sandpit ps lists those that there are"
+		hint := "run 'sandpit ps -a' to list all sandboxes"
 		if box, path, ok := strings.Cut(name, ":"); ok && box != "" && path != "" { // as cp has it
-			hint = "write the sandbox and the path apart: " + box + " " + path
+			hint = "write the sandbox and the path separately: " + box + " " + path
 		}
-		return nil, sandpit.WithHint(fmt.Errorf("there is no sandbox %q: %w", name, sandpit.ErrNotFound), hint)
+		return nil, sandpit.WithHint(fmt.Errorf("no sandbox is named %q: %w", name, sandpit.ErrNotFound), hint)
 	}
 	return sb, err
 }

@@ -23,9 +23,8 @@ func (a *tree) statsCommand() *cobra.Command {
 	var asJSON bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "stats [flags] [NAME...]",
-		Long: `Show what sandboxes use: processor time over the last second, memory, processes, and of
-their own file system bytes and inodes beside their limits; and what went over their
-network.`,
+		Long: `Show the resource usage of sandboxes: CPU time over the last second, memory, processes,
+bytes and inodes in their own file system, all beside their limits, and network traffic.`,
 		Example:           "  sandpit stats\n  sandpit stats --json work",
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -48,7 +47,7 @@ network.`,
 		}
 		return writeUse(a.Stdout, rows)
 	})
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a list of objects")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	return cmd
 }
 
@@ -57,7 +56,7 @@ func (a *tree) topCommand() *cobra.Command {
 	every := durationFlag()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "top [flags]",
-		Long:    "Show what sandboxes use, those that use most first, again and again until ^C.",
+		Long:    "Show the resource usage of sandboxes continuously until ^C, highest usage first.",
 		Example: "  sandpit top",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
@@ -66,7 +65,7 @@ func (a *tree) topCommand() *cobra.Command {
 			pause = every.is
 		}
 		if !cli.IsTerminal(a.Stdout) {
-			return sandpit.WithHint(cli.Usagef("top needs a terminal to draw on"), "use sandpit stats")
+			return sandpit.WithHint(cli.Usagef("top needs a terminal"), "use 'sandpit stats'")
 		}
 		var rows []use
 		for {
@@ -91,7 +90,7 @@ func (a *tree) topCommand() *cobra.Command {
 			}
 		}
 	})
-	cmd.Flags().VarP(&every, "every", "n", "how often (default 2s)")
+	cmd.Flags().VarP(&every, "every", "n", "time between updates (default 2s)")
 	return cmd
 }
 

@@ -10,7 +10,7 @@ func (a *tree) versionCommand() *cobra.Command {
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	asJSON := cmd.Flags().Bool("json", false, "print one object")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(*cobra.Command, []string) error { return a.PrintVersion(*asJSON) }
 	return cmd
 }

@@ -35,9 +35,9 @@ func (a *tree) sayWaiting(ctx context.Context, s *session) (stop func()) {
 		switch {
 		case err != nil, ctx.Err() != nil:
 		case waiting > 0:
-			a.Note("the server is full (sandboxes that wait for room: %d); 'sandpit ps' lists those that run", waiting)
+			a.Note("the server is full, waiting for capacity (waiting sandboxes: %d); run 'sandpit ps' to list the running ones", waiting)
 		default:
-			a.Note("the server is still making the sandbox")
+			a.Note("the server is still creating the sandbox")
 		}
 	}()
 	return func() {
