@@ -81,7 +81,7 @@ func (s *served) start(t testing.TB) {
 		err := server.Run(ctx, server.Options{
 			Home: s.home, Version: "test", Lookup: func(string) (string, bool) { return "", false },
 			Settings: server.Settings{
-				Listen: []server.Address{s.address}, Cert: filepath.Join(s.home, "cert.pem"), Key: filepath.Join(s.home, "key.pem"),
+				Listen: []server.Listen{{Address: s.address}}, Cert: filepath.Join(s.home, "cert.pem"), Key: filepath.Join(s.home, "key.pem"),
 				Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
 			},
 			Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home)}),

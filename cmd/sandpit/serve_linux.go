@@ -76,7 +76,7 @@ func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 		if err != nil {
 			return settings, err
 		}
-		settings.Listen = append(settings.Listen, a)
+		settings.Listen = append(settings.Listen, server.Listen{Address: a})
 	}
 	if opt.IdleExit > 0 {
 		settings.IdleExit = opt.IdleExit

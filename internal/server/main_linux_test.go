@@ -95,7 +95,7 @@ func newServed(t testing.TB) *served {
 func (s *served) overTCP() {
 	s.t.Helper()
 	s.tcp = testkit.Address(s.t)
-	s.settings.Listen = append(s.settings.Listen, server.Address{Network: "tcp", Host: s.tcp})
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: s.tcp}, Service: server.DefaultService})
 	s.settings.Cert, s.settings.Key = filepath.Join(s.home, "cert.pem"), filepath.Join(s.home, "key.pem")
 	s.roots = x509.NewCertPool()
 	s.roots.AddCert(certify(s.t, s.home, s.tcp, 1))

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -132,11 +133,10 @@ type server struct {
 	runs      runs
 	tracer    *otlp.Exporter // or nil
 	gate      *gate.Gate
-	handler   http.Handler
-	listeners []net.Listener
+	handlers  map[string]http.Handler // by service
+	listeners []listener
 	conns     *connections
-	plain     *http.Server // unix sockets and plain TCP
-	secure    *http.Server // TLS
+	servers   map[string]servers // by service
 	idle      idleness
 	manager   supervisor
 }
@@ -306,7 +306,7 @@ func (s *server) startAPI() error {
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts,
 	})
-	s.handler = s.gate.Handler(sandpitAPI.Dialect())
+	s.handlers = map[string]http.Handler{DefaultService: s.gate.Handler(sandpitAPI.Dialect())}
 	return nil
 }
 
@@ -331,33 +331,40 @@ func (s *server) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.listeners = given
-	addresses := append([]Address{SocketIn(opt.Home)}, opt.Settings.Listen...)
-	for _, a := range addresses {
-		if served(given, a) {
+	for _, l := range given {
+		s.listeners = append(s.listeners, listener{l, DefaultService})
+	}
+	for _, a := range append([]Listen{{Address: SocketIn(opt.Home)}}, opt.Settings.Listen...) {
+		if i := slices.IndexFunc(given, func(l net.Listener) bool { return l.Addr().Network() == a.Network && l.Addr().String() == a.Host }); i >= 0 {
+			s.listeners[i].service = a.service() // the service manager listens there already
 			continue
 		}
-		l, err := listen(ctx, a)
+		l, err := listen(ctx, a.Address)
 		if err != nil {
 			return err
 		}
-		s.listeners = append(s.listeners, l)
+		s.listeners = append(s.listeners, listener{l, a.service()})
 	}
 	config, err := s.tlsConfig()
 	if err != nil {
 		return err
 	}
 	uid := uint32(os.Geteuid())
-	s.plain = &http.Server{
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return s.peer(s.connContext(ctx, c), c, uid)
-		},
-		ConnState: s.connState,
+	base := func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
+	s.servers = map[string]servers{}
+	for service, handler := range s.handlers {
+		plain := &http.Server{
+			BaseContext: base,
+			ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+				return s.peer(s.connContext(ctx, c), c, uid)
+			},
+			ConnState: s.connState,
+		}
+		s.gate.Configure(plain, handler)
+		secure := &http.Server{BaseContext: base, ConnContext: s.connContext, ConnState: s.connState, TLSConfig: config}
+		s.gate.Configure(secure, handler)
+		s.servers[service] = servers{plain, secure}
 	}
-	s.gate.Configure(s.plain, s.handler)
-	s.secure = &http.Server{BaseContext: s.plain.BaseContext, ConnContext: s.connContext, ConnState: s.connState, TLSConfig: config}
-	s.gate.Configure(s.secure, s.handler)
 	for _, l := range s.listeners {
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {
 			continue
@@ -387,16 +394,6 @@ func (s *server) connState(c net.Conn, state http.ConnState) {
 func loopbackListener(l net.Listener) bool {
 	a, ok := l.Addr().(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
-}
-
-// served reports whether the service manager listens on an address already.
-func served(given []net.Listener, a Address) bool {
-	for _, l := range given {
-		if l.Addr().Network() == a.Network && l.Addr().String() == a.Host {
-			return true
-		}
-	}
-	return false
 }
 
 // tlsConfig returns how TLS is spoken, or nil without a certificate. The files
@@ -473,12 +470,13 @@ func (s *server) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, l := range s.listeners {
-		start, plain := s.plain.Serve, true
-		if _, ok := l.Addr().(*net.TCPAddr); ok && s.secure.TLSConfig != nil {
-			start, plain = func(l net.Listener) error { return s.secure.ServeTLS(l, "", "") }, false
+		to := s.servers[l.service]
+		start, plain := to.plain.Serve, true
+		if _, ok := l.Addr().(*net.TCPAddr); ok && to.secure.TLSConfig != nil {
+			start, plain = func(l net.Listener) error { return to.secure.ServeTLS(l, "", "") }, false
 		}
 		go func() {
-			if err := start(s.conns.listener(l, plain)); !errors.Is(err, http.ErrServerClosed) {
+			if err := start(s.conns.listener(l.Listener, plain)); !errors.Is(err, http.ErrServerClosed) {
 				cancel(fmt.Errorf("serving %s: %w", l.Addr(), err))
 			}
 		}()
@@ -601,9 +599,11 @@ func (s *server) close() error {
 	// The ends of the last answers may still be in net/http's hands.
 	leaving, leave := context.WithTimeout(context.Background(), lastAnswers)
 	defer leave()
-	for _, server := range []*http.Server{s.plain, s.secure} {
-		if server != nil && server.Shutdown(leaving) != nil {
-			_ = server.Close()
+	for _, of := range s.servers {
+		for _, server := range []*http.Server{of.plain, of.secure} {
+			if server.Shutdown(leaving) != nil {
+				_ = server.Close()
+			}
 		}
 	}
 	if s.tracer != nil {

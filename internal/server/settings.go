@@ -25,9 +25,9 @@ const SettingsFile = "/etc/sandpit/server.yaml"
 // Settings are how a server behaves, as a person sets it. The zero Settings
 // listen on the data directory's socket alone.
 type Settings struct {
-	Listen []Address // where, beside the data directory's socket
-	Cert   string    // PEM file of the certificate and those above it
-	Key    string    // PEM file of its key
+	Listen []Listen // where, beside the data directory's socket
+	Cert   string   // PEM file of the certificate and those above it
+	Key    string   // PEM file of its key
 
 	// PlainHTTP allows addresses beyond loopback without TLS.
 	PlainHTTP bool
@@ -96,27 +96,27 @@ type Settings struct {
 
 // document is the file's form.
 type document struct {
-	Listen          []string `yaml:"listen"`
-	TLSCert         string   `yaml:"tls-cert"`
-	TLSKey          string   `yaml:"tls-key"`
-	PlainHTTP       bool     `yaml:"plain-http"`
-	Domain          string   `yaml:"domain"`
-	Hosts           []string `yaml:"hosts"`
-	Origins         []string `yaml:"origins"`
-	Policy          string   `yaml:"policy"`
-	Memory          string   `yaml:"memory"`
-	KeptMemory      string   `yaml:"kept-memory"`
-	CPUs            string   `yaml:"cpus"`
-	Sandboxes       int      `yaml:"sandboxes"`
-	Connections     *int     `yaml:"connections"`
-	PerAddress      *int     `yaml:"connections-per-address"`
-	Logs            string   `yaml:"logs"`
-	NamespaceLogs   string   `yaml:"logs-per-namespace"`
-	IdleExit        string   `yaml:"idle-exit"`
-	SyncAudit       bool     `yaml:"sync-audit"`
-	AuditSize       string   `yaml:"audit-size"`
-	AuditTime       string   `yaml:"audit-time"`
-	PrivateWebhooks bool     `yaml:"private-webhooks"`
+	Listen          []listenEntry `yaml:"listen"`
+	TLSCert         string        `yaml:"tls-cert"`
+	TLSKey          string        `yaml:"tls-key"`
+	PlainHTTP       bool          `yaml:"plain-http"`
+	Domain          string        `yaml:"domain"`
+	Hosts           []string      `yaml:"hosts"`
+	Origins         []string      `yaml:"origins"`
+	Policy          string        `yaml:"policy"`
+	Memory          string        `yaml:"memory"`
+	KeptMemory      string        `yaml:"kept-memory"`
+	CPUs            string        `yaml:"cpus"`
+	Sandboxes       int           `yaml:"sandboxes"`
+	Connections     *int          `yaml:"connections"`
+	PerAddress      *int          `yaml:"connections-per-address"`
+	Logs            string        `yaml:"logs"`
+	NamespaceLogs   string        `yaml:"logs-per-namespace"`
+	IdleExit        string        `yaml:"idle-exit"`
+	SyncAudit       bool          `yaml:"sync-audit"`
+	AuditSize       string        `yaml:"audit-size"`
+	AuditTime       string        `yaml:"audit-time"`
+	PrivateWebhooks bool          `yaml:"private-webhooks"`
 }
 
 // maxSettings bounds the file, in bytes.
@@ -191,12 +191,12 @@ func (d document) settings(dir string) (Settings, error) {
 		Cert: beside(d.TLSCert), Key: beside(d.TLSKey), PlainHTTP: d.PlainHTTP, Domain: d.Domain, Hosts: d.Hosts, Origins: d.Origins,
 		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
 	}
-	for _, text := range d.Listen {
-		a, err := ParseAddress(text)
+	for _, entry := range d.Listen {
+		a, err := ParseAddress(entry.Address)
 		if err != nil {
 			return s, fmt.Errorf("listen: %w", err)
 		}
-		s.Listen = append(s.Listen, a)
+		s.Listen = append(s.Listen, Listen{a, entry.Service})
 	}
 	for _, n := range []struct {
 		key         string
@@ -258,6 +258,9 @@ func (s Settings) check() error {
 		return sandpit.WithHint(fmt.Errorf("kept-memory: %s is less than a server needs: %w", notation.FormatSize(s.KeptMemory), sandpit.ErrInvalid), "set at least "+notation.FormatSize(leastKept))
 	}
 	for _, a := range s.Listen {
+		if err := a.check(); err != nil {
+			return err
+		}
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
 			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys in the clear: %w", a, sandpit.ErrForbidden),
 				"set tls-cert and tls-key; or plain-http, behind a proxy that has TLS")

@@ -18,7 +18,10 @@ func TestReadSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "server.yaml")
 	text := `# of a team
-listen: ["0.0.0.0:8443", "unix:///run/sandpit.sock"]
+listen:
+  - 0.0.0.0:8443
+  - address: unix:///run/sandpit.sock
+    service: sandpit
 tls-cert: server.pem
 tls-key: /etc/ssl/server.key
 policy: policy.yaml
@@ -38,8 +41,11 @@ hosts: [sandpit.example]
 		t.Fatal(err)
 	}
 	want := server.Settings{
-		Listen: []server.Address{{Network: "tcp", Host: "0.0.0.0:8443"}, {Network: "unix", Host: "/run/sandpit.sock"}},
-		Cert:   filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
+		Listen: []server.Listen{
+			{Address: server.Address{Network: "tcp", Host: "0.0.0.0:8443"}},
+			{Address: server.Address{Network: "unix", Host: "/run/sandpit.sock"}, Service: "sandpit"},
+		},
+		Cert: filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
 		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, Logs: 20 << 30, LogsPerNamespace: 2 << 30, AuditSize: 40 << 30, AuditTime: 720 * time.Hour, Hosts: []string{"sandpit.example"},
 	}
 	got, err := server.ReadSettings(file, true)
@@ -61,32 +67,36 @@ hosts: [sandpit.example]
 // What is wrong is told with its line; nothing in the file is passed over.
 func TestBrokenSettings(t *testing.T) {
 	for text, want := range map[string]string{
-		"listen: []\nlisden: []\n":               `server.yaml:2: unknown field "lisden"`,
-		"listen: 8443\n":                         "server.yaml:1: ",
-		"sandboxes: 5\n---\nsandboxes: 6\n":      "server.yaml:3: it must be a single document",
-		"---\n---\nsandboxes: 6\n":               "server.yaml:2: it must be a single document",
-		"listen: [\n":                            "server.yaml:1: it can't be read as YAML",
-		"just words\n":                           "server.yaml:1: ",
-		"listen: [here]\n":                       `server.yaml: listen: "here" is not an address`,
-		"listen: [\"0.0.0.0:1\"]\n":              "without TLS would send keys in the clear",
-		"tls-cert: server.pem\n":                 "one is missing",
-		"memory: -1\n":                           "memory: ",
-		"cpus: many\n":                           "cpus: ",
-		"sandboxes: -1\n":                        "sandboxes: -1 is less than 0",
-		"sandboxes: 5\nsandboxes: 6\n":           "server.yaml:2: ",
-		"Sandboxes: 5\n":                         `server.yaml:1: unknown field "Sandboxes"`,
-		"connections: 15\n":                      "connections: 15 is less than 16",
-		"connections: 0\n":                       "connections: 0 is less than 16",
-		"connections-per-address: 0\n":           "connections-per-address: 0 is less than 1",
-		"connections-per-address: -1\n":          "connections-per-address: ",
-		"logs: 1g\nlogs-per-namespace: 2g\n":     "logs-per-namespace: 2 GiB is more than logs, 1 GiB",
-		"idle-exit: soon\n":                      "idle-exit: ",
-		"audit-size: 1m\n":                       "audit-size: 1 MiB is too little",
-		"logs: much\n":                           "logs: ",
-		"audit-time: never\n":                    "audit-time: ",
-		strings.Repeat("# more\n", 1<<20/7+1):    "longer than 1 MiB",
-		"a: &a [*a]\n":                           "server.yaml:1: ",
-		"listen: [\"unix:///\"]\nsandboxes: 1\n": "is not an address",
+		"listen: []\nlisden: []\n":          `server.yaml:2: unknown field "lisden"`,
+		"listen: 8443\n":                    "server.yaml:1: ",
+		"sandboxes: 5\n---\nsandboxes: 6\n": "server.yaml:3: it must be a single document",
+		"---\n---\nsandboxes: 6\n":          "server.yaml:2: it must be a single document",
+		"listen: [\n":                       "server.yaml:1: it can't be read as YAML",
+		"just words\n":                      "server.yaml:1: ",
+		"listen: [here]\n":                  `server.yaml: listen: "here" is not an address`,
+		"listen: [{address: \"127.0.0.1:1\", service: e3b}]\n": `listening on 127.0.0.1:1: unknown service "e3b"`,
+		"listen:\n- address: x\n  servise: a\n":                `server.yaml:3: unknown field "servise"`,
+		"listen: [{service: sandpit}]\n":                       `server.yaml: listen: "" is not an address`,
+		"listen: [[a]]\n":                                      "server.yaml:1: ",
+		"listen: [\"0.0.0.0:1\"]\n":                            "without TLS would send keys in the clear",
+		"tls-cert: server.pem\n":                               "one is missing",
+		"memory: -1\n":                                         "memory: ",
+		"cpus: many\n":                                         "cpus: ",
+		"sandboxes: -1\n":                                      "sandboxes: -1 is less than 0",
+		"sandboxes: 5\nsandboxes: 6\n":                         "server.yaml:2: ",
+		"Sandboxes: 5\n":                                       `server.yaml:1: unknown field "Sandboxes"`,
+		"connections: 15\n":                                    "connections: 15 is less than 16",
+		"connections: 0\n":                                     "connections: 0 is less than 16",
+		"connections-per-address: 0\n":                         "connections-per-address: 0 is less than 1",
+		"connections-per-address: -1\n":                        "connections-per-address: ",
+		"logs: 1g\nlogs-per-namespace: 2g\n":                   "logs-per-namespace: 2 GiB is more than logs, 1 GiB",
+		"idle-exit: soon\n":                                    "idle-exit: ",
+		"audit-size: 1m\n":                                     "audit-size: 1 MiB is too little",
+		"logs: much\n":                                         "logs: ",
+		"audit-time: never\n":                                  "audit-time: ",
+		strings.Repeat("# more\n", 1<<20/7+1):                  "longer than 1 MiB",
+		"a: &a [*a]\n":                                         "server.yaml:1: ",
+		"listen: [\"unix:///\"]\nsandboxes: 1\n":               "is not an address",
 	} {
 		file := filepath.Join(t.TempDir(), "server.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

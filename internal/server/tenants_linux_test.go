@@ -229,7 +229,7 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.settings.Listen = []server.Address{a}
+		s.settings.Listen = []server.Listen{{Address: a}}
 		err = server.Run(t.Context(), s.options())
 		if !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), a.String()) || !strings.Contains(sandpit.Hint(err), "plain-http") {
 			t.Errorf("%s: %v (%s)", address, err, sandpit.Hint(err))
@@ -237,7 +237,7 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 	}
 	// Asked for by name it is done; a key is needed all the same.
 	s := newServed(t)
-	s.settings.Listen, s.settings.PlainHTTP = []server.Address{{Network: "tcp", Host: "0.0.0.0:0"}}, true
+	s.settings.Listen, s.settings.PlainHTTP = []server.Listen{{Address: server.Address{Network: "tcp", Host: "0.0.0.0:0"}}}, true
 	s.start()
 	said := regexp.MustCompile(`msg=listening address=\S*:(\d+)\n`)
 	testkit.Until(t, "it says where it listens", func() bool { return said.MatchString(s.log.String()) }, s.log.String)

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// DefaultService is the service of an address that names none: Sandpit's own API.
+const DefaultService = "sandpit"
+
+// services returns the names of all services. Each is a dialect behind the server's gate.
+func services() []string { return []string{DefaultService} }
+
+// Listen is an address to listen on.
+type Listen struct {
+	Address
+	Service string // that is served there; empty: DefaultService
+}
+
+// service returns the name of the service.
+func (l Listen) service() string { return cmp.Or(l.Service, DefaultService) }
+
+// check refuses an unknown service.
+func (l Listen) check() error {
+	if all := services(); !slices.Contains(all, l.service()) {
+		return sandpit.WithHint(fmt.Errorf("listening on %s: unknown service %.80q: %w", l.Address, l.Service, sandpit.ErrInvalid), "use one of: "+strings.Join(all, ", "))
+	}
+	return nil
+}
+
+// listenEntry is an address in a file: a text, or an object that names the service, too.
+type listenEntry struct {
+	Address string `yaml:"address"`
+	Service string `yaml:"service"`
+}
+
+// UnmarshalYAML reads either form.
+func (e *listenEntry) UnmarshalYAML(unmarshal func(any) error) error {
+	if unmarshal(&e.Address) == nil {
+		return nil
+	}
+	type object listenEntry
+	return unmarshal((*object)(e))
+}
+
+// listener is a listener and the service that is served on it.
+type listener struct {
+	net.Listener
+	service string
+}
+
+// servers are the HTTP servers of a service.
+type servers struct {
+	plain  *http.Server // unix sockets and plain TCP
+	secure *http.Server // TLS
+}
