@@ -225,10 +225,11 @@ type Instance interface {
 	Destroy(ctx context.Context) error
 }
 
-// An Explainer is an Instance that may know why its guest never answered. Optional.
+// An Explainer is an Instance that may know why its guest never answered, or why it
+// ended. Optional.
 type Explainer interface {
-	// Explain returns the reason if it knows one, and err otherwise. The caller failed
-	// to reach the guest with err.
+	// Explain returns err with the reason, or the reason alone, or err. The caller failed
+	// to reach the guest with err. Destroy has not been called yet.
 	Explain(err error) error
 }
 

@@ -232,6 +232,11 @@ func (s *Sandbox) explain(err error) error {
 	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
 		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, client.ErrExpired) && s.state == sandpit.StateFailed {
+		return fmt.Errorf("sandbox %s has failed: %s: %w", s.name, s.reason, sandpit.ErrClosed)
+	}
 	return err
 }
 
@@ -284,6 +289,8 @@ func (s *Sandbox) fail() {
 			why = err.Error()
 		} else if kills > 0 {
 			why = "it ran out of memory"
+		} else if e, ok := s.instance.(driver.Explainer); ok {
+			why = e.Explain(errors.New(why)).Error()
 		}
 		s.mu.Lock()
 		if s.removing || s.left {

@@ -1,10 +1,14 @@
 package linux
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -103,25 +107,69 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 	return err
 }
 
-// Explain says in which step of its set-up the guest has failed: the first process
-// may come to its last, in which it executes the guest, when the builder has long
-// said that all is in place.
+const (
+	// deathPatience is how long Explain waits for the end of a guest whose connections
+	// have ended. It is about to end, or has closed them for no reason.
+	deathPatience = time.Second
+
+	// maxWords bounds how much is told of what a guest said last, in bytes.
+	maxWords = 300
+)
+
+// Explain says why the guest has ended: in which step of its set-up it failed (the
+// first process may come to its last step, in which it executes the guest, when the
+// builder has long said that all is in place), or how its process ended and what it
+// wrote to its standard error. Both come by the socket over which it gets its
+// connections.
 func (i *instance) Explain(err error) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.closed || i.adopted || i.program == nil {
+	if i.adopted || i.program == nil {
 		return err
 	}
-	buf := make([]byte, sysprog.ReportSize)
-	n, got, tries := 0, error(unix.EINTR), 0
-	// That it has not read what was sent to it is told first.
-	for ; (got == unix.EINTR || got == unix.ECONNRESET) && tries < 10; tries++ {
-		n, _, got = unix.Recvfrom(i.socks[0], buf, unix.MSG_DONTWAIT)
+	var why []string
+	select {
+	case <-i.done:
+		if i.status.Signaled() {
+			why = append(why, fmt.Sprintf("killed by signal %d", i.status.Signal()))
+		} else {
+			why = append(why, fmt.Sprintf("exit status %d", i.status.ExitStatus()))
+		}
+	case <-time.After(deathPatience):
 	}
-	if e, ok := i.program.DecodeReport(buf[:max(n, 0)]); ok {
-		return i.explainStep(e)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return err
 	}
-	return err
+	var words []byte
+	buf := make([]byte, maxWords)
+	for range 1000 { // the kernel keeps fewer
+		n, _, got := unix.Recvfrom(i.socks[0], buf, unix.MSG_DONTWAIT)
+		if got == unix.EINTR || got == unix.ECONNRESET { // that it has not read what was sent to it is told first
+			continue
+		}
+		if got != nil || n <= 0 {
+			break
+		}
+		if e, ok := i.program.DecodeReport(buf[:n]); ok {
+			return i.explainStep(e)
+		}
+		words = append(words, buf[:n]...)
+	}
+	if said := tidy(words); said != "" {
+		why = append(why, said)
+	}
+	if len(why) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(why, ": "))
+}
+
+// tidy returns the beginning of what a guest said last, on one line. The stacks that
+// follow in what the Go runtime says are left out.
+func tidy(words []byte) string {
+	words, _, _ = bytes.Cut(words, []byte("\n\n"))
+	text := strings.Join(strings.FieldsFunc(string(words), func(c rune) bool { return c == utf8.RuneError || !unicode.IsPrint(c) }), " ")
+	return text[:min(len(text), maxWords)]
 }
 
 var _ driver.Explainer = (*instance)(nil)

@@ -23,6 +23,8 @@ type instance struct {
 
 	adopted bool // made by another process
 
+	status syscall.WaitStatus // of the guest that was reaped, once done is closed
+
 	mu     sync.Mutex
 	closed bool // guarded by mu: no more Dial
 	left   bool // guarded by mu: its end is nobody's business any more
@@ -59,12 +61,12 @@ func (i *instance) wait() {
 	}
 	if err == nil {
 		err = raw.Read(func(fd uintptr) bool {
-			pid, err := syscall.Wait4(i.child.PID, nil, syscall.WNOHANG, nil)
+			pid, err := syscall.Wait4(i.child.PID, &i.status, syscall.WNOHANG, nil)
 			return err == syscall.ECHILD || pid == i.child.PID
 		})
 	}
 	if err != nil {
-		reap(i.child.PID)
+		i.status = reap(i.child.PID)
 	}
 	i.child.Release()
 	i.thread.release()

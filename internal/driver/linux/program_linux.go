@@ -322,9 +322,10 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	}
 	sock, prog := high(sysprog.Int(c.socket)), high(sysprog.From(guest))
 	null = high(sysprog.From(null))
-	for fd := range 3 {
+	for fd := range 2 {
 		p.Call(fdStage, unix.SYS_DUP3, sysprog.From(null), sysprog.Int(fd), sysprog.Int(0))
 	}
+	p.Call(fdStage, unix.SYS_DUP3, sysprog.From(sock), sysprog.Int(2), sysprog.Int(0)) // for its last words, see Explain
 	p.Call(fdStage, unix.SYS_DUP3, sysprog.From(sock), sysprog.Int(guestSocket), sysprog.Int(0))
 	p.ReportVia(guestSocket)
 	p.Call(fdStage, unix.SYS_DUP3, sysprog.From(prog), sysprog.Int(guestProgram), sysprog.Int(unix.O_CLOEXEC))

@@ -22,11 +22,11 @@ const (
 // is called by the reader of the bootstrap socket.
 func (g *guest) listen(fd int) {
 	v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	if err != nil || v == 0 || unix.SetNonblock(fd, true) != nil {
+	if err != nil || v == 0 {
 		unix.Close(fd)
 		return
 	}
-	f := os.NewFile(uintptr(fd), "listener")
+	f := waitingFile(fd, "listener")
 	g.listeners.Add(1)
 	go func() {
 		defer g.listeners.Done()
@@ -61,7 +61,7 @@ func (g *guest) accept(f *os.File) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		conn := os.NewFile(uintptr(fd), "connection")
+		conn := waitingFile(fd, "connection")
 		c := newConn(g, conn, conn)
 		c.patience = greetPatience
 		go func() {

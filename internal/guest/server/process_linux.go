@@ -287,7 +287,9 @@ func (p *process) streams(a *spawn.Attr, u *user, m *wire.Start) (closeChild fun
 		if err != nil {
 			return nil, err
 		}
-		p.stdin = os.NewFile(uintptr(w), "stdin")
+		if p.stdin = os.NewFile(uintptr(w), "stdin"); !watched(p.stdin) {
+			return nil, errUnwatched
+		}
 	} else {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {

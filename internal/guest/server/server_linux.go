@@ -191,27 +191,44 @@ func (g *guest) stop() {
 
 // stdio serves one connection on standard input and output.
 func (g *guest) stdio() int {
-	_ = unix.SetNonblock(0, true)
-	_ = unix.SetNonblock(1, true)
-	c := newConn(g, os.NewFile(0, "stdin"), os.NewFile(1, "stdout"))
+	c := newConn(g, waitingFile(0, "stdin"), waitingFile(1, "stdout"))
 	if err := c.serve(); err != nil {
-		os.Stderr.WriteString(Name + ": " + err.Error() + "\n")
-		return 1
+		return lastWords(err.Error())
 	}
 	return 0
 }
 
+// lastWords says why the guest ends by itself, which it does only where it can't do
+// its work. Its standard error is read by the owner, in a sandbox as on a terminal; so
+// are the last words of the Go runtime. It returns the exit code.
+func lastWords(why string) int {
+	os.Stderr.WriteString(Name + ": " + why + "\n")
+	return 1
+}
+
+// waitingFile returns a file for a descriptor that is waited for. The runtime of Go waits
+// for it with epoll(7). The kernel bounds how many descriptors a user may have watched
+// (fs.epoll.max_user_watches); where there is no room each wait takes a thread, and
+// deadlines are not kept.
+func waitingFile(fd int, name string) *os.File {
+	_ = unix.SetNonblock(fd, true)
+	f := os.NewFile(uintptr(fd), name)
+	if !watched(f) {
+		_ = unix.SetNonblock(fd, false)
+	}
+	return f
+}
+
+// watched reports whether the runtime watches the descriptor of a file.
+func watched(f *os.File) bool { return f.SetDeadline(time.Time{}) == nil }
+
 // bootstrap receives connections and serves them until the socket ends.
 func (g *guest) bootstrap() int {
 	unix.CloseOnExec(bootstrapFD)
-	if err := unix.SetNonblock(bootstrapFD, true); err != nil {
-		os.Stderr.WriteString(Name + ": reading descriptor 3: " + err.Error() + "\n")
-		return 1
-	}
-	boot := os.NewFile(bootstrapFD, "bootstrap")
+	boot := waitingFile(bootstrapFD, "bootstrap")
 	raw, err := boot.SyscallConn()
 	if err != nil {
-		return 1
+		return lastWords("reading descriptor 3: " + err.Error())
 	}
 	for {
 		var kind byte
@@ -221,22 +238,30 @@ func (g *guest) bootstrap() int {
 			kind, fd, n, rerr = receive(int(s))
 			return rerr != unix.EAGAIN
 		})
-		if err != nil || rerr != nil || n == 0 {
-			boot.Close()
-			g.listeners.Wait()
-			return 0 // the owner is gone, and nobody can come in its place
+		if err == nil {
+			err = rerr
 		}
 		switch {
+		case err == unix.ENOMEM || err == unix.ENOBUFS: // of the machine, and it may pass
+			time.Sleep(acceptPause)
+		case err != nil || n == 0:
+			code := 0
+			if err != nil && err != unix.ECONNRESET {
+				code = lastWords("hearing from its owner: " + err.Error())
+			}
+			boot.Close()
+			g.listeners.Wait()
+			return code // the owner is gone, and nobody can come in its place
 		case fd < 0:
+			_ = lastWords("a connection was lost: it has no descriptor free")
 		case kind == bootstrapConn:
-			_ = unix.SetNonblock(fd, true)
-			f := os.NewFile(uintptr(fd), "connection")
+			f := waitingFile(fd, "connection")
 			go func() { _ = newConn(g, f, f).serve() }()
 		case kind == bootstrapLandlock:
 			g.setLandlock(fd)
 		case kind == bootstrapFilter:
 			if !loadFilter(fd) {
-				return 1
+				return lastWords("it could not load the filter of system calls")
 			}
 		case kind == bootstrapListen:
 			g.listen(fd)

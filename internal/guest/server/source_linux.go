@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"io"
 	"os"
 	"syscall"
@@ -29,12 +30,18 @@ type source struct {
 func newSource(fd int, tty bool) (*source, error) {
 	f := os.NewFile(uintptr(fd), "output")
 	raw, err := f.SyscallConn()
+	if err == nil && !watched(f) {
+		err = errUnwatched
+	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	return &source{f: f, raw: raw, fd: fd, tty: tty, woken: make(chan struct{})}, nil
 }
+
+// errUnwatched says that a process can't be started, since nobody would hear from it.
+var errUnwatched = errors.New("this user has no more descriptors watched (fs.epoll.max_user_watches)")
 
 // errWoken says that wake has been called.
 var errWoken = os.ErrDeadlineExceeded
