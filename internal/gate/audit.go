@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// entry is what the audit gets to know of the call: who, what, on which
-// sandbox. Never a secret, nor content of a file.
+// entry returns an entry about the call for the audit: who does what to which sandbox. It
+// never has a secret or the content of a file.
 func (c *Call) entry(phase string) audit.Record {
 	e := audit.Record{
 		Time: time.Now(), RequestID: c.ID, Phase: phase, Caller: c.Caller.Name, Key: c.Caller.Key, Namespace: c.Caller.Namespace,
@@ -23,9 +23,9 @@ func (c *Call) entry(phase string) audit.Record {
 	return e
 }
 
-// Intend has the audit keep what is about to be done, with what it is about. It does nothing
-// for routes that are not guarded, and the second time. An error says that the audit
-// can't keep it: then it must not be done.
+// Intend records in the audit what the handler is about to do, and with detail what that is
+// about. On an error the audit can't record it, and it must not be done. Intend is a no-op
+// for routes that are not guarded, and after it has succeeded.
 func (c *Call) Intend(detail string) error {
 	if !c.route.Guarded || c.intended {
 		return nil
@@ -51,9 +51,9 @@ func (c *Call) Intend(detail string) error {
 	return nil
 }
 
-// recordEnd has the audit keep how the call ended. The audit is bounded, and nobody
-// may push out of it what is older: what is refused to strangers, and to keys that
-// ask too often, is entered up to a rate, and beyond it counted.
+// recordEnd records in the audit how the call ended. The audit is bounded, and no caller may
+// push out older entries. Therefore refusals to strangers, and to keys that send too
+// many requests, are recorded up to a rate, and only counted beyond it.
 func (c *Call) recordEnd() {
 	if c.route != nil && c.route.Open && c.status < 400 || c.route == nil && !c.known && c.status == http.StatusNotFound {
 		return
@@ -88,7 +88,7 @@ func (c *Call) recordEnd() {
 				c.gate.summarise(c, reasonUnrecorded)
 			}
 		}
-		if !late(err, later) {
+		if !mayStillBeWritten(err, later) {
 			later()
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// Body returns the body of the request, up to limit bytes (-1: any number). The client has to
-// go on sending. All of it must come within a time, unless that is 0.
+// Body returns the body of the request. Reading fails after limit bytes (-1: no limit), if the
+// client sends nothing for Limits.Stall, or if the body is not complete within the given
+// time (0: no limit).
 func (c *Call) Body(limit int64, within time.Duration) io.ReadCloser {
 	b := &body{c: c, left: limit, bounded: limit >= 0}
 	if within > 0 {
@@ -30,13 +31,13 @@ type body struct {
 	closed  atomic.Bool
 }
 
-// Read reads a part. The client has to have sent something within a time.
+// Read reads a part of the body.
 func (b *body) Read(p []byte) (int, error) {
 	if b.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	if b.bounded && int64(len(p)) > b.left+1 {
-		p = p[:b.left+1] // one more shows that there is too much
+		p = p[:b.left+1] // one more byte shows that the body is too large
 	}
 	deadline := time.Now().Add(b.c.gate.opts.Limits.Stall)
 	if !b.until.IsZero() && b.until.Before(deadline) {
@@ -59,7 +60,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// broken is the error of a body that ends too early, or is none.
+// broken returns the error of a body that ends too early, or is malformed.
 func (b *body) broken(err error) error {
 	var network net.Error
 	if b.c.R.ProtoMajor > 1 || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
@@ -68,14 +69,13 @@ func (b *body) broken(err error) error {
 	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "the body is not valid: " + err.Error(), Hint: "send a valid chunked body, or a Content-Length"}
 }
 
-// Close says that nobody wants more. A Read that is under way goes on: the call
-// ends without it.
+// Close makes later reads fail. It does not interrupt a Read in progress.
 func (b *body) Close() error {
 	b.closed.Store(true)
 	return nil
 }
 
-// bodyRead reports whether nothing of the body is left.
+// bodyRead reports whether the body has been read to its end.
 func (c *Call) bodyRead() bool {
 	return c.ended.Load() || c.R.Body == nil || c.R.Body == http.NoBody
 }

@@ -14,30 +14,34 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
-// Call is one request in progress. It belongs to the goroutine of its handler, which sets
-// the exported fields no more after it has started others that use the call. Hold, Cancel,
-// BrokenOff, Body and the methods of W may be used by those, too. Nothing of a call may be used
-// after its handler has returned.
+// Call is one request in progress. It belongs to the goroutine of its handler, and ends when
+// the handler returns.
+//
+// A handler may start goroutines that use the call. They may read the exported fields, which
+// must not be set meanwhile. W, and each body, serve one goroutine at a time. After the
+// handler has returned, such goroutines may only call Cancel, Hold and BrokenOff.
 type Call struct {
-	W   *Writer
-	R   *http.Request
+	W *Writer
+
+	// R is the request. Read its body with Body, which bounds it.
+	R *http.Request
+
 	Ctx context.Context // ends with the client, with the key, and with the server
 
-	// Cancel ends Ctx for a reason.
+	// Cancel ends Ctx with a cause.
 	Cancel context.CancelCauseFunc
 
 	// ID names the request for people and logs.
 	ID string
 
-	// Caller is who makes the request: the zero value while that is not known, and for
-	// routes that are Open.
+	// Caller is who makes the request. It is the zero value on routes that are Open.
 	Caller Caller
 
-	// Target is the sandbox, as asked for, and Detail what the call is about beside
-	// that, both for the audit. Handlers may set them when they know more.
+	// Target is the sandbox that the request names, and Detail what else it is about, both
+	// for the audit. Handlers may set them when they know more.
 	Target, Detail string
 
-	// Vital is that of the route. A handler may set it to false, before it calls Intend.
+	// Vital is Route.Vital. A handler may set it to false before it calls Intend.
 	Vital bool
 
 	gate    *Gate
@@ -48,7 +52,7 @@ type Call struct {
 	known     bool        // Caller is set
 	intended  bool        // the audit has it
 	overShare error       // the refusal, when its key has used up its share of the audit
-	vain      bool        // it is proved to have touched nothing; see Untouched
+	unchanged bool        // it has provably touched nothing; see Untouched
 	ended     atomic.Bool // the body has been read to its end
 	streams   int         // open; guarded by limiter.mu, as the next two
 
@@ -68,7 +72,7 @@ type Call struct {
 // NewRequestID returns a name for a request: 80 random bits.
 func NewRequestID() string { return strings.ToLower(rand.Text()[:16]) }
 
-// operation names what the call does.
+// operation returns the ID of the route, or "none".
 func (c *Call) operation() string {
 	if c.route == nil {
 		return "none"
@@ -76,7 +80,7 @@ func (c *Call) operation() string {
 	return c.route.ID
 }
 
-// serve does what every route needs, and then what the route is for.
+// serve admits the call and runs the handler of the route.
 func (c *Call) serve(route *Route) {
 	defer c.recover()
 	c.route, c.Vital = route, route.Vital
@@ -92,7 +96,7 @@ func (c *Call) serve(route *Route) {
 	}
 }
 
-// admit decides whether the call may be made.
+// admit refuses a call that may not be made.
 func (c *Call) admit() error {
 	if c.route.Open {
 		return nil
@@ -115,8 +119,8 @@ func (c *Call) admit() error {
 	return c.Intend(c.Detail)
 }
 
-// recover turns a panic into an error of the server. One that is meant to break
-// the connection off goes on.
+// recover turns a panic of the handler into an internal error. It passes on
+// http.ErrAbortHandler, which breaks the connection off.
 func (c *Call) recover() {
 	p := recover()
 	if p == nil {
@@ -129,14 +133,14 @@ func (c *Call) recover() {
 	c.Fail(errors.New("the handler panicked"))
 }
 
-// NoteOutcome notes how the call ended, unless that has been noted.
+// NoteOutcome notes the outcome for the audit, metrics and traces, unless one has been noted.
 func (c *Call) NoteOutcome(status int, code string, err error) {
 	if c.status == 0 {
 		c.ReplaceOutcome(status, code, err)
 	}
 }
 
-// ReplaceOutcome notes how the call ended, whatever has been noted.
+// ReplaceOutcome notes the outcome, even if one has been noted.
 func (c *Call) ReplaceOutcome(status int, code string, err error) {
 	c.status, c.code, c.err = status, code, err
 }
@@ -144,7 +148,7 @@ func (c *Call) ReplaceOutcome(status int, code string, err error) {
 // answered reports whether the answer has begun.
 func (c *Call) answered() bool { return c.W.status != 0 || c.W.hijacked.Load() }
 
-// finish records how the call ended, and gives back what it holds.
+// finish records how the call ended, and releases what it holds.
 func (c *Call) finish() {
 	if c.status == 0 {
 		if c.status = c.W.status; c.status == 0 {
@@ -164,14 +168,15 @@ func (c *Call) finish() {
 	}
 }
 
-// Untouched notes that the call fails before it has touched anything, and returns err. Any
-// other vital call may have changed something, however it ends: its client may have left,
-// or a part of the work be done.
+// Untouched notes that the call failed before it changed anything, and returns err. The audit
+// assumes of any other vital call that it may have changed something, whatever its
+// status: its client may have left, or a part of the work may be done.
 func (c *Call) Untouched(err error) error {
-	c.vain = true
+	c.unchanged = true
 	return err
 }
 
-// EntersLater reports whether the call is vital and goes on although the audit has no entry
-// of it yet. If it proves to touch nothing (Untouched), its entry makes room for others.
+// EntersLater reports whether the call is vital and goes on without an entry in the audit. Its
+// handler should find out whether there is anything to change, and else call
+// Untouched: then its entry makes room for others.
 func (c *Call) EntersLater() bool { return c.Vital && !c.intended }

@@ -12,39 +12,39 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
-// Caller is who makes a request, and what is known of him.
+// Caller is who makes a request, and what the server knows about the caller.
 type Caller struct {
 	Name      string // for people and the audit: a key's name, "uid 1000"
-	Key       string // the public prefix of his key; empty for the peer of a unix socket
-	Namespace string // whose sandboxes he sees
-	Policy    string // the name of his policy
+	Key       string // the public prefix of the key; empty for the peer of a unix socket
+	Namespace string // whose sandboxes the caller sees
+	Policy    string // the name of the policy
 	Admin     bool   // may manage keys and read the audit and /metrics
 
-	Expires time.Time // of his key, whose calls end then; zero: never
+	Expires time.Time // when the key expires and its calls end; zero: never
 }
 
 type peerKey struct{}
 
-// WithPeer notes who is at the other end of a connection, as the kernel tells
-// it of a unix socket. It is for http.Server.ConnContext. A request on such a
-// connection needs no key; one that has a key acts with that.
+// WithPeer notes who is at the other end of a unix socket, as the kernel reports it. It is
+// for http.Server.ConnContext. Requests on such a connection need no key. A request with a
+// key acts as the owner of that key.
 func WithPeer(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, peerKey{}, c)
 }
 
 type refusedPeerKey struct{}
 
-// WithRefusedPeer notes that the program at the other end of a unix socket may
-// be in a sandbox or container: its requests are refused, with a key too. It is
-// for http.Server.ConnContext.
+// WithRefusedPeer notes that the program at the other end of a unix socket may be in a
+// sandbox or container. Its requests are refused, even with a key. It is for
+// http.Server.ConnContext.
 func WithRefusedPeer(ctx context.Context) context.Context {
 	return context.WithValue(ctx, refusedPeerKey{}, true)
 }
 
 type connKey struct{}
 
-// WithConn notes the connection of a request, which may be a httpconn.Conn or made of
-// one: what is streamed over it then goes out in larger pieces. It is for
+// WithConn notes the connection of a request. If it is a httpconn.Conn, or wraps one,
+// Call.Conn returns that, and streams are sent in larger pieces. It is for
 // http.Server.ConnContext.
 func WithConn(ctx context.Context, c net.Conn) context.Context {
 	if conn := httpconn.Find(c); conn != nil {
@@ -53,8 +53,8 @@ func WithConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Conn returns the connection of the call, or nil if the call does not have
-// one for itself.
+// Conn returns the connection of the call, or nil if the call shares its connection with
+// others, as in HTTP/2.
 func (c *Call) Conn() *httpconn.Conn {
 	if c.R.ProtoMajor != 1 {
 		return nil
@@ -65,10 +65,9 @@ func (c *Call) Conn() *httpconn.Conn {
 
 type admissionKey struct{}
 
-// WithAdmission sets the function that is told whose request comes on a connection:
-// the namespace of a caller with a valid key, or "" for a stranger. The request is
-// refused if admit returns false: the namespace has too many connections. It is for
-// http.Server.ConnContext.
+// WithAdmission sets a function that the gate calls with the namespace of each caller
+// with a valid key, or with "" for a stranger. If it returns false, the namespace has too
+// many connections, and the gate refuses the request. It is for http.Server.ConnContext.
 func WithAdmission(ctx context.Context, admit func(namespace string) bool) context.Context {
 	return context.WithValue(ctx, admissionKey{}, admit)
 }
@@ -76,8 +75,8 @@ func WithAdmission(ctx context.Context, admit func(namespace string) bool) conte
 // TooManyConnections is the message of an error of code errcode.TooManyConnections.
 const TooManyConnections = "too many connections are open"
 
-// admitConnection calls the function of WithAdmission, once it is known whose request
-// the call is.
+// admitConnection calls the function of WithAdmission, after the caller has been
+// identified.
 func (c *Call) admitConnection() error {
 	admit, ok := c.R.Context().Value(admissionKey{}).(func(string) bool)
 	switch {
@@ -91,9 +90,9 @@ func (c *Call) admitConnection() error {
 	return nil
 }
 
-// connectionShare names those with whom the caller shares a bound on connections:
-// its namespace; or the other administrators, whom no tenant can keep from revoking
-// a key. No namespace has that name.
+// connectionShare names the group that shares a bound on connections with the caller: its
+// namespace, or all administrators. Administrators have a share of their own so that
+// no tenant can keep them from revoking a key. No namespace has that name.
 func (c *Call) connectionShare() string {
 	if c.Caller.Admin {
 		return "(administrators)"
@@ -101,10 +100,10 @@ func (c *Call) connectionShare() string {
 	return c.Caller.Namespace
 }
 
-// maxKey is the longest key that is looked at, in bytes.
+// maxKey bounds the length of a key, in bytes. Longer ones are not valid.
 const maxKey = 512
 
-// authenticate finds out who makes the request, and whether it may come on its
+// authenticate identifies the caller, and decides whether the request may use its
 // connection.
 func (c *Call) authenticate() error {
 	err := c.identify()
@@ -114,7 +113,7 @@ func (c *Call) authenticate() error {
 	return err
 }
 
-// identify finds out who makes the request.
+// identify sets the caller, or returns why the request has none.
 func (c *Call) identify() error {
 	if c.R.Context().Value(refusedPeerKey{}) != nil {
 		return &Refusal{

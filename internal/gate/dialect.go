@@ -11,41 +11,40 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// Dialect is a wire API that stands behind a gate. Gate.Handler serves it. It must not be
-// changed afterwards, and its functions are called from many goroutines.
+// Dialect is a wire API behind a gate. Gate.Handler serves it. It must not change afterwards.
+// Its functions are called from many goroutines.
 type Dialect struct {
-	// Routes are the requests that it knows by their method and path.
+	// Routes are the operations, by method and path.
 	Routes []Route
 
-	// Pick returns the route of a request that its path does not decide, before Routes
-	// are looked at, or nil. Pick itself may be nil.
+	// Pick returns the route of a request that is decided by something else than its path,
+	// or nil. It takes precedence over Routes. A nil Pick picks nothing.
 	Pick func(*http.Request) *Route
 
-	// OwnHost reports whether a host name (see HostName), which is not one of the
-	// server's, belongs to the dialect. nil: none does.
+	// OwnHost reports whether the dialect serves a host name (see HostName) that is not
+	// one of the server's. A nil OwnHost reports false.
 	OwnHost func(name string) bool
 
-	// Credential returns the key of a request, or "". shared says that it is in a
-	// header that programs behind the server may use for keys of their own
-	// (see Route.Passes).
+	// Credential returns the key in a request, or "". shared says that it comes from a
+	// header that programs in sandboxes may use for keys of their own (see Route.Passes).
 	Credential func(*http.Request) (secret string, shared bool)
 
-	// Challenge is the value of the header WWW-Authenticate of requests without a valid
-	// key. Empty: the header is not sent.
+	// Challenge is the header WWW-Authenticate in answers to requests without a valid key.
+	// If it is empty, the header is not sent.
 	Challenge string
 
-	// KeyHint says how to send a key, for requests without one.
+	// KeyHint is the hint for requests without a key. It says how to send one.
 	KeyHint string
 
-	// PathHint is for requests that no route takes.
+	// PathHint is the hint for requests to unknown paths.
 	PathHint string
 
-	// Fail writes an error as the answer. Status, Retry-After and the like are decided:
-	// see Failure.
+	// Fail writes an error as the answer. The gate has set Retry-After and other common
+	// headers.
 	Fail func(*Call, Failure)
 
-	// AllowHeaders and ExposeHeaders are lists of headers for pages of Options.Origins:
-	// those that they may send, and those of answers that they may read.
+	// AllowHeaders and ExposeHeaders list the request headers that pages of Options.Origins
+	// may send, and the response headers that they may read.
 	AllowHeaders, ExposeHeaders string
 }
 
@@ -61,24 +60,25 @@ type Route struct {
 	Admin   bool // for administrators only
 	Guarded bool // recorded in the audit before it is done
 
-	// Vital requests end something or take rights away. They are carried out also when
-	// the audit is full or the key has used up its share of it, and entered later.
+	// Vital operations end something or revoke rights. They are carried out even if the
+	// audit is full, or the key has used up its share of it, and recorded later.
 	Vital bool
 
-	// Late says that the handler calls Call.Intend itself, once it knows more. Otherwise
-	// the gate does so for a guarded request before it calls the handler.
+	// Late says that the handler of a guarded operation calls Call.Intend itself, when it
+	// knows more. Otherwise the gate does so before it calls the handler.
 	Late bool
 
-	// Passes says that the request is passed on to a program that may have keys
-	// of its own. A user of the unix socket, who needs no key, may then send one that is
-	// not valid here in a shared header.
+	// Passes says that requests are forwarded to a program that may have keys of its
+	// own. Peers of the unix socket, which need no key, may then send a key of that
+	// program in a shared header.
 	Passes bool
 
-	// Target returns the sandbox that a request names, and Detail what it is
-	// about beside that, both for the audit. nil: nothing.
+	// Target returns the sandbox that a request names, and Detail what else it is about,
+	// both for the audit. They may be nil.
 	Target, Detail func(*http.Request) string
 
-	// Handle carries the request out. It answers, or returns an error for Dialect.Fail.
+	// Handle carries out the request. It answers, or returns an error, which the gate gives to
+	// Dialect.Fail.
 	Handle func(*Call) error
 }
 
@@ -90,8 +90,7 @@ type service struct {
 	methods []string // of all routes, in the order in which they are named to clients
 }
 
-// Handler returns the handler of a dialect. It may be served on any server that
-// Gate.Configure has set up.
+// Handler returns the handler of a dialect. Serve it on servers that Configure has set up.
 func (g *Gate) Handler(d Dialect) http.Handler {
 	s := &service{gate: g, dialect: &d, mux: http.NewServeMux()}
 	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
@@ -153,8 +152,8 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(c.W, r)
 }
 
-// oddPath reports whether a path is one that http.ServeMux answers by itself, with
-// a redirect in HTML: that of CONNECT and *, and one with "//", "." or "..".
+// oddPath reports whether http.ServeMux would answer a path by itself, with a redirect in
+// HTML: paths of CONNECT and *, and paths with "//", "." or "..".
 func oddPath(escaped string) bool {
 	rest, ok := strings.CutPrefix(escaped, "/")
 	for ok && rest != "" {
@@ -178,8 +177,7 @@ func (s *service) allowed(r *http.Request, path string) (all []string) {
 	return all
 }
 
-// lost answers a request for which there is no route. r is nil if its path is not a
-// valid one.
+// lost answers a request without a route. r is nil if its path is not valid.
 func (c *Call) lost(r *http.Request) {
 	var allowed []string
 	if r != nil {

@@ -9,33 +9,33 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// Why calls are broken off that a client would have gone on with.
+// ErrDraining and ErrKeyEnded are the reasons why the gate breaks off calls in progress.
 var (
 	ErrDraining error = &Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server is shutting down", Hint: "connect again in a moment: processes keep running and can be attached to", After: time.Second}
 	ErrKeyEnded error = &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
 )
 
-// LastWords is how long calls that are broken off have to say so.
+// LastWords is how long calls that are broken off have to tell their clients why.
 const LastWords = 2 * time.Second
 
-// breakOff ends a call under way. What it reads of its client fails at once, and
-// what it writes when the client does not take it soon.
+// breakOff ends a call in progress. Reads from its client fail at once, and writes fail if
+// the client does not take them within LastWords.
 func (c *Call) breakOff(why error) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	if c.over {
-		return // the connection is another call's
+		return // the connection may belong to another call by now
 	}
 	c.Cancel(why)
 	if c.W.hijacked.Load() {
-		return // who has taken the connection over ends it with the context
+		return // the handler that took the connection over closes it when the context ends
 	}
 	control := http.NewResponseController(c.W.ResponseWriter)
 	_ = control.SetReadDeadline(time.Unix(1, 0))
 	_ = control.SetWriteDeadline(time.Now().Add(LastWords))
 }
 
-// readUntil says when what is read of the client must have come.
+// readUntil sets the deadline for reads from the client.
 func (c *Call) readUntil(t time.Time) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
@@ -44,7 +44,7 @@ func (c *Call) readUntil(t time.Time) {
 	}
 }
 
-// writeFor says how long the client may take nothing of what is written to it.
+// writeFor sets how long the client may take nothing of the answer.
 func (c *Call) writeFor(d time.Duration) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
@@ -62,11 +62,11 @@ func (c *Call) BrokenOff() error {
 	return nil
 }
 
-// clockStep is after what time the clock is looked at again: it may have been
-// set, or the machine have slept.
+// clockStep is the longest time for which a timer is trusted: the clock may be set, and the
+// machine may sleep.
 const clockStep = time.Minute
 
-// hold notes that a call of a key is under way. It ends with its key.
+// hold notes that a call of a key is in progress, and ends it when the key expires.
 // Precondition: l.mu is held.
 func (l *limiter) hold(u *use, c *Call) {
 	if u.calls == nil {
@@ -92,8 +92,8 @@ func (l *limiter) expired(u *use, c *Call) {
 	}
 }
 
-// Revoke ends all calls of a key but by, which has revoked it, and those that
-// have just been let in.
+// Revoke ends all calls of a key, also those that have just been let in. It spares by, the
+// call that revokes the key.
 func (g *Gate) Revoke(key string, by *Call) {
 	l := &g.limiter
 	l.mu.Lock()

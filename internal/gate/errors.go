@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// Refusal is an error of the server itself, which says all that its caller reads.
-// Status and Code are set.
+// Refusal is an error of the server itself. Callers read it as it stands. Status, Code and
+// Message must be set.
 type Refusal struct {
 	Status        int
 	Code          string // of package errcode
@@ -25,7 +25,7 @@ type Refusal struct {
 	After         time.Duration // for Retry-After
 }
 
-// Error returns the message, which the caller reads.
+// Error returns the message.
 func (e *Refusal) Error() string { return e.Message }
 
 // Unwrap returns the kind that the code stands for.
@@ -40,19 +40,18 @@ func (e *Refusal) As(target any) bool {
 	return ok
 }
 
-// ErrClientGone is why something has ended whose client has left. It is no
-// failure of the server.
+// ErrClientGone ends calls whose client has left. It is not a failure of the server.
 var ErrClientGone error = &Refusal{Status: StatusClientGone, Code: "canceled", Message: "the client closed the connection"}
 
-// Gone returns the error of a connection whose client has left, or takes and sends
-// nothing any more.
+// Gone wraps the error of a connection whose client has left or is stuck. The result
+// matches ErrClientGone.
 func Gone(err error) error { return fmt.Errorf("%w: %w", ErrClientGone, err) }
 
-// StatusClientGone is what is noted of a request whose client has gone; nobody
-// reads it. nginx uses the number for the same.
+// StatusClientGone is the status that the audit and metrics have for a request whose client
+// has left. No client reads it. nginx uses the same number.
 const StatusClientGone = 499
 
-// StatusOf returns the HTTP status of a code of the domain, as /v1 has it.
+// StatusOf returns the HTTP status for a code of a domain error.
 func StatusOf(code string) int {
 	switch code {
 	case "invalid", "is_directory", "not_directory":
@@ -83,10 +82,10 @@ func StatusOf(code string) int {
 	return http.StatusInternalServerError
 }
 
-// MaxMessage bounds what an error says, in bytes: it may quote what was sent.
+// MaxMessage bounds the texts of an error, in bytes: they may quote the request.
 const MaxMessage = 2048
 
-// Bounded returns a text, or the first MaxMessage bytes of one that is longer.
+// Bounded returns s, cut after MaxMessage bytes.
 func Bounded(s string) string {
 	if len(s) <= MaxMessage {
 		return s
@@ -94,7 +93,7 @@ func Bounded(s string) string {
 	return strings.ToValidUTF8(s[:MaxMessage], "") + "…"
 }
 
-// Failure is an error as a caller gets it: how it looks is for the dialect to say.
+// Failure is an error as a caller may read it. The dialect gives it a form.
 type Failure struct {
 	Status int
 	Code   string // of package errcode
@@ -102,12 +101,12 @@ type Failure struct {
 	Hint,
 	Path string
 	RequestID string
-	After     time.Duration // when to try again; 0: nothing is known of that
+	After     time.Duration // when to try again; 0: unknown
 }
 
-// Describe returns an error as the caller gets it. If the error has no kind, the
-// caller is told no more than the request's id: its text may name what belongs
-// to others. It is logged.
+// Describe returns what the caller may read of an error. The text of an unexpected error may
+// name things of others. Describe logs it, and tells the caller no more than the
+// request's id.
 func (c *Call) Describe(err error) Failure {
 	if why := c.BrokenOff(); why != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		err = why
@@ -150,16 +149,16 @@ func (c *Call) Describe(err error) Failure {
 	return f
 }
 
-// isPrivate reports whether an error names files of the server and its caller is not an
-// administrator. A request that is refused for a path in it may be told that path.
+// isPrivate reports whether an error names files of the server, and its caller is not an
+// administrator. An error that refuses a path in the request may name that path.
 func (c *Call) isPrivate(f *Failure) bool {
 	dir := c.gate.opts.DataDir
 	return dir != "" && !c.Caller.Admin && f.Code != "invalid" && f.Code != "forbidden" &&
 		(strings.Contains(f.Message, dir) || strings.Contains(f.Path, dir) || strings.Contains(f.Hint, dir))
 }
 
-// Fail answers with an error, unless the answer has begun: then the connection
-// is broken off, so that nobody takes what was sent for the whole.
+// Fail answers with an error. If the answer has begun, Fail breaks the connection off, so
+// that the client does not take a part for the whole answer.
 func (c *Call) Fail(err error) {
 	f := c.Describe(err)
 	c.NoteOutcome(f.Status, f.Code, err)
@@ -174,7 +173,7 @@ func (c *Call) Fail(err error) {
 		h.Del(name)
 	}
 	if c.R.ProtoMajor == 1 && !c.bodyRead() {
-		// Otherwise net/http would read on before it answers.
+		// Otherwise net/http would read the rest of the body before it answers.
 		h.Set("Connection", "close")
 	}
 	if f.After > 0 {

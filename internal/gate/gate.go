@@ -28,16 +28,16 @@ type Options struct {
 	Keys  Verifier
 	Audit Auditor
 
-	// DataDir is where the server keeps its files. Errors that name it are told to
-	// administrators alone. Empty: none.
+	// DataDir is where the server keeps its files. Only administrators may read errors that
+	// name it. Empty: none.
 	DataDir string
 
-	// Hosts are the names and addresses, without a port, under which the server
-	// is asked for, beside those of loopback: the names of its certificate.
+	// Hosts are the names and addresses, without a port, that the server accepts in the
+	// Host header, besides those of loopback.
 	Hosts []string
 
-	// Origins are the web pages that may use the server from a browser, as the
-	// header Origin names them: "https://example.com". Default none.
+	// Origins are the origins of web pages that may use the server, such as
+	// "https://example.com". Default: none.
 	Origins []string
 
 	Limits Limits
@@ -45,23 +45,22 @@ type Options struct {
 	// Log receives what fails in the server itself. Default: nothing is logged.
 	Log *slog.Logger
 
-	// Tracer receives a span of each request; nil: none is made.
+	// Tracer receives a span for each request. Default: no spans are made.
 	Tracer *otlp.Exporter
 }
 
 // Verifier verifies keys.
 type Verifier interface {
-	// Verify returns whose key it is, comparing in constant time. Any error
-	// that matches ErrForbidden or ErrNotFound says that the key is not valid.
+	// Verify returns the owner of a key. It compares in constant time. Errors that match
+	// ErrForbidden, ErrNotFound or ErrInvalid say that the key is not valid.
 	Verify(ctx context.Context, secret string) (Caller, error)
 }
 
 // Auditor keeps the audit.
 type Auditor interface {
-	// Append returns when the entry is kept for good, with how many bytes of the
-	// audit it takes, or an error if it is not kept: then what it guards is not done.
-	// It sets Seq. A vital entry may take room that is kept for it on a
-	// full disk.
+	// Append adds an entry, and returns how many bytes of the audit it takes once it is
+	// kept for good. After an error the entry is not kept, and what it is about
+	// must not be done. A vital entry may use room that is reserved on a full disk.
 	Append(ctx context.Context, e audit.Record) (size int, err error)
 }
 
@@ -72,8 +71,7 @@ type Gate struct {
 	limiter limiter
 	metrics *metrics
 
-	// live ends with what only follows: events, logs, attached output. all ends
-	// with everything.
+	// live ends when the gate drains, all when it breaks off what is still in progress.
 	live, all       context.Context
 	endLive, endAll context.CancelFunc
 
@@ -102,8 +100,8 @@ func (g *Gate) Limits() Limits { return g.opts.Limits }
 // Log returns the log for what fails in the server itself.
 func (g *Gate) Log() *slog.Logger { return g.opts.Log }
 
-// Live returns a context that ends when the server begins to drain. Requests that only
-// follow something, which may never end, have to end with it.
+// Live returns a context that ends when the gate begins to drain. Calls that only follow
+// something, such as events or logs, must end then.
 func (g *Gate) Live() context.Context { return g.live }
 
 // enter counts a request in, unless the gate is draining.
@@ -125,9 +123,8 @@ func (g *Gate) leave() {
 	}
 }
 
-// Close drains the gate: new requests are refused, what only follows is ended,
-// and what is being done goes on until ctx ends. It returns the error of ctx
-// when something had to be broken off.
+// Close drains the gate. It refuses new requests, ends Live, and waits for calls in progress
+// until ctx ends. Then it breaks off the others, and returns the error of ctx.
 func (g *Gate) Close(ctx context.Context) error {
 	g.mu.Lock()
 	if !g.draining {

@@ -12,9 +12,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// guard keeps web pages out: one that was given a name of this machine by its
-// own DNS (rebinding) sends a foreign Host, and one that makes a browser send a
-// request has an Origin, or a Sec-Fetch-Site that says so.
+// guard keeps web pages out. A page that reaches this machine through its own DNS name
+// (rebinding) sends a foreign Host. A page that makes a browser send a request
+// sends an Origin, or a Sec-Fetch-Site that names another site.
 type guard struct {
 	hosts   []string // lower case, without a port
 	origins []string
@@ -41,8 +41,8 @@ func HostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// guard decides whether a request is for this server, and not from a web page that
-// it does not know.
+// guard refuses a request that is for another host, or comes from a web page that
+// is not allowed.
 func (c *Call) guard() error {
 	g, d := &c.gate.guard, c.service.dialect
 	name := HostName(c.R.Host)
@@ -61,13 +61,13 @@ func (c *Call) guard() error {
 		c.share(origin)
 		return nil
 	case own && sameHost(origin, c.R.Host):
-		return nil // as a page of a sandbox that asks the sandbox
+		return nil // for example a page of a sandbox that sends requests to that sandbox
 	}
 	return &Refusal{Status: http.StatusForbidden, Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: "ask the operator to allow this Origin (origins in server.yaml)"}
 }
 
-// ours reports whether a name is this server's. On a socket that others can
-// reach, the address at which it was reached is, too.
+// ours reports whether a host name is this server's. The address at which the request
+// arrived is, too.
 func (g *guard) ours(r *http.Request, name string) bool {
 	if slices.Contains(g.hosts, name) {
 		return true
@@ -87,14 +87,14 @@ func (g *guard) ours(r *http.Request, name string) bool {
 	return err == nil && asked.Unmap() == at.Addr().Unmap().WithZone("")
 }
 
-// sameHost reports whether an origin is the host that is asked.
+// sameHost reports whether an origin is on the host that the request names.
 func sameHost(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// share lets a page that is allowed to read the answer, as CORS says (Fetch
-// Standard, 3.2), and answers the question that its browser asks before.
+// share lets an allowed page read the answer (CORS; Fetch Standard, 3.2), and answers
+// the preflight request of its browser.
 func (c *Call) share(origin string) {
 	h := c.W.Header()
 	h.Set("Access-Control-Allow-Origin", origin)

@@ -9,24 +9,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// What calls hold is counted, so that no caller can have the server hold more than
-// it can: memory for bodies, for what has become of them, and for answers; disk for
-// archives that can't be read from their begin.
+// InMemory and OnDisk are what calls hold: memory for bodies, for the objects made of them,
+// and for answers; and disk for archives that can't be read from the beginning. Both are
+// counted and bounded, for each caller and in total.
 const (
 	InMemory = iota
 	OnDisk
 	heldKinds // how many there are
 )
 
-// FreeBody is how much of a body while it comes, or of an answer, is not counted, in bytes.
+// FreeBody is how many bytes of a body, and of an answer, are not counted.
 const FreeBody = 64 << 10
 
-// HeldByte is how many bytes of memory a byte in a buffer that grows takes, with the garbage
-// that comes with it.
+// HeldByte is how many bytes of memory each byte in a growing buffer takes, garbage
+// included.
 const HeldByte = 2
 
-// Hold says how much the call holds now of InMemory or OnDisk. An error says that it is too much, or too
-// much together with what else is held: then it holds what it has held.
+// Hold sets how many bytes of a kind, InMemory or OnDisk, the call holds. It returns an error,
+// and changes nothing, if that is too much, alone or together with what others hold. The
+// gate releases everything at the end of the call.
 func (c *Call) Hold(kind int, n int64) error {
 	l := &c.gate.limiter
 	l.mu.Lock()
@@ -49,8 +50,8 @@ func (c *Call) Hold(kind int, n int64) error {
 	return nil
 }
 
-// bound is how much may be held, in bytes.
-type bound struct{ one, all int64 } // of one caller, and of all
+// bound is how many bytes one caller may hold, and all callers together.
+type bound struct{ one, all int64 }
 
 func (l Limits) held(kind int) bound {
 	if kind == OnDisk {
@@ -59,21 +60,21 @@ func (l Limits) held(kind int) bound {
 	return bound{l.Memory, l.TotalMemory}
 }
 
-// ReadAll reads what r gives into a buffer that is held.
+// ReadAll reads r to its end into a buffer, which the call holds.
 func (c *Call) ReadAll(buf *bytes.Buffer, r io.Reader) error {
 	_, err := buf.ReadFrom(&Holder{Call: c, Kind: InMemory, R: r, Free: FreeBody, Each: HeldByte})
 	return err
 }
 
-// Holder reads from R, or writes to W, and has its call hold that. One goroutine
-// at a time may use it.
+// Holder reads from R, or writes to W, and makes its call hold what passes. Only one
+// goroutine at a time may use it.
 type Holder struct {
 	Call *Call
 	Kind int // InMemory or OnDisk
 	R    io.Reader
 	W    io.Writer
 	Free int64 // bytes that are not counted
-	Each int64 // how much is held of each byte
+	Each int64 // how many bytes are held for each byte that passes
 
 	n int64 // so far
 }
@@ -95,7 +96,7 @@ func (h *Holder) Write(b []byte) (int, error) {
 	return h.W.Write(b)
 }
 
-// Add counts n bytes more.
+// Add counts n more bytes.
 func (h *Holder) Add(n int) error {
 	if h.n += int64(n); h.n <= h.Free {
 		return nil

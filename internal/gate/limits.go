@@ -11,38 +11,39 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// Limits bound what callers may do to the server. Zero is the default.
+// Limits bound what callers may cost the server. A zero field has its default. "Key"
+// means one key, or one peer of a unix socket, unless peers have no such limit.
 type Limits struct {
-	Rate         float64       // requests a second of one key; default 100. Peers of a unix socket have no such bound.
-	Burst        int           // requests of one key at once; default 200
-	Streams      int           // open streams of one key, or peer; default 1,000
-	TotalStreams int           // of all; default 10,000
-	Stall        time.Duration // how long a client may take or send nothing of what it is to; default 30 s
-	Tunnel       time.Duration // how long either end of a tunnel may take nothing, and send nothing when the other has ended its direction, and a process none of its input; default 10 min
-	Calls        int           // calls of one key that are under way; default 2,000
-	Memory       int64         // bytes of memory that large requests and answers of one key, or peer, take together; default 256 MiB
-	TotalMemory  int64         // of all; default 1 GiB
-	Spool        int64         // bytes of zip archives that one key, or peer, sends, which have to be held in TMPDIR; default 1 GiB
-	TotalSpool   int64         // of all; default 4 GiB
-	Audit        AuditShare    // of one key; default that of an audit of 4 GiB in 7 days. Peers of a unix socket have no such bound.
-	Strangers    AuditShare    // of all who have no key together
+	Rate         float64       // requests per second of a key; default 100. Peers have no such limit.
+	Burst        int           // requests of a key at once; default 200
+	Streams      int           // open streams of a key; default 1,000
+	TotalStreams int           // open streams of all; default 10,000
+	Stall        time.Duration // how long a client may make no progress in sending or receiving; default 30 s
+	Tunnel       time.Duration // the same for each end of a tunnel, and for a process that does not read its input; default 10 min
+	Calls        int           // calls of a key in progress; default 2,000
+	Memory       int64         // bytes of memory that large requests and answers of a key take together; default 256 MiB
+	TotalMemory  int64         // the same of all; default 1 GiB
+	Spool        int64         // bytes of files in TMPDIR that requests of a key take, as zip archives do; default 1 GiB
+	TotalSpool   int64         // the same of all; default 4 GiB
+	Audit        AuditShare    // of a key; default that of an audit of 4 GiB in 7 days. Peers have no such limit.
+	Strangers    AuditShare    // of all callers without a key together
 }
 
 // AuditShare bounds the bytes that are added to the audit.
 type AuditShare struct {
-	Rate  float64 // a second, in the long run
+	Rate  float64 // per second, in the long run
 	Burst int     // at once
 }
 
 // DefaultAuditTime is the time in which no key may fill the audit.
 const DefaultAuditTime = 7 * 24 * time.Hour
 
-// AuditShares returns the shares of an audit of so many bytes with which one key
-// takes at least the given time to fill it, from when it has used nothing, and
-// strangers more than a year.
+// AuditShares returns the shares of an audit of size bytes. With them, a key that has used
+// nothing yet needs at least the given time to fill the audit, and strangers more
+// than a year.
 func AuditShares(size int64, within time.Duration) (key, strangers AuditShare) {
 	const year = 365 * 24 * time.Hour
-	// Requests that are under way when the share is used up are entered all the same.
+	// Requests in progress are still recorded when the share is used up.
 	kept := max(audit.Kept(size)-2*maxCalls*audit.MaxEntry, size/2)
 	key.Burst = int(kept / 8)
 	key.Rate = float64(kept-kept/8) / within.Seconds()
@@ -95,14 +96,14 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// tunnelStall is the default of Limits.Tunnel. It is longer than that of other
-// streams: what is in a tunnel may have a pause of its own.
+// tunnelStall is the default of Limits.Tunnel. It is longer than for other streams: the
+// protocol inside a tunnel may have long pauses.
 const tunnelStall = 10 * time.Minute
 
 // maxCalls is the default of Limits.Calls.
 const maxCalls = 2000
 
-// limiter counts what callers do.
+// limiter counts what callers use. Its methods may be called from many goroutines.
 type limiter struct {
 	limits    Limits
 	strangers *rate.Limiter // bytes of the audit
@@ -116,21 +117,22 @@ type limiter struct {
 	pending   []pendingEntry      // of vital requests, oldest first; guarded by mu
 }
 
-// use is what one caller does.
+// use is what one caller uses. The limiter's mu guards it, but for the rate limiters, which
+// have locks of their own.
 type use struct {
 	bucket  *rate.Limiter
-	audit   *rate.Limiter // bytes that it may add; below 0 when it has added more
-	refused *rate.Limiter // refusals of requests that were too many, with an entry of their own
-	acts    map[act]bool  // entered since the share of the audit was used up
+	audit   *rate.Limiter // bytes that the caller may add; negative after it has added more
+	refused *rate.Limiter // refusals for too many requests that get an entry of their own
+	acts    map[act]bool  // recorded since the share of the audit was used up
 	streams int
 	held    [heldKinds]int64
 	seen    time.Time
-	calls   map[*Call]*time.Timer // under way with a key; the timers are for its expiry
+	calls   map[*Call]*time.Timer // in progress with a key; the timers are for its expiry
 	revoked bool                  // the key
 }
 
-// forget is the time after which an idle caller is forgotten, if its share of the
-// audit is whole. By then its bucket is full again.
+// forget is the time after which an idle caller is forgotten, if it has its full share of
+// the audit. By then its bucket is full again.
 const forget = 10 * time.Minute
 
 func (l *limiter) init(limits Limits) {
@@ -148,7 +150,7 @@ func callerID(c Caller) string {
 	return "peer " + c.Name
 }
 
-// of returns what a caller does. Precondition: l.mu is held.
+// of returns what a caller uses. Precondition: l.mu is held.
 func (l *limiter) of(c Caller) *use {
 	now := time.Now()
 	if now.Sub(l.swept) > forget {
@@ -175,7 +177,7 @@ func (l *limiter) of(c Caller) *use {
 	return u
 }
 
-// request counts a request.
+// request counts a request, or refuses it because its key has sent too many.
 func (l *limiter) request(c *Call) error {
 	if c.Caller.Key == "" {
 		return nil
@@ -185,7 +187,7 @@ func (l *limiter) request(c *Call) error {
 	l.hold(u, c)
 	revoked, many := u.revoked, len(u.calls) > l.limits.Calls
 	l.mu.Unlock()
-	if revoked { // since it was looked at
+	if revoked { // since it was verified
 		return ErrKeyEnded
 	}
 	if many {
@@ -200,7 +202,8 @@ func (l *limiter) request(c *Call) error {
 	return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
 }
 
-// OpenStream counts an answer that goes on for a while. It ends with the call.
+// OpenStream counts the call as a stream until it ends, or refuses it. Handlers whose answers
+// take long call it once.
 func (c *Call) OpenStream() error {
 	l := &c.gate.limiter
 	l.mu.Lock()
@@ -215,7 +218,7 @@ func (c *Call) OpenStream() error {
 	return nil
 }
 
-// release takes back what a call holds.
+// release gives back what a call holds.
 func (l *limiter) release(c *Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

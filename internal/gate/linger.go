@@ -7,25 +7,23 @@ import (
 	"time"
 )
 
-// Bounds of what is read, and thrown away, of a body after the answer.
+// Bounds of the part of a body that is read and discarded after the answer.
 const (
-	// restTime is how long net/http may read on in a body that nobody wanted,
-	// so that the connection can be used again.
+	// restTime is how long net/http may read the rest of a body, so that the
+	// connection can be used again.
 	restTime = 5 * time.Second
 
-	// lingerTime is how long a client may go on sending after the whole answer,
-	// lingerSilence how long it may pause, and lingerBytes how much that may be.
+	// lingerTime is how long a client may keep sending after the whole answer,
+	// lingerSilence how long it may pause, and lingerBytes how much it may send.
 	lingerTime    = 10 * time.Second
 	lingerSilence = 3 * time.Second
 	lingerBytes   = 64 << 20
 )
 
-// linger reads on, for a while, in what the client of a call that has been
-// answered still sends. A connection that is closed with something unread in it
-// is reset (RFC 9112, 9.6): a client that sends all before it reads then loses
-// the answer, and learns nothing but that. net/http sees to that too, with less
-// patience, and not at all when the client has sent Expect. Of HTTP/2 the stream
-// alone ends.
+// linger reads what the client still sends after the answer, for a while. Closing a
+// connection with unread data resets it (RFC 9112, 9.6), and a client that sends everything
+// before it reads would lose the answer. net/http lingers too, but for a shorter time,
+// and not at all if the client has sent Expect. In HTTP/2 only the stream ends.
 func (c *Call) linger() {
 	if c.bodyRead() || c.W.hijacked.Load() {
 		return
@@ -51,7 +49,7 @@ func (c *Call) linger() {
 	}
 }
 
-// whole reports whether all of an answer has been written whose length is told.
+// whole reports whether an answer of known length has been written completely.
 func (w *Writer) whole() bool {
 	length := w.Header().Get("Content-Length")
 	return w.status == http.StatusNoContent || length != "" && length == strconv.FormatInt(w.Sent, 10)

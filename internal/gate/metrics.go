@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// metrics is what the gate counts of itself.
+// metrics counts requests and entries of the audit.
 type metrics struct {
 	mu        sync.Mutex
 	requests  map[outcome]uint64    // guarded by mu
@@ -40,7 +40,7 @@ func (m *metrics) observe(c *Call) {
 	h.Observe(took)
 }
 
-// WriteRequests writes how many requests there were, and how long they took.
+// WriteRequests writes the numbers and durations of requests.
 func (g *Gate) WriteRequests(w *Page) {
 	m := g.metrics
 	m.mu.Lock()
@@ -57,7 +57,7 @@ func (g *Gate) WriteRequests(w *Page) {
 	}
 }
 
-// WriteStreams writes how many streams are open.
+// WriteStreams writes the number of open streams.
 func (g *Gate) WriteStreams(w *Page) {
 	g.limiter.mu.Lock()
 	open := g.limiter.streams
@@ -65,18 +65,18 @@ func (g *Gate) WriteStreams(w *Page) {
 	w.Single("sandpit_open_streams", "gauge", "Open streaming responses.", float64(open))
 }
 
-// WriteAudit writes which entries the audit lacks.
+// WriteAudit writes the numbers of entries that the audit lacks.
 func (g *Gate) WriteAudit(w *Page) {
 	w.Single("sandpit_audit_failures_total", "counter", "Audit log entries that could not be written.", float64(g.metrics.auditFailures.Load()))
 	w.Single("sandpit_audit_skipped_total", "counter", "Requests without an audit log entry of their own, which its summaries count.", float64(g.metrics.auditSkipped.Load()))
 }
 
-// buckets of durations, in seconds: their upper bounds.
+// buckets returns the upper bounds of the buckets of durations, in seconds.
 func buckets() [14]float64 {
 	return [14]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300}
 }
 
-// Histogram counts durations. Its owner guards it.
+// Histogram counts durations. It has no lock: its owner guards it.
 type Histogram struct {
 	counts [15]uint64 // of each bucket alone; the last is beyond all
 	sum    float64
@@ -91,7 +91,7 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.sum += s
 }
 
-// outcome is what requests are counted by: bounded by the routes and statuses.
+// outcome is what requests are counted by. Routes and statuses bound the number of outcomes.
 type outcome struct {
 	operation string
 	status    int
@@ -107,7 +107,7 @@ func (w *Page) Head(name, kind, help string) {
 	fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
-// Sample writes a line. Labels are names and values in turn.
+// Sample writes a sample. Labels are alternating names and values.
 func (w *Page) Sample(name string, value float64, labels ...string) {
 	w.WriteString(name)
 	for i := 0; i < len(labels); i += 2 {
@@ -143,7 +143,7 @@ func (w *Page) Histogram(name string, h *Histogram, labels ...string) {
 	w.Sample(name+"_count", float64(total), labels...)
 }
 
-// escapeLabel writes a value as the format wants it.
+// escapeLabel escapes the value of a label.
 func escapeLabel(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(s)
 }

@@ -17,48 +17,47 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// The audit is bounded: new entries push out old ones. So each key has a share of it.
-// A key that has used up its share is refused until it may enter more, except for
-// vital requests.
+// The audit is bounded: new entries push out old ones. Therefore each key has a share of
+// it. The gate refuses requests of a key that has used up its share, except vital ones.
 //
-// The first vital request about each thing is entered at once all the same, up to as
-// much as the share again: whatever it ends was made by a request with an entry. Other
-// entries of vital requests, and those that the disk did not take, wait in memory and
-// are written with their own times when there is room. There, requests that touched
-// nothing make room for others, and so do repeats. So a caller can hide what it ends
-// only among as many other things that it ends.
+// The first vital request about each object is recorded at once even then, up to as many bytes
+// as the share again: the request that made the object has an entry. Entries of other
+// vital requests, and entries that could not be written, wait in memory. They are written
+// with their original times when there is room. If too many wait, entries of requests that
+// touched nothing make room first, then repeated ones. So a caller can hide what it
+// ends only by ending as many other things.
 //
-// Other requests without an entry are counted, and each minute one entry of each
-// caller says how many there were.
+// Other requests without an entry are counted, and once a minute one entry per
+// caller reports the counts.
 
 const (
 	actionSummary = "audit.summary"
 	summaryEvery  = time.Minute
 
-	// Bounds of the entries that wait until they can be written.
+	// Bounds of the number of entries that wait.
 	maxPending      = 1000
 	maxPendingOfOne = 250 // caller
 
-	// maxActs is how many different acts of a key are remembered while its share is
-	// used up.
+	// maxActs bounds the number of acts that are remembered of a key that has used up
+	// its share.
 	maxActs = 1000
 
-	// How many refusals of a key that asks too often have entries of their own.
-	refusedRate  = 1 // a second
+	// How many refusals for too many requests get entries of their own.
+	refusedRate  = 1 // per second
 	refusedBurst = 100
 )
 
-// Why a request has no entry of its own, beside the codes of refusals.
+// Reasons why a request has no entry of its own, besides the codes of refusals.
 const (
 	reasonStrangers  = "strangers"
-	reasonUnrecorded = "unrecorded" // it was carried out, and could not be written
+	reasonUnrecorded = "unrecorded" // it was carried out, but its entry could not be written
 )
 
-// pendingEntry is an entry of a vital request that could not be written.
+// pendingEntry is an entry of a vital request that waits to be written.
 type pendingEntry struct {
 	caller  Caller
 	entry   audit.Record
-	changed bool // the request has changed something, or may have
+	changed bool // the request may have changed something
 }
 
 // act is what a vital request does, and to what.
@@ -84,7 +83,7 @@ func (s AuditShare) limiter() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(s.Rate), max(s.Burst, 2*audit.MaxEntry))
 }
 
-// mayEnter refuses a request of a key that has used up its share of the audit.
+// mayEnter refuses a request if its key has used up its share of the audit.
 func (l *limiter) mayEnter(u *use, c *Call) error {
 	left := u.audit.Tokens()
 	if left > 0 {
@@ -101,7 +100,7 @@ func (l *limiter) mayEnter(u *use, c *Call) error {
 	return c.overShare
 }
 
-// charge takes the bytes of an entry from the share of the caller.
+// charge subtracts the bytes of an entry from the share of the caller.
 func (l *limiter) charge(c *Call, size int) {
 	switch {
 	case !c.known:
@@ -114,7 +113,7 @@ func (l *limiter) charge(c *Call, size int) {
 	}
 }
 
-// summarised returns why a call gets no entry at its end, or "".
+// summarised returns why the end of a call gets no entry, or "".
 func (l *limiter) summarised(c *Call) string {
 	switch {
 	case c.intended:
@@ -134,7 +133,7 @@ func (l *limiter) summarised(c *Call) string {
 	return ""
 }
 
-// summarise counts a call that gets no entry.
+// summarise counts a call without an entry.
 func (g *Gate) summarise(c *Call, reason string) {
 	l := &g.limiter
 	l.mu.Lock()
@@ -146,7 +145,7 @@ func (g *Gate) summarise(c *Call, reason string) {
 	}
 }
 
-// count counts a request of a caller, or of a stranger, that gets no entry.
+// count counts a request without an entry. The zero Caller stands for strangers.
 // Precondition: the limiter's mu is held.
 func (g *Gate) count(caller Caller, reason, kind string) {
 	g.metrics.auditSkipped.Add(1)
@@ -169,10 +168,10 @@ func (s *summary) add(kind string, n int) {
 }
 
 // enterLater keeps the entry of a vital call until it can be written. Entries beyond
-// the bounds are counted: those of calls that touched nothing first, then those that
+// the bounds are only counted: first those of calls that touched nothing, then those that
 // repeat an act.
 func (g *Gate) enterLater(p pendingEntry) {
-	p.entry.Vital = false // the room that is kept on a full disk is for entries that are written at once
+	p.entry.Vital = false // the room reserved on a full disk is only for entries that are written at once
 	p.entry.Sandbox, p.entry.Detail = strings.Clone(Bounded(p.entry.Sandbox)), strings.Clone(Bounded(p.entry.Detail))
 	l := &g.limiter
 	l.mu.Lock()
@@ -187,7 +186,7 @@ func (g *Gate) enterLater(p pendingEntry) {
 		l.pending = append(l.pending, p)
 		return
 	}
-	least := -1 // the one that makes room
+	least := -1 // the entry that makes room
 	acts := map[act]bool{}
 	for i := range l.pending {
 		other := &l.pending[i]
@@ -210,12 +209,12 @@ func (g *Gate) enterLater(p pendingEntry) {
 	l.pending = append(slices.Delete(l.pending, least, least+1), p)
 }
 
-// changed reports whether a vital call has changed something, or may have: whatever
-// its status, unless its handler has proved that it has not.
-func (c *Call) changed() bool { return c.Vital && !c.vain }
+// changed reports whether a vital call may have changed something. Its status does not
+// tell: only its handler can prove that it has not.
+func (c *Call) changed() bool { return c.Vital && !c.unchanged }
 
-// enterNow reports whether a vital call beyond its key's share is entered at once: it
-// may have changed something that no earlier one did, and there is room.
+// enterNow reports whether a vital call is recorded at once although its key has used up
+// its share: there is room, and no earlier call did the same.
 func (l *limiter) enterNow(p *pendingEntry) bool {
 	if !p.changed || !l.hasShare(p.caller, true) {
 		return false
@@ -233,9 +232,9 @@ func (l *limiter) enterNow(p *pendingEntry) bool {
 	return true
 }
 
-// late reports whether an entry may still be written, because the disk hangs that its
-// error is about. Then it calls f should it not be.
-func late(err error, f func()) bool {
+// mayStillBeWritten reports whether an entry may still be written after err, because the
+// disk hangs. In that case it calls f later if the entry was not written.
+func mayStillBeWritten(err error, f func()) bool {
 	var l interface{ Wait() error }
 	if !errors.As(err, &l) {
 		return false
@@ -248,7 +247,7 @@ func late(err error, f func()) bool {
 	return true
 }
 
-// entry is what the audit gets.
+// entry returns the entry for the audit.
 func (s *summary) entry() audit.Record {
 	kinds := slices.SortedFunc(maps.Keys(s.kinds), func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.kinds[b], s.kinds[a]), cmp.Compare(a, b))
@@ -265,9 +264,8 @@ func (s *summary) entry() audit.Record {
 	return e
 }
 
-// writePending writes the entries that wait for room on the disk and in the share of
-// their caller, or all of them whatever the shares are. Those that can't be written
-// go on waiting.
+// writePending writes waiting entries of callers that have a share of the audit left, or
+// with all those of every caller. Entries that can't be written keep waiting.
 func (g *Gate) writePending(ctx context.Context, all bool) error {
 	l := &g.limiter
 	l.mu.Lock()
@@ -283,7 +281,7 @@ func (g *Gate) writePending(ctx context.Context, all bool) error {
 				l.charge(&Call{Caller: p.caller, known: true}, size)
 				continue
 			}
-			if late(err, func() { g.enterLater(p) }) {
+			if mayStillBeWritten(err, func() { g.enterLater(p) }) {
 				continue
 			}
 		}
@@ -295,8 +293,8 @@ func (g *Gate) writePending(ctx context.Context, all bool) error {
 	return err
 }
 
-// hasShare reports whether a caller may enter more into the audit. changed says that
-// the entry is of a vital call that changed something.
+// hasShare reports whether a caller may add to the audit. changed says that the entry is
+// of a vital call that changed something.
 func (l *limiter) hasShare(c Caller, changed bool) bool {
 	if c.Key == "" {
 		return true
@@ -311,9 +309,9 @@ func (l *limiter) hasShare(c Caller, changed bool) bool {
 	return left > 0
 }
 
-// Summarise writes the entries of vital requests that could not be written before, and
-// once a minute, or at once with all, the counts of requests without an entry. It is
-// to be called every few seconds. What can't be written is kept for the next call.
+// Summarise writes waiting entries of vital requests and, once a minute, the counts of
+// requests without an entry. With all it writes everything at once. Call it every few
+// seconds. Entries that can't be written are kept for the next call.
 func (g *Gate) Summarise(ctx context.Context, all bool) error {
 	if err := g.writePending(ctx, all); err != nil {
 		return err
@@ -347,7 +345,7 @@ func (g *Gate) Summarise(ctx context.Context, all bool) error {
 			}
 			l.summaries[id] = s
 		}
-		if !late(err, again) {
+		if !mayStillBeWritten(err, again) {
 			again()
 		}
 	}

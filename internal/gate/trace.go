@@ -4,14 +4,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
-// traced begins the span of the call, if spans are wanted.
+// traced starts the span of the call, if there is a tracer.
 func (c *Call) traced() {
 	if c.gate.opts.Tracer != nil {
 		c.span = c.gate.opts.Tracer.Start(c.R.Header.Get("Traceparent"))
 	}
 }
 
-// endSpan ends it. Names of attributes are those of OpenTelemetry's semantic
+// endSpan ends the span. Its attributes have the names of OpenTelemetry's semantic
 // conventions for HTTP servers.
 func (c *Call) endSpan() {
 	if c.span == nil {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Writer is the http.ResponseWriter of a call. It notes what is sent, and gives the client
-// a limited time in which it must have taken each part. One goroutine at a time may use it.
+// Writer is the http.ResponseWriter of a call. It notes what is sent, and limits the time
+// in which the client must take each part. Only one goroutine at a time may use it.
 type Writer struct {
 	http.ResponseWriter
 
-	// Sent counts the bytes of the answer, for the audit. Who has taken the connection over
-	// adds what it sends.
+	// Sent counts the bytes of the answer, for the audit. A handler that has taken the
+	// connection over adds what it sends.
 	Sent int64
 
 	call     *Call
@@ -25,10 +25,10 @@ type Writer struct {
 // stall is the default of Limits.Stall.
 const stall = 30 * time.Second
 
-// renew gives the client time from now on.
+// renew restarts the time that the client has.
 func (w *Writer) renew() { w.call.writeFor(w.call.gate.opts.Limits.Stall) }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (w *Writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader sends the status.
@@ -53,7 +53,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Flush sends what is held back.
+// Flush sends buffered data.
 func (w *Writer) Flush() error {
 	w.renew()
 	if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil {
@@ -62,8 +62,8 @@ func (w *Writer) Flush() error {
 	return nil
 }
 
-// Hijack takes the connection over. The head of the answer is sent before, which
-// must not fail for the time that the handler has taken.
+// Hijack lets the handler take the connection over. It renews the deadline first: net/http
+// may send a head, which must not fail because the handler took long.
 func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.renew()
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
@@ -73,6 +73,6 @@ func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Taken notes that the answer is somebody else's from now on: the connection was taken over,
-// or a library has answered. The gate then writes nothing more.
+// Taken notes that a library has taken the connection over or has answered, by other
+// means than w. The gate then writes nothing.
 func (w *Writer) Taken() { w.hijacked.Store(true) }
