@@ -23,7 +23,8 @@ import (
 type Call struct {
 	W *Writer
 
-	// R is the request. Read its body with Body, which bounds it.
+	// R is the request. Read its body with Body, which bounds it. A library that takes
+	// a request gets R.WithContext(Ctx), with its Body replaced in the same way.
 	R *http.Request
 
 	Ctx context.Context // ends with the client, with the key, and with the server

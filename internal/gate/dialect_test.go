@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/audit"
@@ -265,5 +266,58 @@ func TestDialectsDrain(t *testing.T) {
 	both.Wait()
 	if n := len(s.journal.of("echo.second")); n != 0 {
 		t.Errorf("the audit has %d entries of what was refused", n)
+	}
+}
+
+// A key that is revoked ends its calls of every dialect, and no others.
+func TestRevokedKeyEndsItsCallsOfEveryDialect(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	under := make(chan struct{})
+	wait := func(c *gate.Call, _ []byte) error {
+		under <- struct{}{}
+		<-c.Ctx.Done()
+		return c.BrokenOff()
+	}
+	first := s.server(echo("X-Key", "first", wait)) + "/boxes/b/first"
+	second := s.server(echo("X-Key", "second", wait)) + "/boxes/b/second"
+	var all, ended sync.WaitGroup
+	for _, url := range []string{first, second} {
+		ended.Go(func() { s.want(401, "no: unauthenticated", "POST", url, "", "X-Key", "s1") })
+		all.Go(func() { s.want(503, "no: unavailable", "POST", url, "", "X-Key", "s2") })
+	}
+	for range 4 {
+		<-under
+	}
+	s.gate.Revoke("k1", nil)
+	ended.Wait()
+	s.want(401, "no: unauthenticated", "POST", first, "", "X-Key", "s1")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.gate.Close(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("closing with calls in progress: %v", err)
+	}
+	all.Wait()
+}
+
+// A client that stops sending is refused in the form of the dialect.
+func TestStalledBodyEnds(t *testing.T) {
+	s := serve(t, gate.Limits{Stall: time.Second})
+	url := s.server(echo("X-Key", "say", say)) + "/boxes/b/say"
+	r, w := io.Pipe()
+	defer w.Close()
+	go w.Write([]byte("half")) //nolint:errcheck // it ends when the request does
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Key", "s1")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.HasPrefix(string(text), "no: timeout") {
+		t.Errorf("%d %q %v", resp.StatusCode, text, err)
 	}
 }
