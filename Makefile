@@ -104,6 +104,10 @@ forget:
 	@mkdir -p .cache
 	@rm -f $(OUTCOMES)
 
+.PHONY: check
+check: build lint ## lint, unit tests and one pass of the conformance suites, within 5 minutes
+	$(GO) test -short $(TESTFLAGS) ./...
+
 .PHONY: test-vm
 test-vm: build ## the quick boot: pure cgroup v2, systemd, ordinary users and root, under QEMU
 	@mkdir -p .cache

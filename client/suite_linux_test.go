@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
 )
 
 // Over each way to a server, a client behaves as the engine in-process.
 func TestClient(t *testing.T) {
+	testkit.NeedFull(t, "it runs the suite of clients again, which TestDriver runs")
 	t.Run("unix", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overUnix(t) },

@@ -32,6 +32,7 @@ const inOwnMounts = "SANDPIT_TEST_OWN_MOUNTS"
 // Each file system is mounted by this test program in a mount namespace of its
 // own: however it ends, the mount and its loop device end with it.
 func TestStoreOnFileSystems(t *testing.T) {
+	testkit.NeedFull(t, "it makes large file systems")
 	if os.Getenv(inOwnMounts) != "" {
 		for _, name := range fileSystems {
 			t.Run(name, func(t *testing.T) { storeOn(t, name) })

@@ -52,6 +52,7 @@ dpkg-deb --root-owner-group --build /tmp/p /tmp/hello.deb
 // Package managers work as root in a stock image: their packages have files of
 // several owners, and their scripts add users.
 func TestPackagesInAStockImage(t *testing.T) {
+	testkit.NeedFull(t, "it installs Debian's packages")
 	needGuest(t)
 	archive := imagetest.Debian(t)
 	if os.Getuid() != 0 {
@@ -102,6 +103,7 @@ func several(t *testing.T, e interface {
 
 // What an image says about running it means what it means to Docker.
 func TestImageConfigIsObeyed(t *testing.T) {
+	testkit.NeedFull(t, "it makes an image of Debian")
 	needGuest(t)
 	archive := imagetest.Debian(t)
 	sb := create(t, newEngine(t), sandpit.Spec{Image: "oci-archive:" + archive})

@@ -19,9 +19,7 @@ import (
 // sandboxes.
 func TestTenantKeepsEveryPromise(t *testing.T) {
 	needGuest(t)
-	if testing.Short() {
-		testkit.Lacks(t, "the full form, for it takes a minute")
-	}
+	testkit.NeedFull(t, "it runs the suite of clients again, which TestDriver runs")
 	dir := t.TempDir()
 	images, guests := engine.Home(dir)
 	d := linux.New(linux.Options{Dir: guests, Guest: embedded.Guest(), KeepDir: filepath.Join(dir, "keep")})

@@ -72,6 +72,15 @@ func NeedLong(t testing.TB, why string) {
 	}
 }
 
+// NeedFull skips a test in the short form of the tests, which make check runs, with the
+// reason why it takes long.
+func NeedFull(t testing.TB, why string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("needs the full form: %s", why)
+	}
+}
+
 // NeedGuest skips a test of a program that was built without the guest.
 func NeedGuest(t testing.TB, guest []byte) {
 	t.Helper()

@@ -29,9 +29,7 @@ func TestAccount(t *testing.T) {
 		testkit.Lacks(t, "root to become an ordinary user")
 	}
 	testkit.NeedWorkingHost(t)
-	if testing.Short() {
-		testkit.Lacks(t, "the full form, for it runs everything again")
-	}
+	testkit.NeedFull(t, "it runs everything again")
 	t.Run("one user", func(t *testing.T) { asUser(t, freeUID, freeUID, "^Test(Driver|Posture|Leak|Attack)") })
 	t.Run("subordinate ids", func(t *testing.T) {
 		uid, gid := subordinateAccount(t)
