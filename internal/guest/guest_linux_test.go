@@ -2,11 +2,13 @@ package guest_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -39,6 +41,7 @@ type testGuest struct {
 	t    testing.TB
 	boot *net.UnixConn
 	cmd  *exec.Cmd
+	said testkit.Buffer // its standard error
 }
 
 // newGuest starts a guest.
@@ -66,14 +69,14 @@ func startGuest(t testing.TB, args []string, attr *syscall.SysProcAttr) *testGue
 	cmd := exec.Command(binary)
 	cmd.Args = args
 	cmd.ExtraFiles = []*os.File{theirs}
-	cmd.Stderr = os.Stderr
+	g := &testGuest{t: t, boot: ours, cmd: cmd}
+	cmd.Stderr = io.MultiWriter(os.Stderr, &g.said)
 	cmd.Env = []string{}
 	cmd.SysProcAttr = attr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	theirs.Close()
-	g := &testGuest{t: t, boot: ours, cmd: cmd}
 	t.Cleanup(func() {
 		ours.Close()
 		done := make(chan struct{})
@@ -135,6 +138,30 @@ func start(t testing.TB) *client.Client {
 
 func config() *client.Config {
 	return &client.Config{User: strconv.Itoa(os.Geteuid()) + ":" + strconv.Itoa(os.Getegid()), Dir: "/", RootCaps: 1<<63 - 1}
+}
+
+// A guest that has no descriptor free for a connection says so, and goes on.
+func TestNoDescriptorForAConnection(t *testing.T) {
+	g := newGuest(t)
+	c := g.client(client.Options{Config: config()})
+	var was unix.Rlimit
+	if err := unix.Prlimit(g.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(g.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := g.dial().Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("got %d bytes, %v", n, err)
+	}
+	testkit.Until(t, "it says so", func() bool { return strings.Contains(g.said.String(), "no descriptor free") })
+	if err := unix.Prlimit(g.cmd.Process.Pid, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	g.client(client.Options{})
+	if _, err := c.Files().Stat(t.Context(), "/"); err != nil {
+		t.Error(err)
+	}
 }
 
 // within gives a test that would hang a chance to say where.
