@@ -186,9 +186,6 @@ var wiring = []string{"cmd", "bench", "local", "examples"}
 func TestForbiddenArrows(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin"} {
 		for path, p := range ours(t, goos) {
-			if path == "internal/driver/drivertest" {
-				continue // a suite: it runs an engine on the driver that it tests
-			}
 			for _, dep := range p.Deps {
 				to, ok := within(dep)
 				if !ok {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
@@ -14,44 +13,35 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 )
 
-// blanks runs the promises of driver.Preparer and driver.Blank.
-func blanks(t *testing.T, f Factory) {
-	if _, ok := f.New(t).(driver.Preparer); !ok {
-		t.Skip("this driver prepares nothing ahead: the one of internal/driver/linux does")
-	}
-	for _, p := range []struct {
-		name string
-		test func(*testing.T, *env)
-	}{
-		// What holds for a sandbox holds for one of a blank.
-		{"of a blank: Create returns when the guest can be dialled", testCreate},
-		{"of a blank: Dial may be called many times, by many", testDial},
-		{"of a blank: after Destroy Dial is ErrClosed", testDialAfterDestroy},
-		{"of a blank: Destroy is idempotent, may race, and works when its context has ended", testDestroy},
-		{"of a blank: Done is closed when the guest dies", testDone},
-		{"of a blank: Stats read what is used", testStats},
-		{"of a blank: a Handle survives JSON", testHandle},
-		{"of a blank: what can't be enforced is ErrUnsupported", testUnknownLimits},
-		{"of a blank: Bind that fails leaves nothing", testCreateFails},
-		{"of a blank: Prepare or Bind whose context ends leaves nothing, at every step", testCreateCancelled},
-		{"of a blank: 16 at once", testCreateMany},
-		{"of a blank: every part of the plan is seen inside", testPlan},
+// blankProperties are those of Preparer and Blank. What holds for a sandbox also holds
+// for one of a blank.
+var blankProperties = []property{
+	{"of a blank: Create returns when the guest can be dialled", testCreate},
+	{"of a blank: Dial may be called many times, by many", testDial},
+	{"of a blank: after Destroy Dial is ErrClosed", testDialAfterDestroy},
+	{"of a blank: Destroy is idempotent, may race, and works when its context has ended", testDestroy},
+	{"of a blank: Done is closed when the guest dies", testDone},
+	{"of a blank: Stats read what is used", testStats},
+	{"of a blank: a Handle survives JSON", testHandle},
+	{"of a blank: what can't be enforced is ErrUnsupported", testUnknownLimits},
+	{"of a blank: Bind that fails leaves nothing", testCreateFails},
+	{"of a blank: Prepare or Bind whose context ends leaves nothing, at every step", testCreateCancelled},
+	{"of a blank: 16 at once", testCreateMany},
+	{"of a blank: every part of the plan is seen inside", testPlan},
+	{"of a blank: each way to restrict writing holds", testWriting},
+	{"of a blank: mounts are read-only or writable as the plan says", testMounts},
+	{"of a blank: Recover takes over an instance whose owner left it, with all that runs in it", testRecoverLeft},
+	{"of a blank: Progress tells of each call", testProgress},
 
-		{"a blank that is not used leaves nothing", testBlankDestroy},
-		{"a blank is used once, by one", testBlankOnce},
-		{"a blank says what it fits", testBlankFits},
-		{"a connection from before Bind is good after it", testBlankDial},
-		{"a blank whose guest has died is of no use, and leaves nothing", testBlankDeath},
-		{"the limits of the plan hold, not those of the blank", testBlankLimits},
-		{"a blank that has waited is as good as a new one", testBlankWaits},
-	} {
-		t.Run(p.name, func(t *testing.T) {
-			if f.Unchanged != nil {
-				t.Cleanup(f.Unchanged(t))
-			}
-			p.test(t, &env{Factory: f, driver: f.New(t), warm: true})
-		})
-	}
+	{"a blank that is not used leaves nothing", testBlankDestroy},
+	{"a blank ends with the process that made it", testEphemeral},
+	{"a blank is used once, by one", testBlankOnce},
+	{"Bind and Destroy may race", testBlankRaces},
+	{"a blank says what it fits", testBlankFits},
+	{"a connection from before Bind is good after it", testBlankDial},
+	{"a blank whose guest has died is of no use, and leaves nothing", testBlankDeath},
+	{"the limits of the plan hold, not those of the blank", testLimits},
+	{"a blank that has waited is as good as a new one", testBlankWaits},
 }
 
 // blankFor returns what of a plan is known ahead.
@@ -62,7 +52,7 @@ func blankFor(plan driver.Plan) driver.BlankPlan {
 // blank prepares a blank that fits a plan.
 func (e *env) blank(t *testing.T, plan driver.Plan) driver.Blank {
 	t.Helper()
-	b, err := e.driver.(driver.Preparer).Prepare(t.Context(), plan.ID, blankFor(plan))
+	b, err := optional[driver.Preparer](t, e, e.driver).Prepare(t.Context(), plan.ID, blankFor(plan))
 	if err != nil {
 		t.Fatalf("preparing: %v (hint: %s)", err, sandpit.Hint(err))
 	}
@@ -148,8 +138,11 @@ func testBlankOnce(t *testing.T, e *env) {
 	if err := b.Destroy(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if b.Usable() {
+	if b.Usable() || b.Fits(plan) {
 		t.Error("it can be used again")
+	}
+	if _, err := b.Dial(t.Context()); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("dialling what is used: %v", err)
 	}
 	if got := shell(t, configured(t, made[0]), "echo alive"); got != "alive\n" {
 		t.Errorf("got %q", got)
@@ -173,32 +166,84 @@ func testBlankOnce(t *testing.T, e *env) {
 	}
 }
 
+func testBlankRaces(t *testing.T, e *env) {
+	for range 5 {
+		plan := e.plan(t)
+		b := e.blank(t, plan)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if err := b.Destroy(t.Context()); err != nil {
+					t.Errorf("destroying: %v", err)
+				}
+			})
+			wg.Go(func() {
+				if b.Usable() {
+					b.Fits(plan)
+				}
+			})
+		}
+		inst, err := b.Bind(t.Context(), plan)
+		wg.Wait()
+		if err == nil {
+			if got := shell(t, configured(t, inst), "echo alive"); got != "alive\n" {
+				t.Errorf("got %q", got)
+			}
+			e.destroy(t, inst)
+		} else if !errors.Is(err, sandpit.ErrState) {
+			t.Errorf("binding: %v", err)
+		}
+	}
+}
+
+// testBlankFits binds what fits, and what does not: that Fits says so is not enough.
 func testBlankFits(t *testing.T, e *env) {
-	plan := e.plan(t)
-	b := e.blank(t, plan)
-	for name, change := range map[string]func(*driver.Plan){
-		"kept":                  func(p *driver.Plan) { p.Ephemeral = !p.Ephemeral },
-		"other limits enforced": func(p *driver.Plan) { p.Enforce = feature.Set{} },
+	for name, c := range map[string]struct {
+		change func(*driver.Plan)
+		must   bool // it must fit
+	}{
+		"the same": {func(*driver.Plan) {}, true},
+		"what is known only later": {func(p *driver.Plan) {
+			p.Hostname, p.ReadOnly = "other", true
+			p.Limits.Memory, p.Limits.Disk, p.Limits.Pids = p.Limits.Memory/2, p.Limits.Disk/2, p.Limits.Pids*2
+			p.Root.Files = []driver.File{{Path: "/x", Mode: 0o644}}
+		}, true},
+		"another way to end":    {func(p *driver.Plan) { p.Ephemeral = !p.Ephemeral }, false},
+		"other limits enforced": {func(p *driver.Plan) { p.Enforce = feature.Set{} }, false},
+		"another user":          {func(p *driver.Plan) { p.UID, p.GID = 0, 0 }, false},
+		"other users beside it": {func(p *driver.Plan) { p.MultiUser = !p.MultiUser }, false},
 	} {
-		other := plan
-		change(&other)
-		if b.Fits(other) && (name == "kept" || plan.Enforce[feature.Memory] || plan.Enforce[feature.Pids] || plan.Enforce[feature.CPUs]) {
-			t.Errorf("it fits a plan with %s", name)
-		}
-	}
-	same := plan
-	same.ID, same.Hostname, same.ReadOnly = "another", "other", true
-	same.Limits.Memory, same.Limits.Disk, same.Limits.Pids = plan.Limits.Memory/2, plan.Limits.Disk/2, plan.Limits.Pids*2
-	same.Root.Files = []driver.File{{Path: "/x", Mode: 0o644}}
-	if !b.Fits(same) {
-		t.Error("what is known only later is in its way")
-	}
-	if b.Fits(plan) {
-		bound := plan
-		bound.Ephemeral = !plan.Ephemeral
-		if _, err := b.Bind(t.Context(), bound); !errors.Is(err, sandpit.ErrInvalid) {
-			t.Errorf("binding what does not fit: %v", err)
-		}
+		t.Run(name, func(t *testing.T) {
+			plan := e.plan(t)
+			b := e.blank(t, plan)
+			c.change(&plan)
+			other := plan
+			other.ID = newID()
+			fits := b.Fits(plan)
+			if c.must && !fits {
+				t.Error("it does not fit")
+			}
+			if b.Fits(other) != fits {
+				t.Error("its ID makes a difference")
+			}
+			inst, err := b.Bind(t.Context(), plan)
+			switch {
+			case err != nil && (fits || !errors.Is(err, sandpit.ErrInvalid)):
+				t.Errorf("that it fits is %v, and binding gives %v", fits, err)
+			case err == nil && !fits:
+				e.destroy(t, inst)
+				t.Error("what does not fit is bound")
+			case err == nil:
+				defer e.destroy(t, inst)
+				c := guest(t, inst)
+				if err := c.Configure(guarded(t), client.Config{User: fmt.Sprintf("%d:%d", plan.UID, plan.GID)}); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := shell(t, c, "id -u; uname -n"), fmt.Sprintf("%d\n%s\n", plan.UID, plan.Hostname); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			}
+		})
 	}
 }
 
@@ -234,17 +279,11 @@ func testBlankDial(t *testing.T, e *env) {
 }
 
 func testBlankDeath(t *testing.T, e *env) {
-	if e.KillBlank == nil {
-		t.Skip("this driver's test has no way to kill the guest of a blank: that of internal/driver/linux has")
-	}
+	e.need(t, "KillBlank")
 	plan := e.plan(t)
 	b := e.blank(t, plan)
 	e.KillBlank(t, b)
-	for end := time.Now().Add(guard); b.Usable(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it is still usable")
-		}
-	}
+	e.eventually(t, "it is not usable", func() bool { return !b.Usable() })
 	if b.Fits(plan) {
 		t.Error("it fits")
 	}
@@ -254,33 +293,13 @@ func testBlankDeath(t *testing.T, e *env) {
 	}
 }
 
-func testBlankLimits(t *testing.T, e *env) {
-	for _, factor := range []int64{1, 4} { // smaller than those of the blank, and larger
-		plan := e.plan(t)
-		b := e.blank(t, plan)
-		plan.Limits.Disk, plan.Limits.Files = 8<<20*factor*factor*factor, 1000*factor*factor*factor*factor
-		plan.Limits.Memory, plan.Limits.Pids, plan.Limits.CPUs = 64<<20*factor*factor, 50*factor*factor, 0.5*float64(factor)
-		inst, err := b.Bind(t.Context(), plan)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := configured(t, inst)
-		want := fmt.Sprintf("%d\n%d\n", plan.Limits.Disk>>10, plan.Limits.Files)
-		if got := shell(t, c, "df -Pk / | awk 'NR>1 { print $2 }'; df -Pi / | awk 'NR>1 { print $2 }'"); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		e.destroy(t, inst)
-	}
-}
-
 func testBlankWaits(t *testing.T, e *env) {
 	plans := []driver.Plan{e.plan(t), e.plan(t), e.plan(t)}
 	waiting := make([]driver.Blank, len(plans))
 	for i, plan := range plans {
 		waiting[i] = e.blank(t, plan)
 	}
-	time.Sleep(100 * time.Millisecond)
-	for i, b := range waiting {
+	for i, b := range waiting { // they wait for as long as those before them live
 		inst, err := b.Bind(t.Context(), plans[i])
 		if err != nil {
 			t.Fatal(err)

@@ -1,15 +1,23 @@
-// Package drivertest holds every promise of the driver contract as a test, to
-// be run against any driver, and runs the suite of package sandpittest on an
-// engine over it.
+// Package drivertest tests every promise of package driver, for any driver, and runs
+// the suite of package sandpittest on clients over it.
+//
+// The form of a root file system differs from driver to driver, so what [driver.Root]
+// says of its layers and binds is left to the tests of each driver.
 package drivertest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,36 +26,70 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
-	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
-	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/sandpittest"
 )
 
-// Factory makes what the suite needs of a driver.
+// Factory makes what the suite needs to test a driver. Each function that is nil must
+// be in Without.
 type Factory struct {
-	// New returns a driver. It is called once per group of tests.
-	New func(t *testing.T) driver.Driver
+	// New returns a driver with some data directories, see driver.Exposer. All drivers
+	// that it returns see the same instances, like those of two processes on one
+	// machine.
+	New func(t *testing.T, private ...string) driver.Driver
 
-	// Images is the store from which images come.
-	Images *image.Store
+	// Root returns a root for a sandbox, which can be used until the test ends. It has
+	// a POSIX shell, coreutils, awk, the file /etc/group and the symbolic link /etc/mtab.
+	Root func(t *testing.T) driver.Root
 
-	// KillGuest kills the guest of an instance from outside, with all that is
-	// in the sandbox. Nil: this can't be done, and what it shows is skipped.
-	KillGuest func(t *testing.T, inst driver.Instance)
+	// Client returns a client over a new driver.
+	Client func(t *testing.T) sandpit.Client
 
-	// KillBlank is KillGuest for a blank. Nil: it can't be done.
-	KillBlank func(t *testing.T, b driver.Blank)
+	// ClientOptions are the options of Client's suite, except for MultiUser.
+	ClientOptions sandpittest.Options
 
-	// Unchanged is called before a sandbox is made, and what it returns after
-	// everything has been removed: it reports what has been left on the
-	// machine. Nil: nothing is looked at.
+	// BadRoots are roots from which no sandbox can be made, made from good ones.
+	BadRoots map[string]func(*driver.Root)
+
+	// Without holds the optional interfaces that the driver does not implement and the
+	// functions that the factory lacks, each with the reason, and "Owners" if the driver
+	// can't tell here whether the owner of an instance is alive. Their tests are skipped.
+	// A Freezer is not among them: feature.Pause decides.
+	Without map[string]string
+
+	// Unchanged is called before a sandbox is made, and the function that it returns
+	// when everything was removed. That reports what was left on the machine.
 	Unchanged func(t *testing.T) func()
 
-	// Client has what is special about a client over this driver.
-	Client sandpittest.Options
+	// KillGuest kills the guest of an instance from outside, and with it all other
+	// processes of the sandbox.
+	KillGuest func(t *testing.T, inst driver.Instance)
+
+	// KillBlank does the same for a blank.
+	KillBlank func(t *testing.T, b driver.Blank)
+
+	// Process returns a command that calls Owner in another process, with a driver as
+	// New returns and with what.
+	Process func(t *testing.T, what Owned) *exec.Cmd
+
+	// Lives reports whether the guest is alive that Owner's mark identifies.
+	Lives func(t *testing.T, mark string) bool
+
+	// Litter leaves what a process leaves that is killed while it makes a sandbox. The
+	// function that it returns reports whether that is still there.
+	Litter func(t *testing.T) (there func() bool)
+
+	// Strand makes it impossible to reach an instance that was left, and returns a
+	// driver that knows of it.
+	Strand func(t *testing.T, id string) driver.Driver
+
+	// Restarted returns the handle as if the machine had been restarted since.
+	Restarted func(t *testing.T, h driver.Handle) driver.Handle
+
+	// Older returns the handle as if an older version had made the instance, which
+	// therefore lacks something.
+	Older func(t *testing.T, h driver.Handle) driver.Handle
 }
 
 // Suite runs everything.
@@ -56,24 +98,35 @@ func Suite(t *testing.T, f Factory) {
 	t.Run("Client", func(t *testing.T) { Client(t, f) })
 }
 
-// Client runs the suite of package sandpittest on an engine over the driver.
+// Client runs the suite of package sandpittest on clients over the driver.
 func Client(t *testing.T, f Factory) {
-	opt := f.Client
+	opt := f.ClientOptions
 	opt.MultiUser = f.New(t).Probe(t.Context()).Features[feature.Users]
 	sandpittest.Suite(t, func(t *testing.T) sandpit.Client {
-		if f.Unchanged != nil {
-			t.Cleanup(f.Unchanged(t))
-		}
-		return engine.New(engine.Options{Driver: f.New(t), Images: f.Images, Policy: policy.Default()})
+		f.watch(t)
+		return f.Client(t)
 	}, opt)
 }
 
-// Contract runs the promises of driver.Driver and driver.Instance.
+// A property is a promise of package driver.
+type property struct {
+	name string
+	test func(*testing.T, *env)
+}
+
+// run runs each property as a subtest that must leave nothing behind.
+func run(t *testing.T, f Factory, warm bool, properties []property) {
+	for _, p := range properties {
+		t.Run(p.name, func(t *testing.T) {
+			f.watch(t)
+			p.test(t, &env{Factory: f, driver: f.New(t), warm: warm})
+		})
+	}
+}
+
+// Contract runs every property of the driver.
 func Contract(t *testing.T, f Factory) {
-	for _, p := range []struct {
-		name string
-		test func(*testing.T, *env)
-	}{
+	run(t, f, false, []property{
 		{"Probe says what is enforced and why the rest is not", testProbe},
 		{"Create returns when the guest can be dialled", testCreate},
 		{"Dial may be called many times, by many", testDial},
@@ -89,15 +142,18 @@ func Contract(t *testing.T, f Factory) {
 		{"Create whose context ends leaves nothing, at every step", testCreateCancelled},
 		{"16 Creates at once", testCreateMany},
 		{"every part of the plan is seen inside", testPlan},
-	} {
-		t.Run(p.name, func(t *testing.T) {
-			if f.Unchanged != nil {
-				t.Cleanup(f.Unchanged(t))
-			}
-			p.test(t, &env{Factory: f, driver: f.New(t)})
-		})
-	}
-	t.Run("Blank", func(t *testing.T) { blanks(t, f) })
+		{"each way to restrict writing holds", testWriting},
+		{"mounts are read-only or writable as the plan says", testMounts},
+		{"each limit that the driver enforces is in force", testLimits},
+		{"an ephemeral sandbox ends with the process that made it", testEphemeral},
+		{"Progress tells of each call", testProgress},
+	})
+	t.Run("Optional", func(t *testing.T) { run(t, f, false, optionalProperties) })
+	t.Run("Recover", func(t *testing.T) { run(t, f, false, recoverProperties) })
+	t.Run("Blank", func(t *testing.T) {
+		optional[driver.Preparer](t, &env{Factory: f}, f.New(t))
+		run(t, f, true, blankProperties)
+	})
 }
 
 type env struct {
@@ -129,35 +185,76 @@ func guarded(t *testing.T) context.Context {
 	return ctx
 }
 
-// Plan returns the plan of an ordinary sandbox of the host image.
-func Plan(t *testing.T, d driver.Driver, images *image.Store) driver.Plan {
-	t.Helper()
-	lease, err := images.Acquire(t.Context(), "host", image.AcquireOptions{})
-	if err != nil {
-		t.Fatalf("leasing the host image: %v", err)
-	}
-	t.Cleanup(lease.Release)
-	id := engine.NewID()
+// newID returns an ID for a plan.
+func newID() string { return strings.ToLower(rand.Text()[:16]) }
+
+// Plan returns the plan of an ordinary sandbox with a root.
+func Plan(d driver.Driver, root driver.Root) driver.Plan {
 	plan := driver.Plan{
-		ID: id, Name: "test", Hostname: "test",
-		Root:    driver.Root{Layers: lease.Rootfs().Layers},
+		ID: newID(), Name: "test", Hostname: "test",
+		Root:    root,
 		Limits:  sandpit.DefaultLimits(),
 		Enforce: feature.Set{},
 		UID:     1000, GID: 1000,
 		Ephemeral: true,
 	}
-	for _, b := range lease.Rootfs().Binds {
-		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
-	}
+	have := d.Probe(context.Background()).Features
 	for _, limit := range feature.Limits() {
-		plan.Enforce[limit] = d.Probe(t.Context()).Features[limit]
+		plan.Enforce[limit] = have[limit]
 	}
 	return plan
 }
 
 func (e *env) plan(t *testing.T) driver.Plan {
 	t.Helper()
-	return Plan(t, e.driver, e.Images)
+	return Plan(e.driver, e.Root(t))
+}
+
+// has reports whether the driver has a feature.
+func (e *env) has(t *testing.T, f feature.Feature) bool {
+	return e.driver.Probe(t.Context()).Features[f]
+}
+
+// watch reports at the end of the test what it has left on the machine.
+func (f *Factory) watch(t *testing.T) {
+	t.Helper()
+	if f.Unchanged != nil {
+		t.Cleanup(f.Unchanged(t))
+	} else if f.Without["Unchanged"] == "" {
+		t.Fatal("the factory has no Unchanged, and Without does not say why")
+	}
+}
+
+// need skips the test if the factory lacks a function and says why.
+func (e *env) need(t *testing.T, name string) {
+	t.Helper()
+	if reflect.ValueOf(e.Factory).FieldByName(name).IsNil() {
+		e.without(t, name)
+	}
+}
+
+// without skips the test with the reason why something is missing.
+func (e *env) without(t *testing.T, name string) {
+	t.Helper()
+	why := e.Without[name]
+	if why == "" {
+		t.Fatalf("there is no %s, and Without does not say why", name)
+	}
+	t.Skipf("needs %s: %s", name, why)
+}
+
+// optional returns a driver, blank or instance as an optional interface.
+func optional[T any](t *testing.T, e *env, v any) T {
+	t.Helper()
+	name := reflect.TypeFor[T]().Name()
+	is, ok := v.(T)
+	if !ok {
+		e.without(t, name)
+	}
+	if e.Without[name] != "" {
+		t.Fatalf("it is a %s, which Without denies", name)
+	}
+	return is
 }
 
 func (e *env) create(t *testing.T, plan driver.Plan) driver.Instance {
@@ -238,9 +335,18 @@ func testProbe(t *testing.T, e *env) {
 			t.Errorf("the gap is %+v", caps.Gaps[i])
 		}
 	}
-	if diff := cmp.Diff(caps, e.driver.Probe(t.Context())); diff != "" {
-		t.Errorf("a second Probe differs:\n%s", diff)
+	if e.driver.Name() == "" {
+		t.Error("the driver has no name")
 	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if diff := cmp.Diff(caps, e.driver.Probe(t.Context())); diff != "" {
+				t.Errorf("another Probe differs:\n%s", diff)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func testCreate(t *testing.T, e *env) {
@@ -390,6 +496,14 @@ func testDestroyRaces(t *testing.T, e *env) {
 					default:
 						_, _ = inst.Stats(t.Context())
 						_ = inst.Handle()
+						if f, ok := inst.(driver.Freezer); ok {
+							_ = f.Freeze(t.Context())
+							_, _ = f.Frozen(t.Context())
+							_ = f.Thaw(t.Context())
+						}
+						if c, ok := inst.(driver.OOMCounter); ok {
+							_, _ = c.OOMKills()
+						}
 					}
 				}
 			})
@@ -401,9 +515,7 @@ func testDestroyRaces(t *testing.T, e *env) {
 }
 
 func testDone(t *testing.T, e *env) {
-	if e.KillGuest == nil {
-		t.Skip("this driver's test has no way to kill a guest: that of internal/driver/linux has")
-	}
+	e.need(t, "KillGuest")
 	inst := e.create(t, e.plan(t))
 	c := configured(t, inst)
 	p, err := c.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}})
@@ -446,6 +558,10 @@ func testStats(t *testing.T, e *env) {
 			t.Errorf("%s is limited, and told to be %+v", name, m)
 		}
 	}
+	// A value that is 0 where it can't be would pass for one that is known.
+	if m.Memory == 0 || m.MemoryPeak == 0 || m.Pids == 0 || m.CPU == 0 || m.Files == 0 {
+		t.Errorf("unknown values are not -1: %+v", m)
+	}
 	e.destroy(t, inst)
 	if m, err := inst.Stats(t.Context()); err == nil {
 		if m.Memory > 0 || m.Pids > 0 {
@@ -474,19 +590,6 @@ func testHandle(t *testing.T, e *env) {
 	if diff := cmp.Diff(h, back); diff != "" {
 		t.Errorf("it changes:\n%s", diff)
 	}
-	r, ok := e.driver.(driver.Recoverer)
-	if !ok {
-		return
-	}
-	e.destroy(t, inst)
-	// A driver may know of it that it was made to end with its maker.
-	if _, err := r.Recover(t.Context(), back); !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrInvalid) {
-		t.Errorf("recovering what is gone: %v", err)
-	}
-	back.Version++
-	if _, err := r.Recover(t.Context(), back); err == nil {
-		t.Error("a newer handle is read")
-	}
 }
 
 func testUnknownLimits(t *testing.T, e *env) {
@@ -498,14 +601,14 @@ func testUnknownLimits(t *testing.T, e *env) {
 			e.destroy(t, inst)
 		}
 	}
-	for _, name := range feature.Limits() {
+	for _, name := range feature.All() {
 		plan := e.plan(t)
-		if plan.Enforce[name] {
+		if e.has(t, name) {
 			continue
 		}
 		plan.Enforce[name] = true
 		if inst, err := e.make(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
-			t.Errorf("%s, which can't be enforced, gives %v", name, err)
+			t.Errorf("%s, which the driver can't do, gives %v", name, err)
 			if err == nil {
 				e.destroy(t, inst)
 			}
@@ -514,13 +617,11 @@ func testUnknownLimits(t *testing.T, e *env) {
 }
 
 func testCreateFails(t *testing.T, e *env) {
-	for name, change := range map[string]func(*driver.Plan){
-		"a layer that is missing":  func(p *driver.Plan) { p.Root.Layers = []string{"/no/such/layer"} },
-		"a bind that is missing":   func(p *driver.Plan) { p.Root.Binds = []driver.Bind{{Source: "/no/such", Target: "/usr"}} },
-		"a target that is missing": func(p *driver.Plan) { p.Root.Binds = []driver.Bind{{Source: "/usr", Target: "/no/such/target"}} },
-		"a mount that is missing":  func(p *driver.Plan) { p.Mounts = []sandpit.Mount{{Source: "/no/such", Target: "/x"}} },
-		"a mount of a device":      func(p *driver.Plan) { p.Mounts = []sandpit.Mount{{Source: "/dev/null", Target: "/x"}} },
-		"a mount below a file":     func(p *driver.Plan) { p.Mounts = []sandpit.Mount{{Source: "/usr", Target: "/etc/passwd/x"}} },
+	dir := t.TempDir()
+	bad := map[string]func(*driver.Plan){
+		"a mount that is missing": func(p *driver.Plan) { p.Mounts = []sandpit.Mount{{Source: dir + "/no/such", Target: "/x"}} },
+		"a mount of a device":     func(p *driver.Plan) { p.Mounts = []sandpit.Mount{{Source: "/dev/null", Target: "/x"}} },
+		"a mount below a file":    func(p *driver.Plan) { p.Mounts = []sandpit.Mount{{Source: dir, Target: "/etc/passwd/x"}} },
 		"files that do not fit": func(p *driver.Plan) {
 			p.Limits.Disk = 1 << 20
 			p.Root.Files = []driver.File{{Path: "/big", Data: make([]byte, 8<<20)}}
@@ -529,11 +630,12 @@ func testCreateFails(t *testing.T, e *env) {
 		"a tmpfs with a path in proc": func(p *driver.Plan) { p.Tmpfs = []sandpit.Tmpfs{{Target: "/proc/nothing/x", Size: 1}} },
 		"a hostname that is too long": func(p *driver.Plan) { p.Hostname = string(make([]byte, 100)) },
 		"a write path below a file":   func(p *driver.Plan) { p.Write = []string{"/etc/passwd/x"} },
-	} {
+	}
+	for name, change := range e.BadRoots {
+		bad["a root with "+name] = func(p *driver.Plan) { change(&p.Root) }
+	}
+	for name, change := range bad {
 		t.Run(name, func(t *testing.T) {
-			if e.Unchanged != nil {
-				t.Cleanup(e.Unchanged(t))
-			}
 			plan := e.plan(t)
 			change(&plan)
 			inst, err := e.make(t.Context(), plan)
@@ -555,9 +657,6 @@ func testCreateCancelled(t *testing.T, e *env) {
 	e.destroy(t, e.create(t, plan))
 	for i, step := range steps {
 		t.Run(fmt.Sprintf("%d after %s", i, step), func(t *testing.T) {
-			if e.Unchanged != nil {
-				t.Cleanup(e.Unchanged(t))
-			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			plan, n := e.plan(t), 0
@@ -580,9 +679,6 @@ func testCreateCancelled(t *testing.T, e *env) {
 	}
 	// And at any moment between.
 	t.Run("at any moment", func(t *testing.T) {
-		if e.Unchanged != nil {
-			t.Cleanup(e.Unchanged(t))
-		}
 		for i := range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*500*time.Microsecond)
 			inst, err := e.make(ctx, e.plan(t))
@@ -652,27 +748,298 @@ func testPlan(t *testing.T, e *env) {
 	plan.Root.Dirs = []string{"/made/dir", "/etc"}
 	plan.Root.Files = []driver.File{
 		{Path: "/etc/hostname", Mode: 0o644, Data: []byte("some-host\n")},
+		{Path: "/etc/group", Mode: 0o644, Data: []byte("existed\n")},
+		{Path: "/etc/mtab", Mode: 0o644, Data: []byte("was a link\n")},
 		{Path: "/made/file", Mode: 0o600, Data: []byte("x")},
 		{Path: "/made/empty", Mode: 0o444},
 	}
 	plan.Tmpfs = []sandpit.Tmpfs{{Target: "/scratch", Size: 1 << 20}}
-	plan.Limits.Disk, plan.Limits.Files = 16<<20, 2000
+	plan.MultiUser = true
 	c := configured(t, e.create(t, plan))
-	const script = `uname -n; cat /etc/hostname; stat -c '%n %a %F' /made/dir /made/file /made/empty; stat -c %s /made/file
-df -Pk / /scratch | awk 'NR>1 { print $2 }'; df -Pi / | awk 'NR>1 { print $2 }'; id -u; id -g`
+	const script = `uname -n; cat /etc/hostname /etc/group /etc/mtab; stat -c '%n %a %F' /made/dir /made/file /made/empty /etc/mtab
+stat -c %s /made/file; df -Pk /scratch | awk 'NR>1 { print $2 }'; id -u; id -g`
 	const want = `some-host
 some-host
+existed
+was a link
 /made/dir 755 directory
 /made/file 600 regular file
 /made/empty 444 regular empty file
+/etc/mtab 644 regular file
 1
-16384
 1024
-2000
 1000
 1000
 `
 	if diff := cmp.Diff(want, shell(t, c, script)); diff != "" {
 		t.Errorf("inside it is otherwise:\n%s", diff)
+	}
+	if !e.has(t, feature.Users) {
+		return // what is owned by root can't be told
+	}
+	if got := shell(t, c, "stat -c %u:%g /made /made/dir /made/file /etc/mtab | uniq"); got != "0:0\n" {
+		t.Errorf("what was made belongs to %q", got)
+	}
+	plan.ID, plan.UID, plan.GID = newID(), 0, 0
+	all := guest(t, e.create(t, plan))
+	if err := all.Configure(guarded(t), client.Config{User: "0:0", RootCaps: 1}); err != nil { // CAP_CHOWN
+		t.Fatal(err)
+	}
+	if got := shell(t, all, "touch /f; for id in 1 1000 65534; do chown $id:$id /f; stat -c %u:%g /f; done"); got != "1:1\n1000:1000\n65534:65534\n" {
+		t.Errorf("root gives a file to %q", got)
+	}
+}
+
+// writable returns which of some directories can be written to.
+func writable(t *testing.T, c *client.Client, dirs ...string) string {
+	t.Helper()
+	return strings.TrimSpace(shell(t, c, "for d in "+strings.Join(dirs, " ")+"; do (echo >$d/new) 2>/dev/null && echo $d; done; :"))
+}
+
+func testWriting(t *testing.T, e *env) {
+	for name, c := range map[string]struct {
+		change func(*driver.Plan)
+		want   string
+	}{
+		"everything":       {func(*driver.Plan) {}, "/open\n/open/a\n/open/b\n/scratch"},
+		"a read-only root": {func(p *driver.Plan) { p.ReadOnly = true }, "/scratch"},
+		"one path":         {func(p *driver.Plan) { p.Write = []string{"/open/a"} }, "/open/a"},
+		"no path":          {func(p *driver.Plan) { p.Write = []string{} }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := e.plan(t)
+			plan.Tmpfs = []sandpit.Tmpfs{{Target: "/scratch", Size: 1 << 20}}
+			plan.Root.Dirs = []string{"/open/a", "/open/b"}
+			plan.UID, plan.GID, plan.MultiUser = 0, 0, true // who could write everywhere
+			c.change(&plan)
+			if plan.Write != nil && !e.has(t, feature.WritePaths) {
+				if inst, err := e.make(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
+					t.Errorf("restricting writes gives %v", err)
+					if err == nil {
+						e.destroy(t, inst)
+					}
+				}
+				return
+			}
+			root := guest(t, e.create(t, plan))
+			if err := root.Configure(guarded(t), client.Config{User: "0:0"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := writable(t, root, "/open", "/open/a", "/open/b", "/scratch"); got != c.want {
+				t.Errorf("it can write to %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func testMounts(t *testing.T, e *env) {
+	plan := e.plan(t)
+	ro, rw := t.TempDir(), t.TempDir()
+	for _, dir := range []string{ro, rw} {
+		if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(dir+"/file", []byte(filepath.Base(dir)+"\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan.Mounts = []sandpit.Mount{{Source: ro, Target: "/ro", ReadOnly: true}, {Source: rw, Target: "/deep/down/rw"}}
+	plan.UID, plan.GID, plan.MultiUser = 0, 0, true
+	if !e.has(t, feature.Mounts) {
+		if inst, err := e.make(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("mounts give %v", err)
+			if err == nil {
+				e.destroy(t, inst)
+			}
+		}
+		return
+	}
+	c := guest(t, e.create(t, plan))
+	if err := c.Configure(guarded(t), client.Config{User: "0:0"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := shell(t, c, "cat /ro/file /deep/down/rw/file"), filepath.Base(ro)+"\n"+filepath.Base(rw)+"\n"; got != want {
+		t.Errorf("the mounts hold %q, want %q", got, want)
+	}
+	if got := writable(t, c, "/ro", "/deep/down/rw"); got != "/deep/down/rw" {
+		t.Errorf("it can write to %q", got)
+	}
+	if _, err := os.Stat(rw + "/new"); err != nil {
+		t.Errorf("what it wrote is not there: %v", err)
+	}
+}
+
+// testLimits holds the limits of the plan that are the driver's: the guest holds those
+// of nofile, output and life. Of a blank they are smaller than those it was made with,
+// and larger.
+func testLimits(t *testing.T, e *env) {
+	for _, factor := range []int64{1, 4} {
+		plan := e.plan(t)
+		plan.Limits.Disk, plan.Limits.Files = 8<<20*factor*factor*factor, 1000*factor*factor*factor*factor
+		plan.Limits.Memory, plan.Limits.Pids, plan.Limits.CPUs = 64<<20*factor*factor, 50*factor*factor, 0.5*float64(factor)
+		inst := e.create(t, plan)
+		c := configured(t, inst)
+		if got, want := shell(t, c, "df -Pk / | awk 'NR>1 { print $2 }'"), fmt.Sprintf("%d\n", plan.Limits.Disk>>10); e.has(t, feature.Disk) && got != want {
+			t.Errorf("the disk has %q KiB, want %q", got, want)
+		}
+		if got, want := shell(t, c, "df -Pi / | awk 'NR>1 { print $2 }'"), fmt.Sprintf("%d\n", plan.Limits.Files); e.has(t, feature.Files) && got != want {
+			t.Errorf("the disk has %q files, want %q", got, want)
+		}
+		for limit, script := range map[feature.Feature]string{
+			feature.Memory: "head -c 100000000 /dev/zero | tail -n 1 >/dev/null",
+			feature.Pids:   "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); all=\"$all $!\"; done; kill $all",
+		} {
+			if !e.has(t, limit) {
+				continue
+			}
+			p, err := c.Start(guarded(t), sandpit.Command{Script: script})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res, err := p.Wait(guarded(t)); err != nil || res.Success() != (factor > 1) {
+				t.Errorf("%s, with %+v: %+v, %v", limit, plan.Limits, res, err)
+			}
+		}
+		e.destroy(t, inst)
+	}
+}
+
+// Owned is what another process makes, see Factory.Process.
+type Owned struct {
+	ID   string
+	Kind string // "ephemeral", "kept" or "blank"
+	Stop int    // of the steps of Create, at which it stops; 0: it does not
+}
+
+// owned is what Owner reports.
+type owned struct {
+	Handle driver.Handle
+	Mark   string
+}
+
+// Owner makes what with a driver, reports that, and stays until its input ends. mark
+// returns what identifies the guest of an instance or blank for Factory.Lives.
+func Owner(d driver.Driver, root driver.Root, what Owned, mark func(any) string) error {
+	report := func(o owned) error {
+		if err := json.NewEncoder(os.Stdout).Encode(o); err != nil {
+			return err
+		}
+		_, err := io.Copy(io.Discard, os.Stdin)
+		return err
+	}
+	ctx := context.Background()
+	plan := Plan(d, root)
+	plan.ID, plan.Ephemeral = what.ID, what.Kind != "kept"
+	if what.Kind == "blank" {
+		b, err := d.(driver.Preparer).Prepare(ctx, plan.ID, blankFor(plan))
+		if err != nil {
+			return err
+		}
+		defer b.Destroy(ctx)
+		return report(owned{Mark: mark(b)})
+	}
+	steps := 0
+	plan.Trace = func(string, time.Duration) {
+		if steps++; steps == what.Stop {
+			_ = report(owned{})
+		}
+	}
+	inst, err := d.Create(ctx, plan)
+	if err != nil {
+		return err
+	}
+	defer inst.Destroy(ctx)
+	return report(owned{inst.Handle(), mark(inst)})
+}
+
+// another has another process make something. kill kills that process.
+func (e *env) another(t *testing.T, what Owned) (made owned, kill func()) {
+	t.Helper()
+	e.need(t, "Process")
+	cmd := e.Process(t, what)
+	cmd.Stderr = t.Output()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = in.Close()
+	})
+	t.Cleanup(kill)
+	if err := json.NewDecoder(out).Decode(&made); err != nil {
+		t.Fatalf("another process makes nothing: %v", err)
+	}
+	return made, kill
+}
+
+// ends waits until a guest has ended.
+func (e *env) ends(t *testing.T, mark string) {
+	t.Helper()
+	e.eventually(t, "the guest has ended", func() bool { return !e.Lives(t, mark) })
+}
+
+// eventually waits until a condition holds.
+func (e *env) eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(guard); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still not so: %s", what)
+		}
+	}
+}
+
+func testEphemeral(t *testing.T, e *env) {
+	e.need(t, "Lives")
+	kind := "ephemeral"
+	if e.warm {
+		kind = "blank"
+	}
+	made, kill := e.another(t, Owned{ID: newID(), Kind: kind})
+	if !e.Lives(t, made.Mark) {
+		t.Error("its guest does not live")
+	}
+	if r, ok := e.driver.(driver.Recoverer); ok {
+		if ids, err := r.Kept(t.Context()); err != nil || slices.Contains(ids, made.Handle.ID) {
+			t.Errorf("of those that outlive their owner there are %v, %v", ids, err)
+		}
+	}
+	kill()
+	e.ends(t, made.Mark)
+}
+
+func testProgress(t *testing.T, e *env) {
+	told := func(call string, do func(ctx context.Context)) {
+		t.Helper()
+		p := new(driver.Progress)
+		do(driver.WithProgress(t.Context(), p))
+		if p.Now().Step == "" {
+			t.Errorf("%s tells of no step", call)
+		}
+	}
+	var inst driver.Instance
+	var err error
+	plan := e.plan(t)
+	if !e.warm {
+		told("Create", func(ctx context.Context) { inst, err = e.driver.Create(ctx, plan) })
+	} else {
+		var b driver.Blank
+		told("Prepare", func(ctx context.Context) { b, err = e.driver.(driver.Preparer).Prepare(ctx, plan.ID, blankFor(plan)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		told("Bind", func(ctx context.Context) { inst, err = b.Bind(ctx, plan) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	told("Destroy", func(ctx context.Context) { err = inst.Destroy(ctx) })
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -53,7 +53,7 @@ func (b *blank) prepare(ctx context.Context) error {
 	if err := c.step(ctx, "host"); err != nil {
 		return err
 	}
-	if err := refuseUnknown(c.blank.Enforce); err != nil {
+	if err := c.driver.refuseMissing(ctx, c.blank.Enforce); err != nil {
 		return err
 	}
 	// Which images there will be is not known: those that are probable.
@@ -190,7 +190,7 @@ func (b *blank) bind(ctx context.Context, plan *driver.Plan, fits bool) (*instan
 	if err := c.step(ctx, "bind"); err != nil {
 		return nil, err
 	}
-	if err := c.check(); err != nil {
+	if err := c.check(ctx); err != nil {
 		return nil, err
 	}
 	if c.group != nil {

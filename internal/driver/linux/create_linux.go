@@ -116,7 +116,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	if err := c.step(ctx, "host"); err != nil {
 		return nil, err
 	}
-	if err := c.check(); err != nil {
+	if err := c.check(ctx); err != nil {
 		return nil, err
 	}
 	if err := c.prepare(ctx, h, h.idKind(c.plan.MultiUser, mappable(c.plan)), false); err != nil {
@@ -126,9 +126,9 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 }
 
 // check looks at what can be wrong with the plan.
-func (c *creation) check() error {
+func (c *creation) check(ctx context.Context) error {
 	plan := c.plan
-	if err := refuseUnknown(plan.Enforce); err != nil {
+	if err := c.driver.refuseMissing(ctx, plan.Enforce); err != nil {
 		return err
 	}
 	if n := len(trees(plan)); n > maxTrees {

@@ -18,7 +18,7 @@ func createOne(t *testing.T) driver.Instance { return createWith(t, newDriver())
 
 func createWith(t *testing.T, d *recorder) driver.Instance {
 	t.Helper()
-	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+	inst, err := d.Create(t.Context(), drivertest.Plan(d, hostRoot(t)))
 	if err != nil {
 		t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
 	}

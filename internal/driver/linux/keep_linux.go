@@ -271,26 +271,39 @@ func (i *instance) Leave() {
 	})
 }
 
+// owned returns sandpit.ErrClosed after Leave.
+func (i *instance) owned() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.left {
+		return fmt.Errorf("sandbox %s was left: %w", i.id, sandpit.ErrClosed)
+	}
+	return nil
+}
+
 // Freeze stops all processes of the sandbox. See driver.Freezer.
 func (i *instance) Freeze(context.Context) error {
+	if err := i.owned(); err != nil {
+		return err
+	}
 	if i.group == nil {
 		return fmt.Errorf("freezing: the sandbox has no cgroup here: %w", sandpit.ErrUnsupported)
 	}
 	return i.group.Freeze()
 }
 
-// Thaw lets them run on. See driver.Freezer.
+// Thaw resumes them. See driver.Freezer.
 func (i *instance) Thaw(context.Context) error {
 	if i.group == nil {
-		return nil
+		return i.owned()
 	}
 	return i.group.Thaw()
 }
 
-// Frozen reports whether they stand still. See driver.Freezer.
+// Frozen reports whether they are stopped. See driver.Freezer.
 func (i *instance) Frozen(context.Context) (bool, error) {
 	if i.group == nil {
-		return false, nil
+		return false, i.owned()
 	}
 	return i.group.Frozen()
 }

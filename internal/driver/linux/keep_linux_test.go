@@ -18,32 +18,18 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/drivertest"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
-	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
-	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // keptPlan is a plan of a sandbox that outlives its maker.
 func keptPlan(t *testing.T, d *recorder) driver.Plan {
 	t.Helper()
-	lease, err := images().Acquire(t.Context(), "host", image.AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(lease.Release)
-	root := lease.Rootfs()
-	plan := driver.Plan{
-		ID: engine.NewID(), Name: "kept", Hostname: "kept",
-		Root:   driver.Root{Layers: root.Layers},
-		Limits: sandpit.DefaultLimits(), Enforce: d.Probe(t.Context()).Features,
-		UID: 1000, GID: 1000,
-	}
-	for _, b := range root.Binds {
-		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
-	}
+	plan := drivertest.Plan(d, hostRoot(t))
+	plan.Ephemeral = false
 	return plan
 }
 

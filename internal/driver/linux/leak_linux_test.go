@@ -290,7 +290,7 @@ func warmUp(t *testing.T) {
 	t.Helper()
 	warm.Do(func() {
 		d := newDriver()
-		inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+		inst, err := d.Create(t.Context(), drivertest.Plan(d, hostRoot(t)))
 		if err != nil {
 			t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
 		}
@@ -506,7 +506,7 @@ func TestLeakAfterErrors(t *testing.T) {
 	opt := options()
 	opt.Fault = func(step string) error { seen[step] = true; return nil }
 	d := driverWith(opt)
-	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+	inst, err := d.Create(t.Context(), drivertest.Plan(d, hostRoot(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -531,7 +531,7 @@ func TestLeakAfterErrors(t *testing.T) {
 			t.Run(step+" "+name, func(t *testing.T) {
 				t.Cleanup(unchanged(t))
 				d := failingAt(step, fault)
-				plan := drivertest.Plan(t, d, images())
+				plan := drivertest.Plan(d, hostRoot(t))
 				change(&plan)
 				if _, err := d.Create(t.Context(), plan); !errors.Is(err, fault) {
 					t.Errorf("the error is %v", err)
@@ -554,7 +554,7 @@ func TestLeakOfBlanks(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			t.Cleanup(unchanged(t))
 			d := failingAt(step, fault)
-			plan := drivertest.Plan(t, d, images())
+			plan := drivertest.Plan(d, hostRoot(t))
 			b, err := d.Prepare(t.Context(), plan.ID, driver.BlankPlan{Ephemeral: true, UID: plan.UID, GID: plan.GID, Limits: plan.Limits, Enforce: plan.Enforce})
 			if err == nil {
 				_, err = b.Bind(t.Context(), plan)
@@ -772,7 +772,7 @@ func TestLeakAfterKillBesideAnother(t *testing.T) {
 	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	d := newDriver()
-	inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+	inst, err := d.Create(t.Context(), drivertest.Plan(d, hostRoot(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -945,14 +945,14 @@ func TestLeakOfMemory(t *testing.T) {
 	failing := driverWith(opt)
 	before := regions(t)
 	for range 20 {
-		inst, err := d.Create(t.Context(), drivertest.Plan(t, d, images()))
+		inst, err := d.Create(t.Context(), drivertest.Plan(d, hostRoot(t)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := inst.Destroy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := failing.Create(t.Context(), drivertest.Plan(t, d, images())); !errors.Is(err, fault) {
+		if _, err := failing.Create(t.Context(), drivertest.Plan(d, hostRoot(t))); !errors.Is(err, fault) {
 			t.Fatal(err)
 		}
 	}

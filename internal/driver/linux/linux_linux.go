@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -96,12 +97,18 @@ func checkDescriptors() error {
 	return nil
 }
 
-// refuseUnknown refuses what this driver does not know how to enforce. What
-// it knows, and this machine can't do, is refused where it is done.
-func refuseUnknown(enforce feature.Set) error {
+// refuseMissing refuses features that this driver does not know, or can't do here.
+// Limits that it can't enforce are refused where they are set.
+func (d *Driver) refuseMissing(ctx context.Context, enforce feature.Set) error {
 	for f, on := range enforce {
-		if on && !slices.Contains(feature.All(), f) {
-			return fmt.Errorf("limiting %s: this driver does not know how: %w", f, sandpit.ErrUnsupported)
+		if !on || f.IsLimit() {
+			continue
+		}
+		if !slices.Contains(feature.All(), f) {
+			return fmt.Errorf("enforcing %s: this driver does not know how: %w", f, sandpit.ErrUnsupported)
+		}
+		if _, _, err := d.Probe(ctx).Negotiate([]feature.Feature{f}, &sandpit.Limits{}); err != nil {
+			return err
 		}
 	}
 	return nil

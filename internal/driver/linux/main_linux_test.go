@@ -38,6 +38,14 @@ func TestMain(m *testing.M) {
 			os.Exit(probe(name, os.Args[2:]))
 		}
 	}
+	if what := os.Getenv(ownedEnv); what != "" {
+		home = os.Getenv(ownerEnv)
+		if err := suiteOwner(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if dir := os.Getenv(ownerEnv); dir != "" {
 		os.Exit(owner(dir))
 	}

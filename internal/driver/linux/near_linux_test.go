@@ -118,7 +118,7 @@ func TestManyDescriptors(t *testing.T) {
 	fault := errors.New("injected")
 	for _, step := range createSteps {
 		d := failingAt(step, fault)
-		if _, err := d.Create(t.Context(), drivertest.Plan(t, d, images())); !errors.Is(err, fault) {
+		if _, err := d.Create(t.Context(), drivertest.Plan(d, hostRoot(t))); !errors.Is(err, fault) {
 			t.Errorf("at %s the error is %v", step, err)
 		}
 	}

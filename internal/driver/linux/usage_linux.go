@@ -18,6 +18,9 @@ import (
 // a frozen sandbox nothing, and nobody in it can lie.
 func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {
 	m := sandpit.UnknownMetrics()
+	if err := i.owned(); err != nil {
+		return m, err
+	}
 	if i.group != nil {
 		var err error
 		if m, err = i.group.Stats(); err != nil {
@@ -33,7 +36,7 @@ func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {
 // OOMKills reads that one figure. See driver.OOMCounter.
 func (i *instance) OOMKills() (int64, error) {
 	if i.group == nil {
-		return -1, nil
+		return -1, i.owned()
 	}
 	return i.group.OOMKills()
 }

@@ -1,0 +1,270 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+)
+
+// optionalProperties are those of optional interfaces but Recoverer and Preparer.
+var optionalProperties = []property{
+	{"Examine finds what Probe finds, and facts", testExamine},
+	{"Freeze stops all processes until Thaw", testFreeze},
+	{"a frozen instance can be destroyed", testDestroyFrozen},
+	{"OOMKills is what Stats has", testOOMKills},
+	{"Explain returns what it is given for a guest that answered", testExplain},
+	{"Lacks and Exposed tell nothing of a sandbox without a gap", testWhole},
+	{"Sweep removes what killed processes left, and nothing else", testSweep},
+}
+
+func testExamine(t *testing.T, e *env) {
+	x := optional[driver.Examiner](t, e, e.driver)
+	probed, got := e.driver.Probe(t.Context()), x.Examine(t.Context())
+	if !got.Available || got.MaxNoFile != probed.MaxNoFile {
+		t.Errorf("it finds %+v", got)
+	}
+	if diff := cmp.Diff(probed.Features, got.Features); diff != "" {
+		t.Errorf("Probe finds other features:\n%s", diff)
+	}
+	gaps := map[string]sandpit.Gap{}
+	for _, g := range got.Gaps {
+		if gaps[g.What] = g; g.Why == "" || g.Fix == "" {
+			t.Errorf("a gap is %+v", g)
+		}
+	}
+	for _, g := range probed.Gaps {
+		if gaps[g.What] != g {
+			t.Errorf("Probe finds the gap %+v, and this %+v", g, gaps[g.What])
+		}
+	}
+	if len(got.Facts) == 0 {
+		t.Error("it finds no facts")
+	}
+	for _, f := range got.Facts {
+		if f.Name == "" || f.Value == "" {
+			t.Errorf("a fact is %+v", f)
+		}
+	}
+}
+
+// freezer makes an instance that can be frozen, or skips the test.
+func (e *env) freezer(t *testing.T) (driver.Instance, driver.Freezer) {
+	t.Helper()
+	inst := e.create(t, e.plan(t))
+	f, ok := inst.(driver.Freezer)
+	switch {
+	case e.has(t, feature.Pause) && !ok:
+		t.Fatal("the driver has feature.Pause, and its instance is not a Freezer")
+	case e.has(t, feature.Pause):
+		return inst, f
+	}
+	if ok {
+		if err := f.Freeze(t.Context()); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("freezing: %v", err)
+		}
+		frozen(t, f, false)
+	}
+	t.Skip("sandboxes can't be paused here: the driver has not feature.Pause")
+	return nil, nil
+}
+
+// frozen checks what Frozen reports.
+func frozen(t *testing.T, f driver.Freezer, want bool) {
+	t.Helper()
+	if is, err := f.Frozen(t.Context()); err != nil || is != want {
+		t.Errorf("frozen: %v, %v, want %v", is, err, want)
+	}
+}
+
+// answers reports whether the guest answers a new connection within a time.
+func answers(t *testing.T, inst driver.Instance, within time.Duration) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	conn, err := inst.Dial(ctx)
+	if err == nil {
+		var c *client.Client
+		if c, err = client.New(ctx, conn, client.Options{}); err == nil {
+			return c.Close() == nil
+		}
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("dialling and greeting: %v", err)
+	}
+	return false
+}
+
+func testFreeze(t *testing.T, e *env) {
+	inst, f := e.freezer(t)
+	frozen(t, f, false)
+	if err := f.Thaw(t.Context()); err != nil {
+		t.Errorf("thawing a running instance: %v", err)
+	}
+	busy := configured(t, inst)
+	p, err := busy.Start(t.Context(), sandpit.Command{Script: "while [ ! -e /tmp/enough ]; do :; done; exit 7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Freeze(t.Context()); err != nil {
+			t.Fatalf("freezing: %v", err)
+		}
+		frozen(t, f, true)
+	}
+	before, err := inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answers(t, inst, 50*time.Millisecond) {
+		t.Error("a frozen guest answers")
+	}
+	// A clock that ticks slower than this would count nothing either way.
+	if after, err := inst.Stats(t.Context()); err != nil || after.CPU != before.CPU {
+		t.Errorf("frozen, it has used %v and then %v, %v", before.CPU, after.CPU, err)
+	}
+	for range 2 {
+		if err := f.Thaw(t.Context()); err != nil {
+			t.Fatalf("thawing: %v", err)
+		}
+		frozen(t, f, false)
+	}
+	if !answers(t, inst, guard) {
+		t.Error("a thawed guest does not answer")
+	}
+	shell(t, busy, ">/tmp/enough")
+	if res, err := p.Wait(guarded(t)); err != nil || res.ExitCode != 7 {
+		t.Errorf("the process ends with %+v, %v", res, err)
+	}
+}
+
+func testDestroyFrozen(t *testing.T, e *env) {
+	inst, f := e.freezer(t)
+	if err := f.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.destroy(t, inst)
+	select {
+	case <-inst.Done():
+	default:
+		t.Error("Done is not closed")
+	}
+	if err := f.Freeze(t.Context()); err == nil {
+		t.Error("it can be frozen after Destroy")
+	}
+}
+
+func testOOMKills(t *testing.T, e *env) {
+	plan := e.plan(t)
+	plan.Limits.Memory = 64 << 20
+	inst := e.create(t, plan)
+	counter := optional[driver.OOMCounter](t, e, inst)
+	c := configured(t, inst)
+	for _, script := range []string{":", "tail /dev/zero"} {
+		if e.has(t, feature.Memory) {
+			p, err := c.Start(guarded(t), sandpit.Command{Script: script})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Wait(guarded(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, err := counter.OOMKills()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := inst.Stats(t.Context())
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case n != m.OOMKills:
+			t.Errorf("after %q it is %d, and Stats has %d", script, n, m.OOMKills)
+		case e.has(t, feature.Memory) && (n > 0) != (script != ":"):
+			t.Errorf("after %q it is %d", script, n)
+		}
+	}
+}
+
+func testExplain(t *testing.T, e *env) {
+	inst := e.create(t, e.plan(t))
+	x := optional[driver.Explainer](t, e, inst)
+	gone := errors.New("gone")
+	if err := x.Explain(gone); err != gone {
+		t.Errorf("it explains %v", err)
+	}
+	configured(t, inst)
+	if err := x.Explain(gone); err != gone {
+		t.Errorf("of a guest that answered it explains %v", err)
+	}
+	e.destroy(t, inst)
+	if err := x.Explain(gone); err != gone {
+		t.Errorf("after Destroy it explains %v", err)
+	}
+}
+
+func testWhole(t *testing.T, e *env) {
+	inst := e.create(t, e.plan(t))
+	for _, g := range optional[driver.Lacking](t, e, inst).Lacks() {
+		// That this machine can't do it is what a closer look finds, too.
+		found := false
+		if x, ok := e.driver.(driver.Examiner); ok {
+			for _, other := range x.Examine(t.Context()).Gaps {
+				found = found || other.What == g.What
+			}
+		}
+		if !found || g.Why == "" || g.Fix == "" {
+			t.Errorf("it lacks %+v", g)
+		}
+	}
+	if dir := optional[driver.Exposer](t, e, inst).Exposed(); dir != "" {
+		t.Errorf("it shows %s", dir)
+	}
+}
+
+func testSweep(t *testing.T, e *env) {
+	s := optional[driver.Sweeper](t, e, e.driver)
+	e.need(t, "Litter")
+	var alive []func() *client.Client
+	inst := e.create(t, e.plan(t))
+	alive = append(alive, func() *client.Client { return configured(t, inst) })
+	if _, ok := e.driver.(driver.Preparer); ok {
+		plan := e.plan(t)
+		b := e.blank(t, plan)
+		alive = append(alive, func() *client.Client {
+			inst, err := b.Bind(t.Context(), plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { e.destroy(t, inst) })
+			return configured(t, inst)
+		})
+	}
+	if r, ok := e.driver.(driver.Recoverer); ok {
+		left := e.createKept(t)
+		left.(driver.Leaver).Leave()
+		alive = append(alive, func() *client.Client { return configured(t, e.recover(t, r, left.Handle())) })
+	}
+	// Other programs on this machine may sweep at the same moment.
+	n := 0
+	for tries := 0; n == 0 && tries < 100; tries++ {
+		there := e.Litter(t)
+		n = s.Sweep(t.Context())
+		e.eventually(t, "what was left is removed", func() bool { return !there() })
+	}
+	if n == 0 {
+		t.Error("it tells of nothing that it has removed")
+	}
+	for _, lives := range alive {
+		if got := shell(t, lives(), "echo alive"); got != "alive\n" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
