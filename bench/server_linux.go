@@ -85,12 +85,17 @@ func rested(c *contestant) *contestant {
 	return c
 }
 
-// run is a whole command line that uses the server.
+// run is a whole sandpit run that uses the server.
 func (s *served) run(name string, argv ...string) *contestant {
+	return s.command(name, append([]string{"run", "--"}, argv...)...)
+}
+
+// command is a whole command line of sandpit that uses the server.
+func (s *served) command(name string, argv ...string) *contestant {
 	return rested(&contestant{name: name, once: func(ctx context.Context, rec *record) error {
 		b := *s.b
 		b.env = s.env
-		took, err := b.spawn(ctx, append([]string{b.sandpit, "run", "--"}, argv...)...)
+		took, err := b.spawn(ctx, append([]string{b.sandpit}, argv...)...)
 		if err == nil {
 			rec.time(name, took)
 		}
@@ -143,14 +148,22 @@ func withServer(measure func(*served, context.Context) error) func(*bench, conte
 // measureLife measures what small things cost by way of a server.
 func (s *served) measureLife(ctx context.Context) error {
 	b := s.b
-	const warm = "sandpit run, with a server"
-	rec := contest(ctx, b.opts.rounds, b.budget(), rested(b.command(bare, always(b.true))), s.run(warm, b.true), s.life())
+	const warm, inside = "sandpit run, with a server", "sandpit exec"
+	sb, err := s.Create(ctx, sandpit.Spec{})
+	if err != nil {
+		return err
+	}
+	rec := contest(ctx, b.opts.rounds, b.budget(), rested(b.command(bare, always(b.true))), s.run(warm, b.true), s.command(inside, "exec", sb.ID(), "--", b.true), s.life())
+	if err := sb.Remove(ctx); err != nil {
+		return err
+	}
 	floor := rec.get(bare)
 	for _, row := range []struct {
 		title, series string
 		to            goal
 	}{
 		{"create + run `true` + destroy, whole command line, warm", warm, goal{atMost, 3, 2}},
+		{"exec of `true` in a running sandbox, whole command line", inside, goal{}},
 		{"create over the API, warm", "create", goal{}},
 		{"create to first answered exec over the API, warm", "create + first exec", goal{}},
 		{"exec of `true` in a running sandbox, over the API", "exec", goal{atMost, 2, 1.3}},
