@@ -106,7 +106,7 @@ func TestAttachIsLeft(t *testing.T) {
 	s.write("mark=well; echo he''re\r")
 	s.expect("here")
 	s.write("\x10\x11")
-	s.expect("it goes on")
+	s.expect("which keeps running")
 	if got := s.exitCode(); got != 0 {
 		t.Errorf("exit code %d", got)
 	}
