@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
@@ -23,21 +22,18 @@ type frames interface {
 	finish()
 }
 
-const (
-	frameHead   = 5        // bytes: the type and the length
-	frameBuffer = 64 << 10 // bytes
-)
+const frameBuffer = 64 << 10 // bytes
 
 // buffers are of frameBuffer bytes each.
 var buffers = sync.Pool{New: func() any { return new([frameBuffer]byte) }}
 
 // head reads the head of a frame.
 func head(b []byte) (kind byte, length int, err error) {
-	n := binary.BigEndian.Uint32(b[1:frameHead])
+	kind, n := v1.ParseFrameHead(b)
 	if n > v1.MaxFrame {
 		return 0, 0, badAnswer(fmt.Sprintf("a frame of %d bytes", n))
 	}
-	return b[0], int(n), nil
+	return kind, int(n), nil
 }
 
 func isOutput(kind byte) bool { return kind == v1.FrameStdout || kind == v1.FrameStderr }
@@ -86,14 +82,14 @@ func (f *bodyFrames) next() (byte, []byte, error) {
 			f.left -= n
 			return f.kind, b, nil
 		}
-		if err := f.fill(frameHead); err != nil {
+		if err := f.fill(v1.FrameHead); err != nil {
 			return 0, nil, err
 		}
 		kind, n, err := head(f.buf[f.r:])
 		if err != nil {
 			return 0, nil, err
 		}
-		f.r += frameHead
+		f.r += v1.FrameHead
 		switch {
 		case isOutput(kind):
 			f.kind, f.left = kind, n
@@ -129,7 +125,7 @@ type socketFrames struct {
 }
 
 func newSocketFrames(ctx context.Context, conn *websocket.Conn) *socketFrames {
-	conn.SetReadLimit(frameHead + v1.MaxFrame + 1)
+	conn.SetReadLimit(v1.FrameHead + v1.MaxFrame + 1)
 	return &socketFrames{conn: conn, ctx: ctx, buf: buffers.Get().(*[frameBuffer]byte)}
 }
 
@@ -159,7 +155,7 @@ func (f *socketFrames) next() (byte, []byte, error) {
 		if typ != websocket.MessageBinary {
 			return 0, nil, badAnswer("a text message")
 		}
-		if _, err := io.ReadFull(msg, f.buf[:frameHead]); err != nil {
+		if _, err := io.ReadFull(msg, f.buf[:v1.FrameHead]); err != nil {
 			return 0, nil, err
 		}
 		kind, n, err := head(f.buf[:])

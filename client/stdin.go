@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/binary"
 	"os"
 	"sync"
 	"syscall"
@@ -30,7 +29,7 @@ type stdin struct {
 // frame is a frame on its way.
 type frame struct {
 	n   int
-	buf [frameHead + stdinChunk]byte
+	buf [v1.FrameHead + stdinChunk]byte
 }
 
 // stdinChunk is how much of the input a frame has at most, in bytes.
@@ -59,7 +58,7 @@ func (w *stdin) Write(b []byte) (int, error) {
 	for len(b) > 0 {
 		f := stdinFrames.Get().(*frame)
 		f.set(v1.FrameStdin, b)
-		n := f.n - frameHead
+		n := f.n - v1.FrameHead
 		select {
 		case w.queue <- f:
 		case <-w.closed:
@@ -80,10 +79,7 @@ func (w *stdin) Close() error {
 }
 
 func (f *frame) set(kind byte, b []byte) {
-	n := copy(f.buf[frameHead:], b)
-	f.buf[0] = kind
-	binary.BigEndian.PutUint32(f.buf[1:], uint32(n))
-	f.n = frameHead + n
+	f.n = len(v1.AppendFrame(f.buf[:0], kind, b[:min(len(b), stdinChunk)]))
 }
 
 // send sends what is written until the input is closed or the stream has ended.

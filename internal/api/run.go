@@ -30,10 +30,10 @@ type Runner interface {
 // runRoute is how sandpit run asks. It is no part of the reference: both ends
 // are of one version.
 func runRoute() Route {
-	return Route{Method: http.MethodGet, Path: fastrun.Path, ID: "run", Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: runOnce}
+	return Route{Method: http.MethodGet, Path: fastrun.RunPath, ID: "run", Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: runOnce}
 }
 
-// errDeclined is read by nobody: the client then does the run itself.
+// errDeclined is read by nobody: the client then goes another way.
 var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server can't carry out this run", Hint: "run the command without the server"}
 
 // killPatience is how long a guest may take to kill a command.
@@ -43,14 +43,50 @@ const killPatience = time.Second
 // ended or the client has gone.
 func runOnce(c *call) error {
 	runner, ok := c.api.opts.Backend.(Runner)
-	h := c.R.Header
-	if !ok || c.Caller.Key != "" || h.Get("Upgrade") != fastrun.Protocol || h.Get(fastrun.HeaderVersion) != c.api.opts.Version ||
-		runner.Place() == "" || h.Get(fastrun.HeaderPlace) != runner.Place() {
+	if !ok || !c.isFastRun() || runner.Place() == "" || c.R.Header.Get(fastrun.HeaderPlace) != runner.Place() {
 		return errDeclined
 	}
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
+	return serveRun(c, false, func(r *run, req *fastrun.Request) error { return r.make(runner.Runs(), req) })
+}
+
+// executeFast is executeSocket for a launcher.
+func executeFast(c *call) error {
+	if !c.isFastRun() {
+		return errDeclined
+	}
+	if err := c.OpenStream(); err != nil {
+		return err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	return serveRun(c, true, func(r *run, req *fastrun.Request) error { return r.execute(sb, req, nil) })
+}
+
+// isFastRun reports whether the client is this user's and speaks as package fastrun does
+// in this version.
+func (c *call) isFastRun() bool {
+	h := c.R.Header
+	return c.Caller.Key == "" && h.Get("Upgrade") == fastrun.Protocol && h.Get(fastrun.HeaderVersion) == c.api.opts.Version
+}
+
+// run is one command for a client of package fastrun.
+type run struct {
+	*call
+	conn    net.Conn
+	in      *bufio.Reader
+	stream  runStream
+	stays   bool // the sandbox outlives the command
+	started chan sandpit.Process
+}
+
+// serveRun takes the connection over and reads the request, which do carries out. If
+// the sandbox stays, the client hears before its request that it may send that.
+func serveRun(c *call, stays bool, do func(*run, *fastrun.Request) error) error {
 	conn, buffered, err := http.NewResponseController(c.W).Hijack()
 	if err != nil {
 		return fmt.Errorf("taking over the connection: %w", err)
@@ -58,39 +94,49 @@ func runOnce(c *call) error {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(gate.HeaderTime))
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
-	r := &run{call: c, conn: conn, in: buffered.Reader, stream: runStream{conn: conn, cancel: c.Cancel, room: fastrun.NewRoom()}}
-	r.stream.buf = append(r.stream.buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+fastrun.Protocol+"\r\n\r\n"...)
+	r := &run{
+		call: c, conn: conn, in: buffered.Reader, stays: stays, started: make(chan sandpit.Process, 1),
+		stream: runStream{conn: conn, cancel: c.Cancel, room: fastrun.NewRoom()},
+	}
 	defer r.stream.close()
+	r.stream.buf = append(r.stream.buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+fastrun.Protocol+"\r\n\r\n"...)
+	if stays {
+		r.stream.sendNow()
+	}
 	req := new(fastrun.Request)
 	if err := r.request(req); err != nil {
 		return r.refuse(err)
 	}
-	_ = conn.SetDeadline(time.Time{}) // whoever waits for the command may stop reading for as long as he likes
+	_ = conn.SetDeadline(time.Time{}) // whoever waits for the command may stop reading for as long as they like
 	// Whatever waits for the client ends with the call.
 	stop := context.AfterFunc(c.Ctx, r.breakOff)
 	defer stop()
-	return r.do(runner.Runs(), req)
-}
-
-// run is one run for a client.
-type run struct {
-	*call
-	conn   net.Conn
-	in     *bufio.Reader
-	stream runStream
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		r.Cancel(r.read(r.started))
+	}()
+	defer func() {
+		_ = r.conn.Close()
+		<-reading
+	}()
+	return do(r, req)
 }
 
 // request reads the first frame.
 func (r *run) request(req *fastrun.Request) error {
-	kind, payload, err := fastrun.ReadFrame(r.in, nil, fastrun.MaxRequest)
+	kind, payload, err := v1.ReadFrame(r.in, nil, fastrun.MaxRequest)
 	if err != nil {
 		return gate.ErrClientGone
 	}
-	if kind != fastrun.FrameRequest {
+	if kind != v1.FrameRequest {
 		return invalid("the first frame is not a request", "")
 	}
 	if err := parse(payload, req); err != nil {
 		return err
+	}
+	if (req.Spec == nil) != r.stays {
+		return invalid("the request is for another path", "")
 	}
 	return r.intendFor(&req.Command)
 }
@@ -106,18 +152,8 @@ func (r *run) breakOff() {
 	_ = r.conn.SetWriteDeadline(time.Now().Add(gate.LastWords))
 }
 
-// do carries the request out.
-func (r *run) do(client sandpit.Client, req *fastrun.Request) error {
-	reading := make(chan struct{})
-	started := make(chan sandpit.Process, 1)
-	go func() {
-		defer close(reading)
-		r.Cancel(r.read(started))
-	}()
-	defer func() {
-		_ = r.conn.Close()
-		<-reading
-	}()
+// make carries a request out in a sandbox made for it.
+func (r *run) make(client sandpit.Client, req *fastrun.Request) error {
 	spec := req.Spec.Sandpit()
 	sb, err := client.Create(r.Ctx, spec)
 	if err != nil {
@@ -142,10 +178,28 @@ func (r *run) do(client sandpit.Client, req *fastrun.Request) error {
 			return r.refuse(err)
 		}
 	}
-	res, err := r.command(sb, req, started)
+	return r.execute(sb, req, func(failed bool) error {
+		if failed || req.Report || tidy(spec) {
+			return remove()
+		}
+		return nil
+	})
+}
+
+// tidy reports whether the sandbox has to be gone before its client hears of
+// the end: somebody could notice that it is not. Its name would be taken, a
+// directory be in use, an image not be removable.
+func tidy(spec sandpit.Spec) bool {
+	return spec.Name != "" || len(spec.Mounts) > 0 || spec.Image != "" && spec.Image != "host"
+}
+
+// execute runs the command and tells how it ended. Before that it calls last, if that is
+// set.
+func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request, last func(failed bool) error) error {
+	res, err := r.command(sb, req)
 	if err != nil {
-		if rerr := remove(); rerr != nil {
-			err = errors.Join(err, rerr)
+		if last != nil {
+			err = errors.Join(err, last(true))
 		}
 		return r.refuse(err)
 	}
@@ -153,8 +207,8 @@ func (r *run) do(client sandpit.Client, req *fastrun.Request) error {
 	if err := r.report(sb, req, &out); err != nil {
 		return r.refuse(err)
 	}
-	if tidy(spec) || req.Report {
-		if err := remove(); err != nil {
+	if last != nil {
+		if err := last(false); err != nil {
 			return r.refuse(fmt.Errorf("removing the sandbox: %w", err))
 		}
 	}
@@ -166,17 +220,11 @@ func (r *run) do(client sandpit.Client, req *fastrun.Request) error {
 	return nil
 }
 
-// tidy reports whether the sandbox has to be gone before its client hears of
-// the end: somebody could notice that it is not. Its name would be taken, a
-// directory be in use, an image not be removable.
-func tidy(spec sandpit.Spec) bool {
-	return spec.Name != "" || len(spec.Mounts) > 0 || spec.Image != "" && spec.Image != "host"
-}
-
 // command starts the command and waits for its end.
-func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request, started chan<- sandpit.Process) (sandpit.Result, error) {
+func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result, error) {
 	cmd := req.Command.Sandpit()
 	cmd.Stdout, cmd.Stderr = output{&r.stream, v1.FrameStdout}, output{&r.stream, v1.FrameStderr}
+	began := time.Now()
 	r.stream.mu.Lock() // output waits until the start has been told
 	// A client that has no answer when the connection ends runs the command
 	// itself: it must know before this one may have begun.
@@ -186,9 +234,13 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request, started chan<- s
 		r.stream.mu.Unlock()
 		return sandpit.Result{}, err
 	}
-	r.stream.add(v1.FrameStarted, nil)
+	var told []byte
+	if r.stays {
+		told, _ = json.Marshal(describeProcess(p, cmd, began)) // of text and numbers, which never fails
+	}
+	r.stream.add(v1.FrameStarted, told)
 	r.stream.mu.Unlock()
-	started <- p
+	r.started <- p
 	return r.await(p)
 }
 
@@ -226,17 +278,21 @@ func checkWorkDir(ctx context.Context, sb sandpit.Sandbox, dir string) error {
 	return nil // what else is wrong, the start of the command will tell
 }
 
-// refuse tells an error, and notes it.
+// refuse tells an error, and notes it. The client of a run, which is of the same user,
+// gets the text that it would have without a server.
 func (r *run) refuse(err error) error {
 	status, e := r.describe(err)
 	r.ReplaceOutcome(status, e.Code, err)
-	if cause := context.Cause(r.Ctx); cause != nil && errors.Is(err, context.Canceled) {
-		err = cause
+	if !r.stays {
+		if cause := context.Cause(r.Ctx); cause != nil && errors.Is(err, context.Canceled) {
+			err = cause
+		}
+		if errors.Is(err, gate.ErrDraining) {
+			err = fastrun.ServerEnded()
+		}
+		e = fastrun.EncodeError(err)
 	}
-	if errors.Is(err, gate.ErrDraining) {
-		err = fastrun.ServerEnded()
-	}
-	payload, jerr := json.Marshal(fastrun.EncodeError(err))
+	payload, jerr := json.Marshal(e)
 	if jerr == nil {
 		r.stream.last(v1.FrameError, payload)
 	}

@@ -22,7 +22,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 		}
 	}()
 	for {
-		kind, payload, err := fastrun.ReadFrame(r.in, nil, fastrun.Window)
+		kind, payload, err := v1.ReadFrame(r.in, nil, fastrun.Window)
 		if err != nil {
 			return gate.ErrClientGone
 		}
@@ -45,12 +45,12 @@ func (r *run) read(started <-chan sandpit.Process) error {
 			if err := control(r.Ctx, p, kind, payload); err != nil {
 				return err
 			}
-		case fastrun.FramePassed:
+		case v1.FramePassed:
 			if len(payload) != 4 {
 				return errFrame("its length is not 4 bytes")
 			}
 			r.stream.room.Give(binary.BigEndian.Uint32(payload))
-		case fastrun.FrameKill:
+		case v1.FrameKill:
 			ctx, cancel := context.WithTimeout(r.Ctx, killPatience)
 			err := p.Kill(ctx)
 			cancel()
@@ -170,5 +170,5 @@ func (i *inlet) pump(p sandpit.Process) {
 }
 
 func (i *inlet) tell(n int) {
-	_ = i.r.stream.tell(fastrun.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
+	_ = i.r.stream.tell(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
 }

@@ -60,7 +60,7 @@ func (*reader) Wait(context.Context) (sandpit.Result, error)       { return sand
 // Whatever the client of a run sends, the process gets nothing but what frames
 // of input held, in order, and the run ends when the client does.
 func FuzzRunInput(f *testing.F) {
-	frame := fastrun.AppendFrame
+	frame := v1.AppendFrame
 	for _, s := range [][]byte{
 		nil,
 		frame(frame(nil, v1.FrameStdin, []byte("in")), v1.FrameEOF, nil),
@@ -68,8 +68,8 @@ func FuzzRunInput(f *testing.F) {
 		frame(nil, v1.FrameSignal, []byte(`{"signal":15,"group":true}`)),
 		frame(nil, v1.FrameSignal, []byte(`{"signal":-1}`)),
 		frame(nil, v1.FrameResize, []byte(`{"rows":99999,"cols":-1}`)),
-		frame(frame(nil, fastrun.FramePassed, []byte{255, 255, 255, 255}), fastrun.FramePassed, []byte{1}),
-		frame(nil, fastrun.FrameKill, []byte("x")),
+		frame(frame(nil, v1.FramePassed, []byte{255, 255, 255, 255}), v1.FramePassed, []byte{1}),
+		frame(nil, v1.FrameKill, []byte("x")),
 		frame(nil, 99, nil),
 		{v1.FrameStdin, 0xff, 0xff, 0xff, 0xff},
 		frame(nil, v1.FrameStdin, make([]byte, fastrun.Window)),
@@ -93,7 +93,7 @@ func FuzzRunInput(f *testing.F) {
 		}
 		var whole []byte
 		for in := bytes.NewReader(sent); ; {
-			kind, payload, err := fastrun.ReadFrame(in, nil, fastrun.Window)
+			kind, payload, err := v1.ReadFrame(in, nil, fastrun.Window)
 			if err != nil {
 				break
 			}
@@ -126,7 +126,9 @@ func FuzzRunRequest(f *testing.F) {
 			}
 			return
 		}
-		req.Spec.Sandpit()
+		if req.Spec != nil {
+			req.Spec.Sandpit()
+		}
 		req.Command.Sandpit()
 	})
 }

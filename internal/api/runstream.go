@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -57,7 +58,7 @@ func (s *runStream) add(kind byte, payload []byte) {
 	if s.closed || s.err != nil {
 		return
 	}
-	s.buf = fastrun.AppendFrame(s.buf, kind, payload)
+	s.buf = v1.AppendFrame(s.buf, kind, payload)
 	switch {
 	case len(s.buf) >= gatherSize/2:
 		s.send()
@@ -86,6 +87,13 @@ func (s *runStream) send() {
 		s.cancel(gate.ErrClientGone)
 	}
 	s.buf = s.buf[:0]
+}
+
+// sendNow sends what is gathered.
+func (s *runStream) sendNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send()
 }
 
 // last sends the last frame, with all before it, at once.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -35,9 +35,6 @@ type socket struct {
 	buf  []byte
 	last time.Time // something was sent
 }
-
-// frameHead is the length of what is before the payload of a frame, in bytes.
-const frameHead = 5
 
 // accept makes a WebSocket of the call.
 func (c *call) accept() (*socket, error) {
@@ -63,7 +60,7 @@ func (c *call) accept() (*socket, error) {
 	}
 	c.W.Taken()
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
-	conn.SetReadLimit(v1.MaxFrame + frameHead)
+	conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
 	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
 	context.AfterFunc(c.Ctx, s.breakOff)
 	return s, nil
@@ -100,9 +97,7 @@ func (s *socket) frameLocked(kind byte, payload []byte) error {
 	for first := true; first || len(payload) > 0; first = false {
 		part := payload[:min(len(payload), v1.MaxFrame)]
 		payload = payload[len(part):]
-		s.buf = append(s.buf[:0], kind)
-		s.buf = binary.BigEndian.AppendUint32(s.buf, uint32(len(part)))
-		s.buf = append(s.buf, part...)
+		s.buf = v1.AppendFrame(s.buf[:0], kind, part)
 		if err := s.send(websocket.MessageBinary, s.buf); err != nil {
 			return err
 		}
@@ -275,11 +270,12 @@ type frameReader struct {
 
 // begin reads the head.
 func (f *frameReader) begin() error {
-	var head [frameHead]byte
+	var head [v1.FrameHead]byte
 	if _, err := io.ReadFull(f.msg, head[:]); err != nil {
 		return err
 	}
-	f.kind, f.left = head[0], int(min(binary.BigEndian.Uint32(head[1:]), v1.MaxFrame+1))
+	kind, n := v1.ParseFrameHead(head[:])
+	f.kind, f.left = kind, int(min(n, v1.MaxFrame+1))
 	return nil
 }
 
@@ -347,6 +343,9 @@ func (s *socket) end(code websocket.StatusCode, reason string) {
 // executeSocket runs a command in the foreground over a WebSocket, whose first
 // message is the command. Closing the socket kills it.
 func executeSocket(c *call) error {
+	if c.R.Header.Get("Upgrade") == fastrun.Protocol {
+		return executeFast(c)
+	}
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
@@ -437,7 +436,7 @@ func (s *socket) command() (sandpit.Command, error) {
 	} else if err != nil {
 		return sandpit.Command{}, gate.ErrClientGone
 	}
-	s.conn.SetReadLimit(v1.MaxFrame + frameHead)
+	s.conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
 	if err := s.c.parse(buf.Bytes(), in); err != nil {
 		return sandpit.Command{}, err
 	}

@@ -111,12 +111,7 @@ func (s *stream) add(kind byte, payload []byte) {
 		*s.buf = append(*s.buf, payload...) // of a ping: nothing
 		return
 	}
-	*s.buf = append(appendHead(*s.buf, kind, len(payload)), payload...)
-}
-
-// appendHead appends what is before the payload of a frame.
-func appendHead(b []byte, kind byte, length int) []byte {
-	return binary.BigEndian.AppendUint32(append(b, kind), uint32(length))
+	*s.buf = v1.AppendFrame(*s.buf, kind, payload)
 }
 
 // frame sends a frame, soon.
@@ -157,7 +152,7 @@ func (s *stream) frameLocked(kind byte, payload []byte) error {
 // pass sends a frame that is large enough without a copy of it, behind what is
 // gathered. Precondition: s.mu is held.
 func (s *stream) pass(kind byte, payload []byte) {
-	*s.buf = appendHead(*s.buf, kind, len(payload))
+	*s.buf = v1.AppendFrameHead(*s.buf, kind, len(payload))
 	s.conn.Hold()
 	if s.send(false); s.err == nil {
 		_, s.err = s.c.W.Write(payload)

@@ -14,21 +14,42 @@ import (
 // was opened for that.
 type Opener func(context.Context) (sandpit.Sandbox, func() error, error)
 
+// ExecArgs returns the sandbox and the command that the arguments of sandpit exec name.
+func ExecArgs(args []string) (name string, argv []string, ok bool) {
+	if len(args) > 1 && args[1] == "--" {
+		args = append(args[:1:1], args[2:]...)
+	}
+	if len(args) < 2 || args[1] == "" {
+		return "", nil, false
+	}
+	return args[0], args[1:], true
+}
+
 // Exec carries out sandpit exec: argv in a sandbox, as if it were this program,
-// or, with detach, in the background.
-func (a *App) Exec(ctx context.Context, o *Options, open Opener, argv []string, detach bool) error {
-	err := a.exec(ctx, o, open, argv, detach)
+// or, with --detach, in the background.
+func (a *App) Exec(ctx context.Context, o *Options, open Opener, argv []string) error {
+	return a.exec(ctx, o, argv, func(ctx context.Context) (standing, func() error, error) { return open(ctx) })
+}
+
+// standing is a place that is there before the command.
+type standing interface {
+	place
+	Name() string
+}
+
+func (a *App) exec(ctx context.Context, o *Options, argv []string, open func(context.Context) (standing, func() error, error)) error {
+	err := a.execIn(ctx, o, argv, open)
 	if err != nil && o.asJSON.is {
 		return a.printJSONError(err)
 	}
 	return err
 }
 
-func (a *App) exec(ctx context.Context, o *Options, open Opener, argv []string, detach bool) error {
+func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(context.Context) (standing, func() error, error)) error {
 	if err := a.checkTerminal(o); err != nil {
 		return err
 	}
-	if detach && (o.tty.is || o.asJSON.is) {
+	if o.detach.is && (o.tty.is || o.asJSON.is) {
 		return sandpit.WithHint(Usagef("--detach can't be combined with --tty or --json"), "omit --tty and --json; use 'sandpit attach' to see the output")
 	}
 	env, err := o.environment()
@@ -37,10 +58,10 @@ func (a *App) exec(ctx context.Context, o *Options, open Opener, argv []string, 
 	}
 	cmd := sandpit.Command{
 		Argv: argv, Env: env, Dir: o.workdir.is, User: o.user.is, Timeout: o.timeout.is,
-		OutputLimit: o.output.is, NoFile: o.nofile.is, Background: detach,
+		OutputLimit: o.output.is, NoFile: o.nofile.is, Background: o.detach.is,
 	}
-	return a.inSandbox(ctx, open, func(ctx context.Context, sb sandpit.Sandbox, relay *relay) error {
-		if detach {
+	return inSandbox(ctx, open, func(ctx context.Context, sb standing, relay *relay) error {
+		if o.detach.is {
 			process, err := sb.Start(ctx, cmd)
 			if err != nil {
 				return interrupted(ctx, err)
@@ -62,7 +83,7 @@ func (a *App) exec(ctx context.Context, o *Options, open Opener, argv []string, 
 }
 
 // inSandbox does something in a sandbox with signals caught.
-func (a *App) inSandbox(ctx context.Context, open Opener, do func(context.Context, sandpit.Sandbox, *relay) error) (err error) {
+func inSandbox[S any](ctx context.Context, open func(context.Context) (S, func() error, error), do func(context.Context, S, *relay) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	relay := startRelay(cancel)
@@ -98,7 +119,7 @@ type AttachOptions struct {
 
 // Attach carries out sandpit attach.
 func (a *App) Attach(ctx context.Context, open Opener, id string, opt AttachOptions) error {
-	return a.inSandbox(ctx, open, func(ctx context.Context, sb sandpit.Sandbox, relay *relay) error {
+	return inSandbox(ctx, open, func(ctx context.Context, sb sandpit.Sandbox, relay *relay) error {
 		info, err := FindProcess(ctx, sb, id)
 		if err != nil {
 			return interrupted(ctx, err)

@@ -23,7 +23,7 @@ func requestOf(t *testing.T, system string, environ []string, args ...string) (s
 	t.Helper()
 	a := &App{Environ: environ, SystemConfig: system}
 	o := NewOptions(a.Lookup)
-	if _, ok := o.Parse(args); !ok {
+	if _, ok := parse(o.Sections(), args); !ok {
 		t.Fatalf("%v can't be read", args)
 	}
 	if err := o.Configure(a.Config()); err != nil {

@@ -2,12 +2,11 @@ package cli
 
 import "strings"
 
-// Parse reads the flags at the start of args, and returns what follows them:
-// what pflag makes of the same table, without interspersed flags. It reports
+// parse reads the flags at the start of args, and returns what follows them:
+// what pflag makes of the same flags, if they are not interspersed. It reports
 // false for anything that is wrong or asks for help, of which package commands
 // says more.
-func (o *Options) Parse(args []string) (rest []string, ok bool) {
-	sections := o.Sections()
+func parse(sections []Section, args []string) (rest []string, ok bool) {
 	for len(args) > 0 {
 		arg := args[0]
 		if len(arg) < 2 || arg[0] != '-' {

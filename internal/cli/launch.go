@@ -6,14 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Launch carries out a command line if it is one of the few that start sandboxes
-// and so must start quickly: run and shell with an image that is in the store,
-// and version. For any other, and for one with something wrong about it, it
+// Launch carries out a command line if it is one of the few that must start quickly:
+// run and shell with an image that is in the store, exec in a sandbox of this user's
+// server, and version. For any other, and for one with something wrong about it, it
 // reports false, and has done nothing: it is for package commands, in a program
 // that has all of it.
 //
@@ -28,6 +30,8 @@ func (a *App) Launch(ctx context.Context, args []string) (ok bool, err error) {
 		do = a.Run
 	case "shell":
 		do = a.Shell
+	case "exec":
+		return a.launchExec(ctx, args[1:])
 	case "version":
 		if len(args) == 1 {
 			return true, a.PrintVersion(false)
@@ -37,11 +41,35 @@ func (a *App) Launch(ctx context.Context, args []string) (ok bool, err error) {
 		return false, nil
 	}
 	o := NewOptions(a.Lookup)
-	rest, ok := o.Parse(args[1:])
+	rest, ok := parse(o.Sections(), args[1:])
 	if !ok || !a.stored(ctx, o) {
 		return false, nil
 	}
 	return true, do(ctx, o, rest)
+}
+
+// launchExec is Launch for exec. Whether the server does it is found out first: reading
+// the files that flags name may use them up.
+func (a *App) launchExec(ctx context.Context, args []string) (ok bool, err error) {
+	o := NewOptions(a.Lookup)
+	rest, ok := parse(o.ExecFlags(), args)
+	if !ok || o.detach.is || !utf8.ValidString(o.user.is) {
+		return false, nil
+	}
+	name, argv, ok := ExecArgs(rest)
+	home, address := a.configured()
+	if !ok || home == "" || address != "" {
+		return false, nil
+	}
+	box, err := fastrun.Open(home, a.Version, name)
+	if err != nil {
+		return false, nil
+	}
+	defer box.Close()
+	box.Report = o.asJSON.is
+	return true, a.exec(ctx, o, argv, func(context.Context) (standing, func() error, error) {
+		return box, func() error { return nil }, nil
+	})
 }
 
 // stored reports whether the image need not be fetched. What is wrong with the
@@ -95,13 +123,20 @@ func (a *App) mayServe(ctx context.Context, o *Options, home string, spec sandpi
 // DataDir returns the data directory as it is configured, or "" when that can't
 // be told.
 func (a *App) DataDir() string {
+	home, _ := a.configured()
+	return home
+}
+
+// configured returns the data directory and the address of the server that are
+// configured. Home is "" when that can't be told.
+func (a *App) configured() (home, address string) {
 	o := NewOptions(a.Lookup)
 	if o.Configure(a.Config()) != nil {
-		return ""
+		return "", ""
 	}
 	home, err := o.DataDir()
 	if err != nil {
-		return ""
+		return "", ""
 	}
-	return home
+	return home, o.server.is
 }

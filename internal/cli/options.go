@@ -33,6 +33,7 @@ type Options struct {
 	write                              list[string]
 	readOnly                           flag
 	interactive, tty, asJSON, initTime flag
+	detach                             flag // of exec
 
 	plainHTTP flag
 	mirror    list[[2]string] // a registry, and what to ask before it
@@ -70,6 +71,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
 	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
+	o.detach = newFlag()
 	o.plainHTTP = newFlag()
 	o.mirror = list[[2]string]{parse: parseMirror, shown: "REGISTRY=URL"}
 	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
@@ -172,6 +174,17 @@ func (o *Options) Sections() []Section {
 			{"init-time", "", &o.initTime, "show on stderr how long each step took", true},
 		}},
 	}
+}
+
+// ExecFlags returns the flags of sandpit exec: those of run that are about a command, and
+// one of its own.
+func (o *Options) ExecFlags() []Section {
+	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"}
+	flags := make([]Entry, 0, len(names)+1)
+	for _, name := range names {
+		flags = append(flags, o.Flag(name))
+	}
+	return []Section{{"", append(flags, Entry{"detach", "d", &o.detach, "run CMD in the background and print its ID", true})}}
 }
 
 // Flag returns the flag of a name, which must exist.

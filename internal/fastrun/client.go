@@ -2,6 +2,7 @@ package fastrun
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -20,36 +21,89 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// Run is one run of a server, to be begun with Start.
+// Run is one command that a server runs, to be begun with Start.
 type Run struct {
 	Home    string // data directory, whose server is asked
 	Version string // of this program
 	Spec    sandpit.Spec
-	WorkDir bool // refuse with ErrNoWorkDir or ErrNotWorkDir when the Spec's is none
+	WorkDir bool // refuse with ErrNoWorkDir or ErrNotWorkDir if the Spec's does not exist
 	Report  bool // Info and Metrics are wanted
 
+	sandbox string // of Open; empty: one is made for the command
 	conn    net.Conn
+	in      *bufio.Reader
 	outcome Outcome
 }
 
-// Start has the server make the sandbox and start the command. It returns
-// ErrDeclined when no server would: then nothing has been done. The output is
-// written while the process is waited for, by Wait, once.
-func (r *Run) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
-	conn, err := dial(r.Home)
+// Open returns a Run whose command is to run in a sandbox that exists, by its name or
+// id, once the server has agreed to that. It returns ErrDeclined when no server would:
+// then nothing has been done.
+func Open(home, version, sandbox string) (*Run, error) {
+	if !isName(sandbox) || strings.ContainsAny(version, "\r\n") {
+		return nil, ErrDeclined
+	}
+	conn, err := dial(home)
 	if err != nil {
 		return nil, ErrDeclined
 	}
-	p, err := r.start(ctx, conn, cmd)
+	r := &Run{Home: home, Version: version, sandbox: sandbox}
+	r.use(conn)
+	if _, err = conn.Write(r.head(ExecPath(sandbox), "")); err == nil {
+		err = accepted(r.in)
+	}
 	if err != nil {
-		_ = conn.Close()
+		r.Close()
+		return nil, ErrDeclined // the server has no command yet
+	}
+	return r, nil
+}
+
+// isName reports whether s can be in a path as it is. Every name and id of a sandbox can.
+func isName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
+	})
+}
+
+// Name returns what Open was given.
+func (r *Run) Name() string { return r.sandbox }
+
+// Start has the server start the command, in a sandbox that it makes unless r is of
+// Open. It returns ErrDeclined when no server would: then nothing has been done. The
+// output is written while the process is waited for, by Wait, once.
+func (r *Run) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	var head []byte
+	if r.sandbox == "" {
+		place, err := Place()
+		if err != nil || strings.ContainsAny(r.Version, "\r\n") {
+			return nil, ErrDeclined
+		}
+		conn, err := dial(r.Home)
+		if err != nil {
+			return nil, ErrDeclined
+		}
+		head = r.head(RunPath, HeaderPlace+": "+place+"\r\n")
+		r.use(conn)
+	}
+	p, err := r.start(ctx, head, cmd)
+	if err != nil {
+		r.Close()
 		if cause := ctx.Err(); cause != nil {
 			err = cause
 		}
 		return nil, err
 	}
-	r.conn = conn
 	return p, nil
+}
+
+// use has the command go over a connection.
+func (r *Run) use(conn net.Conn) { r.conn, r.in = conn, bufio.NewReaderSize(conn, 16<<10) }
+
+// head returns the head of the request.
+func (r *Run) head(path, more string) []byte {
+	head := make([]byte, 0, 1024)
+	return append(head, "GET "+path+" HTTP/1.1\r\nHost: unix\r\nConnection: Upgrade\r\nUpgrade: "+Protocol+
+		"\r\n"+HeaderVersion+": "+r.Version+"\r\n"+more+"\r\n"...)
 }
 
 // Info describes the sandbox as it was when the command had ended.
@@ -68,7 +122,7 @@ func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
 	return r.outcome.Metrics.Sandpit().Metrics, nil
 }
 
-// Close ends the connection, and with it the sandbox.
+// Close ends the connection, and with it the command and a sandbox made for it.
 func (r *Run) Close() {
 	if r.conn != nil {
 		_ = r.conn.Close()
@@ -101,40 +155,54 @@ func dial(home string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// start sends the request, and reads until the command has been started.
-func (r *Run) start(ctx context.Context, conn net.Conn, cmd sandpit.Command) (*process, error) {
-	place, err := Place()
-	if err != nil || strings.ContainsAny(r.Version, "\r\n") {
-		return nil, ErrDeclined
+// start sends head, if there is one, and the request, and reads until the command has
+// been started.
+func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*process, error) {
+	req := Request{Command: v1.FromCommand(cmd), WorkDir: r.WorkDir, Report: r.Report}
+	if r.sandbox == "" {
+		req.Spec = new(v1.FromSpec(r.Spec))
 	}
-	body, err := json.Marshal(Request{Spec: v1.FromSpec(r.Spec), Command: v1.FromCommand(cmd), WorkDir: r.WorkDir, Report: r.Report})
-	if err != nil || len(body) > MaxRequest {
-		return nil, ErrDeclined
+	body, err := json.Marshal(req)
+	if err == nil && len(body) > MaxRequest {
+		err = errors.New("it is longer than 10 MiB")
 	}
-	message := make([]byte, 0, 512+len(body))
-	message = append(message, "GET "+Path+" HTTP/1.1\r\nHost: unix\r\nConnection: Upgrade\r\nUpgrade: "+Protocol+
-		"\r\n"+HeaderVersion+": "+r.Version+"\r\n"+HeaderPlace+": "+place+"\r\n\r\n"...)
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	switch {
+	case r.sandbox == "" && (err != nil || bytes.Contains(body, []byte(`\ufffd`))): // as JSON has text that is not UTF-8
+		return nil, ErrDeclined
+	case err != nil:
+		return nil, fmt.Errorf("sending the command: %w: %w", sandpit.ErrInvalid, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = r.conn.Close() })
 	defer stop()
-	in := bufio.NewReaderSize(conn, 16<<10)
 	// A server that declines may not read it all.
-	_, werr := conn.Write(AppendFrame(message, FrameRequest, body))
-	if err := accepted(in); err != nil {
-		return nil, err
+	_, werr := r.conn.Write(v1.AppendFrame(head, v1.FrameRequest, body))
+	if head != nil {
+		if err := accepted(r.in); errors.Is(err, ErrDeclined) {
+			return nil, err
+		} else if err != nil {
+			return nil, r.lost(err)
+		}
 	}
 	if werr != nil {
-		return nil, lost(werr)
+		return nil, r.lost(werr)
 	}
-	kind, payload, err := ReadFrame(in, nil, v1.MaxFrame)
+	kind, payload, err := v1.ReadFrame(r.in, nil, v1.MaxFrame)
 	switch {
 	case err != nil:
-		return nil, lost(err)
+		return nil, r.lost(err)
 	case kind == v1.FrameError:
 		return nil, told(payload)
 	case kind != v1.FrameStarted:
 		return nil, unexpected(kind)
 	}
-	p := &process{run: r, conn: conn, in: in, done: make(chan struct{})}
+	p := &process{run: r, ended: make(chan struct{}), done: make(chan struct{})}
+	if r.sandbox != "" {
+		var started v1.Process
+		if err := json.Unmarshal(payload, &started); err != nil {
+			return nil, fmt.Errorf("running in the server: reading the start: %w (%w)", err, sandpit.ErrProtocol)
+		}
+		p.id, p.pid = started.ID, started.PID
+	}
 	p.out = newOutlet(p, cmd.Stdout, cmd.Stderr)
 	if cmd.Stdin || cmd.Terminal != nil {
 		p.stdin = newStdin(p)
@@ -142,7 +210,8 @@ func (r *Run) start(ctx context.Context, conn net.Conn, cmd sandpit.Command) (*p
 	return p, nil
 }
 
-// accepted reads the head of the answer. Whatever is not the Upgrade declines.
+// accepted reads the head of the answer. It returns ErrDeclined unless that begins as
+// the Upgrade does.
 func accepted(in *bufio.Reader) error {
 	line, err := in.ReadSlice('\n')
 	if err != nil || !strings.HasPrefix(string(line), "HTTP/1.1 101 ") {
@@ -151,7 +220,7 @@ func accepted(in *bufio.Reader) error {
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil {
-			return lost(err)
+			return err
 		}
 		if len(line) <= 2 {
 			return nil
@@ -159,10 +228,13 @@ func accepted(in *bufio.Reader) error {
 	}
 }
 
-// lost is the error of a connection that has ended before the run.
-func lost(err error) error {
+// lost returns the error of a connection that has ended before the command.
+func (r *Run) lost(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		return ServerEnded()
+		if r.sandbox == "" {
+			return ServerEnded()
+		}
+		return sandpit.WithHint(fmt.Errorf("the server has exited: %w", sandpit.ErrUnavailable), "check that the server is running, and read its log")
 	}
 	return fmt.Errorf("running in the server: %w", err)
 }
@@ -183,24 +255,26 @@ func told(payload []byte) error {
 // process is the command. Its methods may be called from many goroutines.
 type process struct {
 	run   *Run
-	conn  net.Conn
-	in    *bufio.Reader
+	id    string // empty: nobody can attach to it
+	pid   int    // 0: not told
 	out   *outlet
 	stdin *stdin // nil: none is sent
 
 	once   sync.Once
-	done   chan struct{} // closed when it has ended, or nobody can tell
+	ended  chan struct{} // closed when the server has said the last, or can't any more
+	done   chan struct{} // closed when all output has been passed on, too
 	result sandpit.Result
 	err    error
 }
 
 var _ sandpit.GroupSignaler = (*process)(nil)
 
-// ID is empty: nobody can attach to it.
-func (p *process) ID() string { return "" }
+// ID identifies the process in a sandbox that stays. It is empty in one that is made for
+// the command.
+func (p *process) ID() string { return p.id }
 
-// PID is not told.
-func (p *process) PID() int { return 0 }
+// PID returns the process id inside a sandbox that stays, else 0.
+func (p *process) PID() int { return p.pid }
 
 // Stdin returns the standard input, or nil.
 func (p *process) Stdin() io.WriteCloser {
@@ -212,7 +286,7 @@ func (p *process) Stdin() io.WriteCloser {
 
 // send sends a frame. What a process that has ended is sent gets lost.
 func (p *process) send(kind byte, payload []byte) error {
-	_, err := p.conn.Write(AppendFrame(make([]byte, 0, frameHead+len(payload)), kind, payload))
+	_, err := p.run.conn.Write(v1.AppendFrame(make([]byte, 0, v1.FrameHead+len(payload)), kind, payload))
 	return err
 }
 
@@ -239,17 +313,28 @@ func (p *process) sendJSON(kind byte, v any) error {
 	return p.send(kind, payload)
 }
 
-// Kill has the server kill the process and all that it started. A guest that
-// does not do so loses its sandbox.
-func (p *process) Kill(context.Context) error { return p.send(FrameKill, nil) }
+// Kill has the server kill the process and all that it started, and waits until that
+// has ended. A guest that does not kill it loses a sandbox made for the command.
+func (p *process) Kill(ctx context.Context) error {
+	if err := p.send(v1.FrameKill, nil); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Wait passes output on until the process has ended. When ctx ends first, so
 // does the run.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	p.once.Do(func() {
-		stop := context.AfterFunc(ctx, func() { _ = p.conn.Close() })
+		stop := context.AfterFunc(ctx, func() { _ = p.run.conn.Close() })
 		defer stop()
 		p.result, p.err = p.follow()
+		close(p.ended)
 		p.out.flush(ctx)
 		if p.err != nil && ctx.Err() != nil {
 			p.err = ctx.Err()
@@ -271,9 +356,9 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 func (p *process) follow() (sandpit.Result, error) {
 	var buf []byte
 	for {
-		kind, payload, err := ReadFrame(p.in, buf, v1.MaxFrame)
+		kind, payload, err := v1.ReadFrame(p.run.in, buf, v1.MaxFrame)
 		if err != nil {
-			return sandpit.Result{}, lost(err)
+			return sandpit.Result{}, p.run.lost(err)
 		}
 		buf = payload
 		switch kind {
@@ -281,7 +366,7 @@ func (p *process) follow() (sandpit.Result, error) {
 			if !p.out.put(kind, payload) {
 				return sandpit.Result{}, unexpected(kind)
 			}
-		case FrameTaken:
+		case v1.FrameTaken:
 			if len(payload) != 4 || p.stdin == nil {
 				return sandpit.Result{}, unexpected(kind)
 			}

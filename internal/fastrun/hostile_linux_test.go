@@ -3,7 +3,6 @@ package fastrun
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +25,7 @@ const switching = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: " + Protocol + "
 func frames(all ...any) string {
 	var b []byte
 	for i := 0; i < len(all); i += 2 {
-		b = AppendFrame(b, all[i].(byte), []byte(all[i+1].(string)))
+		b = v1.AppendFrame(b, all[i].(byte), []byte(all[i+1].(string)))
 	}
 	return string(b)
 }
@@ -110,7 +109,7 @@ func TestServersThatBreakOff(t *testing.T) {
 		"a frame that is too long":     {begun + "\x02\x7f\xff\xff\xff", nil, "more than the"},
 		"a frame of no type":           {begun + frames(byte(99), ""), sandpit.ErrProtocol, "type 99"},
 		"a second start":               {begun + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "type 1"},
-		"room for input nobody sends":  {begun + frames(FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 34"},
+		"room for input nobody sends":  {begun + frames(v1.FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 34"},
 		"a result that is none":        {begun + frames(v1.FrameResult, `{"result":`), sandpit.ErrProtocol, "reading the result"},
 		"an error in place of the end": {begun + frames(v1.FrameStdout, "out", v1.FrameError, `{"code":"unavailable","message":"gone"}`), sandpit.ErrUnavailable, "gone"},
 	} {
@@ -124,6 +123,51 @@ func TestServersThatBreakOff(t *testing.T) {
 			}
 			if errors.Is(err, sandpit.ErrUnavailable) && strings.Contains(err.Error(), "has exited") && sandpit.Hint(err) == "" {
 				t.Error("what to do is not said")
+			}
+		})
+	}
+}
+
+// TestServersThatBreakOffAnExec is TestServersThatBreakOff for a sandbox that stays: until
+// the server has agreed, the general client takes over.
+func TestServersThatBreakOffAnExec(t *testing.T) {
+	begun := switching + frames(v1.FrameStarted, `{"id":"p1","pid":7}`)
+	for name, tt := range map[string]struct {
+		words string
+		kind  error
+		text  string
+	}{
+		"nothing":                 {"", ErrDeclined, ""},
+		"not found":               {"HTTP/1.1 404 Not Found\r\n\r\n", ErrDeclined, ""},
+		"a head without an end":   {"HTTP/1.1 101 Switching Protocols\r\nA: b\r\n", ErrDeclined, ""},
+		"a header without an end": {"HTTP/1.1 101 Switching Protocols\r\nA: " + strings.Repeat("x", 32<<10), ErrDeclined, ""},
+		"no first frame":          {switching, sandpit.ErrUnavailable, "has exited"},
+		"an error":                {switching + frames(v1.FrameError, `{"code":"state","message":"it is paused"}`), sandpit.ErrState, "it is paused"},
+		"a start that is none":    {switching + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "reading the start"},
+		"an end after the start":  {begun, sandpit.ErrUnavailable, "has exited"},
+		"an error after it":       {begun + frames(v1.FrameError, `{"code":"unavailable","message":"it leaves"}`), sandpit.ErrUnavailable, "it leaves"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			more := int64(1) // it reads the request, too
+			if errors.Is(tt.kind, ErrDeclined) {
+				more = 0
+			}
+			r, err := Open(says(t, tt.words, more), "test", "box")
+			if err == nil {
+				defer r.Close()
+				var p sandpit.Process
+				if p, err = r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}}); err == nil {
+					if p.ID() != "p1" || p.PID() != 7 {
+						t.Errorf("it is %q, %d", p.ID(), p.PID())
+					}
+					_, err = p.Wait(t.Context())
+				}
+				if errors.Is(err, ErrDeclined) {
+					t.Error("what may have begun is declined")
+				}
+			}
+			if !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("got %v, want %v with %q", err, tt.kind, tt.text)
 			}
 		})
 	}
@@ -179,7 +223,7 @@ func TestOutputIsInOrder(t *testing.T) {
 // Input ends when the server says that nobody takes any more, and goes no
 // further than there is room.
 func TestInputWithoutRoom(t *testing.T) {
-	home := says(t, switching+frames(v1.FrameStarted, "", FrameTaken, "\x00\x00\x00\x09"), 1<<40)
+	home := says(t, switching+frames(v1.FrameStarted, "", v1.FrameTaken, "\x00\x00\x00\x09"), 1<<40)
 	r := &Run{Home: home, Version: "test"}
 	defer r.Close()
 	p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Stdin: true})
@@ -233,36 +277,6 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A frame is read as it was written, or refused before it is held.
-func FuzzReadFrame(f *testing.F) {
-	f.Add([]byte(frames(v1.FrameStdout, "out", v1.FrameResult, "{}")))
-	f.Add([]byte("\x02\xff\xff\xff\xff"))
-	f.Add([]byte("\x02\x00\x00\x00\x09half"))
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		const most = 1 << 10
-		in := bytes.NewReader(data)
-		var again, buf []byte
-		for {
-			kind, payload, err := ReadFrame(in, buf, most)
-			if err != nil {
-				if errors.Is(err, io.EOF) && len(again) != len(data) {
-					t.Errorf("%d of %d bytes were read when it ended", len(again), len(data))
-				}
-				break
-			}
-			if len(payload) > most {
-				t.Fatalf("%d bytes", len(payload))
-			}
-			buf = payload
-			again = AppendFrame(again, kind, payload)
-		}
-		if !bytes.HasPrefix(data, again) {
-			t.Errorf("%q is read as %q", data, again)
-		}
-	})
-}
-
 // Whatever a server says, a run ends, and with a result or an error. Output is
 // what frames of output held.
 func FuzzServer(f *testing.F) {
@@ -270,7 +284,7 @@ func FuzzServer(f *testing.F) {
 	for _, s := range []string{
 		"", "HTTP/1.1 404 Not Found\r\n\r\n", switching, begun,
 		begun + frames(v1.FrameStdout, "out", v1.FrameStderr, "err", v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":3,"oom_killed":true},"info":{"id":"a"},"metrics":{}}`),
-		begun + frames(FrameTaken, "\xff\xff\xff\xff", FrameTaken, "\x00\x00\x00\x00", FrameTaken, "", v1.FrameResult, "{}"),
+		begun + frames(v1.FrameTaken, "\xff\xff\xff\xff", v1.FrameTaken, "\x00\x00\x00\x00", v1.FrameTaken, "", v1.FrameResult, "{}"),
 		switching + frames(v1.FrameError, `{"code":"workdir_missing"}`),
 		begun + frames(v1.FrameError, `{"code":"exhausted","message":"\u001b[2J","hint":"a"}`),
 		begun + "\x02\xff\xff\xff\xff",
@@ -288,7 +302,8 @@ func FuzzServer(f *testing.F) {
 		defer ours.Close()
 		var out bytes.Buffer
 		r := &Run{Version: "test", Report: true}
-		p, err := r.start(t.Context(), ours, sandpit.Command{Argv: []string{"true"}, Stdin: true, Stdout: &out, Stderr: &out})
+		r.use(ours)
+		p, err := r.start(t.Context(), r.head(RunPath, ""), sandpit.Command{Argv: []string{"true"}, Stdin: true, Stdout: &out, Stderr: &out})
 		if err != nil {
 			if p != nil || err.Error() == "" {
 				t.Errorf("%v with %v", err, p)
@@ -309,11 +324,4 @@ func FuzzServer(f *testing.F) {
 			t.Errorf("%d bytes of output in %d bytes", n, len(words))
 		}
 	})
-}
-
-func TestFrameHead(t *testing.T) {
-	b := AppendFrame([]byte("before"), FramePassed, []byte("four"))
-	if string(b) != "before\x23\x00\x00\x00\x04four" || binary.BigEndian.Uint32(b[7:]) != 4 {
-		t.Errorf("got %q", b)
-	}
 }

@@ -3,6 +3,7 @@ package fastrun_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
@@ -38,6 +40,7 @@ func TestMain(m *testing.M) {
 type place struct {
 	t    testing.TB
 	home string
+	box  string // where commands run; empty: in sandboxes made for them
 	log  *testkit.Buffer
 	stop func() // ends the server, once, and waits
 }
@@ -100,6 +103,49 @@ func serve(t testing.TB) *place {
 	return s
 }
 
+// bothWays tests commands in sandboxes made for them, and in one that stays.
+func bothWays(t *testing.T, test func(*testing.T, *place)) {
+	t.Run("run", func(t *testing.T) { test(t, serve(t)) })
+	t.Run("exec", func(t *testing.T) {
+		s := serve(t)
+		s.create("box")
+		test(t, s)
+	})
+}
+
+// create makes the sandbox that commands run in from then on.
+func (s *place) create(name string) sandpit.Sandbox {
+	s.t.Helper()
+	c, err := client.New(client.Options{Address: "unix://" + filepath.Join(s.home, "server.sock")})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	sb, err := c.Create(s.t.Context(), sandpit.Spec{Name: name})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.box = name
+	s.t.Cleanup(func() {
+		if err := errors.Join(sb.Remove(context.Background()), c.Close()); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return sb
+}
+
+// open returns a command that is to be started.
+func (s *place) open() *fastrun.Run {
+	s.t.Helper()
+	if s.box == "" {
+		return &fastrun.Run{Home: s.home, Version: "test"}
+	}
+	r, err := fastrun.Open(s.home, "test", s.box)
+	if err != nil {
+		s.t.Fatalf("opening: %v", err)
+	}
+	return r
+}
+
 // started is a command that is being waited for.
 type started struct {
 	sandpit.Process
@@ -114,7 +160,7 @@ type started struct {
 // that the server says is heard in Wait.
 func (s *place) start(cmd sandpit.Command) *started {
 	s.t.Helper()
-	p := &started{run: &fastrun.Run{Home: s.home, Version: "test"}, ended: make(chan struct{})}
+	p := &started{run: s.open(), ended: make(chan struct{})}
 	var err error
 	if p.Process, err = p.run.Start(s.t.Context(), cmd); err != nil {
 		s.t.Fatalf("starting %q%s: %v", cmd.Argv, cmd.Script, err)

@@ -81,7 +81,7 @@ func (o *outlet) pass() {
 			told := binary.BigEndian.AppendUint32(nil, uint32(o.untold))
 			o.untold = 0
 			o.mu.Unlock()
-			_ = o.p.send(FramePassed, told) // it may have ended
+			_ = o.p.send(v1.FramePassed, told) // it may have ended
 			o.mu.Lock()
 		}
 	}

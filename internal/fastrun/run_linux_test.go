@@ -19,8 +19,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func TestResults(t *testing.T) {
-	s := serve(t)
+func TestResults(t *testing.T) { bothWays(t, testResults) }
+
+func testResults(t *testing.T, s *place) {
 	for name, tt := range map[string]struct {
 		cmd            sandpit.Command
 		code, signal   int
@@ -41,8 +42,8 @@ func TestResults(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			tt.cmd.Stdout, tt.cmd.Stderr = &stdout, &stderr
 			p := s.start(tt.cmd)
-			if p.ID() != "" || p.PID() != 0 {
-				t.Errorf("its id is %q and its pid %d: nobody can attach to it", p.ID(), p.PID())
+			if told := s.box != "" && !tt.startError; (p.ID() != "") != told || (p.PID() != 0) != told {
+				t.Errorf("its id is %q and its pid %d", p.ID(), p.PID())
 			}
 			res := wait(t, p)
 			if res.ExitCode != tt.code || res.Signal != tt.signal || (res.StartError != "") != tt.startError || res.TimedOut != (tt.cmd.Timeout > 0) {
@@ -110,8 +111,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestStdin(t *testing.T) {
-	s := serve(t)
+func TestStdin(t *testing.T) { bothWays(t, testStdin) }
+
+func testStdin(t *testing.T, s *place) {
 	t.Run("all of it, and its end", func(t *testing.T) {
 		const size = 8 << 20
 		var out testkit.Buffer
@@ -171,8 +173,9 @@ func TestStdin(t *testing.T) {
 	})
 }
 
-func TestSignals(t *testing.T) {
-	s := serve(t)
+func TestSignals(t *testing.T) { bothWays(t, testSignals) }
+
+func testSignals(t *testing.T, s *place) {
 	for name, tt := range map[string]struct {
 		script string
 		send   func(sandpit.Process) error
@@ -216,8 +219,9 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-func TestLargeOutput(t *testing.T) {
-	s := serve(t)
+func TestLargeOutput(t *testing.T) { bothWays(t, testLargeOutput) }
+
+func testLargeOutput(t *testing.T, s *place) {
 	const size = 32 << 20
 	var stdout, stderr counter
 	p := s.start(sandpit.Command{Script: fmt.Sprintf("yes abcdefg | head -c %d & yes 1234567 | head -c %d >&2; wait", size, size), Stdout: &stdout, Stderr: &stderr})
@@ -248,8 +252,9 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // Output that nobody takes holds the process up, and nothing else.
-func TestOutputThatNobodyTakes(t *testing.T) {
-	s := serve(t)
+func TestOutputThatNobodyTakes(t *testing.T) { bothWays(t, testOutputThatNobodyTakes) }
+
+func testOutputThatNobodyTakes(t *testing.T, s *place) {
 	const much = 8 << 20
 	t.Run("input goes on", func(t *testing.T) {
 		stuck := newValve()
@@ -301,18 +306,8 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 
 // A client that goes takes its sandbox with it, at any moment.
 func TestClientThatGoes(t *testing.T) {
+	t.Run("while it runs", func(t *testing.T) { bothWays(t, testClientThatGoes) })
 	s := serve(t)
-	t.Run("while it runs", func(t *testing.T) {
-		var out testkit.Buffer
-		word := seconds(87201)
-		p := s.start(sandpit.Command{Script: "echo ready; sleep " + word + " & sleep " + word, Stdout: &out})
-		until(t, "it is ready", func() bool { return out.String() == "ready\n" && runs(word) })
-		p.run.Close()
-		until(t, "the command is gone", func() bool { return !runs(word) })
-		if _, err := p.end(t); err == nil {
-			t.Error("it has a result")
-		}
-	})
 	t.Run("while it is made", func(t *testing.T) {
 		var all sync.WaitGroup
 		word := seconds(87202)
@@ -337,6 +332,18 @@ func TestClientThatGoes(t *testing.T) {
 		all.Wait()
 		until(t, "the commands are gone", func() bool { return !runs(word) })
 	})
+}
+
+func testClientThatGoes(t *testing.T, s *place) {
+	var out testkit.Buffer
+	word := seconds(87201)
+	p := s.start(sandpit.Command{Script: "echo ready; sleep " + word + " & sleep " + word, Stdout: &out})
+	until(t, "it is ready", func() bool { return out.String() == "ready\n" && runs(word) })
+	p.run.Close()
+	until(t, "the command is gone", func() bool { return !runs(word) })
+	if _, err := p.end(t); err == nil {
+		t.Error("it has a result")
+	}
 }
 
 // A server that is asked to end finishes what it runs.
@@ -382,5 +389,75 @@ func TestDeclined(t *testing.T) {
 		if _, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}}); !errors.Is(err, fastrun.ErrDeclined) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestOpenDeclined lists what an exec leaves to a general client.
+func TestOpenDeclined(t *testing.T) {
+	s := serve(t)
+	sb := s.create("box")
+	for name, tt := range map[string]struct{ home, version, sandbox string }{
+		"another version":   {s.home, "other", "box"},
+		"no version at all": {s.home, "a\r\nb", "box"},
+		"no server":         {t.TempDir(), "test", "box"},
+		"no such sandbox":   {s.home, "test", "nope"},
+		"no name":           {s.home, "test", ""},
+		"not a name":        {s.home, "test", "box/files"},
+		"a parent":          {s.home, "test", ".."},
+		"a query":           {s.home, "test", "box?x=y"},
+		"a header":          {s.home, "test", "box HTTP/1.1\r\nHost: x"},
+	} {
+		if _, err := fastrun.Open(tt.home, tt.version, tt.sandbox); !errors.Is(err, fastrun.ErrDeclined) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	r, err := fastrun.Open(s.home, "test", sb.ID())
+	if err != nil {
+		t.Fatalf("by its id: %v", err)
+	}
+	defer r.Close()
+	// What is refused from here on is refused in the server's words.
+	if _, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, User: "nobody-of-this-name"}); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "unknown user") {
+		t.Errorf("an unknown user: %v", err)
+	}
+}
+
+// TestExecReport asks for the figures of a sandbox that stays.
+func TestExecReport(t *testing.T) {
+	s := serve(t)
+	s.create("box")
+	for _, report := range []bool{false, true} {
+		r := s.open()
+		defer r.Close()
+		r.Report = report
+		p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		info, err := r.Info(t.Context())
+		if report != (err == nil) || report && info.Name != "box" {
+			t.Errorf("report %v: %+v, %v", report, info, err)
+		}
+		if _, err := r.Metrics(t.Context()); report != (err == nil) {
+			t.Errorf("report %v: %v", report, err)
+		}
+	}
+}
+
+// TestSandboxThatIsRemoved removes a sandbox under a command.
+func TestSandboxThatIsRemoved(t *testing.T) {
+	s := serve(t)
+	sb := s.create("box")
+	var out testkit.Buffer
+	p := s.start(sandpit.Command{Script: "echo ready; sleep 1000", Stdout: &out})
+	until(t, "it is ready", func() bool { return out.String() == "ready\n" })
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.end(t); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("got %v", err)
 	}
 }

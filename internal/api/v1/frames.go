@@ -1,15 +1,23 @@
 package v1
 
-// The stream of a process, over a chunked response of media type
-// StreamType or in the binary messages of a WebSocket: frames of a type byte,
-// four bytes of length, most significant first, and so many bytes of payload,
-// at most MaxFrame. A WebSocket message holds one frame.
-const (
-	StreamType = "application/vnd.sandpit.stream"
-	MaxFrame   = 1 << 20 // bytes of payload
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
 )
 
-// Frame types. S: from the server, C: from the client (WebSocket only).
+// The stream of a process is a sequence of frames: a type byte, the length of the
+// payload in four bytes, most significant first, and the payload. It comes in a
+// chunked response of media type StreamType, in the binary messages of a
+// WebSocket, one frame each, or over the connection of package fastrun.
+const (
+	StreamType = "application/vnd.sandpit.stream"
+	FrameHead  = 5       // bytes of type and length
+	MaxFrame   = 1 << 20 // bytes of payload, except in a FrameRequest
+)
+
+// Frame types. S: from the server, C: from the client, which only a connection
+// that goes both ways has.
 const (
 	FrameStarted byte = 1  // S: Process as JSON; always the first
 	FrameStdout  byte = 2  // S: bytes
@@ -24,3 +32,52 @@ const (
 	FrameResize  byte = 18 // C: Size as JSON
 	FrameSignal  byte = 19 // C: {"signal": 15, "group": false} as JSON
 )
+
+// Frame types of package fastrun alone.
+const (
+	FrameRequest byte = 32 // C: fastrun.Request as JSON; always the first
+	FrameKill    byte = 33 // C: empty: kill the command and all that it started
+	FrameTaken   byte = 34 // S: 4 bytes, most significant first: so much of standard input was taken; 0: no more is
+	FramePassed  byte = 35 // C: 4 bytes, most significant first: so much output was passed on
+)
+
+// AppendFrameHead appends the head of a frame with a payload of length bytes.
+func AppendFrameHead(b []byte, kind byte, length int) []byte {
+	return binary.BigEndian.AppendUint32(append(b, kind), uint32(length))
+}
+
+// AppendFrame appends a frame.
+func AppendFrame(b []byte, kind byte, payload []byte) []byte {
+	return append(AppendFrameHead(b, kind, len(payload)), payload...)
+}
+
+// ParseFrameHead returns the type of a frame and the length of its payload. head has
+// FrameHead bytes. The length is what the other end claims.
+func ParseFrameHead(head []byte) (kind byte, length uint32) {
+	return head[0], binary.BigEndian.Uint32(head[1:FrameHead])
+}
+
+// ReadFrame reads a frame, and refuses a payload of more than most bytes before it
+// is held. The payload is in buf if it fits there. The error is io.EOF only before
+// the first byte.
+func ReadFrame(r io.Reader, buf []byte, most int) (kind byte, payload []byte, err error) {
+	var head [FrameHead]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	kind, n := ParseFrameHead(head[:])
+	if uint64(n) > uint64(most) {
+		return 0, nil, fmt.Errorf("reading a frame: %d bytes are more than the %d allowed", n, most)
+	}
+	if int(n) > cap(buf) {
+		buf = make([]byte, n)
+	}
+	payload = buf[:n]
+	if _, err := io.ReadFull(r, payload); err != nil {
+		if err == io.EOF { //nolint:errorlint // io.ReadFull returns it bare
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, err
+	}
+	return kind, payload, nil
+}

@@ -2,18 +2,26 @@ package commands
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
@@ -21,6 +29,7 @@ import (
 type request struct {
 	Options cli.ClientOptions
 	Spec    sandpit.Spec
+	Sandbox string // of exec
 	Command sandpit.Command
 	Error   string
 	Hint    string
@@ -40,6 +49,11 @@ func (r *recorder) Create(_ context.Context, spec sandpit.Spec) (sandpit.Sandbox
 	return recordedSandbox{recorder: r}, nil
 }
 
+func (r *recorder) Get(_ context.Context, name string) (sandpit.Sandbox, error) {
+	r.got.Sandbox = name
+	return recordedSandbox{recorder: r}, nil
+}
+
 func (r *recorder) Close() error { return nil }
 
 type recordedSandbox struct {
@@ -53,6 +67,7 @@ func (s recordedSandbox) Start(_ context.Context, cmd sandpit.Command) (sandpit.
 	return nil, errRecorded
 }
 
+func (s recordedSandbox) Name() string                 { return "box" }
 func (s recordedSandbox) Files() sandpit.Files         { return noFiles{} }
 func (s recordedSandbox) Remove(context.Context) error { return nil }
 
@@ -78,6 +93,7 @@ func requestOf(t *testing.T, environ []string, carry func(*cli.App) error) reque
 			r.got.Options = opt
 			return r, nil
 		},
+		Connect:    func(context.Context, cli.ConnectOptions) (sandpit.Client, bool, error) { return r, false, nil },
 		OpenImages: func(home string) *image.Store { return image.Open(filepath.Join(home, "images"), image.Options{}) },
 	})
 	if err != nil {
@@ -117,26 +133,31 @@ func valueFor(e cli.Entry) string {
 	return ""
 }
 
-// TestFront gives every flag in every form to both ways of carrying out a
+// forms are the ways to give a flag, right ones and wrong ones.
+func forms(e cli.Entry) [][]string {
+	v := valueFor(e)
+	all := [][]string{
+		{"--" + e.Name, v, "x"},
+		{"--" + e.Name + "=" + v, "x"},
+		{"--" + e.Name},
+		{"--" + e.Name + "=", "x"},
+		{"--" + e.Name + "=no such thing", "x"},
+		{"--" + e.Name, v, "--" + e.Name, v, "x"},
+	}
+	if s := e.Shorthand; s != "" {
+		all = append(all, []string{"-" + s, v, "x"}, []string{"-" + s + v, "x"}, []string{"-" + s + "=" + v, "x"}, []string{"-" + s}, []string{"-" + s + "=", "x"}, []string{"-i" + s + v, "x"})
+	}
+	return all
+}
+
+// TestLauncher gives every flag in every form to both ways of carrying out a
 // command line, which ask for the same or fail with the same words.
 func TestLauncher(t *testing.T) {
 	home := "SANDPIT_HOME=" + t.TempDir()
 	environ := []string{home, "HERE=here"}
 	for _, section := range cli.NewOptions(os.LookupEnv).Sections() {
 		for _, e := range section.Entries {
-			v := valueFor(e)
-			forms := [][]string{
-				{"--" + e.Name, v, "x"},
-				{"--" + e.Name + "=" + v, "x"},
-				{"--" + e.Name},
-				{"--" + e.Name + "=", "x"},
-				{"--" + e.Name + "=no such thing", "x"},
-				{"--" + e.Name, v, "--" + e.Name, v, "x"},
-			}
-			if s := e.Shorthand; s != "" {
-				forms = append(forms, []string{"-" + s, v, "x"}, []string{"-" + s + v, "x"}, []string{"-" + s + "=" + v, "x"}, []string{"-" + s}, []string{"-" + s + "=", "x"}, []string{"-i" + s + v, "x"})
-			}
-			for _, args := range forms {
+			for _, args := range forms(e) {
 				sameBothWays(t, environ, slices.Concat([]string{"run"}, args))
 				sameBothWays(t, environ, slices.Concat([]string{"run", "-ie", "HERE"}, args, []string{"--", "--memory", "1g"}))
 				sameBothWays(t, environ, slices.Concat([]string{"shell"}, args))
@@ -195,6 +216,153 @@ func TestLauncher(t *testing.T) {
 	}
 }
 
+// commandServer is a server that notes which commands it is asked for, and starts none.
+type commandServer struct {
+	mu  sync.Mutex
+	got *request // guarded by mu
+}
+
+// serveCommands starts a commandServer for a data directory.
+func serveCommands(t *testing.T, home string) *commandServer {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(home, "server.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := new(commandServer)
+	srv := &http.Server{Handler: s}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-done
+	})
+	return s
+}
+
+func (s *commandServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, found := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/sandboxes/"), "/exec")
+	if !found || name == "nope" || r.Header.Get("Upgrade") != fastrun.Protocol {
+		http.NotFound(w, r)
+		return
+	}
+	conn, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+	kind, payload, err := v1.ReadFrame(buf, nil, fastrun.MaxRequest)
+	if err != nil {
+		return // there is no command
+	}
+	var req fastrun.Request
+	if err := json.Unmarshal(payload, &req); err != nil || kind != v1.FrameRequest {
+		panic(fmt.Sprint("frame ", kind, ": ", err))
+	}
+	s.mu.Lock()
+	s.got = &request{Sandbox: name, Command: req.Command.Sandpit()}
+	s.mu.Unlock()
+	_, _ = conn.Write(v1.AppendFrame(nil, v1.FrameError, []byte(`{"code":"internal","message":"recorded"}`)))
+}
+
+// take returns what has been asked for since the last time.
+func (s *commandServer) take() *request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got := s.got
+	s.got = nil
+	return got
+}
+
+// TestLauncherExec gives every flag of exec in every form to the launcher, whose commands
+// a server gets, and to the full program.
+func TestLauncherExec(t *testing.T) {
+	home := t.TempDir()
+	s := serveCommands(t, home)
+	vars := filepath.Join(home, "vars")
+	if err := os.WriteFile(vars, []byte("A=file\nHERE\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"SANDPIT_HOME=" + home, "HERE=here", "SANDPIT_TIMEOUT=9s", "SANDPIT_ENV=NOT=passed"}
+	served := 0
+	check := func(environ, args []string) {
+		t.Helper()
+		var ok bool
+		args = append([]string{"exec"}, args...)
+		launched := requestOf(t, environ, func(a *cli.App) (err error) {
+			ok, err = a.Launch(t.Context(), slices.Clone(args))
+			return err
+		})
+		if got := s.take(); got != nil {
+			served++
+			launched.Sandbox, launched.Command = got.Sandbox, got.Command
+		}
+		if !ok && !cmp.Equal(launched, request{}) {
+			t.Errorf("%q: the launcher leaves it to others, but has done something: %+v", args, launched)
+		}
+		full := requestOf(t, environ, func(a *cli.App) error { return Run(t.Context(), a, slices.Clone(args)) })
+		if s.take() != nil {
+			t.Errorf("%q: the full program asks as the launcher does", args)
+		}
+		if ok && full.Sandbox == "" {
+			launched.Sandbox = "" // refused before a sandbox is looked for
+		}
+		if diff := cmp.Diff(full, launched, cmpopts.EquateEmpty()); ok && diff != "" {
+			t.Errorf("%q (-full +launcher):\n%s", args, diff)
+		}
+		if !ok && full.Error == errRecorded.Error() && !full.Command.Background && !slices.Contains([]string{"nope", "", "a b", "box/../x"}, full.Sandbox) && !slices.Contains(args, "--help=false") && environ[0] == "SANDPIT_HOME="+home {
+			t.Errorf("%q: the launcher leaves it to others, and there is nothing wrong with it", args)
+		}
+	}
+	for _, section := range cli.NewOptions(os.LookupEnv).Sections() { // those of run alone are wrong here
+		for _, e := range append(section.Entries, cli.NewOptions(os.LookupEnv).ExecFlags()[0].Entries...) {
+			for _, args := range forms(e) {
+				check(environ, args)
+				check(environ, append(args, "cmd"))
+				check(environ, slices.Concat([]string{"-ie", "HERE"}, args, []string{"--", "--memory", "1g"}))
+			}
+		}
+	}
+	for _, args := range [][]string{
+		nil,
+		{""},
+		{"--"},
+		{"box"},
+		{"box", ""},
+		{"box", "--"},
+		{"box", "--", "--"},
+		{"box", "--", "x"},
+		{"--", "box", "x"},
+		{"--", "--", "x"},
+		{"box", "-i", "x"},
+		{"-h"},
+		{"--help=false", "box", "x"},
+		{"nope", "x"},
+		{"box/../x", "x"},
+		{"", "x"},
+		{"a b", "x"},
+		{"--env-file", vars, "-e", "A=flag", "box", "x"},
+		{"--env-file", vars + "none", "box", "x"},
+		{"-d", "box", "x"},
+		{"--detach=false", "box", "x"},
+		{"--json", "--tty", "box", "x"},
+		{"-t", "-i=false", "box", "x"},
+		{"-u", "a:b", "-w", "/x", "--nofile", "7", "--output-limit", "1k", "box", "x", "\xff"},
+	} {
+		check(environ, args)
+		check(append([]string{"SANDPIT_HOME=" + t.TempDir()}, environ[1:]...), args) // where no server is
+		check([]string{"SANDPIT_SERVER=unix:///nowhere", "SANDPIT_HOME=" + home}, args)
+		check([]string{"SANDPIT_MEMORY=lots", "SANDPIT_HOME=" + home}, args)
+	}
+	if served < 50 {
+		t.Errorf("the launcher has served %d command lines", served)
+	}
+}
+
 // TestLauncherLeavesAlone lists what is for the full program.
 func TestLauncherLeavesAlone(t *testing.T) {
 	environ := []string{"SANDPIT_HOME=" + t.TempDir()}
@@ -212,6 +380,8 @@ func TestLauncherLeavesAlone(t *testing.T) {
 		{"run", "--image", "alpine", "--pull", "always", "x"},
 		{"shell", "--image", "oci-archive:" + os.Args[0], "x"},
 		{"-i", "run", "x"},
+		{"exec", "box", "x"}, // there is no server
+		{"exec"},
 	} {
 		got := requestOf(t, environ, func(a *cli.App) error {
 			ok, err := a.Launch(t.Context(), args)

@@ -28,21 +28,17 @@ const execExample = `  sandpit exec work -- python3 -c 'print(6*7)'
 // execCommand is sandpit exec.
 func (a *tree) execCommand() *cobra.Command {
 	o := cli.NewOptions(a.Lookup)
-	var detach bool
 	cmd := &cobra.Command{Use: "exec [flags] NAME [--] CMD [ARG...]", Long: execLong, Example: execExample, ValidArgsFunction: a.completeNames(1)}
-	for _, name := range [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"} {
-		addFlags(cmd.Flags(), o.Flag(name))
+	for _, section := range o.ExecFlags() {
+		addFlags(cmd.Flags(), section.Entries...)
 	}
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "run CMD in the background and print its ID")
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 && args[1] == "--" {
-			args = append(args[:1:1], args[2:]...)
-		}
-		if len(args) < 2 || args[1] == "" {
+		name, argv, ok := cli.ExecArgs(args)
+		if !ok {
 			return sandpit.WithHint(cli.Usagef("no command is given"), "write 'sandpit exec NAME -- CMD [ARG...]'")
 		}
-		return a.Exec(cmd.Context(), o, a.opener(args[0]), args[1:], detach)
+		return a.Exec(cmd.Context(), o, a.opener(name), argv)
 	}
 	return cmd
 }
