@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -204,9 +205,9 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	if d.Driver != e.opts.Driver.Name() {
 		return nil, fmt.Errorf("it was made by the driver %q, and this program has %q: %w", d.Driver, e.opts.Driver.Name(), sandpit.ErrUnsupported)
 	}
-	made, err := decodeMade(d.Made, d.Config)
-	if err != nil {
-		return nil, err
+	var made madeRecord
+	if err := json.Unmarshal(d.Made, &made); err != nil {
+		return nil, fmt.Errorf("reading its record: %w", err)
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
@@ -221,8 +222,8 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.instance = unrecovered{recoverer: recoverer, handle: h}
 	s.touch()
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
-	s.origin, s.dialects = d.Made, d.Dialects
-	s.cost = costOf(d.Labels, d.Config, d.Made) // whatever the bounds are: it is there
+	s.origin, s.secret, s.dialects = d.Made, r.Secret, d.Dialects
+	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) // whatever the bounds are: it is there
 	for _, data := range d.Dialects {
 		s.cost += int64(len(data))
 	}

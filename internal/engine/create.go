@@ -114,10 +114,10 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, err
 	}
 	if s.kept {
-		s.origin, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
+		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
 	}
 	if err == nil {
-		err = s.pay(costOf(spec.Labels, s.image, s.origin))
+		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)))
 	}
 	if err != nil {
 		lease.Release()

@@ -31,19 +31,19 @@ type Made struct {
 	Parent string
 }
 
-// madeRecord is Made in a record. The environment of a Spec may be any bytes; that of
+// madeRecord is Made in a record. The environment of a Spec is in Record.Secret; that of
 // the guest is the image's and that of the Spec.
 type madeRecord struct {
 	Spec   sandpit.Spec  `json:"spec"`
-	Env    rawStrings    `json:"env,omitempty"`
+	Env    int           `json:"env,omitempty"` // how many variables the Spec has
 	Policy string        `json:"policy,omitempty"`
 	Guest  client.Config `json:"guest"`
 	Parent string        `json:"parent,omitempty"`
 }
 
-// encodeMade returns m as a record has it. Texts other than the environment must be
-// UTF-8; else the error matches sandpit.ErrInvalid.
-func encodeMade(m Made) (json.RawMessage, error) {
+// encodeMade returns m as a record has it, and its environment, which may hold secrets of
+// the caller. Other texts must be UTF-8; else the error matches sandpit.ErrInvalid.
+func encodeMade(m Made) (text, secret json.RawMessage, err error) {
 	texts := append([]string{m.Spec.Name, m.Spec.Image, m.Spec.Hostname, m.Spec.WorkDir, m.Spec.User}, m.Spec.Write...)
 	for _, mount := range m.Spec.Mounts {
 		texts = append(texts, mount.Source, mount.Target)
@@ -52,21 +52,35 @@ func encodeMade(m Made) (json.RawMessage, error) {
 		texts = append(texts, t.Target)
 	}
 	if i := slices.IndexFunc(texts, func(s string) bool { return !utf8.ValidString(s) }); i >= 0 {
-		return nil, sandpit.WithHint(fmt.Errorf("%.100q is not UTF-8: %w", texts[i], sandpit.ErrInvalid), "use names and paths that are UTF-8 for sandboxes of a server")
+		return nil, nil, sandpit.WithHint(fmt.Errorf("%.100q is not UTF-8: %w", texts[i], sandpit.ErrInvalid), "use names and paths that are UTF-8 for sandboxes of a server")
 	}
-	r := madeRecord{Spec: m.Spec, Env: m.Spec.Env, Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
+	if len(m.Spec.Env) > 0 {
+		if secret, err = json.Marshal(rawStrings(m.Spec.Env)); err != nil {
+			return nil, nil, err
+		}
+	}
+	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
 	r.Spec.Env, r.Guest.Env = nil, nil
-	return json.Marshal(r)
+	text, err = json.Marshal(r)
+	return text, secret, err
 }
 
-// decodeMade reads what encodeMade has returned, for a sandbox of an image.
-func decodeMade(text json.RawMessage, config image.Config) (Made, error) {
+// decodeMade reads what encodeMade has returned, for a sandbox of an image. The error
+// matches sandpit.ErrIntegrity if the environment is lost.
+func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error) {
 	var r madeRecord
 	if err := json.Unmarshal(text, &r); err != nil {
 		return Made{}, fmt.Errorf("reading what the sandbox was made with: %w", err)
 	}
 	m := Made{Spec: r.Spec, Policy: r.Policy, Guest: r.Guest, Parent: r.Parent}
-	m.Spec.Env = r.Env
+	if secret != nil {
+		if err := json.Unmarshal(secret, (*rawStrings)(&m.Spec.Env)); err != nil {
+			return Made{}, fmt.Errorf("reading the environment that the sandbox was made with: %w", err)
+		}
+	}
+	if len(m.Spec.Env) != r.Env {
+		return Made{}, fmt.Errorf("reading what the sandbox was made with: its environment is lost: %w", sandpit.ErrIntegrity)
+	}
 	m.Guest.Env = slices.Concat(config.Env, m.Spec.Env)
 	return m, nil
 }
@@ -78,7 +92,7 @@ func (s *Sandbox) Made() (Made, error) {
 	if s.origin == nil {
 		return Made{}, fmt.Errorf("telling what sandbox %s was made with: it has no record: %w", s.name, sandpit.ErrUnsupported)
 	}
-	return decodeMade(s.origin, s.image)
+	return decodeMade(s.origin, s.secret, s.image)
 }
 
 // rawStrings are strings of any bytes. In JSON, one that is not UTF-8 is an object with
@@ -157,6 +171,7 @@ func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMess
 	err := s.put(ctx, nil)
 	if err != nil {
 		s.setDialect(name, was)
+		s.saveLater() // the store may have taken it all the same
 		more = -more
 	}
 	if more < 0 {

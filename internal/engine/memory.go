@@ -2,7 +2,6 @@ package engine
 
 import (
 	"container/list"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,10 +20,10 @@ const sandboxCost = 96 << 10
 // fullRetry is when to ask again when the ledger is full.
 const fullRetry = 5 * time.Second
 
-// costOf is what a sandbox is charged as long as it is known. made is what encodeMade
-// has returned.
-func costOf(labels map[string]string, config image.Config, made json.RawMessage) int64 {
-	n := int64(sandboxCost) + ledger.Labels(labels) + ledger.Labels(config.Labels) + int64(len(made))
+// costOf is what a sandbox is charged as long as it is known. made is the size of
+// what encodeMade has returned.
+func costOf(labels map[string]string, config image.Config, made int) int64 {
+	n := int64(sandboxCost) + ledger.Labels(labels) + ledger.Labels(config.Labels) + int64(made)
 	for _, part := range [...][]string{config.Entrypoint, config.Cmd, config.Env, config.Volumes} {
 		for _, s := range part {
 			n += int64(len(s)) + ledger.StringCost

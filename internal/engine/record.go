@@ -60,7 +60,7 @@ func readData(r Record) (data, error) {
 		d.Driver = d.Handle.Driver
 	}
 	var err error
-	d.Made, err = encodeMade(Made{
+	d.Made, _, err = encodeMade(Made{
 		Spec: sandpit.Spec{Name: r.Name, Image: d.Image, Limits: d.Limits, Labels: d.Labels, Idle: d.Idle, OnExpiry: d.OnExpiry},
 		Guest: client.Config{
 			User: d.Config.User, Dir: d.Config.WorkingDir, Output: d.Limits.Output, NoFile: d.Limits.NoFile, Life: d.Limits.Life,
@@ -83,7 +83,7 @@ func (s *Sandbox) record(next *expiry) (Record, error) {
 		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
 		Idle: x.idle, OnExpiry: x.onExpiry, Over: x.over, Most: s.most, Reason: s.reason, Dialects: maps.Clone(s.dialects),
 	}
-	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created}
+	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
 	s.mu.Unlock()
 	if r.State != sandpit.StateCreating && s.instance != nil {
 		h := s.instance.Handle()

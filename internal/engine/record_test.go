@@ -48,13 +48,14 @@ func TestRecordsOfEachVersion(t *testing.T) {
 	}
 	for v, want := range map[int]struct {
 		dialects map[string]json.RawMessage
+		secret   json.RawMessage
 		made     Made
 	}{
-		1: {nil, Made{
+		1: {nil, nil, Made{
 			Spec:  sandpit.Spec{Name: "box", Image: base.Image, Limits: base.Limits, Labels: base.Labels, Idle: base.Idle, OnExpiry: base.OnExpiry},
 			Guest: guest,
 		}},
-		2: {map[string]json.RawMessage{"e2b": json.RawMessage(`{"template": "base"}`)}, Made{
+		2: {map[string]json.RawMessage{"e2b": json.RawMessage(`{"template": "base"}`)}, json.RawMessage(`["A=1",{"base64":"Qj3/"}]`), Made{
 			Spec: sandpit.Spec{
 				Name: "box", Image: "debian:13", Pull: sandpit.PullMissing, Hostname: "host", Env: []string{"A=1", "B=\xff"}, WorkDir: "/srv", User: "www",
 				Limits: sandpit.Limits{Memory: 64 << 20}, Mounts: []sandpit.Mount{{Source: "/src", Target: "/work", ReadOnly: true, NoSockets: true}},
@@ -83,7 +84,7 @@ func TestRecordsOfEachVersion(t *testing.T) {
 			t.Errorf("of version %d: %v", v, err)
 			continue
 		}
-		made, err := decodeMade(got.Made, got.Config)
+		made, err := decodeMade(got.Made, want.secret, got.Config)
 		if diff := cmp.Diff(want.made, made); diff != "" || err != nil {
 			t.Errorf("of version %d: it was made with %v %s", v, err, diff)
 		}
@@ -99,7 +100,10 @@ func TestRecordsOfEachVersion(t *testing.T) {
 		if v < dataVersion {
 			continue
 		}
-		again, err := encodeMade(made)
+		again, secret, err := encodeMade(made)
+		if diff := cmp.Diff(string(want.secret), string(secret)); diff != "" {
+			t.Errorf("the environment was written otherwise: %s", diff)
+		}
 		if diff := cmp.Diff(asJSON(t, text)["made"], asJSON(t, []byte(`{"made":`+string(again)+`}`))["made"]); diff != "" || err != nil {
 			t.Errorf("what a sandbox is made with was written otherwise: %v %s", err, diff)
 		}
@@ -120,11 +124,11 @@ func asJSON(t *testing.T, text []byte) (v map[string]any) {
 // What is not UTF-8 is kept in the environment, and refused elsewhere.
 func TestMadeOfAnyBytes(t *testing.T) {
 	odd := sandpit.Spec{Env: []string{"A=\xff\x00", `B={"base64":"AA=="}`, "", "C=\ufffd"}}
-	text, err := encodeMade(Made{Spec: odd})
+	text, secret, err := encodeMade(Made{Spec: odd})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := decodeMade(text, image.Config{})
+	made, err := decodeMade(text, secret, image.Config{})
 	if diff := cmp.Diff(odd, made.Spec); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
@@ -134,13 +138,16 @@ func TestMadeOfAnyBytes(t *testing.T) {
 		{Mounts: []sandpit.Mount{{Source: "/\xff", Target: "/a"}}},
 		{Tmpfs: []sandpit.Tmpfs{{Target: "/\xff"}}},
 	} {
-		if _, err := encodeMade(Made{Spec: spec}); !errors.Is(err, sandpit.ErrInvalid) || sandpit.Hint(err) == "" {
+		if _, _, err := encodeMade(Made{Spec: spec}); !errors.Is(err, sandpit.ErrInvalid) || sandpit.Hint(err) == "" {
 			t.Errorf("%+v: %v", spec, err)
 		}
 	}
-	for _, text := range []string{`{"env":[{"base64":"?"}]}`, `{"env":[1]}`, `{"env":{}}`} {
-		if made, err := decodeMade(json.RawMessage(text), image.Config{}); err == nil {
-			t.Errorf("%s is read as %+v", text, made)
+	for _, secret := range []string{`[{"base64":"?"}]`, `[1]`, `{}`} {
+		if made, err := decodeMade(text, json.RawMessage(secret), image.Config{}); err == nil {
+			t.Errorf("%s is read as %+v", secret, made)
 		}
+	}
+	if _, err := decodeMade(text, nil, image.Config{}); !errors.Is(err, sandpit.ErrIntegrity) {
+		t.Errorf("without its environment: %v", err)
 	}
 }

@@ -32,6 +32,7 @@ type Sandbox struct {
 	memory    *ledger.Account
 	image     image.Config
 	origin    json.RawMessage // as encodeMade returns it
+	secret    json.RawMessage // the same
 	lease     *image.Lease
 	warm      *warm // the blank that it will be made of; nil: none, or made
 

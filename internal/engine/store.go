@@ -19,6 +19,10 @@ type Record struct {
 	// Data is the engine's own: spec, limits, expiry, image and the driver's
 	// handle, with a version.
 	Data json.RawMessage
+
+	// Secret is what nobody may read who has the store's files alone: the environment
+	// that the sandbox was made with. Nil: there is none, or it is lost.
+	Secret json.RawMessage
 }
 
 // A Store keeps the records of an engine's sandboxes. Every call is durable

@@ -16,7 +16,7 @@ const applicationID = 0x53506974
 // migrations are the steps from an empty database to the newest schema. Step n
 // makes version n+1 of version n. A step that was released is never changed.
 //
-// Step 1 only removes a table that was never used. Its version keeps earlier programs,
+// Step 1 also removes a table that was never used. Its version keeps earlier programs,
 // which do not know records of version 2, from serving none of their sandboxes.
 func migrations() []string {
 	return []string{`
@@ -71,7 +71,10 @@ CREATE TABLE settings (
 	name  TEXT PRIMARY KEY,
 	value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
-`, `DROP TABLE settings;`}
+`, `
+ALTER TABLE sandboxes ADD COLUMN secret BLOB; -- sealed; NULL: none
+DROP TABLE settings;
+`}
 }
 
 // migrate brings a database to the newest schema, one step in one transaction.

@@ -18,12 +18,16 @@ const maxRecord = 32 << 20
 // PutSandbox writes a record, or replaces that of the same ID. ErrExists when
 // another sandbox of the namespace has the name.
 func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
-	if r.ID == "" || r.Name == "" || len(r.Data) > maxRecord {
+	if r.ID == "" || r.Name == "" || len(r.Data)+len(r.Secret) > maxRecord {
 		return fmt.Errorf("recording the sandbox %.80q: no id, no name, or more than %d bytes: %w", r.ID, maxRecord, sandpit.ErrInvalid)
 	}
 	data := []byte(r.Data)
 	if data == nil {
 		data = []byte{}
+	}
+	var secret []byte
+	if r.Secret != nil {
+		secret = s.seal.seal(string(r.Secret), "sandbox "+r.ID)
 	}
 	update := s.update
 	switch r.State {
@@ -33,9 +37,9 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 		update = s.updateVitally
 	}
 	return update(ctx, func(t *tx) error {
-		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data`,
-			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data)
+		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data, secret) VALUES (?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data, secret=excluded.secret`,
+			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data, secret)
 		if isTaken(err) {
 			return sandpit.WithHint(fmt.Errorf("recording the sandbox %s: another has that name: %w", r.Name, sandpit.ErrExists), "choose another name, or none")
 		}
@@ -51,15 +55,22 @@ func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 	})
 }
 
-// Sandboxes returns all records, oldest first.
+// Sandboxes returns all records, oldest first. A secret that was sealed with another
+// key is lost.
 func (s *Store) Sandboxes(ctx context.Context) ([]engine.Record, error) {
-	return list(ctx, s, "SELECT id, namespace, name, state, created, data FROM sandboxes ORDER BY created, seq", func(scan scanner) (engine.Record, error) {
+	return list(ctx, s, "SELECT id, namespace, name, state, created, data, secret FROM sandboxes ORDER BY created, seq", func(scan scanner) (engine.Record, error) {
 		var (
 			r       engine.Record
 			created int64
+			sealed  []byte
 		)
-		err := scan(&r.ID, &r.Namespace, &r.Name, (*string)(&r.State), &created, (*[]byte)(&r.Data))
+		err := scan(&r.ID, &r.Namespace, &r.Name, (*string)(&r.State), &created, (*[]byte)(&r.Data), &sealed)
 		r.CreatedAt = time.Unix(0, created)
+		if sealed != nil {
+			if text, err := s.seal.open(sealed, "sandbox "+r.ID); err == nil {
+				r.Secret = []byte(text)
+			}
+		}
 		return r, err
 	})
 }

@@ -32,7 +32,7 @@ func openSealer(file string) (*sealer, error) {
 	}
 	if len(key) != sealKeyLen {
 		return nil, sandpit.WithHint(fmt.Errorf("reading the key of the state: %s has not %d bytes: %w", file, sealKeyLen, sandpit.ErrIntegrity),
-			"restore it from a backup; or remove it and make the webhooks anew")
+			"restore it from a backup; or remove it and make the webhooks anew (the environments of sandboxes in their records are then lost, too)")
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {

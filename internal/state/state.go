@@ -114,7 +114,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 	// sorts what is in _pragma, where journal_mode would come before it, and applies
 	// _journal_mode after these.
 	name := &url.URL{Scheme: "file", Path: filepath.Join(dir, fileDatabase), RawQuery: url.Values{"_pragma": {
-		"busy_timeout(" + busyTimeout + ")", "locking_mode(EXCLUSIVE)", "synchronous(FULL)", "temp_store(MEMORY)", "trusted_schema(OFF)",
+		"busy_timeout(" + busyTimeout + ")", "locking_mode(EXCLUSIVE)", "synchronous(FULL)", "temp_store(MEMORY)", "trusted_schema(OFF)", "secure_delete(ON)",
 	}, "_journal_mode": {"WAL"}}.Encode()}
 	if s.db, err = sql.Open("sqlite", name.String()); err != nil {
 		return nil, s.explain(err)

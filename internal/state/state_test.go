@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -255,6 +256,56 @@ func TestSchemas(t *testing.T) {
 	}
 	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != 1 {
 		t.Errorf("from the copy: %v, %v", got, err)
+	}
+}
+
+// The secret of a record is given back, and is not in the database's files: neither as
+// long as the record is there, nor after its removal.
+func TestSecretsOfRecords(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir)
+	const secret = `["TOKEN=a very secret one"]`
+	r := record(1)
+	r.Secret = json.RawMessage(secret)
+	if err := s.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutSandbox(t.Context(), record(2)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Sandboxes(t.Context())
+	if err != nil || len(got) != 2 || string(got[0].Secret) != secret || got[1].Secret != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	unseen := func(when string) {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(dir, fileDatabase+"*"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		for _, file := range files {
+			if data, err := os.ReadFile(file); err != nil || bytes.Contains(data, []byte("very secret")) {
+				t.Errorf("%s: it is in %s, %v", when, file, err)
+			}
+		}
+	}
+	unseen("with the record")
+	if err := s.DeleteSandbox(t.Context(), r.ID); err != nil {
+		t.Fatal(err)
+	}
+	unseen("after its removal")
+	if err := s.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+
+	// With another key it is lost, and nothing else.
+	if err := os.Remove(filepath.Join(dir, fileSeal)); err != nil {
+		t.Fatal(err)
+	}
+	got, err = openTest(t, dir).Sandboxes(t.Context())
+	if err != nil || len(got) != 2 || got[0].Secret != nil || got[1].Secret != nil {
+		t.Errorf("with another key: %+v, %v", got, err)
 	}
 }
 
