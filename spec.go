@@ -113,7 +113,8 @@ func DefaultLimits() Limits {
 }
 
 // A Mount puts a host path into the sandbox. Files made in a writable mount
-// belong, on the host, to the owner of Source.
+// belong, on the host, to the owner of Source. A writable mount that contains a data
+// directory, a directory on the way to one, or a mount of the host is refused.
 type Mount struct {
 	Source   string // absolute host path of a directory or regular file; must exist, not be a symbolic link
 	Target   string // absolute path inside; made when missing

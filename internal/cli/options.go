@@ -157,7 +157,7 @@ func (o *Options) Sections() []Section {
 			{"output-limit", "", &o.output, "output of CMD; the rest is counted and dropped (default 1g; 16m with --json)", false},
 		}},
 		{"Files", []Entry{
-			{"mount", "", &o.mount, "mount a host file or directory", false},
+			{"mount", "", &o.mount, "mount a host file or directory; a writable one contains no data directory and no other mount", false},
 			{"tmpfs", "", &o.tmpfs, "mount an empty directory in memory (default size 64m)", false},
 			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
 			{"write", "", &o.write, "make only this path writable", false},

@@ -14,6 +14,7 @@ import (
 // A Mount is a line of the list. Its fields are parts of the list as it is.
 type Mount struct {
 	ID      uint64
+	Parent  uint64 // the mount that it is mounted in
 	Dev     []byte // of its file system, MAJOR:MINOR
 	Options []byte // of the mount
 	Type    []byte // of its file system
@@ -47,7 +48,8 @@ func parse(line []byte) (m Mount, ok bool) {
 		}
 	}
 	id, err := strconv.ParseUint(string(f[0]), 10, 64)
-	m = Mount{ID: id, Dev: f[2], root: f[3], point: f[4], Options: f[5]}
+	parent, perr := strconv.ParseUint(string(f[1]), 10, 64)
+	m = Mount{ID: id, Parent: parent, Dev: f[2], root: f[3], point: f[4], Options: f[5]}
 	for tag := []byte(nil); string(tag) != "-"; {
 		if tag, line, ok = bytes.Cut(line, []byte{' '}); !ok {
 			return m, false
@@ -55,7 +57,7 @@ func parse(line []byte) (m Mount, ok bool) {
 	}
 	m.Type, line, ok = bytes.Cut(line, []byte{' '})
 	_, m.Super, _ = bytes.Cut(line, []byte{' '}) // after the source
-	return m, ok && err == nil
+	return m, ok && err == nil && perr == nil
 }
 
 // unescape undoes the kernel's octal escapes of blank, tab, newline and backslash.

@@ -17,20 +17,21 @@ func TestAll(t *testing.T) {
 34 31 0:4 net:[4026531840] /run/netns/x rw - nsfs nsfs rw
 35 31 0:40 /x\999\7 /y\777\ rw - fuse.a b
 x 31 0:29 / / rw - tmpfs tmpfs rw
+39 x 0:29 / / rw - tmpfs tmpfs rw
 36 31 0:29 / / rw
 37 31 0:29 /  rw - tmpfs tmpfs rw
 38 31 0:29 / /last rw - tmpfs none rw,size=1`
 	var got []string
 	for m := range mountinfo.All([]byte(list)) {
-		got = append(got, fmt.Sprintf("%d %s %q %q %s %s %s", m.ID, m.Dev, m.Root(), m.Point(), m.Options, m.Type, m.Super))
+		got = append(got, fmt.Sprintf("%d %d %s %q %q %s %s %s", m.ID, m.Parent, m.Dev, m.Root(), m.Point(), m.Options, m.Type, m.Super))
 	}
 	want := []string{
-		`32 0:29 "/" "/sys/fs/cgroup/cpu" rw,relatime cgroup rw,cpu`,
-		`33 8:1 "/a b" "/mnt/c\\d\te" ro ext4 rw`,
-		`34 0:4 "net:[4026531840]" "/run/netns/x" rw nsfs rw`,
-		`35 0:40 "/x\\999\\7" "/y\\777\\" rw fuse.a `,
-		`37 0:29 "/" "" rw tmpfs rw`,
-		`38 0:29 "/" "/last" rw tmpfs rw,size=1`,
+		`32 31 0:29 "/" "/sys/fs/cgroup/cpu" rw,relatime cgroup rw,cpu`,
+		`33 31 8:1 "/a b" "/mnt/c\\d\te" ro ext4 rw`,
+		`34 31 0:4 "net:[4026531840]" "/run/netns/x" rw nsfs rw`,
+		`35 31 0:40 "/x\\999\\7" "/y\\777\\" rw fuse.a `,
+		`37 31 0:29 "/" "" rw tmpfs rw`,
+		`38 31 0:29 "/" "/last" rw tmpfs rw,size=1`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

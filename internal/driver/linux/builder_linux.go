@@ -56,8 +56,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	if len(host) > 0 {
 		c.p.Call("setting the hostname", unix.SYS_SETHOSTNAME, c.p.Bytes(host), sysprog.Int(len(host)))
 	}
-	all := trees(plan)
-	ts := again(all, c.pinned)
+	ts := trees(plan)
 	fds := make([]sysprog.Arg, len(ts))
 	for i, t := range ts {
 		fds[i] = c.hostTree(t, i)
@@ -73,7 +72,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	shown := slices.Clone(fds) // of the trees as they are attached
 	for i, m := range c.mounts {
 		if m.NoSockets && !m.file {
-			n := len(all) - len(c.mounts) + i
+			n := len(ts) - len(c.mounts) + i
 			shown[n] = c.withoutSockets(m.Source, strconv.Itoa(i), fds[n])
 		}
 	}
@@ -85,7 +84,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	for i, bind := range plan.Root.Binds {
 		n := layers + i
 		c.attach(shown[n], bind.Target)
-		c.cover(n, false, fds[n], shown[n])
+		c.cover(n, fds[n], shown[n])
 	}
 	for _, t := range plan.Tmpfs {
 		c.mkdirAll(t.Target)
@@ -94,15 +93,9 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	for i, m := range c.mounts {
 		n := len(plan.Root.Layers) + len(plan.Root.Binds) + i
 		c.target(m)
-		if k := slices.Index(c.pinned, n); k >= 0 {
-			unseen := fds[len(all)+k]
-			c.check(m.Source, unseen, m.id)
-			c.attach(unseen, m.Target)
-			c.cover(n, true, unseen, unseen)
-		}
 		c.check(m.Source, fds[n], m.id)
 		c.attach(shown[n], m.Target)
-		c.cover(n, false, fds[n], shown[n])
+		c.cover(n, fds[n], shown[n])
 	}
 	c.answerOwner(c.writePaths())
 }

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,13 +24,10 @@ import (
 // of the sandbox runs.
 //
 // A mount is on a directory, not on a path: a cover stays on the data directory
-// whatever becomes of its path. In a writable mount each directory between the
-// top of the mount and the data directory is pinned: the kernel does not rename
-// or remove a directory on which anything is mounted in the caller's mount
-// namespace, whichever mount it is seen by. A sandbox could otherwise move a parent
-// of the data directory to where another mount shows it, without the cover. So
-// the tree is attached twice: first one with covers on all those directories,
-// and over it, so that no path leads to the first, the one that the sandbox sees.
+// whatever becomes of its path. But it does not hold that where it is. In another
+// mount namespace, such as that of a sandbox that is passed a descriptor, the kernel
+// lets directories with mounts on them be moved and removed. So a writable mount that
+// contains a data directory is refused (refuseWritable): only read-only ones have covers.
 //
 // An overlay shows nothing of what its maker, the builder, may not enter. A data
 // directory in such a place has its cover on the last directory on the way to it that can
@@ -45,86 +43,48 @@ func idOf(st *unix.Stat_t) fileID {
 	return fileID{unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino}
 }
 
-// cover is a data directory in a tree that goes into a sandbox.
+// cover is a data directory in a read-only tree that goes into a sandbox.
 type cover struct {
 	tree int    // its number in trees
 	path string // below the top of the tree
 	id   fileID
-	pin  bool // the directories above it must stay where they are
 }
 
-// points returns where covers go and what is pinned for them, in the order of use:
-// by tree, first what is pinned, and what lies deeper first, because a cover hides
-// what is below it. pinned are the trees in which something is pinned.
-func points(covers []cover) (all []point, pinned []int) {
-	seen := map[point]bool{}
-	add := func(p point) {
-		if !seen[p] {
-			seen[p] = true
-			all = append(all, p)
-		}
-	}
-	for _, c := range covers {
-		if slices.ContainsFunc(covers, func(o cover) bool {
+// inOrder returns the covers in the order of use, by tree, each once and without those
+// below another one.
+func inOrder(covers []cover) []cover {
+	all := slices.DeleteFunc(slices.Clone(covers), func(c cover) bool {
+		return slices.ContainsFunc(covers, func(o cover) bool {
 			rest, in := relative(c.path, o.path)
 			return in && rest != "" && o.tree == c.tree
-		}) {
-			continue // covered with what is above it
-		}
-		add(point{c.tree, c.path, c.id, false})
-		for dir := path.Dir(c.path); c.pin && dir != "."; dir = path.Dir(dir) {
-			add(point{tree: c.tree, path: dir, pin: true})
-			if !slices.Contains(pinned, c.tree) {
-				pinned = append(pinned, c.tree)
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b point) int {
-		switch {
-		case a.tree != b.tree:
-			return a.tree - b.tree
-		case a.pin != b.pin && a.pin:
-			return -1
-		case a.pin != b.pin:
-			return 1
-		}
-		return strings.Compare(b.path, a.path)
+		})
 	})
-	return all, pinned
-}
-
-// point is a directory below the top of a tree, on which a cover is mounted.
-type point struct {
-	tree int
-	path string
-	id   fileID // of a data directory
-	pin  bool   // it is above one, in the tree that is not seen
+	slices.SortFunc(all, func(a, b cover) int {
+		return cmp.Or(a.tree-b.tree, strings.Compare(a.path, b.path))
+	})
+	return slices.Compact(all)
 }
 
 // inTree is how a path is opened below the top of a tree: no link leads on.
 const inTree = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// openPoints opens the points in trees that the owner has opened, in which pinned
-// come last. It checks that they are what they were when they were looked for.
-func openPoints(points []point, trees, pinned []int) (fds []int, err error) {
+// openCovered opens what is to be covered in trees that the owner has opened. It checks
+// that it is what it was when it was looked for.
+func openCovered(covers []cover, trees []int) (fds []int, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(fds)
 		}
 	}()
-	for _, p := range points {
-		tree := p.tree
-		if p.pin {
-			tree = len(trees) - len(pinned) + slices.Index(pinned, p.tree)
-		}
-		fd, err := unix.Openat2(trees[tree], p.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inTree})
+	for _, c := range covers {
+		fd, err := unix.Openat2(trees[c.tree], c.path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inTree})
 		if err != nil {
-			return fds, errMoved(p.path, err)
+			return fds, errMoved(c.path, err)
 		}
 		fds = append(fds, fd)
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil || !p.pin && idOf(&st) != p.id {
-			return fds, errMoved(p.path, err)
+		if err := unix.Fstat(fd, &st); err != nil || idOf(&st) != c.id {
+			return fds, errMoved(c.path, err)
 		}
 	}
 	return fds, nil
@@ -144,20 +104,19 @@ const coverDir = "cover"
 // makeCover makes what all covers are copies of: a detached mount of an empty
 // directory of the scratch file system, which is the working directory.
 func (c *compiler) makeCover() {
-	if len(c.points) == 0 {
+	if len(c.covers) == 0 {
 		return
 	}
-	c.p.Grow(6 * len(c.points))
+	c.p.Grow(6 * len(c.covers))
 	c.mkdir(coverDir, 0o555)
 	c.coverFD = c.openTree("making a cover", coverDir, false)
 	c.setattr("making a cover read-only", c.coverFD, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
 }
 
-// cover puts covers on the data directories in a tree that is attached, or with
-// pin on what is above them. What is attached is the tree itself, or an overlay
-// that shows it, in which a directory is known only by its path: no sandbox can
-// change that, because all of them have it pinned.
-func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
+// cover puts covers on the data directories in a tree that is attached. What is
+// attached is the tree itself, or an overlay that shows it, in which a directory is
+// known only by its path: no sandbox can change that, because none may write there.
+func (c *compiler) cover(tree int, fd, attached sysprog.Arg) {
 	const what = "covering the data directory in a mount"
 	openIn := func(tree sysprog.Arg, name string) sysprog.Step {
 		how := binary.NativeEndian.AppendUint64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
@@ -171,19 +130,17 @@ func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
 		open = append(open, r)
 		return sysprog.From(r)
 	}
-	for ; c.covered < len(c.points); c.covered++ {
-		p := c.points[c.covered]
-		if p.tree != tree || p.pin != pin {
+	for ; c.covered < len(c.covers); c.covered++ {
+		p := c.covers[c.covered]
+		if p.tree != tree {
 			return
 		}
 		var at sysprog.Arg
 		if c.ids.mapped { // and looked at by the owner
-			at = c.sentPoint()
+			at = c.sentCovered()
 		} else {
 			at = result(openIn(fd, p.path))
-			if !pin {
-				c.check(p.path, at, p.id)
-			}
+			c.check(p.path, at, p.id)
 		}
 		in := at
 		if attached != fd {
@@ -214,9 +171,9 @@ func (c *compiler) cover(tree int, pin bool, fd, attached sysprog.Arg) {
 	}
 }
 
-// sentPoint returns the descriptor of the point that is covered next, which the
-// owner sends, as many at a time as fit.
-func (c *compiler) sentPoint() sysprog.Arg {
+// sentCovered returns the descriptor of what is covered next, which the owner sends, as
+// many at a time as fit.
+func (c *compiler) sentCovered() sysprog.Arg {
 	i := c.covered % maxTrees
 	if i == 0 {
 		c.message = bytes.Repeat([]byte{0xff}, unix.CmsgSpace(4*maxTrees)) // no descriptor where none comes

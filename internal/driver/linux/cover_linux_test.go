@@ -167,36 +167,193 @@ func (d *dataDir) hidden(got map[string]string, outside string) {
 func TestAttackL1DataDirectoryInAMount(t *testing.T) {
 	for _, user := range users {
 		for pool, from := range []string{"made at once", "from a blank"} {
-			for _, readOnly := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s/%s/read-only=%v", map[string]string{"": "ordinary", "root": "root"}[user], from, readOnly), func(t *testing.T) {
-					d := newDataDir(t)
-					c := d.client(pool)
-					sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
-						{Source: d.home, Target: "/h", ReadOnly: readOnly}, {Source: d.project, Target: "/p"}, {Source: filepath.Dir(d.home), Target: "/up", ReadOnly: readOnly},
-					}})
-					const inside = "/h/.local/share/sandpit"
-					d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/p", "/up"), "/h/agent.sock")
-					moved := tryOut(t, sb, sandpit.Command{}, "move", "/p", inside, "/up/home/.local/share/sandpit")
-					for what, err := range moved {
-						if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV", "EACCES", "EPERM", "ENOTEMPTY"}, err) {
-							t.Errorf("%s: %q", what, err)
-						}
+			t.Run(map[string]string{"": "ordinary", "root": "root"}[user]+"/"+from, func(t *testing.T) {
+				d := newDataDir(t)
+				c := d.client(pool)
+				sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
+					{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.project, Target: "/p"}, {Source: filepath.Dir(d.home), Target: "/up", ReadOnly: true},
+				}})
+				const inside = "/h/.local/share/sandpit"
+				d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/p", "/up"), "/h/agent.sock")
+				moved := tryOut(t, sb, sandpit.Command{}, "move", "/p", inside, "/up/home/.local/share/sandpit")
+				for what, err := range moved {
+					if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV", "EACCES", "EPERM"}, err) {
+						t.Errorf("%s: %q", what, err)
 					}
-					d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/p", "/up"), "/h/agent.sock")
-					// What the host does to it changes nothing either.
-					if err := os.Rename(d.home+"/.local", d.project+"/local"); err != nil {
-						t.Fatal(err)
-					}
-					got := tryOut(t, sb, sandpit.Command{}, "search", "/h", "/up")
-					d.hidden(got, "/h/agent.sock")
-					if err := os.Rename(d.project+"/local", d.home+"/.local"); err != nil {
-						t.Fatal(err)
-					}
-					if all, err := os.ReadDir(d.private); err != nil || len(all) != 3 {
-						t.Errorf("WRITE: the data directory holds %v, %v", all, err)
-					}
-				})
+				}
+				d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/p", "/up"), "/h/agent.sock")
+				// What the host does to it changes nothing either.
+				if err := os.Rename(d.home+"/.local", d.project+"/local"); err != nil {
+					t.Fatal(err)
+				}
+				got := tryOut(t, sb, sandpit.Command{}, "search", "/h", "/up")
+				d.hidden(got, "/h/agent.sock")
+				if err := os.Rename(d.project+"/local", d.home+"/.local"); err != nil {
+					t.Fatal(err)
+				}
+				if all, err := os.ReadDir(d.private); err != nil || len(all) != 3 {
+					t.Errorf("WRITE: the data directory holds %v, %v", all, err)
+				}
+				for _, above := range []string{filepath.Dir(d.home), d.home, d.home + "/.local", d.home + "/.local/share"} {
+					refusedWriting(t, c, user, above, d.private)
+				}
+			})
+		}
+	}
+}
+
+// refusedWriting checks that a writable mount is refused by name, for what is in it.
+func refusedWriting(t *testing.T, c sandpit.Client, user, source, holds string) {
+	t.Helper()
+	sb, err := c.Create(t.Context(), sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: source, Target: "/h"}}})
+	if err == nil {
+		_ = sb.Remove(context.WithoutCancel(t.Context()))
+	}
+	if !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "mounting "+source+" for writing") || !strings.Contains(err.Error(), " "+holds) || !strings.Contains(sandpit.Hint(err), "read-only") {
+		t.Errorf("mounting %s for writing: %v (hint: %s)", source, err, sandpit.Hint(err))
+	}
+}
+
+// Over links on the way to a data directory, each of which a sandbox could replace, too.
+func TestAttackL1mLinksToTheDataDirectory(t *testing.T) {
+	d := newDataDir(t)
+	top := filepath.Dir(d.home)
+	for _, err := range []error{
+		os.MkdirAll(top+"/a/b/beside", 0o755), os.MkdirAll(top+"/c/deep", 0o755), os.Mkdir(top+"/end", 0o755), os.Symlink("../../c/link", top+"/a/b/sandpit"), os.Symlink(top+"/c/deep/../../home/.local", top+"/c/link"),
+		os.Symlink(top+"/home/proj/images", d.private+"/images"), os.Symlink("../../end", d.project+"/images"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	through := top + "/a/b/sandpit/share/sandpit"
+	own, others := options(), options()
+	own.Private, others.PrivateOfOthers = []string{through}, func() map[string]int { return map[string]int{through: os.Geteuid()} }
+	for i, opt := range []linux.Options{own, others} {
+		sources := []string{"", "/a", "/a/b", "/c", "/home", "/home/.local", "/home/.local/share"}
+		if i == 1 {
+			sources = sources[:3] // those of others are looked for near a mount
+		}
+		for pool := range 2 {
+			c := engineOf(t, driverWith(opt), pool)
+			for _, source := range sources {
+				refusedWriting(t, c, "", top+source, through)
 			}
+			box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: top + "/a/b/beside", Target: "/h"}}})
+		}
+	}
+	refusedWriting(t, client(t, own), "", d.project, through) // over links in it, too
+	// A file system in which another user's link leads on is not that user's to close.
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.MkdirAll(top+"/u/own/sandpit", 0o755), os.Symlink(top+"/c/deep/../../u/own", top+"/u/link"), os.Chown(top+"/u/own/sandpit", freeUID, freeUID)); err != nil {
+			t.Fatal(err)
+		}
+		c := ofOthers(t, map[string]int{top + "/u/link/sandpit": freeUID})
+		box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: top + "/c", Target: "/h"}}})
+		refusedWriting(t, c, "", top+"/u", top+"/u/link/sandpit")
+	}
+}
+
+// A sandbox could unmount what the host has mounted in a writable mount, by moving or
+// removing the directory below it: at once where that mount is not shown inside, and else by
+// a descriptor that it passes to another sandbox.
+func TestAttackL1lMountsBelow(t *testing.T) {
+	for pool := range 2 {
+		opt := options()
+		c := engineOf(t, driverWith(opt), pool)
+		for _, user := range users {
+			refusedWriting(t, c, user, "/dev", "/dev/") // where something is mounted on every machine
+			if os.Geteuid() != 0 {
+				t.Log("other mounts are for root to make: as root this tries them")
+				continue
+			}
+			dir := hostDir(t)
+			mountHere(t, "none", "tmpfs", dir+"/x/disk", 0, "")
+			mountHere(t, dir+"/x", "", dir+"/again", unix.MS_BIND, "") // does not show the disk
+			if err := errors.Join(os.Mkdir(dir+"/x/beside", 0o755), os.WriteFile(dir+"/x/disk/file", []byte("content"), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			refusedWriting(t, c, user, dir, dir+"/again,")
+			refusedWriting(t, c, user, dir+"/x", dir+"/x/disk,")
+			refusedWriting(t, c, user, dir+"/again", dir+"/x/disk,")
+			sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
+				{Source: dir, Target: "/h", ReadOnly: true}, {Source: dir + "/x/disk", Target: "/d"}, {Source: dir + "/x/beside", Target: "/b"},
+			}})
+			for what, err := range tryOut(t, sb, sandpit.Command{}, "move", "/b", "/h/x/disk") {
+				if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV", "EACCES", "EPERM"}, err) {
+					t.Errorf("%s: %q", what, err)
+				}
+			}
+			if got, err := os.ReadFile(dir + "/x/disk/file"); string(got) != "content" {
+				t.Errorf("ESCAPE: the host's mount is gone: %v", err)
+			}
+		}
+	}
+}
+
+// probePassDir passes a descriptor of a directory to the first who connects to a socket.
+func probePassDir(args []string) map[string]string {
+	dir, err := os.Open(args[0])
+	must(err)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: args[1] + "~", Net: "unix"})
+	must(err)
+	must(os.Rename(args[1]+"~", args[1])) // now it listens
+	c, err := l.AcceptUnix()
+	must(err)
+	_, _, err = c.WriteMsgUnix([]byte{0}, unix.UnixRights(int(dir.Fd())), nil)
+	must(err)
+	return map[string]string{}
+}
+
+// probeTakeDir takes what probePassDir passes, tries to move and remove what is at a path
+// below it, and lists that.
+func probeTakeDir(args []string) map[string]string {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: args[0], Net: "unix"})
+	must(err)
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), oob)
+	must(err)
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	must(err)
+	fds, err := unix.ParseUnixRights(&messages[0])
+	must(err)
+	got := map[string]string{}
+	for name := args[1]; name != "."; name = filepath.Dir(name) {
+		got["rename "+name] = errName(unix.Renameat(fds[0], name, fds[0], "moved"))
+		got["remove "+name] = errName(unix.Unlinkat(fds[0], name, unix.AT_REMOVEDIR))
+	}
+	fd, err := unix.Openat(fds[0], args[1], unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	must(err)
+	names, err := os.NewFile(uintptr(fd), "dir").Readdirnames(-1)
+	must(err)
+	got["list"] = fmt.Sprint(names)
+	return got
+}
+
+// A cover holds for those, too, who get a descriptor of the mount from another sandbox:
+// it is on the mount, which is read-only for everybody.
+func TestAttackL1nPassedDescriptor(t *testing.T) {
+	for _, user := range users {
+		d := newDataDir(t)
+		c := d.client(0)
+		passer := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.project, Target: "/p"}}})
+		p, err := passer.Start(t.Context(), sandpit.Command{Argv: []string{"/probe", "probe:passdir", "/h", "/p/s"}, Background: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the passer listens", func() bool { _, err := os.Lstat(d.project + "/s"); return err == nil })
+		taker := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{{Source: d.project, Target: "/q"}}})
+		got := tryOut(t, taker, sandpit.Command{}, "takedir", "/q/s", ".local/share/sandpit")
+		if got["list"] != "[]" {
+			t.Errorf("ESCAPE: a passed descriptor shows the data directory: %v", got)
+		}
+		for what, err := range got {
+			if what != "list" && !slices.Contains([]string{"EROFS", "EACCES", "EPERM"}, err) {
+				t.Errorf("%s: %q", what, err)
+			}
+		}
+		if res, err := p.Wait(t.Context()); err != nil || !res.Success() {
+			t.Errorf("the passer ended with %+v, %v", res, err)
 		}
 	}
 }
@@ -247,9 +404,13 @@ func TestAttackL1MountsOfTheDataDirectory(t *testing.T) {
 // A data directory that does not exist when the sandbox is made is covered, too.
 func TestAttackL1DataDirectoryMadeLater(t *testing.T) {
 	d := newDataDir(t)
-	later := d.home + "/elsewhere/data"
+	later := d.project + "/elsewhere/data"
 	c := d.client(0, later, "/nowhere/in/a/mount", "/root/not/to/be/reached/by/others", "/dev/null/sandpit")
-	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	refusedWriting(t, c, "", d.project, later)
+	if _, err := os.Stat(d.project + "/elsewhere"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a data directory was made for a mount that was refused: %v", err)
+	}
+	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}})
 	if err := os.MkdirAll(later+"/run", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +431,8 @@ func TestAttackL1DataDirectoryOutOfReach(t *testing.T) {
 	if err := os.Chmod(share, 0); err != nil {
 		t.Fatal(err)
 	}
-	sb, err := c.Create(t.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	refusedWriting(t, c, "", share, d.private)
+	sb, err := c.Create(t.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}})
 	if cerr := os.Chmod(share, 0o755); cerr != nil {
 		t.Fatal(cerr)
 	}
@@ -299,8 +461,9 @@ func ofOthers(t *testing.T, dirs map[string]int) sandpit.Client {
 func TestAttackL1DataDirectoryOfAnotherUser(t *testing.T) {
 	d := newDataDir(t)
 	c := ofOthers(t, map[string]int{d.private: freeUID, d.home + "/other/.local/share/sandpit": freeUID, "/nowhere": freeUID})
-	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}})
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
+	refusedWriting(t, c, "", d.home, d.private)
 	d.refusedMount(c, d.private+"/run")
 	if _, err := os.Stat(d.home + "/other"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a data directory of another user was made: %v", err)
@@ -362,15 +525,18 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 				f.Close() // nobody answers for it any more
 			}
 			c := ofOthers(t, map[string]int{home + "/.local/share/sandpit": tt.owner})
-			for _, readOnly := range []bool{true, false} {
-				got := tryOut(t, box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: readOnly}}}), sandpit.Command{}, "search", "/h/user")
-				seen := false
-				for _, text := range got {
-					seen = seen || text == d.flag
-				}
-				if seen == tt.covered {
-					t.Errorf("read-only=%v: covered is %v, want %v: %v", readOnly, !seen, tt.covered, got)
-				}
+			got := tryOut(t, box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}}), sandpit.Command{}, "search", "/h/user")
+			seen := false
+			for _, text := range got {
+				seen = seen || text == d.flag
+			}
+			if seen == tt.covered {
+				t.Errorf("covered is %v, want %v: %v", !seen, tt.covered, got)
+			}
+			if tt.covered || broken != "" {
+				refusedWriting(t, c, "", d.home, home)
+			} else {
+				box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
 			}
 		})
 	}
@@ -387,7 +553,7 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 	d.private = link + "/.local/share/sandpit"
 	c := d.client(0)
 	d.private = real
-	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}})
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
 	d.refusedMount(c, d.private)
 
@@ -401,7 +567,8 @@ func TestAttackL1OtherWaysToTheDataDirectory(t *testing.T) {
 	bind(d.home+"/.local", d.project+"/local")
 	bind(d.private+"/run", top+"/part/run")
 	for _, source := range []string{top + "/again", top + "/again/.local", d.project, d.home, d.project + "/local"} {
-		sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h"}}})
+		refusedWriting(t, c, "", source, top)
+		sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h", ReadOnly: true}}})
 		d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "")
 		if err := sb.Remove(t.Context()); err != nil {
 			t.Error(err)
@@ -448,12 +615,15 @@ func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
 			}
 			c := d.client(0)
 			for _, source := range []string{d.home, d.project, disk} {
-				for _, readOnly := range []bool{true, false} {
-					sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h", ReadOnly: readOnly}}})
-					d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "")
-					if err := sb.Remove(t.Context()); err != nil {
-						t.Error(err)
-					}
+				sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h", ReadOnly: true}}})
+				d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "")
+				if err := sb.Remove(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if what == "disk" && source != d.home { // which no path to it goes through
+					box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: source, Target: "/h"}}})
+				} else {
+					refusedWriting(t, c, "", source, d.home)
 				}
 			}
 			real, err := filepath.EvalSymlinks(inside)
@@ -473,33 +643,23 @@ func TestAttackL1PartsOfTheDataDirectory(t *testing.T) {
 	}
 }
 
-// A data directory that lies deep costs a mount for each level, not twice as many
-// for each, and files can be linked and moved from level to level.
+// A data directory costs one mount, however deep it lies.
 func TestAttackL1DeepDataDirectory(t *testing.T) {
 	d := newDataDir(t)
-	const depth = 40
-	deep := d.home + strings.Repeat("/d", depth)
-	if err := errors.Join(os.MkdirAll(deep+"/data", 0o755), os.WriteFile(deep+"/data/file", []byte(d.flag), 0o644)); err != nil {
+	deep := d.home + strings.Repeat("/d", 40) + "/data"
+	if err := errors.Join(os.MkdirAll(deep, 0o755), os.WriteFile(deep+"/file", []byte(d.flag), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	mounts := func(private ...string) int {
 		t.Helper()
-		sb := box(t, d.client(0, private...), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}}})
+		sb := box(t, d.client(0, private...), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}})
 		if len(private) > 0 {
 			d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
-			for what, err := range tryOut(t, sb, sandpit.Command{}, "move", "/tmp", "/h"+strings.Repeat("/d", depth)+"/data") {
-				if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV"}, err) {
-					t.Errorf("%s: %q", what, err)
-				}
-			}
-			if out := sh(t, sb, "cd /h && echo x >d/d/f && ln d/d/f d/f && ln d/f d/d/d/g && rm d/f d/d/f d/d/d/g"); out.ExitCode != 0 {
-				t.Errorf("%+v: %s", out.Result, out.Stderr)
-			}
 		}
 		return strings.Count(string(sh(t, sb, "cat /proc/self/mountinfo").Stdout), "\n")
 	}
-	if before, after := mounts(), mounts(deep+"/data"); after-before != depth+1 {
-		t.Errorf("%d mounts, and %d with a data directory %d levels deep", before, after, depth)
+	if before, after := mounts(), mounts(deep); after-before != 1 {
+		t.Errorf("%d mounts, and %d with a deep data directory", before, after)
 	}
 }
 
@@ -516,13 +676,8 @@ func TestAttackL1ManyDataDirectories(t *testing.T) {
 			}
 			private = append(private, dir)
 		}
-		sb := box(t, d.client(pool, private...), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h"}, {Source: d.home, Target: "/r", ReadOnly: true}}})
+		sb := box(t, d.client(pool, private...), sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.home, Target: "/r", ReadOnly: true}}})
 		d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/r"), "/h/agent.sock")
-		for what, err := range tryOut(t, sb, sandpit.Command{}, "move", "/tmp", "/h/u0/.local/share/sandpit", "/h/u139/.local/share/sandpit") {
-			if !slices.Contains([]string{"EBUSY", "EROFS", "EXDEV"}, err) {
-				t.Errorf("%s: %q", what, err)
-			}
-		}
 	}
 }
 
@@ -555,12 +710,12 @@ func TestAttackL1ClosedHomes(t *testing.T) {
 				}
 			}
 			sb := box(t, d.client(pool, dirs...), sandpit.Spec{User: "root", Mounts: []sandpit.Mount{
-				{Source: d.home, Target: "/h"}, {Source: d.home, Target: "/r", ReadOnly: true}, {Source: d.home, Target: "/n", ReadOnly: true, NoSockets: true},
+				{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.home, Target: "/n", ReadOnly: true, NoSockets: true},
 			}})
 			if err := errors.Join(os.Chmod(home, 0o755), os.Chmod(home+"/.local", 0o755)); err != nil {
 				t.Fatal(err)
 			}
-			d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/r", "/n"), "/h/agent.sock")
+			d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h", "/n"), "/h/agent.sock")
 			if out := sh(t, sb, "ls -A /n/u"); closed == (len(out.Stdout) > 0) {
 				t.Errorf("closed=%v: in a home of which the cover is as deep as can be: %s%s", closed, out.Stdout, out.Stderr)
 			}
@@ -605,6 +760,9 @@ func TestAttackL1jExposed(t *testing.T) {
 			"no sockets": {Source: d.home, ReadOnly: true, NoSockets: true},
 			"a part":     {Source: d.home + "/.local/share", ReadOnly: true, NoSockets: true},
 		} {
+			if known && !m.ReadOnly {
+				continue // it is refused
+			}
 			opt := options()
 			opt.KeepDir, opt.Private = filepath.Join(t.TempDir(), "keep"), []string{d.private}
 			maker := driverWith(opt)
@@ -713,7 +871,7 @@ func BenchmarkMountWithCover(b *testing.B) {
 			e := engine.New(engine.Options{Driver: linux.New(opt), Images: images(), Policy: policy.Default()})
 			defer e.Close()
 			for b.Loop() {
-				sb, err := e.Create(b.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: home, Target: "/h"}}})
+				sb, err := e.Create(b.Context(), sandpit.Spec{Mounts: []sandpit.Mount{{Source: home, Target: "/h", ReadOnly: true}}})
 				if err != nil {
 					b.Fatal(err)
 				}

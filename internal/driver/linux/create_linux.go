@@ -305,13 +305,9 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	if err := c.findCovers(); err != nil {
 		return nil, err
 	}
-	c.rest.points, c.rest.pinned = points(c.covers)
-	ts := again(trees(plan), c.rest.pinned)
-	if len(ts) > maxTrees {
-		return nil, fmt.Errorf("making a sandbox: it needs %d layers, binds and mounts, where each writable mount with a data directory in it counts twice; %d are possible: %w", len(ts), maxTrees, sandpit.ErrInvalid)
-	}
+	c.rest.covers = inOrder(c.covers)
 	c.rest.bind(plan, c.mounts)
-	if err := c.sendTrees(ts); err != nil {
+	if err := c.sendTrees(trees(plan)); err != nil {
 		return nil, err
 	}
 	c.trace("trees")
@@ -346,7 +342,7 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	return newInstance(c, false), nil
 }
 
-// sendTrees lets the builder go on, and gives it the trees, and the points in
+// sendTrees lets the builder go on, and gives it the trees, and what is covered in
 // them, if it can't open these itself.
 func (c *creation) sendTrees(ts []tree) error {
 	if !c.ids.mapped {
@@ -358,18 +354,18 @@ func (c *creation) sendTrees(ts []tree) error {
 	}
 	defer closeAll(sent)
 	// Before the ids are mapped, while root can enter what only its owner can.
-	points, err := openPoints(c.rest.points, sent, c.rest.pinned)
+	covered, err := openCovered(c.rest.covers, sent)
 	if err != nil {
 		return err
 	}
-	defer closeAll(points)
+	defer closeAll(covered)
 	if err := mapTrees(sent, ts, c.mounts, c.ids, c.plan.UID, c.plan.GID, c.child.PID); err != nil {
 		return err
 	}
 	if err := c.tell(sent); err != nil {
 		return err
 	}
-	for batch := range slices.Chunk(points, maxTrees) {
+	for batch := range slices.Chunk(covered, maxTrees) {
 		if err := c.tell(batch); err != nil {
 			return err
 		}

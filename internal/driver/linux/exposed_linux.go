@@ -26,7 +26,7 @@ func (i *instance) Exposed() string {
 		if err != nil {
 			continue
 		}
-		parts, _ := host.parts(at)
+		parts, _, _ := host.parts(at)
 		for _, part := range parts {
 			if inside.shows(root, part) {
 				return part.path

@@ -34,6 +34,7 @@ type located struct {
 
 // hostMountpoint is a mount of the host.
 type hostMountpoint struct {
+	parent           uint64
 	dev, root, point string
 	overlay          bool
 }
@@ -49,7 +50,7 @@ func readMounts(process string) (mountTable, error) {
 	}
 	t := make(mountTable, bytes.Count(data, []byte{'\n'}))
 	for m := range mountinfo.All(data) {
-		t[m.ID] = hostMountpoint{string(m.Dev), m.Root(), m.Point(), string(m.Type) == "overlay"}
+		t[m.ID] = hostMountpoint{m.Parent, string(m.Dev), m.Root(), m.Point(), string(m.Type) == "overlay"}
 	}
 	return t, nil
 }
@@ -86,7 +87,51 @@ func relative(p, dir string) (string, bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// findCovers finds the data directories that the trees of the plan contain.
+// way returns the directories in which the names of an absolute path are looked up, also
+// those to which links on the way lead, and what the path leads to. With an error it returns
+// those up to there.
+func (t mountTable) way(name string) (dirs []located, err error) {
+	at, rest := "/", name
+	for links := 0; rest != ""; {
+		var next string
+		switch next, rest, _ = strings.Cut(rest, "/"); next {
+		case "", ".":
+			continue
+		}
+		dir, err := t.locate(at, unix.RESOLVE_NO_SYMLINKS)
+		if err != nil {
+			return dirs, err
+		}
+		dirs = append(dirs, dir)
+		// at has no links in it.
+		next = path.Join(at, next)
+		switch to, err := os.Readlink(next); {
+		case errors.Is(err, unix.EINVAL):
+			at = next
+		case err != nil:
+			return dirs, err
+		default:
+			if links++; links > maxLinks {
+				return dirs, &fs.PathError{Op: "opening", Path: name, Err: unix.ELOOP}
+			}
+			if path.IsAbs(to) {
+				at = "/"
+			}
+			rest = to + "/" + rest
+		}
+	}
+	end, err := t.locate(at, unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return dirs, err
+	}
+	return append(dirs, end), nil
+}
+
+// maxLinks is how many links the kernel follows in a path.
+const maxLinks = 40
+
+// findCovers finds the data directories that the trees of the plan contain. It refuses
+// writable mounts that contain one, or a directory on the way to one.
 func (c *creation) findCovers() error {
 	ts, opts := trees(c.plan), &c.driver.opts
 	for i := range ts {
@@ -100,25 +145,43 @@ func (c *creation) findCovers() error {
 	if err != nil {
 		return fmt.Errorf("looking for data directories in mounts: %w", err)
 	}
+	tops := make([]located, len(ts))
+	for i, t := range ts {
+		if !t.owned {
+			continue
+		}
+		if tops[i], err = table.locate(t.path, unix.RESOLVE_NO_SYMLINKS); err != nil {
+			return fmt.Errorf("mounting %s: %w", t.path, err)
+		}
+		if tops[i].id != c.mounts[t.mount].id {
+			return errMoved(t.path, nil)
+		}
+	}
 	const looking = "looking for data directories in mounts"
 	private := c.driver.private()
 	var dirs []located
+	ways := map[string][]located{} // to each data directory
 	for _, dir := range private {
 		at, err := table.locate(dir+"/", 0)
+		way, werr := table.way(dir)
+		if err == nil {
+			err = werr
+		}
+		ways[dir] = way
 		if isOutOfReach(err) {
-			at, err = c.makePrivate(table, ts, dir)
+			at, err = c.makePrivate(table, ts, tops, dir)
 		}
 		if errors.Is(err, errNotShown) {
 			continue
 		}
 		var parts []located
 		if err == nil {
-			parts, err = table.parts(at)
+			parts, way, err = table.parts(at)
 		}
 		if err != nil {
 			return sandpit.WithHint(fmt.Errorf(looking+": %w", err), "let this user make and reach it, or mount another directory")
 		}
-		dirs = append(dirs, parts...)
+		dirs, ways[dir] = append(dirs, parts...), append(ways[dir], way...)
 	}
 	if opts.PrivateOfOthers != nil {
 		others := opts.PrivateOfOthers()
@@ -128,31 +191,73 @@ func (c *creation) findCovers() error {
 			if !slices.ContainsFunc(ts, func(t tree) bool { return holdsOne(t.path, []string{dir}) || holdsOne(dir, []string{t.path}) }) {
 				continue
 			}
-			found, err := table.locateOf(dir, others[dir])
+			found, way, err := table.locateOf(dir, others[dir])
 			if err != nil {
 				return fmt.Errorf(looking+": %w", err)
 			}
-			private, dirs = append(private, dir), append(dirs, found...)
+			private, dirs, ways[dir] = append(private, dir), append(dirs, found...), append(ways[dir], way...)
 		}
 	}
 	for i, t := range ts {
-		if !t.owned && !holdsOne(t.path, private) {
-			continue
-		}
-		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
-		if err != nil {
-			return fmt.Errorf("mounting %s: %w", t.path, err)
-		}
-		if t.owned && top.id != c.mounts[t.mount].id {
-			return errMoved(t.path, nil)
+		if !t.owned {
+			if !holdsOne(t.path, private) {
+				continue
+			}
+			if tops[i], err = table.locate(t.path, unix.RESOLVE_NO_SYMLINKS); err != nil {
+				return fmt.Errorf("using %s: %w", t.path, err)
+			}
 		}
 		for _, dir := range dirs {
-			if err := c.coverIn(table, i, t, top, dir); err != nil {
+			if err := c.coverIn(table, i, t, tops[i], dir); err != nil {
+				return err
+			}
+		}
+		if t.writable() {
+			if err := table.refuseWritable(tops[i], ways, dirs); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// refuseWritable refuses a writable mount in which a sandbox could put something else in the
+// place of a data directory, or take a mount of the host away. The kernel lets a
+// directory be removed or moved on which something is mounted in other mount namespaces
+// only, and unmounts that there. So neither a mount inside nor one of the host holds a
+// directory where it is: another sandbox may be passed a descriptor of what is above it.
+func (t mountTable) refuseWritable(top located, ways map[string][]located, dirs []located) error {
+	in := func(at located) bool {
+		_, in := relative(at.below, top.below)
+		return in && at.dev == top.dev
+	}
+	refused := func(dir string) error {
+		return sandpit.WithHint(fmt.Errorf("mounting %s for writing: the data directory %s is in it, or is reached through it: %w", top.path, dir, sandpit.ErrForbidden),
+			"mount it read-only (:ro), or mount only directories in it that have no part of that path; SANDPIT_HOME can name a data directory elsewhere")
+	}
+	for _, dir := range slices.Sorted(maps.Keys(ways)) {
+		if slices.ContainsFunc(ways[dir], in) {
+			return refused(dir)
+		}
+	}
+	if i := slices.IndexFunc(dirs, in); i >= 0 {
+		return refused(dirs[i].path)
+	}
+	var points []string
+	for _, m := range t {
+		// On what it is mounted, by whatever path that is seen.
+		on := t[m.parent]
+		rest, ok := relative(m.point, on.point)
+		if below, in := relative(path.Join(on.root, rest), top.below); ok && in && below != "" && on.dev == top.dev {
+			points = append(points, m.point)
+		}
+	}
+	if len(points) == 0 {
+		return nil
+	}
+	point := slices.Min(points)
+	return sandpit.WithHint(fmt.Errorf("mounting %s for writing: something is mounted in it, at %s, which a sandbox could unmount: %w", top.path, point, sandpit.ErrForbidden),
+		"mount it read-only (:ro), or mount the directories beside "+point+"; "+point+" can be a mount of its own")
 }
 
 // private returns the directories of this user that no sandbox may see.
@@ -164,21 +269,28 @@ func (d *Driver) private() []string {
 }
 
 // parts returns a data directory of this user with what is mounted below it, and the
-// directories to which links in it lead: each is a data directory, too.
-func (t mountTable) parts(dir located) ([]located, error) {
-	all, err := t.withMounts(dir)
+// directories to which links in it lead: each is a data directory, too. ways are the
+// directories on the way to the latter.
+func (t mountTable) parts(dir located) (all, ways []located, err error) {
+	all, err = t.withMounts(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	entries, err := os.ReadDir(dir.path)
 	if err != nil && !isOutOfReach(err) {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, e := range entries {
 		if e.Type() != fs.ModeSymlink {
 			continue
 		}
-		at, err := t.locate(path.Join(dir.path, e.Name())+"/", 0)
+		link := path.Join(dir.path, e.Name())
+		at, err := t.locate(link+"/", 0)
+		way, werr := t.way(link)
+		ways = append(ways, way...)
+		if err == nil {
+			err = werr
+		}
 		if isOutOfReach(err) {
 			continue
 		}
@@ -187,11 +299,11 @@ func (t mountTable) parts(dir located) ([]located, error) {
 			more, err = t.withMounts(at)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		all = append(all, more...)
 	}
-	return all, nil
+	return all, ways, nil
 }
 
 // withMounts returns a directory and the directories that are mounted below it. An
@@ -213,25 +325,29 @@ func (t mountTable) withMounts(dir located) (all []located, err error) {
 }
 
 // locateOf returns the data directory of another user, by its path and the user's
-// id, and what is mounted below it, or nothing. That user decides what is at the path: a
+// id, and what is mounted below it, with the directories on the way to it, or nothing. That user decides what is at the path: a
 // link, to what belongs to others or to itself, a file, a file system that is broken. So a
 // link leads only to what belongs to that user, and what can't be opened is not there: root's
-// mounts are not refused for it.
-func (t mountTable) locateOf(dir string, uid int) ([]located, error) {
+// mounts are not refused for it. Nor are they for directories of others on the way that
+// only a link of that user leads through.
+func (t mountTable) locateOf(dir string, uid int) (all, way []located, err error) {
 	at, err := t.locate(dir+"/", unix.RESOLVE_NO_SYMLINKS)
 	if errors.Is(err, unix.ELOOP) && uid >= 0 {
 		if at, err = t.locate(dir+"/", 0); err == nil && int(at.owner) != uid {
-			return nil, nil
+			return nil, nil, nil
 		}
 	}
-	var all []located
 	if err == nil {
 		all, err = t.withMounts(at)
+		var werr error
+		way, werr = t.way(dir)
+		way = slices.DeleteFunc(way, func(w located) bool { return !holdsOne(w.path, []string{dir}) && int(w.owner) != uid })
+		err = errors.Join(err, werr)
 	}
 	if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(short error) bool { return errors.Is(err, short) }) {
 		err = nil
 	}
-	return all, err
+	return all, way, err
 }
 
 // holdsOne reports whether one of dirs is in a directory, going by their paths.
@@ -256,7 +372,7 @@ func isOutOfReach(err error) bool {
 // it: it can be covered only where it is, and a server may make it later. One
 // that is out of reach only now, because a sandbox has changed the mode of a
 // directory above it, is an error.
-func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located, error) {
+func (c *creation) makePrivate(table mountTable, ts []tree, tops []located, dir string) (located, error) {
 	above := filepath.Clean(dir)
 	at, err := located{}, fs.ErrNotExist
 	for isOutOfReach(err) && above != "/" {
@@ -266,18 +382,16 @@ func (c *creation) makePrivate(table mountTable, ts []tree, dir string) (located
 	if err != nil {
 		return located{}, err
 	}
-	inside := slices.ContainsFunc(ts, func(t tree) bool {
-		top, err := table.locate(t.path, unix.RESOLVE_NO_SYMLINKS)
-		if err != nil || !t.owned {
-			return false
+	inside := false
+	for i, t := range ts {
+		if !t.owned || t.writable() { // a writable one is refused
+			continue
 		}
-		for _, v := range table.shown(t.recursive, top) {
-			if _, in := relative(at.below, v.root); in && at.dev == v.dev {
-				return true
-			}
+		for _, v := range table.shown(t.recursive, tops[i]) {
+			_, in := relative(at.below, v.root)
+			inside = inside || in && at.dev == v.dev
 		}
-		return false
-	})
+	}
 	if !inside {
 		return located{}, errNotShown
 	}
@@ -304,7 +418,8 @@ func (t mountTable) shown(recursive bool, top located) []hostMountpoint {
 	return all
 }
 
-// coverIn adds the covers that a tree needs for a data directory.
+// coverIn adds the covers that a read-only tree needs for a data directory, and refuses a
+// tree that is in it.
 func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) error {
 	hint := "mount another directory; a sandbox gets no part of a data directory"
 	_, byPath := relative(top.path, dir.path)
@@ -319,7 +434,9 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 			if i < len(c.plan.Root.Layers) {
 				return fmt.Errorf("using %s as a layer: the data directory %s is in it: %w", t.path, dir.path, sandpit.ErrForbidden)
 			}
-			c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id, pin: t.attr&unix.MOUNT_ATTR_RDONLY == 0})
+			if !t.writable() { // else refuseWritable sees to it
+				c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id})
+			}
 			continue
 		}
 		_, hidden := relative(path.Join(top.path, v.point), dir.path) // by the cover of where dir is itself

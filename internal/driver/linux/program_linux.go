@@ -47,8 +47,7 @@ type build struct {
 	// Known only when the rest is compiled.
 	plan   *driver.Plan
 	mounts []hostMount
-	points []point // where covers go, and what is pinned for them
-	pinned []int   // the trees in which something is pinned
+	covers []cover // in the order of use
 }
 
 // rights of mounts.
@@ -66,7 +65,7 @@ type compiler struct {
 	sysTrees []sysprog.Arg // and of its sysPaths; those that it has not are -1
 	message  []byte        // the received control message, with descriptors
 	coverFD  sysprog.Reg   // of what covers are copies of
-	covered  int           // how many points are
+	covered  int           // how many of the covers are mounted
 	checked  []checked
 	asIs     []byte // for each bind 32 bits: not 0 once it is shown as it is
 }
@@ -101,13 +100,8 @@ type tree struct {
 	mount     int  // of the plan, if owned
 }
 
-// again returns the trees, and after them those of these numbers once more.
-func again(ts []tree, numbers []int) []tree {
-	for _, n := range numbers {
-		ts = append(ts, ts[n])
-	}
-	return ts
-}
+// writable reports whether the sandbox may write to it.
+func (t *tree) writable() bool { return t.attr&unix.MOUNT_ATTR_RDONLY == 0 }
 
 // compile puts together what happens between the clone and the guest's first
 // instruction, by two processes side by side: the first, which becomes the
