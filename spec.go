@@ -90,7 +90,7 @@ type Limits struct {
 // The least that a sandbox can work with: its guest, a shell and one program.
 const (
 	MinMemory = 16 << 20 // bytes
-	MinPids   = 16       // processes; seven or so are threads of the guest
+	MinPids   = 16       // processes; up to 12 are threads of the guest
 	MinDisk   = 1 << 20  // bytes
 	MinFiles  = 64       // inodes
 	MinNoFile = 16       // descriptors

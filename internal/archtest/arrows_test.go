@@ -262,6 +262,7 @@ func TestGuestDependencies(t *testing.T) {
 	allowed := []string{
 		"cmd/sandpit-guest",
 		"internal/cmdline",
+		"internal/guest/nonblock",
 		"internal/guest/server",
 		"internal/guest/spawn",
 		"internal/guest/wire",

@@ -38,13 +38,17 @@ func (g *guest) configure(m *wire.Config) error {
 	if strings.IndexByte(m.Dir, 0) >= 0 {
 		return invalid("the working directory has a NUL in it")
 	}
-	g.mu.Lock()
-	g.conf = config{
+	c := config{
 		user: u, dir: m.Dir, env: m.Env, output: m.Output, noFile: m.NoFile,
 		life: time.Duration(m.Life), rootCaps: m.RootCaps & permitted(), oomScoreAdj: int(m.OOMScoreAdj),
 	}
+	g.mu.Lock()
+	same := g.conf.user.name != "" && g.conf.user.equal(&u) && g.conf.rootCaps == c.rootCaps
+	g.conf = c
 	g.mu.Unlock()
-	g.workers.renew()
+	if !same {
+		g.workers.renew()
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,8 +39,14 @@ type conn struct {
 	patience time.Duration // how long the host may take to greet; 0: as long as it likes
 }
 
+// deadliner is a file.
+type deadliner interface {
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+}
+
 func newConn(g *guest, r io.ReadCloser, w io.WriteCloser) *conn {
-	if f, ok := w.(*os.File); ok {
+	if f, ok := w.(syscall.Conn); ok {
 		if raw, err := f.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) {
 				// Of a pipe, and where there is a smaller limit, it is as it was.
@@ -70,7 +77,7 @@ func (c *conn) serve() error {
 		}
 		m := wire.ErrorMessage{Code: code, Text: err.Error()}
 		// The host may not be reading: it gets a moment, no more.
-		if f, ok := c.w.(*os.File); ok {
+		if f, ok := c.w.(deadliner); ok {
 			_ = f.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		}
 		_ = c.send(wire.Error, 0, m.Append(nil))
@@ -87,7 +94,7 @@ func (c *conn) read() error {
 	if err := c.send(wire.Hello, 0, hello.Append(nil)); err != nil {
 		return nil
 	}
-	if f, ok := c.r.(*os.File); ok && c.patience > 0 {
+	if f, ok := c.r.(deadliner); ok && c.patience > 0 {
 		_ = f.SetReadDeadline(time.Now().Add(c.patience))
 	}
 	r := wire.NewReader(c.r)
@@ -110,7 +117,7 @@ func (c *conn) read() error {
 		return versionError(peer)
 	}
 	c.window = int(peer.Window)
-	if f, ok := c.r.(*os.File); ok && c.patience > 0 {
+	if f, ok := c.r.(deadliner); ok && c.patience > 0 {
 		_ = f.SetReadDeadline(time.Time{})
 	}
 	c.g.life.arrived(c)
@@ -289,6 +296,8 @@ type stream struct {
 
 	active atomic.Bool // it counts as activity
 
+	leave func(wait func()) // set while long work runs on a thread of the workers
+
 	mu     sync.Mutex
 	closed bool
 	onGone func()
@@ -340,6 +349,16 @@ func (s *stream) isGone() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
+}
+
+// await calls f, which waits for the host. Long work leaves its thread to others
+// meanwhile.
+func (s *stream) await(f func()) {
+	if s.leave == nil {
+		f()
+		return
+	}
+	s.leave(f)
 }
 
 // message is what a frame carries.
@@ -397,7 +416,10 @@ func (s *stream) fail(err error) {
 func (s *stream) sendContent(channel wire.Type, buf []byte, n int) error {
 	s.c.g.moved.Add(int64(n))
 	for at := 0; n > 0; {
-		k, err := s.out.Take(n)
+		k, err := min(n, wire.MaxData), error(nil)
+		if !s.out.TryTake(k) {
+			s.await(func() { k, err = s.out.Take(n) })
+		}
 		if err != nil {
 			return err
 		}

@@ -108,9 +108,11 @@ func (s *stream) read(m *wire.Read, path string) {
 	most := int64(len(*buf) / blockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
-		err := retry(func() (err error) {
-			n, err = unix.Preadv(fd, payloads(*buf, int(min(left, most))), at)
-			return err
+		err := s.c.g.content.do(func() error {
+			return retry(func() (err error) {
+				n, err = unix.Preadv(fd, payloads(*buf, int(min(left, most))), at)
+				return err
+			})
 		})
 		if err != nil {
 			s.fail(fileError(err))
@@ -148,7 +150,7 @@ func (s *stream) write(m *wire.Write, path string) {
 			wide = true
 			s.giveCredit(s.in.Widen(wire.UploadWindow))
 		}
-		return writeAll(t.fd, b)
+		return s.c.g.content.do(func() error { return writeAll(t.fd, b) })
 	})
 	good := err == io.EOF
 	// The end of the stream is checked once more: an abort must not replace the file.

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -68,18 +68,18 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 	}
 	// With the rights of the user: a path may be in a directory that is not his.
 	err = s.c.g.workers.do(func() error { return unix.Connect(fd, to) })
-	f := os.NewFile(uintptr(fd), "socket")
+	f, ferr := nonblock.NewFile(fd, "socket")
+	if ferr != nil {
+		s.in.Close()
+		s.fail(ferr)
+		return
+	}
 	defer f.Close()
 	s.whenGone(func() {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 		_ = f.SetWriteDeadline(time.Now().Add(linger))
 	})
-	raw, rerr := f.SyscallConn()
-	if rerr != nil {
-		s.in.Close()
-		s.fail(rerr)
-		return
-	}
+	raw, _ := f.SyscallConn()
 	if err == unix.EINPROGRESS || err == unix.EINTR {
 		err = connected(raw)
 	}
@@ -104,7 +104,7 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 		}
 		sent <- err
 	}()
-	rerr = s.receiveFrom(raw)
+	rerr := s.receiveFrom(raw)
 	switch {
 	case s.isGone():
 	case rerr == nil:
@@ -157,7 +157,7 @@ func (s *stream) receiveFrom(raw syscall.RawConn) error {
 			if buf == nil {
 				buf = buffers.Get().(*[]byte)
 			}
-			if n, rerr = readOnce(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
+			if n, rerr = nonblock.Read(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
 				buffers.Put(buf)
 				buf = nil
 				return false
@@ -181,7 +181,7 @@ func (s *stream) receiveFrom(raw syscall.RawConn) error {
 }
 
 // ports lists what is listened on.
-func ports() (*wire.Ports, error) {
+func (g *guest) ports() (*wire.Ports, error) {
 	out := new(wire.Ports)
 	for _, name := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -191,10 +191,12 @@ func ports() (*wire.Ports, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = eachLineOf(fd, func(line []byte) {
-			if p, ok := parsePort(line); ok && len(out.List) < wire.MaxPorts && !hasPort(out.List, &p) {
-				out.List = append(out.List, p)
-			}
+		err = g.content.do(func() error {
+			return eachLineOf(fd, func(line []byte) {
+				if p, ok := parsePort(line); ok && len(out.List) < wire.MaxPorts && !hasPort(out.List, &p) {
+					out.List = append(out.List, p)
+				}
+			})
 		})
 		unix.Close(fd)
 		if err != nil {

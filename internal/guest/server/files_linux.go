@@ -186,7 +186,7 @@ func (s *stream) file(path string, f func(path string) (message, error)) error {
 	return nil
 }
 
-// long is file for what may take long, on a thread of its own. An f that has sent
+// long is file for work that may take long, or wait for the host. An f that has sent
 // a reply itself returns no message: then EOF is the end of the content.
 func (s *stream) long(path string, f func(path string) (message, error)) error {
 	path, err := s.c.g.path(path)
@@ -195,7 +195,7 @@ func (s *stream) long(path string, f func(path string) (message, error)) error {
 	}
 	go func() {
 		var m message
-		err := s.c.g.workers.alone(func() (err error) {
+		err := s.c.g.workers.alone(s, func() (err error) {
 			m, err = f(path)
 			return err
 		})

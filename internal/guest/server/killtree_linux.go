@@ -6,8 +6,11 @@ import (
 	"os"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 )
 
 // killPatience is how long a kill waits for what it has killed to be gone.
@@ -141,13 +144,13 @@ func (s *scanner) below(roots []int, spare func(pid int) bool) []proc {
 // so may one that starts: the caller looks again.
 func (s *scanner) read() {
 	s.all = s.all[:0]
-	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := nonblock.Open(unix.AT_FDCWD, "/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
+	defer nonblock.Close(fd)
 	for {
-		n, err := unix.Getdents(fd, s.dir[:])
+		n, err := nonblock.Call(unix.SYS_GETDENTS64, uintptr(fd), uintptr(unsafe.Pointer(&s.dir[0])), uintptr(len(s.dir)))
 		if err != nil || n <= 0 {
 			return
 		}
@@ -174,11 +177,11 @@ const direntName = 19
 
 // parentOf returns the parent of a process, or 0.
 func parentOf(pid int) int {
-	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := nonblock.Open(unix.AT_FDCWD, "/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	if err != nil {
 		return 0
 	}
-	defer unix.Close(fd)
+	defer nonblock.Close(fd)
 	var s scanner
 	s.add(fd, strconv.Itoa(pid))
 	if len(s.all) == 0 {
@@ -188,12 +191,12 @@ func parentOf(pid int) int {
 }
 
 func (s *scanner) add(dir int, name string) {
-	fd, err := unix.Openat(dir, name+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := nonblock.Open(dir, name+"/stat", unix.O_RDONLY|unix.O_CLOEXEC)
 	if err != nil {
 		return
 	}
-	n, err := unix.Read(fd, s.stat[:])
-	unix.Close(fd)
+	n, err := nonblock.Read(fd, s.stat[:])
+	nonblock.Close(fd)
 	if err != nil {
 		return
 	}

@@ -61,7 +61,7 @@ func (g *guest) accept(f *os.File) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		conn := waitingFile(fd, "connection")
+		conn := nonblockConn(waitingFile(fd, "connection"))
 		c := newConn(g, conn, conn)
 		c.patience = greetPatience
 		go func() {

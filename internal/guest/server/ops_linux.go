@@ -113,7 +113,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpPorts:
 		// As long as the list is, which the sandbox decides.
 		go func() {
-			m, err := ports()
+			m, err := g.ports()
 			s.answer(m, err)
 		}()
 		return nil

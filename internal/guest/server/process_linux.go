@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -32,7 +32,7 @@ type process struct {
 	log      *outputLog // output of a detached process
 
 	stdout, stderr *source // with a terminal, stdout is it and stderr is nil
-	stdin          *os.File
+	stdin          *nonblock.File
 	terminal       bool
 
 	announced atomic.Bool // the host has told everybody how it ended
@@ -158,6 +158,9 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	if m.Timeout < 0 || m.Output < 0 {
 		return nil, invalid("a limit is negative")
 	}
+	g.starts <- struct{}{}
+	next := sync.OnceFunc(func() { <-g.starts })
+	defer next()
 	u := conf.user
 	if m.User != "" {
 		var err error
@@ -197,6 +200,7 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 		Argv: argv, Candidates: candidates(argv[0], env), Env: env, Dir: dir,
 		SetUser: u.change, UID: u.uid, GID: u.gid, Groups: u.groups,
 		NoFile: noFile, OOMScoreAdj: conf.oomScoreAdj, Terminal: terminal,
+		Made: func(int) { next() },
 	}
 	if u.uid == 0 {
 		a.Caps = conf.rootCaps
@@ -287,7 +291,11 @@ func (p *process) streams(a *spawn.Attr, u *user, m *wire.Start) (closeChild fun
 		if err != nil {
 			return nil, err
 		}
-		if p.stdin = os.NewFile(uintptr(w), "stdin"); !watched(p.stdin) {
+		f, err := nonblock.NewFile(w, "stdin")
+		if err != nil {
+			return nil, err
+		}
+		if p.stdin = f; !watched(f.File) {
 			return nil, errUnwatched
 		}
 	} else {

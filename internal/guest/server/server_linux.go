@@ -8,6 +8,7 @@
 package server
 
 import (
+	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -78,6 +80,8 @@ type guest struct {
 
 	reaper  reaper
 	workers workers
+	content gate // for content of files
+	starts  gate // for starting programs
 
 	mu    sync.Mutex
 	conf  config
@@ -117,6 +121,8 @@ func newGuest() *guest {
 		landlock: -1,
 		procs:    make(map[uint64]*process),
 		accepted: make(chan struct{}, maxAccepted),
+		content:  make(gate, maxContent),
+		starts:   make(gate, maxStarts),
 		handle:   (*stream).open,
 	}
 	g.workers.init(g)
@@ -124,6 +130,7 @@ func newGuest() *guest {
 	g.idle.Stop()
 	ignoreSignals()
 	g.reaper.start()
+	reserveThreads(spareThreads)
 	return g
 }
 
@@ -191,7 +198,7 @@ func (g *guest) stop() {
 
 // stdio serves one connection on standard input and output.
 func (g *guest) stdio() int {
-	c := newConn(g, waitingFile(0, "stdin"), waitingFile(1, "stdout"))
+	c := newConn(g, nonblockConn(waitingFile(0, "stdin")), nonblockConn(waitingFile(1, "stdout")))
 	if err := c.serve(); err != nil {
 		return lastWords(err.Error())
 	}
@@ -215,6 +222,17 @@ func waitingFile(fd int, name string) *os.File {
 	f := os.NewFile(uintptr(fd), name)
 	if !watched(f) {
 		_ = unix.SetNonblock(fd, false)
+	}
+	return f
+}
+
+// nonblockConn returns a connection on a file that needs no thread while it is
+// waited for, if the runtime watches it.
+func nonblockConn(f *os.File) io.ReadWriteCloser {
+	if watched(f) {
+		if n, err := nonblock.Of(f); err == nil {
+			return n
+		}
 	}
 	return f
 }
@@ -255,7 +273,7 @@ func (g *guest) bootstrap() int {
 		case fd < 0:
 			_ = lastWords("a connection was lost: it has no descriptor free")
 		case kind == bootstrapConn:
-			f := waitingFile(fd, "connection")
+			f := nonblockConn(waitingFile(fd, "connection"))
 			go func() { _ = newConn(g, f, f).serve() }()
 		case kind == bootstrapLandlock:
 			g.setLandlock(fd)

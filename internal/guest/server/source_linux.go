@@ -9,12 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // source is the guest's end of a pipe or terminal that a process writes to.
 type source struct {
-	f   *os.File
+	f   *nonblock.File
 	raw syscall.RawConn
 	fd  int
 	tty bool
@@ -28,15 +29,15 @@ type source struct {
 
 // newSource takes over fd, which does not block.
 func newSource(fd int, tty bool) (*source, error) {
-	f := os.NewFile(uintptr(fd), "output")
-	raw, err := f.SyscallConn()
-	if err == nil && !watched(f) {
+	f, err := nonblock.NewFile(fd, "output")
+	if err == nil && !watched(f.File) {
+		f.Close()
 		err = errUnwatched
 	}
 	if err != nil {
-		f.Close()
 		return nil, err
 	}
+	raw, _ := f.SyscallConn()
 	return &source{f: f, raw: raw, fd: fd, tty: tty, woken: make(chan struct{})}, nil
 }
 
@@ -75,7 +76,7 @@ func (s *source) read(get func() []byte) (n int, err error) {
 func (s *source) readEnd(get func() []byte) (n int, err error) {
 	var rerr error
 	err = s.raw.Read(func(fd uintptr) bool {
-		n, rerr = readOnce(int(fd), get())
+		n, rerr = nonblock.Read(int(fd), get())
 		return rerr != unix.EAGAIN
 	})
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *source) ended(n int, err error) error {
 
 // readNow reads what is there, and returns io.EOF when there is nothing.
 func (s *source) readNow(b []byte) (int, error) {
-	n, err := readOnce(s.fd, b)
+	n, err := nonblock.Read(s.fd, b)
 	if err == unix.EAGAIN {
 		err = io.EOF
 	}
@@ -114,7 +115,7 @@ func (s *source) readNow(b []byte) (int, error) {
 // holds n bytes, as long as each is filled.
 func (s *source) readOn(buf []byte, n int) (more int) {
 	for i := 1; i < len(buf)/blockSize && n+more == i*wire.MaxData; i++ {
-		k, err := readOnce(s.fd, payload(buf, i))
+		k, err := nonblock.Read(s.fd, payload(buf, i))
 		if err != nil || k <= 0 {
 			break // read meets it again
 		}

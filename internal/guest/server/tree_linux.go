@@ -157,7 +157,7 @@ func (s *stream) unpack(path string) error {
 	if err != nil {
 		return err
 	}
-	u := &unpacker{root: root, r: bufio.NewReaderSize(&wire.ContentReader{In: s.in, Credit: s.giveCredit}, 4<<10), buf: make([]byte, 64<<10)}
+	u := &unpacker{root: root, r: bufio.NewReaderSize(&awaitReader{s, &wire.ContentReader{In: s.in, Credit: s.giveCredit}}, 16<<10), buf: make([]byte, 64<<10)}
 	defer u.close()
 	var record []byte
 	for {
@@ -182,6 +182,17 @@ func (s *stream) unpack(path string) error {
 			return err
 		}
 	}
+}
+
+// awaitReader reads what the host sends.
+type awaitReader struct {
+	s *stream
+	r io.Reader
+}
+
+func (a *awaitReader) Read(b []byte) (n int, err error) {
+	a.s.await(func() { n, err = a.r.Read(b) })
+	return n, err
 }
 
 // unpacker makes a tree.

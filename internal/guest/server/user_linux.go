@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,6 +27,11 @@ type user struct {
 	groups []uint32
 	home   string // empty when unknown
 	change bool   // the guest is someone else
+}
+
+// equal reports whether work for u and other is done with the same rights.
+func (u *user) equal(other *user) bool {
+	return u.uid == other.uid && u.gid == other.gid && slices.Equal(u.groups, other.groups) && u.change == other.change
 }
 
 func (u *user) homeOr(other string) string {

@@ -3,13 +3,13 @@ package server
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -43,17 +43,16 @@ func (s *stream) watch(path string, recursive bool) {
 		s: s, fd: fd, root: path, recursive: recursive, paths: make(map[int32]string),
 		out: make([]byte, wire.HeaderSize, 4<<10),
 	}
-	f := os.NewFile(uintptr(fd), "inotify")
+	f, err := nonblock.NewFile(fd, "inotify")
+	if err != nil {
+		s.fail(err)
+		return
+	}
 	defer f.Close()
 	// Its number is used beside the file, so it is not closed until the end.
 	s.whenGone(func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
-	raw, err := f.SyscallConn()
-	if err == nil {
-		// All of it on one thread: a host that does not take what it is told
-		// must keep nobody from his files.
-		err = s.c.g.workers.apart(func() error { return w.run(raw) })
-	}
-	if err != nil {
+	raw, _ := f.SyscallConn()
+	if err := s.c.g.workers.apart(s, func() error { return w.run(raw) }); err != nil {
 		s.fail(fileError(err))
 		return
 	}
@@ -209,15 +208,22 @@ func (w *watcher) read(raw syscall.RawConn) error {
 	var buf [4 << 10]byte
 	for {
 		n := 0
-		var rerr error
-		err := raw.Read(func(fd uintptr) bool {
-			n, rerr = readOnce(int(fd), buf[:])
-			return rerr != unix.EAGAIN || w.moved != nil
+		var err, rerr error
+		w.s.await(func() {
+			if w.moved == nil {
+				err = raw.Read(func(fd uintptr) bool {
+					n, rerr = nonblock.Read(int(fd), buf[:])
+					return rerr != unix.EAGAIN
+				})
+				return
+			}
+			for end := time.Now().Add(renamePatience); ; time.Sleep(time.Millisecond) {
+				n, rerr = nonblock.Read(w.fd, buf[:])
+				if rerr != unix.EAGAIN || time.Now().After(end) {
+					return
+				}
+			}
 		})
-		if rerr == unix.EAGAIN && w.moved != nil {
-			w.await(renamePatience)
-			n, rerr = readOnce(w.fd, buf[:])
-		}
 		switch {
 		case err != nil:
 			return err
@@ -230,20 +236,6 @@ func (w *watcher) read(raw syscall.RawConn) error {
 		w.events(buf[:n])
 		if w.moved == nil {
 			return nil
-		}
-	}
-}
-
-// await waits until inotify has something to say, and no longer than patience.
-func (w *watcher) await(patience time.Duration) {
-	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
-	for deadline := time.Now().Add(patience); ; {
-		left := time.Until(deadline)
-		if left <= 0 {
-			return
-		}
-		if _, err := unix.Poll(fds, int(left.Milliseconds())+1); err != unix.EINTR {
-			return
 		}
 	}
 }

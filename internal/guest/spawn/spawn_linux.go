@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -78,7 +79,7 @@ type Status struct {
 type Proc struct {
 	pid    int
 	helper sysprog.Child
-	status *os.File
+	status *nonblock.File
 }
 
 // PID is the program's process id.
@@ -171,7 +172,7 @@ func (p *Proc) Wait() (Status, error) {
 }
 
 // statusPipe makes a pipe whose write end is above 2.
-func statusPipe() (*os.File, int, error) {
+func statusPipe() (*nonblock.File, int, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, -1, os.NewSyscallError("pipe2", err)
@@ -181,7 +182,12 @@ func statusPipe() (*os.File, int, error) {
 		unix.Close(fds[1])
 		return nil, -1, os.NewSyscallError("fcntl", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "status"), fds[1], nil
+	r, err := nonblock.NewFile(fds[0], "status")
+	if err != nil {
+		unix.Close(fds[1])
+		return nil, -1, err
+	}
+	return r, fds[1], nil
 }
 
 func readRecord(r io.Reader, b []byte) error {
