@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// The kinds of errors. Match them with errors.Is. One edge maps them to status
-// codes (the HTTP API) or exit codes (the command line).
+// The kinds of errors. Match them with errors.Is. The HTTP API maps them to status
+// codes, and the command line to exit codes.
 var (
-	ErrInvalid     = errors.New("invalid request")             // the request makes no sense
-	ErrUnsupported = errors.New("not supported here")          // this machine or driver can't enforce or do it
-	ErrForbidden   = errors.New("refused by policy")           // the platform does not allow it
-	ErrNotFound    = errors.New("not found")                   // no such sandbox, image or process
-	ErrExists      = errors.New("already exists")              // the name is taken
-	ErrState       = errors.New("wrong state")                 // for example a process in a sandbox that failed
-	ErrUnavailable = errors.New("unavailable")                 // a registry or server can't be reached; may pass
+	ErrInvalid     = errors.New("invalid request")             // the request is not valid
+	ErrUnsupported = errors.New("not supported here")          // this machine or driver can't do or enforce it
+	ErrForbidden   = errors.New("refused by policy")           // the policy does not allow it
+	ErrNotFound    = errors.New("not found")                   // the sandbox, image or process does not exist
+	ErrExists      = errors.New("already exists")              // the name is in use
+	ErrState       = errors.New("wrong state")                 // the sandbox is stopped, failed or busy
+	ErrUnavailable = errors.New("unavailable")                 // a registry or server can't be reached; try again later
 	ErrExhausted   = errors.New("out of capacity")             // no memory, disk, ids or slots on the host
 	ErrIntegrity   = errors.New("integrity check failed")      // a digest, size or signature does not match
-	ErrProtocol    = errors.New("protocol violation by guest") // the guest sent what it must not
-	ErrClosed      = errors.New("sandbox is gone")             // removed, or its guest has died
+	ErrProtocol    = errors.New("protocol violation by guest") // the guest sent an invalid message
+	ErrClosed      = errors.New("sandbox is gone")             // it was removed, or its guest has died
 )
 
-// ErrDiskFull is the error of a full disk of the host. It matches ErrExhausted.
+// ErrDiskFull reports that the host's disk is full. It matches ErrExhausted.
 var ErrDiskFull error = diskFullError{}
 
 type diskFullError struct{}
@@ -29,7 +29,7 @@ type diskFullError struct{}
 func (diskFullError) Error() string        { return "the host's disk is full" }
 func (diskFullError) Is(target error) bool { return target == ErrExhausted }
 
-// File errors that package io/fs has no kind for.
+// The kinds of file errors that package io/fs does not define.
 var (
 	ErrIsDirectory  = errors.New("is a directory")
 	ErrNotDirectory = errors.New("not a directory")
@@ -37,10 +37,10 @@ var (
 	ErrNoSpace      = errors.New("no space left in the sandbox")
 )
 
-// A HintError is an error with a way out of it.
+// A HintError is an error with a hint that says how to solve it.
 type HintError struct {
 	Err  error
-	Hint string // what the person can do: one line, imperative, no full stop
+	Hint string // what to do: one line, imperative, without a full stop
 }
 
 // Error returns the text of Err, without the hint.
@@ -49,7 +49,7 @@ func (e *HintError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *HintError) Unwrap() error { return e.Err }
 
-// WithHint returns err with a hint, or nil for a nil err.
+// WithHint returns err with a hint, or nil if err is nil.
 func WithHint(err error, hint string) error {
 	if err == nil {
 		return nil
@@ -66,10 +66,10 @@ func Hint(err error) string {
 	return ""
 }
 
-// A RetryError is an error that may pass.
+// A RetryError is a temporary error.
 type RetryError struct {
 	Err   error
-	After time.Duration // when to try again, from when it was returned
+	After time.Duration // the time to wait before the next attempt
 }
 
 // Error returns the text of Err.
@@ -78,8 +78,8 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// RetryAfter returns after what time it makes sense to try again, or 0 when err
-// does not say.
+// RetryAfter returns the time to wait before the next attempt, or 0 if err has
+// none.
 func RetryAfter(err error) time.Duration {
 	var r *RetryError
 	if errors.As(err, &r) {

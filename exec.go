@@ -5,31 +5,30 @@ import (
 	"context"
 )
 
-// Output is a Result with what the process wrote.
+// Output is a Result and the output of the process.
 type Output struct {
 	Result
 	Stdout, Stderr []byte
 }
 
-// DefaultCapture is how much output Exec and Shell keep, in bytes, both streams
-// together. What goes over it is counted in DroppedBytes.
+// DefaultCapture is the maximum number of bytes of output that Exec, Shell and Run
+// return, both streams together. The rest is counted in Result.DroppedBytes.
 const DefaultCapture = 16 << 20
 
-// Exec runs a program with an empty input and returns its output. When ctx
-// ends first, the process is killed with all that it started, and the error is
-// that of ctx.
+// Exec runs a program with empty input and returns its output. If ctx ends first,
+// Exec kills the process and its descendants and returns the error of ctx.
 func Exec(ctx context.Context, sb Sandbox, argv ...string) (Output, error) {
 	return Run(ctx, sb, Command{Argv: argv})
 }
 
-// Shell is Exec for a script of /bin/sh.
+// Shell is like Exec for a script that /bin/sh runs.
 func Shell(ctx context.Context, sb Sandbox, script string) (Output, error) {
 	return Run(ctx, sb, Command{Script: script})
 }
 
 // Run starts cmd, waits for it and returns the output of the streams for which
-// cmd names no writer. OutputLimit is DefaultCapture unless cmd has one. When
-// ctx ends first, the process is killed.
+// cmd has no writer. The default of OutputLimit is DefaultCapture. If ctx ends
+// first, Run kills the process and returns the error of ctx.
 func Run(ctx context.Context, sb Sandbox, cmd Command) (Output, error) {
 	var out Output
 	var stdout, stderr bytes.Buffer

@@ -1,27 +1,27 @@
 package sandpit
 
-// FindQuery picks what Files.Find lists.
+// FindQuery selects the files that Files.Find returns.
 type FindQuery struct {
-	Glob  string // matched against the relative path; '**' spans directories; empty: all
-	Depth int    // levels below root; 0: any
-	After string // entries behind this relative path
+	Glob  string // pattern for the relative path; '**' spans directories; empty: all
+	Depth int    // maximum number of levels below root; 0: unlimited
+	After string // only entries after this relative path
 	Limit int    // default 1,000, at most 10,000
 }
 
-// GrepQuery says what Files.Grep looks for.
+// GrepQuery is what Files.Grep searches for.
 type GrepQuery struct {
-	Pattern    string // RE2, or a string with Fixed
+	Pattern    string // RE2 expression, or a string if Fixed is set
 	Fixed      bool
 	IgnoreCase bool
 	Glob       string // as in FindQuery
 	Context    int    // lines before and after, at most 20
-	Limit      int    // matching lines; default 1,000, at most 10,000
+	Limit      int    // maximum number of matching lines; default 1,000, at most 10,000
 }
 
-// GrepResult is what Grep found.
+// GrepResult is the result of Files.Grep.
 type GrepResult struct {
 	Lines     []GrepLine
-	Truncated bool // there was more than Limit, or than could be held
+	Truncated bool // lines are missing because of Limit or of a bound on memory
 }
 
 // GrepLine is a line of a file.
@@ -36,14 +36,14 @@ type GrepLine struct {
 type Edit struct {
 	Old string `json:"old"`
 	New string `json:"new"`
-	All bool   `json:"all,omitempty"` // every occurrence; otherwise there must be just one
+	All bool   `json:"all,omitempty"` // replace every occurrence; otherwise there must be exactly one
 }
 
 // FileEvent is a change of a file.
 type FileEvent struct {
 	Kind WatchKind `json:"kind"`
-	Path string    `json:"path"`           // relative to what is watched
-	From string    `json:"from,omitempty"` // of WatchRename: the old path, when it was watched too
+	Path string    `json:"path"`           // relative to the watched directory
+	From string    `json:"from,omitempty"` // for WatchRename: the old path, if it was watched too
 }
 
 // WatchKind names a change.

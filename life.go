@@ -8,70 +8,71 @@ import (
 	"time"
 )
 
-// Expiry is what happens to a sandbox whose time is over.
+// Expiry is the action when a sandbox expires.
 type Expiry string
 
-// What may happen at the end of a lifetime or of an idle time.
+// The actions at the end of a lifetime or idle time.
 const (
-	ExpiryRemove Expiry = "remove" // it is removed with everything in it; the default
-	ExpiryStop   Expiry = "stop"   // its processes are ended; its files are kept
-	ExpiryPause  Expiry = "pause"  // it is frozen, and goes on with the next request
+	ExpiryRemove Expiry = "remove" // remove the sandbox; the default
+	ExpiryStop   Expiry = "stop"   // end its processes and keep its files
+	ExpiryPause  Expiry = "pause"  // freeze it until the next request
 )
 
-// Lifetime says how long a sandbox lives. Its guest keeps it too, so that it
-// holds when the program that made the sandbox is dead.
+// Lifetime says how long a sandbox lives. The guest enforces it too, so that it
+// holds even after the program that created the sandbox has died.
 type Lifetime struct {
-	// Life is how much longer the sandbox may live, from now on. 0: as it was.
+	// Life is the remaining lifetime, counted from now. 0: unchanged.
 	Life time.Duration
 
-	// Idle is how long it may be idle: no process runs that somebody waits for
-	// or that writes, no stream, no traffic to its ports. 0: as it was;
-	// NoIdle: for ever.
+	// Idle is the maximum idle time. A sandbox is idle while no process writes
+	// output, no caller waits for a process, no stream is open, and no traffic
+	// goes to its ports. 0: unchanged; NoIdle: unlimited.
 	Idle time.Duration
 
-	// OnExpiry is what happens then. Empty: as it was.
+	// OnExpiry is the action at expiry. Empty: unchanged.
 	OnExpiry Expiry
 }
 
-// NoIdle is an idle time that never ends.
+// NoIdle is an unlimited idle time.
 const NoIdle time.Duration = -1
 
-// A Lifecycle is a sandbox whose state can be changed. Every method returns
-// when the state is reached. ErrState when it can't be reached from the present
-// one; reaching the present one is no error.
+// A Lifecycle is a sandbox whose state can be changed. Every method returns when
+// the new state is reached. It is a no-op if the sandbox is in that state already,
+// and returns ErrState if the current state does not allow the change.
 type Lifecycle interface {
-	// Stop ends every process: SIGTERM, and after grace SIGKILL. The files are
-	// kept. Start and file calls are ErrState until Restart.
+	// Stop ends all processes with SIGTERM and, after grace, with SIGKILL. The files
+	// stay. Start and file operations return ErrState until Restart.
 	Stop(ctx context.Context, grace time.Duration) error
 
-	// Restart makes a stopped sandbox run again, with no process in it.
+	// Restart starts a stopped sandbox, which then has no processes.
 	Restart(ctx context.Context) error
 
-	// Pause freezes all processes. A paused sandbox uses no processor time.
+	// Pause freezes all processes. A paused sandbox uses no CPU time.
 	Pause(ctx context.Context) error
 
-	// Resume thaws it. Any other request to a paused sandbox does so first.
+	// Resume thaws all processes. Any other request to a paused sandbox
+	// resumes it first.
 	Resume(ctx context.Context) error
 
-	// SetLifetime changes when the sandbox expires. ErrForbidden beyond what
-	// policy allows. After an error nothing has changed.
+	// SetLifetime changes when the sandbox expires. It returns ErrForbidden if the
+	// policy does not allow it. If it fails, nothing has changed.
 	SetLifetime(ctx context.Context, life Lifetime) error
 }
 
 // A ProcessKeeper is a sandbox whose processes can be found again.
 type ProcessKeeper interface {
-	// Processes lists the processes that were started through Start, oldest
-	// first: those that run, and the latest that have ended: 256 at least, or
-	// fewer where the memory for what is kept of them is full.
+	// Processes returns the processes that Start has started, oldest first: all
+	// running ones, and those that exited last. At least 256 exited ones are kept,
+	// or fewer if the memory for their output is full.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 
-	// Attach gives a process by its ID or, when that is a number, by its pid
-	// (the latest of that pid). Any number of callers may be attached. The
-	// process goes on when they leave, with Detacher. ErrNotFound when there is
-	// none.
+	// Attach returns the process with this ID or, if it is a number, the latest
+	// process with this pid. Any number of callers can be attached. The process
+	// continues when they detach; see Detacher. Attach returns ErrNotFound if
+	// there is no such process.
 	Attach(ctx context.Context, process string, opt AttachOptions) (Process, error)
 
-	// Logs gives what processes have written, oldest first.
+	// Logs returns the output of processes, oldest first.
 	Logs(ctx context.Context, q LogQuery) iter.Seq2[LogEntry, error]
 }
 
@@ -79,85 +80,85 @@ type ProcessKeeper interface {
 type ProcessInfo struct {
 	ID         string // unique in its sandbox, never reused
 	PID        int
-	Argv       []string // as started; a script is /bin/sh -c SCRIPT
-	ArgvCut    bool     // Argv is only the beginning: at most 8 KiB are kept, where each argument counts 16 bytes more than its length
+	Argv       []string // a script is /bin/sh -c SCRIPT
+	ArgvCut    bool     // Argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length
 	User       string
 	Background bool
 	StartedAt  time.Time
 	Terminal   bool
-	Result     *Result // of one that has ended, else nil
+	Result     *Result // nil while the process is running
 }
 
-// AttachOptions say what is wanted of a process.
+// AttachOptions are the options of ProcessKeeper.Attach.
 type AttachOptions struct {
-	// Stdout and Stderr receive the output kept so far and then what comes, as
-	// Command's do; nil wants none. Of a caller that is too slow, no process
-	// waits: it loses the oldest of what it has not taken.
+	// Stdout and Stderr receive the stored output and then new output, as those of
+	// Command do; nil discards it. A slow writer never blocks the process: it
+	// loses the oldest output that it has not received.
 	Stdout, Stderr io.Writer
 
-	// Lost is told, from the goroutine that calls Stdout, that so many bytes
-	// were not kept, in the place where they are missing. May be nil.
+	// Lost is called with the number of lost bytes at the place where they are
+	// missing, by the goroutine that calls Stdout. It may be nil.
 	Lost func(bytes int64)
 
-	// NoHistory leaves out the output kept so far.
+	// NoHistory omits the stored output.
 	NoHistory bool
 
 	// Stdin makes Process.Stdin usable, if the process was started with one.
 	Stdin bool
 }
 
-// A Detacher is a Process that its caller can give up without an end: it gets no
-// more output, Stdin and Wait are not to be used any more, and the process goes
-// on. What Attach and Start return is one, with a background process or in a
-// server. It is optional, found by type assertion.
+// A Detacher is a Process from which its caller can detach. After Detach the caller
+// gets no more output and must not use Stdin and Wait, and the process continues.
+// The processes that Attach returns, and background processes that Start returns,
+// implement it. It is optional; use a type assertion.
 type Detacher interface {
 	Detach()
 }
 
-// LogQuery picks entries of a sandbox's log.
+// LogQuery selects entries of a sandbox's log.
 type LogQuery struct {
 	Process string    // ID; empty: all
 	Stream  string    // "stdout" or "stderr"; empty: both
-	Since   time.Time // zero: from the oldest kept
-	After   uint64    // entries with a greater Seq only
-	Tail    int       // the latest so many entries, then what follows; 0: all
-	Follow  bool      // go on until ctx ends or the sandbox is gone
+	Since   time.Time // zero: start with the oldest
+	After   uint64    // only entries with a greater Seq
+	Tail    int       // only this number of latest entries, and those that follow; 0: all
+	Follow  bool      // wait for new entries until ctx ends or the sandbox is removed
 }
 
-// LogEntry is a piece of output: a line, or a part of one that is longer than
-// 16 KiB, or that was not ended for a while. Data is at most 64 KiB.
+// LogEntry is a piece of output: a line, or a part of a line that is longer than
+// 16 KiB or stayed incomplete for a while.
 type LogEntry struct {
-	Seq     uint64    `json:"seq"` // grows by 1; a gap says that entries were lost
+	Seq     uint64    `json:"seq"` // increases by 1; a gap means that entries were lost
 	Time    time.Time `json:"time"`
 	Process string    `json:"process"`
 	PID     int       `json:"pid"`
 	Stream  string    `json:"stream"` // "stdout", "stderr"
-	Data    []byte    `json:"data"`   // with its newline, if it has one
+	Data    []byte    `json:"data"`   // at most 64 KiB, with the newline if there is one
 }
 
 // A Networker is a sandbox whose ports can be reached from outside.
 type Networker interface {
-	// Dial connects to a TCP port on the sandbox's loopback. Half-close works:
-	// the connection has CloseWrite. ErrUnavailable when nothing listens.
+	// Dial connects to a TCP port on the sandbox's loopback. The connection has a
+	// CloseWrite method. Dial returns ErrUnavailable if no process listens.
 	Dial(ctx context.Context, port uint16) (net.Conn, error)
 
-	// Ports lists the TCP ports on which a process inside listens.
+	// Ports returns the TCP ports on which processes in the sandbox listen.
 	Ports(ctx context.Context) ([]Port, error)
 }
 
-// Port is a port that something in a sandbox listens on.
+// Port is a TCP port on which a process in a sandbox listens.
 type Port struct {
 	Port    uint16 `json:"port"`
 	Address string `json:"address"` // "127.0.0.1", "::", …
 }
 
-// A Meter keeps what a sandbox has used.
+// A Meter records the resource usage of a sandbox.
 type Meter interface {
-	// History returns samples since a time, oldest first, at most 1,000.
+	// History returns at most 1,000 samples since a time, oldest first.
 	History(ctx context.Context, since time.Time) ([]Sample, error)
 }
 
-// Sample is what a sandbox used at one time.
+// Sample is the resource usage of a sandbox at one time.
 type Sample struct {
 	Time time.Time
 	Metrics
@@ -165,13 +166,13 @@ type Sample struct {
 
 // Event is a change in the life of a sandbox or of one of its processes.
 type Event struct {
-	Seq     uint64            `json:"seq"` // grows; unique on a server
+	Seq     uint64            `json:"seq"` // increasing; unique on a server
 	Time    time.Time         `json:"time"`
 	Kind    EventKind         `json:"kind"`
 	Sandbox string            `json:"sandbox"` // ID
 	Name    string            `json:"name"`
-	State   State             `json:"state,omitempty"`   // after it
-	Reason  string            `json:"reason,omitempty"`  // of an end: "asked", "life", "idle", "failed: …"
+	State   State             `json:"state,omitempty"`   // after the event
+	Reason  string            `json:"reason,omitempty"`  // why the sandbox ended: "asked", "life", "idle", "failed: …"
 	Process string            `json:"process,omitempty"` // ID
 	PID     int               `json:"pid,omitempty"`
 	Exit    *int              `json:"exit,omitempty"` // exit code
@@ -193,13 +194,14 @@ const (
 	EventRemoved  EventKind = "sandbox.removed"
 	EventProcess  EventKind = "process.started"
 	EventExit     EventKind = "process.exited"
-	EventLost     EventKind = "events.lost" // the listener was too slow, or asked for what is not kept any more
+	EventLost     EventKind = "events.lost" // events are missing: the listener was too slow, or they are no longer stored
 )
 
-// A Watcher is a client that tells what happens.
+// A Watcher is a client that reports events.
 type Watcher interface {
-	// Events gives the events of the sandboxes that this client may see, from
-	// after a Seq on (0: from now on), until ctx ends. The latest 10,000 are
-	// kept; what was lost is told by EventLost.
+	// Events returns the events of the sandboxes that are visible to this client
+	// until ctx ends: those with a Seq greater than after, or only new ones if
+	// after is 0. The latest 10,000 events are stored. EventLost reports that
+	// events are missing.
 	Events(ctx context.Context, after uint64) iter.Seq2[Event, error]
 }

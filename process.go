@@ -7,127 +7,126 @@ import (
 	"time"
 )
 
-// Command says what to start.
+// Command describes a process to start.
 type Command struct {
 	// Argv is the program and its arguments. A program without a slash is
-	// looked for in the PATH of the process. Exactly one of Argv and Script is set.
+	// looked up in the PATH of the process. Set either Argv or Script.
 	Argv []string
 
-	// Script is run by the sandbox's /bin/sh -c.
+	// Script is run with /bin/sh -c.
 	Script string
 
-	// FromImage completes Argv with what the image says about running it, as
-	// Docker does: the image's Entrypoint comes before Argv, and the image's Cmd
-	// stands in for an empty Argv, so that both Argv and Script may be empty.
-	// ErrInvalid when nothing is left to run, or with Script.
+	// FromImage completes Argv from the image's configuration as Docker does: the
+	// image's Entrypoint precedes Argv, and the image's Cmd replaces an empty Argv.
+	// It is ErrInvalid if the resulting command is empty, or if Script is set.
 	FromImage bool
 
-	// Entrypoint, unless nil, replaces the image's Entrypoint, and its Cmd is
-	// then not used; an empty one is none. It means FromImage.
+	// Entrypoint, unless nil, replaces the image's Entrypoint; the image's Cmd is then
+	// not used. An empty Entrypoint removes it. Setting it implies FromImage.
 	Entrypoint []string
 
-	// Env is added to the sandbox's environment: "KEY=VALUE"; a later one wins.
+	// Env has variables, as "KEY=VALUE", that are added to the sandbox's
+	// environment. A later variable replaces an earlier one.
 	Env []string
 
-	// Dir is where the process starts. Default: the sandbox's WorkDir. One that
-	// does not exist makes the process exit with 126, StartError saying why.
+	// Dir is the working directory. Default: the sandbox's WorkDir. If it does not
+	// exist, the process exits with 126, and Result.StartError has the reason.
 	Dir string
 
-	// User as in Spec.User. Default: the sandbox's.
+	// User is the user, in the form of Spec.User. Default: the sandbox's.
 	User string
 
 	// Stdin keeps standard input open for Process.Stdin. Otherwise the process
 	// reads an empty input.
 	Stdin bool
 
-	// Terminal, when set, gives the process a new terminal of this size as its
-	// controlling terminal. Its output is all on Stdout.
+	// Terminal, if set, gives the process a new controlling terminal of this size.
+	// All output is then on Stdout.
 	Terminal *TerminalSize
 
-	// Stdout and Stderr receive the output as it comes; nil discards it. They
-	// are called by one goroutine, in the order in which output arrived. A
-	// writer that blocks slows the process down; it loses nothing. A writer
-	// that fails gets no more; the rest is discarded.
+	// Stdout and Stderr receive the output as it arrives; nil discards it. One
+	// goroutine calls both. A writer that blocks slows the process down and
+	// loses no output. After a writer fails, its output is discarded.
 	Stdout, Stderr io.Writer
 
-	// Timeout, counted from the start, after which the process and everything
-	// that it started is killed, also what has detached itself. 0: none but
-	// Limits.Life.
+	// Timeout is the time after the start at which the process and all its
+	// descendants are killed, including daemons. 0: only Limits.Life applies.
 	Timeout time.Duration
 
-	// OutputLimit replaces Limits.Output when positive and smaller.
+	// OutputLimit replaces Limits.Output if it is positive and smaller.
 	OutputLimit int64
 
-	// NoFile replaces Limits.NoFile when positive and smaller.
+	// NoFile replaces Limits.NoFile if it is positive and smaller.
 	NoFile int64
 
-	// Background lets the process outlive its starter: it goes on when the
-	// client is closed or vanishes, and can be attached to. Its output is kept
-	// as ProcessKeeper says, and a slow Stdout or Stderr doesn't slow it down.
+	// Background lets the process outlive the client: it continues after the client
+	// is closed or disconnected, and callers can attach to it. Its output is stored
+	// as ProcessKeeper describes, and a slow Stdout or Stderr does not block it.
 	Background bool
 }
 
-// TerminalSize is in character cells.
+// TerminalSize is the size of a terminal in character cells.
 type TerminalSize struct {
 	Rows, Cols uint16
 }
 
-// A Process is something started in a sandbox.
+// A Process is a process that was started in a sandbox.
 type Process interface {
-	// ID identifies the process for ProcessKeeper. It is unique in the sandbox and
-	// never reused. Empty for a program that could not be started.
+	// ID returns the identifier of the process, which is unique in its sandbox and
+	// never reused. It is empty if the program could not be started.
 	ID() string
 
-	// PID is the process id inside the sandbox, or 0 if the program could not be started.
+	// PID returns the process ID inside the sandbox, or 0 if the program could not
+	// be started.
 	PID() int
 
-	// Stdin writes to standard input. Write blocks while the process does not
-	// read. Close ends the input. Nil unless Command.Stdin or Terminal was set.
+	// Stdin returns a writer to standard input. Write blocks while the process does
+	// not read. Close closes the input. Stdin is nil unless Command.Stdin or
+	// Command.Terminal was set.
 	Stdin() io.WriteCloser
 
-	// Signal sends a signal to the process; with a terminal, to its
-	// foreground process group. ErrNotFound when it has exited.
+	// Signal sends a signal to the process or, if it has a terminal, to its
+	// foreground process group. It returns ErrNotFound if the process has exited.
 	Signal(ctx context.Context, sig syscall.Signal) error
 
-	// Resize changes the terminal's size. ErrInvalid without a terminal.
+	// Resize changes the size of the terminal. It returns ErrInvalid if there is none.
 	Resize(ctx context.Context, size TerminalSize) error
 
-	// Kill kills the process and everything that it started, also what has
-	// detached itself. Killing what has exited is not an error.
+	// Kill kills the process and all its descendants, including daemons. Killing a
+	// process that has exited is a no-op.
 	Kill(ctx context.Context) error
 
-	// Wait returns when the process has exited and its output has been
-	// delivered. It may be called many times, by many. The exit is reported
-	// at once, also when a child still holds the output open. When ctx ends
-	// first, Wait returns its error and the process goes on.
+	// Wait returns when the process has exited and its output has been delivered,
+	// even if a child still holds the output open. It may be called any number of
+	// times. If ctx ends first, Wait returns its error and the process continues.
 	Wait(ctx context.Context) (Result, error)
 }
 
-// A GroupSignaler is a Process that can signal the whole process group that its
-// program leads: what a terminal does to a foreground job on Ctrl-C. It is
-// optional, found by type assertion, and has the errors of Process.Signal.
+// A GroupSignaler is a Process that can signal the process group that its program
+// leads, as a terminal signals a foreground job on Ctrl-C. It is optional; use a
+// type assertion. It returns the errors of Process.Signal.
 type GroupSignaler interface {
 	SignalGroup(ctx context.Context, sig syscall.Signal) error
 }
 
-// Result says how a process ended.
+// Result describes how a process ended.
 type Result struct {
-	ExitCode   int    // 0–255; 128+n when killed by signal n; 126, 127 when not started
+	ExitCode   int    // 0–255; 128+n if signal n killed it; 126 or 127 if it was not started
 	Signal     int    // the signal that killed it, else 0
 	StartError string // why it could not be started, else empty
 	TimedOut   bool   // killed by Command.Timeout or the lifetime
 	OOMKilled  bool   // killed by the kernel because of the memory limit
-	Truncated  bool   // output went over its limit
+	Truncated  bool   // output exceeded its limit
 
-	StdoutBytes  int64 // bytes written by the process, dropped ones included
+	StdoutBytes  int64 // bytes written by the process, including dropped ones
 	StderrBytes  int64
-	DroppedBytes int64 // bytes over the limit
+	DroppedBytes int64 // bytes that exceeded the limit
 
 	Wall       time.Duration // start to exit
-	UserCPU    time.Duration // of the process and the children it waited for
+	UserCPU    time.Duration // of the process and the children that it waited for
 	SystemCPU  time.Duration
-	PeakMemory int64 // bytes; the largest resident size of one of them
+	PeakMemory int64 // bytes; the largest resident size of any of these processes
 }
 
-// Success reports whether the program ran and exited with 0.
+// Success reports whether the program was started and exited with 0.
 func (r Result) Success() bool { return r.ExitCode == 0 && r.StartError == "" }

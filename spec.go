@@ -2,11 +2,12 @@ package sandpit
 
 import "time"
 
-// Spec is what a caller asks for. The zero Spec is a sandbox of the host image
-// with every default.
+// Spec is what a caller asks for. The zero Spec is a sandbox with the host image
+// and all defaults.
 type Spec struct {
-	// Name is unique among the live sandboxes of one user. Letters, digits,
-	// '_', '.' and '-', starting with a letter or digit, at most 63. Empty: the ID.
+	// Name is unique among the live sandboxes of one user. It consists of at most
+	// 63 letters, digits, '_', '.' and '-', and starts with a letter or digit.
+	// Default: the ID.
 	Name string
 
 	// Image names the root file system: "host" (the default: this machine's
@@ -15,90 +16,92 @@ type Spec struct {
 	// or "dir:DIRECTORY".
 	Image string
 
-	// Pull says when a registry is asked. Default PullMissing.
+	// Pull says when the image is pulled. Default: PullMissing.
 	Pull PullPolicy
 
-	// Hostname inside. Default: the name.
+	// Hostname is the host name inside the sandbox. Default: Name.
 	Hostname string
 
-	// Env is added to the image's environment for every process: "KEY=VALUE".
+	// Env has variables, as "KEY=VALUE", that are added to the image's environment
+	// for every process.
 	Env []string
 
-	// WorkDir is the directory in which processes start. Default: the image's,
-	// else the user's home. It must exist in the image, or be a mount.
+	// WorkDir is the working directory of processes. Default: the image's, or
+	// else the user's home. It must exist in the image or in a mount.
 	WorkDir string
 
-	// User runs processes: "name", "uid", "name:group" or "uid:gid". Default:
-	// the image's, else an ordinary user ("user", uid 1000) with no capability.
-	// "root" is uid 0 inside the sandbox only.
+	// User is the user that runs processes: "name", "uid", "name:group" or
+	// "uid:gid". Default: the image's user, or else an unprivileged user ("user",
+	// uid 1000). "root" is uid 0 only inside the sandbox.
 	User string
 
-	// Limits that are zero take their default; see DefaultLimits. A limit that is
-	// set is refused where it can't be enforced, although it may equal the default.
+	// Limits are the limits of the sandbox. A zero limit is set to its default; see
+	// DefaultLimits. If a limit that is set can't be enforced, the Spec is refused,
+	// even if the limit equals the default.
 	Limits Limits
 
-	// Mounts are host directories and files put into the sandbox.
+	// Mounts are host directories and files that are mounted in the sandbox.
 	Mounts []Mount
 
-	// Tmpfs are empty in-memory directories, each with a size of its own.
+	// Tmpfs are empty in-memory directories, each with its own size.
 	Tmpfs []Tmpfs
 
 	// ReadOnly makes the root file system read-only. /tmp, /dev/shm, Tmpfs and
 	// writable Mounts stay writable.
 	ReadOnly bool
 
-	// Write lists the only paths that may be written: all else, /tmp included,
-	// is EROFS or EACCES. A directory that does not exist is made. It excludes
-	// ReadOnly.
+	// Write lists the only writable paths. Writing anywhere else, including /tmp,
+	// fails with EROFS or EACCES. A directory that does not exist is created.
+	// Write and ReadOnly can't be combined.
 	Write []string
 
-	// Labels are for the caller's own use.
+	// Labels are set by the caller for its own use.
 	Labels map[string]string
 
 	// Idle is the idle time after which the sandbox expires; see Lifetime.
-	// 0: policy's default, which is none.
+	// Default: that of the policy, by default unlimited.
 	Idle time.Duration
 
-	// OnExpiry is what happens when Limits.Life or Idle is over. Default
+	// OnExpiry is what happens when Limits.Life or Idle has passed. Default:
 	// ExpiryRemove.
 	OnExpiry Expiry
 }
 
-// PullPolicy says when an image is fetched from its registry.
+// PullPolicy says when an image is pulled from its registry.
 type PullPolicy string
 
 // The pull policies.
 const (
-	PullMissing PullPolicy = "missing" // when it is not in the store
-	PullAlways  PullPolicy = "always"  // ask the registry each time
-	PullNever   PullPolicy = "never"   // only what is in the store
+	PullMissing PullPolicy = "missing" // if it is not in the store
+	PullAlways  PullPolicy = "always"  // every time
+	PullNever   PullPolicy = "never"   // never; it must be in the store
 )
 
-// Limits bound what a sandbox may use. Every one is enforced by the kernel.
-// Zero means the default; negative is ErrInvalid.
+// Limits bound the resource usage of a sandbox. The kernel enforces them.
+// Zero means the default; a negative limit is ErrInvalid.
 type Limits struct {
-	Memory int64         // bytes, with swap, tmpfs files and page cache; at least MinMemory
-	CPUs   float64       // processors, for example 0.5; at least 0.01
+	Memory int64         // bytes, including swap, tmpfs files and page cache; at least MinMemory
+	CPUs   float64       // CPUs, for example 0.5; at least MinCPUs
 	Pids   int64         // processes and threads; at least MinPids
-	Disk   int64         // bytes that may be written to the sandbox's own file system, /tmp included
-	Files  int64         // inodes on the same
-	NoFile int64         // open descriptors of each process
-	Output int64         // bytes kept of the output of one process, both streams together; the rest is counted and dropped
-	Life   time.Duration // a sandbox's lifetime, and the longest time that a process may run
+	Disk   int64         // bytes in the sandbox's own file system, including /tmp
+	Files  int64         // inodes in the sandbox's own file system
+	NoFile int64         // open file descriptors per process
+	Output int64         // bytes of output per process, both streams together; the rest is counted and dropped
+	Life   time.Duration // lifetime of the sandbox, and the maximum running time of a process
 }
 
-// The least that a sandbox can work with: its guest, a shell and one program.
+// The minimum limits, with which the guest, a shell and one program can run.
 const (
 	MinMemory = 16 << 20 // bytes
-	MinPids   = 16       // processes; up to 12 are threads of the guest
+	MinPids   = 16       // processes and threads; the guest has up to 12 threads
 	MinDisk   = 1 << 20  // bytes
 	MinFiles  = 64       // inodes
 	MinNoFile = 16       // descriptors
-	MinCPUs   = 0.01     // processors
+	MinCPUs   = 0.01     // CPUs
 )
 
-// DefaultLimits returns the limits of a Spec that sets none: enough for a
-// build or a test run, and small enough for several on a laptop.
+// DefaultLimits returns the default limits: enough for a build or a test run,
+// and small enough for several sandboxes on a laptop.
 func DefaultLimits() Limits {
 	return Limits{
 		Memory: 2 << 30,
@@ -112,24 +115,25 @@ func DefaultLimits() Limits {
 	}
 }
 
-// A Mount puts a host path into the sandbox. Files made in a writable mount
-// belong, on the host, to the owner of Source. A writable mount that contains a data
-// directory, a directory on the way to one, or a mount of the host is refused.
+// A Mount is a host path that is mounted in the sandbox. Files that the sandbox
+// creates in a writable mount belong, on the host, to the owner of Source. A writable
+// mount that contains a data directory, a directory on the way to one, or a mount of
+// the host is refused.
 type Mount struct {
-	Source   string // absolute host path of a directory or regular file; must exist, not be a symbolic link
-	Target   string // absolute path inside; made when missing
+	Source   string // absolute host path of an existing directory or regular file; not a symbolic link
+	Target   string // absolute path inside; created if missing
 	ReadOnly bool
 
-	// NoSockets shows a read-only mount without the host's unix sockets and named
-	// pipes: they are there and nobody answers. Without it a sandbox may connect to
-	// every socket in Source that the owner of Source may connect to, although
-	// the mount is read-only. Other mounts below Source are not shown, and changes
-	// that the host makes to the tree meanwhile may not be seen. It requires ReadOnly.
+	// NoSockets disables the host's unix sockets and named pipes in a read-only
+	// mount: they exist, but have no peer. Without it, a sandbox can connect to
+	// every socket in Source to which the owner of Source can connect, even though
+	// the mount is read-only. With it, mounts below Source are not visible, and
+	// later changes that the host makes may not be visible. It requires ReadOnly.
 	NoSockets bool
 }
 
-// Tmpfs is an empty in-memory directory. Its pages count as memory.
+// Tmpfs is an empty in-memory directory. Its contents count as memory.
 type Tmpfs struct {
-	Target string // absolute path inside; made when missing
+	Target string // absolute path inside; created if missing
 	Size   int64  // bytes; default 64 MiB
 }

@@ -20,34 +20,34 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
-// Options say where the server is and who is asking.
+// Options are the options of New.
 type Options struct {
-	// Address is "unix:///run/sandpit.sock", "https://host:port", or
-	// "http://host:port" of this machine's loopback. A port that is left out
-	// is that of the scheme.
+	// Address is the server's address: "unix:///run/sandpit.sock",
+	// "https://host:port", or "http://host:port" on this machine's loopback. The
+	// default port is that of the scheme.
 	Address string
 
-	// Key is sent with every request. A server on a unix socket needs none: it
-	// knows its user.
+	// Key authenticates every request. It is not needed for a unix socket, where
+	// the kernel identifies the user.
 	Key string
 
-	// TLS is for https: the roots that are trusted, a certificate of the
-	// client's own. Default: the roots of the system.
+	// TLS is the configuration for https, for example trusted roots or a client
+	// certificate. Default: the roots of the system.
 	TLS *tls.Config
 
-	// InsecureHTTP allows plain http beyond the loopback, where everybody on
-	// the way can read the key and everything else, and change it.
+	// InsecureHTTP allows plain HTTP beyond the loopback. Everyone on the network
+	// path can then read and change all traffic, including the key.
 	InsecureHTTP bool
 
-	// Dial makes the connections instead of net.Dialer, for example through a
-	// tunnel. The network is "unix" or "tcp".
+	// Dial creates connections instead of net.Dialer, for example through a tunnel.
+	// The network is "unix" or "tcp".
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// UserAgent is written down by the server. Default: "sandpit-go".
+	// UserAgent is the User-Agent header. Default: "sandpit-go".
 	UserAgent string
 }
 
-// Client speaks to a server. It implements sandpit.Client.
+// Client is a client of a server. It implements sandpit.Client.
 type Client struct {
 	opts     Options
 	base     string // of every URL
@@ -76,8 +76,8 @@ const idleConn = 30 * time.Second
 // request, before it is sent anyway.
 const expect = 10 * time.Second
 
-// New returns a client. It connects when it is first used. ErrInvalid for an
-// address that is none, or that would need Options.InsecureHTTP.
+// New returns a client, which connects on first use. It returns sandpit.ErrInvalid
+// if the address is not valid or needs Options.InsecureHTTP.
 func New(opt Options) (*Client, error) {
 	at, err := parseAddress(opt.Address, opt.InsecureHTTP)
 	if err != nil {
@@ -152,9 +152,8 @@ func (c *Client) open() error {
 	return nil
 }
 
-// Close ends everything that is under way: calls and streams fail, and
-// foreground processes are killed by the server. Sandboxes and background
-// processes go on.
+// Close closes the client. Calls and streams in progress fail, and the server kills
+// the client's foreground processes. Sandboxes and background processes stay.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -165,7 +164,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Create makes a sandbox. See sandpit.Client.
+// Create creates a sandbox. See sandpit.Client.
 func (c *Client) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox, error) {
 	body, err := encodeSpec(spec)
 	if err != nil {
@@ -236,7 +235,7 @@ func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, 
 	return none, fmt.Errorf("calling the server: %w", ctx.Err())
 }
 
-// Get finds a sandbox. See sandpit.Client.
+// Get returns a sandbox by ID or name. See sandpit.Client.
 func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, error) {
 	if !isName(idOrName) {
 		return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
@@ -251,7 +250,7 @@ func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, err
 	return c.sandbox(found.ID, found.Name), nil
 }
 
-// List returns a page of the sandboxes that this client may see. See
+// List returns a page of the sandboxes that are visible to this client. See
 // sandpit.Client.
 func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
 	query := url.Values{}
@@ -286,10 +285,10 @@ func (c *Client) Remove(ctx context.Context, idOrName string) error {
 	return c.call(ctx, request{method: http.MethodDelete, path: "/v1/sandboxes/" + idOrName}, nil)
 }
 
-// Call makes a request that no method stands for, with in as JSON, unless it
-// is nil, and reads the answer into out, unless that is nil: for keys, policy,
-// images and what else the server's own documentation has. The path begins
-// with "/v1/" and may have a query.
+// Call sends a request for which there is no method, for example for keys, policies
+// or images; the server's documentation lists them. It sends in as JSON unless in is
+// nil, and decodes the response into out unless out is nil. The path starts with
+// "/v1/" and may have a query.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
 	r := request{method: method, path: path}
 	if in != nil {

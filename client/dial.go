@@ -16,7 +16,8 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// Ports lists the TCP ports on which something inside listens.
+// Ports returns the TCP ports on which processes in the sandbox listen. See
+// sandpit.Networker.
 func (s *sandbox) Ports(ctx context.Context) ([]sandpit.Port, error) {
 	if err := s.open(); err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (t *tunnel) Read(b []byte) (int, error) {
 	return t.Conn.Read(b)
 }
 
-// CloseWrite ends what is sent, and goes on receiving.
+// CloseWrite closes the write side. Reading continues.
 func (t *tunnel) CloseWrite() error {
 	if c, ok := t.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()

@@ -1,31 +1,28 @@
-// Package client is the [sandpit.Client] for a server, which sandpit serve is:
-// on this machine over its unix socket, or elsewhere over TLS. It behaves as
-// the engine in-process does, with the same errors, but that its sandboxes
-// live on when it is closed.
+// Package client implements [sandpit.Client] for a Sandpit server (sandpit serve),
+// which it reaches over a unix socket on this machine or over TLS elsewhere. It
+// behaves like the in-process engine and returns the same errors, except that its
+// sandboxes stay when the client is closed.
 //
 //	c, err := client.New(client.Options{Address: "https://sandpit.example:7070", Key: key})
 //	if err != nil { ... }
 //	defer c.Close()
 //	sb, err := c.Create(ctx, sandpit.Spec{Image: "debian:13"})
 //
-// Its sandboxes are [sandpit.Lifecycle], [sandpit.ProcessKeeper],
-// [sandpit.Networker] and [sandpit.Meter], and the client itself is a [sandpit.Watcher]:
-//
-//	err = sb.(sandpit.Lifecycle).Pause(ctx)
+// Its processes implement [sandpit.Detacher] and [sandpit.GroupSignaler].
 //
 // # Errors
 //
-// What the server refuses has the kind, the text and the hint that it would
-// have in-process; [RequestID] gives the number under which the server has
-// written it down. A server that can't be reached, or that falls silent, is
-// [sandpit.ErrUnavailable]. Whether a request that ended so was carried out is
-// not known, with one exception: no sandbox is made twice.
+// An error of the server has the same kind, text and hint as in-process;
+// [RequestID] returns the ID of the request in the server's log. If the server
+// can't be reached or stops responding, the error matches
+// [sandpit.ErrUnavailable]. It is then unknown whether the request was carried
+// out, with one exception: Create never creates a sandbox twice.
 //
-// # Waiting
+// # Timeouts
 //
-// Every call ends with its context. One that takes a server no time also ends
-// by itself when there is no response for a minute. A stream on which nothing has
-// come for a minute, not even the sign of life that the server sends three
-// times as often, is given up. When a key asks too often, its requests wait for
-// their turn, for half a minute at most.
+// Every call ends when its context ends. A call that does not wait for anything in
+// the sandbox also fails if there is no response for a minute. A stream fails if
+// nothing arrives on it for a minute; the server sends a heartbeat three times as
+// often. If the rate limit of the key is exceeded, a request is retried for up to
+// half a minute.
 package client

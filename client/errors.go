@@ -42,8 +42,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.kind }
 
-// RequestID returns the number under which the server has written down the
-// request that failed with err, or "".
+// RequestID returns the ID of the request that failed with err, which is in the
+// server's log, or "".
 func RequestID(err error) string {
 	var e *remoteError
 	if errors.As(err, &e) {

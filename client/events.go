@@ -14,8 +14,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Events gives what happens. See sandpit.Watcher. When the server is away, as
-// when it is replaced by a newer one, it goes on where it was.
+// Events returns events. See sandpit.Watcher. If the server is unavailable, for example
+// during an upgrade, Events continues where it stopped when the server is back.
 func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
 	return func(yield func(sandpit.Event, error) bool) {
 		left := false // the caller wants no more
@@ -50,8 +50,8 @@ func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Eve
 	}
 }
 
-// Logs gives what processes have written. See sandpit.ProcessKeeper. Like
-// Events, it goes on when the server comes back.
+// Logs returns the output of processes. See sandpit.ProcessKeeper. Like Events,
+// it continues when the server is back.
 func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.LogEntry, error] {
 	return func(yield func(sandpit.LogEntry, error) bool) {
 		if err := s.open(); err != nil {

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// Start starts a program. See sandpit.Sandbox.
+// Start starts a process. See sandpit.Sandbox.
 func (s *sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	p, err := s.start(ctx, cmd)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *sandbox) startBackground(ctx context.Context, body []byte, cmd sandpit.
 	return attached, nil
 }
 
-// Processes lists what was started. See sandpit.ProcessKeeper.
+// Processes returns the processes of the sandbox. See sandpit.ProcessKeeper.
 func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) {
 	if err := s.open(); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) 
 	}
 }
 
-// Attach gives a process that was started before. See sandpit.ProcessKeeper.
+// Attach attaches to a process. See sandpit.ProcessKeeper.
 func (s *sandbox) Attach(ctx context.Context, id string, opt sandpit.AttachOptions) (sandpit.Process, error) {
 	if err := s.open(); err != nil {
 		return nil, err

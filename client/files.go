@@ -17,7 +17,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// Files returns the file system.
+// Files returns the file system of the sandbox. See sandpit.Files.
 func (s *sandbox) Files() sandpit.Files { return files{s} }
 
 // files is the file system of a sandbox of a server.
@@ -49,12 +49,12 @@ func (f files) work(ctx context.Context, op, path string, r request, out any) er
 	return nil
 }
 
-// Stat follows symbolic links.
+// Stat describes a file. It follows symbolic links.
 func (f files) Stat(ctx context.Context, path string) (sandpit.FileInfo, error) {
 	return f.stat(ctx, "stat", path, true)
 }
 
-// Lstat does not follow the last symbolic link.
+// Lstat describes a file or a symbolic link.
 func (f files) Lstat(ctx context.Context, path string) (sandpit.FileInfo, error) {
 	return f.stat(ctx, "lstat", path, false)
 }
@@ -106,7 +106,7 @@ func (f files) list(ctx context.Context, op, path, what string, query url.Values
 	return all, v.More, nil
 }
 
-// Open reads a file. When ctx ends, reading fails with its error.
+// Open opens a file for reading. When ctx ends, reading fails with its error.
 func (f files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {
 	if offset < 0 || length < -1 {
 		return nil, pathError("open", path, fmt.Errorf("%w: a negative offset or length", sandpit.ErrInvalid))
@@ -183,7 +183,7 @@ func (r *reader) Read(b []byte) (int, error) {
 // readers are buffers for WriteTo.
 var readers = sync.Pool{New: func() any { b := make([]byte, sourcePiece); return &b }}
 
-// WriteTo writes all content to w, in larger pieces than io.Copy would ask for.
+// WriteTo writes all content to w, with larger reads than those of io.Copy.
 func (r *reader) WriteTo(w io.Writer) (int64, error) {
 	buf := readers.Get().(*[]byte)
 	defer readers.Put(buf)
@@ -207,7 +207,7 @@ func (r *reader) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// Close ends a Read that is under way.
+// Close closes the reader. A Read in progress fails.
 func (r *reader) Close() error {
 	r.cancel()
 	r.mu.Lock()
@@ -216,7 +216,7 @@ func (r *reader) Close() error {
 	return r.body.Close()
 }
 
-// Write makes or replaces a file.
+// Write creates or replaces a file.
 func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.WriteOptions) (int64, error) {
 	query := url.Values{"path": {path}}
 	if opt.Mode != 0 {
@@ -237,7 +237,7 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 	return v.Bytes, err
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
 	query := url.Values{"path": {path}, "mode": {v1.ModeText(mode)}}
 	if parents {
@@ -255,12 +255,12 @@ func (f files) Remove(ctx context.Context, path string, recursive bool) error {
 	return f.work(ctx, "remove", path, request{method: http.MethodDelete, query: query}, nil)
 }
 
-// Rename moves a file.
+// Rename renames a file.
 func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
 	return f.call(ctx, "rename", oldpath, http.MethodPost, "/rename", url.Values{"from": {oldpath}, "to": {newpath}}, nil)
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link.
 func (f files) Symlink(ctx context.Context, target, path string) error {
 	return f.call(ctx, "symlink", path, http.MethodPost, "/symlink", url.Values{"target": {target}, "path": {path}}, nil)
 }

@@ -23,7 +23,7 @@ func (f files) Copy(ctx context.Context, from, to string, recursive bool) error 
 	return f.work(ctx, "copy", from, request{method: http.MethodPost, path: "/copy", query: query}, nil)
 }
 
-// Find lists what is below a directory.
+// Find lists the files below a directory.
 func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sandpit.FileInfo, bool, error) {
 	query := url.Values{"path": {root}}
 	if q.Glob != "" {
@@ -41,7 +41,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	return f.list(ctx, "find", root, "/find", query)
 }
 
-// Grep searches regular files.
+// Grep searches the files below a directory.
 func (f files) Grep(ctx context.Context, root string, q sandpit.GrepQuery) (sandpit.GrepResult, error) {
 	if err := isText("pattern", q.Pattern, q.Glob); err != nil {
 		return sandpit.GrepResult{}, pathError("grep", root, err)
@@ -121,7 +121,7 @@ func (f files) Upload(ctx context.Context, dir string, r io.Reader) error {
 	return err
 }
 
-// Watch tells what changes in a directory.
+// Watch returns the changes in a directory.
 func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2[sandpit.FileEvent, error] {
 	return func(yield func(sandpit.FileEvent, error) bool) {
 		if err := f.sb.open(); err != nil {

@@ -170,13 +170,13 @@ func (s *sandbox) broken(l *link, err error) error {
 	return err
 }
 
-// ID identifies the process in its sandbox. See sandpit.Process.
+// ID returns the ID of the process. See sandpit.Process.
 func (p *process) ID() string { return p.id }
 
 // PID returns the process id inside the sandbox.
 func (p *process) PID() int { return p.pid }
 
-// Stdin writes to standard input, or is nil.
+// Stdin returns a writer to standard input, or nil.
 func (p *process) Stdin() io.WriteCloser {
 	if p.in == nil {
 		return nil
@@ -230,7 +230,7 @@ func (p *process) signal(ctx context.Context, sig syscall.Signal, group bool) er
 	return p.request(ctx, http.MethodPost, "/signal", v1.Signal{Signal: n, Group: group})
 }
 
-// Resize changes the terminal's size.
+// Resize changes the size of the terminal.
 func (p *process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	if p.id == "" {
 		return fmt.Errorf("resizing the terminal: %w: the process has exited", sandpit.ErrNotFound)
@@ -238,7 +238,7 @@ func (p *process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	return p.request(ctx, http.MethodPost, "/resize", v1.Size{Rows: size.Rows, Cols: size.Cols})
 }
 
-// Kill kills the process and everything that it started.
+// Kill kills the process and all its descendants.
 func (p *process) Kill(ctx context.Context) error {
 	if p.id == "" {
 		return nil
@@ -250,15 +250,15 @@ func (p *process) Kill(ctx context.Context) error {
 	return err
 }
 
-// Detach gives up the stream of the process. One in the background goes on,
-// another one is killed. See sandpit.Detacher.
+// Detach detaches from the process. A background process continues; another one is
+// killed. See sandpit.Detacher.
 func (p *process) Detach() {
 	if p.l != nil {
 		p.l.cancel(errDetached)
 	}
 }
 
-// Wait waits for the end.
+// Wait waits until the process exits. See sandpit.Process.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	select {
 	case <-p.done:

@@ -34,10 +34,10 @@ func (c *Client) sandbox(id, name string) *sandbox {
 	return &sandbox{c: c, id: id, name: name, path: "/v1/sandboxes/" + id}
 }
 
-// ID returns the identity.
+// ID returns the ID of the sandbox.
 func (s *sandbox) ID() string { return s.id }
 
-// Name returns the name.
+// Name returns the name of the sandbox.
 func (s *sandbox) Name() string { return s.name }
 
 // gone is the error of everything once the sandbox is removed.
@@ -86,7 +86,7 @@ func (s *sandbox) Info(ctx context.Context) (sandpit.Info, error) {
 	return v.Sandpit(), nil
 }
 
-// Metrics returns what the sandbox uses now.
+// Metrics returns the current resource usage of the sandbox.
 func (s *sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 	if err := s.open(); err != nil {
 		return sandpit.Metrics{}, err
@@ -98,7 +98,7 @@ func (s *sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 	return v.Sandpit().Metrics, nil
 }
 
-// History returns what the sandbox has used. See sandpit.Meter.
+// History returns the resource usage of the sandbox over time. See sandpit.Meter.
 func (s *sandbox) History(ctx context.Context, since time.Time) ([]sandpit.Sample, error) {
 	if err := s.open(); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *sandbox) Remove(ctx context.Context) error {
 	return err
 }
 
-// Stop ends every process. See sandpit.Lifecycle.
+// Stop ends all processes. See sandpit.Lifecycle.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	body, err := encode(v1.Stop{Grace: new(v1.Seconds(grace))})
 	if err != nil {
@@ -140,17 +140,17 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	return s.change(ctx, grace+patience, request{method: http.MethodPost, path: s.path + "/stop", body: body})
 }
 
-// Restart makes a stopped sandbox run again.
+// Restart starts a stopped sandbox. See sandpit.Lifecycle.
 func (s *sandbox) Restart(ctx context.Context) error {
 	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/restart"})
 }
 
-// Pause freezes all processes.
+// Pause freezes all processes. See sandpit.Lifecycle.
 func (s *sandbox) Pause(ctx context.Context) error {
 	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/pause"})
 }
 
-// Resume thaws them.
+// Resume thaws all processes. See sandpit.Lifecycle.
 func (s *sandbox) Resume(ctx context.Context) error {
 	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/resume"})
 }

@@ -72,7 +72,7 @@ func (w *stdin) Write(b []byte) (int, error) {
 	return sent, nil
 }
 
-// Close ends the input. A Write that waits fails.
+// Close closes standard input. A Write that is waiting fails.
 func (w *stdin) Close() error {
 	w.close.Do(func() { close(w.closed) })
 	return nil

@@ -1,6 +1,6 @@
-// Package local is the [sandpit.Client] that makes its sandboxes itself, in
-// this process and with nothing but the kernel: there is no server and nothing
-// to install. It works on Linux. The sandboxes end with it.
+// Package local implements [sandpit.Client] in this process. It creates sandboxes
+// with the kernel alone: it needs no server and nothing to install. It works only on
+// Linux. The sandboxes end with the client.
 //
 //	func main() {
 //		guest := local.Guest() // the first thing in main
@@ -11,32 +11,31 @@
 //
 // # The guest
 //
-// The first process of a sandbox is a small program, the guest. This program
-// can be its own: the sandbox then starts it once more, under another name, and
-// [Guest] makes a guest of it before anything else has happened. A program
-// that is linked dynamically, as one with cgo is, can be the guest only of
-// images with the same libraries, such as "host"; build with CGO_ENABLED=0.
-// What `make build` of Sandpit makes carries a smaller guest of its own (build
-// tag guestembed); Guest then has nothing to do.
+// The first process of a sandbox is a small program, the guest. Your program can
+// be its own guest: the sandbox then runs it again under another name, and [Guest]
+// turns that process into a guest before anything else happens. A dynamically
+// linked program, for example one that uses cgo, can be the guest only of images
+// with the same libraries, such as "host"; build it with CGO_ENABLED=0. A program
+// that is built with the tag guestembed, as `make build` of Sandpit does, contains a
+// smaller guest, and Guest has nothing to do.
 //
 // # Limits of this program
 //
-// While the first process of a sandbox is made, for less than a millisecond
-// unless the kernel holds that up, this program's soft limits RLIMIT_SIGPENDING
-// and RLIMIT_MSGQUEUE are lower: at most 4,096 and 800 KiB for root, half of what
-// they were otherwise. The sandbox takes its own from there, and the kernel knows
-// no other way. Meanwhile timer_create(2), sigqueue(3) and mq_open(3) may fail in
-// a program whose user has more of these than that. A process that is started by
-// other means than Go's, as by a library in C, may inherit the lower limits, and
-// can raise them again: the hard limits stay. A program that changes these two
-// limits itself should do so before it makes sandboxes.
+// While the first process of a sandbox is created, the soft limits RLIMIT_SIGPENDING
+// and RLIMIT_MSGQUEUE of this program are lower: at most 4,096 and 800 KiB for root,
+// and half of their values for other users. This usually takes less than a
+// millisecond. The sandbox inherits these limits, and the kernel offers no other way
+// to set them. Meanwhile timer_create(2), sigqueue(3) and mq_open(3) may fail in a
+// program whose user exceeds the lower limits. A process that is started without Go's
+// os/exec, for example by a C library, may inherit the lower limits; it can raise them
+// again, because the hard limits do not change. A program that changes these limits
+// should do so before it creates sandboxes.
 //
-// The program stays as dumpable as it was (PR_SET_DUMPABLE of prctl(2)); but for
-// moments, while sandboxes are made, a dumpable one of root, or of a user with
-// subordinate ids, is not. One that chooses not to be dumpable should do so before
-// it makes sandboxes. It must be root's: sandboxes of an ordinary user's program that
-// is not dumpable are refused, because the kernel keeps the files of its children in
-// /proc from it.
+// If the program is dumpable (PR_SET_DUMPABLE of prctl(2)) and runs as root or as a
+// user with subordinate ids, it is briefly not dumpable while it creates a sandbox. A
+// program that makes itself not dumpable should do so before it creates sandboxes, and
+// must run as root: for other users the kernel denies access to the /proc files of
+// the children of such a program, so Create returns an error.
 package local
 
 import (
@@ -48,42 +47,42 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/datadir"
 )
 
-// Options say what a client works with.
+// Options are the options of New.
 type Options struct {
-	// Guest is what the function Guest has returned.
+	// Guest is the result of the function Guest.
 	Guest IsGuest
 
-	// Home is the data directory, with images and the guest. It is made when
-	// it is missing, and may be shared with other programs. Default:
-	// $SANDPIT_HOME, else /var/lib/sandpit for root, else $XDG_DATA_HOME/sandpit,
-	// else ~/.local/share/sandpit. They are the command line's, which a file of
-	// its own may also tell another.
+	// Home is the data directory, which stores images and the guest. It is created
+	// if it is missing, and can be shared with other programs. Default:
+	// $SANDPIT_HOME, or else /var/lib/sandpit for root, $XDG_DATA_HOME/sandpit, or
+	// ~/.local/share/sandpit. The command line has the same defaults, but its
+	// configuration file can name another directory.
 	Home string
 
-	// Default has the limits of a Spec that sets none, and Max the most that
-	// may be asked for. Fields that are zero are those of
-	// sandpit.DefaultLimits, and no maximum.
+	// Default has the default limits, and Max the maximum limits. A field of Default
+	// that is zero is that of sandpit.DefaultLimits. A field of Max that is zero
+	// means no maximum.
 	Default, Max sandpit.Limits
 
-	// PlainHTTP allows http without TLS to registries, and Mirrors maps the
-	// host of a registry ("docker.io") to base URLs that are asked before it.
+	// PlainHTTP allows HTTP without TLS to registries. Mirrors maps the host of a
+	// registry ("docker.io") to base URLs of mirrors that are tried first.
 	PlainHTTP bool
 	Mirrors   map[string][]string
 }
 
-// IsGuest says that a program can be its own guest.
+// IsGuest records that the program can be its own guest.
 type IsGuest struct{ yes bool }
 
-// Guest makes a guest of this program when it was started as one, and then
-// does not return. It must be the first thing in main, before anything has
-// been printed, read or opened.
+// Guest runs the guest and does not return if this program was started as a guest.
+// Otherwise it returns immediately. Call it first in main, before anything is
+// printed, read or opened.
 func Guest() IsGuest {
 	beGuest(os.Args)
 	return IsGuest{true}
 }
 
-// New returns a client. ErrUnsupported where this machine can't make
-// sandboxes, or when the program does not call Guest and has none embedded.
+// New returns a client. It returns sandpit.ErrUnsupported if this machine can't run
+// sandboxes, or if the program neither calls Guest nor has an embedded guest.
 func New(opt Options) (sandpit.Client, error) {
 	if opt.Home == "" {
 		opt.Home = os.Getenv("SANDPIT_HOME")
