@@ -27,7 +27,7 @@ func beGuest(args []string) {
 func open(opt Options) (sandpit.Client, error) {
 	guest := embedded.Guest()
 	if guest == nil && !opt.Guest.yes {
-		return nil, sandpit.WithHint(fmt.Errorf("making sandboxes: this program carries no guest: %w", sandpit.ErrUnsupported),
+		return nil, sandpit.WithHint(fmt.Errorf("creating sandboxes: this program contains no guest: %w", sandpit.ErrUnsupported),
 			"call local.Guest first in main, and set Options.Guest to what it returns")
 	}
 	images, guests := engine.Home(opt.Home)

@@ -13,5 +13,5 @@ func beGuest([]string) {}
 
 // open says that sandboxes are made on Linux only.
 func open(Options) (sandpit.Client, error) {
-	return nil, sandpit.WithHint(fmt.Errorf("making sandboxes: %w", sandpit.ErrUnsupported), "use package client with a server on Linux")
+	return nil, sandpit.WithHint(fmt.Errorf("creating sandboxes: %w", sandpit.ErrUnsupported), "use package client with a server on Linux")
 }

@@ -267,7 +267,7 @@ func overTLS(t *testing.T, home string) *service {
 // first time.
 func shownKey(t *testing.T, s *service) string {
 	t.Helper()
-	_, first, ok := strings.Cut(s.log.String(), "may do everything: ")
+	_, first, ok := strings.Cut(s.log.String(), "has all permissions: ")
 	first, _, _ = strings.Cut(first, "\n")
 	if !ok || !strings.HasPrefix(first, "sp_") {
 		t.Fatalf("the first key was not shown: %s", s.log)

@@ -97,7 +97,7 @@ func TestOldState(t *testing.T) {
 	if err := c.Call(t.Context(), http.MethodGet, "/v1/webhooks", nil, &hooks); err != nil || len(hooks.Webhooks) != 1 || hooks.Webhooks[0].URL != "https://example.com/hook" {
 		t.Errorf("the webhooks are %+v, %v", hooks, err)
 	}
-	if strings.Contains(s.log.String(), "a webhook is not served") {
+	if strings.Contains(s.log.String(), "a webhook could not be loaded") {
 		t.Error("the webhook's secret can't be read any more")
 	}
 	if _, err := c.Create(t.Context(), sandpit.Spec{Name: "new"}); err != nil {

@@ -224,7 +224,7 @@ func TestServiceManager(t *testing.T) {
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the policies are read again", func() bool { return strings.Contains(s.log.String(), "policies read again") })
+	s.until("the policies are read again", func() bool { return strings.Contains(s.log.String(), "policies reloaded") })
 
 	// SIGTERM: what runs is finished, what comes is refused.
 	idle, err := server.DialHome(t.Context(), home)

@@ -398,7 +398,7 @@ func TestOldFilesAreDropped(t *testing.T) {
 	}
 	// What was dropped can't be compared: that is said. Of the last one, the first that is kept tells.
 	s := verify(t, dir)
-	if _, err := Verify(dir, Anchor{2, start().hash}); !errors.Is(err, sandpit.ErrNotFound) || sandpit.Hint(err) == "" || !strings.Contains(err.Error(), "record 2, which is known, is not kept any more") {
+	if _, err := Verify(dir, Anchor{2, start().hash}); !errors.Is(err, sandpit.ErrNotFound) || sandpit.Hint(err) == "" || !strings.Contains(err.Error(), "the known record 2 has expired") {
 		t.Errorf("one that was dropped: %v", err)
 	}
 	all, err := files(dir)
@@ -425,7 +425,7 @@ func TestOldFilesAreDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Verify(dir, Anchor{})
-	if !errors.Is(err, sandpit.ErrIntegrity) || !strings.Contains(err.Error(), "the file is missing, and was not dropped") {
+	if !errors.Is(err, sandpit.ErrIntegrity) || !strings.Contains(err.Error(), "the file is missing, although it had not expired") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -73,7 +73,7 @@ func scanFile(r io.Reader, after *link, each func(line []byte, at link, lineNo i
 		case errors.Is(err, io.EOF) && len(line) == 0:
 			return s, nil
 		case errors.Is(err, io.EOF), errors.Is(err, bufio.ErrBufferFull):
-			s.why = errors.New("it is not a whole line")
+			s.why = errors.New("the line is incomplete")
 		case err != nil:
 			return s, err
 		}
@@ -101,9 +101,9 @@ func (s *scan) follow(line []byte, known bool) error {
 	case err != nil:
 		return err
 	case known && before.seq != s.last.seq:
-		return fmt.Errorf("it is record %d, and record %d is missing before it", this.seq, s.last.seq+1)
+		return fmt.Errorf("it is record %d, but record %d before it is missing", this.seq, s.last.seq+1)
 	case known && before.hash != s.last.hash:
-		return fmt.Errorf("it is record %d, and does not follow the record before it", this.seq)
+		return fmt.Errorf("it is record %d, but its hash does not continue the previous record", this.seq)
 	}
 	if s.lines == 0 {
 		_, h, err := decode(line, this.seq)
@@ -111,7 +111,7 @@ func (s *scan) follow(line []byte, known bool) error {
 			return err
 		}
 		if h == nil {
-			return errors.New("it is not the first record of a file")
+			return errors.New("it is not the record with which a file starts")
 		}
 		s.head = h
 	}
@@ -150,7 +150,7 @@ func readHead(r io.Reader) (link, error) {
 	digits, hash, ok := strings.Cut(strings.TrimRight(string(data), " \n"), " ")
 	seq, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || !ok || len(hash) != hashLen {
-		return link{}, errors.New("the head file is not one")
+		return link{}, errors.New("the head file is malformed")
 	}
 	return link{seq, hash}, nil
 }

@@ -39,7 +39,7 @@ func TestDiskThatHangs(t *testing.T) {
 			if l := (interface{ Wait() error })(nil); errors.As(err, &l) {
 				late = append(late, l)
 			}
-			if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") {
+			if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "does not respond") {
 				t.Errorf("got %v", err)
 			}
 		}

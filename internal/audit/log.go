@@ -108,7 +108,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 	defer func() {
 		if err != nil {
 			l.release()
-			err = l.explain("opening the audit", err)
+			err = l.explain("opening the audit log", err)
 		}
 	}()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -121,7 +121,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 		return nil, err
 	}
 	if err := lock(l.head); errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, sandpit.WithHint(fmt.Errorf("another server keeps an audit in %s: %w", dir, sandpit.ErrState), "stop it first, or name another directory")
+		return nil, sandpit.WithHint(fmt.Errorf("another server uses the audit log in %s: %w", dir, sandpit.ErrState), "stop that server first, or choose another directory")
 	} else if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	// Not with the context of Append: a client that leaves is not a failure of the audit.
 	err = l.queue.Do(context.Background(), entry{body, !l.opt.Relaxed && (r.Phase != PhaseEnd || !r.Allowed), r.Vital})
 	if errors.Is(err, groupcommit.ErrHangs) {
-		err = l.explain("writing the audit", err)
+		err = l.explain("writing the audit log", err)
 	}
 	if err != nil {
 		return 0, err
@@ -188,7 +188,7 @@ func (l *Log) write(items []*groupcommit.Item[entry]) {
 // fail sets the error of items, or none.
 func (l *Log) fail(items []*groupcommit.Item[entry], err error) {
 	if err != nil {
-		err = l.explain("writing the audit", err)
+		err = l.explain("writing the audit log", err)
 	}
 	for _, it := range items {
 		it.Err = err
@@ -197,7 +197,7 @@ func (l *Log) fail(items []*groupcommit.Item[entry], err error) {
 
 func (l *Log) writeAll(items []*groupcommit.Item[entry]) error {
 	if l.closed {
-		return fmt.Errorf("it is closed: %w", sandpit.ErrState)
+		return fmt.Errorf("the audit log is closed: %w", sandpit.ErrState)
 	}
 	if err := l.mend(); err != nil {
 		return err
@@ -241,7 +241,7 @@ func (l *Log) mend() error {
 		return nil
 	}
 	if err := l.file.Truncate(l.size); err != nil {
-		return fmt.Errorf("cutting off a record that was not written whole: %w", err)
+		return fmt.Errorf("truncating an incomplete record: %w", err)
 	}
 	l.broken = false
 	return nil
@@ -288,7 +288,7 @@ func (l *Log) Close() error {
 	err := errors.Join(l.mend(), l.sync())
 	l.release()
 	if err != nil {
-		return l.explain("closing the audit", err)
+		return l.explain("closing the audit log", err)
 	}
 	return nil
 }
@@ -329,10 +329,10 @@ func (l *Log) explain(doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	case diskfull.Is(err):
 		return sandpit.WithHint(diskfull.Mark(fmt.Errorf("%s in %s: %w", doing, l.dir, err)),
-			"free some space on its disk; what it guards is refused until then, and no restart is needed")
+			"free some space on its disk; requests that must be recorded are refused until then; no restart is needed")
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrExhausted, err), "raise the limit on open files")
 	}
 	return sandpit.WithHint(fmt.Errorf("%s in %s: %w: %w", doing, l.dir, sandpit.ErrUnavailable, err),
-		"see that its disk is well and that this user may write there; what it guards is refused until then")
+		"check its disk and that this user can write there; requests that must be recorded are refused until then")
 }

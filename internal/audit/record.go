@@ -144,7 +144,7 @@ func (r Record) body(at time.Time, h *head) ([]byte, error) {
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(stored{Time: at.UTC(), Record: r, Head: h}); err != nil {
-		return nil, fmt.Errorf("encoding a record of the audit: %w", err)
+		return nil, fmt.Errorf("encoding an audit log record: %w", err)
 	}
 	return escape(bytes.TrimSuffix(buf.Bytes(), []byte("\n"))), nil
 }
@@ -236,7 +236,7 @@ func appendLine(buf []byte, after link, body []byte) ([]byte, link) {
 }
 
 // errAltered is why a line is not a record.
-var errAltered = errors.New("it was altered: its hash is another")
+var errAltered = errors.New("it was changed: its hash does not match")
 
 // checkLine checks a line without its newline, and returns its link and that
 // before it.

@@ -44,7 +44,7 @@ func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		all, err := files(dir)
 		if err != nil {
-			yield(Record{}, fmt.Errorf("searching the audit: %w", err))
+			yield(Record{}, fmt.Errorf("searching the audit log: %w", err))
 			return
 		}
 		odd := 0
@@ -57,7 +57,7 @@ func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
 			}
 			more, bad, err := searchFile(ctx, fileName(dir, n), &q, yield)
 			if err != nil {
-				yield(Record{}, fmt.Errorf("searching the audit: %w", err))
+				yield(Record{}, fmt.Errorf("searching the audit log: %w", err))
 				return
 			}
 			if !more {
@@ -66,7 +66,7 @@ func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
 			odd += bad
 		}
 		if odd > 0 {
-			yield(Record{}, sandpit.WithHint(fmt.Errorf("searching the audit: %d lines are no records: %w", odd, sandpit.ErrIntegrity), "check it with sandpit audit verify"))
+			yield(Record{}, sandpit.WithHint(fmt.Errorf("searching the audit log: %d lines are not records: %w", odd, sandpit.ErrIntegrity), "check it with 'sandpit audit verify'"))
 		}
 	}
 }

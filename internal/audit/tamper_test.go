@@ -47,16 +47,16 @@ func TestTampering(t *testing.T) {
 	}{
 		"edit": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[2][3] = strings.Replace(l[2][3], `"caller":"ci"`, `"caller":"me"`, 1)
-		}, "audit-00000002.jsonl, line 4: it was altered"},
+		}, "audit-00000002.jsonl, line 4: it was changed"},
 		"edit the last file": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[3][1] = strings.Replace(l[3][1], `"allowed":true`, `"allowed":false`, 1)
 		}, "audit-00000003.jsonl, line 2: "},
 		"spaces": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[1][3] = strings.Replace(l[1][3], `,"action"`, `, "action"`, 1)
-		}, "audit-00000001.jsonl, line 4: it was altered"},
+		}, "audit-00000001.jsonl, line 4: it was changed"},
 		"delete a line": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[1] = append(l[1][:3], l[1][4:]...)
-		}, "audit-00000001.jsonl, line 4: it is record 5, and record 4 is missing before it"},
+		}, "audit-00000001.jsonl, line 4: it is record 5, but record 4 before it is missing"},
 		"reorder": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[2][2], l[2][3] = l[2][3], l[2][2]
 		}, "audit-00000002.jsonl, line 3: "},
@@ -68,10 +68,10 @@ func TestTampering(t *testing.T) {
 		}, "audit-00000002.jsonl, line 5: it is not a record"},
 		"cut within a file": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[2] = l[2][:3]
-		}, "record 15 is missing before it"},
+		}, "record 15 before it is missing"},
 		"cut the last": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[3] = l[3][:len(l[3])-1]
-		}, "audit-00000003.jsonl: it was cut off: records 28 to 28 are missing"},
+		}, "audit-00000003.jsonl: it was truncated: records 28 to 28 are missing"},
 		"cut in a line": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			last := len(l[3]) - 1
 			l[3][last] = l[3][last][:100]
@@ -85,8 +85,8 @@ func TestTampering(t *testing.T) {
 		}, "audit-00000002.jsonl: the file is missing"},
 		"remove the last": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			delete(l, 3)
-		}, "audit-00000002.jsonl: it was cut off"},
-		"remove all": {func(_ *testing.T, _ string, l map[uint64][]string) { clear(l) }, "there is no file, and there was one"},
+		}, "audit-00000002.jsonl: it was truncated"},
+		"remove all": {func(_ *testing.T, _ string, l map[uint64][]string) { clear(l) }, "all its files are missing"},
 		"swap files": {func(_ *testing.T, _ string, l map[uint64][]string) {
 			l[1], l[2] = l[2], l[1]
 		}, "audit-0000000"},
@@ -108,7 +108,7 @@ func TestTampering(t *testing.T) {
 			}
 			forged, _ := appendLine(nil, link{this.seq - 1, before.hash}, []byte(`{"action":"nothing"}`))
 			l[3][last] = string(forged)
-		}, "is not the one that was there"},
+		}, "is not the original one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

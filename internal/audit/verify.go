@@ -31,9 +31,9 @@ type Break struct {
 
 func (b *Break) Error() string {
 	if b.Line == 0 {
-		return fmt.Sprintf("the audit is broken at %s: %s", b.File, b.Why)
+		return fmt.Sprintf("the audit log is broken at %s: %s", b.File, b.Why)
 	}
-	return fmt.Sprintf("the audit is broken at %s, line %d: %s", b.File, b.Line, b.Why)
+	return fmt.Sprintf("the audit log is broken at %s, line %d: %s", b.File, b.Line, b.Why)
 }
 
 // Unwrap returns sandpit.ErrIntegrity.
@@ -60,7 +60,7 @@ func Verify(dir string, known Anchor) (Summary, error) {
 	if err == nil || errors.Is(err, sandpit.ErrIntegrity) {
 		return v.sum, err
 	}
-	return v.sum, fmt.Errorf("checking the audit in %s: %w", dir, err)
+	return v.sum, fmt.Errorf("verifying the audit log in %s: %w", dir, err)
 }
 
 type verifier struct {
@@ -92,7 +92,7 @@ func (v *verifier) run(known Anchor) error {
 	}
 	if len(all) == 0 {
 		if noted.seq > 0 || known.Seq > 0 {
-			return &Break{filepath.Base(fileName(v.dir, 1)), 0, "there is no file, and there was one"}
+			return &Break{filepath.Base(fileName(v.dir, 1)), 0, "all its files are missing"}
 		}
 		return nil
 	}
@@ -114,9 +114,9 @@ func (v *verifier) run(known Anchor) error {
 	name := filepath.Base(fileName(v.dir, first))
 	switch {
 	case first > 1 && (v.drop == nil || v.drop.File < first-1 || v.drop.File == first-1 && v.drop.Hash != firstPrev):
-		return &Break{filepath.Base(fileName(v.dir, first-1)), 0, "the file is missing, and was not dropped"}
+		return &Break{filepath.Base(fileName(v.dir, first-1)), 0, "the file is missing, although it had not expired"}
 	case first == 1 && firstPrev != start().hash:
-		return &Break{name, 1, "it does not begin with the first record"}
+		return &Break{name, 1, "it does not start with the first record"}
 	}
 	last := filepath.Base(fileName(v.dir, all[len(all)-1]))
 	if v.open != nil {
@@ -124,9 +124,9 @@ func (v *verifier) run(known Anchor) error {
 	}
 	for _, must := range v.at {
 		if must.seq > v.last.seq {
-			why := fmt.Sprintf("it was cut off: records %d to %d are missing at its end", v.last.seq+1, must.seq)
+			why := fmt.Sprintf("it was truncated: records %d to %d are missing at its end", v.last.seq+1, must.seq)
 			if v.open != nil {
-				return &Break{last, v.open.lines + 1, why + "; what follows is no record: " + v.open.why.Error()}
+				return &Break{last, v.open.lines + 1, why + "; after it there is an invalid record: " + v.open.why.Error()}
 			}
 			return &Break{last, 0, why}
 		}
@@ -139,10 +139,10 @@ func (v *verifier) run(known Anchor) error {
 		return nil
 	case known.Seq < v.sum.First-1:
 		// Who can write here can also have files dropped.
-		return sandpit.WithHint(fmt.Errorf("record %d, which is known, is not kept any more; the chain is whole from record %d on: %w", known.Seq, v.sum.First, sandpit.ErrNotFound),
-			"check against a later one, and note the last one more often than files are dropped")
+		return sandpit.WithHint(fmt.Errorf("the known record %d has expired; the chain is intact from record %d on: %w", known.Seq, v.sum.First, sandpit.ErrNotFound),
+			"check against a later record, and store the last one more often than files expire")
 	case known.Hash != firstPrev:
-		return &Break{name, 1, fmt.Sprintf("it does not follow record %d as that was", known.Seq)}
+		return &Break{name, 1, fmt.Sprintf("it does not follow record %d as it was before before", known.Seq)}
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (v *verifier) file(n uint64, first bool) (prev string, err error) {
 		}
 		for _, must := range v.at {
 			if must.seq == at.seq && must.hash != at.hash {
-				return &Break{name, lineNo, fmt.Sprintf("record %d is not the one that was there", at.seq)}
+				return &Break{name, lineNo, fmt.Sprintf("record %d is not the original one", at.seq)}
 			}
 		}
 		return nil
@@ -201,7 +201,7 @@ func (v *verifier) file(n uint64, first bool) (prev string, err error) {
 // join checks what the first record of a file says of the files before it.
 func (v *verifier) join(n uint64, name string, h *head) error {
 	if h.File != n {
-		return &Break{name, 1, fmt.Sprintf("it is file %d under another name", h.File)}
+		return &Break{name, 1, fmt.Sprintf("it is a renamed copy of file %d", h.File)}
 	}
 	if v.open != nil {
 		if t := h.Torn; v.open.rest > 0 && (t == nil || t.File != n-1 || t.Bytes != v.open.rest || t.SHA256 != v.open.sum) {

@@ -27,7 +27,7 @@ func (g *Group) SetLimits(limits Limits) error {
 		return sandpit.ErrClosed
 	}
 	if g.adopted || !limits.SameKinds(g.limits) {
-		return fmt.Errorf("changing the limits of cgroup %s: they are of another kind: %w", g.id, sandpit.ErrInvalid)
+		return fmt.Errorf("changing the limits of cgroup %s: the set of limits can't change: %w", g.id, sandpit.ErrInvalid)
 	}
 	if limits.Devices = g.limits.Devices; limits == g.limits {
 		return nil

@@ -64,7 +64,7 @@ func (g *Group) empty(dir string) error {
 			return rerr
 		}
 		if n := bytes.Count(procs, []byte{'\n'}); wait.over(n) {
-			return fmt.Errorf("%d processes do not end: %w", n, err)
+			return fmt.Errorf("%d processes did not exit after SIGKILL: %w", n, err)
 		}
 		time.Sleep(pause)
 	}
@@ -127,7 +127,7 @@ func (g *Group) killEach() error {
 			return nil
 		}
 		if wait.over(len(list)) {
-			return fmt.Errorf("%d processes do not end: %w", len(list), unix.EBUSY)
+			return fmt.Errorf("%d processes did not exit after SIGKILL: %w", len(list), unix.EBUSY)
 		}
 		time.Sleep(pause)
 	}

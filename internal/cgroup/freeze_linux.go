@@ -24,7 +24,7 @@ func (g *Group) Freeze() error {
 		return sandpit.ErrClosed
 	}
 	if _, err := g.freezeDir(); err != nil {
-		return fmt.Errorf("freezing: this machine has no freezer for this user: %w", sandpit.ErrUnsupported)
+		return fmt.Errorf("freezing: this user has no cgroup freezer on this machine: %w", sandpit.ErrUnsupported)
 	}
 	if err := g.setFrozen(true); err != nil {
 		return fmt.Errorf("freezing cgroup %s: %w", g.id, err)

@@ -55,14 +55,14 @@ func (l *Layout) Gaps() []sandpit.Gap {
 	if l.swapEscapes() {
 		gaps = append(gaps, sandpit.Gap{
 			What: "swap",
-			Why:  "the kernel does not count swap per cgroup, so a sandbox may swap beyond its memory limit",
-			Fix:  "boot with swapaccount=1, or switch swap off with swapoff -a",
+			Why:  "the kernel does not account swap per cgroup, so a sandbox may use swap beyond its memory limit",
+			Fix:  "boot with swapaccount=1, or disable swap with 'swapoff -a'",
 		})
 	}
 	if l.tcpEscapes() {
 		gaps = append(gaps, sandpit.Gap{
 			What: "tcp-buffers",
-			Why:  "the kernel does not count buffers of TCP sockets per cgroup (v1), so a sandbox may use memory for them beyond its limit",
+			Why:  "cgroup v1 does not account buffers of TCP sockets, so a sandbox may use memory for them beyond its limit",
 			Fix:  "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2",
 		})
 	}
@@ -78,25 +78,25 @@ func (l *Layout) tcpEscapes() bool {
 func (t trouble) explain(c ctrls) (why, fix string) {
 	switch t.kind {
 	case troubleReadOnly:
-		return t.dir + " is mounted read-only, as in an ordinary container",
-			"start the container with --privileged --cgroupns=private, or limit the container itself"
+		return t.dir + " is mounted read-only, as in an unprivileged container",
+			"start the container with --privileged --cgroupns=private, or set limits on the container itself"
 	case troubleV1User:
-		return "cgroup v1 (" + t.dir + ") can't be delegated to an ordinary user",
+		return "cgroup v1 (" + t.dir + ") can't be delegated to an unprivileged user",
 			"run as root, or boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2"
 	case troubleForeign:
-		return "the cgroup " + t.dir + " belongs to another user, and no systemd user manager answers",
-			"log in through systemd (loginctl enable-linger $USER, then log in anew), or run as root"
+		return "the cgroup " + t.dir + " belongs to another user, and no systemd user manager responds",
+			"log in through systemd (loginctl enable-linger $USER, then log in again), or run as root"
 	case troubleBusy:
-		return "the cgroup " + t.dir + " holds other processes beside this one, so it can't limit groups below it",
+		return "the cgroup " + t.dir + " contains other processes too, so it can't limit groups below it",
 			fmt.Sprintf("move them to a group of their own: mkdir %[1]s/init && xargs -rn1 <%[1]s/cgroup.procs >%[1]s/init/cgroup.procs", t.dir)
 	case troubleUndelegated:
 		return fmt.Sprintf("the %s controller is not available in %s", c, t.dir),
-			fmt.Sprintf("delegate it: systemctl edit user@.service, with [Service] Delegate=cpu memory pids, then log in anew; if the kernel has it off, boot with cgroup_enable=%s", c)
+			fmt.Sprintf("delegate it: systemctl edit user@.service, with [Service] Delegate=cpu memory pids, then log in again; if it is disabled in the kernel, boot with cgroup_enable=%s", c)
 	case troubleHidden:
-		return "this process's own cgroup is not visible under the mounted cgroup tree",
+		return "the cgroup of this process is not visible in the mounted cgroup file system",
 			"mount the cgroup file system of this cgroup namespace at /sys/fs/cgroup"
 	default:
-		return fmt.Sprintf("the kernel has no %s controller, or no cgroup file system with it is mounted", c),
+		return fmt.Sprintf("the kernel has no %s controller, or no cgroup file system with that controller is mounted", c),
 			fmt.Sprintf("mount cgroup2 at /sys/fs/cgroup, or boot with cgroup_enable=%s", c)
 	}
 }

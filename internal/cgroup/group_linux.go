@@ -106,7 +106,7 @@ func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(planned
 		// ENOSPC: 65,535 memory groups; EAGAIN: cgroup.max.descendants of an ancestor.
 		err = errors.Join(err, sandpit.ErrExhausted)
 	}
-	return nil, fmt.Errorf("making cgroup %s: %w", id, err)
+	return nil, fmt.Errorf("creating cgroup %s: %w", id, err)
 }
 
 // planned returns a group that looks like the one that create makes.

@@ -29,7 +29,7 @@ const maxID = 64
 // checkID refuses ids that are no plain directory name.
 func checkID(id string) error {
 	if id == "" || len(id) > maxID {
-		return fmt.Errorf("cgroup id %q: not of 1 to %d bytes: %w", id, maxID, sandpit.ErrInvalid)
+		return fmt.Errorf("cgroup id %q: its length is not 1 to %d bytes: %w", id, maxID, sandpit.ErrInvalid)
 	}
 	for i := range len(id) {
 		c := id[i]

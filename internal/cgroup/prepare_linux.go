@@ -140,7 +140,7 @@ func (p *place) control(dir string, sign byte) error {
 func (p *place) makeShared() error {
 	root := p.dir[:len(p.dir)-len("/sandpit")]
 	if err := p.enable(root); err != nil {
-		return fmt.Errorf("passing on controllers: %w", err)
+		return fmt.Errorf("enabling controllers for child groups: %w", err)
 	}
 	if err := mkdir(p.dir); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err

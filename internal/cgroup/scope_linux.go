@@ -18,8 +18,8 @@ const scopeTime = 30 * time.Second
 func (l *Layout) enterScope(p *place, id string) (string, error) {
 	unit := prefix + id + ".scope"
 	if err := startScope(l.bus, unit, unix.Geteuid(), l.pid); err != nil {
-		return "", sandpit.WithHint(fmt.Errorf("asking systemd for the scope %s: %w", unit, err),
-			"see whether `systemd-run --user --scope -p Delegate=yes true` works, or run as root")
+		return "", sandpit.WithHint(fmt.Errorf("creating the systemd scope %s: %w", unit, err),
+			"check that `systemd-run --user --scope -p Delegate=yes true` works, or run as root")
 	}
 	self, err := readFile("/proc/self/cgroup")
 	if err != nil {

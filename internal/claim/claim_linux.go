@@ -21,7 +21,7 @@ import (
 )
 
 // ErrTaken says that somebody else holds the claim.
-var ErrTaken = errors.New("it is taken")
+var ErrTaken = errors.New("it is in use")
 
 // Open opens the file of claims. It makes the file and its directory if they are
 // missing. Each claim needs a descriptor of its own from Open. The error matches
@@ -61,18 +61,18 @@ func checkOwner(fd int, file string) error {
 	case !ours(&dir):
 		file, why = filepath.Dir(file), "belongs to another user"
 	case dir.Mode&0o022 != 0:
-		file, why = filepath.Dir(file), "may be written to by others"
+		file, why = filepath.Dir(file), "is writable by other users"
 	case !ours(&st):
 		why = "belongs to another user"
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		why = "is not a regular file"
 	case st.Mode&0o066 != 0:
-		why = "may be opened by others"
+		why = "is accessible to other users"
 	default:
 		return nil
 	}
 	return sandpit.WithHint(fmt.Errorf("%s %s: %w", file, why, sandpit.ErrForbidden),
-		"see who made it; then remove it, or take it over (chown, chmod go-rwx)")
+		"check who created it; then remove it, or change its owner and mode (chown, chmod go-rwx)")
 }
 
 // ours reports whether a file belongs to this user or to root.

@@ -72,10 +72,10 @@ func TestNoLinkIsFollowed(t *testing.T) {
 // claims, or replace the file.
 func TestFilesOfOthers(t *testing.T) {
 	for want, spoil := range map[string]func(dir, file string) error{
-		"locks may be written to by others": func(dir, _ string) error { return os.Chmod(dir, 0o777) },
-		"ids may be opened by others":       func(_, file string) error { return os.Chmod(file, 0o604) },
-		"locks belongs to another user":     func(dir, _ string) error { return os.Chown(dir, 12345, 12345) },
-		"ids belongs to another user":       func(_, file string) error { return os.Chown(file, 12345, 12345) },
+		"locks is writable by other users": func(dir, _ string) error { return os.Chmod(dir, 0o777) },
+		"ids is accessible to other users": func(_, file string) error { return os.Chmod(file, 0o604) },
+		"locks belongs to another user":    func(dir, _ string) error { return os.Chown(dir, 12345, 12345) },
+		"ids belongs to another user":      func(_, file string) error { return os.Chown(file, 12345, 12345) },
 	} {
 		if os.Geteuid() != 0 && strings.Contains(want, "another user") {
 			t.Logf("only root can give a file away: %q is tried where the tests run as root", want)

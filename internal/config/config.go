@@ -196,15 +196,15 @@ func readFile(name string, level Level, asked bool, keys []Key) ([]Setting, erro
 	}
 	if err != nil {
 		return nil, sandpit.WithHint(&Error{fmt.Errorf("opening the configuration: %w", err)},
-			"let this user read it, or name another file in SANDPIT_CONFIG")
+			"make it readable for this user, or set SANDPIT_CONFIG to another file")
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, sandpit.WithHint(&Error{fmt.Errorf("reading the configuration: %w", err)}, "name a file in SANDPIT_CONFIG")
+		return nil, sandpit.WithHint(&Error{fmt.Errorf("reading the configuration: %w", err)}, "set SANDPIT_CONFIG to a regular file")
 	}
 	if len(data) > maxFile {
-		return nil, &Error{fmt.Errorf("%s: it is larger than 1 MiB", name)}
+		return nil, &Error{fmt.Errorf("%s: the file is larger than 1 MiB", name)}
 	}
 	return parse(name, data, level, keys)
 }

@@ -110,10 +110,10 @@ func TestBrokenFiles(t *testing.T) {
 		"memory: &a 1g\n":                  ":1: memory: it must be a plain value",
 		"memory: 1g\n---\ncpus: 1\n":       "it must be a single document",
 		"---\n# x\n---\ncpus: 1\n":         ":3: it must be a single document",
-		"memory: 'open\n":                  ":1: it can't be read as YAML: ",
-		"memory: 1g\n\tcpus: 2\n":          ":2: it can't be read as YAML: ",
-		"mount: [/a:/b\n":                  ":1: it can't be read as YAML: ",
-		strings.Repeat("# more\n", 160000): "it is larger than 1 MiB",
+		"memory: 'open\n":                  ":1: it is not valid YAML: ",
+		"memory: 1g\n\tcpus: 2\n":          ":2: it is not valid YAML: ",
+		"mount: [/a:/b\n":                  ":1: it is not valid YAML: ",
+		strings.Repeat("# more\n", 160000): "the file is larger than 1 MiB",
 	} {
 		file := write(t, "config.yaml", text)
 		_, err := Environ{System: file, Lookup: lookup(nil)}.Load(testKeys())

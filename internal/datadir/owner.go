@@ -43,10 +43,10 @@ func check(name string, closed func(fs.FileMode) bool) error {
 	case !info.IsDir():
 		why = "is not a directory"
 	case !closed(info.Mode()):
-		why = "may be written to by others"
+		why = "is writable by other users"
 	default:
 		return nil
 	}
 	return sandpit.WithHint(fmt.Errorf("opening the data directory: %s %s: %w", name, why, sandpit.ErrForbidden),
-		"see who made it and what is in it; then remove it, take it over (chown, chmod go-w), or set SANDPIT_HOME to another directory")
+		"check who created it and its contents; then remove it, change its owner and mode (chown, chmod go-w), or set SANDPIT_HOME to another directory")
 }

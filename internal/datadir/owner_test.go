@@ -37,13 +37,13 @@ func TestOwner(t *testing.T) {
 	for name, tt := range map[string]struct{ part, home string }{
 		make("mine", 0o700):                 {"", ""},
 		make("seen", 0o755):                 {"", ""},
-		make("group", 0o775):                {"may be written to by others", ""},
-		make("all", 0o777):                  {"may be written to by others", "may be written to by others"},
-		make("sticky", fs.ModeSticky|0o777): {"may be written to by others", ""},
+		make("group", 0o775):                {"is writable by other users", ""},
+		make("all", 0o777):                  {"is writable by other users", "is writable by other users"},
+		make("sticky", fs.ModeSticky|0o777): {"is writable by other users", ""},
 		at("file"):                          {"is not a directory", "is not a directory"},
 		at("none"):                          {"", ""},
 		at("good-link"):                     {"", ""},
-		at("bad-link"):                      {"may be written to by others", "may be written to by others"},
+		at("bad-link"):                      {"is writable by other users", "is writable by other users"},
 		at("file-link"):                     {"is not a directory", "is not a directory"},
 		at("nowhere"):                       {"", ""},
 	} {

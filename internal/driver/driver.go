@@ -83,7 +83,7 @@ type Strander interface {
 }
 
 // ErrStranded is in the error of Recover for a stranded instance.
-var ErrStranded = errors.New("nothing can reach it")
+var ErrStranded = errors.New("no server can reach it")
 
 // ErrRestarted says that the machine of an instance was restarted.
 var ErrRestarted = errors.New("the machine was restarted")

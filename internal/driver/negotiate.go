@@ -30,8 +30,8 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 	}
 	if c.MaxNoFile > 0 && limits.NoFile > c.MaxNoFile {
 		if slices.Contains(required, feature.NoFile) {
-			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting nofile: %d is more than the %d that this program may allow: %w", limits.NoFile, c.MaxNoFile, sandpit.ErrUnsupported),
-				"ask for fewer, or raise the hard limit (ulimit -Hn) before you start this program")
+			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting nofile: %d is more than the %d that this program can grant: %w", limits.NoFile, c.MaxNoFile, sandpit.ErrUnsupported),
+				"request fewer, or raise the hard limit (ulimit -Hn) before you start this program")
 		}
 		limits.NoFile = c.MaxNoFile
 	}
@@ -55,7 +55,7 @@ func asking(f feature.Feature) string {
 func (c Capabilities) gap(f feature.Feature) sandpit.Gap {
 	i := slices.IndexFunc(c.Gaps, func(g sandpit.Gap) bool { return g.What == string(f) })
 	if i < 0 {
-		return sandpit.Gap{What: string(f), Why: "this driver can't", Fix: "use another driver"}
+		return sandpit.Gap{What: string(f), Why: "this driver does not support it", Fix: "use another driver"}
 	}
 	return c.Gaps[i]
 }

@@ -31,7 +31,7 @@ func TestNegotiate(t *testing.T) {
 	for _, g := range gaps {
 		missing = append(missing, g.What+": "+g.Why)
 	}
-	const can = ": this driver can't"
+	const can = ": this driver does not support it"
 	if diff := cmp.Diff([]string{"cpus" + can, "pids: no controller", "files" + can, "output" + can, "life" + can}, missing); diff != "" {
 		t.Errorf("gaps:\n%s", diff)
 	}
@@ -46,12 +46,12 @@ func TestNegotiate(t *testing.T) {
 	}{
 		"limit":       {[]feature.Feature{feature.Memory, feature.Pids}, "limiting pids: no controller: not supported here", "delegate it"},
 		"pause":       {[]feature.Feature{feature.Pause}, "pausing at the end of the lifetime: no freezer: not supported here", "use Linux 5.2"},
-		"mounts":      {[]feature.Feature{feature.Mounts}, "mounting host directories: this driver can't: not supported here", "use another driver"},
-		"write paths": {[]feature.Feature{feature.WritePaths}, "restricting writes: this driver can't: not supported here", "use another driver"},
+		"mounts":      {[]feature.Feature{feature.Mounts}, "mounting host directories: this driver does not support it: not supported here", "use another driver"},
+		"write paths": {[]feature.Feature{feature.WritePaths}, "restricting writes: this driver does not support it: not supported here", "use another driver"},
 		"open files": {
 			[]feature.Feature{feature.NoFile},
-			"limiting nofile: 4096 is more than the 1000 that this program may allow: not supported here",
-			"ask for fewer, or raise the hard limit (ulimit -Hn) before you start this program",
+			"limiting nofile: 4096 is more than the 1000 that this program can grant: not supported here",
+			"request fewer, or raise the hard limit (ulimit -Hn) before you start this program",
 		},
 	} {
 		limits := sandpit.DefaultLimits()

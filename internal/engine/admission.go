@@ -111,7 +111,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 	c := a.capacity
 	if c.Memory > 0 && d.memory > c.Memory || c.CPUs > 0 && d.cpus > c.CPUs+cpuTolerance {
 		a.mu.Unlock()
-		return sandpit.WithHint(fmt.Errorf("making a sandbox: it asks for more than this server may promise in all: %w", sandpit.ErrExhausted), "ask for less memory or fewer cpus")
+		return sandpit.WithHint(fmt.Errorf("creating a sandbox: it needs more than the total capacity of this server: %w", sandpit.ErrExhausted), "request less memory or fewer cpus")
 	}
 	if len(a.queues[namespace]) >= most {
 		a.mu.Unlock()
@@ -156,8 +156,8 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 // fullError says that there is no room, and when to ask again.
 func fullError(wait time.Duration) error {
 	return &sandpit.RetryError{
-		Err: sandpit.WithHint(fmt.Errorf("making a sandbox: this server is full: %w", sandpit.ErrExhausted),
-			"remove a sandbox, ask for less memory, which is promised in full, or try again later"),
+		Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: this server is full: %w", sandpit.ErrExhausted),
+			"remove a sandbox, request less memory (which is reserved in full), or try again later"),
 		After: max(wait/2, time.Second),
 	}
 }
@@ -169,8 +169,8 @@ const fewRetry = 5 * time.Second
 func (t *Tenant) mayHave(n int) error {
 	if r := t.policy.Rules; r != nil && r.Sandboxes > 0 && n > r.Sandboxes {
 		return &sandpit.RetryError{
-			Err: sandpit.WithHint(fmt.Errorf("making a sandbox: there may be %d at once, and are: %w", r.Sandboxes, sandpit.ErrExhausted),
-				"remove one first"),
+			Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: the limit of %d sandboxes is reached: %w", r.Sandboxes, sandpit.ErrExhausted),
+				"remove a sandbox first"),
 			After: fewRetry,
 		}
 	}
@@ -195,8 +195,8 @@ func (e *Engine) mayCreate(t *Tenant) error {
 	}
 	if wait := sp.rate.take(r.CreateRate, time.Now()); wait > 0 {
 		return &sandpit.RetryError{
-			Err: sandpit.WithHint(fmt.Errorf("making a sandbox: %v may be made per second: %w", r.CreateRate, sandpit.ErrExhausted),
-				"make them more slowly"),
+			Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: the limit of %v per second is reached: %w", r.CreateRate, sandpit.ErrExhausted),
+				"try again more slowly"),
 			After: wait,
 		}
 	}

@@ -55,7 +55,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	}
 	recoverer, ok := e.opts.Driver.(driver.Recoverer)
 	if !ok {
-		return report, fmt.Errorf("adopting sandboxes: those of the driver %s do not outlive their owner: %w", e.opts.Driver.Name(), sandpit.ErrUnsupported)
+		return report, fmt.Errorf("adopting sandboxes: sandboxes of the driver %s end with their server: %w", e.opts.Driver.Name(), sandpit.ErrUnsupported)
 	}
 	records, err := e.opts.Store.Sandboxes(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 			t := &task{what: "adopting", about: "sandbox " + r.Name, namespace: r.Namespace, sandbox: s}
 			err := e.start(ctx, t, e.opts.Patience.Adopt, func(ctx context.Context) error {
 				defer cancel(nil)
-				t.enter("waiting for others that are adopted")
+				t.enter("waiting for other sandboxes that are being adopted")
 				defer takePlace(ctx, own, e.opts.Patience.Adopt/placeShare)()
 				t.limit(e.opts.Patience.Adopt / 2)
 				t.enter("")
@@ -149,7 +149,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	if err := ctx.Err(); err != nil {
 		return report, err
 	}
-	_ = e.work("removing logs of nobody", nil, e.opts.Patience.Remove, func(context.Context) error {
+	_ = e.work("removing logs without a sandbox", nil, e.opts.Patience.Remove, func(context.Context) error {
 		e.sweepLogs(known)
 		return nil
 	}).wait(ctx)
@@ -312,7 +312,7 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 		a.processes, state, err = s.resume(ctx, was)
 		switch {
 		case errors.Is(err, errOtherGuest):
-			return a, sandpit.WithHint(err, "use the version of sandpit that made it, or a newer one that still speaks to its guest")
+			return a, sandpit.WithHint(err, "use the version of Sandpit that created it, or a newer one that supports its guest")
 		case err != nil && ctx.Err() != nil:
 			return a, err
 		case err != nil:
@@ -380,7 +380,7 @@ func (s *Sandbox) cleanAway(ctx context.Context, reason string) error {
 	s.callOff()
 	s.ready()
 	if err := s.takeDown(context.WithoutCancel(ctx), reason); err != nil {
-		return fmt.Errorf("cleaning it away: %w", err)
+		return fmt.Errorf("cleaning it up: %w", err)
 	}
 	return nil
 }
@@ -408,11 +408,11 @@ func (s *Sandbox) letGo() {
 
 // errOtherGuest says that a guest's protocol is not spoken here. What it guards is
 // whole: another version of this program can take it over.
-var errOtherGuest = errors.New("its guest belongs to another version of sandpit")
+var errOtherGuest = errors.New("its guest belongs to another version of Sandpit")
 
 // errTimeOver calls off the adoption of a sandbox that is to stand still, because its
 // time is over.
-var errTimeOver = errors.New("its time is over")
+var errTimeOver = errors.New("its lifetime has ended")
 
 // resume connects to the guest and finds its processes. It returns how many run,
 // and the state that the sandbox is in. With errOtherGuest that is as it was. A guest
@@ -497,7 +497,7 @@ func (s *Sandbox) connect(ctx context.Context, pausing bool) (running int, err e
 		return 0, err
 	}
 	if most := mostProcesses(s.info); len(list) > most {
-		return 0, fmt.Errorf("its guest names %d processes, of which there can be %d: %w", len(list), most, sandpit.ErrProtocol)
+		return 0, fmt.Errorf("its guest reports %d processes, but at most %d can exist: %w", len(list), most, sandpit.ErrProtocol)
 	}
 	s.oomKills()
 	ended := func(p client.ProcessInfo) bool { return p.Exited && !p.Announced }

@@ -30,7 +30,7 @@ const oomScoreAdj = 500
 // called off; when that takes too long, too, it is stuck, and goes on alone.
 func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	making := &task{what: "making", about: "a sandbox", namespace: t.namespace, cancel: cancel}
+	making := &task{what: "creating", about: "a sandbox", namespace: t.namespace, cancel: cancel}
 	if spec.Name != "" {
 		making.about = "sandbox " + spec.Name
 	}
@@ -121,7 +121,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	if err != nil {
 		lease.Release()
-		return nil, fmt.Errorf("making a sandbox: %w", err)
+		return nil, fmt.Errorf("creating a sandbox: %w", err)
 	}
 	s.info = sandpit.Info{
 		ID: s.id, Name: s.name, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
@@ -154,7 +154,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	if err != nil {
 		s.callOff()
-		_ = s.takeDown(context.WithoutCancel(ctx), "not made: "+err.Error())
+		_ = s.takeDown(context.WithoutCancel(ctx), "not created: "+err.Error())
 		return nil, err
 	}
 	return s, nil
@@ -382,7 +382,7 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	s.mu.Lock()
 	if s.removing || s.left {
 		s.mu.Unlock()
-		return fmt.Errorf("sandbox %s was removed while it was made: %w", s.name, sandpit.ErrClosed)
+		return fmt.Errorf("sandbox %s was removed while it was being created: %w", s.name, sandpit.ErrClosed)
 	}
 	s.state = sandpit.StateRunning
 	from := s.created

@@ -37,7 +37,7 @@ func readInLayer(dir, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxLayerFile {
-		return nil, fmt.Errorf("reading /%s of the image: it is no small file: %w", name, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("reading /%s of the image: it is too large or not a regular file: %w", name, sandpit.ErrInvalid)
 	}
 	return io.ReadAll(io.LimitReader(f, maxLayerFile))
 }

@@ -180,7 +180,7 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 		if errors.Is(err, sandpit.ErrUnavailable) {
 			s.saveLater() // what a disk that hangs has taken all the same is replaced
 		}
-		return fmt.Errorf("changing the lifetime of sandbox %s: it stays as it was: %w", s.name, err)
+		return fmt.Errorf("changing the lifetime of sandbox %s: it is unchanged: %w", s.name, err)
 	}
 	if state == sandpit.StateRunning || state == sandpit.StateStopped {
 		s.tellGuest(ctx)

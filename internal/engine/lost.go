@@ -51,7 +51,7 @@ func (e *Engine) discard(failed []*Sandbox) {
 		s.callOff()
 		// Not destroy: it would wait for the task that calls this.
 		_ = e.work("removing", s, e.opts.Patience.Remove, func(ctx context.Context) error {
-			return s.takeDown(ctx, "too many have failed")
+			return s.takeDown(ctx, "too many failed sandboxes")
 		}).wait(context.Background())
 	}
 }
@@ -67,7 +67,7 @@ func goneWhy(err error) string {
 	if errors.Is(err, driver.ErrRestarted) {
 		return "the machine was restarted: its processes and files were in memory"
 	}
-	return "it ended while there was no server: its guest was killed, or had been idle for too long"
+	return "it ended while no server was running: its guest was killed, or it reached its idle time"
 }
 
 // A mark is an empty file beside the log of a sandbox. It notes on a full disk, where

@@ -42,7 +42,7 @@ func TestGoneWhileThereWasNoEngine(t *testing.T) {
 		change func(*engine.Options)
 		reason string
 	}{
-		"its guest was killed":      {func(*engine.Options) {}, "it ended while there was no server"},
+		"its guest was killed":      {func(*engine.Options) {}, "it ended while no server was running"},
 		"the machine was restarted": {func(o *engine.Options) { o.Driver = restarted{o.Driver.(bare)} }, "the machine was restarted: its processes and files were in memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestGoneWhileThereWasNoEngine(t *testing.T) {
 				t.Errorf("%d live", n)
 			}
 			_, err = e.Create(t.Context(), sandpit.Spec{Name: "box", User: "root", WorkDir: "/"})
-			if !errors.Is(err, sandpit.ErrExists) || !strings.Contains(sandpit.Hint(err), "remove it first") {
+			if !errors.Is(err, sandpit.ErrExists) || !strings.Contains(sandpit.Hint(err), "remove that sandbox first") {
 				t.Errorf("its name taken again: %v (%s)", err, sandpit.Hint(err))
 			}
 			// It takes no room.

@@ -18,7 +18,7 @@ import (
 func lockName(images, name string) (release func(), err error) {
 	fd, err := claim.Open(filepath.Join(images, "locks", "names"))
 	if err != nil {
-		return nil, fmt.Errorf("taking the name %s: %w", name, err)
+		return nil, fmt.Errorf("reserving the name %s: %w", name, err)
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
@@ -27,7 +27,7 @@ func lockName(images, name string) (release func(), err error) {
 		if errors.Is(err, claim.ErrTaken) {
 			return nil, fmt.Errorf("name %s: %w", name, sandpit.ErrExists)
 		}
-		return nil, fmt.Errorf("taking the name %s: %w", name, err)
+		return nil, fmt.Errorf("reserving the name %s: %w", name, err)
 	}
 	return func() { unix.Close(fd) }, nil
 }

@@ -24,7 +24,7 @@ var ErrOrphans error = orphansError{}
 type orphansError struct{}
 
 func (orphansError) Error() string {
-	return "sandboxes run that the state has no record of"
+	return "sandboxes are running of which the state has no record"
 }
 func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 
@@ -68,7 +68,7 @@ func refuseOrphans(ids []string) error {
 		names += fmt.Sprintf(" and %d more", len(ids)-maxNamed)
 	}
 	return sandpit.WithHint(fmt.Errorf("%w: %s", ErrOrphans, names),
-		"the database was lost or is an older one: restore the directory state from its latest backup; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
+		"restore the directory state from its latest backup, because the database was lost or is an old copy; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
 }
 
 // RemoveOrphans destroys the sandboxes that run here without a record, and those that

@@ -354,7 +354,7 @@ func (p *pool) fill(n int) error {
 				return
 			}
 			ctx, cancel := context.WithCancelCause(p.ctx)
-			t := &task{what: "making a blank", namespace: blankSpace, cancel: cancel}
+			t := &task{what: "creating a blank", namespace: blankSpace, cancel: cancel}
 			errs[i] = p.engine.start(ctx, t, min(blankPatience, p.engine.opts.Patience.Create), func(ctx context.Context) error {
 				w, err := p.prepare(ctx)
 				if err == nil {
@@ -400,7 +400,7 @@ func (e *Engine) sweepDriver(ctx context.Context) {
 		return
 	}
 	sweep := func() *task {
-		return e.work("removing what was left", nil, e.opts.Patience.Remove, func(ctx context.Context) error {
+		return e.work("removing the remains", nil, e.opts.Patience.Remove, func(ctx context.Context) error {
 			sw.Sweep(ctx)
 			return nil
 		})

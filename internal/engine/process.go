@@ -47,7 +47,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 		return nil, err
 	}
 	if len(cmd.User) > maxUser {
-		return nil, fmt.Errorf("starting a process: the user has more than %d bytes: %w", maxUser, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("starting a process: the user is longer than %d bytes: %w", maxUser, sandpit.ErrInvalid)
 	}
 	if err := s.enterStart(ctx); err != nil {
 		return nil, err
@@ -377,7 +377,7 @@ func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
 	}
 	cmd.Argv, cmd.FromImage, cmd.Entrypoint = slices.Concat(entry, rest), false, nil
 	if len(cmd.Argv) == 0 {
-		return cmd, sandpit.WithHint(fmt.Errorf("starting a process: no command was given, and image %s has none: %w", s.info.Image, sandpit.ErrInvalid), "name a command")
+		return cmd, sandpit.WithHint(fmt.Errorf("starting a process: no command was given, and image %s has none: %w", s.info.Image, sandpit.ErrInvalid), "add a command")
 	}
 	return cmd, nil
 }

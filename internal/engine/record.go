@@ -50,7 +50,7 @@ func readData(r Record) (data, error) {
 		return d, fmt.Errorf("reading its record: %w", err)
 	}
 	if d.Version > dataVersion || d.Handle != nil && d.Handle.Version > driver.HandleVersion {
-		return d, sandpit.WithHint(fmt.Errorf("its record is of a newer version: %w", sandpit.ErrUnsupported), "use the version of sandpit that made it, or a newer one")
+		return d, sandpit.WithHint(fmt.Errorf("its record has a newer version: %w", sandpit.ErrUnsupported), "use the version of Sandpit that created it, or a newer one")
 	}
 	if d.Version > 1 {
 		return d, nil

@@ -165,7 +165,7 @@ func (s *Sandbox) closedError() error {
 func (s *Sandbox) stateError(state sandpit.State) error {
 	err := fmt.Errorf("sandbox %s is %s: %w", s.name, state, sandpit.ErrState)
 	if state == sandpit.StateStopped {
-		return sandpit.WithHint(err, "start it again first")
+		return sandpit.WithHint(err, "start the sandbox first")
 	}
 	return err
 }
@@ -227,7 +227,7 @@ func (s *Sandbox) explain(err error) error {
 	case removing:
 		return fmt.Errorf("sandbox %s was removed: %w", s.name, sandpit.ErrClosed)
 	case left:
-		return fmt.Errorf("sandbox %s: this server is ending: %w", s.name, sandpit.ErrUnavailable)
+		return fmt.Errorf("sandbox %s: this server is shutting down: %w", s.name, sandpit.ErrUnavailable)
 	}
 	s.fail()
 	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
@@ -303,7 +303,7 @@ func (s *Sandbox) fail() {
 		s.closeGuest()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.ending = s.engine.work("removing what is left of", s, s.engine.opts.Patience.Remove, func(ctx context.Context) error {
+		s.ending = s.engine.work("removing the remains of", s, s.engine.opts.Patience.Remove, func(ctx context.Context) error {
 			var old []*Sandbox
 			err := s.instance.Destroy(ctx)
 			if err == nil {

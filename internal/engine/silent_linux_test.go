@@ -134,7 +134,7 @@ func TestSilentGuestOfAPausedSandbox(t *testing.T) {
 	asleep()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := sb.(sandpit.Lifecycle).Resume(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "does not answer") {
+	if err := sb.(sandpit.Lifecycle).Resume(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "does not respond") {
 		t.Errorf("resuming it: %v", err)
 	}
 	asleep()

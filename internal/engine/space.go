@@ -78,7 +78,7 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 	}
 	if sp.names[s.name] != nil || sp.ids[s.name] != nil {
 		if slices.ContainsFunc(sp.lost, func(l *Sandbox) bool { return l.name == s.name }) {
-			return sandpit.WithHint(fmt.Errorf("naming the sandbox %s: one that has failed has that name: %w", s.name, sandpit.ErrExists), "remove it first, or choose another name")
+			return sandpit.WithHint(fmt.Errorf("creating sandbox %q: a failed sandbox has that name: %w", s.name, sandpit.ErrExists), "remove that sandbox first, or choose another name")
 		}
 		return nameTaken(s.name)
 	}
@@ -93,7 +93,7 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 var errEngineClosed = fmt.Errorf("creating a sandbox: the client is closed: %w", sandpit.ErrState)
 
 func nameTaken(name string) error {
-	return sandpit.WithHint(fmt.Errorf("naming the sandbox %s: a live sandbox has that name: %w", name, sandpit.ErrExists), "choose another name, or none")
+	return sandpit.WithHint(fmt.Errorf("creating sandbox %q: the name is in use: %w", name, sandpit.ErrExists), "choose another name, or omit it")
 }
 
 // forget takes a sandbox out of the table. It reports whether what it was
@@ -161,11 +161,11 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	if q.After != "" {
 		var err error
 		if after, err = strconv.ParseInt(q.After, 36, 64); err != nil || after < 0 {
-			return sandpit.Page{}, fmt.Errorf("listing sandboxes: %.40q is not the start of a page: %w", q.After, sandpit.ErrInvalid)
+			return sandpit.Page{}, fmt.Errorf("listing sandboxes: %.40q is not a valid page position: %w", q.After, sandpit.ErrInvalid)
 		}
 	}
 	if q.Limit < 0 {
-		return sandpit.Page{}, fmt.Errorf("listing sandboxes: a negative limit: %w", sandpit.ErrInvalid)
+		return sandpit.Page{}, fmt.Errorf("listing sandboxes: the limit is negative: %w", sandpit.ErrInvalid)
 	}
 	limit := min(cmp.Or(q.Limit, defaultPage), maxPage)
 

@@ -62,7 +62,7 @@ func (s *Sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) error {
 	if grace < 0 {
-		return fmt.Errorf("stopping sandbox %s: a negative time: %w", s.name, sandpit.ErrInvalid)
+		return fmt.Errorf("stopping sandbox %s: the grace period is negative: %w", s.name, sandpit.ErrInvalid)
 	}
 	state, err := s.begins(ctx)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 			return nil
 		}
 		if time.Since(deadline) > endPatience {
-			return fmt.Errorf("%d processes do not end: %w", running, sandpit.ErrUnavailable)
+			return fmt.Errorf("%d processes did not exit: %w", running, sandpit.ErrUnavailable)
 		}
 		select {
 		case <-time.After(wait):
@@ -202,7 +202,7 @@ func (s *Sandbox) mayRevive() error {
 	if s.most == 0 || time.Now().Before(s.created.Add(s.most)) {
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("sandbox %s has lived for the %s that it may in all: %w", s.name, notation.FormatDuration(s.most), sandpit.ErrForbidden), "make a new one")
+	return sandpit.WithHint(fmt.Errorf("sandbox %s has reached its total lifetime of %s: %w", s.name, notation.FormatDuration(s.most), sandpit.ErrForbidden), "create a new sandbox")
 }
 
 // revive begins the idle time anew, and the lifetime if it was over, as far as
@@ -239,7 +239,7 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	}
 	f, ok := s.instance.(driver.Freezer)
 	if !ok {
-		return fmt.Errorf("pausing sandbox %s: the driver %s can't: %w", s.name, s.info.Driver, sandpit.ErrUnsupported)
+		return fmt.Errorf("pausing sandbox %s: the driver %s does not support it: %w", s.name, s.info.Driver, sandpit.ErrUnsupported)
 	}
 	// While it stands still its guest's clock goes on. One that has expired does not
 	// escape that by the silence of its guest.
@@ -292,7 +292,7 @@ func (s *Sandbox) thaw(ctx context.Context) error {
 	}()
 	if _, err := s.connect(ctx, false); err != nil {
 		s.letGo()
-		return errors.Join(fmt.Errorf("resuming sandbox %s: its guest does not answer: %w", s.name, err), f.Freeze(context.WithoutCancel(ctx)))
+		return errors.Join(fmt.Errorf("resuming sandbox %s: its guest does not respond: %w", s.name, err), f.Freeze(context.WithoutCancel(ctx)))
 	}
 	go s.watch()
 	return nil

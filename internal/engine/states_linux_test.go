@@ -413,7 +413,7 @@ func TestLifetimeOnAFullDisk(t *testing.T) {
 	}
 	for _, kind := range []error{sandpit.ErrDiskFull, sandpit.ErrUnavailable} {
 		srv.store.setFail(fmt.Errorf("writing: %w", kind))
-		if err := sb.SetLifetime(t.Context(), life); !errors.Is(err, kind) || !strings.Contains(err.Error(), "it stays as it was") {
+		if err := sb.SetLifetime(t.Context(), life); !errors.Is(err, kind) || !strings.Contains(err.Error(), "it is unchanged") {
 			t.Errorf("got %v", err)
 		}
 		as(before)

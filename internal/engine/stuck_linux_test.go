@@ -263,7 +263,7 @@ func TestWaitingIsSeen(t *testing.T) {
 	if err := e.Remove(t.Context(), "waiter"); err != nil {
 		t.Errorf("removing it: %v", err)
 	}
-	if err := <-created; !errors.Is(err, sandpit.ErrClosed) || !strings.Contains(err.Error(), "was removed while it was made") {
+	if err := <-created; !errors.Is(err, sandpit.ErrClosed) || !strings.Contains(err.Error(), "was removed while it was being created") {
 		t.Errorf("the error is %v", err)
 	}
 	ctx, leave := context.WithCancel(t.Context())
@@ -311,7 +311,7 @@ func TestStuckBeforeThereIsRoom(t *testing.T) {
 		o.Driver, o.Patience = d, engine.Patience{Create: time.Millisecond, Undo: time.Millisecond}
 	})
 	_, err := e.Create(t.Context(), sandpit.Spec{Name: "box"})
-	if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `making sandbox box is stuck (step "probe")`) {
+	if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `creating sandbox box is stuck (step "probe")`) {
 		t.Errorf("the error is %v", err)
 	}
 	close(d.released)

@@ -65,7 +65,7 @@ const stuckRetry = 10 * time.Second
 
 // Stuck describes a task that an engine waits for no longer.
 type Stuck struct {
-	What      string    // "making sandbox web"
+	What      string    // "creating sandbox web"
 	Sandbox   string    // id; empty if the task is about none
 	Namespace string    // of the sandbox
 	Doing     string    // the step at which it is, and what is still there
@@ -91,7 +91,7 @@ type task struct {
 	err      error         // its result, once done is closed
 
 	mu        sync.Mutex // guards all below. Nothing else is locked while it is held
-	what      string     // "making", and what: "a sandbox"
+	what      string     // "creating", and what: "a sandbox"
 	about     string
 	namespace string
 	sandbox   *Sandbox
@@ -343,7 +343,7 @@ var errStuck = fmt.Errorf("%w", sandpit.ErrUnavailable)
 
 func (t *task) stuckError() error {
 	return sandpit.WithHint(fmt.Errorf("%s: %w", t.describe(), errStuck),
-		"the kernel, a file system or the sandbox holds it up; it is cleaned up when that ends, or by a restart of the machine")
+		"check the kernel log for a hanging file system; cleanup continues when the kernel, the file system or the sandbox responds, or after a restart of the machine")
 }
 
 // doing says what holds the task up. One that waits for another of the same
@@ -429,7 +429,7 @@ func (e *Engine) mayTry(namespace string) error {
 	}
 	return &sandpit.RetryError{
 		Err: sandpit.WithHint(fmt.Errorf("too many operations are stuck (%d): %w", all, sandpit.ErrExhausted),
-			"see the server's log, and the machine's (dmesg): the kernel or a file system hangs"),
+			"check the server's log and the kernel log (dmesg): the kernel or a file system hangs"),
 		After: stuckRetry,
 	}
 }
@@ -458,7 +458,7 @@ func (e *Engine) place(ctx context.Context, t *task, namespace string, pulls boo
 		return giveBack, nil
 	default:
 	}
-	t.enter("waiting for others")
+	t.enter("waiting for other operations")
 	select {
 	case places <- struct{}{}:
 		if ctx.Err() == nil {
@@ -505,9 +505,9 @@ func explainCancel(ctx context.Context, name string, err error) error {
 	case err == nil || ctx.Err() == nil:
 		return err
 	case cause == errRemoved:
-		return fmt.Errorf("sandbox %s was removed while it was made: %w", name, sandpit.ErrClosed)
+		return fmt.Errorf("sandbox %s was removed while it was being created: %w", name, sandpit.ErrClosed)
 	case errors.As(cause, &late):
-		return fmt.Errorf("making sandbox %s: %w", name, cause)
+		return fmt.Errorf("creating sandbox %s: %w", name, cause)
 	}
 	return err
 }

@@ -47,14 +47,14 @@ func chooseUser(asked string, root image.Rootfs) (who, error) {
 			w.text = text + ":" + strconv.Itoa(image.UserID)
 		}
 	} else if errors.Is(err, strconv.ErrRange) {
-		return w, fmt.Errorf("choosing %s: id %q is over %d: %w", from, name, maxID, sandpit.ErrInvalid)
+		return w, fmt.Errorf("choosing %s: id %q is greater than %d: %w", from, name, maxID, sandpit.ErrInvalid)
 	} else if p, ok := lookupPasswd(root.Layers, name); ok {
 		w.uid, w.gid = p.uid, p.gid
 	} else if name == "root" {
 		w.uid, w.gid, w.text = 0, 0, "0:0"
 	} else {
 		return w, sandpit.WithHint(fmt.Errorf("choosing %s: image %s has no user %q: %w", from, root.Reference, name, sandpit.ErrInvalid),
-			"name a user of the image's /etc/passwd, or a number")
+			"use a user in the image's /etc/passwd, or a numeric id")
 	}
 	if hasGroup {
 		if gid, err := parseID(group); err == nil {
@@ -66,7 +66,7 @@ func chooseUser(asked string, root image.Rootfs) (who, error) {
 		}
 	}
 	if w.uid > maxID || w.gid > maxID {
-		return w, fmt.Errorf("choosing %s: an id of %q is over %d: %w", from, text, maxID, sandpit.ErrInvalid)
+		return w, fmt.Errorf("choosing %s: an id of %q is greater than %d: %w", from, text, maxID, sandpit.ErrInvalid)
 	}
 	return w, nil
 }

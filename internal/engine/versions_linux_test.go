@@ -131,7 +131,7 @@ func TestAdoptGuestOfAnotherVersion(t *testing.T) {
 				}
 				for _, err := range report.Refused {
 					if text := err.Error(); !errors.Is(err, sandpit.ErrUnsupported) || !strings.Contains(text, "running") && !strings.Contains(text, "paused") ||
-						!strings.Contains(text, "its guest belongs to another version") || !strings.Contains(sandpit.Hint(err), "use the version of sandpit that made it") {
+						!strings.Contains(text, "its guest belongs to another version") || !strings.Contains(sandpit.Hint(err), "use the version of Sandpit that created it") {
 						t.Errorf("%v (%s)", err, sandpit.Hint(err))
 					}
 				}

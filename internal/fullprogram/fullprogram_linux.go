@@ -47,7 +47,7 @@ func (p Program) Exec(dir string, argv, environ []string) error {
 		err = execFD(fd, argv, environ)
 		_ = unix.Close(fd)
 	}
-	return sandpit.WithHint(fmt.Errorf("starting the full program: %w", err), "set SANDPIT_HOME to a directory that you may write to and execute from")
+	return sandpit.WithHint(fmt.Errorf("starting the full program: %w", err), "set SANDPIT_HOME to a directory that you can write to and execute programs in")
 }
 
 // execFD executes what is open, so that what has been checked is what runs.
@@ -56,7 +56,7 @@ func execFD(fd int, argv, environ []string) error {
 	return os.NewSyscallError("execve", err)
 }
 
-var errNotOurs = errors.New("others may have written it")
+var errNotOurs = errors.New("other users could have changed it")
 
 // file opens the program's file, and makes it if need be.
 func (p Program) file(dir string) (int, error) {
@@ -93,7 +93,7 @@ func (p Program) open(dir, name string) (int, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG || !ours(st):
 		err = errNotOurs
 	case st.Size != int64(len(p.Bytes)):
-		err = errors.New("it is not whole")
+		err = errors.New("it is incomplete")
 	default:
 		return fd, nil
 	}

@@ -17,7 +17,7 @@ const Patience = 10 * time.Second
 // ErrHangs is the error of items while a write takes longer than Patience. Those
 // that this write has may be written later: their error has a method Wait() error,
 // which returns the outcome once, when the write has ended. All others are not written.
-var ErrHangs = errors.New("its disk does not answer")
+var ErrHangs = errors.New("its disk does not respond")
 
 // lateError is ErrHangs of an item that may be written later.
 type lateError struct{ answer <-chan error }

@@ -38,7 +38,7 @@ type fileRef struct {
 // meant, unless the whole is one.
 func parseFileRef(kind, rest string) (fileRef, error) {
 	if rest == "" || strings.IndexByte(rest, 0) >= 0 || len(rest) > maxPath {
-		return fileRef{}, fault.Invalidf("reading image reference %q: it names no file", fault.Clip(kind+":"+rest))
+		return fileRef{}, fault.Invalidf("reading image reference %q: the file name is missing", fault.Clip(kind+":"+rest))
 	}
 	f := fileRef{kind: kind, path: rest}
 	if _, err := os.Stat(rest); err != nil {
@@ -349,8 +349,8 @@ func (l *layoutSource) names() []string {
 func (l *layoutSource) Root(context.Context) ([]byte, string, error) {
 	data, err := readSmall(l.tree, "index.json", MaxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", sandpit.WithHint(fault.Invalidf("it is no OCI layout: it has no index.json"),
-			"use docker-archive: for what docker save has written, dir: for a root file system")
+		return nil, "", sandpit.WithHint(fault.Invalidf("it is not an OCI layout: index.json is missing"),
+			"use docker-archive: for the output of 'docker save', or dir: for a root file system")
 	}
 	if err != nil {
 		return nil, "", err
@@ -372,16 +372,16 @@ func (l *layoutSource) Root(context.Context) ([]byte, string, error) {
 			platforms = platforms && m.Platform != nil
 		}
 	}
-	hint := "name one of its tags: " + strings.Join(tags, ", ")
+	hint := "use one of its tags: " + strings.Join(tags, ", ")
 	switch {
 	case len(found) == 0 && l.tag != "":
-		return nil, "", sandpit.WithHint(fault.NotFoundf("it has no image tagged %q", fault.Clip(l.tag)), hint)
+		return nil, "", sandpit.WithHint(fault.NotFoundf("it contains no image tagged %q", fault.Clip(l.tag)), hint)
 	case len(found) == 0:
-		return nil, "", fault.Invalidf("it has no image")
+		return nil, "", fault.Invalidf("it contains no image")
 	case len(found) > 1 && platforms:
 		return data, typeOCIIndex, nil // one image for several platforms
 	case len(found) > 1:
-		return nil, "", sandpit.WithHint(fault.Invalidf("it has %d images", len(found)), hint)
+		return nil, "", sandpit.WithHint(fault.Invalidf("it contains %d images", len(found)), hint)
 	}
 	d := found[0]
 	if err := checkDescriptor(d, MaxManifest); err != nil {
@@ -396,7 +396,7 @@ func (l *layoutSource) Root(context.Context) ([]byte, string, error) {
 		return nil, "", missingBlob(d, err)
 	}
 	if DigestOf(data) != d.Digest {
-		return nil, "", fault.Integrityf("reading manifest %s: its content has another digest", d.Digest)
+		return nil, "", fault.Integrityf("reading manifest %s: the digest of its content does not match", d.Digest)
 	}
 	return data, d.MediaType, nil
 }
@@ -450,7 +450,7 @@ type dockerManifest struct {
 func (d *dockerSource) Root(ctx context.Context) ([]byte, string, error) {
 	data, err := readSmall(d.tree, "manifest.json", MaxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", sandpit.WithHint(fault.Invalidf("it is no Docker archive: it has no manifest.json"),
+		return nil, "", sandpit.WithHint(fault.Invalidf("it is not a Docker archive: manifest.json is missing"),
 			"use oci-archive: for an OCI layout in a tar")
 	}
 	if err != nil {
@@ -465,7 +465,7 @@ func (d *dockerSource) Root(ctx context.Context) ([]byte, string, error) {
 		return nil, "", err
 	}
 	if len(m.Layers) > maxLayers {
-		return nil, "", fault.Invalidf("reading manifest.json: it has %d layers, and %d are the most", len(m.Layers), maxLayers)
+		return nil, "", fault.Invalidf("reading manifest.json: it has %d layers, but the limit is %d", len(m.Layers), maxLayers)
 	}
 	d.tags = m.RepoTags
 	if d.config, err = readSmall(d.tree, m.Config, maxConfig); err != nil {
@@ -502,12 +502,12 @@ func (d *dockerSource) choose(list []dockerManifest) (dockerManifest, error) {
 			}
 		}
 	}
-	hint := "name one of its tags: " + strings.Join(tags, ", ")
+	hint := "use one of its tags: " + strings.Join(tags, ", ")
 	switch {
 	case d.tag != "":
-		return dockerManifest{}, sandpit.WithHint(fault.NotFoundf("it has no image tagged %q", fault.Clip(d.tag)), hint)
+		return dockerManifest{}, sandpit.WithHint(fault.NotFoundf("it contains no image tagged %q", fault.Clip(d.tag)), hint)
 	case len(list) != 1:
-		return dockerManifest{}, sandpit.WithHint(fault.Invalidf("it has %d images", len(list)), hint)
+		return dockerManifest{}, sandpit.WithHint(fault.Invalidf("it contains %d images", len(list)), hint)
 	}
 	return list[0], nil
 }

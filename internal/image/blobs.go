@@ -116,7 +116,7 @@ func (s *Store) commitBlob(tmp *temp, d Descriptor) (fd int, err error) {
 const pruneTries = 100
 
 // errPruned says that something was pruned in the moment in which it was made.
-var errPruned = sandpit.WithHint(fault.Kind{Err: errors.New("storing in image store: pruned meanwhile"), Kind: sandpit.ErrUnavailable}, "try again")
+var errPruned = sandpit.WithHint(fault.Kind{Err: errors.New("storing in image store: the store was pruned meanwhile"), Kind: sandpit.ErrUnavailable}, "try again")
 
 // fetchBlob brings a blob into the store, if it is not there, and locks it. A
 // transfer that breaks is taken up where it was, now or by a later call.
@@ -182,7 +182,7 @@ func (s *Store) receive(ctx context.Context, src Source, d Descriptor, progress 
 				break
 			}
 			if !resumed {
-				return -1, fault.Integrityf("fetching %s: its content has another digest", d.Digest)
+				return -1, fault.Integrityf("fetching %s: the digest of its content does not match", d.Digest)
 			}
 			resumed = false // what an earlier call has left may be at fault
 			if err := t.restart(); err != nil {
@@ -255,7 +255,7 @@ func (t *transfer) run(ctx context.Context, src Source) error {
 			return err
 		}
 		if at != 0 {
-			return errors.New("fetching blob: the source started in the middle")
+			return errors.New("fetching blob: the source did not start at the requested offset")
 		}
 	}
 	buf := make([]byte, 128<<10)
@@ -263,7 +263,7 @@ func (t *transfer) run(ctx context.Context, src Source) error {
 		n, err := r.Read(buf)
 		if n > 0 {
 			if t.n+int64(n) > t.want.Size {
-				return fault.Integrityf("fetching %s: its content is longer than the %d bytes it should have", t.want.Digest, t.want.Size)
+				return fault.Integrityf("fetching %s: its content is longer than the expected %d bytes", t.want.Digest, t.want.Size)
 			}
 			if _, werr := t.file.Write(buf[:n]); werr != nil {
 				return fmt.Errorf("storing blob: %w", werr)
@@ -301,7 +301,7 @@ func (s *Store) fetchSmall(ctx context.Context, src Source, d Descriptor, h *hel
 			}
 			defer r.Close()
 			if at != 0 {
-				return errors.New("fetching blob: the source started in the middle")
+				return errors.New("fetching blob: the source did not start at the requested offset")
 			}
 			data, err = io.ReadAll(io.LimitReader(r, d.Size+1))
 			if err != nil {
@@ -321,10 +321,10 @@ func (s *Store) fetchSmall(ctx context.Context, src Source, d Descriptor, h *hel
 		}
 	}
 	if int64(len(data)) != d.Size {
-		return nil, fault.Integrityf("fetching %s: its content has not the %d bytes it should have", d.Digest, d.Size)
+		return nil, fault.Integrityf("fetching %s: its content does not have the expected %d bytes", d.Digest, d.Size)
 	}
 	if DigestOf(data) != d.Digest {
-		return nil, fault.Integrityf("fetching %s: its content has another digest", d.Digest)
+		return nil, fault.Integrityf("fetching %s: the digest of its content does not match", d.Digest)
 	}
 	for range pruneTries {
 		var fd int

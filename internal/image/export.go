@@ -27,7 +27,7 @@ func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 
 func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	if ref == "" || ref == "host" {
-		return sandpit.WithHint(fault.Unsupportedf("the host image is this machine itself"), "name an image of the store; see \"sandpit images ls\"")
+		return sandpit.WithHint(fault.Unsupportedf("the host image is this machine itself"), "choose a stored image; 'sandpit images ls' lists them")
 	}
 	entries, err := s.find(ref)
 	if err != nil {
@@ -36,12 +36,12 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	e := entries[0]
 	lease, ok := s.open(e.image, ref)
 	if !ok {
-		return fault.NotFoundf("it is not whole in the store")
+		return fault.NotFoundf("it is incomplete in the store")
 	}
 	defer lease.Release()
 	rec := s.records()[e.image]
 	if rec == nil {
-		return fault.NotFoundf("it is not whole in the store")
+		return fault.NotFoundf("it is incomplete in the store")
 	}
 	data, err := s.readBlob(e.image, MaxManifest)
 	if err != nil {
@@ -139,7 +139,7 @@ func packFile(ctx context.Context, tw *tar.Writer, f *os.File, hdr *tar.Header) 
 		return f.Read(p)
 	}), hdr.Size))
 	if err == nil && n < hdr.Size {
-		err = errors.New(hdr.Name + " was cut short while it was read")
+		err = errors.New(hdr.Name + " was truncated while it was read")
 	}
 	return err
 }

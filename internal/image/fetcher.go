@@ -26,5 +26,5 @@ type Fetcher interface {
 
 // ErrNoFetcher is returned by a Store without a Fetcher for what it would need
 // one for. It matches sandpit.ErrUnsupported.
-var ErrNoFetcher = sandpit.WithHint(fault.Kind{Err: errors.New("using an image that is not in the store: this program can't fetch any"), Kind: sandpit.ErrUnsupported},
-	"pull or import it first, with \"sandpit images\"")
+var ErrNoFetcher = sandpit.WithHint(fault.Kind{Err: errors.New("using an image that is not in the store: this program can't pull images"), Kind: sandpit.ErrUnsupported},
+	"pull or import it first with 'sandpit images'")

@@ -64,7 +64,7 @@ func (s *Store) acquireHost(ctx context.Context) (*Lease, error) {
 			return nil, fmt.Errorf("preparing the host image: %w", err)
 		}
 	}
-	return nil, errors.New("preparing the host image: its skeleton is removed again and again")
+	return nil, errors.New("preparing the host image: its skeleton is removed repeatedly")
 }
 
 // openSkeleton leases the skeleton that an index file names. It is not ok when

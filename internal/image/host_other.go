@@ -9,7 +9,7 @@ import (
 )
 
 func (s *Store) acquireHost(context.Context) (*Lease, error) {
-	return nil, fault.Unsupportedf("using the host image: only on Linux")
+	return nil, fault.Unsupportedf("using the host image: it exists only on Linux")
 }
 
 func (s *Store) pruneHost() int64 { return 0 }

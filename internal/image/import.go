@@ -90,7 +90,7 @@ func importName(name string) (Reference, error) {
 		return ref, err
 	}
 	if ref.Digest != "" {
-		return ref, fault.Invalidf("importing as %s: a name with a digest can't be given", name)
+		return ref, fault.Invalidf("importing as %s: the name must not contain a digest", name)
 	}
 	return ref, nil
 }
@@ -104,7 +104,7 @@ func ownName(names []string) (Reference, error) {
 			}
 		}
 	}
-	return Reference{}, sandpit.WithHint(fault.Invalidf("the image has no name of its own"), "give it one")
+	return Reference{}, sandpit.WithHint(fault.Invalidf("the image has no name of its own"), "give it a name")
 }
 
 // collectRecord removes an image that has just been made and got no name.

@@ -45,10 +45,10 @@ func (s *Store) ingest(ctx context.Context, src Source, want platform, anyPlatfo
 		return nil, -1, err
 	}
 	if len(cfg.diffIDs) != len(doc.Layers) {
-		return nil, -1, fault.Invalidf("the image's manifest has %d layers, and its config %d", len(doc.Layers), len(cfg.diffIDs))
+		return nil, -1, fault.Invalidf("the image's manifest has %d layers, but its config has %d", len(doc.Layers), len(cfg.diffIDs))
 	}
 	if cfg.platform.os != "" && cfg.platform.arch != "" && !anyPlatform && want.rank(cfg.platform) == 0 {
-		return nil, -1, sandpit.WithHint(fault.NotFoundf("the image does not exist for %s", want), "it is there for "+fault.Clip(cfg.platform.String()))
+		return nil, -1, sandpit.WithHint(fault.NotFoundf("the image does not exist for %s", want), "it exists for "+fault.Clip(cfg.platform.String()))
 	}
 
 	rec = &record{
@@ -105,7 +105,7 @@ func (s *Store) fetchManifest(ctx context.Context, src Source, want platform, ho
 			return nil, desc, doc, err
 		}
 		if depth == 2 { // an index in an index is allowed; nobody goes deeper
-			return nil, desc, doc, fault.Invalidf("reading index: indexes lie too deep in each other")
+			return nil, desc, doc, fault.Invalidf("reading index: indexes are nested too deeply")
 		}
 		if desc, err = doc.pick(want); err != nil {
 			return nil, desc, doc, err

@@ -29,7 +29,7 @@ func (s *Store) Keep(id string, l *Lease) error {
 		return nil
 	}
 	if strings.ContainsAny(id, "/.") || id == "" {
-		return fault.Invalidf("keeping an image: %q is no id", fault.Clip(id))
+		return fault.Invalidf("keeping an image: %q is not an id", fault.Clip(id))
 	}
 	if err := s.ensure("kept"); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s *Store) Keep(id string, l *Lease) error {
 // Unkeep undoes Keep. What is not kept is no error.
 func (s *Store) Unkeep(id string) error {
 	if err := os.Remove(s.path("kept", id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("letting go of an image: %w", err)
+		return fmt.Errorf("releasing an image: %w", err)
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func (s *Store) makeLayer(ctx context.Context, blob Descriptor, diffID string, p
 		return fail(err)
 	}
 	if got != diffID {
-		return fail(fault.Integrityf("its tar has the digest sha256:%s, and the image's config says sha256:%s", got, diffID))
+		return fail(fault.Integrityf("its tar has the digest sha256:%s, but the image's config expects sha256:%s", got, diffID))
 	}
 	if err := os.WriteFile(tmp.path+"/about", a.encode(), 0o600); err != nil {
 		return fail(err)

@@ -124,7 +124,7 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 	case "", sandpit.PullMissing, sandpit.PullAlways, sandpit.PullNever:
 	default:
 		return nil, sandpit.WithHint(fault.Invalidf("using image %q: unknown pull policy %q", fault.Clip(ref), fault.Clip(string(opt.Pull))),
-			`use "missing", "always" or "never"`)
+			"use missing, always or never")
 	}
 	want, err := parsePlatform(opt.Platform)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 		if l, ok := s.open(rest, ref); ok {
 			return l, nil
 		}
-		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: not in the store", ref), `see "sandpit images ls"`)
+		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref), "run 'sandpit images ls' to list stored images")
 	}
 	return s.acquireNamed(ctx, ref, want, opt)
 }
@@ -206,7 +206,7 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 	}
 	if opt.Pull == sandpit.PullNever {
 		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref.Familiar()),
-			"run \"sandpit images pull "+ref.Familiar()+"\" first, or allow to pull it")
+			"run 'sandpit images pull "+ref.Familiar()+"' first, or allow pulling it")
 	}
 	if s.opt.Fetcher == nil {
 		return nil, ErrNoFetcher
@@ -252,7 +252,7 @@ func (s *Store) ingestAs(ctx context.Context, src Source, e refEntry, ref string
 // acquireDir leases a directory in place: nothing is copied, and nothing locked.
 func acquireDir(ref, dir string) (*Lease, error) {
 	if dir == "" || strings.IndexByte(dir, 0) >= 0 {
-		return nil, fault.Invalidf("using image %q: no directory named", ref)
+		return nil, fault.Invalidf("using image %q: the directory name is missing", ref)
 	}
 	abs, err := filepath.Abs(dir)
 	if err == nil {

@@ -129,7 +129,7 @@ func (s *Store) inspect(ref string) (Details, error) {
 	e := entries[0]
 	rec := s.records()[e.image]
 	if rec == nil {
-		return Details{}, fault.NotFoundf("%s is not whole in the store", fault.Clip(ref))
+		return Details{}, fault.NotFoundf("%s is incomplete in the store", fault.Clip(ref))
 	}
 	out := Details{Summary: s.summary(e, rec), Config: rec.config}
 	for _, other := range s.refs() {

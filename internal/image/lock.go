@@ -155,7 +155,7 @@ func (s *Store) makeTemp(mk func(path string) (*os.File, error)) (*temp, error) 
 			continue // swept between making and opening
 		}
 		if err != nil {
-			return nil, s.diskError(fmt.Errorf("making temporary file: %w", err))
+			return nil, s.diskError(fmt.Errorf("creating temporary file: %w", err))
 		}
 		// A sweep may have seen it before this lock; then it is gone.
 		if flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil && isAt(int(f.Fd()), path) {
@@ -163,7 +163,7 @@ func (s *Store) makeTemp(mk func(path string) (*os.File, error)) (*temp, error) 
 		}
 		f.Close()
 	}
-	return nil, errors.New("making temporary file: removed again and again")
+	return nil, errors.New("creating temporary file: removed repeatedly")
 }
 
 // moveTo renames the temp into its place. It stays locked until Close.

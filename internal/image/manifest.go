@@ -79,7 +79,7 @@ func parseDocument(data []byte, mediaType string) (document, error) {
 		return d, fault.Unsupportedf("reading manifest: schema version %d is not supported, only 2", d.SchemaVersion)
 	}
 	if d.MediaType != "" && mediaType != "" && d.MediaType != mediaType && slices.Contains(ManifestTypes(), mediaType) {
-		return d, fault.Invalidf("reading manifest: it says to be %q and is served as %q", fault.Clip(d.MediaType), mediaType)
+		return d, fault.Invalidf("reading manifest: it declares the type %q but is served as %q", fault.Clip(d.MediaType), mediaType)
 	}
 	if d.MediaType != "" {
 		mediaType = d.MediaType
@@ -97,11 +97,11 @@ func parseDocument(data []byte, mediaType string) (document, error) {
 	case isIndex:
 		return d, nil
 	case !isManifest || d.Config == nil:
-		return d, fault.Unsupportedf("reading manifest: it is not that of an image (media type %q)", fault.Clip(mediaType))
+		return d, fault.Unsupportedf("reading manifest: it is not an image manifest (media type %q)", fault.Clip(mediaType))
 	case len(d.Layers) == 0:
 		return d, fault.Unsupportedf("reading manifest: the image has no layer")
 	case len(d.Layers) > maxLayers:
-		return d, fault.Invalidf("reading manifest: it has %d layers, and %d are the most", len(d.Layers), maxLayers)
+		return d, fault.Invalidf("reading manifest: it has %d layers, but the limit is %d", len(d.Layers), maxLayers)
 	}
 	if err := checkDescriptor(*d.Config, maxConfig); err != nil {
 		return d, fmt.Errorf("reading manifest: config: %w", err)
@@ -111,7 +111,7 @@ func parseDocument(data []byte, mediaType string) (document, error) {
 			return d, fmt.Errorf("reading manifest: layer %d: %w", i, err)
 		}
 		if strings.Contains(l.MediaType, "foreign") || strings.Contains(l.MediaType, "nondistributable") {
-			return d, fault.Unsupportedf("reading manifest: layer %d is kept outside of the registry, from where nothing is fetched", i)
+			return d, fault.Unsupportedf("reading manifest: layer %d is stored outside of the registry, which is not supported", i)
 		}
 	}
 	return d, nil
@@ -122,7 +122,7 @@ func checkDescriptor(d Descriptor, most int64) error {
 		return fault.Invalidf("its digest %q is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(d.Digest))
 	}
 	if d.Size < 0 || d.Size > most {
-		return fault.Invalidf("its size %d is out of bounds", d.Size)
+		return fault.Invalidf("its size of %d bytes is out of range", d.Size)
 	}
 	return nil
 }
@@ -149,9 +149,9 @@ func (d document) pick(want platform) (Descriptor, error) {
 		}
 	}
 	if rank == 0 {
-		hint := "name another platform"
+		hint := "choose another platform"
 		if len(have) > 0 {
-			hint = "it is there for " + strings.Join(have, ", ")
+			hint = "it exists for " + strings.Join(have, ", ")
 		}
 		return Descriptor{}, sandpit.WithHint(fault.NotFoundf("the image does not exist for %s", want), hint)
 	}
@@ -245,7 +245,7 @@ func parseConfig(data []byte) (parsedConfig, error) {
 				return fault.Invalidf("reading image config: %s is too long", what)
 			}
 			if strings.IndexByte(s, 0) >= 0 {
-				return fault.Invalidf("reading image config: %s has a NUL byte", what)
+				return fault.Invalidf("reading image config: %s contains a NUL byte", what)
 			}
 		}
 		return nil
@@ -303,7 +303,7 @@ func parseConfig(data []byte) (parsedConfig, error) {
 		}
 	}
 	if len(out.diffIDs) > maxLayers {
-		return out, fault.Invalidf("reading image config: it has %d layers, and %d are the most", len(out.diffIDs), maxLayers)
+		return out, fault.Invalidf("reading image config: it has %d layers, but the limit is %d", len(out.diffIDs), maxLayers)
 	}
 	for _, d := range out.diffIDs {
 		if !ValidDigest(d) {

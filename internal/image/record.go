@@ -121,7 +121,7 @@ func lines(data []byte, header string, f func(key string, values []string)) erro
 		}
 		f(key, values)
 	}
-	return fmt.Errorf("it is cut short")
+	return fmt.Errorf("it is truncated")
 }
 
 func first(values []string) string {
@@ -176,7 +176,7 @@ func decodeRecord(data []byte) (*record, error) {
 	}
 	for _, l := range append(r.layers, r.blobs...) {
 		if err == nil && !validHex(l) {
-			err = fmt.Errorf("it names %q", fault.Clip(l))
+			err = fmt.Errorf("it is the record of %q", fault.Clip(l))
 		}
 	}
 	if err != nil {

@@ -52,7 +52,7 @@ func ParseReference(s string) (Reference, error) {
 			s = s[:300] + "…"
 		}
 		return Reference{}, sandpit.WithHint(fault.Invalidf("reading image reference %q: %s", s, why),
-			`name an image like "debian:13", "ghcr.io/org/app:tag" or "name@sha256:…", or use "host"`)
+			"write an image like debian:13, ghcr.io/org/app:tag or name@sha256:…, or host")
 	}
 	if s == "" {
 		return bad("it is empty")
@@ -85,7 +85,7 @@ func ParseReference(s string) (Reference, error) {
 		ref.Registry = "docker.io"
 	}
 	if !validHost(ref.Registry) {
-		return bad("its registry is not a host name, with or without a port")
+		return bad("its registry is not a host name with an optional port")
 	}
 	if ref.Registry == "docker.io" && !strings.Contains(ref.Repository, "/") {
 		ref.Repository = "library/" + ref.Repository
@@ -235,8 +235,8 @@ func parsePlatform(s string) (platform, error) {
 		if len(s) > 100 {
 			s = s[:100] + "…"
 		}
-		return platform{}, sandpit.WithHint(fault.Invalidf("reading platform %q: it is not OS/ARCHITECTURE", s),
-			`name one like "linux/amd64" or "linux/arm64"`)
+		return platform{}, sandpit.WithHint(fault.Invalidf("reading platform %q: it does not have the form OS/ARCHITECTURE", s),
+			"write it like linux/amd64 or linux/arm64")
 	}
 	p := platform{os: parts[0], arch: parts[1]}
 	if len(parts) == 3 {

@@ -51,7 +51,7 @@ func decodeRef(data []byte) (e refEntry, err error) {
 		}
 	})
 	if err == nil && (e.name == "" || !validHex(e.image)) {
-		err = fmt.Errorf("reading image name: no name or image in it")
+		err = fmt.Errorf("reading image name: the name or image is missing")
 	}
 	return e, err
 }

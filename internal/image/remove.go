@@ -129,7 +129,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 		if !ok {
 			if _, err := os.Lstat(path); err == nil {
 				return Removed{}, sandpit.WithHint(fault.Kind{Err: fmt.Errorf("removing image %s: it is in use", familiar(out.Name)), Kind: sandpit.ErrState},
-					"remove the sandboxes that were made from it first")
+					"remove the sandboxes that use it first")
 			}
 		} else {
 			defer closeFD(fd)
@@ -163,7 +163,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 // find returns the names that ref means: at least one. An image without a name
 // has an entry without one.
 func (s *Store) find(ref string) ([]refEntry, error) {
-	unknown := sandpit.WithHint(fault.NotFoundf("image %q is not in the store", fault.Clip(ref)), `see "sandpit images ls"`)
+	unknown := sandpit.WithHint(fault.NotFoundf("image %q is not in the store", fault.Clip(ref)), "run 'sandpit images ls' to list stored images")
 	if hex, ok := strings.CutPrefix(ref, DigestPrefix); ok {
 		var list []refEntry
 		for _, e := range s.refs() {

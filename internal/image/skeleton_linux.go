@@ -555,12 +555,12 @@ func (p *hostPlan) make(dst string) error {
 			err = os.Lchown(to, it.owner, it.owner)
 		}
 		if err != nil {
-			return fmt.Errorf("making host skeleton: %w", err)
+			return fmt.Errorf("creating the host skeleton: %w", err)
 		}
 	}
 	for _, it := range slices.Backward(wd) {
 		if err := syscall.Chmod(dst+"/"+it.path, it.mode&0o7777); err != nil {
-			return fmt.Errorf("making host skeleton: %w", err)
+			return fmt.Errorf("creating the host skeleton: %w", err)
 		}
 	}
 	return nil

@@ -134,17 +134,17 @@ func (s *Store) path(parts ...string) string {
 // ensure makes the store's directory and those named under it.
 func (s *Store) ensure(subs ...string) error {
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o755); err != nil {
-		return s.diskError(fmt.Errorf("making image store: %w", err))
+		return s.diskError(fmt.Errorf("creating the image store: %w", err))
 	}
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !os.IsExist(err) {
-		return s.diskError(fmt.Errorf("making image store: %w", err))
+		return s.diskError(fmt.Errorf("creating the image store: %w", err))
 	}
 	if err := datadir.CheckPart(s.dir); err != nil {
 		return err
 	}
 	for _, sub := range subs {
 		if err := os.Mkdir(s.path(sub), 0o700); err != nil && !os.IsExist(err) {
-			return s.diskError(fmt.Errorf("making image store: %w", err))
+			return s.diskError(fmt.Errorf("creating the image store: %w", err))
 		}
 	}
 	return nil
@@ -157,7 +157,7 @@ func (s *Store) diskError(err error) error {
 			"free space where "+s.dir+" is, for example with \"sandpit images prune\"")
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrNotExist) {
-		return sandpit.WithHint(err, "let this user write to "+s.dir+", or set SANDPIT_HOME to another directory")
+		return sandpit.WithHint(err, "make it writable for this user: "+s.dir+", or set SANDPIT_HOME to another directory")
 	}
 	return err
 }

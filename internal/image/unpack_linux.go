@@ -154,14 +154,14 @@ func cleanName(name string) (string, error) {
 		return "", fault.Invalidf("its name is longer than %d bytes", maxPath)
 	}
 	if strings.IndexByte(name, 0) >= 0 {
-		return "", fault.Invalidf("its name has a NUL byte")
+		return "", fault.Invalidf("its name contains a NUL byte")
 	}
 	var parts []string
 	for p := range strings.SplitSeq(name, "/") {
 		switch {
 		case p == "" || p == ".":
 		case p == "..":
-			return "", fault.Invalidf("its name leads out of the layer")
+			return "", fault.Invalidf("its name leads outside of the layer")
 		case len(p) > maxName:
 			return "", fault.Invalidf("its name has a part of more than %d bytes", maxName)
 		default:
@@ -169,7 +169,7 @@ func cleanName(name string) (string, error) {
 		}
 	}
 	if len(parts) > maxDepth {
-		return "", fault.Invalidf("it lies more than %d directories deep", maxDepth)
+		return "", fault.Invalidf("it is more than %d directories deep", maxDepth)
 	}
 	return strings.Join(parts, "/"), nil
 }
@@ -199,7 +199,7 @@ func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	}
 	dir, base := split(name)
 	if strings.HasPrefix(dir, whiteoutPrefix) || strings.Contains(dir, "/"+whiteoutPrefix) {
-		u.about.note("%.200q: in a directory that is named like a whiteout", hdr.Name)
+		u.about.note("%.200q: in a directory with the name of a whiteout", hdr.Name)
 		return nil
 	}
 	if strings.HasPrefix(base, whiteoutPrefix) {
@@ -239,7 +239,7 @@ func (u *unpacker) whiteout(given, dir, base string) error {
 		}
 		return u.opaque(d.fd, ".")
 	case strings.HasPrefix(base, whiteoutMeta) || target == "" || target == "." || target == "..":
-		u.about.note("%.200q: a whiteout of nothing", given)
+		u.about.note("%.200q: a whiteout without a name", given)
 		return nil
 	}
 	d, err := u.parent(dir)
@@ -429,7 +429,7 @@ func (u *unpacker) xattrs(fd int, hdr *tar.Header) error {
 
 func (u *unpacker) symlink(dir, base string, hdr *tar.Header) error {
 	if hdr.Linkname == "" || len(hdr.Linkname) > maxPath || strings.IndexByte(hdr.Linkname, 0) >= 0 {
-		return fault.Invalidf("it is a symbolic link to nothing that could be")
+		return fault.Invalidf("it is a symbolic link with an invalid target")
 	}
 	d, _, err := u.place(dir, base, false)
 	if err != nil {
@@ -461,7 +461,7 @@ func (u *unpacker) hardlink(dir, base string, hdr *tar.Header) error {
 	}
 	tdir, tbase := split(target)
 	if tbase == "" || strings.HasPrefix(tbase, whiteoutPrefix) {
-		return fault.Invalidf("it is a hard link to what can't be one")
+		return fault.Invalidf("it is a hard link to a file that can't have one")
 	}
 	d, err := u.parent(dir)
 	if err != nil {
@@ -496,7 +496,7 @@ func (u *unpacker) hardlink(dir, base string, hdr *tar.Header) error {
 }
 
 func errLinkTarget() error {
-	return fault.Invalidf("it is a hard link to something that is no file of this layer")
+	return fault.Invalidf("it is a hard link to a file that is not in this layer")
 }
 
 // linkable checks what a hard link is to be made of: a whiteout is nothing to
@@ -633,7 +633,7 @@ func (u *unpacker) follow(dir string, create bool) (string, error) {
 		}
 		in := strings.Join(real, "/")
 		if len(part) > maxName || len(real) >= maxDepth || len(in)+1+len(part) > maxPath {
-			return "", fault.Invalidf("links on its way lead too deep")
+			return "", fault.Invalidf("the symbolic links in its path are nested too deeply")
 		}
 		fd, err := u.openReal(in)
 		if err != nil {
@@ -649,7 +649,7 @@ func (u *unpacker) follow(dir string, create bool) (string, error) {
 			continue
 		}
 		if links++; links > maxLinks {
-			return "", fault.Invalidf("there are too many links on its way")
+			return "", fault.Invalidf("its path contains too many symbolic links")
 		}
 		if path.IsAbs(target) {
 			real = nil
@@ -680,7 +680,7 @@ func (u *unpacker) step(dirfd int, in, part string, create bool) (target string,
 		buf := make([]byte, maxPath+1)
 		n, err := unix.Readlinkat(dirfd, part, buf)
 		if err != nil || n == 0 || n > maxPath {
-			return "", fault.Invalidf("there is an unusable link on its way")
+			return "", fault.Invalidf("its path contains an unusable symbolic link")
 		}
 		return string(buf[:n]), nil
 	case unix.S_IFCHR: // a whiteout: the directory is the layer's own
@@ -695,7 +695,7 @@ func (u *unpacker) step(dirfd int, in, part string, create bool) (target string,
 		}
 		return "", u.opaque(dirfd, part)
 	}
-	return "", fault.Invalidf("a file is on its way, where a directory should be")
+	return "", fault.Invalidf("its path contains a file instead of a directory")
 }
 
 // makeDir makes a directory that the layer does not list itself, with the mode

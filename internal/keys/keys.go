@@ -140,9 +140,9 @@ func (k *Stored) check(hash *[sha256.Size]byte) bool {
 func (k *Key) ended(now time.Time) error {
 	switch {
 	case !k.RevokedAt.IsZero():
-		return sandpit.WithHint(fmt.Errorf("%w: key %s was revoked", ErrUnauthorized, k.Prefix), "ask for a new key")
+		return sandpit.WithHint(fmt.Errorf("%w: key %s was revoked", ErrUnauthorized, k.Prefix), "ask the operator for a new key")
 	case !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt):
-		return sandpit.WithHint(fmt.Errorf("%w: key %s expired at %s", ErrUnauthorized, k.Prefix, k.ExpiresAt.UTC().Format(time.RFC3339)), "ask for a new key")
+		return sandpit.WithHint(fmt.Errorf("%w: key %s expired at %s", ErrUnauthorized, k.Prefix, k.ExpiresAt.UTC().Format(time.RFC3339)), "ask the operator for a new key")
 	}
 	return nil
 }
@@ -151,17 +151,17 @@ func (k *Key) ended(now time.Time) error {
 func checkNew(k Key, now time.Time) error {
 	switch {
 	case !notation.IsName(k.Namespace):
-		return invalid("%.80q is not a namespace", k.Namespace)
+		return invalid("%.80q is not a valid namespace", k.Namespace)
 	case !notation.IsName(k.Policy):
-		return invalid("%.80q is not the name of a policy", k.Policy)
+		return invalid("%.80q is not a valid policy name", k.Policy)
 	case len(k.Label) > maxLabel || !utf8.ValidString(k.Label) || strings.ContainsFunc(k.Label, unicode.IsControl):
-		return sandpit.WithHint(fmt.Errorf("making a key: the label is longer than %d bytes or has control characters: %w", maxLabel, sandpit.ErrInvalid), "give a plain and shorter one")
+		return sandpit.WithHint(fmt.Errorf("creating a key: the label is longer than %d bytes or contains control characters: %w", maxLabel, sandpit.ErrInvalid), "use a shorter label without control characters")
 	case !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(now):
-		return sandpit.WithHint(fmt.Errorf("making a key: it would have expired already: %w", sandpit.ErrInvalid), "give a time that is to come")
+		return sandpit.WithHint(fmt.Errorf("creating a key: its expiry is in the past: %w", sandpit.ErrInvalid), "use a time in the future")
 	}
 	return nil
 }
 
 func invalid(format, name string) error {
-	return sandpit.WithHint(fmt.Errorf("making a key: "+format+": %w", name, sandpit.ErrInvalid), notation.NameHint)
+	return sandpit.WithHint(fmt.Errorf("creating a key: "+format+": %w", name, sandpit.ErrInvalid), notation.NameHint)
 }

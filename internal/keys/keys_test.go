@@ -286,7 +286,7 @@ func TestStoreThatHangs(t *testing.T) {
 			if _, err := r.Verify(tokens[i]); !errors.Is(err, keys.ErrUnauthorized) {
 				t.Errorf("key %d is not refused: %v", i, err)
 			}
-			if err := <-answer; !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "not on the disk yet") {
+			if err := <-answer; !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "not on disk yet") {
 				t.Errorf("revoking key %d: %v", i, err)
 			}
 		}
@@ -371,7 +371,7 @@ func TestBrokenStore(t *testing.T) {
 	if token, _, err := r.Create(t.Context(), team()); !errors.Is(err, sandpit.ErrExhausted) || token != "" || len(r.List()) != 1 {
 		t.Errorf("got %q, %v", token, err)
 	}
-	if _, err := r.Revoke(t.Context(), made.Prefix); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "not on the disk yet") {
+	if _, err := r.Revoke(t.Context(), made.Prefix); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "not on disk yet") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := r.Verify(token); !errors.Is(err, keys.ErrUnauthorized) {

@@ -63,7 +63,7 @@ func Open(ctx context.Context, store Store) (*Ring, error) {
 func (r *Ring) Verify(token string) (Key, error) {
 	prefix, ok := prefixOf(token)
 	if !ok {
-		return Key{}, sandpit.WithHint(ErrUnauthorized, "a key looks like sp_ and 8 characters, then _ and 40 more; give all of it")
+		return Key{}, sandpit.WithHint(ErrUnauthorized, "use the whole key: sp_ and 8 characters, then _ and 40 more")
 	}
 	hash := sha256.Sum256([]byte(token))
 	var nobody entry // its hash is of no token
@@ -109,14 +109,14 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 		return "", Key{}, err
 	}
 	if err := r.change(ctx); err != nil {
-		return "", Key{}, fmt.Errorf("making a key: %w", err)
+		return "", Key{}, fmt.Errorf("creating a key: %w", err)
 	}
 	defer r.changed()
 	r.mu.RLock()
 	count := len(r.held)
 	r.mu.RUnlock()
 	if count >= maxKeys {
-		return "", Key{}, sandpit.WithHint(fmt.Errorf("making a key: there are %d: %w", count, sandpit.ErrExhausted), "forget those that have ended")
+		return "", Key{}, sandpit.WithHint(fmt.Errorf("creating a key: there are %d: %w", count, sandpit.ErrExhausted), "remove expired and revoked keys")
 	}
 	k.CreatedAt, k.RevokedAt, k.UsedAt = now, time.Time{}, time.Time{}
 	for {
@@ -127,7 +127,7 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 			continue // two of 40 bits were the same
 		}
 		if err != nil {
-			return "", Key{}, fmt.Errorf("making a key: %w", err)
+			return "", Key{}, fmt.Errorf("creating a key: %w", err)
 		}
 		r.mu.Lock()
 		r.held[k.Prefix] = e
@@ -158,7 +158,7 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	shown := e.shown()
 	r.mu.Unlock()
 	if err := r.saveNow(context.WithoutCancel(ctx), prefix); err != nil {
-		return shown, fmt.Errorf("revoking the key %s: it is refused from now on, but this is not on the disk yet; the server goes on trying until it is: %w", prefix, err)
+		return shown, fmt.Errorf("revoking the key %s: it is refused from now on, but the revocation is not on disk yet; the server keeps trying to write it: %w", prefix, err)
 	}
 	return shown, nil
 }
@@ -204,7 +204,7 @@ func (r *Ring) Settle(ctx context.Context) (int, error) {
 	r.mu.RUnlock()
 	for n, prefix := range unsaved {
 		if err := r.save(ctx, prefix); err != nil {
-			return n, fmt.Errorf("writing down that the key %s was revoked: %w", prefix, err)
+			return n, fmt.Errorf("recording the revocation of key %s: %w", prefix, err)
 		}
 	}
 	return len(unsaved), nil
@@ -249,7 +249,7 @@ func (r *Ring) Get(prefix string) (Key, error) {
 }
 
 func notFound(doing, prefix string) error {
-	return sandpit.WithHint(fmt.Errorf("%s the key %.20q: %w", doing, prefix, sandpit.ErrNotFound), "list them to see which there are")
+	return sandpit.WithHint(fmt.Errorf("%s the key %.20q: %w", doing, prefix, sandpit.ErrNotFound), "list the keys to see which exist")
 }
 
 // Flush writes down when keys were last used. To be called every minute or so,
@@ -271,7 +271,7 @@ func (r *Ring) Flush(ctx context.Context) error {
 		return nil
 	}
 	if err := r.store.TouchKeys(ctx, changed); err != nil {
-		return fmt.Errorf("noting the use of keys: %w", err)
+		return fmt.Errorf("recording the use of keys: %w", err)
 	}
 	r.mu.RLock()
 	for prefix, at := range changed {
@@ -300,7 +300,7 @@ func (r *Ring) Prune(ctx context.Context, before time.Time) (int, error) {
 		return 0, nil
 	}
 	if err := r.store.DeleteKeys(ctx, old); err != nil {
-		return 0, fmt.Errorf("forgetting keys: %w", err)
+		return 0, fmt.Errorf("removing keys: %w", err)
 	}
 	r.mu.Lock()
 	for _, prefix := range old {

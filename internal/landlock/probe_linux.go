@@ -22,16 +22,16 @@ func version(n int, errno unix.Errno) (int, error) {
 	case errno == 0 && n >= MinABI:
 		return n, nil
 	case errno == 0:
-		return 0, sandpit.WithHint(fmt.Errorf("this kernel's Landlock has version %d, %d is needed: %w", n, MinABI, sandpit.ErrUnsupported),
+		return 0, sandpit.WithHint(fmt.Errorf("this kernel has Landlock version %d, but version %d is needed: %w", n, MinABI, sandpit.ErrUnsupported),
 			"use Linux 5.19 or newer")
 	case errno == unix.EOPNOTSUPP:
-		return 0, sandpit.WithHint(fmt.Errorf("landlock is switched off in this kernel: %w", sandpit.ErrUnsupported),
-			"boot with landlock in the list lsm= on the kernel's command line")
+		return 0, sandpit.WithHint(fmt.Errorf("Landlock is disabled in this kernel: %w", sandpit.ErrUnsupported),
+			"add landlock to the lsm= list on the kernel's command line")
 	case errno == unix.ENOSYS:
 		return 0, sandpit.WithHint(fmt.Errorf("this kernel has no Landlock: %w", sandpit.ErrUnsupported),
 			"use Linux 5.19 or newer, built with CONFIG_SECURITY_LANDLOCK")
 	}
 	// Such as EPERM from a seccomp filter of a container around this process.
-	return 0, sandpit.WithHint(fmt.Errorf("asking for Landlock: %w: %w", errno, sandpit.ErrUnsupported),
-		"allow the landlock system calls in the seccomp profile of the container around")
+	return 0, sandpit.WithHint(fmt.Errorf("detecting Landlock: %w: %w", errno, sandpit.ErrUnsupported),
+		"allow the landlock system calls in the seccomp profile of the container")
 }

@@ -10,5 +10,5 @@ import (
 
 // Probe returns an error that matches sandpit.ErrUnsupported.
 func Probe() (abi int, err error) {
-	return 0, fmt.Errorf("landlock is of Linux: %w", sandpit.ErrUnsupported)
+	return 0, fmt.Errorf("Landlock exists only on Linux: %w", sandpit.ErrUnsupported)
 }

@@ -45,7 +45,7 @@ func (f *Full) Error() string {
 	if f.Level != Total {
 		whose = " for this " + string(f.Level)
 	}
-	return fmt.Sprintf("the server keeps no more in memory%s (%d MiB)", whose, f.Bound>>20)
+	return fmt.Sprintf("the server's memory for requests is exhausted%s (%d MiB)", whose, f.Bound>>20)
 }
 
 // Ledger is the sum of all accounts. Its methods, and those of its accounts, may

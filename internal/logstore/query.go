@@ -79,9 +79,9 @@ func (l *Log) Query(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.L
 func check(q sandpit.LogQuery) error {
 	switch {
 	case q.Stream != "" && q.Stream != "stdout" && q.Stream != "stderr":
-		return fmt.Errorf("reading a log: there is no stream %.20q: %w", q.Stream, sandpit.ErrInvalid)
+		return fmt.Errorf("reading a log: unknown stream %.20q: %w", q.Stream, sandpit.ErrInvalid)
 	case q.Tail < 0:
-		return fmt.Errorf("reading a log: a negative number of entries: %w", sandpit.ErrInvalid)
+		return fmt.Errorf("reading a log: the number of entries is negative: %w", sandpit.ErrInvalid)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ type Lookup func(name string) (value string, ok bool)
 func ParseEnv(s string, lookup Lookup) (entry string, ok bool, err error) {
 	key, _, hasValue := strings.Cut(s, "=")
 	if key == "" {
-		return "", false, sandpit.WithHint(fmt.Errorf("%q has no name", s), "write it as KEY=VALUE, or KEY for the value it has here")
+		return "", false, sandpit.WithHint(fmt.Errorf("%q has no variable name", s), "write it as KEY=VALUE, or KEY to pass on its value from here")
 	}
 	if strings.ContainsRune(s, 0) {
 		return "", false, fmt.Errorf("%q has a NUL in it", s)
@@ -67,7 +67,7 @@ func ReadEnvFile(r io.Reader, lookup Lookup) ([]string, error) {
 		}
 	}
 	if limited.N == 0 {
-		return nil, fmt.Errorf("it is larger than %s", FormatSize(maxEnvFile))
+		return nil, fmt.Errorf("the file is larger than %s", FormatSize(maxEnvFile))
 	}
 	return entries, lines.Err()
 }

@@ -29,7 +29,7 @@ func ParseMount(s string) (sandpit.Mount, error) {
 			case "nosockets":
 				m.NoSockets = true
 			default:
-				return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: the last part has %q, which is not ro, rw or nosockets", s, option), hint)
+				return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: the option %q is not ro, rw or nosockets", s, option), hint)
 			}
 		}
 	default:
@@ -82,7 +82,7 @@ func ParseMirror(s string) (registry, base string, err error) {
 		return "", "", sandpit.WithHint(fmt.Errorf("%q is not a mirror", s), hint)
 	}
 	if scheme != "https" && scheme != "http" {
-		return "", "", sandpit.WithHint(fmt.Errorf("%q is not a mirror: its URL starts with neither https:// nor http://", s), hint)
+		return "", "", sandpit.WithHint(fmt.Errorf("%q is not a mirror: its URL does not start with https:// or http://", s), hint)
 	}
 	return registry, base, nil
 }

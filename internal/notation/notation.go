@@ -182,5 +182,5 @@ func ParsePull(s string) (sandpit.PullPolicy, error) {
 	case sandpit.PullMissing, sandpit.PullAlways, sandpit.PullNever:
 		return p, nil
 	}
-	return "", fmt.Errorf("%q is none of missing, always and never", s)
+	return "", fmt.Errorf("%q is not missing, always or never", s)
 }

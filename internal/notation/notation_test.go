@@ -192,10 +192,10 @@ func TestReadEnvFile(t *testing.T) {
 		t.Error(diff)
 	}
 	for text, want := range map[string]string{
-		"X=1\n=2\n":                            `line 2: "=2" has no name`,
+		"X=1\n=2\n":                            `line 2: "=2" has no variable name`,
 		"export X=1\n":                         `line 1: the name "export X" has a space in it`,
 		"X=\x00\n":                             "line 1: ",
-		"X=" + strings.Repeat("a", maxEnvFile): "it is larger than 1 MiB",
+		"X=" + strings.Repeat("a", maxEnvFile): "the file is larger than 1 MiB",
 	} {
 		if _, err := ReadEnvFile(strings.NewReader(text), lookupA); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: got %v, want %q", text, err, want)
@@ -253,7 +253,7 @@ func FuzzValues(f *testing.F) {
 			t.Errorf("env %q is %q", s, e)
 		}
 		if k, _, err := ParseLabel(s); err == nil && k == "" {
-			t.Errorf("label %q has no name", s)
+			t.Errorf("label %q has no variable name", s)
 		}
 		_, _ = ParsePull(s)
 	})

@@ -48,12 +48,12 @@ func (i Image) String() string { return i.text }
 // MarshalText returns the pattern as it is written.
 func (i Image) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-const hintPattern = `write it as host, *, debian:*, ghcr.io/org/* or name@sha256:*`
+const hintPattern = `write it like host, *, debian:*, ghcr.io/org/* or name@sha256:*`
 
 // ParseImage reads a pattern. Errors match sandpit.ErrInvalid.
 func ParseImage(text string) (Image, error) {
 	bad := func(why string) (Image, error) {
-		return Image{}, invalid(hintPattern, "%s is not a pattern of images: %s", quote(text), why)
+		return Image{}, invalid(hintPattern, "%s is not an image pattern: %s", quote(text), why)
 	}
 	i := Image{text: text}
 	if text == "" || len(text) > maxPath || !printable(text) || strings.ContainsRune(text, ' ') {
@@ -67,7 +67,7 @@ func ParseImage(text string) (Image, error) {
 		return i, nil
 	case isFileScheme(scheme):
 		if !cleanAbsolute(rest) {
-			return bad("its path is not absolute, or has .. or // in it")
+			return bad("its path is not absolute, or contains .. or //")
 		}
 		i.kind, i.scheme, i.path = kindFile, scheme, rest
 		return i, nil
@@ -83,7 +83,7 @@ func ParseImage(text string) (Image, error) {
 	var hasDigest bool
 	name, i.digest, hasDigest = strings.Cut(name, "@")
 	if hasDigest && i.digest != "*" && i.digest != "sha256:*" && !image.ValidDigest(i.digest) {
-		return bad("its digest is neither sha256:* nor sha256: and 64 lower-case hexadecimal digits")
+		return bad("its digest is not sha256:* or sha256: and 64 lower-case hexadecimal digits")
 	}
 	if c := strings.LastIndexByte(name, ':'); c > strings.LastIndexByte(name, '/') {
 		name, i.tag = name[:c], name[c+1:]
@@ -98,12 +98,12 @@ func ParseImage(text string) (Image, error) {
 	// one would take in those of strangers.
 	host, repository, ok := strings.Cut(name, "/")
 	if rest := strings.TrimPrefix(host, "*."); ok && strings.Contains(rest, "*") {
-		return bad("a star stands in the name of a registry, and not for its first part")
+		return bad("a star in a registry name must be its first part")
 	}
 	// With something in the place of the stars it must be the name of an image.
 	ref, err := image.ParseReference(strings.ReplaceAll(name, "*", "0"))
 	if err != nil {
-		return bad("it is not a name with stars in it")
+		return bad("it is not a valid name with stars")
 	}
 	if ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
 		i.registry, i.repository = host, repository
@@ -157,9 +157,9 @@ func (p *Policy) allowImage(name string) error {
 	for _, i := range p.Rules.Images {
 		may = append(may, i.String())
 	}
-	hint := "have an image allowed in the policy"
+	hint := "ask the operator to allow the image in the policy"
 	if len(may) > 0 {
-		hint = "these may be used: " + few(may)
+		hint = "use one of these images: " + few(may)
 	}
 	return p.refuse("image", "images", hint, "the image %s is not allowed", quote(name))
 }

@@ -99,13 +99,13 @@ func limits() [8]limit {
 	count := func(f float64) string { return strconv.FormatInt(int64(f), 10) }
 	return [8]limit{
 		{
-			feature.Memory, "memory limit", "--memory", "memory of all processes, with swap, /tmp files and page cache",
+			feature.Memory, "memory limit", "--memory", "memory of all processes, including swap, /tmp files and page cache",
 			sandpit.MinMemory, maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Memory) },
 			func(into, from *sandpit.Limits) { into.Memory = from.Memory },
 		},
 		{
-			feature.CPUs, "cpu limit", "--cpus", "processors' worth of time",
+			feature.CPUs, "cpu limit", "--cpus", "CPUs",
 			sandpit.MinCPUs, maxCPUs, func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) },
 			func(l *sandpit.Limits) float64 { return l.CPUs },
 			func(into, from *sandpit.Limits) { into.CPUs = from.CPUs },
@@ -117,31 +117,31 @@ func limits() [8]limit {
 			func(into, from *sandpit.Limits) { into.Pids = from.Pids },
 		},
 		{
-			feature.Disk, "disk limit", "--disk", "bytes written to the sandbox's own files, /tmp included",
+			feature.Disk, "disk limit", "--disk", "bytes written to the sandbox's own files, including /tmp",
 			sandpit.MinDisk, maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Disk) },
 			func(into, from *sandpit.Limits) { into.Disk = from.Disk },
 		},
 		{
-			feature.Files, "file limit", "--files", "files and directories (inodes) made in the sandbox",
+			feature.Files, "file limit", "--files", "files and directories (inodes) created in the sandbox",
 			sandpit.MinFiles, maxFiles, count,
 			func(l *sandpit.Limits) float64 { return float64(l.Files) },
 			func(into, from *sandpit.Limits) { into.Files = from.Files },
 		},
 		{
-			feature.NoFile, "open file limit", "--nofile", "open files of each process",
+			feature.NoFile, "open file limit", "--nofile", "open files per process",
 			sandpit.MinNoFile, maxNoFile, count,
 			func(l *sandpit.Limits) float64 { return float64(l.NoFile) },
 			func(into, from *sandpit.Limits) { into.NoFile = from.NoFile },
 		},
 		{
-			feature.Output, "output limit", "--output-limit", "output that is kept of a command; the rest is counted and dropped",
+			feature.Output, "output limit", "--output-limit", "output of a command; the rest is counted and dropped",
 			minOutput, maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Output) },
 			func(into, from *sandpit.Limits) { into.Output = from.Output },
 		},
 		{
-			feature.Life, "lifetime", "--timeout", "how long a sandbox may live, and a command may run",
+			feature.Life, "lifetime", "--timeout", "maximum lifetime of a sandbox, and running time of a command",
 			float64(minLife), float64(maxLife), func(f float64) string { return notation.FormatDuration(time.Duration(f)) },
 			func(l *sandpit.Limits) float64 { return float64(l.Life) },
 			func(into, from *sandpit.Limits) { into.Life = from.Life },
@@ -163,14 +163,14 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
 		}
 		switch {
 		case value < 0 || value != value:
-			return resolved, invalid("ask for at least "+l.format(l.min), "the %s must be more than 0", l.noun)
+			return resolved, invalid("request at least "+l.format(l.min), "the %s must be more than 0", l.noun)
 		case value < l.min:
-			return resolved, invalid("ask for at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
+			return resolved, invalid("request at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
 		case value > l.most:
-			return resolved, invalid("ask for at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
+			return resolved, invalid("request at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
 		case most > 0 && value > most:
-			return resolved, p.refuse(string(l.feature), "maximum."+string(l.feature), "ask for at most "+l.format(most),
-				"%s of %s is over the maximum of %s", l.one(), l.format(value), l.format(most))
+			return resolved, p.refuse(string(l.feature), "maximum."+string(l.feature), "request at most "+l.format(most),
+				"%s of %s is more than the maximum of %s", l.one(), l.format(value), l.format(most))
 		}
 		l.take(&resolved, &spec.Limits)
 	}
@@ -216,7 +216,7 @@ func (p Policy) CheckDefaults() error {
 			value float64
 		}{{"default", l.get(&p.Default)}, {"maximum", l.get(&p.Max)}} {
 			if part.value != 0 && (part.value < l.min || part.value > l.most) {
-				return invalid("give something from "+l.format(l.min)+" to "+l.format(l.most), "the %s %s of %s can't be", part.name, l.noun, l.format(part.value))
+				return invalid("use a value from "+l.format(l.min)+" to "+l.format(l.most), "the %s %s of %s is impossible", part.name, l.noun, l.format(part.value))
 			}
 		}
 	}

@@ -61,21 +61,21 @@ func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, err error) {
 
 func checkNames(spec sandpit.Spec) error {
 	if spec.Name != "" && !notation.IsName(spec.Name) {
-		return invalid(notation.NameHint, "%s is not a name for a sandbox", quote(spec.Name))
+		return invalid(notation.NameHint, "%s is not a valid sandbox name", quote(spec.Name))
 	}
 	if spec.Hostname != "" && !validHostname(spec.Hostname) {
-		return invalid("use letters, digits, '.' and '-', at most 63", "%s is not a host name", quote(spec.Hostname))
+		return invalid("use letters, digits, '.' and '-', at most 63", "%s is not a valid host name", quote(spec.Hostname))
 	}
 	if !validUser(spec.User) {
-		return invalid("name the user as name, uid, name:group or uid:gid", "%s is not a user", quote(spec.User))
+		return invalid("write the user as name, uid, name:group or uid:gid", "%s is not a valid user", quote(spec.User))
 	}
 	switch spec.Pull {
 	case "", sandpit.PullMissing, sandpit.PullAlways, sandpit.PullNever:
 	default:
-		return invalid("use missing, always or never", "%s is not a pull policy", quote(string(spec.Pull)))
+		return invalid("use missing, always or never", "%s is not a valid pull policy", quote(string(spec.Pull)))
 	}
 	if strings.ContainsFunc(spec.Image, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }) || len(spec.Image) > maxPath {
-		return invalid("", "%s is not the name of an image", quote(spec.Image))
+		return invalid("", "%s is not a valid image name", quote(spec.Image))
 	}
 	return nil
 }
@@ -145,14 +145,14 @@ func checkEnv(spec sandpit.Spec) error {
 		name, _, ok := strings.Cut(entry, "=")
 		switch {
 		case !ok || name == "":
-			return invalid("write it as KEY=VALUE", "%s is not an environment variable", quote(entry))
+			return invalid("write it as KEY=VALUE", "%s is not a valid environment variable", quote(entry))
 		case strings.IndexByte(entry, 0) >= 0:
 			return invalid("", "the environment variable %s has a NUL in it", quote(name))
 		case len(entry) >= maxEnvEntry:
-			return invalid("put it into a file and mount that", "the environment variable %s is longer than the 128 KiB that Linux takes", quote(name))
+			return invalid("put the value into a file, and mount the file", "the environment variable %s is longer than 128 KiB, the limit of Linux", quote(name))
 		}
 		if total += len(entry) + 1; total > maxEnvBytes {
-			return invalid("put what is large into a file and mount that", "the environment is larger than 1 MiB")
+			return invalid("put large values into a file, and mount the file", "the environment is larger than 1 MiB")
 		}
 	}
 	return nil
@@ -173,7 +173,7 @@ func checkPaths(spec sandpit.Spec) error {
 		}
 	}
 	if spec.ReadOnly && len(spec.Write) > 0 {
-		return invalid("leave one of them out: with writable paths all else is read-only anyway", "read-only and a list of writable paths exclude each other")
+		return invalid("omit one of them: with writable paths everything else is read-only", "read-only and a list of writable paths can't be combined")
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func checkPaths(spec sandpit.Spec) error {
 func checkInside(what, p string) error {
 	switch {
 	case p == "" || p[0] != '/':
-		return invalid("give a path that starts with /", "%s %s is not absolute", what, quote(p))
+		return invalid("use a path that starts with /", "%s %s is not absolute", what, quote(p))
 	case strings.IndexByte(p, 0) >= 0:
 		return invalid("", "%s %s has a NUL in it", what, quote(p))
 	case len(p) > maxPath:
@@ -198,11 +198,11 @@ func checkTarget(what, p string) error {
 	}
 	clean := path.Clean(p)
 	if clean == "/" {
-		return invalid("mount below it, or use the directory as an image: --image dir:PATH", "%s can't be the root directory", what)
+		return invalid("mount it below the root, or use the directory as an image: --image dir:PATH", "%s can't be the root directory", what)
 	}
 	for _, own := range [...]string{"/proc", "/sys", "/dev"} {
 		if clean == own || strings.HasPrefix(clean, own+"/") {
-			return invalid("choose another path", "%s %s is in %s, which is the sandbox's own", what, quote(p), own)
+			return invalid("choose another path", "%s %s is in %s, which the sandbox reserves", what, quote(p), own)
 		}
 	}
 	return nil
@@ -219,7 +219,7 @@ func checkMounts(spec sandpit.Spec) error {
 		}
 		clean := path.Clean(target)
 		if taken[clean] {
-			return invalid("give each mount a path of its own", "two mounts are at %s", quote(clean))
+			return invalid("give each mount a different path", "two mounts have the target %s", quote(clean))
 		}
 		taken[clean] = true
 		return nil
@@ -232,7 +232,7 @@ func checkMounts(spec sandpit.Spec) error {
 			return err
 		}
 		if m.NoSockets && !m.ReadOnly {
-			return invalid("mount it read-only, too; or mount the directories that have no sockets", "the mount of %s can be without sockets only if it is read-only", quote(m.Source))
+			return invalid("mount it read-only, or mount only directories without sockets", "the mount of %s can hide sockets only if it is read-only", quote(m.Source))
 		}
 	}
 	for _, t := range spec.Tmpfs {
@@ -254,11 +254,11 @@ func checkMounts(spec sandpit.Spec) error {
 func checkSource(source string) error {
 	switch {
 	case !filepath.IsAbs(source):
-		return invalid("give an absolute path", "the mount source %s is not absolute", quote(source))
+		return invalid("use an absolute path", "the mount source %s is not absolute", quote(source))
 	case strings.IndexByte(source, 0) >= 0 || len(source) > maxPath:
-		return invalid("", "the mount source %s is not a path", quote(source))
+		return invalid("", "the mount source %s is not a valid path", quote(source))
 	case filepath.Clean(source) == "/":
-		return invalid("mount the directories that are needed", "the whole host can't be mounted")
+		return invalid("mount only the directories that are needed", "the root directory of the host can't be mounted")
 	}
 	return nil
 }
@@ -269,17 +269,17 @@ func findSource(source string) error {
 	info, err := os.Lstat(source)
 	switch {
 	case os.IsNotExist(err):
-		return invalid("make it first, or correct the path", "the mount source %s does not exist", quote(source))
+		return invalid("create it first, or correct the path", "the mount source %s does not exist", quote(source))
 	case err != nil:
-		return sandpit.WithHint(&invalidError{fmt.Sprintf("the mount source can't be seen: %v", err)}, "give a path that you may read")
+		return sandpit.WithHint(&invalidError{fmt.Sprintf("the mount source can't be accessed: %v", err)}, "use a path that you can read")
 	case info.Mode()&os.ModeSymlink != 0:
-		hint := "mount what it points to"
+		hint := "mount its target"
 		if target, err := filepath.EvalSymlinks(source); err == nil {
 			hint += ": " + quote(target)
 		}
 		return invalid(hint, "the mount source %s is a symbolic link", quote(source))
 	case !info.IsDir() && !info.Mode().IsRegular():
-		return invalid("mount a directory or a regular file", "the mount source %s is neither a directory nor a regular file", quote(source))
+		return invalid("mount a directory or a regular file", "the mount source %s is not a directory or a regular file", quote(source))
 	}
 	return nil
 }
@@ -293,13 +293,13 @@ func checkLabels(spec sandpit.Spec) error {
 		sum += len(key) + len(value)
 		switch {
 		case key == "" || len(key) > maxLabelKey || !printable(key) || strings.ContainsRune(key, '='):
-			return invalid("", "%s is not a name for a label", quote(key))
+			return invalid("", "%s is not a valid label name", quote(key))
 		case len(value) > maxLabel || !printable(value):
 			return invalid("", "the value of the label %s is too long or has control characters", quote(key))
 		}
 	}
 	if sum > maxLabelSum {
-		return invalid("put what is large into a file of the sandbox", "the labels have more than %d KiB together", maxLabelSum>>10)
+		return invalid("put large values into a file of the sandbox", "the labels are longer than %d KiB in total", maxLabelSum>>10)
 	}
 	return nil
 }

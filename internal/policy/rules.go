@@ -132,7 +132,7 @@ func (p *Policy) allowMount(m sandpit.Mount) error {
 		case !below(source, r.Source):
 		case r.Write:
 			return p.refuse("mounts", "mounts", "mount "+r.Source+" itself",
-				"%s is in a directory that sandboxes write to, and can't be mounted alone", quote(m.Source))
+				"%s is in a directory that sandboxes can write to, and can't be mounted separately", quote(m.Source))
 		default:
 			allowed = allowed || m.ReadOnly
 		}
@@ -148,9 +148,9 @@ func (p *Policy) allowMount(m sandpit.Mount) error {
 		}
 		may = append(may, r.Source+mode)
 	}
-	hint := "upload the files, or have the mount allowed in the policy"
+	hint := "upload the files, or ask the operator to allow the mount in the policy"
 	if len(may) > 0 {
-		hint = "these may be mounted: " + few(may)
+		hint = "mount one of these: " + few(may)
 	}
 	how := ""
 	if !m.ReadOnly {
@@ -172,18 +172,18 @@ func (p *Policy) allowWrite(spec *sandpit.Spec) error {
 	if p.Rules.Write == nil {
 		return nil
 	}
-	hint := "these may be written: " + few(p.Rules.Write)
+	hint := "use writable paths in: " + few(p.Rules.Write)
 	if len(p.Rules.Write) == 0 {
-		hint = "leave it out: nothing may be written"
+		hint = "omit the writable paths: no path may be writable"
 	}
 	written := slices.Clip(spec.Write)
 	switch {
 	case spec.Write != nil:
 	case spec.ReadOnly:
 		written = []string{"/tmp", "/dev/shm"}
-		hint = "leave read-only out: " + hint + ", and all else is read-only anyway"
+		hint = "leave read-only out: " + hint + ", and everything else is read-only"
 	default:
-		return p.refuse("write", "write-paths", hint, "a sandbox may not write everywhere")
+		return p.refuse("write", "write-paths", hint, "a sandbox must restrict its writable paths")
 	}
 	for _, t := range spec.Tmpfs {
 		written = append(written, t.Target)
@@ -220,10 +220,10 @@ func (p *Policy) allowIdle(idle time.Duration) error {
 	case most == 0:
 		return nil
 	case idle <= 0:
-		return p.refuse("idle", "maximum.idle", "ask for at most "+notation.FormatDuration(most), "a sandbox without an idle time-out is not allowed")
+		return p.refuse("idle", "maximum.idle", "request at most "+notation.FormatDuration(most), "a sandbox without an idle time is not allowed")
 	case idle > most:
-		return p.refuse("idle", "maximum.idle", "ask for at most "+notation.FormatDuration(most),
-			"an idle time-out of %s is over the maximum of %s", notation.FormatDuration(idle), notation.FormatDuration(most))
+		return p.refuse("idle", "maximum.idle", "request at most "+notation.FormatDuration(most),
+			"an idle time of %s is more than the maximum of %s", notation.FormatDuration(idle), notation.FormatDuration(most))
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (p *Policy) allowExpiry(e sandpit.Expiry) error {
 	for _, e := range p.Rules.OnExpiry {
 		may = append(may, string(e))
 	}
-	return p.refuse("on_expiry", "on-expiry", "this may be asked for: "+few(may), "%s at the end of a lifetime is not allowed", quote(string(e)))
+	return p.refuse("on_expiry", "on-expiry", "use one of: "+few(may), "the action %s at expiry is not allowed", quote(string(e)))
 }
 
 // AllowLifetime checks a change of a sandbox's lifetime. However often it is
@@ -247,13 +247,13 @@ func (p *Policy) AllowLifetime(change sandpit.Lifetime, created, now time.Time) 
 		return err
 	}
 	if change.Life < 0 || change.Life > maxLife {
-		return invalid("give a time between 1ms and 10 years", "%s is not a lifetime", change.Life)
+		return invalid("use a time between 1ms and 10 years", "%s is not a valid lifetime", change.Life)
 	}
 	if most := p.Max.Life; most > 0 && change.Life > 0 {
 		if left := most - now.Sub(created); change.Life > left {
 			left = max(0, left.Truncate(time.Second))
-			return p.refuse("life", "maximum.life", "ask for at most "+notation.FormatDuration(left),
-				"%s more would be over the %s that a sandbox may live in all", notation.FormatDuration(change.Life), notation.FormatDuration(most))
+			return p.refuse("life", "maximum.life", "request at most "+notation.FormatDuration(left),
+				"%s more would exceed the total lifetime of %s that a sandbox may have", notation.FormatDuration(change.Life), notation.FormatDuration(most))
 		}
 	}
 	if p.Rules == nil {
@@ -272,10 +272,10 @@ func checkLifetime(idle time.Duration, e sandpit.Expiry) error {
 	switch e {
 	case "", sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
 	default:
-		return invalid("use remove, stop or pause", "%s is nothing that can happen at the end of a lifetime", quote(string(e)))
+		return invalid("use remove, stop or pause", "%s is not an action at expiry", quote(string(e)))
 	}
 	if idle != sandpit.NoIdle && (idle < 0 || idle > maxLife) {
-		return invalid("give a time of at most 10 years", "%s is not an idle time-out", idle)
+		return invalid("use a time of at most 10 years", "%s is not a valid idle time", idle)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func ParseAddress(text string) (Address, error) {
 }
 
 func badAddress(text string) error {
-	return sandpit.WithHint(fmt.Errorf("%q is not an address to listen on: %w", text, sandpit.ErrInvalid), "write unix:///PATH or HOST:PORT")
+	return sandpit.WithHint(fmt.Errorf("%q is not a listen address: %w", text, sandpit.ErrInvalid), "write unix:///PATH or HOST:PORT")
 }
 
 // Loopback reports whether nobody outside of this machine can reach it. A name

@@ -132,7 +132,7 @@ func (b *backend) PullImage(ctx context.Context, c gate.Caller, name string, pul
 
 func (b *backend) RemoveImage(ctx context.Context, c gate.Caller, name string) error {
 	if !c.Admin {
-		return fmt.Errorf("removing image %s: only an admin may: %w", name, sandpit.ErrForbidden)
+		return fmt.Errorf("removing image %s: only administrators may do this: %w", name, sandpit.ErrForbidden)
 	}
 	_, err := b.images.Remove(ctx, name)
 	return err

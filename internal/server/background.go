@@ -59,7 +59,7 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	}
 	defer lock.Close()
 	if err := flock(ctx, lock); err != nil {
-		return false, fmt.Errorf("starting a server: waiting for another that starts one: %w", err)
+		return false, fmt.Errorf("starting a server: waiting for another process that starts one: %w", err)
 	}
 	if b.answers(ctx) {
 		return false, nil
@@ -174,7 +174,7 @@ func (b Background) hear(from io.Reader) error {
 	}
 	hint := "see " + b.LogFile()
 	if why == "" {
-		why = "it has ended without a word"
+		why = "it exited without an error message"
 	} else if said := next(); said != "" {
 		hint = said
 	}

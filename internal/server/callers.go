@@ -70,13 +70,13 @@ func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.
 		want.Policy = defaultPolicy
 	}
 	if all := k.policies.Set().Names(); !slices.Contains(all, want.Policy) {
-		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: there is no policy %.80q: %w", want.Policy, sandpit.ErrInvalid), "name one of: "+strings.Join(all, ", "))
+		return v1.Key{}, sandpit.WithHint(fmt.Errorf("creating a key: unknown policy %.80q: %w", want.Policy, sandpit.ErrInvalid), "use one of: "+strings.Join(all, ", "))
 	}
 	if want.Namespace == "" {
 		want.Namespace = "ns-" + newName()
 	}
 	if n.Expires < 0 || n.Expires > maxExpires {
-		return v1.Key{}, sandpit.WithHint(fmt.Errorf("making a key: it can't expire after %.10g seconds: %w", n.Expires, sandpit.ErrInvalid), "give up to 100 years; 0 for never")
+		return v1.Key{}, sandpit.WithHint(fmt.Errorf("creating a key: its expiry of %.10g seconds is out of range: %w", n.Expires, sandpit.ErrInvalid), "use at most 100 years, or 0 for never")
 	}
 	if n.Expires > 0 {
 		want.ExpiresAt = time.Now().Add(time.Duration(n.Expires * float64(time.Second)))

@@ -258,7 +258,7 @@ func (a *connections) drop(out []*connection) {
 	}
 	a.mu.Unlock()
 	if tell {
-		a.log.Warn("connections without a key were dropped: there were too many", "dropped", since, "last", out[len(out)-1].RemoteAddr().String())
+		a.log.Warn("too many connections without a key: some were dropped", "dropped", since, "last", out[len(out)-1].RemoteAddr().String())
 	}
 	for _, c := range out {
 		c.refuse()

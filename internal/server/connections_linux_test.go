@@ -81,7 +81,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	if n := s.figure(dropped); n < many-16 {
 		t.Errorf("%d of %d were dropped", n, many)
 	}
-	if n := strings.Count(s.log.String(), "connections without a key were dropped"); n == 0 || n > many/10 {
+	if n := strings.Count(s.log.String(), "too many connections without a key"); n == 0 || n > many/10 {
 		t.Errorf("the log says so %d times", n)
 	}
 	// What was there before goes on.

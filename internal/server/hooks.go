@@ -27,7 +27,7 @@ func (h hooks) CreateWebhook(ctx context.Context, c gate.Caller, w v1.NewWebhook
 		hook.Kinds = append(hook.Kinds, sandpit.EventKind(kind))
 	}
 	if err := h.sender.Add(hook); err != nil {
-		return v1.Webhook{}, fmt.Errorf("making a webhook: %w", err)
+		return v1.Webhook{}, fmt.Errorf("creating a webhook: %w", err)
 	}
 	if err := h.store.PutWebhook(ctx, hook); err != nil {
 		h.sender.Remove(hook.ID)

@@ -72,7 +72,7 @@ func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFun
 			begun = time.Now()
 			continue
 		}
-		s.opt.Log.Info("leaving: nobody needs this server")
+		s.opt.Log.Info("exiting: the server is idle")
 		leave(errIdle)
 		return
 	}

@@ -21,7 +21,7 @@ func listen(ctx context.Context, a Address) (net.Listener, error) {
 	if a.Network != "unix" {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.Host)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: %w", a, err), "another program listens there: choose another port")
+			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: %w", a, err), "choose another port: another program uses this one")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("listening on %s: %w", a, err)
@@ -39,11 +39,11 @@ func listen(ctx context.Context, a Address) (net.Listener, error) {
 	defer release()
 	if conn, err := net.Dial("unix", short); err == nil {
 		_ = conn.Close()
-		return nil, sandpit.WithHint(fmt.Errorf("listening on %s: a server is there: %w", a, sandpit.ErrExists), "stop it, or listen elsewhere")
+		return nil, sandpit.WithHint(fmt.Errorf("listening on %s: another server uses it: %w", a, sandpit.ErrExists), "stop that server, or choose another address")
 	}
 	if info, err := os.Lstat(a.Host); err == nil {
 		if info.Mode().Type() != os.ModeSocket {
-			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: a file that is no socket is there: %w", a, sandpit.ErrExists), "listen elsewhere")
+			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: the file exists and is not a socket: %w", a, sandpit.ErrExists), "listen elsewhere")
 		}
 		if err := os.Remove(a.Host); err != nil {
 			return nil, fmt.Errorf("listening on %s: %w", a, err)
@@ -119,7 +119,7 @@ func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
 	text, _ := lookup("LISTEN_FDS")
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > 64 {
-		return nil, fmt.Errorf("taking the sockets of the service manager: LISTEN_FDS is %q: %w", text, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("inheriting the sockets of the service manager: LISTEN_FDS is %q: %w", text, sandpit.ErrInvalid)
 	}
 	for _, name := range [...]string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(name)
@@ -134,7 +134,7 @@ func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
 			for _, l := range all {
 				_ = l.Close()
 			}
-			return nil, fmt.Errorf("taking the sockets of the service manager: descriptor %d: %w", fd, err)
+			return nil, fmt.Errorf("inheriting the sockets of the service manager: descriptor %d: %w", fd, err)
 		}
 		if u, ok := l.(*net.UnixListener); ok {
 			u.SetUnlinkOnClose(false) // it belongs to the service manager

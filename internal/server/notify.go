@@ -41,11 +41,11 @@ func (s supervisor) tell(state string) error {
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: s.socket, Net: "unixgram"})
 	if err != nil {
-		return fmt.Errorf("telling the service manager: %w", err)
+		return fmt.Errorf("notifying the service manager: %w", err)
 	}
 	defer conn.Close()
 	if _, err := conn.Write([]byte(state)); err != nil {
-		return fmt.Errorf("telling the service manager: %w", err)
+		return fmt.Errorf("notifying the service manager: %w", err)
 	}
 	return nil
 }

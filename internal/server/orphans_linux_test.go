@@ -88,7 +88,7 @@ func TestLostDatabaseOrphansNothingSilently(t *testing.T) {
 	if err := c.Call(t.Context(), "GET", "/v1/sandboxes", nil, &list); err != nil || len(list.Sandboxes) != 0 {
 		t.Errorf("there are %+v, %v", list, err)
 	}
-	if !strings.Contains(srv.log.String(), "a sandbox without a record, or that nobody can reach, is removed") {
+	if !strings.Contains(srv.log.String(), "removing a sandbox that has no record or that no server can reach") {
 		t.Error("the log does not say what was removed")
 	}
 }
@@ -126,7 +126,7 @@ func movedToAnotherDisk(t *testing.T, link bool) {
 	}
 	srv.start()
 	log := srv.log.String()
-	if !link && (!strings.Contains(log, "a sandbox was left alone") || !strings.Contains(log, "adopting sandbox box: ") || !strings.Contains(log, "--remove-orphans")) {
+	if !link && (!strings.Contains(log, "a sandbox could not be adopted") || !strings.Contains(log, "adopting sandbox box: ") || !strings.Contains(log, "--remove-orphans")) {
 		t.Errorf("the log does not say what runs, and what ends it:\n%s", log)
 	}
 	if err := srv.stop(); err != nil {
@@ -134,7 +134,7 @@ func movedToAnotherDisk(t *testing.T, link bool) {
 	}
 	srv.removeOrphans = true
 	srv.start()
-	if log := strings.TrimPrefix(srv.log.String(), log); !link && !strings.Contains(log, "that nobody can reach, is removed\" sandbox="+sb.ID()) || strings.Contains(log, "left alone") {
+	if log := strings.TrimPrefix(srv.log.String(), log); !link && !strings.Contains(log, "that no server can reach\" sandbox="+sb.ID()) || strings.Contains(log, "could not be adopted") {
 		t.Errorf("the log does not say what was removed:\n%s", log)
 	}
 	c = srv.unix()

@@ -20,7 +20,7 @@ import (
 func peerUID(conn *net.UnixConn) (uint32, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, fmt.Errorf("asking who is connected: %w", err)
+		return 0, fmt.Errorf("identifying the peer: %w", err)
 	}
 	var cred *unix.Ucred
 	pidfd := -1
@@ -37,11 +37,11 @@ func peerUID(conn *net.UnixConn) (uint32, error) {
 		pidfd, failed = unix.PidfdOpen(int(cred.Pid), 0)
 	}
 	if err = errors.Join(err, failed); err != nil {
-		return 0, fmt.Errorf("asking who is connected: %w (%w)", err, errElsewhere)
+		return 0, fmt.Errorf("identifying the peer: %w (%w)", err, errElsewhere)
 	}
 	defer unix.Close(pidfd)
 	if err := besideUs(pidfd); err != nil {
-		return 0, fmt.Errorf("asking who is connected: %w (%w)", err, errElsewhere)
+		return 0, fmt.Errorf("identifying the peer: %w (%w)", err, errElsewhere)
 	}
 	return cred.Uid, nil
 }
@@ -86,11 +86,11 @@ func pidBesideUs(pidfd int) (int, error) {
 		}
 		pid, err := strconv.Atoi(string(pids[0]))
 		if err != nil || pid <= 0 {
-			return 0, errors.New("it has ended, or is in another pid namespace")
+			return 0, errors.New("it has exited, or is in another pid namespace")
 		}
 		return pid, nil
 	}
-	return 0, errors.New("/proc does not tell its pid")
+	return 0, errors.New("/proc does not show its pid")
 }
 
 // sameUsers reports whether the process with a directory in /proc is in the

@@ -10,5 +10,5 @@ import (
 )
 
 func peerUID(*net.UnixConn) (uint32, error) {
-	return 0, fmt.Errorf("asking who is connected: %w", sandpit.ErrUnsupported)
+	return 0, fmt.Errorf("identifying the peer: %w", sandpit.ErrUnsupported)
 }

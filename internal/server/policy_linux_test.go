@@ -66,7 +66,7 @@ func TestPolicyRefuses(t *testing.T) {
 		t.Errorf("a longer life: %v", err)
 	}
 	create(t, c, "two")
-	if _, err := c.Create(t.Context(), small("three")); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "2 at once") || sandpit.RetryAfter(err) <= 0 {
+	if _, err := c.Create(t.Context(), small("three")); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "limit of 2 sandboxes") || sandpit.RetryAfter(err) <= 0 {
 		t.Errorf("the third of two: %v", err)
 	}
 	_, body, _ := s.get("GET", "http://sandpit/v1/audit?denied=true&action=createSandbox&limit=100", "", "")
@@ -132,7 +132,7 @@ func TestPolicyIsReloaded(t *testing.T) {
 	s.policy("policies:\n  small:\n    imagez: [host]\n")
 	s.reload <- struct{}{}
 	testkit.Until(t, "it is complained of", func() bool {
-		return strings.Contains(s.log.String(), "not in force") && strings.Contains(s.log.String(), "imagez")
+		return strings.Contains(s.log.String(), "stay in force") && strings.Contains(s.log.String(), "imagez")
 	})
 	if got := memory(); got != "256" {
 		t.Errorf("after a broken file: at most %s MiB", got)

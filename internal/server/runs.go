@@ -19,7 +19,7 @@ type runs struct {
 func newRuns(opt *Options, pool int, book *ledger.Ledger) runs {
 	place, err := fastrun.Place()
 	if err != nil {
-		opt.Log.Info("sandpit run does not use this server", "error", err)
+		opt.Log.Info("'sandpit run' can't use this server", "error", err)
 	}
 	return runs{place: place, engine: engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),

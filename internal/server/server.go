@@ -102,7 +102,7 @@ func Run(ctx context.Context, opt Options) error {
 	case err = <-started:
 	case <-hangsAfter(ctx, ending):
 		// What it has opened, it uses. The process ends, and nothing counts on how.
-		err = fmt.Errorf("starting: the disk of the data directory does not answer: %w", sandpit.ErrUnavailable)
+		err = fmt.Errorf("starting: the disk of the data directory does not respond: %w", sandpit.ErrUnavailable)
 		s.announce(err)
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	if err := os.MkdirAll(opt.Home, 0o700); err != nil {
-		return fmt.Errorf("making the data directory: %w", err)
+		return fmt.Errorf("creating the data directory: %w", err)
 	}
 	if err := checkHome(opt.Home); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	}
 	for _, hook := range kept {
 		if err := s.sender.Add(hook); err != nil {
-			opt.Log.Error("a webhook is not served", "webhook", hook.ID, "error", err)
+			opt.Log.Error("a webhook could not be loaded", "webhook", hook.ID, "error", err)
 		}
 	}
 	s.engine = engine.New(engine.Options{
@@ -251,7 +251,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if opt.RemoveOrphans {
 		removed, err := s.engine.RemoveOrphans(ctx)
 		for _, id := range removed {
-			opt.Log.Warn("a sandbox without a record, or that nobody can reach, is removed", "sandbox", id)
+			opt.Log.Warn("removing a sandbox that has no record or that no server can reach", "sandbox", id)
 		}
 		if err != nil {
 			return err
@@ -259,17 +259,17 @@ func (s *server) startEngine(ctx context.Context) error {
 	}
 	report, err := s.engine.Adopt(ctx)
 	if err != nil {
-		return fmt.Errorf("taking over sandboxes: %w", err)
+		return fmt.Errorf("adopting sandboxes: %w", err)
 	}
-	opt.Log.Info("sandboxes taken over", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "over", report.Over, "half-made", report.Half, "failed", report.Failed)
+	opt.Log.Info("adopted sandboxes", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "over", report.Over, "half-made", report.Half, "failed", report.Failed)
 	for name, dir := range report.Exposed {
-		opt.Log.Warn("a mount of a sandbox shows a data directory, in which sockets of servers and guests are: make the sandbox anew", "sandbox", name, "directory", dir)
+		opt.Log.Warn("a mount of a sandbox exposes a data directory with sockets of servers and guests: create the sandbox again", "sandbox", name, "directory", dir)
 	}
 	for _, err := range report.Refused {
-		opt.Log.Error("a sandbox was left alone", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Error("a sandbox could not be adopted", "error", err, "fix", sandpit.Hint(err))
 	}
 	for _, err := range report.Lacking {
-		opt.Log.Warn("a sandbox of an earlier version lacks a protection", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Warn("a sandbox created by an earlier version lacks a protection", "error", err, "fix", sandpit.Hint(err))
 	}
 	return nil
 }
@@ -370,8 +370,8 @@ func (s *server) listen(ctx context.Context) error {
 			continue
 		}
 		if config == nil && !opt.Settings.PlainHTTP && !loopbackListener(l) {
-			return sandpit.WithHint(fmt.Errorf("serving %s without TLS would send keys in the clear: %w", l.Addr(), sandpit.ErrForbidden),
-				"set tls-cert and tls-key; or plain-http, behind a proxy that has TLS")
+			return sandpit.WithHint(fmt.Errorf("serving %s without TLS would send keys unencrypted: %w", l.Addr(), sandpit.ErrForbidden),
+				"set tls-cert and tls-key, or plain-http behind a proxy that provides TLS")
 		}
 		if err := s.firstKey(ctx); err != nil {
 			return err
@@ -404,7 +404,7 @@ func (s *server) tlsConfig() (*tls.Config, error) {
 	}
 	pair := &certificate{cert: s.opt.Settings.Cert, key: s.opt.Settings.Key}
 	if _, err := pair.get(nil); err != nil {
-		return nil, sandpit.WithHint(fmt.Errorf("reading the certificate: %w", err), "tls-cert and tls-key name PEM files that belong together")
+		return nil, sandpit.WithHint(fmt.Errorf("reading the certificate: %w", err), "set tls-cert and tls-key to PEM files of a certificate and its key")
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2", "http/1.1"}}, nil
 }
@@ -443,9 +443,9 @@ func (s *server) firstKey(ctx context.Context) error {
 	}
 	token, _, err := s.ring.Create(ctx, keys.Key{Namespace: defaultPolicy, Policy: defaultPolicy, Admin: true, Label: "first key"})
 	if err != nil {
-		return fmt.Errorf("making the first key: %w", err)
+		return fmt.Errorf("creating the first key: %w", err)
 	}
-	s.opt.Say("the first key, which is shown this once and may do everything:\n" + token)
+	s.opt.Say("the first key, which is shown only once and has all permissions:\n" + token)
 	return nil
 }
 
@@ -456,7 +456,7 @@ func (s *server) announce(err error) {
 			s.opt.Log.Info("listening", "address", l.Addr().String())
 		}
 		if err := s.manager.tell("READY=1"); err != nil {
-			s.opt.Log.Warn("the service manager was not told", "error", err)
+			s.opt.Log.Warn("notifying the service manager failed", "error", err)
 		}
 	}
 	if s.opt.Background {
@@ -497,11 +497,11 @@ func (s *server) serve(ctx context.Context) error {
 
 func (s *server) policyChanged(err error) {
 	if err != nil {
-		s.opt.Log.Error("the policies in the file are not in force", "error", err)
+		s.opt.Log.Error("the policy file is invalid, so the previous policies stay in force", "error", err)
 		return
 	}
 	s.engine.SetPool(engine.Pool{Size: s.poolSize()})
-	s.opt.Log.Info("policies read again")
+	s.opt.Log.Info("policies reloaded")
 }
 
 // reload reads the policies again on demand.
@@ -536,7 +536,7 @@ func (s *server) upkeep(ctx context.Context) {
 			err = errors.Join(err, perr, s.state.Sweep(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
-			s.opt.Log.Warn("upkeep of the state", "error", err)
+			s.opt.Log.Warn("maintaining the state failed", "error", err)
 		}
 	}
 }
@@ -548,16 +548,16 @@ const settleTime = 2 * time.Second
 // turn whatever the state does.
 func (s *server) settle(ctx context.Context) {
 	if err := s.gate.Summarise(ctx, false); err != nil {
-		s.opt.Log.Warn("the audit can't be written", "error", err)
+		s.opt.Log.Warn("the audit log can't be written", "error", err)
 	}
 	if err := s.state.Settle(ctx); err != nil && ctx.Err() == nil {
 		s.opt.Log.Warn("the state can't be written", "error", err)
 	}
 	switch n, err := s.ring.Settle(ctx); {
 	case err != nil:
-		s.opt.Log.Error("a key is refused, and this is not on the disk yet", "error", err)
+		s.opt.Log.Error("the revocation of a key is not on disk yet", "error", err)
 	case n > 0:
-		s.opt.Log.Info("revocations of keys are on the disk now", "keys", n)
+		s.opt.Log.Info("revocations of keys are on disk now", "keys", n)
 	}
 }
 
@@ -579,12 +579,12 @@ func (s *server) close() error {
 	}
 	if s.gate != nil {
 		if err := s.gate.Close(ctx); err != nil {
-			s.opt.Log.Warn("requests were broken off", "error", err)
+			s.opt.Log.Warn("requests were aborted", "error", err)
 		}
 	}
 	if s.gate != nil {
 		if err := within("the summary of requests", func() error { return s.gate.Summarise(ctx, true) }); err != nil {
-			s.opt.Log.Error("requests that were counted are not in the audit", "error", err)
+			s.opt.Log.Error("counted requests are missing in the audit log", "error", err)
 		}
 	}
 	if s.ring != nil {
@@ -593,7 +593,7 @@ func (s *server) close() error {
 			return err
 		})
 		if err != nil {
-			s.opt.Log.Error("a key was revoked, and the disk does not have it: it will be valid again", "error", err)
+			s.opt.Log.Error("the revocation of a key is not on disk: the key will be valid again", "error", err)
 		}
 	}
 	// The ends of the last answers may still be in net/http's hands.
@@ -610,7 +610,7 @@ func (s *server) close() error {
 		sending, stop := context.WithTimeout(context.Background(), lastAnswers)
 		defer stop()
 		if s.tracer.Close(sending) != nil {
-			s.opt.Log.Warn("the last spans were not sent: the collector does not answer")
+			s.opt.Log.Warn("the last spans were not sent: the collector does not respond")
 		}
 	}
 	runsEnded := make(chan error, 1)
@@ -630,7 +630,7 @@ func (s *server) close() error {
 	}
 	if s.ring != nil {
 		if err := within("the use of keys", func() error { return s.ring.Flush(ctx) }); err != nil {
-			s.opt.Log.Warn("when keys were last used was not written down", "error", err)
+			s.opt.Log.Warn("the times at which keys were last used were not recorded", "error", err)
 		}
 	}
 	if s.journal != nil {
@@ -666,7 +666,7 @@ func within(part string, end func() error) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("ending %s: it hangs: %w", part, sandpit.ErrUnavailable)
+		return fmt.Errorf("closing %s: it hangs: %w", part, sandpit.ErrUnavailable)
 	}
 }
 

@@ -243,7 +243,7 @@ func (d document) settings(dir string) (Settings, error) {
 // check refuses settings that contradict each other.
 func (s Settings) check() error {
 	if (s.Cert == "") != (s.Key == "") {
-		return sandpit.WithHint(fmt.Errorf("a certificate and its key belong together, and one is missing: %w", sandpit.ErrInvalid), "set both tls-cert and tls-key")
+		return sandpit.WithHint(fmt.Errorf("tls-cert or tls-key is missing: %w", sandpit.ErrInvalid), "set both tls-cert and tls-key")
 	}
 	if s.Sandboxes < 0 {
 		return fmt.Errorf("sandboxes: %d is less than 0: %w", s.Sandboxes, sandpit.ErrInvalid)
@@ -252,7 +252,7 @@ func (s Settings) check() error {
 		return sandpit.WithHint(fmt.Errorf("logs-per-namespace: %s is more than logs, %s: %w", notation.FormatSize(s.LogsPerNamespace), notation.FormatSize(s.Logs), sandpit.ErrInvalid), "set more for logs, or less for logs-per-namespace")
 	}
 	if s.AuditSize != 0 && s.AuditSize < minAudit {
-		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too little: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "give at least "+notation.FormatSize(minAudit))
+		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too small: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "set at least "+notation.FormatSize(minAudit))
 	}
 	if s.KeptMemory != 0 && s.KeptMemory < leastKept {
 		return sandpit.WithHint(fmt.Errorf("kept-memory: %s is less than a server needs: %w", notation.FormatSize(s.KeptMemory), sandpit.ErrInvalid), "set at least "+notation.FormatSize(leastKept))
@@ -262,8 +262,8 @@ func (s Settings) check() error {
 			return err
 		}
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
-			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys in the clear: %w", a, sandpit.ErrForbidden),
-				"set tls-cert and tls-key; or plain-http, behind a proxy that has TLS")
+			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys unencrypted: %w", a, sandpit.ErrForbidden),
+				"set tls-cert and tls-key, or plain-http behind a proxy that provides TLS")
 		}
 	}
 	return nil

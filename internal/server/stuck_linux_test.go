@@ -73,7 +73,7 @@ func TestStuckSandbox(t *testing.T) {
 	if status != http.StatusServiceUnavailable || !strings.Contains(answer, `stuck (step \"ids\", process `) || header.Get("Retry-After") == "" {
 		t.Errorf("removing it: %d %s", status, answer)
 	}
-	if _, list, _ := s.get("GET", "http://sandpit/v1/sandboxes?state=failed", "", ""); !strings.Contains(list, "making sandbox hangs is stuck") {
+	if _, list, _ := s.get("GET", "http://sandpit/v1/sandboxes?state=failed", "", ""); !strings.Contains(list, "creating sandbox hangs is stuck") {
 		t.Errorf("the list is %s", list)
 	}
 	if out, err := sandpit.Exec(t.Context(), create(t, c, "second"), "echo", "well"); err != nil || string(out.Stdout) != "well\n" {

@@ -30,7 +30,7 @@ func keepCopy(ctx context.Context, conn *sql.Conn, file string, version int) err
 	}
 	if err != nil {
 		_ = os.Remove(part)
-		return fmt.Errorf("copying the database before its schema is changed: %w", err)
+		return fmt.Errorf("backing up the database before a schema change: %w", err)
 	}
 	return os.Rename(part, name)
 }

@@ -44,14 +44,14 @@ func isFull(err error) bool {
 func isTaken(err error) bool { return code(err) == sqlite3.SQLITE_CONSTRAINT }
 
 const (
-	hintFull     = "free some space on its disk; nothing was lost, and no restart is needed"
-	hintReadOnly = "make its disk writable again; nothing was lost, and no restart is needed"
-	hintDamaged  = "restore the directory from a backup, or move it away to begin with none"
-	hintDisk     = "look into the system's log for errors of the disk"
-	hintHangs    = "try again later; see the machine's log (dmesg) for what holds the disk up"
+	hintFull     = "free some space on its disk; no data was lost, and no restart is needed"
+	hintReadOnly = "make its disk writable again; no data was lost, and no restart is needed"
+	hintDamaged  = "restore the directory from a backup, or move it away to start with an empty state"
+	hintDisk     = "check the kernel log for disk errors"
+	hintHangs    = "try again later, and check the kernel log (dmesg) for disk problems"
 	hintFew      = "raise the limit on open files, or free some memory"
-	hintBusy     = "close the other program that has the database open"
-	hintNotOurs  = "move the file away, or give the server another directory"
+	hintBusy     = "close the other program that uses the database"
+	hintNotOurs  = "move the file away, or use another directory"
 )
 
 // kindOf returns what can be done about an error of SQLite or of the system, and

@@ -37,7 +37,7 @@ func TestDiskThatHangs(t *testing.T) {
 		}
 		hangs := func(what string, err error) {
 			t.Helper()
-			if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") || sandpit.Hint(err) != hintHangs {
+			if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), "does not respond") || sandpit.Hint(err) != hintHangs {
 				t.Errorf("%s: %v", what, err)
 			}
 			if took := time.Since(began); took != groupcommit.Patience {

@@ -85,7 +85,7 @@ func lockedError(dir string, pid int) error {
 		who = fmt.Sprintf("another server, process %d,", pid)
 	}
 	return sandpit.WithHint(fmt.Errorf("opening the state in %s: %s uses it: %w", dir, who, ErrInUse),
-		"stop that one first, or give this one a directory of its own with SANDPIT_HOME")
+		"stop that server first, or set SANDPIT_HOME to another directory")
 }
 
 // dropLock gives a lock back. Closing it alone would not do: what this process is

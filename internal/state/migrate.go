@@ -88,11 +88,11 @@ func migrate(ctx context.Context, conn *sql.Conn, file string, steps []string) e
 	}
 	switch {
 	case tables > 0 && id != applicationID:
-		return sandpit.WithHint(fmt.Errorf("reading the schema: %s is a database of another program: %w", file, sandpit.ErrIntegrity), hintNotOurs)
+		return sandpit.WithHint(fmt.Errorf("reading the schema: %s is the database of another program: %w", file, sandpit.ErrIntegrity), hintNotOurs)
 	case version > len(steps):
 		return sandpit.WithHint(
-			fmt.Errorf("reading the schema: %s has schema %d, and this version of sandpit knows none after %d: %w", file, version, len(steps), sandpit.ErrState),
-			"use the newer version that wrote it, or restore the copy that it left beside it as state.db.schema-N")
+			fmt.Errorf("reading the schema: %s has schema %d, but this version of Sandpit supports only schemas up to %d: %w", file, version, len(steps), sandpit.ErrState),
+			"use the newer version that wrote it, or restore its backup state.db.schema-N in the same directory")
 	case version == len(steps):
 		return nil
 	case version > 0:

@@ -78,11 +78,11 @@ func (r *repeats) end(id [2]string) {
 // sandpit.ErrInvalid for another request with the key.
 func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, error) {
 	if r.Key == "" || len(r.Key) > maxRepeat {
-		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key has %d bytes: %w", len(r.Key), sandpit.ErrInvalid), fmt.Sprintf("use 1 to %d; a random UUID is good", maxRepeat))
+		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key has %d bytes: %w", len(r.Key), sandpit.ErrInvalid), fmt.Sprintf("use 1 to %d bytes, for example a random UUID", maxRepeat))
 	}
 	id := [2]string{r.Namespace, r.Key}
 	if !s.repeat.begin(id) {
-		return nil, sandpit.WithHint(fmt.Errorf("a request with this idempotency key is being carried out: %w", sandpit.ErrState), "wait a moment, then send it again")
+		return nil, sandpit.WithHint(fmt.Errorf("a request with this idempotency key is in progress: %w", sandpit.ErrState), "wait a moment, then send the request again")
 	}
 	var earlier *Earlier
 	now := s.now()

@@ -28,11 +28,11 @@ func openSealer(file string) (*sealer, error) {
 		err = writeFile(file, key)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the key of the state: %w", err)
+		return nil, fmt.Errorf("reading the state's key: %w", err)
 	}
 	if len(key) != sealKeyLen {
-		return nil, sandpit.WithHint(fmt.Errorf("reading the key of the state: %s has not %d bytes: %w", file, sealKeyLen, sandpit.ErrIntegrity),
-			"restore it from a backup; or remove it and make the webhooks anew (the environments of sandboxes in their records are then lost, too)")
+		return nil, sandpit.WithHint(fmt.Errorf("reading the state's key: %s does not have %d bytes: %w", file, sealKeyLen, sandpit.ErrIntegrity),
+			"restore it from a backup, or remove it and create the webhooks again (the environments of sandboxes in their records are then lost, too)")
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *sealer) seal(value, owner string) []byte {
 func (s *sealer) open(sealed []byte, owner string) (string, error) {
 	value, err := s.aead.Open(nil, nil, sealed, []byte(owner))
 	if err != nil {
-		return "", fmt.Errorf("opening a secret of the state: it was sealed with another key: %w", sandpit.ErrIntegrity)
+		return "", fmt.Errorf("decrypting a secret of the state: it was encrypted with another key: %w", sandpit.ErrIntegrity)
 	}
 	return string(value), nil
 }

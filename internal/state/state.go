@@ -148,7 +148,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		if err := os.Chmod(s.dir, 0o700); err != nil {
-			return s.explain(fmt.Errorf("closing it to others: %w", err))
+			return s.explain(fmt.Errorf("restricting access to it: %w", err))
 		}
 	}
 	if s.lock, err = takeLock(ctx, filepath.Join(s.dir, fileLock), s.dir); err != nil {
@@ -364,7 +364,7 @@ func (s *Store) explain(err error) error {
 		if !errors.As(err, &path) {
 			return err
 		}
-		hint, kind = "see that this user may read and write the directory", sandpit.ErrUnavailable
+		hint, kind = "give this user read and write access to the directory", sandpit.ErrUnavailable
 	}
 	return sandpit.WithHint(fmt.Errorf("using the state in %s: %w: %w", s.dir, kind, err), hint)
 }

@@ -243,7 +243,7 @@ func TestSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Open(t.Context(), dir)
-	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 3, and this version of sandpit knows none after 2") || sandpit.Hint(err) == "" {
+	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 3, but this version of Sandpit supports only schemas up to 2") || sandpit.Hint(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	if after, err := os.ReadFile(filepath.Join(dir, fileDatabase)); err != nil || string(after) != string(before) {

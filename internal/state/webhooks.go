@@ -26,7 +26,7 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 			return err
 		}
 		if count >= maxWebhooks {
-			return sandpit.WithHint(fmt.Errorf("adding a webhook: there are %d: %w", count, sandpit.ErrExhausted), "remove one first")
+			return sandpit.WithHint(fmt.Errorf("adding a webhook: the limit of %d webhooks is reached: %w", count, sandpit.ErrExhausted), "remove a webhook first")
 		}
 		_, err := t.exec("INSERT INTO webhooks (id, namespace, url, secret, kinds, created) VALUES (?, ?, ?, ?, ?, ?)",
 			h.ID, h.Namespace, h.URL, s.seal.seal(h.Secret, "webhook "+h.ID), string(kinds), h.CreatedAt.UnixNano())

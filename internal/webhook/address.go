@@ -13,7 +13,7 @@ import (
 )
 
 // errPrivate is the error of an address that is not of the public internet.
-var errPrivate = errors.New("its address is not a public one, and private webhooks are not allowed")
+var errPrivate = errors.New("its address is not public, and private webhooks are not allowed")
 
 // dialer returns a dialer that refuses addresses that are not public. It looks
 // at the address of each connection that is about to be made, after names were

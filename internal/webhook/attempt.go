@@ -59,7 +59,7 @@ func (s *Sender) attempt(q *queue, seq uint64, body []byte) (again time.Duration
 	if seconds, err := strconv.Atoi(res.Header.Get("retry-after")); err == nil && seconds > 0 && seconds < 1<<20 {
 		again = time.Duration(seconds) * time.Second
 	}
-	return again, fmt.Errorf("it answers %d", res.StatusCode)
+	return again, fmt.Errorf("it responded with status %d", res.StatusCode)
 }
 
 // shorten leaves out what the owner of the hook knows, its URL, and what is not
@@ -74,7 +74,7 @@ func shorten(err error) error {
 	)
 	if errors.As(err, &u) {
 		if u.Timeout() {
-			return errors.New("it does not answer in time")
+			return errors.New("it did not respond in time")
 		}
 		err = u.Err
 	}

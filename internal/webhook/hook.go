@@ -65,7 +65,7 @@ func secretBytes(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !ok || err != nil || len(key) < minSecret || len(key) > maxSecret {
-		return nil, sandpit.WithHint(fmt.Errorf("the secret is not whsec_ and %d to %d bytes in base64: %w", minSecret, maxSecret, sandpit.ErrInvalid), "leave it out to have one made")
+		return nil, sandpit.WithHint(fmt.Errorf("the secret is not whsec_ and %d to %d bytes in base64: %w", minSecret, maxSecret, sandpit.ErrInvalid), "omit it to get a generated secret")
 	}
 	return key, nil
 }
@@ -79,11 +79,11 @@ func (h *Hook) Check(plainHTTP bool) error {
 	u, err := url.Parse(h.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "":
-		return sandpit.WithHint(fmt.Errorf("the webhook's URL is not one: %w", sandpit.ErrInvalid), "write it as https://example.com/path")
+		return sandpit.WithHint(fmt.Errorf("the webhook's URL is invalid: %w", sandpit.ErrInvalid), "write it as https://example.com/path")
 	case u.User != nil || u.Fragment != "":
-		return sandpit.WithHint(fmt.Errorf("the webhook's URL has a user or a fragment: %w", sandpit.ErrInvalid), "leave it out: the signature proves who sends")
+		return sandpit.WithHint(fmt.Errorf("the webhook's URL has a user or a fragment: %w", sandpit.ErrInvalid), "omit them: the signature proves the sender")
 	case u.Scheme != "https" && (u.Scheme != "http" || !plainHTTP):
-		return sandpit.WithHint(fmt.Errorf("the webhook's URL is not https: %w", sandpit.ErrInvalid), "use https, or have the server started with private webhooks allowed")
+		return sandpit.WithHint(fmt.Errorf("the webhook's URL is not https: %w", sandpit.ErrInvalid), "use https, or ask the operator to allow private webhooks")
 	}
 	if _, err := secretBytes(h.Secret); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (h *Hook) Check(plainHTTP bool) error {
 	}
 	for _, kind := range h.Kinds {
 		if !slices.Contains(kinds(), kind) {
-			return sandpit.WithHint(fmt.Errorf("there is no event of the kind %.40q: %w", string(kind), sandpit.ErrInvalid), "name none to get all")
+			return sandpit.WithHint(fmt.Errorf("unknown event kind %.40q: %w", string(kind), sandpit.ErrInvalid), "omit the kinds to get all events")
 		}
 	}
 	return nil

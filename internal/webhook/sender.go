@@ -282,7 +282,7 @@ func (s *Sender) deliver(q *queue, e sandpit.Event) bool {
 		}
 	}
 	if q.ctx.Err() == nil {
-		s.opt.Log.Warn("an event was given up for a webhook", "webhook", q.hook.ID, "seq", e.Seq)
+		s.opt.Log.Warn("an event could not be delivered to a webhook", "webhook", q.hook.ID, "seq", e.Seq)
 	}
 	return false
 }
@@ -309,4 +309,4 @@ func (s *Sender) Close() error {
 	return nil
 }
 
-var errGone = errors.New("it answers 410: it wants no more")
+var errGone = errors.New("it responded with status 410 and gets no more events")

@@ -327,7 +327,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	for i := range 6 {
 		id := fmt.Sprint("h", i)
 		r.until(t, "it is dropped", func() bool { return s.Status(id).Dropped == 1 })
-		if st := s.Status(id); !strings.Contains(st.LastError, "not a public one") {
+		if st := s.Status(id); !strings.Contains(st.LastError, "not public") {
 			t.Errorf("%s: got %+v", id, st)
 		}
 	}

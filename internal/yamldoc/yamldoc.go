@@ -56,7 +56,7 @@ func syntaxError(err error) *Error {
 		e.Line, e.Text = lineOf(broken.GetToken()), broken.GetMessage()
 	}
 	e.Text, _, _ = strings.Cut(e.Text, "\n")
-	e.Text = "it can't be read as YAML: " + e.Text
+	e.Text = "it is not valid YAML: " + e.Text
 	return e
 }
 

@@ -39,9 +39,9 @@ func TestParseRefuses(t *testing.T) {
 		"---\n# x\n---\na: 1\n":     {3, "it must be a single document"},
 		"a: 1\n---\n---\nb: 2\n":    {3, "it must be a single document"},
 		"a: 1\n...\n---\nb: 2\n":    {4, "it must be a single document"},
-		"a: [1\n":                   {1, "it can't be read as YAML: "},
-		"a: 1\na: 2\n":              {2, "it can't be read as YAML: "},
-		"\n\na: 'open\n":            {3, "it can't be read as YAML: "},
+		"a: [1\n":                   {1, "it is not valid YAML: "},
+		"a: 1\na: 2\n":              {2, "it is not valid YAML: "},
+		"\n\na: 'open\n":            {3, "it is not valid YAML: "},
 		"%YAML 1.2\n---\n---\na: 1": {3, "it must be a single document"},
 	} {
 		_, err := Parse([]byte(text))

@@ -142,13 +142,13 @@ func (b *blank) Dial(ctx context.Context) (net.Conn, error) {
 	case b.used:
 		return nil, b.usedError("dialling the guest of")
 	case b.made.execInRoot:
-		return nil, fmt.Errorf("dialling the guest of blank %s: it starts in its own root: %w", b.made.id, sandpit.ErrUnsupported)
+		return nil, fmt.Errorf("dialling the guest of blank %s: it is entering its root: %w", b.made.id, sandpit.ErrUnsupported)
 	}
 	return dialGuest(b.made.id, b.made.socks[0])
 }
 
 func (b *blank) usedError(what string) error {
-	return fmt.Errorf("%s blank %s: it is used: %w", what, b.made.id, sandpit.ErrState)
+	return fmt.Errorf("%s blank %s: it was used already: %w", what, b.made.id, sandpit.ErrState)
 }
 
 // use makes the caller the one who uses the blank, or reports false.
@@ -181,10 +181,10 @@ func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, er
 func (b *blank) bind(ctx context.Context, plan *driver.Plan, fits bool) (*instance, error) {
 	c := b.made
 	if b.broken.Load() {
-		return nil, fmt.Errorf("binding blank %s: its guest has ended, or the machine's mounts have changed: %w", c.id, sandpit.ErrClosed)
+		return nil, fmt.Errorf("binding blank %s: its guest exited, or the machine's mounts changed: %w", c.id, sandpit.ErrClosed)
 	}
 	if !fits || plan.ID != c.id {
-		return nil, fmt.Errorf("binding blank %s: it does not fit: %w", c.id, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("binding blank %s: it does not match the plan: %w", c.id, sandpit.ErrInvalid)
 	}
 	c.plan, c.mark = plan, time.Now()
 	if err := c.step(ctx, "bind"); err != nil {

@@ -24,7 +24,7 @@ func (c *compiler) prepare() {
 	c.devices = make([]sysprog.Reg, len(deviceNames))
 	for i, name := range deviceNames {
 		c.devices[i] = c.openTree("opening /dev/"+name, "/dev/"+name, false)
-		c.setattr("setting the rights of /dev/"+name, c.devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
+		c.setattr("setting the mode of /dev/"+name, c.devices[i], false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
 	}
 	c.sysTrees = make([]sysprog.Arg, len(sysPaths))
 	for i, name := range sysPaths {
@@ -39,7 +39,7 @@ func (c *compiler) prepare() {
 		c.changeRoot()
 	}
 	if c.announce {
-		c.tellOwner("saying that the blank is ready", preparedByte)
+		c.tellOwner("reporting that the blank is ready", preparedByte)
 	}
 	// The owner's message comes when it is known what is to be built, with the
 	// mount trees that only the owner could make.
@@ -158,7 +158,7 @@ func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 	// an image in which one is a link is refused.
 	tmp := c.openTree("opening /tmp", "tmp", false)
 	for _, d := range []string{"/proc", "/dev", "/sys", "/tmp"} {
-		c.p.Call("making "+d, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(0o755)).Ignore(unix.EEXIST)
+		c.p.Call("creating "+d, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(0o755)).Ignore(unix.EEXIST)
 		fd := c.p.Call("looking at "+d+" of the image, which must be a directory and not a link", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC)).Result()
 		from, name := sysprog.Int(unix.AT_FDCWD), d[1:]
 		if d == "/tmp" {
@@ -246,11 +246,11 @@ func (c *compiler) overlay(what, on, lower string) sysprog.Step {
 func (c *compiler) withoutSockets(source, name string, tree sysprog.Arg) sysprog.Arg {
 	name = "s" + name
 	c.mkdir(name, 0o755)
-	c.p.Call("making a directory without anything", unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("empty"), sysprog.Int(0o755)).Ignore(unix.EEXIST)
+	c.p.Call("creating an empty directory", unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("empty"), sysprog.Int(0o755)).Ignore(unix.EEXIST)
 	c.move(tree, name)
 	c.overlay("mounting "+source+withoutItsSockets, name, name+":empty")
 	fd := c.openTree("opening "+source+withoutItsSockets, name, false)
-	c.setattr("setting the rights of "+source, fd, false, attrRead)
+	c.setattr("setting the mode of "+source, fd, false, attrRead)
 	return sysprog.From(fd)
 }
 
@@ -292,7 +292,7 @@ func (c *compiler) files() {
 		for _, d := range slices.Backward(dirs) {
 			c.mkdir(d, 0o755)
 		}
-		fd := c.p.Call("making "+f.Path, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(f.Mode)).Result()
+		fd := c.p.Call("creating "+f.Path, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(f.Mode)).Result()
 		if len(f.Data) > 0 {
 			c.p.Call("writing "+f.Path, unix.SYS_WRITE, sysprog.From(fd), c.p.Bytes(f.Data), sysprog.Int(len(f.Data))).Want(uintptr(len(f.Data)))
 		}
@@ -314,7 +314,7 @@ type hostMount struct {
 func (c *compiler) target(m hostMount) {
 	if m.file {
 		c.mkdirAll(path.Dir(m.Target))
-		c.p.Call("making "+m.Target, unix.SYS_MKNODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(m.Target), sysprog.Int(unix.S_IFREG|0o644), sysprog.Int(0)).Ignore(unix.EEXIST)
+		c.p.Call("creating "+m.Target, unix.SYS_MKNODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(m.Target), sysprog.Int(unix.S_IFREG|0o644), sysprog.Int(0)).Ignore(unix.EEXIST)
 		return
 	}
 	c.mkdirAll(m.Target)

@@ -93,9 +93,9 @@ func openCovered(covers []cover, trees []int) (fds []int, err error) {
 // errMoved says that a path leads elsewhere than a moment ago, or nowhere.
 func errMoved(name string, err error) error {
 	if err == nil {
-		err = errors.New("it is not what it was a moment ago")
+		err = errors.New("it changed meanwhile")
 	}
-	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "something was moved meanwhile: try again")
+	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "try again")
 }
 
 // coverDir is the name of that in the scratch file system.
@@ -109,7 +109,7 @@ func (c *compiler) makeCover() {
 	}
 	c.p.Grow(6 * len(c.covers))
 	c.mkdir(coverDir, 0o555)
-	c.coverFD = c.openTree("making a cover", coverDir, false)
+	c.coverFD = c.openTree("creating a cover", coverDir, false)
 	c.setattr("making a cover read-only", c.coverFD, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
 }
 

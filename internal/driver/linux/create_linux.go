@@ -132,7 +132,7 @@ func (c *creation) check(ctx context.Context) error {
 		return err
 	}
 	if n := len(trees(plan)); n > maxTrees {
-		return fmt.Errorf("putting together the sandbox: %d layers, binds and mounts are more than the %d that fit: %w", n, maxTrees, sandpit.ErrInvalid)
+		return fmt.Errorf("assembling the sandbox: %d layers, binds and mounts exceed the limit of %d: %w", n, maxTrees, sandpit.ErrInvalid)
 	}
 	return c.lookAtMounts()
 }
@@ -269,8 +269,8 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	raiseCore(c.child.PID)
 	if err := c.ids.write(ctx, c.child.PID, &c.driver.dump); err != nil {
 		if h.euid != 0 && !c.dumpable {
-			return sandpit.WithHint(fmt.Errorf("mapping ids: this program is not dumpable, so the kernel keeps the files of its children from it: %w", sandpit.ErrUnsupported),
-				"leave it dumpable (PR_SET_DUMPABLE of prctl(2)), start it without file capabilities, or let a server make the sandboxes")
+			return sandpit.WithHint(fmt.Errorf("mapping ids: this program is not dumpable, so it can't access the /proc files of its children: %w", sandpit.ErrUnsupported),
+				"keep the program dumpable (PR_SET_DUMPABLE of prctl(2)), start it without file capabilities, or use a server")
 		}
 		return err
 	}
@@ -389,7 +389,7 @@ func (c *creation) lookAtMounts() error {
 		hm := hostMount{Mount: m, id: idOf(&st), uid: st.Uid, gid: st.Gid}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return sandpit.WithHint(fmt.Errorf("mounting %s: it does not exist on this machine: %w", m.Source, sandpit.ErrInvalid), "make it, or mend the path of the mount")
+			return sandpit.WithHint(fmt.Errorf("mounting %s: it does not exist on this machine: %w", m.Source, sandpit.ErrInvalid), "create it, or correct the path of the mount")
 		case err != nil:
 			return &fs.PathError{Op: "mounting", Path: m.Source, Err: err}
 		case st.Mode&unix.S_IFMT == unix.S_IFREG:

@@ -35,20 +35,20 @@ func whyNoNamespaces(err error) (why, fix string) {
 	}
 	switch {
 	case is("/proc/sys/kernel/unprivileged_userns_clone", "0") && os.Geteuid() != 0:
-		return "this machine forbids user namespaces to ordinary users (kernel.unprivileged_userns_clone=0)",
-			"ask for `sysctl kernel.unprivileged_userns_clone=1`, or run as root"
+		return "this machine forbids user namespaces to unprivileged users (kernel.unprivileged_userns_clone=0)",
+			"ask the administrator for `sysctl kernel.unprivileged_userns_clone=1`, or run as root"
 	case is("/proc/sys/user/max_user_namespaces", "0"):
 		return "this machine allows no user namespaces (user.max_user_namespaces=0)",
-			"ask for `sysctl user.max_user_namespaces=15000`"
+			"ask the administrator for `sysctl user.max_user_namespaces=15000`"
 	case is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") && os.Geteuid() != 0:
-		return "AppArmor forbids user namespaces to ordinary users (kernel.apparmor_restrict_unprivileged_userns=1)",
-			"ask for an AppArmor profile with `userns,` for sandpit, or `sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
+		return "AppArmor forbids user namespaces to unprivileged users (kernel.apparmor_restrict_unprivileged_userns=1)",
+			"ask the administrator for an AppArmor profile with `userns,` for sandpit, or `sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
 	case errors.Is(err, unix.ENOSPC):
 		return "too many namespaces exist, or they are nested too deeply", "raise user.max_user_namespaces, or end other sandboxes"
 	case errors.Is(err, unix.EINVAL):
-		return "this kernel lacks a namespace", "use a kernel with user, mount, pid, network, ipc and uts namespaces"
+		return "this kernel lacks a type of namespace", "use a kernel with user, mount, pid, network, ipc and uts namespaces"
 	case inContainer():
-		return "the container around this forbids it", "start the container with `--privileged`, or with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
+		return "the container in which this runs forbids it", "start the container with `--privileged`, or with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
 	}
 	return "the kernel refuses it (" + err.Error() + ")", "run as root, or ask the administrator to allow user namespaces"
 }
@@ -75,12 +75,12 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 		e.Errno = unix.ENOSPC
 		return c.explainStep(e)
 	case e.Errno == errnoNotSupp && e.What == loadingFilter:
-		return sandpit.WithHint(fmt.Errorf("%w: this machine's memory for filters is used up: %w", err, sandpit.ErrExhausted),
+		return sandpit.WithHint(fmt.Errorf("%w: the kernel's memory for filters is exhausted: %w", err, sandpit.ErrExhausted),
 			"end programs that load seccomp or socket filters, or raise the sysctl net.core.bpf_jit_limit")
 	case e.Errno == unix.ENOSPC && strings.HasPrefix(e.What, "mounting") && !strings.HasPrefix(e.What, "mounting overlay"):
-		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrExhausted), "too many mounts exist on this machine (fs.mount-max)")
+		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrExhausted), "unmount file systems, or raise the sysctl fs.mount-max")
 	case e.Errno == unix.ENOSPC:
-		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "raise the disk or files limit: what the sandbox itself needs does not fit")
+		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "raise the disk or files limit: they are too small for the sandbox itself")
 	case e.Errno == unix.ENOMEM:
 		return c.explainDeath(err)
 	case strings.HasPrefix(e.What, "mounting proc") && e.Errno == unix.EPERM:
@@ -88,14 +88,14 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 			"start the container with `--security-opt systempaths=unconfined`, or `--privileged`")
 	case strings.HasSuffix(e.What, withoutItsSockets):
 		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported),
-			"another file system is mounted below it, or its own can't be shown in this way: mount the directories that are needed")
+			"mount only the directories that are needed: another file system is mounted below this one, or it does not support such mounts")
 	case strings.HasPrefix(e.What, "looking at"):
 		return fmt.Errorf("%w: %w", err, sandpit.ErrInvalid)
 	case e.Errno == unix.ENOSYS:
 		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported), "use Linux 5.12 or later")
 	case e.Errno == unix.EACCES && e.What == executingGuest && noexec(existing(c.driver.opts.Dir)):
-		return sandpit.WithHint(fmt.Errorf("%w: nothing can be executed in %s, where its program is kept: it is mounted noexec: %w", err, existing(c.driver.opts.Dir), sandpit.ErrUnsupported),
-			"set SANDPIT_HOME to a directory that you may execute programs in")
+		return sandpit.WithHint(fmt.Errorf("%w: programs can't be executed in %s, which holds the guest program: it is mounted noexec: %w", err, existing(c.driver.opts.Dir), sandpit.ErrUnsupported),
+			"set SANDPIT_HOME to a directory that allows executing programs")
 	case e.Errno == unix.EPERM || e.Errno == unix.EACCES:
 		if os.Geteuid() != 0 {
 			if why, fix := whyNoNamespaces(e.Errno); !strings.HasPrefix(why, "the kernel refuses") {

@@ -28,7 +28,7 @@ const errnoNotSupp = unix.Errno(524)
 func baseFilter() (filter []byte, key uint64, err error) {
 	program := seccomp.Program(runtime.GOARCH)
 	if program == nil {
-		return nil, 0, fmt.Errorf("making a sandbox: there is no seccomp policy for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
+		return nil, 0, fmt.Errorf("creating a sandbox: no seccomp policy exists for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
 	}
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails

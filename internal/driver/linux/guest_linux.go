@@ -43,7 +43,7 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	name := filepath.Join(dir, GuestName+"-"+digest)
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err == nil && !(st.Mode&unix.S_IFMT == unix.S_IFDIR && ours(&st)) {
-		return "", sandpit.WithHint(fmt.Errorf("storing the guest program: %s is no directory of this user's alone: %w", dir, sandpit.ErrForbidden),
+		return "", sandpit.WithHint(fmt.Errorf("storing the guest program: %s is not a directory that only this user can write to: %w", dir, sandpit.ErrForbidden),
 			"remove it, or set SANDPIT_HOME to a directory that others can't write to")
 	}
 	if err := unix.Lstat(name, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && ours(&st) && st.Mode&0o777 == guestMode() && st.Size == int64(len(embedded)) {
@@ -54,9 +54,9 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 		err = fmt.Errorf("storing the guest program: %w", err)
 		switch {
 		case diskfull.Is(err):
-			return "", sandpit.WithHint(diskfull.Mark(err), "free some space, or set SANDPIT_HOME to a directory with space")
+			return "", sandpit.WithHint(diskfull.Mark(err), "free some space, or set SANDPIT_HOME to another directory")
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-			return "", sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you may write to")
+			return "", sandpit.WithHint(err, "set SANDPIT_HOME to a directory that you can write to")
 		}
 		return "", err
 	}
@@ -88,7 +88,7 @@ func checkLibraries(root *driver.Root) error {
 	if slices.Contains(root.Binds, driver.Bind{Source: "/usr", Target: "/usr"}) {
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo, and this image may lack the C library that it needs: %w", sandpit.ErrUnsupported),
+	return sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo and needs a C library that images may lack: %w", sandpit.ErrUnsupported),
 		"install it with `CGO_ENABLED=0 go install`, or build it with `make build`")
 }
 

@@ -103,7 +103,7 @@ func claimRange(fd int) (base uint32, err error) {
 			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("all %d ranges are in use: %w", ranges, sandpit.ErrExhausted)
+	return 0, fmt.Errorf("all %d ranges of user ids are in use: %w", ranges, sandpit.ErrExhausted)
 }
 
 func openClaims() (int, error) {
@@ -111,7 +111,7 @@ func openClaims() (int, error) {
 	if err == nil {
 		return fd, nil
 	}
-	hint := "let root write to /run; in a container, mount a tmpfs there"
+	hint := "make /run writable for root; in a container, mount a tmpfs there"
 	if more := sandpit.Hint(err); more != "" {
 		hint = more
 	}

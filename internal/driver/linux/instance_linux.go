@@ -98,8 +98,8 @@ func (i *instance) Lacks() (gaps []sandpit.Gap) {
 	if !i.noSetID {
 		gaps = append(gaps, sandpit.Gap{
 			What: "set-id",
-			Why:  "an earlier version made this sandbox: if it has a mount that is writable or shows sockets, programs in it can make set-user-id files on the host",
-			Fix:  "remove it and make it anew; a stop and a start do not help",
+			Why:  "an earlier version of Sandpit created this sandbox: if it has a mount that is writable or shows sockets, programs in it can create set-user-id files on the host",
+			Fix:  "remove it and create it again; stopping and starting it does not help",
 		})
 	}
 	if i.asIs != "" {

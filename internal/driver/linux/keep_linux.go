@@ -115,10 +115,10 @@ func recordRange(base uint32, id identity) error {
 		return err
 	}
 	if err := os.MkdirAll(idRecords, 0o755); err != nil {
-		return fmt.Errorf("noting the sandbox's ids: %w", err)
+		return fmt.Errorf("recording the sandbox's ids: %w", err)
 	}
 	if err := os.WriteFile(idRecord(base), data, 0o600); err != nil {
-		return fmt.Errorf("noting the sandbox's ids: %w", err)
+		return fmt.Errorf("recording the sandbox's ids: %w", err)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func recordRange(base uint32, id identity) error {
 func (c *creation) keep() error {
 	dir := c.driver.opts.KeepDir
 	if dir == "" {
-		return fmt.Errorf("keeping a sandbox: this driver was given no directory for that: %w", sandpit.ErrUnsupported)
+		return fmt.Errorf("making a sandbox persistent: this driver has no directory for it: %w", sandpit.ErrUnsupported)
 	}
 	var err error
 	if c.kept, err = identify(c.child.PID); err != nil {
@@ -141,15 +141,15 @@ func (c *creation) keep() error {
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("keeping a sandbox: %w", err)
+		return fmt.Errorf("making a sandbox persistent: %w", err)
 	}
 	c.socket = filepath.Join(dir, c.id+".sock")
 	if err := c.note(); err != nil {
-		return fmt.Errorf("noting the sandbox: %w", err)
+		return fmt.Errorf("recording the sandbox: %w", err)
 	}
 	l, err := listenAt(c.socket)
 	if err != nil {
-		return fmt.Errorf("making the sandbox's socket: %w", err)
+		return fmt.Errorf("creating the sandbox's socket: %w", err)
 	}
 	defer unix.Close(l)
 	if err := send(c.socks[0], listenMessage, []int{l}); err != nil {
@@ -287,7 +287,7 @@ func (i *instance) Freeze(context.Context) error {
 		return err
 	}
 	if i.group == nil {
-		return fmt.Errorf("freezing: the sandbox has no cgroup here: %w", sandpit.ErrUnsupported)
+		return fmt.Errorf("freezing: the sandbox has no cgroup: %w", sandpit.ErrUnsupported)
 	}
 	return i.group.Freeze()
 }

@@ -57,7 +57,7 @@ func (c *compiler) dev(devices []sysprog.Reg) {
 		c.attach(sysprog.From(devices[i]), "dev/"+name)
 	}
 	for _, l := range deviceLinks {
-		c.p.Call("making /dev/"+l[0], unix.SYS_SYMLINKAT, c.p.Str(l[1]), sysprog.Int(unix.AT_FDCWD), c.p.Str("dev/"+l[0]))
+		c.p.Call("creating /dev/"+l[0], unix.SYS_SYMLINKAT, c.p.Str(l[1]), sysprog.Int(unix.AT_FDCWD), c.p.Str("dev/"+l[0]))
 	}
 	for _, d := range []string{"dev/pts", "dev/shm", "dev/mqueue"} {
 		c.mkdir(d, 0o755)
@@ -68,7 +68,7 @@ func (c *compiler) dev(devices []sysprog.Reg) {
 	}
 	c.mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, pts)
 	shm := c.openTree("opening /dev/shm", "shm", false)
-	c.setattr("setting the rights of /dev/shm", shm, false, attrPlain|unix.MOUNT_ATTR_NOEXEC)
+	c.setattr("setting the mode of /dev/shm", shm, false, attrPlain|unix.MOUNT_ATTR_NOEXEC)
 	c.attach(sysprog.From(shm), "dev/shm")
 	c.mount("mqueue", "dev/mqueue", "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 }

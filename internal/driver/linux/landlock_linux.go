@@ -17,7 +17,7 @@ func landlockABI() int {
 // paths may be written, beside the devices that everything writes to.
 func landlockSteps(p *sysprog.Program, abi int, writable []string) sysprog.Reg {
 	attr := landlock.RulesetAttr(abi)
-	ruleset := p.Call("making a Landlock ruleset", unix.SYS_LANDLOCK_CREATE_RULESET, p.Bytes(attr), sysprog.Int(len(attr)), sysprog.Int(0)).Result()
+	ruleset := p.Call("creating a Landlock ruleset", unix.SYS_LANDLOCK_CREATE_RULESET, p.Bytes(attr), sysprog.Int(len(attr)), sysprog.Int(0)).Result()
 	add := func(path string, missing bool) {
 		what := "allowing to write " + path
 		open := p.Call(what, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(path), sysprog.Int(unix.O_PATH|unix.O_CLOEXEC), sysprog.Int(0))

@@ -91,8 +91,8 @@ const leastDescriptors = 128
 func checkDescriptors() error {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err == nil && lim.Cur < leastDescriptors {
-		return sandpit.WithHint(fmt.Errorf("making a sandbox: this program may open only %d files: %w", lim.Cur, sandpit.ErrExhausted),
-			fmt.Sprintf("allow at least %d (ulimit -n)", leastDescriptors))
+		return sandpit.WithHint(fmt.Errorf("creating a sandbox: this program may open only %d files: %w", lim.Cur, sandpit.ErrExhausted),
+			fmt.Sprintf("raise the limit to at least %d (ulimit -n)", leastDescriptors))
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (d *Driver) refuseMissing(ctx context.Context, enforce feature.Set) error {
 			continue
 		}
 		if !slices.Contains(feature.All(), f) {
-			return fmt.Errorf("enforcing %s: this driver does not know how: %w", f, sandpit.ErrUnsupported)
+			return fmt.Errorf("enforcing %s: this driver does not support it: %w", f, sandpit.ErrUnsupported)
 		}
 		if _, _, err := d.Probe(ctx).Negotiate([]feature.Feature{f}, &sandpit.Limits{}); err != nil {
 			return err

@@ -94,7 +94,7 @@ func mapTree(fd int, t tree, userns int) error {
 	case nil:
 		return nil
 	case unix.EINVAL:
-		return sandpit.WithHint(fmt.Errorf("mapping the ids of %s: its file system can't do that: %w", t.path, sandpit.ErrUnsupported),
+		return sandpit.WithHint(fmt.Errorf("mapping the ids of %s: its file system does not support it: %w", t.path, sandpit.ErrUnsupported),
 			"use a directory on ext4, xfs, btrfs or tmpfs")
 	default:
 		return &fs.PathError{Op: "mapping the ids of", Path: t.path, Err: err}

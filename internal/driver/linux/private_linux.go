@@ -74,7 +74,7 @@ func (t mountTable) locate(name string, resolve uint64) (located, error) {
 	m, ok := t[more.Mnt_id]
 	rest, in := relative(whole, m.point)
 	if !ok || !in || more.Mask&unix.STATX_MNT_ID == 0 || st.Nlink == 0 {
-		return located{}, fmt.Errorf("looking at %s: /proc/self/mountinfo does not show where it is mounted: %w", name, sandpit.ErrUnsupported)
+		return located{}, fmt.Errorf("examining %s: /proc/self/mountinfo does not show where it is mounted: %w", name, sandpit.ErrUnsupported)
 	}
 	return located{idOf(&st), m.dev, path.Join(m.root, rest), whole, st.Uid}, nil
 }
@@ -179,7 +179,7 @@ func (c *creation) findCovers() error {
 			parts, way, err = table.parts(at)
 		}
 		if err != nil {
-			return sandpit.WithHint(fmt.Errorf(looking+": %w", err), "let this user make and reach it, or mount another directory")
+			return sandpit.WithHint(fmt.Errorf(looking+": %w", err), "give this user access to it, or mount another directory")
 		}
 		dirs, ways[dir] = append(dirs, parts...), append(ways[dir], way...)
 	}
@@ -421,7 +421,7 @@ func (t mountTable) shown(recursive bool, top located) []hostMountpoint {
 // coverIn adds the covers that a read-only tree needs for a data directory, and refuses a
 // tree that is in it.
 func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) error {
-	hint := "mount another directory; a sandbox gets no part of a data directory"
+	hint := "mount another directory; sandboxes get no access to data directories"
 	_, byPath := relative(top.path, dir.path)
 	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev || byPath {
 		return sandpit.WithHint(fmt.Errorf("mounting %s: it is in the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden), hint)
@@ -432,7 +432,7 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 		}
 		if rest, in := relative(dir.below, v.root); in {
 			if i < len(c.plan.Root.Layers) {
-				return fmt.Errorf("using %s as a layer: the data directory %s is in it: %w", t.path, dir.path, sandpit.ErrForbidden)
+				return fmt.Errorf("using %s as a layer: it contains the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden)
 			}
 			if !t.writable() { // else refuseWritable sees to it
 				c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id})
@@ -441,7 +441,7 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 		}
 		_, hidden := relative(path.Join(top.path, v.point), dir.path) // by the cover of where dir is itself
 		if _, in := relative(v.root, dir.below); in && !hidden {
-			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s in it, a part of the data directory %s is mounted: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
+			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s it contains a mount of the data directory %s: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
 		}
 	}
 	return nil

@@ -52,7 +52,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		case layout.Enforceable(f):
 			caps.Features[f] = true
 		case f == feature.Pause:
-			gap(f, "sandboxes have no cgroup in which processes can be frozen", "close the gap of memory, cpus or pids, or use Linux 5.2 or newer with cgroup v2")
+			gap(f, "sandboxes have no cgroup freezer", "fix the gap of memory, cpus or pids, or use Linux 5.2 or newer with cgroup v2")
 		}
 	}
 	if err == nil {
@@ -62,7 +62,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	_, err = landlock.Probe()
 	caps.Features[feature.Landlock] = err == nil
 	if err != nil {
-		gap(feature.Landlock, "write paths are held by read-only mounts alone: "+err.Error(), sandpit.Hint(err))
+		gap(feature.Landlock, "write paths are enforced only by read-only mounts: "+err.Error(), sandpit.Hint(err))
 	}
 
 	switch {
@@ -70,13 +70,13 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		caps.Features[feature.Users] = true
 		for _, dir := range []string{existing(d.opts.Dir), "/usr"} {
 			if !canMap(dir) {
-				gap("own-ids", "the file system of "+dir+" can't map ids: ids inside are those outside", "set SANDPIT_HOME to a directory on ext4, xfs, btrfs or tmpfs; for the host image /usr must be on one, too")
+				gap("own-ids", "the file system of "+dir+" can't map ids: ids inside the sandbox are the same outside", "set SANDPIT_HOME to a directory on ext4, xfs, btrfs or tmpfs; the host image also needs /usr on one of these")
 				break
 			}
 		}
 	case h.privileged:
 		caps.Features[feature.Users] = true
-		gap("own-ids", "this user namespace has too few ids for a range of its own per sandbox: ids inside are those outside", "run on the machine itself, or in a container without a user namespace")
+		gap("own-ids", "this user namespace has too few ids for a separate range per sandbox: ids inside a sandbox are the same outside", "run outside of this container, or in a container without a user namespace")
 	default:
 		if err := h.subIDs(); err != nil {
 			gap(feature.Users, "only one user exists in a sandbox: "+err.Error(), "install newuidmap and give this user a range in /etc/subuid and /etc/subgid, for example with `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`")
@@ -85,10 +85,10 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		}
 	}
 	if !h.privileged || !h.allIDs {
-		gap("own-counters", "inotify instances, timers and message queues of sandboxes count for this user, so each sandbox gets only a part of them", "run as root on the machine itself")
+		gap("own-counters", "inotify instances, timers and message queues of all sandboxes count for this user, so each sandbox gets only a part of them", "run as root outside of containers")
 	}
 	if coreHandlerRuns(h) {
-		gap("core-handler", "this program's hard limit of core files is 0, so a crash in a sandbox starts the program that the machine pipes core files to", "raise the limit (ulimit -Hc unlimited); sandboxes make no core files then either")
+		gap("core-handler", "the hard limit on core files is 0, so a crash in a sandbox starts the program to which this machine pipes core files", "raise the limit (ulimit -Hc unlimited); sandboxes still create no core files")
 	}
 	return caps
 }
@@ -106,14 +106,14 @@ func mountBelow(dir string) string {
 
 // shownAsIs is the gap of a directory of the host that is not shown through an overlay.
 func shownAsIs(dir string) sandpit.Gap {
-	why := "this kernel can't mount an overlay of " + dir + ", as where that is itself an overlay of an overlay"
-	fix := "use an image (--image), or run where the root file system is an overlay at most once"
+	why := "this kernel can't mount an overlay of " + dir + ", for example because it is itself an overlay of an overlay"
+	fix := "use an image (--image), or run where the root file system is not a nested overlay"
 	if below := mountBelow(dir); below != "" {
-		why, fix = below+" is a mount of its own", "use an image (--image), or unmount "+below
+		why, fix = below+" is a separate mount", "use an image (--image), or unmount "+below
 	}
 	return sandpit.Gap{
 		What: "host-image",
-		Why:  why + ", so the host image shows " + dir + " as it is: nothing in it is hidden, and a sandbox can watch and lock its files, and read what its maker may read",
+		Why:  why + ", so the host image shows " + dir + " as it is: no file in it is hidden, and a sandbox can watch and lock its files, and read every file that its creator can read",
 		Fix:  fix,
 	}
 }
@@ -123,7 +123,7 @@ func shownAsIs(dir string) sandpit.Gap {
 func overlays(dir string) bool {
 	var p sysprog.Program
 	empty := p.Str("/dev") // whatever is there: it is covered
-	p.Call("mounting a directory without anything", unix.SYS_MOUNT, p.Str("tmpfs"), empty, p.Str("tmpfs"), sysprog.Int(0), sysprog.Int(0))
+	p.Call("mounting an empty directory", unix.SYS_MOUNT, p.Str("tmpfs"), empty, p.Str("tmpfs"), sysprog.Int(0), sysprog.Int(0))
 	p.Call("mounting an overlay", unix.SYS_MOUNT, p.Str("overlay"), empty, p.Str("overlay"), sysprog.Int(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV), p.Str("lowerdir="+dir+":/dev"))
 	child, err := p.Fork(sysprog.ForkOptions{Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, Cgroup: -1, Report: -1})
 	if err != nil {
@@ -148,9 +148,9 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 		who := fmt.Sprintf("uid %d", h.euid)
 		switch {
 		case h.privileged && h.allIDs:
-			who += ", a range of ids of its own for each sandbox"
+			who += ", separate ids for each sandbox"
 		case h.privileged:
-			who += ", ids inside are those outside"
+			who += ", the same ids inside and outside"
 		case h.subErr == nil && h.subuid.count > 0:
 			who += fmt.Sprintf(", %d subordinate ids", h.subuid.count)
 		default:
@@ -174,13 +174,13 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	}
 	guest := "embedded"
 	if d.opts.Guest == nil {
-		guest = "this program itself (built without an embedded guest: slower to start)"
+		guest = "this program itself (built without an embedded guest, so it starts more slowly)"
 	}
 	fact("guest", guest)
 
 	if !tellsPeers() {
 		caps.Gaps = append(caps.Gaps, sandpit.Gap{
-			What: "socket-peers", Why: "this kernel tells the server only the number of a process that connects to its unix socket, which may belong to another process by then",
+			What: "socket-peers", Why: "this kernel identifies a client of the unix socket only by its pid, which another process may have by the time it is checked",
 			Fix: "use Linux 6.5 or later",
 		})
 	}

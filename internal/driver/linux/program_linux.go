@@ -221,7 +221,7 @@ func (c *compiler) hostTree(t tree, i int) sysprog.Arg {
 	}
 	if !t.owned {
 		fd := c.openTree("opening "+t.path, t.path, t.recursive)
-		c.setattr("setting the rights of "+t.path, fd, t.recursive, t.attr)
+		c.setattr("setting the mode of "+t.path, fd, t.recursive, t.attr)
 		return sysprog.From(fd)
 	}
 	// Someone else may write to a directory above a mount: no link is followed.
@@ -234,7 +234,7 @@ func (c *compiler) hostTree(t tree, i int) sysprog.Arg {
 		flags |= unix.AT_RECURSIVE
 	}
 	c.p.Call("opening "+t.path, unix.SYS_OPEN_TREE, sysprog.From(fd), c.p.Str(""), sysprog.Int(flags)).Into(fd)
-	c.setattr("setting the rights of "+t.path, fd, t.recursive, t.attr)
+	c.setattr("setting the mode of "+t.path, fd, t.recursive, t.attr)
 	return sysprog.From(fd)
 }
 
@@ -271,7 +271,7 @@ func (c *compiler) namespaces() {
 	for _, fd := range c.join {
 		c.p.Call("joining the cgroup", unix.SYS_WRITE, sysprog.Int(fd), c.p.Bytes([]byte("0")), sysprog.Int(1))
 	}
-	c.p.Call("making network and cgroup namespaces", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWNET|unix.CLONE_NEWCGROUP))
+	c.p.Call("creating network and cgroup namespaces", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWNET|unix.CLONE_NEWCGROUP))
 }
 
 // loopback brings the loopback interface up.

@@ -34,7 +34,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		return nil, err
 	}
 	if c.socket, err = d.ours(c.id, c.kept, c.socket); err != nil && !(len(h.State) == 0 && errors.Is(err, driver.ErrStranded)) {
-		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
+		return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, err)
 	}
 	layout, err := d.layout()
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		if c.group != nil {
 			c.group.Leave()
 		}
-		return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
+		return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, err)
 	}
 	if lives {
 		c.near = true
@@ -81,11 +81,11 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	}
 	switch {
 	case cleaned != nil:
-		return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, cleaned)
+		return nil, fmt.Errorf("removing the remains of sandbox %s: %w", h.ID, cleaned)
 	case c.kept.restarted():
-		return nil, fmt.Errorf("taking over sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
+		return nil, fmt.Errorf("adopting sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
 	}
-	return nil, fmt.Errorf("taking over sandbox %s: its first process has ended: %w", h.ID, sandpit.ErrNotFound)
+	return nil, fmt.Errorf("adopting sandbox %s: its guest has exited: %w", h.ID, sandpit.ErrNotFound)
 }
 
 // Kept returns the sandboxes in KeepDir whose guests run. See driver.Recoverer.
@@ -107,7 +107,7 @@ func (d *Driver) Stranded(ctx context.Context) ([]string, error) {
 func (d *Driver) kept(ctx context.Context, is func(id string) bool) ([]string, error) {
 	entries, err := os.ReadDir(d.opts.KeepDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("looking for sandboxes that run: %w", err)
+		return nil, fmt.Errorf("looking for running sandboxes: %w", err)
 	}
 	var ids []string
 	for _, entry := range entries {
@@ -170,11 +170,11 @@ func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
 		if listens, err := listensAt(own); listens || err != nil {
 			return own, err
 		}
-		return own, sandpit.WithHint(fmt.Errorf("%w: it runs, with process %d the first, and its socket is neither at %s nor at %s: %w", driver.ErrStranded, kept.PID, socket, own, sandpit.ErrState),
-			"if the data directory was moved to another disk, or this is a copy and the original was removed, run 'sandpit serve --remove-orphans' once, which destroys it; if the original is somewhere else, use that")
+		return own, sandpit.WithHint(fmt.Errorf("%w: it is running as process %d, but its socket is not at %s or %s: %w", driver.ErrStranded, kept.PID, socket, own, sandpit.ErrState),
+			"if the original data directory exists elsewhere, use it; if the data directory was moved to another disk, or the original was removed, run 'sandpit serve --remove-orphans' once, which destroys the sandbox")
 	}
-	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s, of another data directory: %w", filepath.Dir(socket), errElsewhere),
-		"this data directory may be a copy: use the original, or remove the copy")
+	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s in another data directory: %w", filepath.Dir(socket), errElsewhere),
+		"use the original data directory, or remove this one if it is a copy")
 }
 
 // listensAt reports whether somebody listens on a socket. An error says that it
@@ -241,32 +241,32 @@ func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error)
 		return nil, err
 	}
 	if h.Version > driver.HandleVersion {
-		return nil, sandpit.WithHint(fmt.Errorf("taking over sandbox %s: it was made by a newer version of this program: %w", h.ID, sandpit.ErrUnsupported), "use that version, or a newer one")
+		return nil, sandpit.WithHint(fmt.Errorf("adopting sandbox %s: it was created by a newer version of Sandpit: %w", h.ID, sandpit.ErrUnsupported), "use that version or a newer one")
 	}
 	if len(h.State) == 0 && h.Driver == Name {
 		// Its maker was killed before it wrote the handle down.
 		data, err := os.ReadFile(noted(d.opts.KeepDir, filepath.Base(h.ID)))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, err)
+			return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, err)
 		}
 		if err != nil {
 			_ = os.Remove(noted(d.opts.KeepDir, filepath.Base(h.ID)) + "~")
 			// Its guest was never told to live on: it ends, and takes a while to.
 			if layout, err := d.layout(); err == nil {
 				if err := layout.Discard(h.ID); err != nil {
-					return nil, fmt.Errorf("removing what is left of sandbox %s: %w", h.ID, err)
+					return nil, fmt.Errorf("removing the remains of sandbox %s: %w", h.ID, err)
 				}
 			}
-			return nil, fmt.Errorf("taking over sandbox %s: %w", h.ID, sandpit.ErrNotFound)
+			return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, sandpit.ErrNotFound)
 		}
 		h.State = data
 	}
 	var st state
 	if err := json.Unmarshal(h.State, &st); err != nil || h.Driver != Name || st.PID <= 1 || st.Boot == "" {
-		return nil, fmt.Errorf("taking over sandbox %s: its handle is not one of this driver's: %w", h.ID, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("adopting sandbox %s: its handle does not belong to this driver: %w", h.ID, sandpit.ErrInvalid)
 	}
 	if filepath.Base(st.Socket) != h.ID+".sock" {
-		return nil, fmt.Errorf("taking over sandbox %s: it was not made to outlive its maker: %w", h.ID, sandpit.ErrInvalid)
+		return nil, fmt.Errorf("adopting sandbox %s: it is not persistent: %w", h.ID, sandpit.ErrInvalid)
 	}
 	c.ids.base, c.child.PID = st.IDBase, st.PID
 	c.kept, c.socket, c.saved = st.identity, st.Socket, st.Group

@@ -45,11 +45,11 @@ func (c *compiler) seal(target string, set uint64, recursive bool) {
 }
 
 func (c *compiler) mkdir(name string, mode int) {
-	c.p.Call("making "+name, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(mode))
+	c.p.Call("creating "+name, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(mode))
 }
 
 func (c *compiler) mknod(name string) {
-	c.p.Call("making "+name, unix.SYS_MKNODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.S_IFREG|0o644), sysprog.Int(0))
+	c.p.Call("creating "+name, unix.SYS_MKNODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.S_IFREG|0o644), sysprog.Int(0))
 }
 
 // parents returns every directory of a path, from the top, itself included.
@@ -66,7 +66,7 @@ func parents(p string) []string {
 // read-only mount; then attaching tells.
 func (c *compiler) mkdirAll(name string) {
 	for _, d := range parents(name) {
-		c.p.Call("making "+d, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(d), sysprog.Int(0o755)).Ignore(unix.EEXIST, unix.EROFS, unix.EACCES)
+		c.p.Call("creating "+d, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(d), sysprog.Int(0o755)).Ignore(unix.EEXIST, unix.EROFS, unix.EACCES)
 	}
 }
 
@@ -77,6 +77,6 @@ func (c *compiler) mkdirAllOwned(name string, uid, gid uint32) {
 		return
 	}
 	c.mkdirAll(path.Dir(name))
-	c.p.Call("making "+name, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(0o755)).Ignore(unix.EEXIST, unix.EROFS, unix.EACCES).SkipAfterIgnored(1)
+	c.p.Call("creating "+name, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(0o755)).Ignore(unix.EEXIST, unix.EROFS, unix.EACCES).SkipAfterIgnored(1)
 	c.p.Call("giving "+name+" to the user", unix.SYS_FCHOWNAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(uid), sysprog.Int(gid), sysprog.Int(unix.AT_SYMLINK_NOFOLLOW))
 }

@@ -233,7 +233,7 @@ func (c *creation) explainAnswer(ctx context.Context, b []byte, err error) error
 	if ok {
 		return c.explainStep(e)
 	}
-	return c.explainDeath(errors.New("it ended without a word"))
+	return c.explainDeath(errors.New("it exited without an error message"))
 }
 
 // memory is the limit of memory that holds now.

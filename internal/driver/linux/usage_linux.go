@@ -124,7 +124,7 @@ func parseNetDev(text []byte) (t traffic, err error) {
 		name, rest, ok := bytes.Cut(line, []byte{':'})
 		figures := bytes.Fields(rest)
 		if !ok || len(figures) < 10 {
-			return t, fmt.Errorf("reading the figures of network interfaces: a line of %d figures", len(figures))
+			return t, fmt.Errorf("reading network statistics: a line with %d values", len(figures))
 		}
 		if string(bytes.TrimSpace(name)) == "lo" {
 			continue
@@ -132,7 +132,7 @@ func parseNetDev(text []byte) (t traffic, err error) {
 		for i, to := range map[int]*int64{0: &t.rxBytes, 1: &t.rxPackets, 8: &t.txBytes, 9: &t.txPackets} {
 			v, err := strconv.ParseUint(string(figures[i]), 10, 64)
 			if err != nil {
-				return t, fmt.Errorf("reading the figures of network interfaces: %w", err)
+				return t, fmt.Errorf("reading network statistics: %w", err)
 			}
 			*to += int64(min(v, uint64(math.MaxInt64-*to)))
 		}

@@ -93,7 +93,7 @@ func (p *Process) deliverRecords() {
 		at := clamp(m.Position)
 		if !opt.NoHistory && at != next || m.Kind == wire.OutputLost && (m.Lost == 0 || m.Lost > math.MaxInt64-uint64(at)) ||
 			m.Kind != wire.OutputLost && (m.Data == "" || int64(len(m.Data)) > math.MaxInt64-at) {
-			err := violation("output that is not in order")
+			err := violation("output that is out of order")
 			p.c.fail(err)
 			p.finish(err)
 			return

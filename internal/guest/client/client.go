@@ -73,7 +73,7 @@ type Client struct {
 	pings   []chan struct{}
 }
 
-var errBroken = errors.New("the connection to the guest has ended")
+var errBroken = errors.New("the connection to the guest is closed")
 
 // New greets the guest on conn and returns when it has answered, and has
 // accepted the configuration, if there is one. On an error, and by Close, conn
@@ -197,7 +197,7 @@ func (c *Client) read(greeted chan struct{}) {
 	case errors.Is(err, wire.ErrFrame), errors.Is(err, wire.ErrMessage):
 		err = fmt.Errorf("%w: %w", sandpit.ErrProtocol, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr), errors.Is(err, os.ErrClosed):
-		err = fmt.Errorf("%w: its guest has ended", sandpit.ErrClosed)
+		err = fmt.Errorf("%w: its guest has exited", sandpit.ErrClosed)
 	default:
 		err = fmt.Errorf("%w: reading from its guest: %w", sandpit.ErrClosed, err)
 	}
@@ -265,7 +265,7 @@ func (c *Client) readFrames(greeted chan struct{}) error {
 				return err
 			}
 			if !c.pong() {
-				return violation("PONG frame that nobody asked for")
+				return violation("unexpected PONG frame")
 			}
 		default:
 			if err := c.frame(r, h); err != nil {

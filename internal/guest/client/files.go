@@ -56,7 +56,7 @@ func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sa
 		}
 		for i := range m.List {
 			if len(out) == limit || m.List[i].Name <= after {
-				err := violation("a directory that is not in order")
+				err := violation("a directory that is out of order")
 				f.c.fail(err)
 				return nil, false, pathError("readdir", path, err)
 			}

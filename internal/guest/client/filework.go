@@ -38,7 +38,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 		for i := range m.List {
 			name := m.List[i].Name
 			if len(out) == limit || !pathLess(after, name) {
-				err := violation("a tree that is not in order")
+				err := violation("a tree that is out of order")
 				f.c.fail(err)
 				return nil, false, pathError("find", root, err)
 			}

@@ -20,7 +20,7 @@ type Lifetime struct {
 }
 
 // ErrExpired is why a connection has ended whose guest's time was over.
-var ErrExpired = errors.New("its time is over")
+var ErrExpired = errors.New("its lifetime has ended")
 
 // TimeLeft is what is left of a lifetime.
 type TimeLeft struct {
@@ -50,14 +50,14 @@ func (c *Client) TimeLeft(ctx context.Context) (TimeLeft, error) {
 func (c *Client) lifetime(ctx context.Context, l *wire.Lifetime) (TimeLeft, error) {
 	var m wire.LifetimeState
 	if err := c.call(ctx, wire.OpLifetime, l, &m); err != nil {
-		return TimeLeft{}, fmt.Errorf("asking for the lifetime: %w", err)
+		return TimeLeft{}, fmt.Errorf("getting the lifetime: %w", err)
 	}
 	return TimeLeft{time.Duration(m.Life), time.Duration(m.Idle), time.Duration(m.IdleLeft)}, nil
 }
 
 // An Expiry says that the time of a sandbox is over.
 type Expiry struct {
-	Idle  bool          // it was idle for too long; else it has lived long enough
+	Idle  bool          // it reached its idle time; else it has lived long enough
 	Grace time.Duration // until the guest ends everything, unless its lifetime is set anew, or there is activity after being idle
 }
 

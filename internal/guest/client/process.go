@@ -68,7 +68,7 @@ func (c *Client) StartDetached(ctx context.Context, cmd sandpit.Command, d Detac
 
 func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Process, error) {
 	if (len(cmd.Argv) > 0) == (cmd.Script != "") {
-		return nil, fmt.Errorf("starting a process: %w: exactly one of a program and a script is needed", sandpit.ErrInvalid)
+		return nil, fmt.Errorf("starting a process: %w: either a program or a script is needed", sandpit.ErrInvalid)
 	}
 	if cmd.Timeout < 0 || cmd.OutputLimit < 0 || cmd.NoFile < 0 {
 		return nil, fmt.Errorf("starting a process: %w: a limit is negative", sandpit.ErrInvalid)
@@ -408,7 +408,7 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 		for i := range m.List {
 			p := &m.List[i]
 			if p.Ref <= after {
-				err := violation("a list that is not in order")
+				err := violation("a list that is out of order")
 				c.fail(err)
 				return nil, err
 			}
@@ -439,7 +439,7 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 func (c *Client) Announced(ctx context.Context, refs []uint64) error {
 	for part := range slices.Chunk(refs, wire.MaxRefs) {
 		if err := c.call(ctx, wire.OpAnnounced, &wire.Refs{List: part}, nil); err != nil {
-			return fmt.Errorf("noting what was announced: %w", err)
+			return fmt.Errorf("storing an announcement: %w", err)
 		}
 	}
 	return nil
@@ -458,7 +458,7 @@ type GuestInfo struct {
 func (c *Client) Info(ctx context.Context) (GuestInfo, error) {
 	var m wire.Info
 	if err := c.call(ctx, wire.OpInfo, nil, &m); err != nil {
-		return GuestInfo{}, fmt.Errorf("asking the guest: %w", err)
+		return GuestInfo{}, fmt.Errorf("calling the guest: %w", err)
 	}
 	n := func(v uint64) int { return int(min(v, math.MaxInt32)) }
 	return GuestInfo{printable(m.Build), m.Version, n(m.PID), n(m.UID), time.Duration(m.Uptime), n(m.Processes)}, nil

@@ -88,7 +88,7 @@ func (c *Client) open(ctx context.Context, op wire.Op, m message, content bool, 
 		if err := c.Err(); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("opening a stream: %w: all %d of the connection are used up", sandpit.ErrExhausted, uint32(1<<32-1))
+		return nil, fmt.Errorf("opening a stream: %w: all %d streams of the connection were used", sandpit.ErrExhausted, uint32(1<<32-1))
 	}
 	sent, err := c.writeLocked(ctx, wire.EndFrame(b, start, wire.Open, s.id))
 	<-c.wsem

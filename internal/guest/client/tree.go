@@ -53,7 +53,7 @@ func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEnt
 		}
 		if m.Path != "" && !fs.ValidPath(strings.ToValidUTF8(m.Path, "?")) || strings.IndexByte(m.Path, 0) >= 0 ||
 			m.Kind == wire.TreeHardlink || m.Size > 0 && m.Kind != wire.TreeFile {
-			err := violation("a tree with an entry that makes no sense")
+			err := violation("a tree with an impossible entry")
 			c.fail(err)
 			return pathError("download", root, err)
 		}
@@ -163,7 +163,7 @@ func treeEntry(e *TreeEntry) (*wire.TreeEntry, error) {
 			return nil, fmt.Errorf("%w: %q has a negative size", sandpit.ErrInvalid, e.Path)
 		}
 	default:
-		return nil, fmt.Errorf("%w: %q is neither a file, nor a directory, nor a link", sandpit.ErrInvalid, e.Path)
+		return nil, fmt.Errorf("%w: %q is not a file, a directory or a link", sandpit.ErrInvalid, e.Path)
 	}
 	return m, nil
 }
@@ -229,7 +229,7 @@ func (f files) Upload(ctx context.Context, dir string, r io.Reader) error {
 			case tar.TypeXGlobalHeader:
 				continue
 			default:
-				return TreeEntry{}, nil, fmt.Errorf("%w: %q in the archive is neither a file, nor a directory, nor a link", sandpit.ErrInvalid, h.Name)
+				return TreeEntry{}, nil, fmt.Errorf("%w: %q in the archive is not a file, a directory or a link", sandpit.ErrInvalid, h.Name)
 			}
 			if e.Path, err = beneath(h.Name); err != nil {
 				return TreeEntry{}, nil, err
@@ -246,7 +246,7 @@ type archived struct{ r io.Reader }
 func (a archived) Read(b []byte) (int, error) {
 	n, err := a.r.Read(b)
 	if err == io.ErrUnexpectedEOF {
-		err = fmt.Errorf("reading the archive: %w: it ends too early", sandpit.ErrInvalid)
+		err = fmt.Errorf("reading the archive: %w: it is truncated", sandpit.ErrInvalid)
 	}
 	return n, err
 }
@@ -257,7 +257,7 @@ func beneath(name string) (string, error) {
 	clean := path.Clean("/" + name)
 	for element := range strings.SplitSeq(name, "/") {
 		if element == ".." {
-			return "", fmt.Errorf("%w: %q in the archive leads out of the directory", sandpit.ErrInvalid, name)
+			return "", fmt.Errorf("%w: %q in the archive leads outside of the directory", sandpit.ErrInvalid, name)
 		}
 	}
 	return clean[1:], nil

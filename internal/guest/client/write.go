@@ -88,7 +88,7 @@ func (c *Client) writeError(ctx context.Context, err error) error {
 	case <-c.done:
 	case <-time.After(readerPatience):
 	}
-	c.fail(fmt.Errorf("%w: its guest does not listen any more", sandpit.ErrClosed))
+	c.fail(fmt.Errorf("%w: its guest no longer reads", sandpit.ErrClosed))
 	return c.Err()
 }
 

@@ -87,7 +87,7 @@ func (c *conn) serve() error {
 	return err
 }
 
-var errVersion = errors.New("no protocol version in common")
+var errVersion = errors.New("no common protocol version")
 
 func (c *conn) read() error {
 	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Build: build()}

@@ -336,7 +336,7 @@ func (p *process) attach(s *stream, m *wire.Attach) {
 	}
 	r := p.log.attach(m.From, m.Flags&wire.AttachHold != 0)
 	if r == nil {
-		s.fail(invalid("the process has not written so much"))
+		s.fail(invalid("the process has not written that much output"))
 		return
 	}
 	if s.in != nil {

@@ -30,11 +30,11 @@ func edit(m *wire.Edits, path string) error {
 	text := string(b)
 	for i, e := range m.List {
 		if e.Old == "" {
-			return invalid("edit " + strconv.Itoa(i+1) + ": the text to be replaced is empty")
+			return invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is empty")
 		}
 		n := strings.Count(text, e.Old)
 		if n == 0 || n > 1 && !e.All {
-			return invalid("edit " + strconv.Itoa(i+1) + ": the text to be replaced occurs " + strconv.Itoa(n) + " times in the file")
+			return invalid("edit " + strconv.Itoa(i+1) + ": the text to replace occurs " + strconv.Itoa(n) + " times in the file")
 		}
 		if len(text)+n*(len(e.New)-len(e.Old)) > maxEdit {
 			return unix.EFBIG
@@ -52,7 +52,7 @@ func edit(m *wire.Edits, path string) error {
 		err = unix.Fstatat(t.dir, t.name, &now, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err == nil && (now.Ino != st.Ino || now.Dev != st.Dev || now.Size != st.Size || now.Mtim != st.Mtim) {
-		err = fail(wire.CodeState, "the file was changed by somebody else meanwhile")
+		err = fail(wire.CodeState, "the file was changed concurrently")
 	}
 	if ferr := t.finish(err == nil); err == nil {
 		err = ferr

@@ -148,7 +148,7 @@ func (s *stream) openFile(op wire.Op, msg []byte) error {
 			return nothing{}, unix.Chmod(path, uint32(m.Mode)&0o7777)
 		}
 	default:
-		return fail(wire.CodeUnsupported, "operation "+strconv.Itoa(int(op))+" is not known to this guest")
+		return fail(wire.CodeUnsupported, "operation "+strconv.Itoa(int(op))+" is unknown to this guest")
 	}
 	var m wire.Path
 	if err := m.Decode(msg); err != nil {

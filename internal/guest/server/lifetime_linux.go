@@ -132,9 +132,9 @@ const farewell = time.Second
 
 // quit ends the guest.
 func (l *life) quit(g *guest, reason uint64) {
-	text := "its lifetime is over"
+	text := "its lifetime has ended"
 	if reason == wire.ExpiredIdle {
-		text = "it was idle for too long"
+		text = "it reached its idle time"
 	}
 	m := wire.ErrorMessage{Code: wire.CodeExpired, Text: text}
 	var told sync.WaitGroup

@@ -136,9 +136,9 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	argv := m.Argv
 	switch {
 	case len(argv) == 0 && m.Script == "":
-		return nil, invalid("nothing to run: neither a program nor a script")
+		return nil, invalid("either a program or a script is needed")
 	case len(argv) > 0 && m.Script != "":
-		return nil, invalid("both a program and a script")
+		return nil, invalid("a program and a script can't be combined")
 	case len(argv) == 0:
 		argv = []string{"/bin/sh", "-c", m.Script}
 	case argv[0] == "":
@@ -414,7 +414,7 @@ func (p *process) kill() error {
 		time.Sleep(helperPatience)
 		p.g.killOrphans()
 		if p.g.reaper.running(p.helper, func() {}) {
-			return fail(wire.CodeState, "the process is hanging in the kernel and will die when it comes out")
+			return fail(wire.CodeState, "the process is blocked in the kernel and will die when it leaves the kernel")
 		}
 	}
 	return nil

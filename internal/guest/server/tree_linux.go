@@ -421,7 +421,7 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 	defer unix.Close(fd)
 	if mode&0o700 != 0o700 {
 		if len(u.late) == maxLateModes {
-			return fail(wire.CodeExhausted, "too many directories that their owner may not use")
+			return fail(wire.CodeExhausted, "too many directories that their owner can't access")
 		}
 		u.late = append(u.late, lateMode{path, mode})
 		return nil

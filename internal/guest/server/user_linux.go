@@ -84,7 +84,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	case numeric:
 		u = user{name: name, uid: uid, gid: uid}
 	default:
-		return user{}, invalid("unknown user " + quote(name) + ": /etc/passwd of the image has no such name")
+		return user{}, invalid("unknown user " + quote(name) + ": it is not in the image's /etc/passwd")
 	}
 	if hasGroup {
 		gid, numeric := parseID(group)
@@ -103,7 +103,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 			})
 		}
 		if !found {
-			return user{}, invalid("unknown group " + quote(group) + ": /etc/group of the image has no such name")
+			return user{}, invalid("unknown group " + quote(group) + ": it is not in the image's /etc/group")
 		}
 		u.gid = gid
 	} else if found && !g.single() {
@@ -128,7 +128,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	}
 	if u.uid != own {
 		return user{}, fail(wire.CodeUnsupported, "user "+quote(spec)+" (uid "+strconv.FormatUint(uint64(u.uid), 10)+
-			") can't be had: only uid "+strconv.FormatUint(uint64(own), 10)+" exists in this sandbox")
+			") is not available: only uid "+strconv.FormatUint(uint64(own), 10)+" exists in this sandbox")
 	}
 	return u, nil
 }

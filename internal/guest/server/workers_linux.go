@@ -102,7 +102,7 @@ func (w *workers) alone(s *stream, f func() error) error {
 	}
 	w.mu.Unlock()
 	if full {
-		return fail(wire.CodeExhausted, "too many long file operations at once")
+		return fail(wire.CodeExhausted, "too many long file operations in progress")
 	}
 	defer func() {
 		w.mu.Lock()
@@ -168,7 +168,7 @@ func (w *workers) run(t *worker, jobs chan job, stale chan struct{}) {
 	runtime.LockOSThread() // and never unlock
 	err := giveUpRights(&conf.user, conf.rootCaps, landlock)
 	if err != nil {
-		err = fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
+		err = fail(wire.CodeInternal, "dropping privileges for file operations: "+err.Error())
 	}
 	for {
 		select {

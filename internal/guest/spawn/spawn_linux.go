@@ -151,7 +151,7 @@ func Start(a *Attr) (*Proc, error) {
 	case sysprog.FailedPrepare:
 		err = &StartError{Stage: prepare.Name(int(rec.Step)), Errno: errno}
 	default:
-		err = &StartError{Stage: "making a process", Errno: errno}
+		err = &StartError{Stage: "creating a process", Errno: errno}
 	}
 	// The pipe ends when the helper exits, which gives its memory up first.
 	_, _ = io.Copy(io.Discard, r)

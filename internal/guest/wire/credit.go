@@ -44,7 +44,7 @@ type Window struct {
 }
 
 // ErrWoken is what those who wait get after Wake.
-var ErrWoken = errors.New("the wait was called off")
+var ErrWoken = errors.New("the wait was canceled")
 
 // NewWindow returns a window with n bytes of credit.
 func NewWindow(n int) *Window {

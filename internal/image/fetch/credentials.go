@@ -79,7 +79,7 @@ func (f *Fetcher) credentials(ctx context.Context, registry, repository string) 
 		c, ok, err := f.credentialsIn(ctx, path, registry, repository)
 		if err != nil {
 			return c, sandpit.WithHint(fmt.Errorf("reading credentials for %s from %s: %w", registry, path, err),
-				"mend that file, or log in to the registry again")
+				"correct that file, or log in to the registry again")
 		}
 		if ok {
 			return c, nil
@@ -181,7 +181,7 @@ func (f *Fetcher) askHelper(ctx context.Context, name, server string) (credentia
 	program := "docker-credential-" + name
 	for i := range len(name) {
 		if c := name[i]; (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return credential{}, false, fmt.Errorf("helper %q has an impossible name", fault.Clip(name))
+			return credential{}, false, fmt.Errorf("helper %q has an invalid name", fault.Clip(name))
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
@@ -204,7 +204,7 @@ func (f *Fetcher) askHelper(ctx context.Context, name, server string) (credentia
 	}
 	var reply struct{ Username, Secret string }
 	if err := json.Unmarshal([]byte(text), &reply); err != nil {
-		return credential{}, false, fmt.Errorf("%s: its answer is not valid JSON", program)
+		return credential{}, false, fmt.Errorf("%s: its output is not valid JSON", program)
 	}
 	if reply.Username == "<token>" {
 		return credential{identityToken: reply.Secret}, reply.Secret != "", nil

@@ -69,7 +69,7 @@ func (*Fetcher) Decompress(r io.Reader) (io.ReadCloser, error) {
 		}
 		return d.IOReadCloser(), nil
 	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
-		return nil, fault.Unsupportedf("only gzip, zstd and no compression are supported")
+		return nil, fault.Unsupportedf("only gzip, zstd and uncompressed layers are supported")
 	}
 	return io.NopCloser(br), nil
 }

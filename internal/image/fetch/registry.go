@@ -153,7 +153,7 @@ func (r *registrySource) dial(ctx context.Context, network, addr string) (net.Co
 			case r.public && !netaddr.IsPublic(ip):
 				return errNotPublic
 			case !r.public && netaddr.IsLocal(ip):
-				return fault.Kind{Err: fmt.Errorf("the registry sent us to %s, where nothing is fetched from", ip), Kind: sandpit.ErrForbidden}
+				return fault.Kind{Err: fmt.Errorf("the registry redirected to %s, which is not allowed", ip), Kind: sandpit.ErrForbidden}
 			}
 			return nil
 		}
@@ -201,7 +201,7 @@ func hide(err error) error {
 
 var (
 	errNoSuchHost = errors.New("no such host")
-	errNameServer = errors.New("its name can't be looked up now")
+	errNameServer = errors.New("its name can't be resolved now")
 )
 
 // trusts reports whether a host was named by the person.
@@ -212,17 +212,17 @@ func (r *registrySource) trusts(host string) bool {
 }
 
 // errNotPublic is what a caller is told who named a registry of this network.
-var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("it is not in the public internet"), Kind: sandpit.ErrForbidden},
-	"check its name, or have the registry named in the policy's images, without a star in its place")
+var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("its address is not public"), Kind: sandpit.ErrForbidden},
+	"check its name, or ask the operator to name the registry (without a star) in the policy's images")
 
 // checkRedirect keeps redirects few and encrypted, and credentials at home.
 func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
-		return fault.Kind{Err: fmt.Errorf("the registry redirected us more than %d times", maxRedirects), Kind: sandpit.ErrUnavailable}
+		return fault.Kind{Err: fmt.Errorf("the registry redirected more than %d times", maxRedirects), Kind: sandpit.ErrUnavailable}
 	}
 	from := via[len(via)-1].URL
 	if req.URL.Scheme != "https" && (from.Scheme == "https" || req.URL.Scheme != "http") {
-		return fault.Kind{Err: fmt.Errorf("the registry redirected us to %s without TLS", fault.Clip(req.URL.Host)), Kind: sandpit.ErrForbidden}
+		return fault.Kind{Err: fmt.Errorf("the registry redirected to %s, which does not use TLS", fault.Clip(req.URL.Host)), Kind: sandpit.ErrForbidden}
 	}
 	// Compared with the first one, and with its port: net/http alone would let
 	// the header go to a subdomain and to another port of the same machine.
@@ -292,10 +292,10 @@ func (r *registrySource) manifestOnce(ctx context.Context, e *endpoint, target s
 	}
 	got := image.DigestOf(data)
 	if image.ValidDigest(target) && got != target {
-		return nil, "", fault.Integrityf("fetching manifest %s: its content has another digest", target)
+		return nil, "", fault.Integrityf("fetching manifest %s: the digest of its content does not match", target)
 	}
 	if said := resp.Header.Get("Docker-Content-Digest"); strings.HasPrefix(said, image.DigestPrefix) && said != got {
-		return nil, "", fault.Integrityf("fetching manifest: its content has another digest than the registry says")
+		return nil, "", fault.Integrityf("fetching manifest: the digest of its content does not match than the registry says")
 	}
 	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return data, strings.TrimSpace(mediaType), nil
@@ -395,7 +395,7 @@ func (r *registrySource) get(ctx context.Context, e *endpoint, path string, head
 	for first := true; ; first = false {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.base+path, nil)
 		if err != nil {
-			return nil, fault.Invalidf("asking registry %s: %w", e.registry, err)
+			return nil, fault.Invalidf("contacting registry %s: %w", e.registry, err)
 		}
 		for k, v := range header {
 			req.Header[k] = v
@@ -481,7 +481,7 @@ func (r *registrySource) token(ctx context.Context, e *endpoint, params map[stri
 	defer cancel()
 	realm, err := url.Parse(params["realm"])
 	if err != nil || realm.Host == "" || (realm.Scheme != "https" && (realm.Scheme != "http" || !e.plain)) {
-		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: it wants its token to be got from %q, which is no https URL", e.registry, fault.Clip(params["realm"])), Kind: sandpit.ErrForbidden}
+		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: its token service %q is not an https URL", e.registry, fault.Clip(params["realm"])), Kind: sandpit.ErrForbidden}
 	}
 	q := realm.Query()
 	if s := params["service"]; s != "" {
@@ -531,14 +531,14 @@ func (r *registrySource) token(ctx context.Context, e *endpoint, params map[stri
 		AccessToken string `json:"access_token"`
 	}
 	if err := json.Unmarshal(data, &reply); err != nil {
-		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: the answer is not valid JSON", e.registry), Kind: sandpit.ErrUnavailable}
+		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: the response is not valid JSON", e.registry), Kind: sandpit.ErrUnavailable}
 	}
 	token := reply.Token
 	if token == "" {
 		token = reply.AccessToken
 	}
 	if token == "" || strings.ContainsAny(token, "\r\n\x00") {
-		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: the answer holds no token", e.registry), Kind: sandpit.ErrUnavailable}
+		return "", fault.Kind{Err: fmt.Errorf("logging in to %s: the response contains no token", e.registry), Kind: sandpit.ErrUnavailable}
 	}
 	return token, nil
 }
@@ -583,22 +583,22 @@ func (r *registrySource) netError(ctx context.Context, host string, err error) e
 		err = ue.Err // without the URL, which may hold a signature
 	}
 	if errors.Is(err, sandpit.ErrForbidden) {
-		return fmt.Errorf("asking registry %s: %w", host, err)
+		return fmt.Errorf("contacting registry %s: %w", host, err)
 	}
-	hint := "check the network and the registry's name, or use an image that is in the store"
+	hint := "check the network and the registry's name, or use a stored image"
 	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
-		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: it does not speak TLS", host), Kind: sandpit.ErrUnavailable},
-			"allow plain HTTP for this registry, if you trust the network to it")
+		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("contacting registry %s: it does not use TLS", host), Kind: sandpit.ErrUnavailable},
+			"add --plain-http if this registry has no TLS and you trust the network to it")
 	}
 	if err = hide(err); errors.Is(err, errNoSuchHost) {
-		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: %w", host, err), Kind: sandpit.ErrUnavailable}, hint)
+		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("contacting registry %s: %w", host, err), Kind: sandpit.ErrUnavailable}, hint)
 	}
 	var cert *tls.CertificateVerificationError
 	if errors.As(err, &cert) {
-		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("asking registry %s: %w", host, err), Kind: sandpit.ErrUnavailable},
-			"add the certificate of the registry's authority to this machine's")
+		return sandpit.WithHint(fault.Kind{Err: fmt.Errorf("contacting registry %s: %w", host, err), Kind: sandpit.ErrUnavailable},
+			"add the registry's certificate authority to those of this machine")
 	}
-	return sandpit.WithHint(fault.Temporaryf(0, "asking registry %s: %w", host, err), hint)
+	return sandpit.WithHint(fault.Temporaryf(0, "contacting registry %s: %w", host, err), hint)
 }
 
 // statusError says why a registry did not give what it was asked for.
@@ -612,12 +612,12 @@ func (r *registrySource) statusError(e *endpoint, resp *http.Response, what stri
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return r.denied(e)
 	case code == http.StatusTooManyRequests:
-		return sandpit.WithHint(fault.Temporaryf(retryAfter(resp), "asking registry %s for %s: it wants no more requests now", e.registry, what),
-			"try later, or log in to the registry")
+		return sandpit.WithHint(fault.Temporaryf(retryAfter(resp), "fetching from registry %s: %s: too many requests", e.registry, what),
+			"try again later, or log in to the registry")
 	case code >= 500 || code == http.StatusRequestTimeout:
-		return sandpit.WithHint(fault.Temporaryf(retryAfter(resp), "asking registry %s for %s: it answered %s", e.registry, what, fault.Clip(resp.Status)), "try later")
+		return sandpit.WithHint(fault.Temporaryf(retryAfter(resp), "fetching from registry %s: %s: it responded with %s", e.registry, what, fault.Clip(resp.Status)), "try later")
 	default:
-		return fault.Kind{Err: fmt.Errorf("asking registry %s for %s: it answered %s", e.registry, what, fault.Clip(resp.Status)), Kind: sandpit.ErrUnavailable}
+		return fault.Kind{Err: fmt.Errorf("fetching from registry %s: %s: it responded with %s", e.registry, what, fault.Clip(resp.Status)), Kind: sandpit.ErrUnavailable}
 	}
 }
 

@@ -62,8 +62,8 @@ func (s *Set) Policy(name string) (policy.Policy, error) {
 	}
 	p, ok := s.policies[name]
 	if !ok {
-		return policy.Policy{}, sandpit.WithHint(fmt.Errorf("%w: there is no policy %q any more", sandpit.ErrForbidden, name),
-			"put it back into the policy file, or use a key of another policy")
+		return policy.Policy{}, sandpit.WithHint(fmt.Errorf("%w: the policy %q no longer exists", sandpit.ErrForbidden, name),
+			"add it to the policy file again, or use a key with another policy")
 	}
 	return p, nil
 }
@@ -91,7 +91,7 @@ func read(name string) (*Set, os.FileInfo, error) {
 	case !info.Mode().IsRegular():
 		return nil, info, fmt.Errorf("reading the policy: %s is not a regular file: %w", name, sandpit.ErrInvalid)
 	case info.Mode().Perm()&0o002 != 0:
-		return nil, info, sandpit.WithHint(fmt.Errorf("reading the policy: everyone may write to %s: %w", name, sandpit.ErrInvalid), "chmod o-w "+name)
+		return nil, info, sandpit.WithHint(fmt.Errorf("reading the policy: %s is writable by everyone: %w", name, sandpit.ErrInvalid), "chmod o-w "+name)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {

@@ -82,7 +82,7 @@ func readPolicy(of field) (policy.Policy, error) {
 		case "on-expiry":
 			r.OnExpiry, err = list(f, parseExpiry)
 			if err == nil && len(r.OnExpiry) == 0 {
-				err = at(f.key, "on-expiry must allow something")
+				err = at(f.key, "on-expiry must allow at least one action")
 			}
 		case "defaults":
 			err = readLimits(f, &p.Default, &r.Idle)
@@ -100,7 +100,7 @@ func readPolicy(of field) (policy.Policy, error) {
 		}
 	}
 	if r.MaxIdle > 0 && r.Idle > r.MaxIdle {
-		return p, at(of.key, "the default idle time-out of %s is over the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle))
+		return p, at(of.key, "the default idle time of %s is more than the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle))
 	}
 	if err := p.CheckDefaults(); err != nil {
 		return p, within(of.key, of.name, err)
@@ -201,7 +201,7 @@ func parseMount(text string) (policy.MountRule, error) {
 	source, mode, _ := strings.Cut(text, ":")
 	r := policy.MountRule{Source: source, Write: mode == "rw"}
 	if mode != "" && mode != "ro" && mode != "rw" {
-		return r, sandpit.WithHint(fmt.Errorf("%q is neither ro nor rw", mode), "write it as /srv/data, which is read-only, or /srv/data:rw")
+		return r, sandpit.WithHint(fmt.Errorf("%q is not ro or rw", mode), "write /srv/data for read-only access, or /srv/data:rw")
 	}
 	if !strings.HasPrefix(source, "/") || path.Clean(source) != source || source == "/" {
 		return r, fmt.Errorf("%q is not an absolute path below /, without .. and //", source)
@@ -221,5 +221,5 @@ func parseExpiry(text string) (sandpit.Expiry, error) {
 	case sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause:
 		return e, nil
 	}
-	return "", errors.New("it is none of remove, stop and pause")
+	return "", errors.New("it is not remove, stop or pause")
 }

@@ -126,6 +126,6 @@ func scalar(node ast.Node) (string, bool) {
 // what this version can't do: they are refused, never ignored.
 func unknown(f field, known ...string) error {
 	e := at(f.key, "unknown field %q: not supported by this version", f.name)
-	e.hint = "the fields here are " + strings.Join(known, ", ")
+	e.hint = "use one of " + strings.Join(known, ", ")
 	return e
 }
