@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
 )
@@ -11,14 +12,15 @@ import (
 // Over each way to a server, a client behaves as the engine in-process.
 func TestClient(t *testing.T) {
 	testkit.NeedFull(t, "it runs the suite of clients again, which TestDriver runs")
+	features := linux.New(linux.Options{}).Probe(t.Context()).Features
 	t.Run("unix", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overUnix(t) },
-			sandpittest.Options{Local: true, MultiUser: true, Shared: true})
+			sandpittest.Options{Local: true, Features: features, Shared: true})
 	})
 	t.Run("tls", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overTLS(t) },
-			sandpittest.Options{MultiUser: true, Shared: true}) // the policy of keys allows nothing of the machine
+			sandpittest.Options{Features: features, Shared: true}) // the policy of keys allows nothing of the machine
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var filesProperties = []property{
@@ -77,7 +78,7 @@ func testFileSizes(t *testing.T, e *env) {
 	if e.opt.Long {
 		sizes = append(sizes, 1<<30)
 		spec.Limits = sandpit.Limits{Disk: 3 << 30}
-		if _, ok := e.gaps["memory"]; !ok {
+		if e.opt.Features[feature.Memory] {
 			spec.Limits.Memory = 4 << 30
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var lifeProperties = []property{
@@ -47,13 +48,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// pause pauses a sandbox, or skips where that is not possible.
-func pause(t *testing.T, sb sandpit.Sandbox) {
+// pause pauses a sandbox, or checks that this is refused and skips the test.
+func (e *env) pause(t *testing.T, sb sandpit.Sandbox) {
 	t.Helper()
 	err := sb.Pause(guarded(t))
-	if errors.Is(err, sandpit.ErrUnsupported) {
-		t.Skipf("sandboxes can't be paused here: %v", err)
+	if !e.opt.Features[feature.Pause] {
+		wantKind(t, err, sandpit.ErrUnsupported)
 	}
+	e.need(t, feature.Pause)
 	must(t, err)
 }
 
@@ -153,7 +155,7 @@ func (w *written) goesOn(t *testing.T) {
 func testPauseResume(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	out := ticking(t, sb)
-	pause(t, sb)
+	e.pause(t, sb)
 	state(t, sb, sandpit.StatePaused)
 	if !out.still() {
 		t.Error("a paused sandbox writes")
@@ -164,7 +166,7 @@ func testPauseResume(t *testing.T, e *env) {
 	out.goesOn(t)
 	must(t, sb.Resume(guarded(t)))
 	// One that is paused can be removed.
-	pause(t, sb)
+	e.pause(t, sb)
 	must(t, sb.Remove(guarded(t)))
 }
 
@@ -182,7 +184,7 @@ func testPausedRequest(t *testing.T, e *env) {
 		t.Run(name, func(t *testing.T) {
 			sb := e.sandbox(t, sandpit.Spec{})
 			out := ticking(t, sb)
-			pause(t, sb)
+			e.pause(t, sb)
 			must(t, request(sb))
 			state(t, sb, sandpit.StateRunning)
 			out.goesOn(t)
@@ -190,7 +192,7 @@ func testPausedRequest(t *testing.T, e *env) {
 	}
 	// Looking at it does not.
 	sb := e.sandbox(t, sandpit.Spec{})
-	pause(t, sb)
+	e.pause(t, sb)
 	_, err := sb.Info(t.Context())
 	must(t, err)
 	_, err = sb.Metrics(t.Context())
@@ -213,7 +215,7 @@ func testStates(t *testing.T, e *env) {
 	wantKind(t, sb.Resume(guarded(t)), sandpit.ErrState)
 	state(t, sb, sandpit.StateStopped)
 	must(t, sb.Restart(guarded(t)))
-	pause(t, sb)
+	e.pause(t, sb)
 	must(t, sb.Stop(guarded(t), 0)) // what is frozen can be stopped
 	state(t, sb, sandpit.StateStopped)
 }
@@ -251,7 +253,7 @@ func testLifeStops(t *testing.T, e *env) {
 
 func testLifePauses(t *testing.T, e *env) {
 	probe := e.sandbox(t, sandpit.Spec{})
-	pause(t, probe)
+	e.pause(t, probe)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: time.Second}, OnExpiry: sandpit.ExpiryPause})
 	state(t, sb, sandpit.StatePaused)
 	put(t, sb, "/tmp/f", "x") // the next request makes it go on

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var limitProperties = []property{
@@ -30,7 +31,7 @@ var limitProperties = []property{
 }
 
 func testMemoryBomb(t *testing.T, e *env) {
-	e.need(t, "memory")
+	e.need(t, feature.Memory)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 96 << 20}})
 	for name, cmd := range map[string]sandpit.Command{
 		"the program itself": {Argv: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=1000M", "count=1"}},
@@ -66,7 +67,7 @@ func testMemoryBomb(t *testing.T, e *env) {
 }
 
 func testMemoryFiles(t *testing.T, e *env) {
-	e.need(t, "memory")
+	e.need(t, feature.Memory)
 	for _, dir := range []string{"/tmp", "/dev/shm"} {
 		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20}})
 		out := run(t, sb, sandpit.Command{Script: "head -c 200000000 /dev/zero >" + dir + "/f; echo $?"})
@@ -83,7 +84,7 @@ func testMemoryFiles(t *testing.T, e *env) {
 }
 
 func testForkBomb(t *testing.T, e *env) {
-	e.need(t, "pids")
+	e.need(t, feature.Pids)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: 64}})
 	p := start(t, sb, sandpit.Command{Script: `for i in 1 2 3 4 5 6 7 8; do sleep 86601 & done; (f() { f | f & }; f) & exec sleep 86601`})
 	var most int64
@@ -186,7 +187,7 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func testCPUs(t *testing.T, e *env) {
-	e.need(t, "cpus")
+	e.need(t, feature.CPUs)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{CPUs: 0.25}})
 	before, err := sb.Metrics(t.Context())
 	if err != nil {
@@ -208,7 +209,7 @@ func testCPUs(t *testing.T, e *env) {
 // The neighbour's share is not timed, which no loaded machine would allow to
 // hold: all of its work is done, none fails, and the other stays in its limits.
 func testNeighbour(t *testing.T, e *env) {
-	e.need(t, "memory", "cpus", "pids", "disk")
+	e.need(t, feature.Memory, feature.CPUs, feature.Pids, feature.Disk)
 	limits := sandpit.Limits{Memory: 96 << 20, CPUs: 0.5, Pids: 100, Disk: 32 << 20}
 	hog := e.sandbox(t, sandpit.Spec{Limits: limits})
 	neighbour := e.sandbox(t, sandpit.Spec{})
@@ -272,7 +273,7 @@ func testNeighbour(t *testing.T, e *env) {
 }
 
 func testDiskFull(t *testing.T, e *env) {
-	e.need(t, "disk")
+	e.need(t, feature.Disk)
 	sb := e.sandbox(t, sandpit.Spec{User: "root", Limits: sandpit.Limits{Disk: 8 << 20}})
 	put(t, sb, "/tmp/old", "old")
 	for _, opt := range []sandpit.WriteOptions{{}, {Append: true}} {
@@ -316,7 +317,7 @@ func testDiskFull(t *testing.T, e *env) {
 }
 
 func testInodes(t *testing.T, e *env) {
-	e.need(t, "files")
+	e.need(t, feature.Files)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Files: 300}})
 	out := run(t, sb, sandpit.Command{Script: "mkdir /tmp/d; cd /tmp/d; seq 1 1000 | xargs touch"})
 	if out.Success() || !strings.Contains(string(out.Stderr), "No space left") {
@@ -335,7 +336,7 @@ func testInodes(t *testing.T, e *env) {
 }
 
 func testNoFile(t *testing.T, e *env) {
-	e.need(t, "nofile")
+	e.need(t, feature.NoFile)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{NoFile: 64}})
 	if got := shell(t, sb, "ulimit -n; ulimit -Hn"); got != "64\n64" {
 		t.Errorf("got %q", got)
@@ -361,13 +362,13 @@ func testOtherLimits(t *testing.T, e *env) {
 
 func testLimitsTold(t *testing.T, e *env) {
 	asked := sandpit.Limits{Disk: 100 << 20, Files: 5000, NoFile: 500, Output: 1 << 20, Life: time.Hour}
-	if _, ok := e.gaps["memory"]; !ok {
+	if e.opt.Features[feature.Memory] {
 		asked.Memory = 200 << 20
 	}
-	if _, ok := e.gaps["cpus"]; !ok {
+	if e.opt.Features[feature.CPUs] {
 		asked.CPUs = 0.5
 	}
-	if _, ok := e.gaps["pids"]; !ok {
+	if e.opt.Features[feature.Pids] {
 		asked.Pids = 100
 	}
 	sb := e.sandbox(t, sandpit.Spec{Limits: asked})
@@ -375,17 +376,17 @@ func testLimitsTold(t *testing.T, e *env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, pair := range map[string][2]any{
+	for name, pair := range map[feature.Feature][2]any{
 		"memory": {asked.Memory, info.Limits.Memory}, "cpus": {asked.CPUs, info.Limits.CPUs}, "pids": {asked.Pids, info.Limits.Pids},
 		"disk": {asked.Disk, info.Limits.Disk}, "files": {asked.Files, info.Limits.Files}, "nofile": {asked.NoFile, info.Limits.NoFile},
 		"output": {asked.Output, info.Limits.Output}, "life": {asked.Life, info.Limits.Life},
 	} {
-		if _, ok := e.gaps[name]; !ok && pair[0] != pair[1] {
+		if e.opt.Features[name] && pair[0] != pair[1] {
 			t.Errorf("%s: asked for %v, told %v", name, pair[0], pair[1])
 		}
 	}
 	for what := range e.gaps {
-		t.Run("not enforced "+what, func(t *testing.T) {
+		t.Run("not enforced "+string(what), func(t *testing.T) {
 			e.refused(t, sandpit.Spec{Limits: onlyLimit(t, what)}, sandpit.ErrUnsupported)
 		})
 	}
@@ -393,9 +394,9 @@ func testLimitsTold(t *testing.T, e *env) {
 
 // onlyLimit returns limits of which only one is set, by the name of its gap, to its
 // default.
-func onlyLimit(t *testing.T, what string) (only sandpit.Limits) {
+func onlyLimit(t *testing.T, what feature.Feature) (only sandpit.Limits) {
 	t.Helper()
-	field, ok := reflect.TypeFor[sandpit.Limits]().FieldByNameFunc(func(name string) bool { return strings.EqualFold(name, what) })
+	field, ok := reflect.TypeFor[sandpit.Limits]().FieldByNameFunc(func(name string) bool { return strings.EqualFold(name, string(what)) })
 	if !ok {
 		t.Fatalf("the gap %q is not that of a limit", what)
 	}
@@ -405,10 +406,10 @@ func onlyLimit(t *testing.T, what string) (only sandpit.Limits) {
 
 func testLeastLimits(t *testing.T, e *env) {
 	least := sandpit.Limits{Disk: sandpit.MinDisk, Files: sandpit.MinFiles, NoFile: sandpit.MinNoFile}
-	if _, ok := e.gaps["memory"]; !ok {
+	if e.opt.Features[feature.Memory] {
 		least.Memory = sandpit.MinMemory
 	}
-	if _, ok := e.gaps["pids"]; !ok {
+	if e.opt.Features[feature.Pids] {
 		least.Pids = sandpit.MinPids
 	}
 	sb := e.sandbox(t, sandpit.Spec{Limits: least})

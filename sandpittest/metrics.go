@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var metricsProperties = []property{
@@ -25,7 +26,7 @@ func metrics(t *testing.T, sb sandpit.Sandbox) sandpit.Metrics {
 }
 
 func testMetricsOfDisk(t *testing.T, e *env) {
-	e.need(t, "disk", "files")
+	e.need(t, feature.Disk, feature.Files)
 	const written, files, slack = 3 << 20, 20, 64 << 10
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Disk: 8 << 20, Files: 500}})
 	before := metrics(t, sb)
@@ -57,7 +58,7 @@ func testMetricsPaused(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	shell(t, sb, "head -c 100000 /dev/zero >/tmp/a")
 	before := metrics(t, sb)
-	pause(t, sb)
+	e.pause(t, sb)
 	m := metrics(t, sb)
 	if m.Disk != before.Disk || m.Files != before.Files || m.RxBytes != before.RxBytes {
 		t.Errorf("running %+v, paused %+v", before, m)

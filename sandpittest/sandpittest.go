@@ -3,7 +3,7 @@
 // client.
 //
 //	func TestClient(t *testing.T) {
-//		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { … }, sandpittest.Options{Local: true})
+//		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { … }, sandpittest.Options{Local: true, Features: …})
 //	}
 //
 // The names of the tests are the properties. What runs inside the sandboxes
@@ -13,6 +13,7 @@ package sandpittest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // Options say what is special about the client under test.
@@ -35,8 +37,9 @@ type Options struct {
 	// that mounts and directories as images can be tried.
 	Local bool
 
-	// MultiUser says that a sandbox of the user root has other users beside it.
-	MultiUser bool
+	// Features are what the driver of the sandboxes can enforce and do. The suite skips
+	// the properties that need another, and checks that the client says that it lacks it.
+	Features Features
 
 	// Shared says that every client is one of the same server: all see the same
 	// sandboxes, which live on when a client is closed.
@@ -49,6 +52,10 @@ type Options struct {
 	// Skip names properties that do not hold here, with the reason.
 	Skip map[string]string
 }
+
+// Features are names such as "memory", "pause" and "users", which are true for what a
+// driver can enforce and do.
+type Features = feature.Set
 
 // Suite runs every property as a subtest. newClient is called once per group
 // of properties; the client is closed after it.
@@ -107,28 +114,36 @@ type env struct {
 	client    sandpit.Client
 	newClient func(t *testing.T) sandpit.Client // one more
 	opt       Options
-	gaps      map[string]string // limits that this machine can't enforce, and why
+	gaps      map[feature.Feature]string // limits that this machine can't enforce, and why
 }
 
-// learn finds out what is not enforced here.
+// learn finds out why limits are not enforced here, which must be those that are not
+// among the features.
 func (e *env) learn(t *testing.T) {
 	t.Helper()
 	info, err := e.sandbox(t, sandpit.Spec{}).Info(t.Context())
 	if err != nil {
 		t.Fatalf("asking for the state of a sandbox: %v", err)
 	}
-	e.gaps = map[string]string{}
+	e.gaps = map[feature.Feature]string{}
 	for _, g := range info.NotEnforced {
-		e.gaps[g.What] = g.Why
+		if f := feature.Feature(g.What); f.IsLimit() {
+			e.gaps[f] = g.Why
+		}
+	}
+	for _, f := range feature.Limits() {
+		if why, gap := e.gaps[f]; gap == e.opt.Features[f] {
+			t.Errorf("%s: enforced is %v, and the sandbox gives as the reason why not: %q", f, e.opt.Features[f], why)
+		}
 	}
 }
 
-// need skips a test that needs limits that are not enforced here.
-func (e *env) need(t *testing.T, limits ...string) {
+// need skips a test that needs features that are missing here.
+func (e *env) need(t *testing.T, features ...feature.Feature) {
 	t.Helper()
-	for _, l := range limits {
-		if why, ok := e.gaps[l]; ok {
-			t.Skipf("the limit %q can't be enforced here: %s", l, why)
+	for _, f := range features {
+		if !e.opt.Features[f] {
+			t.Skipf("needs the feature %s: %s", f, cmp.Or(e.gaps[f], "the driver lacks it here"))
 		}
 	}
 }
@@ -138,14 +153,6 @@ func (e *env) needLocal(t *testing.T) {
 	t.Helper()
 	if !e.opt.Local {
 		t.Skip("the sandboxes are not on this machine")
-	}
-}
-
-// needUsers skips a test that needs several users in a sandbox.
-func (e *env) needUsers(t *testing.T) {
-	t.Helper()
-	if !e.opt.MultiUser {
-		t.Skip("only one user exists in a sandbox here")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var userProperties = []property{
@@ -83,7 +84,7 @@ func testNumericUser(t *testing.T, e *env) {
 }
 
 func testCommandUser(t *testing.T, e *env) {
-	e.needUsers(t)
+	e.need(t, feature.Users)
 	sb := e.sandbox(t, sandpit.Spec{User: "root"})
 	for user, want := range map[string]string{"1234:2345": "1234 2345", "0:5": "0 5", "root": "0 0", "4321:0": "4321 0"} {
 		if got := command(t, sb, sandpit.Command{Script: `echo $(id -u) $(id -g)`, User: user}); got != want {
@@ -122,7 +123,7 @@ func testUnknownUser(t *testing.T, e *env) {
 }
 
 func testSetUID(t *testing.T, e *env) {
-	e.needUsers(t)
+	e.need(t, feature.Users)
 	sb := e.sandbox(t, sandpit.Spec{User: "root", Tmpfs: []sandpit.Tmpfs{{Target: "/scratch"}}})
 	for _, dir := range []string{"/tmp", "/scratch", "/usr/local", "/dev/shm"} {
 		if out := run(t, sb, sandpit.Command{Script: "cp /usr/bin/id " + dir + "/id && chmod 6755 " + dir + "/id"}); !out.Success() {
@@ -140,7 +141,7 @@ func testSetUID(t *testing.T, e *env) {
 }
 
 func testRootWork(t *testing.T, e *env) {
-	e.needUsers(t)
+	e.need(t, feature.Users)
 	sb := e.sandbox(t, sandpit.Spec{User: "root"})
 	shell(t, sb, `touch /tmp/f; chown 33:44 /tmp/f; chmod 2755 /tmp/f; mkdir -p /opt/new; echo x >/opt/new/f; chown -R 1:1 /opt/new; echo y >>/opt/new/f; rm -r /opt/new`)
 	info, err := sb.Files().Stat(t.Context(), "/tmp/f")

@@ -7,7 +7,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -39,7 +38,7 @@ func TestTenantKeepsEveryPromise(t *testing.T) {
 	const vanish = "a tenant in this process does not vanish"
 	sandpittest.Suite(t, func(*testing.T) sandpit.Client { return e.As("tenant", policy.Default()) },
 		sandpittest.Options{
-			Local: true, Shared: true, MultiUser: d.Probe(t.Context()).Features[feature.Users],
+			Local: true, Shared: true, Features: d.Probe(t.Context()).Features,
 			Skip: map[string]string{
 				"Keeper/a foreground process ends with the client that started it": vanish,
 				"Keeper/a background process survives the client that started it":  vanish,

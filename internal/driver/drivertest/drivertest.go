@@ -46,7 +46,7 @@ type Factory struct {
 	// Client returns a client over a new driver.
 	Client func(t *testing.T) sandpit.Client
 
-	// ClientOptions are the options of Client's suite, except for MultiUser.
+	// ClientOptions are the options of Client's suite, except for Features.
 	ClientOptions sandpittest.Options
 
 	// BadRoots are roots from which no sandbox can be made, made from good ones.
@@ -101,7 +101,7 @@ func Suite(t *testing.T, f Factory) {
 // Client runs the suite of package sandpittest on clients over the driver.
 func Client(t *testing.T, f Factory) {
 	opt := f.ClientOptions
-	opt.MultiUser = f.New(t).Probe(t.Context()).Features[feature.Users]
+	opt.Features = f.New(t).Probe(t.Context()).Features
 	sandpittest.Suite(t, func(t *testing.T) sandpit.Client {
 		f.watch(t)
 		return f.Client(t)

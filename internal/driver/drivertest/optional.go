@@ -72,7 +72,7 @@ func (e *env) freezer(t *testing.T) (driver.Instance, driver.Freezer) {
 		}
 		frozen(t, f, false)
 	}
-	t.Skip("sandboxes can't be paused here: the driver has not feature.Pause")
+	t.Skip("needs the feature pause: the driver lacks it here")
 	return nil, nil
 }
 
