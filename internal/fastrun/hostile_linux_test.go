@@ -173,6 +173,32 @@ func TestServersThatBreakOffAnExec(t *testing.T) {
 	}
 }
 
+// TestKillOfASilentServer kills a command whose server says nothing any more: the kill
+// fails, and so does the wait once it is given up.
+func TestKillOfASilentServer(t *testing.T) {
+	r := &Run{Home: says(t, switching+frames(v1.FrameStarted, ""), 1<<40), Version: "test"}
+	defer r.Close()
+	p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, giveUp := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.Wait(waiting)
+		ended <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := p.Kill(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the kill: %v", err)
+	}
+	giveUp()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the wait: %v", err)
+	}
+}
+
 // A server that sends more output than there is room for is not obeyed: what it
 // has the client hold is bounded.
 func TestMoreOutputThanThereIsRoomFor(t *testing.T) {

@@ -379,12 +379,13 @@ func TestServerThatEnds(t *testing.T) {
 func TestDeclined(t *testing.T) {
 	s := serve(t)
 	for name, r := range map[string]*fastrun.Run{
-		"another version":    {Home: s.home, Version: "other"},
-		"no version at all":  {Home: s.home, Version: "a\r\nb"},
-		"no server":          {Home: t.TempDir(), Version: "test"},
-		"no data directory":  {Home: filepath.Join(t.TempDir(), "none"), Version: "test"},
-		"a long name":        {Home: filepath.Join(t.TempDir(), strings.Repeat("long/", 40)), Version: "test"},
-		"too large an order": {Home: s.home, Version: "test", Spec: sandpit.Spec{Labels: map[string]string{"a": strings.Repeat("x", fastrun.MaxRequest)}}},
+		"another version":      {Home: s.home, Version: "other"},
+		"no version at all":    {Home: s.home, Version: "a\r\nb"},
+		"no server":            {Home: t.TempDir(), Version: "test"},
+		"no data directory":    {Home: filepath.Join(t.TempDir(), "none"), Version: "test"},
+		"a long name":          {Home: filepath.Join(t.TempDir(), strings.Repeat("long/", 40)), Version: "test"},
+		"text JSON can't hold": {Home: s.home, Version: "test", Spec: sandpit.Spec{WorkDir: "/\xff"}},
+		"too large an order":   {Home: s.home, Version: "test", Spec: sandpit.Spec{Labels: map[string]string{"a": strings.Repeat("x", fastrun.MaxRequest)}}},
 	} {
 		if _, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}}); !errors.Is(err, fastrun.ErrDeclined) {
 			t.Errorf("%s: %v", name, err)
