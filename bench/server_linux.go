@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -35,7 +37,9 @@ func (b *bench) serve(ctx context.Context) (*served, error) {
 		return nil, err
 	}
 	defer log.Close()
-	s := &served{b: b, home: home, env: append(b.env[:len(b.env):len(b.env)], "SANDPIT_HOME="+home)}
+	// Of a variable that is there twice, a Go program sees the first.
+	env := slices.DeleteFunc(slices.Clone(b.env), func(v string) bool { return strings.HasPrefix(v, "SANDPIT_HOME=") })
+	s := &served{b: b, home: home, env: append(env, "SANDPIT_HOME="+home)}
 	s.cmd = exec.Command(b.sandpit, "serve")
 	s.cmd.Env, s.cmd.Stderr = s.env, log
 	if err := s.cmd.Start(); err != nil {
