@@ -49,23 +49,23 @@ func Private(home string, lookup func(string) (string, bool)) []string {
 }
 
 // OfOthers returns where else data directories may be that this user can reach, each with
-// its owner's id: those in home directories, going by /etc/passwd, of all users if this is
+// the ids of those whose it may be: those in home directories, going by /etc/passwd, of all users if this is
 // root, and of this one, whatever HOME is now. Root may have been somebody else before
 // it was root: of root, also those that the variables name, with -1 for an owner that is
 // not known.
-func OfOthers() map[string]int {
+func OfOthers() map[string][]int {
 	data, _ := os.ReadFile("/etc/passwd") // without it there are no home directories to be known
 	return others(string(data), os.Geteuid(), os.LookupEnv, os.Readlink)
 }
 
-func others(passwd string, uid int, lookup func(string) (string, bool), readlink func(string) (string, error)) map[string]int {
-	dirs := map[string]int{}
+func others(passwd string, uid int, lookup func(string) (string, bool), readlink func(string) (string, error)) map[string][]int {
+	dirs := map[string][]int{}
 	if uid == 0 { // Private knows the variables of others
 		if dir, _ := lookup("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-			dirs[filepath.Join(dir, "sandpit")] = -1
+			dirs[filepath.Join(dir, "sandpit")] = []int{-1}
 		}
 		if home, _ := lookup("HOME"); filepath.IsAbs(home) {
-			dirs[filepath.Join(home, ".local", "share", "sandpit")] = -1
+			dirs[filepath.Join(home, ".local", "share", "sandpit")] = []int{-1}
 		}
 	}
 	// In the text of /etc/passwd, passwd(5). A home directory may lie below a link in the root
@@ -84,7 +84,8 @@ func others(passwd string, uid int, lookup func(string) (string, bool), readlink
 		if target, err := readlink("/" + top); err == nil {
 			home = filepath.Join("/", target, rest)
 		}
-		dirs[filepath.Join(home, ".local", "share", "sandpit")] = int(owner)
+		dir := filepath.Join(home, ".local", "share", "sandpit")
+		dirs[dir] = append(dirs[dir], int(owner)) // several users may have one home
 	}
 	return dirs
 }

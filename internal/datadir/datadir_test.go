@@ -13,6 +13,7 @@ func TestOfOthers(t *testing.T) {
 	const passwd = `root:x:0:0:root:/root:/bin/bash
 ann:x:1000:1000:Ann,,,:/home/ann:/bin/sh
 bob:x:1001:1001::/users/deep//bob/:/bin/sh
+too:x:1002:1002::/home/ann/:/bin/sh
 nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
 relative:x:2:2::home/x:/bin/sh
 none:x:3:3:::/bin/sh
@@ -28,13 +29,14 @@ none:x:3:3:::/bin/sh
 	lookup := func(name string) (string, bool) {
 		return map[string]string{"HOME": "/h", "XDG_DATA_HOME": "/x"}[name], true
 	}
-	for uid, want := range map[int]map[string]int{
+	for uid, want := range map[int]map[string][]int{
 		0: {
-			"/root/.local/share/sandpit": 0, "/data/home/ann/.local/share/sandpit": 1000, "/srv/users/deep/bob/.local/share/sandpit": 1001,
-			"/x/sandpit": -1, "/h/.local/share/sandpit": -1,
+			"/root/.local/share/sandpit": {0}, "/data/home/ann/.local/share/sandpit": {1000, 1002}, "/srv/users/deep/bob/.local/share/sandpit": {1001},
+			"/x/sandpit": {-1}, "/h/.local/share/sandpit": {-1},
 		},
-		1001: {"/srv/users/deep/bob/.local/share/sandpit": 1001},
-		1002: {},
+		1001: {"/srv/users/deep/bob/.local/share/sandpit": {1001}},
+		1002: {"/data/home/ann/.local/share/sandpit": {1002}},
+		1003: {},
 	} {
 		if diff := cmp.Diff(want, others(passwd, uid, lookup, readlink)); diff != "" {
 			t.Errorf("user %d: %s", uid, diff)

@@ -41,7 +41,7 @@ var (
 		"java-17-openjdk/net.properties", "java-17-openjdk/management/jmxremote.password", "pkcs11/modules/token", "python3.11/sitecustomize.py",
 		"java/java-21/java-21.0/conf/net.properties", "java/java-21/java-21.0/conf/management/jmxremote.password", "java-17-openjdk/management/ssl.properties",
 		"ImageMagick-6/policy.xml", "perl/Net/libnet.cfg", "mailcap", "ca-certificates/update.d/hook", "ghostscript/fontmap.d/x", "texmf/dvips/x.cfg",
-		"ssl/certs/both.pem", "python3/usercustomize.py", "R/other", "crypto-policies/local.d/x", "gnutls/pkcs11.conf",
+		"ssl/certs/both.pem", "ssl/certs/pgp.asc", "ssl/certs/site.p12", "python3/usercustomize.py", "R/other", "crypto-policies/local.d/x", "gnutls/pkcs11.conf",
 		"perl/sitecustomize.pl", "tmux.conf", "screenrc", "vim/vimrc.local", "emacs/site-start.d/50x.el", "rubyrc", "gdb/gdbinit", "luarocks/config.lua",
 		"octave.conf", "ghc/ghci.conf", "lesskey",
 	}
@@ -62,6 +62,7 @@ var (
 		"default/locale":                      "LANG=C.UTF-8\nLC_TIME=C\n",
 	}
 	usrSecrets = []string{
+		"etc/ssl/certs/site/both.pem", "local/etc/ssl/certs/site/both.pem", "etc/pki/tls/certs/pgp.asc", "local/etc/pki/tls/certs/pgp.asc", "local/etc/ssl/certs/site.p12",
 		"etc/npmrc", "etc/gitconfig", "etc/profile.d/proxy.sh", "local/etc/npmrc", "local/etc/gitconfig", "local/etc/wgetrc", "local/etc/yarnrc",
 		"local/etc/bash.bashrc", "local/etc/profile", "local/etc/odbc.ini", "local/etc/fish/config.fish", "local/etc/anything",
 		"lib/node_modules/npm/npmrc", "local/share/.npmrc", "local/share/.yarnrc", "pip.conf", "local/pip.conf",
@@ -136,8 +137,13 @@ func fakeHost(t *testing.T) string {
 		write("etc/"+name, 0o644, "password = \"secret\"\n"+shown+"preload=/secret\nCRAN\thttps://me:secret@cran.example\nextension=\"$(secret)\"\n")
 	}
 	write("etc/ssl/certs/both.pem", 0o644, "-----BEGIN CERTIFICATE-----\n-----BEGIN RSA PRIVATE KEY-----\n")
+	write("etc/ssl/certs/pgp.asc", 0o644, "-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
 	for _, name := range usrSecrets {
 		write("usr/"+name, 0o644, "secret")
+	}
+	for _, dir := range []string{"etc", "local/etc"} {
+		write("usr/"+dir+"/ssl/certs/site/both.pem", 0o644, "-----BEGIN CERTIFICATE-----\n-----BEGIN RSA PRIVATE KEY-----\n")
+		write("usr/"+dir+"/pki/tls/certs/pgp.asc", 0o644, "-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
 	}
 	for _, name := range []string{
 		"etc/services", "local/etc/fonts/fonts.conf", "local/share/doc", "lib/node_modules/npm/package.json",

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -305,12 +306,32 @@ func (p *hostPlan) hideEtc(etc, dir string, patterns []string, hidden map[string
 		}
 		switch {
 		case allowed:
+			p.hideKeys(etc+"/"+name, hidden)
 		case through:
 			p.hideEtc(etc, name, patterns, hidden)
 		default:
 			p.hide(etc+"/"+name, hidden)
 		}
 	}
+}
+
+// hideKeys hides files with private keys in what is allowed of certificates.
+func (p *hostPlan) hideKeys(name string, hidden map[string]bool) {
+	if !strings.Contains(name, "/ssl") && !strings.Contains(name, "/pki/") && !strings.Contains(name, "/ca-certificates") {
+		return
+	}
+	_ = filepath.WalkDir(p.host+"/"+name, func(file string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil // what can't be read here can't be read inside
+		}
+		name := strings.TrimPrefix(file, p.host+"/")
+		if info, err := e.Info(); err != nil || info.Size() > maxHostFile {
+			p.hide(name, hidden)
+		} else if data, err := os.ReadFile(file); err == nil && holdsKey(name, data) {
+			p.hide(name, hidden)
+		}
+		return nil
+	})
 }
 
 // hide adds a file or directory of /usr by its real name, if it is there.
@@ -566,6 +587,16 @@ func (p *hostPlan) make(dst string) error {
 	return nil
 }
 
+// holdsKey reports whether a file has a private key in it, by what it contains, or by its
+// name where that is not text. What is extracted from the authorities' certificates has none.
+func holdsKey(name string, data []byte) bool {
+	switch path.Ext(name) {
+	case ".key", ".p12", ".pfx", ".jks", ".keystore":
+		return !strings.Contains(name, "/extracted/")
+	}
+	return bytes.Contains(data, []byte("PRIVATE KEY-----")) || bytes.Contains(data, []byte("PRIVATE KEY BLOCK-----"))
+}
+
 func (p *hostPlan) makeFile(it hostItem, to string) error {
 	data := it.data
 	if it.copy {
@@ -580,7 +611,7 @@ func (p *hostPlan) makeFile(it hostItem, to string) error {
 		if data, err = io.ReadAll(io.LimitReader(f, maxHostFile)); err != nil {
 			return err
 		}
-		if bytes.Contains(data, []byte("PRIVATE KEY-----")) {
+		if holdsKey(it.path, data) {
 			return nil // as some keep it in one file with its certificate
 		}
 	}

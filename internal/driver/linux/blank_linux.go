@@ -26,7 +26,7 @@ func (d *Driver) Prepare(ctx context.Context, id string, bp driver.BlankPlan) (d
 	b := &blank{made: d.newCreation(id, bp), host: h, mounts: -1}
 	b.made.progress = driver.ProgressOf(ctx)
 	var leave func()
-	b.made.dumpable, leave = d.dump.enter()
+	b.made.dumpable, leave = processDumpable.enter()
 	defer leave()
 	if err := b.prepare(ctx); err != nil {
 		_ = b.undo()
@@ -167,7 +167,7 @@ func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, er
 		return nil, b.usedError("binding")
 	}
 	b.made.progress = driver.ProgressOf(ctx)
-	dumpable, leave := b.made.driver.dump.enter()
+	dumpable, leave := processDumpable.enter()
 	defer leave()
 	b.made.rest.dumpable = dumpable
 	inst, err := b.bind(ctx, &plan, fits)

@@ -228,7 +228,7 @@ func TestAttackL1mLinksToTheDataDirectory(t *testing.T) {
 	}
 	through := top + "/a/b/sandpit/share/sandpit"
 	own, others := options(), options()
-	own.Private, others.PrivateOfOthers = []string{through}, func() map[string]int { return map[string]int{through: os.Geteuid()} }
+	own.Private, others.PrivateOfOthers = []string{through}, func() map[string][]int { return map[string][]int{through: {os.Geteuid()}} }
 	for i, opt := range []linux.Options{own, others} {
 		sources := []string{"", "/a", "/a/b", "/c", "/home", "/home/.local", "/home/.local/share"}
 		if i == 1 {
@@ -248,7 +248,7 @@ func TestAttackL1mLinksToTheDataDirectory(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(top+"/u/own/sandpit", 0o755), os.Symlink(top+"/c/deep/../../u/own", top+"/u/link"), os.Chown(top+"/u/own/sandpit", freeUID, freeUID)); err != nil {
 			t.Fatal(err)
 		}
-		c := ofOthers(t, map[string]int{top + "/u/link/sandpit": freeUID})
+		c := ofOthers(t, map[string][]int{top + "/u/link/sandpit": {freeUID}})
 		box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: top + "/c", Target: "/h"}}})
 		refusedWriting(t, c, "", top+"/u", top+"/u/link/sandpit")
 	}
@@ -449,10 +449,10 @@ func TestAttackL1DataDirectoryOutOfReach(t *testing.T) {
 }
 
 // ofOthers makes sandboxes of a driver that knows the data directories of others.
-func ofOthers(t *testing.T, dirs map[string]int) sandpit.Client {
+func ofOthers(t *testing.T, dirs map[string][]int) sandpit.Client {
 	t.Helper()
 	opt := options()
-	opt.PrivateOfOthers = func() map[string]int { return dirs }
+	opt.PrivateOfOthers = func() map[string][]int { return dirs }
 	return client(t, opt)
 }
 
@@ -460,7 +460,7 @@ func ofOthers(t *testing.T, dirs map[string]int) sandpit.Client {
 // do not exist are not made.
 func TestAttackL1DataDirectoryOfAnotherUser(t *testing.T) {
 	d := newDataDir(t)
-	c := ofOthers(t, map[string]int{d.private: freeUID, d.home + "/other/.local/share/sandpit": freeUID, "/nowhere": freeUID})
+	c := ofOthers(t, map[string][]int{d.private: {freeUID}, d.home + "/other/.local/share/sandpit": {freeUID}, "/nowhere": {freeUID}})
 	sb := box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}})
 	d.hidden(tryOut(t, sb, sandpit.Command{}, "search", "/h"), "/h/agent.sock")
 	refusedWriting(t, c, "", d.home, d.private)
@@ -482,21 +482,23 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 		name, script string // in the home directory
 		owner        int    // for whom that is looked at; all of it belongs to uid
 		covered      bool
+		others       []int // who have the same home
 	}{
-		{"a directory", "mkdir -p .local/share/sandpit && mv true/* .local/share/sandpit", uid, true},
-		{"a link to its own", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", uid, true},
-		{"links above to its own", "mkdir up && mv true up/sandpit && ln -s up share && mkdir .local && ln -s ../share .local/share", uid, true},
-		{"a link to another's", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", other, false},
-		{"a link above to another's", "mkdir .local up && mv true up/sandpit && ln -s ../up .local/share", other, false},
-		{"a link above of an unknown user", "mkdir .local up && mv true up/sandpit && ln -s ../up .local/share", -1, false},
-		{"a link to itself", "ln -s .local .local", uid, false},
-		{"a long link", "ln -s $(printf %4000d) .local", uid, false},
-		{"a file", "mkdir -p .local/share && touch .local/share/sandpit", uid, false},
-		{"a file above", "touch .local", uid, false},
-		{"a named pipe", "mkdir -p .local/share && mkfifo .local/share/sandpit", uid, false},
-		{"a broken file system", "mkdir -p .local/share/sandpit", uid, false},
-		{"a broken file system above", "mkdir -p .local", uid, false},
-		{"a broken file system below", "mkdir -p .local/share/sandpit/below && mv true/* .local/share/sandpit", uid, true},
+		{"a directory", "mkdir -p .local/share/sandpit && mv true/* .local/share/sandpit", uid, true, nil},
+		{"a link to its own", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", uid, true, nil},
+		{"a link to its own of one with the same home", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", other, true, []int{uid}},
+		{"links above to its own", "mkdir up && mv true up/sandpit && ln -s up share && mkdir .local && ln -s ../share .local/share", uid, true, nil},
+		{"a link to another's", "mkdir -p .local/share && ln -s $PWD/true .local/share/sandpit", other, false, nil},
+		{"a link above to another's", "mkdir .local up && mv true up/sandpit && ln -s ../up .local/share", other, false, nil},
+		{"a link above of an unknown user", "mkdir .local up && mv true up/sandpit && ln -s ../up .local/share", -1, false, nil},
+		{"a link to itself", "ln -s .local .local", uid, false, nil},
+		{"a long link", "ln -s $(printf %4000d) .local", uid, false, nil},
+		{"a file", "mkdir -p .local/share && touch .local/share/sandpit", uid, false, nil},
+		{"a file above", "touch .local", uid, false, nil},
+		{"a named pipe", "mkdir -p .local/share && mkfifo .local/share/sandpit", uid, false, nil},
+		{"a broken file system", "mkdir -p .local/share/sandpit", uid, false, nil},
+		{"a broken file system above", "mkdir -p .local", uid, false, nil},
+		{"a broken file system below", "mkdir -p .local/share/sandpit/below && mv true/* .local/share/sandpit", uid, true, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			broken := map[string]string{"a broken file system": "/.local/share/sandpit", "a broken file system above": "/.local", "a broken file system below": "/.local/share/sandpit/below"}[tt.name]
@@ -524,7 +526,7 @@ func TestAttackL1kInPlaceOfTheDataDirectory(t *testing.T) {
 				mountHere(t, "none", "fuse", home+broken, 0, fmt.Sprintf("fd=%d,allow_other,rootmode=40000,user_id=%d,group_id=%[2]d", f.Fd(), uid))
 				f.Close() // nobody answers for it any more
 			}
-			c := ofOthers(t, map[string]int{home + "/.local/share/sandpit": tt.owner})
+			c := ofOthers(t, map[string][]int{home + "/.local/share/sandpit": append(tt.others, tt.owner)})
 			got := tryOut(t, box(t, c, sandpit.Spec{Mounts: []sandpit.Mount{{Source: d.home, Target: "/h", ReadOnly: true}}}), sandpit.Command{}, "search", "/h/user")
 			seen := false
 			for _, text := range got {

@@ -25,7 +25,7 @@ func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance,
 	})
 	c.plan, c.progress = &plan, driver.ProgressOf(ctx)
 	var leave func()
-	c.dumpable, leave = d.dump.enter()
+	c.dumpable, leave = processDumpable.enter()
 	defer leave()
 	inst, err := c.run(ctx)
 	if err != nil {
@@ -267,7 +267,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	raiseCore(c.child.PID)
-	if err := c.ids.write(ctx, c.child.PID, &c.driver.dump); err != nil {
+	if err := c.ids.write(ctx, c.child.PID); err != nil {
 		if h.euid != 0 && !c.dumpable {
 			return sandpit.WithHint(fmt.Errorf("mapping ids: this program is not dumpable, so it can't access the /proc files of its children: %w", sandpit.ErrUnsupported),
 				"keep the program dumpable (PR_SET_DUMPABLE of prctl(2)), start it without file capabilities, or use a server")

@@ -14,11 +14,17 @@ import (
 // files in /proc are root's then, those of its children too, it leaves no core
 // file, and its user can't debug it. So each sets that right at once, and for one
 // that was killed before, leave does.
+//
+// All drivers of a program share the one that processDumpable is.
 type dumpable struct {
 	mu    sync.Mutex
 	users int  // guarded by mu: sandboxes that are being made
 	was   bool // guarded by mu: it was dumpable before the first of these
 }
+
+// processDumpable is of the process, as the right is: two drivers that each kept their own
+// note of it would take what the other's child did for the program's choice.
+var processDumpable dumpable
 
 // enter notes that a sandbox is being made, until leave, and reports whether the
 // program is dumpable of itself.

@@ -1,6 +1,7 @@
 package linux_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -66,5 +67,56 @@ func TestAttackL4aDumpable(t *testing.T) {
 				t.Errorf("%s: PR_GET_DUMPABLE is %d after a sandbox was made, was %d", name, got, chosen)
 			}
 		}
+	}
+}
+
+// TestAttackL4bTwoDrivers: nor do two drivers in one program, of which one begins while the
+// other's child has made the program not dumpable, leave it so.
+func TestAttackL4bTwoDrivers(t *testing.T) {
+	testkit.NeedWorkingHost(t)
+	was, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(n int) {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, uintptr(n), 0, 0, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() { set(was) })
+	set(1)
+	create := func(fault func(step string)) error {
+		opt := options()
+		opt.Fault = func(step string) error { fault(step); return nil }
+		e := engine.New(engine.Options{Driver: driverWith(opt), Images: images(), Policy: policy.Default()})
+		sb, err := e.Create(t.Context(), sandpit.Spec{})
+		if err == nil {
+			err = sb.Remove(context.WithoutCancel(t.Context()))
+		}
+		return errors.Join(err, e.Close())
+	}
+	entered, done, second := make(chan struct{}), make(chan struct{}), make(chan error)
+	err = create(func(step string) {
+		if step != "clone" {
+			return
+		}
+		set(0) // as a child does for a moment
+		go func() {
+			second <- create(func(step string) {
+				if step == "host" {
+					close(entered)
+					<-done
+				}
+			})
+		}()
+		<-entered
+		set(1)
+	})
+	close(done)
+	if err := errors.Join(err, <-second); err != nil {
+		t.Error(err)
+	}
+	if got, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); got != 1 {
+		t.Errorf("PR_GET_DUMPABLE is %d, %v", got, err)
 	}
 }

@@ -186,7 +186,7 @@ func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
 
 // write writes the id maps of a child. While this program is not dumpable an
 // ordinary user may not.
-func (m *idMap) write(ctx context.Context, pid int, d *dumpable) error {
+func (m *idMap) write(ctx context.Context, pid int) error {
 	if m.helpers {
 		for _, f := range []struct{ tool, lines string }{{"newuidmap", m.uidMap}, {"newgidmap", m.gidMap}} {
 			cmd := exec.CommandContext(ctx, f.tool, append([]string{strconv.Itoa(pid)}, strings.Fields(f.lines)...)...)
@@ -199,7 +199,7 @@ func (m *idMap) write(ctx context.Context, pid int, d *dumpable) error {
 	write := func(name, data string) (err error) {
 		for range 100 {
 			err = writeProc("/proc/"+strconv.Itoa(pid)+"/"+name, data)
-			if !errors.Is(err, unix.EACCES) || !d.restore() {
+			if !errors.Is(err, unix.EACCES) || !processDumpable.restore() {
 				break
 			}
 		}

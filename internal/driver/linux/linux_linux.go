@@ -46,7 +46,7 @@ type Options struct {
 	// PrivateOfOthers, when set, returns those of other users, and others that are not to
 	// be made, each with its owner's id: links on the way lead only to what has this owner, and
 	// nowhere if it is -1.
-	PrivateOfOthers func() map[string]int
+	PrivateOfOthers func() map[string][]int
 
 	// Fault, when set, is called before each step of Create, Destroy and Recover
 	// with its name. An error makes a step of Create fail. For tests of what is
@@ -62,7 +62,6 @@ type Driver struct {
 	parent parent
 	near   near
 	low    lowered
-	dump   dumpable
 	ending *turnstile
 }
 

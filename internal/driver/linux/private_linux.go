@@ -324,16 +324,16 @@ func (t mountTable) withMounts(dir located) (all []located, err error) {
 	return all, err
 }
 
-// locateOf returns the data directory of another user, by its path and the user's
-// id, and what is mounted below it, with the directories on the way to it, or nothing. That user decides what is at the path: a
+// locateOf returns the data directory of another user, by its path and the ids of the users
+// whose home it is in, and what is mounted below it, with the directories on the way to it, or nothing. That user decides what is at the path: a
 // link, to what belongs to others or to itself, a file, a file system that is broken. So a
 // link leads only to what belongs to that user, and what can't be opened is not there: root's
 // mounts are not refused for it. Nor are they for directories of others on the way that
 // only a link of that user leads through.
-func (t mountTable) locateOf(dir string, uid int) (all, way []located, err error) {
+func (t mountTable) locateOf(dir string, uids []int) (all, way []located, err error) {
 	at, err := t.locate(dir+"/", unix.RESOLVE_NO_SYMLINKS)
-	if errors.Is(err, unix.ELOOP) && uid >= 0 {
-		if at, err = t.locate(dir+"/", 0); err == nil && int(at.owner) != uid {
+	if errors.Is(err, unix.ELOOP) {
+		if at, err = t.locate(dir+"/", 0); err == nil && !slices.Contains(uids, int(at.owner)) {
 			return nil, nil, nil
 		}
 	}
@@ -341,7 +341,7 @@ func (t mountTable) locateOf(dir string, uid int) (all, way []located, err error
 		all, err = t.withMounts(at)
 		var werr error
 		way, werr = t.way(dir)
-		way = slices.DeleteFunc(way, func(w located) bool { return !holdsOne(w.path, []string{dir}) && int(w.owner) != uid })
+		way = slices.DeleteFunc(way, func(w located) bool { return !holdsOne(w.path, []string{dir}) && !slices.Contains(uids, int(w.owner)) })
 		err = errors.Join(err, werr)
 	}
 	if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(short error) bool { return errors.Is(err, short) }) {
