@@ -28,7 +28,8 @@ ends, its sandboxes keep running, and the next server adopts them. A server refu
 start while sandboxes run here of which its state has no record: the state was lost, or is
 an old copy. Restore state/ in the data directory, or use --remove-orphans. That also
 destroys sandboxes that no server can reach because the data directory was moved to
-another disk while they ran.
+another disk while they ran. A copy of a directory that was then renamed looks the same:
+run it only in the directory that is in use, never in a copy.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file given with --config:
 
