@@ -2,12 +2,12 @@ package server
 
 import (
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -29,14 +29,14 @@ func (g *guest) configure(m *wire.Config) error {
 		return err
 	}
 	if m.Output < 0 || m.Life < 0 {
-		return invalid("a limit is negative")
+		return fault.Invalid("a limit is negative")
 	}
 	u, err := g.lookUser(m.User)
 	if err != nil {
 		return err
 	}
 	if strings.IndexByte(m.Dir, 0) >= 0 {
-		return invalid("the working directory has a NUL in it")
+		return fault.Invalid("the working directory has a NUL in it")
 	}
 	c := config{
 		user: u, dir: m.Dir, env: m.Env, output: m.Output, noFile: m.NoFile,
@@ -86,10 +86,10 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 func checkEnv(env []string) error {
 	for _, e := range env {
 		if i := strings.IndexByte(e, '='); i <= 0 {
-			return invalid("environment: " + quote(e) + " is not of the form KEY=VALUE")
+			return fault.Invalid("environment: " + fault.Quote(e) + " is not of the form KEY=VALUE")
 		}
 		if strings.IndexByte(e, 0) >= 0 {
-			return invalid("environment: " + quote(e) + " has a NUL in it")
+			return fault.Invalid("environment: " + fault.Quote(e) + " has a NUL in it")
 		}
 	}
 	return nil
@@ -126,12 +126,4 @@ func environ(u *user, terminal bool, lists ...[]string) []string {
 		out = append(out, e)
 	}
 	return out
-}
-
-// quote shortens s and makes it fit to be shown.
-func quote(s string) string {
-	if len(s) > 64 {
-		s = s[:64] + "…"
-	}
-	return strconv.Quote(s)
 }

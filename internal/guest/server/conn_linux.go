@@ -13,14 +13,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // maxStreams is how many streams a connection may have open at once.
 const maxStreams = 1024
-
-// errGone ends what a stream is doing when nobody wants it any more.
-var errGone = errors.New("the stream is closed")
 
 // conn is one connection to the host.
 type conn struct {
@@ -321,13 +319,13 @@ func (s *stream) gone() {
 	if !first {
 		return
 	}
-	s.out.Fail(errGone)
+	s.out.Fail(fault.ErrGone)
 	switch {
 	case s.in == nil:
 	case s.lingers:
 		s.in.Finish()
 	default:
-		s.in.Abort(errGone)
+		s.in.Abort(fault.ErrGone)
 	}
 	if f != nil {
 		f()
@@ -345,21 +343,27 @@ func (s *stream) whenGone(f func()) {
 	}
 }
 
-func (s *stream) isGone() bool {
+func (s *stream) Gone() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
 
-// await calls f, which waits for the host. Long work leaves its thread to others
+// Await calls f, which waits for the host. Long work leaves its thread to others
 // meanwhile.
-func (s *stream) await(f func()) {
+func (s *stream) Await(f func()) {
 	if s.leave == nil {
 		f()
 		return
 	}
 	s.leave(f)
 }
+
+// Begin says that an operation has begun.
+func (s *stream) Begin() { s.reply(nothing{}) }
+
+// Send sends content, as sendContent does.
+func (s *stream) Send(buf []byte, n int) error { return s.sendContent(wire.Data, buf, n) }
 
 // message is what a frame carries.
 type message interface{ Append([]byte) []byte }
@@ -375,7 +379,7 @@ func (s *stream) reply(m message) {
 }
 
 func (s *stream) sendMessage(t wire.Type, m message) {
-	if s.isGone() {
+	if s.Gone() {
 		return
 	}
 	b, start := wire.BeginFrame(make([]byte, 0, 128))
@@ -400,11 +404,11 @@ func (s *stream) answer(m message, err error) {
 // fail ends the stream with an error.
 func (s *stream) fail(err error) {
 	m := wire.ErrorMessage{Code: wire.CodeInternal, Text: err.Error()}
-	var ge *guestError
+	var ge *fault.Error
 	var errno unix.Errno
 	switch {
 	case errors.As(err, &ge):
-		m.Code, m.Errno, m.Text = ge.code, uint64(ge.errno), ge.text
+		m.Code, m.Errno, m.Text = ge.Code, uint64(ge.Errno), ge.Text
 	case errors.As(err, &errno):
 		m.Errno = uint64(errno)
 	}
@@ -418,7 +422,7 @@ func (s *stream) sendContent(channel wire.Type, buf []byte, n int) error {
 	for at := 0; n > 0; {
 		k, err := min(n, wire.MaxData), error(nil)
 		if !s.out.TryTake(k) {
-			s.await(func() { k, err = s.out.Take(n) })
+			s.Await(func() { k, err = s.out.Take(n) })
 		}
 		if err != nil {
 			return err
@@ -436,7 +440,7 @@ func (s *stream) sendContent(channel wire.Type, buf []byte, n int) error {
 }
 
 // content calls take with all content from the host in turn, and gives it
-// credit. The error is io.EOF at its end, else that of take or errGone.
+// credit. The error is io.EOF at its end, else that of take or fault.ErrGone.
 func (s *stream) content(take func([]byte) error) error {
 	for {
 		_, b, err := s.in.Next()
@@ -461,7 +465,7 @@ func (s *stream) giveCredit(n int) {
 // refuse tells the host that no more content is wanted, while the stream goes on.
 func (s *stream) refuse() {
 	s.in.Close()
-	if !s.isGone() {
+	if !s.Gone() {
 		_ = s.c.send(wire.Close, s.id, nil)
 	}
 }
@@ -471,19 +475,6 @@ var buffers = sync.Pool{New: func() any {
 	b := make([]byte, wire.HeaderSize+wire.MaxData)
 	return &b
 }}
-
-// guestError is an error with a code for the host.
-type guestError struct {
-	code  wire.Code
-	errno unix.Errno
-	text  string
-}
-
-func (e *guestError) Error() string { return e.text }
-
-func fail(code wire.Code, text string) error { return &guestError{code: code, text: text} }
-
-func invalid(text string) error { return fail(wire.CodeInvalid, text) }
 
 // build names the guest's build, for people.
 func build() string { return runtime.GOARCH + " " + runtime.Version() }

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
+	"github.com/sandpit-dev/sandpit/internal/guest/files"
 	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -21,20 +23,20 @@ func (s *stream) dial(m *wire.Dial) error {
 	family := unix.AF_UNIX
 	switch ip := loopback(m.Address); {
 	case m.Port > 65535:
-		return invalid("there is no port " + strconv.FormatUint(m.Port, 10))
+		return fault.Invalid("there is no port " + strconv.FormatUint(m.Port, 10))
 	case m.Port > 0 && len(ip) == 4:
 		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(m.Port), Addr: [4]byte(ip)}
 	case m.Port > 0 && len(ip) == 16:
 		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(m.Port), Addr: [16]byte(ip)}
 	case m.Port > 0:
-		return invalid("the address is not the sandbox's loopback")
+		return fault.Invalid("the address is not the sandbox's loopback")
 	default:
 		path, err := s.c.g.path(m.Address)
 		if err != nil {
 			return err
 		}
 		if len(path) > 107 { // sun_path of unix(7), less the NUL
-			return invalid("the path is too long for a socket")
+			return fault.Invalid("the path is too long for a socket")
 		}
 		to = &unix.SockaddrUnix{Name: path}
 	}
@@ -85,7 +87,7 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 	}
 	if err != nil {
 		s.in.Close()
-		s.fail(fileError(err))
+		s.fail(fault.Of(err))
 		return
 	}
 	s.reply(nothing{})
@@ -99,18 +101,18 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 		if err == io.EOF {
 			err = nil
 			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
-		} else if err != errGone {
+		} else if err != fault.ErrGone {
 			s.refuse()
 		}
 		sent <- err
 	}()
 	rerr := s.receiveFrom(raw)
 	switch {
-	case s.isGone():
+	case s.Gone():
 	case rerr == nil:
 		_ = s.c.send(wire.EOF, s.id, nil)
 	default: // what the host still sends goes nowhere
-		s.in.Abort(errGone)
+		s.in.Abort(fault.ErrGone)
 	}
 	werr := <-sent
 	var errno unix.Errno
@@ -137,7 +139,7 @@ func connected(raw syscall.RawConn) error {
 	})
 	switch {
 	case cerr != nil:
-		return errGone
+		return fault.ErrGone
 	case err != nil:
 		return err
 	case errno != 0:
@@ -220,7 +222,7 @@ func hasPort(list []wire.Port, p *wire.Port) bool {
 func eachLineOf(fd int, f func(line []byte)) error {
 	buf := make([]byte, 16<<10)
 	for n := 0; ; {
-		k, err := readOnce(fd, buf[n:])
+		k, err := files.ReadOnce(fd, buf[n:])
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -23,7 +24,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpConfigure:
 		var m wire.Config
 		if err := m.Decode(msg); err != nil {
-			return invalid("configuration: " + err.Error())
+			return fault.Invalid("configuration: " + err.Error())
 		}
 		s.answer(nothing{}, g.configure(&m))
 		return nil
@@ -39,7 +40,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpStart:
 		m := new(wire.Start)
 		if err := m.Decode(msg); err != nil {
-			return invalid("start: " + err.Error())
+			return fault.Invalid("start: " + err.Error())
 		}
 		if m.Flags&(wire.StartStdin|wire.StartTerminal) != 0 {
 			s.in = wire.NewQueue(wire.GuestWindow)
@@ -49,14 +50,14 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpAttach:
 		var m wire.Attach
 		if err := m.Decode(msg); err != nil {
-			return invalid("attach: " + err.Error())
+			return fault.Invalid("attach: " + err.Error())
 		}
 		p := g.find(m.Target)
 		if p == nil {
-			return fail(wire.CodeNotFound, "no such process")
+			return fault.New(wire.CodeNotFound, "no such process")
 		}
 		if m.From < -1 {
-			return invalid("a negative position")
+			return fault.Invalid("a negative position")
 		}
 		if m.Flags&wire.AttachPassive == 0 {
 			s.activate()
@@ -69,28 +70,28 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpList:
 		var m wire.After
 		if err := m.Decode(msg); err != nil {
-			return invalid("list: " + err.Error())
+			return fault.Invalid("list: " + err.Error())
 		}
 		s.answer(g.list(m.Ref), nil)
 		return nil
 	case wire.OpSignal:
 		var m wire.Signal
 		if err := m.Decode(msg); err != nil {
-			return invalid("signal: " + err.Error())
+			return fault.Invalid("signal: " + err.Error())
 		}
 		s.answer(nothing{}, g.signal(&m))
 		return nil
 	case wire.OpResize:
 		var m wire.Resize
 		if err := m.Decode(msg); err != nil {
-			return invalid("resize: " + err.Error())
+			return fault.Invalid("resize: " + err.Error())
 		}
 		s.answer(nothing{}, g.resize(&m))
 		return nil
 	case wire.OpKill:
 		var m wire.Target
 		if err := m.Decode(msg); err != nil {
-			return invalid("kill: " + err.Error())
+			return fault.Invalid("kill: " + err.Error())
 		}
 		p := g.find(m)
 		if p == nil {
@@ -103,10 +104,10 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpLifetime:
 		var m wire.Lifetime
 		if err := m.Decode(msg); err != nil {
-			return invalid("lifetime: " + err.Error())
+			return fault.Invalid("lifetime: " + err.Error())
 		}
 		if m.Life < 0 || m.Idle < 0 || m.Grace < 0 {
-			return invalid("a negative time")
+			return fault.Invalid("a negative time")
 		}
 		s.answer(g.life.set(g, &m), nil)
 		return nil
@@ -120,7 +121,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpDial:
 		var m wire.Dial
 		if err := m.Decode(msg); err != nil {
-			return invalid("dial: " + err.Error())
+			return fault.Invalid("dial: " + err.Error())
 		}
 		return s.dial(&m)
 	case wire.OpExpiry:
@@ -129,7 +130,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpAnnounced:
 		var m wire.Refs
 		if err := m.Decode(msg); err != nil {
-			return invalid("announced: " + err.Error())
+			return fault.Invalid("announced: " + err.Error())
 		}
 		g.announced(m.List)
 		s.answer(nothing{}, nil)
@@ -161,7 +162,7 @@ func (g *guest) find(t wire.Target) *process {
 func (g *guest) running(t wire.Target) (*process, error) {
 	p := g.find(t)
 	if p == nil || p.hasExited() {
-		return nil, fail(wire.CodeNotFound, "the process has exited")
+		return nil, fault.New(wire.CodeNotFound, "the process has exited")
 	}
 	return p, nil
 }

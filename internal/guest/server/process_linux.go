@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
+	"github.com/sandpit-dev/sandpit/internal/guest/files"
 	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
@@ -88,7 +90,7 @@ func (g *guest) start(s *stream, m *wire.Start) {
 
 	if s.in != nil {
 		go p.feed(s)
-		defer s.in.Abort(errGone)
+		defer s.in.Abort(fault.ErrGone)
 	}
 	var sink sink = streamSink{s}
 	if p.detached {
@@ -121,11 +123,11 @@ func startErrorText(m *wire.Start, e *spawn.StartError) string {
 	}
 	switch {
 	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
-		return quote(name) + ": not found in PATH"
+		return fault.Quote(name) + ": not found in PATH"
 	case e.Exec && e.Errno == unix.E2BIG:
-		return quote(name) + ": the arguments and the environment are too long (one may have 128 KiB, all together a quarter of the stack limit)"
+		return fault.Quote(name) + ": the arguments and the environment are too long (one may have 128 KiB, all together a quarter of the stack limit)"
 	case e.Exec:
-		return quote(name) + ": " + e.Errno.Error()
+		return fault.Quote(name) + ": " + e.Errno.Error()
 	}
 	return e.Error()
 }
@@ -136,27 +138,27 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	argv := m.Argv
 	switch {
 	case len(argv) == 0 && m.Script == "":
-		return nil, invalid("either a program or a script is needed")
+		return nil, fault.Invalid("either a program or a script is needed")
 	case len(argv) > 0 && m.Script != "":
-		return nil, invalid("a program and a script can't be combined")
+		return nil, fault.Invalid("a program and a script can't be combined")
 	case len(argv) == 0:
 		argv = []string{"/bin/sh", "-c", m.Script}
 	case argv[0] == "":
-		return nil, invalid("the program's name is empty")
+		return nil, fault.Invalid("the program's name is empty")
 	}
 	for _, a := range argv {
 		if strings.IndexByte(a, 0) >= 0 {
-			return nil, invalid("argument " + quote(a) + " has a NUL in it")
+			return nil, fault.Invalid("argument " + fault.Quote(a) + " has a NUL in it")
 		}
 	}
 	if strings.IndexByte(m.Dir, 0) >= 0 {
-		return nil, invalid("the working directory has a NUL in it")
+		return nil, fault.Invalid("the working directory has a NUL in it")
 	}
 	if err := checkEnv(m.Env); err != nil {
 		return nil, err
 	}
 	if m.Timeout < 0 || m.Output < 0 {
-		return nil, invalid("a limit is negative")
+		return nil, fault.Invalid("a limit is negative")
 	}
 	g.starts <- struct{}{}
 	next := sync.OnceFunc(func() { <-g.starts })
@@ -193,7 +195,7 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	case strings.HasPrefix(m.Dir, "/"):
 		dir = m.Dir
 	case m.Dir != "":
-		dir = joinPath(dir, m.Dir)
+		dir = files.Join(dir, m.Dir)
 	}
 	env := environ(&u, terminal, conf.env, m.Env)
 	a := &spawn.Attr{
@@ -224,7 +226,7 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 		if m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)+startPatience {
 			late.Store(true)
 		}
-		return late.Load() || s.isGone()
+		return late.Load() || s.Gone()
 	})
 	closeChild()
 	if err != nil {
@@ -258,7 +260,7 @@ func (p *process) streams(a *spawn.Attr, u *user, m *wire.Start) (closeChild fun
 		if err != nil {
 			closeChild()
 			p.closeStreams()
-			err = fail(wire.CodeInternal, "making standard streams: "+err.Error())
+			err = fault.New(wire.CodeInternal, "making standard streams: "+err.Error())
 		}
 	}()
 	if p.terminal {
@@ -414,7 +416,7 @@ func (p *process) kill() error {
 		time.Sleep(helperPatience)
 		p.g.killOrphans()
 		if p.g.reaper.running(p.helper, func() {}) {
-			return fail(wire.CodeState, "the process is blocked in the kernel and will die when it leaves the kernel")
+			return fault.New(wire.CodeState, "the process is blocked in the kernel and will die when it leaves the kernel")
 		}
 	}
 	return nil
@@ -464,7 +466,7 @@ func (p *process) forget() {
 // signal sends a signal.
 func (g *guest) signal(m *wire.Signal) error {
 	if m.Signal < 1 || m.Signal > 64 {
-		return invalid("there is no signal " + strconv.FormatUint(m.Signal, 10))
+		return fault.Invalid("there is no signal " + strconv.FormatUint(m.Signal, 10))
 	}
 	p, err := g.running(m.Target)
 	if err != nil {
@@ -481,7 +483,7 @@ func (g *guest) signal(m *wire.Signal) error {
 	}
 	err = unix.Kill(pid, unix.Signal(m.Signal))
 	if err == unix.ESRCH {
-		return fail(wire.CodeNotFound, "the process has exited")
+		return fault.New(wire.CodeNotFound, "the process has exited")
 	}
 	return err
 }
@@ -501,7 +503,7 @@ func (g *guest) resize(m *wire.Resize) error {
 		return err
 	}
 	if !p.terminal {
-		return invalid("the process has no terminal")
+		return fault.Invalid("the process has no terminal")
 	}
 	cerr := p.stdout.raw.Control(func(fd uintptr) { err = setSize(int(fd), m.Rows, m.Cols) })
 	return errors.Join(cerr, err)
@@ -524,7 +526,7 @@ func candidates(name string, env []string) []string {
 			dir = "."
 		}
 		if len(out) < maxCandidates {
-			out = append(out, joinPath(dir, name))
+			out = append(out, files.Join(dir, name))
 		}
 	}
 	return out
@@ -532,12 +534,3 @@ func candidates(name string, env []string) []string {
 
 // maxCandidates bounds the directories in which a program is looked for.
 const maxCandidates = 256
-
-// joinPath joins two paths without cleaning them: a/../b may be another file
-// than b where a is a symbolic link.
-func joinPath(dir, name string) string {
-	if strings.HasSuffix(dir, "/") {
-		return dir + name
-	}
-	return dir + "/" + name
-}

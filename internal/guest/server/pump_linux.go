@@ -3,6 +3,7 @@ package server
 import (
 	"io"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -114,7 +115,7 @@ func (p *process) feed(s *stream) {
 		return err
 	})
 	switch {
-	case err == errGone:
+	case err == fault.ErrGone:
 		if !p.detached && !p.terminal {
 			p.stdin.Close()
 		}

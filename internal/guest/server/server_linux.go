@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/files"
 	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -157,7 +158,7 @@ func singleUser() bool {
 	if permitted()&(1<<unix.CAP_SETUID) == 0 {
 		return true
 	}
-	b, err := readSmall("/proc/self/uid_map", 4<<10)
+	b, err := files.ReadSmall("/proc/self/uid_map", 4<<10)
 	if err != nil {
 		return false
 	}
@@ -318,48 +319,6 @@ func receive(s int) (kind byte, fd, n int, err error) {
 			}
 		}
 		return b[0], fd, n, nil
-	}
-}
-
-// readSmall reads a file of at most limit bytes, and never blocks on what is
-// not a regular file.
-func readSmall(path string, limit int) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, unix.EINVAL
-	}
-	return readAll(fd, st.Size, limit)
-}
-
-// readAll reads a file of at most limit bytes, which says that it has size.
-func readAll(fd int, size int64, limit int) ([]byte, error) {
-	if size > int64(limit) {
-		return nil, unix.EFBIG
-	}
-	b := make([]byte, 0, max(int(size)+1, 512))
-	for {
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-		n, err := readOnce(fd, b[len(b):cap(b)])
-		if err != nil {
-			return nil, err
-		}
-		b = b[:len(b)+n]
-		if n == 0 {
-			return b, nil
-		}
-		if len(b) > limit {
-			return nil, unix.EFBIG
-		}
 	}
 }
 

@@ -85,15 +85,6 @@ func (s *source) readEnd(get func() []byte) (n int, err error) {
 	return n, s.ended(n, rerr)
 }
 
-func readOnce(fd int, b []byte) (int, error) {
-	for {
-		n, err := unix.Read(fd, b)
-		if err != unix.EINTR {
-			return max(n, 0), err
-		}
-	}
-}
-
 func (s *source) ended(n int, err error) error {
 	// A terminal whose other end is closed by all gives EIO.
 	if err == nil && n == 0 || s.tty && err == unix.EIO {

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
+	"github.com/sandpit-dev/sandpit/internal/guest/files"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -56,7 +58,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
 	if name == "" || hasGroup && group == "" {
-		return user{}, invalid("user " + quote(spec) + " is not of the form name, uid, name:group or uid:gid")
+		return user{}, fault.Invalid("user " + fault.Quote(spec) + " is not of the form name, uid, name:group or uid:gid")
 	}
 	passwd, err := readUserFile("/etc/passwd")
 	if err != nil {
@@ -84,7 +86,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	case numeric:
 		u = user{name: name, uid: uid, gid: uid}
 	default:
-		return user{}, invalid("unknown user " + quote(name) + ": it is not in the image's /etc/passwd")
+		return user{}, fault.Invalid("unknown user " + fault.Quote(name) + ": it is not in the image's /etc/passwd")
 	}
 	if hasGroup {
 		gid, numeric := parseID(group)
@@ -103,7 +105,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 			})
 		}
 		if !found {
-			return user{}, invalid("unknown group " + quote(group) + ": it is not in the image's /etc/group")
+			return user{}, fault.Invalid("unknown group " + fault.Quote(group) + ": it is not in the image's /etc/group")
 		}
 		u.gid = gid
 	} else if found && !g.single() {
@@ -127,7 +129,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 		return u, nil
 	}
 	if u.uid != own {
-		return user{}, fail(wire.CodeUnsupported, "user "+quote(spec)+" (uid "+strconv.FormatUint(uint64(u.uid), 10)+
+		return user{}, fault.New(wire.CodeUnsupported, "user "+fault.Quote(spec)+" (uid "+strconv.FormatUint(uint64(u.uid), 10)+
 			") is not available: only uid "+strconv.FormatUint(uint64(own), 10)+" exists in this sandbox")
 	}
 	return u, nil
@@ -135,12 +137,12 @@ func (g *guest) lookUser(spec string) (user, error) {
 
 // readUserFile reads a file that may be missing.
 func readUserFile(path string) ([]byte, error) {
-	b, err := readSmall(path, maxUserFile)
+	b, err := files.ReadSmall(path, maxUserFile)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, invalid("reading " + path + " of the image: " + err.Error())
+		return nil, fault.Invalid("reading " + path + " of the image: " + err.Error())
 	}
 	return b, nil
 }

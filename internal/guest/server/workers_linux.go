@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -102,7 +103,7 @@ func (w *workers) alone(s *stream, f func() error) error {
 	}
 	w.mu.Unlock()
 	if full {
-		return fail(wire.CodeExhausted, "too many long file operations in progress")
+		return fault.New(wire.CodeExhausted, "too many long file operations in progress")
 	}
 	defer func() {
 		w.mu.Lock()
@@ -168,7 +169,7 @@ func (w *workers) run(t *worker, jobs chan job, stale chan struct{}) {
 	runtime.LockOSThread() // and never unlock
 	err := giveUpRights(&conf.user, conf.rootCaps, landlock)
 	if err != nil {
-		err = fail(wire.CodeInternal, "dropping privileges for file operations: "+err.Error())
+		err = fault.New(wire.CodeInternal, "dropping privileges for file operations: "+err.Error())
 	}
 	for {
 		select {

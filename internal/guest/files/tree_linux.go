@@ -1,4 +1,4 @@
-package server
+package files
 
 import (
 	"bufio"
@@ -8,25 +8,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// pack sends a file, or a directory with all that is in it.
-func (s *stream) pack(path string) error {
+// Pack sends a file, or a directory with all that is in it.
+func Pack(h Host, path string) error {
 	path = trimSlashes(path)
 	// As with open(2), the last link is followed: it is what was asked for.
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, 0); err != nil {
 		return err
 	}
-	p := &packer{s: s, buf: make([]byte, wire.HeaderSize+wire.MaxData)}
+	p := &packer{h: h, buf: make([]byte, wire.HeaderSize+wire.MaxData)}
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		fd, st, err := openRegular(path, unix.O_RDONLY, 0)
+		fd, st, err := OpenRegular(path, unix.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		s.reply(nothing{})
+		h.Begin()
 		return p.file(fd, "", &st)
 	}
 	fd, err := openDir(unix.AT_FDCWD, path, 0)
@@ -34,19 +35,19 @@ func (s *stream) pack(path string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	s.reply(nothing{})
+	h.Begin()
 	return p.dir(fd, "", 0)
 }
 
 // packer sends a tree.
 type packer struct {
-	s   *stream
+	h   Host
 	buf []byte // room for a header, and a payload
 }
 
 func (p *packer) entry(e *wire.TreeEntry) error {
 	b := wire.AppendRecord(p.buf[:wire.HeaderSize], e)
-	return p.s.sendContent(wire.Data, b, len(b)-wire.HeaderSize)
+	return p.h.Send(b, len(b)-wire.HeaderSize)
 }
 
 func treeEntry(kind uint64, rel string, st *unix.Stat_t) *wire.TreeEntry {
@@ -84,8 +85,8 @@ func (p *packer) dir(fd int, rel string, depth int) error {
 }
 
 func (p *packer) child(dir int, name, rel string, depth int) error {
-	if p.s.isGone() {
-		return errGone
+	if p.h.Gone() {
+		return fault.ErrGone
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -105,7 +106,7 @@ func (p *packer) child(dir int, name, rel string, depth int) error {
 	case unix.S_IFLNK:
 		e := treeEntry(wire.TreeSymlink, rel, &st)
 		var err error
-		if e.Target, err = readlink(dir, name); err != nil {
+		if e.Target, err = Readlink(dir, name); err != nil {
 			return err
 		}
 		return p.entry(e)
@@ -133,7 +134,7 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 	}
 	for left := st.Size; left > 0; {
 		part := p.buf[wire.HeaderSize:][:min(left, wire.MaxData)]
-		n, err := readOnce(fd, part)
+		n, err := ReadOnce(fd, part)
 		if err != nil {
 			return err
 		}
@@ -141,7 +142,7 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 			clear(part)
 			n = len(part)
 		}
-		if err := p.s.sendContent(wire.Data, p.buf, n); err != nil {
+		if err := p.h.Send(p.buf, n); err != nil {
 			return err
 		}
 		left -= int64(n)
@@ -149,15 +150,15 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 	return nil
 }
 
-// unpack makes the tree that the host sends below a directory that exists.
+// Unpack makes the tree that r describes below a directory that exists.
 // Whatever the entries say, nothing outside of it is touched: each path is
 // resolved by the kernel with the directory as its root and limit.
-func (s *stream) unpack(path string) error {
+func Unpack(r io.Reader, path string) error {
 	root, err := openDir(unix.AT_FDCWD, path, 0)
 	if err != nil {
 		return err
 	}
-	u := &unpacker{root: root, r: bufio.NewReaderSize(&awaitReader{s, &wire.ContentReader{In: s.in, Credit: s.giveCredit}}, 16<<10), buf: make([]byte, 64<<10)}
+	u := &unpacker{root: root, r: bufio.NewReaderSize(r, 16<<10), buf: make([]byte, 64<<10)}
 	defer u.close()
 	var record []byte
 	for {
@@ -170,29 +171,18 @@ func (s *stream) unpack(path string) error {
 			err = e.Decode(b)
 		}
 		if errors.Is(err, wire.ErrMessage) || err == io.ErrUnexpectedEOF {
-			return invalid("malformed tree")
+			return fault.Invalid("malformed tree")
 		}
 		if err == nil {
 			err = u.entry(&e)
 		}
 		if errno, ok := err.(unix.Errno); ok {
-			return &guestError{code: wire.CodeFile, errno: errno, text: quote(e.Path) + ": " + errno.Error()}
+			return &fault.Error{Code: wire.CodeFile, Errno: errno, Text: fault.Quote(e.Path) + ": " + errno.Error()}
 		}
 		if err != nil {
 			return err
 		}
 	}
-}
-
-// awaitReader reads what the host sends.
-type awaitReader struct {
-	s *stream
-	r io.Reader
-}
-
-func (a *awaitReader) Read(b []byte) (n int, err error) {
-	a.s.await(func() { n, err = a.r.Read(b) })
-	return n, err
 }
 
 // unpacker makes a tree.
@@ -271,7 +261,7 @@ func walkBeneath(root int, path string, flags int) (int, error) {
 		}
 		var target string
 		if path != "" || flags&unix.O_NOFOLLOW == 0 {
-			target, err = readlink(fd, name)
+			target, err = Readlink(fd, name)
 		} else {
 			err = unix.EINVAL
 		}
@@ -421,7 +411,7 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 	defer unix.Close(fd)
 	if mode&0o700 != 0o700 {
 		if len(u.late) == maxLateModes {
-			return fail(wire.CodeExhausted, "too many directories that their owner can't access")
+			return fault.New(wire.CodeExhausted, "too many directories that their owner can't access")
 		}
 		u.late = append(u.late, lateMode{path, mode})
 		return nil
@@ -432,7 +422,7 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) error {
 	var fd int
 	err := replaceAt(at, name, func() error {
-		return retry(func() (err error) {
+		return Retry(func() (err error) {
 			fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 			return err
 		})
@@ -445,7 +435,7 @@ func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) err
 		n, err = u.r.Read(u.buf[:min(left, int64(len(u.buf)))])
 		left -= int64(n)
 		if err == nil {
-			err = writeAll(fd, u.buf[:n])
+			err = WriteAll(fd, u.buf[:n])
 		}
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
@@ -462,7 +452,7 @@ func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) err
 		err = cerr
 	}
 	if err == io.ErrUnexpectedEOF {
-		return invalid("the tree ends within a file")
+		return fault.Invalid("the tree ends within a file")
 	}
 	return err
 }

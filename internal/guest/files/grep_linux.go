@@ -1,10 +1,11 @@
-package server
+package files
 
 import (
 	"bytes"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -20,33 +21,33 @@ const (
 	maxGrepText = 8 << 20
 )
 
-// grep sends the lines of files that match.
-func (s *stream) grep(m *wire.Grep, root string) error {
+// Grep sends the lines of files that match.
+func Grep(h Host, m *wire.Grep, root string) error {
 	gl, err := newGlob(m.Glob)
 	if err != nil {
 		return err
 	}
 	k := &grepper{
-		s: s, match: newMatcher(m), buf: make([]byte, grepBuffer), left: int(min(m.Limit, wire.MaxEntries)),
+		h: h, match: newMatcher(m), buf: make([]byte, grepBuffer), left: int(min(m.Limit, wire.MaxEntries)),
 		context: int(min(m.Context, maxGrepContext)), out: make([]byte, wire.HeaderSize, wire.HeaderSize+wire.MaxData),
 	}
-	k.match.gone = s.isGone
+	k.match.gone = h.Gone
 	k.before = make([]string, 0, k.context)
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, root, &st, 0); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		s.reply(nothing{})
-		err = k.file(unix.AT_FDCWD, root, baseName(root), 0)
+		h.Begin()
+		err = k.file(unix.AT_FDCWD, root, BaseName(root), 0)
 	} else {
 		fd, oerr := openDir(unix.AT_FDCWD, root, 0)
 		if oerr != nil {
 			return oerr
 		}
 		defer unix.Close(fd)
-		s.reply(nothing{})
-		w := walker{gone: s.isGone, glob: gl, depth: treeDepth(m.Depth)}
+		h.Begin()
+		w := walker{gone: h.Gone, glob: gl, depth: treeDepth(m.Depth)}
 		w.visit = func(dir int, name, rel string, st *unix.Stat_t) error {
 			if st.Mode&unix.S_IFMT != unix.S_IFREG {
 				return nil
@@ -66,7 +67,7 @@ func (s *stream) grep(m *wire.Grep, root string) error {
 
 // grepper searches files one after the other.
 type grepper struct {
-	s       *stream
+	h       Host
 	match   *matcher
 	context int
 	left    int // matching lines that may still be given
@@ -91,7 +92,7 @@ func (k *grepper) put(l *wire.GrepLine) error {
 
 func (k *grepper) flush() error {
 	n := len(k.out) - wire.HeaderSize
-	err := k.s.sendContent(wire.Data, k.out, n)
+	err := k.h.Send(k.out, n)
 	k.out = k.out[:wire.HeaderSize]
 	return err
 }
@@ -105,7 +106,7 @@ func (k *grepper) file(dir int, name, rel string, flags int) error {
 	defer unix.Close(fd)
 	left := st.Size
 	if left == 0 {
-		left = maxUnsized
+		left = MaxUnsized
 	}
 	k.before = k.before[:0]
 	after := 0 // lines that are still context of a match before them
@@ -125,10 +126,10 @@ func (k *grepper) file(dir int, name, rel string, flags int) error {
 			k.buf = append(k.buf, make([]byte, len(k.buf))...)
 		}
 		if i < 0 && !last && end < len(k.buf) {
-			if k.s.isGone() {
-				return errGone
+			if k.h.Gone() {
+				return fault.ErrGone
 			}
-			n, err := readOnce(fd, k.buf[end:min(len(k.buf), end+int(min(left, grepBuffer)))])
+			n, err := ReadOnce(fd, k.buf[end:min(len(k.buf), end+int(min(left, grepBuffer)))])
 			if err != nil || n == 0 {
 				left = 0
 				continue
@@ -177,7 +178,7 @@ func (k *grepper) line(rel string, number uint64, text []byte, after *int) error
 	if !k.match.match(text) {
 		switch {
 		case k.match.over:
-			return errGone
+			return fault.ErrGone
 		case *after > 0:
 			*after--
 			return k.put(&wire.GrepLine{Kind: wire.GrepContext, Path: rel, Line: number, Text: string(shown)})

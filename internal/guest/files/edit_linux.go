@@ -1,4 +1,4 @@
-package server
+package files
 
 import (
 	"strconv"
@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -13,12 +14,12 @@ import (
 // and after.
 const maxEdit = 16 << 20
 
-// edit replaces exact text in a file: all that is asked for, or nothing.
-func edit(m *wire.Edits, path string) error {
+// Edit replaces exact text in a file: all that is asked for, or nothing.
+func Edit(m *wire.Edits, path string) error {
 	if len(m.List) == 0 {
-		return invalid("no edit")
+		return fault.Invalid("no edit")
 	}
-	fd, st, err := openRegular(path, unix.O_RDONLY, 0)
+	fd, st, err := OpenRegular(path, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -30,31 +31,31 @@ func edit(m *wire.Edits, path string) error {
 	text := string(b)
 	for i, e := range m.List {
 		if e.Old == "" {
-			return invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is empty")
+			return fault.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is empty")
 		}
 		n := strings.Count(text, e.Old)
 		if n == 0 || n > 1 && !e.All {
-			return invalid("edit " + strconv.Itoa(i+1) + ": the text to replace occurs " + strconv.Itoa(n) + " times in the file")
+			return fault.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace occurs " + strconv.Itoa(n) + " times in the file")
 		}
 		if len(text)+n*(len(e.New)-len(e.Old)) > maxEdit {
 			return unix.EFBIG
 		}
 		text = strings.ReplaceAll(text, e.Old, e.New)
 	}
-	t, err := openTarget(&wire.Write{Mode: 0o644}, path)
+	t, err := OpenTarget(&wire.Write{Mode: 0o644}, path)
 	if err != nil {
 		return err
 	}
-	err = writeAll(t.fd, []byte(text))
+	err = WriteAll(t.FD, []byte(text))
 	// Somebody may have changed the file meanwhile: that must not be undone.
 	var now unix.Stat_t
 	if err == nil {
 		err = unix.Fstatat(t.dir, t.name, &now, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err == nil && (now.Ino != st.Ino || now.Dev != st.Dev || now.Size != st.Size || now.Mtim != st.Mtim) {
-		err = fail(wire.CodeState, "the file was changed concurrently")
+		err = fault.New(wire.CodeState, "the file was changed concurrently")
 	}
-	if ferr := t.finish(err == nil); err == nil {
+	if ferr := t.Finish(err == nil); err == nil {
 		err = ferr
 	}
 	return err

@@ -1,4 +1,4 @@
-package server
+package files
 
 import (
 	"container/heap"
@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -46,7 +47,7 @@ func (w *walker) walk(fd int, prefix, after string, at uint64, depth int) error 
 	}
 	for {
 		if w.gone() {
-			return errGone
+			return fault.ErrGone
 		}
 		if w.buf == nil {
 			w.buf = make([]byte, 32<<10)
@@ -138,7 +139,7 @@ func namesAfter(fd int, after string, limit int, buf []byte, gone func() bool) (
 			break
 		}
 		if gone() {
-			return nil, false, errGone
+			return nil, false, fault.ErrGone
 		}
 		eachEntry(buf[:n], func(name []byte, _ byte) bool {
 			if string(name) <= after {
@@ -161,10 +162,10 @@ func namesAfter(fd int, after string, limit int, buf []byte, gone func() bool) (
 }
 
 // errEnough ends a walk that has found what it may find.
-var errEnough = fail(wire.CodeExhausted, "enough")
+var errEnough = fault.New(wire.CodeExhausted, "enough")
 
-// find answers with a page of what is below a directory.
-func find(m *wire.Find, root string, gone func() bool) (message, error) {
+// Find answers with a page of what is below a directory.
+func Find(m *wire.Find, root string, gone func() bool) (*wire.Entries, error) {
 	g, err := newGlob(m.Glob)
 	if err != nil {
 		return nil, err
@@ -183,9 +184,9 @@ func find(m *wire.Find, root string, gone func() bool) (message, error) {
 			out.More = true
 			return errEnough
 		}
-		f := describe(rel, st)
+		f := Describe(rel, st)
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-			f.Target, _ = readlink(dir, name)
+			f.Target, _ = Readlink(dir, name)
 		}
 		size += len(rel) + len(f.Target) + 64
 		out.List = append(out.List, f)

@@ -1,11 +1,13 @@
-package server
+package files
 
 import (
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 )
 
-// remove removes a file, a link or an empty directory.
-func remove(path string) error {
+// Remove removes a file, a link or an empty directory.
+func Remove(path string) error {
 	err := unix.Unlink(path)
 	if err == unix.EISDIR || err == unix.EPERM { // Linux says EISDIR, POSIX EPERM
 		if derr := unix.Rmdir(path); derr != unix.ENOTDIR {
@@ -24,15 +26,15 @@ const (
 	maxBusy = 100
 )
 
-// removeTree removes path with all that is in it. What does not exist is not an error.
-func removeTree(path string, gone func() bool) error {
+// RemoveTree removes path with all that is in it. What does not exist is not an error.
+func RemoveTree(path string, gone func() bool) error {
 	path = trimSlashes(path)
 	if path == "/" {
 		return unix.EBUSY
 	}
 	r := &treeRemover{gone: gone, buf: make([]byte, 8<<10)}
 	for {
-		err := remove(path)
+		err := Remove(path)
 		switch err {
 		case nil, unix.ENOENT:
 			return nil
@@ -82,7 +84,7 @@ func (r *treeRemover) empty(fd int) error {
 	rounds := 0
 	for {
 		if r.gone() {
-			return errGone
+			return fault.ErrGone
 		}
 		sub, err := r.sweep(fd)
 		if err != nil {
@@ -158,7 +160,7 @@ func (r *treeRemover) sweep(fd int) (sub string, err error) {
 		removed := false
 		for {
 			if r.gone() {
-				return "", errGone
+				return "", fault.ErrGone
 			}
 			n, err := getdents(fd, r.buf)
 			if err != nil {
