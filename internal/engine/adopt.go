@@ -18,17 +18,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
-// AdoptReport says what Adopt has found.
+// AdoptReport is the result of Adopt.
 type AdoptReport struct {
-	Adopted   int               // sandboxes that live on
-	Processes int               // in them
-	Gone      int               // sandboxes that were gone, with the machine's restart for example: now failed ones
-	Over      int               // sandboxes whose time was over or whose removal had begun, and have been cleaned away
-	Half      int               // sandboxes that were being made, and have been cleaned away
-	Failed    int               // other sandboxes that are there as failed ones
-	Refused   []error           // records that this engine leaves alone, and why
-	Exposed   map[string]string // data directories that sandboxes see, by the sandbox's name
-	Lacking   []error           // sandboxes that live on without what this version enforces
+	Adopted    int               // sandboxes that were adopted
+	Processes  int               // their processes
+	Gone       int               // sandboxes that no longer exist, for example after a restart of the machine; now failed
+	Expired    int               // sandboxes whose lifetime had ended or whose removal had begun; now removed
+	Incomplete int               // sandboxes whose creation was interrupted; now removed
+	Failed     int               // other sandboxes that failed
+	Refused    []error           // why records were not adopted
+	Exposed    map[string]string // data directories that sandboxes see, by the sandbox's name
+	Lacking    []error           // sandboxes that live on without what this version enforces
 }
 
 const (
@@ -137,9 +137,9 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 			case a.found == foundGone:
 				report.Gone++
 			case a.found == foundOver:
-				report.Over++
+				report.Expired++
 			case a.found == foundHalf:
-				report.Half++
+				report.Incomplete++
 			case a.found == foundFailed:
 				report.Failed++
 			}
@@ -398,7 +398,7 @@ func (s *Sandbox) letGo() {
 		h.once.Do(func() {}) // and all that belongs to the end is done
 	}
 	s.mu.Lock()
-	s.guest, s.hubs, s.muted = nil, nil, false
+	s.guest, s.broadcasters, s.muted = nil, nil, false
 	s.mu.Unlock()
 	for _, h := range all {
 		s.engine.ended.remove(h)
@@ -554,11 +554,11 @@ func (s *Sandbox) endedAreAnnounced(ctx context.Context, list []client.ProcessIn
 	return nil
 }
 
-// findAgain makes the hub of a process that was started by another engine. Who
+// findAgain makes the broadcaster of a process that was started by another engine. Who
 // waited for it was cut off and did not leave it, so it is not killed as for a
 // client that vanishes; nobody waits for it now, so it is one in the background.
 func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
-	h := s.newHub(keptOutput)
+	h := s.newBroadcaster(keptOutput)
 	h.oomKills = s.oomSeen.Load()
 	argv, cut := cmdline.Clip(p.Command)
 	h.charged = h.cost(argv, p.Stdin)
@@ -596,7 +596,7 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 }
 
 // chunk enters a piece of output, or of what is not kept any more.
-func (h *hub) chunk(c client.Chunk) error {
+func (h *broadcaster) chunk(c client.Chunk) error {
 	<-h.ready
 	if c.Lost > 0 {
 		if h.log != nil {

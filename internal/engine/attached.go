@@ -13,7 +13,7 @@ import (
 // process is a process as one of those who use it sees it: he who has started
 // it, or one who is attached.
 type process struct {
-	h          *hub
+	h          *broadcaster
 	reader     *reader // of its output; nil: none, or directly
 	stdin      io.WriteCloser
 	foreground bool

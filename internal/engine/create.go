@@ -113,7 +113,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		lease.Release()
 		return nil, err
 	}
-	if s.kept {
+	if s.persistent {
 		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
 	}
 	if err == nil {
@@ -147,7 +147,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		err = s.begin(ctx)
 	}
 	err = explainCancel(ctx, s.name, err)
-	s.disown()
+	s.returnBlank()
 	close(s.made)
 	if err == nil && !making.settle() {
 		err = making.stuckError() // which was the answer
@@ -168,12 +168,12 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 	named := spec.Name != ""
 	if e.gate.fitsNow(s.namespace, s.demand) {
 		if w := e.pool.claim(*plan); w != nil {
-			s.assume(w, spec, plan)
+			s.takeIdentity(w, spec, plan)
 		}
 		s.making.concerns(s)
 		err := e.admit(s, t, named)
 		if err != nil {
-			s.disown()
+			s.returnBlank()
 			e.gate.leave(s.demand)
 			s.lease.Release()
 		}
@@ -209,7 +209,7 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 
 func (e *Engine) newSandbox(id, namespace string) *Sandbox {
 	return &Sandbox{
-		engine: e, id: id, namespace: namespace, kept: e.opts.Store != nil, state: sandpit.StateCreating,
+		engine: e, id: id, namespace: namespace, persistent: e.opts.Store != nil, state: sandpit.StateCreating,
 		memory: e.opts.Memory.Sandbox(namespace),
 		change: make(chan struct{}, 1), gone: make(chan struct{}), made: make(chan struct{}),
 	}
@@ -220,7 +220,7 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 	if err := e.register(s, t); err != nil {
 		return err
 	}
-	if named && !s.kept {
+	if named && !s.persistent {
 		lock, err := lockName(e.opts.Images.Dir(), s.name)
 		if err != nil {
 			e.forget(s)
@@ -256,7 +256,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 		ReadOnly: spec.ReadOnly, Write: spec.Write,
 		Limits: limits, Enforce: enforce,
 		UID: who.uid, GID: who.gid, MultiUser: caps.Features[feature.Users] && who.uid == 0,
-		Ephemeral: !s.kept,
+		Ephemeral: !s.persistent,
 		Trace:     s.engine.opts.Trace,
 	}
 	for _, b := range root.Binds {
@@ -291,7 +291,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	if err := s.save(ctx); err != nil {
 		return err
 	}
-	if s.kept {
+	if s.persistent {
 		if err := s.engine.opts.Images.Keep(s.id, s.lease); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@
 // it. With one it is the heart of a server: what it makes is written down, lives
 // on when the program ends or is killed, and is taken over by Adopt.
 //
-// Locks are taken in this order: Engine.mu, Sandbox.mu, endedHubs.mu, hub.mu. None is held
+// Locks are taken in this order: Engine.mu, Sandbox.mu, endedBroadcasters.mu, broadcaster.mu. None is held
 // while the driver, the guest or the store is asked for something.
 package engine
 
@@ -84,7 +84,7 @@ type Engine struct {
 	opts   Options
 	events eventLog
 	gate   admission
-	ended  endedHubs
+	ended  endedBroadcasters
 	pool   *pool
 	tasks  tasks
 

@@ -106,7 +106,7 @@ func (s *Sandbox) sample() {
 	if !measured {
 		return
 	}
-	if s.kept {
+	if s.persistent {
 		s.renew(time.Now())
 	}
 	if s.engine.mayTry(s.namespace) != nil {

@@ -197,7 +197,7 @@ func (s *Sandbox) SetLifetime(ctx context.Context, life sandpit.Lifetime) error 
 // tellGuest tells the guest how long it may live when nobody is there to end
 // it. A sandbox that ends with the engine needs no such thing.
 func (s *Sandbox) tellGuest(ctx context.Context) {
-	if !s.kept {
+	if !s.persistent {
 		return
 	}
 	s.mu.Lock()
@@ -220,7 +220,7 @@ func (s *Sandbox) tellGuest(ctx context.Context) {
 
 // guestForever takes back what the guest was told.
 func (s *Sandbox) guestForever(ctx context.Context) error {
-	if !s.kept {
+	if !s.persistent {
 		return nil
 	}
 	_, err := s.guest.SetLifetime(ctx, client.Lifetime{})

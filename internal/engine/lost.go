@@ -81,7 +81,7 @@ const (
 // removal or a stop does not wait for it.
 func (s *Sandbox) mark(mark string) {
 	dir := s.logDir()
-	if dir == "" || !s.kept {
+	if dir == "" || !s.persistent {
 		return
 	}
 	const flags = os.O_CREATE | os.O_WRONLY
@@ -105,7 +105,7 @@ func (s *Sandbox) marked(mark string) bool {
 }
 
 func (s *Sandbox) unmark(mark string) {
-	if dir := s.logDir(); dir != "" && s.kept {
+	if dir := s.logDir(); dir != "" && s.persistent {
 		_ = os.Remove(dir + mark)
 	}
 }

@@ -169,7 +169,7 @@ func TestGoneAsItWasToBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, report := adopt(t, srv)
-	if report.Over != 3 || report.Gone+report.Failed+report.Adopted != 0 || len(e.Sandboxes()) != 0 {
+	if report.Expired != 3 || report.Gone+report.Failed+report.Adopted != 0 || len(e.Sandboxes()) != 0 {
 		t.Errorf("the report is %+v", report)
 	}
 	if all, _ := srv.store.Sandboxes(t.Context()); len(all) != 0 {
@@ -197,7 +197,7 @@ func TestRemovalIsMarked(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv.store.setFail(nil)
-	if _, report := adopt(t, srv); report.Over != 1 {
+	if _, report := adopt(t, srv); report.Expired != 1 {
 		t.Errorf("the report is %+v", report)
 	}
 	if _, err := os.Stat(mark); err == nil {

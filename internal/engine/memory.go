@@ -91,13 +91,13 @@ func (s *Sandbox) evict(level ledger.Level) bool {
 	switch level {
 	case ledger.Own:
 		s.mu.Lock()
-		i := slices.IndexFunc(s.hubs, (*hub).mayGo)
+		i := slices.IndexFunc(s.broadcasters, (*broadcaster).mayGo)
 		if i < 0 {
 			s.mu.Unlock()
 			return false
 		}
-		h := s.hubs[i]
-		s.hubs = slices.Delete(s.hubs, i, i+1)
+		h := s.broadcasters[i]
+		s.broadcasters = slices.Delete(s.broadcasters, i, i+1)
 		s.mu.Unlock()
 		ended.remove(h)
 		h.forget()
@@ -111,26 +111,26 @@ func (s *Sandbox) evict(level ledger.Level) bool {
 }
 
 // mayGo reports whether a process has ended and nobody reads its output.
-func (h *hub) mayGo() bool {
+func (h *broadcaster) mayGo() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ended && len(h.readers) == 0
 }
 
-// endedHubs are the processes that have ended and can still be found, by namespace,
+// endedBroadcasters are the processes that have ended and can still be found, by namespace,
 // in the order in which they ended. Its lock is taken after Sandbox.mu and before
-// hub.mu.
-type endedHubs struct {
+// broadcaster.mu.
+type endedBroadcasters struct {
 	mu     sync.Mutex
-	spaces map[string]*list.List // of *hub
-	places map[*hub]*list.Element
+	spaces map[string]*list.List // of *broadcaster
+	places map[*broadcaster]*list.Element
 }
 
-func (e *endedHubs) add(h *hub) {
+func (e *endedBroadcasters) add(h *broadcaster) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.spaces == nil {
-		e.spaces, e.places = map[string]*list.List{}, map[*hub]*list.Element{}
+		e.spaces, e.places = map[string]*list.List{}, map[*broadcaster]*list.Element{}
 	}
 	l := e.spaces[h.sandbox.namespace]
 	if l == nil {
@@ -140,7 +140,7 @@ func (e *endedHubs) add(h *hub) {
 	e.places[h] = l.PushBack(h)
 }
 
-func (e *endedHubs) remove(h *hub) {
+func (e *endedBroadcasters) remove(h *broadcaster) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if at := e.places[h]; at != nil {
@@ -151,7 +151,7 @@ func (e *endedHubs) remove(h *hub) {
 
 // evict forgets the process of a namespace that ended first, of those that may go. It
 // reports false if there is none.
-func (e *endedHubs) evict(namespace string) bool {
+func (e *endedBroadcasters) evict(namespace string) bool {
 	h := e.take(namespace)
 	if h == nil {
 		return false
@@ -161,7 +161,7 @@ func (e *endedHubs) evict(namespace string) bool {
 	return true
 }
 
-func (e *endedHubs) take(namespace string) *hub {
+func (e *endedBroadcasters) take(namespace string) *broadcaster {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.spaces[namespace]
@@ -169,7 +169,7 @@ func (e *endedHubs) take(namespace string) *hub {
 		return nil
 	}
 	for at := l.Front(); at != nil; at = at.Next() {
-		h := at.Value.(*hub)
+		h := at.Value.(*broadcaster)
 		if !h.mayGo() {
 			continue
 		}

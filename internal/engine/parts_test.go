@@ -91,7 +91,7 @@ func TestWaitedFor(t *testing.T) {
 	for name, size := range map[string]int{"small pieces": 1, "large ones": 100 << 10} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := new(Sandbox).newHub(keptOutput)
+				h := new(Sandbox).newBroadcaster(keptOutput)
 				close(h.ready)
 				var want, got []byte
 				let := make(chan struct{})
@@ -433,7 +433,7 @@ func TestMostProcesses(t *testing.T) {
 func TestForgottenWhileItEnds(t *testing.T) {
 	e := New(Options{})
 	s := e.newSandbox("id", "ns")
-	h := s.newHub(keptOutput)
+	h := s.newBroadcaster(keptOutput)
 	h.info.ID = "p1"
 	s.enlist(h)
 	h.mu.Lock()

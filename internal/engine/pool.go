@@ -443,8 +443,8 @@ func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*w
 	return w, nil
 }
 
-// assume gives a sandbox that is not made yet the identity of a blank.
-func (s *Sandbox) assume(w *warm, spec sandpit.Spec, plan *driver.Plan) {
+// takeIdentity gives a sandbox that is not created yet the identity of a blank.
+func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 	s.warm = w
 	s.id = w.blank.ID()
 	s.info.ID, plan.ID = s.id, s.id
@@ -458,8 +458,8 @@ func (s *Sandbox) assume(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 	}
 }
 
-// disown gives the blank back that it has not become.
-func (s *Sandbox) disown() {
+// returnBlank returns the blank to the pool that the sandbox did not use.
+func (s *Sandbox) returnBlank() {
 	if s.warm != nil {
 		s.engine.pool.giveBack(s.warm)
 		s.warm = nil

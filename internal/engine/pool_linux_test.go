@@ -281,7 +281,7 @@ func TestPoolKilled(t *testing.T) {
 
 	e := poolEngine(t, dir, func(o *engine.Options) { o.Store, o.Pool = store, engine.Pool{} })
 	report, err := e.Adopt(t.Context())
-	if err != nil || report.Adopted != 1 || report.Processes != 1 || report.Half != 1 || report.Refused != nil {
+	if err != nil || report.Adopted != 1 || report.Processes != 1 || report.Incomplete != 1 || report.Refused != nil {
 		t.Errorf("got %+v, %v", report, err)
 	}
 	sb, err := e.Get(t.Context(), "box")

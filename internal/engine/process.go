@@ -87,16 +87,16 @@ func (s *Sandbox) enterStart(ctx context.Context) error {
 	}
 }
 
-// start starts a program and makes its hub. A foreground process of a sandbox
+// start starts a program and makes its broadcaster. A foreground process of a sandbox
 // that ends with the engine writes to its owner without a detour.
-func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*hub, *process, error) {
+func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster, *process, error) {
 	before := s.oomSeen.Load()
-	direct := !s.kept && !cmd.Background
+	direct := !s.persistent && !cmd.Background
 	keep := keptOutput
 	if direct {
 		keep = directOutput
 	}
-	h := s.newHub(keep)
+	h := s.newBroadcaster(keep)
 	argv, cut := cmdline.Clip(argvOf(cmd))
 	if err := h.charge(argv, cmd.Stdin || cmd.Terminal != nil); err != nil {
 		return nil, nil, err
@@ -163,7 +163,7 @@ func argvOf(cmd sandpit.Command) []string {
 
 // cost is what a process that runs takes in memory before it has written
 // anything, in bytes.
-func (h *hub) cost(argv []string, stdin bool) int64 {
+func (h *broadcaster) cost(argv []string, stdin bool) int64 {
 	n := h.running + processCost + cmdline.Size(argv) + ringCost(h.ring.max)
 	if stdin {
 		h.running += maxStdin
@@ -173,7 +173,7 @@ func (h *hub) cost(argv []string, stdin bool) int64 {
 }
 
 // charge charges the sandbox for a process that is about to be started.
-func (h *hub) charge(argv []string, stdin bool) error {
+func (h *broadcaster) charge(argv []string, stdin bool) error {
 	h.charged = h.cost(argv, stdin)
 	if err := h.sandbox.charge(h.charged); err != nil {
 		h.charged = 0
@@ -185,7 +185,7 @@ func (h *hub) charge(argv []string, stdin bool) error {
 // patience destroys the sandbox when a process outlives its timeout: its guest
 // then does not do what it was told. A guest is not trusted with the host's
 // time. The timer is to be stopped when the process has ended.
-func (s *Sandbox) patience(h *hub, timeout time.Duration) *time.Timer {
+func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 	if timeout <= 0 {
 		return nil // the lifetime holds
 	}
@@ -204,34 +204,34 @@ func (s *Sandbox) patience(h *hub, timeout time.Duration) *time.Timer {
 }
 
 // enlist enters a process into the table.
-func (s *Sandbox) enlist(h *hub) {
+func (s *Sandbox) enlist(h *broadcaster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.cleared {
-		s.hubs = append(s.hubs, h)
+		s.broadcasters = append(s.broadcasters, h)
 	}
 }
 
 // unwaited says that he who has started the process waits for it no more.
-func (h *hub) unwaited() {
+func (h *broadcaster) unwaited() {
 	if h.waited.CompareAndSwap(true, false) {
 		h.sandbox.leave()
 	}
 }
 
 // processEnded does what is to be done once when a process has ended.
-func (s *Sandbox) processEnded(h *hub) {
+func (s *Sandbox) processEnded(h *broadcaster) {
 	h.unwaited()
 	s.mu.Lock()
 	// Once it counts as ended it may be forgotten to make room, before this is done.
-	findable := h.info.ID != "" && slices.Contains(s.hubs, h)
+	findable := h.info.ID != "" && slices.Contains(s.broadcasters, h)
 	if findable {
 		s.engine.ended.add(h)
 	}
 	// Of a sandbox that is left to the next engine it is the connection that has
 	// ended, not the process.
 	announce := h.info.ID != "" && !h.told && !s.left && !s.muted
-	if announce && s.kept {
+	if announce && s.persistent {
 		s.announced = append(s.announced, h.ref)
 		s.noteSoon()
 	}
@@ -295,7 +295,7 @@ func (s *Sandbox) note(ctx context.Context) {
 	}
 }
 
-func (s *Sandbox) processEvent(h *hub, kind sandpit.EventKind) sandpit.Event {
+func (s *Sandbox) processEvent(h *broadcaster, kind sandpit.EventKind) sandpit.Event {
 	ev := sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.name, Process: h.info.ID, PID: h.info.PID, Labels: s.labels}
 	if kind == sandpit.EventExit {
 		code := h.describe().Result.ExitCode
@@ -310,7 +310,7 @@ func (s *Sandbox) trim() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ended, output := 0, 0
-	for _, h := range slices.Backward(s.hubs) {
+	for _, h := range slices.Backward(s.broadcasters) {
 		h.mu.Lock()
 		if h.ended {
 			ended++
@@ -322,7 +322,7 @@ func (s *Sandbox) trim() {
 	if ended < 2*endedProcesses {
 		return
 	}
-	s.hubs = slices.DeleteFunc(s.hubs, func(h *hub) bool {
+	s.broadcasters = slices.DeleteFunc(s.broadcasters, func(h *broadcaster) bool {
 		if ended <= endedProcesses || !h.isEnded() {
 			return false
 		}
@@ -334,13 +334,13 @@ func (s *Sandbox) trim() {
 }
 
 // unlist takes one process out of the table.
-func (s *Sandbox) unlist(h *hub) {
+func (s *Sandbox) unlist(h *broadcaster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hubs = slices.DeleteFunc(s.hubs, func(other *hub) bool { return other == h })
+	s.broadcasters = slices.DeleteFunc(s.broadcasters, func(other *broadcaster) bool { return other == h })
 }
 
-func (h *hub) isEnded() bool {
+func (h *broadcaster) isEnded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ended
@@ -349,8 +349,8 @@ func (h *hub) isEnded() bool {
 // clear forgets all processes: the sandbox is gone, or left to another engine.
 func (s *Sandbox) clear() {
 	s.mu.Lock()
-	all := s.hubs
-	s.hubs, s.cleared = nil, true
+	all := s.broadcasters
+	s.broadcasters, s.cleared = nil, true
 	if s.noting != nil {
 		s.noting.Stop()
 	}
@@ -395,7 +395,7 @@ func (s *Sandbox) Processes(context.Context) ([]sandpit.ProcessInfo, error) {
 }
 
 // lookup finds a process by its ID or pid.
-func (s *Sandbox) lookup(name string) (*hub, error) {
+func (s *Sandbox) lookup(name string) (*broadcaster, error) {
 	for _, h := range slices.Backward(s.processes()) {
 		if h.info.ID == name || strconv.Itoa(h.info.PID) == name {
 			return h, nil

@@ -108,7 +108,7 @@ func (s *Sandbox) put(ctx context.Context, next *expiry) error {
 	s.mu.Lock()
 	removed := s.removed
 	s.mu.Unlock()
-	if removed || !s.kept {
+	if removed || !s.persistent {
 		return nil
 	}
 	r, err := s.record(next)

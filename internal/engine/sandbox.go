@@ -21,20 +21,20 @@ import (
 
 // Sandbox is a sandbox of an engine. It implements sandpit.Sandbox.
 type Sandbox struct {
-	engine    *Engine
-	id, name  string
-	namespace string
-	kept      bool      // it outlives the engine
-	created   time.Time // set by register, constant afterwards
-	labels    map[string]string
-	nameLock  func()
-	demand    demand // what it was promised
-	memory    *ledger.Account
-	image     image.Config
-	origin    json.RawMessage // as encodeMade returns it
-	secret    json.RawMessage // the same
-	lease     *image.Lease
-	warm      *warm // the blank that it will be made of; nil: none, or made
+	engine     *Engine
+	id, name   string
+	namespace  string
+	persistent bool      // it outlives the engine
+	created    time.Time // set by register, constant afterwards
+	labels     map[string]string
+	nameLock   func()
+	demand     demand // what it was promised
+	memory     *ledger.Account
+	image      image.Config
+	origin     json.RawMessage // as encodeMade returns it
+	secret     json.RawMessage // the same
+	lease      *image.Lease
+	warm       *warm // the blank that it will be made of; nil: none, or made
 
 	// Set while it is made, constant once made is closed.
 	instance driver.Instance
@@ -53,27 +53,27 @@ type Sandbox struct {
 	failing sync.Once
 	gone    chan struct{} // closed when it begins to be removed
 
-	mu        sync.Mutex // guards all below
-	info      sandpit.Info
-	state     sandpit.State
-	reason    string
-	removing  bool
-	removed   bool          // nothing is left to be done
-	left      bool          // the engine has given it up
-	muted     bool          // the connection to the guest ends, which says nothing of the processes
-	undone    error         // why the latest removal failed
-	stuck     *task         // that nobody waits for any longer; nil: there is none
-	measuring *reading      // the latest
-	counting  *reading      // of kills, the latest
-	ending    *task         // the latest that removes it, or what is left of it
-	admitted  time.Time     // when it was let in, if it had to wait for room
-	starting  int           // processes that are being started
-	active    int           // calls, streams and waiters that keep it from being idle
-	most      time.Duration // that it may live in all, as policy had it when it was made; 0: no bound
-	timer     *time.Timer   // of the lifetime and of idleness
-	renewed   time.Time     // when the guest was told last how long it may live
-	hubs      []*hub        // oldest first
-	cleared   bool          // hubs are not kept any more
+	mu           sync.Mutex // guards all below
+	info         sandpit.Info
+	state        sandpit.State
+	reason       string
+	removing     bool
+	removed      bool           // nothing is left to be done
+	left         bool           // the engine has given it up
+	muted        bool           // the connection to the guest ends, which says nothing of the processes
+	undone       error          // why the latest removal failed
+	stuck        *task          // that nobody waits for any longer; nil: there is none
+	measuring    *reading       // the latest
+	counting     *reading       // of kills, the latest
+	ending       *task          // the latest that removes it, or what is left of it
+	admitted     time.Time      // when it was let in, if it had to wait for room
+	starting     int            // processes that are being started
+	active       int            // calls, streams and waiters that keep it from being idle
+	most         time.Duration  // that it may live in all, as policy had it when it was made; 0: no bound
+	timer        *time.Timer    // of the lifetime and of idleness
+	renewed      time.Time      // when the guest was told last how long it may live
+	broadcasters []*broadcaster // oldest first
+	cleared      bool           // broadcasters are not kept any more
 	expiry
 
 	dialects map[string]json.RawMessage // what dialects keep with it, by their names
@@ -418,11 +418,11 @@ func (s *Sandbox) release() {
 	if s.logs != nil {
 		_ = s.logs.Remove()
 	}
-	if dir := s.logDir(); dir != "" && s.kept {
+	if dir := s.logDir(); dir != "" && s.persistent {
 		_ = os.RemoveAll(dir) // which s.logs is not in if it could not be read
 	}
 	s.lease.Release()
-	if s.kept {
+	if s.persistent {
 		s.saving.Lock()
 		if s.noted {
 			s.unmark(stopMark)
@@ -484,8 +484,8 @@ func (s *Sandbox) abandon() bool {
 }
 
 // processes returns those that are known, oldest first.
-func (s *Sandbox) processes() []*hub {
+func (s *Sandbox) processes() []*broadcaster {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.hubs)
+	return slices.Clone(s.broadcasters)
 }

@@ -490,7 +490,7 @@ func TestAdoptWhatIsNotThere(t *testing.T) {
 	}
 	e = srv.open(t)
 	report, err := e.Adopt(t.Context())
-	if err != nil || report.Gone != 0 || report.Half != 1 || len(report.Refused) != 1 || !errors.Is(report.Refused[0], sandpit.ErrUnsupported) {
+	if err != nil || report.Gone != 0 || report.Incomplete != 1 || len(report.Refused) != 1 || !errors.Is(report.Refused[0], sandpit.ErrUnsupported) {
 		t.Errorf("got %+v, %v", report, err)
 	}
 	if all, _ := srv.store.Sandboxes(t.Context()); len(all) != 1 {

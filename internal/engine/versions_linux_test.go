@@ -216,7 +216,7 @@ func TestAdoptOfNewerVersions(t *testing.T) {
 				t.Fatal(err)
 			}
 			e, report := adopt(t, srv)
-			if len(report.Refused) != 1 || report.Adopted+report.Gone+report.Over+report.Half+report.Failed != 0 {
+			if len(report.Refused) != 1 || report.Adopted+report.Gone+report.Expired+report.Incomplete+report.Failed != 0 {
 				t.Fatalf("the report is %+v", report)
 			}
 			if err := report.Refused[0]; !errors.Is(err, sandpit.ErrUnsupported) || !strings.Contains(err.Error(), "sandbox box: ") || !strings.Contains(sandpit.Hint(err), "or a newer one") {

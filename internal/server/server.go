@@ -261,7 +261,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("adopting sandboxes: %w", err)
 	}
-	opt.Log.Info("adopted sandboxes", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "over", report.Over, "half-made", report.Half, "failed", report.Failed)
+	opt.Log.Info("adopted sandboxes", "adopted", report.Adopted, "processes", report.Processes, "gone", report.Gone, "expired", report.Expired, "incomplete", report.Incomplete, "failed", report.Failed)
 	for name, dir := range report.Exposed {
 		opt.Log.Warn("a mount of a sandbox exposes a data directory with sockets of servers and guests: create the sandbox again", "sandbox", name, "directory", dir)
 	}

@@ -60,7 +60,7 @@ type creation struct {
 	child      sysprog.Child
 	started    bool
 	thread     *thread // that made the child
-	near       bool    // driver.near is held
+	holdsFDs   bool    // driver.reserved is held
 	watcher    sysprog.Child
 	watch      int // our end of the watcher's connection
 
@@ -167,8 +167,8 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	c.trace("host")
-	d.near.hold() // before there are more descriptors
-	c.near = true
+	d.reserved.hold() // before there are more descriptors
+	c.holdsFDs = true
 
 	if err := c.step(ctx, "cgroup"); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	for i := range b.join {
 		needed = append(needed, &b.join[i])
 	}
-	below, back, err := d.near.lend(needed)
+	below, back, err := d.reserved.lend(needed)
 	if err != nil {
 		return err
 	}

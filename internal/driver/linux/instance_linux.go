@@ -80,8 +80,8 @@ func (i *instance) end() {
 	if i.left {
 		i.pidfd.Close()
 	}
-	if i.near {
-		i.driver.near.drop()
+	if i.holdsFDs {
+		i.driver.reserved.drop()
 	}
 	close(i.done)
 }

@@ -56,13 +56,13 @@ type Options struct {
 
 // Driver makes sandboxes on this machine. It implements driver.Driver.
 type Driver struct {
-	opts   Options
-	host   func() (*host, error)
-	layout func() (*cgroup.Layout, error)
-	parent parent
-	near   near
-	low    lowered
-	ending *turnstile
+	opts     Options
+	host     func() (*host, error)
+	layout   func() (*cgroup.Layout, error)
+	parent   parent
+	reserved reservedFDs
+	low      lowered
+	ending   *turnstile
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -70,11 +70,11 @@ var _ driver.Driver = (*Driver)(nil)
 // New returns a driver. It does nothing yet.
 func New(opts Options) *Driver {
 	return &Driver{
-		opts:   opts,
-		host:   sync.OnceValues(findHost),
-		layout: sync.OnceValues(cgroup.Detect),
-		ending: newTurnstile(maxEnding),
-		near:   near{lent: make(chan struct{}, 1)},
+		opts:     opts,
+		host:     sync.OnceValues(findHost),
+		layout:   sync.OnceValues(cgroup.Detect),
+		ending:   newTurnstile(maxEnding),
+		reserved: reservedFDs{lent: make(chan struct{}, 1)},
 	}
 }
 

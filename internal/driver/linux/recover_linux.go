@@ -40,10 +40,10 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err != nil {
 		return nil, err
 	}
-	d.near.hold() // before there are more descriptors
+	d.reserved.hold() // before there are more descriptors
 	defer func() {
-		if !c.near {
-			d.near.drop()
+		if !c.holdsFDs {
+			d.reserved.drop()
 		}
 	}()
 	if c.saved != nil {
@@ -71,7 +71,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, err)
 	}
 	if lives {
-		c.near = true
+		c.holdsFDs = true
 		return newInstance(c, true), nil
 	}
 	cleaned := c.forgetKept()

@@ -44,7 +44,7 @@ func TestStuckThreadIsReplaced(t *testing.T) {
 
 // Numbers of descriptors that somebody never gives back hold up nobody either.
 func TestStuckNumbersAreDoneWithout(t *testing.T) {
-	n := near{lent: make(chan struct{}, 1)}
+	n := reservedFDs{lent: make(chan struct{}, 1)}
 	n.hold()
 	defer n.drop()
 	high, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, nearFrom)

@@ -38,8 +38,8 @@ func (c *creation) undo() error {
 	c.stopWatcher(err == nil)
 	err = errors.Join(err, c.forgetKept())
 	c.ids.close()
-	if c.near {
-		c.driver.near.drop()
+	if c.holdsFDs {
+		c.driver.reserved.drop()
 	}
 	return err
 }

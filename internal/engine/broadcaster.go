@@ -18,13 +18,13 @@ const (
 	directOutput = 64 << 10 // of others
 )
 
-// hub is one process: it takes the output from the guest, keeps the latest of
+// broadcaster serves one process: it takes the output from the guest, keeps the latest of
 // it, enters it into the log, and hands it to all who are attached.
 //
 // One who is attached reads the ring at his own pace, from a goroutine of his
 // own, so that he stands in nobody's way. The owner of a foreground process is
 // waited for when the ring is full of what he has not taken.
-type hub struct {
+type broadcaster struct {
 	sandbox *Sandbox
 	log     *logstore.Writer
 	ready   chan struct{} // closed when the fields below are set
@@ -56,7 +56,7 @@ type hub struct {
 	once      sync.Once
 }
 
-// reader is one who is attached. at, left and done are guarded by hub.mu.
+// reader is one who is attached. at, left and done are guarded by broadcaster.mu.
 type reader struct {
 	stdout, stderr io.Writer
 	lost           func(int64)
@@ -66,8 +66,8 @@ type reader struct {
 	done           chan struct{} // closed when he has got everything
 }
 
-func (s *Sandbox) newHub(keep int) *hub {
-	return &hub{
+func (s *Sandbox) newBroadcaster(keep int) *broadcaster {
+	return &broadcaster{
 		sandbox: s, ready: make(chan struct{}), done: make(chan struct{}),
 		running: runningCost, keep: keep, ring: ring{max: min(minRing, keep)}, readers: map[*reader]struct{}{},
 	}
@@ -75,7 +75,7 @@ func (s *Sandbox) newHub(keep int) *hub {
 
 // source is a stream of the guest's process, as a writer.
 type source struct {
-	h      *hub
+	h      *broadcaster
 	stream byte
 	direct io.Writer // the caller's own, which the process waits for; or nil
 }
@@ -92,7 +92,7 @@ func (w *source) Write(b []byte) (int, error) {
 }
 
 // feed enters output.
-func (h *hub) feed(stream byte, b []byte) {
+func (h *broadcaster) feed(stream byte, b []byte) {
 	<-h.ready
 	h.sandbox.touch()
 	if h.log != nil {
@@ -116,7 +116,7 @@ func (h *hub) feed(stream byte, b []byte) {
 
 // reserve grows the ring for n more bytes of a stream, as far as the ledger allows.
 // A ring that may not grow keeps less of the output; the log has all of it.
-func (h *hub) reserve(stream byte, n int) {
+func (h *broadcaster) reserve(stream byte, n int) {
 	r := &h.ring
 	for r.max < h.keep && (int(r.end-r.start)+n > r.max || r.changesFull(stream)) {
 		size := min(2*r.max, h.keep)
@@ -132,7 +132,7 @@ func (h *hub) reserve(stream byte, n int) {
 // shrink gives back the memory that the ring of an ended process does not need. With
 // drop it gives back all of it, unless a reader that is waited for has yet to read it.
 // Precondition: h.mu is held.
-func (h *hub) shrink(drop bool) {
+func (h *broadcaster) shrink(drop bool) {
 	for r := range h.readers {
 		drop = drop && (!r.waitFor || r.left)
 	}
@@ -150,7 +150,7 @@ func (h *hub) shrink(drop bool) {
 }
 
 // stopped gives back what only a running process takes. Precondition: h.mu is held.
-func (h *hub) stopped() {
+func (h *broadcaster) stopped() {
 	back := min(h.running, h.charged) // less of a forgotten one
 	h.charged -= back
 	h.sandbox.memory.Return(back)
@@ -158,7 +158,7 @@ func (h *hub) stopped() {
 
 // forget gives back what is kept of a process that can't be found any more, now or
 // when its last reader has read its output.
-func (h *hub) forget() {
+func (h *broadcaster) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.forgotten = true
@@ -167,7 +167,7 @@ func (h *hub) forget() {
 
 // giveBack returns the charge of a forgotten process without readers.
 // Precondition: h.mu is held.
-func (h *hub) giveBack() {
+func (h *broadcaster) giveBack() {
 	if h.forgotten && len(h.readers) == 0 {
 		h.ring.drop()
 		h.sandbox.memory.Return(h.charged)
@@ -176,7 +176,7 @@ func (h *hub) giveBack() {
 }
 
 // room is how much can be entered before somebody would lose what he is waited for.
-func (h *hub) room(stream byte) int {
+func (h *broadcaster) room(stream byte) int {
 	free := h.ring.max
 	for r := range h.readers {
 		if r.waitFor && !r.left {
@@ -187,7 +187,7 @@ func (h *hub) room(stream byte) int {
 }
 
 // notify wakes all who wait.
-func (h *hub) notify() {
+func (h *broadcaster) notify() {
 	if h.changed != nil {
 		close(h.changed)
 		h.changed = nil
@@ -195,7 +195,7 @@ func (h *hub) notify() {
 }
 
 // wait gives up the lock until something has changed.
-func (h *hub) wait() {
+func (h *broadcaster) wait() {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
 	}
@@ -205,8 +205,8 @@ func (h *hub) wait() {
 	h.mu.Lock()
 }
 
-// watch ends the hub when the process has ended.
-func (h *hub) watch() {
+// watch ends the broadcaster when the process has ended.
+func (h *broadcaster) watch() {
 	res, err := h.process.Wait(context.Background())
 	h.end(res, err)
 }
@@ -218,7 +218,7 @@ func (h *hub) watch() {
 // process that was killed has died of that, and one that failed has lost a
 // process to it. For one that succeeded the count is only taken, so that the
 // next one is not blamed.
-func (h *hub) end(res sandpit.Result, err error) {
+func (h *broadcaster) end(res sandpit.Result, err error) {
 	h.once.Do(func() {
 		s := h.sandbox
 		if h.patience != nil {
@@ -244,7 +244,7 @@ func (h *hub) end(res sandpit.Result, err error) {
 }
 
 // describe returns the process with its result.
-func (h *hub) describe() sandpit.ProcessInfo {
+func (h *broadcaster) describe() sandpit.ProcessInfo {
 	info := h.info
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -260,7 +260,7 @@ func (h *hub) describe() sandpit.ProcessInfo {
 }
 
 // read makes somebody a reader, from now on or from the oldest output kept.
-func (h *hub) read(r *reader, history bool) {
+func (h *broadcaster) read(r *reader, history bool) {
 	r.done = make(chan struct{})
 	h.mu.Lock()
 	r.at = h.ring.end
@@ -276,7 +276,7 @@ func (h *hub) read(r *reader, history bool) {
 }
 
 // leave ends a reader, who gets nothing more.
-func (h *hub) leave(r *reader) {
+func (h *broadcaster) leave(r *reader) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.left = true
@@ -291,7 +291,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }
 const maxHanded = 256 << 10
 
 // deliver hands output on to a reader until it ends or he leaves.
-func (h *hub) deliver(r *reader) {
+func (h *broadcaster) deliver(r *reader) {
 	var buf *[]byte
 	if !r.waitFor {
 		buf = buffers.Get().(*[]byte)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// near keeps a few low numbers of descriptors for what a first process needs.
+// reservedFDs keeps a few low numbers of descriptors for what a first process needs.
 //
 // A process that is made gets a copy of its maker's table of descriptors and
 // closes what is not for it, which takes longer than all else once a server
@@ -17,7 +17,7 @@ import (
 // takes of it a copy of the low numbers alone, takes no longer than in an empty
 // program. The numbers must be taken while they are low: when the first sandbox
 // of a driver comes, and until the last has gone.
-type near struct {
+type reservedFDs struct {
 	mu    sync.Mutex
 	users int   // guarded by mu: sandboxes, made and being made
 	fds   []int // guarded by mu: ascending; each is an O_PATH descriptor of "/" while it is not lent, as the first always is
@@ -25,16 +25,16 @@ type near struct {
 	lent chan struct{} // one place: taken while they are lent
 }
 
-// nearPatience bounds the wait for numbers that are lent. The goroutine that makes a
+// reservedFDsPatience bounds the wait for numbers that are lent. The goroutine that makes a
 // process holds them for a moment. If the kernel blocks it, the others do without.
-const nearPatience = time.Second
+const reservedFDsPatience = time.Second
 
 // borrow waits until nobody has the numbers, and reports false if that takes too
 // long.
-func (n *near) borrow() bool { return offer(n.lent, struct{}{}, nearPatience) }
+func (n *reservedFDs) borrow() bool { return offer(n.lent, struct{}{}, reservedFDsPatience) }
 
 // giveBack lets the next one have the numbers.
-func (n *near) giveBack() { <-n.lent }
+func (n *reservedFDs) giveBack() { <-n.lent }
 
 // nearCount is one descriptor that is never lent, the sockets of the guest and
 // its builder, the pipe that tells of the id maps, and a file of a cgroup in
@@ -47,7 +47,7 @@ const nearCount = 17
 const nearFrom = 256
 
 // hold keeps the numbers until drop. Where no descriptor can be had it keeps none.
-func (n *near) hold() {
+func (n *reservedFDs) hold() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.users++; n.users > 1 {
@@ -61,7 +61,7 @@ func (n *near) hold() {
 	}
 }
 
-func (n *near) drop() {
+func (n *reservedFDs) drop() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.users--; n.users == 0 {
@@ -74,7 +74,7 @@ func (n *near) drop() {
 // place. A process that is made then needs no descriptor from the number below
 // on. When it has a table of its own, back is to be called. Where it does not
 // pay or can't be done, below is 0, and nothing has changed.
-func (n *near) lend(fds []*int) (below int, back func(), err error) {
+func (n *reservedFDs) lend(fds []*int) (below int, back func(), err error) {
 	back = func() {}
 	if !slices.ContainsFunc(fds, func(fd *int) bool { return *fd >= nearFrom }) {
 		return 0, back, nil
