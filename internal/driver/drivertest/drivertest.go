@@ -62,6 +62,10 @@ type Factory struct {
 	// when everything was removed. That reports what was left on the machine.
 	Unchanged func(t *testing.T) func()
 
+	// Traces returns what is on the machine of a sandbox with this ID, at this moment:
+	// other programs may remove later what is left of dead ones.
+	Traces func(t *testing.T, id string) []string
+
 	// KillGuest kills the guest of an instance from outside, and with it all other
 	// processes of the sandbox.
 	KillGuest func(t *testing.T, inst driver.Instance)

@@ -296,6 +296,7 @@ func testRecoverRestarted(t *testing.T, e *env) {
 func testRecoverInterrupted(t *testing.T, e *env) {
 	r := e.recoverer(t)
 	e.need(t, "Process")
+	e.need(t, "Traces")
 	steps := 0
 	e.destroy(t, e.createKept(t, func(p *driver.Plan) { p.Trace = func(string, time.Duration) { steps++ } }))
 	if steps == 0 {
@@ -315,6 +316,9 @@ func testRecoverInterrupted(t *testing.T, e *env) {
 				}
 				return !errors.Is(err, sandpit.ErrExists) // what makes it has yet to end
 			})
+			if traces := e.Traces(t, h.ID); len(traces) > 0 {
+				t.Errorf("it is gone, and there are %v", traces)
+			}
 			isKept(t, r, h.ID, false)
 		})
 	}

@@ -53,6 +53,7 @@ func factory(t *testing.T) drivertest.Factory {
 			"a target that is missing": func(r *driver.Root) { r.Binds = []driver.Bind{{Source: "/usr", Target: "/no/such/target"}} },
 		},
 		Unchanged: unchanged,
+		Traces:    traces,
 		KillGuest: killGuest,
 		KillBlank: killBlank,
 		Process:   ownerProcess,
@@ -161,9 +162,13 @@ func litter(t *testing.T) (there func() bool) {
 		t.Fatal(err)
 	}
 	group.Leave()
-	return func() bool {
-		return slices.ContainsFunc(cgroups(), func(dir string) bool { return strings.Contains(dir, id) })
-	}
+	return func() bool { return len(traces(t, id)) > 0 }
+}
+
+// traces returns the cgroups and files of a sandbox.
+func traces(t *testing.T, id string) []string {
+	t.Helper()
+	return slices.DeleteFunc(append(cgroups(), tree(t, home)...), func(name string) bool { return !strings.Contains(name, id) })
 }
 
 // groupLimits returns limits of those kinds that a cgroup can enforce here.
