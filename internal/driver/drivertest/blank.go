@@ -223,6 +223,9 @@ func testBlankFits(t *testing.T, e *env) {
 			if c.must && !fits {
 				t.Error("it does not fit")
 			}
+			if fits && !plan.Ephemeral {
+				t.Error("that it is ephemeral is not final")
+			}
 			if b.Fits(other) != fits {
 				t.Error("its ID makes a difference")
 			}
