@@ -321,6 +321,11 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	}
 	left := false // something of a failed one
 	if state == sandpit.StateFailed {
+		first := false
+		s.failing.Do(func() { first = true })
+		if !first {
+			return s.died(), nil
+		}
 		s.closeGuest()
 		if left = s.instance.Destroy(ctx) != nil; !left {
 			s.instance = absent{}
@@ -329,6 +334,10 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	}
 	s.touch()
 	s.mu.Lock()
+	if state != sandpit.StateFailed && s.state == sandpit.StateFailed {
+		s.mu.Unlock()
+		return s.died(), nil
+	}
 	s.state = state
 	switch {
 	case state == sandpit.StateRunning:
@@ -362,6 +371,16 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 		a.found = foundGone
 	}
 	return a, nil
+}
+
+// died ends the adoption of a sandbox whose guest has died meanwhile. What else is to
+// be done is done by fail.
+func (s *Sandbox) died() adopted {
+	s.mu.Lock()
+	s.arm()
+	s.mu.Unlock()
+	s.ready()
+	return adopted{found: foundFailed}
 }
 
 // ready says that the adoption is over.
@@ -420,11 +439,18 @@ var errTimeOver = errors.New("its lifetime has ended")
 // is frozen again before long, without a connection to its guest.
 func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, state sandpit.State, err error) {
 	freezer, _ := s.instance.(driver.Freezer)
+	whole := context.WithoutCancel(ctx)
 	frozen, ask := false, ctx
 	if freezer != nil {
 		// The record may be older than the last change.
 		if frozen, err = freezer.Frozen(ctx); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
 			return 0, "", err
+		}
+		// An engine that was killed while it asked the guest has left a paused one running.
+		frozen = frozen || was == sandpit.StatePaused && s.marked(pauseMark)
+		if frozen && s.mark(whole, true, pauseMark) != nil {
+			// Nothing would tell the next engine. The guest is asked when it is resumed.
+			return 0, sandpit.StatePaused, freezer.Freeze(whole)
 		}
 		// Its guest can't answer while it stands still, or in part.
 		if err := freezer.Thaw(ctx); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
@@ -443,16 +469,20 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 	}
 	over := context.Cause(ctx) == errTimeOver
 	if frozen || silent && over && freezer != nil {
-		asleep := freezer.Freeze(context.WithoutCancel(ctx))
+		asleep := freezer.Freeze(whole)
 		switch {
 		case asleep == nil && silent && (over || ctx.Err() == nil):
-			return 0, sandpit.StatePaused, nil
+			running, err = 0, nil
 		case silent && ctx.Err() == nil: // it runs on
 			if running, err = s.connect(ctx, true); err == nil {
-				err = freezer.Freeze(ctx)
+				asleep = freezer.Freeze(ctx)
+				err = asleep
 			}
 		default:
 			err = errors.Join(err, asleep)
+		}
+		if asleep == nil {
+			_ = s.mark(whole, false, pauseMark)
 		}
 		return running, sandpit.StatePaused, err
 	}
@@ -464,7 +494,9 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		state = sandpit.StateStopped
 	}
 	s.mu.Lock()
-	s.state = state // as tellGuest is to know it
+	if s.state != sandpit.StateFailed {
+		s.state = state // as tellGuest is to know it
+	}
 	s.mu.Unlock()
 	s.tellGuest(ctx)
 	return running, state, nil

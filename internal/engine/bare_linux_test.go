@@ -187,6 +187,9 @@ func (i *bareInstance) Freeze(context.Context) error {
 		return err
 	}
 	for status(i.PID) != "T" {
+		if !alive(i.PID) {
+			return syscall.ESRCH
+		}
 		time.Sleep(time.Millisecond)
 	}
 	return nil

@@ -16,3 +16,6 @@ func (e *Engine) ForgetEvents() {
 		}
 	}
 }
+
+// FlushRecords writes now what the store could not take before.
+func (e *Engine) FlushRecords() { e.unwritten.flush() }

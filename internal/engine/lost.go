@@ -70,46 +70,6 @@ func goneWhy(err error) string {
 	return "it ended while no server was running: its guest was killed, or it reached its idle time"
 }
 
-// A mark is an empty file beside the log of a sandbox. It notes on a full disk, where
-// an empty file often still can be made, a state that the record may not have.
-const (
-	removalMark = ".removed" // its removal has begun. One that is gone without this is a loss
-	stopMark    = ".stopped" // it is stopped, though its record does not say so
-)
-
-// mark makes a mark, for an engine that comes after this one. It is best effort: a
-// removal or a stop does not wait for it.
-func (s *Sandbox) mark(mark string) {
-	dir := s.logDir()
-	if dir == "" || !s.persistent {
-		return
-	}
-	const flags = os.O_CREATE | os.O_WRONLY
-	f, err := os.OpenFile(dir+mark, flags, 0o600)
-	if errors.Is(err, os.ErrNotExist) && os.MkdirAll(filepath.Dir(dir), 0o700) == nil {
-		f, err = os.OpenFile(dir+mark, flags, 0o600)
-	}
-	if err == nil {
-		_ = f.Close()
-	}
-}
-
-// marked reports whether mark was called, perhaps by an engine before this one.
-func (s *Sandbox) marked(mark string) bool {
-	dir := s.logDir()
-	if dir == "" {
-		return false
-	}
-	_, err := os.Lstat(dir + mark)
-	return err == nil
-}
-
-func (s *Sandbox) unmark(mark string) {
-	if dir := s.logDir(); dir != "" && s.persistent {
-		_ = os.Remove(dir + mark)
-	}
-}
-
 // absent stands for an instance that is not there any more.
 type absent struct{}
 
@@ -146,9 +106,11 @@ func (e *Engine) sweepLogs(known map[string]bool) {
 		known[s.id] = true
 	}
 	for _, entry := range entries {
-		id, marked := strings.CutSuffix(entry.Name(), removalMark)
-		if !marked {
-			id, marked = strings.CutSuffix(entry.Name(), stopMark)
+		id, marked := entry.Name(), false
+		for _, mark := range marks() {
+			if cut, ok := strings.CutSuffix(id, mark); ok {
+				id, marked = cut, true
+			}
 		}
 		if entry.IsDir() != marked && isID(id) && !known[id] {
 			_ = os.RemoveAll(filepath.Join(e.opts.Dir, entry.Name()))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,8 +104,12 @@ func (s *Sandbox) save(ctx context.Context) error {
 	return s.put(ctx, nil)
 }
 
-// put writes the record. Precondition: s.saving is held.
+// put writes the record, or removes it once erase was called. Precondition: s.saving is
+// held.
 func (s *Sandbox) put(ctx context.Context, next *expiry) error {
+	if s.erasing {
+		return s.unrecord()
+	}
 	s.mu.Lock()
 	removed := s.removed
 	s.mu.Unlock()
@@ -119,10 +124,10 @@ func (s *Sandbox) put(ctx context.Context, next *expiry) error {
 	full, stopped := errors.Is(err, sandpit.ErrExhausted), r.State == sandpit.StateStopped
 	switch { // a disk that hangs is not asked for more
 	case full && stopped:
-		s.mark(stopMark)
+		_ = s.mark(ctx, true, stopMark)
 		s.noted = true
 	case s.noted && (err == nil || full):
-		s.unmark(stopMark)
+		_ = s.mark(ctx, false, stopMark)
 		s.noted = false
 	}
 	return err
@@ -144,7 +149,7 @@ func (s *Sandbox) saveExpiry(ctx context.Context, next *expiry) error {
 
 // saveLater has the record written as soon as the store can take it.
 func (s *Sandbox) saveLater() {
-	s.engine.unwritten.add(s.id, func() error { return s.save(context.Background()) })
+	s.engine.unwritten.add(s)
 }
 
 // saveChange writes the record of a change of the state that has been made. The change stands
@@ -159,75 +164,96 @@ func (s *Sandbox) saveChange(ctx context.Context) error {
 	return err
 }
 
-// deleteRecord removes the record of a sandbox that is gone, now or else later,
-// and reports whether it is removed: a removal does not wait for a full disk.
-func (e *Engine) deleteRecord(id string) bool {
-	remove := func() error { return e.opts.Store.DeleteSandbox(context.Background(), id) }
-	if remove() == nil {
-		return true
+// erase removes the record of a sandbox that is gone, now or else later: a removal does
+// not wait for a full disk. Nothing writes the record from then on.
+func (s *Sandbox) erase() {
+	s.saving.Lock()
+	s.erasing = true
+	err := s.unrecord()
+	s.saving.Unlock()
+	if err != nil {
+		s.saveLater()
 	}
-	e.unwritten.add(id, remove)
-	return false
 }
 
-// unwritten has the writes that the store could not take, for each sandbox the latest.
-// They are tried again.
+// unrecord removes the record, and then the marks. Precondition: s.saving is held.
+func (s *Sandbox) unrecord() error {
+	if s.erased {
+		return nil
+	}
+	if err := s.engine.opts.Store.DeleteSandbox(context.Background(), s.id); err != nil {
+		return err
+	}
+	s.erased = true
+	_ = s.mark(context.Background(), false, marks()...)
+	return nil
+}
+
+// unwritten has the sandboxes whose records the store could not take. They are tried
+// again, as they are then.
 type unwritten struct {
-	mu     sync.Mutex
-	writes map[string]func() error
-	timer  *time.Timer
+	flushing sync.Mutex // held while records are written; taken before mu
+
+	mu     sync.Mutex // not held while records are written
+	all    map[*Sandbox]struct{}
+	timer  *time.Timer // nil: none is set, and no retry is under way
 	closed bool
 }
 
 // writeRetry is how long to wait after something could not be written.
 const writeRetry = 2 * time.Second
 
-// add has a write of a sandbox's record tried again.
-func (u *unwritten) add(id string, write func() error) {
+// add has the record of a sandbox tried again.
+func (u *unwritten) add(s *Sandbox) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.writes == nil {
-		u.writes = map[string]func() error{}
+	if u.all == nil {
+		u.all = map[*Sandbox]struct{}{}
 	}
-	u.writes[id] = write
+	u.all[s] = struct{}{}
 	u.schedule()
 }
 
 // schedule has what failed tried again. Precondition: u.mu is held.
 func (u *unwritten) schedule() {
-	if u.timer == nil && !u.closed && len(u.writes) > 0 {
+	if u.timer == nil && !u.closed && len(u.all) > 0 {
 		u.timer = time.AfterFunc(writeRetry, u.retry)
 	}
 }
 
 func (u *unwritten) retry() {
+	u.flush()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.timer = nil
-	if u.closed {
-		return
-	}
-	u.flush()
 	u.schedule()
 }
 
-// flush writes what there is room for. Precondition: u.mu is held.
+// flush writes what there is room for.
 func (u *unwritten) flush() {
-	for id, write := range u.writes {
-		if write() != nil {
-			break
+	u.flushing.Lock()
+	defer u.flushing.Unlock()
+	u.mu.Lock()
+	all := slices.Collect(maps.Keys(u.all))
+	u.mu.Unlock()
+	for _, s := range all {
+		u.mu.Lock()
+		delete(u.all, s) // before: it may be added again meanwhile
+		u.mu.Unlock()
+		if s.save(context.Background()) != nil {
+			u.add(s)
+			return
 		}
-		delete(u.writes, id)
 	}
 }
 
 // close tries a last time.
 func (u *unwritten) close() {
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.closed = true
 	if u.timer != nil {
 		u.timer.Stop()
 	}
+	u.mu.Unlock()
 	u.flush()
 }

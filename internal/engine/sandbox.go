@@ -50,6 +50,8 @@ type Sandbox struct {
 	change  chan struct{} // one place: held by who changes the state
 	saving  sync.Mutex    // held while the record is written
 	noted   bool          // there may be a stopMark; guarded by saving
+	erasing bool          // its record is to be removed, and is not written any more; guarded by saving
+	erased  bool          // and is removed; guarded by saving
 	failing sync.Once
 	gone    chan struct{} // closed when it begins to be removed
 
@@ -58,22 +60,24 @@ type Sandbox struct {
 	state        sandpit.State
 	reason       string
 	removing     bool
-	removed      bool           // nothing is left to be done
-	left         bool           // the engine has given it up
-	muted        bool           // the connection to the guest ends, which says nothing of the processes
-	undone       error          // why the latest removal failed
-	stuck        *task          // that nobody waits for any longer; nil: there is none
-	measuring    *reading       // the latest
-	counting     *reading       // of kills, the latest
-	ending       *task          // the latest that removes it, or what is left of it
-	admitted     time.Time      // when it was let in, if it had to wait for room
-	starting     int            // processes that are being started
-	active       int            // calls, streams and waiters that keep it from being idle
-	most         time.Duration  // that it may live in all, as policy had it when it was made; 0: no bound
-	timer        *time.Timer    // of the lifetime and of idleness
-	renewed      time.Time      // when the guest was told last how long it may live
-	broadcasters []*broadcaster // oldest first
-	cleared      bool           // broadcasters are not kept any more
+	removed      bool            // nothing is left to be done
+	left         bool            // the engine has given it up
+	muted        bool            // the connection to the guest ends, which says nothing of the processes
+	undone       error           // why the latest removal failed
+	stuck        *task           // that nobody waits for any longer; nil: there is none
+	measuring    *reading        // the latest
+	counting     *reading        // of kills, the latest
+	ending       *task           // the latest that removes it, or what is left of it
+	marking      *task           // that makes and removes marks; nil: there is none
+	unmarked     map[string]bool // the marks that it is to make (true) or remove
+	admitted     time.Time       // when it was let in, if it had to wait for room
+	starting     int             // processes that are being started
+	active       int             // calls, streams and waiters that keep it from being idle
+	most         time.Duration   // that it may live in all, as policy had it when it was made; 0: no bound
+	timer        *time.Timer     // of the lifetime and of idleness
+	renewed      time.Time       // when the guest was told last how long it may live
+	broadcasters []*broadcaster  // oldest first
+	cleared      bool            // broadcasters are not kept any more
 	expiry
 
 	dialects map[string]json.RawMessage // what dialects keep with it, by their names
@@ -359,9 +363,11 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 // Without a reason no event tells of it.
 func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 	<-s.made
+	progress := driver.ProgressOf(ctx)
 	select {
 	case s.change <- struct{}{}:
 	default:
+		enter(progress, "waiting for a change of the state")
 		// Somebody changes the state, and perhaps waits for a guest that does not answer.
 		s.closeGuest()
 		s.change <- struct{}{}
@@ -374,7 +380,8 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 		return nil
 	}
 	if s.instance != nil {
-		s.mark(removalMark)
+		enter(progress, "mark")
+		_ = s.mark(ctx, true, removalMark) // best effort: killing does not wait for a disk that hangs
 		err := s.instance.Destroy(ctx)
 		s.mu.Lock()
 		s.undone = err
@@ -384,7 +391,7 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 		}
 	}
 	s.closeGuest()
-	s.release()
+	s.release(progress)
 	s.mu.Lock()
 	s.removed = true
 	s.mu.Unlock()
@@ -408,30 +415,27 @@ func (s *Sandbox) closeGuest() {
 }
 
 // release lets go of all but the instance.
-func (s *Sandbox) release() {
+func (s *Sandbox) release(progress *driver.Progress) {
+	progress.Enter(driver.Doing{Step: "processes"})
 	for _, h := range s.processes() {
 		if h.process == nil {
 			continue
 		}
 		<-h.done // its stream has ended with the connection
 	}
+	enter(progress, "log")
 	if s.logs != nil {
 		_ = s.logs.Remove()
 	}
 	if dir := s.logDir(); dir != "" && s.persistent {
 		_ = os.RemoveAll(dir) // which s.logs is not in if it could not be read
 	}
+	enter(progress, "image")
 	s.lease.Release()
 	if s.persistent {
-		s.saving.Lock()
-		if s.noted {
-			s.unmark(stopMark)
-		}
-		s.saving.Unlock()
 		_ = s.engine.opts.Images.Unkeep(s.id) // else the next engine does
-		if s.engine.deleteRecord(s.id) {
-			s.unmark(removalMark)
-		}
+		enter(progress, "record")
+		s.erase()
 	}
 	if s.nameLock != nil {
 		s.nameLock()

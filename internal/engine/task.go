@@ -296,9 +296,13 @@ func (t *task) concerns(s *Sandbox) {
 
 // enter notes a step of the engine's own.
 func (t *task) enter(step string) {
-	is := t.progress.Now()
+	enter(&t.progress, step)
+}
+
+func enter(p *driver.Progress, step string) {
+	is := p.Now()
 	is.Step = step
-	t.progress.Enter(is)
+	p.Enter(is)
 }
 
 // wait returns the task's result, or an error when it is stuck or ctx ends.
