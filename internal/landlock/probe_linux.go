@@ -25,7 +25,7 @@ func version(n int, errno unix.Errno) (int, error) {
 		return 0, sandpit.WithHint(fmt.Errorf("this kernel has Landlock version %d, but version %d is needed: %w", n, MinABI, sandpit.ErrUnsupported),
 			"use Linux 5.19 or newer")
 	case errno == unix.EOPNOTSUPP:
-		return 0, sandpit.WithHint(fmt.Errorf("Landlock is disabled in this kernel: %w", sandpit.ErrUnsupported),
+		return 0, sandpit.WithHint(fmt.Errorf("this kernel has Landlock disabled: %w", sandpit.ErrUnsupported),
 			"add landlock to the lsm= list on the kernel's command line")
 	case errno == unix.ENOSYS:
 		return 0, sandpit.WithHint(fmt.Errorf("this kernel has no Landlock: %w", sandpit.ErrUnsupported),
