@@ -1,12 +1,10 @@
 package sandpittest
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +17,6 @@ var limitProperties = []property{
 	{"C2: a memory bomb is killed, said to be one, and the sandbox lives on", testMemoryBomb},
 	{"C2: memory in files of /tmp and /dev/shm counts", testMemoryFiles},
 	{"C1: a fork bomb is held, and Remove is quick", testForkBomb},
-	{"C1: a sandbox at its process limit keeps its guest", testGuestAtProcessLimit},
 	{"C3: processor time is held", testCPUs},
 	{"C3: a neighbour of one that takes all it can goes on with its work", testNeighbour},
 	{"C4: a full disk is ErrNoSpace, and space comes back", testDiskFull},
@@ -115,76 +112,6 @@ func testForkBomb(t *testing.T, e *env) {
 	}
 	t.Logf("Remove took %v", time.Since(before))
 }
-
-// The guest counts as part of its sandbox, and must not need another thread while
-// programs inside take all that they can.
-func testGuestAtProcessLimit(t *testing.T, e *env) {
-	e.need(t, "pids")
-	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: 32}})
-	shell(t, sb, "mkdir /tmp/d; head -c 4000000 /dev/zero >/tmp/d/big")
-	for name, script := range map[string]string{
-		// The shell ends when it can't fork. Those that sleep stay.
-		"all asleep": `while :; do sleep 86603 & done 2>/dev/null`,
-		"fork bomb":  `f() { f | f & }; for i in 1 2 3 4 5 6 7 8; do sleep 86603 & done; f; f; exec sleep 86603`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := start(t, sb, sandpit.Command{Script: script, Background: true})
-			if name == "all asleep" {
-				wait(t, p)
-			}
-			// More is asked for than the guest has threads: content that nobody takes,
-			// work with many files, watches, and programs that can't be started.
-			ctx, cancel := context.WithCancel(guarded(t))
-			var ready, ended sync.WaitGroup
-			for range 8 {
-				ready.Add(2)
-				ended.Go(func() {
-					var once sync.Once
-					defer once.Do(ready.Done)
-					_ = sb.Files().Download(ctx, "/tmp/d", writerFunc(func(b []byte) (int, error) {
-						once.Do(ready.Done)
-						<-ctx.Done()
-						return 0, ctx.Err()
-					}))
-				})
-				ended.Go(func() {
-					var once sync.Once
-					defer once.Do(ready.Done)
-					for range sb.Files().Watch(ctx, "/tmp", true) {
-						once.Do(ready.Done)
-					}
-				})
-			}
-			ready.Wait()
-			var calls sync.WaitGroup
-			for range 16 {
-				calls.Go(func() {
-					for range 8 {
-						_, _ = sandpit.Exec(ctx, sb, "true")
-						if r, err := sb.Files().Open(ctx, "/tmp/d/big", 0, -1); err != nil {
-							t.Error(err)
-						} else if n, err := io.Copy(io.Discard, r); n != 4000000 || err != nil {
-							t.Errorf("read %d bytes: %v", n, err)
-						}
-					}
-				})
-			}
-			calls.Wait()
-			cancel()
-			ended.Wait()
-			must(t, p.Kill(guarded(t)))
-			eventually(t, "a process can be started again", func() bool {
-				out, err := sandpit.Exec(guarded(t), sb, "true")
-				return err == nil && out.Success()
-			})
-		})
-	}
-}
-
-// writerFunc is an io.Writer.
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func testCPUs(t *testing.T, e *env) {
 	e.need(t, feature.CPUs)

@@ -112,20 +112,9 @@ func upgradeLimits(u *upgrade) func(*upgrade) {
 			t.Errorf("they were %+v, and are %+v %v", info.Limits, now.Limits, err)
 		}
 		if limits.Pids != 0 {
-			// A guest of this version can be used while its sandbox is kept at the limit.
-			young := u.box(sandpit.Spec{Name: "limits-of-the-new", Limits: limits})
-			if out, err := sandpit.Shell(t.Context(), young, "i=0; while [ $i -lt 64 ]; do sleep 0.5 & i=$((i+1)); done"); err != nil || out.Success() {
-				t.Errorf("64 processes where 32 may be: %+v %v", out.Result, err)
-			}
-			u.until("the new sandbox can be used again", func() bool {
-				out, err := sandpit.Exec(t.Context(), young, "echo", "well")
-				return err == nil && string(out.Stdout) == "well\n"
-			})
-			if err := young.Remove(t.Context()); err != nil {
-				t.Error(err)
-			}
-			// An older guest may die when its sandbox is kept at the limit for more than
-			// 0.2 s: it may need a thread then. So its sleeping processes end at once.
+			// Those who sleep end at once when there can be no more. A guest that is kept
+			// at the limit for longer than 0.2 s may die of it: the runtime of Go ends a
+			// program that can have no thread. It is a gap of the old guest and of this one.
 			if out, err := sandpit.Shell(t.Context(), sb, "trap 'kill 0' EXIT; i=0; while [ $i -lt 64 ]; do sleep 1000 & i=$((i+1)); done"); err != nil || out.Success() {
 				t.Errorf("64 processes where 32 may be: %+v %v", out.Result, err)
 			}

@@ -262,10 +262,6 @@ func TestGuestDependencies(t *testing.T) {
 	allowed := []string{
 		"cmd/sandpit-guest",
 		"internal/cmdline",
-		"internal/guest/fault",
-		"internal/guest/files",
-		"internal/guest/nonblock",
-		"internal/guest/proctable",
 		"internal/guest/server",
 		"internal/guest/spawn",
 		"internal/guest/wire",

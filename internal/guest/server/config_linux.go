@@ -2,12 +2,12 @@ package server
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -29,26 +29,22 @@ func (g *guest) configure(m *wire.Config) error {
 		return err
 	}
 	if m.Output < 0 || m.Life < 0 {
-		return fault.Invalid("a limit is negative")
+		return invalid("a limit is negative")
 	}
 	u, err := g.lookUser(m.User)
 	if err != nil {
 		return err
 	}
 	if strings.IndexByte(m.Dir, 0) >= 0 {
-		return fault.Invalid("the working directory has a NUL in it")
+		return invalid("the working directory has a NUL in it")
 	}
-	c := config{
+	g.mu.Lock()
+	g.conf = config{
 		user: u, dir: m.Dir, env: m.Env, output: m.Output, noFile: m.NoFile,
 		life: time.Duration(m.Life), rootCaps: m.RootCaps & permitted(), oomScoreAdj: int(m.OOMScoreAdj),
 	}
-	g.mu.Lock()
-	same := g.conf.user.name != "" && g.conf.user.equal(&u) && g.conf.rootCaps == c.rootCaps
-	g.conf = c
 	g.mu.Unlock()
-	if !same {
-		g.workers.renew()
-	}
+	g.workers.renew()
 	return nil
 }
 
@@ -86,10 +82,10 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 func checkEnv(env []string) error {
 	for _, e := range env {
 		if i := strings.IndexByte(e, '='); i <= 0 {
-			return fault.Invalid("environment: " + fault.Quote(e) + " is not of the form KEY=VALUE")
+			return invalid("environment: " + quote(e) + " is not of the form KEY=VALUE")
 		}
 		if strings.IndexByte(e, 0) >= 0 {
-			return fault.Invalid("environment: " + fault.Quote(e) + " has a NUL in it")
+			return invalid("environment: " + quote(e) + " has a NUL in it")
 		}
 	}
 	return nil
@@ -126,4 +122,12 @@ func environ(u *user, terminal bool, lists ...[]string) []string {
 		out = append(out, e)
 	}
 	return out
+}
+
+// quote shortens s and makes it fit to be shown.
+func quote(s string) string {
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return strconv.Quote(s)
 }

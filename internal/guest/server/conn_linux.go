@@ -8,17 +8,18 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // maxStreams is how many streams a connection may have open at once.
 const maxStreams = 1024
+
+// errGone ends what a stream is doing when nobody wants it any more.
+var errGone = errors.New("the stream is closed")
 
 // conn is one connection to the host.
 type conn struct {
@@ -37,14 +38,8 @@ type conn struct {
 	patience time.Duration // how long the host may take to greet; 0: as long as it likes
 }
 
-// deadliner is a file.
-type deadliner interface {
-	SetReadDeadline(time.Time) error
-	SetWriteDeadline(time.Time) error
-}
-
 func newConn(g *guest, r io.ReadCloser, w io.WriteCloser) *conn {
-	if f, ok := w.(syscall.Conn); ok {
+	if f, ok := w.(*os.File); ok {
 		if raw, err := f.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) {
 				// Of a pipe, and where there is a smaller limit, it is as it was.
@@ -75,7 +70,7 @@ func (c *conn) serve() error {
 		}
 		m := wire.ErrorMessage{Code: code, Text: err.Error()}
 		// The host may not be reading: it gets a moment, no more.
-		if f, ok := c.w.(deadliner); ok {
+		if f, ok := c.w.(*os.File); ok {
 			_ = f.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		}
 		_ = c.send(wire.Error, 0, m.Append(nil))
@@ -92,7 +87,7 @@ func (c *conn) read() error {
 	if err := c.send(wire.Hello, 0, hello.Append(nil)); err != nil {
 		return nil
 	}
-	if f, ok := c.r.(deadliner); ok && c.patience > 0 {
+	if f, ok := c.r.(*os.File); ok && c.patience > 0 {
 		_ = f.SetReadDeadline(time.Now().Add(c.patience))
 	}
 	r := wire.NewReader(c.r)
@@ -115,7 +110,7 @@ func (c *conn) read() error {
 		return versionError(peer)
 	}
 	c.window = int(peer.Window)
-	if f, ok := c.r.(deadliner); ok && c.patience > 0 {
+	if f, ok := c.r.(*os.File); ok && c.patience > 0 {
 		_ = f.SetReadDeadline(time.Time{})
 	}
 	c.g.life.arrived(c)
@@ -294,8 +289,6 @@ type stream struct {
 
 	active atomic.Bool // it counts as activity
 
-	leave func(wait func()) // set while long work runs on a thread of the workers
-
 	mu     sync.Mutex
 	closed bool
 	onGone func()
@@ -319,13 +312,13 @@ func (s *stream) gone() {
 	if !first {
 		return
 	}
-	s.out.Fail(fault.ErrGone)
+	s.out.Fail(errGone)
 	switch {
 	case s.in == nil:
 	case s.lingers:
 		s.in.Finish()
 	default:
-		s.in.Abort(fault.ErrGone)
+		s.in.Abort(errGone)
 	}
 	if f != nil {
 		f()
@@ -343,27 +336,11 @@ func (s *stream) whenGone(f func()) {
 	}
 }
 
-func (s *stream) Gone() bool {
+func (s *stream) isGone() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
-
-// Await calls f, which waits for the host. Long work leaves its thread to others
-// meanwhile.
-func (s *stream) Await(f func()) {
-	if s.leave == nil {
-		f()
-		return
-	}
-	s.leave(f)
-}
-
-// Begin says that an operation has begun.
-func (s *stream) Begin() { s.reply(nothing{}) }
-
-// Send sends content, as sendContent does.
-func (s *stream) Send(buf []byte, n int) error { return s.sendContent(wire.Data, buf, n) }
 
 // message is what a frame carries.
 type message interface{ Append([]byte) []byte }
@@ -379,7 +356,7 @@ func (s *stream) reply(m message) {
 }
 
 func (s *stream) sendMessage(t wire.Type, m message) {
-	if s.Gone() {
+	if s.isGone() {
 		return
 	}
 	b, start := wire.BeginFrame(make([]byte, 0, 128))
@@ -404,11 +381,11 @@ func (s *stream) answer(m message, err error) {
 // fail ends the stream with an error.
 func (s *stream) fail(err error) {
 	m := wire.ErrorMessage{Code: wire.CodeInternal, Text: err.Error()}
-	var ge *fault.Error
+	var ge *guestError
 	var errno unix.Errno
 	switch {
 	case errors.As(err, &ge):
-		m.Code, m.Errno, m.Text = ge.Code, uint64(ge.Errno), ge.Text
+		m.Code, m.Errno, m.Text = ge.code, uint64(ge.errno), ge.text
 	case errors.As(err, &errno):
 		m.Errno = uint64(errno)
 	}
@@ -420,10 +397,7 @@ func (s *stream) fail(err error) {
 func (s *stream) sendContent(channel wire.Type, buf []byte, n int) error {
 	s.c.g.moved.Add(int64(n))
 	for at := 0; n > 0; {
-		k, err := min(n, wire.MaxData), error(nil)
-		if !s.out.TryTake(k) {
-			s.Await(func() { k, err = s.out.Take(n) })
-		}
+		k, err := s.out.Take(n)
 		if err != nil {
 			return err
 		}
@@ -440,7 +414,7 @@ func (s *stream) sendContent(channel wire.Type, buf []byte, n int) error {
 }
 
 // content calls take with all content from the host in turn, and gives it
-// credit. The error is io.EOF at its end, else that of take or fault.ErrGone.
+// credit. The error is io.EOF at its end, else that of take or errGone.
 func (s *stream) content(take func([]byte) error) error {
 	for {
 		_, b, err := s.in.Next()
@@ -465,7 +439,7 @@ func (s *stream) giveCredit(n int) {
 // refuse tells the host that no more content is wanted, while the stream goes on.
 func (s *stream) refuse() {
 	s.in.Close()
-	if !s.Gone() {
+	if !s.isGone() {
 		_ = s.c.send(wire.Close, s.id, nil)
 	}
 }
@@ -475,6 +449,19 @@ var buffers = sync.Pool{New: func() any {
 	b := make([]byte, wire.HeaderSize+wire.MaxData)
 	return &b
 }}
+
+// guestError is an error with a code for the host.
+type guestError struct {
+	code  wire.Code
+	errno unix.Errno
+	text  string
+}
+
+func (e *guestError) Error() string { return e.text }
+
+func fail(code wire.Code, text string) error { return &guestError{code: code, text: text} }
+
+func invalid(text string) error { return fail(wire.CodeInvalid, text) }
 
 // build names the guest's build, for people.
 func build() string { return runtime.GOARCH + " " + runtime.Version() }

@@ -1,36 +1,104 @@
 package server
 
 import (
+	"encoding/binary"
 	"io"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
-	"github.com/sandpit-dev/sandpit/internal/guest/files"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
+
+// openRegular opens a regular file. Anything else is refused, without waiting
+// for whoever may be at its other end.
+func openRegular(path string, flags int, mode uint32) (fd int, st unix.Stat_t, err error) {
+	return openRegularAt(unix.AT_FDCWD, path, flags, mode)
+}
+
+func openRegularAt(dir int, path string, flags int, mode uint32) (fd int, st unix.Stat_t, err error) {
+	err = retry(func() (err error) {
+		fd, err = unix.Openat(dir, path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
+		return err
+	})
+	if err != nil {
+		// A pipe without a reader, or a socket.
+		if err == unix.ENXIO {
+			err = unix.EINVAL
+		}
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil {
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			if err = refuseOwn(fd); err == nil {
+				return fd, st, nil
+			}
+		case unix.S_IFDIR:
+			err = unix.EISDIR
+		default:
+			err = unix.EINVAL
+		}
+	}
+	unix.Close(fd)
+	return -1, st, err
+}
+
+// refuseOwn refuses files of /proc that show the guest itself, such as
+// /proc/self/mem: to the kernel it is the guest that opens them. Its threads
+// have numbers there too, and the helpers of processes share its memory.
+func refuseOwn(fd int) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return err
+	}
+	if fs.Type != unix.PROC_SUPER_MAGIC {
+		return nil
+	}
+	path, err := readlink(unix.AT_FDCWD, "/proc/thread-self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return err
+	}
+	// Where it is mounted does not matter: a number as an element of the path does.
+	own := unix.Getpid()
+	for element := range strings.SplitSeq(path, "/") {
+		n, err := strconv.Atoi(element)
+		if err != nil || n <= 0 {
+			continue
+		}
+		if n == own || unix.Tgkill(own, n, 0) == nil || parentOf(n) == own {
+			return unix.EACCES
+		}
+	}
+	return nil
+}
+
+// maxUnsized bounds what is read of a file that says it is empty, as those of
+// /proc do.
+const maxUnsized = 16 << 20
 
 // read sends content of a file.
 func (s *stream) read(m *wire.Read, path string) {
 	var fd int
 	var st unix.Stat_t
 	err := s.c.g.workers.do(func() (err error) {
-		fd, st, err = files.OpenRegular(path, unix.O_RDONLY, 0)
+		fd, st, err = openRegular(path, unix.O_RDONLY, 0)
 		return err
 	})
 	if err != nil {
-		s.fail(fault.Of(err))
+		s.fail(fileError(err))
 		return
 	}
 	defer unix.Close(fd)
-	f := files.Describe(files.BaseName(path), &st)
+	f := describe(baseName(path), &st)
 	s.reply(&f)
 
 	// The end is where it was when the file was opened: one that grows as fast
 	// as it is read must come to an end as well.
 	left := st.Size - m.Offset
 	if st.Size == 0 {
-		left = files.MaxUnsized
+		left = maxUnsized
 	}
 	if m.Length >= 0 {
 		left = min(left, m.Length)
@@ -40,14 +108,12 @@ func (s *stream) read(m *wire.Read, path string) {
 	most := int64(len(*buf) / blockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
-		err := s.c.g.content.do(func() error {
-			return files.Retry(func() (err error) {
-				n, err = unix.Preadv(fd, payloads(*buf, int(min(left, most))), at)
-				return err
-			})
+		err := retry(func() (err error) {
+			n, err = unix.Preadv(fd, payloads(*buf, int(min(left, most))), at)
+			return err
 		})
 		if err != nil {
-			s.fail(fault.Of(err))
+			s.fail(fileError(err))
 			return
 		}
 		if n == 0 {
@@ -65,14 +131,14 @@ func (s *stream) read(m *wire.Read, path string) {
 
 // write makes, replaces or extends a file.
 func (s *stream) write(m *wire.Write, path string) {
-	var t *files.Target
+	var t *target
 	err := s.c.g.workers.do(func() (err error) {
-		t, err = files.OpenTarget(m, path)
+		t, err = openTarget(m, path)
 		return err
 	})
 	if err != nil {
 		s.in.Close()
-		s.fail(fault.Of(err))
+		s.fail(fileError(err))
 		return
 	}
 	var total int64
@@ -82,17 +148,160 @@ func (s *stream) write(m *wire.Write, path string) {
 			wide = true
 			s.giveCredit(s.in.Widen(wire.UploadWindow))
 		}
-		return s.c.g.content.do(func() error { return files.WriteAll(t.FD, b) })
+		return writeAll(t.fd, b)
 	})
 	good := err == io.EOF
 	// The end of the stream is checked once more: an abort must not replace the file.
-	if good && s.Gone() {
-		good, err = false, fault.ErrGone
+	if good && s.isGone() {
+		good, err = false, errGone
 	}
-	done := s.c.g.workers.do(func() error { return t.Finish(good) })
+	done := s.c.g.workers.do(func() error { return t.finish(good) })
 	if good {
 		err = done
 	}
 	s.in.Close()
-	s.answer(&wire.Written{Bytes: total}, fault.Of(err))
+	s.answer(&wire.Written{Bytes: total}, fileError(err))
+}
+
+// writeAll writes all of b.
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		b = b[max(n, 0):]
+	}
+	return nil
+}
+
+// target is a file being written.
+type target struct {
+	fd   int
+	dir  int    // -1 when the file is extended in place
+	temp string // in dir
+	name string // in dir
+}
+
+// maxLinks is how many symbolic links in a row are followed (ELOOP, path_resolution(7)).
+const maxLinks = 40
+
+// openTarget opens what the content is written to: the file itself when it is
+// extended, and else a new one beside it, which then takes its place.
+func openTarget(m *wire.Write, path string) (*target, error) {
+	mode := uint32(m.Mode) & 0o7777
+	if m.Parents {
+		if dir, _ := splitPath(path); dir != "" {
+			if err := mkdir(dir, 0o755, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if m.AtEnd {
+		fd, _, err := openRegular(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
+		return &target{fd: fd, dir: -1}, err
+	}
+
+	// Find the file that the last symbolic links lead to: that is what open(2) would write.
+	at := unix.AT_FDCWD
+	closeAt := func() {
+		if at >= 0 {
+			unix.Close(at)
+		}
+	}
+	var name string
+	for links := 0; ; links++ {
+		dir, base := splitPath(path)
+		if base == "" || base == "." || base == ".." {
+			closeAt()
+			return nil, unix.EISDIR
+		}
+		if dir == "" {
+			dir = "."
+		}
+		fd, err := openDir(at, dir, unix.O_PATH)
+		closeAt()
+		if err != nil {
+			return nil, err
+		}
+		at, name = fd, base
+		target, err := readlink(at, name)
+		if err != nil { // no link
+			break
+		}
+		if links == maxLinks {
+			closeAt()
+			return nil, unix.ELOOP
+		}
+		path = target
+	}
+	t, err := openTemp(at, name, mode)
+	if err != nil {
+		closeAt()
+	}
+	return t, err
+}
+
+// openTemp makes the new file beside the one called name.
+func openTemp(dir int, name string, mode uint32) (*target, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	exists := err == nil
+	switch {
+	case err != nil && err != unix.ENOENT:
+		return nil, err
+	case exists && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil, unix.EISDIR
+	case exists && st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, unix.EINVAL
+	}
+	if exists {
+		// Who may not write the file may not replace it either.
+		if err := unix.Faccessat2(dir, name, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW); err != nil && err != unix.ENOSYS {
+			return nil, err
+		}
+	}
+	var random [8]byte // a name that nobody else thinks of; O_EXCL is what keeps it apart
+	_, _ = unix.Getrandom(random[:], unix.GRND_NONBLOCK)
+	t := &target{dir: dir, temp: ".sandpit-" + strconv.FormatUint(binary.NativeEndian.Uint64(random[:]), 36), name: name}
+	err = retry(func() (err error) {
+		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if exists {
+		// Only root may give a file away; others have made it theirs already.
+		_ = unix.Fchown(t.fd, int(st.Uid), int(st.Gid))
+		if err := unix.Fchmod(t.fd, st.Mode&0o777); err != nil {
+			unix.Close(t.fd)
+			_ = unix.Unlinkat(dir, t.temp, 0)
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// finish puts the new file in its place, or removes it.
+func (t *target) finish(good bool) error {
+	err := unix.Close(t.fd) // some file systems tell of a full disk only here
+	if t.dir < 0 {
+		return err
+	}
+	defer unix.Close(t.dir)
+	if good && err == nil {
+		err = unix.Renameat(t.dir, t.temp, t.dir, t.name)
+		if err == nil {
+			return nil
+		}
+	}
+	_ = unix.Unlinkat(t.dir, t.temp, 0)
+	return err
+}
+
+// splitPath splits a path before its last element.
+func splitPath(path string) (dir, base string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:i+1], path[i+1:]
 }

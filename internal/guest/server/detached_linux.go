@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -210,7 +209,7 @@ func (l *outputLog) leave(r *logReader) {
 // next waits until there is something behind r. It then calls take with each
 // piece, and with how much was dropped before it, until there is no more or take
 // wants none: take returns how much of the piece it has taken. The error is
-// io.EOF at the end of the output and fault.ErrGone after leave.
+// io.EOF at the end of the output and errGone after leave.
 func (l *outputLog) next(r *logReader, take func(p *piece, at int, lost int64) int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +217,7 @@ func (l *outputLog) next(r *logReader, take func(p *piece, at int, lost int64) i
 		l.changed.Wait()
 	}
 	if r.gone {
-		return fault.ErrGone
+		return errGone
 	}
 	lost := max(0, l.first()-r.pos)
 	r.pos += lost
@@ -328,21 +327,21 @@ const recordRoom = 64
 // attach answers an attach stream.
 func (p *process) attach(s *stream, m *wire.Attach) {
 	if p.log == nil {
-		s.fail(fault.New(wire.CodeState, "the process was not started as a background process"))
+		s.fail(fail(wire.CodeState, "the process was not started as a background process"))
 		return
 	}
 	if s.in != nil && p.stdin == nil {
-		s.fail(fault.Invalid("the process has no standard input"))
+		s.fail(invalid("the process has no standard input"))
 		return
 	}
 	r := p.log.attach(m.From, m.Flags&wire.AttachHold != 0)
 	if r == nil {
-		s.fail(fault.Invalid("the process has not written that much output"))
+		s.fail(invalid("the process has not written that much output"))
 		return
 	}
 	if s.in != nil {
 		go p.feed(s)
-		defer s.in.Abort(fault.ErrGone)
+		defer s.in.Abort(errGone)
 	}
 	s.whenGone(func() { p.log.leave(r) })
 	s.reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})

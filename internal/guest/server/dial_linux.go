@@ -4,15 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
-	"github.com/sandpit-dev/sandpit/internal/guest/files"
-	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -23,20 +21,20 @@ func (s *stream) dial(m *wire.Dial) error {
 	family := unix.AF_UNIX
 	switch ip := loopback(m.Address); {
 	case m.Port > 65535:
-		return fault.Invalid("there is no port " + strconv.FormatUint(m.Port, 10))
+		return invalid("there is no port " + strconv.FormatUint(m.Port, 10))
 	case m.Port > 0 && len(ip) == 4:
 		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(m.Port), Addr: [4]byte(ip)}
 	case m.Port > 0 && len(ip) == 16:
 		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(m.Port), Addr: [16]byte(ip)}
 	case m.Port > 0:
-		return fault.Invalid("the address is not the sandbox's loopback")
+		return invalid("the address is not the sandbox's loopback")
 	default:
 		path, err := s.c.g.path(m.Address)
 		if err != nil {
 			return err
 		}
 		if len(path) > 107 { // sun_path of unix(7), less the NUL
-			return fault.Invalid("the path is too long for a socket")
+			return invalid("the path is too long for a socket")
 		}
 		to = &unix.SockaddrUnix{Name: path}
 	}
@@ -70,24 +68,24 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 	}
 	// With the rights of the user: a path may be in a directory that is not his.
 	err = s.c.g.workers.do(func() error { return unix.Connect(fd, to) })
-	f, ferr := nonblock.NewFile(fd, "socket")
-	if ferr != nil {
-		s.in.Close()
-		s.fail(ferr)
-		return
-	}
+	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
 	s.whenGone(func() {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 		_ = f.SetWriteDeadline(time.Now().Add(linger))
 	})
-	raw, _ := f.SyscallConn()
+	raw, rerr := f.SyscallConn()
+	if rerr != nil {
+		s.in.Close()
+		s.fail(rerr)
+		return
+	}
 	if err == unix.EINPROGRESS || err == unix.EINTR {
 		err = connected(raw)
 	}
 	if err != nil {
 		s.in.Close()
-		s.fail(fault.Of(err))
+		s.fail(fileError(err))
 		return
 	}
 	s.reply(nothing{})
@@ -101,18 +99,18 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 		if err == io.EOF {
 			err = nil
 			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
-		} else if err != fault.ErrGone {
+		} else if err != errGone {
 			s.refuse()
 		}
 		sent <- err
 	}()
-	rerr := s.receiveFrom(raw)
+	rerr = s.receiveFrom(raw)
 	switch {
-	case s.Gone():
+	case s.isGone():
 	case rerr == nil:
 		_ = s.c.send(wire.EOF, s.id, nil)
 	default: // what the host still sends goes nowhere
-		s.in.Abort(fault.ErrGone)
+		s.in.Abort(errGone)
 	}
 	werr := <-sent
 	var errno unix.Errno
@@ -139,7 +137,7 @@ func connected(raw syscall.RawConn) error {
 	})
 	switch {
 	case cerr != nil:
-		return fault.ErrGone
+		return errGone
 	case err != nil:
 		return err
 	case errno != 0:
@@ -159,7 +157,7 @@ func (s *stream) receiveFrom(raw syscall.RawConn) error {
 			if buf == nil {
 				buf = buffers.Get().(*[]byte)
 			}
-			if n, rerr = nonblock.Read(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
+			if n, rerr = readOnce(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
 				buffers.Put(buf)
 				buf = nil
 				return false
@@ -183,7 +181,7 @@ func (s *stream) receiveFrom(raw syscall.RawConn) error {
 }
 
 // ports lists what is listened on.
-func (g *guest) ports() (*wire.Ports, error) {
+func ports() (*wire.Ports, error) {
 	out := new(wire.Ports)
 	for _, name := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -193,12 +191,10 @@ func (g *guest) ports() (*wire.Ports, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = g.content.do(func() error {
-			return eachLineOf(fd, func(line []byte) {
-				if p, ok := parsePort(line); ok && len(out.List) < wire.MaxPorts && !hasPort(out.List, &p) {
-					out.List = append(out.List, p)
-				}
-			})
+		err = eachLineOf(fd, func(line []byte) {
+			if p, ok := parsePort(line); ok && len(out.List) < wire.MaxPorts && !hasPort(out.List, &p) {
+				out.List = append(out.List, p)
+			}
 		})
 		unix.Close(fd)
 		if err != nil {
@@ -222,7 +218,7 @@ func hasPort(list []wire.Port, p *wire.Port) bool {
 func eachLineOf(fd int, f func(line []byte)) error {
 	buf := make([]byte, 16<<10)
 	for n := 0; ; {
-		k, err := files.ReadOnce(fd, buf[n:])
+		k, err := readOnce(fd, buf[n:])
 		if err != nil {
 			return err
 		}

@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
+	"golang.org/x/sys/unix"
+
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -55,7 +58,7 @@ func harmless(s *stream, op wire.Op, msg []byte) error {
 	case wire.OpInfo, wire.OpList, wire.OpStat:
 		s.answer(nothing{}, nil)
 	default:
-		return fault.New(wire.CodeUnsupported, "not here")
+		return fail(wire.CodeUnsupported, "not here")
 	}
 	return nil
 }
@@ -199,6 +202,25 @@ func FuzzHost(f *testing.F) {
 	})
 }
 
+// A program that a host has sent ends, and stays within itself.
+func FuzzMatcher(f *testing.F) {
+	f.Add((&wire.Grep{Prog: []wire.Inst{
+		{Op: wire.InstAlt, Out: 1, Arg: 2}, {Op: wire.InstRune, Out: 0, Ranges: []int32{'a', 'z'}}, {Op: wire.InstEmpty, Out: 3, Arg: wire.EmptyEnd}, {Op: wire.InstMatch},
+	}}).Append(nil), []byte("abc"))
+	f.Add((&wire.Grep{Literal: "b", Prog: []wire.Inst{{Op: wire.InstAlt}, {Op: wire.InstAny}}}).Append(nil), []byte("äb"))
+	f.Fuzz(func(t *testing.T, message, line []byte) {
+		var m wire.Grep
+		if m.Decode(message) != nil {
+			return
+		}
+		k := newMatcher(&m)
+		first := k.match(line)
+		if k.match(line) != first {
+			t.Error("not the same a second time")
+		}
+	})
+}
+
 // What a program may have named its sockets' addresses is no line of the kernel's.
 func FuzzPorts(f *testing.F) {
 	f.Add([]byte("  sl  local_address rem_address   st\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 1\n"))
@@ -208,6 +230,26 @@ func FuzzPorts(f *testing.F) {
 			p, ok := parsePort(line)
 			if ok && len(p.Address) != 4 && len(p.Address) != 16 {
 				t.Errorf("%q: %+v", line, p)
+			}
+		}
+	})
+}
+
+func FuzzGlob(f *testing.F) {
+	f.Add("src/**/*.go", "src/a/b/c.go")
+	f.Add("**/**/**/x", "a/a/a/a/x")
+	f.Add("[a-", "a")
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		g, err := newGlob(pattern)
+		if err != nil || g == nil {
+			return
+		}
+		at := g.begin()
+		for element := range strings.SplitSeq(name, "/") {
+			led := g.leads(at)
+			at = g.step(at, element)
+			if g.matches(at) && !led {
+				t.Errorf("%q matches %q below what leads nowhere", pattern, name)
 			}
 		}
 	})
@@ -233,4 +275,40 @@ func FuzzUserFile(f *testing.F) {
 			t.Error("more lines than there are")
 		}
 	})
+}
+
+func TestReadSmall(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, make([]byte, 1001), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{large: unix.EFBIG, fifo: unix.EINVAL, dir: unix.EINVAL, "/dev/zero": unix.EINVAL, dir + "/none": unix.ENOENT} {
+		if _, err := readSmall(path, 1000); err != want {
+			t.Errorf("%s: got %v, want %v", path, err, want)
+		}
+	}
+	if b, err := readSmall(large, 1001); err != nil || len(b) != 1001 {
+		t.Errorf("got %d bytes, %v", len(b), err)
+	}
+}
+
+func TestScanner(t *testing.T) {
+	var s scanner
+	s.read()
+	self, parent := os.Getpid(), os.Getppid()
+	found := false
+	for _, p := range s.all {
+		if p.pid == self {
+			// Its first thread may run, sleep, or wait for a disk.
+			found = p.ppid == parent && strings.IndexByte("RSD", p.state) >= 0
+		}
+	}
+	if !found {
+		t.Errorf("this process (%d, child of %d) is not in %+v", self, parent, s.all)
+	}
 }

@@ -140,7 +140,7 @@ func (l *life) quit(g *guest, reason uint64) {
 	var told sync.WaitGroup
 	for c := range l.hosts {
 		told.Go(func() {
-			if f, ok := c.w.(deadliner); ok {
+			if f, ok := c.w.(*os.File); ok {
 				_ = f.SetWriteDeadline(time.Now().Add(farewell))
 			}
 			_ = c.send(wire.Error, 0, m.Append(nil))

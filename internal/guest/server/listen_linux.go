@@ -61,7 +61,7 @@ func (g *guest) accept(f *os.File) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		conn := nonblockConn(waitingFile(fd, "connection"))
+		conn := waitingFile(fd, "connection")
 		c := newConn(g, conn, conn)
 		c.patience = greetPatience
 		go func() {

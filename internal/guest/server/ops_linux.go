@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -24,7 +23,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpConfigure:
 		var m wire.Config
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("configuration: " + err.Error())
+			return invalid("configuration: " + err.Error())
 		}
 		s.answer(nothing{}, g.configure(&m))
 		return nil
@@ -40,7 +39,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpStart:
 		m := new(wire.Start)
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("start: " + err.Error())
+			return invalid("start: " + err.Error())
 		}
 		if m.Flags&(wire.StartStdin|wire.StartTerminal) != 0 {
 			s.in = wire.NewQueue(wire.GuestWindow)
@@ -50,14 +49,14 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpAttach:
 		var m wire.Attach
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("attach: " + err.Error())
+			return invalid("attach: " + err.Error())
 		}
 		p := g.find(m.Target)
 		if p == nil {
-			return fault.New(wire.CodeNotFound, "no such process")
+			return fail(wire.CodeNotFound, "no such process")
 		}
 		if m.From < -1 {
-			return fault.Invalid("a negative position")
+			return invalid("a negative position")
 		}
 		if m.Flags&wire.AttachPassive == 0 {
 			s.activate()
@@ -70,28 +69,28 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpList:
 		var m wire.After
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("list: " + err.Error())
+			return invalid("list: " + err.Error())
 		}
 		s.answer(g.list(m.Ref), nil)
 		return nil
 	case wire.OpSignal:
 		var m wire.Signal
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("signal: " + err.Error())
+			return invalid("signal: " + err.Error())
 		}
 		s.answer(nothing{}, g.signal(&m))
 		return nil
 	case wire.OpResize:
 		var m wire.Resize
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("resize: " + err.Error())
+			return invalid("resize: " + err.Error())
 		}
 		s.answer(nothing{}, g.resize(&m))
 		return nil
 	case wire.OpKill:
 		var m wire.Target
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("kill: " + err.Error())
+			return invalid("kill: " + err.Error())
 		}
 		p := g.find(m)
 		if p == nil {
@@ -104,24 +103,24 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpLifetime:
 		var m wire.Lifetime
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("lifetime: " + err.Error())
+			return invalid("lifetime: " + err.Error())
 		}
 		if m.Life < 0 || m.Idle < 0 || m.Grace < 0 {
-			return fault.Invalid("a negative time")
+			return invalid("a negative time")
 		}
 		s.answer(g.life.set(g, &m), nil)
 		return nil
 	case wire.OpPorts:
 		// As long as the list is, which the sandbox decides.
 		go func() {
-			m, err := g.ports()
+			m, err := ports()
 			s.answer(m, err)
 		}()
 		return nil
 	case wire.OpDial:
 		var m wire.Dial
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("dial: " + err.Error())
+			return invalid("dial: " + err.Error())
 		}
 		return s.dial(&m)
 	case wire.OpExpiry:
@@ -130,7 +129,7 @@ func (s *stream) open(op wire.Op, msg []byte) error {
 	case wire.OpAnnounced:
 		var m wire.Refs
 		if err := m.Decode(msg); err != nil {
-			return fault.Invalid("announced: " + err.Error())
+			return invalid("announced: " + err.Error())
 		}
 		g.announced(m.List)
 		s.answer(nothing{}, nil)
@@ -162,7 +161,7 @@ func (g *guest) find(t wire.Target) *process {
 func (g *guest) running(t wire.Target) (*process, error) {
 	p := g.find(t)
 	if p == nil || p.hasExited() {
-		return nil, fault.New(wire.CodeNotFound, "the process has exited")
+		return nil, fail(wire.CodeNotFound, "the process has exited")
 	}
 	return p, nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
-	"github.com/sandpit-dev/sandpit/internal/guest/files"
-	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -34,7 +32,7 @@ type process struct {
 	log      *outputLog // output of a detached process
 
 	stdout, stderr *source // with a terminal, stdout is it and stderr is nil
-	stdin          *nonblock.File
+	stdin          *os.File
 	terminal       bool
 
 	announced atomic.Bool // the host has told everybody how it ended
@@ -90,7 +88,7 @@ func (g *guest) start(s *stream, m *wire.Start) {
 
 	if s.in != nil {
 		go p.feed(s)
-		defer s.in.Abort(fault.ErrGone)
+		defer s.in.Abort(errGone)
 	}
 	var sink sink = streamSink{s}
 	if p.detached {
@@ -123,11 +121,11 @@ func startErrorText(m *wire.Start, e *spawn.StartError) string {
 	}
 	switch {
 	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
-		return fault.Quote(name) + ": not found in PATH"
+		return quote(name) + ": not found in PATH"
 	case e.Exec && e.Errno == unix.E2BIG:
-		return fault.Quote(name) + ": the arguments and the environment are too long (one may have 128 KiB, all together a quarter of the stack limit)"
+		return quote(name) + ": the arguments and the environment are too long (one may have 128 KiB, all together a quarter of the stack limit)"
 	case e.Exec:
-		return fault.Quote(name) + ": " + e.Errno.Error()
+		return quote(name) + ": " + e.Errno.Error()
 	}
 	return e.Error()
 }
@@ -138,31 +136,28 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	argv := m.Argv
 	switch {
 	case len(argv) == 0 && m.Script == "":
-		return nil, fault.Invalid("either a program or a script is needed")
+		return nil, invalid("either a program or a script is needed")
 	case len(argv) > 0 && m.Script != "":
-		return nil, fault.Invalid("a program and a script can't be combined")
+		return nil, invalid("a program and a script can't be combined")
 	case len(argv) == 0:
 		argv = []string{"/bin/sh", "-c", m.Script}
 	case argv[0] == "":
-		return nil, fault.Invalid("the program's name is empty")
+		return nil, invalid("the program's name is empty")
 	}
 	for _, a := range argv {
 		if strings.IndexByte(a, 0) >= 0 {
-			return nil, fault.Invalid("argument " + fault.Quote(a) + " has a NUL in it")
+			return nil, invalid("argument " + quote(a) + " has a NUL in it")
 		}
 	}
 	if strings.IndexByte(m.Dir, 0) >= 0 {
-		return nil, fault.Invalid("the working directory has a NUL in it")
+		return nil, invalid("the working directory has a NUL in it")
 	}
 	if err := checkEnv(m.Env); err != nil {
 		return nil, err
 	}
 	if m.Timeout < 0 || m.Output < 0 {
-		return nil, fault.Invalid("a limit is negative")
+		return nil, invalid("a limit is negative")
 	}
-	g.starts <- struct{}{}
-	next := sync.OnceFunc(func() { <-g.starts })
-	defer next()
 	u := conf.user
 	if m.User != "" {
 		var err error
@@ -195,14 +190,13 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 	case strings.HasPrefix(m.Dir, "/"):
 		dir = m.Dir
 	case m.Dir != "":
-		dir = files.Join(dir, m.Dir)
+		dir = joinPath(dir, m.Dir)
 	}
 	env := environ(&u, terminal, conf.env, m.Env)
 	a := &spawn.Attr{
 		Argv: argv, Candidates: candidates(argv[0], env), Env: env, Dir: dir,
 		SetUser: u.change, UID: u.uid, GID: u.gid, Groups: u.groups,
 		NoFile: noFile, OOMScoreAdj: conf.oomScoreAdj, Terminal: terminal,
-		Made: func(int) { next() },
 	}
 	if u.uid == 0 {
 		a.Caps = conf.rootCaps
@@ -226,7 +220,7 @@ func (g *guest) startProcess(s *stream, m *wire.Start) (*process, error) {
 		if m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)+startPatience {
 			late.Store(true)
 		}
-		return late.Load() || s.Gone()
+		return late.Load() || s.isGone()
 	})
 	closeChild()
 	if err != nil {
@@ -260,7 +254,7 @@ func (p *process) streams(a *spawn.Attr, u *user, m *wire.Start) (closeChild fun
 		if err != nil {
 			closeChild()
 			p.closeStreams()
-			err = fault.New(wire.CodeInternal, "making standard streams: "+err.Error())
+			err = fail(wire.CodeInternal, "making standard streams: "+err.Error())
 		}
 	}()
 	if p.terminal {
@@ -293,11 +287,7 @@ func (p *process) streams(a *spawn.Attr, u *user, m *wire.Start) (closeChild fun
 		if err != nil {
 			return nil, err
 		}
-		f, err := nonblock.NewFile(w, "stdin")
-		if err != nil {
-			return nil, err
-		}
-		if p.stdin = f; !watched(f.File) {
+		if p.stdin = os.NewFile(uintptr(w), "stdin"); !watched(p.stdin) {
 			return nil, errUnwatched
 		}
 	} else {
@@ -416,7 +406,7 @@ func (p *process) kill() error {
 		time.Sleep(helperPatience)
 		p.g.killOrphans()
 		if p.g.reaper.running(p.helper, func() {}) {
-			return fault.New(wire.CodeState, "the process is blocked in the kernel and will die when it leaves the kernel")
+			return fail(wire.CodeState, "the process is blocked in the kernel and will die when it leaves the kernel")
 		}
 	}
 	return nil
@@ -466,7 +456,7 @@ func (p *process) forget() {
 // signal sends a signal.
 func (g *guest) signal(m *wire.Signal) error {
 	if m.Signal < 1 || m.Signal > 64 {
-		return fault.Invalid("there is no signal " + strconv.FormatUint(m.Signal, 10))
+		return invalid("there is no signal " + strconv.FormatUint(m.Signal, 10))
 	}
 	p, err := g.running(m.Target)
 	if err != nil {
@@ -483,7 +473,7 @@ func (g *guest) signal(m *wire.Signal) error {
 	}
 	err = unix.Kill(pid, unix.Signal(m.Signal))
 	if err == unix.ESRCH {
-		return fault.New(wire.CodeNotFound, "the process has exited")
+		return fail(wire.CodeNotFound, "the process has exited")
 	}
 	return err
 }
@@ -503,7 +493,7 @@ func (g *guest) resize(m *wire.Resize) error {
 		return err
 	}
 	if !p.terminal {
-		return fault.Invalid("the process has no terminal")
+		return invalid("the process has no terminal")
 	}
 	cerr := p.stdout.raw.Control(func(fd uintptr) { err = setSize(int(fd), m.Rows, m.Cols) })
 	return errors.Join(cerr, err)
@@ -526,7 +516,7 @@ func candidates(name string, env []string) []string {
 			dir = "."
 		}
 		if len(out) < maxCandidates {
-			out = append(out, files.Join(dir, name))
+			out = append(out, joinPath(dir, name))
 		}
 	}
 	return out
@@ -534,3 +524,12 @@ func candidates(name string, env []string) []string {
 
 // maxCandidates bounds the directories in which a program is looked for.
 const maxCandidates = 256
+
+// joinPath joins two paths without cleaning them: a/../b may be another file
+// than b where a is a symbolic link.
+func joinPath(dir, name string) string {
+	if strings.HasSuffix(dir, "/") {
+		return dir + name
+	}
+	return dir + "/" + name
+}

@@ -3,7 +3,6 @@ package server
 import (
 	"io"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -115,7 +114,7 @@ func (p *process) feed(s *stream) {
 		return err
 	})
 	switch {
-	case err == fault.ErrGone:
+	case err == errGone:
 		if !p.detached && !p.terminal {
 			p.stdin.Close()
 		}

@@ -6,11 +6,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 )
 
@@ -65,10 +63,13 @@ func (r *reaper) start() {
 
 func (r *reaper) reap() {
 	for {
-		var status uint32
+		var ws unix.WaitStatus
 		r.mu.Lock()
-		pid, err := nonblock.Call(unix.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(&status)), unix.WNOHANG)
-		ws := unix.WaitStatus(status)
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			r.mu.Unlock()
+			continue
+		}
 		if err != nil || pid <= 0 {
 			r.mu.Unlock()
 			return
@@ -93,9 +94,7 @@ func (r *reaper) reap() {
 // killed. While the start takes long, calledOff is asked whether to give it up.
 func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
 	var helper int // once made, guarded by mu
-	made := a.Made
 	a.Made = func(pid int) {
-		made(pid)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		// It may have been reaped already.

@@ -8,7 +8,6 @@
 package server
 
 import (
-	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -19,8 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/files"
-	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -81,8 +78,6 @@ type guest struct {
 
 	reaper  reaper
 	workers workers
-	content gate // for content of files
-	starts  gate // for starting programs
 
 	mu    sync.Mutex
 	conf  config
@@ -122,8 +117,6 @@ func newGuest() *guest {
 		landlock: -1,
 		procs:    make(map[uint64]*process),
 		accepted: make(chan struct{}, maxAccepted),
-		content:  make(gate, maxContent),
-		starts:   make(gate, maxStarts),
 		handle:   (*stream).open,
 	}
 	g.workers.init(g)
@@ -131,7 +124,6 @@ func newGuest() *guest {
 	g.idle.Stop()
 	ignoreSignals()
 	g.reaper.start()
-	reserveThreads(spareThreads)
 	return g
 }
 
@@ -158,7 +150,7 @@ func singleUser() bool {
 	if permitted()&(1<<unix.CAP_SETUID) == 0 {
 		return true
 	}
-	b, err := files.ReadSmall("/proc/self/uid_map", 4<<10)
+	b, err := readSmall("/proc/self/uid_map", 4<<10)
 	if err != nil {
 		return false
 	}
@@ -199,7 +191,7 @@ func (g *guest) stop() {
 
 // stdio serves one connection on standard input and output.
 func (g *guest) stdio() int {
-	c := newConn(g, nonblockConn(waitingFile(0, "stdin")), nonblockConn(waitingFile(1, "stdout")))
+	c := newConn(g, waitingFile(0, "stdin"), waitingFile(1, "stdout"))
 	if err := c.serve(); err != nil {
 		return lastWords(err.Error())
 	}
@@ -223,17 +215,6 @@ func waitingFile(fd int, name string) *os.File {
 	f := os.NewFile(uintptr(fd), name)
 	if !watched(f) {
 		_ = unix.SetNonblock(fd, false)
-	}
-	return f
-}
-
-// nonblockConn returns a connection on a file that needs no thread while it is
-// waited for, if the runtime watches it.
-func nonblockConn(f *os.File) io.ReadWriteCloser {
-	if watched(f) {
-		if n, err := nonblock.Of(f); err == nil {
-			return n
-		}
 	}
 	return f
 }
@@ -274,7 +255,7 @@ func (g *guest) bootstrap() int {
 		case fd < 0:
 			_ = lastWords("a connection was lost: it has no descriptor free")
 		case kind == bootstrapConn:
-			f := nonblockConn(waitingFile(fd, "connection"))
+			f := waitingFile(fd, "connection")
 			go func() { _ = newConn(g, f, f).serve() }()
 		case kind == bootstrapLandlock:
 			g.setLandlock(fd)
@@ -319,6 +300,48 @@ func receive(s int) (kind byte, fd, n int, err error) {
 			}
 		}
 		return b[0], fd, n, nil
+	}
+}
+
+// readSmall reads a file of at most limit bytes, and never blocks on what is
+// not a regular file.
+func readSmall(path string, limit int) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, unix.EINVAL
+	}
+	return readAll(fd, st.Size, limit)
+}
+
+// readAll reads a file of at most limit bytes, which says that it has size.
+func readAll(fd int, size int64, limit int) ([]byte, error) {
+	if size > int64(limit) {
+		return nil, unix.EFBIG
+	}
+	b := make([]byte, 0, max(int(size)+1, 512))
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := readOnce(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, err
+		}
+		b = b[:len(b)+n]
+		if n == 0 {
+			return b, nil
+		}
+		if len(b) > limit {
+			return nil, unix.EFBIG
+		}
 	}
 }
 

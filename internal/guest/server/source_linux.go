@@ -9,13 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // source is the guest's end of a pipe or terminal that a process writes to.
 type source struct {
-	f   *nonblock.File
+	f   *os.File
 	raw syscall.RawConn
 	fd  int
 	tty bool
@@ -29,15 +28,15 @@ type source struct {
 
 // newSource takes over fd, which does not block.
 func newSource(fd int, tty bool) (*source, error) {
-	f, err := nonblock.NewFile(fd, "output")
-	if err == nil && !watched(f.File) {
-		f.Close()
+	f := os.NewFile(uintptr(fd), "output")
+	raw, err := f.SyscallConn()
+	if err == nil && !watched(f) {
 		err = errUnwatched
 	}
 	if err != nil {
+		f.Close()
 		return nil, err
 	}
-	raw, _ := f.SyscallConn()
 	return &source{f: f, raw: raw, fd: fd, tty: tty, woken: make(chan struct{})}, nil
 }
 
@@ -76,13 +75,22 @@ func (s *source) read(get func() []byte) (n int, err error) {
 func (s *source) readEnd(get func() []byte) (n int, err error) {
 	var rerr error
 	err = s.raw.Read(func(fd uintptr) bool {
-		n, rerr = nonblock.Read(int(fd), get())
+		n, rerr = readOnce(int(fd), get())
 		return rerr != unix.EAGAIN
 	})
 	if err != nil {
 		return 0, err
 	}
 	return n, s.ended(n, rerr)
+}
+
+func readOnce(fd int, b []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, b)
+		if err != unix.EINTR {
+			return max(n, 0), err
+		}
+	}
 }
 
 func (s *source) ended(n int, err error) error {
@@ -95,7 +103,7 @@ func (s *source) ended(n int, err error) error {
 
 // readNow reads what is there, and returns io.EOF when there is nothing.
 func (s *source) readNow(b []byte) (int, error) {
-	n, err := nonblock.Read(s.fd, b)
+	n, err := readOnce(s.fd, b)
 	if err == unix.EAGAIN {
 		err = io.EOF
 	}
@@ -106,7 +114,7 @@ func (s *source) readNow(b []byte) (int, error) {
 // holds n bytes, as long as each is filled.
 func (s *source) readOn(buf []byte, n int) (more int) {
 	for i := 1; i < len(buf)/blockSize && n+more == i*wire.MaxData; i++ {
-		k, err := nonblock.Read(s.fd, payload(buf, i))
+		k, err := readOnce(s.fd, payload(buf, i))
 		if err != nil || k <= 0 {
 			break // read meets it again
 		}

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
-	"github.com/sandpit-dev/sandpit/internal/guest/files"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -29,11 +26,6 @@ type user struct {
 	groups []uint32
 	home   string // empty when unknown
 	change bool   // the guest is someone else
-}
-
-// equal reports whether work for u and other is done with the same rights.
-func (u *user) equal(other *user) bool {
-	return u.uid == other.uid && u.gid == other.gid && slices.Equal(u.groups, other.groups) && u.change == other.change
 }
 
 func (u *user) homeOr(other string) string {
@@ -58,7 +50,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
 	if name == "" || hasGroup && group == "" {
-		return user{}, fault.Invalid("user " + fault.Quote(spec) + " is not of the form name, uid, name:group or uid:gid")
+		return user{}, invalid("user " + quote(spec) + " is not of the form name, uid, name:group or uid:gid")
 	}
 	passwd, err := readUserFile("/etc/passwd")
 	if err != nil {
@@ -86,7 +78,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 	case numeric:
 		u = user{name: name, uid: uid, gid: uid}
 	default:
-		return user{}, fault.Invalid("unknown user " + fault.Quote(name) + ": it is not in the image's /etc/passwd")
+		return user{}, invalid("unknown user " + quote(name) + ": it is not in the image's /etc/passwd")
 	}
 	if hasGroup {
 		gid, numeric := parseID(group)
@@ -105,7 +97,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 			})
 		}
 		if !found {
-			return user{}, fault.Invalid("unknown group " + fault.Quote(group) + ": it is not in the image's /etc/group")
+			return user{}, invalid("unknown group " + quote(group) + ": it is not in the image's /etc/group")
 		}
 		u.gid = gid
 	} else if found && !g.single() {
@@ -129,7 +121,7 @@ func (g *guest) lookUser(spec string) (user, error) {
 		return u, nil
 	}
 	if u.uid != own {
-		return user{}, fault.New(wire.CodeUnsupported, "user "+fault.Quote(spec)+" (uid "+strconv.FormatUint(uint64(u.uid), 10)+
+		return user{}, fail(wire.CodeUnsupported, "user "+quote(spec)+" (uid "+strconv.FormatUint(uint64(u.uid), 10)+
 			") is not available: only uid "+strconv.FormatUint(uint64(own), 10)+" exists in this sandbox")
 	}
 	return u, nil
@@ -137,12 +129,12 @@ func (g *guest) lookUser(spec string) (user, error) {
 
 // readUserFile reads a file that may be missing.
 func readUserFile(path string) ([]byte, error) {
-	b, err := files.ReadSmall(path, maxUserFile)
+	b, err := readSmall(path, maxUserFile)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fault.Invalid("reading " + path + " of the image: " + err.Error())
+		return nil, invalid("reading " + path + " of the image: " + err.Error())
 	}
 	return b, nil
 }

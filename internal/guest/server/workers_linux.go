@@ -1,101 +1,88 @@
 package server
 
 import (
-	"iter"
 	"runtime"
-	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // workers are threads that do file work with the rights of the sandbox's user.
-// Such a thread has given up the guest's rights for good.
+// Such a thread has given the guest's rights up for good, and ends with its
+// goroutine.
 //
 // Only the file system ids are the user's. The other ids stay the guest's, so
 // that the user's processes may not signal the thread, limit its resources or
 // look into it.
 type workers struct {
-	g       *guest
-	mu      sync.Mutex
-	threads []*worker     // with the present rights; they are made when needed, and kept
-	jobs    chan job      // for any of them
-	stale   chan struct{} // closed when rights have changed
-	long    int           // long operations
+	g     *guest
+	jobs  chan func()
+	mu    sync.Mutex
+	count int
+	long  int           // threads of alone
+	stale chan struct{} // closed when rights have changed
 }
-
-// worker is one thread.
-type worker struct {
-	own   chan job // long operations, of which each stays on one thread
-	tasks int      // long operations that have not ended; guarded by workers.mu
-}
-
-// job is called on a worker with the error of giving up its rights.
-type job func(rights error)
 
 const (
-	maxWorkers     = 3
-	maxLongWorkers = 2  // of them: the others are always there for short work
-	maxLong        = 16 // long operations at once
+	maxWorkers = 4                // at once
+	maxLong    = 16               // at once, beside them
+	workerIdle = 10 * time.Second // an idle thread's memory is given back after this
+
+	workerRetry = 100 * time.Millisecond
 )
 
 func (w *workers) init(g *guest) {
 	w.g = g
-	w.jobs = make(chan job)
+	w.jobs = make(chan func())
 	w.stale = make(chan struct{})
 }
 
-// renew makes later work use the present user and ruleset. Threads with the
-// rights before end with what they are doing; others are reserved in their place.
+// renew makes later work use the present user and ruleset.
 func (w *workers) renew() {
 	w.mu.Lock()
 	close(w.stale)
 	w.stale = make(chan struct{})
-	w.jobs = make(chan job)
-	old := len(w.threads)
-	w.threads = nil
+	w.jobs = make(chan func())
+	w.count = 0 // the old ones end by themselves
 	w.mu.Unlock()
-	reserveThreads(old)
 }
 
 // do runs f on a worker and returns when it has run, or why it could not.
 func (w *workers) do(f func() error) error {
 	result := make(chan error, 1)
-	run := func(err error) {
-		if err == nil {
-			err = f()
-		}
-		result <- err
-	}
+	job := func() { result <- f() }
 	for {
 		w.mu.Lock()
 		jobs, stale := w.jobs, w.stale
 		select {
-		case jobs <- run: // an idle one
+		case jobs <- job: // an idle one
 			w.mu.Unlock()
 			return <-result
 		default:
 		}
-		if len(w.threads) < maxWorkers {
-			w.add()
+		if w.count < maxWorkers {
+			w.count++
+			w.mu.Unlock()
+			go w.run(jobs, stale, w.rights(), job, result)
+			return <-result
 		}
 		w.mu.Unlock()
 		select {
-		case jobs <- run:
+		case jobs <- job:
 			return <-result
 		case <-stale:
+		case <-time.After(workerRetry): // those who were busy may have ended since
 		}
 	}
 }
 
-// alone runs f for a stream like do, but f may take long, and as long as the host
-// takes to send or read what belongs to the stream: while s.await waits, the
-// thread does something else.
-func (w *workers) alone(s *stream, f func() error) error {
+// alone runs f like do, on a thread of its own: f may take as long as the host
+// takes to read its answer, and must not keep others from their files.
+func (w *workers) alone(f func() error) error {
 	w.mu.Lock()
 	full := w.long == maxLong
 	if !full {
@@ -103,90 +90,70 @@ func (w *workers) alone(s *stream, f func() error) error {
 	}
 	w.mu.Unlock()
 	if full {
-		return fault.New(wire.CodeExhausted, "too many long file operations in progress")
+		return fail(wire.CodeExhausted, "too many long file operations in progress")
 	}
 	defer func() {
 		w.mu.Lock()
 		w.long--
 		w.mu.Unlock()
 	}()
-	return w.apart(s, f)
+	return w.apart(f)
 }
 
 // apart is alone for what is counted elsewhere.
-func (w *workers) apart(s *stream, f func() error) error {
-	w.mu.Lock()
-	if len(w.threads) < maxLongWorkers {
-		w.add()
-	}
-	t := slices.MinFunc(w.threads[:min(len(w.threads), maxLongWorkers)], func(a, b *worker) int { return a.tasks - b.tasks })
-	t.tasks++
-	w.mu.Unlock()
-
+func (w *workers) apart(f func() error) error {
+	take := w.rights()
 	result := make(chan error, 1)
-	t.own <- func(err error) {
-		// A coroutine, which gives the thread away where it waits.
-		next, _ := iter.Pull(func(yield func(wait func()) bool) {
-			s.leave = func(wait func()) { yield(wait) }
-			if err == nil {
-				err = f()
-			}
-		})
-		var step job
-		step = func(error) {
-			wait, waits := next()
-			if !waits {
-				w.mu.Lock()
-				t.tasks--
-				w.mu.Unlock()
-				result <- err
-				return
-			}
-			go func() {
-				wait()
-				t.own <- step
-			}()
+	go func() {
+		err := take()
+		if err == nil {
+			err = f()
 		}
-		step(nil)
-	}
-	err := <-result
-	s.leave = nil
-	return err
+		result <- err
+	}()
+	return <-result
 }
 
-// add starts a worker. The caller holds mu.
-func (w *workers) add() {
-	t := &worker{own: make(chan job)}
-	w.threads = append(w.threads, t)
-	go w.run(t, w.jobs, w.stale)
-}
-
-func (w *workers) run(t *worker, jobs chan job, stale chan struct{}) {
+// rights returns what gives the calling goroutine a thread of its own, which
+// ends with it, and that the rights of the present user.
+func (w *workers) rights() (take func() error) {
 	conf := w.g.config()
 	w.g.mu.Lock()
 	landlock := w.g.landlock
 	w.g.mu.Unlock()
-	runtime.LockOSThread() // and never unlock
-	err := giveUpRights(&conf.user, conf.rootCaps, landlock)
-	if err != nil {
-		err = fault.New(wire.CodeInternal, "dropping privileges for file operations: "+err.Error())
+	return func() error {
+		runtime.LockOSThread() // and never unlock
+		if err := giveUpRights(&conf.user, conf.rootCaps, landlock); err != nil {
+			return fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
+		}
+		return nil
 	}
+}
+
+func (w *workers) run(jobs chan func(), stale chan struct{}, take func() error, first func(), result chan error) {
+	defer func() {
+		w.mu.Lock()
+		if w.stale == stale {
+			w.count--
+		}
+		w.mu.Unlock()
+	}()
+	if err := take(); err != nil {
+		result <- err
+		return
+	}
+	first()
+	timer := time.NewTimer(workerIdle)
+	defer timer.Stop()
 	for {
 		select {
 		case job := <-jobs:
-			job(err)
-		case job := <-t.own:
-			job(err)
+			job()
+			timer.Reset(workerIdle)
 		case <-stale:
-			jobs, stale = nil, nil
-		}
-		if stale == nil {
-			w.mu.Lock()
-			left := t.tasks
-			w.mu.Unlock()
-			if left == 0 {
-				return
-			}
+			return
+		case <-timer.C:
+			return
 		}
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/nonblock"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -79,7 +78,7 @@ type Status struct {
 type Proc struct {
 	pid    int
 	helper sysprog.Child
-	status *nonblock.File
+	status *os.File
 }
 
 // PID is the program's process id.
@@ -172,7 +171,7 @@ func (p *Proc) Wait() (Status, error) {
 }
 
 // statusPipe makes a pipe whose write end is above 2.
-func statusPipe() (*nonblock.File, int, error) {
+func statusPipe() (*os.File, int, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, -1, os.NewSyscallError("pipe2", err)
@@ -182,12 +181,7 @@ func statusPipe() (*nonblock.File, int, error) {
 		unix.Close(fds[1])
 		return nil, -1, os.NewSyscallError("fcntl", err)
 	}
-	r, err := nonblock.NewFile(fds[0], "status")
-	if err != nil {
-		unix.Close(fds[1])
-		return nil, -1, err
-	}
-	return r, fds[1], nil
+	return os.NewFile(uintptr(fds[0]), "status"), fds[1], nil
 }
 
 func readRecord(r io.Reader, b []byte) error {

@@ -1,10 +1,8 @@
-package files
+package server
 
 import (
 	"path"
 	"strings"
-
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 )
 
 // glob is a pattern of paths, split at its slashes. An element ** matches any
@@ -25,11 +23,11 @@ func newGlob(pattern string) (glob, error) {
 	}
 	g := glob(strings.Split(strings.Trim(pattern, "/"), "/"))
 	if len(g) > maxGlob {
-		return nil, fault.Invalid("the pattern has more than 62 elements")
+		return nil, invalid("the pattern has more than 62 elements")
 	}
 	for _, element := range g {
 		if _, err := path.Match(element, ""); err != nil {
-			return nil, fault.Invalid("malformed pattern " + fault.Quote(pattern))
+			return nil, invalid("malformed pattern " + quote(pattern))
 		}
 	}
 	return g, nil

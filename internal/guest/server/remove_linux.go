@@ -1,13 +1,11 @@
-package files
+package server
 
 import (
 	"golang.org/x/sys/unix"
-
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 )
 
-// Remove removes a file, a link or an empty directory.
-func Remove(path string) error {
+// remove removes a file, a link or an empty directory.
+func remove(path string) error {
 	err := unix.Unlink(path)
 	if err == unix.EISDIR || err == unix.EPERM { // Linux says EISDIR, POSIX EPERM
 		if derr := unix.Rmdir(path); derr != unix.ENOTDIR {
@@ -26,15 +24,15 @@ const (
 	maxBusy = 100
 )
 
-// RemoveTree removes path with all that is in it. What does not exist is not an error.
-func RemoveTree(path string, gone func() bool) error {
+// removeTree removes path with all that is in it. What does not exist is not an error.
+func removeTree(path string, gone func() bool) error {
 	path = trimSlashes(path)
 	if path == "/" {
 		return unix.EBUSY
 	}
 	r := &treeRemover{gone: gone, buf: make([]byte, 8<<10)}
 	for {
-		err := Remove(path)
+		err := remove(path)
 		switch err {
 		case nil, unix.ENOENT:
 			return nil
@@ -84,7 +82,7 @@ func (r *treeRemover) empty(fd int) error {
 	rounds := 0
 	for {
 		if r.gone() {
-			return fault.ErrGone
+			return errGone
 		}
 		sub, err := r.sweep(fd)
 		if err != nil {
@@ -160,7 +158,7 @@ func (r *treeRemover) sweep(fd int) (sub string, err error) {
 		removed := false
 		for {
 			if r.gone() {
-				return "", fault.ErrGone
+				return "", errGone
 			}
 			n, err := getdents(fd, r.buf)
 			if err != nil {

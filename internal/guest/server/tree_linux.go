@@ -1,4 +1,4 @@
-package files
+package server
 
 import (
 	"bufio"
@@ -8,26 +8,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Pack sends a file, or a directory with all that is in it.
-func Pack(h Host, path string) error {
+// pack sends a file, or a directory with all that is in it.
+func (s *stream) pack(path string) error {
 	path = trimSlashes(path)
 	// As with open(2), the last link is followed: it is what was asked for.
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, 0); err != nil {
 		return err
 	}
-	p := &packer{h: h, buf: make([]byte, wire.HeaderSize+wire.MaxData)}
+	p := &packer{s: s, buf: make([]byte, wire.HeaderSize+wire.MaxData)}
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		fd, st, err := OpenRegular(path, unix.O_RDONLY, 0)
+		fd, st, err := openRegular(path, unix.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		h.Begin()
+		s.reply(nothing{})
 		return p.file(fd, "", &st)
 	}
 	fd, err := openDir(unix.AT_FDCWD, path, 0)
@@ -35,19 +34,19 @@ func Pack(h Host, path string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	h.Begin()
+	s.reply(nothing{})
 	return p.dir(fd, "", 0)
 }
 
 // packer sends a tree.
 type packer struct {
-	h   Host
+	s   *stream
 	buf []byte // room for a header, and a payload
 }
 
 func (p *packer) entry(e *wire.TreeEntry) error {
 	b := wire.AppendRecord(p.buf[:wire.HeaderSize], e)
-	return p.h.Send(b, len(b)-wire.HeaderSize)
+	return p.s.sendContent(wire.Data, b, len(b)-wire.HeaderSize)
 }
 
 func treeEntry(kind uint64, rel string, st *unix.Stat_t) *wire.TreeEntry {
@@ -85,8 +84,8 @@ func (p *packer) dir(fd int, rel string, depth int) error {
 }
 
 func (p *packer) child(dir int, name, rel string, depth int) error {
-	if p.h.Gone() {
-		return fault.ErrGone
+	if p.s.isGone() {
+		return errGone
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -106,7 +105,7 @@ func (p *packer) child(dir int, name, rel string, depth int) error {
 	case unix.S_IFLNK:
 		e := treeEntry(wire.TreeSymlink, rel, &st)
 		var err error
-		if e.Target, err = Readlink(dir, name); err != nil {
+		if e.Target, err = readlink(dir, name); err != nil {
 			return err
 		}
 		return p.entry(e)
@@ -134,7 +133,7 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 	}
 	for left := st.Size; left > 0; {
 		part := p.buf[wire.HeaderSize:][:min(left, wire.MaxData)]
-		n, err := ReadOnce(fd, part)
+		n, err := readOnce(fd, part)
 		if err != nil {
 			return err
 		}
@@ -142,7 +141,7 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 			clear(part)
 			n = len(part)
 		}
-		if err := p.h.Send(p.buf, n); err != nil {
+		if err := p.s.sendContent(wire.Data, p.buf, n); err != nil {
 			return err
 		}
 		left -= int64(n)
@@ -150,15 +149,15 @@ func (p *packer) file(fd int, rel string, st *unix.Stat_t) error {
 	return nil
 }
 
-// Unpack makes the tree that r describes below a directory that exists.
+// unpack makes the tree that the host sends below a directory that exists.
 // Whatever the entries say, nothing outside of it is touched: each path is
 // resolved by the kernel with the directory as its root and limit.
-func Unpack(r io.Reader, path string) error {
+func (s *stream) unpack(path string) error {
 	root, err := openDir(unix.AT_FDCWD, path, 0)
 	if err != nil {
 		return err
 	}
-	u := &unpacker{root: root, r: bufio.NewReaderSize(r, 16<<10), buf: make([]byte, 64<<10)}
+	u := &unpacker{root: root, r: bufio.NewReaderSize(&wire.ContentReader{In: s.in, Credit: s.giveCredit}, 4<<10), buf: make([]byte, 64<<10)}
 	defer u.close()
 	var record []byte
 	for {
@@ -171,13 +170,13 @@ func Unpack(r io.Reader, path string) error {
 			err = e.Decode(b)
 		}
 		if errors.Is(err, wire.ErrMessage) || err == io.ErrUnexpectedEOF {
-			return fault.Invalid("malformed tree")
+			return invalid("malformed tree")
 		}
 		if err == nil {
 			err = u.entry(&e)
 		}
 		if errno, ok := err.(unix.Errno); ok {
-			return &fault.Error{Code: wire.CodeFile, Errno: errno, Text: fault.Quote(e.Path) + ": " + errno.Error()}
+			return &guestError{code: wire.CodeFile, errno: errno, text: quote(e.Path) + ": " + errno.Error()}
 		}
 		if err != nil {
 			return err
@@ -261,7 +260,7 @@ func walkBeneath(root int, path string, flags int) (int, error) {
 		}
 		var target string
 		if path != "" || flags&unix.O_NOFOLLOW == 0 {
-			target, err = Readlink(fd, name)
+			target, err = readlink(fd, name)
 		} else {
 			err = unix.EINVAL
 		}
@@ -411,7 +410,7 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 	defer unix.Close(fd)
 	if mode&0o700 != 0o700 {
 		if len(u.late) == maxLateModes {
-			return fault.New(wire.CodeExhausted, "too many directories that their owner can't access")
+			return fail(wire.CodeExhausted, "too many directories that their owner can't access")
 		}
 		u.late = append(u.late, lateMode{path, mode})
 		return nil
@@ -422,7 +421,7 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) error {
 	var fd int
 	err := replaceAt(at, name, func() error {
-		return Retry(func() (err error) {
+		return retry(func() (err error) {
 			fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 			return err
 		})
@@ -435,7 +434,7 @@ func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) err
 		n, err = u.r.Read(u.buf[:min(left, int64(len(u.buf)))])
 		left -= int64(n)
 		if err == nil {
-			err = WriteAll(fd, u.buf[:n])
+			err = writeAll(fd, u.buf[:n])
 		}
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
@@ -452,7 +451,7 @@ func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) err
 		err = cerr
 	}
 	if err == io.ErrUnexpectedEOF {
-		return fault.Invalid("the tree ends within a file")
+		return invalid("the tree ends within a file")
 	}
 	return err
 }

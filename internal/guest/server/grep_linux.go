@@ -1,11 +1,10 @@
-package files
+package server
 
 import (
 	"bytes"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -21,33 +20,33 @@ const (
 	maxGrepText = 8 << 20
 )
 
-// Grep sends the lines of files that match.
-func Grep(h Host, m *wire.Grep, root string) error {
+// grep sends the lines of files that match.
+func (s *stream) grep(m *wire.Grep, root string) error {
 	gl, err := newGlob(m.Glob)
 	if err != nil {
 		return err
 	}
 	k := &grepper{
-		h: h, match: newMatcher(m), buf: make([]byte, grepBuffer), left: int(min(m.Limit, wire.MaxEntries)),
+		s: s, match: newMatcher(m), buf: make([]byte, grepBuffer), left: int(min(m.Limit, wire.MaxEntries)),
 		context: int(min(m.Context, maxGrepContext)), out: make([]byte, wire.HeaderSize, wire.HeaderSize+wire.MaxData),
 	}
-	k.match.gone = h.Gone
+	k.match.gone = s.isGone
 	k.before = make([]string, 0, k.context)
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, root, &st, 0); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		h.Begin()
-		err = k.file(unix.AT_FDCWD, root, BaseName(root), 0)
+		s.reply(nothing{})
+		err = k.file(unix.AT_FDCWD, root, baseName(root), 0)
 	} else {
 		fd, oerr := openDir(unix.AT_FDCWD, root, 0)
 		if oerr != nil {
 			return oerr
 		}
 		defer unix.Close(fd)
-		h.Begin()
-		w := walker{gone: h.Gone, glob: gl, depth: treeDepth(m.Depth)}
+		s.reply(nothing{})
+		w := walker{gone: s.isGone, glob: gl, depth: treeDepth(m.Depth)}
 		w.visit = func(dir int, name, rel string, st *unix.Stat_t) error {
 			if st.Mode&unix.S_IFMT != unix.S_IFREG {
 				return nil
@@ -67,7 +66,7 @@ func Grep(h Host, m *wire.Grep, root string) error {
 
 // grepper searches files one after the other.
 type grepper struct {
-	h       Host
+	s       *stream
 	match   *matcher
 	context int
 	left    int // matching lines that may still be given
@@ -92,7 +91,7 @@ func (k *grepper) put(l *wire.GrepLine) error {
 
 func (k *grepper) flush() error {
 	n := len(k.out) - wire.HeaderSize
-	err := k.h.Send(k.out, n)
+	err := k.s.sendContent(wire.Data, k.out, n)
 	k.out = k.out[:wire.HeaderSize]
 	return err
 }
@@ -106,7 +105,7 @@ func (k *grepper) file(dir int, name, rel string, flags int) error {
 	defer unix.Close(fd)
 	left := st.Size
 	if left == 0 {
-		left = MaxUnsized
+		left = maxUnsized
 	}
 	k.before = k.before[:0]
 	after := 0 // lines that are still context of a match before them
@@ -126,10 +125,10 @@ func (k *grepper) file(dir int, name, rel string, flags int) error {
 			k.buf = append(k.buf, make([]byte, len(k.buf))...)
 		}
 		if i < 0 && !last && end < len(k.buf) {
-			if k.h.Gone() {
-				return fault.ErrGone
+			if k.s.isGone() {
+				return errGone
 			}
-			n, err := ReadOnce(fd, k.buf[end:min(len(k.buf), end+int(min(left, grepBuffer)))])
+			n, err := readOnce(fd, k.buf[end:min(len(k.buf), end+int(min(left, grepBuffer)))])
 			if err != nil || n == 0 {
 				left = 0
 				continue
@@ -178,7 +177,7 @@ func (k *grepper) line(rel string, number uint64, text []byte, after *int) error
 	if !k.match.match(text) {
 		switch {
 		case k.match.over:
-			return fault.ErrGone
+			return errGone
 		case *after > 0:
 			*after--
 			return k.put(&wire.GrepLine{Kind: wire.GrepContext, Path: rel, Line: number, Text: string(shown)})

@@ -1,15 +1,14 @@
-package files
+package server
 
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Copy copies a file or link, or a directory with all that is in it. Links
+// copyTree copies a file or link, or a directory with all that is in it. Links
 // are copied, not followed; sockets, pipes and devices are refused.
-func Copy(from, to string, recursive bool, gone func() bool) error {
+func copyTree(from, to string, recursive bool, gone func() bool) error {
 	from, to = trimSlashes(from), trimSlashes(to)
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, from, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -18,20 +17,20 @@ func Copy(from, to string, recursive bool, gone func() bool) error {
 	c := &copier{gone: gone}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		fd, st, err := OpenRegular(from, unix.O_RDONLY, 0)
+		fd, st, err := openRegular(from, unix.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		t, err := OpenTarget(&wire.Write{Mode: uint64(st.Mode & 0o777)}, to)
+		t, err := openTarget(&wire.Write{Mode: uint64(st.Mode & 0o777)}, to)
 		if err != nil {
 			return err
 		}
-		err = c.content(t.FD, fd)
+		err = c.content(t.fd, fd)
 		if err == nil {
-			err = unix.Fchmod(t.FD, st.Mode&0o777)
+			err = unix.Fchmod(t.fd, st.Mode&0o777)
 		}
-		if ferr := t.Finish(err == nil); err == nil {
+		if ferr := t.finish(err == nil); err == nil {
 			err = ferr
 		}
 		return err
@@ -140,7 +139,7 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 // entry copies one entry of a directory.
 func (c *copier) entry(src, dst int, name string, depth int) error {
 	if c.gone() {
-		return fault.ErrGone
+		return errGone
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(src, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -166,7 +165,7 @@ func (c *copier) entry(src, dst int, name string, depth int) error {
 	}
 	defer unix.Close(in)
 	var out int
-	err = Retry(func() (err error) {
+	err = retry(func() (err error) {
 		out, err = unix.Openat(dst, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
@@ -184,7 +183,7 @@ func (c *copier) entry(src, dst int, name string, depth int) error {
 
 // link copies a symbolic link, over a file that is there.
 func (c *copier) link(src int, name string, dst int, to string) error {
-	target, err := Readlink(src, name)
+	target, err := readlink(src, name)
 	if err != nil {
 		return err
 	}
@@ -211,7 +210,7 @@ const copyStep = 8 << 20
 func (c *copier) content(out, in int) error {
 	for n := 1; n > 0; {
 		if c.gone() {
-			return fault.ErrGone
+			return errGone
 		}
 		var err error
 		n, err = unix.CopyFileRange(in, nil, out, nil, copyStep, 0)
@@ -236,19 +235,19 @@ func (c *copier) plain(out, in int) error {
 	}
 	for left := int64(0); ; {
 		if c.gone() {
-			return fault.ErrGone
+			return errGone
 		}
-		n, err := ReadOnce(in, c.buf)
+		n, err := readOnce(in, c.buf)
 		if err != nil || n == 0 {
 			return err
 		}
-		if left += int64(n); left > MaxUnsized {
+		if left += int64(n); left > maxUnsized {
 			var st unix.Stat_t
 			if err := unix.Fstat(in, &st); err != nil || st.Size < left {
 				return unix.EFBIG // it has no end
 			}
 		}
-		if err := WriteAll(out, c.buf[:n]); err != nil {
+		if err := writeAll(out, c.buf[:n]); err != nil {
 			return err
 		}
 	}

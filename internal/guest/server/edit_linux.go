@@ -1,4 +1,4 @@
-package files
+package server
 
 import (
 	"strconv"
@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -14,12 +13,12 @@ import (
 // and after.
 const maxEdit = 16 << 20
 
-// Edit replaces exact text in a file: all that is asked for, or nothing.
-func Edit(m *wire.Edits, path string) error {
+// edit replaces exact text in a file: all that is asked for, or nothing.
+func edit(m *wire.Edits, path string) error {
 	if len(m.List) == 0 {
-		return fault.Invalid("no edit")
+		return invalid("no edit")
 	}
-	fd, st, err := OpenRegular(path, unix.O_RDONLY, 0)
+	fd, st, err := openRegular(path, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -31,31 +30,31 @@ func Edit(m *wire.Edits, path string) error {
 	text := string(b)
 	for i, e := range m.List {
 		if e.Old == "" {
-			return fault.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is empty")
+			return invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is empty")
 		}
 		n := strings.Count(text, e.Old)
 		if n == 0 || n > 1 && !e.All {
-			return fault.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace occurs " + strconv.Itoa(n) + " times in the file")
+			return invalid("edit " + strconv.Itoa(i+1) + ": the text to replace occurs " + strconv.Itoa(n) + " times in the file")
 		}
 		if len(text)+n*(len(e.New)-len(e.Old)) > maxEdit {
 			return unix.EFBIG
 		}
 		text = strings.ReplaceAll(text, e.Old, e.New)
 	}
-	t, err := OpenTarget(&wire.Write{Mode: 0o644}, path)
+	t, err := openTarget(&wire.Write{Mode: 0o644}, path)
 	if err != nil {
 		return err
 	}
-	err = WriteAll(t.FD, []byte(text))
+	err = writeAll(t.fd, []byte(text))
 	// Somebody may have changed the file meanwhile: that must not be undone.
 	var now unix.Stat_t
 	if err == nil {
 		err = unix.Fstatat(t.dir, t.name, &now, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err == nil && (now.Ino != st.Ino || now.Dev != st.Dev || now.Size != st.Size || now.Mtim != st.Mtim) {
-		err = fault.New(wire.CodeState, "the file was changed concurrently")
+		err = fail(wire.CodeState, "the file was changed concurrently")
 	}
-	if ferr := t.Finish(err == nil); err == nil {
+	if ferr := t.finish(err == nil); err == nil {
 		err = ferr
 	}
 	return err

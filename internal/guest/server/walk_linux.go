@@ -1,4 +1,4 @@
-package files
+package server
 
 import (
 	"container/heap"
@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -47,7 +46,7 @@ func (w *walker) walk(fd int, prefix, after string, at uint64, depth int) error 
 	}
 	for {
 		if w.gone() {
-			return fault.ErrGone
+			return errGone
 		}
 		if w.buf == nil {
 			w.buf = make([]byte, 32<<10)
@@ -139,7 +138,7 @@ func namesAfter(fd int, after string, limit int, buf []byte, gone func() bool) (
 			break
 		}
 		if gone() {
-			return nil, false, fault.ErrGone
+			return nil, false, errGone
 		}
 		eachEntry(buf[:n], func(name []byte, _ byte) bool {
 			if string(name) <= after {
@@ -162,10 +161,10 @@ func namesAfter(fd int, after string, limit int, buf []byte, gone func() bool) (
 }
 
 // errEnough ends a walk that has found what it may find.
-var errEnough = fault.New(wire.CodeExhausted, "enough")
+var errEnough = fail(wire.CodeExhausted, "enough")
 
-// Find answers with a page of what is below a directory.
-func Find(m *wire.Find, root string, gone func() bool) (*wire.Entries, error) {
+// find answers with a page of what is below a directory.
+func find(m *wire.Find, root string, gone func() bool) (message, error) {
 	g, err := newGlob(m.Glob)
 	if err != nil {
 		return nil, err
@@ -184,9 +183,9 @@ func Find(m *wire.Find, root string, gone func() bool) (*wire.Entries, error) {
 			out.More = true
 			return errEnough
 		}
-		f := Describe(rel, st)
+		f := describe(rel, st)
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-			f.Target, _ = Readlink(dir, name)
+			f.Target, _ = readlink(dir, name)
 		}
 		size += len(rel) + len(f.Target) + 64
 		out.List = append(out.List, f)
