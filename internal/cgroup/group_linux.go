@@ -51,22 +51,13 @@ const tries = 64
 // Where no group can be made and no limit is asked for, the result is a group
 // that does nothing: Paths is empty and all Stats are -1.
 func (l *Layout) Create(id string, limits Limits) (*Group, error) {
-	g, err := l.CreateAnnounced(id, limits, func(*Group) error { return nil })
-	if err != nil {
-		return nil, err
-	}
-	if err := g.Limit(); err != nil {
-		_ = g.Remove()
-		return nil, err
-	}
-	return g, nil
+	return l.CreateAnnounced(id, limits, nil)
 }
 
-// CreateAnnounced is the first part of Create, of which Limit is the second: of the
-// limits it sets only that of memory, which must hold from the first process on. It
-// first calls announce with a group that has the Paths, Shared and KillFile of the
-// group to be made. So a watcher can be there before anything is made that could be
-// left behind. If announce fails, CreateAnnounced fails with its error.
+// CreateAnnounced is Create, but first calls announce, unless it is nil, with a group
+// that has the Paths, Shared and KillFile of the group to be made. So a watcher can be
+// there before anything is made that could be left behind. If announce fails,
+// CreateAnnounced fails with its error.
 func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(planned *Group) error) (*Group, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
@@ -82,10 +73,12 @@ func (l *Layout) CreateAnnounced(id string, limits Limits, announce func(planned
 	if err := l.prepare(id); err != nil {
 		return nil, fmt.Errorf("preparing cgroups: %w", err)
 	}
-	err := announce(l.planned(id, limits))
-	if err != nil {
-		l.release()
-		return nil, err
+	var err error
+	if announce != nil {
+		if err = announce(l.planned(id, limits)); err != nil {
+			l.release()
+			return nil, err
+		}
 	}
 	for try := range tries {
 		var g *Group
@@ -175,24 +168,11 @@ func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err err
 			g.fd = fd
 		}
 		g.dirs = append(g.dirs, d)
-		if err := d.limitMemory(p, limits); err != nil {
+		if err := d.limit(p, limits); err != nil {
 			return nil, err
 		}
 	}
 	return g, nil
-}
-
-// Limit sets the limits of a group that CreateAnnounced has made, before
-// anybody uses it. Processes may be in it already, while they start.
-func (g *Group) Limit() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, d := range g.dirs {
-		if err := d.limitRest(g.l.placeOf(d.path), g.limits); err != nil {
-			return fmt.Errorf("limiting cgroup %s: %w", g.id, err)
-		}
-	}
-	return nil
 }
 
 // needed returns the controllers that limits and a group's own methods need.
@@ -266,51 +246,39 @@ const tcpShare = 8
 
 // limit writes the limits of one directory.
 func (d *groupDir) limit(p *place, limits Limits) error {
-	if err := d.limitMemory(p, limits); err != nil {
-		return err
-	}
-	return d.limitRest(p, limits)
-}
-
-// limitMemory writes the limit of memory.
-func (d *groupDir) limitMemory(p *place, limits Limits) error {
-	if d.ctrls&memory == 0 {
-		return nil
-	}
-	n := strconv.FormatInt(limits.Memory, 10)
-	if d.v2 {
-		if err := writeFile(d.path+"/memory.max", n); err != nil {
-			return err
-		}
-		// Not there in kernels without swap.
-		if err := writeFile(d.path+"/memory.swap.max", "0"); err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
-		}
-		return nil
-	}
-	err := writeFile(d.path+"/memory.limit_in_bytes", n)
-	if p.memsw {
-		if err == nil || errors.Is(err, unix.EINVAL) {
-			// Without swap may not be more than with swap: of a larger
-			// limit than before the latter comes first.
-			if swap := writeFile(d.path+"/memory.memsw.limit_in_bytes", n); swap != nil {
-				return swap
+	if d.ctrls&memory != 0 {
+		n := strconv.FormatInt(limits.Memory, 10)
+		if d.v2 {
+			if err := writeFile(d.path+"/memory.max", n); err != nil {
+				return err
 			}
-		}
-		if errors.Is(err, unix.EINVAL) {
-			err = writeFile(d.path+"/memory.limit_in_bytes", n)
-		}
-	}
-	return err
-}
-
-// limitRest writes the limits but that of memory.
-func (d *groupDir) limitRest(p *place, limits Limits) error {
-	if d.ctrls&memory != 0 && !d.v2 && p.tcp {
-		// Counted apart, and only once there is a limit. Of the only group with
-		// one, the kernel changes its own code for that.
-		if err := writeFile(d.path+tcpLimit, strconv.FormatInt(limits.Memory/tcpShare, 10)); err != nil {
-			return err
+			// Not there in kernels without swap.
+			if err := writeFile(d.path+"/memory.swap.max", "0"); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		} else {
+			err := writeFile(d.path+"/memory.limit_in_bytes", n)
+			if p.memsw {
+				if err == nil || errors.Is(err, unix.EINVAL) {
+					// Without swap may not be more than with swap: of a larger
+					// limit than before the latter comes first.
+					if swap := writeFile(d.path+"/memory.memsw.limit_in_bytes", n); swap != nil {
+						return swap
+					}
+				}
+				if errors.Is(err, unix.EINVAL) {
+					err = writeFile(d.path+"/memory.limit_in_bytes", n)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			if p.tcp {
+				// Counted apart, and only once there is a limit.
+				if err := writeFile(d.path+tcpLimit, strconv.FormatInt(limits.Memory/tcpShare, 10)); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	if d.ctrls&cpu != 0 {

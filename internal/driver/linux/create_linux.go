@@ -279,17 +279,6 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return c.explainDeath(os.NewSyscallError("write", err))
 	}
 	c.trace("ids")
-
-	if err := c.step(ctx, "limits"); err != nil {
-		return err
-	}
-	// While the builder works, and before anything of the sandbox runs.
-	if c.group != nil {
-		if err := c.group.Limit(); err != nil {
-			return err
-		}
-	}
-	c.trace("limits")
 	if announce {
 		_, err = c.await(ctx, preparedByte)
 	}

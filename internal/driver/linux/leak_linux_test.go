@@ -480,7 +480,7 @@ func TestLeakAfterNormalEnd(t *testing.T) {
 }
 
 // createSteps are the names that linux.Options.Fault is called with by Create.
-var createSteps = []string{"host", "cgroup", "program", "clone", "ids", "limits", "trees", "answer", "instance"}
+var createSteps = []string{"host", "cgroup", "program", "clone", "ids", "trees", "answer", "instance"}
 
 // destroySteps are those of Destroy, of which the second is left out where a
 // sandbox has no cgroup.

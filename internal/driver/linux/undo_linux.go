@@ -76,8 +76,7 @@ func (c *creation) stopWatcher(removed bool) {
 	}
 }
 
-// makeGroup makes the cgroup with the limits that must be enforced, of which all but
-// that of memory are set later.
+// makeGroup makes the cgroup with the limits that must be enforced.
 func (c *creation) makeGroup() error {
 	layout, err := c.driver.layout()
 	if err != nil {
