@@ -886,23 +886,46 @@ func testLimits(t *testing.T, e *env) {
 		if got, want := shell(t, c, "df -Pi / | awk 'NR>1 { print $2 }'"), fmt.Sprintf("%d\n", plan.Limits.Files); e.has(t, feature.Files) && got != want {
 			t.Errorf("the disk has %q files, want %q", got, want)
 		}
-		for limit, script := range map[feature.Feature]string{
-			feature.Memory: "head -c 100000000 /dev/zero | tail -n 1 >/dev/null",
-			feature.Pids:   "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); all=\"$all $!\"; done; kill $all",
+		busy(t, c)
+		for _, try := range [...]struct {
+			limit  feature.Feature
+			script string
+		}{
+			{feature.Memory, "head -c 100000000 /dev/zero | tail -n 1 >/dev/null"},
+			{feature.Pids, "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); all=\"$all $!\"; done; kill $all"},
 		} {
-			if !e.has(t, limit) {
+			if !e.has(t, try.limit) {
 				continue
 			}
-			p, err := c.Start(guarded(t), sandpit.Command{Script: script})
+			p, err := c.Start(guarded(t), sandpit.Command{Script: try.script})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if res, err := p.Wait(guarded(t)); err != nil || res.Success() != (factor > 1) {
-				t.Errorf("%s, with %+v: %+v, %v", limit, plan.Limits, res, err)
+				t.Errorf("%s, with %+v: %+v, %v", try.limit, plan.Limits, res, err)
 			}
 		}
 		e.destroy(t, inst)
 	}
+}
+
+// busy gives the guest much to do at once. It then has the threads that it needs, and does
+// not need one when the sandbox is at its process limit, which would end it.
+func busy(t *testing.T, c *client.Client) {
+	t.Helper()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			p, err := c.Start(guarded(t), sandpit.Command{Script: "true"})
+			if err == nil {
+				_, err = p.Wait(guarded(t))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // Owned is what another process makes, see Factory.Process.
