@@ -55,14 +55,14 @@ func (s *Sandbox) writeMarks(ctx context.Context) error {
 	var failed error
 	for {
 		s.mu.Lock()
-		todo := s.unmarked
-		if s.unmarked = nil; todo == nil {
+		due := s.unmarked
+		if s.unmarked = nil; due == nil {
 			s.marking = nil
 			s.mu.Unlock()
 			return failed
 		}
 		s.mu.Unlock()
-		for name, there := range todo {
+		for name, there := range due {
 			if there {
 				failed = errors.Join(failed, makeMark(s.logDir()+name))
 			} else {

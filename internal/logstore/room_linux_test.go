@@ -90,8 +90,12 @@ func TestLogsShareTheRoom(t *testing.T) {
 	}
 	again := logstore.NewRoom(dir, bounds).Share()
 	before := onDisk(t, dir)
+	var there []*logstore.Log // a log counts from when it is opened
 	for _, p := range []string{path("mine", 3), path("others", 0)} {
-		fillLog(t, open(t, p, logstore.Options{MaxBytes: each, Share: again}), 100_000, 3000)
+		there = append(there, open(t, p, logstore.Options{MaxBytes: each, Share: again}))
+	}
+	for _, l := range there {
+		fillLog(t, l, 100_000, 3000)
 	}
 	fillLog(t, open(t, path("mine", 9), logstore.Options{MaxBytes: each, Share: again}), 0, 3000)
 	if got := onDisk(t, dir); got > max(each, before) {
