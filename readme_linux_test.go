@@ -36,7 +36,7 @@ func TestReadmeCode(t *testing.T) {
 	})
 	for _, tt := range []struct{ program, want, err string }{
 		{"echo $((6 * 7))", "42\n", ""},
-		{"cat nowhere", "", "it ended with 1: "},
+		{"cat nowhere", "", "exit code 1: "},
 		{"head -c 100000000 /dev/zero >/tmp/fill", "", "No space left"},
 	} {
 		got, err := try(t.Context(), client, tt.program)

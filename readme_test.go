@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// try runs a program that nobody has read, and returns what it printed.
+// try runs a program that nobody has read, and returns its output.
 func try(ctx context.Context, client sandpit.Client, program string) ([]byte, error) {
 	sb, err := client.Create(ctx, sandpit.Spec{Limits: sandpit.Limits{Disk: 64 << 20}})
 	if err != nil {
@@ -28,9 +28,9 @@ func try(ctx context.Context, client sandpit.Client, program string) ([]byte, er
 	case err != nil:
 		return nil, err // the sandbox failed, not the program
 	case res.TimedOut:
-		return nil, errors.New("it took too long, and is dead with all that it had started")
+		return nil, errors.New("timed out; it and everything it started were killed")
 	case !res.Success():
-		return nil, fmt.Errorf("it ended with %d: %s", res.ExitCode, res.Stderr)
+		return nil, fmt.Errorf("exit code %d: %s", res.ExitCode, res.Stderr)
 	}
 	return res.Stdout, nil
 }
