@@ -90,6 +90,8 @@ var forbidden = []arrow{
 	{"internal/guest", "internal/image", "the guest runs inside and knows nothing of the host"},
 	{"internal/guest/server", "internal/guest/client", "the two ends share the wire alone"},
 	{"internal/guest/client", "internal/guest/server", "the two ends share the wire alone"},
+	{"internal/guest/files", "internal/guest/process", "file work starts no processes"},
+	{"internal/guest/process", "internal/guest/files", "a process needs no file work"},
 	{"internal/driver", "internal/api", "a driver makes a place and a byte stream"},
 	{"internal/driver", "internal/engine", "the engine uses drivers, never the reverse"},
 	{"internal/driver", "internal/policy", "a plan is final; a driver decides nothing"},
@@ -262,9 +264,16 @@ func TestGuestDependencies(t *testing.T) {
 	allowed := []string{
 		"cmd/sandpit-guest",
 		"internal/cmdline",
+		"internal/guest/conn",
+		"internal/guest/fdio",
+		"internal/guest/files",
+		"internal/guest/process",
+		"internal/guest/procfs",
 		"internal/guest/server",
+		"internal/guest/settings",
 		"internal/guest/spawn",
 		"internal/guest/wire",
+		"internal/guest/workers",
 		"internal/sysprog",
 	}
 	heavy := []string{

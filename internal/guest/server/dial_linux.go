@@ -11,35 +11,37 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/conn"
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // dial connects to something that listens in the sandbox, and carries content
 // both ways until both have ended.
-func (s *stream) dial(m *wire.Dial) error {
+func (g *guest) dial(s *conn.Stream, m *wire.Dial) error {
 	var to unix.Sockaddr
 	family := unix.AF_UNIX
 	switch ip := loopback(m.Address); {
 	case m.Port > 65535:
-		return invalid("there is no port " + strconv.FormatUint(m.Port, 10))
+		return wire.Invalid("there is no port " + strconv.FormatUint(m.Port, 10))
 	case m.Port > 0 && len(ip) == 4:
 		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(m.Port), Addr: [4]byte(ip)}
 	case m.Port > 0 && len(ip) == 16:
 		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(m.Port), Addr: [16]byte(ip)}
 	case m.Port > 0:
-		return invalid("the address is not the sandbox's loopback")
+		return wire.Invalid("the address is not the sandbox's loopback")
 	default:
-		path, err := s.c.g.path(m.Address)
+		path, err := g.settings.Path(m.Address)
 		if err != nil {
 			return err
 		}
 		if len(path) > 107 { // sun_path of unix(7), less the NUL
-			return invalid("the path is too long for a socket")
+			return wire.Invalid("the path is too long for a socket")
 		}
 		to = &unix.SockaddrUnix{Name: path}
 	}
-	s.in, s.lingers = wire.NewQueue(wire.GuestWindow), true
-	go s.connection(family, to)
+	s.In, s.Lingers = wire.NewQueue(wire.GuestWindow), true
+	go g.connection(s, family, to)
 	return nil
 }
 
@@ -59,58 +61,58 @@ func loopback(s string) []byte {
 	return nil
 }
 
-func (s *stream) connection(family int, to unix.Sockaddr) {
+func (g *guest) connection(s *conn.Stream, family int, to unix.Sockaddr) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		s.in.Close()
-		s.fail(err)
+		s.In.Close()
+		s.Fail(err)
 		return
 	}
 	// With the rights of the user: a path may be in a directory that is not his.
-	err = s.c.g.workers.do(func() error { return unix.Connect(fd, to) })
+	err = g.workers.Do(func() error { return unix.Connect(fd, to) })
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
-	s.whenGone(func() {
+	s.WhenGone(func() {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 		_ = f.SetWriteDeadline(time.Now().Add(linger))
 	})
 	raw, rerr := f.SyscallConn()
 	if rerr != nil {
-		s.in.Close()
-		s.fail(rerr)
+		s.In.Close()
+		s.Fail(rerr)
 		return
 	}
 	if err == unix.EINPROGRESS || err == unix.EINTR {
 		err = connected(raw)
 	}
 	if err != nil {
-		s.in.Close()
-		s.fail(fileError(err))
+		s.In.Close()
+		s.Fail(wire.FileError(err))
 		return
 	}
-	s.reply(nothing{})
+	s.Reply(conn.Nothing{})
 
 	sent := make(chan error, 1)
 	go func() {
-		err := s.content(func(b []byte) error {
+		err := s.Content(func(b []byte) error {
 			_, err := f.Write(b)
 			return err
 		})
 		if err == io.EOF {
 			err = nil
 			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
-		} else if err != errGone {
-			s.refuse()
+		} else if err != conn.ErrGone {
+			s.Refuse()
 		}
 		sent <- err
 	}()
-	rerr = s.receiveFrom(raw)
+	rerr = g.receiveFrom(s, raw)
 	switch {
-	case s.isGone():
+	case s.Gone():
 	case rerr == nil:
-		_ = s.c.send(wire.EOF, s.id, nil)
+		s.EndContent()
 	default: // what the host still sends goes nowhere
-		s.in.Abort(errGone)
+		s.In.Abort(conn.ErrGone)
 	}
 	werr := <-sent
 	var errno unix.Errno
@@ -119,7 +121,7 @@ func (s *stream) connection(family int, to unix.Sockaddr) {
 			errno = e
 		}
 	}
-	s.end(wire.Event, &wire.Closed{Errno: uint64(errno)})
+	s.End(wire.Event, &wire.Closed{Errno: uint64(errno)})
 }
 
 // connected waits until a connect has come to its end.
@@ -137,7 +139,7 @@ func connected(raw syscall.RawConn) error {
 	})
 	switch {
 	case cerr != nil:
-		return errGone
+		return conn.ErrGone
 	case err != nil:
 		return err
 	case errno != 0:
@@ -148,17 +150,17 @@ func connected(raw syscall.RawConn) error {
 
 // receiveFrom sends what comes from a socket. A buffer is held only while there
 // is something.
-func (s *stream) receiveFrom(raw syscall.RawConn) error {
+func (g *guest) receiveFrom(s *conn.Stream, raw syscall.RawConn) error {
 	for {
 		var buf *[]byte
 		n := 0
 		var rerr error
 		err := raw.Read(func(fd uintptr) bool {
 			if buf == nil {
-				buf = buffers.Get().(*[]byte)
+				buf = conn.Buffer(false)
 			}
-			if n, rerr = readOnce(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
-				buffers.Put(buf)
+			if n, rerr = fdio.Read(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
+				conn.Release(buf)
 				buf = nil
 				return false
 			}
@@ -168,11 +170,11 @@ func (s *stream) receiveFrom(raw syscall.RawConn) error {
 			err = rerr
 		}
 		if err == nil && n > 0 {
-			s.c.g.life.touch(s.c.g)
-			err = s.sendContent(wire.Data, *buf, n)
+			g.life.touch(g)
+			err = s.Send(wire.Data, *buf, n)
 		}
 		if buf != nil {
-			buffers.Put(buf)
+			conn.Release(buf)
 		}
 		if err != nil || n == 0 {
 			return err
@@ -218,7 +220,7 @@ func hasPort(list []wire.Port, p *wire.Port) bool {
 func eachLineOf(fd int, f func(line []byte)) error {
 	buf := make([]byte, 16<<10)
 	for n := 0; ; {
-		k, err := readOnce(fd, buf[n:])
+		k, err := fdio.Read(fd, buf[n:])
 		if err != nil {
 			return err
 		}

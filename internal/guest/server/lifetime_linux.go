@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/conn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -24,8 +25,8 @@ type life struct {
 	grace    time.Duration
 	expired  uint64    // the reason, from the moment on at which the time was over
 	end      time.Time // when the grace is over
-	hosts    map[*conn]bool
-	waiting  map[*stream]bool
+	hosts    map[*conn.Conn]bool
+	waiting  map[*conn.Stream]bool
 }
 
 // touch says that there is activity.
@@ -112,7 +113,7 @@ func (l *life) check(g *guest) {
 	case l.expired == 0 && len(l.hosts) > 0:
 		l.expired, l.end = reason, time.Now().Add(l.grace)
 		for s := range l.waiting {
-			go s.answer(l.message(), nil)
+			go s.Answer(l.message(), nil)
 		}
 		clear(l.waiting)
 	case l.expired == 0 || !time.Now().Before(l.end):
@@ -139,12 +140,7 @@ func (l *life) quit(g *guest, reason uint64) {
 	m := wire.ErrorMessage{Code: wire.CodeExpired, Text: text}
 	var told sync.WaitGroup
 	for c := range l.hosts {
-		told.Go(func() {
-			if f, ok := c.w.(*os.File); ok {
-				_ = f.SetWriteDeadline(time.Now().Add(farewell))
-			}
-			_ = c.send(wire.Error, 0, m.Append(nil))
-		})
+		told.Go(func() { c.Leave(&m, farewell) })
 	}
 	done := make(chan struct{})
 	go func() { told.Wait(); close(done) }()
@@ -157,20 +153,20 @@ func (l *life) quit(g *guest, reason uint64) {
 }
 
 // await answers a stream when the time is over.
-func (l *life) await(g *guest, s *stream) {
+func (l *life) await(g *guest, s *conn.Stream) {
 	l.mu.Lock()
 	if l.expired != 0 {
 		m := l.message()
 		l.mu.Unlock()
-		s.answer(m, nil)
+		s.Answer(m, nil)
 		return
 	}
 	if l.waiting == nil {
-		l.waiting = make(map[*stream]bool)
+		l.waiting = make(map[*conn.Stream]bool)
 	}
 	l.waiting[s] = true
 	l.mu.Unlock()
-	s.whenGone(func() {
+	s.WhenGone(func() {
 		l.mu.Lock()
 		delete(l.waiting, s)
 		l.mu.Unlock()
@@ -178,16 +174,16 @@ func (l *life) await(g *guest, s *stream) {
 }
 
 // arrived and left say which hosts are connected.
-func (l *life) arrived(c *conn) {
+func (l *life) arrived(c *conn.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hosts == nil {
-		l.hosts = make(map[*conn]bool)
+		l.hosts = make(map[*conn.Conn]bool)
 	}
 	l.hosts[c] = true
 }
 
-func (l *life) left(c *conn) {
+func (l *life) left(c *conn.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.hosts, c)

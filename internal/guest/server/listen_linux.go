@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/conn"
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
 )
 
 const (
@@ -26,7 +29,7 @@ func (g *guest) listen(fd int) {
 		unix.Close(fd)
 		return
 	}
-	f := waitingFile(fd, "listener")
+	f := fdio.WaitingFile(fd, "listener")
 	g.listeners.Add(1)
 	go func() {
 		defer g.listeners.Done()
@@ -61,12 +64,12 @@ func (g *guest) accept(f *os.File) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		conn := waitingFile(fd, "connection")
-		c := newConn(g, conn, conn)
-		c.patience = greetPatience
+		file := fdio.WaitingFile(fd, "connection")
+		c := conn.New(g, file, file)
+		c.Patience = greetPatience
 		go func() {
 			defer func() { <-g.accepted }()
-			_ = c.serve()
+			_ = c.Serve()
 		}()
 	}
 }

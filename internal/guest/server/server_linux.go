@@ -1,7 +1,8 @@
-// Package server is the guest: the first process of a sandbox. It starts and
-// tracks processes, carries their streams, does all file work, and reaps what
-// nobody else does. It serves the guest protocol (docs/guest-protocol.md) on
-// connections that are handed to it.
+// Package server is the guest: the first process of a sandbox. It serves the guest
+// protocol (docs/guest-protocol.md) on connections that are handed to it, connects to
+// what listens in the sandbox, and ends when its time is over. Package process has what
+// it does with processes, package files what it does with files, and package conn the
+// connections and their streams.
 //
 // The guest trusts the host. It does not trust what runs beside it in the
 // sandbox: that must not reach the guest's memory or descriptors, nor stop it.
@@ -11,14 +12,18 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/guest/conn"
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
+	"github.com/sandpit-dev/sandpit/internal/guest/files"
+	"github.com/sandpit-dev/sandpit/internal/guest/process"
+	"github.com/sandpit-dev/sandpit/internal/guest/settings"
+	"github.com/sandpit-dev/sandpit/internal/guest/workers"
 )
 
 // Name is the base name of argv[0] that makes a program that holds this
@@ -70,34 +75,22 @@ func Main(args []string) int {
 	return serve(g)
 }
 
-// guest is the state of the one guest of a process.
+// guest is the state of the one guest of a process. It handles what happens on its
+// connections.
 type guest struct {
-	started  time.Time
-	single   func() bool // only one uid exists here; asked when the root is made, and /proc with it
-	landlock int         // ruleset, or -1; written before the first connection that needs it
-
-	reaper  reaper
-	workers workers
-
-	mu    sync.Mutex
-	conf  config
-	procs map[uint64]*process // by ref
-	ended [2]ended            // foreground, detached
-	ref   uint64
+	started   time.Time
+	settings  *settings.Settings
+	workers   *workers.Pool
+	files     *files.Files
+	processes *process.Table
 
 	life      life
 	listeners sync.WaitGroup // bootstrap sockets that are listened on
 	accepted  chan struct{}  // a token for each connection that was accepted
 
-	watchers atomic.Int64
-
 	streams atomic.Int64
 	moved   atomic.Int64 // bytes of content since memory was given back last
 	idle    *time.Timer  // gives memory back
-
-	// handle does what an OPEN asks for: the method open of stream, except
-	// in fuzz tests, which must not start programs nor remove files.
-	handle func(s *stream, op wire.Op, msg []byte) error
 }
 
 func newGuest() *guest {
@@ -113,17 +106,15 @@ func newGuest() *guest {
 	unix.Umask(0o022)
 	g := &guest{
 		started:  time.Now(),
-		single:   sync.OnceValue(singleUser),
-		landlock: -1,
-		procs:    make(map[uint64]*process),
+		settings: settings.New(),
 		accepted: make(chan struct{}, maxAccepted),
-		handle:   (*stream).open,
 	}
-	g.workers.init(g)
+	g.workers = workers.New(g.settings)
+	g.files = files.New(g.settings, g.workers)
 	g.idle = time.AfterFunc(time.Hour, g.giveMemoryBack)
 	g.idle.Stop()
 	ignoreSignals()
-	g.reaper.start()
+	g.processes = process.NewTable(g.settings, func() { g.life.touch(g) })
 	return g
 }
 
@@ -142,57 +133,19 @@ func fillStandardDescriptors() {
 	}
 }
 
-// singleUser reports whether this process can't become another user.
-func singleUser() bool {
-	if os.Geteuid() != 0 {
-		return true
-	}
-	if permitted()&(1<<unix.CAP_SETUID) == 0 {
-		return true
-	}
-	b, err := readSmall("/proc/self/uid_map", 4<<10)
-	if err != nil {
-		return false
-	}
-	f := strings.Fields(string(b))
-	return len(f) == 3 && f[2] == "1"
-}
-
-// permitted returns the capabilities of the calling thread.
-func permitted() uint64 {
-	var data [2]unix.CapUserData
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return 0
-	}
-	return uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
-}
-
-// setLandlock makes fd the ruleset of all processes and file work.
-func (g *guest) setLandlock(fd int) {
-	g.mu.Lock()
-	old := g.landlock
-	g.landlock = fd
-	g.mu.Unlock()
-	if old >= 0 {
-		unix.Close(old)
-	}
-	g.workers.renew()
-}
-
 // stop kills everything below the guest. It is a formality for pid 1, whose
 // end is the end of all.
 func (g *guest) stop() {
 	if os.Getpid() == 1 {
 		return
 	}
-	g.killAll()
+	g.processes.KillAll()
 }
 
 // stdio serves one connection on standard input and output.
 func (g *guest) stdio() int {
-	c := newConn(g, waitingFile(0, "stdin"), waitingFile(1, "stdout"))
-	if err := c.serve(); err != nil {
+	c := conn.New(g, fdio.WaitingFile(0, "stdin"), fdio.WaitingFile(1, "stdout"))
+	if err := c.Serve(); err != nil {
 		return lastWords(err.Error())
 	}
 	return 0
@@ -206,26 +159,10 @@ func lastWords(why string) int {
 	return 1
 }
 
-// waitingFile returns a file for a descriptor that is waited for. The runtime of Go waits
-// for it with epoll(7). The kernel bounds how many descriptors a user may have watched
-// (fs.epoll.max_user_watches); where there is no room each wait takes a thread, and
-// deadlines are not kept.
-func waitingFile(fd int, name string) *os.File {
-	_ = unix.SetNonblock(fd, true)
-	f := os.NewFile(uintptr(fd), name)
-	if !watched(f) {
-		_ = unix.SetNonblock(fd, false)
-	}
-	return f
-}
-
-// watched reports whether the runtime watches the descriptor of a file.
-func watched(f *os.File) bool { return f.SetDeadline(time.Time{}) == nil }
-
 // bootstrap receives connections and serves them until the socket ends.
 func (g *guest) bootstrap() int {
 	unix.CloseOnExec(bootstrapFD)
-	boot := waitingFile(bootstrapFD, "bootstrap")
+	boot := fdio.WaitingFile(bootstrapFD, "bootstrap")
 	raw, err := boot.SyscallConn()
 	if err != nil {
 		return lastWords("reading descriptor 3: " + err.Error())
@@ -255,10 +192,11 @@ func (g *guest) bootstrap() int {
 		case fd < 0:
 			_ = lastWords("a connection was lost: it has no descriptor free")
 		case kind == bootstrapConn:
-			f := waitingFile(fd, "connection")
-			go func() { _ = newConn(g, f, f).serve() }()
+			f := fdio.WaitingFile(fd, "connection")
+			go func() { _ = conn.New(g, f, f).Serve() }()
 		case kind == bootstrapLandlock:
-			g.setLandlock(fd)
+			g.settings.SetLandlock(fd)
+			g.workers.Renew()
 		case kind == bootstrapFilter:
 			if !loadFilter(fd) {
 				return lastWords("it could not load the filter of system calls")
@@ -303,55 +241,28 @@ func receive(s int) (kind byte, fd, n int, err error) {
 	}
 }
 
-// readSmall reads a file of at most limit bytes, and never blocks on what is
-// not a regular file.
-func readSmall(path string, limit int) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, unix.EINVAL
-	}
-	return readAll(fd, st.Size, limit)
-}
-
-// readAll reads a file of at most limit bytes, which says that it has size.
-func readAll(fd int, size int64, limit int) ([]byte, error) {
-	if size > int64(limit) {
-		return nil, unix.EFBIG
-	}
-	b := make([]byte, 0, max(int(size)+1, 512))
-	for {
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-		n, err := readOnce(fd, b[len(b):cap(b)])
-		if err != nil {
-			return nil, err
-		}
-		b = b[:len(b)+n]
-		if n == 0 {
-			return b, nil
-		}
-		if len(b) > limit {
-			return nil, unix.EFBIG
-		}
-	}
-}
-
 // memoryWorthGivingBack is how many bytes of content leave so much behind in
 // the heap that collecting it pays.
 const memoryWorthGivingBack = 1 << 20
 
-// streamEnded is called after each stream.
-func (g *guest) streamEnded(s *stream) {
-	if s.active.Load() {
+// Greeted notes that a host is there.
+func (g *guest) Greeted(c *conn.Conn) { g.life.arrived(c) }
+
+// Closed notes that a host has left.
+func (g *guest) Closed(c *conn.Conn) { g.life.left(c) }
+
+// StreamBegun counts a stream.
+func (g *guest) StreamBegun() { g.streams.Add(1) }
+
+// StreamActive counts a stream as activity.
+func (g *guest) StreamActive() {
+	g.life.busy.Add(1)
+	g.life.touch(g)
+}
+
+// StreamEnded gives memory back soon after the last stream.
+func (g *guest) StreamEnded(active bool) {
+	if active {
 		g.life.busy.Add(-1)
 		g.life.touch(g)
 	}
@@ -359,6 +270,9 @@ func (g *guest) streamEnded(s *stream) {
 		g.idle.Reset(time.Second)
 	}
 }
+
+// Moved counts content.
+func (g *guest) Moved(n int) { g.moved.Add(int64(n)) }
 
 func (g *guest) giveMemoryBack() {
 	if g.streams.Load() == 0 {

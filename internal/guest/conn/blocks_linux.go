@@ -1,0 +1,97 @@
+package conn
+
+import (
+	"sync"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// Much content is sent some frames at a time: each write costs both ends the
+// same, whatever is in it, and wakes the host. So a buffer for it has several
+// blocks, one behind the other, each with room for the header of a frame before
+// a full payload.
+
+// BlockSize is the size of one block.
+const BlockSize = wire.HeaderSize + wire.MaxData
+
+const maxBlocks = 4
+
+// buffers are of one block.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, BlockSize)
+	return &b
+}}
+
+// bulks are buffers of maxBlocks.
+var bulks = sync.Pool{New: func() any {
+	b := make([]byte, maxBlocks*BlockSize)
+	return &b
+}}
+
+// Buffer returns a buffer, of several blocks when there is much.
+func Buffer(much bool) *[]byte {
+	if much {
+		return bulks.Get().(*[]byte)
+	}
+	return buffers.Get().(*[]byte)
+}
+
+// Release takes back a buffer that Buffer has returned.
+func Release(buf *[]byte) {
+	if len(*buf) > BlockSize {
+		bulks.Put(buf)
+	} else {
+		buffers.Put(buf)
+	}
+}
+
+// Payload returns the content of block i of a buffer, the last of which may be
+// shorter.
+func Payload(buf []byte, i int) []byte {
+	return buf[i*BlockSize+wire.HeaderSize : min((i+1)*BlockSize, len(buf))]
+}
+
+// Payloads returns the content of so many bytes of a buffer's blocks, a piece for
+// each block. All but the last are full.
+func Payloads(buf []byte, n int) [][]byte {
+	pieces := make([][]byte, 0, maxBlocks)
+	for i := 0; n > 0; i++ {
+		p := Payload(buf, i)
+		p = p[:min(n, len(p))]
+		pieces = append(pieces, p)
+		n -= len(p)
+	}
+	return pieces
+}
+
+// SendBlocks sends n bytes of content that are in the blocks of a buffer, as fast
+// as there is credit, and as many frames at once as there is credit for.
+func (s *Stream) SendBlocks(channel wire.Type, buf []byte, n int) error {
+	for n > 0 {
+		ready := 0
+		for n > 0 {
+			k := min(n, wire.MaxData)
+			if !s.out.TryTake(k) {
+				break
+			}
+			wire.PutHeader(buf[ready:], wire.Header{Len: k, Type: channel, Stream: s.id})
+			ready += wire.HeaderSize + k
+			n -= k
+			s.c.h.Moved(k)
+		}
+		if ready > 0 {
+			if err := s.c.write(buf[:ready]); err != nil {
+				return err
+			}
+			buf = buf[ready:]
+			continue
+		}
+		k := min(n, wire.MaxData)
+		if err := s.Send(channel, buf, k); err != nil {
+			return err
+		}
+		n -= k
+		buf = buf[min(BlockSize, len(buf)):]
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package files
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/conn"
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// copyTree copies a file or link, or a directory with all that is in it. Links
+// are copied, not followed; sockets, pipes and devices are refused.
+func copyTree(from, to string, recursive bool, gone func() bool) error {
+	from, to = trimSlashes(from), trimSlashes(to)
+	var st unix.Stat_t
+	if err := unix.Fstatat(unix.AT_FDCWD, from, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	c := &copier{gone: gone}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		fd, st, err := openRegular(from, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		t, err := openTarget(&wire.Write{Mode: uint64(st.Mode & 0o777)}, to)
+		if err != nil {
+			return err
+		}
+		err = c.content(t.fd, fd)
+		if err == nil {
+			err = unix.Fchmod(t.fd, st.Mode&0o777)
+		}
+		if ferr := t.finish(err == nil); err == nil {
+			err = ferr
+		}
+		return err
+	case unix.S_IFLNK:
+		return c.link(unix.AT_FDCWD, from, unix.AT_FDCWD, to)
+	case unix.S_IFDIR:
+		if !recursive {
+			return unix.EISDIR
+		}
+	default:
+		return unix.EINVAL
+	}
+	src, err := openDir(unix.AT_FDCWD, from, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(src)
+	if err := notInside(to, src); err != nil {
+		return err
+	}
+	return c.dir(src, unix.AT_FDCWD, to, 0)
+}
+
+// notInside refuses a path that is inside of the directory fd: a copy of it
+// would be endless.
+func notInside(path string, fd int) error {
+	var top unix.Stat_t
+	if err := unix.Fstat(fd, &top); err != nil {
+		return err
+	}
+	parent, _ := splitPath(path)
+	if parent == "" {
+		parent = "."
+	}
+	at, err := openDir(unix.AT_FDCWD, parent, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { unix.Close(at) }()
+	var last unix.Stat_t
+	for range maxDepth {
+		var st unix.Stat_t
+		if err := unix.Fstat(at, &st); err != nil {
+			return err
+		}
+		if st.Dev == top.Dev && st.Ino == top.Ino {
+			return unix.EINVAL
+		}
+		if st.Dev == last.Dev && st.Ino == last.Ino { // the root
+			return nil
+		}
+		last = st
+		up, err := openDir(at, "..", 0)
+		if err != nil {
+			return nil // as far as can be seen
+		}
+		unix.Close(at)
+		at = up
+	}
+	return nil
+}
+
+// copier copies within a tree.
+type copier struct {
+	gone func() bool
+	buf  []byte
+}
+
+// dir copies the directory src to a new one called name in at.
+func (c *copier) dir(src, at int, name string, depth int) error {
+	if depth >= maxTreeDepth {
+		return unix.ENAMETOOLONG
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(at, name, 0o700); err != nil {
+		return err
+	}
+	dst, err := openDir(at, name, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dst)
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := getdents(src, buf)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return unix.Fchmod(dst, st.Mode&0o7777&^0o6000)
+		}
+		var first error
+		eachEntry(buf[:n], func(name []byte, _ byte) bool {
+			first = c.entry(src, dst, string(name), depth)
+			return first == nil
+		})
+		if first != nil {
+			return first
+		}
+	}
+}
+
+// entry copies one entry of a directory.
+func (c *copier) entry(src, dst int, name string, depth int) error {
+	if c.gone() {
+		return conn.ErrGone
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(src, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err == unix.ENOENT {
+			return nil // just removed
+		}
+		return err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		fd, err := openDir(src, name, unix.O_NOFOLLOW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return c.dir(fd, dst, name, depth+1)
+	case unix.S_IFLNK:
+		return c.link(src, name, dst, name)
+	}
+	in, st, err := openRegularAt(src, name, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(in)
+	var out int
+	err = fdio.Retry(func() (err error) {
+		out, err = unix.Openat(dst, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err = c.content(out, in); err == nil {
+		err = unix.Fchmod(out, st.Mode&0o777)
+	}
+	if cerr := unix.Close(out); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// link copies a symbolic link, over a file that is there.
+func (c *copier) link(src int, name string, dst int, to string) error {
+	target, err := readlink(src, name)
+	if err != nil {
+		return err
+	}
+	return replaceAt(dst, to, func() error { return unix.Symlinkat(target, dst, to) })
+}
+
+// replaceAt makes an entry, and removes one first that is in its place, unless
+// that is a directory.
+func replaceAt(dir int, name string, make func() error) error {
+	err := make()
+	for tries := 0; err == unix.EEXIST && tries < maxBusy; tries++ {
+		if err := unix.Unlinkat(dir, name, 0); err != nil && err != unix.ENOENT {
+			return err
+		}
+		err = make()
+	}
+	return err
+}
+
+// copyStep is how much is copied before it is asked whether anybody still wants it.
+const copyStep = 8 << 20
+
+// content copies a file: in the kernel where that is possible.
+func (c *copier) content(out, in int) error {
+	for n := 1; n > 0; {
+		if c.gone() {
+			return conn.ErrGone
+		}
+		var err error
+		n, err = unix.CopyFileRange(in, nil, out, nil, copyStep, 0)
+		switch err {
+		case nil:
+		case unix.EINTR:
+			n = 1
+		case unix.EXDEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM:
+			return c.plain(out, in)
+		default:
+			return err
+		}
+	}
+	// Files of /proc say that they are empty, and the kernel copies nothing.
+	return c.plain(out, in)
+}
+
+// plain copies what is left of a file through memory.
+func (c *copier) plain(out, in int) error {
+	if c.buf == nil {
+		c.buf = make([]byte, 64<<10)
+	}
+	for left := int64(0); ; {
+		if c.gone() {
+			return conn.ErrGone
+		}
+		n, err := fdio.Read(in, c.buf)
+		if err != nil || n == 0 {
+			return err
+		}
+		if left += int64(n); left > maxUnsized {
+			var st unix.Stat_t
+			if err := unix.Fstat(in, &st); err != nil || st.Size < left {
+				return unix.EFBIG // it has no end
+			}
+		}
+		if err := fdio.WriteAll(out, c.buf[:n]); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package process
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
+)
+
+// reaper waits for the children of the guest: the helpers of processes, and,
+// when a helper was killed, what was below it.
+type reaper struct {
+	mu      sync.Mutex
+	helpers map[int]*spawn.Proc       // running helpers, by pid
+	gone    map[int]func(killed bool) // what to do when a helper has been reaped
+
+	// A helper may be reaped before its start has returned and it could be
+	// entered above: then its pid is found here.
+	starting int
+	early    map[int]bool
+
+	// Helpers whose programs are being executed, by pid.
+	young map[int]bool
+}
+
+func (r *reaper) start() {
+	r.helpers = make(map[int]*spawn.Proc)
+	r.gone = make(map[int]func(bool))
+	r.early = make(map[int]bool)
+	r.young = make(map[int]bool)
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGCHLD)
+	go func() {
+		for range c {
+			r.reap()
+		}
+	}()
+}
+
+func (r *reaper) reap() {
+	for {
+		var ws unix.WaitStatus
+		r.mu.Lock()
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			r.mu.Unlock()
+			continue
+		}
+		if err != nil || pid <= 0 {
+			r.mu.Unlock()
+			return
+		}
+		p, gone := r.helpers[pid], r.gone[pid]
+		delete(r.helpers, pid)
+		delete(r.gone, pid)
+		delete(r.young, pid)
+		if p == nil && r.starting > 0 {
+			r.early[pid] = true
+		}
+		r.mu.Unlock()
+		if p != nil {
+			p.Reaped()
+			gone(ws.Signaled())
+		}
+	}
+}
+
+// spawn starts a program; gone is called when its helper has ended, which is
+// when the program and all that it has started have, unless the helper was
+// killed. While the start takes long, calledOff is asked whether to give it up.
+func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
+	var helper int // once made, guarded by mu
+	a.Made = func(pid int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		// It may have been reaped already.
+		if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil {
+			helper, r.young[pid] = pid, true
+		}
+	}
+	r.mu.Lock()
+	r.starting++
+	r.mu.Unlock()
+	watchdog := time.AfterFunc(startPatience, func() { r.hurry(&helper, calledOff) })
+	p, err := spawn.Start(a)
+	watchdog.Stop()
+	r.mu.Lock()
+	r.starting--
+	delete(r.young, helper)
+	helper = 0
+	reaped := false
+	if err == nil {
+		pid := p.Helper()
+		// A pid in early may be of an orphan that had the same one before: a
+		// child that is still there can only be the helper.
+		reaped = r.early[pid] && unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
+		if !reaped {
+			r.helpers[pid], r.gone[pid] = p, gone
+		}
+	}
+	if r.starting == 0 {
+		clear(r.early)
+	}
+	r.mu.Unlock()
+	if reaped {
+		p.Reaped()
+		gone(false)
+	}
+	return p, err
+}
+
+// startPatience is after how long a start is suspected to be held up.
+const startPatience = 250 * time.Millisecond
+
+// hurry helps a start that takes long: its program may have stopped the helper
+// before that could report. It kills both when the start is called off.
+func (r *reaper) hurry(helper *int, calledOff func() bool) {
+	for {
+		off := calledOff()
+		r.mu.Lock()
+		pid := *helper
+		if pid == 0 || !r.young[pid] {
+			r.mu.Unlock()
+			return
+		}
+		if off {
+			stopAndKill([]int{pid}, nil)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		} else {
+			_ = unix.Kill(pid, unix.SIGCONT)
+		}
+		r.mu.Unlock()
+		time.Sleep(startPatience / 10)
+	}
+}
+
+// running reports whether a helper has not been reaped, and calls f before it can be.
+func (r *reaper) running(helper int, f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.helpers[helper] == nil {
+		return false
+	}
+	f()
+	return true
+}

@@ -1,0 +1,121 @@
+// Package procfs reads the kernel's process table in /proc.
+package procfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a line of the process table.
+type Process struct {
+	PID, Parent int
+	State       byte // as in proc_pid_stat(5)
+}
+
+// Scanner reads the process table. Its buffers are used again, because a tree
+// is scanned several times over.
+type Scanner struct {
+	dir  [8 << 10]byte
+	stat [512]byte
+	all  []Process
+}
+
+// Below returns the descendants of roots.
+func (s *Scanner) Below(roots []int, spare func(pid int) bool) []Process {
+	s.read()
+	in := make(map[int]bool, len(roots))
+	for _, r := range roots {
+		in[r] = true
+	}
+	var out []Process
+	// A child mostly has a greater pid than its parent, and comes after it.
+	for grown := true; grown; {
+		grown = false
+		for _, p := range s.all {
+			if in[p.Parent] && !in[p.PID] && (spare == nil || !spare(p.PID)) {
+				in[p.PID] = true
+				out = append(out, p)
+				grown = true
+			}
+		}
+	}
+	return out
+}
+
+// read reads all of /proc. A process that ends meanwhile may be missing, and
+// so may one that starts: the caller looks again.
+func (s *Scanner) read() {
+	s.all = s.all[:0]
+	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Getdents(fd, s.dir[:])
+		if err != nil || n <= 0 {
+			return
+		}
+		for b := s.dir[:n]; len(b) >= nameOffset; {
+			size := int(binary.NativeEndian.Uint16(b[16:]))
+			if size < nameOffset || size > len(b) {
+				return
+			}
+			name := b[nameOffset:size]
+			if i := bytes.IndexByte(name, 0); i >= 0 {
+				name = name[:i]
+			}
+			b = b[size:]
+			if len(name) > 0 && name[0] >= '1' && name[0] <= '9' {
+				s.add(fd, string(name))
+			}
+		}
+	}
+}
+
+// nameOffset is the offset of the name in struct linux_dirent64 (getdents(2)).
+const nameOffset = int(unsafe.Offsetof(unix.Dirent{}.Name))
+
+// Parent returns the parent of a process, or 0 if there is no such process.
+func Parent(pid int) int {
+	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	var s Scanner
+	s.add(fd, strconv.Itoa(pid))
+	if len(s.all) == 0 {
+		return 0
+	}
+	return s.all[0].Parent
+}
+
+func (s *Scanner) add(dir int, name string) {
+	fd, err := unix.Openat(dir, name+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	n, err := unix.Read(fd, s.stat[:])
+	unix.Close(fd)
+	if err != nil {
+		return
+	}
+	// pid (name, which may hold anything) state ppid … (proc_pid_stat(5))
+	b := s.stat[:n]
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 || len(b) < i+5 {
+		return
+	}
+	state := b[i+2]
+	rest, _, _ := bytes.Cut(b[i+4:], []byte{' '})
+	ppid, err1 := strconv.Atoi(string(rest))
+	pid, err2 := strconv.Atoi(name)
+	if err1 == nil && err2 == nil {
+		s.all = append(s.all, Process{pid, ppid, state})
+	}
+}

@@ -1,0 +1,94 @@
+// Package settings holds what the guest was told: the user, environment and limits of
+// processes, and the Landlock ruleset. It looks users up in the image's own files.
+package settings
+
+import (
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+)
+
+// Settings is what the guest was told last.
+type Settings struct {
+	single func() bool // only one uid exists here; asked when the root is made, and /proc with it
+
+	mu       sync.Mutex
+	conf     Config
+	landlock int // ruleset, or -1
+}
+
+// New returns settings of which nothing has been told.
+func New() *Settings {
+	return &Settings{single: sync.OnceValue(singleUser), landlock: -1}
+}
+
+// SetLandlock makes fd the ruleset of all processes and file work. It is called before
+// the first connection that needs the ruleset.
+func (s *Settings) SetLandlock(fd int) {
+	s.mu.Lock()
+	old := s.landlock
+	s.landlock = fd
+	s.mu.Unlock()
+	if old >= 0 {
+		unix.Close(old)
+	}
+}
+
+// Landlock returns the ruleset of all processes and file work, or -1.
+func (s *Settings) Landlock() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.landlock
+}
+
+// Path makes a path of a request absolute. It may be any bytes but NUL.
+func (s *Settings) Path(p string) (string, error) {
+	if p == "" || strings.IndexByte(p, 0) >= 0 {
+		return "", wire.Invalid("the path is empty or has a NUL in it")
+	}
+	if p[0] == '/' {
+		return p, nil
+	}
+	c := s.Config()
+	return JoinPath(c.WorkDir(&c.User), p), nil
+}
+
+// JoinPath joins two paths without cleaning them: a/../b may be another file
+// than b where a is a symbolic link.
+func JoinPath(dir, name string) string {
+	if strings.HasSuffix(dir, "/") {
+		return dir + name
+	}
+	return dir + "/" + name
+}
+
+// singleUser reports whether this process can't become another user.
+func singleUser() bool {
+	if os.Geteuid() != 0 {
+		return true
+	}
+	if Permitted()&(1<<unix.CAP_SETUID) == 0 {
+		return true
+	}
+	b, err := fdio.ReadSmall("/proc/self/uid_map", 4<<10)
+	if err != nil {
+		return false
+	}
+	f := strings.Fields(string(b))
+	return len(f) == 3 && f[2] == "1"
+}
+
+// Permitted returns the capabilities of the calling thread.
+func Permitted() uint64 {
+	var data [2]unix.CapUserData
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return 0
+	}
+	return uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
+}
