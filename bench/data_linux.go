@@ -127,7 +127,7 @@ func (b *bench) measureFiles(ctx context.Context) error {
 		return err
 	}
 	defer remove()
-	gu.Note = "all files are on " + fsType(dir) + ", cp's as the sandbox's"
+	gu.Note = "all files are on " + fsType(dir) + ", also those of cp"
 	file, target := filepath.Join(dir, "from"), filepath.Join(dir, "to")
 	if err := fill(file, size); err != nil {
 		gu.add(up, &series{err: fmt.Errorf("writing a file to upload: %w", err)})

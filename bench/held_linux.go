@@ -52,7 +52,7 @@ func (s *served) measureHeld(ctx context.Context) error {
 	}
 	g.add("of that, processes: the server and its guests", &series{values: []float64{mebibytes(users) / float64(n)}})
 	g.add("of that, the server's own", &series{values: []float64{mebibytes(own.all) / float64(n)}, err: err})
-	g.Note = "what MemAvailable of /proc/meminfo lost meanwhile: other programs of the machine are in it, too"
+	g.Note = "the decrease of MemAvailable in /proc/meminfo, which includes other programs of the machine"
 	// One is chance: of ten each.
 	last := took[n-10:]
 	early, late := &series{values: took[5:15]}, &series{values: last}

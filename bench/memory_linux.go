@@ -234,13 +234,13 @@ func (b *bench) measureIdle(ctx context.Context) error {
 		g.add("PSS of a helper with memory of its own", &helpers)
 	}
 	g.add("the machine's available memory, less by", per(machineBefore-machineAfter))
-	g.Note = fmt.Sprintf("all counted = cgroup charge (pages of its own, its files in memory, kernel objects) + the guest's part of shared file pages"+
-		" + what the engine grew by, with its helpers (%d processes, %d of them with memory of their own); where no cgroup can be had the guest's PSS stands for the charge."+
-		" What the machine has less counts network namespaces too, and everything else that happened meanwhile", len(all), helpers.n())
+	g.Note = fmt.Sprintf("all counted = cgroup charge (its own pages, its files in memory, kernel objects) + the guest's part of shared file pages"+
+		" + the growth of the engine with its helpers (%d processes, %d of them with memory of their own). Without a cgroup, the guest's PSS replaces the charge."+
+		" The machine's available memory also counts network namespaces, and everything else that happened meanwhile", len(all), helpers.n())
 	return ctx.Err()
 }
 
-// available is the memory that the kernel says is still to be had, in bytes.
+// available returns the available memory that the kernel reports, in bytes.
 func available() int64 {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -287,7 +287,7 @@ func (b *bench) measurePeak(ctx context.Context) error {
 func (b *bench) measureTrees(ctx context.Context) error {
 	idle := b.group("memory", "idle memory of a whole command with `sleep` in it: PSS of all its processes", "MiB")
 	peak := b.group("memory", "peak memory of the same: the largest resident sets of all its processes", "MiB")
-	peak.Note = "pages that processes share are counted in each of them"
+	peak.Note = "shared pages are counted in each process"
 	sleep, err := realProgram("sleep")
 	if err != nil {
 		idle.add(own, &series{err: err})

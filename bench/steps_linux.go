@@ -29,7 +29,7 @@ func (b *bench) measureSteps(ctx context.Context) error {
 	for _, name := range append(order, outside) {
 		g.add(name, rec.get(name))
 	}
-	g.Note = "indented steps are parts of the one above them; each row is the middle of its own runs, so they don't add up exactly"
+	g.Note = "indented steps are parts of the step above; each row is the median of its own runs, so they don't add up exactly"
 	return ctx.Err()
 }
 
