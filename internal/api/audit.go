@@ -1,74 +1,73 @@
 package api
 
 import (
+	"cmp"
+	"context"
 	"net/http"
-	"strconv"
-	"syscall"
+	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// intendFor is Intend with what a body says of itself.
-func (c *call) intendFor(body any) error {
-	if !c.route.Guarded {
-		return nil
+func auditRoutes() []Route {
+	const tag = "Server"
+	return []Route{
+		{
+			Method: http.MethodGet, Path: "/v1/audit", ID: "searchAudit", Tag: tag, Summary: "Search the audit log, oldest first",
+			Query: []Param{
+				{Name: "sandbox", Type: "string"},
+				{Name: "namespace", Type: "string"},
+				{Name: "caller", Type: "string"},
+				{Name: "action", Type: "string"},
+				{Name: "request_id", Type: "string"},
+				{Name: "since", Type: "date-time"},
+				{Name: "until", Type: "date-time"},
+				flag("denied", "Only denied requests"),
+				{Name: "after", Type: "integer"},
+				{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000"},
+			},
+			Status: http.StatusOK, Out: v1.AuditList{}, Admin: true, handle: asJSON(searchAudit),
+		},
 	}
-	if s, ok := body.(*v1.Signal); ok && syscall.Signal(s.Signal) != syscall.SIGKILL {
-		c.Vital = false
-	}
-	return c.Intend(c.detailOf(body))
 }
 
-// subject is what a call is about, beside the sandbox: a process, a port, a key,
-// a webhook or a file.
-func subject(r *http.Request) string {
-	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"id", ""}} {
-		if v := r.PathValue(p.name); v != "" {
-			return p.what + v
-		}
-	}
-	return r.URL.Query().Get("path")
+// AuditReader reads the audit.
+type AuditReader interface {
+	// Search returns the entries that match, oldest first, at most q.Limit.
+	Search(ctx context.Context, q AuditQuery) ([]v1.Audit, error)
 }
 
-// detailOf says in a few words what a request is about. Of a command it names
-// the program alone: arguments may be secrets.
-func (c *call) detailOf(body any) string {
-	switch b := body.(type) {
-	case *v1.Spec:
-		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name)
-	case *v1.Exec:
-		return programOf(&b.Command)
-	case *v1.Command:
-		return programOf(b)
-	case *v1.Signal:
-		return subject(c.R) + " signal " + strconv.Itoa(b.Signal)
-	case *v1.Pull:
-		return "image " + strconv.Quote(b.Image)
-	case *v1.NewKey:
-		detail := "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace) + " policy " + strconv.Quote(b.Policy)
-		if b.Admin {
-			detail += " administrator"
-		}
-		return detail
-	case *v1.NewWebhook:
-		return "" // its URL may hold a secret
-	}
-	return subject(c.R)
+// AuditQuery picks entries of the audit. Empty fields match everything.
+type AuditQuery struct {
+	Sandbox, Namespace, Caller, Action, RequestID string
+
+	Since, Until time.Time
+	After        uint64 // entries with a greater Seq
+	Denied       bool   // only what was not allowed
+	Limit        int    // at least 1
 }
 
-func programOf(c *v1.Command) string {
-	program, arguments := "program of the image", len(c.Argv)+len(c.ArgvBase64)
-	switch {
-	case c.Script != "" || c.ScriptBase64 != nil:
-		return "script of " + strconv.Itoa(len(c.Script)+len(c.ScriptBase64)) + " bytes"
-	case c.Entrypoint != nil && len(*c.Entrypoint) > 0:
-		program, arguments = "program "+strconv.Quote(gate.Bounded((*c.Entrypoint)[0])), arguments+len(*c.Entrypoint)-1
-	case c.FromImage: // which may begin with a program of its own
-	case len(c.Argv) > 0:
-		program, arguments = "program "+strconv.Quote(gate.Bounded(c.Argv[0])), arguments-1
-	case len(c.ArgvBase64) > 0:
-		program, arguments = "program "+strconv.Quote(gate.Bounded(string(c.ArgvBase64[0]))), arguments-1
+// searchAudit answers with a page of the audit.
+func searchAudit(c *call) (v1.AuditList, error) {
+	out := v1.AuditList{Entries: []v1.Audit{}}
+	q := c.query()
+	query := AuditQuery{
+		Sandbox: q.text("sandbox"), Namespace: q.text("namespace"), Caller: q.text("caller"), Action: q.text("action"), RequestID: q.text("request_id"),
+		Since: q.time("since"), Until: q.time("until"), After: q.number("after", maxSeq), Denied: q.flag("denied", false),
 	}
-	return program + " with " + strconv.Itoa(arguments) + " arguments"
+	limit := cmp.Or(int(q.number("limit", maxPage)), 100)
+	if q.err != nil {
+		return out, q.err
+	}
+	query.Limit = limit + 1
+	found, err := c.api.opts.Audit.Search(c.Ctx, query)
+	if err != nil {
+		return out, err
+	}
+	if len(found) > limit {
+		found = found[:limit]
+		out.Next = found[limit-1].Seq
+	}
+	out.Entries = append(out.Entries, found...)
+	return out, nil
 }

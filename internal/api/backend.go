@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"crypto/sha256"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -53,42 +52,6 @@ type Usage struct {
 	sandpit.Metrics
 }
 
-// Keys knows the keys of callers.
-type Keys interface {
-	// In reports whether a text contains something of the form of a key, valid or not.
-	In(text string) bool
-
-	CreateKey(ctx context.Context, by gate.Caller, k v1.NewKey) (v1.Key, error)
-	ListKeys(ctx context.Context) ([]v1.Key, error)
-	RevokeKey(ctx context.Context, id string) error
-}
-
-// Policies shows policies.
-type Policies interface {
-	// Policy returns the policy that holds for a caller.
-	Policy(ctx context.Context, c gate.Caller) (v1.Policy, error)
-
-	// KeyPolicy returns the policy that holds for who has the key of a public
-	// prefix. ErrNotFound when there is none.
-	KeyPolicy(ctx context.Context, id string) (v1.Policy, error)
-}
-
-// AuditReader reads the audit.
-type AuditReader interface {
-	// Search returns the entries that match, oldest first, at most q.Limit.
-	Search(ctx context.Context, q AuditQuery) ([]v1.Audit, error)
-}
-
-// AuditQuery picks entries of the audit. Empty fields match everything.
-type AuditQuery struct {
-	Sandbox, Namespace, Caller, Action, RequestID string
-
-	Since, Until time.Time
-	After        uint64 // entries with a greater Seq
-	Denied       bool   // only what was not allowed
-	Limit        int    // at least 1
-}
-
 // Idempotency keeps the answers to requests that may be sent again. Its rules
 // are those of state.Store.
 type Idempotency interface {
@@ -116,11 +79,4 @@ type Earlier struct {
 	Answered bool // if not, the server died on it
 	Status   int
 	Response []byte // nil if it was too long to be kept
-}
-
-// Webhooks are who is told of events.
-type Webhooks interface {
-	CreateWebhook(ctx context.Context, c gate.Caller, w v1.NewWebhook) (v1.Webhook, error)
-	ListWebhooks(ctx context.Context, c gate.Caller) ([]v1.Webhook, error)
-	DeleteWebhook(ctx context.Context, c gate.Caller, id string) error
 }

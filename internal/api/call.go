@@ -186,3 +186,11 @@ func only(f func(*call) error) func(*call) error {
 		return c.done()
 	}
 }
+
+// list is a list that JSON shows as one also when it is empty.
+func list[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
+}

@@ -16,6 +16,15 @@ var (
 	docsStyle string
 )
 
+func docsRoutes() []Route {
+	const tag = "Server"
+	return []Route{
+		{Method: http.MethodGet, Path: "/v1/openapi.json", ID: "getOpenAPI", Tag: tag, Summary: "Get this reference as OpenAPI 3.1", Status: http.StatusOK, Other: []string{"application/openapi+json"}, Open: true, handle: showOpenAPI},
+		{Method: http.MethodGet, Path: "/docs", ID: "getDocs", Tag: tag, Summary: "Get this reference as a web page", Status: http.StatusOK, Other: []string{html}, Open: true, handle: showDocs},
+		{Method: http.MethodGet, Path: "/docs/style.css", ID: "getDocsStyle", Tag: tag, Summary: "Get the style sheet of the web page", Status: http.StatusOK, Other: []string{"text/css"}, Open: true, handle: showStyle},
+	}
+}
+
 func showOpenAPI(c *call) error { return c.show("application/openapi+json", openAPI) }
 
 func showDocs(c *call) error { return c.show("text/html; charset=utf-8", docsPage) }

@@ -4,14 +4,33 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
+
+func execRoutes() []Route {
+	const tag = "Processes"
+	frames := "Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload: 1 started (a Process), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight), 5 result (a Result, the last), 6 error (an Error, the last), 7 ping, 8 input is no longer read. A client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal)."
+	return []Route{
+		{
+			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",
+			Text: "The command is killed if the client disconnects. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text.  " + frames,
+			In:   v1.Exec{}, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, eventStream}, Guarded: true, handle: execute,
+		},
+		{
+			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Tag: tag, Summary: "Run a command over a WebSocket",
+			Text:   "The client's first message is a Command as text. After that each message is one frame, in both directions. Closing the socket kills the command.  " + frames,
+			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: executeSocket,
+		},
+	}
+}
 
 // Bounds of a command.
 const (
@@ -107,6 +126,51 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []by
 	feed(p, stdin)
 	res, err := c.await(p)
 	return c.tell(s, res, err)
+}
+
+// executeSocket runs a command in the foreground over a WebSocket, whose first
+// message is the command. Closing the socket kills it.
+func executeSocket(c *call) error {
+	if c.R.Header.Get("Upgrade") == fastrun.Protocol {
+		return executeFast(c)
+	}
+	if err := c.OpenStream(); err != nil {
+		return err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	s, err := c.accept()
+	if err != nil {
+		return err
+	}
+	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
+	cmd, err := s.command()
+	if err != nil {
+		return s.refuse(err)
+	}
+	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
+	began := time.Now()
+	s.mu.Lock() // output waits until the start has been told
+	p, err := sb.Start(c.Ctx, cmd)
+	if err != nil {
+		s.mu.Unlock()
+		return s.refuse(err)
+	}
+	_ = c.Hold(gate.InMemory, 0) // the request has become a process
+	err = s.jsonLocked(v1.FrameStarted, describeProcess(p, cmd, began))
+	s.mu.Unlock()
+	if err != nil {
+		kill(p)
+		return nil
+	}
+	reading, stopPing := s.attend(p)
+	res, err := c.await(p)
+	stopPing()
+	_ = c.tell(s, res, err)
+	s.goodbye(reading, err)
+	return nil
 }
 
 // tell sends how a process ended.

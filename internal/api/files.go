@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,38 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
+
+func fileRoutes() []Route {
+	const (
+		tag   = "Files"
+		files = oneSandbox + "/files"
+	)
+	mode := Param{Name: "mode", Type: "string", Doc: "In octal"}
+	recursive := flag("recursive", "Include the contents of directories")
+	after := Param{Name: "after", Type: "string", Doc: "Only entries after this name"}
+	limit := Param{Name: "limit", Type: "integer", Most: maxEntries, Doc: "Default 1,000, at most 10,000"}
+	from, to := Param{Name: "from", Type: "string", Required: true}, Param{Name: "to", Type: "string", Required: true}
+	return []Route{
+		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, handle: readFile},
+		{
+			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended.",
+			Query: []Param{path(""), mode, flag("append", "Append to the file"), flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, handle: asJSON(writeFile),
+		},
+		{Method: http.MethodDelete, Path: files, ID: "removeFile", Tag: tag, Summary: "Remove a file or directory", Query: []Param{path(""), recursive}, Status: http.StatusNoContent, Guarded: true, handle: only(removeFile)},
+		{Method: http.MethodGet, Path: files + "/stat", ID: "statFile", Tag: tag, Summary: "Describe a file", Query: []Param{path(""), {Name: "follow", Type: "boolean", Doc: "false: describe a symbolic link itself"}}, Status: http.StatusOK, Out: v1.FileInfo{}, handle: asJSON(statFile)},
+		{Method: http.MethodGet, Path: files + "/list", ID: "listFiles", Tag: tag, Summary: "List a directory, sorted by name", Query: []Param{path(""), after, limit}, Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(listFiles)},
+		{Method: http.MethodGet, Path: files + "/find", ID: "findFiles", Tag: tag, Summary: "List all files below a directory", Query: []Param{path(""), {Name: "glob", Type: "string", Doc: "Pattern for the relative path; ** spans directories"}, {Name: "depth", Type: "integer", Doc: "Maximum number of levels; default unlimited"}, after, limit}, Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(findFiles)},
+		{Method: http.MethodPost, Path: files + "/grep", ID: "grepFiles", Tag: tag, Summary: "Search the files below a directory", Query: []Param{path("")}, In: v1.Grep{}, Status: http.StatusOK, Out: v1.GrepResult{}, Guarded: true, handle: fromJSON(grepFiles)},
+		{Method: http.MethodPost, Path: files + "/edit", ID: "editFile", Tag: tag, Summary: "Replace exact text in a file", Query: []Param{path("")}, In: v1.Edits{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(editFile)},
+		{Method: http.MethodPost, Path: files + "/mkdir", ID: "makeDirectory", Tag: tag, Summary: "Create a directory", Query: []Param{path(""), mode, flag("parents", "Create missing parents; an existing directory is not an error")}, Status: http.StatusNoContent, Guarded: true, handle: only(makeDirectory)},
+		{Method: http.MethodPost, Path: files + "/rename", ID: "renameFile", Tag: tag, Summary: "Rename a file", Query: []Param{from, to}, Status: http.StatusNoContent, Guarded: true, late: true, handle: only(renameFile)},
+		{Method: http.MethodPost, Path: files + "/copy", ID: "copyFile", Tag: tag, Summary: "Copy a file", Query: []Param{from, to, recursive}, Status: http.StatusNoContent, Guarded: true, late: true, handle: only(copyFile)},
+		{Method: http.MethodPost, Path: files + "/symlink", ID: "linkFile", Tag: tag, Summary: "Create a symbolic link", Query: []Param{path(""), {Name: "target", Type: "string", Required: true}}, Status: http.StatusNoContent, Guarded: true, handle: only(linkFile)},
+		{Method: http.MethodGet, Path: files + "/readlink", ID: "readLink", Tag: tag, Summary: "Read the target of a symbolic link", Query: []Param{path("")}, Status: http.StatusOK, Out: v1.Link{}, handle: asJSON(readLink)},
+		{Method: http.MethodPost, Path: files + "/chmod", ID: "changeMode", Tag: tag, Summary: "Change permission bits", Query: []Param{path(""), {Name: "mode", Type: "string", Required: true, Doc: "In octal"}}, Status: http.StatusNoContent, Guarded: true, handle: only(changeMode)},
+		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{eventStream}, handle: watchFiles},
+	}
+}
 
 // files returns the file system of the sandbox.
 func (c *call) files() (sandpit.Files, error) {
@@ -208,6 +241,20 @@ func writeFile(c *call) (v1.Written, error) {
 		return err
 	})
 	return out, err
+}
+
+func watchFiles(c *call) error {
+	q := c.query()
+	path, recursive := q.text("path"), q.flag("recursive", false)
+	if q.err != nil {
+		return q.err
+	}
+	files, err := c.files()
+	if err != nil {
+		return err
+	}
+	return follow(c, eventStream, false, func(ctx context.Context) seq[sandpit.FileEvent] { return files.Watch(ctx, path, recursive) },
+		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
 }
 
 // copyBuffers are for file content on its way.

@@ -1,16 +1,11 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
-	"strconv"
 	"strings"
 
-	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -75,61 +70,4 @@ func (c *call) lastEvent(s *stream, opened bool, err error) error {
 	c.NoteOutcome(status, e.Code, err)
 	_ = s.line("error", "", e)
 	return nil
-}
-
-func followEvents(c *call) error {
-	q := c.query()
-	after := q.number("after", maxSeq)
-	if last := c.R.Header.Get("Last-Event-ID"); last != "" && !q.values.Has("after") {
-		n, err := strconv.ParseUint(last, 10, 64)
-		if err != nil {
-			q.fail("Last-Event-ID", "is not a number")
-		}
-		after = n
-	}
-	if q.err != nil {
-		return q.err
-	}
-	client := c.api.opts.Backend.Client(c.Caller)
-	return follow(c, eventStream, true, func(ctx context.Context) seq[sandpit.Event] { return client.Events(ctx, after) },
-		func(e sandpit.Event) (event, id string) { return string(e.Kind), fmt.Sprint(e.Seq) })
-}
-
-func watchFiles(c *call) error {
-	q := c.query()
-	path, recursive := q.text("path"), q.flag("recursive", false)
-	if q.err != nil {
-		return q.err
-	}
-	files, err := c.files()
-	if err != nil {
-		return err
-	}
-	return follow(c, eventStream, false, func(ctx context.Context) seq[sandpit.FileEvent] { return files.Watch(ctx, path, recursive) },
-		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
-}
-
-// searchAudit answers with a page of the audit.
-func searchAudit(c *call) (v1.AuditList, error) {
-	out := v1.AuditList{Entries: []v1.Audit{}}
-	q := c.query()
-	query := AuditQuery{
-		Sandbox: q.text("sandbox"), Namespace: q.text("namespace"), Caller: q.text("caller"), Action: q.text("action"), RequestID: q.text("request_id"),
-		Since: q.time("since"), Until: q.time("until"), After: q.number("after", maxSeq), Denied: q.flag("denied", false),
-	}
-	limit := cmp.Or(int(q.number("limit", maxPage)), 100)
-	if q.err != nil {
-		return out, q.err
-	}
-	query.Limit = limit + 1
-	found, err := c.api.opts.Audit.Search(c.Ctx, query)
-	if err != nil {
-		return out, err
-	}
-	if len(found) > limit {
-		found = found[:limit]
-		out.Next = found[limit-1].Seq
-	}
-	out.Entries = append(out.Entries, found...)
-	return out, nil
 }

@@ -20,6 +20,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
+func portRoutes() []Route {
+	const tag = "Sandboxes"
+	return []Route{
+		{Method: http.MethodGet, Path: oneSandbox + "/ports", ID: "listPorts", Tag: tag, Summary: "List the TCP ports on which programs in a sandbox listen", Status: http.StatusOK, Out: v1.PortList{}, handle: asJSON(listPorts)},
+		{
+			Method: http.MethodGet, Path: oneSandbox + "/ports/{port}/tcp", ID: "connectPort", Tag: tag, Summary: "Connect to a TCP port of a sandbox",
+			Text:   "With Upgrade: tcp the connection carries the raw bytes of the TCP connection, and each direction can be closed separately. A WebSocket carries them in binary messages.",
+			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, handle: connectPort,
+		},
+	}
+}
+
 func listPorts(c *call) (v1.PortList, error) {
 	n, err := c.sandbox()
 	if err != nil {

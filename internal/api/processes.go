@@ -20,6 +20,40 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
+func processRoutes() []Route {
+	const (
+		tag       = "Processes"
+		processes = oneSandbox + "/processes"
+		one       = processes + "/{p}"
+	)
+	return []Route{
+		{Method: http.MethodPost, Path: processes, ID: "startProcess", Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, handle: fromJSON(startProcess)},
+		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: running ones and those that ended last", Query: []Param{{Name: "after", Type: "string", Doc: "The value of next in the previous page"}, {Name: "limit", Type: "integer", Most: maxPage, Doc: "Default and maximum 1,000; a page with long command lines has fewer"}}, Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
+		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Get a process by its ID or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
+		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and its descendants", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},
+		{
+			Method: http.MethodGet, Path: one + "/wait", ID: "waitProcess", Tag: tag, Summary: "Wait for a process to end",
+			Query:  []Param{{Name: "timeout", Type: "number", Doc: "Seconds, at most 3,600, after which the response has no result; default 60"}},
+			Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(waitProcess),
+		},
+		{Method: http.MethodPost, Path: one + "/signal", ID: "signalProcess", Tag: tag, Summary: "Send a signal", In: v1.Signal{}, Status: http.StatusNoContent, Guarded: true, Vital: true, handle: fromJSONOnly(signalProcess)},
+		{Method: http.MethodPost, Path: one + "/resize", ID: "resizeProcess", Tag: tag, Summary: "Resize the terminal of a process", In: v1.Size{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(resizeProcess)},
+		{
+			Method: http.MethodPost, Path: one + "/stdin", ID: "writeStdin", Tag: tag, Summary: "Write to the standard input of a process", Query: []Param{flag("close", "Close standard input afterwards")},
+			Raw: octets, Status: http.StatusNoContent, Guarded: true, handle: only(writeStdin),
+		},
+		{
+			Method: http.MethodGet, Path: one + "/output", ID: "followOutput", Tag: tag, Summary: "Stream the output of a process", Text: "Disconnecting does not end the process. A slow client loses output and is told how much. The response is a stream of frames, or of server-sent events if Accept asks for them, as for exec.",
+			Query: []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}}, Status: http.StatusOK, Other: []string{v1.StreamType, eventStream}, handle: followOutput,
+		},
+		{
+			Method: http.MethodGet, Path: one + "/attach", ID: "attachProcess", Tag: tag, Summary: "Attach to a process over a WebSocket", Text: "Each message is one frame. Closing the socket does not affect the process.",
+			Query:  []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}, flag("stdin", "Allow writing to standard input")},
+			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, handle: attachProcess,
+		},
+	}
+}
+
 func startProcess(c *call, in *v1.Command) (v1.Process, error) {
 	sb, err := c.sandbox()
 	if err != nil {

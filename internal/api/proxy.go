@@ -36,6 +36,14 @@ type target struct {
 	byHost  bool // the name that was asked for is the port's alone, not the server's
 }
 
+// passingID is the operation of a request to a port of a sandbox.
+const passingID = "proxy"
+
+// proxyRoute is what a request to a port of a sandbox counts as.
+func proxyRoute() *Route {
+	return &Route{ID: passingID, Guarded: true, late: true, handle: forward}
+}
+
 // splitSandboxHost takes <port>-<id>.<domain> apart.
 func splitSandboxHost(name string, domains []string) (sandbox, port string, ok bool) {
 	label, rest, ok := strings.Cut(name, ".")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"time"
 
@@ -11,13 +12,52 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// describe describes a sandbox.
-func describe(ctx context.Context, sb sandpit.Sandbox) (v1.Sandbox, error) {
-	info, err := sb.Info(ctx)
-	if err != nil {
-		return v1.Sandbox{}, err
+func sandboxRoutes() []Route {
+	const tag = "Sandboxes"
+	state := Param{Name: "state", Type: "string", Enum: []string{"creating", "running", "paused", "stopped", "failed"}}
+	return []Route{
+		{
+			Method: http.MethodPost, Path: sandboxes, ID: "createSandbox", Tag: tag, Summary: "Create a sandbox",
+			Text:    "Responds when the sandbox is running. A failed request leaves nothing behind. A request with an Idempotency-Key may be repeated for 24 hours: it is carried out once, and repetitions get the first response with the header Idempotent-Replayed. If such a request names no sandbox, the name is random.",
+			Headers: []Param{{Name: "Idempotency-Key", Type: "string", Doc: "1 to 255 characters that no other request has; use a random UUID"}},
+			In:      v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, handle: createSandbox,
+		},
+		{
+			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",
+			Query: []Param{
+				{Name: "label", Type: "string", Doc: "KEY=VALUE; if repeated, all must match"},
+				state,
+				{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000"},
+				{Name: "after", Type: "string", Doc: "The value of next in the previous page"},
+			},
+			Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
+		},
+		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
+		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(restartSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Resume a paused sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
+		{Method: http.MethodPut, Path: oneSandbox + "/lifetime", ID: "setLifetime", Tag: tag, Summary: "Change the lifetime of a sandbox", In: v1.Lifetime{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(setLifetime)},
+		{Method: http.MethodGet, Path: oneSandbox + "/metrics", ID: "getMetrics", Tag: tag, Summary: "Get the resource usage of a sandbox", Status: http.StatusOK, Out: v1.Metrics{}, handle: asJSON(getMetrics)},
+		{
+			Method: http.MethodGet, Path: oneSandbox + "/metrics/history", ID: "getMetricsHistory", Tag: tag, Summary: "Get the resource usage of a sandbox over time",
+			Query: []Param{{Name: "since", Type: "date-time", Doc: "Default: the oldest stored value"}}, Status: http.StatusOK, Out: v1.MetricsHistory{}, handle: asJSON(getHistory),
+		},
+		{
+			Method: http.MethodGet, Path: oneSandbox + "/logs", ID: "getLogs", Tag: tag, Summary: "Get the output of processes",
+			Text: "One JSON object per line: seq, time, process, pid, stream, and data in base64. With Accept: text/event-stream each object is an event.",
+			Query: []Param{
+				{Name: "process", Type: "string", Doc: "Its id"},
+				{Name: "stream", Type: "string", Enum: []string{"stdout", "stderr"}},
+				{Name: "since", Type: "date-time"},
+				{Name: "after", Type: "integer", Doc: "Only entries with a greater seq"},
+				{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
+				flag("follow", "Follow new entries until the sandbox is removed"),
+			},
+			Status: http.StatusOK, Other: []string{ndjson, eventStream}, handle: getLogs,
+		},
 	}
-	return v1.FromInfo(info), nil
 }
 
 // maxPage is how many sandboxes are listed at once.
@@ -57,6 +97,15 @@ func getSandbox(c *call) (v1.Sandbox, error) {
 		return v1.Sandbox{}, err
 	}
 	return describe(c.Ctx, sb)
+}
+
+// describe describes a sandbox.
+func describe(ctx context.Context, sb sandpit.Sandbox) (v1.Sandbox, error) {
+	info, err := sb.Info(ctx)
+	if err != nil {
+		return v1.Sandbox{}, err
+	}
+	return v1.FromInfo(info), nil
 }
 
 func removeSandbox(c *call) error {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -338,51 +337,6 @@ func signal(ctx context.Context, p sandpit.Process, sig v1.Signal) error {
 // end closes the socket politely.
 func (s *socket) end(code websocket.StatusCode, reason string) {
 	_ = s.conn.Close(code, reason)
-}
-
-// executeSocket runs a command in the foreground over a WebSocket, whose first
-// message is the command. Closing the socket kills it.
-func executeSocket(c *call) error {
-	if c.R.Header.Get("Upgrade") == fastrun.Protocol {
-		return executeFast(c)
-	}
-	if err := c.OpenStream(); err != nil {
-		return err
-	}
-	sb, err := c.sandbox()
-	if err != nil {
-		return err
-	}
-	s, err := c.accept()
-	if err != nil {
-		return err
-	}
-	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
-	cmd, err := s.command()
-	if err != nil {
-		return s.refuse(err)
-	}
-	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
-	began := time.Now()
-	s.mu.Lock() // output waits until the start has been told
-	p, err := sb.Start(c.Ctx, cmd)
-	if err != nil {
-		s.mu.Unlock()
-		return s.refuse(err)
-	}
-	_ = c.Hold(gate.InMemory, 0) // the request has become a process
-	err = s.jsonLocked(v1.FrameStarted, describeProcess(p, cmd, began))
-	s.mu.Unlock()
-	if err != nil {
-		kill(p)
-		return nil
-	}
-	reading, stopPing := s.attend(p)
-	res, err := c.await(p)
-	stopPing()
-	_ = c.tell(s, res, err)
-	s.goodbye(reading, err)
-	return nil
 }
 
 // attend serves the client beside the process.

@@ -19,6 +19,29 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
+func archiveRoutes() []Route {
+	const (
+		tag     = "Files"
+		archive = oneSandbox + "/files/archive"
+	)
+	formats := func(names ...string) Param {
+		return Param{Name: "format", Type: "string", Enum: names, Doc: "Default tar"}
+	}
+	return []Route{
+		{Method: http.MethodGet, Path: archive, ID: "downloadArchive", Tag: tag, Summary: "Download a directory or file as an archive", Query: []Param{path(""), formats("tar", "zip")}, Status: http.StatusOK, Other: []string{"application/x-tar", "application/zip"}, Guarded: true, handle: downloadArchive},
+		{
+			Method: http.MethodPut, Path: archive, ID: "uploadArchive", Tag: tag, Summary: "Unpack an archive below a directory", Text: "Nothing is ever written outside of the directory.",
+			Query: []Param{path("The directory, which must exist"), formats("tar", "tar.gz", "zip")}, Raw: octets, Status: http.StatusNoContent, Guarded: true, handle: only(uploadArchive),
+		},
+	}
+}
+
+// Memory in bytes that the contents of zip archives take, garbage included.
+const (
+	heldListed = 8   // of a byte in the table of contents of an archive that is read
+	heldEntry  = 512 // of an entry of an archive that is written, beside its name
+)
+
 // downloadArchive sends a directory or file as the guest packs it.
 func downloadArchive(c *call) error {
 	q := c.query()

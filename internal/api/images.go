@@ -1,0 +1,51 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+func imageRoutes() []Route {
+	const tag = "Server"
+	return []Route{
+		{Method: http.MethodGet, Path: "/v1/images", ID: "listImages", Tag: tag, Summary: "List images", Status: http.StatusOK, Out: v1.ImageList{}, handle: asJSON(listImages)},
+		{Method: http.MethodPost, Path: "/v1/images/pull", ID: "pullImage", Tag: tag, Summary: "Fetch an image", In: v1.Pull{}, Status: http.StatusOK, Out: v1.Image{}, Guarded: true, handle: fromJSON(pullImage)},
+		{Method: http.MethodDelete, Path: "/v1/images", ID: "removeImage", Tag: tag, Summary: "Remove an image", Query: []Param{{Name: "image", Type: "string", Required: true, Doc: "Its reference"}}, Status: http.StatusNoContent, Admin: true, Guarded: true, late: true, handle: only(removeImage)},
+	}
+}
+
+func listImages(c *call) (v1.ImageList, error) {
+	all, err := c.api.opts.Backend.Images(c.Ctx, c.Caller)
+	return v1.ImageList{Images: list(all)}, err
+}
+
+func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
+	if in.Image == "" {
+		return v1.Image{}, invalid("the image is missing", "set image")
+	}
+	pull := sandpit.PullPolicy(in.Pull)
+	switch pull {
+	case "":
+		pull = sandpit.PullAlways
+	case sandpit.PullAlways, sandpit.PullMissing:
+	default:
+		return v1.Image{}, invalid("pull must be missing or always", "")
+	}
+	if err := c.OpenStream(); err != nil {
+		return v1.Image{}, err
+	}
+	return c.api.opts.Backend.PullImage(c.Ctx, c.Caller, in.Image, pull)
+}
+
+func removeImage(c *call) error {
+	q := c.query()
+	if q.err != nil {
+		return q.err
+	}
+	if err := c.Intend("image " + q.text("image")); err != nil {
+		return err
+	}
+	return c.api.opts.Backend.RemoveImage(c.Ctx, c.Caller, q.text("image"))
+}

@@ -1,0 +1,74 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"syscall"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// intendFor is Intend with what a body says of itself.
+func (c *call) intendFor(body any) error {
+	if !c.route.Guarded {
+		return nil
+	}
+	if s, ok := body.(*v1.Signal); ok && syscall.Signal(s.Signal) != syscall.SIGKILL {
+		c.Vital = false
+	}
+	return c.Intend(c.detailOf(body))
+}
+
+// subject is what a call is about, beside the sandbox: a process, a port, a key,
+// a webhook or a file.
+func subject(r *http.Request) string {
+	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"id", ""}} {
+		if v := r.PathValue(p.name); v != "" {
+			return p.what + v
+		}
+	}
+	return r.URL.Query().Get("path")
+}
+
+// detailOf says in a few words what a request is about. Of a command it names
+// the program alone: arguments may be secrets.
+func (c *call) detailOf(body any) string {
+	switch b := body.(type) {
+	case *v1.Spec:
+		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name)
+	case *v1.Exec:
+		return programOf(&b.Command)
+	case *v1.Command:
+		return programOf(b)
+	case *v1.Signal:
+		return subject(c.R) + " signal " + strconv.Itoa(b.Signal)
+	case *v1.Pull:
+		return "image " + strconv.Quote(b.Image)
+	case *v1.NewKey:
+		detail := "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace) + " policy " + strconv.Quote(b.Policy)
+		if b.Admin {
+			detail += " administrator"
+		}
+		return detail
+	case *v1.NewWebhook:
+		return "" // its URL may hold a secret
+	}
+	return subject(c.R)
+}
+
+func programOf(c *v1.Command) string {
+	program, arguments := "program of the image", len(c.Argv)+len(c.ArgvBase64)
+	switch {
+	case c.Script != "" || c.ScriptBase64 != nil:
+		return "script of " + strconv.Itoa(len(c.Script)+len(c.ScriptBase64)) + " bytes"
+	case c.Entrypoint != nil && len(*c.Entrypoint) > 0:
+		program, arguments = "program "+strconv.Quote(gate.Bounded((*c.Entrypoint)[0])), arguments+len(*c.Entrypoint)-1
+	case c.FromImage: // which may begin with a program of its own
+	case len(c.Argv) > 0:
+		program, arguments = "program "+strconv.Quote(gate.Bounded(c.Argv[0])), arguments-1
+	case len(c.ArgvBase64) > 0:
+		program, arguments = "program "+strconv.Quote(gate.Bounded(string(c.ArgvBase64[0]))), arguments-1
+	}
+	return program + " with " + strconv.Itoa(arguments) + " arguments"
+}

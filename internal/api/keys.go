@@ -1,0 +1,58 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+func keyRoutes() []Route {
+	const tag = "Server"
+	return []Route{
+		{Method: http.MethodPost, Path: "/v1/keys", ID: "createKey", Tag: tag, Summary: "Create a key", Text: "The response contains the secret, which is not shown again.", In: v1.NewKey{}, Status: http.StatusCreated, Out: v1.Key{}, Admin: true, Guarded: true, handle: fromJSON(createKey)},
+		{Method: http.MethodGet, Path: "/v1/keys", ID: "listKeys", Tag: tag, Summary: "List keys", Status: http.StatusOK, Out: v1.KeyList{}, Admin: true, handle: asJSON(listKeys)},
+		{Method: http.MethodGet, Path: "/v1/keys/{id}/policy", ID: "getKeyPolicy", Tag: tag, Summary: "Get the policy of a key", Status: http.StatusOK, Out: v1.Policy{}, Admin: true, handle: asJSON(getKeyPolicy)},
+		{Method: http.MethodDelete, Path: "/v1/keys/{id}", ID: "revokeKey", Tag: tag, Summary: "Revoke a key", Text: "Requests, streams, sockets and tunnels that use the key are closed. Sandboxes and background processes stay.", Status: http.StatusNoContent, Admin: true, Guarded: true, Vital: true, handle: only(revokeKey)},
+	}
+}
+
+// Keys knows the keys of callers.
+type Keys interface {
+	// In reports whether a text contains something of the form of a key, valid or not.
+	In(text string) bool
+
+	CreateKey(ctx context.Context, by gate.Caller, k v1.NewKey) (v1.Key, error)
+	ListKeys(ctx context.Context) ([]v1.Key, error)
+	RevokeKey(ctx context.Context, id string) error
+}
+
+func createKey(c *call, in *v1.NewKey) (v1.Key, error) {
+	key, err := c.api.opts.Keys.CreateKey(c.Ctx, c.Caller, *in)
+	if err == nil {
+		c.Detail += "; key " + key.ID // for the audit
+	}
+	return key, err
+}
+
+func listKeys(c *call) (v1.KeyList, error) {
+	all, err := c.api.opts.Keys.ListKeys(c.Ctx)
+	return v1.KeyList{Keys: list(all)}, err
+}
+
+func getKeyPolicy(c *call) (v1.Policy, error) {
+	return c.api.opts.Policies.KeyPolicy(c.Ctx, c.R.PathValue("id"))
+}
+
+func revokeKey(c *call) error {
+	id := c.R.PathValue("id")
+	err := c.api.opts.Keys.RevokeKey(c.Ctx, id)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return c.Untouched(err)
+	}
+	c.api.gate.Revoke(id, c.Call) // it is refused also when that can't be written down
+	return err
+}

@@ -1,0 +1,30 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+func policyRoutes() []Route {
+	const tag = "Server"
+	return []Route{
+		{Method: http.MethodGet, Path: "/v1/policy", ID: "getPolicy", Tag: tag, Summary: "Get the caller's policy", Status: http.StatusOK, Out: v1.Policy{}, handle: asJSON(getPolicy)},
+	}
+}
+
+// Policies shows policies.
+type Policies interface {
+	// Policy returns the policy that holds for a caller.
+	Policy(ctx context.Context, c gate.Caller) (v1.Policy, error)
+
+	// KeyPolicy returns the policy that holds for who has the key of a public
+	// prefix. ErrNotFound when there is none.
+	KeyPolicy(ctx context.Context, id string) (v1.Policy, error)
+}
+
+func getPolicy(c *call) (v1.Policy, error) {
+	return c.api.opts.Policies.Policy(c.Ctx, c.Caller)
+}

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+func webhookRoutes() []Route {
+	const tag = "Server"
+	return []Route{
+		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, handle: fromJSON(createWebhook)},
+		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Status: http.StatusOK, Out: v1.WebhookList{}, handle: asJSON(listWebhooks)},
+		{Method: http.MethodDelete, Path: "/v1/webhooks/{id}", ID: "deleteWebhook", Tag: tag, Summary: "Remove a webhook", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(deleteWebhook)},
+	}
+}
+
+// Webhooks are who is told of events.
+type Webhooks interface {
+	CreateWebhook(ctx context.Context, c gate.Caller, w v1.NewWebhook) (v1.Webhook, error)
+	ListWebhooks(ctx context.Context, c gate.Caller) ([]v1.Webhook, error)
+	DeleteWebhook(ctx context.Context, c gate.Caller, id string) error
+}
+
+func createWebhook(c *call, in *v1.NewWebhook) (v1.Webhook, error) {
+	hook, err := c.api.opts.Webhooks.CreateWebhook(c.Ctx, c.Caller, *in)
+	if err == nil {
+		c.Detail = "webhook " + hook.ID // for the audit
+	}
+	return hook, err
+}
+
+func listWebhooks(c *call) (v1.WebhookList, error) {
+	all, err := c.api.opts.Webhooks.ListWebhooks(c.Ctx, c.Caller)
+	return v1.WebhookList{Webhooks: list(all)}, err
+}
+
+func deleteWebhook(c *call) error {
+	err := c.api.opts.Webhooks.DeleteWebhook(c.Ctx, c.Caller, c.R.PathValue("id"))
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return c.Untouched(err)
+	}
+	return err
+}
