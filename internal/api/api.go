@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -90,8 +90,8 @@ func (a *API) Dialect() gate.Dialect {
 		KeyHint:    "send the header Authorization: Bearer KEY, or set SANDPIT_KEY for the command line; sandpit key create makes one",
 		PathHint:   "see /docs",
 		Fail: func(c *gate.Call, f gate.Failure) {
-			body, _ := json.Marshal(errorOf(f)) // of strings, which never fails
-			writeJSON(c.W, f.Status, append(body, '\n'))
+			body, _ := json.Marshal(codec.Error(f)) // of strings, which never fails
+			codec.Write(c.W, f.Status, append(body, '\n'))
 		},
 		AllowHeaders:  "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Port, X-Sandpit-Sandbox",
 		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed",
@@ -116,11 +116,6 @@ func (a *API) behind(route *Route) gate.Route {
 			return route.handle(c)
 		},
 	}
-}
-
-// errorOf is a failure in the JSON of /v1.
-func errorOf(f gate.Failure) v1.Error {
-	return v1.Error{Code: f.Code, Message: f.Message, Hint: f.Hint, Path: f.Path, RequestID: f.RequestID}
 }
 
 // Headers in which a key may come. The second is for requests that are passed

@@ -242,7 +242,7 @@ func checkZip(zr *zip.Reader, size int64) error {
 	for _, f := range zr.File {
 		total += min(f.UncompressedSize64, 1<<40)
 		if total/maxDeflate > uint64(size) {
-			return invalid("the archive declares more entries than it can contain", "create the archive again")
+			return gate.Invalid("the archive declares more entries than it can contain", "create the archive again")
 		}
 	}
 	return nil

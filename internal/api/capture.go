@@ -9,6 +9,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -52,7 +53,7 @@ func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
 		out.Stderr, out.StderrBase64 = textOrBytes(stderr)
 		body, err := json.Marshal(out)
 		if err == nil {
-			writeJSON(c.W, http.StatusOK, append(body, '\n'))
+			codec.Write(c.W, http.StatusOK, append(body, '\n'))
 		}
 		return err
 	}

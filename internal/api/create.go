@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -20,7 +21,7 @@ const maxIdempotencyKey = 255
 // createSandbox makes a sandbox, once for each Idempotency-Key.
 func createSandbox(c *call) error {
 	in := new(v1.Spec)
-	if err := c.decode(in, maxBody); err != nil {
+	if err := codec.Read(c.Call, in, codec.MaxBody); err != nil {
 		return err
 	}
 	if err := c.intendFor(in); err != nil {
@@ -35,7 +36,7 @@ func createSandbox(c *call) error {
 		return c.created(out)
 	}
 	if len(key) > maxIdempotencyKey {
-		return invalid("the Idempotency-Key is longer than 255 bytes", "use a random UUID")
+		return gate.Invalid("the Idempotency-Key is longer than 255 bytes", "use a random UUID")
 	}
 	return c.createOnce(key, in)
 }
@@ -57,7 +58,7 @@ func (c *call) create(ctx context.Context, in *v1.Spec) (v1.Sandbox, error) {
 
 func (c *call) created(out v1.Sandbox) error {
 	c.W.Header().Set("Location", sandboxes+"/"+out.ID)
-	return c.answer(http.StatusCreated, out)
+	return codec.Answer(c.Call, http.StatusCreated, out)
 }
 
 // createOnce carries a request out unless one with the key has been. The

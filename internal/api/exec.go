@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
@@ -42,14 +43,14 @@ const (
 // execute runs a command in the foreground and answers as Accept asks for.
 func execute(c *call) error {
 	in := new(v1.Exec)
-	if err := c.decode(in, maxCommand); err != nil {
+	if err := codec.Read(c.Call, in, maxCommand); err != nil {
 		return err
 	}
 	if len(in.StdinData) > maxStdinData {
-		return invalid("stdin_data is longer than 1 MiB", "use the WebSocket, or put it into a file")
+		return gate.Invalid("stdin_data is longer than 1 MiB", "use the WebSocket, or put it into a file")
 	}
 	if in.Stdin {
-		return invalid("standard input can't be streamed to this endpoint", "use stdin_data, or the WebSocket")
+		return gate.Invalid("standard input can't be streamed to this endpoint", "use stdin_data, or the WebSocket")
 	}
 	if err := c.intendFor(in); err != nil {
 		return err
@@ -176,7 +177,7 @@ func executeSocket(c *call) error {
 // tell sends how a process ended.
 func (c *call) tell(s interface{ json(kind byte, v any) error }, res sandpit.Result, err error) error {
 	if err != nil {
-		status, e := c.describe(err)
+		status, e := codec.Describe(c.Call, err)
 		c.NoteOutcome(status, e.Code, err)
 		_ = s.json(v1.FrameError, e)
 		return nil

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -66,7 +67,7 @@ func (c *call) lastEvent(s *stream, opened bool, err error) error {
 	if !opened || s.kind != eventStream {
 		return err
 	}
-	status, e := c.describe(err)
+	status, e := codec.Describe(c.Call, err)
 	c.NoteOutcome(status, e.Code, err)
 	_ = s.line("error", "", e)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -18,7 +19,7 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, v := range []any{new(v1.Spec), new(v1.Exec), new(v1.Lifetime), new(v1.Signal), new(v1.Size), new(v1.Grep), new(v1.NewKey)} {
-			err := parse(data, v)
+			err := codec.Parse(data, v)
 			if err == nil {
 				switch v := v.(type) {
 				case *v1.Spec:
@@ -30,7 +31,7 @@ func FuzzBody(f *testing.F) {
 				continue
 			}
 			c := &call{Call: &gate.Call{Ctx: t.Context(), ID: "id"}}
-			status, e := c.describe(err)
+			status, e := codec.Describe(c.Call, err)
 			if status != 400 || e.Code != "invalid" || e.Message == "" || len(e.Message) > gate.MaxMessage+8 {
 				t.Errorf("%q is refused as %d %+v", data, status, e)
 			}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 func imageRoutes() []Route {
@@ -23,7 +24,7 @@ func listImages(c *call) (v1.ImageList, error) {
 
 func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
 	if in.Image == "" {
-		return v1.Image{}, invalid("the image is missing", "set image")
+		return v1.Image{}, gate.Invalid("the image is missing", "set image")
 	}
 	pull := sandpit.PullPolicy(in.Pull)
 	switch pull {
@@ -31,7 +32,7 @@ func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
 		pull = sandpit.PullAlways
 	case sandpit.PullAlways, sandpit.PullMissing:
 	default:
-		return v1.Image{}, invalid("pull must be missing or always", "")
+		return v1.Image{}, gate.Invalid("pull must be missing or always", "")
 	}
 	if err := c.OpenStream(); err != nil {
 		return v1.Image{}, err

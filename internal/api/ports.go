@@ -45,7 +45,7 @@ func listPorts(c *call) (v1.PortList, error) {
 func parsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, invalid(fmt.Sprintf("%.20q is not a port", text), "use a number from 1 to 65535")
+		return 0, gate.Invalid(fmt.Sprintf("%.20q is not a port", text), "use a number from 1 to 65535")
 	}
 	return uint16(n), nil
 }

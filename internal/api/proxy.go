@@ -200,7 +200,7 @@ func (c *call) keepKeys() error {
 	if where == "" {
 		return nil
 	}
-	return invalid("the "+where+" contains a key of this server, which must not reach a sandbox", "send it in the header "+headerKey+" only")
+	return gate.Invalid("the "+where+" contains a key of this server, which must not reach a sandbox", "send it in the header "+headerKey+" only")
 }
 
 // hasKey reports whether a text has something of the form of a key, as it stands or

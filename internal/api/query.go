@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // query reads the parameters of a request. The first that can't be read is the
@@ -24,7 +25,7 @@ func (c *call) query() *query {
 	q := new(query)
 	q.values, q.err = url.ParseQuery(c.R.URL.RawQuery)
 	if q.err != nil {
-		q.err = invalid("the query string is malformed", "percent-encode special characters")
+		q.err = gate.Invalid("the query string is malformed", "percent-encode special characters")
 		return q
 	}
 	for name, values := range q.values {
@@ -48,7 +49,7 @@ func (c *call) query() *query {
 
 func (q *query) fail(name, why string) {
 	if q.err == nil {
-		q.err = invalid(fmt.Sprintf("the parameter %.100q %s", name, why), "see /docs")
+		q.err = gate.Invalid(fmt.Sprintf("the parameter %.100q %s", name, why), "see /docs")
 	}
 }
 

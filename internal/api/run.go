@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
@@ -130,13 +131,13 @@ func (r *run) request(req *fastrun.Request) error {
 		return gate.ErrClientGone
 	}
 	if kind != v1.FrameRequest {
-		return invalid("the first frame is not a request", "")
+		return gate.Invalid("the first frame is not a request", "")
 	}
-	if err := parse(payload, req); err != nil {
+	if err := codec.Parse(payload, req); err != nil {
 		return err
 	}
 	if (req.Spec == nil) != r.stays {
-		return invalid("the request is for another path", "")
+		return gate.Invalid("the request is for another path", "")
 	}
 	return r.intendFor(&req.Command)
 }
@@ -281,7 +282,7 @@ func checkWorkDir(ctx context.Context, sb sandpit.Sandbox, dir string) error {
 // refuse tells an error, and notes it. The client of a run, which is of the same user,
 // gets the text that it would have without a server.
 func (r *run) refuse(err error) error {
-	status, e := r.describe(err)
+	status, e := codec.Describe(r.Call, err)
 	r.ReplaceOutcome(status, e.Code, err)
 	if !r.stays {
 		if cause := context.Cause(r.Ctx); cause != nil && errors.Is(err, context.Canceled) {

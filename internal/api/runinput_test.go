@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -119,9 +120,9 @@ func FuzzRunRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req := new(fastrun.Request)
-		if err := parse(body, req); err != nil {
+		if err := codec.Parse(body, req); err != nil {
 			c := &call{Call: &gate.Call{ID: "id", Ctx: t.Context()}}
-			if status, e := c.describe(err); status != 400 || fastrun.EncodeError(err).Message == "" || e.Message == "" {
+			if status, e := codec.Describe(c.Call, err); status != 400 || fastrun.EncodeError(err).Message == "" || e.Message == "" {
 				t.Errorf("%q is refused as %d %+v", body, status, e)
 			}
 			return

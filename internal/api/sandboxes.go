@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 func sandboxRoutes() []Route {
@@ -138,7 +139,7 @@ func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
 	grace := defaultGrace
 	if in.Grace != nil {
 		if !(*in.Grace >= 0 && *in.Grace <= maxGrace.Seconds()) {
-			return v1.Sandbox{}, c.Untouched(invalid("grace must be a number of seconds, at most 600", ""))
+			return v1.Sandbox{}, c.Untouched(gate.Invalid("grace must be a number of seconds, at most 600", ""))
 		}
 		grace = v1.Duration(*in.Grace)
 	}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
@@ -35,11 +36,11 @@ func getHealth(c *call) error {
 	n, blocked := c.api.opts.Backend.Stuck()
 	switch {
 	case blocked:
-		return c.answer(http.StatusServiceUnavailable, v1.Health{Status: "unavailable", Stuck: n})
+		return codec.Answer(c.Call, http.StatusServiceUnavailable, v1.Health{Status: "unavailable", Stuck: n})
 	case n > 0:
-		return c.answer(http.StatusOK, v1.Health{Status: "degraded", Stuck: n})
+		return codec.Answer(c.Call, http.StatusOK, v1.Health{Status: "degraded", Stuck: n})
 	}
-	return c.answer(http.StatusOK, v1.Health{Status: "ok"})
+	return codec.Answer(c.Call, http.StatusOK, v1.Health{Status: "ok"})
 }
 
 // statsTime is how long /metrics waits for the figures of sandboxes.

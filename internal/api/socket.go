@@ -17,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -47,7 +48,7 @@ func (c *call) accept() (*socket, error) {
 	}
 	keys := c.R.Header.Values("Sec-WebSocket-Key")
 	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.R.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
-		return nil, invalid("the WebSocket handshake is malformed", "use version 13 of the protocol (RFC 6455)")
+		return nil, gate.Invalid("the WebSocket handshake is malformed", "use version 13 of the protocol (RFC 6455)")
 	}
 	// Origins have been checked. Compression would cost memory per socket and
 	// tell secrets by their length.
@@ -198,7 +199,9 @@ func (s *socket) pump(p sandpit.Process, pieces <-chan []byte) {
 }
 
 // errFrame ends a call whose client sends what is no frame.
-func errFrame(why string) error { return invalid("a message is not a valid frame: "+why, "see /docs") }
+func errFrame(why string) error {
+	return gate.Invalid("a message is not a valid frame: "+why, "see /docs")
+}
 
 // take reads frames.
 func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
@@ -308,14 +311,14 @@ func (f *frameReader) end() error {
 func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) error {
 	if kind == v1.FrameResize {
 		var size v1.Size
-		if err := parse(payload, &size); err != nil {
+		if err := codec.Parse(payload, &size); err != nil {
 			return err
 		}
 		_ = p.Resize(ctx, sandpit.TerminalSize{Rows: size.Rows, Cols: size.Cols})
 		return nil
 	}
 	var sig v1.Signal
-	if err := parse(payload, &sig); err != nil {
+	if err := codec.Parse(payload, &sig); err != nil {
 		return err
 	}
 	_ = signal(ctx, p, sig)
@@ -324,7 +327,7 @@ func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) 
 
 func signal(ctx context.Context, p sandpit.Process, sig v1.Signal) error {
 	if sig.Signal < 1 || sig.Signal > 64 {
-		return invalid("the signal does not exist", "use a number from 1 to 64")
+		return gate.Invalid("the signal does not exist", "use a number from 1 to 64")
 	}
 	if sig.Group {
 		if g, ok := p.(sandpit.GroupSignaler); ok {
@@ -381,7 +384,7 @@ func (s *socket) command() (sandpit.Command, error) {
 	}
 	in := new(v1.Command)
 	if kind != websocket.MessageText {
-		return sandpit.Command{}, invalid("the first message is not a valid Command", "send the Command as a text message")
+		return sandpit.Command{}, gate.Invalid("the first message is not a valid Command", "send the Command as a text message")
 	}
 	buf := new(bytes.Buffer)
 	var r *gate.Refusal
@@ -391,7 +394,7 @@ func (s *socket) command() (sandpit.Command, error) {
 		return sandpit.Command{}, gate.ErrClientGone
 	}
 	s.conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
-	if err := s.c.parse(buf.Bytes(), in); err != nil {
+	if err := codec.ParseHeld(s.c.Call, buf.Bytes(), in); err != nil {
 		return sandpit.Command{}, err
 	}
 	if err := s.c.intendFor(in); err != nil {
@@ -402,7 +405,7 @@ func (s *socket) command() (sandpit.Command, error) {
 
 // refuse tells an error and closes the socket.
 func (s *socket) refuse(err error) error {
-	status, e := s.c.describe(err)
+	status, e := codec.Describe(s.c.Call, err)
 	s.c.ReplaceOutcome(status, e.Code, err)
 	_ = s.json(v1.FrameError, e)
 	s.end(websocket.StatusNormalClosure, "")

@@ -25,6 +25,11 @@ type Refusal struct {
 	After         time.Duration // for Retry-After
 }
 
+// Invalid returns the refusal of a malformed request.
+func Invalid(message, hint string) error {
+	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: message, Hint: hint}
+}
+
 // Error returns the message.
 func (e *Refusal) Error() string { return e.Message }
 

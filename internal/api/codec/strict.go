@@ -1,4 +1,4 @@
-package api
+package codec
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // strict refuses JSON that another reader may understand differently: a field that is
@@ -20,11 +22,11 @@ import (
 // data is the JSON of an object that has been read into a value of type t.
 func strict(data []byte, t reflect.Type) error {
 	if !utf8.Valid(data) {
-		return invalid("the body is not UTF-8", "send binary data in the base64 fields")
+		return gate.Invalid("the body is not UTF-8", "send binary data in the base64 fields")
 	}
 	w := strictReader{data: data, fields: map[reflect.Type][]field{}}
 	if m := w.value(t); m != nil {
-		return invalid(fmt.Sprintf("the field %.200q %s", m.field, m.why), m.hint)
+		return gate.Invalid(fmt.Sprintf("the field %.200q %s", m.field, m.why), m.hint)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package api
+package codec
 
 import (
 	"bytes"
@@ -47,12 +47,12 @@ func TestEncode(t *testing.T) {
 		}
 		want = bytes.ReplaceAll(want, []byte(":null"), []byte(":[]"))
 		var got bytes.Buffer
-		if err := encode(&got, v); err != nil || !bytes.Equal(bytes.ReplaceAll(got.Bytes(), []byte(":null"), []byte(":[]")), want) {
+		if err := Encode(&got, v); err != nil || !bytes.Equal(bytes.ReplaceAll(got.Bytes(), []byte(":null"), []byte(":[]")), want) {
 			t.Errorf("%T is %.200s (%v), not %.200s", v, got.Bytes(), err, want)
 		}
 	}
 	w := &little{left: 100 << 10}
-	if err := encode(w, v1.ProcessList{Processes: make([]v1.Process, 100_000)}); err == nil || w.asked > 101<<10 {
+	if err := Encode(w, v1.ProcessList{Processes: make([]v1.Process, 100_000)}); err == nil || w.asked > 101<<10 {
 		t.Errorf("it was asked to take %d bytes: %v", w.asked, err)
 	}
 }

@@ -1,4 +1,4 @@
-package api
+package codec
 
 import (
 	"bytes"
@@ -19,16 +19,18 @@ import (
 
 // Bounds of bodies.
 const (
-	maxBody  = 10 << 20         // bytes of JSON
 	bodyTime = 60 * time.Second // in which all of a JSON body must have come
 	keepBody = 64 << 10         // bytes of a buffer that is used again
 )
 
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// decode reads a JSON body. A field that v does not have is refused: nothing
-// asked for is dropped. An empty body is an empty object.
-func (c *call) decode(v any, limit int64) error {
+// MaxBody is how long the body of most requests may be, in bytes.
+const MaxBody = 10 << 20
+
+// Read reads the body of a call, which has at most limit bytes. A field that v does not
+// have is refused. An empty body is an empty object.
+func Read(c *gate.Call, v any, limit int64) error {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
 		if err != nil || kind != "application/json" {
@@ -47,34 +49,34 @@ func (c *call) decode(v any, limit int64) error {
 			return err
 		}
 	}
-	return c.parse(buf.Bytes(), v)
+	return ParseHeld(c, buf.Bytes(), v)
 }
 
-// parse is the function, for what a caller has sent.
-func (c *call) parse(data []byte, v any) error {
+// ParseHeld is Parse for data that the call holds in memory, as it then holds v.
+func ParseHeld(c *gate.Call, data []byte, v any) error {
 	if len(data) > freeObject {
 		if err := c.Hold(gate.InMemory, gate.HeldByte*int64(len(data))+heldValue*values(data)); err != nil {
 			return err
 		}
 	}
-	return parse(data, v)
+	return Parse(data, v)
 }
 
-// parse reads one JSON value and nothing else.
-func parse(data []byte, v any) error {
+// Parse reads one JSON value and nothing else.
+func Parse(data []byte, v any) error {
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 {
 		return nil
 	}
 	if data[0] != '{' {
-		return invalid("the body is not a JSON object", "see /docs")
+		return gate.Invalid("the body is not a JSON object", "see /docs")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(v); err != nil {
-		return invalid("the body is not valid: "+readable(err), "see /docs")
+		return gate.Invalid("the body is not valid: "+readable(err), "see /docs")
 	}
 	if dec.InputOffset() != int64(len(data)) {
-		return invalid("unexpected data after the JSON object in the body", "send a single JSON object")
+		return gate.Invalid("unexpected data after the JSON object in the body", "send a single JSON object")
 	}
 	return strict(data, reflect.TypeOf(v))
 }
@@ -115,4 +117,29 @@ func jsonKind(t reflect.Type) string {
 		return jsonKind(t.Elem())
 	}
 	return "a whole number in range"
+}
+
+// freeObject is how much of a body that is taken apart is not counted, in bytes.
+const freeObject = 4 << 10
+
+// heldValue is how much memory a value in JSON takes, garbage included, in bytes.
+// {"mounts":[{},{},…]} has a value in every 3 bytes, and each is copied.
+const heldValue = 200
+
+// values is how many values JSON has, or somewhat more.
+func values(data []byte) int64 {
+	n := int64(1)
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case ',', '[', '{':
+			n++
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return n
 }

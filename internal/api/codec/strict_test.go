@@ -1,4 +1,4 @@
-package api
+package codec
 
 import (
 	"bytes"
@@ -40,7 +40,7 @@ func TestStrict(t *testing.T) {
 		{`[]`, new(v1.Exec), "not a JSON object", ""},
 		{`{"limits":null,"mounts":[],"labels":{}}`, new(v1.Spec), "", ""},
 	} {
-		err := parse([]byte(c.body), c.into)
+		err := Parse([]byte(c.body), c.into)
 		switch {
 		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(sandpit.Hint(err), c.hint)):
 			t.Errorf("%s: %v (hint: %s)", c.body, err, sandpit.Hint(err))
@@ -112,7 +112,7 @@ func BenchmarkParse(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			for b.Loop() {
-				if err := parse(data, new(v1.Spec)); err != nil {
+				if err := Parse(data, new(v1.Spec)); err != nil {
 					b.Fatal(err)
 				}
 			}
