@@ -26,10 +26,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
 // Level is where a setting comes from; a greater one is stronger.
@@ -122,15 +125,6 @@ func (e Environ) Load(keys []Key) ([]Setting, error) {
 	return settings, nil
 }
 
-// Error is what is wrong with a configuration. It matches sandpit.ErrInvalid.
-type Error struct{ Err error }
-
-// Error returns the text of Err: the file, the line, and what is wrong there.
-func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err and sandpit.ErrInvalid.
-func (e *Error) Unwrap() []error { return []error{e.Err, sandpit.ErrInvalid} }
-
 // Kind is the form of a key's value.
 type Kind int
 
@@ -190,21 +184,76 @@ func readFile(name string, level Level, asked bool, keys []Key) ([]Setting, erro
 		return nil, nil
 	}
 	f, err := os.Open(name)
-	// A home that is no directory, as of users that have none, has no file either.
+	// A home that is not a directory, as of users that have none, has no file either.
 	if !asked && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, sandpit.WithHint(&Error{fmt.Errorf("opening the configuration: %w", err)},
+		return nil, sandpit.WithHint(fault.Invalidf("reading the configuration: %w", err),
 			"make it readable for this user, or set SANDPIT_CONFIG to another file")
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, sandpit.WithHint(&Error{fmt.Errorf("reading the configuration: %w", err)}, "set SANDPIT_CONFIG to a regular file")
+	return parse(name, f, level, keys)
+}
+
+// parse reads a mapping of keys to plain values, and to lists or mappings of them.
+func parse(name string, r io.Reader, level Level, keys []Key) ([]Setting, error) {
+	var settings []Setting
+	err := yamldoc.Decode(name, r, maxFile, func(doc yamldoc.Value) error {
+		fields, err := doc.Fields()
+		for _, field := range fields {
+			known, ok := find(keys, field.Name)
+			if !ok {
+				return &yamldoc.Error{Line: field.Line, Err: sandpit.WithHint(fmt.Errorf("unknown key %.80q", field.Name),
+					"use the long names of the flags of sandpit run; see 'sandpit help config'")}
+			}
+			values, err := valuesOf(field, known.Kind)
+			if err != nil {
+				return err
+			}
+			if len(values) > 0 { // not an empty list
+				settings = append(settings, Setting{known.Name, values, Origin{level, fmt.Sprintf("%s:%d", name, field.Line)}})
+			}
+		}
+		return err
+	})
+	if err == nil {
+		return settings, nil
 	}
-	if len(data) > maxFile {
-		return nil, &Error{fmt.Errorf("%s: the file is larger than 1 MiB", name)}
+	if sandpit.Hint(err) == "" {
+		err = sandpit.WithHint(err, "write lines of KEY: VALUE; see 'sandpit help config'")
 	}
-	return parse(name, data, level, keys)
+	return nil, fault.Invalidf("reading the configuration: %w", err)
+}
+
+func find(keys []Key, name string) (Key, bool) {
+	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == name })
+	if i < 0 {
+		return Key{}, false
+	}
+	return keys[i], true
+}
+
+// valuesOf returns the values of a key as text.
+func valuesOf(v yamldoc.Value, kind Kind) (values []string, err error) {
+	switch {
+	case kind != Scalar && v.IsList():
+		err = yamldoc.List(&values, yamldoc.String)(v)
+		return values, err
+	case kind == Map && v.IsMapping():
+		fields, err := v.Fields()
+		for _, field := range fields {
+			text, err := field.Text()
+			if err == nil && strings.Contains(field.Name, "=") {
+				err = field.Fail(errors.New("a name can't have a = in it"))
+			}
+			if err != nil {
+				return nil, err
+			}
+			values = append(values, field.Name+"="+text)
+		}
+		return values, err
+	}
+	text, err := v.Text()
+	return []string{text}, err
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -100,20 +101,20 @@ func TestBrokenFiles(t *testing.T) {
 	for text, want := range map[string]string{
 		"memory: 1g\nmemroy: 2g\n":         `:2: unknown key "memroy"`,
 		"memory:\n":                        ":1: memory: it has no value",
-		"cpus: 1\n\nmemory: [1g]\n":        ":3: memory: it must be one value, not a list",
-		"memory: {a: b}\n":                 ":1: memory: it can't be a mapping",
+		"cpus: 1\n\nmemory: [1g]\n":        ":3: memory: it must be one plain value",
+		"memory: {a: b}\n":                 ":1: memory: it must be one plain value",
 		"memory: 1g\nmemory: 2g\n":         ":2: ",
-		"env:\n  A: [1]\n":                 ":1: env: the value of A must be a plain value",
-		"mount: [[a]]\n":                   ":1: mount: its items must be plain values",
-		"- memory\n":                       ":1: it must be a list of KEY: VALUE lines",
-		"just words\n":                     ":1: it must be a list of KEY: VALUE lines",
-		"memory: &a 1g\n":                  ":1: memory: it must be a plain value",
+		"env:\n  A: [1]\n":                 ":2: env.A: it must be one plain value",
+		"mount: [[a]]\n":                   ":1: mount[0]: it must be one plain value",
+		"- memory\n":                       ":1: it must be lines of NAME: VALUE",
+		"just words\n":                     ":1: it must be lines of NAME: VALUE",
+		"memory: &a 1g\n":                  ":1: memory: it must be one plain value",
 		"memory: 1g\n---\ncpus: 1\n":       "it must be a single document",
 		"---\n# x\n---\ncpus: 1\n":         ":3: it must be a single document",
 		"memory: 'open\n":                  ":1: it is not valid YAML: ",
 		"memory: 1g\n\tcpus: 2\n":          ":2: it is not valid YAML: ",
 		"mount: [/a:/b\n":                  ":1: it is not valid YAML: ",
-		strings.Repeat("# more\n", 160000): "the file is larger than 1 MiB",
+		strings.Repeat("# more\n", 160000): "the file is longer than 1 MiB",
 	} {
 		file := write(t, "config.yaml", text)
 		_, err := Environ{System: file, Lookup: lookup(nil)}.Load(testKeys())
@@ -168,7 +169,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		settings, err := parse("config.yaml", data, User, testKeys())
+		settings, err := parse("config.yaml", bytes.NewReader(data), User, testKeys())
 		if err != nil && settings != nil {
 			t.Error("settings with an error")
 		}

@@ -19,7 +19,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // annotationRefName holds the tag of a manifest in the index of an OCI layout

@@ -11,7 +11,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Export writes an image of the store as an OCI archive: an OCI layout in a

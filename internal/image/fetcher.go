@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // A Fetcher is what a Store needs to take in images that it does not have:

@@ -5,7 +5,7 @@ package image
 import (
 	"context"
 
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 func (s *Store) acquireHost(context.Context) (*Lease, error) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // A record is what is kept of an image to start it: everything that its

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // A Reference is the name of an image in a registry, in full.

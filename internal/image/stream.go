@@ -8,7 +8,7 @@ import (
 	"hash"
 	"io"
 
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // A layerStream reads the tar of a layer: decompressed, hashed, and held to

@@ -5,7 +5,7 @@ package image
 import (
 	"io"
 
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 func unpackTar(string, io.Reader, Limits, int64) (about, error) {

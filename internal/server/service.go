@@ -34,21 +34,6 @@ func (l Listen) check() error {
 	return nil
 }
 
-// listenEntry is an address in a file: a text, or an object that names the service, too.
-type listenEntry struct {
-	Address string `yaml:"address"`
-	Service string `yaml:"service"`
-}
-
-// UnmarshalYAML reads either form.
-func (e *listenEntry) UnmarshalYAML(unmarshal func(any) error) error {
-	if unmarshal(&e.Address) == nil {
-		return nil
-	}
-	type object listenEntry
-	return unmarshal((*object)(e))
-}
-
 // listener is a listener and the service that is served on it.
 type listener struct {
 	net.Listener

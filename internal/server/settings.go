@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/goccy/go-yaml"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/audit"
@@ -94,159 +91,100 @@ type Settings struct {
 	PrivateWebhooks bool
 }
 
-// document is the file's form.
-type document struct {
-	Listen          []listenEntry `yaml:"listen"`
-	TLSCert         string        `yaml:"tls-cert"`
-	TLSKey          string        `yaml:"tls-key"`
-	PlainHTTP       bool          `yaml:"plain-http"`
-	Domain          string        `yaml:"domain"`
-	Hosts           []string      `yaml:"hosts"`
-	Origins         []string      `yaml:"origins"`
-	Policy          string        `yaml:"policy"`
-	Memory          string        `yaml:"memory"`
-	KeptMemory      string        `yaml:"kept-memory"`
-	CPUs            string        `yaml:"cpus"`
-	Sandboxes       int           `yaml:"sandboxes"`
-	Connections     *int          `yaml:"connections"`
-	PerAddress      *int          `yaml:"connections-per-address"`
-	Logs            string        `yaml:"logs"`
-	NamespaceLogs   string        `yaml:"logs-per-namespace"`
-	IdleExit        string        `yaml:"idle-exit"`
-	SyncAudit       bool          `yaml:"sync-audit"`
-	AuditSize       string        `yaml:"audit-size"`
-	AuditTime       string        `yaml:"audit-time"`
-	PrivateWebhooks bool          `yaml:"private-webhooks"`
-}
-
 // maxSettings bounds the file, in bytes.
 const maxSettings = 1 << 20
+
+// maxCount bounds the numbers in it.
+const maxCount = 1_000_000
 
 // ReadSettings reads a file of settings. A file that was not asked for need not
 // exist. The error names the file and line, and matches sandpit.ErrInvalid.
 func ReadSettings(file string, asked bool) (Settings, error) {
-	data, err := readBounded(file, maxSettings+1)
+	s, err := readSettings(file)
 	switch {
+	case err == nil:
+		return s, nil
 	case errors.Is(err, fs.ErrNotExist) && !asked:
 		return Settings{}, nil
-	case err != nil:
-		return Settings{}, fmt.Errorf("reading the server's settings: %w", err)
-	case len(data) > maxSettings:
-		return Settings{}, fmt.Errorf("reading the server's settings: %s is longer than 1 MiB: %w", file, sandpit.ErrInvalid)
+	case sandpit.Hint(err) == "":
+		err = sandpit.WithHint(err, "see 'sandpit help serve'")
 	}
-	var doc document
-	if _, err := yamldoc.Parse(data); err != nil {
-		return Settings{}, unreadable(file, err)
-	}
-	if err := yaml.UnmarshalWithOptions(data, &doc, yaml.Strict()); err != nil {
-		return Settings{}, unreadable(file, err)
-	}
-	s, err := doc.settings(filepath.Dir(file))
+	return Settings{}, fmt.Errorf("reading the server's settings: %w", err)
+}
+
+func readSettings(file string) (s Settings, err error) {
+	f, err := os.Open(file)
 	if err != nil {
-		return Settings{}, fmt.Errorf("reading the server's settings: %s: %w", file, err)
+		return s, err
+	}
+	defer f.Close()
+	// A relative path starts at the directory of the file.
+	path := func(name string) (string, error) {
+		if name == "" || filepath.IsAbs(name) {
+			return name, nil
+		}
+		return filepath.Join(filepath.Dir(file), name), nil
+	}
+	err = yamldoc.Decode(file, f, maxSettings, yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+		"listen":                  s.readListen,
+		"tls-cert":                yamldoc.Parse(&s.Cert, path),
+		"tls-key":                 yamldoc.Parse(&s.Key, path),
+		"plain-http":              yamldoc.Parse(&s.PlainHTTP, yamldoc.Bool),
+		"domain":                  yamldoc.Parse(&s.Domain, yamldoc.String),
+		"hosts":                   yamldoc.List(&s.Hosts, yamldoc.String),
+		"origins":                 yamldoc.List(&s.Origins, yamldoc.String),
+		"policy":                  yamldoc.Parse(&s.PolicyFile, path),
+		"memory":                  yamldoc.Parse(&s.Memory, notation.ParseSize),
+		"kept-memory":             yamldoc.Parse(&s.KeptMemory, notation.ParseSize),
+		"cpus":                    yamldoc.Parse(&s.CPUs, notation.ParseCPUs),
+		"sandboxes":               yamldoc.Parse(&s.Sandboxes, yamldoc.Int(0, maxCount)),
+		"connections":             yamldoc.Parse(&s.Connections, yamldoc.Int(leastConnections, maxCount)),
+		"connections-per-address": yamldoc.Parse(&s.ConnectionsPerAddress, yamldoc.Int(1, maxCount)),
+		"logs":                    yamldoc.Parse(&s.Logs, notation.ParseSize),
+		"logs-per-namespace":      yamldoc.Parse(&s.LogsPerNamespace, notation.ParseSize),
+		"idle-exit":               yamldoc.Parse(&s.IdleExit, notation.ParseDuration),
+		"sync-audit":              yamldoc.Parse(&s.SyncAudit, yamldoc.Bool),
+		"audit-size":              yamldoc.Parse(&s.AuditSize, notation.ParseSize),
+		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
+		"private-webhooks":        yamldoc.Parse(&s.PrivateWebhooks, yamldoc.Bool),
+	}))
+	if err != nil {
+		return s, err
+	}
+	if err := s.check(); err != nil {
+		return s, fmt.Errorf("%s: %w", file, err)
 	}
 	return s, nil
 }
 
-// readBounded reads the first bytes of a file: that of a device has no end.
-func readBounded(file string, most int64) ([]byte, error) {
-	f, err := os.Open(file)
+// readListen reads a list of addresses. Each is a text, or a mapping that names the
+// service, too.
+func (s *Settings) readListen(v yamldoc.Value) error {
+	items, err := v.Items()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, most))
-}
-
-// unreadable is the error of a file whose text is not what it should be.
-func unreadable(file string, err error) error {
-	line, text := 0, err.Error()
-	var (
-		single *yamldoc.Error
-		field  yaml.Error
-	)
-	if errors.As(err, &single) {
-		line = single.Line
-	} else if errors.As(err, &field) {
-		text = field.GetMessage()
-		if tok := field.GetToken(); tok != nil && tok.Position != nil {
-			line = tok.Position.Line
+	for _, item := range items {
+		var l Listen
+		read := yamldoc.Parse(&l.Address, ParseAddress)
+		if item.IsMapping() {
+			read = yamldoc.Mapping(map[string]func(yamldoc.Value) error{"address": read, "service": yamldoc.Parse(&l.Service, yamldoc.String)})
 		}
-	}
-	if line > 0 {
-		file = fmt.Sprintf("%s:%d", file, line)
-	}
-	return sandpit.WithHint(fmt.Errorf("reading the server's settings: %s: %s: %w", file, text, sandpit.ErrInvalid), "see 'sandpit help serve'")
-}
-
-// settings checks what the file says. Relative paths start at dir.
-func (d document) settings(dir string) (Settings, error) {
-	beside := func(name string) string {
-		if name == "" || filepath.IsAbs(name) {
-			return name
+		if err := read(item); err != nil {
+			return err
 		}
-		return filepath.Join(dir, name)
-	}
-	s := Settings{
-		Cert: beside(d.TLSCert), Key: beside(d.TLSKey), PlainHTTP: d.PlainHTTP, Domain: d.Domain, Hosts: d.Hosts, Origins: d.Origins,
-		PolicyFile: beside(d.Policy), Sandboxes: d.Sandboxes, SyncAudit: d.SyncAudit, PrivateWebhooks: d.PrivateWebhooks,
-	}
-	for _, entry := range d.Listen {
-		a, err := ParseAddress(entry.Address)
-		if err != nil {
-			return s, fmt.Errorf("listen: %w", err)
+		if l.Network == "" {
+			return item.Fail(errors.New("it has no address"))
 		}
-		s.Listen = append(s.Listen, Listen{a, entry.Service})
+		s.Listen = append(s.Listen, l)
 	}
-	for _, n := range []struct {
-		key         string
-		given, into *int
-		least       int
-	}{{"connections", d.Connections, &s.Connections, leastConnections}, {"connections-per-address", d.PerAddress, &s.ConnectionsPerAddress, 1}} {
-		if n.given == nil {
-			continue
-		}
-		if *n.into = *n.given; *n.given < n.least {
-			return s, fmt.Errorf("%s: %d is less than %d: %w", n.key, *n.given, n.least, sandpit.ErrInvalid)
-		}
-	}
-	var err error
-	for _, size := range []struct {
-		key, text string
-		into      *int64
-	}{{"memory", d.Memory, &s.Memory}, {"kept-memory", d.KeptMemory, &s.KeptMemory}, {"logs", d.Logs, &s.Logs}, {"logs-per-namespace", d.NamespaceLogs, &s.LogsPerNamespace}, {"audit-size", d.AuditSize, &s.AuditSize}} {
-		if size.text == "" {
-			continue
-		}
-		if *size.into, err = notation.ParseSize(size.text); err != nil {
-			return s, fmt.Errorf("%s: %w (%w)", size.key, err, sandpit.ErrInvalid)
-		}
-	}
-	if d.CPUs != "" {
-		if s.CPUs, err = notation.ParseCPUs(d.CPUs); err != nil {
-			return s, fmt.Errorf("cpus: %w (%w)", err, sandpit.ErrInvalid)
-		}
-	}
-	if d.AuditTime != "" {
-		if s.AuditTime, err = notation.ParseDuration(d.AuditTime); err != nil {
-			return s, fmt.Errorf("audit-time: %w (%w)", err, sandpit.ErrInvalid)
-		}
-	}
-	if d.IdleExit != "" {
-		if s.IdleExit, err = notation.ParseDuration(d.IdleExit); err != nil {
-			return s, fmt.Errorf("idle-exit: %w (%w)", err, sandpit.ErrInvalid)
-		}
-	}
-	return s, s.check()
+	return nil
 }
 
 // check refuses settings that contradict each other.
 func (s Settings) check() error {
 	if (s.Cert == "") != (s.Key == "") {
 		return sandpit.WithHint(fmt.Errorf("tls-cert or tls-key is missing: %w", sandpit.ErrInvalid), "set both tls-cert and tls-key")
-	}
-	if s.Sandboxes < 0 {
-		return fmt.Errorf("sandboxes: %d is less than 0: %w", s.Sandboxes, sandpit.ErrInvalid)
 	}
 	if s.Logs != 0 && s.LogsPerNamespace > s.Logs {
 		return sandpit.WithHint(fmt.Errorf("logs-per-namespace: %s is more than logs, %s: %w", notation.FormatSize(s.LogsPerNamespace), notation.FormatSize(s.Logs), sandpit.ErrInvalid), "set more for logs, or less for logs-per-namespace")

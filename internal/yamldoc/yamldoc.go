@@ -1,27 +1,81 @@
-// Package yamldoc reads files of YAML that people write: a single document each.
+// Package yamldoc reads files of YAML that people write. A file is one document: a
+// mapping of names to values. Nothing in it is ignored: an unknown field, a second
+// document, an anchor, an alias, a tag or a value of another form is an error, which
+// names the file, the line and the field.
+//
+// The values are read from the nodes and not by the decoder of the YAML library, whose
+// strict mode is not strict enough. It decodes a mapping as empty if one of its keys is a
+// number, reads 010 as 8 and 1.5 as 1, accepts a field without a value, and does not say
+// on which line a value is that a custom type refuses.
 package yamldoc
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Error is why a text is not a single document of YAML.
+// Bounds of a list, in items, and of a path in an error, in bytes.
+const (
+	maxItems = 1000
+	maxPath  = 200
+)
+
+// Error says what is wrong with a file, and where. It matches sandpit.ErrInvalid.
 type Error struct {
-	Line int // where; 0 when that can't be told
-	Text string
+	File string
+	Line int // 0 if unknown
+	Err  error
 }
 
-// Error returns Text.
-func (e *Error) Error() string { return e.Text }
+// Error returns "FILE:LINE: FIELD: what is wrong".
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.Err)
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Err)
+}
 
-// Parse returns what the one document of a text holds: nil for an empty one. The
-// error is an *Error. Empty documents before and behind it are none.
-func Parse(text []byte) (ast.Node, error) {
+// Unwrap returns Err and sandpit.ErrInvalid.
+func (e *Error) Unwrap() []error { return []error{e.Err, sandpit.ErrInvalid} }
+
+// Decode reads the document from r, which may have limit bytes, and gives it to read. It
+// does not call read if the document is empty. The error is an *Error that has name as
+// its File, unless reading from r failed.
+func Decode(name string, r io.Reader, limit int64, read func(Value) error) error {
+	text, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return err
+	}
+	if int64(len(text)) > limit {
+		return &Error{File: name, Err: fmt.Errorf("the file is longer than %s", notation.FormatSize(limit))}
+	}
+	body, err := parse(bytes.TrimPrefix(text, []byte("\ufeff")))
+	if err == nil && body != nil {
+		err = read(Value{Line: lineOf(body.GetToken()), node: body})
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		e.File = name
+	}
+	return err
+}
+
+// parse returns what the one document of a text contains: nil if that is empty. Empty
+// documents before and after it are ignored.
+func parse(text []byte) (ast.Node, error) {
 	parsed, err := parser.ParseBytes(text, 0)
 	if err != nil {
 		return nil, syntaxError(err)
@@ -31,7 +85,7 @@ func Parse(text []byte) (ast.Node, error) {
 		switch doc.Body.(type) {
 		case nil:
 			// The parser leaves out what follows an empty document.
-			if tok := behind(doc.Start); tok != nil {
+			if tok := following(doc.Start); tok != nil {
 				return nil, notSingle(tok)
 			}
 		case *ast.NullNode, *ast.CommentGroupNode:
@@ -45,23 +99,22 @@ func Parse(text []byte) (ast.Node, error) {
 	return body, nil
 }
 
-// syntaxError is what the parser says, on one line.
-func syntaxError(err error) *Error {
+// syntaxError returns the parser's error with its first line as text.
+func syntaxError(err error) error {
 	var broken interface {
 		GetToken() *token.Token
 		GetMessage() string
 	}
-	e := &Error{Text: err.Error()}
+	line, text := 0, err.Error()
 	if errors.As(err, &broken) {
-		e.Line, e.Text = lineOf(broken.GetToken()), broken.GetMessage()
+		line, text = lineOf(broken.GetToken()), broken.GetMessage()
 	}
-	e.Text, _, _ = strings.Cut(e.Text, "\n")
-	e.Text = "it is not valid YAML: " + e.Text
-	return e
+	text, _, _ = strings.Cut(text, "\n")
+	return &Error{Line: line, Err: errors.New("it is not valid YAML: " + text)}
 }
 
-func notSingle(tok *token.Token) *Error {
-	return &Error{Line: lineOf(tok), Text: "it must be a single document"}
+func notSingle(tok *token.Token) error {
+	return &Error{Line: lineOf(tok), Err: errors.New("it must be a single document")}
 }
 
 func lineOf(tok *token.Token) int {
@@ -71,8 +124,8 @@ func lineOf(tok *token.Token) int {
 	return tok.Position.Line
 }
 
-// behind returns what follows a token but for comments, or nil.
-func behind(tok *token.Token) *token.Token {
+// following returns the first token after tok that is not a comment, or nil.
+func following(tok *token.Token) *token.Token {
 	if tok != nil {
 		tok = tok.Next
 	}
@@ -80,4 +133,167 @@ func behind(tok *token.Token) *token.Token {
 		tok = tok.Next
 	}
 	return tok
+}
+
+// A Value is the document, the value of a field, or an item of a list.
+type Value struct {
+	Name string // of the field
+	Line int    // of the name or the item
+
+	path string // of names and indexes, from the document to the value
+	node ast.Node
+}
+
+// Fail returns err, with its hint, as an *Error at the value.
+func (v Value) Fail(err error) error {
+	if v.path != "" {
+		err = fmt.Errorf("%s: %w", notation.Printable(v.path, maxPath), err)
+	}
+	return &Error{Line: v.Line, Err: err}
+}
+
+// IsList reports whether the value is a list.
+func (v Value) IsList() bool { return v.node.Type() == ast.SequenceType }
+
+// IsMapping reports whether the value is a mapping.
+func (v Value) IsMapping() bool {
+	return v.node.Type() == ast.MappingType || v.node.Type() == ast.MappingValueType
+}
+
+// Text returns a plain value exactly as it is in the file, so that 010 and 1e3 are what
+// the person wrote.
+func (v Value) Text() (string, error) {
+	if text, ok := plain(v.node); ok {
+		return text, nil
+	}
+	if v.node.Type() == ast.NullType {
+		return "", v.Fail(errors.New("it has no value"))
+	}
+	return "", v.Fail(errors.New("it must be one plain value"))
+}
+
+func plain(node ast.Node) (string, bool) {
+	switch node := node.(type) {
+	case *ast.StringNode:
+		return node.Value, true
+	case *ast.LiteralNode:
+		return node.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return node.GetToken().Value, true
+	}
+	return "", false
+}
+
+// Items returns the items of a list.
+func (v Value) Items() ([]Value, error) {
+	list, ok := v.node.(*ast.SequenceNode)
+	if !ok {
+		return nil, v.Fail(errors.New("it must be a list"))
+	}
+	if len(list.Values) > maxItems {
+		return nil, v.Fail(fmt.Errorf("it has more than %d items", maxItems))
+	}
+	items := make([]Value, len(list.Values))
+	for i, node := range list.Values {
+		items[i] = Value{v.Name, lineOf(node.GetToken()), fmt.Sprintf("%s[%d]", v.path, i), node}
+	}
+	return items, nil
+}
+
+// Fields returns the fields of a mapping, in the order of the file. A field without a
+// value is an empty mapping.
+func (v Value) Fields() ([]Value, error) {
+	var entries []*ast.MappingValueNode
+	switch node := v.node.(type) {
+	case *ast.NullNode:
+	case *ast.MappingNode:
+		entries = node.Values
+	case *ast.MappingValueNode:
+		entries = []*ast.MappingValueNode{node}
+	default:
+		return nil, v.Fail(errors.New("it must be lines of NAME: VALUE"))
+	}
+	fields := make([]Value, len(entries))
+	for i, entry := range entries {
+		name, ok := plain(entry.Key)
+		if !ok {
+			return nil, v.Fail(errors.New("a name in it is not a plain word"))
+		}
+		fields[i] = Value{name, lineOf(entry.Key.GetToken()), strings.TrimPrefix(v.path+"."+name, "."), entry.Value}
+	}
+	return fields, nil
+}
+
+// Mapping returns a function that reads a mapping: each field by the function of its
+// name. A field that has none is an error.
+func Mapping(of map[string]func(Value) error) func(Value) error {
+	return func(v Value) error {
+		fields, err := v.Fields()
+		for i := 0; i < len(fields) && err == nil; i++ {
+			read, known := of[fields[i].Name]
+			if !known {
+				v.Line = fields[i].Line
+				return v.Fail(sandpit.WithHint(fmt.Errorf("unknown field %.80q", fields[i].Name), "use one of "+strings.Join(slices.Sorted(maps.Keys(of)), ", ")))
+			}
+			err = read(fields[i])
+		}
+		return err
+	}
+}
+
+// Parse returns a function that sets *into to what parse makes of a plain value.
+func Parse[T any](into *T, parse func(string) (T, error)) func(Value) error {
+	return func(v Value) error {
+		text, err := v.Text()
+		if err != nil {
+			return err
+		}
+		parsed, err := parse(text)
+		if err != nil {
+			return v.Fail(err)
+		}
+		*into = parsed
+		return nil
+	}
+}
+
+// List returns a function that sets *into to what parse makes of the items of a list. An
+// empty list is not nil.
+func List[T any](into *[]T, parse func(string) (T, error)) func(Value) error {
+	return func(v Value) error {
+		items, err := v.Items()
+		if err != nil {
+			return err
+		}
+		all := make([]T, len(items))
+		for i, item := range items {
+			if err := Parse(&all[i], parse)(item); err != nil {
+				return err
+			}
+		}
+		*into = all
+		return nil
+	}
+}
+
+// String parses any text.
+func String(text string) (string, error) { return text, nil }
+
+// Bool parses true and false.
+func Bool(text string) (bool, error) {
+	if text != "true" && text != "false" {
+		return false, errors.New("it must be true or false")
+	}
+	return text == "true", nil
+}
+
+// Int returns a function that parses a whole number from low to high.
+func Int(low, high int) func(string) (int, error) {
+	return func(text string) (int, error) {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < low || n > high {
+			return 0, fmt.Errorf("it must be a whole number from %d to %d", low, high)
+		}
+		return n, nil
+	}
 }

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 func TestParse(t *testing.T) {
@@ -20,7 +24,7 @@ func TestParse(t *testing.T) {
 		"~\n":                         "",
 		"--- # nothing\n# at all\n\n": "",
 	} {
-		node, err := Parse([]byte(text))
+		node, err := parse([]byte(text))
 		got := ""
 		if node != nil {
 			got = strings.TrimSpace(node.String())
@@ -33,7 +37,10 @@ func TestParse(t *testing.T) {
 
 // What is behind another document must not be passed over, nor what can't be read.
 func TestParseRefuses(t *testing.T) {
-	for text, want := range map[string]Error{
+	for text, want := range map[string]struct {
+		line int
+		text string
+	}{
 		"a: 1\n---\nb: 2\n":         {3, "it must be a single document"},
 		"---\n---\na: 1\n":          {2, "it must be a single document"},
 		"---\n# x\n---\na: 1\n":     {3, "it must be a single document"},
@@ -44,23 +51,113 @@ func TestParseRefuses(t *testing.T) {
 		"\n\na: 'open\n":            {3, "it is not valid YAML: "},
 		"%YAML 1.2\n---\n---\na: 1": {3, "it must be a single document"},
 	} {
-		_, err := Parse([]byte(text))
+		_, err := parse([]byte(text))
 		var e *Error
-		if !errors.As(err, &e) || e.Line != want.Line || !strings.HasPrefix(e.Text, want.Text) || strings.Contains(e.Text, "\n") {
+		if !errors.As(err, &e) || e.Line != want.line || !strings.HasPrefix(e.Err.Error(), want.text) || strings.Contains(e.Error(), "\n") {
 			t.Errorf("%q: got %+v, want %+v", text, e, want)
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	for _, text := range []string{"", "a: 1", "---\n---\na: 1", "a: &b [*b]", "? x\n: y", "<<: {a: 1}", "a: !!str 1", "---\n...\n", "%YAML 1.2\n---\n", "\xff\x00"} {
-		f.Add([]byte(text))
+// settings has a field of every form.
+type settings struct {
+	Name  string
+	Count int
+	On    bool
+	List  []string
+	Inner map[string]string
+}
+
+func decode(text string) (s settings, err error) {
+	err = Decode("f", strings.NewReader(text), 4<<10, Mapping(map[string]func(Value) error{
+		"name":  Parse(&s.Name, String),
+		"count": Parse(&s.Count, Int(1, 9)),
+		"on":    Parse(&s.On, Bool),
+		"list":  List(&s.List, String),
+		"inner": func(v Value) error {
+			fields, err := v.Fields()
+			s.Inner = map[string]string{}
+			for _, f := range fields {
+				if s.Inner[f.Name], err = f.Text(); err != nil {
+					return err
+				}
+			}
+			return err
+		},
+	}))
+	return s, err
+}
+
+func TestDecode(t *testing.T) {
+	for text, want := range map[string]settings{
+		"":                             {},
+		"~":                            {},
+		"\ufeffname: a\n":              {Name: "a"},
+		"name: 010\n":                  {Name: "010"},
+		"name: 1e3 # exactly\n":        {Name: "1e3"},
+		"name: |\n  two\n  lines\n":    {Name: "two\nlines\n"},
+		"{name: 'a b', count: 9}":      {Name: "a b", Count: 9},
+		"on: true\nlist: []\n":         {On: true, List: []string{}},
+		"list:\n- a\n- 0x1\n- \"c\"\n": {List: []string{"a", "0x1", "c"}},
+		"inner:\n":                     {Inner: map[string]string{}},
+		"inner: {8: x, true: y}\n":     {Inner: map[string]string{"8": "x", "true": "y"}},
+	} {
+		got, err := decode(text)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%q: %v\n%s", text, err, diff)
+		}
 	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		node, err := Parse(text)
+}
+
+// Every error names the file, the line and the field.
+func TestDecodeRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"just text":                  "f:1: it must be lines of NAME: VALUE",
+		"- name\n":                   "f:1: it must be lines of NAME: VALUE",
+		"name: a\nnome: b\n":         `f:2: unknown field "nome"`,
+		"name: a\n8: b\n":            `f:2: unknown field "8"`,
+		"name: a\nname: b\n":         "f:2: it is not valid YAML: ",
+		"name:\n":                    "f:1: name: it has no value",
+		"name: [a]\n":                "f:1: name: it must be one plain value",
+		"name: {a: b}\n":             "f:1: name: it must be one plain value",
+		"name: !!str a\n":            "f:1: name: it must be one plain value",
+		"name: &a b\n":               "f:1: name: it must be one plain value",
+		"name: &a b\nlist: [*a]\n":   "f:1: name: it must be one plain value",
+		"list: &a [*a, *a]\n":        "f:1: list: it must be a list",
+		"list:\n- a\n- [b]\n":        "f:3: list[1]: it must be one plain value",
+		"list: a\n":                  "f:1: list: it must be a list",
+		"list: [~]\n":                "f:1: list[0]: it has no value",
+		"count: 1.5\n":               "f:1: count: it must be a whole number from 1 to 9",
+		"count: 10\n":                "f:1: count: it must be a whole number from 1 to 9",
+		"on: 1\n":                    "f:1: on: it must be true or false",
+		"inner:\n  a: b\n  c: []\n":  "f:3: inner.c: it must be one plain value",
+		"inner: {\"a\\nb\": []}\n":   "f:1: inner.a?b: it must be one plain value",
+		"? [a]\n: b\n":               "f:2: it is not valid YAML: ",
+		"<<: {name: a}\n":            "f:1: a name in it is not a plain word",
+		"name: a\n---\nname: b\n":    "f:3: it must be a single document",
+		strings.Repeat("#", 4<<10+1): "f: the file is longer than 4 KiB",
+		"list: [" + strings.Repeat("a,", 1001) + "a]": "f:1: list: it has more than 1000 items",
+	} {
+		_, err := decode(text)
 		var e *Error
-		if err != nil && (node != nil || !errors.As(err, &e) || e.Line < 0 || strings.Contains(e.Text, "\n")) {
-			t.Errorf("%v, %v", node, err)
+		if !errors.As(err, &e) || !errors.Is(err, sandpit.ErrInvalid) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+	if _, err := decode("nome: b"); sandpit.Hint(err) != "use one of count, inner, list, name, on" {
+		t.Errorf("the hint is %q", sandpit.Hint(err))
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, text := range []string{"", "name: 1", "---\n---\nname: 1", "list: &b [*b]", "? x\n: y", "<<: {name: 1}", "name: !!str 1", "---\n...\n", "%YAML 1.2\n---\n", "\xff\x00", "inner: {a: b}", "list: [a, b]"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		_, err := decode(text)
+		var e *Error
+		if err != nil && (!errors.As(err, &e) || e.Line < 0 || e.File != "f" || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("got %v", err)
 		}
 	})
 }

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
-	"github.com/sandpit-dev/sandpit/internal/image/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 

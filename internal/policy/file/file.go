@@ -20,20 +20,22 @@
 package file
 
 import (
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
 // Bounds of a file.
 const (
 	maxFile     = 256 << 10 // bytes
 	maxPolicies = 1000
-	maxItems    = 1000 // of a list
 	maxPool     = 10_000
 )
 
@@ -69,7 +71,7 @@ func (s *Set) Policy(name string) (policy.Policy, error) {
 }
 
 // Names returns the names of the policies, in order.
-func (s *Set) Names() []string { return sorted(s.policies) }
+func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.policies)) }
 
 // Read reads a file. Errors match sandpit.ErrInvalid, and say the file, the
 // line and what is wrong there.
@@ -81,47 +83,26 @@ func Read(name string) (*Set, error) {
 func read(name string) (*Set, os.FileInfo, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the policy: %w: %w", sandpit.ErrInvalid, err)
+		return nil, nil, fault.Invalidf("reading the policy: %w", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, nil, fmt.Errorf("reading the policy: %w: %w", sandpit.ErrInvalid, err)
+		return nil, nil, fault.Invalidf("reading the policy: %w", err)
 	case !info.Mode().IsRegular():
-		return nil, info, fmt.Errorf("reading the policy: %s is not a regular file: %w", name, sandpit.ErrInvalid)
+		return nil, info, fault.Invalidf("reading the policy: %s is not a regular file", name)
 	case info.Mode().Perm()&0o002 != 0:
-		return nil, info, sandpit.WithHint(fmt.Errorf("reading the policy: %s is writable by everyone: %w", name, sandpit.ErrInvalid), "chmod o-w "+name)
+		return nil, info, sandpit.WithHint(fault.Invalidf("reading the policy: %s is writable by everyone", name), "chmod o-w "+name)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, info, fmt.Errorf("reading the policy: %w: %w", sandpit.ErrInvalid, err)
-	}
-	if len(data) > maxFile {
-		return nil, info, fmt.Errorf("reading the policy: %s is longer than 256 KiB: %w", name, sandpit.ErrInvalid)
-	}
-	set, err := Parse(name, data)
+	set, err := parse(name, f)
 	return set, info, err
 }
 
-// Parse reads the text of a file; name is for its errors, which match
-// sandpit.ErrInvalid.
-func Parse(name string, data []byte) (*Set, error) {
+func parse(name string, r io.Reader) (*Set, error) {
 	set := BuiltIn()
-	root, err := parseYAML(data)
-	if err == nil && root != nil {
-		err = set.read(root)
+	if err := yamldoc.Decode(name, r, maxFile, set.read); err != nil {
+		return nil, fault.Invalidf("reading the policy: %w", err)
 	}
-	if err == nil {
-		return set, nil
-	}
-	var at *lineError
-	if errors.As(err, &at) {
-		wrapped := fmt.Errorf("reading the policy: %s:%d: %s: %w", name, at.line, at.text, sandpit.ErrInvalid)
-		if at.hint == "" {
-			return nil, wrapped
-		}
-		return nil, sandpit.WithHint(wrapped, at.hint)
-	}
-	return nil, fmt.Errorf("reading the policy: %s: %w: %w", name, sandpit.ErrInvalid, err)
+	return set, nil
 }

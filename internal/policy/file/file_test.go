@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +41,7 @@ policies:
 `
 
 func TestParse(t *testing.T) {
-	set, err := Parse("policy.yaml", []byte(example))
+	set, err := parse("policy.yaml", strings.NewReader(example))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, empty := range []string{"", "# nothing\n", "---\n"} {
-		if set, err := Parse("f", []byte(empty)); err != nil || set.Pool != -1 || len(set.Names()) != 1 {
+		if set, err := parse("f", strings.NewReader(empty)); err != nil || set.Pool != -1 || len(set.Names()) != 1 {
 			t.Errorf("%q: got %v, %v", empty, set, err)
 		}
 	}
@@ -89,58 +90,58 @@ func TestParse(t *testing.T) {
 
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"pool: many":       "f:1: pool must be a whole number",
+		"pool: many":       "f:1: pool: it must be a whole number from 0 to 10000",
 		"pool: 1\npool: 2": "f:2: ",
 		"Pool: 1":          `f:1: unknown field "Pool"`,
 		"policies:\n  a: {sandboxes: 1}\n  a: {sandboxes: 2}": "f:3: ",
 		"policies:\n  a: {maximum: {memory: 1g, memory: 2g}}": "f:2: ",
-		"policies:\n  a: {maximum: {Memory: 1g}}":             `f:2: unknown field "Memory"`,
-		"pool: -1":                                                    "f:1: pool must be",
-		"policy:\n  default:":                                         `f:1: unknown field "policy": not supported by this version`,
-		"policies: [a]":                                               "f:1: policies must be lines of NAME: VALUE",
-		"policies:\n  a/b: {}":                                        `f:2: "a/b" is not a name for a policy`,
-		"policies:\n  a:\n    egress: [x]":                            `f:3: unknown field "egress": not supported by this version`,
-		"policies:\n  a:\n    secrets: {}":                            `unknown field "secrets": not supported`,
-		"policies:\n  a:\n    drivers: [vm]":                          `unknown field "drivers": not supported`,
-		"policies:\n  a:\n    workspaces: 1":                          `unknown field "workspaces": not supported`,
-		"policies:\n  a: {maximum: {gpus: 1}}":                        `f:2: unknown field "gpus"`,
-		"policies:\n  a:\n    maximum:\n      memory: lots":           `f:4: memory: "lots" is not a size`,
-		"policies:\n  a: {maximum: {memory: 1k}}":                     "f:2: a: the maximum memory limit of 1 KiB is impossible",
-		"policies:\n  a: {defaults: {life: -1s}}":                     "f:2: life: ",
-		"policies:\n  a: {defaults: {idle: 2h}, maximum: {idle: 1h}}": "more than the maximum of 1h",
-		"policies:\n  a:\n    images: host":                           "f:3: images must be a list",
-		"policies:\n  a:\n    images:\n      - host\n      - 'a b'":   "f:5: images: ",
-		"policies:\n  a:\n    images: [[host]]":                       "an item of images must be a plain value",
-		"policies:\n  a:\n    on-expiry: [explode]":                   "on-expiry: it is not",
-		"policies:\n  a:\n    on-expiry: []":                          "on-expiry must allow at least one action",
-		"policies:\n  a:\n    mounts: [srv]":                          "mounts: ",
-		"policies:\n  a:\n    mounts: [/]":                            "mounts: ",
+		"policies:\n  a: {maximum: {Memory: 1g}}":             `f:2: policies.a.maximum: unknown field "Memory"`,
+		"pool: -1":                                                    "f:1: pool: it must be",
+		"policy:\n  default:":                                         `f:1: unknown field "policy"`,
+		"policies: [a]":                                               "f:1: policies: it must be lines of NAME: VALUE",
+		"policies:\n  a/b: {}":                                        `f:2: policies.a/b: it is not a name for a policy`,
+		"policies:\n  a:\n    egress: [x]":                            `f:3: policies.a: unknown field "egress"`,
+		"policies:\n  a:\n    secrets: {}":                            `unknown field "secrets"`,
+		"policies:\n  a:\n    drivers: [vm]":                          `unknown field "drivers"`,
+		"policies:\n  a:\n    workspaces: 1":                          `unknown field "workspaces"`,
+		"policies:\n  a: {maximum: {gpus: 1}}":                        `f:2: policies.a.maximum: unknown field "gpus"`,
+		"policies:\n  a:\n    maximum:\n      memory: lots":           `f:4: policies.a.maximum.memory: "lots" is not a size`,
+		"policies:\n  a: {maximum: {memory: 1k}}":                     "f:2: policies.a: the maximum memory limit of 1 KiB is impossible",
+		"policies:\n  a: {defaults: {life: -1s}}":                     "f:2: policies.a.defaults.life: ",
+		"policies:\n  a: {defaults: {idle: 2h}, maximum: {idle: 1h}}": "f:2: policies.a: the default idle time of 2h is more than the maximum of 1h",
+		"policies:\n  a:\n    images: host":                           "f:3: policies.a.images: it must be a list",
+		"policies:\n  a:\n    images:\n      - host\n      - 'a b'":   "f:5: policies.a.images[1]: ",
+		"policies:\n  a:\n    images: [[host]]":                       "f:3: policies.a.images[0]: it must be one plain value",
+		"policies:\n  a:\n    on-expiry: [explode]":                   "f:3: policies.a.on-expiry[0]: it is not remove, stop or pause",
+		"policies:\n  a:\n    on-expiry: []":                          "f:2: policies.a: on-expiry must allow at least one action",
+		"policies:\n  a:\n    mounts: [srv]":                          "f:3: policies.a.mounts[0]: ",
+		"policies:\n  a:\n    mounts: [/]":                            "f:3: policies.a.mounts[0]: ",
 		"policies:\n  a:\n    mounts: ['/a:x']":                       `"x" is not ro or rw`,
-		"policies:\n  a:\n    write-paths: [/a/../b]":                 "write-paths: ",
-		"policies:\n  a:\n    sandboxes: 0":                           "sandboxes must be a whole number from 1",
-		"policies:\n  a:\n    creates-per-second: 0":                  "creates-per-second must be",
-		"policies:\n  a:\n    creates-per-second: NaN":                "creates-per-second must be",
-		"policies:\n  a: &x {}\n  b: *x":                              "a policy must be lines of NAME: VALUE",
+		"policies:\n  a:\n    write-paths: [/a/../b]":                 "f:3: policies.a.write-paths[0]: ",
+		"policies:\n  a:\n    sandboxes: 0":                           "f:3: policies.a.sandboxes: it must be a whole number from 1",
+		"policies:\n  a:\n    creates-per-second: 0":                  "f:3: policies.a.creates-per-second: it must be a number",
+		"policies:\n  a:\n    creates-per-second: NaN":                "f:3: policies.a.creates-per-second: it must be a number",
+		"policies:\n  a: &x {}\n  b: *x":                              "f:2: policies.a: it must be lines of NAME: VALUE",
 		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                "f:2: ",
 		"policies: {":                "f:1: ",
 		"pool: 1\n---\npool: 2":      "it must be a single document",
 		"---\n---\npool: 2":          "it must be a single document",
-		"just text":                  "the file must be lines of NAME: VALUE",
-		"policies:\n  a: !!binary x": "a policy must be lines",
+		"just text":                  "f:1: it must be lines of NAME: VALUE",
+		"policies:\n  a: !!binary x": "f:2: policies.a: it must be lines of NAME: VALUE",
 	} {
-		_, err := Parse("f", []byte(text))
+		_, err := parse("f", strings.NewReader(text))
 		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
-	if _, err := Parse("f", []byte("policies: {a: {egress: 1}}")); !strings.Contains(sandpit.Hint(err), "creates-per-second") {
+	if _, err := parse("f", strings.NewReader("policies: {a: {egress: 1}}")); !strings.Contains(sandpit.Hint(err), "creates-per-second") {
 		t.Errorf("the hint is %q", sandpit.Hint(err))
 	}
 }
 
 // What is shown of a policy can be put into a file, and means the same there.
 func TestShowIsReadBack(t *testing.T) {
-	set, err := Parse("f", []byte(example))
+	set, err := parse("f", strings.NewReader(example))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func TestShowIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Parse("shown", text)
+		again, err := parse("shown", bytes.NewReader(text))
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
@@ -253,7 +254,7 @@ func TestFilesThatAreNotRead(t *testing.T) {
 	for i := range maxPolicies + 1 {
 		fmt.Fprintf(&many, "  p%d: {}\n", i)
 	}
-	if _, err := Parse("f", []byte(many.String())); !errors.Is(err, sandpit.ErrInvalid) {
+	if _, err := parse("f", strings.NewReader(many.String())); !errors.Is(err, sandpit.ErrInvalid) {
 		t.Errorf("too many: %v", err)
 	}
 }
@@ -264,7 +265,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		set, err := Parse("f", data)
+		set, err := parse("f", bytes.NewReader(data))
 		if (set == nil) == (err == nil) {
 			t.Fatalf("got %v, %v", set, err)
 		}

@@ -3,196 +3,87 @@ package file
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func (s *Set) read(root ast.Node) error {
-	all, err := fields(root, "the file")
-	if err != nil {
-		return err
-	}
-	for _, f := range all {
-		switch f.name {
-		case "pool":
-			n, err := count(f, 0, maxPool)
-			if err != nil {
-				return err
-			}
-			s.Pool = n
-		case "policies":
-			named, err := fields(f.value, "policies")
-			if err != nil {
-				return err
-			}
-			if len(named) > maxPolicies {
-				return at(f.key, "there are more than %d policies", maxPolicies)
-			}
-			for _, n := range named {
-				if !notation.IsName(n.name) {
-					e := at(n.key, "%.80q is not a name for a policy", n.name)
-					e.hint = notation.NameHint
-					return e
-				}
-				p, err := readPolicy(n)
-				if err != nil {
-					return err
-				}
-				s.policies[n.name] = p
-			}
-		default:
-			return unknown(f, "policies", "pool")
-		}
-	}
-	return nil
+func (s *Set) read(doc yamldoc.Value) error {
+	return yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+		"pool":     yamldoc.Parse(&s.Pool, yamldoc.Int(0, maxPool)),
+		"policies": s.readPolicies,
+	})(doc)
 }
 
-func readPolicy(of field) (policy.Policy, error) {
-	p := policy.ServerDefault()
-	p.Name = of.name
-	if _, empty := of.value.(*ast.NullNode); empty {
-		return p, nil
+func (s *Set) readPolicies(v yamldoc.Value) error {
+	named, err := v.Fields()
+	if err == nil && len(named) > maxPolicies {
+		err = v.Fail(fmt.Errorf("there are more than %d policies", maxPolicies))
 	}
-	all, err := fields(of.value, "a policy")
+	for i := 0; i < len(named) && err == nil; i++ {
+		if !notation.IsName(named[i].Name) {
+			return named[i].Fail(sandpit.WithHint(errors.New("it is not a name for a policy"), notation.NameHint))
+		}
+		s.policies[named[i].Name], err = readPolicy(named[i])
+	}
+	return err
+}
+
+func readPolicy(v yamldoc.Value) (policy.Policy, error) {
+	p := policy.ServerDefault()
+	p.Name = v.Name
+	r := p.Rules
+	err := yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+		"images":             yamldoc.List(&r.Images, policy.ParseImage),
+		"mounts":             yamldoc.List(&r.Mounts, parseMount),
+		"write-paths":        yamldoc.List(&r.Write, parseInside),
+		"on-expiry":          yamldoc.List(&r.OnExpiry, parseExpiry),
+		"defaults":           limits(&p.Default, &r.Idle),
+		"maximum":            limits(&p.Max, &r.MaxIdle),
+		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
+		"creates-per-second": yamldoc.Parse(&r.CreateRate, parseRate),
+	})(v)
 	if err != nil {
 		return p, err
 	}
-	r := p.Rules
-	for _, f := range all {
-		switch f.name {
-		case "images":
-			r.Images, err = list(f, policy.ParseImage)
-		case "mounts":
-			r.Mounts, err = list(f, parseMount)
-		case "write-paths":
-			r.Write, err = list(f, parseInside)
-		case "on-expiry":
-			r.OnExpiry, err = list(f, parseExpiry)
-			if err == nil && len(r.OnExpiry) == 0 {
-				err = at(f.key, "on-expiry must allow at least one action")
-			}
-		case "defaults":
-			err = readLimits(f, &p.Default, &r.Idle)
-		case "maximum":
-			err = readLimits(f, &p.Max, &r.MaxIdle)
-		case "sandboxes":
-			r.Sandboxes, err = count(f, 1, 1_000_000)
-		case "creates-per-second":
-			r.CreateRate, err = rate(f)
-		default:
-			err = unknown(f, "images", "defaults", "maximum", "on-expiry", "sandboxes", "creates-per-second", "mounts", "write-paths")
-		}
-		if err != nil {
-			return p, err
-		}
+	if len(r.OnExpiry) == 0 {
+		return p, v.Fail(errors.New("on-expiry must allow at least one action"))
 	}
 	if r.MaxIdle > 0 && r.Idle > r.MaxIdle {
-		return p, at(of.key, "the default idle time of %s is more than the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle))
+		return p, v.Fail(fmt.Errorf("the default idle time of %s is more than the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle)))
 	}
 	if err := p.CheckDefaults(); err != nil {
-		return p, within(of.key, of.name, err)
+		return p, v.Fail(err)
 	}
 	return p, nil
 }
 
-// readLimits reads a mapping of limits; what it does not name stays.
-func readLimits(of field, into *sandpit.Limits, idle *time.Duration) error {
-	all, err := fields(of.value, of.name)
-	if err != nil {
-		return err
-	}
-	limits := []struct {
-		name feature.Feature
-		read func(text string) error
-	}{
-		{feature.Memory, reader(&into.Memory, notation.ParseSize)},
-		{feature.CPUs, reader(&into.CPUs, notation.ParseCPUs)},
-		{feature.Pids, reader(&into.Pids, notation.ParseCount)},
-		{feature.Disk, reader(&into.Disk, notation.ParseSize)},
-		{feature.Files, reader(&into.Files, notation.ParseCount)},
-		{feature.NoFile, reader(&into.NoFile, notation.ParseCount)},
-		{feature.Output, reader(&into.Output, notation.ParseSize)},
-		{feature.Life, reader(&into.Life, notation.ParseDuration)},
-		{"idle", reader(idle, notation.ParseDuration)},
-	}
-	var names []string
-	for _, l := range limits {
-		names = append(names, string(l.name))
-	}
-	for _, f := range all {
-		text, err := plain(f)
-		if err != nil {
-			return err
-		}
-		i := slices.Index(names, f.name)
-		if i < 0 {
-			return unknown(f, names...)
-		}
-		if err := limits[i].read(text); err != nil {
-			return within(f.key, f.name, err)
-		}
-	}
-	return nil
+// limits reads limits; those that the file does not name are unchanged.
+func limits(into *sandpit.Limits, idle *time.Duration) func(yamldoc.Value) error {
+	return yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+		string(feature.Memory): yamldoc.Parse(&into.Memory, notation.ParseSize),
+		string(feature.CPUs):   yamldoc.Parse(&into.CPUs, notation.ParseCPUs),
+		string(feature.Pids):   yamldoc.Parse(&into.Pids, notation.ParseCount),
+		string(feature.Disk):   yamldoc.Parse(&into.Disk, notation.ParseSize),
+		string(feature.Files):  yamldoc.Parse(&into.Files, notation.ParseCount),
+		string(feature.NoFile): yamldoc.Parse(&into.NoFile, notation.ParseCount),
+		string(feature.Output): yamldoc.Parse(&into.Output, notation.ParseSize),
+		string(feature.Life):   yamldoc.Parse(&into.Life, notation.ParseDuration),
+		"idle":                 yamldoc.Parse(idle, notation.ParseDuration),
+	})
 }
 
-// reader returns what parses a text into a place.
-func reader[T any](into *T, parse func(string) (T, error)) func(string) error {
-	return func(text string) (err error) {
-		*into, err = parse(text)
-		return err
-	}
-}
-
-// list reads a list, each item by one.
-func list[T any](f field, one func(string) (T, error)) ([]T, error) {
-	texts, nodes, err := items(f)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]T, 0, len(texts))
-	for i, text := range texts {
-		v, err := one(text)
-		if err != nil {
-			return nil, within(nodes[i], f.name, err)
-		}
-		all = append(all, v)
-	}
-	return all, nil
-}
-
-func count(f field, least, most int) (int, error) {
-	text, err := plain(f)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > most {
-		return 0, at(f.key, "%s must be a whole number from %d to %d", f.name, least, most)
-	}
-	return n, nil
-}
-
-func rate(f field) (float64, error) {
-	text, err := plain(f)
-	if err != nil {
-		return 0, err
-	}
+func parseRate(text string) (float64, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(n > 0 && n <= 1e6) { // NaN too
-		return 0, at(f.key, "%s must be a number, more than 0 and at most 1000000", f.name)
+		return 0, errors.New("it must be a number, more than 0 and at most 1000000")
 	}
 	return n, nil
 }

@@ -1,5 +1,5 @@
-// Package fault makes the errors of images: of a kind of the root package, and
-// those that may pass.
+// Package fault makes errors of a kind of the root package, without the words of the kind
+// in their text, and errors after which to try again.
 package fault
 
 import (
