@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -74,8 +75,8 @@ func downloadArchive(c *call) error {
 // modes, times and content are taken from it.
 func (c *call) sendZip(r io.Reader) error {
 	tr := tar.NewReader(bufio.NewReaderSize(r, 64<<10))
-	buf := copyBuffers.Get().(*[]byte)
-	defer copyBuffers.Put(buf)
+	buf := stream.Buffers{}.Get()
+	defer stream.Buffers{}.Put(buf)
 	var zw *zip.Writer
 	var listed int64 // memory of the table of contents, which is at its end
 	for {
@@ -87,19 +88,19 @@ func (c *call) sendZip(r io.Reader) error {
 			return fmt.Errorf("reading the archive from the guest: %w", err)
 		}
 		if zw == nil { // from here on there is an answer
-			zw = zip.NewWriter(plainWriter{c.W})
+			zw = zip.NewWriter(stream.PlainWriter{Writer: c.W})
 		}
 		if listed += heldEntry + int64(len(h.Name)); listed > gate.FreeBody {
 			if err := c.Hold(gate.InMemory, listed); err != nil {
 				return err
 			}
 		}
-		if err := addToZip(zw, h, tr, *buf); err != nil {
+		if err := addToZip(zw, h, tr, buf); err != nil {
 			return err
 		}
 	}
 	if zw == nil {
-		zw = zip.NewWriter(plainWriter{c.W})
+		zw = zip.NewWriter(stream.PlainWriter{Writer: c.W})
 	}
 	return zw.Close()
 }

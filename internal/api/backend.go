@@ -10,73 +10,73 @@ import (
 )
 
 // Backend is what the API serves. A caller of one namespace must never see
-// anything of another: what is not his is sandpit.ErrNotFound.
+// anything of another. It gets sandpit.ErrNotFound instead.
 type Backend interface {
 	// Client returns the sandboxes as a caller sees them. It is called for each
-	// request, so that a changed policy holds for the next one.
+	// request, so that a changed policy applies from the next request on.
 	Client(c gate.Caller) sandpit.Client
 
-	// Capabilities says what this machine can do.
+	// Capabilities returns what this machine can do.
 	Capabilities(ctx context.Context) (v1.Capabilities, error)
 
-	// Images lists the images that a caller may see.
+	// Images returns the images that a caller may see.
 	Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 
-	// PullImage fetches an image, as Spec.Pull says.
+	// PullImage fetches an image in the way of Spec.Pull.
 	PullImage(ctx context.Context, c gate.Caller, image string, pull sandpit.PullPolicy) (v1.Image, error)
 
-	// RemoveImage removes an image from the store. ErrState while it is used.
+	// RemoveImage removes an image from the store. It returns ErrState while the image
+	// is in use.
 	RemoveImage(ctx context.Context, c gate.Caller, image string) error
 
-	// Stuck returns how many operations are stuck. blocked says that there are so many
-	// that no sandbox is made any more. It never waits.
+	// Stuck returns the number of stuck operations. blocked reports that there are too
+	// many to create more sandboxes. Stuck never waits.
 	Stuck() (n int, blocked bool)
 
-	// Stats is what /metrics shows, with at most so many sandboxes.
+	// Stats returns what /metrics shows, with at most the given number of sandboxes.
 	Stats(ctx context.Context, sandboxes int) (Stats, error)
 }
 
-// Stats is what goes on in all namespaces.
+// Stats summarises all namespaces.
 type Stats struct {
-	States    map[sandpit.State]int // sandboxes in each
-	Pool      map[string]int        // parts held ready, by kind; may be nil
-	Waiting   int                   // callers who wait for room to make a sandbox
-	Stuck     int                   // operations that hang
-	Sandboxes []Usage               // some of them, when there are more than asked for
+	States    map[sandpit.State]int // number of sandboxes
+	Pool      map[string]int        // number of pre-made parts, by kind; may be nil
+	Waiting   int                   // callers that wait for capacity to create a sandbox
+	Stuck     int                   // stuck operations
+	Sandboxes []Usage               // not all, if there are more than requested
 }
 
-// Usage is what a sandbox uses now.
+// Usage is the present resource usage of a sandbox.
 type Usage struct {
 	ID, Namespace string
 	Limits        sandpit.Limits
 	sandpit.Metrics
 }
 
-// Idempotency keeps the answers to requests that may be sent again. Its rules
-// are those of state.Store.
+// Idempotency stores the responses to requests that may be repeated. Its rules are
+// those of state.Store.
 type Idempotency interface {
-	// Begin takes a key for 24 hours. It returns nil for one that is new: carry
-	// the request out, then call Finish, or Abandon if the key may be used
-	// again. The same holds for an Earlier that was not answered. ErrState
-	// while the same request is being carried out, ErrInvalid for another
-	// request with the key.
+	// Begin reserves a key for 24 hours. It returns nil for a new key: carry the
+	// request out, then call Finish, or Abandon if the key may be used again. The same
+	// applies to an Earlier that is not Answered. Begin returns ErrState while the same
+	// request is in progress, and ErrInvalid for another request with the key.
 	Begin(ctx context.Context, r Repeatable) (*Earlier, error)
 	Finish(ctx context.Context, namespace, key string, status int, response []byte) error
 	Abandon(ctx context.Context, namespace, key string) error
 }
 
-// Repeatable is a request that may be sent again.
+// Repeatable is a request that may be repeated.
 type Repeatable struct {
 	Namespace string
 	Key       string
-	Hash      [sha256.Size]byte // of what is asked
-	Resource  string            // the name of the sandbox that it makes
+	Hash      [sha256.Size]byte // of the request
+	Resource  string            // the name of the sandbox that it creates
 }
 
 // Earlier is an earlier request with the same key.
 type Earlier struct {
 	Resource string
-	Answered bool // if not, the server died on it
+	Answered bool // false: the server died during the request
 	Status   int
-	Response []byte // nil if it was too long to be kept
+	Response []byte // nil if it was too long to store
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
@@ -97,4 +98,9 @@ func list[T any](all []T) []T {
 		return []T{}
 	}
 	return all
+}
+
+// accepts reports whether the client asks for a media type by name.
+func (c *call) accepts(kind string) bool {
+	return strings.Contains(c.R.Header.Get("Accept"), kind)
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
@@ -23,7 +23,7 @@ func execRoutes() []Route {
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",
 			Text: "The command is killed if the client disconnects. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text.  " + frames,
-			In:   v1.Exec{}, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, eventStream}, Guarded: true, handle: execute,
+			In:   v1.Exec{}, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Guarded: true, handle: execute,
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Tag: tag, Summary: "Run a command over a WebSocket",
@@ -64,7 +64,7 @@ func execute(c *call) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range [...]string{v1.StreamType, eventStream} {
+	for _, kind := range [...]string{v1.StreamType, stream.Events} {
 		if c.accepts(kind) {
 			return c.executeStream(sb, cmd, in.StdinData, kind)
 		}
@@ -103,30 +103,41 @@ func textOrBytes(b []byte) (string, []byte) {
 
 // executeStream runs a command and sends its output as it comes.
 func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte, kind string) error {
-	s := newStream(c, kind)
-	defer s.close()
-	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
-	began := time.Now()
-	s.mu.Lock() // output waits until the start has been told
-	p, err := sb.Start(c.Ctx, cmd)
+	s := stream.NewResponse(c.Call, kind)
+	defer s.Close()
+	p, err := c.start(s, sb, cmd, len(stdin))
 	if err != nil {
-		s.mu.Unlock()
-		return err
-	}
-	_ = c.Hold(gate.InMemory, int64(len(stdin))) // the request has become a process
-	s.begin()
-	started, err := json.Marshal(describeProcess(p, cmd, began))
-	if err == nil {
-		err = s.frameLocked(v1.FrameStarted, started)
-	}
-	s.mu.Unlock()
-	if err != nil {
-		kill(p)
 		return err
 	}
 	feed(p, stdin)
-	res, err := c.await(p)
-	return c.tell(s, res, err)
+	s.Finish(c.await(p))
+	return nil
+}
+
+// start starts a command in the foreground, whose client is told as soon as it has
+// started. A command whose client can't be told is killed.
+func (c *call) start(s clientStream, sb sandpit.Sandbox, cmd sandpit.Command, stdin int) (p sandpit.Process, err error) {
+	cmd.Stdout, cmd.Stderr = stream.Output(s)
+	began := time.Now()
+	err = s.Begin(func() (v1.Process, error) {
+		started, err := sb.Start(c.Ctx, cmd)
+		if err != nil {
+			return v1.Process{}, err
+		}
+		p = started
+		_ = c.Hold(gate.InMemory, int64(stdin)) // the request has become a process
+		return describeProcess(p, cmd, began), nil
+	})
+	if err != nil && p != nil {
+		kill(p)
+	}
+	return p, err
+}
+
+// clientStream is a stream.Response or a stream.Socket.
+type clientStream interface {
+	stream.Sink
+	Begin(start func() (v1.Process, error)) error
 }
 
 // executeSocket runs a command in the foreground over a WebSocket, whose first
@@ -142,48 +153,25 @@ func executeSocket(c *call) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.accept()
+	s, err := stream.Accept(c.Call)
 	if err != nil {
 		return err
 	}
-	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
-	cmd, err := s.command()
-	if err != nil {
-		return s.refuse(err)
+	defer s.Close()
+	in := new(v1.Command)
+	if err = s.First(in, maxCommand); err == nil {
+		err = c.intendFor(in)
 	}
-	cmd.Stdout, cmd.Stderr = output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
-	began := time.Now()
-	s.mu.Lock() // output waits until the start has been told
-	p, err := sb.Start(c.Ctx, cmd)
-	if err != nil {
-		s.mu.Unlock()
-		return s.refuse(err)
+	var p sandpit.Process
+	if err == nil {
+		p, err = c.start(s, sb, in.Sandpit(), 0)
 	}
-	_ = c.Hold(gate.InMemory, 0) // the request has become a process
-	err = s.jsonLocked(v1.FrameStarted, describeProcess(p, cmd, began))
-	s.mu.Unlock()
-	if err != nil {
-		kill(p)
-		return nil
-	}
-	reading, stopPing := s.attend(p)
-	res, err := c.await(p)
-	stopPing()
-	_ = c.tell(s, res, err)
-	s.goodbye(reading, err)
-	return nil
-}
-
-// tell sends how a process ended.
-func (c *call) tell(s interface{ json(kind byte, v any) error }, res sandpit.Result, err error) error {
-	if err != nil {
-		status, e := codec.Describe(c.Call, err)
-		c.NoteOutcome(status, e.Code, err)
-		_ = s.json(v1.FrameError, e)
-		return nil
-	}
-	if s.json(v1.FrameResult, v1.FromResult(res)) != nil {
-		c.NoteOutcome(gate.StatusClientGone, "canceled", gate.ErrClientGone)
+	switch {
+	case err == nil:
+		s.Serve(p)
+		s.Finish(c.await(p))
+	case p == nil:
+		s.Refuse(err)
 	}
 	return nil
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -43,7 +44,7 @@ func fileRoutes() []Route {
 		{Method: http.MethodPost, Path: files + "/symlink", ID: "linkFile", Tag: tag, Summary: "Create a symbolic link", Query: []Param{path(""), {Name: "target", Type: "string", Required: true}}, Status: http.StatusNoContent, Guarded: true, handle: only(linkFile)},
 		{Method: http.MethodGet, Path: files + "/readlink", ID: "readLink", Tag: tag, Summary: "Read the target of a symbolic link", Query: []Param{path("")}, Status: http.StatusOK, Out: v1.Link{}, handle: asJSON(readLink)},
 		{Method: http.MethodPost, Path: files + "/chmod", ID: "changeMode", Tag: tag, Summary: "Change permission bits", Query: []Param{path(""), {Name: "mode", Type: "string", Required: true, Doc: "In octal"}}, Status: http.StatusNoContent, Guarded: true, handle: only(changeMode)},
-		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{eventStream}, handle: watchFiles},
+		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{stream.Events}, handle: watchFiles},
 	}
 }
 
@@ -253,19 +254,14 @@ func watchFiles(c *call) error {
 	if err != nil {
 		return err
 	}
-	return follow(c, eventStream, false, func(ctx context.Context) seq[sandpit.FileEvent] { return files.Watch(ctx, path, recursive) },
+	return stream.Follow(c.Call, stream.Events, false, func(ctx context.Context) iter.Seq2[sandpit.FileEvent, error] {
+		return files.Watch(ctx, path, recursive)
+	},
 		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
 }
 
-// copyBuffers are for file content on its way.
-var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
-
 // largeFile is from what size on content is not sent in one go, in bytes.
 const largeFile = 32 << 10
-
-// plainWriter hides what else a writer can do from io.CopyBuffer, which would
-// then use a smaller buffer of its own.
-type plainWriter struct{ io.Writer }
 
 // readFile sends a file or a range of it. Its length is that at the moment of
 // the request: of a file that shrinks meanwhile the answer is broken off. Files
@@ -326,10 +322,10 @@ func readFile(c *call) error {
 
 // copyOut sends what r gives. A length of -1 is not known.
 func (c *call) copyOut(status int, r io.Reader, length int64) error {
-	buf := copyBuffers.Get().(*[]byte)
-	defer copyBuffers.Put(buf)
+	buf := stream.Buffers{}.Get()
+	defer stream.Buffers{}.Put(buf)
 	// What can't even be begun is an error with a status of its own.
-	n, err := io.ReadAtLeast(r, *buf, 1)
+	n, err := io.ReadAtLeast(r, buf, 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -337,10 +333,10 @@ func (c *call) copyOut(status int, r io.Reader, length int64) error {
 		c.Conn().Grow()
 	}
 	c.W.WriteHeader(status)
-	if _, err := c.W.Write((*buf)[:n]); err != nil {
+	if _, err := c.W.Write(buf[:n]); err != nil {
 		return err
 	}
-	sent, err := io.CopyBuffer(plainWriter{c.W}, r, *buf)
+	sent, err := io.CopyBuffer(stream.PlainWriter{Writer: c.W}, r, buf)
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,9 @@ func keyRoutes() []Route {
 	}
 }
 
-// Keys knows the keys of callers.
+// Keys manages the keys of callers.
 type Keys interface {
-	// In reports whether a text contains something of the form of a key, valid or not.
+	// In reports whether a text contains something in the form of a key, valid or not.
 	In(text string) bool
 
 	CreateKey(ctx context.Context, by gate.Caller, k v1.NewKey) (v1.Key, error)
@@ -53,6 +53,6 @@ func revokeKey(c *call) error {
 	if errors.Is(err, sandpit.ErrNotFound) {
 		return c.Untouched(err)
 	}
-	c.api.gate.Revoke(id, c.Call) // it is refused also when that can't be written down
+	c.api.gate.Revoke(id, c.Call) // the key is refused even if that can't be stored
 	return err
 }

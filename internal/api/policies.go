@@ -15,13 +15,12 @@ func policyRoutes() []Route {
 	}
 }
 
-// Policies shows policies.
+// Policies returns policies.
 type Policies interface {
-	// Policy returns the policy that holds for a caller.
+	// Policy returns the policy of a caller.
 	Policy(ctx context.Context, c gate.Caller) (v1.Policy, error)
 
-	// KeyPolicy returns the policy that holds for who has the key of a public
-	// prefix. ErrNotFound when there is none.
+	// KeyPolicy returns the policy of the key with a public prefix, or ErrNotFound.
 	KeyPolicy(ctx context.Context, id string) (v1.Policy, error)
 }
 

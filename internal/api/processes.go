@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -44,7 +44,7 @@ func processRoutes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: one + "/output", ID: "followOutput", Tag: tag, Summary: "Stream the output of a process", Text: "Disconnecting does not end the process. A slow client loses output and is told how much. The response is a stream of frames, or of server-sent events if Accept asks for them, as for exec.",
-			Query: []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}}, Status: http.StatusOK, Other: []string{v1.StreamType, eventStream}, handle: followOutput,
+			Query: []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}}, Status: http.StatusOK, Other: []string{v1.StreamType, stream.Events}, handle: followOutput,
 		},
 		{
 			Method: http.MethodGet, Path: one + "/attach", ID: "attachProcess", Tag: tag, Summary: "Attach to a process over a WebSocket", Text: "Each message is one frame. Closing the socket does not affect the process.",
@@ -245,7 +245,7 @@ func signalProcess(c *call, in *v1.Signal) error {
 		return err
 	}
 	defer leave()
-	return signal(c.Ctx, p, *in)
+	return stream.Signal(c.Ctx, p, *in)
 }
 
 func resizeProcess(c *call, in *v1.Size) error {
@@ -345,37 +345,33 @@ func followOutput(c *call) error {
 		return err
 	}
 	kind := v1.StreamType
-	if c.accepts(eventStream) {
-		kind = eventStream
+	if c.accepts(stream.Events) {
+		kind = stream.Events
 	}
-	s := newStream(c, kind)
-	defer s.close()
-	s.mu.Lock() // output waits until the process has been told
-	p, err := sb.Attach(c.Ctx, info.ID, attachment(s, history, false))
-	if err != nil {
-		s.mu.Unlock()
-		return err
+	s := stream.NewResponse(c.Call, kind)
+	defer s.Close()
+	p, err := c.attachStream(s, sb, info, stream.Attachment(s, history, false))
+	if p != nil {
+		defer leaver(p)()
 	}
-	defer leaver(p)()
-	s.begin()
-	started, err := json.Marshal(v1.FromProcess(info))
-	if err == nil {
-		err = s.frameLocked(v1.FrameStarted, started)
-	}
-	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	res, err := c.watch(p)
-	return c.tell(s, res, err)
+	s.Finish(c.watch(p))
+	return nil
 }
 
-// attachment is how a sink is attached.
-func attachment(s sink, history, stdin bool) sandpit.AttachOptions {
-	return sandpit.AttachOptions{
-		Stdout: output{s, v1.FrameStdout}, Stderr: output{s, v1.FrameStderr},
-		Lost: func(n int64) { _ = lost(s, n) }, NoHistory: !history, Stdin: stdin,
-	}
+// attachStream attaches to a process, of which the client is told first. p is nil
+// unless that has succeeded, also if the client could not be told.
+func (c *call) attachStream(s clientStream, sb sandpit.Sandbox, info sandpit.ProcessInfo, opt sandpit.AttachOptions) (p sandpit.Process, err error) {
+	err = s.Begin(func() (v1.Process, error) {
+		attached, err := sb.Attach(c.Ctx, info.ID, opt)
+		if err == nil {
+			p = attached
+		}
+		return v1.FromProcess(info), err
+	})
+	return p, err
 }
 
 // watch waits for a process that the caller only looks at: it does so no longer
@@ -409,29 +405,24 @@ func attachProcess(c *call) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.accept()
+	s, err := stream.Accept(c.Call)
 	if err != nil {
 		return err
 	}
-	defer s.conn.CloseNow() //nolint:errcheck // it is closed already when all went well
-	s.mu.Lock()             // output waits until the process has been told
-	p, err := sb.Attach(c.Ctx, info.ID, attachment(s, history, stdin))
-	if err != nil {
-		s.mu.Unlock()
-		return s.refuse(err)
+	defer s.Close()
+	p, err := c.attachStream(s, sb, info, stream.Attachment(s, history, stdin))
+	if p == nil {
+		s.Refuse(err)
+		return nil
 	}
 	leave := leaver(p)
 	defer leave()
-	err = s.jsonLocked(v1.FrameStarted, v1.FromProcess(info))
-	s.mu.Unlock()
 	if err != nil {
 		return nil // the client has gone
 	}
-	reading, stopPing := s.attend(p)
+	s.Serve(p)
 	res, err := c.watch(p)
-	stopPing()
 	leave() // a process that does not read must hold up nothing here
-	_ = c.tell(s, res, err)
-	s.goodbye(reading, err)
+	s.Finish(res, err)
 	return nil
 }

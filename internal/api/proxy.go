@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
@@ -104,7 +105,7 @@ func newProxy(a *API) *proxy {
 			if err != nil {
 				return nil, err
 			}
-			return httpconn.HearAnswer(patientWriter{conn, a.gate.Limits().Tunnel}), nil
+			return httpconn.HearAnswer(stream.PatientWriter{Conn: conn, Stall: a.gate.Limits().Tunnel}), nil
 		},
 		DisableKeepAlives:      true, // a connection belongs to one request of one caller
 		DisableCompression:     true,
@@ -114,7 +115,7 @@ func newProxy(a *API) *proxy {
 		Rewrite:        rewrite,
 		Transport:      finalAnswers{p.transport},
 		FlushInterval:  -1,
-		BufferPool:     proxyBuffers{},
+		BufferPool:     stream.Buffers{},
 		ModifyResponse: confine,
 		ErrorLog:       slog.NewLogLogger(a.gate.Log().Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
@@ -128,13 +129,6 @@ func newProxy(a *API) *proxy {
 	}
 	return p
 }
-
-// proxyBuffers are those of files.
-type proxyBuffers struct{}
-
-func (proxyBuffers) Get() []byte { return *copyBuffers.Get().(*[]byte) }
-
-func (proxyBuffers) Put(b []byte) { copyBuffers.Put(&b) }
 
 // target returns where a request is to be passed on to.
 func (a *API) target(r *http.Request) (target, bool) {
@@ -267,7 +261,7 @@ func (w proxyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	w.call.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
 	context.AfterFunc(w.call.Ctx, func() { _ = conn.Close() })
-	return patientWriter{conn, w.call.api.gate.Limits().Tunnel}, rw, nil
+	return stream.PatientWriter{Conn: conn, Stall: w.call.api.gate.Limits().Tunnel}, rw, nil
 }
 
 // rewrite makes the request that the sandbox gets. What was for Sandpit, the

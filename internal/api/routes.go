@@ -50,11 +50,9 @@ func path(doc string) Param { return Param{Name: "path", Type: "string", Require
 func flag(name, doc string) Param { return Param{Name: name, Type: "boolean", Doc: doc} }
 
 const (
-	eventStream = "text/event-stream"
-	octets      = "application/octet-stream"
-	ndjson      = "application/x-ndjson"
-	plainText   = "text/plain"
-	html        = "text/html"
+	octets    = "application/octet-stream"
+	plainText = "text/plain"
+	html      = "text/html"
 )
 
 // Routes returns everything that can be asked, in the order of the reference. The

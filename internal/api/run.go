@@ -1,18 +1,17 @@
 package api
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
@@ -36,9 +35,6 @@ func runRoute() Route {
 
 // errDeclined is read by nobody: the client then goes another way.
 var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server can't carry out this run", Hint: "run the command without the server"}
-
-// killPatience is how long a guest may take to kill a command.
-const killPatience = time.Second
 
 // runOnce makes a sandbox, runs a command in it, and removes it when that has
 // ended or the client has gone.
@@ -78,79 +74,39 @@ func (c *call) isFastRun() bool {
 // run is one command for a client of package fastrun.
 type run struct {
 	*call
-	conn    net.Conn
-	in      *bufio.Reader
-	stream  runStream
-	stays   bool // the sandbox outlives the command
-	started chan sandpit.Process
+	relay *stream.Relay
+	stays bool // the sandbox outlives the command
 }
 
 // serveRun takes the connection over and reads the request, which do carries out. If
 // the sandbox stays, the client hears before its request that it may send that.
 func serveRun(c *call, stays bool, do func(*run, *fastrun.Request) error) error {
-	conn, buffered, err := http.NewResponseController(c.W).Hijack()
+	relay, err := stream.NewRelay(c.Call)
 	if err != nil {
-		return fmt.Errorf("taking over the connection: %w", err)
+		return err
 	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(gate.HeaderTime))
-	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
-	r := &run{
-		call: c, conn: conn, in: buffered.Reader, stays: stays, started: make(chan sandpit.Process, 1),
-		stream: runStream{conn: conn, cancel: c.Cancel, room: fastrun.NewRoom()},
-	}
-	defer r.stream.close()
-	r.stream.buf = append(r.stream.buf, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+fastrun.Protocol+"\r\n\r\n"...)
+	defer relay.Close()
+	r := &run{call: c, relay: relay, stays: stays}
 	if stays {
-		r.stream.sendNow()
+		relay.Flush()
 	}
 	req := new(fastrun.Request)
 	if err := r.request(req); err != nil {
 		return r.refuse(err)
 	}
-	_ = conn.SetDeadline(time.Time{}) // whoever waits for the command may stop reading for as long as they like
-	// Whatever waits for the client ends with the call.
-	stop := context.AfterFunc(c.Ctx, r.breakOff)
-	defer stop()
-	reading := make(chan struct{})
-	go func() {
-		defer close(reading)
-		r.Cancel(r.read(r.started))
-	}()
-	defer func() {
-		_ = r.conn.Close()
-		<-reading
-	}()
+	relay.Serve()
 	return do(r, req)
 }
 
-// request reads the first frame.
+// request reads the request.
 func (r *run) request(req *fastrun.Request) error {
-	kind, payload, err := v1.ReadFrame(r.in, nil, fastrun.MaxRequest)
-	if err != nil {
-		return gate.ErrClientGone
-	}
-	if kind != v1.FrameRequest {
-		return gate.Invalid("the first frame is not a request", "")
-	}
-	if err := codec.Parse(payload, req); err != nil {
+	if err := r.relay.Request(req); err != nil {
 		return err
 	}
 	if (req.Spec == nil) != r.stays {
 		return gate.Invalid("the request is for another path", "")
 	}
 	return r.intendFor(&req.Command)
-}
-
-// breakOff ends a connection nobody is to wait for: at once when the client has
-// gone, else after what was to be said.
-func (r *run) breakOff() {
-	r.stream.room.Close(context.Cause(r.Ctx))
-	if errors.Is(context.Cause(r.Ctx), gate.ErrClientGone) {
-		_ = r.conn.Close()
-		return
-	}
-	_ = r.conn.SetWriteDeadline(time.Now().Add(gate.LastWords))
 }
 
 // make carries a request out in a sandbox made for it.
@@ -217,31 +173,25 @@ func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request, last func(failed
 	if err != nil {
 		return r.refuse(err)
 	}
-	r.stream.last(v1.FrameResult, payload)
+	r.relay.Last(v1.FrameResult, payload)
 	return nil
 }
 
 // command starts the command and waits for its end.
 func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result, error) {
 	cmd := req.Command.Sandpit()
-	cmd.Stdout, cmd.Stderr = output{&r.stream, v1.FrameStdout}, output{&r.stream, v1.FrameStderr}
+	cmd.Stdout, cmd.Stderr = stream.Output(r.relay)
 	began := time.Now()
-	r.stream.mu.Lock() // output waits until the start has been told
-	// A client that has no answer when the connection ends runs the command
-	// itself: it must know before this one may have begun.
-	r.stream.send()
-	p, err := sb.Start(r.Ctx, cmd)
+	var p sandpit.Process
+	err := r.relay.Begin(func() (_ sandpit.Process, about []byte, err error) {
+		if p, err = sb.Start(r.Ctx, cmd); err == nil && r.stays {
+			about, _ = json.Marshal(describeProcess(p, cmd, began)) // of text and numbers, which never fails
+		}
+		return p, about, err
+	})
 	if err != nil {
-		r.stream.mu.Unlock()
 		return sandpit.Result{}, err
 	}
-	var told []byte
-	if r.stays {
-		told, _ = json.Marshal(describeProcess(p, cmd, began)) // of text and numbers, which never fails
-	}
-	r.stream.add(v1.FrameStarted, told)
-	r.stream.mu.Unlock()
-	r.started <- p
 	return r.await(p)
 }
 
@@ -295,7 +245,7 @@ func (r *run) refuse(err error) error {
 	}
 	payload, jerr := json.Marshal(e)
 	if jerr == nil {
-		r.stream.last(v1.FrameError, payload)
+		r.relay.Last(v1.FrameError, payload)
 	}
 	return nil
 }

@@ -3,12 +3,14 @@ package api
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -56,7 +58,7 @@ func sandboxRoutes() []Route {
 				{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
 				flag("follow", "Follow new entries until the sandbox is removed"),
 			},
-			Status: http.StatusOK, Other: []string{ndjson, eventStream}, handle: getLogs,
+			Status: http.StatusOK, Other: []string{stream.Lines, stream.Events}, handle: getLogs,
 		},
 	}
 }
@@ -212,10 +214,10 @@ func getLogs(c *call) error {
 	if err != nil {
 		return err
 	}
-	kind := ndjson
-	if c.accepts(eventStream) {
-		kind = eventStream
+	kind := stream.Lines
+	if c.accepts(stream.Events) {
+		kind = stream.Events
 	}
-	return follow(c, kind, log.Follow, func(ctx context.Context) seq[sandpit.LogEntry] { return sb.Logs(ctx, log) },
+	return stream.Follow(c.Call, kind, log.Follow, func(ctx context.Context) iter.Seq2[sandpit.LogEntry, error] { return sb.Logs(ctx, log) },
 		func(e sandpit.LogEntry) (event, id string) { return e.Stream, fmt.Sprint(e.Seq) })
 }

@@ -19,7 +19,7 @@ func webhookRoutes() []Route {
 	}
 }
 
-// Webhooks are who is told of events.
+// Webhooks manages the URLs to which events are sent.
 type Webhooks interface {
 	CreateWebhook(ctx context.Context, c gate.Caller, w v1.NewWebhook) (v1.Webhook, error)
 	ListWebhooks(ctx context.Context, c gate.Caller) ([]v1.Webhook, error)

@@ -73,6 +73,9 @@ type Call struct {
 // NewRequestID returns a name for a request: 80 random bits.
 func NewRequestID() string { return strings.ToLower(rand.Text()[:16]) }
 
+// Gate returns the gate that the call has passed.
+func (c *Call) Gate() *Gate { return c.gate }
+
 // operation returns the ID of the route, or "none".
 func (c *Call) operation() string {
 	if c.route == nil {

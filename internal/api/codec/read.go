@@ -19,8 +19,8 @@ import (
 
 // Bounds of bodies.
 const (
-	bodyTime = 60 * time.Second // in which all of a JSON body must have come
-	keepBody = 64 << 10         // bytes of a buffer that is used again
+	bodyTime = 60 * time.Second // for a whole JSON body to arrive
+	keepBody = 64 << 10         // bytes; larger buffers are not reused
 )
 
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -52,7 +52,7 @@ func Read(c *gate.Call, v any, limit int64) error {
 	return ParseHeld(c, buf.Bytes(), v)
 }
 
-// ParseHeld is Parse for data that the call holds in memory, as it then holds v.
+// ParseHeld is Parse, and counts data and v as memory that the call holds.
 func ParseHeld(c *gate.Call, data []byte, v any) error {
 	if len(data) > freeObject {
 		if err := c.Hold(gate.InMemory, gate.HeldByte*int64(len(data))+heldValue*values(data)); err != nil {
@@ -81,13 +81,13 @@ func Parse(data []byte, v any) error {
 	return strict(data, reflect.TypeOf(v))
 }
 
-// readable is an error of the JSON decoder without its words for programmers.
+// readable returns the text of a decoder's error without Go's terms.
 func readable(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
 		field := wrong.Field
 		for i := strings.IndexByte(field, '.'); i > 0 && 'A' <= field[0] && field[0] <= 'Z'; i = strings.IndexByte(field, '.') {
-			field = field[i+1:] // without the Go types that it is embedded in
+			field = field[i+1:] // without the embedding Go types
 		}
 		return strconv.Quote(field) + " must be " + jsonKind(wrong.Type)
 	}
@@ -119,14 +119,14 @@ func jsonKind(t reflect.Type) string {
 	return "a whole number in range"
 }
 
-// freeObject is how much of a body that is taken apart is not counted, in bytes.
+// freeObject is the size of a parsed body up to which it is not counted, in bytes.
 const freeObject = 4 << 10
 
 // heldValue is how much memory a value in JSON takes, garbage included, in bytes.
 // {"mounts":[{},{},…]} has a value in every 3 bytes, and each is copied.
 const heldValue = 200
 
-// values is how many values JSON has, or somewhat more.
+// values returns the number of values in JSON, or somewhat more.
 func values(data []byte) int64 {
 	n := int64(1)
 	for i := 0; i < len(data); i++ {

@@ -14,10 +14,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// strict refuses JSON that another reader may understand differently: a field that is
-// given twice, of which encoding/json takes the last; a name that differs from a field's
-// in its case; a field that does not exist; text that is not Unicode. Proxies and
-// policies before the server may have read it the other way.
+// strict refuses JSON that another parser may read differently: a repeated field, of
+// which encoding/json takes the last; a name that differs from a field's in its case; an
+// unknown field; text that is not Unicode. A proxy or policy in front of the server may
+// have read it differently.
 //
 // data is the JSON of an object that has been read into a value of type t.
 func strict(data []byte, t reflect.Type) error {
@@ -31,7 +31,7 @@ func strict(data []byte, t reflect.Type) error {
 	return nil
 }
 
-// misfit is what strict refuses.
+// misfit says what strict refuses, and why.
 type misfit struct{ field, why, hint string }
 
 // within returns m for an object or list around it.
@@ -45,7 +45,7 @@ func (m *misfit) within(name string) *misfit {
 	return m
 }
 
-// strictReader walks through JSON, which it knows to be well-formed.
+// strictReader walks through JSON that is known to be well-formed.
 type strictReader struct {
 	data   []byte
 	at     int

@@ -19,7 +19,7 @@ import (
 // Answer sends v as the answer to a call.
 func Answer(c *gate.Call, status int, v any) error {
 	var body bytes.Buffer
-	// A request whose answer is refused here changes nothing, and can be repeated.
+	// A request whose answer is refused here changed nothing, and can be repeated.
 	err := Encode(&gate.Holder{Call: c, Kind: gate.InMemory, W: &body, Free: gate.FreeBody, Each: gate.HeldByte}, v)
 	if err != nil {
 		return err
@@ -29,8 +29,8 @@ func Answer(c *gate.Call, status int, v any) error {
 	return nil
 }
 
-// Encode writes v as JSON. The list of a struct that has one is written element
-// by element, so that w can refuse before a long one is built.
+// Encode writes v as JSON. If v is a struct with a list, the list is written element by
+// element, so that w can refuse a long one before it is built.
 func Encode(w io.Writer, v any) error {
 	of := reflect.ValueOf(v)
 	i, name := listField(of)
@@ -86,14 +86,14 @@ func listField(of reflect.Value) (int, string) {
 	return -1, ""
 }
 
-// Write sends an answer that is JSON already.
+// Write sends JSON as the answer.
 func Write(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that has gone reads nothing
+	_, _ = w.Write(body) // the client may have left
 }
 
 // Describe returns the status of an error, and the error as clients of /v1 read it.

@@ -1,9 +1,10 @@
-package api
+package stream
 
 import (
 	"context"
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -11,9 +12,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
+// killPatience is how long a guest may take to kill a command.
+const killPatience = time.Second
+
 // read takes what the client sends, for the process once that is started,
 // until the client leaves.
-func (r *run) read(started <-chan sandpit.Process) error {
+func (s *Relay) read(started <-chan sandpit.Process) error {
 	var p sandpit.Process
 	var stdin *inlet
 	defer func() {
@@ -22,36 +26,36 @@ func (r *run) read(started <-chan sandpit.Process) error {
 		}
 	}()
 	for {
-		kind, payload, err := v1.ReadFrame(r.in, nil, fastrun.Window)
+		kind, payload, err := v1.ReadFrame(s.in, nil, fastrun.Window)
 		if err != nil {
 			return gate.ErrClientGone
 		}
 		if p == nil {
 			select {
 			case p = <-started:
-			case <-r.Ctx.Done():
-				return context.Cause(r.Ctx)
+			case <-s.c.Ctx.Done():
+				return context.Cause(s.c.Ctx)
 			}
 		}
 		switch kind {
 		case v1.FrameStdin, v1.FrameEOF:
 			if stdin == nil {
-				stdin = newInlet(r, p)
+				stdin = newInlet(s, p)
 			}
 			if !stdin.put(payload, kind == v1.FrameEOF) {
 				return errFrame("the client sent more input than it was given credit for")
 			}
 		case v1.FrameResize, v1.FrameSignal:
-			if err := control(r.Ctx, p, kind, payload); err != nil {
+			if err := control(s.c.Ctx, p, kind, payload); err != nil {
 				return err
 			}
 		case v1.FramePassed:
 			if len(payload) != 4 {
 				return errFrame("its length is not 4 bytes")
 			}
-			r.stream.room.Give(binary.BigEndian.Uint32(payload))
+			s.room.Give(binary.BigEndian.Uint32(payload))
 		case v1.FrameKill:
-			ctx, cancel := context.WithTimeout(r.Ctx, killPatience)
+			ctx, cancel := context.WithTimeout(s.c.Ctx, killPatience)
 			err := p.Kill(ctx)
 			cancel()
 			if err != nil {
@@ -67,7 +71,7 @@ func (r *run) read(started <-chan sandpit.Process) error {
 // sends no more than it is told that there is room for, so that what comes
 // behind the input is always read.
 type inlet struct {
-	r    *run
+	s    *Relay
 	wake chan struct{} // one place: something has changed
 
 	mu     sync.Mutex // guards all below
@@ -78,8 +82,8 @@ type inlet struct {
 }
 
 // newInlet returns the input of a process.
-func newInlet(r *run, p sandpit.Process) *inlet {
-	i := &inlet{r: r, wake: make(chan struct{}, 1)}
+func newInlet(s *Relay, p sandpit.Process) *inlet {
+	i := &inlet{s: s, wake: make(chan struct{}, 1)}
 	go i.pump(p)
 	return i
 }
@@ -170,5 +174,5 @@ func (i *inlet) pump(p sandpit.Process) {
 }
 
 func (i *inlet) tell(n int) {
-	_ = i.r.stream.tell(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
+	_ = i.s.tell(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
 }

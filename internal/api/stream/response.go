@@ -1,75 +1,100 @@
-package api
+package stream
 
 import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"net/http"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
+// Media types of responses beside v1.StreamType.
+const (
+	Events = "text/event-stream"
+	Lines  = "application/x-ndjson"
+)
+
 // Times of a stream.
 const (
-	// gather is how long a little output waits for more, so that a short
-	// command's answer goes out in one piece. A person doesn't see it.
+	// gather is how long a little output waits for more, so that the answer of a
+	// short command is sent in one piece. It is too short for a person to notice.
 	gather = time.Millisecond
 
-	// gatherStart is how long the news of a start waits for output, or for
-	// the end of a command that is short.
+	// gatherStart is how long the first frame waits for output, or for the end of a
+	// short command.
 	gatherStart = 4 * time.Millisecond
 
-	// silence is after what time a ping is sent, so that both ends know that
-	// the other is there.
+	// silence is the time without content after which a ping is sent.
 	silence = 20 * time.Second
 )
 
-// gatherSize is how much is sent at once, in bytes.
+// gatherSize is how much is sent at a time, in bytes.
 const gatherSize = 128 << 10
 
-// passSize is from what size on output is sent without being gathered, in bytes.
+// passSize is the size in bytes from which output is sent without being gathered.
 const passSize = 32 << 10
 
 var gathers = sync.Pool{New: func() any { b := make([]byte, 0, gatherSize); return &b }}
 
-// stream writes frames, server-sent events or lines of JSON to a response. Its
-// methods may be called from many goroutines.
-type stream struct {
-	c    *call
+// Response writes frames, server-sent events or lines of JSON as the answer to a call.
+// Its methods may be called from many goroutines.
+type Response struct {
+	c    *gate.Call
 	kind string // its media type
 	conn *httpconn.Conn
 
 	mu       sync.Mutex
-	buf      *[]byte     // what is gathered
-	timer    *time.Timer // to send it, or a ping
+	buf      *[]byte     // gathered content
+	timer    *time.Timer // sends buf, or a ping
 	pending  bool        // something is gathered and the timer set
-	starting bool        // and it is the news of a start alone
+	starting bool        // and it is only the first frame
 	closed   bool
 	err      error // of the connection
 }
 
-// newStream begins a stream. Nothing is sent before its first frame, so that
-// an error can still have a status of its own.
-func newStream(c *call, kind string) *stream {
-	return &stream{c: c, kind: kind, conn: c.Conn(), buf: gathers.Get().(*[]byte)}
+// NewResponse returns a stream of a media type: v1.StreamType for frames, Events or
+// Lines. Nothing is sent before it begins, so that an error can still have a status of
+// its own.
+func NewResponse(c *gate.Call, kind string) *Response {
+	return &Response{c: c, kind: kind, conn: c.Conn(), buf: gathers.Get().(*[]byte)}
 }
 
 // begin sends the head of the response. Precondition: s.mu is held.
-func (s *stream) begin() {
+func (s *Response) begin() {
 	h := s.c.W.Header()
 	h.Set("Content-Type", s.kind)
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	s.c.W.WriteHeader(s.c.route.Status)
+	s.c.W.WriteHeader(http.StatusOK)
 	s.timer = time.AfterFunc(silence, s.tick)
 }
 
+// Begin calls start, which starts a process or attaches to one, and tells the client
+// about it. Output waits until the client has been told.
+func (s *Response) Begin(start func() (v1.Process, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := start()
+	if err != nil {
+		return err
+	}
+	s.begin()
+	payload, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return s.frameLocked(v1.FrameStarted, payload)
+}
+
 // tick sends what is gathered, or a ping.
-func (s *stream) tick() {
+func (s *Response) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.err != nil {
@@ -82,9 +107,9 @@ func (s *stream) tick() {
 	s.timer.Reset(silence)
 }
 
-// send sends what is gathered, and tells net/http to hold nothing of it back.
+// send sends what is gathered. With flush, net/http holds nothing of it back.
 // Precondition: s.mu is held.
-func (s *stream) send(flush bool) {
+func (s *Response) send(flush bool) {
 	s.pending, s.starting = false, false
 	if s.err != nil {
 		return
@@ -102,27 +127,27 @@ func (s *stream) send(flush bool) {
 }
 
 // add gathers a frame. Precondition: s.mu is held.
-func (s *stream) add(kind byte, payload []byte) {
+func (s *Response) add(kind byte, payload []byte) {
 	switch s.kind {
-	case eventStream:
+	case Events:
 		*s.buf = appendEvent(*s.buf, kind, payload)
 		return
-	case ndjson:
+	case Lines:
 		*s.buf = append(*s.buf, payload...) // of a ping: nothing
 		return
 	}
 	*s.buf = v1.AppendFrame(*s.buf, kind, payload)
 }
 
-// frame sends a frame, soon.
-func (s *stream) frame(kind byte, payload []byte) error {
+// Frame sends a frame, soon.
+func (s *Response) Frame(kind byte, payload []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.frameLocked(kind, payload)
 }
 
-// frameLocked is frame. Precondition: s.mu is held.
-func (s *stream) frameLocked(kind byte, payload []byte) error {
+// frameLocked is Frame. Precondition: s.mu is held.
+func (s *Response) frameLocked(kind byte, payload []byte) error {
 	for first := true; first || len(payload) > 0; first = false {
 		if s.closed || s.err != nil {
 			return s.err
@@ -149,9 +174,9 @@ func (s *stream) frameLocked(kind byte, payload []byte) error {
 	return s.err
 }
 
-// pass sends a frame that is large enough without a copy of it, behind what is
-// gathered. Precondition: s.mu is held.
-func (s *stream) pass(kind byte, payload []byte) {
+// pass sends a large frame without copying it, after what is gathered. Precondition:
+// s.mu is held.
+func (s *Response) pass(kind byte, payload []byte) {
 	*s.buf = v1.AppendFrameHead(*s.buf, kind, len(payload))
 	s.conn.Hold()
 	if s.send(false); s.err == nil {
@@ -167,11 +192,10 @@ func (s *stream) pass(kind byte, payload []byte) {
 	s.timer.Reset(gather)
 }
 
-// added sends what is gathered, now if it is much, or else soon. Output that
-// comes fast is not flushed: net/http sends what is larger than its own small
-// buffers at once, and the rest of it goes with the next. Precondition: s.mu is
-// held.
-func (s *stream) added() {
+// added sends what is gathered, at once if it is much, or else soon. Output that
+// comes fast is not flushed: net/http sends whatever exceeds its own small buffers at
+// once, and the rest goes with the next write. Precondition: s.mu is held.
+func (s *Response) added() {
 	if len(*s.buf) >= gatherSize/2 {
 		s.send(false)
 	} else if s.pending && !s.starting {
@@ -181,8 +205,8 @@ func (s *stream) added() {
 	s.timer.Reset(gather)
 }
 
-// line sends a line of JSON, or an event with that as its data.
-func (s *stream) line(event, id string, v any) error {
+// line sends v as a line of JSON, or as the data of an event.
+func (s *Response) line(event, id string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -193,7 +217,7 @@ func (s *stream) line(event, id string, v any) error {
 		return s.err
 	}
 	b := *s.buf
-	if s.kind == eventStream {
+	if s.kind == Events {
 		if id != "" {
 			b = append(append(append(b, "id: "...), id...), '\n')
 		}
@@ -207,8 +231,8 @@ func (s *stream) line(event, id string, v any) error {
 	return s.err
 }
 
-// open begins the stream at once, so that the client knows that it follows.
-func (s *stream) open() {
+// open begins the stream at once, so that the client knows that it has begun.
+func (s *Response) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begin()
@@ -217,17 +241,11 @@ func (s *stream) open() {
 
 func isOutput(kind byte) bool { return kind == v1.FrameStdout || kind == v1.FrameStderr }
 
-// json sends a frame of JSON.
-func (s *stream) json(kind byte, v any) error {
-	payload, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return s.frame(kind, payload)
-}
+// Finish tells the client how the process has ended.
+func (s *Response) Finish(res sandpit.Result, err error) { finish(s.c, s, res, err) }
 
-// close sends what is gathered and ends the stream.
-func (s *stream) close() {
+// Close sends what is gathered and ends the stream.
+func (s *Response) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -245,31 +263,7 @@ func (s *stream) close() {
 	s.buf = nil
 }
 
-// output is a process's standard output or error on its way to the client.
-type output struct {
-	s    sink
-	kind byte
-}
-
-// Write sends a piece of output.
-func (o output) Write(b []byte) (int, error) {
-	if err := o.s.frame(o.kind, b); err != nil {
-		return 0, err
-	}
-	return len(b), nil
-}
-
-// sink takes frames.
-type sink interface {
-	frame(kind byte, payload []byte) error
-}
-
-// lost tells of output that was not kept.
-func lost(s sink, bytes int64) error {
-	return s.frame(v1.FrameLost, binary.BigEndian.AppendUint64(nil, uint64(bytes)))
-}
-
-// eventNames are what frames are called as server-sent events.
+// eventName returns the name of a frame as a server-sent event.
 func eventName(kind byte) string {
 	switch kind {
 	case v1.FrameStarted:
@@ -286,8 +280,8 @@ func eventName(kind byte) string {
 	return "error"
 }
 
-// appendEvent appends a frame as a server-sent event (HTML Standard, 9.2). What
-// is JSON is on one line, as json.Marshal writes it.
+// appendEvent appends a frame as a server-sent event (HTML Standard, 9.2). JSON is on
+// one line, as json.Marshal writes it.
 func appendEvent(b []byte, kind byte, payload []byte) []byte {
 	if kind == v1.FramePing {
 		return append(b, ":\n\n"...)

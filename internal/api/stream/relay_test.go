@@ -1,4 +1,4 @@
-package api
+package stream
 
 import (
 	"bufio"
@@ -84,8 +84,8 @@ func FuzzRunInput(f *testing.F) {
 		go io.Copy(io.Discard, theirs) //nolint:errcheck // until it is closed
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		r := &run{call: &call{Call: &gate.Call{Ctx: ctx, Cancel: cancel}}, conn: ours, in: bufio.NewReader(bytes.NewReader(sent)), stream: runStream{conn: ours, cancel: cancel, room: fastrun.NewRoom()}}
-		defer r.stream.close()
+		r := newRelay(&gate.Call{Ctx: ctx, Cancel: cancel}, ours, bufio.NewReader(bytes.NewReader(sent)))
+		defer r.Close()
 		p := new(reader)
 		started := make(chan sandpit.Process, 1)
 		started <- p
@@ -121,8 +121,8 @@ func FuzzRunRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req := new(fastrun.Request)
 		if err := codec.Parse(body, req); err != nil {
-			c := &call{Call: &gate.Call{ID: "id", Ctx: t.Context()}}
-			if status, e := codec.Describe(c.Call, err); status != 400 || fastrun.EncodeError(err).Message == "" || e.Message == "" {
+			c := &gate.Call{ID: "id", Ctx: t.Context()}
+			if status, e := codec.Describe(c, err); status != 400 || fastrun.EncodeError(err).Message == "" || e.Message == "" {
 				t.Errorf("%q is refused as %d %+v", body, status, e)
 			}
 			return

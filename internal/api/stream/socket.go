@@ -1,4 +1,4 @@
-package api
+package stream
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
@@ -22,22 +21,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// socket is a WebSocket whose binary messages are frames, both ways.
-type socket struct {
-	c    *call
+// Socket is a WebSocket whose binary messages are frames, in both directions.
+type Socket struct {
+	c    *gate.Call
 	conn *websocket.Conn
 
-	// A Read or Write whose context ends breaks the connection. Theirs is not
-	// the call's, so that there can be last words when that ends.
+	// The library breaks the connection when the context of a Read or Write ends. This
+	// one outlives the call's, so that the client can be told why the call ends.
 	io context.Context
+
+	// Of Serve: reading is closed when nobody reads from the client any more, and
+	// stopPing ends the pings.
+	reading  chan struct{}
+	stopPing func()
 
 	mu   sync.Mutex
 	buf  []byte
 	last time.Time // something was sent
 }
 
-// accept makes a WebSocket of the call.
-func (c *call) accept() (*socket, error) {
+// Accept makes a WebSocket of the connection of a call. Close it in the end.
+func Accept(c *gate.Call) (*Socket, error) {
 	if c.R.ProtoMajor != 1 || c.R.ProtoMinor == 0 {
 		return nil, &gate.Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "WebSockets need HTTP/1.1", Hint: "do not offer h2 in the TLS handshake"}
 	}
@@ -61,12 +65,12 @@ func (c *call) accept() (*socket, error) {
 	c.W.Taken()
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
 	conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
-	s := &socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
+	s := &Socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
 	context.AfterFunc(c.Ctx, s.breakOff)
 	return s, nil
 }
 
-// hasToken reports whether a header that is a list has a word, in lower case.
+// hasToken reports whether a header that is a list contains a word, in any case.
 func hasToken(h http.Header, name, word string) bool {
 	for _, line := range h.Values(name) {
 		for part := range strings.SplitSeq(line, ",") {
@@ -78,22 +82,23 @@ func hasToken(h http.Header, name, word string) bool {
 	return false
 }
 
-// breakOff ends the socket of a call that was broken off, after what is to be said.
-func (s *socket) breakOff() {
+// breakOff closes the socket of a call that was broken off, after a moment for the last
+// frames.
+func (s *Socket) breakOff() {
 	if s.c.BrokenOff() != nil {
 		time.AfterFunc(gate.LastWords, func() { _ = s.conn.CloseNow() })
 	}
 }
 
-// frame sends a frame.
-func (s *socket) frame(kind byte, payload []byte) error {
+// Frame sends a frame.
+func (s *Socket) Frame(kind byte, payload []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.frameLocked(kind, payload)
 }
 
-// frameLocked is frame. Precondition: s.mu is held.
-func (s *socket) frameLocked(kind byte, payload []byte) error {
+// frameLocked is Frame. Precondition: s.mu is held.
+func (s *Socket) frameLocked(kind byte, payload []byte) error {
 	for first := true; first || len(payload) > 0; first = false {
 		part := payload[:min(len(payload), v1.MaxFrame)]
 		payload = payload[len(part):]
@@ -105,10 +110,10 @@ func (s *socket) frameLocked(kind byte, payload []byte) error {
 	return nil
 }
 
-// send sends a message. A client that does not take it in time has gone.
+// send sends a message. A client that does not take it in time has left.
 // Precondition: s.mu is held.
-func (s *socket) send(kind websocket.MessageType, b []byte) error {
-	ctx, cancel := context.WithTimeout(s.io, s.c.api.gate.Limits().Stall)
+func (s *Socket) send(kind websocket.MessageType, b []byte) error {
+	ctx, cancel := context.WithTimeout(s.io, s.c.Gate().Limits().Stall)
 	defer cancel()
 	err := s.conn.Write(ctx, kind, b)
 	if err != nil {
@@ -119,26 +124,8 @@ func (s *socket) send(kind websocket.MessageType, b []byte) error {
 	return err
 }
 
-// json sends a frame of JSON.
-func (s *socket) json(kind byte, v any) error {
-	payload, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return s.frame(kind, payload)
-}
-
-// jsonLocked is json. Precondition: s.mu is held.
-func (s *socket) jsonLocked(kind byte, v any) error {
-	payload, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return s.frameLocked(kind, payload)
-}
-
 // ping keeps the connection alive until ctx ends.
-func (s *socket) ping(ctx context.Context) {
+func (s *Socket) ping(ctx context.Context) {
 	ticker := time.NewTicker(silence / 2)
 	defer ticker.Stop()
 	for {
@@ -150,23 +137,23 @@ func (s *socket) ping(ctx context.Context) {
 		s.mu.Lock()
 		quiet := time.Since(s.last) >= silence/2
 		s.mu.Unlock()
-		if quiet && s.frame(v1.FramePing, nil) != nil {
+		if quiet && s.Frame(v1.FramePing, nil) != nil {
 			return
 		}
 	}
 }
 
-// Bounds of what a client says. Resizes and signals that come faster wait, and so
-// does what comes behind standard input that a process does not read.
+// Bounds of what a client sends. Resizes and signals that come faster wait, and so do
+// frames behind standard input that the process does not read.
 const (
 	maxControls = 100      // resizes and signals a second
 	maxControl  = 4 << 10  // bytes of one
-	stdinPiece  = 64 << 10 // bytes; longer frames are cut into such
+	stdinPiece  = 64 << 10 // bytes; longer frames are split
 	stdinQueue  = 4        // pieces that wait for the process
 )
 
-// serve takes what the client sends until it leaves, which ends the call.
-func (s *socket) serve(p sandpit.Process) {
+// receive takes what the client sends until it leaves, which ends the call.
+func (s *Socket) receive(p sandpit.Process) {
 	stdin := make(chan []byte, stdinQueue)
 	done := make(chan struct{})
 	go func() {
@@ -181,7 +168,7 @@ func (s *socket) serve(p sandpit.Process) {
 }
 
 // pump writes to standard input. A nil piece ends it.
-func (s *socket) pump(p sandpit.Process, pieces <-chan []byte) {
+func (s *Socket) pump(p sandpit.Process, pieces <-chan []byte) {
 	in := p.Stdin()
 	for b := range pieces {
 		switch {
@@ -192,19 +179,19 @@ func (s *socket) pump(p sandpit.Process, pieces <-chan []byte) {
 		default:
 			if _, err := in.Write(b); err != nil {
 				in = nil // the process has closed it, or is gone
-				_ = s.frame(v1.FrameDeaf, nil)
+				_ = s.Frame(v1.FrameDeaf, nil)
 			}
 		}
 	}
 }
 
-// errFrame ends a call whose client sends what is no frame.
+// errFrame returns the error for a message that is not a valid frame.
 func errFrame(why string) error {
 	return gate.Invalid("a message is not a valid frame: "+why, "see /docs")
 }
 
 // take reads frames.
-func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
+func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
 	for {
 		kind, msg, err := s.conn.Reader(s.io)
 		if err != nil {
@@ -250,8 +237,8 @@ func (s *socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 	}
 }
 
-// put has a piece written, when there is room for it.
-func (s *socket) put(stdin chan<- []byte, piece []byte) error {
+// put queues a piece of input, and waits for room.
+func (s *Socket) put(stdin chan<- []byte, piece []byte) error {
 	select {
 	case stdin <- piece:
 		return nil
@@ -262,8 +249,8 @@ func (s *socket) put(stdin chan<- []byte, piece []byte) error {
 
 const noFrame = "its length does not match its payload"
 
-// frameReader reads the frame that a message is, piece by piece: it is never held
-// as a whole.
+// frameReader reads a message, which is a frame, piece by piece. It never holds a whole
+// frame.
 type frameReader struct {
 	msg  io.Reader
 	kind byte
@@ -281,7 +268,7 @@ func (f *frameReader) begin() error {
 	return nil
 }
 
-// next reads the next bytes of the payload, at most so many.
+// next reads the next bytes of the payload, up to a maximum.
 func (f *frameReader) next(most int) ([]byte, error) {
 	b := make([]byte, min(f.left, most))
 	f.left -= len(b)
@@ -293,8 +280,8 @@ func (f *frameReader) next(most int) ([]byte, error) {
 	return b, nil
 }
 
-// end reads what is left of the message, which must be the payload's rest: only that
-// of a frame which says nothing by it.
+// end reads the rest of the message, which must be as long as the rest of the payload.
+// Only frames whose payload means nothing have one left.
 func (f *frameReader) end() error {
 	n, err := io.Copy(io.Discard, f.msg)
 	if err != nil {
@@ -306,61 +293,68 @@ func (f *frameReader) end() error {
 	return nil
 }
 
-// control carries out a resize or a signal. That the process has exited in the
-// meantime is no error.
-func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) error {
-	if kind == v1.FrameResize {
-		var size v1.Size
-		if err := codec.Parse(payload, &size); err != nil {
-			return err
-		}
-		_ = p.Resize(ctx, sandpit.TerminalSize{Rows: size.Rows, Cols: size.Cols})
-		return nil
+// First reads v from the first message, which is JSON in a text message of at most
+// limit bytes.
+func (s *Socket) First(v any, limit int64) error {
+	ctx, cancel := context.WithTimeout(s.io, gate.HeaderTime)
+	defer cancel()
+	s.conn.SetReadLimit(limit)
+	kind, msg, err := s.conn.Reader(ctx)
+	if err != nil {
+		return gate.ErrClientGone
 	}
-	var sig v1.Signal
-	if err := codec.Parse(payload, &sig); err != nil {
+	if kind != websocket.MessageText {
+		return gate.Invalid("the first message is not a valid Command", "send the Command as a text message")
+	}
+	buf := new(bytes.Buffer)
+	var r *gate.Refusal
+	if err := s.c.ReadAll(buf, msg); errors.As(err, &r) {
+		return err
+	} else if err != nil {
+		return gate.ErrClientGone
+	}
+	s.conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
+	return codec.ParseHeld(s.c, buf.Bytes(), v)
+}
+
+// Begin calls start, which starts a process or attaches to one, and tells the client
+// about it. Output waits until the client has been told.
+func (s *Socket) Begin(start func() (v1.Process, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := start()
+	if err != nil {
 		return err
 	}
-	_ = signal(ctx, p, sig)
-	return nil
-}
-
-func signal(ctx context.Context, p sandpit.Process, sig v1.Signal) error {
-	if sig.Signal < 1 || sig.Signal > 64 {
-		return gate.Invalid("the signal does not exist", "use a number from 1 to 64")
+	payload, err := json.Marshal(p)
+	if err != nil {
+		return err
 	}
-	if sig.Group {
-		if g, ok := p.(sandpit.GroupSignaler); ok {
-			return g.SignalGroup(ctx, syscall.Signal(sig.Signal))
-		}
-	}
-	return p.Signal(ctx, syscall.Signal(sig.Signal))
+	return s.frameLocked(v1.FrameStarted, payload)
 }
 
-// end closes the socket politely.
-func (s *socket) end(code websocket.StatusCode, reason string) {
-	_ = s.conn.Close(code, reason)
-}
-
-// attend serves the client beside the process.
-func (s *socket) attend(p sandpit.Process) (reading chan struct{}, stop func()) {
+// Serve passes what the client sends on to the process, until Finish. The call ends
+// when the client leaves.
+func (s *Socket) Serve(p sandpit.Process) {
 	ctx, cancel := context.WithCancel(s.c.Ctx)
 	var pings sync.WaitGroup
 	pings.Go(func() { s.ping(ctx) })
-	reading = make(chan struct{})
-	go func() {
-		defer close(reading)
-		s.serve(p)
-	}()
-	return reading, func() {
+	s.stopPing = func() {
 		cancel()
-		pings.Wait() // what is sent is counted, which is read when the call has ended
+		pings.Wait() // they change the count of sent bytes, which is read when the call has ended
 	}
+	s.reading = make(chan struct{})
+	go func() {
+		defer close(s.reading)
+		s.receive(p)
+	}()
 }
 
-// goodbye closes the socket after the last frame, and returns when nobody reads
-// from it any more.
-func (s *socket) goodbye(reading chan struct{}, err error) {
+// Finish tells the client how the process has ended, and closes the socket. It returns
+// when nobody reads from the client any more.
+func (s *Socket) Finish(res sandpit.Result, err error) {
+	s.stopPing()
+	finish(s.c, s, res, err)
 	code, reason := websocket.StatusNormalClosure, ""
 	switch {
 	case errors.Is(err, gate.ErrDraining):
@@ -369,45 +363,17 @@ func (s *socket) goodbye(reading chan struct{}, err error) {
 		code, reason = websocket.StatusPolicyViolation, gate.ErrKeyEnded.Error()
 	}
 	s.c.Cancel(nil)
-	s.end(code, reason)
-	<-reading
+	_ = s.conn.Close(code, reason)
+	<-s.reading
 }
 
-// command reads the first message.
-func (s *socket) command() (sandpit.Command, error) {
-	ctx, cancel := context.WithTimeout(s.io, gate.HeaderTime)
-	defer cancel()
-	s.conn.SetReadLimit(maxCommand)
-	kind, msg, err := s.conn.Reader(ctx)
-	if err != nil {
-		return sandpit.Command{}, gate.ErrClientGone
-	}
-	in := new(v1.Command)
-	if kind != websocket.MessageText {
-		return sandpit.Command{}, gate.Invalid("the first message is not a valid Command", "send the Command as a text message")
-	}
-	buf := new(bytes.Buffer)
-	var r *gate.Refusal
-	if err := s.c.ReadAll(buf, msg); errors.As(err, &r) {
-		return sandpit.Command{}, err
-	} else if err != nil {
-		return sandpit.Command{}, gate.ErrClientGone
-	}
-	s.conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
-	if err := codec.ParseHeld(s.c.Call, buf.Bytes(), in); err != nil {
-		return sandpit.Command{}, err
-	}
-	if err := s.c.intendFor(in); err != nil {
-		return sandpit.Command{}, err
-	}
-	return in.Sandpit(), nil
-}
-
-// refuse tells an error and closes the socket.
-func (s *socket) refuse(err error) error {
-	status, e := codec.Describe(s.c.Call, err)
+// Refuse tells the client an error instead of serving it, and closes the socket.
+func (s *Socket) Refuse(err error) {
+	status, e := codec.Describe(s.c, err)
 	s.c.ReplaceOutcome(status, e.Code, err)
-	_ = s.json(v1.FrameError, e)
-	s.end(websocket.StatusNormalClosure, "")
-	return nil
+	_ = sendJSON(s, v1.FrameError, e)
+	_ = s.conn.Close(websocket.StatusNormalClosure, "")
 }
+
+// Close closes the connection. It is a no-op after Finish and Refuse.
+func (s *Socket) Close() { _ = s.conn.CloseNow() }

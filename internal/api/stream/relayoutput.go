@@ -1,0 +1,84 @@
+package stream
+
+import (
+	"time"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// Frame sends output, soon, and as fast as the client passes it on.
+func (s *Relay) Frame(kind byte, payload []byte) error {
+	for len(payload) > 0 {
+		n, err := s.room.Take(min(len(payload), gatherSize/2))
+		if err != nil {
+			return err
+		}
+		if err := s.tell(kind, payload[:n]); err != nil {
+			return err
+		}
+		payload = payload[n:]
+	}
+	return nil
+}
+
+// tell sends a small frame, soon.
+func (s *Relay) tell(kind byte, payload []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(kind, payload)
+	return s.err
+}
+
+// add gathers a frame, and sends what is gathered if it is much. Precondition:
+// s.mu is held.
+func (s *Relay) add(kind byte, payload []byte) {
+	if s.closed || s.err != nil {
+		return
+	}
+	s.buf = v1.AppendFrame(s.buf, kind, payload)
+	switch {
+	case len(s.buf) >= gatherSize/2:
+		s.send()
+	case s.timer == nil:
+		s.pending = true
+		s.timer = time.AfterFunc(gather, s.tick)
+	case !s.pending:
+		s.pending = true
+		s.timer.Reset(gather)
+	}
+}
+
+func (s *Relay) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = false
+	s.send()
+}
+
+// send sends what is gathered. Precondition: s.mu is held.
+func (s *Relay) send() {
+	if s.closed || s.err != nil || len(s.buf) == 0 {
+		return
+	}
+	if _, s.err = s.conn.Write(s.buf); s.err != nil {
+		s.c.Cancel(gate.ErrClientGone)
+	}
+	s.buf = s.buf[:0]
+}
+
+// Flush sends what is gathered.
+func (s *Relay) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send()
+}
+
+// Last sends the last frame, with all before it, at once.
+func (s *Relay) Last(kind byte, payload []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(kind, payload)
+	s.send()
+	s.closed = true
+}

@@ -1,0 +1,75 @@
+// Package stream carries content between a client and a sandbox while a request lasts:
+//
+//   - Response: frames, server-sent events or lines of JSON as the answer to a request
+//   - Follow: events and log entries as they come, and where a client resumes (follow.go)
+//   - Socket: frames over a WebSocket, in both directions
+//   - Relay: frames for the launcher, over the connection of a request (package fastrun)
+//   - Tunnel: the bytes of a connection to a port of a sandbox
+//
+// A stream ends with its gate.Call. A client that takes nothing for too long has left.
+// What a client sends is hostile: frames are bounded, and those of a Socket are read
+// piece by piece.
+package stream
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"io"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// A Sink takes frames for a client.
+type Sink interface {
+	Frame(kind byte, payload []byte) error
+}
+
+// Output returns what sends a process's standard output and error to a client.
+func Output(s Sink) (stdout, stderr io.Writer) {
+	return output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
+}
+
+// output is a process's standard output or error on its way to the client.
+type output struct {
+	s    Sink
+	kind byte
+}
+
+// Write sends a piece of output.
+func (o output) Write(b []byte) (int, error) {
+	if err := o.s.Frame(o.kind, b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Attachment returns how a client attaches to a process.
+func Attachment(s Sink, history, stdin bool) sandpit.AttachOptions {
+	stdout, stderr := Output(s)
+	lost := func(n int64) { _ = s.Frame(v1.FrameLost, binary.BigEndian.AppendUint64(nil, uint64(n))) }
+	return sandpit.AttachOptions{Stdout: stdout, Stderr: stderr, Lost: lost, NoHistory: !history, Stdin: stdin}
+}
+
+// finish tells the client how a process has ended, and notes it if that fails.
+func finish(c *gate.Call, s Sink, res sandpit.Result, err error) {
+	if err != nil {
+		status, e := codec.Describe(c, err)
+		c.NoteOutcome(status, e.Code, err)
+		_ = sendJSON(s, v1.FrameError, e)
+		return
+	}
+	if sendJSON(s, v1.FrameResult, v1.FromResult(res)) != nil {
+		c.NoteOutcome(gate.StatusClientGone, "canceled", gate.ErrClientGone)
+	}
+}
+
+func sendJSON(s Sink, kind byte, v any) error {
+	payload, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return s.Frame(kind, payload)
+}
