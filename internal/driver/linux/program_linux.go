@@ -324,6 +324,9 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	p.ReportVia(guestSocket)
 	p.Call(fdStage, unix.SYS_DUP3, sysprog.From(prog), sysprog.Int(guestProgram), sysprog.Int(unix.O_CLOEXEC))
 	p.Call("closing descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(guestProgram+1), sysprog.Int(^uint32(0)), sysprog.Int(0))
+	if !c.execInRoot {
+		c.openNothing()
+	}
 
 	// Capabilities. The bounding set is what a root process inside may have;
 	// the guest gets the rest of its own by inheritance, as an ordinary user
@@ -363,6 +366,25 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	}
 	p.Call(executingGuest, unix.SYS_EXECVEAT, sysprog.Int(guestProgram), p.Str(""), argv, envp, sysprog.Int(unix.AT_EMPTY_PATH))
 	return nil
+}
+
+// openNothing leaves the guest no descriptor to open a file with while its runtime
+// starts. A Go runtime looks for its limit of processors in /proc and in the cgroup
+// file system, which are the host's until the builder changes the root. If the root
+// changes between the two files of a limit, the runtime never closes the first; if the
+// program asks for that limit, it keeps both. Package syscall raises the soft limit
+// again before any code of the guest runs.
+//
+// A guest that is executed in its root sees nothing of the host, and its dynamic
+// loader opens files.
+func (c *compiler) openNothing() {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return
+	}
+	b := binary.NativeEndian.AppendUint64(nil, guestProgram) // which its execution closes
+	b = binary.NativeEndian.AppendUint64(b, lim.Max)
+	c.p.Call("limiting open files", unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(unix.RLIMIT_NOFILE), c.p.Bytes(b), sysprog.Int(0))
 }
 
 // What the builder answers: that it has done what it can without a plan, and
