@@ -826,8 +826,8 @@ func everyThread(t *testing.T, pid int) {
 	first := fields(names[0])
 	for _, name := range names {
 		f := fields(name)
-		if len(f) == 0 || strings.HasPrefix(f["State"], "Z") || strings.HasPrefix(f["State"], "X") {
-			continue // it has ended
+		if f["VmSize"] == "" {
+			continue // without memory it has ended, or is about to
 		}
 		if f["NoNewPrivs"] != "1" || f["Seccomp"] != "2" || f["TracerPid"] != "0" {
 			t.Errorf("%s: NoNewPrivs %s, Seccomp %s, TracerPid %s", name, f["NoNewPrivs"], f["Seccomp"], f["TracerPid"])
