@@ -27,7 +27,7 @@ type Runner interface {
 	Place() string
 }
 
-// runRoute is how sandpit run asks. It is no part of the reference: both ends
+// runRoute is how sandpit run asks. It is not part of the reference: both ends
 // are of one version.
 func runRoute() Route {
 	return Route{Method: http.MethodGet, Path: fastrun.RunPath, ID: "run", Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: runOnce}

@@ -50,8 +50,7 @@ const (
 	syncDelay   = time.Second // the most that a record waits to be on the disk
 )
 
-// Log is an audit that is being kept. All methods may be called from many
-// goroutines at once.
+// Log is an audit that is being kept. All methods are safe for concurrent use.
 //
 // An intent and a refusal are on the disk (fdatasync) when Append returns, so
 // that nothing takes effect without a trace, whatever happens to the machine.

@@ -20,8 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
-// A Driver makes sandboxes on one kind of backend. All methods may be called from many
-// goroutines at once.
+// A Driver makes sandboxes on one kind of backend. All methods are safe for concurrent use.
 type Driver interface {
 	// Name returns the driver's name: "linux", "oci", …
 	Name() string
@@ -168,7 +167,7 @@ type BlankPlan struct {
 
 // A Blank is a sandbox that is complete except for its plan: an isolated place, with a
 // guest that waits. It is bound once or destroyed, and holds nothing of any other
-// sandbox. All methods may be called from many goroutines at once.
+// sandbox. All methods are safe for concurrent use.
 type Blank interface {
 	// ID returns the id that it was prepared with.
 	ID() string
@@ -202,8 +201,7 @@ type Blank interface {
 	Destroy(ctx context.Context) error
 }
 
-// An Instance is a sandbox, seen from outside. All methods may be called from many
-// goroutines at once.
+// An Instance is a sandbox, seen from outside. All methods are safe for concurrent use.
 type Instance interface {
 	// Handle returns what identifies the instance for Recover and for people.
 	Handle() Handle

@@ -10,17 +10,16 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Capacity is what may be promised to all sandboxes of an engine together. 0
-// is without bound.
+// Capacity bounds what all sandboxes of an engine may use together. 0 means no bound.
 type Capacity struct {
-	Memory    int64   // bytes: the sum of their limits
-	CPUs      float64 // the same of processors
+	Memory    int64   // bytes; the sum of their limits
+	CPUs      float64 // the same for CPUs
 	Sandboxes int
 
-	// Wait is how long a Create may wait for room; default 30 s.
+	// Wait is the time that a Create may wait for capacity; default 30 s.
 	Wait time.Duration
 
-	// Waiting bounds how many may wait in one namespace; default 256.
+	// Waiting bounds the number of waiting Creates in one namespace; default 256.
 	Waiting int
 }
 
@@ -210,7 +209,7 @@ func (a *admission) left() (bytes int64, bounded bool) {
 	return a.capacity.Memory - a.used.memory, a.capacity.Memory > 0
 }
 
-// Waiting returns how many callers wait for room to make a sandbox.
+// Waiting returns the number of callers that wait for capacity to create a sandbox.
 func (e *Engine) Waiting() int {
 	e.gate.mu.Lock()
 	defer e.gate.mu.Unlock()

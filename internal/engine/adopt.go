@@ -28,7 +28,7 @@ type AdoptReport struct {
 	Failed     int               // other sandboxes that failed
 	Refused    []error           // why records were not adopted
 	Exposed    map[string]string // data directories that sandboxes see, by the sandbox's name
-	Lacking    []error           // sandboxes that live on without what this version enforces
+	Lacking    []error           // sandboxes that lack protections of this version
 }
 
 const (
@@ -44,10 +44,9 @@ const (
 	ownerRetry    = 20 * time.Millisecond
 )
 
-// Adopt takes over the sandboxes that the store has records of, with their
-// processes and output. It is called once, before anything else. An error is one
-// of the store or of ctx, or ErrOrphans; what is wrong with one sandbox is in the
-// report.
+// Adopt takes over the sandboxes that the store has records of, with their processes and
+// output. Call it once, before anything else. It returns an error of the store or of ctx,
+// or ErrOrphans. The report has the problems of single sandboxes.
 func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	var report AdoptReport
 	if e.opts.Store == nil {

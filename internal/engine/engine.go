@@ -1,14 +1,13 @@
-// Package engine makes, keeps and removes sandboxes: it resolves what is asked
-// for against policy and what the driver can enforce, leases the image, has
-// the driver make the place, and speaks to the guest in it.
+// Package engine creates, keeps and removes sandboxes. It resolves a Spec against the policy and
+// the driver's capabilities, leases the image, has the driver make an instance, and talks to the
+// guest in it.
 //
-// There is one engine, used in two ways. Without a Store it is the
-// sandpit.Client of a program that holds its sandboxes itself: they end with
-// it. With one it is the heart of a server: what it makes is written down, lives
-// on when the program ends or is killed, and is taken over by Adopt.
+// An engine is used in two ways. Without a Store it is the sandpit.Client of a program whose
+// sandboxes end with it. With a Store it is the core of a server: its sandboxes have records,
+// outlive the program, and are taken over by Adopt.
 //
-// Locks are taken in this order: Engine.mu, Sandbox.mu, endedBroadcasters.mu, broadcaster.mu. None is held
-// while the driver, the guest or the store is asked for something.
+// Locks are taken in this order: Engine.mu, Sandbox.mu, endedBroadcasters.mu, broadcaster.mu. None
+// is held during calls of the driver, the guest or the store.
 package engine
 
 import (
@@ -30,55 +29,55 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Options are what an engine works with.
+// Options configure an engine.
 type Options struct {
 	Driver driver.Driver
 	Images *image.Store
 	Policy policy.Policy // of the engine's own methods; see As for others
 
-	// Store keeps the records of sandboxes, which then outlive the engine. Nil:
-	// they end with it. The driver must be a driver.Recoverer.
+	// Store keeps the records of sandboxes, which then outlive the engine. The driver must
+	// be a driver.Recoverer. If Store is nil, sandboxes end with the engine.
 	Store Store
 
-	// Dir has a directory for each sandbox with what its processes write.
-	// Empty: only the latest is kept, in memory.
+	// Dir has a directory for each sandbox, with the output of its processes. If it is
+	// empty, only the latest output is kept, in memory.
 	Dir string
 
 	// LogBytes bounds the log of a sandbox; default 16 MiB on disk.
 	LogBytes int64
 
-	// Logs bounds what the logs of a namespace, and of all, take below Dir.
+	// Logs bounds the disk space of the logs below Dir, for each namespace and in all.
 	Logs logstore.Bounds
 
-	// Capacity is what may be promised to all sandboxes together.
+	// Capacity bounds what all sandboxes of an engine may use together. 0 means no bound.
 	Capacity Capacity
 
-	// Memory counts what requests leave behind in memory. Nil: each sandbox, and the
-	// events of each namespace, have their own bounds alone.
+	// Memory counts what requests leave behind in memory. If it is nil, only each sandbox,
+	// and the events of each namespace, are bounded.
 	Memory *ledger.Ledger
 
-	// Pool says how many blanks are kept ready; none by default.
+	// Pool configures the warm pool; none by default.
 	Pool Pool
 
 	// Patience says how long to wait for operations that may hang.
 	Patience Patience
 
-	// Hangs, when set, is called when a task is stuck, and again when it has ended
-	// after all. It must not block, nor call the engine.
+	// Hangs, if set, is called when a task is stuck, and again when it has ended after
+	// all. It must not block or call the engine.
 	Hangs func(is Stuck, over bool)
 
-	// Observe, when set, is called with every event of every namespace, in
-	// their order. It must not block, nor call the engine.
+	// Observe, if set, is called with every event of every namespace, in order. It must
+	// not block or call the engine.
 	Observe func(namespace string, ev sandpit.Event)
 
-	// Acquire has the settings for images, but for Pull, which a Spec has.
+	// Acquire has the settings for images, except Pull, which is in the Spec.
 	Acquire image.AcquireOptions
 
-	// Trace, when set, receives the time of each step of Create.
+	// Trace, if set, receives the time of each step of Create.
 	Trace func(step string, took time.Duration)
 }
 
-// Engine makes and keeps sandboxes. Its own methods are those of a Tenant of the
+// Engine creates and keeps sandboxes. Its own methods are those of a Tenant of the
 // namespace "" with Options.Policy.
 type Engine struct {
 	opts   Options
@@ -99,7 +98,7 @@ type Engine struct {
 
 var _ sandpit.Client = (*Engine)(nil)
 
-// New returns an engine. It does nothing yet.
+// New returns an engine.
 func New(opts Options) *Engine {
 	if opts.Hangs == nil {
 		opts.Hangs = func(Stuck, bool) {}
@@ -114,7 +113,7 @@ func New(opts Options) *Engine {
 	return e
 }
 
-// NewID returns a new identity: 16 characters of [a-z2-7], 80 bits of chance.
+// NewID returns a new ID: 16 characters of [a-z2-7], 80 random bits.
 func NewID() string {
 	return strings.ToLower(rand.Text()[:16])
 }
@@ -141,14 +140,14 @@ func (e *Engine) Remove(ctx context.Context, idOrName string) error {
 	return e.own().Remove(ctx, idOrName)
 }
 
-// Events gives what happens to sandboxes. See sandpit.Watcher.
+// Events returns the events of sandboxes. See sandpit.Watcher.
 func (e *Engine) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
 	return e.own().Events(ctx, after)
 }
 
-// Close ends the engine. Without a Store it removes every sandbox; with one it
-// leaves them as they are, for the next engine to adopt. What is stuck is in the
-// error; it waits for nothing longer than Options.Patience says.
+// Close ends the engine. Without a Store it removes every sandbox; with one it leaves them
+// for the next engine to adopt. It waits for nothing longer than Options.Patience says, and
+// reports stuck tasks in its error.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -200,7 +199,7 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Home returns the directories of an installation under a data directory.
+// Home returns the paths of an installation in a data directory.
 func Home(dir string) (images, guests string) {
 	return filepath.Join(dir, "images"), filepath.Join(dir, "guest")
 }

@@ -188,7 +188,7 @@ func (s *Sandbox) countKills() (r *reading, begun bool) {
 	})
 }
 
-// Metrics returns what the sandbox uses.
+// Metrics returns the resource usage of the sandbox.
 func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 	switch s.present() {
 	case "":

@@ -33,8 +33,8 @@ func (t *task) onImage(ctx context.Context, opt image.AcquireOptions, giveBack f
 	return err
 }
 
-// Pull fetches an image for the tenant. It is bounded, called off and given up in the
-// same way as making a sandbox.
+// Pull fetches an image for the tenant. It has the same limits as creating a sandbox, and
+// is canceled and given up in the same way.
 func (t *Tenant) Pull(ctx context.Context, ref string, opt image.AcquireOptions) (image.Summary, error) {
 	e := t.engine
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -14,17 +14,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Made is what a sandbox was made with. It never changes, and is kept in the sandbox's
-// record, so that the sandbox can be made again.
+// Made is everything that a sandbox was made with. It never changes. The sandbox's record
+// has it, so that the sandbox can be made again.
 type Made struct {
-	// Spec is what was asked for, completed by the policy. Its Labels, Idle and OnExpiry
-	// are those of the beginning.
+	// Spec is the requested Spec, completed by the policy. Its Labels, Idle and OnExpiry
+	// are the initial ones.
 	Spec sandpit.Spec
 
 	// Policy is the name of the policy that allowed it; "" for a policy without a name.
 	Policy string
 
-	// Guest is what the guest was told.
+	// Guest is the configuration that the guest was given.
 	Guest client.Config
 
 	// Parent is the ID of the sandbox that this one was made from, or "".
@@ -85,9 +85,9 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 	return m, nil
 }
 
-// Made returns what the sandbox was made with. ErrUnsupported for a sandbox that ends with
-// its engine and has no record. Of a sandbox that was made before records held this, only
-// the name, image and limits are known.
+// Made returns everything that the sandbox was made with. It returns ErrUnsupported for a
+// sandbox that ends with its engine and has no record. For a sandbox from before records
+// held this, only the name, image and limits are known.
 func (s *Sandbox) Made() (Made, error) {
 	if s.origin == nil {
 		return Made{}, fmt.Errorf("telling what sandbox %s was made with: it has no record: %w", s.name, sandpit.ErrUnsupported)
@@ -145,9 +145,9 @@ const (
 	maxDialectData = 64 << 10 // bytes of one dialect
 )
 
-// SetDialect keeps data, which is JSON, with the sandbox for a dialect, whose name has at
-// most 32 bytes: at most 64 KiB for each of at most 8 dialects. nil removes it. Other
-// errors are those of the store; then nothing has changed.
+// SetDialect stores data, which is JSON, with the sandbox for a dialect, whose name has at
+// most 32 bytes: at most 64 KiB for each of at most 8 dialects. nil removes it. After an
+// error of the store nothing has changed.
 func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMessage) error {
 	if name == "" || len(name) > maxDialectName || len(data) > maxDialectData || data != nil && !json.Valid(data) {
 		return fmt.Errorf("keeping what the dialect %.40q needs: not a name of up to %d bytes with JSON of up to %d bytes: %w", name, maxDialectName, maxDialectData, sandpit.ErrInvalid)
@@ -193,7 +193,7 @@ func (s *Sandbox) setDialect(name string, data json.RawMessage) {
 	s.dialects[strings.Clone(name)] = bytes.Clone(data)
 }
 
-// Dialect returns what SetDialect keeps for a dialect, or nil.
+// Dialect returns the data that SetDialect has stored for a dialect, or nil.
 func (s *Sandbox) Dialect(name string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

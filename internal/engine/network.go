@@ -20,7 +20,7 @@ func (s *Sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return &conn{Conn: c, s: s}, nil
 }
 
-// Ports lists the ports on which something listens. See sandpit.Networker.
+// Ports lists the listening ports. See sandpit.Networker.
 func (s *Sandbox) Ports(ctx context.Context) ([]sandpit.Port, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err

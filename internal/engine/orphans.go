@@ -72,8 +72,9 @@ func refuseOrphans(ids []string) error {
 }
 
 // RemoveOrphans destroys the sandboxes that run here without a record, and those that
-// nobody can reach (driver.ErrStranded), which Adopt then finds gone. It returns the IDs of those that are gone. It is called before Adopt. The error
-// names those that are not; it does not wait for them longer than Patience.Remove.
+// nobody can reach (driver.ErrStranded), which Adopt then finds gone. Call it before Adopt.
+// It returns the IDs of the removed sandboxes. The error names the others; RemoveOrphans
+// does not wait for them longer than Patience.Remove.
 func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	recoverer, ok := e.opts.Driver.(driver.Recoverer)
 	if !ok || e.opts.Store == nil {

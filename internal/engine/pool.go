@@ -17,23 +17,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Pool says how many blanks an engine keeps ready: sandboxes that are made but
-// for what their Spec says, so that Create has only to bind one. They are no
-// sandboxes: nobody sees them, and they keep no sandbox out: of the Capacity they
-// have what is left of its memory, and give way when it is promised. A driver
-// that is no driver.Preparer has none.
+// Pool configures the warm pool: blanks are sandboxes that are complete except for what
+// depends on their Spec, so that Create only has to bind one. Blanks are not listed and
+// take no capacity from sandboxes: they use what is left of its memory, and give way when
+// it is needed. Drivers that do not implement driver.Preparer have no pool.
 type Pool struct {
-	// Size is how many are kept ready while sandboxes are asked for. 0: none.
+	// Size is the number of blanks while sandboxes are being created. 0: none.
 	Size int
 
-	// Floor is how many are kept when none has been asked for since Idle;
-	// at most Size. 0: one. Negative: none.
+	// Floor is the number of blanks after Idle without a Create, at most Size. 0 means
+	// one, a negative value none.
 	Floor int
 
-	// Idle is how long the pool stays at its size without a Create; default 5 min.
+	// Idle is the time that the pool keeps its size without a Create; default 5 min.
 	Idle time.Duration
 
-	// MaxAge is how old a blank may get before it is replaced; default 10 min.
+	// MaxAge is the age at which a blank is replaced; default 10 min.
 	MaxAge time.Duration
 }
 
@@ -63,11 +62,11 @@ const (
 	settle = 20 * time.Millisecond
 )
 
-// PoolStats says how it is about blanks.
+// PoolStats are counters of the warm pool.
 type PoolStats struct {
 	Ready   int   // that wait
-	Claimed int64 // that have become sandboxes
-	Missed  int64 // sandboxes that were made without one, though there is a pool
+	Claimed int64 // that became sandboxes
+	Missed  int64 // sandboxes made without a blank although there is a pool
 }
 
 // A warm blank, with a connection to its guest that has been greeted, if the
@@ -119,10 +118,10 @@ func newPool(e *Engine, conf Pool) *pool {
 	return p
 }
 
-// Warm begins to keep blanks ready, as Adopt and Create do.
+// Warm starts to fill the pool, as Adopt and Create also do.
 func (e *Engine) Warm() { e.pool.begin() }
 
-// SetPool changes how many blanks are kept ready.
+// SetPool changes the configuration of the warm pool.
 func (e *Engine) SetPool(conf Pool) {
 	p := e.pool
 	p.mu.Lock()
@@ -132,7 +131,7 @@ func (e *Engine) SetPool(conf Pool) {
 	p.poke()
 }
 
-// PoolStats returns how it is about blanks.
+// PoolStats returns the counters of the warm pool.
 func (e *Engine) PoolStats() PoolStats {
 	e.pool.mu.Lock()
 	defer e.pool.mu.Unlock()

@@ -404,8 +404,8 @@ func (s *Sandbox) lookup(name string) (*broadcaster, error) {
 	return nil, fmt.Errorf("process %.40q of sandbox %s: %w", name, s.name, sandpit.ErrNotFound)
 }
 
-// Attach attaches to a process. See sandpit.ProcessKeeper. What it returns is a
-// sandpit.Detacher.
+// Attach attaches to a process. The result is a sandpit.Detacher. See
+// sandpit.ProcessKeeper.
 func (s *Sandbox) Attach(ctx context.Context, name string, opt sandpit.AttachOptions) (sandpit.Process, error) {
 	if s.present() == "" {
 		return nil, s.closedError()
@@ -443,7 +443,7 @@ func (s *Sandbox) Attach(ctx context.Context, name string, opt sandpit.AttachOpt
 	return p, nil
 }
 
-// Logs gives what processes have written. See sandpit.ProcessKeeper.
+// Logs returns the output of processes. See sandpit.ProcessKeeper.
 func (s *Sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.LogEntry, error] {
 	switch state := s.present(); {
 	case state == "":

@@ -107,7 +107,7 @@ func (s *Sandbox) ID() string { return s.id }
 // Name returns the name.
 func (s *Sandbox) Name() string { return s.name }
 
-// Namespace returns whose it is; see Engine.As.
+// Namespace returns the namespace that the sandbox belongs to; see Engine.As.
 func (s *Sandbox) Namespace() string { return s.namespace }
 
 // Info describes the sandbox.

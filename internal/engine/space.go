@@ -136,8 +136,7 @@ func (e *Engine) Sandboxes() []*Sandbox {
 	return all
 }
 
-// Live returns how many sandboxes there are of which more is left than what is
-// known of them: all but those that have failed.
+// Live returns the number of sandboxes that have not failed.
 func (e *Engine) Live() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,26 +14,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Patience says how long an engine waits for operations that nothing can call off:
-// a system call that the kernel or a file system holds up, or a guest that does not
-// answer. It then answers its caller, and the operation is stuck. It goes on, and
-// cleans up what it has made if it ever ends. Until then it keeps its name, its ids,
-// and what it was promised.
+// Patience bounds how long an engine waits for operations that nothing can cancel: a system
+// call that the kernel or a file system blocks, or a guest that does not answer. When the
+// time is over, the engine answers its caller, and the operation is stuck. It goes on, and
+// cleans up if it ever ends. Until then it keeps its name, its ids and its capacity.
 //
-// The defaults are long, because a busy machine is slow without hanging. A zero
-// value stands for the default.
+// The defaults are long, because a busy machine is slow without hanging. Zero values stand
+// for the defaults.
 type Patience struct {
-	Create  time.Duration // to find out what to make, and again to make a sandbox that has room; then it is called off. Default 60 s
-	Image   time.Duration // for an image that is being fetched or unpacked to move on; then the task is called off. Default 10 min
-	Undo    time.Duration // to undo what was called off. Default 10 s
+	Create  time.Duration // to resolve a Spec, and again to create the sandbox once there is capacity; then it is canceled. Default 60 s
+	Image   time.Duration // for progress in fetching or unpacking an image; then the task is canceled. Default 10 min
+	Undo    time.Duration // to undo a canceled task. Default 10 s
 	Remove  time.Duration // to remove a sandbox. Default 30 s
 	Adopt   time.Duration // for a sandbox to wait for its turn to be adopted; adopting it may take half as long. Default 60 s
 	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
 	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
 	Expire  time.Duration // for the guest of a sandbox that expires to end its processes, or to prepare for a pause. Default 45 s
-	Measure time.Duration // to measure what a sandbox uses. Default 10 s
+	Measure time.Duration // to measure the usage of a sandbox. Default 10 s
 	Read    time.Duration // for Engine.Read to make progress. Default 10 s
-	Sample  time.Duration // until the history of a namespace goes on without a sandbox whose use is not known; default 1 s
+	Sample  time.Duration // until the history of a namespace continues without a sandbox whose usage is unknown; default 1 s
 }
 
 func (p Patience) withDefaults() Patience {
@@ -63,12 +62,12 @@ const (
 // is stuck.
 const stuckRetry = 10 * time.Second
 
-// Stuck describes a task that an engine waits for no longer.
+// Stuck describes a task that the engine has given up waiting for.
 type Stuck struct {
 	What      string    // "creating sandbox web"
-	Sandbox   string    // id; empty if the task is about none
+	Sandbox   string    // id; empty if the task concerns no sandbox
 	Namespace string    // of the sandbox
-	Doing     string    // the step at which it is, and what is still there
+	Doing     string    // the present step, and what still exists
 	Since     time.Time // when the engine gave up
 }
 
@@ -413,13 +412,13 @@ func (e *Engine) Stuck() []Stuck {
 	return all
 }
 
-// StuckCount returns how many tasks are stuck, at little cost.
+// StuckCount returns the number of stuck tasks, at little cost.
 func (e *Engine) StuckCount() int {
 	all, _, _ := e.tasks.counts("")
 	return all
 }
 
-// Blocked reports whether so much is stuck that no sandbox is made any more.
+// Blocked reports whether so many tasks are stuck that no sandboxes are created.
 func (e *Engine) Blocked() bool {
 	_, blocking, _ := e.tasks.counts("")
 	return blocking >= maxStuck
@@ -475,8 +474,8 @@ func (e *Engine) place(ctx context.Context, t *task, namespace string, pulls boo
 }
 
 // Read runs f, which reads from a disk of the server that may hang, as a task. what
-// says what it does: "searching the audit". At most maxStuckSpace run at once; others wait.
-// f is called off when ctx ends, and when it has neither ended nor called progress for
+// describes it: "searching the audit". At most maxStuckSpace run at a time; others wait. f
+// is canceled when ctx ends, or when it has neither ended nor called progress for
 // Patience.Read. If it does not end then, it is stuck, and Read returns without it.
 func (e *Engine) Read(ctx context.Context, what string, f func(ctx context.Context, progress func(step string)) error) error {
 	inner, cancel := context.WithCancelCause(ctx)

@@ -8,8 +8,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Tenant is the engine as one caller sees it: a namespace of its own, and what
-// policy allows there. It implements sandpit.Client.
+// Tenant is the engine as one caller sees it: limited to a namespace and a policy. It
+// implements sandpit.Client.
 type Tenant struct {
 	engine    *Engine
 	namespace string
@@ -18,8 +18,8 @@ type Tenant struct {
 
 var _ sandpit.Client = (*Tenant)(nil)
 
-// As returns the engine as a caller of that namespace and policy sees it. It
-// costs nothing, so a policy that has changed is obeyed by asking again.
+// As returns the engine as a caller with that namespace and policy sees it. It is cheap:
+// call it again after a change of the policy.
 func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
 	return &Tenant{engine: e, namespace: namespace, policy: p}
 }
@@ -56,12 +56,12 @@ func (t *Tenant) Remove(ctx context.Context, idOrName string) error {
 	return s.Remove(ctx)
 }
 
-// Events gives what happens in the namespace. See sandpit.Watcher.
+// Events returns the events of the namespace. See sandpit.Watcher.
 func (t *Tenant) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
 	return t.engine.events.listen(ctx, t.namespace, after)
 }
 
-// Close does nothing: the engine is not the tenant's.
+// Close does nothing, because other tenants use the engine.
 func (t *Tenant) Close() error { return nil }
 
 // view is a sandbox as a tenant sees it: changes are bound by his policy.

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Patience is how long a write may take before its callers are told that it hangs.
+// Patience is the time that a write may take before its callers get ErrHangs.
 const Patience = 10 * time.Second
 
-// ErrHangs is the error of items while a write takes longer than Patience. Those
-// that this write has may be written later: their error has a method Wait() error,
-// which returns the outcome once, when the write has ended. All others are not written.
+// ErrHangs is the error while a write takes longer than Patience. Items of that write may
+// be written later: their error has a method Wait() error, which returns the outcome once
+// the write has ended. All others are not written.
 var ErrHangs = errors.New("its disk does not respond")
 
 // lateError is ErrHangs of an item that may be written later.
@@ -28,7 +28,7 @@ func (e *lateError) Unwrap() error { return ErrHangs }
 // Wait returns the outcome when the write has ended.
 func (e *lateError) Wait() error { return <-e.answer }
 
-// An Item is what one caller brings.
+// An Item is the data of one caller.
 type Item[T any] struct {
 	Value T
 	Err   error // set by the write function
@@ -36,9 +36,9 @@ type Item[T any] struct {
 	answer chan error // has room for two: of giveUp, and of run
 }
 
-// A Queue gives what callers bring to one function, in order, as many at a time
-// as came while the function was busy. It has a goroutine while there is something
-// to write.
+// A Queue passes the items of callers to one function, in order, in batches of all that
+// arrived while the function was busy. It has a goroutine only while there is something to
+// write.
 type Queue[T any] struct {
 	write func([]*Item[T])
 	most  int
@@ -50,24 +50,23 @@ type Queue[T any] struct {
 	hangs   bool // writing was given up
 }
 
-// New returns a queue. write gets at most so many items at once, never
-// none, and is never called twice at the same time.
+// New returns a queue. write gets at most the given number of items at a time, at least
+// one, and never runs concurrently with itself.
 func New[T any](most int, write func([]*Item[T])) *Queue[T] {
 	return &Queue[T]{write: write, most: most}
 }
 
-// Hangs reports whether a write hangs that was given up.
+// Hangs reports whether a write hangs that Do has given up.
 func (q *Queue[T]) Hangs() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.hangs
 }
 
-// Do returns when write has had v, with the error that it set. When ctx ends
-// before it is v's turn, Do returns the error of ctx, and v is not written; afterwards
-// ctx has no effect, so that the outcome is known. When a write takes
-// longer than Patience, Do returns ErrHangs, and so it does at once until that
-// write has ended.
+// Do returns when write has handled v, with the error that it has set. If ctx ends before
+// it is v's turn, Do returns the error of ctx, and v is not written; afterwards ctx has no
+// effect, so that the outcome is known. If a write takes longer than Patience, Do returns
+// ErrHangs, and does so at once until that write has ended.
 func (q *Queue[T]) Do(ctx context.Context, v T) error {
 	it := &Item[T]{Value: v, answer: make(chan error, 2)}
 	q.mu.Lock()

@@ -9,7 +9,7 @@ import (
 )
 
 // A Fetcher is what a Store needs to take in images that it does not have:
-// fetch.New makes one. It is no part of this package because of what it brings
+// fetch.New makes one. It is not part of this package because of what it brings
 // along, an HTTP client and TLS among it: a program that starts for every
 // sandbox should not carry that to use an image which is there.
 type Fetcher interface {

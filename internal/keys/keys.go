@@ -1,17 +1,15 @@
-// Package keys makes, keeps and checks the keys with which callers prove who
-// they are.
+// Package keys creates, stores and checks the keys that authenticate callers.
 //
 // A key is shown once, as a token:
 //
 //	sp_k3v7q2ma_x5...                     sp_ PREFIX _ SECRET
 //
 // The prefix is 8 characters, the key's public identity, by which it is listed
-// and found. The secret is 40 characters of [a-z2-7]: 200 bits of chance.
+// and found. The secret is 40 characters of [a-z2-7]: 200 random bits.
 //
-// Only the SHA-256 of a token is stored. A slow password hash would add
-// nothing: it slows the guessing of secrets that people choose, and no one
-// guesses 200 bits. So a check costs less than a microsecond, and no caller can
-// keep the server busy with wrong keys.
+// Only the SHA-256 of a token is stored. A slow password hash would add nothing: it protects
+// secrets that people choose, and nobody can guess 200 bits. A check takes less than a microsecond,
+// so no caller can keep the server busy with wrong keys.
 package keys
 
 import (
@@ -29,12 +27,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Key is what is known of a key, which is everything but its secret.
+// Key is everything about a key except its secret.
 type Key struct {
 	Prefix    string // identity
-	Namespace string // what it may see; letters, digits, '_', '.' and '-', at most 63
-	Policy    string // name of the policy that it is under
-	Admin     bool   // it may also make and revoke keys, and see the audit
+	Namespace string // the namespace; letters, digits, '_', '.' and '-', at most 63
+	Policy    string // name of its policy
+	Admin     bool   // may also manage keys and read the audit
 	Label     string // for people; at most 128 bytes
 	CreatedAt time.Time
 	ExpiresAt time.Time // zero: never
@@ -48,31 +46,29 @@ type Stored struct {
 	Hash [sha256.Size]byte
 }
 
-// A Store keeps keys. Every call is durable when it returns, and returns in bounded
-// time: of a disk that hangs it returns sandpit.ErrUnavailable.
+// A Store keeps keys. Every call is durable when it returns. On a disk that hangs it
+// returns sandpit.ErrUnavailable in bounded time.
 type Store interface {
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Stored, error)
 
-	// PutKey adds a key. ErrExists when there is one with its prefix.
+	// PutKey adds a key. It returns ErrExists if there is one with its prefix.
 	PutKey(ctx context.Context, k Stored) error
 
-	// RevokeKey notes that a key was revoked. A second time changes nothing.
-	// ErrNotFound when there is no such key.
+	// RevokeKey records that a key was revoked. Revoking it again is a no-op. It returns
+	// ErrNotFound if there is no such key.
 	RevokeKey(ctx context.Context, prefix string, at time.Time) error
 
-	// TouchKeys notes when keys were last used, by prefix. One that is not
-	// there is no error.
+	// TouchKeys records when keys were last used, by prefix. It ignores missing keys.
 	TouchKeys(ctx context.Context, used map[string]time.Time) error
 
-	// DeleteKeys forgets keys. One that is not there is no error.
+	// DeleteKeys deletes keys. Deleting a missing one is a no-op.
 	DeleteKeys(ctx context.Context, prefixes []string) error
 }
 
-// ErrUnauthorized is the error of a token that proves nothing. Of a token that
-// is unknown or wrong it says no more than that; that a key has expired or was
-// revoked is told only to who holds its secret. It matches
-// sandpit.ErrForbidden.
+// ErrUnauthorized is the error of an invalid token. It does not tell unknown tokens from
+// wrong ones. Only the holder of the secret is told that a key has expired or was revoked.
+// It matches sandpit.ErrForbidden.
 var ErrUnauthorized error = unauthorizedError{}
 
 type unauthorizedError struct{}
@@ -115,7 +111,7 @@ func prefixOf(token string) (string, bool) {
 	return token[len(scheme) : len(scheme)+prefixLen], true
 }
 
-// In reports whether a text contains something of the form of a token, valid or not.
+// In reports whether a text contains something in the form of a token, valid or not.
 func In(text string) bool {
 	for {
 		i := strings.Index(text, scheme)

@@ -19,9 +19,8 @@ import (
 // are all held in memory, some 400 bytes each.
 const maxKeys = 100_000
 
-// A Ring holds all keys of a server in memory. What it answers is never older
-// than the last Create or Revoke that returned. All methods may be called from
-// many goroutines at once.
+// A Ring holds all keys of a server in memory. Its answers include every Create and Revoke
+// that has returned. All methods are safe for concurrent use.
 type Ring struct {
 	store Store
 	now   func() time.Time
@@ -40,7 +39,7 @@ type entry struct {
 	noted  int64        // what the store has; guarded by Ring.changing
 }
 
-// Open returns the keys that a store has.
+// Open returns the keys of a store.
 func Open(ctx context.Context, store Store) (*Ring, error) {
 	stored, err := store.Keys(ctx)
 	if err != nil {
@@ -58,8 +57,8 @@ func Open(ctx context.Context, store Store) (*Ring, error) {
 	return r, nil
 }
 
-// Verify returns the key of a token. The error of any other text matches
-// ErrUnauthorized. An unknown key and a wrong one do the same work.
+// Verify returns the key of a token, or an error that matches ErrUnauthorized. An unknown
+// key and a wrong one take the same work.
 func (r *Ring) Verify(token string) (Key, error) {
 	prefix, ok := prefixOf(token)
 	if !ok {
@@ -101,8 +100,8 @@ func (r *Ring) change(ctx context.Context) error {
 
 func (r *Ring) changed() { <-r.changing }
 
-// Create makes a key of what k says but its Prefix and times of making, use
-// and revocation, which it sets. The token is not kept anywhere.
+// Create creates a key from k. It sets the Prefix and the times of creation, use and
+// revocation. The token is not kept anywhere.
 func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err error) {
 	now := r.now().UTC()
 	if err := checkNew(k, now); err != nil {
@@ -136,9 +135,9 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 	}
 }
 
-// Revoke ends a key. Verify refuses it from before Revoke returns, also when
-// that can't be written down; then the error says so, and Settle tries again.
-// Revoking a key again is no error. ErrNotFound when there is none with the prefix.
+// Revoke revokes a key. Verify refuses it before Revoke returns, even if the revocation
+// can't be written; then Revoke returns an error, and Settle tries again. Revoking a key
+// again is a no-op. Revoke returns ErrNotFound if no key has the prefix.
 func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	at := r.now().UTC()
 	r.mu.Lock()
@@ -192,8 +191,8 @@ func (r *Ring) save(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// Settle writes down the revocations that could not be written down before, and
-// returns how many it has. It costs nothing while there are none.
+// Settle writes revocations that could not be written before, and returns their number. It
+// is free if there are none.
 func (r *Ring) Settle(ctx context.Context) (int, error) {
 	if err := r.change(ctx); err != nil {
 		return 0, err
@@ -252,8 +251,7 @@ func notFound(doing, prefix string) error {
 	return sandpit.WithHint(fmt.Errorf("%s the key %.20q: %w", doing, prefix, sandpit.ErrNotFound), "list the keys to see which exist")
 }
 
-// Flush writes down when keys were last used. To be called every minute or so,
-// and at the end.
+// Flush writes the times of last use. Call it every minute or so, and at the end.
 func (r *Ring) Flush(ctx context.Context) error {
 	if err := r.change(ctx); err != nil {
 		return err
@@ -281,8 +279,8 @@ func (r *Ring) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Prune forgets the keys that expired or were revoked before a time, and
-// returns how many they were.
+// Prune deletes the keys that expired or were revoked before a time, and returns their
+// number.
 func (r *Ring) Prune(ctx context.Context, before time.Time) (int, error) {
 	if err := r.change(ctx); err != nil {
 		return 0, err

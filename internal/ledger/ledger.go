@@ -1,8 +1,7 @@
-// Package ledger counts the memory that requests leave behind in a server: what
-// is still there after the answer. Code that keeps something charges it before
-// building it, and returns the charge when it is gone.
+// Package ledger counts the memory that requests leave behind in a server after the answer. Code
+// that keeps something charges it before building it, and returns the charge when it is gone.
 //
-// Charges are in bytes. They are estimates, and rather too high.
+// Charges are in bytes. They are estimates, rather too high than too low.
 package ledger
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Bounds are how much may be charged, in bytes. 0 is the default.
+// Bounds are the maximum charges, in bytes. 0 is the default.
 type Bounds struct {
 	Total     int64 // of all; default: no bound
 	Namespace int64 // of one namespace; default a quarter of Total
@@ -33,7 +32,7 @@ const (
 	Total     Level = "server"
 )
 
-// Full is the error of a charge for which there is no room.
+// Full is the error of a charge that exceeds a bound.
 type Full struct {
 	Level Level
 	Bound int64 // bytes
@@ -48,9 +47,8 @@ func (f *Full) Error() string {
 	return fmt.Sprintf("the server's memory for requests is exhausted%s (%d MiB)", whose, f.Bound>>20)
 }
 
-// Ledger is the sum of all accounts. Its methods, and those of its accounts, may
-// be called from many goroutines at once. The accounts of a nil Ledger have their own
-// bounds alone.
+// Ledger is the sum of all accounts. Its methods, and those of its accounts, are safe for
+// concurrent use. Accounts of a nil Ledger have only their own bounds.
 type Ledger struct {
 	bounds Bounds
 
@@ -75,7 +73,7 @@ func (l *Ledger) Sandbox(namespace string) *Account {
 	return l.Account(namespace, l.bounds.Sandbox)
 }
 
-// Account returns a new account of a namespace that has a bound of its own.
+// Account returns a new account of a namespace, with its own bound.
 func (l *Ledger) Account(namespace string, bound int64) *Account {
 	if l == nil {
 		l = New(Bounds{})
@@ -83,10 +81,10 @@ func (l *Ledger) Account(namespace string, bound int64) *Account {
 	return &Account{ledger: l, namespace: namespace, bound: bound}
 }
 
-// StringCost is what a string takes beside its bytes, in a list or map.
+// StringCost is the overhead of a string in a list or map.
 const StringCost = 48
 
-// Labels returns what labels take.
+// Labels returns the size of labels.
 func Labels(labels map[string]string) int64 {
 	n := int64(0)
 	for k, v := range labels {
@@ -95,27 +93,27 @@ func Labels(labels map[string]string) int64 {
 	return n
 }
 
-// Event returns what an event takes, beside its labels.
+// Event returns the size of an event without its labels.
 func Event(ev *sandpit.Event) int64 {
 	const fixed = 384 // the struct, its small strings, and room for the list to grow
 	return int64(fixed + len(ev.Name) + len(ev.Reason))
 }
 
-// Used returns what all accounts are charged.
+// Used returns the charges of all accounts.
 func (l *Ledger) Used() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
 }
 
-// UsedBy returns what the accounts of a namespace are charged.
+// UsedBy returns the charges of the accounts of a namespace.
 func (l *Ledger) UsedBy(namespace string) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.spaces[namespace]
 }
 
-// Largest returns the namespace that is charged most.
+// Largest returns the namespace with the largest charges.
 func (l *Ledger) Largest() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +126,7 @@ func (l *Ledger) Largest() string {
 	return largest
 }
 
-// Account is what one holder is charged. A nil Account has no bound.
+// Account counts the charges of one holder. A nil Account has no bound.
 type Account struct {
 	ledger    *Ledger
 	namespace string
@@ -140,8 +138,7 @@ type Account struct {
 // smallest bound that was reached.
 func (a *Account) Charge(n int64) error { return a.charge(n, 1) }
 
-// Grow is Charge for what is useful but not necessary: it leaves half of each bound
-// to what is necessary.
+// Grow is Charge for optional data: it leaves half of each bound free for necessary data.
 func (a *Account) Grow(n int64) error { return a.charge(n, 2) }
 
 // charge charges n bytes up to one part of each bound.
@@ -164,7 +161,7 @@ func (a *Account) charge(n, part int64) error {
 	return nil
 }
 
-// Add charges n bytes whatever the bounds are: for what exists in any case.
+// Add charges n bytes regardless of the bounds, for data that exists in any case.
 func (a *Account) Add(n int64) {
 	if a == nil {
 		return
@@ -174,7 +171,7 @@ func (a *Account) Add(n int64) {
 	a.add(n)
 }
 
-// Return gives back n bytes that were charged.
+// Return returns n charged bytes.
 func (a *Account) Return(n int64) { a.Add(-n) }
 
 // add changes all sums. Precondition: ledger.mu is held.

@@ -1,12 +1,11 @@
-// Package logstore keeps what the processes of a sandbox have written: the
-// latest of it, in order, with the time, the process and the stream.
+// Package logstore keeps the latest output of the processes of a sandbox, in order, with the time,
+// the process and the stream.
 //
-// A log is a few files to which records are appended. It is bounded: when a
-// file is full the oldest is removed. Logs also share bounds (Room): a log that may
-// not grow goes on in the room that it has. It never blocks a process: what can't be
-// written, because the disk is full or too slow, is counted as lost, and as soon
-// as it can be the log goes on. A program that is killed leaves a log that the
-// next one continues; a record that was being written is cut off.
+// A log is a few files to which records are appended. It is bounded: when a file is full, the
+// oldest is removed. Logs also share bounds (Room): a log that may not grow goes on in the room
+// that it has. It never blocks a process: output that can't be written, because the disk is full or
+// too slow, is counted as lost. After a program was killed, the next one continues its log, without
+// the record that was being written.
 package logstore
 
 import (
@@ -31,11 +30,12 @@ type Options struct {
 	MaxBytes int64 // of all files; default 16 MiB, and 256 KiB of a log in memory
 	Segments int   // files; default 4, at least 2
 
-	// Memory is charged for records that wait for the disk. Records that it has no room
-	// for are lost, except for one block.
+	// Memory is charged for records that wait for the disk. If it has no room, they are
+	// lost, except for one block.
 	Memory *ledger.Account
 
-	// Share is of the room on the disk. Nil: no bound beside MaxBytes.
+	// Share is a share of the room on the disk. If it is nil, only MaxBytes bounds the
+	// log.
 	Share *Share
 }
 
@@ -55,8 +55,7 @@ const (
 	suffix = ".log"
 )
 
-// Log holds the output of the processes of one sandbox. Its methods may be
-// called from many goroutines at once.
+// Log holds the output of the processes of one sandbox. Its methods are safe for concurrent use.
 type Log struct {
 	dir        string // empty: in memory
 	segmentMax int64
@@ -92,8 +91,8 @@ type mark struct {
 	used uint64 // Seq when it was changed last
 }
 
-// Open opens the log in a directory, which it makes when something is to be
-// written. An empty dir is a log in memory.
+// Open opens the log in a directory, which is made when something is written. If dir is
+// empty, the log is in memory.
 func Open(dir string, opt Options) (*Log, error) {
 	l := &Log{dir: dir, share: opt.Share, pending: pending{wake: make(chan struct{}, 1), memory: opt.Memory}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
 	most := opt.MaxBytes
@@ -272,8 +271,8 @@ func (l *Log) Lost() uint64 {
 	return l.lost
 }
 
-// Close writes what waits, and ends those who follow. Nothing can be written
-// any more.
+// Close writes what waits, and ends queries that follow the log. Afterwards nothing can be
+// written.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,9 +22,9 @@ type place struct {
 	offset  int64
 }
 
-// Query gives entries, oldest first. See sandpit.LogQuery. It ends when ctx
-// does, with its error; one that follows also, without, when the log is closed.
-// What has been removed meanwhile is left out: a gap in Seq shows it.
+// Query returns entries, oldest first. See sandpit.LogQuery. It ends with ctx, with its
+// error; one that follows the log also ends, without an error, when the log is closed.
+// Entries that were removed meanwhile are missing, which a gap in Seq shows.
 func (l *Log) Query(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.LogEntry, error] {
 	return func(yield func(sandpit.LogEntry, error) bool) {
 		if err := check(q); err != nil {

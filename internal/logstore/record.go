@@ -163,7 +163,7 @@ func parsePayload(b []byte) (r record, ok bool) {
 	return r, false
 }
 
-// countEntries returns of how many lines data is.
+// countEntries returns the number of lines in data.
 func countEntries(data []byte) uint32 {
 	n := bytes.Count(data, []byte{'\n'})
 	if len(data) > 0 && data[len(data)-1] != '\n' {

@@ -24,8 +24,8 @@ const (
 	roomAgain = time.Second
 )
 
-// Room is what all logs below one directory may take of its disk. Its methods and
-// those of its Shares may be called from many goroutines at once.
+// Room bounds the disk space of all logs below one directory. Its methods and those of its
+// Shares are safe for concurrent use.
 type Room struct {
 	dir    string
 	bounds Bounds
@@ -42,7 +42,7 @@ func NewRoom(dir string, b Bounds) *Room {
 	return &Room{dir: dir, bounds: b}
 }
 
-// Share is what the logs of one owner may take. A nil Share has no bound.
+// Share bounds the disk space of the logs of one owner. A nil Share has no bound.
 type Share struct {
 	room *Room
 	used int64 // guarded by room.mu

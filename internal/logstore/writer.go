@@ -16,7 +16,7 @@ const (
 	keepBuffer = 4 << 10
 )
 
-// Writer enters the output of one process.
+// Writer records the output of one process.
 type Writer struct {
 	l    *Log
 	id   string
@@ -31,16 +31,14 @@ type held struct {
 	since time.Time
 }
 
-// Process returns what enters the output of a process. The id is at most 255
-// bytes, the rest of a longer one is not kept.
+// Process returns a Writer for a process. Its id is clipped after 255 bytes.
 func (l *Log) Process(id string, pid int) *Writer {
 	return &Writer{l: l, id: id[:min(len(id), maxID)], pid: pid}
 }
 
-// Write enters output that begins at a position of the process's output, both
-// streams together. What has been entered before, by this program or one
-// before it, is not entered again. It does not wait for the disk. b may be used
-// again afterwards.
+// Write records output that begins at a position of the process's output, both streams
+// together. Output that was recorded before, by this program or an earlier one, is not
+// recorded again. Write does not wait for the disk, and does not keep b.
 func (w *Writer) Write(stream byte, position int64, b []byte) {
 	l := w.l
 	l.mu.Lock()
@@ -91,8 +89,8 @@ func (w *Writer) Write(stream byte, position int64, b []byte) {
 	}
 }
 
-// Lost says that output before a position is not to be had any more. If it was not
-// entered, there is a gap in Seq.
+// Lost reports that output before a position is not available any more. If it was not
+// recorded, there is a gap in Seq.
 func (w *Writer) Lost(position int64) {
 	l := w.l
 	l.mu.Lock()
@@ -174,7 +172,7 @@ func (w *Writer) flush(before time.Time) {
 	}
 }
 
-// Close enters what is held: the process has ended.
+// Close records buffered output, after the process has ended.
 func (w *Writer) Close() {
 	w.l.mu.Lock()
 	defer w.l.mu.Unlock()

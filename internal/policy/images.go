@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Image is a pattern of images. In it, * stands for any text, in the name
+// Image is a pattern of images. In it, * matches any text, in the name
 // of a registry only for its first part. The forms are those of Spec.Image:
 //
 //	host                          this machine's toolchain

@@ -28,7 +28,7 @@ func timeOf(n sql.NullInt64) time.Time {
 	return time.Unix(0, n.Int64).UTC()
 }
 
-// PutKey adds a key. ErrExists when there is one with its prefix.
+// PutKey adds a key. It returns ErrExists if there is one with its prefix.
 func (s *Store) PutKey(ctx context.Context, k keys.Stored) error {
 	return s.update(ctx, func(t *tx) error {
 		_, err := t.exec("INSERT INTO keys (prefix, hash, namespace, policy, admin, label, created, expires, revoked, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -60,8 +60,8 @@ func (s *Store) Keys(ctx context.Context) ([]keys.Stored, error) {
 	})
 }
 
-// RevokeKey notes that a key was revoked. A second time changes nothing.
-// ErrNotFound when there is no such key.
+// RevokeKey records that a key was revoked. Revoking it again is a no-op. It returns
+// ErrNotFound if there is no such key.
 func (s *Store) RevokeKey(ctx context.Context, prefix string, at time.Time) error {
 	return s.updateVitally(ctx, func(t *tx) error {
 		res, err := t.exec("UPDATE keys SET revoked=coalesce(revoked, ?) WHERE prefix=?", at.UnixNano(), prefix)
@@ -75,7 +75,7 @@ func (s *Store) RevokeKey(ctx context.Context, prefix string, at time.Time) erro
 	})
 }
 
-// TouchKeys notes when keys were last used, by prefix.
+// TouchKeys records when keys were last used, by prefix.
 func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 	return s.update(ctx, func(t *tx) error {
 		for prefix, at := range used {
@@ -87,7 +87,7 @@ func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error 
 	})
 }
 
-// DeleteKeys forgets keys. One that is not there is no error.
+// DeleteKeys deletes keys. Deleting a missing one is a no-op.
 func (s *Store) DeleteKeys(ctx context.Context, prefixes []string) error {
 	return s.updateVitally(ctx, func(t *tx) error {
 		for _, prefix := range prefixes {

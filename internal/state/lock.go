@@ -70,8 +70,8 @@ func isDead(pid int) bool {
 	return pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
-// ErrInUse is the error of a directory whose lock another server has, of which the
-// message says more. It matches sandpit.ErrState.
+// ErrInUse is the error if another server has the lock of the directory. It matches
+// sandpit.ErrState.
 var ErrInUse error = inUseError{}
 
 type inUseError struct{}

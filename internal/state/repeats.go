@@ -21,8 +21,8 @@ const (
 	trimRepeats = 1024    // so many at once, so that a count is needed as seldom
 )
 
-// Repeatable is a request that its caller may send again with the same key,
-// without it being carried out again.
+// Repeatable is a request that its caller may repeat with the same key, without carrying it
+// out again.
 type Repeatable struct {
 	Namespace string
 	Key       string            // the caller's; 1 to 255 bytes
@@ -30,14 +30,14 @@ type Repeatable struct {
 	Resource  string            // what it will make, for example the ID of a sandbox; may be empty
 }
 
-// Earlier is what is known of a request with the same key.
+// Earlier is an earlier request with the same key.
 type Earlier struct {
 	Resource string // of the earlier request
 
-	// Answered says that Status and Response are those of the earlier request.
-	// Response is nil if it was longer than 4 KiB: then make it again from
-	// Resource. Not answered means that the server died in between: look
-	// whether Resource is there; if not, carry the request out, with Resource.
+	// Answered says that Status and Response are those of the earlier request. Response is
+	// nil if it was longer than 4 KiB: make it again from Resource. If Answered is false,
+	// the server died during the request: if Resource does not exist, carry the request
+	// out with Resource.
 	Answered bool
 	Status   int
 	Response []byte
@@ -69,13 +69,12 @@ func (r *repeats) end(id [2]string) {
 	delete(r.active, id)
 }
 
-// BeginRepeatable takes a request's key, for 24 hours. It returns nil for one
-// that was never seen; carry it out, and then call FinishRepeatable, or
-// AbandonRepeatable if the same key may be tried again. The same holds for an
-// Earlier that is not Answered.
+// BeginRepeatable reserves a request's key for 24 hours. It returns nil for a new key:
+// carry the request out, then call FinishRepeatable, or AbandonRepeatable if the key may be
+// used again. The same applies to an Earlier that is not Answered.
 //
-// Errors: sandpit.ErrState while the same request is being carried out,
-// sandpit.ErrInvalid for another request with the key.
+// It returns sandpit.ErrState while the same request is in progress, and sandpit.ErrInvalid
+// for another request with the key.
 func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, error) {
 	if r.Key == "" || len(r.Key) > maxRepeat {
 		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key has %d bytes: %w", len(r.Key), sandpit.ErrInvalid), fmt.Sprintf("use 1 to %d bytes, for example a random UUID", maxRepeat))
@@ -154,8 +153,8 @@ func (s *Store) makeRoom(t *tx, namespace string, now time.Time) error {
 	return nil
 }
 
-// FinishRepeatable keeps the answer to a request. On an error the request
-// counts as one that was interrupted.
+// FinishRepeatable stores the answer to a request. On an error the request counts as
+// interrupted.
 func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, status int, response []byte) error {
 	defer s.repeat.end([2]string{namespace, key})
 	if len(response) > maxResponse {
@@ -167,7 +166,7 @@ func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, sta
 	})
 }
 
-// AbandonRepeatable gives a key back, so that the request can be made again.
+// AbandonRepeatable releases a key, so that the request can be made again.
 func (s *Store) AbandonRepeatable(ctx context.Context, namespace, key string) error {
 	defer s.repeat.end([2]string{namespace, key})
 	return s.updateLazily(ctx, func(t *tx) error {
@@ -176,8 +175,7 @@ func (s *Store) AbandonRepeatable(ctx context.Context, namespace, key string) er
 	})
 }
 
-// Sweep forgets keys of requests that have expired. To be called every few
-// minutes.
+// Sweep deletes keys of requests that have expired. Call it every few minutes.
 func (s *Store) Sweep(ctx context.Context) error {
 	now := s.now().UnixNano()
 	for {

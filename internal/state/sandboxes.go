@@ -15,7 +15,7 @@ var _ engine.Store = (*Store)(nil)
 // the largest Spec needs.
 const maxRecord = 32 << 20
 
-// PutSandbox writes a record, or replaces that of the same ID. ErrExists when
+// PutSandbox writes a record, or replaces the one with the same ID. It returns ErrExists if
 // another sandbox of the namespace has the name.
 func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	if r.ID == "" || r.Name == "" || len(r.Data)+len(r.Secret) > maxRecord {
@@ -47,7 +47,7 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	})
 }
 
-// DeleteSandbox removes a record. One that is not there is no error.
+// DeleteSandbox removes a record. Deleting a missing one is a no-op.
 func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 	return s.updateVitally(ctx, func(t *tx) error {
 		_, err := t.exec("DELETE FROM sandboxes WHERE id=?", id)

@@ -1,25 +1,22 @@
-// Package state keeps what a server must not forget: the records of sandboxes,
-// keys, the answers to requests that may be repeated, and webhooks.
+// Package state stores what a server must not lose: records of sandboxes, keys, answers to requests
+// that may be repeated, and webhooks.
 //
-// It is one SQLite database in a directory of its own, which one server at a
-// time may use.
+// It is one SQLite database in its own directory, which one server at a time may use.
 //
 // # Durability
 //
-// What a call wrote outlives the death of the server, and, when the call
-// returns, a power cut. The database is in WAL mode, where a transaction is one
-// append to the log, with synchronous=FULL, which adds an fdatasync to it; with
-// NORMAL a power cut could take the latest transactions back, and with them a
-// key's revocation, or the record of a sandbox whose caller was told that it is
-// there. Callers that come at once share a transaction and its fdatasync.
+// Data that a call has written survives the death of the server and, once the call returns, a power
+// cut. The database is in WAL mode, where a transaction is one append to the log, with
+// synchronous=FULL, which adds an fdatasync to it; with NORMAL a power cut could lose the latest
+// transactions, and with them a key's revocation, or the record of a sandbox that a caller was told
+// of. Concurrent callers share a transaction and its fdatasync.
 //
-// NORMAL is enough for what nobody was told of yet and what makes no difference
-// after a power cut, which ends all sandboxes: the record of one that is being
-// made, and requests that may be repeated. The next fdatasync is of these, too.
+// NORMAL is enough for data that nobody was told of and that does not matter after a power cut,
+// which ends all sandboxes: the record of one that is being made, and requests that may be
+// repeated. The next fdatasync covers these, too.
 //
-// The one connection holds the database in exclusive mode, so there is no
-// shared-memory file that could be mapped on a full disk, and nobody else can
-// write between two statements.
+// The one connection holds the database in exclusive mode, so there is no shared-memory file that
+// would be mapped on a full disk, and no other program can write between two statements.
 package state
 
 import (
@@ -58,13 +55,12 @@ const busyTimeout = "5000"
 // maxTogether bounds the writes of one transaction.
 const maxTogether = 256
 
-// Store is an open state directory. All methods may be called from many
-// goroutines at once. Their errors match sandpit.ErrExhausted when the disk is
-// full, and sandpit.ErrUnavailable when it can't be read or written; neither
-// leaves anything half written, and when the disk is well again, so is the
-// Store. On a disk that hangs they return sandpit.ErrUnavailable after 10 s
-// (groupcommit.Patience), and at once until it goes on; then alone what was being written
-// when it began to hang may have been written all the same.
+// Store is an open state directory. All methods are safe for concurrent use. Their errors
+// match sandpit.ErrExhausted if the disk is full, and sandpit.ErrUnavailable if it can't be
+// read or written. Neither leaves anything half written, and the Store recovers with the
+// disk. On a disk that hangs they return sandpit.ErrUnavailable after 10 s
+// (groupcommit.Patience), and at once until it answers. Only the writes that were in
+// progress when it began to hang may complete later.
 type Store struct {
 	dir   string
 	lock  *os.File
@@ -83,12 +79,11 @@ type Store struct {
 	repeat repeats
 }
 
-// Open opens the state in a directory, which is made with mode 0700 when it is
-// missing, and brings it to the newest schema.
+// Open opens the state in a directory, and migrates it to the newest schema. It makes a
+// missing directory with mode 0700.
 //
-// Errors: sandpit.ErrState when another server uses the directory or the state
-// was written by a newer version; sandpit.ErrIntegrity when the database is
-// damaged.
+// It returns sandpit.ErrState if another server uses the directory or a newer version wrote
+// the state, and sandpit.ErrIntegrity if the database is damaged.
 func Open(ctx context.Context, dir string) (*Store, error) {
 	return open(ctx, dir, migrations())
 }
@@ -167,8 +162,8 @@ func (s *Store) prepare(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the use of the directory. What runs is waited for. It is
-// idempotent; afterwards every method returns an error.
+// Close waits for calls in progress and closes the state. It is idempotent; afterwards
+// every method returns an error.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,8 +227,7 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn, read: true})
 }
 
-// Settle takes room for vital writes again that a full disk has cost, if any is
-// missing.
+// Settle restores the reserve for vital writes after a full disk, if any is missing.
 func (s *Store) Settle(ctx context.Context) error {
 	return s.view(ctx, func(*tx) error { return nil }) // commit does it
 }

@@ -13,8 +13,8 @@ import (
 // maxWebhooks bounds the webhooks of a namespace.
 const maxWebhooks = 32
 
-// PutWebhook adds a webhook. ErrExists when there is one with its ID,
-// ErrExhausted when the namespace has 32.
+// PutWebhook adds a webhook. It returns ErrExists if there is one with its ID, and
+// ErrExhausted if the namespace has 32.
 func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 	kinds, err := json.Marshal(h.Kinds)
 	if err != nil {
@@ -37,8 +37,7 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 	})
 }
 
-// DeleteWebhook removes a webhook of a namespace. ErrNotFound when there is
-// none.
+// DeleteWebhook removes a webhook of a namespace. It returns ErrNotFound if there is none.
 func (s *Store) DeleteWebhook(ctx context.Context, namespace, id string) error {
 	return s.updateVitally(ctx, func(t *tx) error {
 		res, err := t.exec("DELETE FROM webhooks WHERE namespace=? AND id=?", namespace, id)
@@ -52,8 +51,8 @@ func (s *Store) DeleteWebhook(ctx context.Context, namespace, id string) error {
 	})
 }
 
-// Webhooks returns the webhooks of all namespaces, oldest first, with their
-// secrets. ErrIntegrity when a secret can't be opened.
+// Webhooks returns the webhooks of all namespaces with their secrets, oldest first. It
+// returns ErrIntegrity if a secret can't be opened.
 func (s *Store) Webhooks(ctx context.Context) ([]webhook.Hook, error) {
 	return list(ctx, s, "SELECT id, namespace, url, kinds, created, secret FROM webhooks ORDER BY created, id", func(scan scanner) (webhook.Hook, error) {
 		var sealed []byte

@@ -65,7 +65,7 @@ type Status struct {
 }
 
 // Sender sends events to hooks. It has no goroutine while nothing waits. All
-// methods may be called from many goroutines at once.
+// methods are safe for concurrent use.
 type Sender struct {
 	opt    Options
 	client *http.Client

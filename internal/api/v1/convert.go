@@ -16,7 +16,7 @@ import (
 func Seconds(d time.Duration) float64 { return d.Seconds() }
 
 // Duration reads seconds: to the nearest nanosecond, within what a Duration
-// can hold. What is no number is 0.
+// can hold. Values that are not numbers count as 0.
 func Duration(seconds float64) time.Duration {
 	ns := math.Round(seconds * 1e9)
 	switch {

@@ -50,8 +50,7 @@ type Options struct {
 	OnExit func(*sandpit.Result)
 }
 
-// Client is one connection to a guest. All methods may be called from many
-// goroutines at once.
+// Client is one connection to a guest. All methods are safe for concurrent use.
 type Client struct {
 	conn   net.Conn
 	onExit func(*sandpit.Result)

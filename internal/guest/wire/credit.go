@@ -22,7 +22,7 @@ const (
 	UploadWindow = 1 << 20
 	// SendBuffer is what the kernel is asked to hold of what either end sends, of
 	// all streams together: with less, the two ends take more turns. It may
-	// grant less (net.core.wmem_max). It is no part of the protocol.
+	// grant less (net.core.wmem_max). It is not part of the protocol.
 	SendBuffer = 512 << 10
 	// MinWindow is the least that may be announced.
 	MinWindow = 2 * (MaxData + HeaderSize)

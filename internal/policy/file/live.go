@@ -12,8 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Live is a file that is read again when it changes. All methods may be called
-// from many goroutines at once.
+// Live is a file that is read again when it changes. All methods are safe for concurrent use.
 type Live struct {
 	name string
 	set  atomic.Pointer[Set]
