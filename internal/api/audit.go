@@ -43,7 +43,7 @@ type AuditQuery struct {
 
 	Since, Until time.Time
 	After        uint64 // entries with a greater Seq
-	Denied       bool   // only what was not allowed
+	Denied       bool   // only refused requests
 	Limit        int    // at least 1
 }
 

@@ -16,18 +16,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
-// Options are how an audit is kept. The zero Options are good.
+// Options configure an audit. The zero Options are usable.
 type Options struct {
-	// MaxSize is the size in bytes at which a new file is begun. Default 64 MiB.
+	// MaxSize is the size in bytes at which a new file is started. Default 64 MiB.
 	MaxSize int64
 
-	// MaxFiles is how many files are kept; beyond, the oldest is dropped, and
+	// MaxFiles is the number of files that are kept; beyond it the oldest is dropped, and
 	// that is recorded. Default Files, which with MaxSize is DefaultSize.
 	MaxFiles int
 
-	// Relaxed has Append return when a record is in the file, and not yet on
-	// the disk: it outlives the death of the server, and a power cut may take
-	// the latest second.
+	// Relaxed makes Append return when a record is in the file and not yet on the disk. It
+	// survives the death of the server; a power cut may lose the latest second.
 	Relaxed bool
 }
 
@@ -38,11 +37,11 @@ const (
 	DefaultSize = 4 << 30 // bytes of all files
 )
 
-// Sized returns Options with which about so many bytes are kept.
+// Sized returns Options for an audit of about the given number of bytes.
 func Sized(size int64) Options { return Options{MaxSize: size / Files, MaxFiles: Files} }
 
-// Kept returns how many bytes of records an audit of so many bytes has at least, once
-// it has dropped its oldest file.
+// Kept returns the least number of bytes of records that an audit of a given size keeps
+// once it has dropped its oldest file.
 func Kept(size int64) int64 { return size - size/Files }
 
 const (
@@ -50,13 +49,12 @@ const (
 	syncDelay   = time.Second // the most that a record waits to be on the disk
 )
 
-// Log is an audit that is being kept. All methods are safe for concurrent use.
+// Log is an open audit. All methods are safe for concurrent use.
 //
-// An intent and a refusal are on the disk (fdatasync) when Append returns, so
-// that nothing takes effect without a trace, whatever happens to the machine.
-// The end of what was allowed is in the file when Append returns and on the
-// disk within a second: if the machine dies in between, the intent is there and
-// says enough. Callers that come at once share the write and the fdatasync.
+// An intent and a refusal are on the disk (fdatasync) when Append returns, so that nothing
+// takes effect without a trace. The end of an allowed call is in the file when Append
+// returns and on the disk within a second: if the machine dies in between, the intent is
+// there. Concurrent callers share the write and the fdatasync.
 type Log struct {
 	dir   string
 	opt   Options
@@ -90,12 +88,11 @@ type tail struct {
 	hash   string
 }
 
-// Open opens the audit in a directory, which is made with mode 0700 when it is
-// missing, and goes on where it ended. What a crash left at the end is closed
-// by the first record of a new file.
+// Open opens the audit in a directory, and continues it. It makes a missing directory with
+// mode 0700. The first record of a new file closes what a crash has left at the end.
 //
-// Errors: sandpit.ErrState when another server keeps the audit there,
-// sandpit.ErrDiskFull when the disk is full.
+// It returns sandpit.ErrState if another server keeps the audit there, and
+// sandpit.ErrDiskFull if the disk is full.
 func Open(dir string, opt Options) (_ *Log, err error) {
 	if opt.MaxSize <= 0 {
 		opt.MaxSize = DefaultSize / Files
@@ -132,17 +129,16 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 	return l, nil
 }
 
-// Append adds a record, and returns how many bytes of the audit it takes. Append sets
-// its Seq, and its Time if that is zero: a record that could not be written when it
-// happened may be added later with its own time. The error is for the caller to act on: what could not be
-// recorded must not be done. It matches sandpit.ErrDiskFull when the disk is full,
-// and sandpit.ErrUnavailable when it can't be written; when the disk is well again,
-// so is the Log. Vital records have room that is kept for them on a full disk.
+// Append adds a record, and returns its size in the audit. It sets Seq, and Time if that is
+// zero: a record that could not be written when it happened may be added later with its own
+// time. If Append fails, the caller must not carry the request out. The error matches
+// sandpit.ErrDiskFull if the disk is full, and sandpit.ErrUnavailable if it can't be
+// written; the Log recovers with the disk. Vital records have a reserve on a full disk.
 //
 // On a disk that hangs Append returns sandpit.ErrUnavailable after 10 s
-// (groupcommit.Patience), and at once until the disk goes on. Then only the records that were
-// being written when it began to hang may be in the file all the same: their errors have the
-// method Wait of groupcommit.ErrHangs.
+// (groupcommit.Patience), and at once until the disk answers. Only the records that were
+// being written when it began to hang may be written later: their errors have the method
+// Wait of groupcommit.ErrHangs.
 func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	at := r.Time
 	if at.IsZero() {
@@ -163,7 +159,7 @@ func (l *Log) Append(_ context.Context, r Record) (size int, err error) {
 	return len(body) + lineFrame, nil
 }
 
-// Hangs reports whether a write hangs that was given up.
+// Hangs reports whether a write hangs that Append has given up.
 func (l *Log) Hangs() bool { return l.queue.Hangs() }
 
 // write is the writer of the queue.
@@ -272,8 +268,8 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// Close brings everything to the disk and ends the keeping. It is idempotent;
-// afterwards Append returns an error.
+// Close syncs everything to the disk and closes the audit. It is idempotent; afterwards
+// Append returns an error.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

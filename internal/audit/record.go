@@ -1,40 +1,37 @@
-// Package audit keeps the record of every decision: who asked for what, on
-// which sandbox, whether it was allowed and by which rule, and how it ended.
+// Package audit records every decision: the caller, the request, the sandbox, whether it was
+// allowed and by which rule, and the outcome.
 //
-// # What is in it
+// # Content
 //
-// Never a secret, nor content of a file, an argument or a variable: of a
-// command the program's name alone. That is for the callers of Append to keep;
-// this package bounds the length of every text as it is written, and keeps control
-// characters, which could forge a line or drive a terminal, as escapes in a JSON
-// string.
+// A record never has a secret, content of a file, an argument or a variable; of a command it has
+// only the program's name. The callers of Append ensure that. This package bounds the length of
+// every text as written, and escapes control characters, which could forge a line or control a
+// terminal.
 //
 // # Files
 //
 // A directory (mode 0700) of files audit-00000001.jsonl, audit-00000002.jsonl, …
-// (0600), each of one JSON object per line. They are only ever appended to. A
-// line is
+// (0600), each of one JSON object per line. They are append-only. A line is
 //
 //	{"seq":N,"prev":"HEX","time":"…",…,"hash":"HEX"}
 //
 // seq grows by one from line to line, over all files. hash is the SHA-256, in
 // 64 lower-case hexadecimal digits, of the bytes of the line before ,"hash":
-// and prev is the hash of the line before, also over the border of a file; that
-// of the very first is 64 zeros. So the bytes as they stand are what is hashed,
-// and no other encoding of the same object passes.
+// and prev is the hash of the line before, also over the border of a file; that of the first line
+// of all is 64 zeros. The bytes themselves are hashed, so no other encoding of the same object
+// passes.
 //
 // The first line of a file has "head", which numbers the file. If the one
-// before it ended in the middle of a line, because the machine did, head.torn
-// says how many bytes there are no record, with their SHA-256. If old files
-// were dropped, head.dropped names the last of them.
+// before it ended in the middle of a line, because the machine did, head.torn gives the number of
+// bytes there that are not a record, and their SHA-256. If old files were dropped, head.dropped
+// names the last of them.
 //
-// The file head, 128 bytes that are written over, has the number and the hash
-// of a recent record that is safely on the disk: a log that ends before it was
-// shortened.
+// The file head, 128 bytes that are overwritten, has the number and the hash of a recent record
+// that is on the disk: a log that ends before it was truncated.
 //
-// The chain shows every change that leaves the rest as it was. Who can write to
-// the directory can make a new chain, and so it is no proof against root: keep
-// what Verify returns, the last number and hash, in another place, and compare.
+// The chain reveals every change that does not rewrite the rest. Anyone who can write to the
+// directory can make a new chain, so it does not protect against root: keep the last number and
+// hash that Verify returns in another place, and compare.
 package audit
 
 import (
@@ -70,8 +67,7 @@ type Record struct {
 	Took      float64   `json:"took_seconds,omitempty"`
 	Bytes     int64     `json:"bytes,omitempty"`
 
-	// Vital records are written into the room that is kept for them when the disk
-	// is full. They are few.
+	// Vital records may use the reserve on a full disk. They are few.
 	Vital bool `json:"-"`
 }
 
@@ -103,7 +99,7 @@ type head struct {
 	Dropped *dropped `json:"dropped,omitempty"`
 }
 
-// torn is the end of a file that is no record.
+// torn is the end of a file that is not a record.
 type torn struct {
 	File   uint64 `json:"file"`
 	Bytes  int64  `json:"bytes"`

@@ -16,13 +16,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Query picks records. What is empty matches everything.
+// Query selects records. Empty fields match everything.
 type Query struct {
 	Sandbox, Namespace, Caller, Action, RequestID string
 
 	Since, Until time.Time
 	After        uint64 // records with a greater Seq
-	Denied       bool   // only what was not allowed
+	Denied       bool   // only refused requests
 
 	Progress func(file string) // called before each file, and each thousand records; nil: not called
 }
@@ -37,9 +37,9 @@ func (q *Query) matches(r *Record) bool {
 		(q.Since.IsZero() || !r.Time.Before(q.Since)) && (q.Until.IsZero() || r.Time.Before(q.Until))
 }
 
-// Search gives the records of an audit that match, oldest first. It may be in
-// use. Lines that are no records are left out, and at the end there is an error
-// that says how many they were, which matches sandpit.ErrIntegrity.
+// Search passes the matching records of an audit to a function, oldest first. The audit may
+// be in use. Search skips malformed lines, and at the end returns an error with their
+// number, which matches sandpit.ErrIntegrity.
 func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		all, err := files(dir)

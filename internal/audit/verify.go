@@ -10,18 +10,18 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Summary is what a check of an audit has found. First and Last are the numbers
-// of its records; keep Last and Hash in another place to compare with later.
+// Summary is the result of a check of an audit. First and Last are the numbers of its
+// records. Keep Last and Hash in another place to compare with later.
 type Summary struct {
 	Files   int    `json:"files"`
 	First   uint64 `json:"first"` // more than 1 when old files were dropped
 	Last    uint64 `json:"last"`
 	Hash    string `json:"hash"` // of the last record
 	Crashes int    `json:"crashes"`
-	Pending int64  `json:"pending"` // bytes at the end that are no record yet, or the end of a crash
+	Pending int64  `json:"pending"` // bytes at the end that are not a record: one in progress, or one that a crash cut off
 }
 
-// Break is the first place where an audit is not what was written. It matches
+// Break is the first place where an audit was damaged or altered. It matches
 // sandpit.ErrIntegrity.
 type Break struct {
 	File string // without its directory
@@ -39,17 +39,16 @@ func (b *Break) Error() string {
 // Unwrap returns sandpit.ErrIntegrity.
 func (b *Break) Unwrap() error { return sandpit.ErrIntegrity }
 
-// Anchor is a record that is known from elsewhere: what an earlier check found.
-// The zero Anchor is none.
+// Anchor is a record that an earlier check found. The zero Anchor is none.
 type Anchor struct {
 	Seq  uint64
 	Hash string
 }
 
-// Verify checks an audit, which may be in use. The error is a *Break for the
-// first file that is missing, gap, or record that was altered, moved or cut
-// off; the Summary is of what comes before. It is sandpit.ErrNotFound when all is
-// well but the known record was dropped with an old file, and so can't be compared.
+// Verify checks an audit, which may be in use. The error is a *Break for the first file
+// that is missing, gap, or record that was altered, moved or cut off; the Summary covers
+// everything before it. It is sandpit.ErrNotFound if the audit is intact but the known
+// record was dropped with an old file.
 func Verify(dir string, known Anchor) (Summary, error) {
 	v := verifier{dir: dir, last: start()}
 	if known.Seq > 0 {
@@ -69,7 +68,7 @@ type verifier struct {
 	last link
 	at   []link   // that must be in the chain
 	drop *dropped // the latest that was said to be dropped
-	open *scan    // of the file before, when it ended in what is no record
+	open *scan    // of the file before, if it did not end with a record
 }
 
 func (v *verifier) run(known Anchor) error {

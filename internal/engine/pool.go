@@ -19,8 +19,8 @@ import (
 
 // Pool configures the warm pool: blanks are sandboxes that are complete except for what
 // depends on their Spec, so that Create only has to bind one. Blanks are not listed and
-// take no capacity from sandboxes: they use what is left of its memory, and give way when
-// it is needed. Drivers that do not implement driver.Preparer have no pool.
+// take no capacity from sandboxes: they use only capacity that sandboxes leave free, and give way
+// when it is needed. Drivers that do not implement driver.Preparer have no pool.
 type Pool struct {
 	// Size is the number of blanks while sandboxes are being created. 0: none.
 	Size int

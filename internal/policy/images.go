@@ -8,21 +8,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Image is a pattern of images. In it, * matches any text, in the name
-// of a registry only for its first part. The forms are those of Spec.Image:
+// Image is a pattern of images, in the forms of Spec.Image. In it, * matches any text; in
+// the name of a registry only in its first part.
 //
 //	host                          this machine's toolchain
 //	*                             any image of any registry
 //	debian                        any tag or digest of docker.io/library/debian
 //	python:3.*  ghcr.io/org/*:v1  such tags
 //	*.example.com/*               any image of those registries
-//	ghcr.io/org/*@sha256:*        anything there that is named by its digest
-//	debian@sha256:…               this one alone
+//	ghcr.io/org/*@sha256:*        any image there that is named by its digest
+//	debian@sha256:…               only this image
 //	sha256:…                      an image in the store, by its digest
-//	dir:/srv/roots/*              directories, and so for oci:, oci-archive: and docker-archive:
+//	dir:/srv/roots/*              directories, and likewise oci:, oci-archive: and docker-archive:
 //
-// Names are compared in full, so that "debian" and "docker.io/library/debian"
-// are one.
+// Names are compared in full, so "debian" and "docker.io/library/debian" are the same.
 type Image struct {
 	text string // as written
 	kind imageKind
@@ -45,7 +44,7 @@ const (
 
 func (i Image) String() string { return i.text }
 
-// MarshalText returns the pattern as it is written.
+// MarshalText returns the pattern as text.
 func (i Image) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
 const hintPattern = `write it like host, *, debian:*, ghcr.io/org/* or name@sha256:*`
@@ -164,8 +163,8 @@ func (p *Policy) allowImage(name string) error {
 	return p.refuse("image", "images", hint, "the image %s is not allowed", quote(name))
 }
 
-// AllowImage checks the name of an image that is to be used or pulled. Errors
-// match sandpit.ErrForbidden, or sandpit.ErrInvalid if it is not a name.
+// AllowImage checks the name of an image to use or pull. Errors match sandpit.ErrForbidden,
+// or sandpit.ErrInvalid if it is not a name.
 func (p *Policy) AllowImage(name string) error {
 	if err := checkNames(sandpit.Spec{Image: name}); err != nil {
 		return err
@@ -176,9 +175,8 @@ func (p *Policy) AllowImage(name string) error {
 	return p.allowImage(name)
 }
 
-// Vouches reports whether the policy names the registry of an image that it
-// allows, without a star: whoever wrote it trusts that one. Without Rules the
-// caller is trusted himself.
+// Vouches reports whether the policy names the registry of an allowed image without a star,
+// and thereby trusts it. Without Rules the caller is trusted.
 func (p *Policy) Vouches(name string) bool {
 	if p.Rules == nil {
 		return true

@@ -1,5 +1,5 @@
-// Package policy says what a caller gets who asks for nothing, what may be asked
-// for at most, and whether a request makes sense.
+// Package policy has the defaults and maxima of requests, and checks whether a request is valid and
+// allowed.
 package policy
 
 import (
@@ -12,18 +12,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Policy is what the platform gives and allows.
+// Policy is what the platform gives by default and allows at most.
 type Policy struct {
-	Name string // as keys name it; empty for that of the command line
+	Name string // the name that keys use; empty for the command line
 
-	// Default has what a Spec gets that does not say otherwise; every field is set.
+	// Default has the limits of a Spec that does not set them; every field is set.
 	Default sandpit.Limits
 
-	// Max is the most that may be asked for; a field of 0 has no maximum but
-	// what the kernel can express.
+	// Max is the maximum that may be requested; 0 means no maximum except the kernel's.
 	Max sandpit.Limits
 
-	// Rules say what may be asked for beside limits. nil: everything.
+	// Rules say what else may be requested. nil: everything.
 	Rules *Rules
 }
 
@@ -38,7 +37,7 @@ type Limit struct {
 	Name    string // of its feature: "memory", "cpus", …
 	Flag    string // the flag that sets it: "--memory"
 	Meaning string // one line
-	Default string // written for a person: "2 GiB"
+	Default string // for people: "2 GiB"
 	Min     string
 	Max     string // "" for none
 }
@@ -193,7 +192,7 @@ func invalid(hint, format string, args ...any) error {
 	return sandpit.WithHint(err, hint)
 }
 
-// Minimum returns the least that may be asked for of every limit.
+// Minimum returns the minimum of every limit.
 func Minimum() sandpit.Limits {
 	return sandpit.Limits{
 		Memory: sandpit.MinMemory,
@@ -207,8 +206,8 @@ func Minimum() sandpit.Limits {
 	}
 }
 
-// CheckDefaults checks a policy that somebody wrote: its defaults and maxima
-// must be what a sandbox can have. Errors match sandpit.ErrInvalid.
+// CheckDefaults checks the defaults and maxima of a user's policy: a sandbox must be able
+// to have them. Errors match sandpit.ErrInvalid.
 func (p Policy) CheckDefaults() error {
 	for _, l := range limits() {
 		for _, part := range [...]struct {

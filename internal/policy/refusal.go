@@ -7,7 +7,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Refusal is the error of what a policy does not allow. It matches
+// Refusal is the error of a request that a policy does not allow. It matches
 // sandpit.ErrForbidden.
 type Refusal struct {
 	Part string // of the request: "image", "memory", "mounts", …

@@ -33,10 +33,10 @@ const (
 
 // Resolve checks a Spec and returns its limits, with every field set.
 //
-// Errors match sandpit.ErrInvalid when the Spec makes no sense, and
-// sandpit.ErrForbidden when p does not allow it (a *Refusal, which names the
-// part and the rule). Give it what Complete has returned. Whether this machine can
-// enforce it, and whether the image and user exist, is for others to find.
+// Errors match sandpit.ErrInvalid if the Spec is invalid, and sandpit.ErrForbidden if p
+// does not allow it (a *Refusal, which names the part and the rule). Pass it the result of
+// Complete. Resolve does not check whether this machine can enforce the limits, or whether
+// the image and user exist.
 func Resolve(spec sandpit.Spec, p Policy) (limits sandpit.Limits, err error) {
 	for _, check := range [...]func(sandpit.Spec) error{checkNames, checkEnv, checkPaths, checkMounts, checkLabels} {
 		if err := check(spec); err != nil {

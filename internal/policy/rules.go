@@ -11,48 +11,48 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Rules are what a policy says of more than limits. What they do not name is
+// Rules are the rules of a policy besides limits. Anything that they do not name is
 // refused. The owner of a machine has none.
 type Rules struct {
-	// Images are those that may be used.
+	// Images are the allowed images.
 	Images []Image
 
-	// Mounts are what may be mounted of the host. None by default.
+	// Mounts are the allowed mounts of the host. None by default.
 	Mounts []MountRule
 
-	// Write, when not nil, are the only paths in a sandbox that may be written,
-	// a tmpfs and the targets of mounts among them. A Spec that lists none gets
-	// these; one that does may list these and what is below them. A read-only
-	// sandbox, in which /tmp and /dev/shm stay writable, needs both in it.
+	// Write, if not nil, are the only paths in a sandbox that may be written, including a
+	// tmpfs and the targets of mounts. A Spec without a list gets these; a Spec with one
+	// may list these and paths below them. A read-only sandbox, in which /tmp and /dev/shm
+	// stay writable, needs both in it.
 	Write []string
 
-	// Idle is the idle time-out of a Spec that names none; 0: none. MaxIdle,
-	// when not 0, is the longest that may be asked for, and there is always one.
+	// Idle is the idle time-out of a Spec that sets none; 0: none. MaxIdle, if not 0, is
+	// the maximum, and then every sandbox has an idle time-out.
 	Idle, MaxIdle time.Duration
 
-	// OnExpiry is what may be asked to happen at the end of a lifetime; the
-	// first is the default. It has at least one.
+	// OnExpiry has the allowed actions at the end of a lifetime; the first is the default.
+	// It has at least one.
 	OnExpiry []sandpit.Expiry
 
-	// Sandboxes bounds how many a namespace has at once; 0: by capacity only.
+	// Sandboxes bounds the sandboxes of a namespace; 0: by capacity only.
 	Sandboxes int
 
-	// CreateRate bounds how many a namespace makes per second, with as many at
-	// once as a second gives; 0: by capacity only.
+	// CreateRate bounds the sandboxes that a namespace creates per second, with a burst of
+	// one second; 0: by capacity only.
 	CreateRate float64
 }
 
 // MountRule allows a mount.
 type MountRule struct {
-	// Source is a path of the host. For reading, what is below it may be
-	// mounted too; for writing only itself: a sandbox that may write in it
-	// could otherwise make a link there, and mount where that leads.
+	// Source is a path of the host. For reading, paths below may be mounted too; for
+	// writing only the path itself: a sandbox that can write there could make a link, and
+	// have its target mounted.
 	Source string
 	Write  bool
 }
 
-// ServerDefault is the policy of keys for which no other was made: images of
-// any registry and the host's toolchain, no mounts, and an end to everything.
+// ServerDefault is the policy of keys without another: images of any registry and the
+// host's toolchain, no mounts, and a bound on everything.
 func ServerDefault() Policy {
 	return Policy{
 		Name:    "default",
@@ -75,9 +75,9 @@ func ServerDefault() Policy {
 	}
 }
 
-// Complete returns the Spec with what the policy gives to one that does not
-// say: writable paths, an idle time-out, what happens at the end. To be called
-// before Resolve, which refuses a Spec without what the policy requires.
+// Complete returns the Spec with the policy's defaults for writable paths, idle time-out
+// and expiry. Call it before Resolve, which refuses a Spec without what the policy
+// requires.
 func (p *Policy) Complete(spec sandpit.Spec) sandpit.Spec {
 	if spec.OnExpiry == "" {
 		spec.OnExpiry = sandpit.ExpiryRemove
@@ -239,9 +239,9 @@ func (p *Policy) allowExpiry(e sandpit.Expiry) error {
 	return p.refuse("on_expiry", "on-expiry", "use one of: "+few(may), "the action %s at expiry is not allowed", quote(string(e)))
 }
 
-// AllowLifetime checks a change of a sandbox's lifetime. However often it is
-// extended, a sandbox ends at last when Max.Life has passed since it was made.
-// Errors match sandpit.ErrInvalid or sandpit.ErrForbidden.
+// AllowLifetime checks a change of a sandbox's lifetime. Extensions end when Max.Life has
+// passed since the sandbox was made. Errors match sandpit.ErrInvalid or
+// sandpit.ErrForbidden.
 func (p *Policy) AllowLifetime(change sandpit.Lifetime, created, now time.Time) error {
 	if err := checkLifetime(change.Idle, change.OnExpiry); err != nil {
 		return err

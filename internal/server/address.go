@@ -10,15 +10,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Address is where a server listens, or a client finds it.
+// Address is the address of a server.
 type Address struct {
 	Network string // "unix" or "tcp"
 	Host    string // a path, or HOST:PORT
 }
 
-// ParseAddress reads "unix:///run/sandpit.sock", "unix:PATH", an absolute path,
-// "HOST:PORT" or ":PORT", which is every address of the machine. ErrInvalid for
-// anything else.
+// ParseAddress reads "unix:///run/sandpit.sock", "unix:PATH", an absolute path, "HOST:PORT"
+// or ":PORT", which is every address of the machine. It returns ErrInvalid for anything
+// else.
 func ParseAddress(text string) (Address, error) {
 	path, isUnix := strings.CutPrefix(text, "unix:")
 	switch {
@@ -45,8 +45,8 @@ func badAddress(text string) error {
 	return sandpit.WithHint(fmt.Errorf("%q is not a listen address: %w", text, sandpit.ErrInvalid), "write unix:///PATH or HOST:PORT")
 }
 
-// Loopback reports whether nobody outside of this machine can reach it. A name
-// counts as loopback only if it is localhost: others may change their meaning.
+// Loopback reports whether the address can be reached only from this machine. The only name
+// that counts as loopback is localhost: others may resolve differently later.
 func (a Address) Loopback() bool {
 	if a.Network == "unix" {
 		return true
@@ -59,7 +59,7 @@ func (a Address) Loopback() bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// String is the form that ParseAddress reads.
+// String returns the form that ParseAddress reads.
 func (a Address) String() string {
 	if a.Network == "unix" {
 		return "unix://" + a.Host

@@ -33,19 +33,18 @@ func DialHome(ctx context.Context, home string) (net.Conn, error) {
 // before a new server starts a new one.
 const maxLog = 4 << 20
 
-// Background is how a server is started for a user who has none.
+// Background says how to start a server in the background for a user.
 type Background struct {
 	Home    string
 	Program string   // the program to start; default this one
 	Environ []string // its environment
 }
 
-// LogFile is where a server in the background writes what it has to say.
+// LogFile is the log file of a server in the background.
 func (b Background) LogFile() string { return filepath.Join(b.Home, "server.log") }
 
-// Ensure starts a server unless one answers, and returns when it answers.
-// Started says that it was this call that started it. Of many that call it at
-// once, one does.
+// Ensure starts a server unless one answers, and returns when it answers. started reports
+// whether this call started it. Of concurrent calls, one does.
 func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	if b.answers(ctx) {
 		return false, nil
@@ -145,8 +144,8 @@ const (
 	readyFD   = 3
 )
 
-// TellStarter tells who has started this server in the background that it
-// answers, or why it does not.
+// TellStarter tells the process that started this server in the background that it answers,
+// or why it does not.
 func TellStarter(err error) {
 	pipe := os.NewFile(readyFD, "starter")
 	if pipe == nil {

@@ -1,6 +1,5 @@
-// Package server runs a Sandpit server: it puts the engine, its state, keys,
-// policies, the audit and the HTTP API together, listens, and leaves nothing
-// that it can't take over again.
+// Package server runs a Sandpit server. It puts the engine, its state, keys, policies, the audit
+// and the HTTP API together and listens. The next server can adopt everything that it leaves.
 package server
 
 import (
@@ -37,7 +36,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
 
-// Options are what a server works with.
+// Options configure a server.
 type Options struct {
 	Home     string // data directory
 	Settings Settings
@@ -46,25 +45,25 @@ type Options struct {
 	Acquire  image.AcquireOptions
 	Version  string
 
-	// Background says that a command has started it, which waits at descriptor
-	// 3 to hear that it answers.
+	// Background says that a command started the server and waits at descriptor 3 to hear
+	// that it answers.
 	Background bool
 
-	// RemoveOrphans destroys sandboxes that run without a record in the state, beside
-	// which the server does not start otherwise, and those that nobody can reach.
+	// RemoveOrphans destroys sandboxes that run without a record in the state, and those
+	// that nobody can reach. Otherwise the server does not start beside sandboxes without
+	// a record.
 	RemoveOrphans bool
 
-	// Lookup finds a variable of the environment: those of the service manager
-	// and of OpenTelemetry.
+	// Lookup looks up environment variables of the service manager and of OpenTelemetry.
 	Lookup func(string) (string, bool)
 
-	// Reload has a value for each demand to read the policies again.
+	// Reload receives a value for each request to read the policies again.
 	Reload <-chan struct{}
 
 	// Patience says how long to wait for operations that may hang.
 	Patience engine.Patience
 
-	// Say tells the person who has started it something, once.
+	// Say shows the operator a message, once.
 	Say func(string)
 
 	Log *slog.Logger
@@ -79,20 +78,20 @@ const (
 	imagesDir = "images"
 )
 
-// KeepDir is where the sockets of sandboxes are that outlive the server of a
+// KeepDir returns the directory of the sockets of sandboxes that outlive the server of a
 // data directory: linux.Options.KeepDir.
 func KeepDir(home string) string { return filepath.Join(home, keptDir) }
 
-// AuditDir is where the audit of the server of a data directory is.
+// AuditDir returns the directory of the audit in a data directory.
 func AuditDir(home string) string { return filepath.Join(home, auditDir) }
 
 // drainTime is how long requests that are being carried out may take when the
 // server is to end.
 const drainTime = 10 * time.Second
 
-// Run runs a server until ctx ends or it has been idle for long enough, and
-// returns when it has drained. Its sandboxes live on. The error is why it
-// could not start, or what has gone wrong while it ended.
+// Run runs a server until ctx ends or the server has been idle for long enough, and returns
+// when it has drained. Its sandboxes keep running. The error says why it could not start,
+// or what went wrong while it ended.
 func Run(ctx context.Context, opt Options) error {
 	s := &server{opt: opt}
 	started := make(chan error, 1)

@@ -17,7 +17,7 @@ const DefaultService = "sandpit"
 // services returns the names of all services. Each is a dialect behind the server's gate.
 func services() []string { return []string{DefaultService} }
 
-// Listen is an address to listen on.
+// Listen is an address to listen on, and what is served there.
 type Listen struct {
 	Address
 	Service string // that is served there; empty: DefaultService

@@ -16,74 +16,71 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
-// SettingsFile is where a machine's settings are, when no other file is named.
+// SettingsFile is the default file of settings.
 const SettingsFile = "/etc/sandpit/server.yaml"
 
-// Settings are how a server behaves, as a person sets it. The zero Settings
-// listen on the data directory's socket alone.
+// Settings are the operator's settings of a server. The zero Settings listen only on the
+// data directory's socket.
 type Settings struct {
-	Listen []Listen // where, beside the data directory's socket
-	Cert   string   // PEM file of the certificate and those above it
+	Listen []Listen // addresses in addition to the data directory's socket
+	Cert   string   // PEM file of the certificate chain
 	Key    string   // PEM file of its key
 
 	// PlainHTTP allows addresses beyond loopback without TLS.
 	PlainHTTP bool
 
-	// Domain is the name under which ports of sandboxes are reached:
-	// <port>-<id>.Domain. Empty: by headers only.
+	// Domain is the domain of the ports of sandboxes: <port>-<id>.Domain. Empty: ports are
+	// reached only by headers.
 	Domain string
 
-	// Hosts are names by which the server may be called, beside those of its
-	// addresses.
+	// Hosts are host names that clients may use, in addition to the server's addresses.
 	Hosts []string
 
-	// Origins are the web origins whose pages may call it. None by default.
+	// Origins are the origins of web pages that may use the server. None by default.
 	Origins []string
 
-	// PolicyFile has the policies. Empty: policy.yaml in the data directory, if
-	// it exists, else what is built in.
+	// PolicyFile has the policies. Empty: policy.yaml in the data directory if it exists,
+	// or the built-in policies.
 	PolicyFile string
 
-	// Memory, in bytes, CPUs and Sandboxes bound what all sandboxes together
-	// are promised. 0: twice the machine's memory, any number of processors,
-	// which are shared fairly when there are not enough, and 1,000. A promise is
-	// a limit, which few sandboxes ever use up; when they do, the kernel kills
-	// processes of sandboxes before any other.
+	// Memory (in bytes), CPUs and Sandboxes bound the capacity of all sandboxes together:
+	// the sum of their limits, and their number. 0 means twice the machine's memory, any
+	// number of CPUs, which are shared fairly, and 1,000. Few sandboxes use up their
+	// limits. If memory runs out, the kernel kills processes of sandboxes before others.
 	Memory    int64
 	CPUs      float64
 	Sandboxes int
 
-	// Connections bounds connections: a quarter for strangers, who have given no
-	// valid key, half for callers with keys, of whom those of one namespace may have
-	// a quarter of that, and a quarter for users of unix sockets. 0: 8,192, or a quarter of the
-	// descriptors that the server may have, if that is less.
+	// Connections bounds connections: a quarter without a valid key, half with one (a
+	// quarter of that for one namespace), and a quarter at unix sockets. 0: 8,192, or a
+	// quarter of the descriptors that the server may have, if that is less.
 	Connections int
 
-	// ConnectionsPerAddress bounds those of strangers from one address, or of one
-	// network of 64 bits of IPv6. 0: half of those of all strangers.
+	// ConnectionsPerAddress bounds connections without a valid key from one IPv4 address
+	// or one IPv6 network of 64 bits. 0: half of all such connections.
 	ConnectionsPerAddress int
 
-	// KeptMemory bounds, in bytes, what requests leave behind in the server's own
-	// memory: what is known of sandboxes, of processes, also ended ones, and of
-	// events, and the latest output. A namespace may have a quarter of it. 0: an
-	// eighth of the machine's memory, from 512 MiB to 16 GiB.
+	// KeptMemory bounds, in bytes, what requests leave behind in the server's memory: data
+	// about sandboxes, processes (also ended ones) and events, and the latest output. A
+	// namespace may have a quarter of it. 0: an eighth of the machine's memory, from 512
+	// MiB to 16 GiB.
 	KeptMemory int64
 
 	// Logs and LogsPerNamespace bound the logs of sandboxes on the disk, in bytes.
 	// 0: 4 GiB and 1 GiB.
 	Logs, LogsPerNamespace int64
 
-	// IdleExit is after how long without a sandbox, a connection and a request
-	// the server leaves. 0: never.
+	// IdleExit is the time without sandboxes, connections and requests after which the
+	// server exits. 0: never.
 	IdleExit time.Duration
 
-	// SyncAudit has each entry of the audit on the disk before what it is about
-	// is done. Otherwise an entry is in the file, which outlives the server, and
-	// on the disk within a second: a power cut may take the latest.
+	// SyncAudit syncs each audit entry to disk before its request proceeds. Otherwise an
+	// entry is in the file, which outlives the server, and on the disk within a second: a
+	// power cut may lose the latest.
 	SyncAudit bool
 
-	// AuditSize is about how many bytes of the audit are kept, and AuditTime the
-	// least time in which one key could fill it with new entries. 0: 4 GiB, 7 days.
+	// AuditSize is the approximate size of the audit in bytes, and AuditTime the least
+	// time in which one key can fill it. 0: 4 GiB, 7 days.
 	AuditSize int64
 	AuditTime time.Duration
 
@@ -97,8 +94,8 @@ const maxSettings = 1 << 20
 // maxCount bounds the numbers in it.
 const maxCount = 1_000_000
 
-// ReadSettings reads a file of settings. A file that was not asked for need not
-// exist. The error names the file and line, and matches sandpit.ErrInvalid.
+// ReadSettings reads a file of settings. Unless asked is set, the file may be missing. The
+// error names the file and line, and matches sandpit.ErrInvalid.
 func ReadSettings(file string, asked bool) (Settings, error) {
 	s, err := readSettings(file)
 	switch {

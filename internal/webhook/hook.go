@@ -1,7 +1,7 @@
-// Package webhook tells other servers what happens here, by HTTP POST.
+// Package webhook sends events to other servers by HTTP POST.
 //
-// What is sent follows Standard Webhooks 1.0 (standardwebhooks.com), so that
-// receivers in most languages find a library that checks it. The body is
+// Messages follow Standard Webhooks 1.0 (standardwebhooks.com), so receivers in most languages have
+// a library to verify them. The body is
 //
 //	{"type":"sandbox.created","timestamp":"2026-01-02T03:04:05Z","data":{…}}
 //
@@ -11,11 +11,11 @@
 //	webhook-timestamp  Unix seconds of the attempt
 //	webhook-signature  "v1," and, in base64, the HMAC-SHA256 of ID.TIMESTAMP.BODY
 //
-// Each hook gets its events in order, one at a time. An attempt that is not
-// answered with 2xx is made again, later and later; after the last, the event
-// is given up, and the next one tried. What waits is bounded: beyond, the
-// oldest is dropped. "lost" beside data says how many were given up before. What
-// waits when the server ends is lost without a word.
+// Each hook gets its events in order, one at a time. If an attempt is not answered with 2xx, it is
+// repeated with increasing delays. After the last attempt the event is dropped, and the next one
+// tried. The queue is bounded; when it is full, the oldest event is dropped. "lost" beside data is
+// the number of events dropped before. Events that wait when the server ends are lost without a
+// report.
 package webhook
 
 import (
@@ -32,10 +32,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Hook is somebody who wants to be told.
+// Hook is a receiver of events.
 type Hook struct {
 	ID        string // 16 characters of [a-z2-7]
-	Namespace string // whose events it gets
+	Namespace string // the namespace whose events it gets
 	URL       string // https, or http where that is allowed
 	Secret    string // "whsec_" and base64; see NewSecret
 	Kinds     []sandpit.EventKind
@@ -70,8 +70,8 @@ func secretBytes(secret string) ([]byte, error) {
 	return key, nil
 }
 
-// Check checks what is asked of a hook. Where its URL leads is looked at again
-// in each attempt. Errors match sandpit.ErrInvalid.
+// Check checks a hook. Each attempt checks the addresses of its URL again. Errors match
+// sandpit.ErrInvalid.
 func (h *Hook) Check(plainHTTP bool) error {
 	if len(h.URL) > maxURL {
 		return fmt.Errorf("the webhook's URL is longer than %d bytes: %w", maxURL, sandpit.ErrInvalid)

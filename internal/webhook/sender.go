@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
-// Options are how events are sent. The zero Options are good.
+// Options configure a Sender. The zero Options are usable.
 type Options struct {
 	// Private allows addresses that are not public, and plain HTTP.
 	Private bool
@@ -22,22 +22,22 @@ type Options struct {
 	// about a quarter of an hour.
 	Attempts int
 
-	// FirstDelay is the time before the second attempt, doubled before each
-	// further one up to MaxDelay. The true delay is between half of it and all,
-	// by chance. Defaults 1 s and 5 min.
+	// FirstDelay is the time before the second attempt, doubled before each further one up
+	// to MaxDelay. The real delay is random, between half of it and all of it. Defaults 1
+	// s and 5 min.
 	FirstDelay, MaxDelay time.Duration
 
 	// Timeout of an attempt. Default 15 s.
 	Timeout time.Duration
 
-	// Queue is how many events of a hook may wait. Default 1,000.
+	// Queue is the number of events of a hook that may wait. Default 1,000.
 	Queue int
 
-	// Memory is charged for the events that wait. Nil: they are bounded by Queue
-	// and queueBytes alone.
+	// Memory is charged for waiting events. If it is nil, only Queue and queueBytes bound
+	// them.
 	Memory *ledger.Ledger
 
-	// TLS, when not nil, is for the connections. It is for tests.
+	// TLS, if not nil, configures the connections. It is for tests.
 	TLS *tls.Config
 
 	Log *slog.Logger // default: none
@@ -56,7 +56,7 @@ const (
 	maxIdle = 64
 )
 
-// Status is how a hook fares.
+// Status has the counters of a hook.
 type Status struct {
 	Waiting   int    // events
 	Failures  int    // attempts that failed since the last that did not
@@ -64,8 +64,8 @@ type Status struct {
 	LastError string // of the latest attempt that failed
 }
 
-// Sender sends events to hooks. It has no goroutine while nothing waits. All
-// methods are safe for concurrent use.
+// Sender sends events to hooks. It has goroutines only while events wait. All methods are
+// safe for concurrent use.
 type Sender struct {
 	opt    Options
 	client *http.Client
@@ -134,7 +134,7 @@ func NewSender(opt Options) *Sender {
 	return s
 }
 
-// Add has a hook told from now on. Errors are those of Hook.Check.
+// Add adds a hook, which gets events from now on. Errors are those of Hook.Check.
 func (s *Sender) Add(h Hook) error {
 	if err := h.Check(s.opt.Private); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *Sender) Add(h Hook) error {
 	return nil
 }
 
-// Remove ends a hook at once, with what waits for it.
+// Remove removes a hook at once, with its waiting events.
 func (s *Sender) Remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Sender) Remove(id string) {
 	}
 }
 
-// Status says how a hook fares; nothing of one that is not there.
+// Status returns the counters of a hook; zero if there is no such hook.
 func (s *Sender) Status(id string) Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *Sender) Status(id string) Status {
 	return status
 }
 
-// Send tells the hooks of a namespace what happened. It does not wait.
+// Send queues an event for the hooks of a namespace. It does not wait.
 func (s *Sender) Send(namespace string, e sandpit.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,7 +298,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Close ends everything, also what is being sent. It is idempotent.
+// Close stops all sending, including attempts in progress. It is idempotent.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	s.closed = true

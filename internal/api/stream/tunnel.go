@@ -155,8 +155,8 @@ func (r patientReader) leaveAlone() {
 	_ = r.SetReadDeadline(time.Now().Add(r.stall)) // of a Read in progress
 }
 
-// PatientWriter is a connection whose writes have a time limit. Without it nobody would
-// notice that a client has left whose data is not taken.
+// PatientWriter is a connection whose writes have a time limit. Without it, a client that
+// has left while its data was not read would go unnoticed.
 type PatientWriter struct {
 	net.Conn
 	Stall time.Duration

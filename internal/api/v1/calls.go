@@ -13,7 +13,7 @@ type SandboxList struct {
 	Next      string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
-// Stop says how a sandbox is stopped.
+// Stop describes how to stop a sandbox.
 type Stop struct {
 	Grace *float64 `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; default 10, at most 600; 0: SIGKILL at once"`
 }
@@ -24,8 +24,8 @@ type Exec struct {
 	StdinData []byte `json:"stdin_data,omitempty" doc:"The whole standard input, at most 1 MiB"`
 }
 
-// Executed is what came of a command. Output that is not UTF-8 is in the fields
-// in base64, and left out of the others. At most 16 MiB of both are kept.
+// Executed is the result of a command. Output that is not UTF-8 is base64 in separate
+// fields, and left out of the others. At most 16 MiB of both are kept.
 type Executed struct {
 	Process      Process `json:"process"`
 	Result       Result  `json:"result"`
@@ -47,17 +47,17 @@ type Signal struct {
 	Group  bool `json:"group,omitempty" doc:"Send it to the process group that the process leads"`
 }
 
-// MetricsHistory is what a sandbox has used, oldest first, at most 1,000 samples.
+// MetricsHistory is the past usage of a sandbox, oldest first, at most 1,000 samples.
 type MetricsHistory struct {
 	Samples []Metrics `json:"samples"`
 }
 
-// PortList is the TCP ports on which a sandbox listens.
+// PortList is the listening TCP ports of a sandbox.
 type PortList struct {
 	Ports []sandpit.Port `json:"ports"`
 }
 
-// Link is where a symbolic link points.
+// Link is the target of a symbolic link.
 type Link struct {
 	Target       string `json:"target"`
 	TargetBase64 []byte `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
@@ -84,7 +84,7 @@ type Pull struct {
 	Pull  string `json:"pull,omitempty" enum:"missing,always" doc:"Default always"`
 }
 
-// NewKey is what a new key is asked to be.
+// NewKey is a request for a new key.
 type NewKey struct {
 	Name      string  `json:"name,omitempty" doc:"Label for people"`
 	Namespace string  `json:"namespace,omitempty" doc:"The namespace whose sandboxes it can use; default: a new one"`
@@ -93,7 +93,7 @@ type NewKey struct {
 	Expires   float64 `json:"expires,omitempty" doc:"Seconds from now; 0: never"`
 }
 
-// Key describes a key. Its secret is told once, when it is made.
+// Key describes a key. Its secret is in the answer only when it is made.
 type Key struct {
 	ID        string     `json:"id" doc:"Its public prefix"`
 	Name      string     `json:"name,omitempty"`
@@ -106,19 +106,19 @@ type Key struct {
 	Secret    string     `json:"secret,omitempty" doc:"The key itself; only in the response to its creation"`
 }
 
-// KeyList is the keys that there are.
+// KeyList is all keys.
 type KeyList struct {
 	Keys []Key `json:"keys"`
 }
 
-// NewWebhook is where events are to be sent.
+// NewWebhook is a request for a new webhook.
 type NewWebhook struct {
 	URL    string   `json:"url" doc:"An https URL with a public address; others only if the server allows private webhooks"`
 	Kinds  []string `json:"kinds,omitempty" doc:"Kinds of events; default: all"`
 	Secret string   `json:"secret,omitempty" doc:"Signs the events; default: a new secret"`
 }
 
-// Webhook is where events are sent.
+// Webhook describes a webhook.
 type Webhook struct {
 	ID        string    `json:"id"`
 	URL       string    `json:"url"`
@@ -161,13 +161,13 @@ type AuditList struct {
 	Next    uint64  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
-// Policy is what the caller may do. Its parts are those of the policy file.
+// Policy is the caller's policy. Its fields are those of the policy file.
 type Policy struct {
 	Name   string          `json:"name"`
 	Policy json.RawMessage `json:"policy"`
 }
 
-// Capabilities is what this server can do on its machine.
+// Capabilities describes what this server can enforce and do on its machine.
 type Capabilities struct {
 	Driver   string          `json:"driver"`
 	Enforced map[string]bool `json:"enforced" doc:"Limits and features, and whether each is enforced"`
@@ -175,7 +175,7 @@ type Capabilities struct {
 	Features []string        `json:"features" doc:"Parts of the API that this server supports"`
 }
 
-// Version is what the server is.
+// Version describes the server.
 type Version struct {
 	Version string `json:"version"`
 	API     string `json:"api" doc:"The newest version of the API"`
@@ -185,10 +185,10 @@ type Version struct {
 
 // Health says that the server answers.
 type Health struct {
-	// Status is degraded while something in the server is stuck, and unavailable
-	// when so much is that no sandbox is made any more.
+	// Status is degraded while an operation is stuck, and unavailable when so many are
+	// that no sandboxes are created.
 	Status string `json:"status" enum:"ok,degraded,unavailable"`
 
-	// Stuck is the number of operations that the server waits for no longer.
+	// Stuck is the number of operations that the server has given up waiting for.
 	Stuck int `json:"stuck,omitempty"`
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Seconds is a duration as the API tells it.
+// Seconds is a duration in the form of the API.
 func Seconds(d time.Duration) float64 { return d.Seconds() }
 
-// Duration reads seconds: to the nearest nanosecond, within what a Duration
-// can hold. Values that are not numbers count as 0.
+// Duration converts seconds, to the nearest nanosecond, within the range of a Duration.
+// Values that are not numbers count as 0.
 func Duration(seconds float64) time.Duration {
 	ns := math.Round(seconds * 1e9)
 	switch {
@@ -45,17 +45,17 @@ func idleTime(seconds float64) time.Duration {
 	return Duration(seconds)
 }
 
-// FromLimits are limits as the API tells them.
+// FromLimits converts limits to the form of the API.
 func FromLimits(l sandpit.Limits) Limits {
 	return Limits{l.Memory, l.CPUs, l.Pids, l.Disk, l.Files, l.NoFile, l.Output, Seconds(l.Life)}
 }
 
-// Sandpit are the limits in Go.
+// Sandpit returns the limits in Go.
 func (l Limits) Sandpit() sandpit.Limits {
 	return sandpit.Limits{Memory: l.Memory, CPUs: l.CPUs, Pids: l.Pids, Disk: l.Disk, Files: l.Files, NoFile: l.NoFile, Output: l.Output, Life: Duration(l.Life)}
 }
 
-// FromInfo describes a sandbox as the API does.
+// FromInfo converts the description of a sandbox to the form of the API.
 func FromInfo(i sandpit.Info) Sandbox {
 	s := Sandbox{
 		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy, Labels: i.Labels,
@@ -73,7 +73,7 @@ func FromInfo(i sandpit.Info) Sandbox {
 	return s
 }
 
-// Sandpit is the description in Go.
+// Sandpit returns the description in Go.
 func (s Sandbox) Sandpit() sandpit.Info {
 	i := sandpit.Info{
 		ID: s.ID, Name: s.Name, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Policy: s.Policy, Labels: s.Labels,
@@ -88,7 +88,7 @@ func (s Sandbox) Sandpit() sandpit.Info {
 	return i
 }
 
-// FromSpec is a Spec as the API takes it.
+// FromSpec converts a Spec to the form of the API.
 func FromSpec(s sandpit.Spec) Spec {
 	v := Spec{
 		Name: s.Name, Image: s.Image, Pull: string(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
@@ -113,7 +113,7 @@ func FromSpec(s sandpit.Spec) Spec {
 	return v
 }
 
-// Sandpit is the Spec in Go.
+// Sandpit returns the Spec in Go.
 func (s Spec) Sandpit() sandpit.Spec {
 	v := sandpit.Spec{
 		Name: s.Name, Image: s.Image, Pull: sandpit.PullPolicy(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
@@ -135,8 +135,8 @@ func (s Spec) Sandpit() sandpit.Spec {
 	return v
 }
 
-// FromCommand is a Command as the API takes it, without its writers. Whether
-// it is in the background is said by the route.
+// FromCommand converts a Command to the form of the API, without its writers. The route
+// says whether it is in the background.
 func FromCommand(c sandpit.Command) Command {
 	v := Command{
 		Argv: c.Argv, Script: c.Script, FromImage: c.FromImage, Env: c.Env, Dir: c.Dir, User: c.User, Stdin: c.Stdin,
@@ -163,7 +163,7 @@ func FromCommand(c sandpit.Command) Command {
 	return v
 }
 
-// Sandpit is the Command in Go.
+// Sandpit returns the Command in Go.
 func (c Command) Sandpit() sandpit.Command {
 	v := sandpit.Command{
 		Argv: append(slices.Clone(c.Argv), toStrings(c.ArgvBase64)...), Script: c.Script + string(c.ScriptBase64), FromImage: c.FromImage,
@@ -179,7 +179,7 @@ func (c Command) Sandpit() sandpit.Command {
 	return v
 }
 
-// FromProcess describes a process as the API does.
+// FromProcess converts the description of a process to the form of the API.
 func FromProcess(p sandpit.ProcessInfo) Process {
 	v := Process{ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
 	if v.Argv == nil {
@@ -202,7 +202,7 @@ func (p Process) Sandpit() sandpit.ProcessInfo {
 	return v
 }
 
-// FromResult is a Result as the API tells it.
+// FromResult converts a Result to the form of the API.
 func FromResult(r sandpit.Result) Result {
 	return Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, StartError: r.StartError, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
@@ -211,7 +211,7 @@ func FromResult(r sandpit.Result) Result {
 	}
 }
 
-// Sandpit is the Result in Go.
+// Sandpit returns the Result in Go.
 func (r Result) Sandpit() sandpit.Result {
 	return sandpit.Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, StartError: r.StartError, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
@@ -220,7 +220,7 @@ func (r Result) Sandpit() sandpit.Result {
 	}
 }
 
-// FromMetrics is what a sandbox uses at a time, as the API tells it.
+// FromMetrics converts a sample of a sandbox's usage to the form of the API.
 func FromMetrics(m sandpit.Metrics, at time.Time) Metrics {
 	cpu := Seconds(m.CPU)
 	if m.CPU < 0 {
@@ -232,7 +232,7 @@ func FromMetrics(m sandpit.Metrics, at time.Time) Metrics {
 	}
 }
 
-// Sandpit is the sample in Go.
+// Sandpit returns the sample in Go.
 func (m Metrics) Sandpit() sandpit.Sample {
 	cpu := Duration(m.CPU)
 	if m.CPU < 0 {
@@ -244,12 +244,12 @@ func (m Metrics) Sandpit() sandpit.Sample {
 	}}
 }
 
-// FromLifetime is a change of a lifetime as the API takes it.
+// FromLifetime converts a change of a lifetime to the form of the API.
 func FromLifetime(l sandpit.Lifetime) Lifetime {
 	return Lifetime{Life: Seconds(l.Life), Idle: idle(l.Idle), OnExpiry: string(l.OnExpiry)}
 }
 
-// Sandpit is the change in Go.
+// Sandpit returns the change in Go.
 func (l Lifetime) Sandpit() sandpit.Lifetime {
 	return sandpit.Lifetime{Life: Duration(l.Life), Idle: idleTime(l.Idle), OnExpiry: sandpit.Expiry(l.OnExpiry)}
 }
@@ -273,7 +273,7 @@ func fileTypes() []fileType {
 	}
 }
 
-// FromFile describes a file as the API does.
+// FromFile converts the description of a file to the form of the API.
 func FromFile(f sandpit.FileInfo) FileInfo {
 	v := FileInfo{Name: f.Name, Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: f.Target}
 	for _, t := range fileTypes() {
@@ -319,8 +319,8 @@ const (
 	modeSticky = 0o1000
 )
 
-// ModeText is the permission bits of a mode in octal, with setuid, setgid and
-// sticky as chmod(1) has them: "0755", "4711".
+// ModeText returns the permission bits of a mode in octal, with setuid, setgid and sticky
+// as chmod(1) has them: "0755", "4711".
 func ModeText(m fs.FileMode) string {
 	n := uint64(m.Perm())
 	if m&fs.ModeSetuid != 0 {
@@ -335,7 +335,7 @@ func ModeText(m fs.FileMode) string {
 	return fmt.Sprintf("%04o", n)
 }
 
-// ParseMode reads what ModeText writes. ErrInvalid for anything else.
+// ParseMode parses the form of ModeText. It returns ErrInvalid for anything else.
 func ParseMode(text string) (fs.FileMode, error) {
 	n, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || n > 0o7777 {

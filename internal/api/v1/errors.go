@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// FromError is an error as the API tells it, without a request id.
+// FromError converts an error to the form of the API, without a request id.
 func FromError(err error) Error {
 	e := Error{Code: errcode.Of(err), Message: err.Error(), Hint: sandpit.Hint(err)}
 	var pe *fs.PathError

@@ -7,13 +7,13 @@ import "github.com/sandpit-dev/sandpit"
 // percent-encoded. So are small settings: "mode" in octal, and "recursive",
 // "parents", "append", "follow" as true or false.
 
-// FileList is a page of a directory or of what was found.
+// FileList is a page of a directory or of a search.
 type FileList struct {
 	Entries []FileInfo `json:"entries"`
 	More    bool       `json:"more" doc:"More entries follow; pass the last name as after"`
 }
 
-// Grep is what is looked for below a directory. See sandpit.GrepQuery.
+// Grep is a search in the files below a directory. See sandpit.GrepQuery.
 type Grep struct {
 	Pattern    string `json:"pattern" doc:"RE2, or a string with fixed"`
 	Fixed      bool   `json:"fixed,omitempty"`
@@ -23,18 +23,18 @@ type Grep struct {
 	Limit      int    `json:"limit,omitempty" doc:"Maximum number of matching lines; default 1,000, at most 10,000"`
 }
 
-// GrepResult is what was found.
+// GrepResult is the result of a Grep.
 type GrepResult struct {
 	Lines     []sandpit.GrepLine `json:"lines"`
 	Truncated bool               `json:"truncated,omitempty"`
 }
 
-// Edits are replacements of exact text, made all at once or not at all.
+// Edits are replacements of exact text, applied all or none.
 type Edits struct {
 	Edits []sandpit.Edit `json:"edits"`
 }
 
-// Written says how much was written.
+// Written is the number of bytes that were written.
 type Written struct {
 	Bytes int64 `json:"bytes"`
 }

@@ -22,11 +22,11 @@ const (
 	FrameStarted byte = 1  // S: Process as JSON; always the first
 	FrameStdout  byte = 2  // S: bytes
 	FrameStderr  byte = 3  // S: bytes
-	FrameLost    byte = 4  // S: 8 bytes, most significant first: output that is not kept any more
+	FrameLost    byte = 4  // S: 8 bytes, most significant first: the number of lost output bytes
 	FrameResult  byte = 5  // S: Result as JSON; the last
 	FrameError   byte = 6  // S: Error as JSON; the last
 	FramePing    byte = 7  // S: empty, at least every 20 s of silence
-	FrameDeaf    byte = 8  // S: empty: the process reads no input any more; what is sent of it is dropped
+	FrameDeaf    byte = 8  // S: empty: the process reads no more input; further input is dropped
 	FrameStdin   byte = 16 // C: bytes
 	FrameEOF     byte = 17 // C: standard input ends
 	FrameResize  byte = 18 // C: Size as JSON
@@ -36,9 +36,9 @@ const (
 // Frame types of package fastrun alone.
 const (
 	FrameRequest byte = 32 // C: fastrun.Request as JSON; always the first
-	FrameKill    byte = 33 // C: empty: kill the command and all that it started
-	FrameTaken   byte = 34 // S: 4 bytes, most significant first: so much of standard input was taken; 0: no more is
-	FramePassed  byte = 35 // C: 4 bytes, most significant first: so much output was passed on
+	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
+	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken; 0: no more are taken
+	FramePassed  byte = 35 // C: 4 bytes, most significant first: the number of output bytes passed on
 )
 
 // AppendFrameHead appends the head of a frame with a payload of length bytes.
@@ -58,7 +58,7 @@ func ParseFrameHead(head []byte) (kind byte, length uint32) {
 }
 
 // ReadFrame reads a frame, and refuses a payload of more than most bytes before it
-// is held. The payload is in buf if it fits there. The error is io.EOF only before
+// allocates memory. The payload is in buf if it fits there. The error is io.EOF only before
 // the first byte.
 func ReadFrame(r io.Reader, buf []byte, most int) (kind byte, payload []byte, err error) {
 	var head [FrameHead]byte

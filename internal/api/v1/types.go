@@ -32,7 +32,7 @@ type Gap struct {
 	Fix  string `json:"fix"`
 }
 
-// Limits bound what a sandbox may use. 0 or left out: the default.
+// Limits bound the usage of a sandbox. 0 or missing: the default.
 type Limits struct {
 	Memory int64   `json:"memory,omitempty" doc:"Bytes, including tmpfs files and page cache"`
 	CPUs   float64 `json:"cpus,omitempty" doc:"Processors, for example 0.5"`
@@ -44,7 +44,7 @@ type Limits struct {
 	Life   float64 `json:"life,omitempty" doc:"Maximum lifetime of the sandbox in seconds"`
 }
 
-// Spec is what a new sandbox is asked to be.
+// Spec is a request for a new sandbox.
 type Spec struct {
 	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
 	Image     string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
@@ -64,7 +64,7 @@ type Spec struct {
 	OnExpiry  string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
 }
 
-// Mount puts a host path into the sandbox.
+// Mount shows a host path in the sandbox.
 type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
@@ -79,7 +79,7 @@ type Tmpfs struct {
 	Size   int64  `json:"size,omitempty"`
 }
 
-// Command says what to start.
+// Command is a program to start.
 type Command struct {
 	Argv         []string  `json:"argv,omitempty" doc:"Program and arguments; set either argv or script"`
 	Script       string    `json:"script,omitempty" doc:"Script for /bin/sh -c"`
@@ -118,7 +118,7 @@ type Process struct {
 	Result     *Result   `json:"result,omitempty" doc:"How it ended; absent while it is running"`
 }
 
-// Result says how a process ended.
+// Result describes how a process ended.
 type Result struct {
 	ExitCode     int     `json:"exit_code"`
 	Signal       int     `json:"signal,omitempty"`
@@ -135,7 +135,7 @@ type Result struct {
 	PeakMemory   int64   `json:"peak_memory"`
 }
 
-// Metrics is what a sandbox uses. -1: this machine can't tell.
+// Metrics is the usage of a sandbox. -1: this machine can't tell.
 type Metrics struct {
 	Time       time.Time `json:"time"`
 	CPU        float64   `json:"cpu_seconds"`
@@ -151,7 +151,7 @@ type Metrics struct {
 	TxPackets  int64     `json:"tx_packets"`
 }
 
-// Lifetime changes when a sandbox expires. What is left out stays as it was.
+// Lifetime changes when a sandbox expires. Missing fields are not changed.
 type Lifetime struct {
 	Life     float64 `json:"life,omitempty" doc:"Seconds from now"`
 	Idle     float64 `json:"idle,omitempty" doc:"Seconds; -1: never"`
@@ -172,7 +172,7 @@ type FileInfo struct {
 	TargetBase64 []byte    `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
 }
 
-// Error is the one shape of every error.
+// Error is the form of every error.
 type Error struct {
 	Code      string `json:"code"`
 	Message   string `json:"message"`

@@ -1,9 +1,9 @@
-// Package file reads policies from a file, and again when it changes.
+// Package file reads policies from a file, and reads them again when it changes.
 //
-// The file is YAML. Each policy starts from what is built in for servers
-// (policy.ServerDefault) and says what is different:
+// The file is YAML. Each policy starts from the built-in one for servers (policy.ServerDefault) and
+// states what is different:
 //
-//	pool: 8                        # sandboxes held ready
+//	pool: 8                        # size of the warm pool
 //	policies:
 //	  default:                     # of keys that name no other
 //	    images: [host, "debian:*", "ghcr.io/org/*@sha256:*"]
@@ -15,8 +15,7 @@
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
 //
-// A list that is given replaces that which is built in; an empty one allows
-// nothing.
+// A list replaces the built-in one; an empty list allows nothing.
 package file
 
 import (
@@ -42,22 +41,21 @@ const (
 // Default is the name of the policy that always exists.
 const Default = "default"
 
-// Set is what a file says.
+// Set is the content of a policy file.
 type Set struct {
-	// Pool is how many sandboxes are held ready; -1: not said.
+	// Pool is the size of the warm pool; -1: not set.
 	Pool int
 
 	policies map[string]policy.Policy
 }
 
-// BuiltIn is the set where there is no file.
+// BuiltIn is the set without a file.
 func BuiltIn() *Set {
 	return &Set{Pool: -1, policies: map[string]policy.Policy{Default: policy.ServerDefault()}}
 }
 
-// Policy returns a policy by name; "" is Default. The error of a name that is
-// not there matches sandpit.ErrForbidden: who holds a key of a policy that was
-// removed may do nothing.
+// Policy returns a policy by name; "" is Default. The error for an unknown name matches
+// sandpit.ErrForbidden: a key whose policy was removed may do nothing.
 func (s *Set) Policy(name string) (policy.Policy, error) {
 	if name == "" {
 		name = Default
@@ -73,8 +71,8 @@ func (s *Set) Policy(name string) (policy.Policy, error) {
 // Names returns the names of the policies, in order.
 func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.policies)) }
 
-// Read reads a file. Errors match sandpit.ErrInvalid, and say the file, the
-// line and what is wrong there.
+// Read reads a file. Errors match sandpit.ErrInvalid, and name the file, the line and the
+// mistake.
 func Read(name string) (*Set, error) {
 	set, _, err := read(name)
 	return set, err

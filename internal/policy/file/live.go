@@ -41,8 +41,8 @@ func (m mark) same(o mark) bool {
 	return m.there == o.there && (!m.there || m.size == o.size && m.time.Equal(o.time) && os.SameFile(m.file, o.file))
 }
 
-// Open reads a file of policies. One that was not asked for need not exist:
-// until it does, what is built in holds. Errors are those of Read.
+// Open reads a policy file. A file that was not asked for need not exist: until it does,
+// the built-in policies apply. Errors are those of Read.
 func Open(name string, asked bool) (*Live, error) {
 	l := &Live{name: name}
 	l.set.Store(BuiltIn())
@@ -60,20 +60,20 @@ func Open(name string, asked bool) (*Live, error) {
 	return l, nil
 }
 
-// Set returns what holds now.
+// Set returns the policies in force.
 func (l *Live) Set() *Set { return l.set.Load() }
 
-// Policy returns a policy as it holds now. See Set.Policy.
+// Policy returns a policy that is in force. See Set.Policy.
 func (l *Live) Policy(name string) (policy.Policy, error) { return l.Set().Policy(name) }
 
-// Reload reads the file now. When it can't be read or understood, what held
-// before goes on holding, and the error says what is wrong.
+// Reload reads the file now. If that fails, the previous policies stay in force, and the
+// error says what is wrong.
 func (l *Live) Reload() error {
 	_, err := l.reload(true)
 	return err
 }
 
-// Err says why the file as it stands is not in force, or nil.
+// Err returns why the present file is not in force, or nil.
 func (l *Live) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,8 +104,8 @@ func (l *Live) reload(always bool) (changed bool, err error) {
 	return true, err
 }
 
-// Watch looks at the file every so often until ctx ends, and calls changed when
-// it was read again, with the error if it is broken.
+// Watch checks the file periodically until ctx ends, and calls changed when it was read
+// again, with the error if it is invalid.
 func (l *Live) Watch(ctx context.Context, every time.Duration, changed func(error)) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -6,11 +6,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Document is a policy in full, in the words of the file: as JSON it can be put
-// into one.
+// Document is a complete policy in the terms of the file: as JSON it can be put into one.
 type Document struct {
-	// Unrestricted says that there are no rules but the limits, as for the
-	// owner of the machine. The file has no such word.
+	// Unrestricted says that there are no rules except the limits, as for the owner of the
+	// machine. The file has no such field.
 	Unrestricted bool `json:"unrestricted,omitempty"`
 
 	Images     []policy.Image   `json:"images"`
@@ -23,8 +22,8 @@ type Document struct {
 	Write      *[]string        `json:"write-paths,omitempty"` // left out: everywhere
 }
 
-// Limits are sizes in bytes and times as text; what is left out has no bound,
-// or, of Idle, there is none.
+// Limits are sizes in bytes and times as text. A missing one has no bound; a missing Idle
+// means none.
 type Limits struct {
 	Memory int64   `json:"memory,omitempty"`
 	CPUs   float64 `json:"cpus,omitempty"`
