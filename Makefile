@@ -44,7 +44,7 @@ help: ## list the targets
 # --- build ---
 
 # On Linux sandpit is its launcher, which carries the full program; elsewhere it is
-# the full program alone. See "Two programs in one" in docs/ARCHITECTURE.md.
+# the full program alone: see the documentation of internal/fullprogram.
 ifeq ($(GOOS),linux)
 SHIPPED := $(TAGS),launcher
 else

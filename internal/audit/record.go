@@ -8,6 +8,24 @@
 // every text as written, and escapes control characters, which could forge a line or control a
 // terminal.
 //
+// # When it is written
+//
+// Before the handler of a guarded request runs, an intent is appended, and afterwards the
+// outcome. A request whose intent can't be written is not carried out. Callers that come
+// at the same time share a write. With sync-audit an intent is on the disk before the
+// request goes on. Without it, the kernel has the intent, which survives the server but
+// not a power cut. An fdatasync would cost far more than the 9 µs of an intent.
+//
+// New entries push out old ones, so bytes are counted by caller as they are written. The
+// bucket of a key fills at the rate at which the key could fill the whole audit within
+// audit-time; callers without a key share one bucket. Once a bucket is empty, the key's
+// requests are refused, and refusals are counted instead of entered.
+//
+// Requests that take something away are vital: neither a full disk nor an empty bucket
+// holds them up. Package diskfull reserves room for their entries. Entries that can't be
+// written even then wait in memory, where requests that found nothing to end make room for
+// those that did. While a write hangs, the audit refuses at once, as on a full disk.
+//
 // # Files
 //
 // A directory (mode 0700) of files audit-00000001.jsonl, audit-00000002.jsonl, …

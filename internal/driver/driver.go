@@ -3,7 +3,9 @@
 //
 // A driver makes an isolated place with a guest in it, and a byte stream to that
 // guest. It does not start programs in the sandbox or touch its files. The guest does
-// that, over the guest protocol, in the same way on every driver.
+// that, over the guest protocol, in the same way on every driver. So the host never
+// resolves a path of a sandbox, and a path that is swapped between check and use, which is
+// behind most container escapes, does no harm.
 //
 // Package drivertest tests every promise that this package states. An interface that
 // is marked as optional is found by type assertion.

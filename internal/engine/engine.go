@@ -1,13 +1,3 @@
-// Package engine creates, keeps and removes sandboxes. It resolves a Spec against the policy and
-// the driver's capabilities, leases the image, has the driver make an instance, and talks to the
-// guest in it.
-//
-// An engine is used in two ways. Without a Store it is the sandpit.Client of a program whose
-// sandboxes end with it. With a Store it is the core of a server: its sandboxes have records,
-// outlive the program, and are taken over by Adopt.
-//
-// Locks are taken in this order: Engine.mu, Sandbox.mu, endedBroadcasters.mu, broadcaster.mu. None
-// is held during calls of the driver, the guest or the store.
 package engine
 
 import (

@@ -1,14 +1,33 @@
 // Package fastrun carries one command over one connection to this user's server.
-// It serves sandpit run, whose sandbox the server takes from its warm pool and
+// It serves sandpit run and shell, whose sandbox the server takes from its warm pool and
 // removes when the command or the connection has ended, and sandpit exec.
 //
 // The client writes the head of an HTTP/1.1 request with an Upgrade by hand, so it
 // needs neither net/http nor an engine. From then on both ends send the frames of
-// package v1. The request of a run follows its head at once and makes one round
-// trip of the whole; that of an exec waits until the server has agreed.
+// package v1. The request of a run follows its head at once, so that the whole run takes
+// one round trip. The client of an exec waits until the server has agreed, before it reads
+// any file that a flag names.
 //
-// A server may decline before it has done anything. The caller then makes the
-// sandbox itself, or asks the server in the general way.
+// # Windows
+//
+// Everything shares the connection, so neither end may leave any of it unread for long.
+// Standard input, and both output streams together, are sent only as far as the other end
+// has given room: a window of 256 KiB in each direction. A client that stops reading holds
+// up the command, but no signal and no input.
+//
+// # Who runs the command
+//
+// The server answers right before the command may begin. If the connection ends before the
+// answer, the client runs the command itself. If it ends later, that is an error, because
+// the command may have run. A server that is asked to end finishes its runs for 10 s, and
+// declines new ones.
+//
+// A server declines before it has done anything if it is of another version or stands
+// at another place (user, user and mount namespaces, root directory), or if there is no
+// such sandbox. The caller then makes the sandbox itself, or asks the server in the general
+// way. It does so too for what the server can't do in the same way, such as plain HTTP
+// registries or an image that is not in the store. Both ways must differ in nothing but
+// time: the scripts of the command line are run both ways.
 package fastrun
 
 import v1 "github.com/sandpit-dev/sandpit/internal/api/v1"

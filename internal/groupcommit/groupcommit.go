@@ -1,5 +1,11 @@
 // Package groupcommit lets many goroutines share one slow write, such as an fsync. None
-// of them waits for a disk that hangs.
+// of them waits for a disk that hangs: a write is given up after ten seconds. Until the
+// disk goes on, further writes are refused at once, and those that waited for their turn
+// are dropped. So users of this package hold their locks without deadlines of their own.
+//
+// A goroutine writes while there is something to write. If a caller did it, a caller that
+// leaves, or a disk that hangs, would hold up the others. This costs 1.5 µs instead of
+// 0.2 µs per write.
 package groupcommit
 
 import (

@@ -1,5 +1,29 @@
 // Package server runs a Sandpit server. It puts the engine, its state, keys, policies, the audit
 // and the HTTP API together and listens. The next server can adopt everything that it leaves.
+//
+// # What outlives what
+//
+//   - Records of sandboxes, keys, responses to repeatable requests and webhooks (package
+//     state): kill -9 and a power cut.
+//   - The audit: kill -9; a power cut except for the last second, or completely with
+//     sync-audit.
+//   - Output of processes (package logstore): kill -9, except for what was being written.
+//   - Events, waiting webhook deliveries, metrics: nothing.
+//   - Files and processes of sandboxes, in the machine's memory: kill -9 of the server, but
+//     not a restart of the machine.
+//
+// # Callers and connections
+//
+// A key belongs to a namespace and names a policy. A caller at the unix socket is the
+// server's own user, by the credentials that the kernel gives, in the server's own user and
+// pid namespaces (SO_PEERPIDFD, and what /proc says about that process). Such a caller has
+// the namespace "local" and may do what it may do without a server.
+//
+// A TCP connection is a stranger's until a request on it has a valid key. Strangers share
+// a part of all connections, and each address has a part of that. Past one of the two
+// bounds, a new connection replaces the oldest of its address, or of the address with the
+// most connections. Connections of keys are counted separately, by namespace. So a few
+// addresses can't keep out a caller, which is a stranger until its key has arrived.
 package server
 
 import (

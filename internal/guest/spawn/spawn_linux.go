@@ -1,6 +1,13 @@
-// Package spawn starts programs for the guest: with another user, exact
-// capabilities, a terminal, a Landlock domain, and below a helper process that
-// keeps everything the program starts findable.
+// Package spawn starts programs for the guest: as another user, with exact
+// capabilities, a terminal and a Landlock domain, each below a helper process.
+//
+// A timeout must kill everything that a program has started, including processes that have
+// forked twice into sessions of their own, and nothing else. So each program gets a
+// helper: a process that shares the guest's memory, is a child subreaper, starts the
+// program, and reaps. Everything that the program starts stays a descendant of its
+// helper. Package process kills such a tree by stopping its processes until nothing new
+// appears, and then killing them. This needs no cgroup, so it works on every backend. A
+// helper is made without copying page tables, so it adds little to a start.
 package spawn
 
 import (
