@@ -6,10 +6,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Much content is sent some frames at a time: each write costs both ends the
-// same, whatever is in it, and wakes the host. So a buffer for it has several
-// blocks, one behind the other, each with room for the header of a frame before
-// a full payload.
+// Large content is sent several frames at a time, because each write has a fixed cost for
+// both ends and wakes the host. So a large buffer has several consecutive blocks, each with
+// room for the header of a frame before a full payload.
 
 // BlockSize is the size of one block.
 const BlockSize = wire.HeaderSize + wire.MaxData
@@ -28,7 +27,7 @@ var bulks = sync.Pool{New: func() any {
 	return &b
 }}
 
-// Buffer returns a buffer, of several blocks when there is much.
+// Buffer returns a buffer of one block, or of several for large content.
 func Buffer(much bool) *[]byte {
 	if much {
 		return bulks.Get().(*[]byte)
@@ -45,14 +44,13 @@ func Release(buf *[]byte) {
 	}
 }
 
-// Payload returns the content of block i of a buffer, the last of which may be
-// shorter.
+// Payload returns the content of block i of a buffer. The last block may be shorter.
 func Payload(buf []byte, i int) []byte {
 	return buf[i*BlockSize+wire.HeaderSize : min((i+1)*BlockSize, len(buf))]
 }
 
-// Payloads returns the content of so many bytes of a buffer's blocks, a piece for
-// each block. All but the last are full.
+// Payloads returns the first n bytes of content of a buffer's blocks, one piece per
+// block. All but the last are full.
 func Payloads(buf []byte, n int) [][]byte {
 	pieces := make([][]byte, 0, maxBlocks)
 	for i := 0; n > 0; i++ {
@@ -64,8 +62,8 @@ func Payloads(buf []byte, n int) [][]byte {
 	return pieces
 }
 
-// SendBlocks sends n bytes of content that are in the blocks of a buffer, as fast
-// as there is credit, and as many frames at once as there is credit for.
+// SendBlocks sends the first n bytes of content of a buffer's blocks as fast as there is
+// credit, and as many frames in one write as there is credit for.
 func (s *Stream) SendBlocks(channel wire.Type, buf []byte, n int) error {
 	for n > 0 {
 		ready := 0
