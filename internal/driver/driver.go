@@ -287,7 +287,7 @@ type Plan struct {
 	Name     string
 	Hostname string
 	Root     Root
-	Mounts   []sandpit.Mount // sources are absolute and without symbolic links; NoSockets only with ReadOnly
+	Mounts   []sandpit.Mount // sources are absolute and without symbolic links; NoSockets only with ReadOnly; outer ones come first
 	Tmpfs    []sandpit.Tmpfs
 	ReadOnly bool
 	Write    []string // nil: no restriction; otherwise the only writable paths

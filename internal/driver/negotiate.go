@@ -47,6 +47,8 @@ func asking(f feature.Feature) string {
 		return "restricting writes"
 	case feature.Pause:
 		return "pausing at the end of the lifetime"
+	case feature.Landlock:
+		return "mounting read-only inside a writable mount"
 	}
 	return fmt.Sprintf("limiting %s", f)
 }

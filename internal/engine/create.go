@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -234,6 +235,11 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 	return nil
 }
 
+// outerFirst puts a mount before those inside it, which it would hide.
+func outerFirst(a, b sandpit.Mount) int {
+	return strings.Compare(path.Clean(a.Target), path.Clean(b.Target))
+}
+
 // plan says what the driver is to make, and what the guest is to be told.
 func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature.Set, caps driver.Capabilities) (driver.Plan, client.Config, error) {
 	root := s.lease.Rootfs()
@@ -252,7 +258,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	plan := driver.Plan{
 		ID: s.id, Name: s.name, Hostname: hostname,
 		Root:   driver.Root{Layers: root.Layers, Files: rootFiles(hostname)},
-		Mounts: spec.Mounts, Tmpfs: slices.Clone(spec.Tmpfs),
+		Mounts: slices.SortedFunc(slices.Values(spec.Mounts), outerFirst), Tmpfs: slices.Clone(spec.Tmpfs),
 		ReadOnly: spec.ReadOnly, Write: spec.Write,
 		Limits: limits, Enforce: enforce,
 		UID: who.uid, GID: who.gid, MultiUser: caps.Features[feature.Users] && who.uid == 0,

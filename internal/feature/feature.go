@@ -3,7 +3,9 @@
 package feature
 
 import (
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -31,11 +33,12 @@ const (
 	Pause      Feature = "pause"       // ExpiryPause, and Lifecycle.Pause
 )
 
-// Features that no Spec asks for. A sandbox without them has fewer walls, or one user.
+// Features that no Spec asks for by name. A sandbox without them has fewer walls, or
+// one user. Landlock is required by a read-only mount inside a writable one.
 const (
 	Users    Feature = "users"    // uid 0 inside, and other users beside it
 	Seccomp  Feature = "seccomp"  // a filter of system calls
-	Landlock Feature = "landlock" // a second wall behind the mounts of write paths
+	Landlock Feature = "landlock" // a second wall behind the mounts of write paths, and what keeps mounts in place
 )
 
 // Limits returns the features that are limits, in the order of the fields of
@@ -75,6 +78,7 @@ func Required(s sandpit.Spec) []Feature {
 		{Mounts, len(s.Mounts) > 0},
 		{WritePaths, s.Write != nil},
 		{Pause, s.OnExpiry == sandpit.ExpiryPause},
+		{Landlock, slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
 	} {
 		if part.asked {
 			needed = append(needed, part.feature)
@@ -82,3 +86,25 @@ func Required(s sandpit.Spec) []Feature {
 	}
 	return needed
 }
+
+// ProtectedIn returns the target of the writable mount that a read-only mount lies
+// directly in, or "" if m is not such a mount. What it shows is protected there only as
+// long as no sandbox can put another directory in its place.
+func ProtectedIn(mounts []sandpit.Mount, m sandpit.Mount) string {
+	if !m.ReadOnly {
+		return ""
+	}
+	var outer sandpit.Mount
+	for _, o := range mounts {
+		if below(m.Target, o.Target) && (outer.Target == "" || below(o.Target, outer.Target)) {
+			outer = o
+		}
+	}
+	if outer.Target == "" || outer.ReadOnly {
+		return ""
+	}
+	return path.Clean(outer.Target)
+}
+
+// below reports whether the path p is below dir.
+func below(p, dir string) bool { return strings.HasPrefix(path.Clean(p), path.Clean(dir)+"/") }

@@ -56,3 +56,28 @@ func TestFeaturesAreDistinct(t *testing.T) {
 		t.Error("limits are told from other features wrongly")
 	}
 }
+
+func TestProtectedIn(t *testing.T) {
+	mount := func(target string, readOnly bool) sandpit.Mount {
+		return sandpit.Mount{Target: target, ReadOnly: readOnly}
+	}
+	mounts := []sandpit.Mount{
+		mount("/w/a/.git", true), mount("/w/", false), mount("/w/r", true), mount("/w/r/in", true),
+		mount("/w/r/rw", false), mount("/w/r/rw/x/y/", true), mount("/w-beside", true), mount("/w/plain", false),
+	}
+	got := map[string]string{}
+	for _, m := range mounts {
+		got[m.Target] = ProtectedIn(mounts, m)
+	}
+	want := map[string]string{
+		"/w/a/.git": "/w", "/w/": "", "/w/r": "/w", "/w/r/in": "", "/w/r/rw": "", "/w/r/rw/x/y/": "/w/r/rw", "/w-beside": "", "/w/plain": "",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for n, required := range map[int]bool{2: true, 1: false} {
+		if slices.Contains(Required(sandpit.Spec{Mounts: mounts[:n]}), Landlock) != required {
+			t.Errorf("the first %d mounts require Landlock: want %v", n, required)
+		}
+	}
+}

@@ -1,6 +1,9 @@
 // Package landlock builds Landlock rulesets that confine writing to some paths.
 //
-// Landlock is the second wall around the paths that a sandbox may write. The
+// For a sandbox that others can pass descriptors to, the path is its own root: what
+// it reaches by a descriptor of somebody else's mount has another one.
+//
+// For write paths Landlock is the second wall around the paths that a sandbox may write. The
 // first is the mounts, which are read-only elsewhere; this one holds should a
 // mount have been made wrongly. Nothing inside can take it off, and each
 // program may add stricter rulesets of its own.

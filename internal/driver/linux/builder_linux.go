@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -50,7 +51,7 @@ func (c *compiler) prepare() {
 
 // bind is what the builder does when it knows for what: the rest.
 func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
-	c.plan, c.mounts = plan, mounts
+	c.plan, c.mounts, c.pinned = plan, mounts, map[string]bool{}
 	c.p.Grow(restSteps)
 	host := []byte(plan.Hostname)
 	if len(host) > 0 {
@@ -93,6 +94,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	for i, m := range c.mounts {
 		n := len(plan.Root.Layers) + len(plan.Root.Binds) + i
 		c.target(m)
+		c.pin(m)
 		c.check(m.Source, fds[n], m.id)
 		c.attach(shown[n], m.Target)
 		c.cover(n, fds[n], shown[n])
@@ -320,15 +322,41 @@ func (c *compiler) target(m hostMount) {
 	c.mkdirAll(m.Target)
 }
 
+// pin mounts the directories between a writable mount and a read-only one inside it
+// on themselves. The kernel lets a directory be moved that has mounts below it, but
+// not one on which something is mounted: else a sandbox could move the read-only
+// mount away with a directory above it, and make that anew.
+func (c *compiler) pin(m hostMount) {
+	outer := feature.ProtectedIn(c.plan.Mounts, m.Mount)
+	if outer == "" {
+		return
+	}
+	for _, d := range parents(path.Dir(m.Target)) {
+		if len(d) > len(outer) && !c.pinned[d] {
+			c.pinned[d] = true
+			fd := c.openTree("opening "+d, d, true)
+			c.attach(sysprog.From(fd), d)
+			c.p.Call("closing "+d, unix.SYS_CLOSE, sysprog.From(fd))
+			c.p.Free(fd)
+		}
+	}
+}
+
 // writePaths makes the root read-only, wholly or but for the paths that may be
-// written, and returns the register of a Landlock ruleset that says the same.
+// written. It returns the register of the Landlock ruleset for programs, or nil. That
+// says the same, or, where other sandboxes can pass descriptors, that only what is in
+// this root may be written.
 func (c *compiler) writePaths() *sysprog.Reg {
 	plan := c.plan
 	if plan.Write == nil {
 		if plan.ReadOnly {
 			c.readOnly("/", false)
 		}
-		return nil
+		if c.landlock == 0 || !showSockets(c.mounts) {
+			return nil
+		}
+		ruleset := ownRootSteps(c.p, c.landlock)
+		return &ruleset
 	}
 	regs := make([]sysprog.Reg, len(plan.Write))
 	for i, w := range plan.Write {
@@ -346,6 +374,6 @@ func (c *compiler) writePaths() *sysprog.Reg {
 	if c.landlock == 0 {
 		return nil
 	}
-	ruleset := landlockSteps(c.p, c.landlock, plan.Write)
+	ruleset := writeSteps(c.p, c.landlock, plan.Write)
 	return &ruleset
 }

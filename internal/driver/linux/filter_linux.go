@@ -36,13 +36,17 @@ func baseFilter() (filter []byte, key uint64, err error) {
 	return seccomp.Encode(seccomp.WithKey(program, key)), key, nil
 }
 
+// showSockets reports whether programs inside can be passed descriptors by others:
+// over a unix socket that a mount shows, and be that mount read-only.
+func showSockets(mounts []hostMount) bool {
+	return slices.ContainsFunc(mounts, func(m hostMount) bool { return !m.file && !m.NoSockets })
+}
+
 // reachesHost reports whether programs inside can get a descriptor by which the
 // mode of a host's file can be changed: their own of a writable mount, or another
-// program's, over a unix socket that a mount shows, and be that mount read-only.
+// program's.
 func (c *creation) reachesHost() bool {
-	return slices.ContainsFunc(c.mounts, func(m hostMount) bool {
-		return !m.ReadOnly || !m.file && !m.NoSockets
-	})
+	return showSockets(c.mounts) || slices.ContainsFunc(c.mounts, func(m hostMount) bool { return !m.ReadOnly })
 }
 
 // confine has the guest load the filter that keeps set-id files off the host, if

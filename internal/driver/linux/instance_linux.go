@@ -92,13 +92,13 @@ func (i *instance) Handle() driver.Handle {
 
 var _ driver.Lacking = (*instance)(nil)
 
-// Lacks names the filter against set-id bits, and the overlay of a directory of
+// Lacks names the filter against set-id bits and the Landlock ruleset, which came with it, and the overlay of a directory of
 // the host. See driver.Lacking.
 func (i *instance) Lacks() (gaps []sandpit.Gap) {
 	if !i.noSetID {
 		gaps = append(gaps, sandpit.Gap{
 			What: "set-id",
-			Why:  "an earlier version of Sandpit created this sandbox: if it has a mount that is writable or shows sockets, programs in it can create set-user-id files on the host",
+			Why:  "an earlier version of Sandpit created this sandbox: if it has a mount that is writable or shows sockets, programs in it can create set-user-id files on the host, and help another sandbox to replace what is mounted read-only inside its writable mount",
 			Fix:  "remove it and create it again; stopping and starting it does not help",
 		})
 	}

@@ -13,32 +13,53 @@ func landlockABI() int {
 	return abi
 }
 
-// landlockSteps adds the steps that make a ruleset under which only the given
-// paths may be written, beside the devices that everything writes to.
-func landlockSteps(p *sysprog.Program, abi int, writable []string) sysprog.Reg {
-	attr := landlock.RulesetAttr(abi)
-	ruleset := p.Call("creating a Landlock ruleset", unix.SYS_LANDLOCK_CREATE_RULESET, p.Bytes(attr), sysprog.Int(len(attr)), sysprog.Int(0)).Result()
-	add := func(path string, missing bool) {
-		what := "allowing to write " + path
-		open := p.Call(what, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(path), sysprog.Int(unix.O_PATH|unix.O_CLOEXEC), sysprog.Int(0))
-		fd := open.Result()
-		if missing {
-			open.Ignore(unix.ENOENT).SkipAfterIgnored(5)
-		}
-		for _, access := range []landlock.Access{landlock.FileAccess(abi), landlock.WriteAccess(abi)} {
-			rule := landlock.PathBeneath(access)
-			p.Store32(fd, rule, landlock.ParentFD)
-			// EINVAL: rights of a directory for what is a file.
-			p.Call(what, unix.SYS_LANDLOCK_ADD_RULE, sysprog.From(ruleset), sysprog.Int(landlock.RulePathBeneath), p.Bytes(rule), sysprog.Int(0)).Ignore(unix.EINVAL)
-		}
-		p.Call("closing "+path, unix.SYS_CLOSE, sysprog.From(fd))
-		p.Free(fd)
-	}
+// writeSteps adds the steps that make a ruleset under which only the given paths
+// may be written, beside the devices that everything writes to.
+func writeSteps(p *sysprog.Program, abi int, writable []string) sysprog.Reg {
+	ruleset := rulesetSteps(p, abi)
 	for _, path := range landlock.Devices() {
-		add(path, true)
+		allowSteps(p, ruleset, path, true, landlock.FileAccess(abi), landlock.WriteAccess(abi))
 	}
 	for _, path := range writable {
-		add(path, false)
+		allowSteps(p, ruleset, path, false, landlock.FileAccess(abi), landlock.WriteAccess(abi))
 	}
 	return ruleset
+}
+
+// ownRootSteps adds the steps that make a ruleset under which nothing may be
+// changed but what is in the sandbox's own root, and in what is mounted there.
+//
+// A directory of which another sandbox has passed a descriptor is in the root of
+// that one. The kernel checks a path by walking up from it, over the mounts that it
+// was reached by, and never comes to this root.
+func ownRootSteps(p *sysprog.Program, abi int) sysprog.Reg {
+	ruleset := rulesetSteps(p, abi)
+	allowSteps(p, ruleset, "/", false, landlock.HandledAccess(abi))
+	// mq_open(2) goes by a mount of the kernel's own, which is in no root.
+	allowSteps(p, ruleset, "/dev/mqueue", false, landlock.HandledAccess(abi))
+	return ruleset
+}
+
+func rulesetSteps(p *sysprog.Program, abi int) sysprog.Reg {
+	attr := landlock.RulesetAttr(abi)
+	return p.Call("creating a Landlock ruleset", unix.SYS_LANDLOCK_CREATE_RULESET, p.Bytes(attr), sysprog.Int(len(attr)), sysprog.Int(0)).Result()
+}
+
+// allowSteps adds the steps that put rules for a path into a ruleset, one for
+// each access that the kernel takes for what is there. With missing there may be nothing.
+func allowSteps(p *sysprog.Program, ruleset sysprog.Reg, path string, missing bool, accesses ...landlock.Access) {
+	what := "allowing to write " + path
+	open := p.Call(what, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(path), sysprog.Int(unix.O_PATH|unix.O_CLOEXEC), sysprog.Int(0))
+	fd := open.Result()
+	if missing {
+		open.Ignore(unix.ENOENT).SkipAfterIgnored(2*len(accesses) + 1)
+	}
+	for _, access := range accesses {
+		rule := landlock.PathBeneath(access)
+		p.Store32(fd, rule, landlock.ParentFD)
+		// EINVAL: rights of a directory for what is a file.
+		p.Call(what, unix.SYS_LANDLOCK_ADD_RULE, sysprog.From(ruleset), sysprog.Int(landlock.RulePathBeneath), p.Bytes(rule), sysprog.Int(0)).Ignore(unix.EINVAL)
+	}
+	p.Call("closing "+path, unix.SYS_CLOSE, sysprog.From(fd))
+	p.Free(fd)
 }

@@ -62,7 +62,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	_, err = landlock.Probe()
 	caps.Features[feature.Landlock] = err == nil
 	if err != nil {
-		gap(feature.Landlock, "write paths are enforced only by read-only mounts: "+err.Error(), sandpit.Hint(err))
+		gap(feature.Landlock, "write paths are enforced only by read-only mounts, and two sandboxes together could replace what is mounted read-only inside a writable mount: "+err.Error(), sandpit.Hint(err))
 	}
 
 	switch {

@@ -22,7 +22,7 @@ var probes = map[string]func(args []string) map[string]string{
 	"sockets": probeSockets, "calls": probeCalls, "terminal": probeTerminal, "processes": probeProcesses,
 	"exe": probeExe, "abstract": probeAbstract, "devices": probeDevices, "kernel-files": probeKernelFiles, "int80": probeInt80,
 	"self": probeSelf, "set-id": probeSetID, "pass": probePass, "take": probeTake, "passdir": probePassDir, "takedir": probeTakeDir, "filters": probeFilters,
-	"search": probeSearch, "move": probeMove,
+	"search": probeSearch, "passon": probePassOn, "takeover": probeTakeOver, "work": probeWork, "move": probeMove,
 	"watch": probeWatch, "lock": probeLock, "connect": probeConnect,
 	"counters": probeCounters, "hold": probeHold, "ids": probeIDs, "tcp": probeTCP,
 }

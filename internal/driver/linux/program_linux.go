@@ -67,7 +67,8 @@ type compiler struct {
 	coverFD  sysprog.Reg   // of what covers are copies of
 	covered  int           // how many of the covers are mounted
 	checked  []checked
-	asIs     []byte // for each bind 32 bits: not 0 once it is shown as it is
+	pinned   map[string]bool // see pin
+	asIs     []byte          // for each bind 32 bits: not 0 once it is shown as it is
 }
 
 // trees lists the host paths whose mount trees the owner must send along with

@@ -204,7 +204,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	if u.UID == 0 {
 		a.Caps = conf.RootCaps
 	}
-	a.Landlock = t.settings.Landlock()
+	a.On = t.settings.Domain()
 
 	closeChild, err := p.streams(a, &u, m)
 	if err != nil {

@@ -195,7 +195,9 @@ func (g *guest) bootstrap() int {
 			f := fdio.WaitingFile(fd, "connection")
 			go func() { _ = conn.New(g, f, f).Serve() }()
 		case kind == bootstrapLandlock:
-			g.settings.SetLandlock(fd)
+			if err := g.settings.SetLandlock(fd); err != nil {
+				return lastWords("entering a Landlock domain: " + err.Error())
+			}
 			g.workers.Renew()
 		case kind == bootstrapFilter:
 			if !loadFilter(fd) {

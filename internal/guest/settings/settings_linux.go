@@ -19,7 +19,8 @@ type Settings struct {
 
 	mu       sync.Mutex
 	conf     Config
-	landlock int // ruleset, or -1
+	landlock int     // ruleset, or -1
+	domain   *domain // under that ruleset, or nil
 }
 
 // New returns settings of which nothing has been told.
@@ -29,14 +30,30 @@ func New() *Settings {
 
 // SetLandlock makes fd the ruleset of all processes and file work. It is called before
 // the first connection that needs the ruleset.
-func (s *Settings) SetLandlock(fd int) {
+func (s *Settings) SetLandlock(fd int) error {
+	d, err := newDomain(fd)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	old := s.landlock
-	s.landlock = fd
+	s.landlock, s.domain = fd, d
 	s.mu.Unlock()
 	if old >= 0 {
 		unix.Close(old)
 	}
+	return nil
+}
+
+// Domain returns what calls a function on the thread that makes all processes, or nil
+// if any thread may.
+func (s *Settings) Domain() func(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.domain == nil {
+		return nil
+	}
+	return s.domain.do
 }
 
 // Landlock returns the ruleset of all processes and file work, or -1.

@@ -42,8 +42,11 @@ type Attr struct {
 	Terminal              bool // make Stdin the controlling terminal
 
 	NoFile      uint64 // RLIMIT_NOFILE, both values; 0 keeps the guest's
-	Landlock    int    // ruleset descriptor, or -1
 	OOMScoreAdj int    // 0 keeps the guest's; only raising works
+
+	// On calls f on the thread whose Landlock domain the helper and the program
+	// inherit, and returns when f has. Nil stands for any thread.
+	On func(f func())
 
 	// Made, when set, is called with the helper's process id while the program
 	// has yet to be executed. A program that may signal its helper can stop it
@@ -120,7 +123,13 @@ func Start(a *Attr) (*Proc, error) {
 		r.Close()
 		return nil, err
 	}
-	sup, err := sysprog.Supervise(prepare, child, settle, w)
+	var sup sysprog.Child
+	supervise := func() { sup, err = sysprog.Supervise(prepare, child, settle, w) }
+	if a.On != nil {
+		a.On(supervise)
+	} else {
+		supervise()
+	}
 	if err != nil {
 		r.Close()
 		return nil, err
@@ -207,9 +216,6 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 	// The helper holds no descriptor but these. Its signals stay blocked.
 	prepare.Call("becoming a subreaper", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_CHILD_SUBREAPER), sysprog.Int(1))
 	keep := []int{a.Stdin, a.Stdout, a.Stderr, status}
-	if a.Landlock >= 0 {
-		keep = append(keep, a.Landlock)
-	}
 	slices.Sort(keep)
 	keep = slices.Compact(keep)
 	next := 3
@@ -239,9 +245,6 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 		child.Call("limiting open files", unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(unix.RLIMIT_NOFILE), child.Bytes(lim), sysprog.Int(0))
 	}
 	child.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
-	if a.Landlock >= 0 {
-		child.Call("restricting write paths", unix.SYS_LANDLOCK_RESTRICT_SELF, sysprog.Int(a.Landlock), sysprog.Int(0))
-	}
 	for c := range 64 {
 		bit := uint64(1) << c
 		if RootCapabilities&bit != 0 && a.Caps&bit == 0 {

@@ -26,7 +26,7 @@ func run(t *testing.T, a spawn.Attr) (string, spawn.Status, error) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	a.Stdin, a.Stdout, a.Stderr, a.Landlock = int(null.Fd()), int(w.Fd()), int(w.Fd()), -1
+	a.Stdin, a.Stdout, a.Stderr = int(null.Fd()), int(w.Fd()), int(w.Fd())
 	if a.Dir == "" {
 		a.Dir = "/"
 	}
@@ -149,7 +149,7 @@ func BenchmarkStart(b *testing.B) {
 		defer null.Close()
 		fd := int(null.Fd())
 		for b.Loop() {
-			p, err := spawn.Start(&spawn.Attr{Argv: []string{"true"}, Candidates: []string{"/bin/true"}, Dir: "/", Stdin: fd, Stdout: fd, Stderr: fd, Landlock: -1})
+			p, err := spawn.Start(&spawn.Attr{Argv: []string{"true"}, Candidates: []string{"/bin/true"}, Dir: "/", Stdin: fd, Stdout: fd, Stderr: fd})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -60,7 +60,7 @@ func TestTracedByItsHelper(t *testing.T) {
 		t.Fatal(err)
 	}
 	for how, want := range map[string]syscall.WaitStatus{"signal": 3 << 8, "exec": 3 << 8, "killed": syscall.WaitStatus(syscall.SIGTERM)} {
-		p, err := spawn.Start(&spawn.Attr{Argv: []string{tracedName, how}, Candidates: []string{self}, Dir: "/", Stdin: fd, Stdout: fd, Stderr: fd, Landlock: -1})
+		p, err := spawn.Start(&spawn.Attr{Argv: []string{tracedName, how}, Candidates: []string{self}, Dir: "/", Stdin: fd, Stdout: fd, Stderr: fd})
 		if err != nil {
 			t.Fatal(err)
 		}

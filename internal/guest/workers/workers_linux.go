@@ -163,8 +163,8 @@ func giveUpRights(u *settings.User, rootCaps uint64, landlock int) error {
 		return err
 	}
 	if landlock >= 0 {
-		if _, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(landlock), 0, 0); errno != 0 {
-			return errno
+		if err := settings.RestrictSelf(landlock); err != nil {
+			return err
 		}
 	}
 	if u.Change {
