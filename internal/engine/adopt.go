@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -215,7 +216,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}
-	if d.Handle != nil {
+	if d.Handle != nil && d.Handle.Driver != "" { // earlier versions wrote an empty one when it was gone
 		h = *d.Handle
 	}
 	s.instance = unrecovered{recoverer: recoverer, handle: h}
@@ -312,7 +313,7 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 		switch {
 		case errors.Is(err, errOtherGuest):
 			return a, sandpit.WithHint(err, "use the version of Sandpit that created it, or a newer one that supports its guest")
-		case err != nil && ctx.Err() != nil:
+		case err != nil && (ctx.Err() != nil || shortage(err)):
 			return a, err
 		case err != nil:
 			state, why = sandpit.StateFailed, "it could not be adopted: "+err.Error()
@@ -370,6 +371,13 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 		a.found = foundGone
 	}
 	return a, nil
+}
+
+// shortage reports whether an error says that something was scarce here, which is no
+// fault of the sandbox.
+func shortage(err error) bool {
+	scarce := []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN}
+	return slices.ContainsFunc(scarce, func(no error) bool { return errors.Is(err, no) })
 }
 
 // died ends the adoption of a sandbox whose guest has died meanwhile. What else is to
@@ -435,7 +443,8 @@ var errTimeOver = errors.New("its lifetime has ended")
 // resume connects to the guest and finds its processes. It returns how many run,
 // and the state that the sandbox is in. With errOtherGuest that is as it was. A guest
 // that is silent is waited for until ctx ends. A paused sandbox runs meanwhile, so it
-// is frozen again before long, without a connection to its guest.
+// is frozen again before long, without a connection to its guest. If it can't be frozen
+// again, it runs on.
 func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, state sandpit.State, err error) {
 	freezer, _ := s.instance.(driver.Freezer)
 	whole := context.WithoutCancel(ctx)
@@ -475,15 +484,14 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		case silent && ctx.Err() == nil: // it runs on
 			if running, err = s.connect(ctx, true); err == nil {
 				asleep = freezer.Freeze(ctx)
-				err = asleep
 			}
-		default:
-			err = errors.Join(err, asleep)
 		}
-		if asleep == nil {
+		if asleep == nil || err == nil {
 			_ = s.mark(whole, false, pauseMark)
 		}
-		return running, sandpit.StatePaused, err
+		if asleep == nil || err != nil {
+			return running, sandpit.StatePaused, errors.Join(err, asleep)
+		}
 	}
 	if err != nil {
 		return 0, "", err

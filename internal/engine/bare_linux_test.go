@@ -116,6 +116,9 @@ func (d bare) Kept(context.Context) ([]string, error) {
 
 func (d bare) Recover(_ context.Context, h driver.Handle) (driver.Instance, error) {
 	var st bareState
+	if h.Driver != "bare" || h.ID == "" {
+		return nil, fmt.Errorf("the handle of %q belongs to %q: %w", h.ID, h.Driver, sandpit.ErrInvalid)
+	}
 	if len(h.State) > 0 {
 		if err := json.Unmarshal(h.State, &st); err != nil {
 			return nil, err

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,5 +202,102 @@ func TestGuestDiesDuringAdoption(t *testing.T) {
 	}
 	if cut < 3 { // greeting, processes, lifetime
 		t.Errorf("its connection was cut at %d moments", cut)
+	}
+}
+
+// hindered is bare of which something fails that says nothing about the guest.
+type hindered struct {
+	bare
+	dial, freeze error
+}
+
+type hinderedInstance struct {
+	*bareInstance
+	hindered
+}
+
+func (d hindered) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	i, err := d.bare.Recover(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return &hinderedInstance{i.(*bareInstance), d}, nil
+}
+
+func (i *hinderedInstance) Dial(ctx context.Context) (net.Conn, error) {
+	if i.dial != nil {
+		return nil, i.dial
+	}
+	return i.bareInstance.Dial(ctx)
+}
+
+func (i *hinderedInstance) Freeze(ctx context.Context) error {
+	if i.freeze != nil {
+		return i.freeze
+	}
+	return i.bareInstance.Freeze(ctx)
+}
+
+// A sandbox whose guest can't be reached for want of descriptors, or whose socket has no
+// room, is not destroyed: the next engine takes it over.
+func TestAdoptionWithoutDescriptors(t *testing.T) {
+	for _, fault := range []error{syscall.EMFILE, syscall.EAGAIN} {
+		srv := newSurvivor(t)
+		first := srv.open(t)
+		box := made(t, first, sandpit.Spec{Name: "box"})
+		background(t, box, "exec sleep 10000")
+		pid := pidOf(t, srv, box.ID())
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		second, report := adopt(t, srv, func(o *engine.Options) {
+			o.Driver = hindered{bare: bare{srv.dir}, dial: fmt.Errorf("dialling: %w (%w)", sandpit.ErrClosed, fault)}
+		})
+		if len(report.Refused) != 1 || report.Failed != 0 || !alive(pid) {
+			t.Errorf("%v: the report is %+v; its guest lives: %v", fault, report, alive(pid))
+		}
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+		third, report := adopt(t, srv)
+		if report.Adopted != 1 || report.Processes != 1 {
+			t.Errorf("%v: then the report is %+v", fault, report)
+		}
+		if err := third.Remove(t.Context(), "box"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A paused sandbox that an engine has thawed to ask its guest, and that can't be frozen
+// again, runs on.
+func TestAdoptionOfWhatCantBeFrozenAgain(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	box := made(t, first, sandpit.Spec{Name: "box"})
+	background(t, box, "exec sleep 10000")
+	pid := pidOf(t, srv, box.ID())
+	if err := errors.Join(box.(sandpit.Lifecycle).Pause(t.Context()), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	second, report := adopt(t, srv, func(o *engine.Options) {
+		o.Driver = hindered{bare: bare{srv.dir}, freeze: os.ErrDeadlineExceeded}
+	})
+	if report.Adopted != 1 || report.Processes != 1 || report.Refused != nil || !alive(pid) {
+		t.Errorf("the report is %+v; its guest lives: %v", report, alive(pid))
+	}
+	sb, err := second.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, sb, sandpit.StateRunning)
+	if r, _ := srv.store.get(box.ID()); r.State != sandpit.StateRunning {
+		t.Errorf("its record says %s", r.State)
+	}
+	if _, err := os.Stat(filepath.Join(srv.dir, "logs", box.ID()+".paused")); err == nil {
+		t.Error("it is marked as paused")
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

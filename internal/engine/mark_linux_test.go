@@ -209,3 +209,39 @@ func TestPausedSandboxThatCantBeMarked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A removal that could not be recorded holds also for a sandbox that an engine before has
+// found gone, of which the record has no handle.
+func TestRemovalOfAFailedOneIsMarked(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	id := made(t, first, sandpit.Spec{Name: "box"}).ID()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, srv, id)
+	for range 2 { // it is kept as a failed one
+		e, _ := adopt(t, srv)
+		sb, err := e.Get(t.Context(), "box")
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, sb, sandpit.StateFailed)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, _ := adopt(t, srv)
+	srv.store.setFail(fmt.Errorf("writing: %w", sandpit.ErrDiskFull))
+	if err := errors.Join(e.Remove(t.Context(), "box"), e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	srv.store.setFail(nil)
+	last, report := adopt(t, srv)
+	if report.Expired != 1 || len(last.Sandboxes()) != 0 {
+		t.Errorf("the report is %+v, and %d are there", report, len(last.Sandboxes()))
+	}
+	if _, ok := srv.store.get(id); ok {
+		t.Error("its record is left")
+	}
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,7 @@ const dataVersion = 2
 type data struct {
 	Version     int               `json:"version"`
 	Driver      string            `json:"driver"`
-	Handle      *driver.Handle    `json:"handle,omitempty"` // none while it is made
+	Handle      *driver.Handle    `json:"handle,omitempty"` // none while it is made, and once it is gone
 	Made        json.RawMessage   `json:"made"`             // as encodeMade returns it
 	Labels      map[string]string `json:"labels,omitempty"`
 	Image       string            `json:"image"`
@@ -58,7 +59,7 @@ func readData(r Record) (data, error) {
 	}
 	d.Version, d.Driver = dataVersion, "linux" // the only one that there was
 	if d.Handle != nil {
-		d.Driver = d.Handle.Driver
+		d.Driver = cmp.Or(d.Handle.Driver, d.Driver)
 	}
 	var err error
 	d.Made, _, err = encodeMade(Made{
@@ -87,8 +88,9 @@ func (s *Sandbox) record(next *expiry) (Record, error) {
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
 	s.mu.Unlock()
 	if r.State != sandpit.StateCreating && s.instance != nil {
-		h := s.instance.Handle()
-		d.Handle = &h
+		if h := s.instance.Handle(); h.Driver != "" { // not that of one that is gone
+			d.Handle = &h
+		}
 	}
 	var err error
 	if r.Data, err = json.Marshal(d); err != nil {

@@ -151,3 +151,11 @@ func TestMadeOfAnyBytes(t *testing.T) {
 		t.Errorf("without its environment: %v", err)
 	}
 }
+
+// Earlier versions wrote a handle without a driver when a sandbox was gone.
+func TestRecordWithoutAHandle(t *testing.T) {
+	d, err := readData(Record{Name: "box", Data: json.RawMessage(`{"version": 1, "handle": {"version": 1}}`)})
+	if err != nil || d.Driver != "linux" {
+		t.Errorf("its driver is %q, %v", d.Driver, err)
+	}
+}
