@@ -39,10 +39,9 @@
 // of all is 64 zeros. The bytes themselves are hashed, so no other encoding of the same object
 // passes.
 //
-// The first line of a file has "head", which numbers the file. If the one
-// before it ended in the middle of a line, because the machine did, head.torn gives the number of
-// bytes there that are not a record, and their SHA-256. If old files were dropped, head.dropped
-// names the last of them.
+// The first line of a file has "head", which numbers the file. If a crash cut off the last line of
+// the previous file, head.torn gives the number of bytes there that are not a record, and their
+// SHA-256. If old files were dropped, head.dropped names the last of them.
 //
 // The file head, 128 bytes that are overwritten, has the number and the hash of a recent record
 // that is on the disk: a log that ends before it was truncated.

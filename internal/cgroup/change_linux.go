@@ -7,16 +7,16 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// SameKinds reports whether l and m limit the same things, whatever the figures.
+// SameKinds reports whether l and m limit the same resources, whatever the values.
 func (l Limits) SameKinds(m Limits) bool {
 	return (l.Memory > 0) == (m.Memory > 0) && (l.CPUs > 0) == (m.CPUs > 0) && (l.Pids > 0) == (m.Pids > 0)
 }
 
-// SetLimits changes the figures of a group's limits. It must be one that this
-// process has made, and limits of the same kinds as then: otherwise the error
-// matches sandpit.ErrInvalid and nothing is changed. Limits.Devices means
-// nothing here. Less memory than is in use is an error, or, with v2, makes the
-// kernel kill something in the group; the caller sees to that.
+// SetLimits changes the values of a group's limits. This process must have made the group,
+// with limits on the same resources: otherwise the error matches sandpit.ErrInvalid and
+// nothing is changed. It ignores Limits.Devices. Setting less memory than is in use is an
+// error or, with v2, makes the kernel kill a process of the group; the caller must avoid
+// it.
 func (g *Group) SetLimits(limits Limits) error {
 	if err := limits.check(); err != nil {
 		return err

@@ -1,8 +1,6 @@
-// Package cgroup puts sandboxes into control groups: caps on memory, processor
-// time and processes, kill of everything inside, and accounting.
-// It works on cgroup v2, on v1, and on hybrid machines (limits in v1, kill in
-// v2), as root and as an ordinary user, and is written for the path
-// on which a command waits.
+// Package cgroup puts sandboxes into control groups: limits on memory, CPU time and processes,
+// killing everything inside, and accounting. It works with cgroup v2, v1 and hybrid (limits in v1,
+// kill in v2), as root and as an ordinary user. Commands wait for it, so it is written to be fast.
 //
 // # Use
 //
@@ -19,8 +17,7 @@
 // cgroup_threadgroup_rwsem, which waits for an RCU grace period unless another
 // such write was made a moment ago. In a tight loop that costs 30 µs; in a
 // command run once it was measured at 7 to 15 ms on the development machine,
-// more than everything else together. Two ways in are free of it, and are the
-// only ones here:
+// more than everything else together. Two ways avoid it, and this package has only these:
 //
 //   - [Group.FD] for clone3 with CLONE_INTO_CGROUP: the cgroup v2 part, on
 //     hybrid machines too.
@@ -28,7 +25,7 @@
 //     one thread, writes "0" to each descriptor. The kernel moves a single
 //     thread that moves itself without that lock (since Linux 5.6).
 //
-// # Names, owners and what may be left
+// # Names, owners and cleanup
 //
 // A group is a directory "sandpit-ID" in every hierarchy that it needs. One
 // hierarchy is the primary: v2 where there is one, else the freezer. The
@@ -65,5 +62,5 @@
 //     group below, as soon as no process is in it: when this process and the
 //     sandbox are dead, by kill -9 or otherwise, nothing is left.
 //
-// Where none of that is so, nothing is enforced, and Gaps says what would help.
+// Otherwise nothing is enforced, and Gaps says what would help.
 package cgroup

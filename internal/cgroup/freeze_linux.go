@@ -13,10 +13,10 @@ import (
 // moment to stand still, which a busy machine may not give it for seconds.
 const freezeTime = 10 * time.Second
 
-// Freeze stops every process of the group and returns when they stand still.
-// When one does not within ten seconds, because it waits in the kernel, the
-// group is thawed again and the error matches os.ErrDeadlineExceeded; where
-// nothing can freeze it matches sandpit.ErrUnsupported.
+// Freeze stops every process of the group and returns when they have stopped. If a process
+// does not stop within ten seconds, because it waits in the kernel, Freeze thaws the group
+// and returns an error that matches os.ErrDeadlineExceeded. If nothing can freeze here, the
+// error matches sandpit.ErrUnsupported.
 func (g *Group) Freeze() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,7 +46,7 @@ func (g *Group) Freeze() error {
 	}
 }
 
-// Thaw lets a frozen group run on. One that is not frozen is no error.
+// Thaw resumes a frozen group. Thawing a running group is a no-op.
 func (g *Group) Thaw() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -62,7 +62,7 @@ func (g *Group) Thaw() error {
 	return nil
 }
 
-// Frozen reports whether every process of the group stands still.
+// Frozen reports whether every process of the group is stopped.
 func (g *Group) Frozen() (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

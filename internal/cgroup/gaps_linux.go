@@ -43,7 +43,7 @@ func swapping() bool {
 	return err == nil && bytes.Count(data, []byte{'\n'}) > 1
 }
 
-// Gaps says what can't be enforced, why, and what to do. It is empty where all can.
+// Gaps returns what can't be enforced, why, and what to do. It is empty if everything can.
 func (l *Layout) Gaps() []sandpit.Gap {
 	var gaps []sandpit.Gap
 	for i, c := range limited {

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is a made control group: one directory per hierarchy. Its methods may
-// be called from many goroutines. After Remove those that need the group return
-// sandpit.ErrClosed.
+// Group is a control group: one directory per hierarchy. Its methods are safe for
+// concurrent use. After Remove, those that need the group return sandpit.ErrClosed.
 type Group struct {
 	l    *Layout
 	id   string
@@ -42,14 +41,13 @@ type groupDir struct {
 // at that moment, what it needed.
 const tries = 64
 
-// Create makes a group with its limits set and nothing in it. The error
-// matches fs.ErrExist when the id is taken on this machine, sandpit.ErrInvalid
-// for an impossible id or limit, sandpit.ErrUnsupported for a limit that can't be
-// enforced here, sandpit.ErrExhausted when the kernel has no room for more
-// groups. On error nothing is left.
+// Create makes an empty group with its limits set. The error matches fs.ErrExist if the id
+// is taken on this machine, sandpit.ErrInvalid for an invalid id or limit,
+// sandpit.ErrUnsupported for a limit that can't be enforced here, and sandpit.ErrExhausted
+// if the kernel has no room for more groups. After an error nothing is left.
 //
-// Where no group can be made and no limit is asked for, the result is a group
-// that does nothing: Paths is empty and all Stats are -1.
+// If no group can be made and no limit is requested, the result is a group without effect:
+// Paths is empty and all Stats are -1.
 func (l *Layout) Create(id string, limits Limits) (*Group, error) {
 	return l.CreateAnnounced(id, limits, nil)
 }
@@ -341,9 +339,9 @@ func stricter(dir string, cpus float64) bool {
 	return quota > 0 && period > 0 && float64(quota)/float64(period) <= cpus
 }
 
-// FD returns a descriptor of the v2 directory for clone3 with
-// CLONE_INTO_CGROUP, on hybrid machines too, or false where the kernel or the
-// layout has no such thing. It belongs to the group and is closed by Remove.
+// FD returns a descriptor of the v2 directory for clone3 with CLONE_INTO_CGROUP, on hybrid
+// machines too, or false if the kernel or the layout has none. It belongs to the group, and
+// Remove closes it.
 func (g *Group) FD() (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -390,8 +388,8 @@ func (g *Group) OpenJoin() ([]int, error) {
 // Name returns the name of the group's directories.
 func (g *Group) Name() string { return prefix + g.id }
 
-// Paths returns every directory of the group in the order in which they must
-// be removed, for a process that cleans up after the owner's death.
+// Paths returns every directory of the group in the order in which they must be removed,
+// for a process that cleans up after the owner's death.
 func (g *Group) Paths() []string {
 	paths := make([]string, 0, len(g.dirs))
 	for i := len(g.dirs) - 1; i >= 0; i-- {
@@ -400,10 +398,9 @@ func (g *Group) Paths() []string {
 	return paths
 }
 
-// Shared returns the directories that others may be in: the parent of all
-// groups, and the one into which the owner moved itself and what it started.
-// Whoever cleans up removes them after Paths, tries it once and does not wait:
-// the last to leave removes them.
+// Shared returns the directories that others may also use: the parent of all groups, and
+// the one into which the owner moved itself and its children. A cleanup removes them after
+// Paths, with one try: the last user removes them.
 func (g *Group) Shared() []string {
 	var paths []string
 	if g.leaf != "" {
@@ -415,9 +412,8 @@ func (g *Group) Shared() []string {
 	return paths
 }
 
-// KillFile returns the path of the file to which "1" is written to kill every
-// process of the group, or "" where the kernel has none (before 5.14, and
-// without v2).
+// KillFile returns the path of the file to which "1" is written to kill every process of
+// the group, or "" if the kernel has none (before 5.14, and without v2).
 func (g *Group) KillFile() string {
 	if len(g.dirs) == 0 || !g.dirs[0].v2 || g.l.kernel < hasKill {
 		return ""
@@ -425,10 +421,9 @@ func (g *Group) KillFile() string {
 	return g.dirs[0].path + "/cgroup.kill"
 }
 
-// Remove removes the group, and kills what is still in it first. It returns
-// when every directory is gone, or with an error when nothing has ended in it
-// for half a minute, as with a process that waits for a dead disk; it can then
-// be called again. A second Remove returns nil.
+// Remove kills everything in the group and removes it. It returns when every directory is
+// gone, or with an error if no process has ended for half a minute, for example because one
+// waits for a dead disk. It can then be called again. A second Remove returns nil.
 func (g *Group) Remove() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,19 +11,18 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// killCount is the file that counts kills for want of memory. It is asked after
-// every command, so it stays open: 1 system call instead of the 15 of Stats, of
-// which cpu.stat has the kernel sum up all processors.
-// The kernel may hold a read up: no lock is held meanwhile, and close does not wait.
+// killCount is the file that counts out-of-memory kills. It is read after every command,
+// so it stays open: this takes 1 system call instead of the 15 of Stats, of which cpu.stat
+// makes the kernel sum up all CPUs. The kernel may hold a read up: no lock is held
+// meanwhile, and close does not wait.
 type killCount struct {
 	mu     sync.Mutex
 	file   *os.File // blocking, so that its Close waits for no read; nil: not opened
 	closed bool
 }
 
-// OOMKills returns how many processes of the group the kernel has killed for
-// want of memory, as Stats does, and at little cost. It is -1 where that can't
-// be had.
+// OOMKills returns the number of out-of-memory kills in the group, as Stats does, at little
+// cost. It is -1 if it is unknown.
 func (g *Group) OOMKills() (int64, error) {
 	f, err := g.openKills()
 	if f == nil {

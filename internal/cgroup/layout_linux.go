@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
-// Layout is where this process may make groups on this machine. It is what
-// Detect found at one moment; its methods may be called from many goroutines.
+// Layout is where this process may make groups on this machine, as Detect found it. Its
+// methods are safe for concurrent use.
 type Layout struct {
 	// places has the primary first; empty when no group can be made at all.
 	places  []place

@@ -7,16 +7,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Limits are what a group enforces. Zero fields are not limited.
+// Limits are the limits of a group. Zero fields are not limited.
 type Limits struct {
 	Memory int64   // bytes, with page cache, tmpfs files and swap
 	CPUs   float64 // processors, for example 0.5; at least 0.01
 	Pids   int64   // processes and threads
 
-	// Devices denies every device but null, zero, full, random, urandom, tty
-	// and pseudo-terminals, on machines with the v1 devices hierarchy and a
-	// privileged user. It is a second wall: elsewhere the user namespace and
-	// nodev mounts stand alone.
+	// Devices denies every device except null, zero, full, random, urandom, tty and
+	// pseudo-terminals, with the v1 devices hierarchy and a privileged user. It is a
+	// second layer: elsewhere the user namespace and nodev mounts suffice.
 	Devices bool
 }
 

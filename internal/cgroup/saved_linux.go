@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Saved is a group as it is written down, so that another process can take it
-// over when its owner is dead.
+// Saved is the stored form of a group, with which another process can take it over when its
+// owner is dead.
 type Saved struct {
 	ID     string     `json:"id"`
 	Dirs   []SavedDir `json:"dirs"` // the primary first
@@ -36,10 +36,9 @@ func (g *Group) Save() Saved {
 	return s
 }
 
-// Reopen takes over a group whose owner is dead. The group need not be where
-// this process would make one. The error matches sandpit.ErrNotFound when it is
-// gone, sandpit.ErrExists when its owner lives, and sandpit.ErrInvalid when what
-// was written down can't be a group.
+// Reopen takes over a group whose owner is dead. The group need not be where this process
+// would make one. The error matches sandpit.ErrNotFound if it is gone, sandpit.ErrExists if
+// its owner lives, and sandpit.ErrInvalid if the stored form is invalid.
 func (l *Layout) Reopen(s Saved) (*Group, error) {
 	if err := checkID(s.ID); err != nil {
 		return nil, err
@@ -70,9 +69,9 @@ func (l *Layout) Reopen(s Saved) (*Group, error) {
 	return g, nil
 }
 
-// Discard removes a group of which only the id is known, because its owner died
-// while it was made, and kills what is in it. None is no error. The error
-// matches sandpit.ErrExists when its owner lives.
+// Discard kills and removes a group of which only the id is known, because its owner died
+// while it was made. It is a no-op if there is none. The error matches sandpit.ErrExists if
+// its owner lives.
 func (l *Layout) Discard(id string) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -106,9 +105,9 @@ func (l *Layout) Discard(id string) error {
 	return g.Remove()
 }
 
-// Leave gives the group up without touching it, so that it can be reopened.
-// Every other method then gives sandpit.ErrClosed, but Save. This process stays
-// in the leaf that it may have moved to: the group needs it to.
+// Leave gives the group up without touching it, so that it can be reopened. Afterwards
+// every method except Save returns sandpit.ErrClosed. This process stays in the leaf that
+// it may have moved to, because the group needs it there.
 func (g *Group) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

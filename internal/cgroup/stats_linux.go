@@ -7,8 +7,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Stats reads what the group uses now. A figure that can't be had here, or
-// whose controller the group does not use, or that no group has, is -1.
+// Stats reads the present usage of the group. An unknown value, or one whose controller the
+// group does not use, is -1.
 func (g *Group) Stats() (sandpit.Metrics, error) {
 	m := sandpit.UnknownMetrics()
 	if g.removed.Load() {

@@ -10,11 +10,10 @@ import (
 // maxDepth bounds how deep groups inside of a group are looked for.
 const maxDepth = 8
 
-// Sweep removes groups that nobody owns any more and no process is in, as are
-// left when a sandpit and its watcher are killed together. It returns how many
-// it removed. It never removes a group whose owner lives: the owner holds the
-// lock of the primary directory, and only who has that lock removes; nor one
-// that has a process.
+// Sweep removes groups without an owner and without processes, which remain when a sandpit
+// and its watcher are killed together. It returns the number of removed groups. It never
+// removes a group whose owner lives: the owner holds the lock of the primary directory,
+// which a removal needs.
 func (l *Layout) Sweep() int {
 	l.mu.Lock()
 	dirs := make([]string, 0, len(l.places))

@@ -1,11 +1,10 @@
-// Package claim takes numbered things that exist once, such as ranges of user
-// ids and names of sandboxes, for as long as the claiming program holds a
-// descriptor.
+// Package claim reserves unique numbered resources, such as ranges of user ids and names of
+// sandboxes, while the claiming program holds a descriptor.
 //
-// A claim is a lock on one byte of a file (F_OFD_SETLK of fcntl(2)). However the
-// holder dies, the kernel drops the lock, and nothing is left of it. The file stays
-// empty. Only users who may open the file can take or deny a claim. Names of
-// abstract sockets, in contrast, can be taken by every user of the machine.
+// A claim is a lock on one byte of a file (F_OFD_SETLK of fcntl(2)). The kernel drops the lock when
+// the holder dies, and nothing is left. The file stays empty. Only users who may open the file can
+// take or deny a claim. Names of abstract sockets, in contrast, can be taken by every user of the
+// machine.
 package claim
 
 import (
@@ -20,13 +19,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// ErrTaken says that somebody else holds the claim.
+// ErrTaken says that the claim is held elsewhere.
 var ErrTaken = errors.New("it is in use")
 
-// Open opens the file of claims. It makes the file and its directory if they are
-// missing. Each claim needs a descriptor of its own from Open. The error matches
-// sandpit.ErrForbidden when users other than this one and root own or may open the
-// file, or own or may write to its directory.
+// Open opens the file of claims. It makes the file and its directory if they are missing.
+// Each claim needs its own descriptor from Open. The error matches sandpit.ErrForbidden if
+// users other than this one and root own or may open the file, or own or may write to its
+// directory.
 func Open(file string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	fd, err := unix.Open(file, flags, 0o600)
@@ -78,9 +77,9 @@ func checkOwner(fd int, file string) error {
 // ours reports whether a file belongs to this user or to root.
 func ours(st *unix.Stat_t) bool { return st.Uid == 0 || int(st.Uid) == os.Geteuid() }
 
-// Take takes claim n with a descriptor from Open, until Drop or until the last
-// copy of the descriptor is closed. The error is ErrTaken when it is held
-// through another descriptor, in this process or another.
+// Take takes claim n with a descriptor from Open, until Drop or until the last copy of the
+// descriptor is closed. It returns ErrTaken if another descriptor holds it, in this process
+// or another.
 func Take(fd int, n int64) error {
 	err := set(fd, unix.F_WRLCK, n)
 	if err == unix.EAGAIN || err == unix.EACCES {
@@ -89,7 +88,7 @@ func Take(fd int, n int64) error {
 	return os.NewSyscallError("fcntl", err)
 }
 
-// Drop gives claim n back.
+// Drop releases claim n.
 func Drop(fd int, n int64) error { return os.NewSyscallError("fcntl", set(fd, unix.F_UNLCK, n)) }
 
 func set(fd int, kind int16, n int64) error {

@@ -1,4 +1,4 @@
 //go:build !linux
 
-// Package claim takes numbered things that exist once. It is for Linux.
+// Package claim reserves unique numbered resources. It is for Linux.
 package claim

@@ -1,7 +1,7 @@
-// Package cli is the command line: what a person types, made into requests to
-// a sandpit.Client, and what came of them, made into output and an exit code.
+// Package cli is the command line. It turns commands into requests to a sandpit.Client, and results
+// into output and an exit code.
 //
-// The rules of what is shown:
+// The rules of output:
 //
 //   - Stdout and stderr of `sandpit run` are those of CMD. Sandpit adds to
 //     stderr only when it has something to say, and to stdout only what was
@@ -12,10 +12,9 @@
 //     it is shown on a terminal as part of a message.
 //   - Progress is shown only when stderr is a terminal.
 //
-// The start of the program counts as part of every sandbox's start. So this
-// package has only what run, shell and version need, and App.Launch carries them
-// out without a framework; all commands, with their help and completion, are in
-// package commands, on top of it.
+// Starting the program is part of every sandbox's start. So this package has only what run, shell,
+// exec and version need, and App.Launch runs them without a framework. Package commands, on top of
+// it, has all commands with help and completion.
 package cli
 
 import (
@@ -37,7 +36,7 @@ type AuditEntry struct {
 	Hash string
 }
 
-// App is the program, with everything that it takes from outside.
+// App is the program, with everything that it gets from outside.
 type App struct {
 	// Stdin, Stdout and Stderr are files because they may be terminals.
 	Stdin, Stdout, Stderr *os.File
@@ -54,37 +53,37 @@ type App struct {
 	// NewClient opens the engine.
 	NewClient func(ClientOptions) (sandpit.Client, error)
 
-	// Connect opens a server, and starts this user's own when it is that which
-	// is asked for and there is none. Started says that it did so.
+	// Connect connects to a server. If it is this user's own and does not run, Connect
+	// starts it and reports that in started.
 	Connect func(context.Context, ConnectOptions) (client sandpit.Client, started bool, err error)
 
 	// Serve runs a server until ctx ends.
 	Serve func(context.Context, ServeOptions) error
 
-	// VerifyAudit checks the audit of the server of a data directory, and says
-	// in a line what it has found. An entry that is known must be in it.
+	// VerifyAudit checks the audit in a data directory, and describes the result in a
+	// line. A known entry must be in it.
 	VerifyAudit func(ctx context.Context, home string, known AuditEntry) (string, error)
 
 	// Drivers returns the drivers of this program, the preferred one first.
 	Drivers func(home string) []driver.Driver
 
-	// OpenImages opens the image store that is kept under home.
+	// OpenImages opens the image store under home.
 	OpenImages func(home string) *image.Store
 }
 
-// ClientOptions say how a client is opened.
+// ClientOptions configure a client.
 type ClientOptions struct {
 	// Home is the data directory.
 	Home string
 
-	// Trace, when set, receives the time of every step of making a sandbox.
+	// Trace, if set, receives the time of every step of creating a sandbox.
 	Trace func(step string, took time.Duration)
 
-	// Acquire has the settings for images, but for Pull, which a Spec has.
+	// Acquire has the settings for images, except Pull, which is in the Spec.
 	Acquire image.AcquireOptions
 }
 
-// ConnectOptions say which server is wanted.
+// ConnectOptions select a server.
 type ConnectOptions struct {
 	Home    string   // the data directory whose server it is, when Address is empty
 	Address string   // unix:///PATH, https://HOST:PORT or http://HOST:PORT
@@ -102,8 +101,8 @@ type ServeOptions struct {
 	IdleExit   time.Duration
 	Reload     <-chan struct{} // each is a demand to read the policies again
 
-	// RemoveOrphans destroys sandboxes that the server's state has no record of, or
-	// that nobody can reach.
+	// RemoveOrphans destroys sandboxes that the server's state has no record of, or that
+	// nobody can reach.
 	RemoveOrphans bool
 }
 
@@ -118,7 +117,7 @@ func (a *App) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// Config is where settings are read from.
+// Config is the source of settings.
 func (a *App) Config() config.Environ {
 	return config.Environ{Lookup: a.Lookup, System: a.SystemConfig}
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Opener opens a sandbox that is there already. The second result closes what
-// was opened for that.
+// Opener opens an existing sandbox. The second result closes what was opened for that.
 type Opener func(context.Context) (sandpit.Sandbox, func() error, error)
 
 // ExecArgs returns the sandbox and the command that the arguments of sandpit exec name.
@@ -25,8 +24,8 @@ func ExecArgs(args []string) (name string, argv []string, ok bool) {
 	return args[0], args[1:], true
 }
 
-// Exec carries out sandpit exec: argv in a sandbox, as if it were this program,
-// or, with --detach, in the background.
+// Exec runs sandpit exec: argv in a sandbox, as if it were this program, or, with --detach,
+// in the background.
 func (a *App) Exec(ctx context.Context, o *Options, open Opener, argv []string) error {
 	return a.exec(ctx, o, argv, func(ctx context.Context) (standing, func() error, error) { return open(ctx) })
 }
@@ -117,7 +116,7 @@ type AttachOptions struct {
 	NoHistory bool
 }
 
-// Attach carries out sandpit attach.
+// Attach runs sandpit attach.
 func (a *App) Attach(ctx context.Context, open Opener, id string, opt AttachOptions) error {
 	return inSandbox(ctx, open, func(ctx context.Context, sb sandpit.Sandbox, relay *relay) error {
 		info, err := FindProcess(ctx, sb, id)

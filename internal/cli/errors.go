@@ -26,7 +26,7 @@ const (
 // ExitError is the exit code of a CMD that ran. There is nothing more to say.
 type ExitError struct{ Code int }
 
-// Error says so.
+// Error returns the exit code as text.
 func (e *ExitError) Error() string { return "exit status " + strconv.Itoa(e.Code) }
 
 // Reported is an error that has been shown already.
@@ -38,7 +38,7 @@ func (e Reported) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e Reported) Unwrap() error { return e.Err }
 
-// Report shows an error of Run to the person and returns the exit code.
+// Report prints an error of Run and returns the exit code.
 func (a *App) Report(err error) int {
 	var exit *ExitError
 	var reported Reported
@@ -86,8 +86,8 @@ func (a *App) Note(format string, args ...any) {
 	quietly(a.Stderr, "sandpit: "+Harmless(fmt.Sprintf(format, args...))+"\n")
 }
 
-// Harmless returns s on one line and without anything that a terminal would
-// act on: messages may quote what a sandbox, an image or a registry has said.
+// Harmless returns s on one line and without control sequences: messages may quote text
+// from a sandbox, an image or a registry.
 func Harmless(s string) string {
 	const most = 4096
 	var b strings.Builder

@@ -87,8 +87,8 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 	return a.attend(ctx, sandbox, captured(cmd, m, spec), m, term, relay, steps)
 }
 
-// captured bounds the output of a command that is told in one piece, when the
-// limit was asked for.
+// captured bounds the output of a command that is returned as a whole, if the limit was
+// requested.
 func captured(cmd sandpit.Command, m modes, spec sandpit.Spec) sandpit.Command {
 	if m.json && spec.Limits.Output > 0 {
 		cmd.OutputLimit = spec.Limits.Output

@@ -52,7 +52,7 @@ type jsonSandbox struct {
 	Limits JSONLimits        `json:"limits"`
 }
 
-// JSONLimits are limits as programs read them. Fields are only ever added.
+// JSONLimits is the JSON form of limits. Fields are only ever added.
 type JSONLimits struct {
 	Memory      int64   `json:"memory"` // bytes
 	CPUs        float64 `json:"cpus"`
@@ -64,7 +64,7 @@ type JSONLimits struct {
 	LifeSeconds float64 `json:"life_seconds"`
 }
 
-// JSONOfLimits returns limits as programs read them.
+// JSONOfLimits returns the JSON form of limits.
 func JSONOfLimits(l sandpit.Limits) JSONLimits {
 	return JSONLimits{l.Memory, l.CPUs, l.Pids, l.Disk, l.Files, l.NoFile, l.Output, l.Life.Seconds()}
 }

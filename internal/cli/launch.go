@@ -13,13 +13,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Launch carries out a command line if it is one of the few that must start quickly:
-// run and shell with an image that is in the store, exec in a sandbox of this user's
-// server, and version. For any other, and for one with something wrong about it, it
-// reports false, and has done nothing: it is for package commands, in a program
-// that has all of it.
+// Launch runs a command line if it is one of the few that must start quickly: run and shell
+// with an image in the store, exec in a sandbox of this user's server, and version. For any
+// other, and for one with a mistake, it reports false and has done nothing: package
+// commands, in the full program, handles it.
 //
-// The store that OpenImages opens is one without a Fetcher.
+// The store of OpenImages has no Fetcher.
 func (a *App) Launch(ctx context.Context, args []string) (ok bool, err error) {
 	if len(args) == 0 {
 		return false, nil
@@ -120,8 +119,7 @@ func (a *App) mayServe(ctx context.Context, o *Options, home string, spec sandpi
 	return true
 }
 
-// DataDir returns the data directory as it is configured, or "" when that can't
-// be told.
+// DataDir returns the configured data directory, or "" if it is unknown.
 func (a *App) DataDir() string {
 	home, _ := a.configured()
 	return home

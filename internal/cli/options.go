@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Options is what flags, variables and files say about a run.
+// Options are the settings of a run, from flags, variables and files.
 type Options struct {
 	lookup notation.Lookup
 
@@ -47,8 +47,7 @@ type Options struct {
 	misconfigured error
 }
 
-// NewOptions returns options of which nothing is set. Variables that a value
-// names are found by lookup.
+// NewOptions returns options without settings. lookup finds variables that a value names.
 func NewOptions(lookup notation.Lookup) *Options {
 	o := &Options{lookup: lookup}
 	text := func(shown string) scalar[string] { return scalar[string]{parse: words, shown: shown} }
@@ -94,7 +93,7 @@ func parseMirror(text string) ([2]string, error) {
 	return [2]string{registry, base}, err
 }
 
-// Acquire returns how images are fetched.
+// Acquire returns the options for fetching images.
 func (o *Options) Acquire() image.AcquireOptions {
 	opt := image.AcquireOptions{Pull: o.pull.is, PlainHTTP: o.plainHTTP.is}
 	for _, m := range o.mirror.values() {
@@ -122,17 +121,17 @@ type Entry struct {
 	once      bool // only a flag: it makes no sense as a default of every run
 }
 
-// Switch reports whether the flag stands alone, without a value.
+// Switch reports whether the flag has no value.
 func (e Entry) Switch() bool { return e.Value.Type() == "bool" }
 
-// Section is a part of the flags, as help shows them.
+// Section is a section of the flags in help.
 type Section struct {
 	Title   string
 	Entries []Entry
 }
 
-// Sections returns the flags of sandpit run: the one table that all commands,
-// variables and files are read by.
+// Sections returns the flags of sandpit run: the one table for all commands, variables and
+// files.
 func (o *Options) Sections() []Section {
 	return []Section{
 		{"Image and command", []Entry{
@@ -176,8 +175,8 @@ func (o *Options) Sections() []Section {
 	}
 }
 
-// ExecFlags returns the flags of sandpit exec: those of run that are about a command, and
-// one of its own.
+// ExecFlags returns the flags of sandpit exec: those of run that concern a command, and one
+// of its own.
 func (o *Options) ExecFlags() []Section {
 	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"}
 	flags := make([]Entry, 0, len(names)+1)
@@ -196,7 +195,7 @@ func (o *Options) Flag(name string) Entry {
 	return e
 }
 
-// Settable returns what variables and files may set.
+// Settable returns the settings that variables and files may set.
 func (o *Options) Settable() []Entry {
 	settable := []Entry{
 		{Name: "home", Value: &o.home, Usage: "where images and state are kept"},
@@ -222,8 +221,7 @@ func Keys(entries []Entry) []config.Key {
 	return keys
 }
 
-// Configure takes what variables and files say, once: after that it returns the
-// error of the first time.
+// Configure reads variables and files, once: later calls return the same error.
 func (o *Options) Configure(env config.Environ) error {
 	if !o.configured {
 		o.configured, o.misconfigured = true, o.configure(env)
@@ -253,7 +251,7 @@ func (o *Options) configure(env config.Environ) error {
 	return nil
 }
 
-// DataDir returns the data directory: what is set, else datadir.Default.
+// DataDir returns the configured data directory, or datadir.Default.
 func (o *Options) DataDir() (string, error) {
 	if o.home.set {
 		return o.home.is, nil
@@ -265,7 +263,7 @@ func (o *Options) DataDir() (string, error) {
 	return dir, nil
 }
 
-// Server returns the address and key of the server that is set, or "".
+// Server returns the configured address and key of the server, or "".
 func (o *Options) Server() (address, key string) { return o.server.is, o.key.is }
 
 // Spec returns the request for a sandbox.

@@ -13,8 +13,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Progress is one line on a terminal that says how far a download is. A nil
-// one shows nothing.
+// Progress is one line on a terminal with the progress of a download. A nil Progress shows
+// nothing.
 type Progress struct {
 	file *os.File
 
@@ -24,7 +24,7 @@ type Progress struct {
 	last   time.Time
 }
 
-// ShowProgress returns a line on stderr, or nil where that is no terminal.
+// ShowProgress returns a line on stderr, or nil if that is not a terminal.
 func (a *App) ShowProgress() *Progress {
 	if !IsTerminal(a.Stderr) {
 		return nil
@@ -52,7 +52,7 @@ func (p *Progress) Update(is image.Progress) {
 	}
 }
 
-// End takes the line away.
+// End removes the line.
 func (p *Progress) End() {
 	if p == nil {
 		return

@@ -224,8 +224,8 @@ func (j job) pause() {
 	// Here again after SIGCONT, which is also delivered and does the rest.
 }
 
-// Interruptible does something that takes long and that a signal may end. The
-// error then is the signal's exit code. A second signal ends the program.
+// Interruptible runs a long operation that a signal may end. The error then is the signal's
+// exit code. A second signal ends the program.
 func Interruptible(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

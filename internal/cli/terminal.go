@@ -36,8 +36,8 @@ type terminal struct {
 	saved *term.State // not nil while the terminal is raw
 }
 
-// GuardName is the name under which this program is its own terminal guard:
-// when os.Args[0] is it, main calls GuardTerminal and nothing else.
+// GuardName is the name under which this program acts as its terminal guard: if it is
+// os.Args[0], main only calls GuardTerminal.
 const GuardName = "sandpit-terminal"
 
 // openTerminal starts the guard.
@@ -81,10 +81,9 @@ func openTerminal(file *os.File) (*terminal, error) {
 	return t, nil
 }
 
-// GuardTerminal is the guard: it remembers the settings of the terminal on
-// standard input, waits until its starter has ended, and then puts them back,
-// unless the starter has written to descriptor 3 that it did so. It returns the
-// exit code.
+// GuardTerminal saves the settings of the terminal on standard input, waits until its
+// starter has ended, and restores them, unless the starter has written to descriptor 3 that
+// it did so. It returns the exit code.
 func GuardTerminal() int {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGTTOU, syscall.SIGPIPE)
 	saved, err := term.GetState(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/config"
 )
 
-// A Value is a flag's value that may also come from a variable or a file.
+// A Value is the value of a flag, variable or file.
 type Value interface {
 	String() string
 	Set(string) error
@@ -21,7 +21,7 @@ type Value interface {
 
 	kind() config.Kind
 
-	// Origin is where the value comes from; of level config.BuiltIn when it is not set.
+	// Origin is where the value comes from; its level is config.BuiltIn if it is not set.
 	Origin() config.Origin
 }
 

@@ -1,22 +1,20 @@
-// Package config finds and reads what people set for every run: configuration
-// files and SANDPIT_* variables.
+// Package config reads the user's settings: configuration files and SANDPIT_* variables.
 //
 // A setting is a key, which is the long name of a flag, and its values as text,
-// exactly as they would be given to the flag. So a value means the same thing
-// wherever it stands, and is checked by the same code.
+// exactly as they would be given to the flag. So a value means the same everywhere, and the same
+// code checks it.
 //
-// The levels, strongest first:
+// The levels, highest precedence first:
 //
 //	a flag on the command line
 //	a variable: SANDPIT_MEMORY for --memory
 //	the user's file: $SANDPIT_CONFIG, else $XDG_CONFIG_HOME/sandpit/config.yaml,
 //	    else ~/.config/sandpit/config.yaml
 //	the system's file: /etc/sandpit/config.yaml
-//	what is built in
+//	the built-in defaults
 //
-// A key of a stronger level replaces that of a weaker one, except for maps (env,
-// env-file and label), which add up, a stronger entry replacing a weaker one of
-// the same name.
+// A key of a higher level replaces that of a lower one. Maps (env, env-file and label) are merged:
+// an entry of a higher level replaces a lower one of the same name.
 package config
 
 import (
@@ -35,10 +33,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
-// Level is where a setting comes from; a greater one is stronger.
+// Level is the kind of source of a setting; a greater one takes precedence.
 type Level int
 
-// The levels, weakest first.
+// The levels, lowest precedence first.
 const (
 	BuiltIn Level = iota
 	System
@@ -47,7 +45,7 @@ const (
 	Flag
 )
 
-// Origin is where a setting stands.
+// Origin is the source of a setting.
 type Origin struct {
 	Level Level
 	Where string // "FILE:LINE" or "SANDPIT_NAME"; empty for a flag
@@ -60,13 +58,13 @@ type Setting struct {
 	Origin Origin
 }
 
-// SystemFile is the configuration of everyone on a machine.
+// SystemFile is the configuration file of the machine.
 const SystemFile = "/etc/sandpit/config.yaml"
 
 // maxFile bounds a configuration file, in bytes.
 const maxFile = 1 << 20
 
-// Environ is the environment that the settings are read from.
+// Environ is the environment from which settings are read.
 type Environ struct {
 	Lookup func(string) (string, bool) // like os.LookupEnv
 	System string                      // the system's file; empty: none
@@ -78,9 +76,8 @@ func (e Environ) get(name string) string {
 	return v
 }
 
-// Files returns the system's and the user's configuration file, "" for none.
-// Asked says that the user's file was named by SANDPIT_CONFIG, so that it must
-// exist.
+// Files returns the system's and the user's configuration file, or "". asked says that
+// SANDPIT_CONFIG names the user's file, which must then exist.
 func (e Environ) Files() (system, user string, asked bool) {
 	if file := e.get("SANDPIT_CONFIG"); file != "" {
 		return e.System, file, true
@@ -94,9 +91,8 @@ func (e Environ) Files() (system, user string, asked bool) {
 	return e.System, "", false
 }
 
-// Load returns the settings of all levels but the flags, the weakest first. The
-// error of a file that can't be read or understood has its name and line, and
-// matches sandpit.ErrInvalid.
+// Load returns the settings of all levels except flags, lowest precedence first. The error
+// for an invalid file has its name and line, and matches sandpit.ErrInvalid.
 func (e Environ) Load(keys []Key) ([]Setting, error) {
 	system, user, asked := e.Files()
 	settings, err := readFile(system, System, false, keys)
@@ -135,20 +131,20 @@ const (
 	Map                // any number of NAME=VALUE, which a file may also write as a mapping
 )
 
-// Key is something that can be set.
+// Key describes a setting.
 type Key struct {
 	Name string // as that of the flag: "output-limit"
 	Kind Kind
 }
 
-// Variable is the name of the key's environment variable: SANDPIT_OUTPUT_LIMIT.
-// In it, the values of a list or map stand on lines of their own.
+// Variable is the name of the key's environment variable: SANDPIT_OUTPUT_LIMIT. Newlines
+// separate the values of a list or map.
 func (k Key) Variable() string {
 	return "SANDPIT_" + strings.ToUpper(strings.ReplaceAll(k.Name, "-", "_"))
 }
 
-// UnknownVariables returns the names in environ ("NAME=VALUE" entries) that
-// start with SANDPIT_ and belong to no key: most likely slips of the pen.
+// UnknownVariables returns the names in environ ("NAME=VALUE" entries) that start with
+// SANDPIT_ and belong to no key: most likely typing errors.
 func UnknownVariables(environ []string, keys []Key) []string {
 	var unknown []string
 next:

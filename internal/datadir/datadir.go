@@ -1,4 +1,4 @@
-// Package datadir knows where images and state are kept when nobody says where.
+// Package datadir has the default places of images and state.
 package datadir
 
 import (

@@ -1,5 +1,4 @@
-// Package diskfull recognises a full disk of the host, and reserves room for what
-// must be written all the same.
+// Package diskfull recognises a full disk of the host, and reserves room for vital writes.
 package diskfull
 
 import (

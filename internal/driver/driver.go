@@ -40,8 +40,8 @@ type Driver interface {
 	Create(ctx context.Context, plan Plan) (Instance, error)
 }
 
-// An Examiner is a driver that can look more closely than Probe, at some cost, for a
-// person who asks what works here. Optional.
+// An Examiner is a driver that can look more closely than Probe, at some cost, for a user who asks
+// what works here. Optional.
 type Examiner interface {
 	// Examine returns what Probe returns, with Facts, and with what it found out by
 	// trying. It leaves nothing behind.

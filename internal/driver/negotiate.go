@@ -38,7 +38,7 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 	return enforce, gaps, nil
 }
 
-// asking says what a caller wants who asks for a feature.
+// asking describes a request for a feature.
 func asking(f feature.Feature) string {
 	switch f {
 	case feature.Mounts:

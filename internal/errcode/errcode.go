@@ -1,6 +1,5 @@
-// Package errcode names the stable codes of errors: what a server tells its callers, in
-// /v1 and in the audit, and what each code is in Go. It stands apart from the
-// JSON of /v1, so that other dialects can map the same codes to their own.
+// Package errcode defines the stable codes of errors in /v1 and in the audit, and their kinds in
+// Go. It is separate from the JSON of /v1, so that other dialects can map the codes to their own.
 package errcode
 
 import (
@@ -73,12 +72,12 @@ func All() []string {
 // Internal is the code of an error that has no kind.
 const Internal = "internal"
 
-// Codes of what a server refuses before its engine is asked.
+// Codes of requests that a server refuses before they reach the engine.
 const (
 	Unauthenticated     = "unauthenticated"      // no key, or one that is not valid (any more)
 	HostRefused         = "host_refused"         // the request is for another host
-	OriginRefused       = "origin_refused"       // a web page asks that may not
-	RateLimited         = "rate_limited"         // too many requests; Retry-After says when to come again
+	OriginRefused       = "origin_refused"       // a page of an origin that is not allowed
+	RateLimited         = "rate_limited"         // too many requests; Retry-After says when to try again
 	AuditRate           = "audit_rate"           // this key has used up its share of the audit
 	TooManyStreams      = "too_many_streams"     // too many are open
 	TooLarge            = "too_large"            // the body of the request
@@ -86,7 +85,7 @@ const (
 	IdempotencyMismatch = "idempotency_mismatch" // the key was used for another request
 	NoRoute             = "no_route"             // this server has no such path
 	MethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
-	AuditUnavailable    = "audit_unavailable"    // what can't be recorded is not done
+	AuditUnavailable    = "audit_unavailable"    // the request can't be recorded
 	Draining            = "draining"             // the server is about to end
 	TooManyConnections  = "too_many_connections" // of all, of an address or of a namespace
 )

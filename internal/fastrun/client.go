@@ -21,12 +21,12 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// Run is one command that a server runs, to be begun with Start.
+// Run is one command that a server runs. Start starts it.
 type Run struct {
 	Home    string // data directory, whose server is asked
 	Version string // of this program
 	Spec    sandpit.Spec
-	WorkDir bool // refuse with ErrNoWorkDir or ErrNotWorkDir if the Spec's does not exist
+	WorkDir bool // refuse with ErrNoWorkDir or ErrNotWorkDir if the Spec's working directory does not exist
 	Report  bool // Info and Metrics are wanted
 
 	sandbox string // of Open; empty: one is made for the command
@@ -35,9 +35,8 @@ type Run struct {
 	outcome Outcome
 }
 
-// Open returns a Run whose command is to run in a sandbox that exists, by its name or
-// id, once the server has agreed to that. It returns ErrDeclined when no server would:
-// then nothing has been done.
+// Open returns a Run for a command in an existing sandbox, by its name or id, once the
+// server has agreed. It returns ErrDeclined if no server does; then nothing has been done.
 func Open(home, version, sandbox string) (*Run, error) {
 	if !isName(sandbox) || strings.ContainsAny(version, "\r\n") {
 		return nil, ErrDeclined
@@ -65,12 +64,12 @@ func isName(s string) bool {
 	})
 }
 
-// Name returns what Open was given.
+// Name returns the name that Open was given.
 func (r *Run) Name() string { return r.sandbox }
 
-// Start has the server start the command, in a sandbox that it makes unless r is of
-// Open. It returns ErrDeclined when no server would: then nothing has been done. The
-// output is written while the process is waited for, by Wait, once.
+// Start makes the server start the command, in a new sandbox unless r is of Open. It
+// returns ErrDeclined if no server does; then nothing has been done. Call Wait once; it
+// writes the output.
 func (r *Run) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	var head []byte
 	if r.sandbox == "" {
@@ -106,7 +105,7 @@ func (r *Run) head(path, more string) []byte {
 		"\r\n"+HeaderVersion+": "+r.Version+"\r\n"+more+"\r\n"...)
 }
 
-// Info describes the sandbox as it was when the command had ended.
+// Info describes the sandbox at the end of the command.
 func (r *Run) Info(context.Context) (sandpit.Info, error) {
 	if r.outcome.Info == nil {
 		return sandpit.Info{}, fmt.Errorf("describing the sandbox: the server did not: %w", sandpit.ErrProtocol)
@@ -114,7 +113,7 @@ func (r *Run) Info(context.Context) (sandpit.Info, error) {
 	return r.outcome.Info.Sandpit(), nil
 }
 
-// Metrics returns what the sandbox has used.
+// Metrics returns the usage of the sandbox.
 func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
 	if r.outcome.Metrics == nil {
 		return sandpit.Metrics{}, fmt.Errorf("reading metrics: the server has none: %w", sandpit.ErrUnsupported)

@@ -11,12 +11,11 @@ import (
 
 // Errors of a run.
 var (
-	// ErrDeclined says that there is no server that would do it, and that
-	// nothing has been done.
+	// ErrDeclined says that no server runs the command, and nothing has been done.
 	ErrDeclined = errors.New("no server can carry out this run")
 
-	// ErrNoWorkDir and ErrNotWorkDir say that the working directory does not
-	// exist, or is no directory. They are sandpit.ErrInvalid.
+	// ErrNoWorkDir and ErrNotWorkDir say that the working directory does not exist, or is
+	// not a directory. They match sandpit.ErrInvalid.
 	ErrNoWorkDir  error = workDirError("the working directory does not exist in the sandbox")
 	ErrNotWorkDir error = workDirError("the working directory is not a directory")
 )
@@ -26,15 +25,15 @@ type workDirError string
 func (e workDirError) Error() string { return string(e) }
 func (workDirError) Unwrap() error   { return sandpit.ErrInvalid }
 
-// ServerEnded returns the error of a run that the end of its server has ended.
-// It is sandpit.ErrUnavailable.
+// ServerEnded returns the error of a run whose server has ended. It matches
+// sandpit.ErrUnavailable.
 func ServerEnded() error {
 	return sandpit.WithHint(fmt.Errorf("the server that ran the command has exited, and the sandbox with it: %w", sandpit.ErrUnavailable),
 		"run the command again, which needs no server")
 }
 
-// EncodeError returns an error as it is told to the client: with its own text
-// and hint, since both ends are the same user's.
+// EncodeError returns an error for the client, with its own text and hint, because both
+// ends are the same user's.
 func EncodeError(err error) v1.Error {
 	e := v1.FromError(err)
 	switch {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place names where a program stands: its user, its user and mount namespaces,
-// and its root directory. Paths mean the same to two programs at one place. A
-// server and a client at different places have nothing to do with each other.
+// Place identifies the environment of a program: its user, its user and mount namespaces,
+// and its root directory. Paths mean the same to two programs in one place. A server
+// declines clients of other places.
 func Place() (string, error) {
 	var user, mount, root unix.Stat_t
 	err := errors.Join(unix.Stat("/proc/self/ns/user", &user), unix.Stat("/proc/self/ns/mnt", &mount), unix.Stat("/", &root))

@@ -41,7 +41,7 @@ const (
 	HeaderPlace   = "Sandpit-Place"   // of a run: where the client stands; see Place
 )
 
-// ExecPath returns the path for a command in a sandbox that exists.
+// ExecPath returns the path for a command in an existing sandbox.
 func ExecPath(sandbox string) string { return "/v1/sandboxes/" + sandbox + "/exec" }
 
 // Bounds, in bytes.
@@ -50,9 +50,8 @@ const (
 	// execve(2) takes.
 	MaxRequest = 10 << 20
 
-	// Window is how much standard input may be on its way to a command that
-	// does not read, and how much output, of both streams together, to someone
-	// who does not: what comes behind it is never held up.
+	// Window bounds the unread standard input of a command, and the unread output, of both
+	// streams together: later frames are never held up.
 	Window = 256 << 10
 )
 

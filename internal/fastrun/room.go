@@ -2,9 +2,9 @@ package fastrun
 
 import "sync"
 
-// Room is how much of a stream may yet be sent: its receiver holds no more than
-// the Window, and so never has to leave unread what comes behind. Its methods
-// may be called from many goroutines.
+// Room counts how much of a stream may still be sent: its receiver holds at most the
+// Window, and so never has to leave later frames unread. Its methods are safe for
+// concurrent use.
 type Room struct {
 	mu     sync.Mutex
 	change sync.Cond
@@ -12,15 +12,15 @@ type Room struct {
 	err    error // why nothing more is sent
 }
 
-// NewRoom returns the room of a stream that begins.
+// NewRoom returns the room of a new stream.
 func NewRoom() *Room {
 	r := &Room{left: Window}
 	r.change.L = &r.mu
 	return r
 }
 
-// Take waits for room, and takes as much of what is wanted as there is: at least
-// a byte. The error is what Close was given.
+// Take waits for room, and takes as much of the wanted amount as there is, at least one
+// byte. The error is that of Close.
 func (r *Room) Take(want int) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +35,7 @@ func (r *Room) Take(want int) (int, error) {
 	return n, nil
 }
 
-// Give gives back what the receiver has done with.
+// Give returns room for consumed bytes.
 func (r *Room) Give(n uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,8 +43,8 @@ func (r *Room) Give(n uint32) {
 	r.change.Broadcast()
 }
 
-// Close ends every Take. It reports false when it had been called before: then
-// the first error stays.
+// Close ends every Take with an error. It reports false if it was called before; then the
+// first error stays.
 func (r *Room) Close(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,7 +34,7 @@ func NotFoundf(format string, args ...any) error {
 	return Kind{fmt.Errorf(format, args...), sandpit.ErrNotFound}
 }
 
-// Clip shortens a string of somebody else's for an error message.
+// Clip shortens an untrusted string for an error message.
 func Clip(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"

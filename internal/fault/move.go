@@ -12,8 +12,8 @@ func WithMoves(ctx context.Context, f func()) context.Context {
 	return context.WithValue(ctx, movesKey{}, f)
 }
 
-// Move says that something moves: what goes on for long without that hangs. It
-// returns the error of ctx.
+// Move reports progress: an operation without progress for a long time hangs. It returns
+// the error of ctx.
 func Move(ctx context.Context) error {
 	if f, ok := ctx.Value(movesKey{}).(func()); ok {
 		f()

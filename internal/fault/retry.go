@@ -9,10 +9,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Temporary is an error that may pass when the same is tried again.
+// Temporary is an error that may not occur on the next try.
 type Temporary struct {
 	Err   error
-	After time.Duration // when the other side wishes to be asked again; 0 if it did not say
+	After time.Duration // when the server wants the next request; 0 if unknown
 }
 
 func (e *Temporary) Error() string { return e.Err.Error() }
@@ -26,9 +26,8 @@ func Temporaryf(after time.Duration, format string, args ...any) error {
 // longestWait bounds what a registry may make us wait.
 const longestWait = 20 * time.Second
 
-// Backoff waits before the next try: 0.2 s, 0.4 s, …; or what the other side
-// asked for, if that is not longer than longestWait: otherwise it returns why
-// there is no use in waiting.
+// Backoff waits before the next try: 0.2 s, 0.4 s, …, or the time that the server
+// requested. If that is longer than longestWait, Backoff returns an error at once.
 func Backoff(ctx context.Context, try int, why error) error {
 	wait := 100 * time.Millisecond << min(max(try, 0), 6)
 	var t *Temporary

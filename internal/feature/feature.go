@@ -1,5 +1,5 @@
-// Package feature names what a driver may be able to enforce or do. Specs, policies,
-// drivers and people all mean the same by a name, so it is written here alone.
+// Package feature defines what a driver may be able to enforce or do. Specs, policies and drivers
+// share these names.
 package feature
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// A Feature is one thing that a driver can enforce or do on a machine. Its text is what
-// people read, in [sandpit.Gap.What] too.
+// A Feature is something that a driver can enforce or do on a machine. Its text is shown to
+// users, also in [sandpit.Gap.What].
 type Feature string
 
 // The limits, in the order of the fields of [sandpit.Limits].
@@ -33,12 +33,12 @@ const (
 	Pause      Feature = "pause"       // ExpiryPause, and Lifecycle.Pause
 )
 
-// Features that no Spec asks for by name. A sandbox without them has fewer walls, or
+// Features that no Spec asks for by name. A sandbox without them has fewer layers of isolation, or
 // one user. Landlock is required by a read-only mount inside a writable one.
 const (
 	Users    Feature = "users"    // uid 0 inside, and other users beside it
 	Seccomp  Feature = "seccomp"  // a filter of system calls
-	Landlock Feature = "landlock" // a second wall behind the mounts of write paths, and what keeps mounts in place
+	Landlock Feature = "landlock" // a second layer behind the mounts of write paths, and what keeps mounts in place
 )
 
 // Limits returns the features that are limits, in the order of the fields of
@@ -55,11 +55,11 @@ func All() []Feature {
 // IsLimit reports whether f is a limit.
 func (f Feature) IsLimit() bool { return slices.Contains(Limits(), f) }
 
-// A Set holds the features that are true in it.
+// A Set is a set of features: those that map to true.
 type Set map[Feature]bool
 
-// Required returns the features without which a driver can't make what a Spec asks
-// for: each limit that is set, and what its other fields need.
+// Required returns the features that a driver must have for a Spec: each limit that is set,
+// and what its other fields need.
 func Required(s sandpit.Spec) []Feature {
 	l := s.Limits
 	var needed []Feature

@@ -1,4 +1,4 @@
-// Package fullprogram executes the full program, which its launcher carries inside.
+// Package fullprogram executes the full program, which is embedded in the launcher.
 //
 // Startup is expensive: every linked package costs time for its initialisation and its
 // pages, used or not. So make build makes two programs of cmd/sandpit for Linux. The full
@@ -33,22 +33,22 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Program is a program as it would be in a file.
+// Program is a program in memory.
 type Program struct {
 	// Bytes is a static ELF program.
 	Bytes []byte
 
-	// Name is a file name that only ever means these bytes. Empty: the program
-	// is not kept in a file.
+	// Name is a file name that always means these bytes. If it is empty, the program is
+	// not kept in a file.
 	Name string
 }
 
-// Exec replaces this program by p, and returns only when that has failed.
+// Exec replaces this program by p, and returns only on failure.
 //
-// It executes a file, which it makes in a directory "program" of dir when there
-// is none, or one that is not this user's alone to write. Where dir does not
-// exist, or nothing can be written there or executed, the program is executed
-// from memory, which takes some milliseconds each time.
+// It executes a file in the directory "program" of dir, which only this user may write to,
+// and makes it if it is missing. If dir does not exist, or nothing can be written or
+// executed there, it executes the program from memory, which takes some milliseconds each
+// time.
 func (p Program) Exec(dir string, argv, environ []string) error {
 	if dir != "" && p.Name != "" {
 		if fd, err := p.file(dir); err == nil {

@@ -1,6 +1,5 @@
-// Package httpconn has connections that make net/http quicker and its failures
-// clearer: one sends small writes together, the other delivers an early response even
-// if sending the request failed.
+// Package httpconn has connections for net/http: one coalesces small writes, the other delivers an
+// early response even if sending the request failed.
 package httpconn
 
 // net/http writes a chunk of a body as the end of its own small buffer, with the
@@ -25,7 +24,7 @@ const (
 	sendBuffer = 512 << 10
 )
 
-// Conn is a connection whose writes can be put together.
+// Conn is a connection that can coalesce small writes.
 type Conn struct {
 	net.Conn
 
@@ -35,10 +34,10 @@ type Conn struct {
 	held  []byte
 }
 
-// New returns a connection that is written to as before until Hold is called.
+// New returns a connection that coalesces nothing until Hold is called.
 func New(c net.Conn) *Conn { return &Conn{Conn: c} }
 
-// Find returns the Conn that a connection is, or that it was made of, or nil.
+// Find returns the Conn that a connection is or wraps, or nil.
 func Find(c net.Conn) *Conn {
 	for {
 		switch in := c.(type) {
@@ -52,11 +51,11 @@ func Find(c net.Conn) *Conn {
 	}
 }
 
-// NetConn returns the connection beneath.
+// NetConn returns the underlying connection.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// Hold has a short piece wait for the next one, until Release is called. On a
-// nil Conn it does nothing.
+// Hold makes small writes wait for the next one, until Release is called. On a nil Conn it
+// is a no-op.
 func (c *Conn) Hold() {
 	if c == nil {
 		return
@@ -67,8 +66,7 @@ func (c *Conn) Hold() {
 	c.grow()
 }
 
-// Grow has the kernel hold more of what is sent. Hold does so, too. On a nil Conn
-// it does nothing.
+// Grow enlarges the kernel's send buffer, as Hold also does. On a nil Conn it is a no-op.
 func (c *Conn) Grow() {
 	if c == nil {
 		return
@@ -89,7 +87,7 @@ func (c *Conn) grow() {
 	}
 }
 
-// Release sends what is held back. The error is that of Write.
+// Release sends the held data. The error is that of Write.
 func (c *Conn) Release() error {
 	if c == nil {
 		return nil
@@ -101,7 +99,7 @@ func (c *Conn) Release() error {
 	return err
 }
 
-// Write writes b, behind what is held back.
+// Write writes b after the held data.
 func (c *Conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,8 +113,8 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.flush(b)
 }
 
-// CloseWrite ends what is sent; nothing may be held back. The error matches
-// errors.ErrUnsupported where the directions don't end separately.
+// CloseWrite closes the sending direction; no data may be held. The error matches
+// errors.ErrUnsupported if the directions can't be closed separately.
 func (c *Conn) CloseWrite() error {
 	if in, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return in.CloseWrite()

@@ -17,20 +17,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// A Source is where an image comes from. What it gives is not trusted.
+// A Source provides an image. Its data is not trusted.
 type Source interface {
-	// Root returns the manifest or index that was asked for, with its media
-	// type, which may be empty. It holds at most MaxManifest bytes.
+	// Root returns the requested manifest or index, with its media type, which may be
+	// empty. It holds at most MaxManifest bytes.
 	Root(ctx context.Context) (data []byte, mediaType string, err error)
 
-	// Blob opens content at an offset, or at 0 if it can't: it returns which.
-	// Manifests of an index are opened by it too.
+	// Blob opens content at an offset, or at 0 if it can't, and returns which. It also
+	// opens manifests of an index.
 	Blob(ctx context.Context, d Descriptor, offset int64) (r io.ReadCloser, at int64, err error)
 
-	// Tries is how often in a row something may fail that may pass.
+	// Tries is the number of consecutive temporary failures before a caller gives up.
 	Tries() int
 
-	// Close ends the use of the source.
+	// Close closes the source.
 	Close()
 }
 

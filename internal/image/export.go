@@ -14,10 +14,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// Export writes an image of the store as an OCI archive: an OCI layout in a
-// tar (image-spec v1.1, image-layout.md), with the bytes that were pulled or
-// imported, so that its digest is the same. It never asks a registry. The host
-// image and directories can't be exported; import a directory first.
+// Export writes an image of the store as an OCI archive: an OCI layout in a tar (image-spec
+// v1.1, image-layout.md), with the original bytes, so that its digest is the same. It never
+// uses a registry. The host image and directories can't be exported; import a directory
+// first.
 func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 	if err := s.export(ctx, ref, w); err != nil {
 		return fmt.Errorf("exporting image %s: %w", fault.Clip(ref), err)
@@ -122,7 +122,7 @@ func (s *Store) exportBlob(ctx context.Context, tw *tar.Writer, hex string) erro
 }
 
 // packFile writes an open file to an archive: as many bytes as it has now.
-// What is no regular file is left out.
+// Files that are not regular are left out.
 func packFile(ctx context.Context, tw *tar.Writer, f *os.File, hdr *tar.Header) error {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {

@@ -1,9 +1,9 @@
-// Package image turns the name of an image into a root file system: it pulls,
-// verifies, unpacks and stores layers, each once, and keeps what is in use.
+// Package image turns the name of an image into a root file system. It pulls, verifies, unpacks and
+// stores each layer once, and keeps images that are in use.
 package image
 
-// Config is what an image says about running it, as in the OCI image
-// specification's config (image-spec v1.1, config.md).
+// Config is an image's configuration of how to run it, as in the OCI image specification
+// (image-spec v1.1, config.md).
 type Config struct {
 	Entrypoint []string          `json:"entrypoint,omitempty"`
 	Cmd        []string          `json:"cmd,omitempty"`
@@ -23,8 +23,8 @@ type Bind struct {
 
 // Rootfs is a root file system, ready to be mounted.
 type Rootfs struct {
-	// Reference is the image as the person named it; Digest is that of its
-	// manifest ("sha256:…"), empty for the host image and directories.
+	// Reference is the image as the user named it. Digest is that of its manifest
+	// ("sha256:…"), empty for the host image and directories.
 	Reference string
 	Digest    string
 
@@ -33,8 +33,8 @@ type Rootfs struct {
 	// user.overlay.opaque=y. At least one.
 	Layers []string
 
-	// Binds are shown at their targets, which exist in the topmost layer; what
-	// that has there lies over them.
+	// Binds are shown at their targets, which exist in the topmost layer; files of that
+	// layer lie over them.
 	Binds []Bind
 
 	Config Config

@@ -22,19 +22,18 @@ import (
 
 // ImportOptions are settings of Import.
 type ImportOptions struct {
-	// Platform picks one of an archive with several. Default: this machine's;
-	// an archive with one image is taken whatever it is for.
+	// Platform selects an image of an archive with several. Default: this machine's; the
+	// only image of an archive is taken whatever its platform.
 	Platform string
 
 	// Progress as in AcquireOptions.
 	Progress func(Progress)
 }
 
-// Import puts an image into the store under a name, as if it had been pulled.
-// src is an archive or directory: "oci-archive:FILE", "docker-archive:FILE",
-// "oci:DIRECTORY", "dir:DIRECTORY", or a bare path, which is looked at: besides
-// those, a tar of a root file system is taken. Without a name the image must
-// have one itself.
+// Import puts an image into the store under a name, as if it had been pulled. src is an
+// archive or directory: "oci-archive:FILE", "docker-archive:FILE", "oci:DIRECTORY",
+// "dir:DIRECTORY", or a bare path, whose form is detected and may also be a tar of a root
+// file system. Without a name the image must have one itself.
 func (s *Store) Import(ctx context.Context, src, name string, opt ImportOptions) (Summary, error) {
 	sum, err := s.importImage(ctx, src, name, opt)
 	if err != nil {

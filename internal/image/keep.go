@@ -15,9 +15,9 @@ import (
 // in use. Who removes something looks there once he has its lock; who keeps
 // something has a lease of it. So it is never removed in between.
 
-// Keep makes what is leased stay in the store for a sandbox until Unkeep, also
-// when this process is dead. The id is [a-z0-9]+. Keeping what is not the
-// store's own, as a directory that is used in place, does nothing.
+// Keep keeps a leased image in the store for a sandbox until Unkeep, even if this process
+// dies. The id is [a-z0-9]+. For a root that is not in the store, such as a directory that
+// is used in place, Keep is a no-op.
 func (s *Store) Keep(id string, l *Lease) error {
 	name := ""
 	switch {
@@ -42,7 +42,7 @@ func (s *Store) Keep(id string, l *Lease) error {
 	return nil
 }
 
-// Unkeep undoes Keep. What is not kept is no error.
+// Unkeep undoes Keep. It is a no-op if nothing is kept.
 func (s *Store) Unkeep(id string) error {
 	if err := os.Remove(s.path("kept", id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("releasing an image: %w", err)

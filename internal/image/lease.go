@@ -15,44 +15,42 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// AcquireOptions say how an image is found.
+// AcquireOptions say how to find an image.
 type AcquireOptions struct {
-	// Pull says when a registry is asked. Default sandpit.PullMissing.
+	// Pull says when to use a registry. Default sandpit.PullMissing.
 	Pull sandpit.PullPolicy
 
 	// Platform is "os/architecture" or "os/architecture/variant". Default
 	// DefaultPlatform.
 	Platform string
 
-	// Progress, when set, is called as layers arrive. Calls do not overlap.
+	// Progress, if set, is called as layers arrive. Calls do not overlap.
 	Progress func(Progress)
 
 	// PlainHTTP allows HTTP without TLS to the registry of the reference.
 	PlainHTTP bool
 
-	// Moves, when set, is called whenever something moves: bytes, or another try.
-	// What goes on for long without a call hangs. Calls may overlap.
+	// Moves, if set, is called on every progress: bytes, or another try. An operation
+	// without a call for a long time hangs. Calls may overlap.
 	Moves func()
 
-	// Asking, when set, is called before a registry is asked, and what it returns when
-	// that is over. Its error is that of Acquire.
+	// Asking, if set, is called before a registry is used, and the function that it
+	// returns afterwards. Its error is that of Acquire.
 	Asking func(ctx context.Context) (over func(), err error)
 
-	// PublicOnly is for references of callers who are not trusted with this
-	// machine's network: a registry that they name is asked only at addresses
-	// of the public internet, or else ErrForbidden. Mirrors, which they don't
-	// name, may be anywhere. Where the environment has a proxy, that decides.
+	// PublicOnly is for references of untrusted callers: a registry that they name must
+	// have public addresses, or else ErrForbidden. Mirrors, which they don't name, may be
+	// anywhere. If the environment has a proxy, that decides.
 	PublicOnly bool
 
-	// Mirrors maps the host of a registry, as in a full reference
-	// ("docker.io", "ghcr.io", "localhost:5000"), to base URLs that are asked
-	// before it, in this order: "https://mirror.example/prefix". One that
-	// starts with "http://" is thereby asked for without TLS. What can't be had from
-	// a mirror is taken from the registry itself.
+	// Mirrors maps the host of a registry, as in a full reference ("docker.io", "ghcr.io",
+	// "localhost:5000"), to base URLs that are tried before it, in this order:
+	// "https://mirror.example/prefix". "http://" means without TLS. Content that a mirror
+	// does not have is taken from the registry.
 	Mirrors map[string][]string
 }
 
-// Progress is how far a pull or import is with one layer.
+// Progress is the progress of a pull or import with one layer.
 type Progress struct {
 	Layer string // digest of the layer as it is transferred
 	Index int    // its place among Count layers, from 0, lowest first
@@ -62,7 +60,7 @@ type Progress struct {
 	Total int64 // bytes in all; 0 when not known
 }
 
-// Phase is what is done to a layer.
+// Phase is a step in the handling of a layer.
 type Phase string
 
 // The phases of a layer, in their order. PhaseDone comes exactly once per layer.
@@ -72,19 +70,19 @@ const (
 	PhaseDone     Phase = "done"
 )
 
-// A Lease keeps a root file system in the store while it is used. It ends with
-// Release, or with the process.
+// A Lease keeps a root file system in the store while it is used. It ends with Release, or
+// with the process.
 type Lease struct {
 	root Rootfs
 	once sync.Once
 	fds  []int // open and locked; shared with nobody
 }
 
-// Rootfs returns what is leased. Don't change it.
+// Rootfs returns the leased root file system. Don't change it.
 func (l *Lease) Rootfs() Rootfs { return l.root }
 
-// Release ends the lease. Nothing of the root file system may be used any
-// more. It may be called many times.
+// Release ends the lease. The root file system must not be used any more. Release is
+// idempotent.
 func (l *Lease) Release() {
 	l.once.Do(func() {
 		for _, fd := range l.fds {
@@ -104,14 +102,12 @@ func (l *Lease) Release() {
 //	oci:DIRECTORY[:TAG]         an OCI layout
 //	dir:DIRECTORY               a root file system, used in place
 //
-// A name is resolved once: what the Lease holds does not change when a tag is
-// moved later. The error matches sandpit.ErrNotFound for an image that does not
-// exist, sandpit.ErrUnavailable for a registry that can't be reached,
-// sandpit.ErrIntegrity for content that is not what its digest says,
-// sandpit.ErrInvalid for a reference or image that makes no sense, and
-// sandpit.ErrExhausted when the disk is full. Then nothing is left, except for
-// whole layers and the part of one that has been received, from which a
-// second try goes on.
+// A name is resolved once: moving a tag later does not change the Lease. The error matches
+// sandpit.ErrNotFound if the image does not exist, sandpit.ErrUnavailable if the registry can't be
+// reached, sandpit.ErrIntegrity if content does not match its digest, sandpit.ErrInvalid if the
+// reference or image is invalid, and sandpit.ErrExhausted if the disk is full. After an error
+// nothing is left, except complete layers and the received part of one, from which the next try
+// resumes.
 func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
 	if err := datadir.CheckPart(s.dir); err != nil {
 		return nil, err

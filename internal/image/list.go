@@ -48,8 +48,8 @@ func (s *Store) summary(e refEntry, rec *record) Summary {
 	return sum
 }
 
-// List returns all images of the store by name, and then those without one.
-// The host image is not in it.
+// List returns all images of the store: those with a name, by name, then the others. The
+// host image is not in it.
 func (s *Store) List(ctx context.Context) ([]Summary, error) {
 	if _, err := os.ReadDir(s.dir); err != nil && !os.IsNotExist(err) {
 		return nil, s.diskError(fmt.Errorf("listing images: %w", err))
@@ -76,7 +76,7 @@ func (s *Store) List(ctx context.Context) ([]Summary, error) {
 	return append(list, rest...), nil
 }
 
-// Details is all that is known of an image.
+// Details has everything about an image.
 type Details struct {
 	Summary
 	Names  []string    `json:"names"` // all of its names, in full
@@ -98,8 +98,8 @@ type LayerInfo struct {
 	Reasons   []string `json:"reasons,omitempty"` // why, for the first 32 of them
 }
 
-// Inspect returns all that is known of an image of the store, or of the host
-// image. It never asks a registry. ErrNotFound when there is none.
+// Inspect returns everything about an image of the store, or about the host image. It never
+// uses a registry. It returns ErrNotFound if there is no such image.
 func (s *Store) Inspect(ctx context.Context, ref string) (Details, error) {
 	if ref == "" || ref == "host" {
 		l, err := s.acquireHost(ctx)
@@ -167,8 +167,8 @@ func (s *Store) inspect(ref string) (Details, error) {
 	return out, nil
 }
 
-// Pull fetches an image, also one that is in the store already unless opt.Pull
-// is PullMissing, and describes it.
+// Pull fetches an image, even if it is in the store unless opt.Pull is PullMissing, and
+// describes it.
 func (s *Store) Pull(ctx context.Context, ref string, opt AcquireOptions) (Summary, error) {
 	if opt.Pull != sandpit.PullMissing {
 		opt.Pull = sandpit.PullAlways

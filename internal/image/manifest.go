@@ -26,8 +26,7 @@ const (
 	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// ManifestTypes are the media types of manifests and indexes, as they are asked
-// for from a registry.
+// ManifestTypes are the media types of manifests and indexes that registries are asked for.
 func ManifestTypes() []string {
 	return []string{typeOCIIndex, typeOCIManifest, typeDockerList, typeDockerManifest}
 }

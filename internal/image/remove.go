@@ -82,17 +82,17 @@ func (s *Store) collect(kind string, hexes []string) int64 {
 	return freed
 }
 
-// Removed says what Remove has done.
+// Removed is the result of Remove.
 type Removed struct {
 	Name  string // the name that was removed, in full
 	Image string // digest of the image, if it is gone too, else empty
 	Bytes int64  // freed on disk
 }
 
-// Remove removes a name, and the image with it when it has no other one. ref
-// is a name, or the digest of an image, which is then removed with all of its
-// names. It matches sandpit.ErrNotFound when there is none, and
-// sandpit.ErrState when the image is in use: then nothing is removed.
+// Remove removes a name, and the image if it has no other. ref is a name, or the digest of
+// an image, which is then removed with all of its names. The error matches
+// sandpit.ErrNotFound if there is none, and sandpit.ErrState if the image is in use; then
+// nothing is removed.
 func (s *Store) Remove(ctx context.Context, ref string) (Removed, error) {
 	var out Removed
 	err := s.withLock(ctx, "refs", func() (err error) {
@@ -228,7 +228,7 @@ type PruneOptions struct {
 	All bool
 }
 
-// Pruned says what Prune has removed.
+// Pruned is the result of Prune.
 type Pruned struct {
 	Names  []string // in full, sorted
 	Images int
@@ -237,10 +237,9 @@ type Pruned struct {
 	Bytes  int64 // freed on disk, with what was left of broken transfers and crashes
 }
 
-// Prune removes images that no name and no lease uses, layers that no image
-// uses, parts of transfers that were broken off, and what crashes have left. It
-// removes nothing that is in use, by this process or another, and does not
-// wait for it.
+// Prune removes images without a name and lease, layers without an image, partial
+// transfers, and remains of crashes. It removes nothing that is in use, by this process or
+// another, and does not wait for it.
 func (s *Store) Prune(ctx context.Context, opt PruneOptions) (Pruned, error) {
 	var out Pruned
 	if _, err := os.Lstat(s.dir); os.IsNotExist(err) {

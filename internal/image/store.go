@@ -24,25 +24,22 @@ import (
 //	blobs/SHA256.partial what was received of a blob so far
 //	layers/SHA256/fs     an unpacked layer, named by the digest of its tar (the diff-id)
 //	layers/SHA256/about  its size, and what was left out of it
-//	tmp/                 what is being made
+//	tmp/                 unfinished files
 //	kept/ID              what a sandbox uses that outlives its maker (keep.go)
 //	locks/               files to lock
 //
-// # Who may remove what
+// # Removal
 //
-// Everything that can be removed is locked by who uses it: with a shared flock
-// on the file or directory itself. Who removes takes an exclusive one first,
-// without waiting, looks whether anything still names the thing, and only then
-// removes it. A lock that was had on something that has been removed in the
-// meantime is noticed (it is no longer what the path names) and tried again.
-// The kernel drops the locks of a process that dies, however it dies.
+// A user of a file or directory holds a shared flock on it. To remove it, a process takes an
+// exclusive flock without waiting, and checks that nothing names it any more. If a file is removed
+// before its lock is taken, the path no longer names it, and the user tries again. The kernel drops
+// the locks of a process that dies.
 //
-// Directories are renamed into tmp before they are emptied, so that what is in
-// its place is always whole.
+// Directories are renamed into tmp before they are emptied, so that a directory in its place is
+// always complete.
 //
-// What is made is made under tmp, locked by its maker, and renamed into its
-// place when whole. What lies in tmp unlocked was left by a crash, and is
-// removed by the next pull or prune.
+// New files are made in tmp, locked by their maker, and renamed into place when complete. Unlocked
+// files in tmp were left by a crash, and the next pull or prune removes them.
 //
 // # Modes
 //
@@ -50,8 +47,7 @@ import (
 // other user of the host must reach. A driver therefore opens layers before it
 // becomes someone else.
 //
-// All methods may be called from many goroutines, and from many processes on
-// one directory.
+// All methods are safe for concurrent use, also by several processes on one directory.
 type Store struct {
 	dir string
 	opt Options
@@ -62,21 +58,21 @@ type Options struct {
 	// Limits bound what is accepted; zero fields take the default.
 	Limits Limits
 
-	// Fetcher brings in what the store does not have. Nil: the store gives only
-	// what it has, and the host image and directories; for anything else its
-	// methods return ErrNoFetcher before they have done anything.
+	// Fetcher pulls images that the store does not have. If it is nil, the store has only
+	// its own images, the host image and directories; methods that need more return
+	// ErrNoFetcher.
 	Fetcher Fetcher
 
-	// NoSync leaves out the calls that make what is stored outlive a power
-	// failure. For tests and stores that are thrown away.
+	// NoSync omits the syncs that protect against a power failure. It is for tests and
+	// temporary stores.
 	NoSync bool
 
-	// HostDir is where the host image is taken from. Default "/". For tests.
+	// HostDir is the root of the host image. Default "/". For tests.
 	HostDir string
 }
 
-// Limits bound what an image may be. An image over one of them is refused
-// with sandpit.ErrInvalid, and nothing of it is kept.
+// Limits bound images. An image over one of them is refused with sandpit.ErrInvalid, and
+// nothing of it is kept.
 type Limits struct {
 	LayerBytes int64 // bytes of one layer's tar; default 32 GiB
 	ImageBytes int64 // bytes of the tars of all layers; default 64 GiB
@@ -111,8 +107,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Open returns the store on a directory, which need not exist: it is made when
-// something is first put into it. Open itself does nothing, and can't fail.
+// Open returns the store on a directory, which is made when something is first put into it.
+// Open itself does nothing, and can't fail.
 func Open(dir string, opt Options) *Store {
 	opt.Limits = opt.Limits.withDefaults()
 	if opt.HostDir == "" {

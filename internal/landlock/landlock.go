@@ -3,9 +3,9 @@
 // For a sandbox that others can pass descriptors to, the path is its own root: what
 // it reaches by a descriptor of somebody else's mount has another one.
 //
-// For write paths Landlock is the second wall around the paths that a sandbox may write. The
-// first is the mounts, which are read-only elsewhere; this one holds should a
-// mount have been made wrongly. Nothing inside can take it off, and each
+// For write paths Landlock is the second layer that protects paths that a sandbox may not write. The
+// first is the mounts, which are read-only elsewhere; this one holds if a
+// mount is wrong. Nothing inside can remove it, and each
 // program may add stricter rulesets of its own.
 //
 // # What it means
@@ -20,7 +20,7 @@
 // file, through the mounts that it was reached by, until a directory with a
 // rule is found. So the rule of a directory holds for what is mounted in it
 // and for the directory mounted elsewhere, not for a part of it mounted
-// elsewhere; /proc/self/root is no way around. Mounts can't be changed any more
+// elsewhere; /proc/self/root does not bypass it. Mounts can't be changed any more
 // (EPERM), so a ruleset comes last.
 //
 // What Landlock does not see is left to the mounts: chmod, chown, utime and
@@ -64,9 +64,8 @@ const (
 	Truncate   Access = 1 << 14 // version 3
 )
 
-// MinABI is the first version to be used. Version 1 (Linux 5.13 to 5.18)
-// refuses every rename and link between directories with EXDEV, wherever they
-// are, which breaks more than it guards.
+// MinABI is the first usable version. Version 1 (Linux 5.13 to 5.18) refuses every rename
+// and link between directories with EXDEV, which breaks more than it protects.
 const MinABI = 2
 
 // RulePathBeneath is LANDLOCK_RULE_PATH_BENEATH, the type of all rules here.
@@ -86,8 +85,7 @@ func WriteAccess(abi int) Access {
 	return FileAccess(abi) | RemoveDir | RemoveFile | MakeDir | MakeReg | MakeSock | MakeFIFO | MakeSym | since(2, abi, Refer)
 }
 
-// FileAccess returns the rights that a rule grants to a single file that is no
-// directory, such as a device.
+// FileAccess returns the rights that a rule grants to a single file, such as a device.
 func FileAccess(abi int) Access {
 	return WriteFile | since(3, abi, Truncate)
 }
@@ -105,16 +103,15 @@ func RulesetAttr(abi int) []byte {
 	return binary.NativeEndian.AppendUint64(nil, uint64(HandledAccess(abi)))
 }
 
-// PathBeneath returns the struct landlock_path_beneath_attr for a rule that
-// grants the access. Its parent_fd, at ParentFD, is -1 and to be filled in.
+// PathBeneath returns the struct landlock_path_beneath_attr for a rule that grants the
+// access. Its parent_fd, at ParentFD, is -1; fill it in.
 func PathBeneath(access Access) []byte {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(access))
 	return binary.NativeEndian.AppendUint32(b, ^uint32(0))
 }
 
-// Devices returns the paths in /dev that programs write to even where they may
-// write nothing: to be given rules beside the writable paths. Those of
-// terminals are the sandbox's own. Those that don't exist are to be left out.
+// Devices returns the paths in /dev that programs write to even if they may write nothing
+// else. Add rules for those that exist. Terminals are the sandbox's own.
 func Devices() []string {
 	return []string{
 		"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",

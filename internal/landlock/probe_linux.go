@@ -8,9 +8,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Probe returns the version of the kernel's Landlock, which is MinABI or later.
-// The error says why there is none, matches sandpit.ErrUnsupported, and has a
-// hint.
+// Probe returns the version of the kernel's Landlock, which is at least MinABI. The error
+// says why there is none, matches sandpit.ErrUnsupported, and has a hint.
 func Probe() (abi int, err error) {
 	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	return version(int(n), errno)

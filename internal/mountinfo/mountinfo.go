@@ -11,7 +11,7 @@ import (
 	"strconv"
 )
 
-// A Mount is a line of the list. Its fields are parts of the list as it is.
+// A Mount is a line of the list. Its fields are substrings of the list.
 type Mount struct {
 	ID      uint64
 	Parent  uint64 // the mount that it is mounted in
@@ -29,7 +29,7 @@ func (m *Mount) Root() string { return unescape(m.root) }
 // Point returns where it is mounted.
 func (m *Mount) Point() string { return unescape(m.point) }
 
-// All returns the mounts of a list. It leaves out lines that are not of this form.
+// All returns the mounts of a list. It skips malformed lines.
 func All(list []byte) iter.Seq[Mount] {
 	return func(yield func(Mount) bool) {
 		for line := range bytes.Lines(list) {

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// IsLocal reports whether an address is this machine's own or one of its links, as the
-// metadata services of most clouds are, or leads to no single host.
+// IsLocal reports whether an address is this machine's own, or on one of its links, as the
+// metadata services of most clouds are, or not of a single host.
 func IsLocal(a netip.Addr) bool {
 	a = a.Unmap()
 	return a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast()

@@ -10,11 +10,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Lookup finds a variable of this program's environment, like os.LookupEnv.
+// Lookup looks up an environment variable, like os.LookupEnv.
 type Lookup func(name string) (value string, ok bool)
 
-// ParseEnv reads KEY=VALUE, or KEY alone for the value that lookup has for it.
-// Like Docker, a KEY alone that lookup does not have gives nothing: ok is false.
+// ParseEnv reads KEY=VALUE, or KEY alone, whose value lookup finds. As in Docker, ok is
+// false if lookup does not find it.
 func ParseEnv(s string, lookup Lookup) (entry string, ok bool, err error) {
 	key, _, hasValue := strings.Cut(s, "=")
 	if key == "" {
@@ -37,10 +37,9 @@ func ParseEnv(s string, lookup Lookup) (entry string, ok bool, err error) {
 // program anyway (ARG_MAX is 2 MiB with the usual stack limit).
 const maxEnvFile = 1 << 20
 
-// ReadEnvFile reads a file of KEY=VALUE and KEY lines in Docker's form: white
-// space before a line is dropped, empty lines and those that start with # are
-// skipped, and there are no quotes: a value is what stands there. Errors have
-// the number of the line, but not the name of the file.
+// ReadEnvFile reads a file of KEY=VALUE and KEY lines in Docker's form: leading white space
+// is dropped, empty lines and those that start with # are skipped, and quotes have no
+// meaning. Errors have the line number, but not the name of the file.
 func ReadEnvFile(r io.Reader, lookup Lookup) ([]string, error) {
 	var entries []string
 	limited := &io.LimitedReader{R: r, N: maxEnvFile + 1}

@@ -9,10 +9,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// ParseMount reads SRC:DST or SRC:DST:OPTIONS; the options are ro, rw and
-// nosockets, with commas between them. A relative SRC is taken
-// from the working directory of this program. Paths with a colon in them can't
-// be written in this form. Whether SRC exists is not looked at.
+// ParseMount reads SRC:DST or SRC:DST:OPTIONS; the options are ro, rw and nosockets,
+// separated by commas. A relative SRC is relative to the working directory of this program.
+// Paths with a colon can't be written in this form. ParseMount does not check whether SRC
+// exists.
 func ParseMount(s string) (sandpit.Mount, error) {
 	const hint = "write a mount as SRC:DST, SRC:DST:ro or SRC:DST:ro,nosockets, for example .:/work:ro"
 	var m sandpit.Mount
@@ -63,8 +63,8 @@ func ParseTmpfs(s string) (sandpit.Tmpfs, error) {
 	return t, nil
 }
 
-// ParsePath reads a path inside the sandbox. It is taken as it is; that it is
-// absolute is checked with the rest of the request.
+// ParsePath reads a path inside the sandbox. It does not check that the path is absolute;
+// the request is checked as a whole.
 func ParsePath(s string) (string, error) {
 	if s == "" {
 		return "", errors.New("the path is missing")
@@ -72,8 +72,7 @@ func ParsePath(s string) (string, error) {
 	return s, nil
 }
 
-// ParseMirror reads REGISTRY=URL: the host of a registry, and the base URL of
-// what is asked before it.
+// ParseMirror reads REGISTRY=URL: the host of a registry, and the base URL of its mirror.
 func ParseMirror(s string) (registry, base string, err error) {
 	const hint = "write it as docker.io=https://mirror.example"
 	registry, base, ok := strings.Cut(s, "=")

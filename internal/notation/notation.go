@@ -1,8 +1,8 @@
-// Package notation reads and writes values as people do: sizes, durations,
+// Package notation parses and formats values in the form that people write: sizes, durations,
 // mounts, environment files. Flags, variables and configuration files share it.
 //
-// Errors are short and name the value; the caller says which flag or key it
-// was given for. Those that a person can mend carry a hint.
+// Errors are short and name the value; the caller adds the flag or key. Errors that the user can
+// correct have a hint.
 package notation
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// ErrNotPositive is matched by errors of values that must be more than zero.
+// ErrNotPositive matches errors of values that must be greater than zero.
 var ErrNotPositive = errors.New("must be more than 0")
 
 const sizeHint = "write a size as 512m, 1g or 1.5GiB: b, k, m, g and t are powers of 1024"

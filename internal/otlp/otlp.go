@@ -32,7 +32,7 @@ const (
 	sendTime = 10 * time.Second
 )
 
-// Attribute says something about a span: a text, or a number if that is empty.
+// Attribute is an attribute of a span: a text, or a number if the text is empty.
 type Attribute struct {
 	Key    string
 	Text   string
@@ -50,7 +50,7 @@ type Span struct {
 	exporter          *Exporter
 }
 
-// Exporter sends spans. Its methods may be called from many goroutines.
+// Exporter sends spans. Its methods are safe for concurrent use.
 type Exporter struct {
 	url     string
 	headers map[string]string
@@ -63,9 +63,9 @@ type Exporter struct {
 	dropped atomic.Uint64
 }
 
-// FromEnvironment returns an exporter as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
-// …_TRACES_ENDPOINT, …_HEADERS and OTEL_SERVICE_NAME say, or nil when no endpoint
-// is named. ErrInvalid for one that can't be used.
+// FromEnvironment returns an exporter configured by the variables
+// OTEL_EXPORTER_OTLP_ENDPOINT, …_TRACES_ENDPOINT, …_HEADERS and OTEL_SERVICE_NAME, or nil
+// if no endpoint is set. It returns ErrInvalid for an endpoint that can't be used.
 func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
 	name := "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	target, _ := lookup(name)
@@ -104,8 +104,8 @@ func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
 	return e, nil
 }
 
-// Start begins a span, below that which a traceparent header names, if it names
-// one (W3C Trace Context).
+// Start begins a span, as a child of the one that a traceparent header names, if any (W3C
+// Trace Context).
 func (e *Exporter) Start(traceparent string) *Span {
 	s := &Span{exporter: e, began: time.Now(), id: random(8)}
 	s.trace, s.parent = parseParent(traceparent)
@@ -135,7 +135,7 @@ func isID(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
 }
 
-// End ends the span and has it sent.
+// End ends the span and queues it for sending.
 func (s *Span) End() {
 	s.ended = time.Now()
 	select {
@@ -145,10 +145,10 @@ func (s *Span) End() {
 	}
 }
 
-// Dropped returns how many spans were not sent.
+// Dropped returns the number of spans that were not sent.
 func (e *Exporter) Dropped() uint64 { return e.dropped.Load() }
 
-// Close sends what waits, until ctx ends.
+// Close sends the queued spans, until ctx ends.
 func (e *Exporter) Close(ctx context.Context) error {
 	e.once.Do(func() { close(e.stop) })
 	select {

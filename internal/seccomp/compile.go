@@ -53,11 +53,11 @@ func (p policy) intervals(a Arch) []interval {
 	return all
 }
 
-// Compile translates the policy for an architecture. It takes milliseconds:
-// Program has the result.
+// Compile compiles the policy for an architecture. It takes milliseconds; Program has the
+// result.
 func Compile(a Arch) []Instruction { return newPolicy().compile(a) }
 
-// CompileMount translates the policy of MountProgram.
+// CompileMount compiles the policy of MountProgram.
 func CompileMount(a Arch) []Instruction { return newMountPolicy().compile(a) }
 
 func (p policy) compile(a Arch) []Instruction {

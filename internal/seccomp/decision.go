@@ -2,8 +2,8 @@ package seccomp
 
 import "strconv"
 
-// An Action is what a filter tells the kernel to do with a system call: a
-// SECCOMP_RET_* value (include/uapi/linux/seccomp.h).
+// An Action is a filter's decision about a system call: a SECCOMP_RET_* value
+// (include/uapi/linux/seccomp.h).
 type Action uint32
 
 // The actions that are not errors.

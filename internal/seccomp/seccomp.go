@@ -12,18 +12,16 @@
 // of blanks, or a filter on which every program may stack another. So a sandbox takes one or two filters of the
 // machine's memory for them, whatever its programs do.
 //
-// # What it answers
+// # Decisions
 //
-// The policy (policy.go) names every system call of Linux that this program
-// knows, and a test holds it to that, so that a call newly known is a decision
-// to be made and never one made by default. A call is allowed, allowed by its
-// arguments, refused with EPERM, or answered with ENOSYS where programs probe
-// for it and have another way. So are all numbers that are not known, which is
-// what a C library expects of a kernel older than itself.
+// The policy (policy.go) names every known system call of Linux, and a test checks that, so that a
+// new call needs a decision. A call is allowed, allowed by its arguments, refused with EPERM, or
+// answered with ENOSYS where programs probe for it and have another way. Unknown numbers are
+// answered with ENOSYS, too, as a C library expects of an older kernel.
 //
 // Calls of another architecture's convention kill the process: int 0x80 and
 // 32-bit programs on amd64, 32-bit programs on arm64, and the x32 numbers on
-// amd64. A second table of system calls would be a second policy to get wrong.
+// amd64. A second table of system calls would be a second policy that could be wrong.
 //
 // # Arguments
 //
@@ -49,7 +47,7 @@ import (
 	"slices"
 )
 
-// An Arch is an architecture that there is a policy for.
+// An Arch is an architecture with a policy.
 type Arch struct {
 	// Name is the architecture as GOARCH has it.
 	Name string
@@ -61,7 +59,7 @@ type Arch struct {
 	x32   bool     // numbers from 1<<30 are a convention of its own
 }
 
-// Archs returns the architectures that there is a policy for.
+// Archs returns the architectures with a policy.
 func Archs() []Arch {
 	return []Arch{
 		{Name: "amd64", Audit: 0xC000003E, names: amd64Names[:], x32: true},
@@ -81,8 +79,8 @@ type Instruction struct {
 // system call and no constant of the policy has.
 const keyHigh, keyLow = 0x9D1F6A37, 0xC4E82B95
 
-// WithKey returns the program with a key: a program that has it may load one more
-// filter, by KeyedLoad. The key must be random, and is for one sandbox.
+// WithKey returns the program with a key: a process that knows it may load one more filter,
+// by KeyedLoad. The key must be random, and is for one sandbox.
 func WithKey(program []Instruction, key uint64) []Instruction {
 	keyed := slices.Clone(program)
 	for i := range keyed {
@@ -102,9 +100,8 @@ func KeyedLoad(key uint64) (operation, flags uint64) {
 	return key>>32<<32 | seccompSetModeFilter, key<<32 | seccompFilterFlagTSYNC
 }
 
-// Program returns the compiled filter of the architecture named as GOARCH has
-// it, or nil if there is none. Don't change what is returned. WithKey makes of it
-// one to be loaded.
+// Program returns the compiled filter of an architecture, named as in GOARCH, or nil if
+// there is none. Don't change it. WithKey makes it loadable.
 func Program(goarch string) []Instruction {
 	switch goarch {
 	case "amd64":
@@ -115,8 +112,8 @@ func Program(goarch string) []Instruction {
 	return nil
 }
 
-// MountProgram returns the compiled second filter for a sandbox with a writable
-// mount. It refuses what makes files that are dangerous to the host.
+// MountProgram returns the compiled second filter, for a sandbox with a writable mount. It
+// refuses modes that are dangerous to the host.
 func MountProgram(goarch string) []Instruction {
 	switch goarch {
 	case "amd64":

@@ -91,7 +91,7 @@ const (
 	kindWatch
 )
 
-// Child is a child process made by this package.
+// Child is a child process that this package has made.
 type Child struct {
 	PID   int
 	PidFD int // -1 unless asked for; the caller closes it
@@ -100,9 +100,9 @@ type Child struct {
 	program *Program // what it runs: its own memory is not looked at by the collector
 }
 
-// Release frees the memory that the child worked in, and a child that it has
-// spawned. Call it once both have ended or are known to have executed a program.
-// Up to then what Fork was told to run is kept from being collected.
+// Release frees the memory of the child, and of a child that it has spawned. Call it once
+// both have ended or have executed a program. Until then the programs of Fork are kept from
+// garbage collection.
 func (c *Child) Release() {
 	runtime.KeepAlive(c.program)
 	c.program = nil
@@ -215,8 +215,8 @@ func put32(b *[ReportSize]byte, i int, v uint32) {
 	b[i&15], b[(i+1)&15], b[(i+2)&15], b[(i+3)&15] = byte(v), byte(v>>8), byte(v>>16), byte(v>>24)
 }
 
-// ResetSignals adds the steps that give every signal its default action and
-// then unblock them all, as a program expects to be started.
+// ResetSignals adds steps that give every signal its default action and unblock all
+// signals, as a program expects.
 func (p *Program) ResetSignals() {
 	const what = "resetting signals"
 	def := p.Bytes(make([]byte, 32)) // struct sigaction: SIG_DFL, no flags, empty mask

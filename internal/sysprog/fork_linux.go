@@ -10,20 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ForkOptions say how a child is made.
+// ForkOptions configure a child.
 type ForkOptions struct {
 	Flags  uintptr // CLONE_NEW* flags; the exit signal is SIGCHLD
 	PidFD  bool    // return a pidfd
 	Cgroup int     // descriptor of a v2 cgroup to be born in, or -1
 
-	// Report is a descriptor in the child to which a failed step is written:
-	// ReportSize bytes that DecodeReport reads. -1: none.
+	// Report is a descriptor in the child for the report of a failed step: ReportSize
+	// bytes that DecodeReport reads. -1: none.
 	Report int
 
-	// Below, unless it is 0, is the number below which the child has copies of
-	// this process's descriptors; it has no others. To copy a long table and
-	// close most of it again takes longer than anything else; this does not
-	// depend on its length. Fork returns when the child has a table of its own.
+	// Below, unless it is 0, makes the child copy only descriptors below this number.
+	// Copying a long table and closing most of it takes longer than everything else; this
+	// does not depend on its length. Fork returns when the child has a table of its own.
 	Below int
 }
 
@@ -33,15 +32,14 @@ const ReportSize = 16
 
 const reportMagic = 0x53504652
 
-// Fork makes a child that runs the program and, if that comes to its end,
-// exits with 0; a program therefore usually ends with an exec. The child has a
-// copy of this process's descriptors (see ForkOptions.Below), and all its
-// signals are blocked.
+// Fork makes a child that runs the program and exits with 0 at its end; a program therefore
+// usually ends with an exec. The child has a copy of this process's descriptors (see
+// ForkOptions.Below), and all its signals are blocked.
 //
-// The program, and all that it points to, must stay unchanged until the child
-// has executed another program or has ended; Release is to be called then.
-// (What Continue has returned must stay unchanged from the moment it describes.) A
-// failure in the child is reported over opt.Report, not here.
+// The program, and everything that it points to, must not change until the child has
+// executed another program or has ended; then call Release. (The result of Continue must
+// not change from the moment that it describes.) A failure in the child is reported over
+// opt.Report, not here.
 func (p *Program) Fork(opt ForkOptions) (Child, error) {
 	s, region, err := newState()
 	if err != nil {
@@ -126,7 +124,7 @@ func awaitTable(s *state, pid int) {
 	}
 }
 
-// DecodeReport reads a failure report. ok is false when b is not one.
+// DecodeReport reads a failure report. ok is false if b is not one.
 func (p *Program) DecodeReport(b []byte) (err *StepError, ok bool) {
 	if len(b) != ReportSize || binary.LittleEndian.Uint32(b) != reportMagic {
 		return nil, false

@@ -30,7 +30,7 @@ import (
 	"unsafe"
 )
 
-// Registers is how many results a program may hold at once.
+// Registers is the number of results that a program may hold at a time.
 const Registers = 256
 
 // A Reg holds the result of a step for later ones.
@@ -50,12 +50,12 @@ const (
 	argMem32                // the int32 at address val
 )
 
-// Int is a number.
+// Int returns a number as an argument.
 func Int[T ~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64 | ~uintptr | ~uint16](n T) Arg {
 	return Arg{argValue, uintptr(n)}
 }
 
-// From is the result held in a register.
+// From returns the result in a register as an argument.
 func From(r Reg) Arg { return Arg{argReg, uintptr(r)} }
 
 // maxIgnore is how many errnos one step may tolerate.
@@ -95,8 +95,8 @@ func (s *step) setArgs(args ...Arg) {
 	}
 }
 
-// A Program is a list of system calls. Build it, then run it with Fork. It
-// must not be changed while a child is being made from it; it may be run again.
+// A Program is a list of system calls. Build it, then run it with Fork. It must not change
+// while a child is being made from it. It may run several times.
 type Program struct {
 	steps []step
 	names []string
@@ -109,14 +109,14 @@ type Program struct {
 	next    *Program // what a Continue step goes on with
 }
 
-// Step is a step just added, for its options.
+// Step is a step of a program, for its options.
 type Step struct {
 	p *Program
 	i int
 }
 
-// Call adds a system call. What says what it is for, as a gerund phrase that
-// an error can begin with: "mounting /proc".
+// Call adds a system call. what describes its purpose as a gerund phrase that can begin an
+// error: "mounting /proc".
 func (p *Program) Call(what string, nr uintptr, args ...Arg) Step {
 	s := step{nr: nr}
 	if len(args) > len(s.vals) {
@@ -132,7 +132,7 @@ func (p *Program) add(what string, s step) Step {
 	return Step{p, len(p.steps) - 1}
 }
 
-// Grow makes room for n steps more.
+// Grow makes room for n more steps.
 func (p *Program) Grow(n int) {
 	p.steps, p.names, p.keep = slices.Grow(p.steps, n), slices.Grow(p.names, n), slices.Grow(p.keep, 2*n)
 }
@@ -145,7 +145,7 @@ func (p *Program) Store32(r Reg, b []byte, offset int) {
 	p.add("storing a result", s)
 }
 
-// ReportVia makes failures of later steps be written to another descriptor.
+// ReportVia sends failures of later steps to another descriptor.
 func (p *Program) ReportVia(fd int) {
 	s := step{op: opReport}
 	s.setArgs(Int(fd))
@@ -216,7 +216,7 @@ func (s Step) Result() Reg {
 // Free lets a register be used again: no step added later means its old result.
 func (p *Program) Free(r Reg) { p.free = append(p.free, r) }
 
-// Into keeps the result of the step in a register that is used again.
+// Into keeps the result of the step in a given register.
 func (s Step) Into(r Reg) Step {
 	st := &s.p.steps[s.i]
 	st.to, st.hasTo = r, true
@@ -245,9 +245,9 @@ func (s Step) SkipAfterIgnored(n int) Step {
 	return s
 }
 
-// Each makes the call once for every bit of set, from the lowest on, with the
-// bit's number as the argument arg, which counts from 0. An empty set would
-// mean a single call with the argument as it is, and is a mistake.
+// Each makes the call once for every bit of set, from the lowest on, with the bit's number
+// as the argument arg, which counts from 0. An empty set is a mistake: it makes a single
+// call with the argument as it is.
 func (s Step) Each(arg int, set uint64) Step {
 	if set == 0 {
 		panic("sysprog: nothing to do for " + s.p.names[s.i])
@@ -257,16 +257,16 @@ func (s Step) Each(arg int, set uint64) Step {
 	return s
 }
 
-// Want makes any result but n a failure, reported as EPIPE: for a read of a
-// known size from a peer that may have gone.
+// Want makes any result except n a failure, reported as EPIPE: for a read of a known size
+// from a peer that may have gone.
 func (s Step) Want(n uintptr) Step {
 	st := &s.p.steps[s.i]
 	st.want, st.hasWant = n, true
 	return s
 }
 
-// Str is a pointer to a copy of s that ends with NUL. It panics if s holds a
-// NUL: callers refuse such names before they come here.
+// Str returns a pointer to a NUL-terminated copy of s. It panics if s holds a NUL: callers
+// must refuse such names.
 func (p *Program) Str(s string) Arg {
 	if strings.IndexByte(s, 0) >= 0 {
 		panic("sysprog: NUL in " + strconv.Quote(s))
@@ -283,14 +283,14 @@ func (p *Program) Str(s string) Arg {
 // textChunk is how many bytes of strings are allocated together.
 const textChunk = 1 << 10
 
-// Bytes is a pointer to b itself, which must not be empty.
+// Bytes returns a pointer to b itself, which must not be empty.
 func (p *Program) Bytes(b []byte) Arg {
 	p.keep = append(p.keep, unsafe.Pointer(&b[0]))
 	return Arg{argValue, uintptr(unsafe.Pointer(&b[0]))}
 }
 
-// Strs is a pointer to an array of pointers to copies of the strings, with a
-// final NULL, as execve takes. It is an error if one holds a NUL.
+// Strs returns a pointer to an array of pointers to copies of the strings, with a final
+// NULL, as execve takes it. It is an error if one holds a NUL.
 func (p *Program) Strs(ss []string) (Arg, error) {
 	ptrs, err := syscall.SlicePtrFromStrings(ss)
 	if err != nil {
@@ -300,8 +300,8 @@ func (p *Program) Strs(ss []string) (Arg, error) {
 	return Arg{argValue, uintptr(unsafe.Pointer(&ptrs[0]))}, nil
 }
 
-// Mem32 is the int32 found in b at offset when the step runs, for example a
-// descriptor that an earlier recvmsg step received.
+// Mem32 returns the int32 in b at offset when the step runs, for example a descriptor that
+// an earlier recvmsg step received.
 func (p *Program) Mem32(b []byte, offset int) Arg {
 	_ = b[offset+3]
 	a := p.Bytes(b[offset:])
@@ -316,7 +316,7 @@ func (p *Program) PutPointer(b []byte, offset int, target []byte) {
 	binary.NativeEndian.PutUint64(b[offset:], uint64(p.Bytes(target).val))
 }
 
-// Name returns what step i is for.
+// Name returns the description of step i.
 func (p *Program) Name(i int) string {
 	if i < 0 || i >= len(p.names) {
 		return "step " + strconv.Itoa(i)

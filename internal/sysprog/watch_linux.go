@@ -15,7 +15,7 @@ const maxWatchPaths = 16
 // maxWatchPath is the longest path of one, with its final NUL.
 const maxWatchPath = 384
 
-// Cleanup is what a watcher does when its owner has died.
+// Cleanup says what a watcher does when its owner has died.
 type Cleanup struct {
 	KillFile string   // a v2 cgroup.kill file, or empty
 	Dirs     []string // removed in this order, retried while they are busy
@@ -41,14 +41,13 @@ type watchState struct {
 	}
 }
 
-// Watch makes a process that waits until the connection alive, one end of a
-// pair of stream sockets, comes to its end, and then does the cleanup. The
-// owner keeps the only other end, and may say by it what is to be killed first
-// (WatchPidFD) or that there is nothing to be done any more (EndWatch). The
-// process has no other descriptors, blocks all signals that can be blocked,
-// and is in a session of its own.
+// Watch makes a process that waits for the end of the connection alive, one end of a pair
+// of stream sockets, and then does the cleanup. The owner keeps the only other end, and may
+// send what to kill first (WatchPidFD) or that nothing is left to do (EndWatch). The
+// process has no other descriptors, blocks all signals that can be blocked, and is in its
+// own session.
 //
-// It fails when the cleanup has too many or too long paths.
+// It fails if the cleanup has too many or too long paths.
 func Watch(what Cleanup, alive int) (Child, error) {
 	dirs := slices.Concat(what.Dirs, what.Shared)
 	if len(dirs) > maxWatchPaths || len(what.KillFile) >= maxWatchPath {
@@ -88,15 +87,14 @@ const (
 	watchEnd  = 'e'
 )
 
-// WatchPidFD tells a watcher, by the owner's end of its connection, of a
-// process that is killed first. It is for a watcher that is made before what it
-// watches. A descriptor means the one process, whoever has its number later.
+// WatchPidFD tells a watcher, through the owner's end of its connection, which process to
+// kill first. It is for a watcher that is made before the process. A descriptor always
+// means the same process, even if its number is reused.
 func WatchPidFD(conn, pidfd int) error {
 	return tellWatcher(conn, watchKill, unix.UnixRights(pidfd))
 }
 
-// EndWatch makes a watcher leave without doing anything. An error says that it
-// has died before.
+// EndWatch ends a watcher without a cleanup. An error says that it has died before.
 func EndWatch(conn int) error { return tellWatcher(conn, watchEnd, nil) }
 
 func tellWatcher(conn int, what byte, rights []byte) error {

@@ -20,8 +20,8 @@ type tree struct {
 	unshown    error // why help could not be written; cobra has no place for that
 }
 
-// Run carries out a command line, without the program's name. The error is for
-// App.Report, which says what is left to say and gives the exit code.
+// Run runs a command line, without the program's name. The error is for App.Report, which
+// prints it and returns the exit code.
 func Run(ctx context.Context, app *cli.App, args []string) error {
 	a := &tree{App: app, completing: len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)}
 	root := a.root(args)

@@ -16,8 +16,8 @@ import (
 
 var _ driver.Preparer = (*Driver)(nil)
 
-// Prepare makes a blank: namespaces, ids, cgroup, the parts of the root that
-// all have, and a guest that waits. See driver.Preparer.
+// Prepare makes a blank: namespaces, ids, cgroup, the common parts of the root, and a
+// waiting guest. See driver.Preparer.
 func (d *Driver) Prepare(ctx context.Context, id string, bp driver.BlankPlan) (driver.Blank, error) {
 	h, err := d.host()
 	if err != nil {

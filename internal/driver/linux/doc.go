@@ -1,6 +1,5 @@
-// Package linux makes sandboxes out of this machine's own kernel: namespaces,
-// cgroups, overlay mounts, seccomp and Landlock, with no daemon and no helper
-// program.
+// Package linux makes sandboxes with this machine's kernel: namespaces, cgroups, overlay mounts,
+// seccomp and Landlock, without a daemon or helper program.
 //
 // # How a sandbox is made
 //

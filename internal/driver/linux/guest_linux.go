@@ -21,8 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// GuestName is the name under which a program serves as a guest: when its
-// argv[0] ends in it.
+// GuestName is the name under which a program acts as a guest: when argv[0] ends in it.
 const GuestName = "sandpit-guest"
 
 // guestFile finds the file of the guest program. An embedded guest is written

@@ -21,36 +21,37 @@ const Name = "linux"
 // once it is in its cgroup, and its network namespace while its owner is busy.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// Options say where the driver finds things.
+// Options configure a driver.
 type Options struct {
-	// Dir is where the embedded guest program is kept. Made when missing.
+	// Dir is the directory of the embedded guest program. It is made if it is missing.
 	Dir string
 
-	// Guest is the guest program. Nil: this program is its own guest, which
-	// its main function must provide for (see GuestName).
+	// Guest is the guest program. If it is nil, this program is its own guest, and its
+	// main function must provide for that (see GuestName).
 	Guest []byte
 
-	// GuestDigest tells one build of Guest from another, in hexadecimal.
-	// Empty: it is computed, which takes a few milliseconds.
+	// GuestDigest identifies the build of Guest, in hexadecimal. If it is empty, it is
+	// computed, which takes a few milliseconds.
 	GuestDigest string
 
-	// KeepDir is where the sockets of sandboxes are that outlive their maker
-	// (driver.Plan.Ephemeral). Made when missing. Empty: such are refused.
+	// KeepDir is the directory of the sockets of sandboxes that outlive their maker
+	// (driver.Plan.Ephemeral). It is made if it is missing. If it is empty, such sandboxes
+	// are refused.
 	KeepDir string
 
-	// Private are directories of this user that no sandbox may see, whether they
-	// exist or not: data directories. In mounts that contain one it is covered,
-	// and made if it is missing; what is in one can't be mounted.
+	// Private are the data directories of this user, which no sandbox may see, whether
+	// they exist or not. They are covered in mounts that contain them, and made if they
+	// are missing. Nothing in them can be mounted.
 	Private []string
 
-	// PrivateOfOthers, when set, returns those of other users, and others that are not to
-	// be made, each with its owner's id: links on the way lead only to what has this owner, and
-	// nowhere if it is -1.
+	// PrivateOfOthers, if set, returns those of other users, and others that must not be
+	// made, each with its owner's id: links on the way lead only to directories of this
+	// owner, or nowhere if it is -1.
 	PrivateOfOthers func() map[string][]int
 
-	// Fault, when set, is called before each step of Create, Destroy and Recover
-	// with its name. An error makes a step of Create fail. For tests of what is
-	// left behind, and of steps that never end.
+	// Fault, if set, is called before each step of Create, Destroy and Recover with its
+	// name. An error makes a step of Create fail. It is for tests of cleanup and of steps
+	// that never end.
 	Fault func(step string) error
 }
 
@@ -67,7 +68,7 @@ type Driver struct {
 
 var _ driver.Driver = (*Driver)(nil)
 
-// New returns a driver. It does nothing yet.
+// New returns a driver.
 func New(opts Options) *Driver {
 	return &Driver{
 		opts:     opts,

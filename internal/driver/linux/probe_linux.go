@@ -19,9 +19,8 @@ import (
 
 // Probe finds out what this machine can enforce for this user. See driver.Driver.
 //
-// Whether namespaces can be made is not tried: Create says so soon enough, and
-// this is on its way. Examine tries, and reads the list of mounts, which takes
-// long where there are many.
+// It does not try to make namespaces, because Create reports that soon enough and Probe
+// delays it. Examine tries, and reads the list of mounts, which may be long.
 func (d *Driver) Probe(context.Context) driver.Capabilities {
 	caps := driver.Capabilities{Available: true, Features: feature.Set{feature.Mounts: true}}
 	gap := func(what feature.Feature, why, fix string) {
@@ -135,8 +134,8 @@ func overlays(dir string) bool {
 
 var _ driver.Examiner = (*Driver)(nil)
 
-// Examine is Probe, looks at the mounts of the host, tries whether namespaces can
-// be made, and removes cgroups that a crash has left. See driver.Examiner.
+// Examine does what Probe does, examines the mounts of the host, tries to make namespaces,
+// and removes cgroups that a crash has left. See driver.Examiner.
 func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	caps := d.Probe(ctx)
 	fact := func(name, value string) { caps.Facts = append(caps.Facts, driver.Fact{Name: name, Value: value}) }

@@ -88,7 +88,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	return nil, fmt.Errorf("adopting sandbox %s: its guest has exited: %w", h.ID, sandpit.ErrNotFound)
 }
 
-// Kept returns the sandboxes in KeepDir whose guests run. See driver.Recoverer.
+// Kept returns the IDs of the sandboxes in KeepDir whose guests run. See driver.Recoverer.
 func (d *Driver) Kept(ctx context.Context) ([]string, error) { return d.kept(ctx, d.keptRuns) }
 
 // Stranded returns those whose sockets were not moved with KeepDir. See driver.Strander.
@@ -212,8 +212,8 @@ func (c *creation) openKept() (lives bool, err error) {
 
 var _ driver.Sweeper = (*Driver)(nil)
 
-// Sweep removes the cgroups of blanks and of sandboxes in the making whose maker
-// was killed, and records of ids that nobody has. See driver.Sweeper.
+// Sweep removes the cgroups of blanks and unfinished sandboxes whose maker was killed, and
+// unused records of ids. See driver.Sweeper.
 func (d *Driver) Sweep(context.Context) int {
 	n := 0
 	if layout, err := d.layout(); err == nil {

@@ -1,5 +1,5 @@
-// Package fetch brings images from registries, and undoes and does the
-// compression of layers: what package image leaves to an image.Fetcher.
+// Package fetch pulls images from registries, and compresses and decompresses layers. It implements
+// image.Fetcher.
 package fetch
 
 import (
@@ -34,7 +34,7 @@ type Fetcher struct{ opt Options }
 
 var _ image.Fetcher = (*Fetcher)(nil)
 
-// New returns a Fetcher. It does nothing yet.
+// New returns a Fetcher.
 func New(opt Options) *Fetcher {
 	if opt.Getenv == nil {
 		opt.Getenv = os.Getenv
@@ -49,9 +49,8 @@ func New(opt Options) *Fetcher {
 // "zstd --long" needs (RFC 8878 asks decoders for 8 MiB at least).
 const maxZstdWindow = 128 << 20
 
-// Decompress undoes what a layer or archive is compressed with, which its
-// first bytes tell: media types are often wrong, and the digest of the result
-// is checked in any case.
+// Decompress decompresses a layer or archive. Its first bytes tell the format: media types
+// are often wrong, and the digest of the result is checked in any case.
 func (*Fetcher) Decompress(r io.Reader) (io.ReadCloser, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	magic, err := br.Peek(6)
@@ -74,7 +73,7 @@ func (*Fetcher) Decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(br), nil
 }
 
-// Compress packs what is written with gzip, quickly rather than well.
+// Compress compresses with gzip, quickly rather than well.
 func (*Fetcher) Compress(w io.Writer) io.WriteCloser {
 	zw, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {

@@ -211,7 +211,7 @@ func (r *registrySource) trusts(host string) bool {
 	return r.trusted[strings.ToLower(host)]
 }
 
-// errNotPublic is what a caller is told who named a registry of this network.
+// errNotPublic is the error for a caller who named a registry of this network.
 var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("its address is not public"), Kind: sandpit.ErrForbidden},
 	"check its name, or ask the operator to name the registry (without a star) in the policy's images")
 

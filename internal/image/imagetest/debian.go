@@ -1,4 +1,4 @@
-// Package imagetest makes images and registries for tests: real ones.
+// Package imagetest makes real images and registries for tests.
 package imagetest
 
 import (
