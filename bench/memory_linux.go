@@ -339,11 +339,11 @@ func (b *bench) lookAtTree(ctx context.Context, t *tree, next func() ([]string, 
 	}
 	pids := distinct(append([]int{p.Pid}, descendants(p.Pid)...))
 	var sum pss
-	var most int64
+	var peak int64
 	for _, pid := range pids {
 		if one, err := readPSS(pid); err == nil {
 			sum = sum.plus(one)
-			most += highest(pid)
+			peak += highest(pid)
 		}
 	}
 	// As a person would end it. The first process of a container does not
@@ -367,6 +367,6 @@ func (b *bench) lookAtTree(ctx context.Context, t *tree, next func() ([]string, 
 		return fmt.Errorf("%s: it ended before it could be looked at", argv[0])
 	}
 	t.idle.add(mebibytes(sum.all))
-	t.peak.add(mebibytes(most))
+	t.peak.add(mebibytes(peak))
 	return nil
 }

@@ -222,9 +222,9 @@ func trimLines(s string) string {
 // oneLine is a message's first line that says something, not too long for a table.
 func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
-	const most = 160
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
+	const limit = 160
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit]) + "…"
 	}
 	return s
 }

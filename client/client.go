@@ -193,10 +193,10 @@ func (c *Client) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 	return sb, nil
 }
 
-// lateAnswer is how long what was called off waits for an answer that may be
+// cancelGrace is how long what was called off waits for an answer that may be
 // on its way: what was made is then undone. After it the connection is closed,
 // and the server undoes what it has begun.
-const lateAnswer = 250 * time.Millisecond
+const cancelGrace = 250 * time.Millisecond
 
 // orUndo makes something that must not be left behind when ctx ends first.
 func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, error), undo func(context.Context, T)) (T, error) {
@@ -224,8 +224,8 @@ func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, 
 		return a.made, a.err
 	case <-ctx.Done():
 	}
-	late := time.AfterFunc(lateAnswer, cancel)
-	defer late.Stop()
+	timer := time.AfterFunc(cancelGrace, cancel)
+	defer timer.Stop()
 	if a = <-answers; a.err == nil {
 		ctx, cancel := context.WithTimeout(apart, patience)
 		defer cancel()

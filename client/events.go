@@ -40,9 +40,9 @@ func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Eve
 			if left || ctx.Err() != nil {
 				return
 			}
-			if isOver(err) || !back.wait(ctx) {
+			if streamEnded(err) || !back.wait(ctx) {
 				if ctx.Err() == nil {
-					yield(sandpit.Event{}, errOver(err))
+					yield(sandpit.Event{}, streamError(err))
 				}
 				return
 			}
@@ -80,9 +80,9 @@ func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 					return // so did the sandbox
 				}
 			}
-			if isOver(err) || !back.wait(ctx) {
+			if streamEnded(err) || !back.wait(ctx) {
 				if ctx.Err() == nil {
-					yield(sandpit.LogEntry{}, s.explain(ctx, errOver(err)))
+					yield(sandpit.LogEntry{}, s.explain(ctx, streamError(err)))
 				}
 				return
 			}

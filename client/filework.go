@@ -140,7 +140,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 			return yield(v, nil), nil
 		})
 		if err != nil && ctx.Err() == nil {
-			yield(sandpit.FileEvent{}, pathError("watch", path, f.sb.explain(ctx, errOver(err))))
+			yield(sandpit.FileEvent{}, pathError("watch", path, f.sb.explain(ctx, streamError(err))))
 		}
 	}
 }

@@ -76,9 +76,9 @@ func (p *process) deliver(l *link, f frames, out output) {
 	if err == nil {
 		// The rest of the answer is only its end: with it, the connection can
 		// be used again by whoever waits for this process.
-		late := time.AfterFunc(lateEnd, func() { l.cancel(nil) })
+		timer := time.AfterFunc(endGrace, func() { l.cancel(nil) })
 		f.finish()
-		late.Stop()
+		timer.Stop()
 		l.end()
 	} else {
 		err = p.sb.broken(l, err)
@@ -88,8 +88,8 @@ func (p *process) deliver(l *link, f frames, out output) {
 	p.end(res, err)
 }
 
-// lateEnd is how long the end of an answer may come after the last frame.
-const lateEnd = 50 * time.Millisecond
+// endGrace is how long the end of an answer may come after the last frame.
+const endGrace = 50 * time.Millisecond
 
 // stream reads a stream to its last frame.
 func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) {

@@ -136,14 +136,14 @@ func (c *Client) events(ctx context.Context, r request, take func(event) (bool, 
 	}
 }
 
-// isOver reports whether a stream that ended with err has come to its end, or
+// streamEnded reports whether a stream that ended with err has come to its end, or
 // was ended for a reason; what is left was broken off and can be taken up again.
-func isOver(err error) bool {
+func streamEnded(err error) bool {
 	return err == nil || err != io.EOF && !errors.Is(err, sandpit.ErrUnavailable)
 }
 
-// errOver is the error of a stream that could not be taken up again.
-func errOver(err error) error {
+// streamError is the error of a stream that could not be taken up again.
+func streamError(err error) error {
 	if err == io.EOF {
 		return fmt.Errorf("calling the server: %w: the server ended the stream", sandpit.ErrUnavailable)
 	}

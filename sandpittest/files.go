@@ -240,11 +240,11 @@ func testPaging(t *testing.T, e *env) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			most := limit
+			allowed := limit
 			if limit == 0 {
-				most = 1000
+				allowed = 1000
 			}
-			if len(entries) == 0 || len(entries) > min(most, 10000) {
+			if len(entries) == 0 || len(entries) > min(allowed, 10000) {
 				t.Fatalf("a page with a limit of %d has %d entries", limit, len(entries))
 			}
 			for _, e := range entries {

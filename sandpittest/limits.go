@@ -84,16 +84,16 @@ func testForkBomb(t *testing.T, e *env) {
 	e.need(t, feature.Pids)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: 64}})
 	p := start(t, sb, sandpit.Command{Script: `for i in 1 2 3 4 5 6 7 8; do sleep 86601 & done; (f() { f | f & }; f) & exec sleep 86601`})
-	var most int64
+	var peak int64
 	end := time.Now().Add(900 * time.Millisecond)
 	eventually(t, "there are many processes", func() bool {
 		if m, err := sb.Metrics(t.Context()); err == nil {
-			most = max(most, m.Pids)
+			peak = max(peak, m.Pids)
 		}
-		return most >= 10 && time.Now().After(end)
+		return peak >= 10 && time.Now().After(end)
 	})
-	if most > 64 {
-		t.Errorf("there were %d processes", most)
+	if peak > 64 {
+		t.Errorf("there were %d processes", peak)
 	}
 	must(t, p.Kill(guarded(t)))
 	if res := wait(t, p); res.Signal != int(syscall.SIGKILL) {
@@ -128,7 +128,7 @@ func testCPUs(t *testing.T, e *env) {
 	}
 	// Two loops would use up to 2 processors. Twice the quota leaves room for
 	// periods begun and for killing.
-	if used, most := after.CPU-before.CPU, time.Since(began)/2; used > most || used == 0 {
+	if used, peak := after.CPU-before.CPU, time.Since(began)/2; used > peak || used == 0 {
 		t.Errorf("%v of processor time in %v", used, time.Since(began))
 	}
 }
@@ -194,8 +194,8 @@ func testNeighbour(t *testing.T, e *env) {
 		t.Fatal(err)
 	}
 	// Half a processor; twice that leaves room for periods begun.
-	if used, most := after.CPU-before.CPU, time.Since(began); used > most || used == 0 {
-		t.Errorf("the other had %v of processor time in %v", used, most)
+	if used, peak := after.CPU-before.CPU, time.Since(began); used > peak || used == 0 {
+		t.Errorf("the other had %v of processor time in %v", used, peak)
 	}
 }
 

@@ -106,7 +106,7 @@ func (a *API) Dialect() gate.Dialect {
 func (a *API) behind(route *Route) gate.Route {
 	return gate.Route{
 		Method: route.Method, Path: route.Path, ID: route.ID,
-		Open: route.Open, Admin: route.Admin, Guarded: route.Guarded, Vital: route.Vital, Late: true,
+		Open: route.Open, Admin: route.Admin, Guarded: route.Guarded, Vital: route.Vital, SelfAudited: true,
 		Target: func(r *http.Request) string { return r.PathValue("sb") }, Detail: subject,
 		Handle: func(gc *gate.Call) error {
 			c := &call{Call: gc, api: a, route: route}
@@ -153,7 +153,7 @@ func (c *call) check() error {
 			}
 		}
 	}
-	if c.route.In != nil || c.route.late {
+	if c.route.In != nil || c.route.selfAudited {
 		return nil
 	}
 	return c.Intend(c.Detail)

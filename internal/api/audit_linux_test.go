@@ -305,19 +305,19 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 	}
 }
 
-// lateWrite is the error of an entry that may be written when a disk goes on that hangs.
-type lateWrite struct {
+// pendingWrite is the error of an entry that may be written when a disk goes on that hangs.
+type pendingWrite struct {
 	error
 	result chan error
 }
 
-func (e lateWrite) Wait() error { return <-e.result }
+func (e pendingWrite) Wait() error { return <-e.result }
 
 // What a disk that hangs may still write is entered again only when it has not.
 func TestLateEntriesAreEnteredOnce(t *testing.T) {
 	s := serve(t, nil)
 	for name, result := range map[string]error{"written": nil, "lost": errDisk} {
-		hang := lateWrite{errDisk, make(chan error, 1)}
+		hang := pendingWrite{errDisk, make(chan error, 1)}
 		hang.result <- result
 		s.audit.fail(hang)
 		s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/" + name, key: aliceKey})

@@ -28,7 +28,7 @@ func execRoutes() []Route {
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Tag: tag, Summary: "Run a command over a WebSocket",
 			Text:   "The client's first message is a Command as text. After that each message is one frame, in both directions. Closing the socket kills the command.  " + frames,
-			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: executeSocket,
+			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, handle: executeSocket,
 		},
 	}
 }

@@ -225,7 +225,7 @@ func TestAttackL11Lists(t *testing.T) {
 		s.want(200, nil, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"true", strings.Repeat("x", 10<<10)}}}})
 	}
 	path := "/v1/sandboxes/" + sb.ID + "/processes"
-	for query, most := range map[string]int{"": 130, "&limit=25": 25} {
+	for query, limit := range map[string]int{"": 130, "&limit=25": 25} {
 		seen, after, pages := map[string]bool{}, "", 0
 		for {
 			var list v1.ProcessList
@@ -239,13 +239,13 @@ func TestAttackL11Lists(t *testing.T) {
 			if pages++; list.Next == "" {
 				break
 			}
-			if n := len(list.Processes); n == 0 || n > most {
+			if n := len(list.Processes); n == 0 || n > limit {
 				t.Fatalf("%d processes are on a page", n)
 			}
 			after = list.Next
 		}
-		if len(seen) != processes || pages != (processes+most-1)/most {
-			t.Errorf("%d processes are on %d pages of %d", len(seen), pages, most)
+		if len(seen) != processes || pages != (processes+limit-1)/limit {
+			t.Errorf("%d processes are on %d pages of %d", len(seen), pages, limit)
 		}
 	}
 	s.refused(400, "invalid", ask{method: "GET", path: path + "?limit=1001"})

@@ -13,7 +13,7 @@ func imageRoutes() []Route {
 	return []Route{
 		{Method: http.MethodGet, Path: "/v1/images", ID: "listImages", Tag: tag, Summary: "List images", Status: http.StatusOK, Out: v1.ImageList{}, handle: asJSON(listImages)},
 		{Method: http.MethodPost, Path: "/v1/images/pull", ID: "pullImage", Tag: tag, Summary: "Fetch an image", In: v1.Pull{}, Status: http.StatusOK, Out: v1.Image{}, Guarded: true, handle: fromJSON(pullImage)},
-		{Method: http.MethodDelete, Path: "/v1/images", ID: "removeImage", Tag: tag, Summary: "Remove an image", Query: []Param{{Name: "image", Type: "string", Required: true, Doc: "Its reference"}}, Status: http.StatusNoContent, Admin: true, Guarded: true, late: true, handle: only(removeImage)},
+		{Method: http.MethodDelete, Path: "/v1/images", ID: "removeImage", Tag: tag, Summary: "Remove an image", Query: []Param{{Name: "image", Type: "string", Required: true, Doc: "Its reference"}}, Status: http.StatusNoContent, Admin: true, Guarded: true, selfAudited: true, handle: only(removeImage)},
 	}
 }
 

@@ -293,7 +293,7 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	}
 	defer context.AfterFunc(c.Ctx, leave)()
 	to.timer = time.AfterFunc(to.stall, func() {
-		to.late.Store(true)
+		to.timedOut.Store(true)
 		leave()
 	})
 	to.timer.Stop()
@@ -303,7 +303,7 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 		return err
 	case c.Ctx.Err() != nil:
 		return context.Cause(c.Ctx)
-	case to.late.Load():
+	case to.timedOut.Load():
 		return &gate.Refusal{Status: http.StatusGatewayTimeout, Code: "timeout", Message: "the process is not reading its standard input", Hint: "wait until the process reads, then send the rest"}
 	}
 	return &gate.Refusal{Status: http.StatusConflict, Code: "state", Message: "the process no longer accepts input", Hint: "check whether the process has exited"}
@@ -311,11 +311,11 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 
 // input writes to a process, which has a time to take each part.
 type input struct {
-	in    io.Writer
-	stall time.Duration
-	timer *time.Timer
-	late  atomic.Bool // the time was over
-	err   error       // of in
+	in       io.Writer
+	stall    time.Duration
+	timer    *time.Timer
+	timedOut atomic.Bool // the time was over
+	err      error       // of in
 }
 
 func (i *input) Write(b []byte) (int, error) {

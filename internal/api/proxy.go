@@ -42,7 +42,7 @@ const passingID = "proxy"
 
 // proxyRoute is what a request to a port of a sandbox counts as.
 func proxyRoute() *Route {
-	return &Route{ID: passingID, Guarded: true, late: true, handle: forward}
+	return &Route{ID: passingID, Guarded: true, selfAudited: true, handle: forward}
 }
 
 // splitSandboxHost takes <port>-<id>.<domain> apart.

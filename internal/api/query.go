@@ -71,28 +71,28 @@ func (q *query) flag(name string, otherwise bool) bool {
 }
 
 // number returns a number that is not negative.
-func (q *query) number(name string, most uint64) uint64 {
+func (q *query) number(name string, limit uint64) uint64 {
 	text := q.values.Get(name)
 	if text == "" {
 		return 0
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || n > most {
-		q.fail(name, "must be a number from 0 to "+strconv.FormatUint(most, 10))
+	if err != nil || n > limit {
+		q.fail(name, "must be a number from 0 to "+strconv.FormatUint(limit, 10))
 		return 0
 	}
 	return n
 }
 
 // seconds returns a time in seconds.
-func (q *query) seconds(name string, otherwise, most time.Duration) time.Duration {
+func (q *query) seconds(name string, otherwise, limit time.Duration) time.Duration {
 	text := q.values.Get(name)
 	if text == "" {
 		return otherwise
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(f >= 0 && f <= most.Seconds()) {
-		q.fail(name, "must be a number of seconds, at most "+strconv.FormatFloat(most.Seconds(), 'f', -1, 64))
+	if err != nil || !(f >= 0 && f <= limit.Seconds()) {
+		q.fail(name, "must be a number of seconds, at most "+strconv.FormatFloat(limit.Seconds(), 'f', -1, 64))
 		return 0
 	}
 	return v1.Duration(f)

@@ -31,8 +31,8 @@ type Route struct {
 	// share of it, and entered later.
 	Vital bool
 
-	late   bool // its handler tells the audit, when it knows more
-	handle func(*call) error
+	selfAudited bool // its handler calls Call.Intend, when it knows more
+	handle      func(*call) error
 }
 
 // Param is a parameter.

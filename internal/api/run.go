@@ -30,7 +30,7 @@ type Runner interface {
 // runRoute is how sandpit run asks. It is not part of the reference: both ends
 // are of one version.
 func runRoute() Route {
-	return Route{Method: http.MethodGet, Path: fastrun.RunPath, ID: "run", Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, late: true, handle: runOnce}
+	return Route{Method: http.MethodGet, Path: fastrun.RunPath, ID: "run", Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, handle: runOnce}
 }
 
 // errDeclined is read by nobody: the client then goes another way.

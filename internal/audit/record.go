@@ -165,16 +165,16 @@ func (r Record) body(at time.Time, h *head) ([]byte, error) {
 const clipped = "…"
 
 // clip shortens a text so that it takes at most so many bytes when it is written.
-func clip(s string, most int) string {
-	if 6*len(s) <= most {
+func clip(s string, limit int) string {
+	if 6*len(s) <= limit {
 		return s
 	}
 	size, fits := 0, 0 // fits is the end of what leaves room for the mark
 	for i, c := range s {
-		if size <= most-len(clipped) {
+		if size <= limit-len(clipped) {
 			fits = i
 		}
-		if size += written(c); size > most {
+		if size += written(c); size > limit {
 			return s[:fits] + clipped
 		}
 	}

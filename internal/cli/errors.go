@@ -89,10 +89,10 @@ func (a *App) Note(format string, args ...any) {
 // Harmless returns s on one line and without control sequences: messages may quote text
 // from a sandbox, an image or a registry.
 func Harmless(s string) string {
-	const most = 4096
+	const limit = 4096
 	var b strings.Builder
 	for i, r := range s {
-		if i > most {
+		if i > limit {
 			b.WriteString("…")
 			break
 		}

@@ -22,14 +22,14 @@ import (
 // for each other. So the few that matter early are caught beside other work,
 // and the others while the command runs.
 type relay struct {
-	cancel  context.CancelCauseFunc
-	signals chan os.Signal
-	early   chan struct{} // closed when the early signals are caught
-	late    chan struct{} // closed when the others are
-	broken  chan struct{}
-	jobs    chan job
-	quit    chan struct{}
-	wait    sync.WaitGroup
+	cancel       context.CancelCauseFunc
+	signals      chan os.Signal
+	early        chan struct{} // closed when the early signals are caught
+	othersClosed chan struct{} // closed when the others are
+	broken       chan struct{}
+	jobs         chan job
+	quit         chan struct{}
+	wait         sync.WaitGroup
 }
 
 // job is the command that signals are for.
@@ -55,13 +55,13 @@ const pipeGrace = time.Second
 // command does.
 func startRelay(cancel context.CancelCauseFunc) *relay {
 	r := &relay{
-		cancel:  cancel,
-		signals: make(chan os.Signal, 32),
-		early:   make(chan struct{}),
-		late:    make(chan struct{}),
-		broken:  make(chan struct{}, 1),
-		jobs:    make(chan job),
-		quit:    make(chan struct{}),
+		cancel:       cancel,
+		signals:      make(chan os.Signal, 32),
+		early:        make(chan struct{}),
+		othersClosed: make(chan struct{}),
+		broken:       make(chan struct{}, 1),
+		jobs:         make(chan job),
+		quit:         make(chan struct{}),
 	}
 	r.wait.Go(func() {
 		r.catch(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -94,7 +94,7 @@ func (r *relay) attach(j job) {
 		if term != nil {
 			r.catch(syscall.SIGWINCH)
 		}
-		close(r.late)
+		close(r.othersClosed)
 	}()
 }
 
@@ -126,7 +126,7 @@ func (r *relay) run() {
 		broken     <-chan struct{}
 		pipe       <-chan time.Time
 	)
-	late := r.late
+	othersClosed := r.othersClosed
 	for {
 		select {
 		case <-r.quit:
@@ -139,8 +139,8 @@ func (r *relay) run() {
 					now.send(sig)
 				}
 			}
-		case <-late:
-			late = nil
+		case <-othersClosed:
+			othersClosed = nil
 			now.term.resize(now.process) // what has changed before SIGWINCH was caught
 		case <-broken:
 			now.send(syscall.SIGPIPE)

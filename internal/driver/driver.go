@@ -69,17 +69,17 @@ type Recoverer interface {
 	// then also returns a stranded instance.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 
-	// Kept returns the IDs of the instances that can outlive their owner and whose
+	// Persistent returns the IDs of the instances that can outlive their owner and whose
 	// guests still run. It needs no handles, so it also finds instances whose handles
-	// were lost. A Handle without a State is enough to recover them. Kept changes
+	// were lost. A Handle without a State is enough to recover them. Persistent changes
 	// nothing.
-	Kept(ctx context.Context) ([]string, error)
+	Persistent(ctx context.Context) ([]string, error)
 }
 
 // A Strander is a Recoverer whose instances can become stranded: their guests run, and
 // nothing can reach them. Optional.
 type Strander interface {
-	// Stranded returns the IDs of the stranded instances. Kept returns them, too.
+	// Stranded returns the IDs of the stranded instances. Persistent returns them, too.
 	Stranded(ctx context.Context) ([]string, error)
 }
 

@@ -95,12 +95,12 @@ func (a *admission) takeNow(namespace string, d demand) bool {
 // enter takes room for a sandbox, and waits for it if need be. The error
 // matches sandpit.ErrExhausted when none came free in time, or ever could.
 func (a *admission) enter(ctx context.Context, namespace string, d demand) error {
-	wait, most := a.capacity.Wait, a.capacity.Waiting
+	wait, maxWaiting := a.capacity.Wait, a.capacity.Waiting
 	if wait <= 0 {
 		wait = defaultWait
 	}
-	if most <= 0 {
-		most = defaultWaiting
+	if maxWaiting <= 0 {
+		maxWaiting = defaultWaiting
 	}
 	a.mu.Lock()
 	if a.takeNow(namespace, d) {
@@ -112,7 +112,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 		a.mu.Unlock()
 		return sandpit.WithHint(fmt.Errorf("creating a sandbox: it needs more than the total capacity of this server: %w", sandpit.ErrExhausted), "request less memory or fewer cpus")
 	}
-	if len(a.queues[namespace]) >= most {
+	if len(a.queues[namespace]) >= maxWaiting {
 		a.mu.Unlock()
 		return fullError(wait)
 	}

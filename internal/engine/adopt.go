@@ -136,9 +136,9 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 				}
 			case a.found == foundGone:
 				report.Gone++
-			case a.found == foundOver:
+			case a.found == foundExpired:
 				report.Expired++
-			case a.found == foundHalf:
+			case a.found == foundIncomplete:
 				report.Incomplete++
 			case a.found == foundFailed:
 				report.Failed++
@@ -165,8 +165,8 @@ const (
 	foundNothing found = iota // it is left alone
 	foundLiving
 	foundGone
-	foundOver
-	foundHalf
+	foundExpired
+	foundIncomplete
 	foundFailed
 )
 
@@ -212,7 +212,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
-	s.deadline, s.idle, s.onExpiry, s.over, s.most, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Over, d.Most, d.Reason
+	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}
@@ -258,7 +258,7 @@ func (u unrecovered) Destroy(ctx context.Context) error {
 // rest to whoever has called it off.
 func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.Time) (adopted, error) {
 	var a adopted
-	if ctx.Err() != nil && context.Cause(ctx) != errTimeOver {
+	if ctx.Err() != nil && context.Cause(ctx) != errExpired {
 		return a, ctx.Err()
 	}
 	is, whole := s.instance.(unrecovered), context.WithoutCancel(ctx)
@@ -277,16 +277,16 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	default:
 		return a, err
 	}
-	half, why := r.State == sandpit.StateCreating, ""
+	incomplete, why := r.State == sandpit.StateCreating, ""
 	switch {
-	case half && (err == nil || gone):
-		a.found = foundHalf
+	case incomplete && (err == nil || gone):
+		a.found = foundIncomplete
 		return a, s.cleanAway(ctx, "")
 	case s.marked(removalMark) && (err == nil || gone):
-		a.found = foundOver
+		a.found = foundExpired
 		return a, s.cleanAway(ctx, "asked")
 	case gone && r.State != sandpit.StateFailed && s.endedInTime(r.State):
-		a.found = foundOver
+		a.found = foundExpired
 		return a, s.cleanAway(ctx, "life")
 	case gone && r.State != sandpit.StateFailed:
 		why = goneWhy(err)
@@ -341,11 +341,11 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	s.state = state
 	switch {
 	case state == sandpit.StateRunning:
-		s.reason, s.over = "", false
-	case state == sandpit.StatePaused && context.Cause(ctx) == errTimeOver:
-		s.reason, s.over = "life", true
+		s.reason, s.expired = "", false
+	case state == sandpit.StatePaused && context.Cause(ctx) == errExpired:
+		s.reason, s.expired = "life", true
 	case why != "":
-		s.reason, s.over, s.deadline = why, false, time.Now().Add(lostKept)
+		s.reason, s.expired, s.deadline = why, false, time.Now().Add(lostGrace)
 	}
 	s.arm()
 	s.mu.Unlock()
@@ -438,7 +438,7 @@ var errOtherGuest = errors.New("its guest belongs to another version of Sandpit"
 
 // errTimeOver calls off the adoption of a sandbox that is to stand still, because its
 // time is over.
-var errTimeOver = errors.New("its lifetime has ended")
+var errExpired = errors.New("its lifetime has ended")
 
 // resume connects to the guest and finds its processes. It returns how many run,
 // and the state that the sandbox is in. With errOtherGuest that is as it was. A guest
@@ -475,11 +475,11 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 	if silent {
 		s.letGo()
 	}
-	over := context.Cause(ctx) == errTimeOver
-	if frozen || silent && over && freezer != nil {
+	expired := context.Cause(ctx) == errExpired
+	if frozen || silent && expired && freezer != nil {
 		asleep := freezer.Freeze(whole)
 		switch {
-		case asleep == nil && silent && (over || ctx.Err() == nil):
+		case asleep == nil && silent && (expired || ctx.Err() == nil):
 			running, err = 0, nil
 		case silent && ctx.Err() == nil: // it runs on
 			if running, err = s.connect(ctx, true); err == nil {
@@ -535,8 +535,8 @@ func (s *Sandbox) connect(ctx context.Context, pausing bool) (running int, err e
 	if err != nil {
 		return 0, err
 	}
-	if most := mostProcesses(s.info); len(list) > most {
-		return 0, fmt.Errorf("its guest reports %d processes, but at most %d can exist: %w", len(list), most, sandpit.ErrProtocol)
+	if limit := maxProcesses(s.info); len(list) > limit {
+		return 0, fmt.Errorf("its guest reports %d processes, but at most %d can exist: %w", len(list), limit, sandpit.ErrProtocol)
 	}
 	s.oomKills()
 	ended := func(p client.ProcessInfo) bool { return p.Exited && !p.Announced }
@@ -563,7 +563,7 @@ func (s *Sandbox) connect(ctx context.Context, pausing bool) (running int, err e
 
 // mostProcesses is how many processes a guest can name that does not lie: those
 // that run, and the latest that have ended. Each is charged for when it is adopted.
-func mostProcesses(info sandpit.Info) int {
+func maxProcesses(info sandpit.Info) int {
 	const unbounded = 1 << 16
 	if slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == string(feature.Pids) }) {
 		return unbounded

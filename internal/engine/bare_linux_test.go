@@ -95,8 +95,8 @@ func (d bare) Create(_ context.Context, plan driver.Plan) (driver.Instance, erro
 	return i, nil
 }
 
-// Kept returns those whose sockets are listened on.
-func (d bare) Kept(context.Context) ([]string, error) {
+// Persistent returns those whose sockets are listened on.
+func (d bare) Persistent(context.Context) ([]string, error) {
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func benchSandbox(b *testing.B, kept bool) sandpit.Sandbox {
+func benchSandbox(b *testing.B, persistent bool) sandpit.Sandbox {
 	b.Helper()
 	testkit.NeedGuest(b, embedded.Guest())
 	dir := b.TempDir()
@@ -29,7 +29,7 @@ func benchSandbox(b *testing.B, kept bool) sandpit.Sandbox {
 		Policy: policy.Default(),
 	}
 	driver := linux.Options{Dir: guests, Guest: embedded.Guest()}
-	if kept {
+	if persistent {
 		driver.KeepDir = filepath.Join(dir, "keep")
 		opt.Store, opt.Dir = &mapStore{}, filepath.Join(dir, "logs")
 	}
@@ -45,9 +45,9 @@ func benchSandbox(b *testing.B, kept bool) sandpit.Sandbox {
 // BenchmarkExec is a short program in a sandbox that ends with the engine, and in
 // one of a server.
 func BenchmarkExec(b *testing.B) {
-	for name, kept := range map[string]bool{"own": false, "kept": true} {
+	for name, persistent := range map[string]bool{"own": false, "persistent": true} {
 		b.Run(name, func(b *testing.B) {
-			sb := benchSandbox(b, kept)
+			sb := benchSandbox(b, persistent)
 			for b.Loop() {
 				if _, err := sandpit.Exec(b.Context(), sb, "true"); err != nil {
 					b.Fatal(err)
@@ -84,13 +84,13 @@ func BenchmarkStream(b *testing.B) {
 				}
 			}
 		})
-		for _, kept := range []bool{false, true} {
+		for _, persistent := range []bool{false, true} {
 			name := "own/"
-			if kept {
+			if persistent {
 				name = "kept/"
 			}
 			b.Run(name+kind.name, func(b *testing.B) {
-				sb := benchSandbox(b, kept)
+				sb := benchSandbox(b, persistent)
 				b.SetBytes(size)
 				// On a busy machine the processor time says more than the time.
 				outside, inside := ownTime(b), boxTime(b, sb)

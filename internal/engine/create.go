@@ -128,7 +128,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		ID: s.id, Name: s.name, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
 		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: gaps,
 	}
-	s.idle, s.onExpiry, s.most = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
+	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
 	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
 

@@ -54,7 +54,7 @@ type Options struct {
 
 	// Hangs, if set, is called when a task is stuck, and again when it has ended after
 	// all. It must not block or call the engine.
-	Hangs func(is Stuck, over bool)
+	Hangs func(is Stuck, ended bool)
 
 	// Observe, if set, is called with every event of every namespace, in order. It must
 	// not block or call the engine.

@@ -17,18 +17,18 @@ func (t *task) onImage(ctx context.Context, opt image.AcquireOptions, giveBack f
 	e := t.engine
 	t.enter("image")
 	opt.Moves = func() { t.limit(e.opts.Patience.Image) }
-	opt.Asking = func(ctx context.Context) (over func(), err error) {
+	opt.Asking = func(ctx context.Context) (done func(), err error) {
 		giveBack()
 		t.limit(0) // others may take long
-		over, err = e.place(ctx, t, t.namespace, true)
+		done, err = e.place(ctx, t, t.namespace, true)
 		t.enter("image")
 		t.limit(e.opts.Patience.Image)
-		return over, err
+		return done, err
 	}
 	err := f(opt)
-	var late *lateError
-	if err != nil && errors.As(context.Cause(ctx), &late) {
-		return fmt.Errorf("%s: %w", t.describe().What, late)
+	var timeout *timeoutError
+	if err != nil && errors.As(context.Cause(ctx), &timeout) {
+		return fmt.Errorf("%s: %w", t.describe().What, timeout)
 	}
 	return err
 }

@@ -53,7 +53,7 @@ func TestStuckImage(t *testing.T) {
 	if len(held) == 0 {
 		t.Fatal("there is no skeleton")
 	}
-	const most, all = 16, 50
+	const limit, all = 16, 50
 	attacker, other := e.As("attacker", policy.Default()), e.As("other", policy.Default())
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -66,7 +66,7 @@ func TestStuckImage(t *testing.T) {
 	}
 	leave()
 	wg.Wait()
-	if n := e.StuckCount(); n != most || !strings.Contains(e.Stuck()[0].Doing, "image") {
+	if n := e.StuckCount(); n != limit || !strings.Contains(e.Stuck()[0].Doing, "image") {
 		t.Errorf("%d are stuck: %v", n, e.Stuck())
 	}
 	if _, err := attacker.Create(t.Context(), spec); !errors.Is(err, sandpit.ErrExhausted) {
@@ -135,7 +135,7 @@ const remoteImage = "registry.example/image:1"
 func TestPullsAreBounded(t *testing.T) {
 	s := &silent{released: make(chan struct{})}
 	e := fetching(t, s, engine.Patience{})
-	const most, all = 16, 30
+	const limit, all = 16, 30
 	tenant := e.As("tenant", policy.Default())
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -152,11 +152,11 @@ func TestPullsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "so many are fetched", func() bool { return s.asked.Load() >= most })
+	eventually(t, "so many are fetched", func() bool { return s.asked.Load() >= limit })
 	made(t, tenant, sandpit.Spec{})
 	leave()
 	wg.Wait()
-	if n := s.asked.Load(); n != most || e.StuckCount() != 0 {
+	if n := s.asked.Load(); n != limit || e.StuckCount() != 0 {
 		t.Errorf("%d were fetched, and %d are stuck", n, e.StuckCount())
 	}
 }

@@ -37,7 +37,7 @@ func (s *Sandbox) arm() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if s.removing || s.left || s.state == sandpit.StateStopped || s.deadline.IsZero() || s.over {
+	if s.removing || s.left || s.state == sandpit.StateStopped || s.deadline.IsZero() || s.expired {
 		return
 	}
 	next := time.Until(s.deadline) + lifeGrace
@@ -67,7 +67,7 @@ func (s *Sandbox) expire() {
 	s.mu.Lock()
 	reason := ""
 	switch {
-	case s.removing || s.left || s.over || s.state == sandpit.StateStopped:
+	case s.removing || s.left || s.expired || s.state == sandpit.StateStopped:
 	case time.Until(s.deadline)+lifeGrace <= 0:
 		reason = "life"
 	case s.idles() && s.idleLeft() <= 0:
@@ -102,7 +102,7 @@ func (s *Sandbox) expire() {
 // frozen, for which no guest is needed; where that is not possible, it is removed.
 func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) error {
 	if state == sandpit.StateCreating { // it is being adopted
-		s.cancel(errTimeOver)
+		s.cancel(errExpired)
 		<-s.made
 		if s.present() == sandpit.StateCreating {
 			return s.destroy(context.Background(), reason)
@@ -136,7 +136,7 @@ func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) 
 	}
 	s.mu.Lock()
 	if s.state == sandpit.StatePaused {
-		s.over = true // it was paused already
+		s.expired = true // it was paused already
 	}
 	s.mu.Unlock()
 	return err
@@ -165,7 +165,7 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 	next := s.expiry
 	s.mu.Unlock()
 	if life.Life > 0 {
-		next.deadline, next.over = time.Now().Add(life.Life), false
+		next.deadline, next.expired = time.Now().Add(life.Life), false
 	}
 	switch {
 	case life.Idle > 0:
@@ -202,7 +202,7 @@ func (s *Sandbox) tellGuest(ctx context.Context) {
 	}
 	s.mu.Lock()
 	l := client.Lifetime{Life: keptFor}
-	if s.state != sandpit.StateStopped && !s.over {
+	if s.state != sandpit.StateStopped && !s.expired {
 		l.Life = max(time.Until(s.deadline), 0) + lifeGrace + guestGrace
 		if s.idle > 0 {
 			l.Idle = s.idle + guestGrace

@@ -20,8 +20,8 @@ import (
 // who looks for it learns what happened, and can read its log. It counts against
 // no capacity and no quota any more; and it is kept for a while only.
 const (
-	// lostKept is how long one that was found to be gone is kept.
-	lostKept = 24 * time.Hour
+	// lostGrace is how long one that was found to be gone is kept.
+	lostGrace = 24 * time.Hour
 
 	// maxLost is how many that have failed are kept in a namespace.
 	maxLost = 50

@@ -142,10 +142,10 @@ func TestGoneWhileThereWasNoEngine(t *testing.T) {
 func TestGoneAsItWasToBe(t *testing.T) {
 	srv := newSurvivor(t)
 	e := srv.open(t)
-	over := made(t, e, sandpit.Spec{Name: "over"})
+	expired := made(t, e, sandpit.Spec{Name: "over"})
 	removed := made(t, e, sandpit.Spec{Name: "removed"})
 	begun := made(t, e, sandpit.Spec{Name: "begun"})
-	if err := over.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Nanosecond}); err != nil {
+	if err := expired.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	// As an engine leaves them that is killed before the end of a removal, and
@@ -153,7 +153,7 @@ func TestGoneAsItWasToBe(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, sb := range []sandpit.Sandbox{over, removed} {
+	for _, sb := range []sandpit.Sandbox{expired, removed} {
 		kill(t, srv, sb.ID())
 	}
 	for _, sb := range []sandpit.Sandbox{removed, begun} {

@@ -134,14 +134,14 @@ func TestPausedSandboxIsPausedAfterTwoKills(t *testing.T) {
 	second := srv.open(t, func(o *engine.Options) {
 		o.Driver, o.Patience = d, engine.Patience{Adopt: time.Hour}
 	})
-	over := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(done)
 		_, _ = second.Adopt(ctx)
 	}()
 	defer func() {
 		cancel()
-		<-over
+		<-done
 	}()
 	eventually(t, "its guest is asked", func() bool { return status(pid) != "T" })
 

@@ -161,8 +161,8 @@ func TestAttackL11Output(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	const most = 6 << 20
-	e, book := counted(t, ledger.Bounds{Total: 12 << 20, Namespace: most, Sandbox: 4 << 20})
+	const limit = 6 << 20
+	e, book := counted(t, ledger.Bounds{Total: 12 << 20, Namespace: limit, Sandbox: 4 << 20})
 	greedy, other := e.As("greedy", policy.Default()), e.As("other", policy.Default())
 	boxes := []sandpit.Sandbox{create(t, greedy, sandpit.Spec{}), create(t, greedy, sandpit.Spec{})}
 	theirs := create(t, other, sandpit.Spec{})
@@ -192,7 +192,7 @@ func TestAttackL11Output(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := book.UsedBy("greedy"); n > most {
+		if n := book.UsedBy("greedy"); n > limit {
 			t.Fatalf("%d bytes are charged", n)
 		}
 	}
@@ -202,7 +202,7 @@ func TestAttackL11Output(t *testing.T) {
 	if !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 || sandpit.Hint(err) == "" {
 		t.Errorf("after %d processes: %v (%s)", started, err, sandpit.Hint(err))
 	}
-	if grown := heap() - before; grown > 3*most {
+	if grown := heap() - before; grown > 3*limit {
 		t.Errorf("%d processes have left %d bytes", started, grown)
 	}
 	if _, err := greedy.Create(t.Context(), sandpit.Spec{}); !errors.Is(err, sandpit.ErrExhausted) {

@@ -36,7 +36,7 @@ const maxNamed = 8
 func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, records []Record, stranded bool) ([]string, error) {
 	kept := make(chan []string, 2)
 	t := e.work("looking for sandboxes without a record", nil, e.opts.Patience.Orphans, func(ctx context.Context) error {
-		ids, err := recoverer.Kept(ctx)
+		ids, err := recoverer.Persistent(ctx)
 		kept <- ids
 		ids = nil
 		if s, ok := recoverer.(driver.Strander); ok && stranded && err == nil {

@@ -313,9 +313,9 @@ func TestSamples(t *testing.T) {
 func TestRevivedWithinPolicy(t *testing.T) {
 	e := New(Options{Policy: policy.Default()})
 	s := e.newSandbox("a", "ns")
-	s.info.Limits.Life, s.most = time.Hour, 90*time.Minute
+	s.info.Limits.Life, s.maxLife = time.Hour, 90*time.Minute
 	s.created = time.Now().Add(-80 * time.Minute)
-	s.over = true
+	s.expired = true
 	if err := s.mayRevive(); err != nil {
 		t.Fatal(err)
 	}
@@ -372,10 +372,10 @@ func TestEventsAreBounded(t *testing.T) {
 		return map[string]string{"a": strings.Repeat("x", 16<<10) + fmt.Sprint(i)}
 	}
 	for name, tt := range map[string]struct {
-		total       int64
-		sandboxes   int // each with two events
-		fewest      int
-		most, least int64
+		total        int64
+		sandboxes    int // each with two events
+		fewest       int
+		limit, least int64
 	}{
 		"labels of many":     {1 << 30, 3000, 1500, maxEventBytes, maxEventBytes / 2},
 		"labels of one":      {1 << 30, 1, 20_000 / 2, 5 << 20, 3 << 20},
@@ -392,7 +392,7 @@ func TestEventsAreBounded(t *testing.T) {
 				}
 			}
 			r := l.spaces["x"]
-			if n := l.ledger.Used(); n > tt.most || n < tt.least || len(r.events) < tt.fewest || len(r.events) > maxEvents {
+			if n := l.ledger.Used(); n > tt.limit || n < tt.least || len(r.events) < tt.fewest || len(r.events) > maxEvents {
 				t.Errorf("%d events are kept in %d bytes", len(r.events), n)
 			}
 			if oldest := r.events[0].Seq; r.lost == 0 || r.lost >= oldest || r.newest() != l.last {
@@ -415,15 +415,15 @@ func TestEventsAreBounded(t *testing.T) {
 // sandbox may have, and those that ended.
 func TestMostProcesses(t *testing.T) {
 	info := sandpit.Info{Limits: sandpit.Limits{Pids: 100}}
-	if n := mostProcesses(info); n != 100+4*endedProcesses {
+	if n := maxProcesses(info); n != 100+4*endedProcesses {
 		t.Errorf("got %d", n)
 	}
 	info.Limits.Pids = 4 << 20
-	if n := mostProcesses(info); n > 1<<17 {
+	if n := maxProcesses(info); n > 1<<17 {
 		t.Errorf("got %d", n)
 	}
 	info.NotEnforced = []sandpit.Gap{{What: string(feature.Pids)}}
-	if n := mostProcesses(info); n != 1<<16 {
+	if n := maxProcesses(info); n != 1<<16 {
 		t.Errorf("got %d", n)
 	}
 }

@@ -16,19 +16,19 @@ import (
 // is ready before the clock starts, and no other is made meanwhile: time in a
 // loop would be that of making blanks.
 func BenchmarkClaim(b *testing.B) {
-	for _, kept := range []bool{false, true} {
+	for _, persistent := range []bool{false, true} {
 		name := "ephemeral"
-		if kept {
-			name = "kept"
+		if persistent {
+			name = "persistent"
 		}
-		b.Run(name, func(b *testing.B) { benchmarkClaim(b, kept) })
+		b.Run(name, func(b *testing.B) { benchmarkClaim(b, persistent) })
 	}
 }
 
-func benchmarkClaim(b *testing.B, kept bool) {
+func benchmarkClaim(b *testing.B, persistent bool) {
 	change := func(o *engine.Options) {
 		o.Pool = engine.Pool{}
-		if kept {
+		if persistent {
 			o.Store = &mapStore{}
 		}
 	}

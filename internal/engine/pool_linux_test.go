@@ -359,8 +359,8 @@ func TestPoolOwner(t *testing.T) {
 	}
 	ready(t, e, 3)
 	r, _ := store.get(sb.ID())
-	half := engine.Record{ID: engine.NewID(), Name: "half", State: sandpit.StateCreating, CreatedAt: time.Now(), Data: json.RawMessage(`{"version":1}`)}
-	if err := json.NewEncoder(os.Stdout).Encode([]engine.Record{r, half}); err != nil {
+	incomplete := engine.Record{ID: engine.NewID(), Name: "half", State: sandpit.StateCreating, CreatedAt: time.Now(), Data: json.RawMessage(`{"version":1}`)}
+	if err := json.NewEncoder(os.Stdout).Encode([]engine.Record{r, incomplete}); err != nil {
 		t.Fatal(err)
 	}
 	_ = unix.Pause()

@@ -36,8 +36,8 @@ type data struct {
 	Deadline    time.Time         `json:"deadline,omitzero"`
 	Idle        time.Duration     `json:"idle,omitempty"`
 	OnExpiry    sandpit.Expiry    `json:"on_expiry"`
-	Over        bool              `json:"over,omitempty"`
-	Most        time.Duration     `json:"most,omitempty"` // how long it may live in all; 0: no bound
+	Expired     bool              `json:"over,omitempty"`
+	MaxLife     time.Duration     `json:"most,omitempty"` // how long it may live in all; 0: no bound
 	Reason      string            `json:"reason,omitempty"`
 
 	Dialects map[string]json.RawMessage `json:"dialects,omitempty"` // see Sandbox.SetDialect
@@ -83,7 +83,7 @@ func (s *Sandbox) record(next *expiry) (Record, error) {
 	d := data{
 		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: s.labels, Image: s.info.Image, Config: s.image,
 		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
-		Idle: x.idle, OnExpiry: x.onExpiry, Over: x.over, Most: s.most, Reason: s.reason, Dialects: maps.Clone(s.dialects),
+		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Dialects: maps.Clone(s.dialects),
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
 	s.mu.Unlock()

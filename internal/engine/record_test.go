@@ -38,8 +38,8 @@ func TestRecordsOfEachVersion(t *testing.T) {
 		Deadline:    time.Date(2026, 11, 22, 5, 57, 40, 679264881, time.UTC),
 		Idle:        10 * time.Minute,
 		OnExpiry:    sandpit.ExpiryPause,
-		Over:        true,
-		Most:        time.Hour,
+		Expired:     true,
+		MaxLife:     time.Hour,
 		Reason:      "idle",
 	}
 	guest := client.Config{

@@ -44,11 +44,11 @@ func ringCost(size int) int64 { return int64(size + runSize*runsIn(size)) }
 
 // append adds output and drops the oldest that has no room any more.
 func (r *ring) append(stream byte, b []byte) {
-	if over := len(b) - r.max; over > 0 {
-		r.end += int64(over)
+	if excess := len(b) - r.max; excess > 0 {
+		r.end += int64(excess)
 		r.start = r.end
 		r.runs = append(r.runs[:0], run{stream, r.end})
-		b = b[over:]
+		b = b[excess:]
 	}
 	r.grow(len(b))
 	for rest := b; len(rest) > 0; {

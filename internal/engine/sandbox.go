@@ -73,7 +73,7 @@ type Sandbox struct {
 	admitted     time.Time       // when it was let in, if it had to wait for room
 	starting     int             // processes that are being started
 	active       int             // calls, streams and waiters that keep it from being idle
-	most         time.Duration   // that it may live in all, as policy had it when it was made; 0: no bound
+	maxLife      time.Duration   // that it may live in all, as policy had it when it was made; 0: no bound
 	timer        *time.Timer     // of the lifetime and of idleness
 	renewed      time.Time       // when the guest was told last how long it may live
 	broadcasters []*broadcaster  // oldest first
@@ -94,7 +94,7 @@ type expiry struct {
 	deadline time.Time
 	idle     time.Duration // 0: for ever
 	onExpiry sandpit.Expiry
-	over     bool // its lifetime is over, and it was paused or stopped for that
+	expired  bool // its lifetime is over, and it was paused or stopped for that
 }
 
 var _ sandpit.Sandbox = (*Sandbox)(nil)

@@ -86,7 +86,7 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 		return err
 	}
 	s.mu.Lock()
-	s.over = reason != "asked"
+	s.expired = reason != "asked"
 	s.arm()
 	s.mu.Unlock()
 	if err := s.endAll(ctx, grace); err != nil {
@@ -118,12 +118,12 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 			return err
 		}
 		running := 0
-		late := !time.Now().Before(deadline)
+		timedOut := !time.Now().Before(deadline)
 		for _, p := range list {
 			switch {
 			case p.Exited:
 				continue
-			case late:
+			case timedOut:
 				if err := s.guest.Kill(ctx, p.Ref); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 					return err
 				}
@@ -199,10 +199,10 @@ func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(co
 func (s *Sandbox) mayRevive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.most == 0 || time.Now().Before(s.created.Add(s.most)) {
+	if s.maxLife == 0 || time.Now().Before(s.created.Add(s.maxLife)) {
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("sandbox %s has reached its total lifetime of %s: %w", s.name, notation.FormatDuration(s.most), sandpit.ErrForbidden), "create a new sandbox")
+	return sandpit.WithHint(fmt.Errorf("sandbox %s has reached its total lifetime of %s: %w", s.name, notation.FormatDuration(s.maxLife), sandpit.ErrForbidden), "create a new sandbox")
 }
 
 // revive begins the idle time anew, and the lifetime if it was over, as far as
@@ -211,13 +211,13 @@ func (s *Sandbox) revive() {
 	s.touch()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || !time.Now().Before(s.deadline) {
+	if s.expired || !time.Now().Before(s.deadline) {
 		s.deadline = time.Now().Add(s.info.Limits.Life)
-		if last := s.created.Add(s.most); s.most > 0 && s.deadline.After(last) {
+		if last := s.created.Add(s.maxLife); s.maxLife > 0 && s.deadline.After(last) {
 			s.deadline = last
 		}
 	}
-	s.over = false
+	s.expired = false
 	s.arm()
 }
 
@@ -250,14 +250,14 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 		return err
 	}
 	s.mu.Lock()
-	s.over = reason != "asked"
+	s.expired = reason != "asked"
 	s.arm()
 	s.mu.Unlock()
 	s.note(ctx) // it can't hear while it stands still
 	if err := f.Freeze(context.WithoutCancel(ctx)); err != nil {
 		_ = s.become(sandpit.StateRunning, "")
 		s.mu.Lock()
-		s.over = false
+		s.expired = false
 		s.arm()
 		s.mu.Unlock()
 		s.tellGuest(context.WithoutCancel(ctx))

@@ -472,12 +472,12 @@ func TestStoreFails(t *testing.T) {
 func TestAdoptWhatIsNotThere(t *testing.T) {
 	srv := newSurvivor(t)
 	e := srv.open(t)
-	half := made(t, e, sandpit.Spec{Name: "half"})
+	incomplete := made(t, e, sandpit.Spec{Name: "half"})
 	newer := made(t, e, sandpit.Spec{Name: "newer"})
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r, _ := srv.store.get(half.ID())
+	r, _ := srv.store.get(incomplete.ID())
 	r.State = sandpit.StateCreating
 	if err := srv.store.PutSandbox(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -584,10 +584,10 @@ func TestCapacity(t *testing.T) {
 	e := srv.open(t, func(o *engine.Options) {
 		o.Capacity = engine.Capacity{Memory: 1 << 30, Sandboxes: 2, Wait: 50 * time.Millisecond}
 	})
-	half := sandpit.Spec{Limits: sandpit.Limits{Memory: 512 << 20}}
-	first := made(t, e, half)
-	made(t, e, half)
-	_, err := e.Create(t.Context(), half)
+	incomplete := sandpit.Spec{Limits: sandpit.Limits{Memory: 512 << 20}}
+	first := made(t, e, incomplete)
+	made(t, e, incomplete)
+	_, err := e.Create(t.Context(), incomplete)
 	if !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) <= 0 {
 		t.Errorf("got %v, again after %v", err, sandpit.RetryAfter(err))
 	}
@@ -602,7 +602,7 @@ func TestCapacity(t *testing.T) {
 	})
 	removed := make(chan error, 1)
 	time.AfterFunc(50*time.Millisecond, func() { removed <- e.Remove(context.Background(), first.ID()) })
-	made(t, e, half)
+	made(t, e, incomplete)
 	if err := <-removed; err != nil {
 		t.Fatal(err)
 	}
@@ -613,7 +613,7 @@ func TestCapacity(t *testing.T) {
 	if _, err := e.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Create(t.Context(), half); !errors.Is(err, sandpit.ErrExhausted) {
+	if _, err := e.Create(t.Context(), incomplete); !errors.Is(err, sandpit.ErrExhausted) {
 		t.Errorf("those that were adopted do not count: %v", err)
 	}
 }

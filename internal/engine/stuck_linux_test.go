@@ -357,7 +357,7 @@ func TestManyStuckAtOnce(t *testing.T) {
 			e := srv.open(t, func(o *engine.Options) {
 				o.Driver, o.Patience = d, engine.Patience{Undo: time.Millisecond}
 			})
-			const most, all = 16, 50
+			const limit, all = 16, 50
 			attacker, other := e.As("attacker", policy.Default()), e.As("other", policy.Default())
 			spec := sandpit.Spec{User: "root", WorkDir: "/"}
 			d.armed.Store(true)
@@ -370,15 +370,15 @@ func TestManyStuckAtOnce(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "they hang", func() bool { return d.asked.Load() >= most })
+			eventually(t, "they hang", func() bool { return d.asked.Load() >= limit })
 			leave()
 			wg.Wait()
 			d.armed.Store(false)
-			if n := d.asked.Load(); n != most {
+			if n := d.asked.Load(); n != limit {
 				t.Errorf("%d hang", n)
 			}
 			// Others may take longer than Undo to end on a busy machine.
-			eventually(t, "only those are stuck", func() bool { return e.StuckCount() == most })
+			eventually(t, "only those are stuck", func() bool { return e.StuckCount() == limit })
 			if _, err := attacker.Create(t.Context(), spec); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 {
 				t.Errorf("one more: %v", err)
 			}
@@ -390,7 +390,7 @@ func TestManyStuckAtOnce(t *testing.T) {
 	}
 }
 
-// stallingFigures is a driver of which Stats hangs for some sandboxes, and Kept.
+// stallingFigures is a driver of which Stats hangs for some sandboxes, and Persistent.
 type stallingFigures struct {
 	bare
 	kept     bool
@@ -413,11 +413,11 @@ func (d *stallingFigures) Create(ctx context.Context, plan driver.Plan) (driver.
 	return &stallingInstance{i.(*bareInstance), d, d.hangs.Load()}, nil
 }
 
-func (d *stallingFigures) Kept(ctx context.Context) ([]string, error) {
+func (d *stallingFigures) Persistent(ctx context.Context) ([]string, error) {
 	if d.kept {
 		<-d.released
 	}
-	return d.bare.Kept(ctx)
+	return d.bare.Persistent(ctx)
 }
 
 func (i *stallingInstance) Stats(ctx context.Context) (sandpit.Metrics, error) {

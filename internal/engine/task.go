@@ -191,20 +191,20 @@ func (t *task) overdue(limit time.Duration) {
 		t.giveUp()
 		return
 	}
-	t.cancel(&lateError{limit, t.doing()})
+	t.cancel(&timeoutError{limit, t.doing()})
 }
 
-// lateError is why a task was called off that has taken too long.
-type lateError struct {
+// timeoutError is why a task was called off that has taken too long.
+type timeoutError struct {
 	limit time.Duration
 	doing string
 }
 
-func (e *lateError) Error() string {
+func (e *timeoutError) Error() string {
 	return "it took longer than " + notation.FormatDuration(e.limit) + bracketed(e.doing)
 }
 
-func (e *lateError) Unwrap() error { return sandpit.ErrUnavailable }
+func (e *timeoutError) Unwrap() error { return sandpit.ErrUnavailable }
 
 // calledOff is called when the context of a task that can be called off has ended.
 func (t *task) calledOff() {
@@ -493,9 +493,9 @@ func (e *Engine) Read(ctx context.Context, what string, f func(ctx context.Conte
 		})
 	})
 	err := t.wait(ctx)
-	var late *lateError
-	if err != nil && t.ended() && errors.As(context.Cause(inner), &late) {
-		return fmt.Errorf("%s: %w", what, late)
+	var timeout *timeoutError
+	if err != nil && t.ended() && errors.As(context.Cause(inner), &timeout) {
+		return fmt.Errorf("%s: %w", what, timeout)
 	}
 	return err
 }
@@ -503,13 +503,13 @@ func (e *Engine) Read(ctx context.Context, what string, f func(ctx context.Conte
 // explainCancel says why what was called off has failed.
 func explainCancel(ctx context.Context, name string, err error) error {
 	cause := context.Cause(ctx)
-	var late *lateError
+	var timeout *timeoutError
 	switch {
 	case err == nil || ctx.Err() == nil:
 		return err
 	case cause == errRemoved:
 		return fmt.Errorf("sandbox %s was removed while it was being created: %w", name, sandpit.ErrClosed)
-	case errors.As(cause, &late):
+	case errors.As(cause, &timeout):
 		return fmt.Errorf("creating sandbox %s: %w", name, cause)
 	}
 	return err

@@ -20,8 +20,8 @@ func TestEndWhileGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []string
 		reporting := make(chan struct{})
-		e := New(Options{Hangs: func(_ Stuck, over bool) {
-			if over {
+		e := New(Options{Hangs: func(_ Stuck, ended bool) {
+			if ended {
 				calls = append(calls, "over")
 				return
 			}
@@ -123,7 +123,7 @@ func TestStuckReads(t *testing.T) {
 			t.Errorf("one that ends when it is called off: %v", err)
 		}
 
-		const most, all = maxStuckSpace, 50
+		const limit, all = maxStuckSpace, 50
 		var asked atomic.Int64
 		released := make(chan struct{})
 		hang := func(context.Context, func(string)) error {
@@ -152,7 +152,7 @@ func TestStuckReads(t *testing.T) {
 		if took := time.Since(began); took != e.opts.Patience.Read+e.opts.Patience.Undo {
 			t.Errorf("it took %s", took)
 		}
-		if n := asked.Load(); n != most || e.StuckCount() != most {
+		if n := asked.Load(); n != limit || e.StuckCount() != limit {
 			t.Errorf("%d hang, and %d are stuck", n, e.StuckCount())
 		}
 		if err := e.Read(t.Context(), what, hang); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 {

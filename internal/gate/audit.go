@@ -31,11 +31,11 @@ func (c *Call) Intend(detail string) error {
 		return nil
 	}
 	c.Detail = detail
-	if c.overShare != nil {
+	if c.errAuditShare != nil {
 		if c.Vital {
 			return nil
 		}
-		return c.overShare
+		return c.errAuditShare
 	}
 	size, err := c.gate.opts.Audit.Append(c.Ctx, c.entry(audit.PhaseIntent))
 	c.gate.limiter.charge(c, size)
@@ -68,7 +68,7 @@ func (c *Call) recordEnd() {
 		e.Allowed, e.Rule = false, rule
 	}
 	p := pendingEntry{c.Caller, e, c.changed()}
-	if c.overShare != nil && c.Vital && !c.gate.limiter.enterNow(&p) {
+	if c.errAuditShare != nil && c.Vital && !c.gate.limiter.enterNow(&p) {
 		c.gate.enterLater(p)
 		return
 	}

@@ -50,12 +50,12 @@ type Call struct {
 	route   *Route // nil while none is found
 	began   time.Time
 
-	known     bool        // Caller is set
-	intended  bool        // the audit has it
-	overShare error       // the refusal, when its key has used up its share of the audit
-	unchanged bool        // it has provably touched nothing; see Untouched
-	ended     atomic.Bool // the body has been read to its end
-	streams   int         // open; guarded by limiter.mu, as the next two
+	known         bool        // Caller is set
+	intended      bool        // the audit has it
+	errAuditShare error       // the refusal, when its key has used up its share of the audit
+	unchanged     bool        // it has provably touched nothing; see Untouched
+	ended         atomic.Bool // the body has been read to its end
+	streams       int         // open; guarded by limiter.mu, as the next two
 
 	held     [heldKinds]int64 // bytes
 	released bool             // nothing more is counted
@@ -117,7 +117,7 @@ func (c *Call) admit() error {
 	if c.route.Admin && !c.Caller.Admin {
 		return &Refusal{Status: http.StatusForbidden, Code: "forbidden", Message: "this requires an administrator's key", Hint: "use an administrator's key"}
 	}
-	if c.route.Late {
+	if c.route.SelfAudited {
 		return nil
 	}
 	return c.Intend(c.Detail)

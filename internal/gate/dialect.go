@@ -64,9 +64,9 @@ type Route struct {
 	// audit is full, or the key has used up its share of it, and recorded later.
 	Vital bool
 
-	// Late says that the handler of a guarded operation calls Call.Intend itself, when it
+	// SelfAudited says that the handler of a guarded operation calls Call.Intend itself, when it
 	// knows more. Otherwise the gate does so before it calls the handler.
-	Late bool
+	SelfAudited bool
 
 	// Passes says that requests are forwarded to a program that may have keys of its
 	// own. Peers of the unix socket, which need no key, may then send a key of that

@@ -25,14 +25,14 @@ const Patience = 10 * time.Second
 // the write has ended. All others are not written.
 var ErrHangs = errors.New("its disk does not respond")
 
-// lateError is ErrHangs of an item that may be written later.
-type lateError struct{ answer <-chan error }
+// pendingError is ErrHangs of an item that may be written later.
+type pendingError struct{ answer <-chan error }
 
-func (e *lateError) Error() string { return ErrHangs.Error() }
-func (e *lateError) Unwrap() error { return ErrHangs }
+func (e *pendingError) Error() string { return ErrHangs.Error() }
+func (e *pendingError) Unwrap() error { return ErrHangs }
 
 // Wait returns the outcome when the write has ended.
-func (e *lateError) Wait() error { return <-e.answer }
+func (e *pendingError) Wait() error { return <-e.answer }
 
 // An Item is the data of one caller.
 type Item[T any] struct {
@@ -47,7 +47,7 @@ type Item[T any] struct {
 // write.
 type Queue[T any] struct {
 	write func([]*Item[T])
-	most  int
+	limit int
 
 	mu      sync.Mutex
 	busy    bool       // run runs; guarded by mu, as all below
@@ -58,8 +58,8 @@ type Queue[T any] struct {
 
 // New returns a queue. write gets at most the given number of items at a time, at least
 // one, and never runs concurrently with itself.
-func New[T any](most int, write func([]*Item[T])) *Queue[T] {
-	return &Queue[T]{write: write, most: most}
+func New[T any](limit int, write func([]*Item[T])) *Queue[T] {
+	return &Queue[T]{write: write, limit: limit}
 }
 
 // Hangs reports whether a write hangs that Do has given up.
@@ -104,7 +104,7 @@ func (q *Queue[T]) Do(ctx context.Context, v T) error {
 func (q *Queue[T]) run() {
 	for {
 		q.mu.Lock()
-		n := min(len(q.waiting), q.most)
+		n := min(len(q.waiting), q.limit)
 		if n == 0 {
 			q.busy, q.waiting = false, nil
 			q.mu.Unlock()
@@ -148,7 +148,7 @@ func (q *Queue[T]) giveUp(batch []*Item[T]) {
 	}
 	q.hangs = true
 	for _, it := range q.writing {
-		it.answer <- &lateError{it.answer}
+		it.answer <- &pendingError{it.answer}
 	}
 	for _, it := range q.waiting {
 		it.answer <- ErrHangs

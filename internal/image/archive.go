@@ -316,14 +316,14 @@ func sparse(hdr *tar.Header) bool {
 }
 
 // readSmall reads a whole file of a tree, of at most a number of bytes.
-func readSmall(t fileTree, name string, most int64) ([]byte, error) {
+func readSmall(t fileTree, name string, limit int64) ([]byte, error) {
 	r, c, err := t.open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	if r.Size() > most {
-		return nil, fault.Invalidf("%s is larger than %d MiB", fault.Clip(name), most>>20)
+	if r.Size() > limit {
+		return nil, fault.Invalidf("%s is larger than %d MiB", fault.Clip(name), limit>>20)
 	}
 	return io.ReadAll(r)
 }

@@ -360,17 +360,17 @@ func (fd fdReader) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // readBlob reads a small blob that is in the store and checks its digest.
-func (s *Store) readBlob(hex string, most int64) ([]byte, error) {
+func (s *Store) readBlob(hex string, limit int64) ([]byte, error) {
 	f, err := os.Open(s.blobPath(hex))
 	if err != nil {
 		return nil, fmt.Errorf("reading image store: %w", err)
 	}
 	defer f.Close()
 	var b bytes.Buffer
-	if _, err := b.ReadFrom(io.LimitReader(f, most+1)); err != nil {
+	if _, err := b.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
 		return nil, fmt.Errorf("reading image store: %w", err)
 	}
-	if int64(b.Len()) > most || DigestOf(b.Bytes()) != DigestPrefix+hex {
+	if int64(b.Len()) > limit || DigestOf(b.Bytes()) != DigestPrefix+hex {
 		return nil, fault.Integrityf("reading image store: blob sha256:%s has been changed", hex)
 	}
 	return b.Bytes(), nil

@@ -116,11 +116,11 @@ func parseDocument(data []byte, mediaType string) (document, error) {
 	return d, nil
 }
 
-func checkDescriptor(d Descriptor, most int64) error {
+func checkDescriptor(d Descriptor, limit int64) error {
 	if !ValidDigest(d.Digest) {
 		return fault.Invalidf("its digest %q is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(d.Digest))
 	}
-	if d.Size < 0 || d.Size > most {
+	if d.Size < 0 || d.Size > limit {
 		return fault.Invalidf("its size of %d bytes is out of range", d.Size)
 	}
 	return nil

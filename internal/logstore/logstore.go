@@ -95,14 +95,14 @@ type mark struct {
 // empty, the log is in memory.
 func Open(dir string, opt Options) (*Log, error) {
 	l := &Log{dir: dir, share: opt.Share, pending: pending{wake: make(chan struct{}, 1), memory: opt.Memory}, segments: max(cmp.Or(opt.Segments, defaultSegments), 2), marks: map[string]*mark{}, writers: map[*Writer]struct{}{}}
-	most := opt.MaxBytes
-	if most <= 0 {
-		most = defaultMemory
+	limit := opt.MaxBytes
+	if limit <= 0 {
+		limit = defaultMemory
 		if dir != "" {
-			most = defaultDisk
+			limit = defaultDisk
 		}
 	}
-	l.segmentMax = max(most/int64(l.segments), minSegment)
+	l.segmentMax = max(limit/int64(l.segments), minSegment)
 	if dir == "" {
 		return l, nil
 	}
@@ -370,7 +370,7 @@ func (l *Log) room(n int64, seq uint64) *segment {
 
 // turn begins a new segment, and removes the oldest ones so that there are at most
 // so many.
-func (l *Log) turn(seq uint64, most int) *segment {
+func (l *Log) turn(seq uint64, limit int) *segment {
 	s := &segment{first: seq}
 	if k := len(l.segs); k > 0 {
 		s.number = l.segs[k-1].number + 1
@@ -384,7 +384,7 @@ func (l *Log) turn(seq uint64, most int) *segment {
 		s.size = int64(len(s.mem))
 	}
 	l.segs = append(l.segs, s)
-	for len(l.segs) > most {
+	for len(l.segs) > limit {
 		if l.dir != "" {
 			l.replace(l.segs[0], s)
 		}

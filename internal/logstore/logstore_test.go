@@ -124,8 +124,8 @@ func TestPartsOfLines(t *testing.T) {
 
 func TestBounded(t *testing.T) {
 	both(t, func(t *testing.T, dir string) {
-		const most = 400 << 10
-		l := open(t, dir, logstore.Options{MaxBytes: most})
+		const limit = 400 << 10
+		l := open(t, dir, logstore.Options{MaxBytes: limit})
 		w := l.Process("p1", 1)
 		line := []byte(strings.Repeat("y", 999) + "\n")
 		for i := range 3000 {
@@ -136,7 +136,7 @@ func TestBounded(t *testing.T) {
 		}
 		got := read(t, l, sandpit.LogQuery{})
 		if len(got) < 100 || len(got) > 420 {
-			t.Errorf("%d entries of 1,000 bytes are kept in %d bytes", len(got), most)
+			t.Errorf("%d entries of 1,000 bytes are kept in %d bytes", len(got), limit)
 		}
 		if !strings.HasPrefix(got[len(got)-1], "3000 ") || l.Lost() != 0 {
 			t.Errorf("the last is %.20s, and %d are lost", got[len(got)-1], l.Lost())
@@ -154,7 +154,7 @@ func TestBounded(t *testing.T) {
 				size += info.Size()
 			}
 		}
-		if size > most+200<<10 || len(entries) > 4 {
+		if size > limit+200<<10 || len(entries) > 4 {
 			t.Errorf("%d bytes in %d files", size, len(entries))
 		}
 	})

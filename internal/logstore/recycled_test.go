@@ -52,9 +52,9 @@ func seqs(t *testing.T, l *logstore.Log) (first, last uint64) {
 // A file that has been another segment's shows nothing of that, to this program
 // and to the next one, wherever this one is killed.
 func TestTakenOver(t *testing.T) {
-	const most = 64 << 10
+	const limit = 64 << 10
 	dir := t.TempDir()
-	l := open(t, dir, logstore.Options{MaxBytes: most})
+	l := open(t, dir, logstore.Options{MaxBytes: limit})
 	for i := range 60 {
 		fillLog(t, l, i*37, 37)
 		if _, last := seqs(t, l); last != uint64((i+1)*37) {
@@ -64,7 +64,7 @@ func TestTakenOver(t *testing.T) {
 		if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
 			t.Fatal(err)
 		}
-		next := open(t, killed, logstore.Options{MaxBytes: most})
+		next := open(t, killed, logstore.Options{MaxBytes: limit})
 		first, last := seqs(t, next)
 		if last != uint64((i+1)*37) || i > 20 && last-first < 250 {
 			t.Errorf("the next program finds entries %d to %d of %d", first, last, (i+1)*37)
@@ -91,7 +91,7 @@ func TestTakenOver(t *testing.T) {
 	if err := os.Rename(files[0], filepath.Join(dir, fmt.Sprintf("%016x.log", n+1))); err != nil {
 		t.Fatal(err)
 	}
-	next := open(t, dir, logstore.Options{MaxBytes: most})
+	next := open(t, dir, logstore.Options{MaxBytes: limit})
 	if _, l := seqs(t, next); l != last {
 		t.Errorf("the last is %d, not %d", l, last)
 	}

@@ -39,9 +39,9 @@ func TestLogsShareTheRoom(t *testing.T) {
 	mine, others := room.Share(), room.Share()
 	path := func(name string, i int) string { return filepath.Join(dir, name, fmt.Sprint(i)) }
 	var logs []*logstore.Log
-	const most, lines = 128 << 10, 3000
+	const limit, lines = 128 << 10, 3000
 	for i := range 4 {
-		l := open(t, path("mine", i), logstore.Options{MaxBytes: most, Share: mine})
+		l := open(t, path("mine", i), logstore.Options{MaxBytes: limit, Share: mine})
 		logs = append(logs, l)
 		fillLog(t, l, 0, lines)
 		if got := onDisk(t, filepath.Join(dir, "mine")); got > each {

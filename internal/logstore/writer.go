@@ -74,15 +74,15 @@ func (w *Writer) Write(stream byte, position int64, b []byte) {
 			continue
 		}
 		// As many whole lines as a record takes; of a longer line a part.
-		most := b[:min(len(b), maxData)]
-		n := lastNewline(most) + 1
+		chunk := b[:min(len(b), maxData)]
+		n := lastNewline(chunk) + 1
 		if n == 0 && len(b) < maxLine {
 			h.data, h.end, h.since = append(h.data, b...), position+int64(len(b)), now
 			w.wait()
 			return
 		}
 		if n == 0 {
-			n = len(most)
+			n = len(chunk)
 		}
 		l.put(w, stream, position+int64(n), b[:n], now)
 		b, position = b[n:], position+int64(n)

@@ -47,8 +47,8 @@ func (p Policy) Limits() []Limit {
 	var rows []Limit
 	for _, l := range limits() {
 		row := Limit{Name: string(l.feature), Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min)}
-		if most := l.get(&p.Max); most > 0 {
-			row.Max = l.format(most)
+		if allowed := l.get(&p.Max); allowed > 0 {
+			row.Max = l.format(allowed)
 		}
 		rows = append(rows, row)
 	}
@@ -64,7 +64,7 @@ type limit struct {
 	flag    string
 	meaning string
 	min     float64
-	most    float64 // what the kernel can express or a sandbox could ever use
+	max     float64 // what the kernel can express or a sandbox could ever use
 	format  func(float64) string
 	get     func(*sandpit.Limits) float64
 	take    func(into, from *sandpit.Limits)
@@ -153,9 +153,9 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
 	resolved := p.Default
 	for _, l := range limits() {
 		value := l.get(&spec.Limits)
-		most := l.get(&p.Max)
+		allowed := l.get(&p.Max)
 		if value == 0 {
-			if most > 0 && l.get(&resolved) > most {
+			if allowed > 0 && l.get(&resolved) > allowed {
 				l.take(&resolved, &p.Max)
 			}
 			continue
@@ -165,11 +165,11 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
 			return resolved, invalid("request at least "+l.format(l.min), "the %s must be more than 0", l.noun)
 		case value < l.min:
 			return resolved, invalid("request at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
-		case value > l.most:
-			return resolved, invalid("request at most "+l.format(l.most), "%s of %s is more than any machine has", l.one(), l.format(value))
-		case most > 0 && value > most:
-			return resolved, p.refuse(string(l.feature), "maximum."+string(l.feature), "request at most "+l.format(most),
-				"%s of %s is more than the maximum of %s", l.one(), l.format(value), l.format(most))
+		case value > l.max:
+			return resolved, invalid("request at most "+l.format(l.max), "%s of %s is more than any machine has", l.one(), l.format(value))
+		case allowed > 0 && value > allowed:
+			return resolved, p.refuse(string(l.feature), "maximum."+string(l.feature), "request at most "+l.format(allowed),
+				"%s of %s is more than the maximum of %s", l.one(), l.format(value), l.format(allowed))
 		}
 		l.take(&resolved, &spec.Limits)
 	}
@@ -214,8 +214,8 @@ func (p Policy) CheckDefaults() error {
 			name  string
 			value float64
 		}{{"default", l.get(&p.Default)}, {"maximum", l.get(&p.Max)}} {
-			if part.value != 0 && (part.value < l.min || part.value > l.most) {
-				return invalid("use a value from "+l.format(l.min)+" to "+l.format(l.most), "the %s %s of %s is impossible", part.name, l.noun, l.format(part.value))
+			if part.value != 0 && (part.value < l.min || part.value > l.max) {
+				return invalid("use a value from "+l.format(l.min)+" to "+l.format(l.max), "the %s %s of %s is impossible", part.name, l.noun, l.format(part.value))
 			}
 		}
 	}

@@ -206,7 +206,7 @@ func FuzzResolve(f *testing.F) {
 			return
 		}
 		for _, l := range limits() {
-			if v := l.get(&got); !(v >= l.min && v <= l.most) {
+			if v := l.get(&got); !(v >= l.min && v <= l.max) {
 				t.Errorf("%s is %v", l.feature, v)
 			}
 		}

@@ -310,9 +310,9 @@ func printable(s string) bool {
 
 // quote shows a value of a request in a message, shortened.
 func quote(s string) string {
-	const most = 80
-	if len(s) > most {
-		return strconv.Quote(s[:most]) + "…"
+	const limit = 80
+	if len(s) > limit {
+		return strconv.Quote(s[:limit]) + "…"
 	}
 	return strconv.Quote(s)
 }

@@ -207,23 +207,23 @@ func (p *Policy) allowWrite(spec *sandpit.Spec) error {
 
 // few lists what is allowed, or the beginning of a long list.
 func few(all []string) string {
-	const most = 6
-	if len(all) > most {
-		return strings.Join(all[:most], ", ") + ", …"
+	const shown = 6
+	if len(all) > shown {
+		return strings.Join(all[:shown], ", ") + ", …"
 	}
 	return strings.Join(all, ", ")
 }
 
 func (p *Policy) allowIdle(idle time.Duration) error {
-	most := p.Rules.MaxIdle
+	allowed := p.Rules.MaxIdle
 	switch {
-	case most == 0:
+	case allowed == 0:
 		return nil
 	case idle <= 0:
-		return p.refuse("idle", "maximum.idle", "request at most "+notation.FormatDuration(most), "a sandbox without an idle time is not allowed")
-	case idle > most:
-		return p.refuse("idle", "maximum.idle", "request at most "+notation.FormatDuration(most),
-			"an idle time of %s is more than the maximum of %s", notation.FormatDuration(idle), notation.FormatDuration(most))
+		return p.refuse("idle", "maximum.idle", "request at most "+notation.FormatDuration(allowed), "a sandbox without an idle time is not allowed")
+	case idle > allowed:
+		return p.refuse("idle", "maximum.idle", "request at most "+notation.FormatDuration(allowed),
+			"an idle time of %s is more than the maximum of %s", notation.FormatDuration(idle), notation.FormatDuration(allowed))
 	}
 	return nil
 }
@@ -249,11 +249,11 @@ func (p *Policy) AllowLifetime(change sandpit.Lifetime, created, now time.Time) 
 	if change.Life < 0 || change.Life > maxLife {
 		return invalid("use a time between 1ms and 10 years", "%s is not a valid lifetime", change.Life)
 	}
-	if most := p.Max.Life; most > 0 && change.Life > 0 {
-		if left := most - now.Sub(created); change.Life > left {
+	if allowed := p.Max.Life; allowed > 0 && change.Life > 0 {
+		if left := allowed - now.Sub(created); change.Life > left {
 			left = max(0, left.Truncate(time.Second))
 			return p.refuse("life", "maximum.life", "request at most "+notation.FormatDuration(left),
-				"%s more would exceed the total lifetime of %s that a sandbox may have", notation.FormatDuration(change.Life), notation.FormatDuration(most))
+				"%s more would exceed the total lifetime of %s that a sandbox may have", notation.FormatDuration(change.Life), notation.FormatDuration(allowed))
 		}
 	}
 	if p.Rules == nil {

@@ -152,7 +152,7 @@ func (b *backend) Stuck() (n int, blocked bool) {
 const statsWait = time.Second
 
 // Stats counts sandboxes of all namespaces.
-func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
+func (b *backend) Stats(ctx context.Context, limit int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
 	pool := b.engine.PoolStats()
 	stuck, _ := b.Stuck()
@@ -166,7 +166,7 @@ func (b *backend) Stats(ctx context.Context, most int) (api.Stats, error) {
 			return stats, err
 		}
 		stats.States[info.State]++
-		if len(stats.Sandboxes) >= most || info.State != sandpit.StateRunning {
+		if len(stats.Sandboxes) >= limit || info.State != sandpit.StateRunning {
 			continue
 		}
 		once, cancel := context.WithTimeout(ctx, statsWait)

@@ -25,7 +25,7 @@ const (
 	maxConnections = 8192
 
 	// leastConnections is the fewest that can be set: some for each share.
-	leastConnections = 16
+	minConnections = 16
 
 	// strangerTime is how long a connection without a valid key may be idle or
 	// incomplete. One on which requests go on is closed after the next answer.
@@ -98,7 +98,7 @@ type connection struct {
 	state     http.ConnState
 	namespace string // of the caller whose it is
 	peer      bool   // of a user of the unix socket
-	late      bool   // strangerTime is over
+	timedOut  bool   // strangerTime is over
 	closed    bool
 	timer     *time.Timer
 }
@@ -168,7 +168,7 @@ func (a *connections) enter(c *connection) {
 func (a *connections) leave(c *connection) *connection {
 	c.place.grow(-1)
 	c.timer.Stop()
-	c.place, c.late = nil, false
+	c.place, c.timedOut = nil, false
 	return c
 }
 
@@ -192,9 +192,9 @@ type crowd struct {
 	size   int
 	at     *list.Element // in around.bySize[size]
 
-	parts  map[netip.Prefix]*crowd // those that are networks
-	bySize []*list.List            // of all parts, those of a size; the longest of that size first
-	most   int                     // the size of the largest part
+	parts   map[netip.Prefix]*crowd // those that are networks
+	bySize  []*list.List            // of all parts, those of a size; the longest of that size first
+	largest int                     // the size of the largest part
 }
 
 // part returns the part that is a network. A new one counts from its first stranger.
@@ -225,10 +225,10 @@ func (g *crowd) grow(by int) {
 				up.bySize = append(up.bySize, list.New())
 			}
 			g.at = up.bySize[g.size].PushBack(g)
-			up.most = max(up.most, g.size)
+			up.largest = max(up.largest, g.size)
 		}
-		for up.most > 0 && up.bySize[up.most].Len() == 0 {
-			up.most-- // once, since a part grows by one
+		for up.largest > 0 && up.bySize[up.largest].Len() == 0 {
+			up.largest-- // once, since a part grows by one
 		}
 	}
 	g.size += by
@@ -239,7 +239,7 @@ func (g *crowd) grow(by int) {
 // Precondition: the crowd is not empty.
 func (g *crowd) next() *connection {
 	for g.one == nil {
-		g = g.bySize[g.most].Front().Value.(*crowd)
+		g = g.bySize[g.largest].Front().Value.(*crowd)
 	}
 	return g.one
 }
@@ -280,8 +280,8 @@ func (c *connection) refuse() {
 // expire ends a stranger's connection, at once unless it is being answered.
 func (c *connection) expire() {
 	c.all.mu.Lock()
-	c.late = c.place != nil
-	end := c.late && c.state != http.StateActive
+	c.timedOut = c.place != nil
+	end := c.timedOut && c.state != http.StateActive
 	c.all.mu.Unlock()
 	if end {
 		_ = c.Close()
@@ -296,7 +296,7 @@ func (a *connections) noteState(conn net.Conn, state http.ConnState) {
 	}
 	a.mu.Lock()
 	c.state = state
-	end := c.late && state == http.StateIdle
+	end := c.timedOut && state == http.StateIdle
 	a.mu.Unlock()
 	if end {
 		_ = c.Close()

@@ -185,7 +185,7 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 			}
 			for a.makeRoom() {
 			}
-			if a.waiting.size != 0 || a.waiting.most != 0 || len(a.waiting.parts) != 0 {
+			if a.waiting.size != 0 || a.waiting.largest != 0 || len(a.waiting.parts) != 0 {
 				t.Errorf("%+v is left", a.waiting)
 			}
 		})

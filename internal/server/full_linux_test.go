@@ -42,11 +42,11 @@ func TestTheAuditLastsAsLongAsPromised(t *testing.T) {
 		// An entry is dropped with its file, when that is the oldest of MaxFiles.
 		kept := files.MaxSize * int64(files.MaxFiles-1)
 		overshoot := min(int64(inProgress), kept/2)
-		if most := int64(limits.Audit.Burst) + int64(limits.Audit.Rate*tt.time.Seconds()) + overshoot; most > kept {
-			t.Errorf("%s: in %s a key adds up to %d bytes, and %d are kept", name, tt.time, most, kept)
+		if added := int64(limits.Audit.Burst) + int64(limits.Audit.Rate*tt.time.Seconds()) + overshoot; added > kept {
+			t.Errorf("%s: in %s a key adds up to %d bytes, and %d are kept", name, tt.time, added, kept)
 		}
-		if most := int64(limits.Strangers.Burst) + int64(limits.Strangers.Rate*(365*24*time.Hour).Seconds()); most > kept {
-			t.Errorf("%s: in a year strangers add up to %d bytes, and %d are kept", name, most, kept)
+		if added := int64(limits.Strangers.Burst) + int64(limits.Strangers.Rate*(365*24*time.Hour).Seconds()); added > kept {
+			t.Errorf("%s: in a year strangers add up to %d bytes, and %d are kept", name, added, kept)
 		}
 		if limits.Audit.Burst < 8*audit.MaxEntry || limits.Strangers.Burst < 8*audit.MaxEntry {
 			t.Errorf("%s: too little at once: %+v", name, limits)

@@ -73,7 +73,7 @@ func TestRapidReset(t *testing.T) {
 		if _, err := conn.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame2(settings2, 0, 0, nil)...)); err != nil {
 			t.Fatal(err)
 		}
-		most, sent := 0, 0
+		peak, sent := 0, 0
 		for ; sent < streams; sent++ {
 			id := uint32(2*sent + 1)
 			b := frame2(headers2, endStream2|endHeaders2, id, head)
@@ -85,15 +85,15 @@ func TestRapidReset(t *testing.T) {
 				if _, err := c.List(t.Context(), sandpit.ListQuery{}); err != nil {
 					t.Errorf("%s: another is not served: %v", path, err)
 				}
-				most = max(most, runtime.NumGoroutine())
+				peak = max(peak, runtime.NumGoroutine())
 			}
 		}
 		_ = conn.Close()
 		<-ended
-		if most > 3000 { // some of each of the 250 streams that a connection may have
-			t.Errorf("%s: %d goroutines", path, most)
+		if peak > 3000 { // some of each of the 250 streams that a connection may have
+			t.Errorf("%s: %d goroutines", path, peak)
 		}
-		t.Logf("%s: %d streams, %d goroutines", path, sent, most)
+		t.Logf("%s: %d streams, %d goroutines", path, sent, peak)
 	}
 	testkit.Until(t, "all has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
 }

@@ -135,7 +135,7 @@ func readSettings(file string) (s Settings, err error) {
 		"kept-memory":             yamldoc.Parse(&s.KeptMemory, notation.ParseSize),
 		"cpus":                    yamldoc.Parse(&s.CPUs, notation.ParseCPUs),
 		"sandboxes":               yamldoc.Parse(&s.Sandboxes, yamldoc.Int(0, maxCount)),
-		"connections":             yamldoc.Parse(&s.Connections, yamldoc.Int(leastConnections, maxCount)),
+		"connections":             yamldoc.Parse(&s.Connections, yamldoc.Int(minConnections, maxCount)),
 		"connections-per-address": yamldoc.Parse(&s.ConnectionsPerAddress, yamldoc.Int(1, maxCount)),
 		"logs":                    yamldoc.Parse(&s.Logs, notation.ParseSize),
 		"logs-per-namespace":      yamldoc.Parse(&s.LogsPerNamespace, notation.ParseSize),
@@ -189,8 +189,8 @@ func (s Settings) check() error {
 	if s.AuditSize != 0 && s.AuditSize < minAudit {
 		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too small: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "set at least "+notation.FormatSize(minAudit))
 	}
-	if s.KeptMemory != 0 && s.KeptMemory < leastKept {
-		return sandpit.WithHint(fmt.Errorf("kept-memory: %s is less than a server needs: %w", notation.FormatSize(s.KeptMemory), sandpit.ErrInvalid), "set at least "+notation.FormatSize(leastKept))
+	if s.KeptMemory != 0 && s.KeptMemory < minKept {
+		return sandpit.WithHint(fmt.Errorf("kept-memory: %s is less than a server needs: %w", notation.FormatSize(s.KeptMemory), sandpit.ErrInvalid), "set at least "+notation.FormatSize(minKept))
 	}
 	for _, a := range s.Listen {
 		if err := a.check(); err != nil {
@@ -234,22 +234,22 @@ const filesOfSandbox = 8
 // Bounds of Settings.KeptMemory, in bytes: what may be set, and between which the
 // default is.
 const (
-	leastKept        = 64 << 20
-	leastDefaultKept = 512 << 20
-	mostDefaultKept  = 16 << 30
+	minKept        = 64 << 20
+	minDefaultKept = 512 << 20
+	maxDefaultKept = 16 << 30
 )
 
 // fillCapacity sets what is 0 for a machine with so much memory and a server that
 // may have so many descriptors.
 func (s *Settings) fillCapacity(machineMemory int64, files int) {
 	if s.Connections == 0 {
-		s.Connections = max(leastConnections, min(maxConnections, files/4))
+		s.Connections = max(minConnections, min(maxConnections, files/4))
 	}
 	if s.ConnectionsPerAddress == 0 {
 		s.ConnectionsPerAddress = s.Connections / 8
 	}
 	if s.KeptMemory == 0 {
-		s.KeptMemory = min(max(machineMemory/8, leastDefaultKept), mostDefaultKept)
+		s.KeptMemory = min(max(machineMemory/8, minDefaultKept), maxDefaultKept)
 	}
 	if s.Memory == 0 {
 		s.Memory = defaultMemory * machineMemory

@@ -84,9 +84,9 @@ func shorten(err error) error {
 	if errors.As(err, &op) {
 		err = op.Err
 	}
-	const most = 200
-	if text := err.Error(); len(text) > most {
-		return errors.New(text[:most] + "…")
+	const limit = 200
+	if text := err.Error(); len(text) > limit {
+		return errors.New(text[:limit] + "…")
 	}
 	return err
 }

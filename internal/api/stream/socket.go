@@ -269,8 +269,8 @@ func (f *frameReader) begin() error {
 }
 
 // next reads the next bytes of the payload, up to a maximum.
-func (f *frameReader) next(most int) ([]byte, error) {
-	b := make([]byte, min(f.left, most))
+func (f *frameReader) next(limit int) ([]byte, error) {
+	b := make([]byte, min(f.left, limit))
 	f.left -= len(b)
 	if _, err := io.ReadFull(f.msg, b); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, errFrame(noFrame)

@@ -57,17 +57,17 @@ func ParseFrameHead(head []byte) (kind byte, length uint32) {
 	return head[0], binary.BigEndian.Uint32(head[1:FrameHead])
 }
 
-// ReadFrame reads a frame, and refuses a payload of more than most bytes before it
+// ReadFrame reads a frame, and refuses a payload of more than limit bytes before it
 // allocates memory. The payload is in buf if it fits there. The error is io.EOF only before
 // the first byte.
-func ReadFrame(r io.Reader, buf []byte, most int) (kind byte, payload []byte, err error) {
+func ReadFrame(r io.Reader, buf []byte, limit int) (kind byte, payload []byte, err error) {
 	var head [FrameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return 0, nil, err
 	}
 	kind, n := ParseFrameHead(head[:])
-	if uint64(n) > uint64(most) {
-		return 0, nil, fmt.Errorf("reading a frame: %d bytes are more than the %d allowed", n, most)
+	if uint64(n) > uint64(limit) {
+		return 0, nil, fmt.Errorf("reading a frame: %d bytes are more than the %d allowed", n, limit)
 	}
 	if int(n) > cap(buf) {
 		buf = make([]byte, n)

@@ -15,18 +15,18 @@ func FuzzReadFrame(f *testing.F) {
 	f.Add([]byte("\x02\x00\x00\x00\x09half"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		const most = 1 << 10
+		const limit = 1 << 10
 		in := bytes.NewReader(data)
 		var again, buf []byte
 		for {
-			kind, payload, err := ReadFrame(in, buf, most)
+			kind, payload, err := ReadFrame(in, buf, limit)
 			if err != nil {
 				if errors.Is(err, io.EOF) && len(again) != len(data) {
 					t.Errorf("%d of %d bytes were read when it ended", len(again), len(data))
 				}
 				break
 			}
-			if len(payload) > most {
+			if len(payload) > limit {
 				t.Fatalf("%d bytes", len(payload))
 			}
 			buf = payload

@@ -59,11 +59,11 @@ func similarFlag(flags *pflag.FlagSet, name string) string {
 	return best
 }
 
-// distance returns the edit distance of two short words, or most if it is not
+// distance returns the edit distance of two short words, or limit if it is not
 // less than that.
-func distance(a, b string, most int) int {
-	if len(b) > 64 || len(a)-len(b) >= most || len(b)-len(a) >= most {
-		return most
+func distance(a, b string, limit int) int {
+	if len(b) > 64 || len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
 	}
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -81,5 +81,5 @@ func distance(a, b string, most int) int {
 			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
 		}
 	}
-	return min(row[len(b)], most)
+	return min(row[len(b)], limit)
 }

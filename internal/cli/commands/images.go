@@ -53,9 +53,9 @@ func (a *tree) completeImages(_ *cobra.Command, _ []string, prefix string) ([]st
 }
 
 // arguments is for commands that take from least to most of them.
-func arguments(least, most int) cobra.PositionalArgs {
+func arguments(least, limit int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if few := len(args) < least; few || most >= 0 && len(args) > most {
+		if few := len(args) < least; few || limit >= 0 && len(args) > limit {
 			wrong := "too many arguments"
 			if few {
 				wrong = "arguments are missing"
@@ -68,8 +68,8 @@ func arguments(least, most int) cobra.PositionalArgs {
 
 // imageNames is arguments for commands whose first one names an image, as may the
 // others: a script's variable may be empty.
-func imageNames(least, most int) cobra.PositionalArgs {
-	count := arguments(least, most)
+func imageNames(least, limit int) cobra.PositionalArgs {
+	count := arguments(least, limit)
 	return func(cmd *cobra.Command, args []string) error {
 		if err := count(cmd, args); err != nil {
 			return err

@@ -126,11 +126,11 @@ func (s *session) list(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info
 	}
 }
 
-// completeNames completes the names of sandboxes, for the first most arguments;
+// completeNames completes the names of sandboxes, for the first limit arguments;
 // -1: all of them.
-func (a *tree) completeNames(most int) cobra.CompletionFunc {
+func (a *tree) completeNames(limit int) cobra.CompletionFunc {
 	return a.completed(func(ctx context.Context, s *session, args []string, prefix string) (names []string) {
-		if most >= 0 && len(args) >= most {
+		if limit >= 0 && len(args) >= limit {
 			return nil
 		}
 		page, err := s.List(ctx, sandpit.ListQuery{Limit: 1000})

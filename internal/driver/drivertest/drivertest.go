@@ -931,7 +931,7 @@ func busy(t *testing.T, c *client.Client) {
 // Owned is what another process makes, see Factory.Process.
 type Owned struct {
 	ID   string
-	Kind string // "ephemeral", "kept" or "blank"
+	Kind string // "ephemeral", "persistent" or "blank"
 	Stop int    // of the steps of Create, at which it stops; 0: it does not
 }
 
@@ -953,7 +953,7 @@ func Owner(d driver.Driver, root driver.Root, what Owned, mark func(any) string)
 	}
 	ctx := context.Background()
 	plan := Plan(d, root)
-	plan.ID, plan.Ephemeral = what.ID, what.Kind != "kept"
+	plan.ID, plan.Ephemeral = what.ID, what.Kind != "persistent"
 	if what.Kind == "blank" {
 		b, err := d.(driver.Preparer).Prepare(ctx, plan.ID, blankFor(plan))
 		if err != nil {
@@ -1032,7 +1032,7 @@ func testEphemeral(t *testing.T, e *env) {
 		t.Error("its guest does not live")
 	}
 	if r, ok := e.driver.(driver.Recoverer); ok {
-		if ids, err := r.Kept(t.Context()); err != nil || slices.Contains(ids, made.Handle.ID) {
+		if ids, err := r.Persistent(t.Context()); err != nil || slices.Contains(ids, made.Handle.ID) {
 			t.Errorf("of those that outlive their owner there are %v, %v", ids, err)
 		}
 	}

@@ -248,7 +248,7 @@ func testSweep(t *testing.T, e *env) {
 		})
 	}
 	if r, ok := e.driver.(driver.Recoverer); ok {
-		left := e.createKept(t)
+		left := e.createPersistent(t)
 		left.(driver.Leaver).Leave()
 		alive = append(alive, func() *client.Client { return configured(t, e.recover(t, r, left.Handle())) })
 	}

@@ -40,8 +40,8 @@ func (e *env) recoverer(t *testing.T) driver.Recoverer {
 	return optional[driver.Recoverer](t, e, e.driver)
 }
 
-// createKept makes an instance that outlives its owner, and removes it after the test.
-func (e *env) createKept(t *testing.T, change ...func(*driver.Plan)) driver.Instance {
+// createPersistent makes an instance that outlives its owner, and removes it after the test.
+func (e *env) createPersistent(t *testing.T, change ...func(*driver.Plan)) driver.Instance {
 	t.Helper()
 	plan := e.plan(t)
 	plan.Ephemeral = false
@@ -52,12 +52,12 @@ func (e *env) createKept(t *testing.T, change ...func(*driver.Plan)) driver.Inst
 	if err != nil {
 		t.Fatalf("creating: %v (hint: %s)", err, sandpit.Hint(err))
 	}
-	e.removeKept(t, inst)
+	e.removePersistent(t, inst)
 	return inst
 }
 
-// removeKept removes an instance after the test, whoever owns it by then.
-func (e *env) removeKept(t *testing.T, inst driver.Instance) {
+// removePersistent removes an instance after the test, whoever owns it by then.
+func (e *env) removePersistent(t *testing.T, inst driver.Instance) {
 	t.Helper()
 	l, ok := inst.(driver.Leaver)
 	if !ok {
@@ -90,16 +90,16 @@ func (e *env) recover(t *testing.T, r driver.Recoverer, h driver.Handle) driver.
 	if err != nil {
 		t.Fatalf("recovering: %v (hint: %s)", err, sandpit.Hint(err))
 	}
-	e.removeKept(t, inst)
+	e.removePersistent(t, inst)
 	return inst
 }
 
-// isKept checks whether an instance is among those that outlive their owner.
-func isKept(t *testing.T, r driver.Recoverer, id string, want bool) {
+// checkPersistent checks whether an instance is among those that outlive their owner.
+func checkPersistent(t *testing.T, r driver.Recoverer, id string, want bool) {
 	t.Helper()
 	for range 2 { // it changes nothing
-		if ids, err := r.Kept(t.Context()); err != nil || slices.Contains(ids, id) != want {
-			t.Errorf("%s is among those that are kept is not %v: %v, %v", id, want, ids, err)
+		if ids, err := r.Persistent(t.Context()); err != nil || slices.Contains(ids, id) != want {
+			t.Errorf("%s is among the persistent instances is not %v: %v, %v", id, want, ids, err)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func testRecoverLeft(t *testing.T, e *env) {
 		"by its ID":     bare,
 	} {
 		t.Run(name, func(t *testing.T) {
-			first := e.createKept(t)
+			first := e.createPersistent(t)
 			p, err := configured(t, first).StartDetached(guarded(t), sandpit.Command{Script: "echo before; sleep 1000"}, client.Detach{})
 			if err != nil {
 				t.Fatal(err)
@@ -131,7 +131,7 @@ func testRecoverLeft(t *testing.T, e *env) {
 			if err := json.Unmarshal(data, &h); err != nil {
 				t.Fatal(err)
 			}
-			isKept(t, r, h.ID, true)
+			checkPersistent(t, r, h.ID, true)
 
 			second := e.recover(t, e.New(t).(driver.Recoverer), form(h))
 			if diff := cmp.Diff(h, second.Handle()); diff != "" {
@@ -168,7 +168,7 @@ func testRecoverLeft(t *testing.T, e *env) {
 			default:
 				t.Error("Done is not closed")
 			}
-			isKept(t, r, h.ID, false)
+			checkPersistent(t, r, h.ID, false)
 			if _, err := r.Recover(t.Context(), form(h)); !errors.Is(err, sandpit.ErrNotFound) || errors.Is(err, driver.ErrRestarted) {
 				t.Errorf("recovering what is gone: %v", err)
 			}
@@ -179,13 +179,13 @@ func testRecoverLeft(t *testing.T, e *env) {
 func testRecoverOrphan(t *testing.T, e *env) {
 	r := e.recoverer(t)
 	e.need(t, "Lives")
-	made, kill := e.another(t, Owned{ID: newID(), Kind: "kept"})
+	made, kill := e.another(t, Owned{ID: newID(), Kind: "persistent"})
 	t.Cleanup(func() { e.discard(t, r, made.Handle) })
 	kill()
 	if !e.Lives(t, made.Mark) {
 		t.Error("its guest has ended with its owner")
 	}
-	isKept(t, r, made.Handle.ID, true)
+	checkPersistent(t, r, made.Handle.ID, true)
 	inst := e.recover(t, r, made.Handle)
 	if got := shell(t, configured(t, inst), "echo alive"); got != "alive\n" {
 		t.Errorf("got %q", got)
@@ -199,8 +199,8 @@ func testRecoverOwned(t *testing.T, e *env) {
 	if e.Without["Owners"] != "" {
 		e.without(t, "Owners")
 	}
-	own := e.createKept(t)
-	made, kill := e.another(t, Owned{ID: newID(), Kind: "kept"})
+	own := e.createPersistent(t)
+	made, kill := e.another(t, Owned{ID: newID(), Kind: "persistent"})
 	for name, h := range map[string]driver.Handle{"this process": own.Handle(), "another process": made.Handle} {
 		for _, h := range []driver.Handle{h, bare(h)} {
 			if inst, err := r.Recover(t.Context(), h); !errors.Is(err, sandpit.ErrExists) {
@@ -220,7 +220,7 @@ func testRecoverOwned(t *testing.T, e *env) {
 
 func testLeave(t *testing.T, e *env) {
 	r := e.recoverer(t)
-	inst := e.createKept(t)
+	inst := e.createPersistent(t)
 	inst.(driver.Leaver).Leave()
 	inst.(driver.Leaver).Leave()
 	calls := map[string]func() error{
@@ -272,20 +272,20 @@ func testRecoverEnded(t *testing.T, e *env) {
 	r := e.recoverer(t)
 	e.need(t, "KillGuest")
 	for _, form := range []func(driver.Handle) driver.Handle{func(h driver.Handle) driver.Handle { return h }, bare} {
-		inst := e.createKept(t)
+		inst := e.createPersistent(t)
 		inst.(driver.Leaver).Leave()
 		e.KillGuest(t, inst)
 		if err := e.gone(t, r, form(inst.Handle())); errors.Is(err, driver.ErrRestarted) {
 			t.Errorf("recovering: %v", err)
 		}
-		isKept(t, r, inst.Handle().ID, false)
+		checkPersistent(t, r, inst.Handle().ID, false)
 	}
 }
 
 func testRecoverRestarted(t *testing.T, e *env) {
 	r := e.recoverer(t)
 	e.need(t, "Restarted")
-	inst := e.createKept(t)
+	inst := e.createPersistent(t)
 	h := e.Restarted(t, inst.Handle())
 	e.destroy(t, inst)
 	if _, err := r.Recover(t.Context(), h); !errors.Is(err, driver.ErrRestarted) || !errors.Is(err, sandpit.ErrNotFound) {
@@ -298,14 +298,14 @@ func testRecoverInterrupted(t *testing.T, e *env) {
 	e.need(t, "Process")
 	e.need(t, "Traces")
 	steps := 0
-	e.destroy(t, e.createKept(t, func(p *driver.Plan) { p.Trace = func(string, time.Duration) { steps++ } }))
+	e.destroy(t, e.createPersistent(t, func(p *driver.Plan) { p.Trace = func(string, time.Duration) { steps++ } }))
 	if steps == 0 {
 		t.Fatal("no step was traced")
 	}
 	for step := range steps {
 		t.Run(fmt.Sprint(step+1), func(t *testing.T) {
 			h := driver.Handle{Version: driver.HandleVersion, Driver: e.driver.Name(), ID: newID()}
-			_, kill := e.another(t, Owned{ID: h.ID, Kind: "kept", Stop: step + 1})
+			_, kill := e.another(t, Owned{ID: h.ID, Kind: "persistent", Stop: step + 1})
 			kill()
 			e.eventually(t, "it is taken over or gone", func() bool {
 				inst, err := r.Recover(t.Context(), h)
@@ -319,15 +319,15 @@ func testRecoverInterrupted(t *testing.T, e *env) {
 			if traces := e.Traces(t, h.ID); len(traces) > 0 {
 				t.Errorf("it is gone, and there are %v", traces)
 			}
-			isKept(t, r, h.ID, false)
+			checkPersistent(t, r, h.ID, false)
 		})
 	}
 }
 
 func testRecoverForeign(t *testing.T, e *env) {
 	r := e.recoverer(t)
-	kept := e.createKept(t)
-	kept.(driver.Leaver).Leave()
+	left := e.createPersistent(t)
+	left.(driver.Leaver).Leave()
 	short := e.create(t, e.plan(t))
 	for name, c := range map[string]struct {
 		change func(*driver.Handle)
@@ -341,7 +341,7 @@ func testRecoverForeign(t *testing.T, e *env) {
 		"an ID that is not one":   {func(h *driver.Handle) { *h = bare(*h); h.ID = "../" + h.ID }, sandpit.ErrInvalid},
 		"the state of another ID": {func(h *driver.Handle) { h.ID = newID() }, sandpit.ErrInvalid},
 	} {
-		h := kept.Handle()
+		h := left.Handle()
 		c.change(&h)
 		if inst, err := r.Recover(t.Context(), h); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -352,10 +352,10 @@ func testRecoverForeign(t *testing.T, e *env) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.Recover(ended, kept.Handle()); !errors.Is(err, context.Canceled) {
+	if _, err := r.Recover(ended, left.Handle()); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	for _, inst := range []driver.Instance{short, e.recover(t, r, kept.Handle())} {
+	for _, inst := range []driver.Instance{short, e.recover(t, r, left.Handle())} {
 		if got := shell(t, configured(t, inst), "echo alive"); got != "alive\n" {
 			t.Errorf("got %q", got)
 		}
@@ -365,7 +365,7 @@ func testRecoverForeign(t *testing.T, e *env) {
 func testStranded(t *testing.T, e *env) {
 	s := optional[driver.Strander](t, e, e.driver)
 	e.need(t, "Strand")
-	inst := e.createKept(t)
+	inst := e.createPersistent(t)
 	h := inst.Handle()
 	inst.(driver.Leaver).Leave()
 	if ids, err := s.Stranded(t.Context()); err != nil || slices.Contains(ids, h.ID) {
@@ -377,7 +377,7 @@ func testStranded(t *testing.T, e *env) {
 	if ids, err := d.(driver.Strander).Stranded(t.Context()); err != nil || !slices.Contains(ids, h.ID) {
 		t.Errorf("stranded are %v, %v", ids, err)
 	}
-	isKept(t, r, h.ID, true)
+	checkPersistent(t, r, h.ID, true)
 	if _, err := r.Recover(t.Context(), h); !errors.Is(err, driver.ErrStranded) || sandpit.Hint(err) == "" {
 		t.Errorf("recovering: %v (hint: %s)", err, sandpit.Hint(err))
 	}
@@ -386,7 +386,7 @@ func testStranded(t *testing.T, e *env) {
 		t.Fatalf("recovering, to destroy it: %v", err)
 	}
 	e.destroy(t, again)
-	isKept(t, r, h.ID, false)
+	checkPersistent(t, r, h.ID, false)
 	if ids, err := d.(driver.Strander).Stranded(t.Context()); err != nil || slices.Contains(ids, h.ID) {
 		t.Errorf("stranded are %v, %v", ids, err)
 	}
@@ -394,7 +394,7 @@ func testStranded(t *testing.T, e *env) {
 
 func testOlder(t *testing.T, e *env) {
 	r := e.recoverer(t)
-	inst := e.createKept(t)
+	inst := e.createPersistent(t)
 	optional[driver.Lacking](t, e, inst)
 	e.need(t, "Older")
 	h := e.Older(t, inst.Handle())
@@ -425,7 +425,7 @@ func testExposed(t *testing.T, e *env) {
 		e.without(t, "Exposer")
 	}
 	for name, want := range map[string]string{"a": private, "b": ""} {
-		inst := e.createKept(t, func(p *driver.Plan) {
+		inst := e.createPersistent(t, func(p *driver.Plan) {
 			p.Mounts = []sandpit.Mount{{Source: filepath.Join(dir, name), Target: "/x", ReadOnly: true}}
 		})
 		inst.(driver.Leaver).Leave()

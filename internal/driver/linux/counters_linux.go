@@ -80,21 +80,21 @@ func findQuotas(own bool) quotas {
 	return q
 }
 
-func newQuota(resource int, most uint64, own bool) quota {
+func newQuota(resource int, limit uint64, own bool) quota {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(resource, &lim); err != nil {
-		lim.Cur = most
+		lim.Cur = limit
 	}
 	if own {
-		n := min(most, lim.Cur)
+		n := min(limit, lim.Cur)
 		return quota{resource, n, n}
 	}
 	// Without a limit there is nothing to have a part of: then as much as is usual.
 	has := lim.Cur
 	if has == unix.RLIM_INFINITY {
-		has = share * most
+		has = share * limit
 	}
-	return quota{resource, min(most, has/share), has / 2}
+	return quota{resource, min(limit, has/share), has / 2}
 }
 
 // rlimits are the resource limits of a sandbox, both soft and hard.
@@ -158,9 +158,9 @@ func (q *quotas) counted(low *lowered, f func() error) error {
 	unlock := sync.OnceFunc(syscall.ForkLock.RUnlock)
 	// A clone that the kernel holds up for good does not keep this program from
 	// starting others.
-	late := time.AfterFunc(threadPatience, unlock)
+	timer := time.AfterFunc(threadPatience, unlock)
 	defer func() {
-		late.Stop()
+		timer.Stop()
 		unlock()
 	}()
 	low.enter(q)

@@ -29,15 +29,15 @@ import (
 
 // Attacks on what the kernel counts by user, and on what it shares by id.
 
-// take takes something up to most times, and keeps it. It returns how often it
+// take takes something up to limit times, and keeps it. It returns how often it
 // had it, and why it ended.
-func take(most int, one func(i int) error) string {
-	for i := range most {
+func take(limit int, one func(i int) error) string {
+	for i := range limit {
 		if err := one(i); err != nil {
 			return fmt.Sprintf("%d %s", i, errName(err))
 		}
 	}
-	return strconv.Itoa(most)
+	return strconv.Itoa(limit)
 }
 
 // counted are what the kernel counts by user, or for all.
@@ -83,8 +83,8 @@ func noError(errno unix.Errno) error {
 func probeCounters(args []string) map[string]string {
 	got := map[string]string{}
 	for _, arg := range args {
-		name, most, _ := strings.Cut(arg, "=")
-		n, _ := strconv.Atoi(most)
+		name, limit, _ := strings.Cut(arg, "=")
+		n, _ := strconv.Atoi(limit)
 		got[name] = take(n, counted[name])
 	}
 	return got
@@ -131,7 +131,7 @@ func TestAttackL4L5Counters(t *testing.T) {
 						t.Errorf("%s user namespaces may be made inside", n)
 					}
 					// Each ends long before the host's does, whoever they count for.
-					most := []string{"timers=4200", "queues=40", "terminals=80"}
+					takes := []string{"timers=4200", "queues=40", "terminals=80"}
 					if os.Geteuid() == 0 {
 						if owner < 0x70000000 {
 							t.Errorf("the user namespace is owned by %d, with whom it shares counters", owner)
@@ -142,9 +142,9 @@ func TestAttackL4L5Counters(t *testing.T) {
 								t.Errorf("%s is %s inside, not %s", name, got, want)
 							}
 						}
-						most = append(most, "inotify=40")
+						takes = append(takes, "inotify=40")
 					}
-					got := tryOut(t, sb, sandpit.Command{}, "counters", most...)
+					got := tryOut(t, sb, sandpit.Command{}, "counters", takes...)
 					t.Log(got)
 					for what, ends := range map[string][2]string{ // at most, and why
 						"timers": {"4096", "EAGAIN"}, "queues": {"20", "EMFILE"}, "terminals": {"64", "ENOSPC"}, "inotify": {"32", "EMFILE"},
@@ -378,14 +378,14 @@ func sameIDs(t *testing.T) (c *engine.Engine, done func()) {
 // probeTCP fills buffers of connections over the loopback, up to a number of
 // MiB, and tells how many bytes they hold.
 func probeTCP(args []string) map[string]string {
-	most, _ := strconv.Atoi(args[0])
+	limit, _ := strconv.Atoi(args[0])
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return map[string]string{"listen": errName(err)}
 	}
 	piece := make([]byte, 256<<10)
 	held, stuck := 0, 0
-	for held < most<<20 && stuck < 8 {
+	for held < limit<<20 && stuck < 8 {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			break

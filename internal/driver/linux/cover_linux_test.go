@@ -773,15 +773,15 @@ func TestAttackL1jExposed(t *testing.T) {
 				maker = driverWith(opt)
 				opt.Private = []string{d.private}
 			}
-			plan := keptPlan(t, maker)
+			plan := persistentPlan(t, maker)
 			m.Target = "/h/x"
 			plan.Mounts = []sandpit.Mount{{Source: named, Target: "/h"}, m}
 			first, err := maker.Create(t.Context(), plan)
 			if err != nil {
 				t.Fatal(err)
 			}
-			removeKept(t, maker, first)
-			greet(t, first, keptConfig()).Close()
+			removePersistent(t, maker, first)
+			greet(t, first, persistentConfig()).Close()
 			first.(driver.Leaver).Leave()
 			again, err := driverWith(opt).Recover(t.Context(), first.Handle())
 			if err != nil {

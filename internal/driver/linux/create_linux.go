@@ -65,7 +65,7 @@ type creation struct {
 	watch      int // our end of the watcher's connection
 
 	// Of a sandbox that outlives its maker, keep_linux.go.
-	kept    identity      // of its first process
+	first   identity      // of its first process
 	socket  string        // path of the socket on which its guest listens
 	noSetID bool          // see state
 	asIs    string        // a directory of the host that is shown as it is, or ""
@@ -154,7 +154,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return err
 	}
 	if d.opts.Guest == nil {
-		if c.execInRoot, err = isLate(guest); err != nil {
+		if c.execInRoot, err = needsRoot(guest); err != nil {
 			return err
 		}
 	}

@@ -369,18 +369,18 @@ func TestSetGroupIDDirectoriesInAMount(t *testing.T) {
 // A filter stays with a sandbox that another process takes over.
 func TestAttackL2AfterRecover(t *testing.T) {
 	dir := hostDir(t)
-	d := keptDriver(t, filepath.Join(t.TempDir(), "kept"))
-	plan := keptPlan(t, d)
+	d := persistentDriver(t, filepath.Join(t.TempDir(), "kept"))
+	plan := persistentPlan(t, d)
 	plan.Mounts = []sandpit.Mount{{Source: dir, Target: "/x"}}
 	second, err := d.Recover(t.Context(), left(t, d, plan).Handle())
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeKept(t, d, second)
+	removePersistent(t, d, second)
 	if lacks := second.(driver.Lacking).Lacks(); len(lacks) > 0 {
 		t.Errorf("it lacks %+v", lacks)
 	}
-	c := greet(t, second, keptConfig())
+	c := greet(t, second, persistentConfig())
 	p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "cd /x && for i in 1 2 3 4; do echo >$i; done; chmod 4755 1; chmod 2755 2; chmod ug+s 3"}, guest.Detach{})
 	if err != nil {
 		t.Fatal(err)
@@ -396,8 +396,8 @@ func TestAttackL2AfterRecover(t *testing.T) {
 
 // A sandbox of a version whose handles say nothing of the filter may be without.
 func TestSandboxOfAnEarlierVersionLacksTheFilter(t *testing.T) {
-	d := keptDriver(t, t.TempDir())
-	h := left(t, d, keptPlan(t, d)).Handle()
+	d := persistentDriver(t, t.TempDir())
+	h := left(t, d, persistentPlan(t, d)).Handle()
 	if h.State = bytes.Replace(h.State, []byte(`,"no_set_id":true`), nil, 1); bytes.Contains(h.State, []byte("no_set_id")) {
 		t.Fatalf("the handle is %s", h.State)
 	}
@@ -406,7 +406,7 @@ func TestSandboxOfAnEarlierVersionLacksTheFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		removeKept(t, d, again)
+		removePersistent(t, d, again)
 		if lacks := again.(driver.Lacking).Lacks(); len(lacks) != 1 || lacks[0].What != "set-id" || lacks[0].Fix == "" {
 			t.Errorf("it lacks %+v", lacks)
 		}

@@ -68,11 +68,11 @@ func ours(st *unix.Stat_t) bool {
 	return (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && st.Mode&0o022 == 0
 }
 
-// isLate reports whether this program, as the guest, is executed only in the
+// needsRoot reports whether this program, as the guest, is executed only in the
 // root of the sandbox. One that was built with cgo needs the C library that it
 // was linked with, which only the host image has for certain, and which must
 // not be looked for while the root changes.
-func isLate(exe string) (bool, error) {
+func needsRoot(exe string) (bool, error) {
 	f, err := os.Open(exe)
 	if err != nil {
 		return false, fmt.Errorf("reading this program: %w", err)

@@ -34,7 +34,7 @@ func TestHandlesOfEachVersion(t *testing.T) {
 			continue
 		}
 		const id = "fd5nj5t4lnmhqbbo"
-		if diff := cmp.Diff(identity{PID: 18338, Start: 1921488, Boot: "899ebe14-7720-4de3-a119-50ceb188df93"}, c.kept); diff != "" || c.id != id {
+		if diff := cmp.Diff(identity{PID: 18338, Start: 1921488, Boot: "899ebe14-7720-4de3-a119-50ceb188df93"}, c.first); diff != "" || c.id != id {
 			t.Errorf("of version %d: the process of %s: %s", v, c.id, diff)
 		}
 		if c.socket != "/srv/sandpit/run/"+id+".sock" || c.ids.base != 2067595264 {

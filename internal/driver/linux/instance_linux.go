@@ -115,7 +115,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if i.adopted {
-		return i.dialKept()
+		return i.dialPersistent()
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -193,7 +193,7 @@ func (i *instance) tearDown() error {
 	}
 	_ = i.at("forget")
 	i.stopWatcher(killed == nil && removed == nil)
-	forgotten := i.forgetKept()
+	forgotten := i.forgetPersistent()
 	i.pidfd.Close()
 	i.ids.close()
 	return errors.Join(killed, removed, forgotten)

@@ -132,11 +132,11 @@ func (c *creation) keep() error {
 		return fmt.Errorf("making a sandbox persistent: this driver has no directory for it: %w", sandpit.ErrUnsupported)
 	}
 	var err error
-	if c.kept, err = identify(c.child.PID); err != nil {
+	if c.first, err = identify(c.child.PID); err != nil {
 		return c.explainDeath(err)
 	}
 	if c.ids.base != 0 {
-		if err := recordRange(c.ids.base, c.kept); err != nil {
+		if err := recordRange(c.ids.base, c.first); err != nil {
 			return err
 		}
 	}
@@ -173,7 +173,7 @@ func (c *creation) note() error {
 
 // state is the driver's part of a handle.
 func (c *creation) state() json.RawMessage {
-	st := state{identity: c.kept, Socket: c.socket, IDBase: c.ids.base, Group: c.saved, NoSetID: c.noSetID}
+	st := state{identity: c.first, Socket: c.socket, IDBase: c.ids.base, Group: c.saved, NoSetID: c.noSetID}
 	if st.PID == 0 {
 		st.PID = c.child.PID
 	}
@@ -228,7 +228,7 @@ func dialAt(path string) (net.Conn, error) {
 	return net.Dial("unix", dir+"/"+filepath.Base(path))
 }
 
-func (i *instance) dialKept() (net.Conn, error) {
+func (i *instance) dialPersistent() (net.Conn, error) {
 	i.mu.Lock()
 	closed := i.closed
 	i.mu.Unlock()
@@ -314,8 +314,8 @@ var (
 	_ driver.Freezer = (*instance)(nil)
 )
 
-// forgetKept removes what keep has made.
-func (c *creation) forgetKept() error {
+// forgetPersistent removes what keep has made.
+func (c *creation) forgetPersistent() error {
 	var errs []error
 	if c.socket != "" {
 		if err := os.Remove(c.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -327,7 +327,7 @@ func (c *creation) forgetKept() error {
 			errs = append(errs, err)
 		}
 	}
-	if c.kept.PID != 0 && c.ids.base != 0 {
+	if c.first.PID != 0 && c.ids.base != 0 {
 		if err := os.Remove(idRecord(c.ids.base)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -25,15 +25,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// keptPlan is a plan of a sandbox that outlives its maker.
-func keptPlan(t *testing.T, d *recorder) driver.Plan {
+// persistentPlan is a plan of a sandbox that outlives its maker.
+func persistentPlan(t *testing.T, d *recorder) driver.Plan {
 	t.Helper()
 	plan := drivertest.Plan(d, hostRoot(t))
 	plan.Ephemeral = false
 	return plan
 }
 
-func keptDriver(t *testing.T, keep string) *recorder {
+func persistentDriver(t *testing.T, keep string) *recorder {
 	t.Helper()
 	testkit.NeedWorkingHost(t)
 	opt := options()
@@ -56,22 +56,22 @@ func greet(t *testing.T, i driver.Instance, conf *guest.Config) *guest.Client {
 	return c
 }
 
-func keptConfig() *guest.Config {
+func persistentConfig() *guest.Config {
 	return &guest.Config{User: "1000", Output: 1 << 20, NoFile: 1024, Life: time.Hour}
 }
 
 // TestLeaveAndRecover gives a sandbox up and takes it over, with its processes.
 func TestLeaveAndRecover(t *testing.T) {
 	keep := filepath.Join(t.TempDir(), "a directory with a name that is long enough for no socket's address to hold the whole of its path to be found", "kept")
-	d := keptDriver(t, keep)
+	d := persistentDriver(t, keep)
 	before := pidfds(t)
-	first, err := d.Create(t.Context(), keptPlan(t, d))
+	first, err := d.Create(t.Context(), persistentPlan(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
 	handle := first.Handle()
-	removeKept(t, d, first)
-	c := greet(t, first, keptConfig())
+	removePersistent(t, d, first)
+	c := greet(t, first, persistentConfig())
 	p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "echo before; sleep 1000"}, guest.Detach{})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestLeaveAndRecover(t *testing.T) {
 	first.(driver.Leaver).Leave()
 	kept := func(want ...string) {
 		t.Helper()
-		if ids, err := d.Kept(t.Context()); err != nil || !slices.Equal(ids, want) {
+		if ids, err := d.Persistent(t.Context()); err != nil || !slices.Equal(ids, want) {
 			t.Errorf("of %v that run it finds %v, %v", want, ids, err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestLeaveAndRecover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeKept(t, d, second)
+	removePersistent(t, d, second)
 	if got := second.Handle(); !bytes.Equal(got.State, handle.State) {
 		t.Errorf("the handle is now %s, was %s", got.State, handle.State)
 	}
@@ -156,13 +156,13 @@ func TestLeaveAndRecover(t *testing.T) {
 func TestCopiesOwnNothing(t *testing.T) {
 	home := t.TempDir()
 	at := func(name string) string { return filepath.Join(home, name) }
-	d := keptDriver(t, at("original"))
-	first, err := d.Create(t.Context(), keptPlan(t, d))
+	d := persistentDriver(t, at("original"))
+	first, err := d.Create(t.Context(), persistentPlan(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeKept(t, d, first)
-	greet(t, first, keptConfig()).Close()
+	removePersistent(t, d, first)
+	greet(t, first, persistentConfig()).Close()
 	handle := first.Handle()
 	bare := handle
 	bare.State = nil
@@ -171,8 +171,8 @@ func TestCopiesOwnNothing(t *testing.T) {
 		if out, err := exec.Command("cp", how, at("original"), at(name)).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		other := keptDriver(t, at(name))
-		if ids, err := other.Kept(t.Context()); err != nil || len(ids) != 0 {
+		other := persistentDriver(t, at(name))
+		if ids, err := other.Persistent(t.Context()); err != nil || len(ids) != 0 {
 			t.Errorf("%s: it has %v, %v", name, ids, err)
 		}
 		for _, h := range []driver.Handle{handle, bare} {
@@ -192,11 +192,11 @@ func TestCopiesOwnNothing(t *testing.T) {
 	if err := os.Mkdir(at("original"), 0o700); err != nil { // of another server
 		t.Fatal(err)
 	}
-	moved := keptDriver(t, at("moved"))
-	if ids, err := moved.Kept(t.Context()); err != nil || !slices.Equal(ids, []string{handle.ID}) {
+	moved := persistentDriver(t, at("moved"))
+	if ids, err := moved.Persistent(t.Context()); err != nil || !slices.Equal(ids, []string{handle.ID}) {
 		t.Errorf("when it was moved it has %v, %v", ids, err)
 	}
-	if _, err := keptDriver(t, at("copy")).Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrState) {
+	if _, err := persistentDriver(t, at("copy")).Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrState) {
 		t.Errorf("a copy of what was moved: %v", err)
 	}
 	second, err := moved.Recover(t.Context(), handle)
@@ -212,7 +212,7 @@ func TestCopiesOwnNothing(t *testing.T) {
 	if left, _ := os.ReadDir(at("moved")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	if _, err := keptDriver(t, at("copy")).Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
+	if _, err := persistentDriver(t, at("copy")).Recover(t.Context(), handle); !errors.Is(err, sandpit.ErrNotFound) {
 		t.Errorf("a copy of what is gone: %v", err)
 	}
 	if left, _ := os.ReadDir(at("copy")); len(left) > 0 {
@@ -225,22 +225,22 @@ func TestCopiesOwnNothing(t *testing.T) {
 func TestStranded(t *testing.T) {
 	home := t.TempDir()
 	original, moved := filepath.Join(home, "original"), filepath.Join(home, "moved")
-	d := keptDriver(t, original)
-	first, err := d.Create(t.Context(), keptPlan(t, d))
+	d := persistentDriver(t, original)
+	first, err := d.Create(t.Context(), persistentPlan(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeKept(t, d, first)
-	greet(t, first, keptConfig()).Close()
+	removePersistent(t, d, first)
+	greet(t, first, persistentConfig()).Close()
 	handle := first.Handle()
 	first.(driver.Leaver).Leave()
 	if out, err := exec.Command("cp", "-a", original, moved).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	other := keptDriver(t, moved)
+	other := persistentDriver(t, moved)
 	stranded := func(want ...string) {
 		t.Helper()
-		for what, f := range map[string]func(context.Context) ([]string, error){"that run": other.Kept, "that are stranded": other.Stranded} {
+		for what, f := range map[string]func(context.Context) ([]string, error){"that run": other.Persistent, "that are stranded": other.Stranded} {
 			if ids, err := f(t.Context()); err != nil || !slices.Equal(ids, want) {
 				t.Errorf("of %v %s it finds %v, %v", want, what, ids, err)
 			}
@@ -282,8 +282,8 @@ func TestStranded(t *testing.T) {
 	}
 }
 
-// removeKept removes a sandbox that outlives its maker, also when the test fails.
-func removeKept(t *testing.T, d *recorder, i driver.Instance) {
+// removePersistent removes a sandbox that outlives its maker, also when the test fails.
+func removePersistent(t *testing.T, d *recorder, i driver.Instance) {
 	t.Helper()
 	handle := i.Handle()
 	t.Cleanup(func() {
@@ -301,7 +301,7 @@ func left(t *testing.T, d *recorder, plan driver.Plan) driver.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeKept(t, d, i)
+	removePersistent(t, d, i)
 	i.(driver.Leaver).Leave()
 	return i
 }
@@ -309,8 +309,8 @@ func left(t *testing.T, d *recorder, plan driver.Plan) driver.Instance {
 // TestRecoverForWantOfDescriptors fails at each point at which a descriptor is
 // wanted: what can't be taken over now is left as it is.
 func TestRecoverForWantOfDescriptors(t *testing.T) {
-	d := keptDriver(t, t.TempDir())
-	first := left(t, d, keptPlan(t, d))
+	d := persistentDriver(t, t.TempDir())
+	first := left(t, d, persistentPlan(t, d))
 
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -328,8 +328,8 @@ func TestRecoverForWantOfDescriptors(t *testing.T) {
 			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 				t.Fatal(err)
 			}
-			removeKept(t, d, second)
-			greet(t, second, keptConfig())
+			removePersistent(t, d, second)
+			greet(t, second, persistentConfig())
 			if err := second.Destroy(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -357,7 +357,7 @@ func pidfds(t *testing.T) int {
 // a frozen one can be destroyed.
 func TestKeptSurvivesKill(t *testing.T) {
 	keep := t.TempDir()
-	d := keptDriver(t, keep)
+	d := persistentDriver(t, keep)
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestKeptMaker$")
 	cmd.Env = append(os.Environ(), "SANDPIT_TEST_KEEP="+keep)
 	out, err := cmd.StdoutPipe()
@@ -405,13 +405,13 @@ func TestKeptMaker(t *testing.T) {
 	if keep == "" {
 		testkit.Lacks(t, "TestKeptSurvivesKill, of which it is a part")
 	}
-	d := keptDriver(t, keep)
-	i, err := d.Create(t.Context(), keptPlan(t, d))
+	d := persistentDriver(t, keep)
+	i, err := d.Create(t.Context(), persistentPlan(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer i.Destroy(context.Background()) // unless it is killed, as it should be
-	greet(t, i, keptConfig())
+	greet(t, i, persistentConfig())
 	if err := json.NewEncoder(os.Stdout).Encode(i.Handle()); err != nil {
 		t.Fatal(err)
 	}
@@ -420,7 +420,7 @@ func TestKeptMaker(t *testing.T) {
 
 // TestHandles refuses handles that are not its own.
 func TestHandles(t *testing.T) {
-	d := keptDriver(t, t.TempDir())
+	d := persistentDriver(t, t.TempDir())
 	for _, tt := range []struct {
 		handle driver.Handle
 		want   error

@@ -34,7 +34,7 @@ func TestThreadsThatEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := guest.New(t.Context(), conn, guest.Options{Config: keptConfig()})
+		c, err := guest.New(t.Context(), conn, guest.Options{Config: persistentConfig()})
 		if err != nil {
 			t.Fatalf("the sandbox has died: %v", err)
 		}

@@ -834,8 +834,8 @@ func everyThread(t *testing.T, pid int) {
 		}
 		for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
 			have, _ := strconv.ParseUint(f[set], 16, 64)
-			most, _ := strconv.ParseUint(first[set], 16, 64)
-			if have&^most != 0 {
+			allowed, _ := strconv.ParseUint(first[set], 16, 64)
+			if have&^allowed != 0 {
 				t.Errorf("%s: %s is %s, that of the first thread %s", name, set, f[set], first[set])
 			}
 		}

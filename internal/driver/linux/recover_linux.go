@@ -33,7 +33,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err := c.step(ctx, "open"); err != nil {
 		return nil, err
 	}
-	if c.socket, err = d.ours(c.id, c.kept, c.socket); err != nil && !(len(h.State) == 0 && errors.Is(err, driver.ErrStranded)) {
+	if c.socket, err = d.ours(c.id, c.first, c.socket); err != nil && !(len(h.State) == 0 && errors.Is(err, driver.ErrStranded)) {
 		return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, err)
 	}
 	layout, err := d.layout()
@@ -56,7 +56,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 			return nil, err
 		}
 	}
-	lives, err := c.openKept()
+	lives, err := c.openPersistent()
 	if err == nil && lives && c.ids.base != 0 {
 		err = c.ids.hold()
 	}
@@ -74,7 +74,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 		c.holdsFDs = true
 		return newInstance(c, true), nil
 	}
-	cleaned := c.forgetKept()
+	cleaned := c.forgetPersistent()
 	if c.group != nil {
 		_ = c.at("remove-cgroup")
 		cleaned = errors.Join(cleaned, c.group.Remove())
@@ -82,18 +82,18 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	switch {
 	case cleaned != nil:
 		return nil, fmt.Errorf("removing the remains of sandbox %s: %w", h.ID, cleaned)
-	case c.kept.restarted():
+	case c.first.restarted():
 		return nil, fmt.Errorf("adopting sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
 	}
 	return nil, fmt.Errorf("adopting sandbox %s: its guest has exited: %w", h.ID, sandpit.ErrNotFound)
 }
 
-// Kept returns the IDs of the sandboxes in KeepDir whose guests run. See driver.Recoverer.
-func (d *Driver) Kept(ctx context.Context) ([]string, error) { return d.kept(ctx, d.keptRuns) }
+// Persistent returns the IDs of the sandboxes in KeepDir whose guests run. See driver.Recoverer.
+func (d *Driver) Persistent(ctx context.Context) ([]string, error) { return d.notes(ctx, d.mayRun) }
 
 // Stranded returns those whose sockets were not moved with KeepDir. See driver.Strander.
 func (d *Driver) Stranded(ctx context.Context) ([]string, error) {
-	return d.kept(ctx, func(id string) bool {
+	return d.notes(ctx, func(id string) bool {
 		st, ok := d.noteOf(id)
 		if !ok {
 			return false
@@ -103,8 +103,8 @@ func (d *Driver) Stranded(ctx context.Context) ([]string, error) {
 	})
 }
 
-// kept returns the sandboxes in KeepDir of which something is so.
-func (d *Driver) kept(ctx context.Context, is func(id string) bool) ([]string, error) {
+// notes returns the IDs of the sandboxes in KeepDir for which is returns true.
+func (d *Driver) notes(ctx context.Context, is func(id string) bool) ([]string, error) {
 	entries, err := os.ReadDir(d.opts.KeepDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("looking for running sandboxes: %w", err)
@@ -130,9 +130,9 @@ func (d *Driver) noteOf(id string) (st state, ok bool) {
 	return st, ok
 }
 
-// keptRuns reports whether the guest of a sandbox in KeepDir runs, or may: by its
+// mayRun reports whether the guest of a sandbox in KeepDir runs, or may: by its
 // note, and where the note tells nothing by whether its socket is listened on.
-func (d *Driver) keptRuns(id string) bool {
+func (d *Driver) mayRun(id string) bool {
 	if st, ok := d.noteOf(id); ok {
 		if _, err := d.ours(id, st.identity, st.Socket); errors.Is(err, errElsewhere) {
 			return false
@@ -154,7 +154,7 @@ var errElsewhere = fmt.Errorf("%w", sandpit.ErrState)
 // since its guest listens on the socket that was moved with it: that of a copy
 // nobody listens on. With nobody at either, it can be ended and not reached, which
 // driver.ErrStranded says: moving to another disk makes new sockets.
-func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
+func (d *Driver) ours(id string, first identity, socket string) (string, error) {
 	dir, err := os.Stat(filepath.Dir(socket))
 	if err == nil {
 		if own, err := os.Stat(d.opts.KeepDir); err == nil && os.SameFile(dir, own) {
@@ -162,7 +162,7 @@ func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
 		}
 	}
 	own := filepath.Join(d.opts.KeepDir, id+".sock")
-	lives, err := kept.lives()
+	lives, err := first.lives()
 	if err != nil || !lives {
 		return own, err
 	}
@@ -170,7 +170,7 @@ func (d *Driver) ours(id string, kept identity, socket string) (string, error) {
 		if listens, err := listensAt(own); listens || err != nil {
 			return own, err
 		}
-		return own, sandpit.WithHint(fmt.Errorf("%w: it is running as process %d, but its socket is not at %s or %s: %w", driver.ErrStranded, kept.PID, socket, own, sandpit.ErrState),
+		return own, sandpit.WithHint(fmt.Errorf("%w: it is running as process %d, but its socket is not at %s or %s: %w", driver.ErrStranded, first.PID, socket, own, sandpit.ErrState),
 			"if the original data directory exists elsewhere, use it; if the data directory was moved to another disk, or the original was removed, run 'sandpit serve --remove-orphans' once, which destroys the sandbox")
 	}
 	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s in another data directory: %w", filepath.Dir(socket), errElsewhere),
@@ -193,17 +193,17 @@ func listensAt(path string) (bool, error) {
 	return false, err
 }
 
-// openKept opens the first process of a sandbox, and reports whether it lives.
+// openPersistent opens the first process of a sandbox, and reports whether it lives.
 // An error, such as for want of descriptors, says that it can't be told.
-func (c *creation) openKept() (lives bool, err error) {
-	pidfd, openErr := unix.PidfdOpen(c.kept.PID, 0)
+func (c *creation) openPersistent() (lives bool, err error) {
+	pidfd, openErr := unix.PidfdOpen(c.first.PID, 0)
 	// Asked second: the pidfd now is of what lives, or of nothing.
-	lives, err = c.kept.lives()
+	lives, err = c.first.lives()
 	if err == nil && lives {
 		err = os.NewSyscallError("pidfd_open", openErr)
 	}
 	if err == nil && lives {
-		c.child = sysprog.Child{PID: c.kept.PID, PidFD: pidfd}
+		c.child = sysprog.Child{PID: c.first.PID, PidFD: pidfd}
 	} else if openErr == nil {
 		unix.Close(pidfd)
 	}
@@ -269,7 +269,7 @@ func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error)
 		return nil, fmt.Errorf("adopting sandbox %s: it is not persistent: %w", h.ID, sandpit.ErrInvalid)
 	}
 	c.ids.base, c.child.PID = st.IDBase, st.PID
-	c.kept, c.socket, c.saved = st.identity, st.Socket, st.Group
+	c.first, c.socket, c.saved = st.identity, st.Socket, st.Group
 	c.noSetID = st.NoSetID
 	return c, nil
 }

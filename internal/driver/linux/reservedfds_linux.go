@@ -36,15 +36,15 @@ func (n *reservedFDs) borrow() bool { return offer(n.lent, struct{}{}, reservedF
 // giveBack lets the next one have the numbers.
 func (n *reservedFDs) giveBack() { <-n.lent }
 
-// nearCount is one descriptor that is never lent, the sockets of the guest and
+// reservedCount is one descriptor that is never lent, the sockets of the guest and
 // its builder, the pipe that tells of the id maps, and a file of a cgroup in
 // each hierarchy of v1, of which Linux has 13 controllers.
-const nearCount = 17
+const reservedCount = 17
 
-// nearFrom is from which number on a descriptor shows that the table is long: at
+// longTable is the number from which on a descriptor shows that the table is long: at
 // some hundred descriptors a copy of it takes as long as waiting until the
 // process has one of its own.
-const nearFrom = 256
+const longTable = 256
 
 // hold keeps the numbers until drop. Where no descriptor can be had it keeps none.
 func (n *reservedFDs) hold() {
@@ -55,7 +55,7 @@ func (n *reservedFDs) hold() {
 	}
 	// What holds nothing and can do nothing.
 	for fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err == nil; fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, fd+1) {
-		if n.fds = append(n.fds, fd); len(n.fds) == nearCount {
+		if n.fds = append(n.fds, fd); len(n.fds) == reservedCount {
 			return
 		}
 	}
@@ -76,7 +76,7 @@ func (n *reservedFDs) drop() {
 // pay or can't be done, below is 0, and nothing has changed.
 func (n *reservedFDs) lend(fds []*int) (below int, back func(), err error) {
 	back = func() {}
-	if !slices.ContainsFunc(fds, func(fd *int) bool { return *fd >= nearFrom }) {
+	if !slices.ContainsFunc(fds, func(fd *int) bool { return *fd >= longTable }) {
 		return 0, back, nil
 	}
 	if !n.borrow() {

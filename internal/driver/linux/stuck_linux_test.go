@@ -47,7 +47,7 @@ func TestStuckNumbersAreDoneWithout(t *testing.T) {
 	n := reservedFDs{lent: make(chan struct{}, 1)}
 	n.hold()
 	defer n.drop()
-	high, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, nearFrom)
+	high, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, longTable)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,9 +56,9 @@ func offer[T any](to chan<- T, value T, patience time.Duration) bool {
 // held returns what gives a place back.
 func (t *turnstile) held() (leave func()) {
 	free := sync.OnceFunc(func() { <-t.places })
-	late := time.AfterFunc(endPatience, free)
+	timer := time.AfterFunc(endPatience, free)
 	return func() {
-		late.Stop()
+		timer.Stop()
 		free()
 	}
 }

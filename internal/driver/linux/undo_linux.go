@@ -36,7 +36,7 @@ func (c *creation) undo() error {
 	}
 	_ = c.at("forget")
 	c.stopWatcher(err == nil)
-	err = errors.Join(err, c.forgetKept())
+	err = errors.Join(err, c.forgetPersistent())
 	c.ids.close()
 	if c.holdsFDs {
 		c.driver.reserved.drop()

@@ -58,9 +58,9 @@ type Client struct {
 	wsem    chan struct{} // held while writing
 	pending []byte        // rest of a frame whose writer gave up; guarded by wsem
 
-	lateMu   sync.Mutex
-	late     []byte // frames to be written when possible
-	flushing bool
+	delayedMu sync.Mutex
+	delayed   []byte // frames to be written when possible
+	flushing  bool
 
 	mu      sync.Mutex
 	streams map[uint32]*stream

@@ -98,24 +98,24 @@ const readerPatience = 2 * time.Second
 
 // writeLater writes a small frame without waiting for it.
 func (c *Client) writeLater(frame []byte) {
-	c.lateMu.Lock()
-	defer c.lateMu.Unlock()
-	c.late = append(c.late, frame...)
+	c.delayedMu.Lock()
+	defer c.delayedMu.Unlock()
+	c.delayed = append(c.delayed, frame...)
 	if c.flushing {
 		return
 	}
 	c.flushing = true
 	go func() {
 		for {
-			c.lateMu.Lock()
-			b := c.late
-			c.late = nil
+			c.delayedMu.Lock()
+			b := c.delayed
+			c.delayed = nil
 			if len(b) == 0 || c.Err() != nil {
 				c.flushing = false
-				c.lateMu.Unlock()
+				c.delayedMu.Unlock()
 				return
 			}
-			c.lateMu.Unlock()
+			c.delayedMu.Unlock()
 			_, _ = c.write(context.Background(), b)
 		}
 	}()

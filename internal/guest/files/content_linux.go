@@ -108,11 +108,11 @@ func (f *Files) read(s *conn.Stream, m *wire.Read, path string) {
 	}
 	buf := conn.Buffer(left > wire.MaxData)
 	defer conn.Release(buf)
-	most := int64(len(*buf) / conn.BlockSize * wire.MaxData)
+	limit := int64(len(*buf) / conn.BlockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
 		err := fdio.Retry(func() (err error) {
-			n, err = unix.Preadv(fd, conn.Payloads(*buf, int(min(left, most))), at)
+			n, err = unix.Preadv(fd, conn.Payloads(*buf, int(min(left, limit))), at)
 			return err
 		})
 		if err != nil {

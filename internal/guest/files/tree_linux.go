@@ -192,19 +192,19 @@ type unpacker struct {
 	r    *bufio.Reader
 	buf  []byte
 
-	dir  string // the directory that was opened last
-	fd   int    // it, if dir is not empty
-	late []lateMode
+	dir           string // the directory that was opened last
+	fd            int    // it, if dir is not empty
+	deferredModes []deferredMode
 }
 
-// lateMode is a directory whose owner may not change what is in it, once all is there.
-type lateMode struct {
+// deferredMode is a directory whose owner may not change what is in it, once all is there.
+type deferredMode struct {
 	path string
 	mode uint32
 }
 
-// maxLateModes bounds the directories that can't be given their mode at once.
-const maxLateModes = 1 << 12
+// maxDeferredModes bounds the directories that can't be given their mode at once.
+const maxDeferredModes = 1 << 12
 
 func (u *unpacker) close() {
 	if u.dir != "" {
@@ -411,10 +411,10 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 	}
 	defer unix.Close(fd)
 	if mode&0o700 != 0o700 {
-		if len(u.late) == maxLateModes {
+		if len(u.deferredModes) == maxDeferredModes {
 			return wire.Fail(wire.CodeExhausted, "too many directories that their owner can't access")
 		}
-		u.late = append(u.late, lateMode{path, mode})
+		u.deferredModes = append(u.deferredModes, deferredMode{path, mode})
 		return nil
 	}
 	return unix.Fchmod(fd, mode)
@@ -460,8 +460,8 @@ func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) err
 
 // finish gives directories the modes that would have been in the way.
 func (u *unpacker) finish() error {
-	for i := len(u.late) - 1; i >= 0; i-- {
-		l := &u.late[i]
+	for i := len(u.deferredModes) - 1; i >= 0; i-- {
+		l := &u.deferredModes[i]
 		at, name, err := u.parent(l.path)
 		if err != nil {
 			return err

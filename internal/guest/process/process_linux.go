@@ -64,10 +64,10 @@ func (p *process) hasExited() bool {
 func (t *Table) start(s *conn.Stream, m *wire.Start) {
 	p, err := t.startProcess(s, m)
 	if err != nil {
-		if err == errLate || errors.Is(err, spawn.ErrHelper) {
+		if err == errStartTimeout || errors.Is(err, spawn.ErrHelper) {
 			// It ran, if briefly, and was killed: that is a result.
 			e := wire.Exit{Code: 137, Signal: 9}
-			if err == errLate {
+			if err == errStartTimeout {
 				e.Flags, e.Wall = wire.ExitTimedOut, uint64(m.Timeout)
 			}
 			s.Reply(&wire.Started{})
@@ -112,9 +112,9 @@ func (t *Table) start(s *conn.Stream, m *wire.Start) {
 	p.forget()
 }
 
-// errLate says that a process was killed by its timeout before its helper
+// errStartTimeout says that a process was killed by its timeout before its helper
 // could tell that it had been started.
-var errLate = errors.New("the start took longer than the timeout")
+var errStartTimeout = errors.New("the start took longer than the timeout")
 
 // startErrorText says why a program could not be started.
 func startErrorText(m *wire.Start, e *spawn.StartError) string {
@@ -211,7 +211,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		return nil, err
 	}
 	p.startAt = time.Now()
-	var late atomic.Bool
+	var timedOut atomic.Bool
 	p.proc, err = t.reaper.spawn(a, func(killed bool) {
 		if killed {
 			go t.killOrphans() // whose zombies the caller reaps
@@ -219,16 +219,16 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		p.forget()
 	}, func() bool {
 		if m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)+startPatience {
-			late.Store(true)
+			timedOut.Store(true)
 		}
-		return late.Load() || s.Gone()
+		return timedOut.Load() || s.Gone()
 	})
 	closeChild()
 	if err != nil {
 		if _, ok := errors.AsType[*spawn.StartError](err); !ok {
 			t.killOrphans() // its helper may have been killed
-			if late.Load() {
-				err = errLate
+			if timedOut.Load() {
+				err = errStartTimeout
 			}
 		}
 		p.closeStreams()
@@ -413,9 +413,9 @@ func (p *process) kill() error {
 	return nil
 }
 
-// endedKept is how many processes that have ended can still be found: so many
+// maxEnded is how many processes that have ended can still be found: so many
 // detached ones, and as many others, whose host may have died with their results.
-const endedKept = 256
+const maxEnded = 256
 
 // ended are processes that have ended, oldest first.
 type ended struct {
@@ -442,7 +442,7 @@ func (p *process) forget() {
 		kind.output += p.log.takes()
 	}
 	kind.procs = append(kind.procs, p)
-	if len(kind.procs) > endedKept {
+	if len(kind.procs) > maxEnded {
 		if l := kind.procs[0].log; l != nil {
 			kind.output -= l.drop()
 		}

@@ -16,7 +16,7 @@ type Queue struct {
 	mu     sync.Mutex
 	more   sync.Cond
 	chunks []*chunk
-	window int // most cost that may be unconsumed
+	window int // the highest cost that may be unconsumed
 	queued int // cost of what is unconsumed, or consumed and not credited
 	owed   int // cost of what is consumed and not credited
 	taken  int // cost of what Next has returned last

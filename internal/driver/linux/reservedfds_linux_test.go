@@ -76,18 +76,18 @@ func TestManyDescriptors(t *testing.T) {
 	testkit.NeedWorkingHost(t)
 	t.Cleanup(unchanged(t))
 	keep := t.TempDir()
-	d := keptDriver(t, keep)
-	first, err := d.Create(t.Context(), keptPlan(t, d))
+	d := persistentDriver(t, keep)
+	first, err := d.Create(t.Context(), persistentPlan(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := greet(t, first, keptConfig())
+	c := greet(t, first, persistentConfig())
 	want := guestDescriptors(t, first)
 	c.Close()
 	fillDescriptors(t)
 	plans := make([]driver.Plan, 8)
 	for i := range plans {
-		plans[i] = keptPlan(t, d)
+		plans[i] = persistentPlan(t, d)
 	}
 	before := descriptors(t)
 	var at sync.WaitGroup
@@ -98,7 +98,7 @@ func TestManyDescriptors(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			defer greet(t, inst, keptConfig()).Close()
+			defer greet(t, inst, persistentConfig()).Close()
 			if diff := cmp.Diff(want, guestDescriptors(t, inst)); diff != "" {
 				t.Errorf("the guest's descriptors (-with few, +with many):\n%s", diff)
 			}
