@@ -72,32 +72,55 @@ func execFD(fd int, argv, environ []string) error {
 
 var errNotOurs = errors.New("other users could have changed it")
 
-// file opens the program's file, and makes it if need be.
-func (p Program) file(dir string) (int, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return -1, err // whether there is a data directory is not for help to decide
+// file opens the program's file in the directory "program" of home, and makes both if
+// need be.
+func (p Program) file(home string) (int, error) {
+	if _, err := os.Stat(home); err != nil {
+		return -1, err // help must not create the data directory
 	}
-	dir = filepath.Join(dir, "program")
-	name := filepath.Join(dir, p.Name)
-	if fd, err := p.open(dir, name); err == nil || errors.Is(err, errNotOurs) {
+	at, err := openDir(filepath.Join(home, "program"))
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	// Not by its name: in a data directory that is another user's, that may mean another
+	// directory at any moment, such as one whose files store would remove.
+	dir := "/proc/self/fd/" + strconv.Itoa(at)
+	if fd, err := p.open(dir); err == nil || errors.Is(err, errNotOurs) {
 		return fd, err
 	}
-	if err := p.store(dir, name); err != nil {
+	if err := p.store(dir); err != nil {
 		return -1, err
 	}
-	return p.open(dir, name)
+	return p.open(dir)
 }
 
-// open opens a file that this user has made, and nobody else could change.
-func (p Program) open(dir, name string) (int, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
+// openDir opens a directory that is this user's alone to write, and makes it if there is
+// none.
+func openDir(name string) (int, error) {
+	_ = os.Mkdir(name, 0o700) // most often it is there
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
 		return -1, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || !ours(st) {
-		return -1, errNotOurs
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Mode&unix.S_IFMT != unix.S_IFDIR || !ours(st)) {
+		err = errNotOurs
 	}
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// open opens a file that this user has made, and nobody else could change. What it holds
+// is not read, which would take milliseconds: the directory is this user's alone to write,
+// store gives a file its name, which stands for its content, once the whole of it
+// is on the disk, and a file of another size was not made by store.
+func (p Program) open(dir string) (int, error) {
+	var st unix.Stat_t
+	fd, err := unix.Open(filepath.Join(dir, p.Name), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1, err
 	}
@@ -121,10 +144,7 @@ func ours(st unix.Stat_t) bool {
 
 // store writes the file so that its name only ever means the whole of it, and
 // removes those of other versions: who runs them keeps them, as memory.
-func (p Program) store(dir, name string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
-		return err
-	}
+func (p Program) store(dir string) error {
 	f, err := os.CreateTemp(dir, ".new-*")
 	if err != nil {
 		return err
@@ -143,7 +163,7 @@ func (p Program) store(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), name); err != nil {
+	if err := os.Rename(f.Name(), filepath.Join(dir, p.Name)); err != nil {
 		return err
 	}
 	entries, _ := os.ReadDir(dir)

@@ -1,6 +1,7 @@
 package fullprogram
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -141,6 +142,76 @@ func TestExecTrustsNobody(t *testing.T) {
 		if exe := launch(t, dir); !inMemory(exe) && (name != "of another user" || os.Geteuid() == 0) {
 			t.Errorf("%s: executed %s", name, exe)
 		}
+	}
+}
+
+// A directory that is put in the place of the program's, by whoever may write to the data
+// directory, gets no program and loses no file.
+func TestStoreInTheDirectoryThatWasChecked(t *testing.T) {
+	home, other := t.TempDir(), t.TempDir()
+	kept := filepath.Join(other, "kept")
+	if err := os.WriteFile(kept, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(home, "program")
+	at, err := openDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(at)
+	if err := errors.Join(os.Rename(dir, dir+"~"), os.Symlink(other, dir)); err != nil {
+		t.Fatal(err)
+	}
+	p := Program{Bytes: []byte("program"), Name: "name"}
+	if err := p.store(fmt.Sprintf("/proc/self/fd/%d", at)); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir+"~", p.Name)); err != nil {
+		t.Error(err)
+	}
+	if names, _ := filepath.Glob(filepath.Join(other, "*")); len(names) != 1 || names[0] != kept {
+		t.Errorf("the other directory has %v", names)
+	}
+	if fd, err := openDir(dir); err == nil {
+		t.Errorf("a link was opened as %d", fd)
+	}
+}
+
+// Whoever may write to the data directory can't have files of another directory removed,
+// however often the names change.
+func TestExecWhileTheDirectoryChanges(t *testing.T) {
+	home, other := t.TempDir(), t.TempDir()
+	kept := filepath.Join(other, "kept")
+	dir, aside := filepath.Join(home, "program"), filepath.Join(home, "aside")
+	if err := errors.Join(os.WriteFile(kept, nil, 0o600), os.Symlink(other, aside)); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if os.Rename(aside, dir) == nil {
+				_ = os.Rename(dir, aside)
+			} else {
+				_ = os.Rename(dir, fmt.Sprint(dir, n))
+			}
+		}
+	}()
+	p := Program{Bytes: []byte("program"), Name: "name"}
+	for range 2000 {
+		if fd, err := p.file(home); err == nil {
+			_ = syscall.Close(fd)
+		}
+	}
+	close(stop)
+	<-stopped
+	if names, _ := filepath.Glob(filepath.Join(other, "*")); len(names) != 1 || names[0] != kept {
+		t.Errorf("the other directory has %v", names)
 	}
 }
 
