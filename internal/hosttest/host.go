@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// A Host is one way to stand on a machine.
+// A Host is one environment on a machine: an account, a login, its rights.
 type Host struct {
 	Name string
 
 	// Become is the function of run.sh that turns into this host.
 	Become string
 
-	// Traits are checked by the suite in package probe, so that a host that is
-	// not what its name says fails, and does not vouch for what it isn't.
+	// Traits are checked by the suite in package probe, so that a host that does not match
+	// its name fails.
 	Traits string
 
-	// Refuses is set where no sandbox can be made: the refusal and its advice
-	// are what is tested.
+	// Refuses is set if no sandbox can be made: then the error and its hint are tested.
 	Refuses bool
 
 	// Only names the suites that run here; all of them run if it is empty.
@@ -32,16 +31,16 @@ type Place struct {
 	Name  string
 	Hosts []Host
 
-	// Missing says why this place can't be had on this machine, or "".
+	// Missing returns why this place is not available on this machine, or "".
 	Missing func() string
 
-	// Run starts the place, runs the jobs there, and writes what run.sh prints
-	// to out. It leaves nothing behind. An *Unavailable means that the place
-	// could not be made for a reason that lies outside of this module.
+	// Run starts the place, runs the jobs there, and writes the output of run.sh to out.
+	// It leaves nothing behind. An *Unavailable means that the place could not be made for
+	// a reason outside of this module.
 	Run func(ctx context.Context, b *Bundle, jobs string, opt Options, out io.Writer) error
 }
 
-// Unavailable is the error of a place that can't be had here.
+// Unavailable is the error of a place that is not available here.
 type Unavailable struct{ Why string }
 
 func (e *Unavailable) Error() string { return e.Why }

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A Result is what one suite said on one host.
+// A Result is the result of one suite on one host.
 type Result struct {
 	Passed, Failed, Skipped int
 
@@ -22,11 +22,10 @@ type Result struct {
 	// Status is the test binary's exit status; -1 when it never ended.
 	Status int
 
-	// NotRun is the reason why it did not run, or "".
+	// NotRun is the reason why the suite did not run, or "".
 	NotRun string
 
-	// Output is what failed tests printed, and of a binary that died the last
-	// that it said.
+	// Output is the output of failed tests, and the last output of a binary that died.
 	Output []byte
 
 	test    string            // whose lines come now; "" between tests
@@ -37,7 +36,7 @@ type Result struct {
 // A Skip is a skipped test with what it gave as its reason.
 type Skip struct{ Test, Reason string }
 
-// OK reports whether nothing failed. A suite that did not run did not fail.
+// OK reports whether nothing failed. A suite that did not run has not failed.
 func (r Result) OK() bool { return r.NotRun != "" || r.Status == 0 && r.Failed == 0 }
 
 // Proved returns the names of the tests that passed and did not merely skip all of
@@ -92,8 +91,8 @@ const (
 	maxLast   = 8 << 10
 )
 
-// Parse reads the output of run.sh into rs. A host or suite that was begun and
-// not ended has Status -1.
+// Parse reads the output of run.sh into rs. A host or suite that has begun and not ended
+// has Status -1.
 func (rs Results) Parse(r io.Reader) error {
 	var host string
 	var at *Result

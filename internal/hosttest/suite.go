@@ -77,7 +77,7 @@ type Bundle struct {
 	Dir    string
 	Suites []Suite
 
-	// Missing says why a suite of the list is not in the bundle.
+	// Missing returns why a suite of the list is not in the bundle.
 	Missing map[string]string
 }
 

@@ -3,10 +3,9 @@
 // For a sandbox that others can pass descriptors to, the path is its own root: what
 // it reaches by a descriptor of somebody else's mount has another one.
 //
-// For write paths Landlock is the second layer that protects paths that a sandbox may not write. The
-// first is the mounts, which are read-only elsewhere; this one holds if a
-// mount is wrong. Nothing inside can remove it, and each
-// program may add stricter rulesets of its own.
+// For write paths, Landlock is the second layer. The first is the mounts, which are read-only
+// elsewhere; this one holds if a mount is wrong. Nothing inside can remove it, and each program may
+// add stricter rulesets of its own.
 //
 // # What it means
 //

@@ -1,16 +1,14 @@
-// Package seccomp holds the list of system calls that a sandbox may make, and
-// compiles it to the classic BPF program that the kernel runs before each of
-// them.
+// Package seccomp has the list of system calls that a sandbox may make, and compiles it to the
+// classic BPF program that the kernel runs before each of them.
 //
 // There is one filter for everything inside: it is installed on the guest just
 // before the guest is executed as the first process, and inherited from there
-// by every process, through fork, thread and exec alike. Nothing inside can
-// take it off, nor stack others upon it, with one exception: the guest of a
-// sandbox with a writable mount loads MountProgram before it does anything else,
-// by a key that only its owner has. That takes 0.1 ms for such a sandbox and nothing for
-// others. The alternatives were to load the whole filter when a blank is bound, two kinds
-// of blanks, or a filter on which every program may stack another. So a sandbox takes one or two filters of the
-// machine's memory for them, whatever its programs do.
+// by every process, through fork, thread and exec alike. Nothing inside can remove it or add
+// others, with one exception: the guest of a sandbox with a writable mount loads MountProgram
+// before it does anything else, by a key that only its owner has. That takes 0.1 ms for such a
+// sandbox and nothing for others. The alternatives were to load the whole filter when a blank is
+// bound, two kinds of blanks, or a filter on which every program may stack another. So a sandbox
+// uses at most two filters of the machine's memory, whatever its programs do.
 //
 // # Decisions
 //

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Buffer is a bytes.Buffer that many goroutines may use, such as a program that writes
-// and a test that looks. The zero value is empty.
+// Buffer is a bytes.Buffer that is safe for concurrent use, for example by a program that
+// writes and a test that reads. The zero value is empty.
 type Buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer // guarded by mu
@@ -19,7 +19,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// String returns all that was written so far.
+// String returns everything that was written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package testkit is for tests. They run beside others, on a machine that is busy: what
-// they wait for may take long, and what they use must be theirs alone.
+// Package testkit has helpers for tests. Tests run beside others on a busy machine: waits may take
+// long, and resources must not be shared.
 package testkit
 
 import (
@@ -14,13 +14,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Patience is how long anything may take that a test waits for. Nothing is
-// expected to take long: it bounds what would otherwise hang.
+// Patience bounds every wait of a test. Nothing should take long: it ends waits that would
+// otherwise hang.
 const Patience = 3 * time.Minute
 
-// Until waits until something that must come to be is so. When it does not come
-// to be, the test fails with what was waited for, and with what saying returns,
-// which may be nil.
+// Until waits until a condition holds. If it does not, the test fails with a description of
+// what it waited for, and with the result of saying, which may be nil.
 func Until(t testing.TB, what string, is func() bool, saying ...func() string) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !is(); time.Sleep(5 * time.Millisecond) {
@@ -35,8 +34,8 @@ func Until(t testing.TB, what string, is func() bool, saying ...func() string) {
 	}
 }
 
-// Address returns a HOST:PORT of loopback at which nobody listens, and which no
-// other program takes before the test does, or between two servers of the test.
+// Address returns a loopback HOST:PORT without a listener, which no other program takes
+// before the test does, or between two servers of the test.
 func Address(t testing.TB) string {
 	t.Helper()
 	host := net.IPv4(127, 0, 0, 1)
@@ -55,9 +54,9 @@ func Address(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Leaks waits until no goroutine is left but the caller's and those that the
-// options name, and says which are when they do not end. A connection that has
-// been closed takes a while to end its goroutines.
+// Leaks waits until no goroutines are left except the caller's and those that the options
+// name, and reports those that do not end. A closed connection takes a while to end its
+// goroutines.
 func Leaks(options ...goleak.Option) error {
 	var err error
 	for end := time.Now().Add(Patience / 3); time.Now().Before(end); {
@@ -68,8 +67,8 @@ func Leaks(options ...goleak.Option) error {
 	return err
 }
 
-// Main runs the tests of a package, and then looks for goroutines that they have
-// left behind. It returns the exit code of the program.
+// Main runs the tests of a package, then reports goroutines that they have left behind. It
+// returns the exit code of the program.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if code != 0 {

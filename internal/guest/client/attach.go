@@ -12,21 +12,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// AttachOptions say what is wanted of a background process.
+// AttachOptions configure Attach.
 type AttachOptions struct {
 	// Without Stdout, Stderr and Chunk no output is sent, only the end is waited for.
 	sandpit.AttachOptions
 
-	// From is the position in the output, both streams together, at which to
-	// begin; NoHistory is its present end. What is not kept any more is lost.
+	// From is the position in the output, both streams together, at which to begin;
+	// NoHistory is its present end. Older output that is not kept is lost.
 	From int64
 
-	// Chunk, unless nil, gets each piece of output or loss before Stdout,
-	// Stderr and Lost do, in order. After an error it gets no more.
+	// Chunk, unless nil, is called with each piece of output or loss before Stdout, Stderr
+	// and Lost, in order. After an error it is not called again.
 	Chunk func(Chunk) error
 
-	// Hold makes the process wait for this caller, as one in the foreground
-	// does: nothing is lost.
+	// Hold makes the process wait for this caller, as in the foreground: nothing is lost.
 	Hold bool
 
 	// Passive keeps the stream from counting as activity of the sandbox.
@@ -42,12 +41,12 @@ type Chunk struct {
 	Data     []byte // valid until Chunk returns
 }
 
-// Attach attaches to a background process, also to one that has ended and is
-// still kept: its kept output first, then what comes. It finds it by ref, or by
-// pid when ref is 0. Who is too slow loses output, and holds up nobody, unless
-// opt.Hold is set. To close the standard input, attach with opt.Stdin and close
-// Process.Stdin. The error matches sandpit.ErrNotFound when there is no such
-// process, and sandpit.ErrState for one that is not in the background.
+// Attach attaches to a background process, also to one that has ended and is still kept: it
+// passes on kept output, then new output. It finds the process by ref, or by pid if ref is
+// 0. A slow caller loses output and holds up no other, unless opt.Hold is set. To close the
+// standard input, attach with opt.Stdin and close Process.Stdin. The error matches
+// sandpit.ErrNotFound if there is no such process, and sandpit.ErrState if it is not in the
+// background.
 func (c *Client) Attach(ctx context.Context, ref uint64, pid int, opt AttachOptions) (*Process, error) {
 	if opt.From < 0 {
 		return nil, fmt.Errorf("attaching to a process: %w: a negative position", sandpit.ErrInvalid)

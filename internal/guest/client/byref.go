@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Kill kills a process, by its ref, and everything that it has started, also
-// when it has exited itself.
+// Kill kills a process, by its ref, and everything that it has started, even if it has
+// exited.
 func (c *Client) Kill(ctx context.Context, ref uint64) error {
 	return (&Process{c: c, ref: ref}).Kill(ctx)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Config is what holds for all processes and file work of a sandbox.
+// Config configures all processes and file work of a sandbox.
 type Config struct {
 	User        string        // "name", "uid", "name:group" or "uid:gid", looked up in the image; empty: the guest's own
 	Dir         string        // where processes start and relative paths begin; empty: the user's home, or / when that does not exist
@@ -37,16 +37,16 @@ type Config struct {
 
 // Options are for New.
 type Options struct {
-	// Config, unless nil, is sent to the guest together with the greeting, so
-	// that it costs no round trip. A guest keeps it for all later connections.
+	// Config, unless nil, is sent to the guest with the greeting, so that it costs no
+	// round trip. A guest keeps it for all later connections.
 	Config *Config
 
 	// Output is the limit on output that an earlier connection has configured.
 	// It lets the client notice a guest that ignores it. Config sets it too.
 	Output int64
 
-	// OnExit is called once for each process before its result is handed out,
-	// to add what only the host knows. It may be called by many goroutines.
+	// OnExit is called once for each process before its result is returned, to add what
+	// only the host knows. It may be called concurrently.
 	OnExit func(*sandpit.Result)
 }
 
@@ -74,11 +74,10 @@ type Client struct {
 
 var errBroken = errors.New("the connection to the guest is closed")
 
-// New greets the guest on conn and returns when it has answered, and has
-// accepted the configuration, if there is one. On an error, and by Close, conn
-// is closed. The error matches sandpit.ErrProtocol for an answer that makes no
-// sense, sandpit.ErrUnsupported for a guest of another version,
-// sandpit.ErrClosed when the guest has gone, sandpit.ErrInvalid for a
+// New greets the guest on conn and returns when it has answered and has accepted the
+// configuration, if any. On an error, and by Close, conn is closed. The error matches
+// sandpit.ErrProtocol for an invalid answer, sandpit.ErrUnsupported for a guest of another
+// version, sandpit.ErrClosed if the guest has gone, and sandpit.ErrInvalid for a
 // configuration that the guest refuses.
 func New(ctx context.Context, conn net.Conn, opt Options) (*Client, error) {
 	if b, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
@@ -135,7 +134,7 @@ func (conf *Config) message() (*wire.Config, error) {
 	}, nil
 }
 
-// Configure replaces the guest's configuration. Processes that run keep theirs.
+// Configure replaces the guest's configuration. Running processes keep theirs.
 func (c *Client) Configure(ctx context.Context, conf Config) error {
 	m, err := conf.message()
 	if err != nil {
@@ -150,14 +149,14 @@ func (c *Client) Configure(ctx context.Context, conf Config) error {
 	return nil
 }
 
-// Close closes the connection. Foreground processes that were started on it
-// die. It is idempotent.
+// Close closes the connection. Foreground processes that it has started die. It is
+// idempotent.
 func (c *Client) Close() error {
 	c.fail(fmt.Errorf("%w: the connection to its guest was closed", sandpit.ErrClosed))
 	return nil
 }
 
-// Done is closed when the connection has ended, whatever the cause; Err then says why.
+// Done returns a channel that is closed when the connection has ended; Err then says why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Err returns why the connection has ended, or nil while it has not. It matches

@@ -16,9 +16,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Dial connects to a TCP port on the sandbox's loopback, over IPv4, or IPv6 when
-// nothing listens there. The error matches sandpit.ErrUnavailable when nothing
-// listens on either. The connection ends with the client.
+// Dial connects to a TCP port on the sandbox's loopback, over IPv4, or IPv6 if nothing
+// listens there. The error matches sandpit.ErrUnavailable if nothing listens on either. The
+// connection ends with the client.
 func (c *Client) Dial(ctx context.Context, port uint16) (*Conn, error) {
 	if port == 0 {
 		return nil, fmt.Errorf("dialling port 0: %w", sandpit.ErrInvalid)
@@ -72,8 +72,8 @@ func (c *Client) hungUp(s *stream, b []byte) error {
 	return nil
 }
 
-// Conn is a connection to something that listens in a sandbox. It is a net.Conn
-// whose directions end separately.
+// Conn is a connection to a listener in a sandbox. It is a net.Conn whose directions can be
+// closed separately.
 type Conn struct {
 	s       *stream
 	address string
@@ -93,7 +93,7 @@ type Conn struct {
 
 var _ net.Conn = (*Conn)(nil)
 
-// Read reads what the other end has sent; io.EOF when it has ended.
+// Read reads data from the other end; io.EOF when it has ended.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -111,7 +111,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write sends. The error is syscall.EPIPE when the other end takes no more.
+// Write sends data. The error is syscall.EPIPE if the other end accepts no more.
 func (c *Conn) Write(b []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -139,8 +139,8 @@ func (c *Conn) isClosed() bool {
 	return c.closed
 }
 
-// CloseWrite ends the direction to the sandbox: what listens there reads an end
-// of file behind what was written.
+// CloseWrite closes the direction to the sandbox: the listener reads an end of file after
+// the written data.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	first := !c.eof && !c.closed
@@ -156,7 +156,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Close ends both directions. What was written before still arrives.
+// Close closes both directions. Data that was written before still arrives.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	first := !c.closed
@@ -171,10 +171,10 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// LocalAddr is the host's end, which has no address.
+// LocalAddr returns the host's end, which has no address.
 func (c *Conn) LocalAddr() net.Addr { return addr{"sandpit", "host"} }
 
-// RemoteAddr is what was dialled.
+// RemoteAddr returns the dialled address.
 func (c *Conn) RemoteAddr() net.Addr {
 	if c.port == 0 {
 		return addr{"unix", c.address}
@@ -194,7 +194,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline makes a Read that waits fail with os.ErrDeadlineExceeded after t.
+// SetReadDeadline makes a waiting Read fail with os.ErrDeadlineExceeded after t.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +205,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline does so for Write.
+// SetWriteDeadline does the same for Write.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,8 +251,7 @@ func (d *deadline) stop() {
 	}
 }
 
-// Ports lists the TCP ports of the sandbox's own network on which a process
-// listens, at most 4,096.
+// Ports lists the listening TCP ports in the sandbox's network, at most 4,096.
 func (c *Client) Ports(ctx context.Context) ([]sandpit.Port, error) {
 	var m wire.Ports
 	if err := c.call(ctx, wire.OpPorts, nil, &m); err != nil {

@@ -10,31 +10,29 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Lifetime says how long the guest lives, and with it the sandbox. The guest
-// keeps it by itself: when the time is over it kills everything and exits,
-// whether a host is connected or not.
+// Lifetime bounds the life of the guest, and with it of the sandbox. The guest keeps it by
+// itself: when the time is over it kills everything and exits, with or without a host.
 type Lifetime struct {
 	Life  time.Duration // from now on; 0: for ever
 	Idle  time.Duration // the longest time without activity; 0: for ever
-	Grace time.Duration // how long a connected host may take to do something else when the time is over; 0: 5 s
+	Grace time.Duration // how long a connected host may take to react when the time is over; 0: 5 s
 }
 
-// ErrExpired is why a connection has ended whose guest's time was over.
+// ErrExpired says that a connection has ended because the guest's time was over.
 var ErrExpired = errors.New("its lifetime has ended")
 
-// TimeLeft is what is left of a lifetime.
+// TimeLeft is the rest of a lifetime.
 type TimeLeft struct {
 	Life     time.Duration // positive; 0: for ever
 	Idle     time.Duration // as set
 	IdleLeft time.Duration // positive, if nothing happens; 0: for ever
 }
 
-// SetLifetime replaces the lifetime; setting it again extends it. The idle time
-// begins anew. Activity is a start of a process, a stream (of a process in the
-// foreground or attached to, a file, a port), any other call that changes or
-// reads something of the sandbox's own, and output of any process. A connection
-// that does nothing is none, and neither are Info, Processes, TimeLeft, Expired,
-// Ports, Ping, and an Attach that is Passive.
+// SetLifetime replaces the lifetime; setting it again extends it. The idle time starts
+// again. Activity is a start of a process, a stream (of a foreground or attached process, a
+// file, a port), any other call that changes or reads something of the sandbox, and output
+// of any process. Not activity are a connection by itself, Info, Processes, TimeLeft,
+// Expired, Ports, Ping, and an Attach that is Passive.
 func (c *Client) SetLifetime(ctx context.Context, l Lifetime) (TimeLeft, error) {
 	if l.Life < 0 || l.Idle < 0 || l.Grace < 0 {
 		return TimeLeft{}, fmt.Errorf("setting the lifetime: %w: a negative time", sandpit.ErrInvalid)
@@ -42,7 +40,7 @@ func (c *Client) SetLifetime(ctx context.Context, l Lifetime) (TimeLeft, error) 
 	return c.lifetime(ctx, &wire.Lifetime{Set: true, Life: int64(l.Life), Idle: int64(l.Idle), Grace: int64(l.Grace)})
 }
 
-// TimeLeft asks what is left of the lifetime.
+// TimeLeft returns the rest of the lifetime.
 func (c *Client) TimeLeft(ctx context.Context) (TimeLeft, error) {
 	return c.lifetime(ctx, &wire.Lifetime{})
 }
@@ -57,8 +55,8 @@ func (c *Client) lifetime(ctx context.Context, l *wire.Lifetime) (TimeLeft, erro
 
 // An Expiry says that the time of a sandbox is over.
 type Expiry struct {
-	Idle  bool          // it reached its idle time; else it has lived long enough
-	Grace time.Duration // until the guest ends everything, unless its lifetime is set anew, or there is activity after being idle
+	Idle  bool          // it was idle for too long; otherwise its life is over
+	Grace time.Duration // until the guest ends everything, unless a new lifetime is set, or there is activity after being idle
 }
 
 // Expired waits until the time is over.

@@ -38,15 +38,14 @@ var (
 	_ sandpit.GroupSignaler = (*Process)(nil)
 )
 
-// Detach makes a process survive the connection that has started it.
+// Detach makes a process survive the connection that started it.
 type Detach struct {
 	Keep int64 // bytes of its latest output kept for those who attach; 0: 64 KiB; at most 1 MiB
 	Hold bool  // the process waits for its Stdout and Stderr, which lose nothing, while this connection lives
 }
 
-// Start starts a process, as sandpit.Sandbox says. Unless it is a background
-// process, it dies with the connection. Command.FromImage and Entrypoint are
-// the engine's business.
+// Start starts a process, as sandpit.Sandbox says. Unless it is a background process, it
+// dies with the connection. Command.FromImage and Entrypoint are handled by the engine.
 func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	var d *Detach
 	if cmd.Background {
@@ -59,9 +58,9 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	return p, nil
 }
 
-// StartDetached starts a process that survives the connection. Its latest output
-// is kept. A Stdout or Stderr that is too slow does not hold it up: what they
-// miss of the output is counted in Result.DroppedBytes.
+// StartDetached starts a process that survives the connection. Its latest output is kept. A
+// slow Stdout or Stderr does not hold it up: missed output is counted in
+// Result.DroppedBytes.
 func (c *Client) StartDetached(ctx context.Context, cmd sandpit.Command, d Detach) (*Process, error) {
 	return c.start(ctx, cmd, &d)
 }
@@ -232,8 +231,8 @@ func result(e *wire.Exit) sandpit.Result {
 
 func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// Ref identifies the process in its sandbox for good, also after its pid is
-// used again. 0 if the program could not be started.
+// Ref identifies the process in its sandbox permanently, even if its pid is reused. It is 0
+// if the program could not be started.
 func (p *Process) Ref() uint64 { return p.ref }
 
 // ID is Ref in decimal, or empty.
@@ -327,8 +326,8 @@ func (p *Process) Wait(ctx context.Context) (sandpit.Result, error) {
 	return p.res, nil
 }
 
-// Detach gives the stream up without waiting for the process: a background
-// process goes on, another one is killed. Wait then fails.
+// Detach gives the stream up without waiting for the process: a background process goes on,
+// a foreground one is killed. Wait then fails.
 func (p *Process) Detach() {
 	if p.s != nil {
 		p.s.close()
@@ -376,7 +375,7 @@ type ProcessInfo struct {
 	Ref        uint64
 	PID        int
 	Command    []string
-	Cut        bool // Command is only the beginning
+	Cut        bool // Command is clipped
 	User       string
 	Started    time.Time
 	Background bool
@@ -395,8 +394,8 @@ const (
 	maxProcessBytes = 64 << 20
 )
 
-// Processes lists what the guest has started and has not forgotten: what runs,
-// and what ended last: 256 background processes, and as many others. Oldest first.
+// Processes lists running processes and those that ended last: 256 background processes,
+// and 256 others. Oldest first.
 func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 	var out []ProcessInfo
 	size := 0
@@ -433,9 +432,9 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 	}
 }
 
-// Announced has the guest note that everybody was told how processes ended, so
-// that the host that comes next does not tell them again. sandpit.ErrUnsupported
-// for a guest of an earlier version.
+// Announced makes the guest note that the ends of processes were announced, so that the
+// next host does not announce them again. It returns sandpit.ErrUnsupported for a guest of
+// an earlier version.
 func (c *Client) Announced(ctx context.Context, refs []uint64) error {
 	for part := range slices.Chunk(refs, wire.MaxRefs) {
 		if err := c.call(ctx, wire.OpAnnounced, &wire.Refs{List: part}, nil); err != nil {
@@ -445,7 +444,7 @@ func (c *Client) Announced(ctx context.Context, refs []uint64) error {
 	return nil
 }
 
-// GuestInfo says what a guest is.
+// GuestInfo describes a guest.
 type GuestInfo struct {
 	Build     string
 	Protocol  uint64
@@ -454,7 +453,7 @@ type GuestInfo struct {
 	Processes int // running, or kept
 }
 
-// Info asks the guest what it is.
+// Info returns a description of the guest.
 func (c *Client) Info(ctx context.Context) (GuestInfo, error) {
 	var m wire.Info
 	if err := c.call(ctx, wire.OpInfo, nil, &m); err != nil {

@@ -25,10 +25,10 @@ type TreeEntry struct {
 	Target  string // of a symbolic link; or, of a regular file, the path of an earlier one that it is another name of
 }
 
-// ReadTree gives a file or directory of the sandbox with all that is in it, a
-// directory before what is in it, links not followed. Sockets, pipes and devices
-// are left out. content is a file's, exactly Size bytes, whatever happens to the
-// file meanwhile; visit need not read it. An error of visit ends it.
+// ReadTree passes a file or directory of the sandbox with everything in it to visit, a
+// directory before its content. It does not follow links, and leaves out sockets, pipes and
+// devices. content is a file's, exactly Size bytes, even if the file changes meanwhile;
+// visit need not read it. An error of visit ends it.
 func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEntry, content io.Reader) error) error {
 	s, err := c.open(ctx, wire.OpPack, &wire.Path{Path: root}, true, 0)
 	if err != nil {
@@ -80,11 +80,10 @@ func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEnt
 	}
 }
 
-// WriteTree makes a tree below a directory of the sandbox that exists. next
-// gives entries until io.EOF; a file's content must have Size bytes. Nothing is
-// made outside of the directory, whatever the entries say; a file or link that
-// is in the way is replaced, a directory kept. All belongs to the sandbox's
-// user; set-id bits are dropped.
+// WriteTree makes a tree below an existing directory of the sandbox. next returns entries
+// until io.EOF; a file's content must have Size bytes. Nothing is made outside of the
+// directory, whatever the entries say. Files and links in the way are replaced, directories
+// kept. Everything belongs to the sandbox's user; set-id bits are dropped.
 func (c *Client) WriteTree(ctx context.Context, dir string, next func() (TreeEntry, io.Reader, error)) error {
 	s, err := c.open(ctx, wire.OpUnpack, &wire.Path{Path: dir}, false, 0)
 	if err != nil {

@@ -35,7 +35,7 @@ func Buffer(much bool) *[]byte {
 	return buffers.Get().(*[]byte)
 }
 
-// Release takes back a buffer that Buffer has returned.
+// Release releases a buffer of Buffer.
 func Release(buf *[]byte) {
 	if len(*buf) > BlockSize {
 		bulks.Put(buf)

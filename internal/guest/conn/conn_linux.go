@@ -19,8 +19,8 @@ import (
 // maxStreams is how many streams a connection may have open at once.
 const maxStreams = 1024
 
-// Handler is told what happens on connections. Its methods are called by several
-// connections at once, but Open of one connection is called by its reader alone.
+// Handler handles what happens on connections. Its methods are called by several
+// connections concurrently, but only a connection's reader calls its Open.
 type Handler interface {
 	// Greeted is called when the host has sent a valid greeting.
 	Greeted(c *Conn)
@@ -28,8 +28,8 @@ type Handler interface {
 	Closed(c *Conn)
 	// StreamBegun is called before Open.
 	StreamBegun()
-	// Open does what an OPEN frame asks for. Work that may take long goes on in a
-	// goroutine. An error ends the stream.
+	// Open carries out an OPEN frame. Work that may take long goes on in a goroutine. An
+	// error ends the stream.
 	Open(s *Stream, op wire.Op, msg []byte) error
 	// StreamActive is called when a stream begins to count as activity.
 	StreamActive()
@@ -42,7 +42,7 @@ type Handler interface {
 
 // Conn is one connection to the host.
 type Conn struct {
-	// Patience is how long the host may take to greet. 0 means without a limit.
+	// Patience is the time in which the host must send its greeting. 0: no limit.
 	Patience time.Duration
 
 	h Handler
@@ -58,7 +58,7 @@ type Conn struct {
 	window  int    // initial credit that the host gives
 }
 
-// New returns a connection that is yet to be served.
+// New returns a connection for Serve.
 func New(h Handler, r io.ReadCloser, w io.WriteCloser) *Conn {
 	if f, ok := w.(*os.File); ok {
 		if raw, err := f.SyscallConn(); err == nil {
@@ -97,8 +97,7 @@ func (c *Conn) Serve() error {
 	return err
 }
 
-// Leave tells the host why the connection ends. It waits for the host no longer than
-// patience.
+// Leave tells the host why the connection ends. It waits for the host for at most patience.
 func (c *Conn) Leave(why *wire.ErrorMessage, patience time.Duration) {
 	if f, ok := c.w.(*os.File); ok {
 		_ = f.SetWriteDeadline(time.Now().Add(patience))

@@ -31,8 +31,8 @@ type Stream struct {
 	onGone func()
 }
 
-// Activate makes the stream count as activity while it lasts. It is called by
-// the connection's reader.
+// Activate makes the stream count as activity while it lasts. The connection's reader calls
+// it.
 func (s *Stream) Activate() {
 	s.active.Store(true)
 	s.c.h.StreamActive()
@@ -61,7 +61,7 @@ func (s *Stream) gone() {
 	}
 }
 
-// WhenGone makes f be called when the stream is gone, at once if it is already.
+// WhenGone calls f when the stream is gone, immediately if it already is.
 func (s *Stream) WhenGone(f func()) {
 	s.mu.Lock()
 	closed := s.closed
@@ -162,7 +162,7 @@ func (s *Stream) Content(take func([]byte) error) error {
 	}
 }
 
-// GiveCredit lets the host send n bytes more.
+// GiveCredit lets the host send n more bytes.
 func (s *Stream) GiveCredit(n int) {
 	if n > 0 {
 		var p [4]byte

@@ -7,11 +7,10 @@ import (
 	"encoding/hex"
 )
 
-// Digest tells one build of a program that is carried inside another from any
-// other build: 16 hexadecimal digits, or empty for what is no program made by
-// Go, as nil is. It does not read the program whole, which would take
-// milliseconds of every start: the first page of a program made by Go has its
-// build id, and that a hash of all the rest (see cmd/internal/buildid).
+// Digest identifies the build of an embedded program: 16 hexadecimal digits, or empty for
+// bytes that are not a program made by Go, such as nil. It does not read the whole program,
+// which would take milliseconds of every start: the first page of a program made by Go has
+// its build id, which is a hash of all the rest (see cmd/internal/buildid).
 func Digest(program []byte) string {
 	head := program[:min(len(program), 4096)]
 	if !bytes.Contains(head, []byte("Go\x00\x00")) { // the name of the note that has the build id

@@ -1,4 +1,4 @@
-// Package embedded carries the guest program inside the sandpit binary.
+// Package embedded has the guest program, embedded in the sandpit binary.
 //
 // `make build` builds cmd/sandpit-guest for the target architecture into this
 // folder and then builds with the tag guestembed. A plain `go build` or
@@ -8,10 +8,9 @@ package embedded
 
 import "unsafe"
 
-// Guest returns the static guest program for the architecture this program was
-// built for, or nil when none was embedded. The bytes lie in the program's own
-// read-only data, so the call costs nothing and the caller must not write to
-// them.
+// Guest returns the static guest program for this program's architecture, or nil if none is
+// embedded. The bytes are in this program's read-only data: the call is free, and the
+// caller must not write to them.
 func Guest() []byte {
 	if program == "" {
 		return nil

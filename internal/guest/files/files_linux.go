@@ -29,8 +29,7 @@ type Files struct {
 // New returns Files that work on the threads of a pool.
 func New(s *settings.Settings, w *workers.Pool) *Files { return &Files{settings: s, workers: w} }
 
-// Open does the file operation that an OPEN frame asks for, and refuses other
-// operations.
+// Open carries out the file operation of an OPEN frame, and refuses other operations.
 func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 	var simple func(m *wire.Path, path string) (conn.Message, error)
 	switch op {

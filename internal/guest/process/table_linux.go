@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Table is the processes that the guest has started, and for a while those that have
+// Table has the processes that the guest has started, and for a while those that have
 // ended.
 type Table struct {
 	settings *settings.Settings
@@ -25,8 +25,8 @@ type Table struct {
 	ref   uint64
 }
 
-// NewTable returns a table without processes, and reaps the children of this process
-// from now on. touch is called when a process writes.
+// NewTable returns an empty table, and reaps the children of this process from now on.
+// touch is called when a process writes.
 func NewTable(s *settings.Settings, touch func()) *Table {
 	t := &Table{settings: s, touch: touch, procs: make(map[uint64]*process)}
 	t.reaper.start()
@@ -40,7 +40,7 @@ func (t *Table) Len() int {
 	return len(t.procs)
 }
 
-// Open does what an OPEN frame asks for, if that concerns processes.
+// Open carries out an OPEN frame that concerns processes.
 func (t *Table) Open(s *conn.Stream, op wire.Op, msg []byte) (known bool, err error) {
 	switch op {
 	case wire.OpStart:

@@ -26,8 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/workers"
 )
 
-// Name is the base name of argv[0] that makes a program that holds this
-// package act as a guest.
+// Name is the base name of argv[0] that makes a program with this package act as a guest.
 const Name = "sandpit-guest"
 
 // bootstrapFD is the descriptor of the bootstrap socket.

@@ -6,11 +6,10 @@ package server
 
 import "os"
 
-// Name is the base name of argv[0] that makes a program that holds this
-// package act as a guest.
+// Name is the base name of argv[0] that makes a program with this package act as a guest.
 const Name = "sandpit-guest"
 
-// Main says that there is no guest on this system and returns 125.
+// Main reports that there is no guest on this system and returns 125.
 func Main([]string) int {
 	os.Stderr.WriteString(Name + ": the guest of a sandbox runs on Linux only\n")
 	return 125

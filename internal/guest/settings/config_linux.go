@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Config is what a wire.Config says, looked up.
+// Config is a wire.Config with its user looked up.
 type Config struct {
 	User        User
 	Env         []string
@@ -22,7 +22,7 @@ type Config struct {
 	dir         string
 }
 
-// Configure takes over a configuration.
+// Configure sets the configuration.
 func (s *Settings) Configure(m *wire.Config) error {
 	if err := CheckEnv(m.Env); err != nil {
 		return err
@@ -46,8 +46,7 @@ func (s *Settings) Configure(m *wire.Config) error {
 	return nil
 }
 
-// Config returns the present configuration; one that was never sent is that of
-// the guest's own user.
+// Config returns the present configuration. By default it is that of the guest's own user.
 func (s *Settings) Config() Config {
 	s.mu.Lock()
 	c := s.conf
@@ -60,7 +59,7 @@ func (s *Settings) Config() Config {
 	return c
 }
 
-// WorkDir returns the directory that relative paths of u begin in.
+// WorkDir returns the directory for relative paths of u.
 func (c *Config) WorkDir(u *User) string {
 	if c.dir != "" {
 		return c.dir
@@ -73,10 +72,10 @@ func (c *Config) WorkDir(u *User) string {
 	return "/"
 }
 
-// DefaultPath is the PATH of processes unless they have another.
+// DefaultPath is the default PATH of processes.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// CheckEnv refuses strings that are not of the form KEY=VALUE.
+// CheckEnv returns an error for strings that are not KEY=VALUE.
 func CheckEnv(env []string) error {
 	for _, e := range env {
 		if i := strings.IndexByte(e, '='); i <= 0 {
@@ -89,8 +88,8 @@ func CheckEnv(env []string) error {
 	return nil
 }
 
-// Environ returns the environment of a process: defaults, then what the lists
-// say; of two entries for one name the later one is kept.
+// Environ returns the environment of a process: defaults, then the lists. Of two entries
+// for a name the later one counts.
 func Environ(u *User, terminal bool, lists ...[]string) []string {
 	env := []string{
 		"PATH=" + DefaultPath,

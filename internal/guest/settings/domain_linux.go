@@ -40,7 +40,7 @@ func (d *domain) do(f func()) {
 	<-done
 }
 
-// RestrictSelf puts the calling thread under a ruleset for good.
+// RestrictSelf puts the calling thread permanently under a ruleset.
 func RestrictSelf(ruleset int) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err

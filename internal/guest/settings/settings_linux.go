@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Settings is what the guest was told last.
+// Settings are the present settings of the guest.
 type Settings struct {
 	single func() bool // only one uid exists here; asked when the root is made, and /proc with it
 
@@ -23,13 +23,13 @@ type Settings struct {
 	domain   *domain // under that ruleset, or nil
 }
 
-// New returns settings of which nothing has been told.
+// New returns default settings.
 func New() *Settings {
 	return &Settings{single: sync.OnceValue(singleUser), landlock: -1}
 }
 
-// SetLandlock makes fd the ruleset of all processes and file work. It is called before
-// the first connection that needs the ruleset.
+// SetLandlock makes fd the ruleset of all processes and file work. Call it before the first
+// connection that needs the ruleset.
 func (s *Settings) SetLandlock(fd int) error {
 	d, err := newDomain(fd)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Settings) SetLandlock(fd int) error {
 	return nil
 }
 
-// Domain returns what calls a function on the thread that makes all processes, or nil
+// Domain returns a function that runs others on the thread that makes all processes, or nil
 // if any thread may.
 func (s *Settings) Domain() func(f func()) {
 	s.mu.Lock()
@@ -63,7 +63,7 @@ func (s *Settings) Landlock() int {
 	return s.landlock
 }
 
-// Path makes a path of a request absolute. It may be any bytes but NUL.
+// Path makes a path of a request absolute. It may have any bytes except NUL.
 func (s *Settings) Path(p string) (string, error) {
 	if p == "" || strings.IndexByte(p, 0) >= 0 {
 		return "", wire.Invalid("the path is empty or has a NUL in it")
@@ -75,8 +75,8 @@ func (s *Settings) Path(p string) (string, error) {
 	return JoinPath(c.WorkDir(&c.User), p), nil
 }
 
-// JoinPath joins two paths without cleaning them: a/../b may be another file
-// than b where a is a symbolic link.
+// JoinPath joins two paths without cleaning them: a/../b may be another file than b if a is
+// a symbolic link.
 func JoinPath(dir, name string) string {
 	if strings.HasSuffix(dir, "/") {
 		return dir + name

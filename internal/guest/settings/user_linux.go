@@ -19,7 +19,7 @@ const maxUserFile = 1 << 20
 // maxGroups bounds the supplementary groups of a user (NGROUPS_MAX is 65536).
 const maxGroups = 1024
 
-// User is whom a process runs as.
+// User is the user of a process.
 type User struct {
 	Name   string // as in /etc/passwd, else the uid
 	UID    uint32

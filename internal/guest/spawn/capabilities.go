@@ -1,9 +1,8 @@
 package spawn
 
-// RootCapabilities is what uid 0 inside a sandbox keeps, a bit each, numbered
-// as in linux/capability.h: what package managers need to unpack files of
-// several owners, to drop to a service user, and to signal its processes.
-// Everything else of root is absent.
+// RootCapabilities are the capabilities of uid 0 inside a sandbox, a bit each, numbered as
+// in linux/capability.h. Package managers need them to unpack files of several owners, to
+// switch to a service user, and to signal its processes. Root has no others.
 const RootCapabilities uint64 = 1<<0 | // CAP_CHOWN
 	1<<1 | // CAP_DAC_OVERRIDE
 	1<<3 | // CAP_FOWNER

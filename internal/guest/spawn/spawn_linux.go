@@ -26,7 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// Attr says what to start, and how.
+// Attr describes a program to start.
 type Attr struct {
 	Argv       []string // argv[0] and on; at least one
 	Candidates []string // paths to try in turn; the first that can be executed is
@@ -48,10 +48,9 @@ type Attr struct {
 	// inherit, and returns when f has. Nil stands for any thread.
 	On func(f func())
 
-	// Made, when set, is called with the helper's process id while the program
-	// has yet to be executed. A program that may signal its helper can stop it
-	// before it has reported, and Start then waits until the helper is
-	// continued or killed.
+	// Made, if set, is called with the helper's process id before the program is executed.
+	// A program that may signal its helper can stop it before it has reported; Start then
+	// waits until the helper is continued or killed.
 	Made func(helper int)
 }
 
@@ -68,14 +67,14 @@ func (e *StartError) Error() string { return e.Stage + ": " + e.Errno.Error() }
 // Unwrap returns the errno.
 func (e *StartError) Unwrap() error { return e.Errno }
 
-// NotFound reports whether the program does not exist: 127 for a shell, where
+// NotFound reports whether the program does not exist. That is exit code 127 for a shell;
 // every other StartError is 126.
 func (e *StartError) NotFound() bool {
 	return e.Exec && (e.Errno == syscall.ENOENT || e.Errno == syscall.ENOTDIR)
 }
 
-// ErrHelper says that the helper has died before it could report: somebody,
-// mostly its own program, has killed it.
+// ErrHelper says that the helper died before it could report, usually because its own
+// program killed it.
 var ErrHelper = errors.New("its helper died")
 
 // Status says how a program ended.
@@ -91,23 +90,21 @@ type Proc struct {
 	status *os.File
 }
 
-// PID is the program's process id.
+// PID returns the program's process id.
 func (p *Proc) PID() int { return p.pid }
 
-// Helper is the process id of its helper: an ancestor of all that it starts.
+// Helper returns the process id of its helper: an ancestor of everything that it starts.
 // The guest, as pid 1, reaps it, and then calls Reaped.
 func (p *Proc) Helper() int { return p.helper.PID }
 
-// Reaped frees what belongs to the helper. Call it once, when wait has
-// returned Helper, and not before.
+// Reaped frees the resources of the helper. Call it once, after wait has returned Helper.
 func (p *Proc) Reaped() { p.helper.Release() }
 
 const execStage = "executing the program"
 
-// Start starts a program and returns when it has been executed. The error is a
-// *StartError when that failed: then nothing runs, but the helper is still to
-// be reaped, as any child of the guest is. It matches ErrHelper when the program
-// may run without a helper above it.
+// Start starts a program and returns when it has been executed. If that fails, the error is
+// a *StartError: nothing runs, but the guest must still reap the helper like any child. The
+// error matches ErrHelper if the program may run without a helper.
 func Start(a *Attr) (*Proc, error) {
 	r, w, err := statusPipe()
 	if err != nil {
@@ -294,15 +291,15 @@ func closeRange(p *sysprog.Program, first, last int) {
 	p.Call("closing descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(first), sysprog.Int(uint32(last)), sysprog.Int(0))
 }
 
-// CapHeader is struct __user_cap_header_struct for the calling thread, version
+// CapHeader returns struct __user_cap_header_struct for the calling thread, version
 // _LINUX_CAPABILITY_VERSION_3 (capset(2)).
 func CapHeader() []byte {
 	b := binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3)
 	return binary.NativeEndian.AppendUint32(b, 0)
 }
 
-// CapData is two of struct __user_cap_data_struct: caps is the effective and
-// the permitted set.
+// CapData returns two of struct __user_cap_data_struct, with caps as the effective and the
+// permitted set.
 func CapData(caps, inheritable uint64) []byte {
 	var b []byte
 	for i := range 2 {

@@ -1,7 +1,7 @@
 package wire
 
-// A ContentReader reads the content of a stream whatever its channel: an
-// io.Reader for one goroutine.
+// A ContentReader reads the content of a stream, regardless of its channel: an io.Reader
+// for one goroutine.
 type ContentReader struct {
 	In     *Queue
 	Credit func(n int) // is called with what Queue.Done returns
@@ -9,8 +9,8 @@ type ContentReader struct {
 	rest []byte
 }
 
-// Read reads content that has arrived, or waits for some. Its errors are those
-// of Queue.Next: io.EOF after the last content.
+// Read reads content, and waits for it if necessary. Its errors are those of Queue.Next:
+// io.EOF after the last content.
 func (r *ContentReader) Read(b []byte) (int, error) {
 	if len(r.rest) == 0 {
 		var err error

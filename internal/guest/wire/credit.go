@@ -11,27 +11,27 @@ import (
 // credit of every stream and is announced in HELLO; CREDIT frames give back
 // what has been consumed.
 const (
-	// HostWindow is what the host lets a guest send: enough that a fast
-	// process is never held up by a reader on the other core.
+	// HostWindow is the window of the host: large enough that a fast process does not wait
+	// for a reader on another core.
 	HostWindow = 1 << 20
-	// GuestWindow is what the guest lets the host send: it lies in the
-	// sandbox's own memory, which may be small.
+	// GuestWindow is the window of the guest: its buffers are in the sandbox's own memory,
+	// which may be small.
 	GuestWindow = 256 << 10
-	// UploadWindow is what the guest lets the host send of the content of a file
-	// once that turns out to be much: it is taken as fast as it comes.
+	// UploadWindow is the window of the guest for the content of a large file, which it
+	// consumes as fast as it arrives.
 	UploadWindow = 1 << 20
-	// SendBuffer is what the kernel is asked to hold of what either end sends, of
-	// all streams together: with less, the two ends take more turns. It may
-	// grant less (net.core.wmem_max). It is not part of the protocol.
+	// SendBuffer is the size that both ends request for the kernel's send buffer, for all
+	// streams together: with less, the two ends take more turns. The kernel may grant less
+	// (net.core.wmem_max). It is not part of the protocol.
 	SendBuffer = 512 << 10
-	// MinWindow is the least that may be announced.
+	// MinWindow is the smallest window that may be announced.
 	MinWindow = 2 * (MaxData + HeaderSize)
-	// MaxWindow is the most that may be announced, and the most credit that a
-	// stream may ever hold.
+	// MaxWindow is the largest window that may be announced, and the largest credit of a
+	// stream.
 	MaxWindow = 64 << 20
 )
 
-// Cost is what a frame of content with n bytes of payload takes from the credit.
+// Cost returns the credit that a frame of content with n bytes of payload takes.
 func Cost(n int) int { return n + HeaderSize }
 
 // Window is the credit that a sender holds for one stream.
@@ -43,7 +43,7 @@ type Window struct {
 	err   error
 }
 
-// ErrWoken is what those who wait get after Wake.
+// ErrWoken is the error of waiting calls after Wake.
 var ErrWoken = errors.New("the wait was canceled")
 
 // NewWindow returns a window with n bytes of credit.
@@ -53,9 +53,8 @@ func NewWindow(n int) *Window {
 	return w
 }
 
-// Take waits until there is credit for some of n bytes of payload, takes it,
-// and returns for how many bytes: at least 1, at most n and MaxData. The error
-// is that of Fail.
+// Take waits until there is credit for some of n bytes of payload, takes it, and returns
+// the number of bytes: at least 1, at most n and MaxData. The error is that of Fail.
 func (w *Window) Take(n int) (int, error) {
 	n = min(n, MaxData)
 	// Small pieces of a large whole would cost more than waiting does.
@@ -108,7 +107,7 @@ func (w *Window) Wake(on bool) {
 	w.more.Broadcast()
 }
 
-// Fail makes every present and later Take return err. The first call counts.
+// Fail makes every present and later Take return err. Only the first call has an effect.
 func (w *Window) Fail(err error) {
 	w.mu.Lock()
 	if w.err == nil {

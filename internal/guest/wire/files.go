@@ -1,6 +1,6 @@
 package wire
 
-// Stat asks about a file.
+// Stat requests the description of a file.
 type Stat struct {
 	Path   string
 	Follow bool // the last symbolic link
@@ -48,13 +48,13 @@ func (m *File) Decode(b []byte) error {
 	return d.err()
 }
 
-// ReadDir asks for entries of a directory, sorted by name.
+// ReadDir requests entries of a directory, sorted by name.
 type ReadDir struct {
 	Path, After string
 	Limit       uint64 // 1 to MaxEntries
 }
 
-// MaxEntries is how many entries of a directory are given at once.
+// MaxEntries is the maximum number of entries in an answer.
 const MaxEntries = 10_000
 
 // Append appends the encoded message.
@@ -69,8 +69,8 @@ func (m *ReadDir) Decode(b []byte) error {
 	return d.err()
 }
 
-// Entries is a page of a directory. It may hold fewer than were asked for
-// although there are more, because a reply has a largest size.
+// Entries is a page of a directory. It may have fewer entries than requested although there
+// are more, because the size of a reply is bounded.
 type Entries struct {
 	More bool
 	List []File
@@ -111,7 +111,7 @@ func (m *Entries) Decode(b []byte) error {
 	return d.err()
 }
 
-// Read asks for content of a regular file.
+// Read requests content of a regular file.
 type Read struct {
 	Path           string
 	Offset, Length int64 // a Length of -1 is all
@@ -129,7 +129,7 @@ func (m *Read) Decode(b []byte) error {
 	return d.err()
 }
 
-// Write asks to make or replace a file with the content that follows.
+// Write requests to make or replace a file with the content that follows.
 type Write struct {
 	Path    string
 	Mode    uint64 // permission bits of a new file, before the umask 022
@@ -152,7 +152,7 @@ func (m *Write) Decode(b []byte) error {
 	return d.err()
 }
 
-// Written is how many bytes of content were written.
+// Written is the number of bytes of content that were written.
 type Written struct {
 	Bytes int64
 }

@@ -1,7 +1,7 @@
 package wire
 
-// Find asks for what is below a directory, in the order of the elements of the
-// paths. The answer is Entries, whose names are paths relative to Root.
+// Find requests the files below a directory, in the order of their path elements. The
+// answer is Entries, whose names are paths relative to Root.
 type Find struct {
 	Root  string
 	Glob  string // of the relative path; ** is any number of elements, at the end at least one; empty: all
@@ -45,20 +45,20 @@ const (
 	EmptyNoWord             // not so
 )
 
-// An Inst is an instruction of a regular expression's program: the host has
-// compiled it, so that the guest need not know the syntax.
+// An Inst is an instruction of a compiled regular expression. The host compiles it, so that
+// the guest need not know the syntax.
 type Inst struct {
 	Op, Out, Arg uint64
 	Ranges       []int32 // pairs of first and last, ascending
 }
 
-// What a Grep may have.
+// Bounds of a Grep.
 const (
 	MaxInsts  = 1 << 14
 	MaxRanges = 1 << 14 // of one instruction
 )
 
-// Grep asks for lines of the regular files below a directory, or of a file.
+// Grep requests lines of the regular files below a directory, or of a file.
 type Grep struct {
 	Root    string
 	Glob    string // as Find.Glob
@@ -127,10 +127,10 @@ const (
 	GrepMore    = 2 // no line: there was more than is given
 )
 
-// MaxGrepLine is how many bytes of a line are given.
+// MaxGrepLine is the maximum number of bytes of a line in an answer.
 const MaxGrepLine = 2000
 
-// GrepLine is a line that was found.
+// GrepLine is a line of the answer.
 type GrepLine struct {
 	Kind uint64
 	Path string // relative to Grep.Root
@@ -162,7 +162,7 @@ type Edit struct {
 	All      bool // every occurrence; else there must be just one
 }
 
-// Edits asks to change a file.
+// Edits requests changes of a file.
 type Edits struct {
 	Path string
 	List []Edit
@@ -188,7 +188,7 @@ func (m *Edits) Decode(b []byte) error {
 	return d.err()
 }
 
-// Watch asks to be told what changes.
+// Watch requests events of changes.
 type Watch struct {
 	Path      string
 	Recursive bool
@@ -214,8 +214,7 @@ const (
 	WatchOverflow = 6 // changes were lost, or are not seen from now on
 )
 
-// WatchEvent is a change. Its paths are relative to Watch.Path, which itself is
-// the empty one.
+// WatchEvent is a change. Its paths are relative to Watch.Path, which is the empty path.
 type WatchEvent struct {
 	Kind       uint64
 	Path, From string

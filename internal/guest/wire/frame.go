@@ -16,10 +16,10 @@ const (
 	MaxSmall   = 4 << 10  // payload of any other frame
 )
 
-// A Type is the kind of a frame.
+// A Type is the type of a frame.
 type Type uint8
 
-// The kinds of frames. H→G says that only the host sends it, G→H only the guest.
+// The types of frames. H→G means that only the host sends it, G→H only the guest.
 const (
 	Hello  Type = 1  // stream 0, first frame of each direction
 	Open   Type = 2  // H→G: a new stream: operation, message
@@ -27,10 +27,10 @@ const (
 	Error  Type = 4  // G→H: the operation failed; ends the stream. Stream 0, either way: why the connection ends
 	Data   Type = 5  // content: standard input or output, or a file's
 	Data2  Type = 6  // G→H: standard error
-	EOF    Type = 7  // the sender's direction of content has ended
-	Credit Type = 8  // the receiver may be sent so many bytes more
+	EOF    Type = 7  // the sender's content has ended
+	Credit Type = 8  // the peer may send so many more bytes
 	Event  Type = 9  // G→H: the process has exited; ends the stream
-	Close  Type = 10 // the stream is not wanted any more; G→H: no more content is wanted on it
+	Close  Type = 10 // the host gives the stream up; G→H: the guest wants no more content
 	Ping   Type = 11 // H→G, stream 0: asks for a Pong with the same payload
 	Pong   Type = 12 // G→H, stream 0
 )
@@ -44,7 +44,7 @@ func (t Type) String() string {
 	return names[t]
 }
 
-// MaxPayload is the largest payload of a frame of type t, or -1 when there is no such type.
+// MaxPayload returns the maximum payload of a frame of type t, or -1 for an unknown type.
 func (t Type) MaxPayload() int {
 	switch t {
 	case Data, Data2:
@@ -92,7 +92,7 @@ func EndFrame(b []byte, start int, t Type, stream uint32) []byte {
 	return b
 }
 
-// ErrFrame is the kind of every violation of the framing.
+// ErrFrame matches every violation of the framing.
 var ErrFrame = errors.New("malformed frame")
 
 type frameError string
@@ -104,8 +104,8 @@ func (e frameError) Is(target error) bool { return target == ErrFrame }
 // connection needs: large payloads are read to where they belong.
 const readBuffer = 4 << 10
 
-// A Reader takes frames from a byte stream. After Next, the payload must be
-// taken by exactly one of Message, Into and Skip.
+// A Reader reads frames from a byte stream. After Next, read the payload with exactly one
+// of Message, Into and Skip.
 type Reader struct {
 	r    io.Reader
 	buf  [readBuffer]byte
@@ -115,9 +115,8 @@ type Reader struct {
 // NewReader returns a Reader of r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 
-// Next reads a header. The error is io.EOF when the stream ends between two
-// frames, and matches ErrFrame when there is no such type or the length is too
-// large for it.
+// Next reads a header. The error is io.EOF if the stream ends between two frames, and
+// matches ErrFrame if the type is unknown or its payload too long.
 func (r *Reader) Next() (Header, error) {
 	for r.n-r.i < HeaderSize {
 		if r.i > 0 {
@@ -145,7 +144,7 @@ func (r *Reader) Next() (Header, error) {
 	return h, nil
 }
 
-// Message returns the next n bytes. They may be changed by the next call of Next.
+// Message returns the next n bytes. They are valid until the next call of Next.
 func (r *Reader) Message(n int) ([]byte, error) {
 	if n <= r.n-r.i {
 		b := r.buf[r.i : r.i+n]
@@ -164,8 +163,8 @@ func (r *Reader) Message(n int) ([]byte, error) {
 	return b, nil
 }
 
-// Into fills b. When b has room for a header behind it, the next header may be
-// read in the same system call, and that room is then overwritten.
+// Into fills b. If b has capacity for a header after its end, the next header may be read
+// in the same system call, which overwrites that capacity.
 func (r *Reader) Into(b []byte) error {
 	got := copy(b, r.buf[r.i:r.n])
 	r.i += got

@@ -1,6 +1,6 @@
 package wire
 
-// Lifetime says how long a guest lives; or, without Set, only asks.
+// Lifetime sets how long a guest lives or, without Set, requests it.
 type Lifetime struct {
 	Set   bool
 	Life  int64 // nanoseconds from now on; 0: for ever
@@ -8,8 +8,8 @@ type Lifetime struct {
 	Grace int64 // nanoseconds between Expired and the end while a host is connected; 0: DefaultGrace
 }
 
-// DefaultGrace is how long a connected host may take, in nanoseconds, to do
-// something about a sandbox whose time is over before its guest ends it.
+// DefaultGrace is the time, in nanoseconds, that a connected host has to react to the end
+// of a sandbox's time before the guest ends it.
 const DefaultGrace = 5_000_000_000
 
 // Append appends the encoded message.
@@ -24,7 +24,7 @@ func (m *Lifetime) Decode(b []byte) error {
 	return d.err()
 }
 
-// LifetimeState is what is left of a lifetime.
+// LifetimeState is the rest of a lifetime.
 type LifetimeState struct {
 	Life     int64 // nanoseconds left, at least 1; 0: for ever
 	Idle     int64 // as set; 0: for ever

@@ -1,8 +1,8 @@
 package wire
 
-// Version is the protocol version of this program, and MinVersion the oldest
-// one that it still speaks. They change only when appended fields and new
-// operations can't express a change.
+// Version is the protocol version of this program, and MinVersion the oldest one that it
+// still speaks. They change only if appended fields and new operations can't express a
+// change.
 const (
 	Version    = 1
 	MinVersion = 1
@@ -43,7 +43,7 @@ func (m *HelloMessage) Decode(b []byte) error {
 	return d.err()
 }
 
-// An Op is an operation that the host asks for, the first byte of OPEN.
+// An Op is an operation that the host requests, the first byte of OPEN.
 type Op uint8
 
 // The operations. A call is answered by REPLY or ERROR, which end its stream;
@@ -81,7 +81,7 @@ const (
 	OpAnnounced Op = 30 // call: Refs → nothing
 )
 
-// A Code is the kind of an error that the guest answers.
+// A Code is the kind of an error in the guest's answer.
 type Code uint8
 
 // The codes of ERROR.
@@ -126,9 +126,9 @@ func (m *ErrorMessage) Decode(b []byte) error {
 	return d.err()
 }
 
-// Config is what holds for all processes and file work of a sandbox. The host
-// sends it once, before anything else that starts a process or touches a file;
-// so a guest can be started before it is known what for.
+// Config configures all processes and file work of a sandbox. The host sends it once,
+// before anything else that starts a process or touches a file. So a guest can be started
+// before its plan is known.
 type Config struct {
 	User        string   // of processes and of file work: "name", "uid", "name:group", "uid:gid"; empty: the guest's own
 	Dir         string   // where processes start and relative paths begin; empty: the user's home
@@ -159,7 +159,7 @@ func (m *Config) Decode(b []byte) error {
 	return d.err()
 }
 
-// Info says what a guest is.
+// Info describes a guest.
 type Info struct {
 	Build     string
 	Version   uint64
@@ -196,7 +196,7 @@ const (
 	StartHold                 // with StartDetached: it waits for its stream, as long as that is there
 )
 
-// Start asks for a process.
+// Start requests a process.
 type Start struct {
 	Flags      uint64
 	Argv       []string
@@ -260,7 +260,7 @@ const (
 	ExitTruncated
 )
 
-// Exit says how a process ended.
+// Exit describes how a process ended.
 type Exit struct {
 	Flags          uint64
 	Code           uint64
@@ -307,8 +307,8 @@ func (m *Exit) Decode(b []byte) error {
 	return d.err()
 }
 
-// Target names a process: by Ref, or if that is 0 by PID, which finds a
-// running one first, then the latest that has ended.
+// Target identifies a process: by Ref, or if that is 0 by PID, which prefers a running one
+// to the latest that has ended.
 type Target struct {
 	Ref, PID uint64
 }
@@ -333,7 +333,7 @@ const (
 	AttachPassive             // the stream does not count as activity
 )
 
-// Attach asks for the output of a detached process: what was kept, then what comes.
+// Attach requests the output of a detached process: the kept output, then new output.
 type Attach struct {
 	Target
 	Stdin bool // the content that the host sends is standard input
@@ -390,7 +390,7 @@ func (m *Resize) Decode(b []byte) error {
 	return d.err()
 }
 
-// After asks for a page of processes: those with a greater Ref.
+// After requests a page of processes: those with a greater Ref.
 type After struct {
 	Ref uint64
 }
@@ -454,8 +454,8 @@ func (m *Refs) Decode(b []byte) error {
 // maxProcesses bounds Processes.
 const maxProcesses = 1000
 
-// Processes is a page of the processes, in the order of their Ref. It may hold
-// fewer than there are, because a reply has a largest size.
+// Processes is a page of the processes, in the order of their Ref. It may have fewer than
+// there are, because the size of a reply is bounded.
 type Processes struct {
 	List []Process
 	More bool

@@ -1,6 +1,6 @@
 package wire
 
-// Dial asks for a connection to something that listens in the sandbox.
+// Dial requests a connection to a listener in the sandbox.
 type Dial struct {
 	Address string // an IP address, or the path of a unix socket
 	Port    uint64 // TCP; 0 for a unix socket
@@ -31,7 +31,7 @@ func (m *Closed) Decode(b []byte) error {
 	return d.err()
 }
 
-// Port is a TCP port that something listens on.
+// Port is a listening TCP port.
 type Port struct {
 	Address string // 4 or 16 bytes
 	Port    uint64
@@ -41,7 +41,7 @@ type Port struct {
 // MaxPorts bounds Ports.
 const MaxPorts = 1 << 12
 
-// Ports are the ports listened on, each address and port once.
+// Ports are the listening ports, each address and port once.
 type Ports struct {
 	List []Port
 }

@@ -5,13 +5,12 @@ import (
 	"sync"
 )
 
-// A Queue holds the content that has arrived on a stream and has not been
-// consumed yet: never more than its window. One goroutine, the connection's
-// reader, puts content in by Space and Commit; one takes it out by Next and
-// Done.
+// A Queue holds the received, unconsumed content of a stream: at most its window. One
+// goroutine, the connection's reader, adds content with Space and Commit; one takes it with
+// Next and Done.
 //
-// Frames lie one behind the other in chunks, so that a thousand frames of one
-// byte take about what one frame of a thousand bytes takes.
+// Frames are stored one after the other in chunks, so that a thousand frames of one byte
+// take about as much as one frame of a thousand bytes.
 type Queue struct {
 	mu     sync.Mutex
 	more   sync.Cond
@@ -58,8 +57,8 @@ func NewQueue(window int) *Queue {
 	return q
 }
 
-// Space returns room for n bytes, or false when the sender had no credit for
-// them or has ended its direction. Fill it, then call Commit.
+// Space returns room for n bytes, or false if the sender had no credit for them or has
+// ended its direction. Fill it, then call Commit.
 func (q *Queue) Space(n int) ([]byte, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,8 +85,7 @@ func (q *Queue) Space(n int) ([]byte, bool) {
 	return c.buf[c.used : c.used+n], true
 }
 
-// Commit makes the room that Space has returned content of a channel, which is
-// Data or Data2.
+// Commit adds the room that Space has returned to a channel, Data or Data2.
 func (q *Queue) Commit(channel Type, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,9 +106,9 @@ func (q *Queue) Commit(channel Type, n int) {
 	q.more.Signal()
 }
 
-// Next waits for content and returns what is there of one channel, in the
-// order of arrival. It stays valid until Done. After the last content the
-// error is io.EOF, or that of Fail.
+// Next waits for content and returns the available content of one channel, in order of
+// arrival. It is valid until Done. After the last content the error is io.EOF, or that of
+// Fail.
 func (q *Queue) Next() (channel Type, content []byte, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -147,9 +145,8 @@ func (q *Queue) Wake(on bool) {
 	q.more.Broadcast()
 }
 
-// Done says that what Next has returned has been consumed, and returns how
-// much credit to give to the sender now: mostly 0, as it is given in larger
-// pieces.
+// Done reports that the content of Next was consumed, and returns the credit to give to the
+// sender now: usually 0, because it is given in larger pieces.
 func (q *Queue) Done() (credit int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -186,8 +183,7 @@ func (q *Queue) credit() int {
 	return n
 }
 
-// Widen makes the window larger, and returns how much credit to give to the
-// sender for it.
+// Widen enlarges the window, and returns the credit to give to the sender for it.
 func (q *Queue) Widen(window int) (credit int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -199,7 +195,8 @@ func (q *Queue) Widen(window int) (credit int) {
 	return credit
 }
 
-// Finish says that no more content will come. It reports whether this was the first time.
+// Finish reports that no more content will arrive, and returns whether this is the first
+// call.
 func (q *Queue) Finish() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -209,7 +206,7 @@ func (q *Queue) Finish() bool {
 	return first
 }
 
-// Fail makes Next return err once what has arrived is consumed.
+// Fail makes Next return err once the received content is consumed.
 func (q *Queue) Fail(err error) {
 	q.mu.Lock()
 	if q.err == nil {
@@ -219,7 +216,7 @@ func (q *Queue) Fail(err error) {
 	q.more.Broadcast()
 }
 
-// Abort makes Next return err at once, and drops what has arrived and what arrives.
+// Abort makes Next return err at once, and drops received and later content.
 func (q *Queue) Abort(err error) {
 	q.mu.Lock()
 	if q.err == nil {
@@ -229,8 +226,7 @@ func (q *Queue) Abort(err error) {
 	q.Close()
 }
 
-// Close drops what has arrived and what still arrives, for which no credit is
-// given any more. Next then fails.
+// Close drops received and later content, and gives no more credit. Next then fails.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -62,7 +62,7 @@ func ReadRecord(r *bufio.Reader, buf *[]byte) ([]byte, error) {
 
 // The kinds of Output.
 const (
-	OutputLost   = 0 // so many bytes are not kept any more
+	OutputLost   = 0 // a number of lost bytes
 	OutputStdout = 1 // or the terminal's
 	OutputStderr = 2
 )

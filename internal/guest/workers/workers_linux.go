@@ -14,12 +14,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// Pool is a pool of such threads. Each has given the guest's rights up for good, and
+// Pool is a pool of such threads. Each has given up the guest's rights permanently, and
 // ends with its goroutine.
 //
-// Only the file system ids are the user's. The other ids stay the guest's, so
-// that the user's processes may not signal the thread, limit its resources or
-// look into it.
+// Only the file system ids are the user's. The other ids stay the guest's, so that the
+// user's processes may not signal the thread, limit its resources or trace it.
 type Pool struct {
 	settings *settings.Settings
 
@@ -53,7 +52,7 @@ func (w *Pool) Renew() {
 	w.mu.Unlock()
 }
 
-// Do runs f on a worker and returns when it has run, or why it could not.
+// Do runs f on a worker and returns when it has run, or returns why it could not.
 func (w *Pool) Do(f func() error) error {
 	result := make(chan error, 1)
 	job := func() { result <- f() }
@@ -82,8 +81,8 @@ func (w *Pool) Do(f func() error) error {
 	}
 }
 
-// Alone runs f like Do, on a thread of its own: f may take as long as the host
-// takes to read its answer, and must not keep others from their files.
+// Alone runs f like Do, on its own thread: f may take as long as the host takes to read its
+// answer, and must not keep others from their files.
 func (w *Pool) Alone(f func() error) error {
 	w.mu.Lock()
 	full := w.long == maxLong
@@ -102,7 +101,7 @@ func (w *Pool) Alone(f func() error) error {
 	return w.Apart(f)
 }
 
-// Apart is Alone for what is counted elsewhere.
+// Apart is Alone for work that is counted elsewhere.
 func (w *Pool) Apart(f func() error) error {
 	take := w.rights()
 	result := make(chan error, 1)
