@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -109,7 +108,7 @@ func (l *Lease) Release() {
 // nothing is left, except complete layers and the received part of one, from which the next try
 // resumes.
 func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
-	if err := datadir.CheckPart(s.dir); err != nil {
+	if err := s.checkOwners(); err != nil {
 		return nil, err
 	}
 	ctx = fault.WithMoves(ctx, opt.Moves)

@@ -34,3 +34,30 @@ func TestPlantedStore(t *testing.T) {
 		t.Errorf("it was written to: %v", names)
 	}
 }
+
+// A data directory that others may change is not used either, also if the store in it is
+// this user's.
+func TestPlantedHome(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "home")
+	dir := filepath.Join(home, "images")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := image.Open(dir, image.Options{})
+	lease, err := s.Acquire(t.Context(), "host", image.AcquireOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	if os.Geteuid() == 0 {
+		err = os.Chown(home, 12345, 12345)
+	} else {
+		err = os.Chmod(home, 0o777)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Acquire(t.Context(), "host", image.AcquireOptions{}); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), home) {
+		t.Errorf("using it: %v", err)
+	}
+}

@@ -135,7 +135,7 @@ func (s *Store) ensure(subs ...string) error {
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !os.IsExist(err) {
 		return s.diskError(fmt.Errorf("creating the image store: %w", err))
 	}
-	if err := datadir.CheckPart(s.dir); err != nil {
+	if err := s.checkOwners(); err != nil {
 		return err
 	}
 	for _, sub := range subs {
@@ -144,6 +144,15 @@ func (s *Store) ensure(subs ...string) error {
 		}
 	}
 	return nil
+}
+
+// checkOwners refuses a store, or a data directory with it, that others may have made or
+// may change: they could put another one in its place, and another guest beside it.
+func (s *Store) checkOwners() error {
+	if err := datadir.CheckHome(filepath.Dir(s.dir)); err != nil {
+		return err
+	}
+	return datadir.CheckPart(s.dir)
 }
 
 // diskError gives errors of the disk that the store is on their kind and hint.
