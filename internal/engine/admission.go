@@ -28,17 +28,17 @@ const (
 	defaultWaiting = 256
 )
 
-// demand is what a sandbox is promised.
+// demand is the capacity that a sandbox needs.
 type demand struct {
 	memory    int64
 	cpus      float64
 	sandboxes int
 }
 
-// admission lets sandboxes in as there is room for them. Who has to wait does so
-// in the queue of his namespace; the queues are served in turn, so that
-// one tenant's many wait for each other and not in everybody's way. What is too
-// large for the present room lets smaller ones of other namespaces pass.
+// admission admits sandboxes while there is capacity. Creates wait in the queue of their
+// namespace, and the queues are served in turn, so that a tenant with many creates does not
+// hold up others. A create that is too large for the free capacity lets smaller ones of
+// other namespaces pass.
 type admission struct {
 	capacity Capacity
 
@@ -60,7 +60,7 @@ func (a *admission) fits(d demand) bool {
 		(c.Sandboxes == 0 || a.used.sandboxes+d.sandboxes <= c.Sandboxes)
 }
 
-// cpuTolerance is for sums of decimal fractions.
+// cpuTolerance allows for rounding in sums of fractions.
 const cpuTolerance = 1e-6
 
 func (a *admission) take(d demand, sign int) {
@@ -69,14 +69,14 @@ func (a *admission) take(d demand, sign int) {
 	a.used.sandboxes += sign * d.sandboxes
 }
 
-// claim takes room that is needed in any case: for a sandbox that is there.
+// claim takes capacity regardless of the bound, for a sandbox that exists.
 func (a *admission) claim(d demand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.take(d, 1)
 }
 
-// fitsNow takes room for a sandbox if there is some and nobody waits for it.
+// fitsNow takes capacity for a sandbox if there is some and no create waits for it.
 func (a *admission) fitsNow(namespace string, d demand) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,8 +92,8 @@ func (a *admission) takeNow(namespace string, d demand) bool {
 	return fits
 }
 
-// enter takes room for a sandbox, and waits for it if need be. The error
-// matches sandpit.ErrExhausted when none came free in time, or ever could.
+// enter takes capacity for a sandbox, and waits for it if necessary. The error matches
+// sandpit.ErrExhausted if none became free in time, or never can.
 func (a *admission) enter(ctx context.Context, namespace string, d demand) error {
 	wait, maxWaiting := a.capacity.Wait, a.capacity.Waiting
 	if wait <= 0 {
@@ -152,7 +152,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 	return err
 }
 
-// fullError says that there is no room, and when to ask again.
+// fullError returns the error that there is no capacity, with the time to try again.
 func fullError(wait time.Duration) error {
 	return &sandpit.RetryError{
 		Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: this server is full: %w", sandpit.ErrExhausted),
@@ -161,10 +161,10 @@ func fullError(wait time.Duration) error {
 	}
 }
 
-// fewRetry is when to ask again after a bound on the number of sandboxes.
+// fewRetry is the time to wait after a bound on the number of sandboxes was reached.
 const fewRetry = 5 * time.Second
 
-// mayHave checks how many sandboxes a tenant may have at once.
+// mayHave checks the number of sandboxes of a tenant.
 func (t *Tenant) mayHave(n int) error {
 	if r := t.policy.Rules; r != nil && r.Sandboxes > 0 && n > r.Sandboxes {
 		return &sandpit.RetryError{
@@ -176,8 +176,7 @@ func (t *Tenant) mayHave(n int) error {
 	return nil
 }
 
-// mayCreate checks how often and how many sandboxes a tenant may make, early:
-// before anything is pulled for it.
+// mayCreate checks the rate and number of creates of a tenant, before anything is pulled.
 func (e *Engine) mayCreate(t *Tenant) error {
 	r := t.policy.Rules
 	if r == nil {
@@ -202,7 +201,7 @@ func (e *Engine) mayCreate(t *Tenant) error {
 	return nil
 }
 
-// left returns how much memory is promised to nobody, if there is a bound.
+// left returns the free memory capacity, if there is a bound.
 func (a *admission) left() (bytes int64, bounded bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,7 +219,7 @@ func (e *Engine) Waiting() int {
 	return n
 }
 
-// leave gives room back.
+// leave returns capacity.
 func (a *admission) leave(d demand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +227,7 @@ func (a *admission) leave(d demand) {
 	a.serve()
 }
 
-// serve lets in who fits: the first of each queue, the queues in turn.
+// serve admits creates that fit: the first of each queue, the queues in turn.
 func (a *admission) serve() {
 	for skipped := 0; skipped < len(a.turn); {
 		namespace := a.turn[0]
@@ -245,7 +244,7 @@ func (a *admission) serve() {
 	}
 }
 
-// drop takes a waiter out of its queue.
+// drop removes a waiter from its queue.
 func (a *admission) drop(namespace string, i int) {
 	q := slices.Delete(a.queues[namespace], i, i+1)
 	if a.queues[namespace] = q; len(q) == 0 {
@@ -254,14 +253,14 @@ func (a *admission) drop(namespace string, i int) {
 	}
 }
 
-// bucket bounds how often something may happen.
+// bucket bounds a rate.
 type bucket struct {
 	tokens float64
 	at     time.Time
 }
 
-// take takes a token, of which rate come in each second and at most burst are
-// kept. It returns how long to wait when there is none.
+// take takes a token. Tokens accrue at rate per second, up to burst. If there is none, take
+// returns how long to wait.
 func (b *bucket) take(rate float64, now time.Time) time.Duration {
 	burst := max(rate, 1)
 	if b.at.IsZero() {

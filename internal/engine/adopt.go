@@ -34,13 +34,13 @@ type AdoptReport struct {
 
 const (
 	adoptAtOnce = 8 // sandboxes of a namespace
-	// placeShare is the part of Patience.Adopt for which what hangs may hold the place
-	// of another: 5 s.
+	// placeShare is the part of Patience.Adopt for which a hanging adoption may hold a
+	// place: 5 s.
 	placeShare = 12
-	// pausedShare is the part of Patience.Adopt for which a paused sandbox runs to ask
-	// its guest: 15 s.
+	// pausedShare is the part of Patience.Adopt for which a paused sandbox runs so that
+	// its guest can answer: 15 s.
 	pausedShare = 4
-	// ownerPatience is how long the processes of a killed engine may take to die.
+	// ownerPatience is the time in which the processes of a killed engine must die.
 	ownerPatience = 10 * time.Second
 	ownerRetry    = 20 * time.Millisecond
 )
@@ -158,7 +158,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	return report, nil
 }
 
-// found is what has become of a sandbox that there is a record of.
+// found is the outcome of the adoption of a sandbox.
 type found int
 
 const (
@@ -170,7 +170,7 @@ const (
 	foundFailed
 )
 
-// adopted is what has become of one sandbox.
+// adopted is the result of the adoption of one sandbox.
 type adopted struct {
 	found     found
 	processes int           // that run in it
@@ -178,8 +178,8 @@ type adopted struct {
 	lacks     []sandpit.Gap // what it lacks
 }
 
-// takePlace waits for a place, or until ctx ends, and returns a function that gives
-// the place back. A place that is held for longer than limit is given back before.
+// takePlace waits for a place, or until ctx ends, and returns a function that releases it.
+// A place that is held for longer than limit is released before.
 func takePlace(ctx context.Context, places chan struct{}, limit time.Duration) (giveBack func()) {
 	select {
 	case places <- struct{}{}:
@@ -194,9 +194,9 @@ func takePlace(ctx context.Context, places chan struct{}, limit time.Duration) (
 	}
 }
 
-// recall registers the sandbox of a record. Its name is taken from now on, and what
-// it was promised is charged. Until it is adopted, it is in StateCreating and can
-// only be removed, which calls cancel.
+// recall registers the sandbox of a record. Its name is then taken, and its capacity
+// charged. Until it is adopted, it is in StateCreating and can only be removed, which calls
+// cancel.
 func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.CancelCauseFunc) (*Sandbox, error) {
 	d, err := readData(r)
 	if err != nil {
@@ -235,8 +235,8 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	return s, nil
 }
 
-// unrecovered is the instance of a sandbox that is yet to be adopted. All that can
-// be done with it is to destroy it, which does not need the guest.
+// unrecovered is the instance of a sandbox that is not adopted yet. It can only be
+// destroyed, which does not need the guest.
 type unrecovered struct {
 	absent
 	recoverer driver.Recoverer
@@ -390,7 +390,7 @@ func (s *Sandbox) died() adopted {
 	return adopted{found: foundFailed}
 }
 
-// ready says that the adoption is over.
+// ready ends the adoption.
 func (s *Sandbox) ready() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -401,7 +401,7 @@ func (s *Sandbox) ready() {
 	}
 }
 
-// cleanAway removes a sandbox that is not to be adopted.
+// cleanAway removes a sandbox that must not be adopted.
 func (s *Sandbox) cleanAway(ctx context.Context, reason string) error {
 	s.callOff()
 	s.ready()
@@ -411,8 +411,8 @@ func (s *Sandbox) cleanAway(ctx context.Context, reason string) error {
 	return nil
 }
 
-// letGo closes the connection to the guest and forgets its processes. They run on,
-// and no event tells of them.
+// letGo closes the connection to the guest and forgets its processes. They keep running,
+// and no event reports them.
 func (s *Sandbox) letGo() {
 	s.mu.Lock()
 	s.muted = true // or the end of the connection would count as that of the guest
@@ -432,12 +432,12 @@ func (s *Sandbox) letGo() {
 	}
 }
 
-// errOtherGuest says that a guest's protocol is not spoken here. What it guards is
-// whole: another version of this program can take it over.
+// errOtherGuest is the error for a guest with an unsupported protocol version. Another
+// version of this program can adopt its sandbox.
 var errOtherGuest = errors.New("its guest belongs to another version of Sandpit")
 
-// errTimeOver calls off the adoption of a sandbox that is to stand still, because its
-// time is over.
+// errTimeOver cancels the adoption of a sandbox that must be frozen because its time is
+// over.
 var errExpired = errors.New("its lifetime has ended")
 
 // resume connects to the guest and finds its processes. It returns how many run,
@@ -561,8 +561,8 @@ func (s *Sandbox) connect(ctx context.Context, pausing bool) (running int, err e
 	return running, err
 }
 
-// mostProcesses is how many processes a guest can name that does not lie: those
-// that run, and the latest that have ended. Each is charged for when it is adopted.
+// mostProcesses is the maximum number of processes that an honest guest reports: running
+// ones, and the latest that have ended. Each is charged for when it is adopted.
 func maxProcesses(info sandpit.Info) int {
 	const unbounded = 1 << 16
 	if slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == string(feature.Pids) }) {
@@ -571,8 +571,8 @@ func maxProcesses(info sandpit.Info) int {
 	return int(min(info.Limits.Pids, unbounded)) + 4*endedProcesses
 }
 
-// endedAreAnnounced waits until the end of the processes that have ended was
-// announced, and has the guest note it.
+// endedAreAnnounced waits until the ends of the ended processes were announced, and makes
+// the guest note it.
 func (s *Sandbox) endedAreAnnounced(ctx context.Context, list []client.ProcessInfo) error {
 	ended := map[uint64]bool{}
 	for _, p := range list {
@@ -634,7 +634,7 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	return nil
 }
 
-// chunk enters a piece of output, or of what is not kept any more.
+// chunk adds a piece of output, or of lost output.
 func (h *broadcaster) chunk(c client.Chunk) error {
 	<-h.ready
 	if c.Lost > 0 {

@@ -10,8 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// process is a process as one of those who use it sees it: he who has started
-// it, or one who is attached.
+// process is a process as seen by one client: the one that started it, or an attached one.
 type process struct {
 	h          *broadcaster
 	reader     *reader // of its output; nil: none, or directly
@@ -20,7 +19,7 @@ type process struct {
 
 	attached bool
 	once     sync.Once
-	left     chan struct{} // closed by Detach; nil for who is not attached
+	left     chan struct{} // closed by Detach; nil if not attached
 }
 
 var (
@@ -105,7 +104,7 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		if err != nil && ctx.Err() != nil {
 			return res, err
 		}
-		h.end(res, err) // who comes first does it
+		h.end(res, err) // the first caller does it
 	}
 	if p.reader != nil {
 		select {

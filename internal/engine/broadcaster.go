@@ -12,42 +12,42 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
-// How much of a process's output is kept for those who attach, in bytes.
+// Bytes of a process's output that are kept for clients that attach.
 const (
 	keptOutput   = 1 << 20  // of a sandbox that outlives the engine
 	directOutput = 64 << 10 // of others
 )
 
 // broadcaster serves one process: it takes the output from the guest, keeps the latest of
-// it, enters it into the log, and hands it to all who are attached.
+// it in a ring, records it in the log, and passes it to all attached readers.
 //
-// One who is attached reads the ring at his own pace, from a goroutine of his
-// own, so that he stands in nobody's way. The owner of a foreground process is
-// waited for when the ring is full of what he has not taken.
+// Each reader reads the ring at its own pace, from its own goroutine, and holds up no
+// other. Only the owner of a foreground process is waited for when the ring is full of
+// output that it has not read.
 type broadcaster struct {
 	sandbox *Sandbox
 	log     *logstore.Writer
 	ready   chan struct{} // closed when the fields below are set
 
 	info     sandpit.ProcessInfo // without Result
-	ref      uint64              // by which the guest knows it
-	told     bool                // how it ended was announced before it was found
+	ref      uint64              // in the guest
+	told     bool                // its end was announced before it was found
 	process  sandpit.Process     // of the guest; nil when it had ended before it was found
 	stdin    *stdinPump          // nil when there is none
 	oomKills int64               // of the sandbox, before the start
 	patience *time.Timer         // with the guest, or nil
-	waited   atomic.Bool         // somebody waits for it: its sandbox is not idle
+	waited   atomic.Bool         // a client waits for it: its sandbox is not idle
 
 	done chan struct{} // closed when it has ended
 
-	keep int // bytes of output that are kept, as far as the ledger lets it
+	keep int // bytes of output that are kept, if the ledger allows it
 
 	mu        sync.Mutex
 	at        int64 // position behind what has come from the guest
 	ring      ring
 	charged   int64 // to the sandbox's account, the ring included
 	running   int64 // of that, what goes when the process ends
-	forgotten bool  // nobody can find it any more: what it is charged goes with its last reader
+	forgotten bool  // not listed any more: its charge is returned with its last reader
 	readers   map[*reader]struct{}
 	changed   chan struct{} // closed at the next change; nil: nobody waits
 	ended     bool
@@ -56,14 +56,14 @@ type broadcaster struct {
 	once      sync.Once
 }
 
-// reader is one who is attached. at, left and done are guarded by broadcaster.mu.
+// reader is an attached client. at, left and done are guarded by broadcaster.mu.
 type reader struct {
 	stdout, stderr io.Writer
 	lost           func(int64)
-	waitFor        bool // the process waits for him
+	waitFor        bool // the process waits for it
 	at             int64
 	left           bool
-	done           chan struct{} // closed when he has got everything
+	done           chan struct{} // closed when it has got everything
 }
 
 func (s *Sandbox) newBroadcaster(keep int) *broadcaster {
@@ -80,7 +80,7 @@ type source struct {
 	direct io.Writer // the caller's own, which the process waits for; or nil
 }
 
-// Write takes output. It is called by one goroutine.
+// Write takes output. Only one goroutine calls it.
 func (w *source) Write(b []byte) (int, error) {
 	w.h.feed(w.stream, b)
 	if w.direct != nil {
@@ -91,7 +91,7 @@ func (w *source) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// feed enters output.
+// feed adds output to the ring and the log.
 func (h *broadcaster) feed(stream byte, b []byte) {
 	<-h.ready
 	h.sandbox.touch()
@@ -149,15 +149,15 @@ func (h *broadcaster) shrink(drop bool) {
 	h.sandbox.memory.Return(back)
 }
 
-// stopped gives back what only a running process takes. Precondition: h.mu is held.
+// stopped returns the charge that only a running process has. Precondition: h.mu is held.
 func (h *broadcaster) stopped() {
 	back := min(h.running, h.charged) // less of a forgotten one
 	h.charged -= back
 	h.sandbox.memory.Return(back)
 }
 
-// forget gives back what is kept of a process that can't be found any more, now or
-// when its last reader has read its output.
+// forget returns the charge of a process that is no longer listed, now or when its last
+// reader has read its output.
 func (h *broadcaster) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,7 +175,8 @@ func (h *broadcaster) giveBack() {
 	}
 }
 
-// room is how much can be entered before somebody would lose what he is waited for.
+// room returns the number of bytes that can be added before a reader that is waited for
+// loses output.
 func (h *broadcaster) room(stream byte) int {
 	free := h.ring.max
 	for r := range h.readers {
@@ -186,7 +187,7 @@ func (h *broadcaster) room(stream byte) int {
 	return free
 }
 
-// notify wakes all who wait.
+// notify wakes all waiting goroutines.
 func (h *broadcaster) notify() {
 	if h.changed != nil {
 		close(h.changed)
@@ -194,7 +195,7 @@ func (h *broadcaster) notify() {
 	}
 }
 
-// wait gives up the lock until something has changed.
+// wait releases the lock until something has changed.
 func (h *broadcaster) wait() {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
@@ -211,13 +212,12 @@ func (h *broadcaster) watch() {
 	h.end(res, err)
 }
 
-// end enters how the process ended. Only the first call counts; every call
-// returns when that is done.
+// end records how the process ended. Only the first call counts; every call returns when
+// that is done.
 //
-// When the kernel has counted a kill for want of memory since the start, a
-// process that was killed has died of that, and one that failed has lost a
-// process to it. For one that succeeded the count is only taken, so that the
-// next one is not blamed.
+// If the kernel has counted an out-of-memory kill since the start, a process that was
+// killed has died of it, and one that failed has lost a process to it. For one that
+// succeeded the count is only updated, so that the next one is not blamed.
 func (h *broadcaster) end(res sandpit.Result, err error) {
 	h.once.Do(func() {
 		s := h.sandbox
@@ -259,7 +259,7 @@ func (h *broadcaster) describe() sandpit.ProcessInfo {
 	return info
 }
 
-// read makes somebody a reader, from now on or from the oldest output kept.
+// read adds a reader, from now on or from the oldest kept output.
 func (h *broadcaster) read(r *reader, history bool) {
 	r.done = make(chan struct{})
 	h.mu.Lock()
@@ -275,22 +275,22 @@ func (h *broadcaster) read(r *reader, history bool) {
 	go h.deliver(r)
 }
 
-// leave ends a reader, who gets nothing more.
+// leave removes a reader, which gets nothing more.
 func (h *broadcaster) leave(r *reader) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.left = true
-	h.notify() // deliver removes him
+	h.notify() // deliver removes it
 }
 
-// buffers are for handing output on to those who may lose it meanwhile.
+// buffers hold output on its way to readers that are not waited for.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// maxHanded is how much is handed on at once to one who is waited for, in bytes:
-// what he takes he makes room for.
+// maxHanded bounds the output that is passed at once to a reader that is waited for, in
+// bytes: reading it makes room.
 const maxHanded = 256 << 10
 
-// deliver hands output on to a reader until it ends or he leaves.
+// deliver passes output to a reader until the output ends or the reader leaves.
 func (h *broadcaster) deliver(r *reader) {
 	var buf *[]byte
 	if !r.waitFor {
@@ -345,8 +345,8 @@ func (h *broadcaster) deliver(r *reader) {
 	h.notify()
 }
 
-// stdinPump writes to the standard input of a process for all who do, so that
-// one who leaves while the process does not read can do so.
+// stdinPump writes to the standard input of a process for all clients, so that one can
+// leave while the process does not read.
 type stdinPump struct {
 	w io.WriteCloser
 
@@ -358,7 +358,7 @@ type stdinPump struct {
 	err     error
 }
 
-// maxStdin is how much waits for a process that does not read, in bytes.
+// maxStdin bounds the input that waits for a process that does not read, in bytes.
 const maxStdin = 64 << 10
 
 func newStdinPump(w io.WriteCloser) *stdinPump {
@@ -367,7 +367,7 @@ func newStdinPump(w io.WriteCloser) *stdinPump {
 	return p
 }
 
-// run writes what is pending until there is nothing.
+// run writes pending input until there is none.
 func (p *stdinPump) run() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -391,7 +391,7 @@ func (p *stdinPump) run() {
 	p.changed.Broadcast()
 }
 
-// start has what is pending written. Precondition: p.mu is held.
+// start starts to write pending input. Precondition: p.mu is held.
 func (p *stdinPump) start() {
 	if !p.busy {
 		p.busy = true
@@ -399,7 +399,7 @@ func (p *stdinPump) start() {
 	}
 }
 
-// stdinWriter is the standard input as one of those who are attached sees it.
+// stdinWriter is the standard input for one attached client.
 type stdinWriter struct {
 	p    *stdinPump
 	s    *Sandbox
@@ -408,7 +408,7 @@ type stdinWriter struct {
 
 var errLeft = errors.New("detached from the process")
 
-// Write returns when the process, or what waits for it, has taken b.
+// Write returns when the process or the pump has taken b.
 func (w *stdinWriter) Write(b []byte) (n int, err error) {
 	if err := w.s.enter(context.Background()); err != nil {
 		return 0, err
@@ -438,7 +438,7 @@ func (w *stdinWriter) Write(b []byte) (n int, err error) {
 	}
 }
 
-// Close ends the input, for all, after what was written before.
+// Close closes the input for all clients, after pending input.
 func (w *stdinWriter) Close() error {
 	p := w.p
 	p.mu.Lock()
@@ -450,7 +450,7 @@ func (w *stdinWriter) Close() error {
 	return nil
 }
 
-// leave makes a Write that waits return.
+// leave makes a waiting Write return.
 func (w *stdinWriter) leave() {
 	w.p.mu.Lock()
 	w.left = true

@@ -24,8 +24,8 @@ const (
 	maxReason     = 1 << 10 // bytes of an event's reason
 )
 
-// eventLog keeps the latest events, for each namespace apart: so that the noise
-// of one tenant costs another nothing, and tells him nothing.
+// eventLog keeps the latest events, separately for each namespace, so that one tenant's
+// events neither push out nor reveal anything to another.
 type eventLog struct {
 	observe func(namespace string, ev sandpit.Event)
 	ledger  *ledger.Ledger
@@ -42,11 +42,11 @@ type eventRing struct {
 	events  []sandpit.Event // oldest first
 	labels  map[string]int  // how many of the events share the labels of a sandbox, by its ID
 	memory  *ledger.Account
-	lost    uint64        // Seq of the latest that is not kept any more; 0: all are
+	lost    uint64        // Seq of the latest dropped event; 0: none
 	changed chan struct{} // closed at the next event; nil: nobody waits
 }
 
-// cost is what an event takes in memory. Labels are counted once for each sandbox.
+// cost returns the memory that an event takes. Labels are counted once for each sandbox.
 func (r *eventRing) cost(ev *sandpit.Event) int64 {
 	n := ledger.Event(ev)
 	if r.labels[ev.Sandbox] == 0 {
@@ -80,8 +80,8 @@ func (r *eventRing) drop() {
 	r.memory.Return(r.cost(&ev))
 }
 
-// add enters an event. Its Seq is the time in microseconds, or one more than
-// the one before: so it grows also over a restart, without being written down.
+// add adds an event. Its Seq is the time in microseconds, or one more than the previous
+// one, so it also grows across restarts without being stored.
 func (l *eventLog) add(namespace string, ev sandpit.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *eventLog) ring(namespace string) *eventRing {
 	return r
 }
 
-// newest returns the Seq of the latest event of the namespace. That of all would
+// newest returns the Seq of the latest event of the namespace. The Seq of all events would
 // tell a tenant when something happens to others.
 func (r *eventRing) newest() uint64 {
 	if k := len(r.events); k > 0 {
@@ -123,7 +123,7 @@ func (r *eventRing) newest() uint64 {
 	return r.lost
 }
 
-// after returns events with a greater Seq, in order, at most n.
+// after returns at most n events with a greater Seq, in order.
 func (r *eventRing) after(seq uint64, n int) []sandpit.Event {
 	i, found := slices.BinarySearchFunc(r.events, seq, func(ev sandpit.Event, seq uint64) int { return cmp.Compare(ev.Seq, seq) })
 	if found {
@@ -132,8 +132,8 @@ func (r *eventRing) after(seq uint64, n int) []sandpit.Event {
 	return slices.Clone(r.events[i:min(i+n, len(r.events))])
 }
 
-// listen gives the events of a namespace. A listener holds nobody up: one who
-// is so slow that events are gone before he has taken them is told.
+// listen passes on the events of a namespace. A listener holds up no other: one that is too
+// slow is told that it has lost events.
 func (l *eventLog) listen(ctx context.Context, namespace string, after uint64) iter.Seq2[sandpit.Event, error] {
 	return func(yield func(sandpit.Event, error) bool) {
 		l.mu.Lock()

@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// lifeGrace is how long after its lifetime a sandbox expires. Its guest ends
-	// the processes when the lifetime is over, and their results must get out.
+	// lifeGrace is the time between the end of the lifetime and the expiry. The guest ends
+	// the processes at the end of the lifetime, and their results must arrive.
 	lifeGrace = 2 * time.Second
 
-	// guestGrace is how much longer its guest gives a sandbox than the engine
-	// does, which is only missed when the engine is dead.
+	// guestGrace is how much longer the guest lets a sandbox live than the engine does. It
+	// matters only if the engine is dead.
 	guestGrace = 30 * time.Second
 
-	// keptFor is how long the guest of a sandbox that is not to be removed when
-	// its time is over waits for an engine to come back.
+	// keptFor is the time that a guest waits for an engine to come back if its sandbox
+	// must not be removed on expiry.
 	keptFor = 7 * 24 * time.Hour
 
-	// renewal is how often such a guest is told that there is an engine.
+	// renewal is the interval at which such a guest is told that there is an engine.
 	renewal = 24 * time.Hour
 
-	// stopGrace is what processes have to end when a sandbox expires.
+	// stopGrace is the time that processes have to end when a sandbox expires.
 	stopGrace = 10 * time.Second
 )
 
@@ -47,14 +47,14 @@ func (s *Sandbox) arm() {
 	s.timer = time.AfterFunc(next, s.expire)
 }
 
-// idles reports whether the sandbox expires when it is idle. One that is being adopted
-// may run. Precondition: s.mu is held.
+// idles reports whether the sandbox expires when it is idle. One that is being adopted may
+// run. Precondition: s.mu is held.
 func (s *Sandbox) idles() bool {
 	return s.idle > 0 && (s.state == sandpit.StateRunning || s.state == sandpit.StateCreating)
 }
 
-// idleLeft is how long it is until the sandbox has been idle for too long.
-// Precondition: s.mu is held.
+// idleLeft returns the time until the sandbox has been idle for too long. Precondition:
+// s.mu is held.
 func (s *Sandbox) idleLeft() time.Duration {
 	if s.active > 0 {
 		return s.idle
@@ -62,7 +62,7 @@ func (s *Sandbox) idleLeft() time.Duration {
 	return s.idle - time.Since(time.Unix(0, s.lastUse.Load()))
 }
 
-// expire does what is to be done when the time is over, if it is.
+// expire checks whether the time is over, and carries out the expiry.
 func (s *Sandbox) expire() {
 	s.mu.Lock()
 	reason := ""
@@ -98,8 +98,8 @@ func (s *Sandbox) expire() {
 	}
 }
 
-// halt stops or pauses a sandbox that has expired. One whose guest is silent is
-// frozen, for which no guest is needed; where that is not possible, it is removed.
+// halt stops or pauses a sandbox that has expired. If its guest is silent, it is frozen,
+// which needs no guest, or removed if it can't be frozen.
 func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) error {
 	if state == sandpit.StateCreating { // it is being adopted
 		s.cancel(errExpired)
@@ -142,12 +142,12 @@ func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) 
 	return err
 }
 
-// expireRetry is how long to wait after what is to be done on expiry has failed.
+// expireRetry is the time to wait after an expiry has failed.
 const expireRetry = 5 * time.Second
 
-// setLifetime changes when the sandbox expires, as far as policy allows. Unlike a
-// change of the state, which the sandbox itself shows, this is known from the record
-// alone: it is in force when it is written, and not at all when it can't be.
+// setLifetime changes when the sandbox expires, as far as the policy allows. Unlike a
+// change of the state, which the sandbox itself shows, this is known only from the record:
+// it is in force once it is written, and not at all if it can't be written.
 func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p policy.Policy) error {
 	if err := p.AllowLifetime(life, s.created, time.Now()); err != nil {
 		return err
@@ -194,8 +194,8 @@ func (s *Sandbox) SetLifetime(ctx context.Context, life sandpit.Lifetime) error 
 	return s.setLifetime(ctx, life, s.engine.opts.Policy)
 }
 
-// tellGuest tells the guest how long it may live when nobody is there to end
-// it. A sandbox that ends with the engine needs no such thing.
+// tellGuest tells the guest how long it may live without an engine. A sandbox that ends
+// with the engine does not need this.
 func (s *Sandbox) tellGuest(ctx context.Context) {
 	if !s.persistent {
 		return
@@ -218,7 +218,7 @@ func (s *Sandbox) tellGuest(ctx context.Context) {
 	}
 }
 
-// guestForever takes back what the guest was told.
+// guestForever removes the lifetime that the guest was told.
 func (s *Sandbox) guestForever(ctx context.Context) error {
 	if !s.persistent {
 		return nil

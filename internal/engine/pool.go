@@ -40,20 +40,19 @@ const (
 	defaultPoolIdle = 5 * time.Minute
 	defaultMaxAge   = 10 * time.Minute
 
-	// blankMemory is what a blank counts for, in bytes: more than a guest that
-	// waits takes, with what the kernel holds for it.
+	// blankMemory is the memory that a blank counts for, in bytes: more than a waiting
+	// guest takes, with its kernel memory.
 	blankMemory = sandpit.MinMemory
 
-	// blankPatience is how long it may take to make a blank.
+	// blankPatience is the time in which a blank must be made.
 	blankPatience = time.Minute
 
-	// After a blank could not be made, the next is tried after these pauses,
-	// which double.
+	// After a failure, the next blank is tried after these pauses, which double.
 	firstPoolPause = 100 * time.Millisecond
 	lastPoolPause  = time.Minute
 
-	// quietPatience is how long a blank that is missing waits for a moment in
-	// which no sandbox is being made: they come first.
+	// quietPatience is the time that a missing blank waits for a moment without creates,
+	// which have priority.
 	quietPatience = 250 * time.Millisecond
 
 	// settle is how long after the last sandbox was made blanks are made in its
@@ -78,7 +77,7 @@ type warm struct {
 	made   time.Time
 }
 
-// destroy returns when the blank is gone, or is stuck.
+// destroy destroys the blank, and returns when it is gone or stuck.
 func (w *warm) destroy() {
 	if w.guest != nil {
 		w.guest.Close()
@@ -88,7 +87,7 @@ func (w *warm) destroy() {
 	}).wait(context.Background())
 }
 
-// pool keeps blanks ready. The zero value is one of a driver that has none.
+// pool keeps blanks ready. The zero value never has any.
 type pool struct {
 	engine  *Engine
 	prepare func(ctx context.Context) (*warm, error) // nil: there are none
@@ -162,7 +161,7 @@ func (p *pool) poke() {
 	}
 }
 
-// enter says that a sandbox is being made, up to leave.
+// enter notes that a sandbox is being made, until leave.
 func (p *pool) enter() {
 	p.begin()
 	p.mu.Lock()
@@ -179,8 +178,7 @@ func (p *pool) leave() {
 	p.poke()
 }
 
-// claim takes a blank that fits a plan, or none. It is the caller's to use or
-// to give back.
+// claim returns a blank that fits a plan, or nil. The caller uses it or gives it back.
 func (p *pool) claim(plan driver.Plan) *warm {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +197,7 @@ func (p *pool) claim(plan driver.Plan) *warm {
 	return w
 }
 
-// giveBack takes a blank back that was claimed and not used.
+// giveBack returns a claimed, unused blank to the pool.
 func (p *pool) giveBack(w *warm) {
 	p.mu.Lock()
 	keep := !p.closed
@@ -213,7 +211,7 @@ func (p *pool) giveBack(w *warm) {
 	}
 }
 
-// add adds a blank that has been made.
+// add adds a new blank.
 func (p *pool) add(w *warm) {
 	p.mu.Lock()
 	keep := !p.closed
@@ -226,7 +224,7 @@ func (p *pool) add(w *warm) {
 	}
 }
 
-// close destroys all blanks. The pool has none from then on.
+// close destroys all blanks, and makes no more.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -247,7 +245,7 @@ func (p *pool) close() {
 
 func (p *pool) maxAge() time.Duration { return cmp.Or(max(p.conf.MaxAge, 0), defaultMaxAge) }
 
-// target is how many blanks there should be. Precondition: p.mu is held.
+// target returns the wanted number of blanks. Precondition: p.mu is held.
 func (p *pool) target(now time.Time) int {
 	size, floor := max(p.conf.Size, 0), max(cmp.Or(p.conf.Floor, 1), 0)
 	if now.Sub(p.lastUse) >= cmp.Or(max(p.conf.Idle, 0), defaultPoolIdle) {
@@ -259,8 +257,8 @@ func (p *pool) target(now time.Time) int {
 	return size
 }
 
-// keep is the keeper: it replaces what is missing, too old or of no use, and
-// destroys what is too much.
+// keep is the keeper: it replaces missing, old and unusable blanks, and destroys surplus
+// ones.
 func (p *pool) keep() {
 	defer close(p.done)
 	var pause time.Duration // after a failure
@@ -295,11 +293,11 @@ func (p *pool) keep() {
 	}
 }
 
-// poolWorkers is how many blanks are made at once: half of the processors.
+// poolWorkers is the number of blanks that are made concurrently: half of the CPUs.
 func poolWorkers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// courtesy is how long the making of blanks is to wait for sandboxes that are
-// being made, or have just been. 0: not at all.
+// courtesy returns how long to delay blanks for creates in progress, or that have just
+// ended. 0: no delay.
 func (p *pool) courtesy(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,8 +310,8 @@ func (p *pool) courtesy(now time.Time) time.Duration {
 	return 0
 }
 
-// weed destroys blanks that are not to be kept. It returns how many are
-// missing, and when to look again.
+// weed destroys surplus blanks. It returns the number of missing ones, and when to check
+// again.
 func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
 	p.mu.Lock()
 	target := p.target(now)
@@ -340,10 +338,10 @@ func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
 	return missing, next
 }
 
-// poolLook is how often the pool is looked at when nothing happens.
+// poolLook is the interval at which the idle pool is checked.
 const poolLook = 10 * time.Second
 
-// fill makes n blanks at once.
+// fill makes n blanks concurrently.
 func (p *pool) fill(n int) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -378,7 +376,7 @@ func (p *pool) await(d time.Duration) {
 	}
 }
 
-// sleep waits whatever changes.
+// sleep waits for a fixed time.
 func (p *pool) sleep(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -388,11 +386,11 @@ func (p *pool) sleep(d time.Duration) {
 	}
 }
 
-// sweepAgain is when what a killed engine has left is looked for once more: the
+// sweepAgain is the time after which to sweep the remains of a killed engine once more: the
 // guests of its blanks may have been about to end.
 const sweepAgain = 10 * time.Second
 
-// sweepDriver has the driver remove what a killed engine has left.
+// sweepDriver makes the driver remove what a killed engine has left.
 func (e *Engine) sweepDriver(ctx context.Context) {
 	sw, ok := e.opts.Driver.(driver.Sweeper)
 	if !ok {
@@ -408,7 +406,7 @@ func (e *Engine) sweepDriver(ctx context.Context) {
 	time.AfterFunc(sweepAgain, func() { sweep() })
 }
 
-// prepareBlank makes a blank for the most ordinary of sandboxes.
+// prepareBlank makes a blank for ordinary sandboxes.
 func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*warm, error) {
 	limits, err := policy.Resolve(sandpit.Spec{}, e.opts.Policy)
 	if err != nil {
@@ -442,7 +440,7 @@ func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*w
 	return w, nil
 }
 
-// takeIdentity gives a sandbox that is not created yet the identity of a blank.
+// takeIdentity gives a new sandbox the identity of a blank.
 func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 	s.warm = w
 	s.id = w.blank.ID()
@@ -457,7 +455,7 @@ func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 	}
 }
 
-// returnBlank returns the blank to the pool that the sandbox did not use.
+// returnBlank returns an unused blank to the pool.
 func (s *Sandbox) returnBlank() {
 	if s.warm != nil {
 		s.engine.pool.giveBack(s.warm)
@@ -465,8 +463,8 @@ func (s *Sandbox) returnBlank() {
 	}
 }
 
-// bind makes the sandbox of the blank that it has assumed the identity of. It
-// reports false when that can't be and it is to be made anew.
+// bind makes the sandbox from the blank whose identity it has. It reports false if that
+// fails and the sandbox must be made without it.
 func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Config, trace func(string)) (bool, error) {
 	w := s.warm
 	s.warm = nil

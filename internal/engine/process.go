@@ -15,24 +15,23 @@ import (
 )
 
 const (
-	// guestPatience is how long after a timeout a guest may take to have killed
-	// everything and to say so. Its own limit for a process that hangs in the
-	// kernel is shorter.
+	// guestPatience is the time after a timeout in which a guest must have killed
+	// everything and reported it. Its own limit for a process that hangs in the kernel is
+	// shorter.
 	guestPatience = 15 * time.Second
 
-	// guestKeeps is how much output the guest keeps of a process, in bytes, for
-	// an engine that comes back.
+	// guestKeeps is the output that the guest keeps for each process, in bytes, for an
+	// engine that comes back.
 	guestKeeps = 256 << 10
 
-	// endedProcesses is how many processes that have ended are kept at least,
-	// unless the ledger is full, and endedOutput how many bytes of their output
-	// in all.
+	// endedProcesses is the minimum number of ended processes that are kept, unless the
+	// ledger is full, and endedOutput bounds their output in all, in bytes.
 	endedProcesses = 256
 	endedOutput    = 4 << 20
 
-	// What a process takes in memory beside its command line and output, in bytes:
-	// runningCost while it runs (goroutines, buffers, the line that the log waits
-	// for), processCost as long as it is known.
+	// The memory of a process besides its command line and output, in bytes: runningCost
+	// while it runs (goroutines, buffers, the line that the log waits for), processCost
+	// while it is listed.
 	runningCost = 32 << 10
 	processCost = 2 << 10
 
@@ -70,7 +69,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 	return p, nil
 }
 
-// enterStart is enter, and counts a process that is being started.
+// enterStart does what enter does, and counts a process that is being started.
 func (s *Sandbox) enterStart(ctx context.Context) error {
 	for {
 		if err := s.enter(ctx); err != nil {
@@ -87,8 +86,8 @@ func (s *Sandbox) enterStart(ctx context.Context) error {
 	}
 }
 
-// start starts a program and makes its broadcaster. A foreground process of a sandbox
-// that ends with the engine writes to its owner without a detour.
+// start starts a program and makes its broadcaster. A foreground process of a sandbox that
+// ends with the engine writes directly to its owner.
 func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster, *process, error) {
 	before := s.oomSeen.Load()
 	direct := !s.persistent && !cmd.Background
@@ -150,8 +149,8 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 	return h, p, nil
 }
 
-// processID is the ID of a process that the guest knows by its ref. It is no
-// number, because that would be a pid.
+// processID returns the ID of a process from its ref in the guest. It is not a number,
+// because that would be a pid.
 func processID(ref uint64) string { return "p" + strconv.FormatUint(ref, 10) }
 
 func argvOf(cmd sandpit.Command) []string {
@@ -161,8 +160,7 @@ func argvOf(cmd sandpit.Command) []string {
 	return cmd.Argv
 }
 
-// cost is what a process that runs takes in memory before it has written
-// anything, in bytes.
+// cost returns the memory of a running process without its output, in bytes.
 func (h *broadcaster) cost(argv []string, stdin bool) int64 {
 	n := h.running + processCost + cmdline.Size(argv) + ringCost(h.ring.max)
 	if stdin {
@@ -182,9 +180,9 @@ func (h *broadcaster) charge(argv []string, stdin bool) error {
 	return nil
 }
 
-// patience destroys the sandbox when a process outlives its timeout: its guest
-// then does not do what it was told. A guest is not trusted with the host's
-// time. The timer is to be stopped when the process has ended.
+// patience destroys the sandbox if a process outlives its timeout: then its guest does not
+// do what it was told, and it is not trusted with the host's time. Stop the timer when the
+// process has ended.
 func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 	if timeout <= 0 {
 		return nil // the lifetime holds
@@ -203,7 +201,7 @@ func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 	})
 }
 
-// enlist enters a process into the table.
+// enlist adds a process to the table.
 func (s *Sandbox) enlist(h *broadcaster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,14 +210,14 @@ func (s *Sandbox) enlist(h *broadcaster) {
 	}
 }
 
-// unwaited says that he who has started the process waits for it no more.
+// unwaited notes that the client that started the process no longer waits for it.
 func (h *broadcaster) unwaited() {
 	if h.waited.CompareAndSwap(true, false) {
 		h.sandbox.leave()
 	}
 }
 
-// processEnded does what is to be done once when a process has ended.
+// processEnded does what must be done once when a process has ended.
 func (s *Sandbox) processEnded(h *broadcaster) {
 	h.unwaited()
 	s.mu.Lock()
@@ -248,12 +246,12 @@ func (s *Sandbox) processEnded(h *broadcaster) {
 	}
 }
 
-// noteDelay is how long the engine waits before it tells the guest of an end that was
-// announced, so that it tells of many at once, and not while a caller waits. If the
-// engine is killed within that time, the end is announced again.
+// noteDelay is the time before the engine tells the guest that an end was announced, so
+// that it reports many at once, and not while a caller waits. If the engine is killed
+// within that time, the end is announced again.
 const noteDelay = 100 * time.Millisecond
 
-// noteSoon has the guest told. Precondition: s.mu is held.
+// noteSoon tells the guest after noteDelay. Precondition: s.mu is held.
 func (s *Sandbox) noteSoon() {
 	if s.noting == nil && !s.cleared {
 		s.noting = time.AfterFunc(noteDelay, func() {
@@ -270,14 +268,14 @@ func (s *Sandbox) noteSoon() {
 	}
 }
 
-// How long a guest may take to note something, also while the engine ends.
+// The time in which a guest must note something, also while the engine ends.
 const (
 	notePatience = 5 * time.Second
 	lastPatience = time.Second
 )
 
-// note tells the guest of which processes the end was announced. Those that it can't
-// be told of now it is told of the next time.
+// note tells the guest which ends of processes were announced. If that fails, the next call
+// repeats it.
 func (s *Sandbox) note(ctx context.Context) {
 	s.mu.Lock()
 	refs, guest := s.announced, s.guest
@@ -304,8 +302,7 @@ func (s *Sandbox) processEvent(h *broadcaster, kind sandpit.EventKind) sandpit.E
 	return ev
 }
 
-// trim forgets the oldest of the processes that have ended, and before that the
-// output of the oldest.
+// trim forgets the oldest ended processes, and before that the output of the oldest.
 func (s *Sandbox) trim() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +330,7 @@ func (s *Sandbox) trim() {
 	})
 }
 
-// unlist takes one process out of the table.
+// unlist removes a process from the table.
 func (s *Sandbox) unlist(h *broadcaster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,7 +343,7 @@ func (h *broadcaster) isEnded() bool {
 	return h.ended
 }
 
-// clear forgets all processes: the sandbox is gone, or left to another engine.
+// clear forgets all processes, when the sandbox is gone or left to another engine.
 func (s *Sandbox) clear() {
 	s.mu.Lock()
 	all := s.broadcasters
@@ -361,7 +358,7 @@ func (s *Sandbox) clear() {
 	}
 }
 
-// completed fills in what the image says about running it.
+// completed returns the command, completed by the image's configuration.
 func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
 	if !cmd.FromImage && cmd.Entrypoint == nil {
 		return cmd, nil

@@ -28,7 +28,7 @@ type Sandbox struct {
 	created    time.Time // set by register, constant afterwards
 	labels     map[string]string
 	nameLock   func()
-	demand     demand // what it was promised
+	demand     demand // its capacity
 	memory     *ledger.Account
 	image      image.Config
 	origin     json.RawMessage // as encodeMade returns it
@@ -44,13 +44,13 @@ type Sandbox struct {
 	made     chan struct{}           // closed when it is made or adopted, or is not
 	making   *task                   // that makes it; nil if it was adopted
 
-	oomSeen atomic.Int64 // kills for want of memory that have been noticed
+	oomSeen atomic.Int64 // out-of-memory kills that were counted
 	lastUse atomic.Int64 // ns since 1970 of the latest activity
 
-	change  chan struct{} // one place: held by who changes the state
+	change  chan struct{} // one place: held during a change of the state
 	saving  sync.Mutex    // held while the record is written
 	noted   bool          // there may be a stopMark; guarded by saving
-	erasing bool          // its record is to be removed, and is not written any more; guarded by saving
+	erasing bool          // its record is being removed, and must not be written; guarded by saving
 	erased  bool          // and is removed; guarded by saving
 	failing sync.Once
 	gone    chan struct{} // closed when it begins to be removed
@@ -60,24 +60,24 @@ type Sandbox struct {
 	state        sandpit.State
 	reason       string
 	removing     bool
-	removed      bool            // nothing is left to be done
+	removed      bool            // nothing is left to do
 	left         bool            // the engine has given it up
 	muted        bool            // the connection to the guest ends, which says nothing of the processes
 	undone       error           // why the latest removal failed
-	stuck        *task           // that nobody waits for any longer; nil: there is none
+	stuck        *task           // that was given up; nil: none
 	measuring    *reading        // the latest
 	counting     *reading        // of kills, the latest
 	ending       *task           // the latest that removes it, or what is left of it
 	marking      *task           // that makes and removes marks; nil: there is none
 	unmarked     map[string]bool // the marks that it is to make (true) or remove
-	admitted     time.Time       // when it was let in, if it had to wait for room
+	admitted     time.Time       // when it was admitted, if it had to wait
 	starting     int             // processes that are being started
 	active       int             // calls, streams and waiters that keep it from being idle
-	maxLife      time.Duration   // that it may live in all, as policy had it when it was made; 0: no bound
+	maxLife      time.Duration   // the policy's maximum lifetime when it was made; 0: no bound
 	timer        *time.Timer     // of the lifetime and of idleness
 	renewed      time.Time       // when the guest was told last how long it may live
 	broadcasters []*broadcaster  // oldest first
-	cleared      bool            // broadcasters are not kept any more
+	cleared      bool            // broadcasters are no longer kept
 	expiry
 
 	dialects map[string]json.RawMessage // what dialects keep with it, by their names
@@ -129,8 +129,7 @@ func (s *Sandbox) present() sandpit.State {
 	return s.state
 }
 
-// callOff begins the removal: nothing is done in the sandbox any more, and if it
-// is being made, that ends.
+// callOff begins the removal: it refuses new work in the sandbox, and cancels its creation.
 func (s *Sandbox) callOff() {
 	s.mu.Lock()
 	if !s.removing {
@@ -144,9 +143,8 @@ func (s *Sandbox) callOff() {
 	s.cancel(errRemoved)
 }
 
-// removal returns the task that removes the sandbox, which it starts if there is
-// none: then it reports true. Of a sandbox that is being made, that is the task
-// that makes it.
+// removal returns the task that removes the sandbox. If there is none, it starts one and
+// reports true. For a sandbox that is being made, it is the task that makes it.
 func (s *Sandbox) removal(reason string) (t *task, started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +163,7 @@ func (s *Sandbox) closedError() error {
 	return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
 }
 
-// stateError says that something can't be done in that state.
+// stateError returns the error that a call is not possible in a state.
 func (s *Sandbox) stateError(state sandpit.State) error {
 	err := fmt.Errorf("sandbox %s is %s: %w", s.name, state, sandpit.ErrState)
 	if state == sandpit.StateStopped {
@@ -174,8 +172,8 @@ func (s *Sandbox) stateError(state sandpit.State) error {
 	return err
 }
 
-// enter begins a use of the guest, which keeps the sandbox from being idle and
-// ends with leave. A paused sandbox is resumed first.
+// enter begins a use of the guest, which ends with leave. Meanwhile the sandbox is not
+// idle. A paused sandbox is resumed first.
 func (s *Sandbox) enter(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -216,10 +214,10 @@ func (s *Sandbox) leave() {
 	s.mu.Unlock()
 }
 
-// touch says that something happens in the sandbox.
+// touch records activity in the sandbox.
 func (s *Sandbox) touch() { s.lastUse.Store(time.Now().UnixNano()) }
 
-// explain adds to an error of the guest's connection what the driver knows.
+// explain adds the driver's reason to an error of the guest's connection.
 func (s *Sandbox) explain(err error) error {
 	if !errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, sandpit.ErrProtocol) {
 		return err
@@ -245,8 +243,8 @@ func (s *Sandbox) explain(err error) error {
 	return err
 }
 
-// oomKills returns how many processes the kernel has killed because memory ran out.
-// While the kernel does not tell, that is as many as are known.
+// oomKills returns the number of out-of-memory kills. While the kernel does not answer, it
+// is the last known number.
 func (s *Sandbox) oomKills() int64 {
 	if s.instance == nil || s.engine.mayTry(s.namespace) != nil {
 		return s.oomSeen.Load()
@@ -259,7 +257,7 @@ func (s *Sandbox) oomKills() int64 {
 	return max(m.OOMKills, seen)
 }
 
-// watch notices when the guest dies or breaks its word.
+// watch fails the sandbox when the guest dies or breaks the protocol.
 func (s *Sandbox) watch() {
 	s.mu.Lock()
 	guest := s.guest
@@ -277,8 +275,8 @@ func (s *Sandbox) watch() {
 	s.fail()
 }
 
-// fail makes the sandbox a failed one, if it is not being removed or given up.
-// What is left in it is ended: a guest that breaks its word is not to be trusted.
+// fail marks the sandbox as failed, unless it is being removed or was given up. It ends
+// everything in it, because a guest that breaks the protocol can't be trusted.
 func (s *Sandbox) fail() {
 	s.failing.Do(func() {
 		kills := s.oomKills()
@@ -321,7 +319,7 @@ func (s *Sandbox) fail() {
 	})
 }
 
-// event tells of a change of the sandbox.
+// event emits an event about the sandbox.
 func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
 	s.mu.Lock()
 	state := s.state
@@ -338,10 +336,9 @@ func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
 // Remove destroys the sandbox.
 func (s *Sandbox) Remove(ctx context.Context) error { return s.destroy(ctx, "asked") }
 
-// destroy removes the sandbox from the machine, and then what is kept of it. A
-// second call waits for the first, and tries again what that could not do. The
-// removal can't be called off half-way: when ctx ends, or the removal is stuck,
-// it goes on.
+// destroy removes the sandbox from the machine, and then its data. A second call waits for
+// the first, and retries what failed. The removal can't be canceled: if ctx ends, or the
+// removal is stuck, it goes on.
 func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 	s.callOff()
 	for {
@@ -359,8 +356,8 @@ func (s *Sandbox) destroy(ctx context.Context, reason string) error {
 	}
 }
 
-// takeDown is what destroy does, once the sandbox is made or adopted, or is not.
-// Without a reason no event tells of it.
+// takeDown does the work of destroy, once the creation or adoption has ended. Without a
+// reason it emits no event.
 func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 	<-s.made
 	progress := driver.ProgressOf(ctx)
@@ -414,7 +411,7 @@ func (s *Sandbox) closeGuest() {
 	}
 }
 
-// release lets go of all but the instance.
+// release releases everything except the instance.
 func (s *Sandbox) release(progress *driver.Progress) {
 	progress.Enter(driver.Doing{Step: "processes"})
 	for _, h := range s.processes() {
@@ -444,8 +441,8 @@ func (s *Sandbox) release(progress *driver.Progress) {
 	s.repay()
 }
 
-// abandon gives the sandbox up as it is: another engine will take it over. It
-// reports false if it is being removed, or was given up before.
+// abandon gives the sandbox up for another engine to adopt. It reports false if the sandbox
+// is being removed, or was given up before.
 func (s *Sandbox) abandon() bool {
 	s.mu.Lock()
 	if s.left || s.removing {
@@ -487,7 +484,7 @@ func (s *Sandbox) abandon() bool {
 	return true
 }
 
-// processes returns those that are known, oldest first.
+// processes returns the known processes, oldest first.
 func (s *Sandbox) processes() []*broadcaster {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// begins waits until nobody else changes the state, and returns the present
-// one. The change ends with s.ends.
+// begins waits until no other call changes the state, and returns the present state. The
+// change ends with s.ends.
 func (s *Sandbox) begins(ctx context.Context) (sandpit.State, error) {
 	select {
 	case s.change <- struct{}{}:
@@ -80,8 +80,8 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 	default:
 		return s.stateError(state)
 	}
-	// From now on nothing is started any more; what is being started is found
-	// by looking until there is nothing.
+	// From now on nothing new is started. Starts in progress are found by repeating until there is
+	// nothing.
 	if err := s.become(sandpit.StateStopped, reason); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 	s.arm()
 	s.mu.Unlock()
 	if err := s.endAll(ctx, grace); err != nil {
-		// Some may live: that is no stopped sandbox.
+		// Some may live: the sandbox is not stopped.
 		_ = s.become(sandpit.StateRunning, "")
 		s.mu.Lock()
 		s.arm()
@@ -102,7 +102,7 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 	return s.saveChange(ctx)
 }
 
-// endPatience is how long the guest may take to have killed everything.
+// endPatience is the time in which the guest must have killed everything.
 const endPatience = 30 * time.Second
 
 // endAll ends all processes: with SIGTERM, and after grace with SIGKILL.
@@ -164,7 +164,7 @@ func (s *Sandbox) Resume(ctx context.Context) error {
 	return s.runAgain(ctx, sandpit.StatePaused, s.thaw, sandpit.EventResumed)
 }
 
-// runAgain makes a sandbox run that is in a state from which wake brings it back.
+// runAgain makes a sandbox run again with wake, if its state allows it.
 func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(context.Context) error, told sandpit.EventKind) error {
 	state, err := s.begins(ctx)
 	if err != nil {
@@ -194,8 +194,8 @@ func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(co
 	return s.saveChange(ctx)
 }
 
-// mayRevive refuses to revive a sandbox that has lived as long as policy allowed
-// when it was made.
+// mayRevive refuses to revive a sandbox that has reached the lifetime that the policy
+// allowed when it was made.
 func (s *Sandbox) mayRevive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,8 +205,8 @@ func (s *Sandbox) mayRevive() error {
 	return sandpit.WithHint(fmt.Errorf("sandbox %s has reached its total lifetime of %s: %w", s.name, notation.FormatDuration(s.maxLife), sandpit.ErrForbidden), "create a new sandbox")
 }
 
-// revive begins the idle time anew, and the lifetime if it was over, as far as
-// policy allows.
+// revive restarts the idle time, and the lifetime if it was over, as far as the policy
+// allows.
 func (s *Sandbox) revive() {
 	s.touch()
 	s.mu.Lock()
@@ -267,8 +267,8 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	return s.saveChange(ctx)
 }
 
-// thaw lets a paused sandbox run on, and connects to its guest if need be.
-// Precondition: s.change is held.
+// thaw resumes a paused sandbox, and connects to its guest if necessary. Precondition:
+// s.change is held.
 func (s *Sandbox) thaw(ctx context.Context) error {
 	f, ok := s.instance.(driver.Freezer)
 	if !ok {
