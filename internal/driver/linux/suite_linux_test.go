@@ -37,7 +37,7 @@ func TestDriver(t *testing.T) {
 // the same directory for all.
 func factory(t *testing.T) drivertest.Factory {
 	t.Helper()
-	if err := os.Mkdir(filepath.Join(home, "kept"), 0o700); err != nil { // or the first sandbox would leave it
+	if err := os.MkdirAll(keepDir(), 0o700); err != nil { // or the first sandbox would leave it
 		t.Fatal(err)
 	}
 	f := drivertest.Factory{
@@ -70,9 +70,13 @@ func factory(t *testing.T) drivertest.Factory {
 	return f
 }
 
+// keepDir is the KeepDir of the suite. The paths of its sockets are too long for an address
+// (unix(7): 108 bytes).
+func keepDir() string { return filepath.Join(home, strings.Repeat("long", 30), "kept") }
+
 func suiteDriver(private ...string) *recorder {
 	opt := options()
-	opt.KeepDir, opt.Private = filepath.Join(home, "kept"), private
+	opt.KeepDir, opt.Private = keepDir(), private
 	return driverWith(opt)
 }
 
@@ -190,7 +194,7 @@ func groupLimits() (lim cgroup.Limits) {
 func strand(t *testing.T, id string) driver.Driver {
 	t.Helper()
 	opt := options()
-	from := filepath.Join(home, "kept")
+	from := keepDir()
 	opt.KeepDir = t.TempDir()
 	for _, name := range []string{id + ".json", id + ".sock"} {
 		if out, err := exec.Command("cp", "-a", filepath.Join(from, name), opt.KeepDir).CombinedOutput(); err != nil {
