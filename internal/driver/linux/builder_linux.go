@@ -99,6 +99,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.attach(shown[n], m.Target)
 		c.cover(n, fds[n], shown[n])
 	}
+	c.lockCovers()
 	c.answerOwner(c.writePaths())
 }
 

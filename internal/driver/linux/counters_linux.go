@@ -250,10 +250,9 @@ func asUser(uid uint32, f func() error) error {
 	return err
 }
 
-// writeSysctls holds the users of the namespace to the quotas, before /proc/sys
-// is sealed.
-func (c *compiler) writeSysctls() {
-	for _, s := range c.quotas.sysctls {
+// writeSysctls writes to files of the user namespace, while /proc/sys is not sealed.
+func (c *compiler) writeSysctls(sysctls ...sysctl) {
+	for _, s := range sysctls {
 		what := "setting " + s.name
 		// Kernels may lack one.
 		fd := c.p.Call(what, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("proc/sys/user/"+s.name), sysprog.Int(unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(0)).Ignore(unix.ENOENT).SkipAfterIgnored(2).Result()

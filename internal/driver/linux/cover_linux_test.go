@@ -358,6 +358,31 @@ func TestAttackL1nPassedDescriptor(t *testing.T) {
 	}
 }
 
+// A cover stays on its directory when the sandbox has ended: another one may have been
+// passed a descriptor of the mount.
+func TestAttackL1qCoverAfterTheEnd(t *testing.T) {
+	for pool := range 2 {
+		for _, user := range users {
+			d := newDataDir(t)
+			got := takeOver(t, d.client(pool), user, []sandpit.Mount{
+				{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.home + "/.local", Target: "/h/proj", ReadOnly: true},
+			}, "/h", ".local/share/sandpit")
+			reached := 0
+			for name, text := range got {
+				if strings.Contains(text, d.flag) {
+					t.Errorf("READ: the data directory is seen as %s", name)
+				}
+				if strings.HasSuffix(name, "/agent.sock") && text == reachable {
+					reached++
+				}
+			}
+			if reached != 1 {
+				t.Errorf("the socket beside it was not reached: the probe finds nothing: %v", got)
+			}
+		}
+	}
+}
+
 // An image that shows a directory of the host, as the host image shows /usr,
 // does not show a data directory in it, also where nobody inside may go there.
 func TestAttackL1DataDirectoryInAnImage(t *testing.T) {

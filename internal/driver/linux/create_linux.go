@@ -300,6 +300,9 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	c.trace("trees")
+	if err := c.lockCovers(ctx); err != nil {
+		return nil, err
+	}
 
 	if err := c.step(ctx, "answer"); err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func (c *compiler) proc() {
 	for _, name := range files {
 		c.p.Call("masking /"+name, unix.SYS_MOUNT, null, c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
 	}
-	c.writeSysctls()
+	c.writeSysctls(c.quotas.sysctls...)
 	// /proc/sys, read-only; a bind of itself, because it is no mount of its own.
 	fd := c.openTree("sealing /proc/sys", "proc/sys", false)
 	c.setattr("sealing /proc/sys", fd, false, attrRead|unix.MOUNT_ATTR_NOEXEC)

@@ -134,14 +134,30 @@ func send(sock int, kind byte, fds []int) error {
 
 // receivedFD returns the descriptor in a control message, or -1.
 func receivedFD(oob []byte) int {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil || len(msgs) != 1 {
-		return -1
-	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) != 1 {
+	fds := receivedFDs(oob)
+	if len(fds) != 1 {
 		closeAll(fds)
 		return -1
 	}
 	return fds[0]
+}
+
+// receivedFDs returns the descriptors in a control message.
+func receivedFDs(oob []byte) []int {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 {
+		return nil
+	}
+	fds, _ := unix.ParseUnixRights(&msgs[0])
+	return fds
+}
+
+// controlMessage is struct cmsghdr with room for n descriptors, from unix.CmsgLen(0)
+// on, on 64-bit Linux.
+func controlMessage(n int) []byte {
+	b := make([]byte, unix.CmsgSpace(4*n))
+	binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(4*n)))
+	binary.NativeEndian.PutUint32(b[8:], unix.SOL_SOCKET)
+	binary.NativeEndian.PutUint32(b[12:], unix.SCM_RIGHTS)
+	return b
 }

@@ -196,10 +196,7 @@ func (c *compiler) answerOwner(ruleset *sysprog.Reg) {
 		c.tellOwner(what, readyByte)
 		return
 	}
-	control := make([]byte, unix.CmsgSpace(4)) // struct cmsghdr, then the descriptor
-	binary.NativeEndian.PutUint64(control, uint64(unix.CmsgLen(4)))
-	binary.NativeEndian.PutUint32(control[8:], unix.SOL_SOCKET)
-	binary.NativeEndian.PutUint32(control[12:], unix.SCM_RIGHTS)
+	control := controlMessage(1)
 	c.p.Store32(*ruleset, control, unix.CmsgLen(0))
 	hdr := messageHeader(c.p, []byte{readyByte}, control)
 	c.p.Call(what, unix.SYS_SENDMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
@@ -388,9 +385,10 @@ func (c *compiler) openNothing() {
 	c.p.Call("limiting open files", unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(unix.RLIMIT_NOFILE), c.p.Bytes(b), sysprog.Int(0))
 }
 
-// What the builder answers: that it has done what it can without a plan, and
-// that all is in place.
+// What the builder answers: that it has done what it can without a plan, that
+// covers are mounted (see lockCovers), and that all is in place.
 const (
 	preparedByte = 'P'
+	coveredByte  = 'C'
 	readyByte    = 'R'
 )
