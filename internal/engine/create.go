@@ -21,14 +21,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// oomScoreAdj is what processes have above the guest: so that a sandbox out of
-// memory loses a process of its own before its guest. 1000 would make the
-// kernel choose any process of a sandbox before all of the host's, which is
-// what a machine under pressure should do, too, but leaves no room for more.
+// oomScoreAdj is the score of processes above that of the guest, so that a sandbox out of
+// memory loses a process before its guest. 1000 would make the kernel choose any process of
+// a sandbox before all of the host's, which is right for a machine under pressure, but it
+// is the maximum.
 const oomScoreAdj = 500
 
-// create makes a sandbox for a tenant. When ctx ends, or it takes too long, it is
-// called off; when that takes too long, too, it is stuck, and goes on alone.
+// create makes a sandbox for a tenant. It is canceled when ctx ends or when it takes too
+// long. If the cancellation takes too long, too, it is stuck, and goes on alone.
 func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	making := &task{what: "creating", about: "a sandbox", namespace: t.namespace, cancel: cancel}
@@ -161,10 +161,10 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	return s, nil
 }
 
-// letIn waits until there is room for a sandbox, and takes its name. One that can
-// have a blank gets its identity. One that has to wait is seen meanwhile, and can
-// be removed; its identity is its own, so it is made without a blank. On an error
-// nothing is left, and its lease is released.
+// letIn waits until there is capacity for a sandbox, and takes its name. A sandbox that can
+// have a blank gets the blank's identity. One that must wait is listed meanwhile, and can
+// be removed; it has its own identity, so it is made without a blank. On an error nothing
+// is left, and its lease is released.
 func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.Spec, plan *driver.Plan) error {
 	named := spec.Name != ""
 	if e.gate.fitsNow(s.namespace, s.demand) {
@@ -235,12 +235,12 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 	return nil
 }
 
-// outerFirst puts a mount before those inside it, which it would hide.
+// outerFirst sorts a mount before the mounts inside it, which it would hide.
 func outerFirst(a, b sandpit.Mount) int {
 	return strings.Compare(path.Clean(a.Target), path.Clean(b.Target))
 }
 
-// plan says what the driver is to make, and what the guest is to be told.
+// plan returns the driver's plan and the guest's configuration.
 func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature.Set, caps driver.Capabilities) (driver.Plan, client.Config, error) {
 	root := s.lease.Rootfs()
 	s.image = root.Config
@@ -289,8 +289,8 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	return plan, config, nil
 }
 
-// make makes the sandbox and configures its guest. What it has made so far is
-// in s, also when it fails.
+// make makes the sandbox and configures its guest. s has what was made so far, also after
+// an error.
 func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Config, trace func(string)) (err error) {
 	// The record comes first, so that nothing is made that nobody knows of.
 	s.making.enter("record")
@@ -322,8 +322,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	return err
 }
 
-// noteGaps adds what the instance of the sandbox lacks to what is not enforced,
-// and returns it.
+// noteGaps adds the gaps of the instance to those of the sandbox, and returns them.
 func (s *Sandbox) noteGaps() []sandpit.Gap {
 	l, ok := s.instance.(driver.Lacking)
 	if !ok {
@@ -354,7 +353,7 @@ func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
 	return nil
 }
 
-// explainGreeting says why a new guest does not answer, as far as is known.
+// explainGreeting adds the known reason why a new guest does not answer.
 func (s *Sandbox) explainGreeting(err error) error {
 	if errors.Is(err, sandpit.ErrClosed) && s.oomKills() > 0 {
 		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
@@ -365,8 +364,7 @@ func (s *Sandbox) explainGreeting(err error) error {
 	return err
 }
 
-// openLog opens the log of the sandbox, which has a share of the room of its
-// namespace.
+// openLog opens the log of the sandbox, with a share of its namespace's disk space.
 func (s *Sandbox) openLog() (*logstore.Log, error) {
 	e := s.engine
 	e.mu.Lock()
@@ -382,7 +380,7 @@ func (s *Sandbox) logDir() string {
 	return filepath.Join(s.engine.opts.Dir, s.id)
 }
 
-// begin makes a sandbox that has been made a running one.
+// begin marks a new sandbox as running.
 func (s *Sandbox) begin(ctx context.Context) error {
 	s.touch()
 	s.mu.Lock()
@@ -409,16 +407,15 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	return nil
 }
 
-// fittingDisk is how much of a memory limit files may take when nobody has said
-// how much: they are in memory, and can't be taken from there. Without room
-// beside them, the one process left to be killed for want of memory would in
-// the end be the guest.
+// fittingDisk is the default part of a memory limit that files may take: they are in
+// memory, and the kernel can't reclaim them. Without memory for anything else, the kernel
+// would in the end kill the guest.
 func fittingDisk(memory int64) int64 {
 	const room = 12 << 20 // the guest and a small program
 	return max(memory-max(memory/8, room), sandpit.MinDisk)
 }
 
-// defaultTmpfs is the size of a Tmpfs that has none, in bytes.
+// defaultTmpfs is the default size of a Tmpfs, in bytes.
 const defaultTmpfs = 64 << 20
 
 func imageName(root image.Rootfs) string {

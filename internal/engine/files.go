@@ -9,8 +9,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// files is the file system of a sandbox: that of its guest, each use of which
-// keeps the sandbox from being idle, or resumes it.
+// files is the file system of a sandbox: that of its guest. Each use keeps the sandbox from
+// being idle, or resumes it.
 type files struct{ s *Sandbox }
 
 // Files returns the file system.
@@ -75,7 +75,7 @@ type openFile struct {
 	once sync.Once
 }
 
-// WriteTo hands the content on without a copy, if the guest's reader can.
+// WriteTo passes the content on without a copy, if the guest's reader can.
 func (r *openFile) WriteTo(w io.Writer) (int64, error) {
 	if to, ok := r.ReadCloser.(io.WriterTo); ok {
 		return to.WriteTo(w)
@@ -83,7 +83,7 @@ func (r *openFile) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{r.ReadCloser})
 }
 
-// Size returns how many bytes there were when the file was opened, or -1.
+// Size returns the size of the file when it was opened, or -1.
 func (r *openFile) Size() int64 {
 	if sized, ok := r.ReadCloser.(interface{ Size() int64 }); ok {
 		return sized.Size()

@@ -10,14 +10,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// What is kept of what sandboxes use: a sample every ten seconds, of an hour.
+// The history of a sandbox's usage: a sample every ten seconds, for an hour.
 const (
 	samplePeriod = 10 * time.Second
 	maxSamples   = 360
 )
 
-// samples are the latest of a sandbox. The one after the latest is at next,
-// once they are full.
+// samples are the latest samples of a sandbox. Once they are full, the oldest is at next.
 type samples struct {
 	all  []sandpit.Sample
 	next int
@@ -32,7 +31,7 @@ func (h *samples) add(s sandpit.Sample) {
 	h.next = (h.next + 1) % maxSamples
 }
 
-// since returns those taken at a time or later, oldest first.
+// since returns the samples taken at a time or later, oldest first.
 func (h *samples) since(t time.Time) []sandpit.Sample {
 	out := []sandpit.Sample{}
 	for i := range h.all {
@@ -53,7 +52,7 @@ func (s *Sandbox) History(_ context.Context, since time.Time) ([]sandpit.Sample,
 	return s.samples.since(since), nil
 }
 
-// measure begins to take samples, if that is not being done.
+// measure starts to take samples, unless that is in progress.
 func (e *Engine) measure() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -62,9 +61,9 @@ func (e *Engine) measure() {
 	}
 }
 
-// sample begins a round of samples in each namespace, and goes on while there are
-// sandboxes. Each namespace has a goroutine of its own, and is left out while its
-// latest round lasts: measurements that hang delay only samples of their namespace.
+// sample starts a round of samples in each namespace, and repeats it while there are
+// sandboxes. Each namespace has its own goroutine, and is left out while its latest round
+// lasts: measurements that hang delay only samples of their namespace.
 func (e *Engine) sample() (rounds *sync.WaitGroup) {
 	rounds = new(sync.WaitGroup)
 	e.mu.Lock()
@@ -98,7 +97,7 @@ func (e *Engine) sample() (rounds *sync.WaitGroup) {
 }
 
 // sample takes a sample of the sandbox. A measurement that hangs costs Patience.Sample
-// once: while it is under way, no samples are taken.
+// once: while it is in progress, no samples are taken.
 func (s *Sandbox) sample() {
 	s.mu.Lock()
 	measured := !s.removing && (s.state == sandpit.StateRunning || s.state == sandpit.StatePaused || s.state == sandpit.StateStopped)
@@ -127,16 +126,16 @@ func (s *Sandbox) sample() {
 	s.samples.add(sandpit.Sample{Time: time.Now(), Metrics: r.metrics})
 }
 
-// reading is what the kernel is asked about a sandbox. The kernel may hold it up.
+// reading is a query of the kernel about a sandbox, which may hang.
 type reading struct {
 	began   time.Time
 	task    *task
 	metrics sandpit.Metrics // once the task has ended
 }
 
-// read returns the reading that is under way at a place of the sandbox. If there is none
-// it begins one, and reports true. So at most one hangs at each place, however many
-// callers there are.
+// read returns the reading that is in progress at a place of the sandbox. If there is none
+// it starts one, and reports true. So at most one hangs at each place, for any number of
+// callers.
 func (s *Sandbox) read(at **reading, what, step string, f func(ctx context.Context) (sandpit.Metrics, error)) (r *reading, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +154,7 @@ func (s *Sandbox) read(at **reading, what, step string, f func(ctx context.Conte
 	return r, true
 }
 
-// fresh returns what a reading tells that began after the call of fresh.
+// fresh returns the result of a reading that began after the call of fresh.
 func fresh(ctx context.Context, read func() (r *reading, begun bool)) (sandpit.Metrics, error) {
 	r, begun := read()
 	err := r.task.wait(ctx)
@@ -169,13 +168,12 @@ func fresh(ctx context.Context, read func() (r *reading, begun bool)) (sandpit.M
 	return r.metrics, nil
 }
 
-// measure reads what the sandbox uses.
+// measure reads the usage of the sandbox.
 func (s *Sandbox) measure() (r *reading, begun bool) {
 	return s.read(&s.measuring, "measuring", "stats", s.instance.Stats)
 }
 
-// countKills reads how many processes the kernel has killed because memory ran out. The
-// other metrics are not valid.
+// countKills reads the number of out-of-memory kills. The other metrics are not valid.
 func (s *Sandbox) countKills() (r *reading, begun bool) {
 	instance := s.instance
 	return s.read(&s.counting, "counting kills in", "oom kills", func(ctx context.Context) (m sandpit.Metrics, err error) {

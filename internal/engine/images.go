@@ -8,11 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// onImage calls f, which uses an image, for a task that has a place of those that may
-// get stuck. It keeps that place while it reads from or writes to a disk. A registry
-// is asked at a place of another kind, so that a slow one does not hold up creates of
-// images that are here. An image may be large, so the task is called off only when
-// nothing has moved for long.
+// onImage calls f, which uses an image, for a task with a place among those that may get
+// stuck. The task keeps that place while it reads from or writes to a disk. A registry is
+// used with another kind of place, so that a slow one does not hold up creates of stored
+// images. An image may be large, so the task is canceled only if it makes no progress for a
+// long time.
 func (t *task) onImage(ctx context.Context, opt image.AcquireOptions, giveBack func(), f func(image.AcquireOptions) error) error {
 	e := t.engine
 	t.enter("image")

@@ -16,20 +16,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// A sandbox that fails, or is found to be gone, is kept as a failed one, so that
-// who looks for it learns what happened, and can read its log. It counts against
-// no capacity and no quota any more; and it is kept for a while only.
+// A sandbox that fails, or is found to be gone, is kept as a failed one for a while, so
+// that its owner can find out what happened, and read its log. It takes no capacity or
+// quota.
 const (
-	// lostGrace is how long one that was found to be gone is kept.
+	// lostGrace is the time that a sandbox that was found to be gone is kept.
 	lostGrace = 24 * time.Hour
 
-	// maxLost is how many that have failed are kept in a namespace.
+	// maxLost is the maximum number of failed sandboxes that are kept in a namespace.
 	maxLost = 50
 )
 
-// lose gives back what a failed sandbox of which nothing is left was promised.
-// It returns the oldest such of its namespace when there are too many, to be
-// discarded.
+// lose returns the capacity of a failed sandbox of which nothing is left. If its namespace
+// has too many of these, lose returns the oldest, to be discarded.
 func (e *Engine) lose(s *Sandbox) []*Sandbox {
 	e.mu.Lock()
 	sp := e.spaces[s.namespace]
@@ -56,13 +55,13 @@ func (e *Engine) discard(failed []*Sandbox) {
 	}
 }
 
-// endedInTime reports whether a sandbox that is gone was to end by itself by
-// now: its guest does that when there is no engine.
+// endedInTime reports whether a sandbox that is gone should have ended by now: its guest
+// does that if there is no engine.
 func (s *Sandbox) endedInTime(state sandpit.State) bool {
 	return s.onExpiry == sandpit.ExpiryRemove && state != sandpit.StateStopped && !time.Now().Before(s.deadline)
 }
 
-// goneWhy says why there is no sandbox where there was one.
+// goneWhy returns the reason why a sandbox is gone.
 func goneWhy(err error) string {
 	if errors.Is(err, driver.ErrRestarted) {
 		return "the machine was restarted: its processes and files were in memory"
@@ -70,7 +69,7 @@ func goneWhy(err error) string {
 	return "it ended while no server was running: its guest was killed, or it reached its idle time"
 }
 
-// absent stands for an instance that is not there any more.
+// absent is the instance of a sandbox that is gone.
 type absent struct{}
 
 func (absent) Handle() driver.Handle { return driver.Handle{Version: driver.HandleVersion} }
@@ -91,12 +90,12 @@ func (absent) Done() <-chan struct{} {
 
 func (absent) Destroy(context.Context) error { return nil }
 
-// isID reports whether a name can be one that NewID has returned.
+// isID reports whether a name has the form of NewID.
 func isID(name string) bool {
 	return len(name) == 16 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// sweepLogs removes the logs and marks of sandboxes that nobody knows.
+// sweepLogs removes the logs and marks of unknown sandboxes.
 func (e *Engine) sweepLogs(known map[string]bool) {
 	if e.opts.Dir == "" {
 		return

@@ -65,8 +65,8 @@ func encodeMade(m Made) (text, secret json.RawMessage, err error) {
 	return text, secret, err
 }
 
-// decodeMade reads what encodeMade has returned, for a sandbox of an image. The error
-// matches sandpit.ErrIntegrity if the environment is lost.
+// decodeMade decodes the result of encodeMade, for a sandbox of an image. The error matches
+// sandpit.ErrIntegrity if the environment is lost.
 func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error) {
 	var r madeRecord
 	if err := json.Unmarshal(text, &r); err != nil {
@@ -138,7 +138,7 @@ func (r *rawStrings) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Bounds of what dialects keep with a sandbox.
+// Bounds of the data of dialects.
 const (
 	maxDialects    = 8
 	maxDialectName = 32       // bytes

@@ -10,9 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// A mark is an empty file beside the log of a sandbox. It tells the next engine what
-// the record of the sandbox does not say. On a full disk an empty file can often still
-// be made.
+// A mark is an empty file beside the log of a sandbox. It tells the next engine what the
+// record does not say. On a full disk an empty file can often still be made.
 const (
 	removalMark = ".removed" // its removal has begun. A sandbox that is gone without this is a loss
 	stopMark    = ".stopped" // it is stopped, though its record may not say so
@@ -22,12 +21,12 @@ const (
 // marks returns every kind of mark.
 func marks() []string { return []string{removalMark, stopMark, pauseMark} }
 
-// markPatience is how long to wait for a mark on a disk that may hang.
+// markPatience is the time to wait for a mark on a disk that may hang.
 const markPatience = time.Second
 
-// mark makes marks, or removes them if there is false. If the disk hangs, mark returns
-// an error after markPatience, and the task goes on alone. For each mark the latest
-// call holds. At most one task of a sandbox is under way.
+// mark makes marks, or removes those with false. If the disk hangs, it returns an error
+// after markPatience, and the task goes on alone. The latest call for a mark counts. A
+// sandbox has at most one such task in progress.
 func (s *Sandbox) mark(ctx context.Context, there bool, names ...string) error {
 	if s.logDir() == "" || !s.persistent {
 		return nil
@@ -49,7 +48,7 @@ func (s *Sandbox) mark(ctx context.Context, there bool, names ...string) error {
 	return t.wait(ctx)
 }
 
-// writeMarks makes and removes marks until nothing is left to be done.
+// writeMarks makes and removes marks until all are done.
 func (s *Sandbox) writeMarks(ctx context.Context) error {
 	enter(driver.ProgressOf(ctx), "mark")
 	var failed error
@@ -84,7 +83,7 @@ func makeMark(path string) error {
 	return f.Close()
 }
 
-// marked reports whether there is a mark, perhaps of an engine before this one.
+// marked reports whether there is a mark, perhaps of an earlier engine.
 func (s *Sandbox) marked(name string) bool {
 	dir := s.logDir()
 	if dir == "" {

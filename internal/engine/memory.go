@@ -13,15 +13,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
-// sandboxCost is the memory of a sandbox beside its labels and the config of its
+// sandboxCost is the memory of a sandbox without its labels and the configuration of its
 // image, in bytes: mostly its samples, and the positions of its processes in the log.
 const sandboxCost = 96 << 10
 
-// fullRetry is when to ask again when the ledger is full.
+// fullRetry is the time to wait when the ledger is full.
 const fullRetry = 5 * time.Second
 
-// costOf is what a sandbox is charged as long as it is known. made is the size of
-// what encodeMade has returned.
+// costOf returns the charge of a listed sandbox. made is the size of the result of
+// encodeMade.
 func costOf(labels map[string]string, config image.Config, made int) int64 {
 	n := int64(sandboxCost) + ledger.Labels(labels) + ledger.Labels(config.Labels) + int64(made)
 	for _, part := range [...][]string{config.Entrypoint, config.Cmd, config.Env, config.Volumes} {
@@ -32,10 +32,9 @@ func costOf(labels map[string]string, config image.Config, made int) int64 {
 	return n
 }
 
-// charge charges the sandbox for what a request is about to leave behind. Where
-// there is no room, the processes that ended longest ago are forgotten: of the
-// sandbox, of its namespace, or, if the server is full, of the namespace that
-// has most.
+// charge charges the sandbox for what a request will leave behind. If there is no room, the
+// processes that ended longest ago are forgotten: of the sandbox, of its namespace, or, if
+// the server is full, of the namespace that has most.
 func (s *Sandbox) charge(n int64) error {
 	for {
 		err := s.memory.Charge(n)
@@ -53,7 +52,7 @@ func (s *Sandbox) charge(n int64) error {
 	}
 }
 
-// pay charges the sandbox for more of itself, as long as it is known.
+// pay increases the charge of a listed sandbox.
 func (s *Sandbox) pay(n int64) error {
 	if err := s.charge(n); err != nil {
 		return err
@@ -68,7 +67,7 @@ func (s *Sandbox) pay(n int64) error {
 	return nil
 }
 
-// refund gives back a part of what was paid.
+// refund returns a part of the charge.
 func (s *Sandbox) refund(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +76,7 @@ func (s *Sandbox) refund(n int64) {
 	s.memory.Return(n)
 }
 
-// repay gives back all that was paid. Nothing more is paid for then.
+// repay returns the whole charge. Afterwards nothing more is charged.
 func (s *Sandbox) repay() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (s *Sandbox) repay() {
 	s.cost, s.repaid = 0, true
 }
 
-// evict forgets one process that has ended, and reports false when there is none.
+// evict forgets one ended process, and reports false if there is none.
 func (s *Sandbox) evict(level ledger.Level) bool {
 	ended := &s.engine.ended
 	switch level {
@@ -110,16 +109,15 @@ func (s *Sandbox) evict(level ledger.Level) bool {
 	return ended.evict(s.namespace)
 }
 
-// mayGo reports whether a process has ended and nobody reads its output.
+// mayGo reports whether a process has ended and has no readers.
 func (h *broadcaster) mayGo() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ended && len(h.readers) == 0
 }
 
-// endedBroadcasters are the processes that have ended and can still be found, by namespace,
-// in the order in which they ended. Its lock is taken after Sandbox.mu and before
-// broadcaster.mu.
+// endedBroadcasters are the listed processes that have ended, by namespace, in the order in
+// which they ended. Its lock is taken after Sandbox.mu and before broadcaster.mu.
 type endedBroadcasters struct {
 	mu     sync.Mutex
 	spaces map[string]*list.List // of *broadcaster
@@ -149,7 +147,7 @@ func (e *endedBroadcasters) remove(h *broadcaster) {
 	}
 }
 
-// evict forgets the process of a namespace that ended first, of those that may go. It
+// evict forgets the process of a namespace that ended first, among those that may go. It
 // reports false if there is none.
 func (e *endedBroadcasters) evict(namespace string) bool {
 	h := e.take(namespace)

@@ -40,14 +40,14 @@ type conn struct {
 	s *Sandbox
 }
 
-// Read reads what comes from inside.
+// Read reads data from inside.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.s.touch()
 	return n, err
 }
 
-// Write sends something inside.
+// Write sends data inside.
 func (c *conn) Write(b []byte) (int, error) {
 	if err := c.s.enter(context.Background()); err != nil {
 		return 0, err
@@ -56,7 +56,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// CloseWrite ends what is sent inside.
+// CloseWrite closes the sending direction.
 func (c *conn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

@@ -12,10 +12,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// A record is written before its sandbox is made, and removed after it, so a
-// sandbox that runs without one is an orphan: its record was lost with the
-// database, or the database is an older one. Its namespace is not known, so it is given
-// to nobody, and is not destroyed unless the operator says so.
+// A record is written before its sandbox is made, and removed after it is gone. So a
+// sandbox that runs without one is an orphan: its record was lost with the database, or the
+// database is an older one. Its namespace is unknown, so nobody gets it, and it is
+// destroyed only on the operator's request.
 
 // ErrOrphans is the error of Adopt when sandboxes run that the store has no
 // record of. It matches sandpit.ErrState.
@@ -28,7 +28,7 @@ func (orphansError) Error() string {
 }
 func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 
-// maxNamed bounds how many orphans an error names.
+// maxNamed bounds the orphans that an error names.
 const maxNamed = 8
 
 // orphans returns the IDs of the sandboxes that run here without a record, and with
@@ -58,7 +58,7 @@ func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, record
 	return slices.Compact(ids), nil
 }
 
-// refuseOrphans returns ErrOrphans when there are any.
+// refuseOrphans returns ErrOrphans if there are any.
 func refuseOrphans(ids []string) error {
 	if len(ids) == 0 {
 		return nil

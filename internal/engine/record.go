@@ -18,11 +18,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// dataVersion is the version of data that this program writes. It reads those
-// before it, and refuses later ones.
+// dataVersion is the version of data that this program writes. It reads earlier versions,
+// and refuses later ones.
 const dataVersion = 2
 
-// data is Record.Data: what an engine needs to take a sandbox over.
+// data is Record.Data: what an engine needs to adopt a sandbox.
 type data struct {
 	Version     int               `json:"version"`
 	Driver      string            `json:"driver"`
@@ -72,8 +72,8 @@ func readData(r Record) (data, error) {
 	return d, err
 }
 
-// record returns what is to be kept of the sandbox as it is now, or with another
-// expiry if next is not nil.
+// record returns the record of the sandbox as it is now, or with another expiry if next is
+// not nil.
 func (s *Sandbox) record(next *expiry) (Record, error) {
 	s.mu.Lock()
 	x := s.expiry
@@ -99,15 +99,14 @@ func (s *Sandbox) record(next *expiry) (Record, error) {
 	return r, nil
 }
 
-// save writes the record, if the sandbox is to be kept.
+// save writes the record, if the sandbox is persistent.
 func (s *Sandbox) save(ctx context.Context) error {
 	s.saving.Lock() // so that an earlier state does not replace a later one
 	defer s.saving.Unlock()
 	return s.put(ctx, nil)
 }
 
-// put writes the record, or removes it once erase was called. Precondition: s.saving is
-// held.
+// put writes the record, or removes it if erase was called. Precondition: s.saving is held.
 func (s *Sandbox) put(ctx context.Context, next *expiry) error {
 	if s.erasing {
 		return s.unrecord()
@@ -149,14 +148,14 @@ func (s *Sandbox) saveExpiry(ctx context.Context, next *expiry) error {
 	return nil
 }
 
-// saveLater has the record written as soon as the store can take it.
+// saveLater queues the record to be written when the store can take it.
 func (s *Sandbox) saveLater() {
 	s.engine.unwritten.add(s)
 }
 
-// saveChange writes the record of a change of the state that has been made. The change stands
-// where the store can't take that now: it gets it later, and until then Adopt finds
-// out from the sandbox itself.
+// saveChange writes the record of a completed change of the state. If the store can't take
+// it now, the change stands, and the record is written later; until then Adopt finds the
+// state out from the sandbox.
 func (s *Sandbox) saveChange(ctx context.Context) error {
 	err := s.save(context.WithoutCancel(ctx))
 	if errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrUnavailable) {
@@ -166,8 +165,8 @@ func (s *Sandbox) saveChange(ctx context.Context) error {
 	return err
 }
 
-// erase removes the record of a sandbox that is gone, now or else later: a removal does
-// not wait for a full disk. Nothing writes the record from then on.
+// erase removes the record of a sandbox that is gone, now or later: a removal does not wait
+// for a full disk. Nothing writes the record from then on.
 func (s *Sandbox) erase() {
 	s.saving.Lock()
 	s.erasing = true
@@ -191,8 +190,8 @@ func (s *Sandbox) unrecord() error {
 	return nil
 }
 
-// unwritten has the sandboxes whose records the store could not take. They are tried
-// again, as they are then.
+// unwritten has the sandboxes whose records the store could not take. They are retried with
+// their present state.
 type unwritten struct {
 	flushing sync.Mutex // held while records are written; taken before mu
 
@@ -202,10 +201,10 @@ type unwritten struct {
 	closed bool
 }
 
-// writeRetry is how long to wait after something could not be written.
+// writeRetry is the time to wait after a failed write.
 const writeRetry = 2 * time.Second
 
-// add has the record of a sandbox tried again.
+// add queues the record of a sandbox to be retried.
 func (u *unwritten) add(s *Sandbox) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -216,7 +215,7 @@ func (u *unwritten) add(s *Sandbox) {
 	u.schedule()
 }
 
-// schedule has what failed tried again. Precondition: u.mu is held.
+// schedule retries failed writes later. Precondition: u.mu is held.
 func (u *unwritten) schedule() {
 	if u.timer == nil && !u.closed && len(u.all) > 0 {
 		u.timer = time.AfterFunc(writeRetry, u.retry)
@@ -231,7 +230,7 @@ func (u *unwritten) retry() {
 	u.schedule()
 }
 
-// flush writes what there is room for.
+// flush writes the queued records that the store can take.
 func (u *unwritten) flush() {
 	u.flushing.Lock()
 	defer u.flushing.Unlock()

@@ -5,8 +5,8 @@ import (
 	"sort"
 )
 
-// ring keeps the latest output of a process. A position is how many bytes came
-// before, of both streams together.
+// ring keeps the latest output of a process. A position is the number of bytes before it,
+// of both streams together.
 type ring struct {
 	max   int    // bytes that may be kept now
 	buf   []byte // the byte at position p is at p modulo its length
@@ -15,7 +15,7 @@ type ring struct {
 	runs  []run  // oldest first; the last ends at end
 }
 
-// run is output of one stream without a break.
+// run is contiguous output of one stream.
 type run struct {
 	stream byte
 	end    int64
@@ -27,22 +27,22 @@ const (
 	stderrStream byte = 2
 )
 
-// Sizes of a ring: small at first, since most processes say little, and
-// bounded also in how often the stream changes.
+// Sizes of a ring: small at first, because most processes have little output, with a bound
+// on the number of changes between streams.
 const (
 	minRing = 4 << 10
 	maxRuns = 4 << 10
 	runSize = 16 // bytes of a run in memory
 )
 
-// runsIn is how often the stream may change in a ring of that size: as many runs
-// as take no more memory than the bytes.
+// runsIn returns the maximum number of runs in a ring of a size: as many as take no more
+// memory than the bytes.
 func runsIn(size int) int { return min(maxRuns, max(size/runSize, 1)) }
 
-// ringCost is what a ring of that size takes in memory, in bytes.
+// ringCost returns the memory of a ring of a size, in bytes.
 func ringCost(size int) int64 { return int64(size + runSize*runsIn(size)) }
 
-// append adds output and drops the oldest that has no room any more.
+// append adds output, and drops the oldest if there is no room.
 func (r *ring) append(stream byte, b []byte) {
 	if excess := len(b) - r.max; excess > 0 {
 		r.end += int64(excess)
@@ -72,7 +72,7 @@ func (r *ring) append(stream byte, b []byte) {
 	}
 }
 
-// grow makes room for n bytes more, as far as that is allowed.
+// grow makes room for n more bytes, as far as allowed.
 func (r *ring) grow(n int) {
 	need := int(r.end-r.start) + n
 	if need <= len(r.buf) || len(r.buf) == r.max {
@@ -85,7 +85,7 @@ func (r *ring) grow(n int) {
 	r.resize(min(size, r.max))
 }
 
-// resize moves what is kept to a buffer of that size, which has room for it.
+// resize moves the kept output to a buffer of a size that has room for it.
 func (r *ring) resize(size int) {
 	buf := make([]byte, size)
 	for at := r.start; at < r.end; {
@@ -96,8 +96,8 @@ func (r *ring) resize(size int) {
 	r.buf = buf
 }
 
-// read returns output from a position on, which is kept, of one stream. It stays
-// what it is until what was kept at that position is dropped.
+// read returns kept output of one stream from a position on. It is valid until the output
+// at that position is dropped.
 func (r *ring) read(at int64) (stream byte, b []byte) {
 	i := sort.Search(len(r.runs), func(i int) bool { return r.runs[i].end > at })
 	from := r.buf[int(at%int64(len(r.buf))):]
@@ -111,8 +111,8 @@ func (r *ring) changesFull(stream byte) bool {
 	return n >= runsIn(r.max) && r.runs[n-1].stream != stream
 }
 
-// room is how much of a stream can be appended before anything from a position
-// on is dropped.
+// room returns the number of bytes of a stream that can be appended before anything from a
+// position on is dropped.
 func (r *ring) room(stream byte, at int64) int {
 	if r.changesFull(stream) && at < r.runs[0].end {
 		return 0
@@ -120,7 +120,7 @@ func (r *ring) room(stream byte, at int64) int {
 	return r.max - int(r.end-at)
 }
 
-// drop forgets everything, but not the position.
+// drop drops all output, and keeps the position.
 func (r *ring) drop() {
 	r.buf, r.runs, r.start = nil, nil, r.end
 }

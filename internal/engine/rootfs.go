@@ -7,8 +7,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 )
 
-// rootFiles are the files that every sandbox has of its own. There is no name
-// server: without egress nothing but the sandbox itself can be reached.
+// rootFiles are files that every sandbox has. There is no name server, because without
+// egress a sandbox reaches only itself.
 func rootFiles(hostname string) []driver.File {
 	return []driver.File{
 		{Path: "/etc/hostname", Mode: 0o644, Data: []byte(hostname + "\n")},
@@ -17,11 +17,11 @@ func rootFiles(hostname string) []driver.File {
 	}
 }
 
-// maxVolumes bounds the volumes of an image that are made.
+// maxVolumes bounds the number of an image's volumes.
 const maxVolumes = 64
 
-// volumes returns the directories of an image's volumes that make sense: clean
-// absolute paths below the root and outside of what the sandbox itself makes.
+// volumes returns the valid directories of an image's volumes: clean absolute paths below
+// the root and outside of what the sandbox itself makes.
 func volumes(paths []string) []string {
 	var dirs []string
 	for _, p := range paths {
@@ -38,8 +38,8 @@ func volumes(paths []string) []string {
 	return dirs
 }
 
-// hostnameFor makes a host name of a sandbox's name, which may hold what a host
-// name may not (RFC 1123, section 2.1).
+// hostnameFor makes a host name from a sandbox's name, which may have characters that a
+// host name may not (RFC 1123, section 2.1).
 func hostnameFor(name string) string {
 	host := strings.Map(func(r rune) rune {
 		switch {

@@ -13,8 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
-// space is a namespace: the sandboxes that one tenant sees. All of it is
-// guarded by Engine.mu.
+// space is a namespace: the sandboxes that one tenant sees. Engine.mu guards it.
 type space struct {
 	ids      map[string]*Sandbox
 	names    map[string]*Sandbox
@@ -32,7 +31,7 @@ func compareCreated(s *Sandbox, created int64) int {
 	return cmp.Compare(s.created.UnixNano(), created)
 }
 
-// space returns a namespace, which it makes if need be.
+// space returns a namespace, and makes it if necessary.
 func (e *Engine) space(name string) *space {
 	sp := e.spaces[name]
 	if sp == nil {
@@ -42,7 +41,7 @@ func (e *Engine) space(name string) *space {
 	return sp
 }
 
-// insert enters a sandbox. Preconditions: its name and id are free.
+// insert adds a sandbox. Preconditions: its name and id are free.
 func (sp *space) insert(s *Sandbox) {
 	i, _ := slices.BinarySearchFunc(sp.order, s.created.UnixNano(), compareCreated)
 	sp.order = slices.Insert(sp.order, i, s)
@@ -61,11 +60,11 @@ func (sp *space) remove(s *Sandbox) {
 	sp.lost = slices.DeleteFunc(sp.lost, func(l *Sandbox) bool { return l == s })
 }
 
-// live is how many sandboxes there are something of.
+// live is the number of sandboxes that have not failed or of which something is left.
 func (sp *space) live() int { return len(sp.order) - len(sp.lost) }
 
-// register takes the name of a sandbox and says when it was made, which is
-// later than of any other in its namespace.
+// register takes the name of a sandbox and sets its creation time, which is later than that
+// of any other in its namespace.
 func (e *Engine) register(s *Sandbox, t *Tenant) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,8 +95,8 @@ func nameTaken(name string) error {
 	return sandpit.WithHint(fmt.Errorf("creating sandbox %q: the name is in use: %w", name, sandpit.ErrExists), "choose another name, or omit it")
 }
 
-// forget takes a sandbox out of the table. It reports whether what it was
-// promised has still to be given back.
+// forget removes a sandbox from the table. It reports whether its capacity must still be
+// returned.
 func (e *Engine) forget(s *Sandbox) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,8 +204,8 @@ func hasLabels(have, want map[string]string) bool {
 	return true
 }
 
-// describe returns what is known of the sandbox, and false once it is being
-// removed, unless that is stuck or has failed.
+// describe returns the description of the sandbox, or false once it is being removed,
+// unless the removal is stuck or has failed.
 func (s *Sandbox) describe() (sandpit.Info, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

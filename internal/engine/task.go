@@ -47,10 +47,10 @@ func (p Patience) withDefaults() Patience {
 	return p
 }
 
-// Each stuck task holds a thread of this program, of which the Go runtime has
-// 10,000, and perhaps a sandbox. Past these numbers no sandbox is made. Of one
-// namespace at most maxStuckSpace count towards maxStuck, so that three namespaces
-// can't keep the others from making sandboxes.
+// Each stuck task holds a thread of this program, of which the Go runtime allows 10,000,
+// and perhaps a sandbox. Beyond these numbers no sandboxes are created. At most
+// maxStuckSpace of one namespace count towards maxStuck, so that three namespaces can't
+// keep the others from creating sandboxes.
 const (
 	maxStuck      = 64 // in all
 	maxStuckSpace = 16 // in one namespace; and how many are made at once there
@@ -58,8 +58,7 @@ const (
 	readSpace     = "\x00read" // of Read
 )
 
-// stuckRetry is when to ask again for a sandbox that was refused because so much
-// is stuck.
+// stuckRetry is the time to wait after a create was refused because too much is stuck.
 const stuckRetry = 10 * time.Second
 
 // Stuck describes a task that the engine has given up waiting for.
@@ -80,8 +79,8 @@ func (s Stuck) String() string {
 	return text
 }
 
-// task is work that a system call may hold up for ever. It has a goroutine of
-// its own, and owns what it makes.
+// task is work that a system call may block for ever. It has its own goroutine, and owns
+// what it makes.
 type task struct {
 	engine   *Engine
 	progress driver.Progress
@@ -101,9 +100,8 @@ type task struct {
 	since     time.Time // when it was given up
 }
 
-// start starts a task that may take as long as limit; 0: there is no limit. If it has
-// cancel, it is called off when the limit has passed or ctx ends, before the engine
-// gives it up.
+// start starts a task with a time limit; 0: none. If it has cancel, it is canceled when the
+// limit has passed or ctx ends, before the engine gives it up.
 func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func(ctx context.Context) error) *task {
 	t.engine, t.done, t.stuck = e, make(chan struct{}), make(chan struct{})
 	var stop func() bool
@@ -130,7 +128,7 @@ func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func
 	return t
 }
 
-// work starts a task that nothing calls off and that may take d.
+// work starts a task that can't be canceled, with the time limit d.
 func (e *Engine) work(what string, s *Sandbox, d time.Duration, f func(ctx context.Context) error) *task {
 	t := &task{what: what, sandbox: s}
 	if s != nil {
@@ -139,7 +137,7 @@ func (e *Engine) work(what string, s *Sandbox, d time.Duration, f func(ctx conte
 	return e.start(context.Background(), t, d, f)
 }
 
-// tasks are those under way.
+// tasks are the tasks in progress.
 type tasks struct {
 	mu    sync.Mutex
 	all   map[*task]struct{} // guarded by mu
@@ -158,8 +156,8 @@ func (ts *tasks) count(namespace string, n int) {
 	}
 }
 
-// counts returns how many tasks are stuck in all, how many of them count towards
-// maxStuck, and how many are of a namespace.
+// counts returns the number of stuck tasks, the number that counts towards maxStuck, and
+// the number of a namespace.
 func (ts *tasks) counts(namespace string) (all, blocking, own int) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -170,7 +168,7 @@ func (ts *tasks) counts(namespace string) (all, blocking, own int) {
 	return all, blocking, ts.stuck[namespace]
 }
 
-// limit says how long the task may take from now on; 0: as long as it likes.
+// limit sets how long the task may take from now on; 0: unlimited.
 func (t *task) limit(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +183,7 @@ func (t *task) limit(d time.Duration) {
 	}
 }
 
-// overdue calls off a task that has taken too long, or gives it up.
+// overdue cancels a task that has taken too long, or gives it up.
 func (t *task) overdue(limit time.Duration) {
 	if t.cancel == nil {
 		t.giveUp()
@@ -194,7 +192,7 @@ func (t *task) overdue(limit time.Duration) {
 	t.cancel(&timeoutError{limit, t.doing()})
 }
 
-// timeoutError is why a task was called off that has taken too long.
+// timeoutError is the cause of the cancellation of a task that has taken too long.
 type timeoutError struct {
 	limit time.Duration
 	doing string
@@ -206,7 +204,7 @@ func (e *timeoutError) Error() string {
 
 func (e *timeoutError) Unwrap() error { return sandpit.ErrUnavailable }
 
-// calledOff is called when the context of a task that can be called off has ended.
+// calledOff is called when the context of a cancelable task has ended.
 func (t *task) calledOff() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -220,7 +218,7 @@ func (t *task) calledOff() {
 	t.timer = time.AfterFunc(t.engine.opts.Patience.Undo, t.giveUp)
 }
 
-// settle says that the task ends now, and reports whether somebody still waits.
+// settle notes that the task ends now, and reports whether a caller still waits.
 func (t *task) settle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,8 +229,8 @@ func (t *task) settle() bool {
 	return t.since.IsZero()
 }
 
-// giveUp ends the wait for the task. It closes t.stuck last: end waits for that, so
-// that it undoes and reports a state that is complete.
+// giveUp ends the wait for the task. It closes t.stuck last, because end waits for that to
+// undo and report a complete state.
 func (t *task) giveUp() {
 	t.mu.Lock()
 	if t.settled || !t.since.IsZero() {
@@ -286,14 +284,14 @@ func (t *task) end(err error) {
 	}
 }
 
-// concerns says which sandbox the task is about.
+// concerns sets the sandbox of the task.
 func (t *task) concerns(s *Sandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sandbox, t.about, t.namespace = s, "sandbox "+s.name, s.namespace
 }
 
-// enter notes a step of the engine's own.
+// enter notes a step of the engine.
 func (t *task) enter(step string) {
 	enter(&t.progress, step)
 }
@@ -331,7 +329,7 @@ func (t *task) ended() bool {
 	}
 }
 
-// isStuck reports whether it was given up.
+// isStuck reports whether the task was given up.
 func (t *task) isStuck() bool {
 	select {
 	case <-t.stuck:
@@ -341,7 +339,7 @@ func (t *task) isStuck() bool {
 	}
 }
 
-// errStuck is in the error of what is stuck.
+// errStuck matches the errors of stuck tasks.
 var errStuck = fmt.Errorf("%w", sandpit.ErrUnavailable)
 
 func (t *task) stuckError() error {
@@ -349,8 +347,8 @@ func (t *task) stuckError() error {
 		"check the kernel log for a hanging file system; cleanup continues when the kernel, the file system or the sandbox responds, or after a restart of the machine")
 }
 
-// doing says what holds the task up. One that waits for another of the same
-// sandbox says what that does.
+// doing describes what the task waits for. If it waits for another task of the same
+// sandbox, it describes that one.
 func (t *task) doing() string {
 	if d := t.progress.Now(); d.Step != "" {
 		return d.String()
@@ -424,7 +422,7 @@ func (e *Engine) Blocked() bool {
 	return blocking >= maxStuck
 }
 
-// mayTry refuses to begin what could get stuck, too, when too much is.
+// mayTry refuses to begin an operation that could get stuck if too many are.
 func (e *Engine) mayTry(namespace string) error {
 	all, blocking, own := e.tasks.counts(namespace)
 	if blocking < maxStuck && own < maxStuckSpace {
@@ -444,7 +442,7 @@ func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack f
 	return e.place(ctx, t, namespace, false)
 }
 
-// place is try, or with pulls the same for fetching images from registries.
+// place does what try does; with pulls, for fetching images from registries.
 func (e *Engine) place(ctx context.Context, t *task, namespace string, pulls bool) (giveBack func(), err error) {
 	if err := e.mayTry(namespace); err != nil {
 		return nil, fmt.Errorf("%s: %w", t.describe().What, err)
@@ -500,7 +498,7 @@ func (e *Engine) Read(ctx context.Context, what string, f func(ctx context.Conte
 	return err
 }
 
-// explainCancel says why what was called off has failed.
+// explainCancel adds the cause of a cancellation to an error.
 func explainCancel(ctx context.Context, name string, err error) error {
 	cause := context.Cause(ctx)
 	var timeout *timeoutError

@@ -20,9 +20,9 @@ type who struct {
 // maxID is the highest user or group id in a sandbox: the ids are 16 bits wide.
 const maxID = 65534
 
-// chooseUser finds the user's ids. The driver needs them before there is an
-// inside in which names could be looked up; so a name is searched for in the
-// image's passwd and group files, as data, without following any link.
+// chooseUser finds the user's ids. The driver needs them before names can be looked up
+// inside. So a name is searched for in the image's passwd and group files, as data, without
+// following any link.
 func chooseUser(asked string, root image.Rootfs) (who, error) {
 	from := "the sandbox's user"
 	text := asked

@@ -22,7 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
 )
 
-// localNamespace is that of the user whose server it is, at its unix socket.
+// localNamespace is the namespace of the server's own user, at its unix socket.
 const localNamespace = "local"
 
 // backend is the engine as the API serves it.
@@ -36,8 +36,8 @@ type backend struct {
 	runs
 }
 
-// policyOf returns the policy of a caller as it holds now. The user whose
-// server it is may do what he may do without it.
+// policyOf returns the present policy of a caller. The server's own user may do what that
+// user may do without a server.
 func (b *backend) policyOf(c gate.Caller) (policy.Policy, error) {
 	if c.Key == "" {
 		return policy.Default(), nil
@@ -45,7 +45,7 @@ func (b *backend) policyOf(c gate.Caller) (policy.Policy, error) {
 	return b.policies.Policy(c.Policy)
 }
 
-// Client returns a tenant. One whose policy is gone may look, and nothing else.
+// Client returns a tenant. A caller whose policy is gone may only look.
 func (b *backend) Client(c gate.Caller) sandpit.Client {
 	p, err := b.policyOf(c)
 	if err != nil {
@@ -60,7 +60,7 @@ type lockedOut struct {
 	err error
 }
 
-// Create says why not.
+// Create returns the reason.
 func (l *lockedOut) Create(context.Context, sandpit.Spec) (sandpit.Sandbox, error) {
 	return nil, fmt.Errorf("creating a sandbox: %w (%w)", l.err, sandpit.ErrForbidden)
 }
@@ -80,8 +80,8 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 // features are the parts of the API, for clients of more than one version.
 var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images"}
 
-// Images lists the store of images to who has a say over the machine. Nobody else
-// learns what others have fetched.
+// Images lists the image store for administrators. Other callers must not learn what others
+// have fetched.
 func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error) {
 	if !c.Admin {
 		return nil, nil
@@ -138,7 +138,7 @@ func (b *backend) RemoveImage(ctx context.Context, c gate.Caller, name string) e
 	return err
 }
 
-// Stuck counts what hangs.
+// Stuck returns the number of stuck operations.
 func (b *backend) Stuck() (n int, blocked bool) {
 	n = b.engine.StuckCount() + b.runs.engine.StuckCount()
 	if b.journal.Hangs() {
@@ -147,8 +147,8 @@ func (b *backend) Stuck() (n int, blocked bool) {
 	return n, b.engine.Blocked()
 }
 
-// statsWait bounds how long the figures of one sandbox are waited for when those of
-// all are asked for. A sandbox whose figures do not come is left out.
+// statsWait bounds the wait for the metrics of one sandbox when those of all are requested.
+// A sandbox without an answer is left out.
 const statsWait = time.Second
 
 // Stats counts sandboxes of all namespaces.
@@ -199,7 +199,7 @@ func (s policyShower) Policy(_ context.Context, c gate.Caller) (v1.Policy, error
 	return showPolicy(name, p)
 }
 
-// KeyPolicy shows what the policy of a key allows, also of one that has ended.
+// KeyPolicy returns the policy of a key, also of one that has ended.
 func (s policyShower) KeyPolicy(_ context.Context, id string) (v1.Policy, error) {
 	key, err := s.ring.Get(id)
 	if err != nil {

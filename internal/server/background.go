@@ -29,8 +29,8 @@ func DialHome(ctx context.Context, home string) (net.Conn, error) {
 	return SocketIn(home).dial(ctx)
 }
 
-// maxLog is how large the log of a server in the background may be, in bytes,
-// before a new server starts a new one.
+// maxLog is the size of the log of a background server, in bytes, at which a new server
+// starts a new one.
 const maxLog = 4 << 20
 
 // Background says how to start a server in the background for a user.
@@ -94,7 +94,7 @@ func flock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// start starts the program with a pipe on which it says "ready", or why it is not.
+// start starts the program with a pipe on which it reports "ready", or why it is not.
 func (b Background) start(ctx context.Context) error {
 	program := b.Program
 	if program == "" {
@@ -137,8 +137,8 @@ func (b Background) start(ctx context.Context) error {
 	}
 }
 
-// What a server in the background writes to descriptor readyFD: readyLine when
-// it answers; else why it does not, and on another line what to do about it.
+// A server in the background writes to descriptor readyFD: readyLine when it answers, or
+// why it does not, with a hint on another line.
 const (
 	readyLine = "ready"
 	readyFD   = 3
@@ -160,7 +160,7 @@ func TellStarter(err error) {
 	_ = pipe.Close()
 }
 
-// hear waits for what the server says to its starter.
+// hear waits for the server's report to its starter.
 func (b Background) hear(from io.Reader) error {
 	lines := bufio.NewReader(io.LimitReader(from, 8<<10))
 	next := func() string {
@@ -180,7 +180,7 @@ func (b Background) hear(from io.Reader) error {
 	return sandpit.WithHint(startError(why), hint)
 }
 
-// startError is why a server in the background does not answer. It matches
+// startError is the reason why a background server does not answer. It matches
 // sandpit.ErrUnavailable.
 type startError string
 

@@ -90,11 +90,10 @@ func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.
 	return out, nil
 }
 
-// maxExpires is the longest time that a key may be given to expire after, in
-// seconds: a hundred years.
+// maxExpires is the longest expiry of a key, in seconds: a hundred years.
 const maxExpires = 100 * 365 * 24 * 60 * 60
 
-// defaultPolicy is that of keys that name none.
+// defaultPolicy is the policy of keys that name none.
 const defaultPolicy = "default"
 
 func (k keyring) ListKeys(context.Context) ([]v1.Key, error) {

@@ -15,9 +15,9 @@ type certificate struct {
 	file   os.FileInfo      // the certificate's when it was loaded; guarded by mu
 }
 
-// get is for tls.Config.GetCertificate. It looks whether the files have changed,
-// which takes a thousandth of what a handshake does. While they can't be read,
-// or don't fit together yet, what was read before is used.
+// get is for tls.Config.GetCertificate. It checks whether the files have changed, which
+// takes a thousandth of the time of a handshake. While they can't be read, or do not match
+// yet, the previous certificate is used.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

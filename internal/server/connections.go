@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// maxConnections is the most connections by default.
+	// maxConnections is the default maximum of connections.
 	maxConnections = 8192
 
-	// leastConnections is the fewest that can be set: some for each share.
+	// leastConnections is the minimum that can be set: some for each share.
 	minConnections = 16
 
-	// strangerTime is how long a connection without a valid key may be idle or
-	// incomplete. One on which requests go on is closed after the next answer.
+	// strangerTime is the time that a connection without a valid key may be idle or
+	// incomplete. One with ongoing requests is closed after the next answer.
 	strangerTime = 30 * time.Second
 
 	// droppedEvery is the shortest time between two lines of the log about
@@ -36,15 +36,9 @@ const (
 	droppedEvery = 10 * time.Second
 )
 
-// connections counts and bounds the connections of all listeners.
-//
-// A connection is a stranger's until a request on it has a valid key. Strangers
-// have a share of their own, and each address a share of that. A new connection
-// over the share of its address takes the place of the oldest of that address. One over
-// the share of all takes the place of the oldest of the address that has most. A caller
-// is a stranger, too, until the first request has come; so those who connect often push
-// out themselves. Callers with a key and users of the unix socket have their own shares.
-// A request over one of them is answered with 503, and its connection stays a stranger's.
+// connections counts and bounds the connections of all listeners. See the package comment.
+// A request over the share of its namespace or of the unix socket is answered with 503, and
+// its connection stays a stranger's.
 type connections struct {
 	strangers, perAddress int // bounds
 	keyed, perNamespace   int
@@ -74,7 +68,7 @@ func newConnections(s Settings, files int, log *slog.Logger) *connections {
 	}
 }
 
-// openFiles returns how many descriptors this program may have.
+// openFiles returns the number of descriptors that this program may have.
 func openFiles() int {
 	var lim syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil || lim.Cur > 1<<30 {
@@ -83,8 +77,8 @@ func openFiles() int {
 	return int(lim.Cur)
 }
 
-// reservedFiles is how many of all descriptors are for work in progress alone:
-// for what sandboxes, state and images open for a moment.
+// reservedFiles is the number of descriptors that are reserved for work in progress: files
+// that sandboxes, state and images open for a moment.
 func reservedFiles(files int) int { return min(files/8, 1024) }
 
 // connection is a net.Conn that is counted until it is closed.
@@ -153,7 +147,7 @@ func (a *connections) add(raw net.Conn, plain bool) net.Conn {
 	return c
 }
 
-// enter puts a connection among the strangers. Precondition: a.mu is held.
+// enter adds a connection to the strangers. Precondition: a.mu is held.
 func (a *connections) enter(c *connection) {
 	around := &a.waiting
 	for _, n := range networks(c.RemoteAddr()) {
@@ -164,7 +158,7 @@ func (a *connections) enter(c *connection) {
 	c.timer = time.AfterFunc(strangerTime, c.expire)
 }
 
-// leave takes a connection out of the strangers. Precondition: a.mu is held.
+// leave removes a connection from the strangers. Precondition: a.mu is held.
 func (a *connections) leave(c *connection) *connection {
 	c.place.grow(-1)
 	c.timer.Stop()
@@ -184,7 +178,7 @@ func (a *connections) makeRoom() bool {
 	return out != nil
 }
 
-// crowd is strangers: one, or all of a network, in parts. The zero value is empty.
+// crowd is a set of strangers: one, or all of a network, in parts. The zero value is empty.
 type crowd struct {
 	one    *connection // that it is, if it has no parts
 	around *crowd      // whose part it is; nil for that of all
@@ -244,7 +238,7 @@ func (g *crowd) next() *connection {
 	return g.one
 }
 
-// drop closes connections that are not counted any more.
+// drop closes connections that are no longer counted.
 func (a *connections) drop(out []*connection) {
 	if len(out) == 0 {
 		return
@@ -303,9 +297,8 @@ func (a *connections) noteState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// admit notes whose requests come on a connection: those of callers of a namespace
-// with a valid key, or a stranger's for "". It reports whether there is room for one
-// more connection of the namespace.
+// admit notes the namespace of the requests on a connection: that of callers with a valid
+// key, or "" for a stranger. It reports whether the namespace may have one more connection.
 func (c *connection) admit(namespace string) bool {
 	a := c.all
 	a.mu.Lock()
@@ -326,8 +319,8 @@ func (c *connection) admit(namespace string) bool {
 	return true
 }
 
-// admitPeer notes that a user of the unix socket is at the other end. Without room
-// for one it is a stranger's, and a caller's from its first request.
+// admitPeer notes that a user of the unix socket is at the other end. If there is no room
+// for one, the connection is a stranger's until its first request.
 func (c *connection) admitPeer() {
 	a := c.all
 	a.mu.Lock()
@@ -340,7 +333,7 @@ func (c *connection) admitPeer() {
 	a.peers++
 }
 
-// forget stops counting a connection as what it is. Precondition: a.mu is held.
+// forget stops counting a connection. Precondition: a.mu is held.
 func (a *connections) forget(c *connection) {
 	switch {
 	case c.place != nil:
@@ -357,7 +350,7 @@ func (a *connections) forget(c *connection) {
 	}
 }
 
-// Close closes the connection, which is not counted any more.
+// Close closes the connection and stops counting it.
 func (c *connection) Close() error {
 	c.all.mu.Lock()
 	if !c.closed {
@@ -368,13 +361,13 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// NetConn returns the connection beneath.
+// NetConn returns the underlying connection.
 func (c *connection) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite is that of httpconn.Conn.
 func (c *connection) CloseWrite() error { return httpconn.Find(c.Conn).CloseWrite() }
 
-// connectionOf finds the connection that another one was made of, or nil.
+// connectionOf returns the connection that another one wraps, or nil.
 func connectionOf(c net.Conn) *connection {
 	for {
 		switch in := c.(type) {
@@ -395,10 +388,10 @@ func (a *connections) counts() api.Connections {
 	return api.Connections{Strangers: a.waiting.size, Keys: a.keys, Peers: a.peers, Dropped: a.dropped}
 }
 
-// networks returns what counts as one address, and before that what it is counted
-// with when somebody has to make room: of IPv6 the 64 bits that one customer gets at
-// least, and the 48 that one may get (RFC 6177). There are none of unix sockets, which
-// count as one address.
+// networks returns the network that counts as one address, preceded by the larger one that
+// it belongs to when a connection must make room: in IPv6 the 64 bits that every customer
+// gets, and the 48 that one may get (RFC 6177). Unix sockets have none, and count as one
+// address.
 func networks(a net.Addr) []netip.Prefix {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

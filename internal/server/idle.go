@@ -11,11 +11,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// errIdle ends a server that nobody needs.
+// errIdle ends an idle server.
 var errIdle = errors.New("the server is idle")
 
-// idleness knows how long no connection has been busy. Its methods may be
-// called from many goroutines.
+// idleness measures how long no connection has been busy. Its methods are safe for
+// concurrent use.
 type idleness struct {
 	mu    sync.Mutex
 	busy  map[net.Conn]bool // guarded by mu
@@ -39,7 +39,7 @@ func (i *idleness) connection(c net.Conn, state http.ConnState) {
 	}
 }
 
-// idle returns how long no connection has been busy.
+// idle returns the time since a connection was busy.
 func (i *idleness) idle(begun time.Time) time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -52,8 +52,7 @@ func (i *idleness) idle(begun time.Time) time.Duration {
 	return time.Since(i.since)
 }
 
-// leaveWhenIdle ends the server when it has no sandbox and nothing has been
-// asked of it for as long as is set.
+// leaveWhenIdle ends the server when it has had no sandbox and no request for the set time.
 func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFunc) {
 	begun := time.Now()
 	after := s.opt.Settings.IdleExit
@@ -78,8 +77,8 @@ func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFun
 	}
 }
 
-// machineMemory returns the bytes of memory of this machine, or the default
-// limit of one sandbox when that can't be told.
+// machineMemory returns the memory of this machine in bytes, or the default limit of one
+// sandbox if it is unknown.
 func machineMemory() int64 {
 	if n := totalMemory(); n > 0 {
 		return n

@@ -6,10 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepFiles has no program that this one starts inherit a file that is not given
-// to it by name: a server in the background would hold on to what a script has
-// open, a lock for instance, for as long as it lives. A kernel that can't do it can
-// make no sandbox either.
+// keepFiles keeps programs that this one starts from inheriting files that they are not
+// given explicitly: a background server would hold on to the open files of a script, such
+// as a lock. A kernel without this can't make sandboxes either.
 func keepFiles() {
 	const first = 3 // behind standard error
 	_ = unix.CloseRange(first, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)

@@ -15,8 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// listen opens a listener. A unix socket has mode 0600, in a directory that is
-// made with mode 0700. A socket file that nobody listens on is replaced.
+// listen opens a listener. A unix socket has mode 0600, in a directory that is made with
+// mode 0700. A socket file without a listener is replaced.
 func listen(ctx context.Context, a Address) (net.Listener, error) {
 	if a.Network != "unix" {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.Host)
@@ -77,9 +77,9 @@ func (l *unixListener) Close() error {
 	return l.Listener.Close()
 }
 
-// shorten gives a name for a file in dir by which a socket can be bound or
-// reached: sun_path holds 108 bytes (unix(7); 104 on Darwin), which a data
-// directory may be longer than. The name is good until release is called.
+// shorten returns a name for a file in dir for binding or dialling a socket: sun_path holds
+// 108 bytes (unix(7); 104 on Darwin), and a data directory may be longer. The name is valid
+// until release is called.
 func shorten(dir, name string) (short string, release func(), err error) {
 	whole := filepath.Join(dir, name)
 	if len(whole) < 104 {
@@ -107,9 +107,8 @@ func (a Address) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", short)
 }
 
-// activated returns the listeners that the service manager has opened for this
-// program, as sd_listen_fds(3) says, and takes the variables away from what
-// this program starts.
+// activated returns the listeners that the service manager has opened for this program
+// (sd_listen_fds(3)), and removes the variables from the environment of its children.
 func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	pid, ok := lookup("LISTEN_PID")

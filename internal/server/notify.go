@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// supervisor is the service manager that started this program, spoken to as
-// sd_notify(3) says. The zero supervisor is none.
+// supervisor is the service manager that started this program, reached through
+// sd_notify(3). The zero supervisor is none.
 type supervisor struct {
 	socket string        // address of a datagram socket; "@" stands for an abstract one
 	beat   time.Duration // how often it wants to hear that all is well; 0: never
@@ -50,7 +50,7 @@ func (s supervisor) tell(state string) error {
 	return nil
 }
 
-// watchdog says that all is well until ctx ends.
+// watchdog reports liveness until ctx ends.
 func (s supervisor) watchdog(ctx context.Context) {
 	if s.beat == 0 {
 		return

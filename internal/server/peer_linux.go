@@ -46,8 +46,8 @@ func peerUID(conn *net.UnixConn) (uint32, error) {
 	return cred.Uid, nil
 }
 
-// besideUs returns nil if a process is shown to be in the user and pid
-// namespaces of this one.
+// besideUs returns nil if a process is shown to be in this process's user and pid
+// namespaces.
 func besideUs(pidfd int) error {
 	pid, err := pidBesideUs(pidfd)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// runs makes the sandboxes of sandpit run, for this server's own user: an engine
-// without a store, whose sandboxes are written down nowhere and end with it, as
-// they would end with the command itself. Its pool begins with the first of them.
+// runs makes the sandboxes of sandpit run, for this server's own user: an engine without a
+// store, whose sandboxes have no records and end with it, as they would end with the
+// command. Its pool starts with the first of them.
 type runs struct {
 	engine *engine.Engine
 	place  string // "": there are none

@@ -109,8 +109,7 @@ func KeepDir(home string) string { return filepath.Join(home, keptDir) }
 // AuditDir returns the directory of the audit in a data directory.
 func AuditDir(home string) string { return filepath.Join(home, auditDir) }
 
-// drainTime is how long requests that are being carried out may take when the
-// server is to end.
+// drainTime is the time that requests in progress have when the server ends.
 const drainTime = 10 * time.Second
 
 // Run runs a server until ctx ends or the server has been idle for long enough, and returns
@@ -584,11 +583,10 @@ func (s *server) settle(ctx context.Context) {
 	}
 }
 
-// keepRevoked is how long keys that are no longer valid are still listed.
+// keepRevoked is the time that invalid keys stay listed.
 const keepRevoked = 90 * 24 * time.Hour
 
-// lastAnswers is how long the ends of answers have to get out when all is done, and
-// the last spans.
+// lastAnswers is the time for sending the last answers and spans at the end.
 const lastAnswers = time.Second
 
 // close drains and closes what start has opened, in reverse.
@@ -665,7 +663,7 @@ func (s *server) close() error {
 	return errors.Join(errs...)
 }
 
-// logStuck tells the operator what hangs, and when it does no longer.
+// logStuck logs operations that hang, and when they end.
 func (o *Options) logStuck(is engine.Stuck, over bool) {
 	if over {
 		o.Log.Info("no longer stuck", "what", is.What)
@@ -674,12 +672,11 @@ func (o *Options) logStuck(is engine.Stuck, over bool) {
 	o.Log.Error("stuck", "what", is.What, "doing", is.Doing)
 }
 
-// partTime is how long a part of the server may take to end: what it has to write
-// takes moments.
+// partTime is the time that a part of the server has to end. Its last writes take moments.
 const partTime = 5 * time.Second
 
-// within ends a part of the server. One that hangs, on a dead disk for example, is
-// left as it is: the process ends, and nothing counts on how it ends.
+// within ends a part of the server. A part that hangs, for example on a dead disk, is left
+// as it is: the process ends, and nothing depends on how.
 func within(part string, end func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- end() }()

@@ -204,16 +204,16 @@ func (s Settings) check() error {
 	return nil
 }
 
-// defaultMemory is how many times the machine's memory may be promised.
+// defaultMemory is the default memory capacity as a multiple of the machine's memory.
 const defaultMemory = 2
 
-// defaultSandboxes bounds sandboxes at once.
+// defaultSandboxes is the default maximum number of sandboxes.
 const defaultSandboxes = 1000
 
 // minAudit is the least size of the audit, in bytes.
 const minAudit = audit.Files << 20
 
-// auditOptions returns how the audit is kept.
+// auditOptions returns the options of the audit.
 func (s *Settings) auditOptions() audit.Options {
 	opt := audit.Sized(cmp.Or(s.AuditSize, audit.DefaultSize))
 	opt.Relaxed = !s.SyncAudit
@@ -227,8 +227,8 @@ func (s *Settings) limits() gate.Limits {
 	return l
 }
 
-// filesOfSandbox is how many descriptors the server has for a sandbox, with some
-// to spare.
+// filesOfSandbox is the number of descriptors that the server needs for a sandbox, with
+// some to spare.
 const filesOfSandbox = 8
 
 // Bounds of Settings.KeptMemory, in bytes: what may be set, and between which the
@@ -239,8 +239,8 @@ const (
 	maxDefaultKept = 16 << 30
 )
 
-// fillCapacity sets what is 0 for a machine with so much memory and a server that
-// may have so many descriptors.
+// fillCapacity sets the defaults for a machine with the given memory and a server with the
+// given number of descriptors.
 func (s *Settings) fillCapacity(machineMemory int64, files int) {
 	if s.Connections == 0 {
 		s.Connections = max(minConnections, min(maxConnections, files/4))

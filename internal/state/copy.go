@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// keepCopy leaves a copy of a database beside it before its schema is changed,
-// for a return to the version that made it. Of each schema the first is kept.
+// keepCopy copies a database before its schema is changed, for a return to the version that
+// made it. The first copy of each schema is kept.
 func keepCopy(ctx context.Context, conn *sql.Conn, file string, version int) error {
 	name := file + ".schema-" + strconv.Itoa(version)
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {

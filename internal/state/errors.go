@@ -22,15 +22,14 @@ func code(err error) int {
 	return 0
 }
 
-// isDatabase reports whether an error is one of the database and not of what
-// was asked of it.
+// isDatabase reports whether an error is one of the database and not of the request.
 func isDatabase(err error) bool {
 	c := code(err)
 	return c != 0 && c != sqlite3.SQLITE_CONSTRAINT
 }
 
-// isFull reports whether an error may be that of a disk without room. SQLite says
-// SQLITE_IOERR_WRITE of a quota that is used up.
+// isFull reports whether an error may be that of a full disk. SQLite reports
+// SQLITE_IOERR_WRITE for a used-up quota.
 func isFull(err error) bool {
 	var e *sqlite.Error
 	if errors.As(err, &e) {
@@ -54,8 +53,8 @@ const (
 	hintNotOurs  = "move the file away, or use another directory"
 )
 
-// kindOf returns what can be done about an error of SQLite or of the system, and
-// its kind; nil for any other.
+// kindOf returns the kind and the hint for an error of SQLite or of the system, or nil for
+// any other.
 func kindOf(err error) (hint string, kind error) {
 	switch {
 	case isFull(err):

@@ -13,13 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// dying is how long the lock of a process that is dead is waited for. What that
-// process was just starting has its descriptors, and so the lock, until it hears
-// of the death or executes something else: moments, on an idle machine.
+// dying is the time to wait for the lock of a dead process. A child that it was just
+// starting has its descriptors, and so the lock, until it notices the death or executes
+// something else: moments, on an idle machine.
 const dying = 10 * time.Second
 
-// takeLock takes the lock of a directory, which ends with this process. The
-// file says who has it.
+// takeLock takes the lock of a directory, which ends with this process. The file names the
+// holder.
 func takeLock(ctx context.Context, file, dir string) (_ *os.File, err error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -65,7 +65,7 @@ func holder(f *os.File) int {
 	return pid
 }
 
-// isDead reports whether a process is known to be no more.
+// isDead reports whether a process is known to have ended.
 func isDead(pid int) bool {
 	return pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
@@ -88,8 +88,8 @@ func lockedError(dir string, pid int) error {
 		"stop that server first, or set SANDPIT_HOME to another directory")
 }
 
-// dropLock gives a lock back. Closing it alone would not do: what this process is
-// just starting may have the descriptor, too, until it executes something else.
+// dropLock releases a lock. Closing it is not enough: a child that this process is just
+// starting may have the descriptor, too, until it executes something else.
 func dropLock(f *os.File) error {
 	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }

@@ -77,8 +77,8 @@ DROP TABLE settings;
 `}
 }
 
-// migrate brings a database to the newest schema, one step in one transaction.
-// A database that a newer version made is refused untouched.
+// migrate brings a database to the newest schema, one step in one transaction. It refuses
+// and does not touch a database of a newer version.
 func migrate(ctx context.Context, conn *sql.Conn, file string, steps []string) error {
 	var version, id, tables int
 	for query, into := range map[string]*int{"PRAGMA user_version": &version, "PRAGMA application_id": &id, "SELECT count(*) FROM sqlite_schema": &tables} {

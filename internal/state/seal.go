@@ -12,14 +12,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// A sealer encrypts what the database has to give back in clear, so that a
-// copy of the database alone tells no secret. The key is in a file beside it,
-// with mode 0600: whoever can read the directory as this user can read both.
+// A sealer encrypts secrets that must be readable later, so that a copy of the database
+// alone reveals none. The key is in a file beside it, with mode 0600: whoever can read the
+// directory as this user can read both.
 type sealer struct{ aead cipher.AEAD }
 
 const sealKeyLen = 32 // AES-256
 
-// openSealer reads the key, or makes it.
+// openSealer reads the key, or creates it.
 func openSealer(file string) (*sealer, error) {
 	key, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func (s *sealer) open(sealed []byte, owner string) (string, error) {
 	return string(value), nil
 }
 
-// writeFile writes a file that is complete or not there.
+// writeFile writes a file atomically.
 func writeFile(file string, data []byte) error {
 	f, err := os.OpenFile(file+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -48,8 +48,8 @@ const (
 	fileReserve  = "reserve"
 )
 
-// busyTimeout is how long a statement waits for somebody who looks into the
-// database with another program, in milliseconds.
+// busyTimeout is the time that a statement waits for another program that reads the
+// database, in milliseconds.
 const busyTimeout = "5000"
 
 // maxTogether bounds the writes of one transaction.
@@ -196,21 +196,20 @@ type write struct {
 	read  bool // it writes nothing, and needs no transaction
 }
 
-// update runs fn in a transaction, perhaps together with others. What fn wrote
-// is durable when update returns nil, and undone when it returns an error.
-// When fn has begun, ctx has no effect any more, so that the outcome is known
-// unless the disk hangs.
+// update runs fn in a transaction, perhaps together with others. The writes of fn are
+// durable if update returns nil, and undone if it returns an error. Once fn has begun, ctx
+// has no effect, so that the outcome is known unless the disk hangs.
 func (s *Store) update(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn})
 }
 
-// updateLazily is update for what a power cut may undo.
+// updateLazily is update for writes that a power cut may undo.
 func (s *Store) updateLazily(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn, lazy: true})
 }
 
-// updateVitally is update for what takes something away from somebody, or ends
-// something, and must work on a full disk.
+// updateVitally is update for writes that revoke or end something, and must work on a full
+// disk.
 func (s *Store) updateVitally(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn, vital: true})
 }
@@ -222,7 +221,7 @@ func (s *Store) write(ctx context.Context, w write) error {
 	return s.explain(s.queue.Do(ctx, w))
 }
 
-// view runs fn while nobody writes.
+// view runs fn while there are no writes.
 func (s *Store) view(ctx context.Context, fn func(*tx) error) error {
 	return s.write(ctx, write{fn: fn, read: true})
 }
@@ -318,8 +317,8 @@ func (s *Store) setLazy(lazy bool) error {
 	return nil
 }
 
-// one runs one write of a transaction. What the write itself refuses is undone
-// and is its own error; an error of the database is returned.
+// one runs one write of a transaction. If the write itself fails, it is undone and has its
+// own error; an error of the database is returned.
 func (s *Store) one(it *groupcommit.Item[write], among bool) error {
 	if among {
 		if err := s.exec("SAVEPOINT one"); err != nil {
@@ -346,7 +345,7 @@ func (s *Store) exec(query string) error {
 	return err
 }
 
-// explain gives an error of the database or the disk its kind, and a way out.
+// explain adds the kind and the hint to an error of the database or the disk.
 func (s *Store) explain(err error) error {
 	var hinted *sandpit.HintError
 	if err == nil || errors.As(err, &hinted) {

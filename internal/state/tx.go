@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// tx is what a write works with. Statements are compiled once: that is half of
-// the time of a short one.
+// tx is a transaction. Statements are compiled once: compiling takes half of the time of a
+// short one.
 type tx struct {
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt

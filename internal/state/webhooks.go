@@ -72,7 +72,7 @@ func (s *Store) WebhooksOf(ctx context.Context, namespace string) ([]webhook.Hoo
 	}, namespace)
 }
 
-// scanWebhook reads a webhook, and behind it more.
+// scanWebhook reads a webhook, and further columns.
 func scanWebhook(scan scanner, more ...any) (h webhook.Hook, err error) {
 	var (
 		kinds   string
