@@ -35,7 +35,7 @@ func (d *Driver) Prepare(ctx context.Context, id string, bp driver.BlankPlan) (d
 	return b, nil
 }
 
-// blank is a sandbox that is made up to where its plan is needed.
+// blank is a sandbox that is complete up to the point where its plan is needed.
 type blank struct {
 	made   *creation
 	host   *host
@@ -151,7 +151,7 @@ func (b *blank) usedError(what string) error {
 	return fmt.Errorf("%s blank %s: it was used already: %w", what, b.made.id, sandpit.ErrState)
 }
 
-// use makes the caller the one who uses the blank, or reports false.
+// use claims the blank for the caller, or reports false.
 func (b *blank) use() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// prepare is what the builder does before it need know what for.
+// prepare is what the builder does before the plan is known.
 func (c *compiler) prepare() {
 	// While the owner writes id maps, it does what does not need them.
 	c.loopback()
@@ -49,7 +49,7 @@ func (c *compiler) prepare() {
 	c.p.Call("waiting for the owner", unix.SYS_RECVMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
 }
 
-// bind is what the builder does when it knows for what: the rest.
+// bind is what the builder does once the plan is known.
 func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	c.plan, c.mounts, c.pinned = plan, mounts, map[string]bool{}
 	c.p.Grow(restSteps)
@@ -280,9 +280,9 @@ func (c *compiler) changeRoot() {
 	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("/"))
 }
 
-// files writes the plan's files into the upper directory, before the overlay
-// is made of it: it is empty, so no link of the image can lead elsewhere, and
-// what the image has of that name is covered.
+// files writes the plan's files into the upper directory, before the overlay is made of it.
+// It is empty, so no link of the image can lead elsewhere, and the image's files of that
+// name are covered.
 func (c *compiler) files() {
 	made := map[string]bool{}
 	for _, f := range c.plan.Root.Files {
@@ -304,7 +304,7 @@ func (c *compiler) files() {
 	}
 }
 
-// hostMount is a mount whose source has been looked at.
+// hostMount is a mount whose source was checked.
 type hostMount struct {
 	sandpit.Mount
 	file bool   // a regular file, not a directory
@@ -365,9 +365,9 @@ func (c *compiler) writePaths() *sysprog.Reg {
 		regs[i] = c.openTree("opening "+w, w, true)
 	}
 	c.readOnly("/", true)
-	// The guest says in /proc which processes are to be killed first for want of
-	// memory. For them it stays closed by Landlock, where there is one; what a
-	// process may write there is about itself.
+	// The guest says in /proc which processes are to be killed first when memory runs out. For
+	// them it stays closed by Landlock, where there is one; what a process may write there is
+	// about itself.
 	c.writable("/proc")
 	for i, w := range plan.Write {
 		c.attach(sysprog.From(regs[i]), w)

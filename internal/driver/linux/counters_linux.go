@@ -29,18 +29,17 @@ import (
 // one number for the whole host: the filter of system calls refuses both. What is
 // left for the whole host is in docs/THREAT_MODEL.md.
 
-// What a sandbox may have of these when its counters are its own.
+// The quotas of a sandbox with its own counters.
 const (
 	maxPendingSignals = 4096      // and POSIX timers
 	maxQueueBytes     = 800 << 10 // of message queues; the kernel's default
 )
 
-// share is the part that one sandbox may have of what its owner may, when all
-// sandboxes of an owner are counted together: one of so many. All of them
-// together may have half.
+// share is the part of its owner's quota that one sandbox may have, if all sandboxes of an
+// owner are counted together. All of them together may have half.
 const share = 4
 
-// quotas are what a sandbox may have of what the kernel counts by user.
+// quotas bound the per-user counters of a sandbox.
 type quotas struct {
 	signals, queues quota
 	sysctls         []sysctl // of its user namespace
@@ -56,7 +55,7 @@ type quota struct {
 // sysctl is a file below /proc/sys/user, and what is written to it.
 type sysctl struct{ name, value string }
 
-// findQuotas decides about the quotas. own says that the counters are the sandbox's own.
+// findQuotas returns the quotas. own says that the counters are the sandbox's own.
 func findQuotas(own bool) quotas {
 	q := quotas{
 		signals: newQuota(unix.RLIMIT_SIGPENDING, maxPendingSignals, own),
@@ -104,7 +103,7 @@ func (q *quotas) rlimits() []rlimit {
 		{"locked memory", unix.RLIMIT_MEMLOCK, 64 << 10},
 		{"pending signals", q.signals.resource, q.signals.each},
 		{"message queues", q.queues.resource, q.queues.each},
-		// No priority above that of others, whatever the caller may have.
+		// No priority above the default, even if the caller has one.
 		{"priorities", unix.RLIMIT_NICE, 0},
 		{"real-time priorities", unix.RLIMIT_RTPRIO, 0},
 	}
@@ -125,7 +124,8 @@ func raiseCore(pid int) {
 	}
 }
 
-// coreHandlerRuns reports whether that can't be done, and there is such a program.
+// coreHandlerRuns reports whether a core handler would run, because the limit can't be
+// raised.
 func coreHandlerRuns(h *host) bool {
 	var lim unix.Rlimit
 	if h.privileged && hasCapability(unix.CAP_SYS_RESOURCE) || unix.Getrlimit(unix.RLIMIT_CORE, &lim) != nil || lim.Max >= noCore {
@@ -168,8 +168,8 @@ func (q *quotas) counted(low *lowered, f func() error) error {
 	return f()
 }
 
-// lowered are the limits of this program that are lower for as long as a
-// namespace is made. Those of one that is stuck stay so.
+// lowered are the limits of this program that are lower while a namespace is made. Those of
+// a stuck one stay so.
 type lowered struct {
 	mu    sync.Mutex
 	users int                 // guarded by mu

@@ -33,7 +33,7 @@ import (
 // directory in such a place has its cover on the last directory on the way to it that can
 // be opened: should its owner let others in later, they find nothing there.
 
-// fileID tells a directory from any other as long as it exists.
+// fileID identifies a directory while it exists.
 type fileID struct {
 	major, minor uint32
 	ino          uint64
@@ -90,7 +90,7 @@ func openCovered(covers []cover, trees []int) (fds []int, err error) {
 	return fds, nil
 }
 
-// errMoved says that a path leads elsewhere than a moment ago, or nowhere.
+// errMoved says that a path now leads elsewhere or nowhere.
 func errMoved(name string, err error) error {
 	if err == nil {
 		err = errors.New("it changed meanwhile")
@@ -98,7 +98,7 @@ func errMoved(name string, err error) error {
 	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "try again")
 }
 
-// coverDir is the name of that in the scratch file system.
+// coverDir is the name of the empty directory in the scratch file system.
 const coverDir = "cover"
 
 // makeCover makes what all covers are copies of: a detached mount of an empty
@@ -197,8 +197,8 @@ type checked struct {
 	want  fileID
 }
 
-// verify returns nil if the builder found all that it should have found. It is
-// for after the builder has ended, and before anything of the sandbox runs.
+// verify returns nil if the builder found everything that it should. Call it after the
+// builder has ended, and before anything of the sandbox runs.
 func (c *compiler) verify() error {
 	for _, s := range c.checked {
 		ne := binary.NativeEndian

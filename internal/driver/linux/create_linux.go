@@ -35,8 +35,8 @@ func (d *Driver) Create(ctx context.Context, plan driver.Plan) (driver.Instance,
 	return inst, nil
 }
 
-// creation is one sandbox being made: first what does not depend on the plan,
-// prepare, and then the rest, bind. undo takes back all that it has done so far.
+// creation is a sandbox in the making: first prepare, which does not depend on the plan,
+// then bind. undo undoes everything done so far.
 type creation struct {
 	driver *Driver
 	id     string
@@ -125,7 +125,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 	return c.bind(ctx)
 }
 
-// check looks at what can be wrong with the plan.
+// check checks the plan.
 func (c *creation) check(ctx context.Context) error {
 	plan := c.plan
 	if err := c.driver.refuseMissing(ctx, plan.Enforce); err != nil {
@@ -285,7 +285,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	return err
 }
 
-// bind does the rest.
+// bind does everything that depends on the plan.
 func (c *creation) bind(ctx context.Context) (*instance, error) {
 	plan := c.plan
 	if err := c.step(ctx, "trees"); err != nil {
@@ -334,8 +334,8 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	return newInstance(c, false), nil
 }
 
-// sendTrees lets the builder go on, and gives it the trees, and what is covered in
-// them, if it can't open these itself.
+// sendTrees lets the builder continue, and sends it the trees, and descriptors of what is
+// covered in them if it can't open these itself.
 func (c *creation) sendTrees(ts []tree) error {
 	if !c.ids.mapped {
 		return c.tell(nil)
@@ -373,7 +373,7 @@ func (c *creation) tell(fds []int) error {
 	return nil
 }
 
-// lookAtMounts looks at the sources of the mounts.
+// lookAtMounts checks the sources of the mounts.
 func (c *creation) lookAtMounts() error {
 	for _, m := range c.plan.Mounts {
 		var st unix.Stat_t

@@ -26,8 +26,8 @@ type dumpable struct {
 // note of it would take what the other's child did for the program's choice.
 var processDumpable dumpable
 
-// enter notes that a sandbox is being made, until leave, and reports whether the
-// program is dumpable of itself.
+// enter notes that a sandbox is being made, until leave, and reports whether the program
+// itself is dumpable.
 func (d *dumpable) enter() (was bool, leave func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,7 +44,7 @@ func (d *dumpable) enter() (was bool, leave func()) {
 	}
 }
 
-// restore makes the program dumpable again, and reports false if it has not been.
+// restore makes the program dumpable again, and reports false if it was not.
 func (d *dumpable) restore() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

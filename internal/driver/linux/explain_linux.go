@@ -17,8 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// explainClone says why the kernel makes no namespaces for this user, and what
-// can be done.
+// explainClone explains why the kernel makes no namespaces for this user, with a hint.
 func explainClone(err error) error {
 	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("making namespaces: %w", err)
@@ -27,7 +26,7 @@ func explainClone(err error) error {
 	return sandpit.WithHint(fmt.Errorf("making namespaces: %s: %w", why, sandpit.ErrUnsupported), fix)
 }
 
-// whyNoNamespaces looks for what forbids user namespaces here.
+// whyNoNamespaces finds out what forbids user namespaces here.
 func whyNoNamespaces(err error) (why, fix string) {
 	is := func(name, value string) bool {
 		data, rerr := os.ReadFile(name)
@@ -53,8 +52,8 @@ func whyNoNamespaces(err error) (why, fix string) {
 	return "the kernel refuses it (" + err.Error() + ")", "run as root, or ask the administrator to allow user namespaces"
 }
 
-// inContainer reports whether this runs inside Docker, Podman or Kubernetes,
-// going by the marks that they leave.
+// inContainer reports whether this program runs inside Docker, Podman or Kubernetes,
+// judging by the marks that they leave.
 func inContainer() bool {
 	for _, f := range []string{"/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io"} {
 		if _, err := os.Stat(f); err == nil {
@@ -67,7 +66,7 @@ func inContainer() bool {
 // executingGuest is the step in which the guest's program is executed.
 const executingGuest = "executing the guest"
 
-// explainStep says why a step of the set-up failed.
+// explainStep explains why a step of the set-up failed.
 func (c *creation) explainStep(e *sysprog.StepError) error {
 	err := fmt.Errorf("setting up the sandbox: %w", e)
 	switch {
@@ -112,7 +111,7 @@ const (
 	// have ended. It is about to end, or has closed them for no reason.
 	deathPatience = time.Second
 
-	// maxWords bounds how much is told of what a guest said last, in bytes.
+	// maxWords bounds the last words of a guest in an error, in bytes.
 	maxWords = 300
 )
 
@@ -164,8 +163,8 @@ func (i *instance) Explain(err error) error {
 	return fmt.Errorf("%w (%s)", err, strings.Join(why, ": "))
 }
 
-// tidy returns the beginning of what a guest said last, on one line. The stacks that
-// follow in what the Go runtime says are left out.
+// tidy returns the beginning of a guest's last words, on one line, without the stacks of
+// the Go runtime.
 func tidy(words []byte) string {
 	words, _, _ = bytes.Cut(words, []byte("\n\n"))
 	text := strings.Join(strings.FieldsFunc(string(words), func(c rune) bool { return c == utf8.RuneError || !unicode.IsPrint(c) }), " ")

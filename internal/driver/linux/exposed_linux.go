@@ -69,10 +69,10 @@ func (t mountTable) shows(root int, dir located) bool {
 	return false
 }
 
-// times are when a directory was made and last changed.
+// times are the times of creation and last change of a directory.
 type times struct{ made, changed unix.StatxTimestamp }
 
-// look returns what is at a path, and the mount that shows it.
+// look returns the file at a path, and the mount that shows it.
 func look(dir int, name string, resolve uint64) (is times, mount uint64, err error) {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// loadingFilter is the step in which a filter of system calls is loaded.
+// loadingFilter is the step that loads a system call filter.
 const loadingFilter = "loading the seccomp filter"
 
 // errnoNotSupp is ENOTSUPP of the kernel, which no header shows to programs: the

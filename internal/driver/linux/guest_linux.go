@@ -62,8 +62,8 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	return name, nil
 }
 
-// ours reports whether nobody but this user and root can have made or changed a
-// file or directory.
+// ours reports whether only this user and root can have made or changed a file or
+// directory.
 func ours(st *unix.Stat_t) bool {
 	return (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && st.Mode&0o022 == 0
 }
@@ -126,7 +126,7 @@ func guestMode() uint32 {
 	return 0o555
 }
 
-// writeGuest writes the guest so that its name only ever means the whole of it.
+// writeGuest writes the guest atomically.
 func writeGuest(dir, name string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -156,12 +156,11 @@ func writeGuest(dir, name string, data []byte) error {
 	return err
 }
 
-// oldGuest is how long a guest of another build is kept: a program of that
-// build may be about to execute it. One that runs needs its file no more.
+// oldGuest is the time that a guest of another build is kept: a program of that build may
+// be about to execute it. A running guest no longer needs its file.
 const oldGuest = 24 * time.Hour
 
-// removeOldGuests removes the guests of other builds, and what was not written
-// to its end.
+// removeOldGuests removes guests of other builds, and incomplete files.
 func removeOldGuests(dir, keep string) {
 	names, _ := filepath.Glob(filepath.Join(dir, GuestName+"-*"))
 	parts, _ := filepath.Glob(filepath.Join(dir, ".guest-*"))

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is what was found of this machine and this user. It does not change
-// while the program runs.
+// host describes this machine and this user. It does not change while the program runs.
 type host struct {
 	euid, egid int
 	privileged bool // root, with CAP_SYS_ADMIN
@@ -23,7 +22,7 @@ type host struct {
 	subuid, subgid subRange
 }
 
-// findHost looks at this process.
+// findHost examines this process.
 func findHost() (*host, error) {
 	h := &host{euid: os.Geteuid(), egid: os.Getegid()}
 	if h.euid != 0 {
@@ -45,7 +44,7 @@ func findHost() (*host, error) {
 	return h, nil
 }
 
-// idsFrom0 returns how many ids from 0 on exist in this user namespace.
+// idsFrom0 returns the number of ids from 0 on in this user namespace.
 func idsFrom0(name string) (uint32, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// idMap is how the ids of a sandbox relate to those of the host.
+// idMap maps the ids of a sandbox to those of the host.
 type idMap struct {
 	kind           idKind
 	uidMap, gidMap string // the lines of uid_map and gid_map, user_namespaces(7)
@@ -43,7 +43,7 @@ type idMap struct {
 	lock int
 }
 
-// close gives the range of host ids back.
+// close releases the range of host ids.
 func (m *idMap) close() {
 	if m.lock >= 0 {
 		unix.Close(m.lock)
@@ -121,7 +121,7 @@ func openClaims() (int, error) {
 // rangeNumber is the number of a range, from 0.
 func rangeNumber(base uint32) int { return int(base-firstRange) / rangeSize }
 
-// idKind is a way in which the ids of sandboxes map.
+// idKind is a way to map the ids of sandboxes.
 type idKind int
 
 const (
@@ -148,7 +148,7 @@ func (h *host) idKind(multi, mappable bool) idKind {
 	return idsSingle
 }
 
-// chooseIDs decides about the ids of a sandbox. uid and gid are those of its user.
+// chooseIDs chooses the ids of a sandbox. uid and gid are those of its user.
 func (h *host) chooseIDs(uid, gid uint32, kind idKind) (idMap, error) {
 	m := idMap{kind: kind, lock: -1}
 	switch kind {
@@ -323,8 +323,7 @@ func idNamespace(hostUID, hostGID, uid, gid uint32) (int, error) {
 	return fd, nil
 }
 
-// reap waits for a child that is dying, and returns how it ended: 0 if all its
-// steps succeeded.
+// reap waits for a dying child, and returns its exit status: 0 if all its steps succeeded.
 func reap(pid int) syscall.WaitStatus {
 	for {
 		status := syscall.WaitStatus(^uint32(0))

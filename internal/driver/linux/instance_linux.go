@@ -27,7 +27,7 @@ type instance struct {
 
 	mu     sync.Mutex
 	closed bool // guarded by mu: no more Dial
-	left   bool // guarded by mu: its end is nobody's business any more
+	left   bool // guarded by mu: its end is ignored
 
 	destroy    sync.Once
 	destroyErr error
@@ -43,14 +43,14 @@ func newInstance(c *creation, adopted bool) *instance {
 	return i
 }
 
-// wait waits for the guest's death and reaps it, unless that is for another
-// process to do. It costs no thread: a pidfd can be polled.
+// wait waits for the guest's death and reaps it, unless another process must. It costs no
+// thread: a pidfd can be polled.
 func (i *instance) wait() {
 	defer i.end()
 	raw, err := i.pidfd.SyscallConn()
 	if i.adopted {
 		if err == nil {
-			// Left, which closes it, looks like death: nobody uses it any more.
+			// Leave, which closes it, looks like death, but the instance is no longer used.
 			_ = raw.Read(func(fd uintptr) bool {
 				ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 				n, err := unix.Poll(ready, 0)
@@ -72,8 +72,8 @@ func (i *instance) wait() {
 	i.thread.release()
 }
 
-// end says that the guest has ended. Of one that was left nobody else closes
-// the pidfd: Destroy would.
+// end notes that the guest has ended. If the instance was left, it closes the pidfd, which
+// Destroy would do otherwise.
 func (i *instance) end() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -147,7 +147,7 @@ func dialGuest(id string, bootstrap int) (net.Conn, error) {
 	return conn, nil
 }
 
-// dialError explains why a guest can't be dialled.
+// dialError explains why dialling a guest failed.
 func dialError(id string, err error) error {
 	kind := sandpit.ErrClosed
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) {
@@ -171,7 +171,7 @@ func (i *instance) Destroy(ctx context.Context) error {
 	return i.destroyErr
 }
 
-// tearDown releases whatever it can, also when something of it fails.
+// tearDown releases everything that it can, even if a part fails.
 func (i *instance) tearDown() error {
 	_ = i.at("kill")
 	leave := i.driver.ending.enter()

@@ -26,15 +26,15 @@ import (
 // of ids, a record that the range is taken, since the claim that holds it for
 // others ends with the maker.
 
-// identity tells a process from any other that has, had or will have its pid.
+// identity identifies a process, even if its pid is reused.
 type identity struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since the machine started, field 22 of proc_pid_stat(5)
 	Boot  string `json:"boot"`  // of the machine: /proc/sys/kernel/random/boot_id
 }
 
-// identify returns the identity of a process. The error matches
-// fs.ErrNotExist when there is none, or it is dead and not yet reaped.
+// identify returns the identity of a process. The error matches fs.ErrNotExist if there is
+// none, or it is dead and not yet reaped.
 func identify(pid int) (identity, error) {
 	name := "/proc/" + strconv.Itoa(pid) + "/stat"
 	data, err := os.ReadFile(name)
@@ -61,21 +61,19 @@ func identify(pid int) (identity, error) {
 	return id, err
 }
 
-// bootID is the identity of this machine's start.
+// bootID identifies this boot of the machine.
 func bootID() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot)), err
 }
 
-// restarted reports whether the machine has been restarted since the process
-// was there.
+// restarted reports whether the machine was restarted since the process existed.
 func (id identity) restarted() bool {
 	now, err := bootID()
 	return err == nil && now != id.Boot
 }
 
-// lives reports whether the process is there. An error says that it can't be
-// told.
+// lives reports whether the process exists. An error means that this is unknown.
 func (id identity) lives() (bool, error) {
 	now, err := identify(id.PID)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,9 +82,9 @@ func (id identity) lives() (bool, error) {
 	return err == nil && now == id, err
 }
 
-// idRecords has a file for each range of ids that a sandbox has which may have
-// lost its maker. It is the machine's, not a data directory's, as the ranges
-// are, and empty after a restart of the machine.
+// idRecords is the directory with a file for each range of ids of a sandbox that may have
+// lost its maker. Like the ranges, it is per machine, and empty after a restart of the
+// machine.
 const idRecords = "/run/sandpit/ids"
 
 func idRecord(base uint32) string {
@@ -108,7 +106,7 @@ func rangeTaken(base uint32) bool {
 	return lives || err != nil
 }
 
-// recordRange notes whose range it is.
+// recordRange records the owner of the range.
 func recordRange(base uint32, id identity) error {
 	data, err := json.Marshal(id)
 	if err != nil {
@@ -162,7 +160,7 @@ func (c *creation) keep() error {
 // process: its maker may be killed before it could write the handle down.
 func noted(dir, id string) string { return filepath.Join(dir, id+".json") }
 
-// note writes that file, whole or not at all.
+// note writes that file atomically.
 func (c *creation) note() error {
 	name := noted(filepath.Dir(c.socket), c.id)
 	if err := os.WriteFile(name+"~", c.state(), 0o600); err != nil {
@@ -208,8 +206,8 @@ func listenAt(path string) (int, error) {
 	return fd, nil
 }
 
-// shortDir gives a name for a directory that leaves room in sun_path, which
-// holds 108 bytes, unix(7). It is good until release is called.
+// shortDir returns a name for a directory that leaves room in sun_path, which holds 108
+// bytes, unix(7). It is valid until release is called.
 func shortDir(dir string) (short string, release func(), err error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -292,7 +290,7 @@ func (i *instance) Freeze(context.Context) error {
 	return i.group.Freeze()
 }
 
-// Thaw resumes them. See driver.Freezer.
+// Thaw resumes all processes. See driver.Freezer.
 func (i *instance) Thaw(context.Context) error {
 	if i.group == nil {
 		return i.owned()
@@ -300,7 +298,7 @@ func (i *instance) Thaw(context.Context) error {
 	return i.group.Thaw()
 }
 
-// Frozen reports whether they are stopped. See driver.Freezer.
+// Frozen reports whether the processes are stopped. See driver.Freezer.
 func (i *instance) Frozen(context.Context) (bool, error) {
 	if i.group == nil {
 		return false, i.owned()

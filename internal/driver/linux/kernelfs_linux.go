@@ -15,8 +15,8 @@ import (
 // changed.
 var deviceNames = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// maxTerminals is how many pseudo-terminals a sandbox may have at once. They
-// count against one number for the whole host (kernel.pty.max, mostly 4,096).
+// maxTerminals is the maximum number of pseudo-terminals of a sandbox. They count against
+// one number for the whole host (kernel.pty.max, usually 4,096).
 const maxTerminals = 64
 
 // deviceLinks are the links that programs expect in /dev (null(4), proc(5)).
@@ -28,8 +28,8 @@ var deviceLinks = [...][2]string{
 	{"ptmx", "pts/ptmx"},
 }
 
-// sysPaths is all that a sandbox sees of the host's /sys: how many processors
-// and memory nodes there are.
+// sysPaths is everything that a sandbox sees of the host's /sys: the numbers of CPUs and
+// memory nodes.
 var sysPaths = [...]string{"/sys/devices/system/cpu", "/sys/devices/system/node"}
 
 // maskedFiles and maskedDirs of /proc tell about the host, or act on it.
@@ -86,7 +86,7 @@ func (c *compiler) proc() {
 		c.p.Call("masking /"+name, unix.SYS_MOUNT, null, c.p.Str(name), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
 	}
 	c.writeSysctls(c.quotas.sysctls...)
-	// /proc/sys, read-only; a bind of itself, because it is no mount of its own.
+	// /proc/sys, read-only; a bind of itself, because it is not a mount of its own.
 	fd := c.openTree("sealing /proc/sys", "proc/sys", false)
 	c.setattr("sealing /proc/sys", fd, false, attrRead|unix.MOUNT_ATTR_NOEXEC)
 	c.attach(sysprog.From(fd), "proc/sys")

@@ -82,12 +82,11 @@ func New(opts Options) *Driver {
 // Name returns "linux".
 func (d *Driver) Name() string { return Name }
 
-// leastDescriptors is how many descriptors this program must be allowed: those
-// of a sandbox being made, and the numbers from 64 on to which its first
-// process moves some of them.
+// leastDescriptors is the minimum of descriptors for this program: those of a sandbox in
+// the making, and the numbers from 64 on to which its first process moves some of them.
 const leastDescriptors = 128
 
-// checkDescriptors says clearly what would otherwise fail in some odd place.
+// checkDescriptors reports a limit that would otherwise fail later with an unclear error.
 func checkDescriptors() error {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err == nil && lim.Cur < leastDescriptors {

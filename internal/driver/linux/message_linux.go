@@ -118,7 +118,7 @@ const (
 )
 
 // send sends one message with descriptors. It does not wait: EAGAIN says that
-// the other end lets its messages lie, as a guest may that is not itself any more.
+// the other end does not read, as a compromised guest may.
 func send(sock int, kind byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {

@@ -8,32 +8,32 @@ import (
 
 // parent has the threads that make the first processes of sandboxes.
 //
-// Those ask to die with their parent (prctl(2), PR_SET_PDEATHSIG), and for the
-// kernel that is the thread, not the program. A thread of a Go program ends when
-// a goroutine that is locked to it does, which callers may do, on whichever
-// thread. So the thread belongs to this: as long as a process that it has made
-// is not reaped, a goroutine of our own is locked to it.
+// These ask to die with their parent (prctl(2), PR_SET_PDEATHSIG), which for the kernel is
+// the thread, not the program. A thread of a Go program ends with a goroutine that is
+// locked to it, and callers may have such goroutines on any thread. So these threads belong
+// to parent: while a process that a thread has made is not reaped, a goroutine of parent is
+// locked to it.
 //
-// One thread makes all of them. If the kernel blocks it, another one makes the next
+// One thread makes all processes. If the kernel blocks it, another one makes the next
 // process.
 type parent struct {
 	mu  sync.Mutex
 	now *thread // guarded by mu; nil without children
 }
 
-// thread is one of them.
+// thread is a thread of parent.
 type thread struct {
 	parent   *parent
 	children int // guarded by parent.mu; also what is about to be made
 	work     chan func()
 }
 
-// threadPatience is how long a thread may be busy before another takes its place.
+// threadPatience is the time that a thread may be busy before another takes its place.
 // Making a process takes far less than a millisecond.
 const threadPatience = time.Second
 
-// run calls f, which makes a process, on a thread. Unless it has failed,
-// release of that thread is to be called when the process has been reaped.
+// run calls f, which makes a process, on a thread. If f succeeds, call release of that
+// thread when the process has been reaped.
 func (p *parent) run(f func() error) (*thread, error) {
 	var err error
 	done := make(chan struct{})
@@ -55,8 +55,8 @@ func (p *parent) run(f func() error) (*thread, error) {
 	return t, nil
 }
 
-// take returns the present thread, with a child more, or a new one if the
-// present one is stuck or there is none.
+// take returns the present thread, with one more child, or a new one if the present one is
+// stuck or there is none.
 func (p *parent) take(stuck *thread) *thread {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,10 +68,10 @@ func (p *parent) take(stuck *thread) *thread {
 	return p.now
 }
 
-// try has the thread call f, unless it is busy for too long.
+// try makes the thread call f, unless it is busy for too long.
 func (t *thread) try(f func()) bool { return offer(t.work, f, threadPatience) }
 
-// release lets the thread go when no process of its is left.
+// release frees the thread when its last process is gone.
 func (t *thread) release() {
 	p := t.parent
 	p.mu.Lock()
@@ -85,7 +85,7 @@ func (t *thread) release() {
 	}
 }
 
-// serve does the work on one thread, which is an ordinary one again afterwards.
+// serve does the work on one thread, and then unlocks it.
 func serve(work <-chan func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

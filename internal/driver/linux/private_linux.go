@@ -23,7 +23,7 @@ import (
 // both and the paths within these, as the kernel tells them, and not by paths of
 // the host, of which there may be several for one directory (bind mounts, links).
 
-// located is a directory or file as the kernel knows it.
+// located identifies a directory or file as the kernel does.
 type located struct {
 	id    fileID
 	dev   string // of its file system, MAJOR:MINOR
@@ -39,7 +39,7 @@ type hostMountpoint struct {
 	overlay          bool
 }
 
-// mountTable is what is mounted on the host, by mount id.
+// mountTable has the mounts of the host, by mount id.
 type mountTable map[uint64]hostMountpoint
 
 // readMounts reads /proc/self/mountinfo, or that of another process.
@@ -55,7 +55,7 @@ func readMounts(process string) (mountTable, error) {
 	return t, nil
 }
 
-// locate finds out what a path of the host is.
+// locate returns what a path of the host leads to.
 func (t mountTable) locate(name string, resolve uint64) (located, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve})
 	if err != nil {
@@ -127,7 +127,7 @@ func (t mountTable) way(name string) (dirs []located, err error) {
 	return append(dirs, end), nil
 }
 
-// maxLinks is how many links the kernel follows in a path.
+// maxLinks is the number of links that the kernel follows in a path.
 const maxLinks = 40
 
 // findCovers finds the data directories that the trees of the plan contain. It refuses
@@ -350,7 +350,7 @@ func (t mountTable) locateOf(dir string, uids []int) (all, way []located, err er
 	return all, way, err
 }
 
-// holdsOne reports whether one of dirs is in a directory, going by their paths.
+// holdsOne reports whether one of dirs is in a directory, judging by their paths.
 func holdsOne(dir string, dirs []string) bool {
 	return slices.ContainsFunc(dirs, func(p string) bool {
 		_, in := relative(filepath.Clean(p), dir)

@@ -12,9 +12,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// guestCapabilities is what the guest keeps in its user namespace: what a root
-// process inside may have, since a child can't have more than its parent, and
-// CAP_SETPCAP to take even that from its children.
+// guestCapabilities are the capabilities of the guest in its user namespace: those of a
+// root process inside, since a child can't have more than its parent, and CAP_SETPCAP to
+// take even those from its children.
 const guestCapabilities = spawn.RootCapabilities | 1<<unix.CAP_SETPCAP
 
 // Descriptors of the guest.
@@ -23,7 +23,7 @@ const (
 	guestProgram = 4 // the guest itself, closed by its execution
 )
 
-// build is what the program of one sandbox is compiled from.
+// build is the input for compiling the program of one sandbox.
 type build struct {
 	ids        idMap
 	quotas     quotas
@@ -128,7 +128,7 @@ func compile(b build) (first *sysprog.Program, rest *compiler, err error) {
 	return c.p, builder, nil
 }
 
-// How many steps there are of what every sandbox has, about.
+// The approximate number of steps that every sandbox has.
 const (
 	builderSteps = 132
 	restSteps    = 100
@@ -202,7 +202,7 @@ func (c *compiler) answerOwner(ruleset *sysprog.Reg) {
 	c.p.Call(what, unix.SYS_SENDMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 }
 
-// maxTrees is how many descriptors one message may carry: SCM_MAX_FD of unix(7).
+// maxTrees is the number of descriptors that one message may carry: SCM_MAX_FD of unix(7).
 const maxTrees = 253
 
 // dieWithOwner asks for SIGKILL when the owner dies. A change of credentials

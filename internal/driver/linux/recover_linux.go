@@ -194,7 +194,7 @@ func listensAt(path string) (bool, error) {
 }
 
 // openPersistent opens the first process of a sandbox, and reports whether it lives.
-// An error, such as for want of descriptors, says that it can't be told.
+// An error, for example a lack of descriptors, means that this is unknown.
 func (c *creation) openPersistent() (lives bool, err error) {
 	pidfd, openErr := unix.PidfdOpen(c.first.PID, 0)
 	// Asked second: the pidfd now is of what lives, or of nothing.

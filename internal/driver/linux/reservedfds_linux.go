@@ -25,15 +25,14 @@ type reservedFDs struct {
 	lent chan struct{} // one place: taken while they are lent
 }
 
-// reservedFDsPatience bounds the wait for numbers that are lent. The goroutine that makes a
+// reservedFDsPatience bounds the wait for borrowed numbers. The goroutine that makes a
 // process holds them for a moment. If the kernel blocks it, the others do without.
 const reservedFDsPatience = time.Second
 
-// borrow waits until nobody has the numbers, and reports false if that takes too
-// long.
+// borrow waits until the numbers are free, and reports false if that takes too long.
 func (n *reservedFDs) borrow() bool { return offer(n.lent, struct{}{}, reservedFDsPatience) }
 
-// giveBack lets the next one have the numbers.
+// giveBack releases the numbers.
 func (n *reservedFDs) giveBack() { <-n.lent }
 
 // reservedCount is one descriptor that is never lent, the sockets of the guest and

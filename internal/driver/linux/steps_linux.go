@@ -17,7 +17,7 @@ func (c *compiler) mount(source, target, fstype string, flags int, data string) 
 	c.p.Call("mounting "+fstype+" on "+target, unix.SYS_MOUNT, c.p.Str(source), c.p.Str(target), c.p.Str(fstype), sysprog.Int(flags), opts)
 }
 
-// attach puts a detached tree at a path inside.
+// attach attaches a detached tree at a path inside.
 func (c *compiler) attach(fd sysprog.Arg, target string) { c.move(fd, target) }
 
 func (c *compiler) move(fd sysprog.Arg, target string) {
@@ -28,7 +28,7 @@ func (c *compiler) readOnly(target string, recursive bool) {
 	c.seal(target, unix.MOUNT_ATTR_RDONLY, recursive)
 }
 
-// writable takes back that one mount is read-only.
+// writable makes one mount writable again.
 func (c *compiler) writable(target string) {
 	attr := mountAttr(0, unix.MOUNT_ATTR_RDONLY, 0)
 	c.p.Call("making "+target+" writable", unix.SYS_MOUNT_SETATTR, sysprog.Int(unix.AT_FDCWD), c.p.Str(target), sysprog.Int(0), c.p.Bytes(attr), sysprog.Int(len(attr)))

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// maxEnding is how many sandboxes are killed and reaped at the same moment.
+// maxEnding is the number of sandboxes that are killed and reaped at the same time.
 //
-// The kernel frees the filters of a sandbox in its shared workqueue. A thousand
-// that were queued there at once have deadlocked Linux 6.18.
+// The kernel frees the filters of a sandbox in its shared workqueue. A thousand filters
+// queued there at once have deadlocked Linux 6.18.
 const maxEnding = 16
 
-// endPatience is how long a sandbox waits for its turn to end. It goes on
-// afterwards: those before it may be stuck in the kernel for good.
+// endPatience is the time that a sandbox waits for its turn to end. It goes on afterwards:
+// those before it may be stuck in the kernel.
 const endPatience = 5 * time.Second
 
 // turnstile lets a number of callers through at a time.
@@ -24,8 +24,8 @@ type turnstile struct {
 
 func newTurnstile(places int) *turnstile { return &turnstile{places: make(chan struct{}, places)} }
 
-// enter waits for a place, but not for ever, and returns what gives it back. A
-// place that is held for too long, by what is stuck, is given back before.
+// enter waits for a place for a limited time, and returns a function that releases it. A
+// place that is held for too long is released before.
 func (t *turnstile) enter() (leave func()) {
 	t.waiting.Add(1)
 	defer t.waiting.Add(-1)
@@ -35,8 +35,8 @@ func (t *turnstile) enter() (leave func()) {
 	return t.held()
 }
 
-// offer sends a value, and reports false if nobody takes it in time. What takes
-// it may be stuck in the kernel for good.
+// offer sends a value, and reports false if the receiver does not take it in time. It may
+// be stuck in the kernel.
 func offer[T any](to chan<- T, value T, patience time.Duration) bool {
 	select {
 	case to <- value:
@@ -53,7 +53,7 @@ func offer[T any](to chan<- T, value T, patience time.Duration) bool {
 	}
 }
 
-// held returns what gives a place back.
+// held returns a function that releases a place.
 func (t *turnstile) held() (leave func()) {
 	free := sync.OnceFunc(func() { <-t.places })
 	timer := time.AfterFunc(endPatience, free)

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
-// undo takes everything back.
+// undo undoes everything.
 func (c *creation) undo() error {
 	if c.started {
 		_ = c.at("kill")
@@ -44,7 +44,7 @@ func (c *creation) undo() error {
 	return err
 }
 
-// closeSockets closes what is open of the socket pairs.
+// closeSockets closes the open ends of the socket pairs.
 func (c *creation) closeSockets() {
 	for _, fd := range []*int{&c.socks[0], &c.socks[1], &c.build[0], &c.build[1]} {
 		if *fd >= 0 {
@@ -54,8 +54,8 @@ func (c *creation) closeSockets() {
 	}
 }
 
-// stopWatcher ends the watcher. When not all is removed, it is told that its
-// owner has gone, and goes on to remove that.
+// stopWatcher ends the watcher. If something could not be removed, it makes the watcher
+// remove that, as if its owner had gone.
 func (c *creation) stopWatcher(removed bool) {
 	if c.watch < 0 {
 		return
@@ -91,7 +91,7 @@ func (c *creation) makeGroup() error {
 	return err
 }
 
-// groupLimits are the limits that a cgroup holds.
+// groupLimits returns the limits that the cgroup enforces.
 func groupLimits(l sandpit.Limits, enforce feature.Set) cgroup.Limits {
 	var lim cgroup.Limits
 	if enforce[feature.Memory] {
@@ -191,8 +191,8 @@ func (c *creation) awaitBuilderEnd(ctx context.Context) error {
 	return c.explainAnswer(ctx, buf[:n], err)
 }
 
-// hear receives what the builder or the guest says on a socket: 0 bytes when it
-// has ended, or ctx has.
+// hear receives an answer of the builder or the guest on a socket: 0 bytes when it has
+// ended, or ctx has.
 func hear(ctx context.Context, sock int, buf, oob []byte) (n, oobn int, err error) {
 	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -214,7 +214,7 @@ func hear(ctx context.Context, sock int, buf, oob []byte) (n, oobn int, err erro
 	return max(n, 0), max(oobn, 0), err
 }
 
-// explainAnswer says what is wrong with what was heard.
+// explainAnswer explains an unexpected answer.
 func (c *creation) explainAnswer(ctx context.Context, b []byte, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -235,7 +235,7 @@ func (c *creation) explainAnswer(ctx context.Context, b []byte, err error) error
 	return c.explainDeath(errors.New("it exited without an error message"))
 }
 
-// memory is the limit of memory that holds now.
+// memory returns the memory limit in force.
 func (c *creation) memory() int64 {
 	if c.plan != nil {
 		return c.plan.Limits.Memory
@@ -243,8 +243,8 @@ func (c *creation) memory() int64 {
 	return c.blank.Limits.Memory
 }
 
-// explainDeath says why a child that is being set up has died. err is how that
-// was noticed; the child may have said more.
+// explainDeath explains why a child has died during its set-up. err is how that was
+// noticed; the child may have reported more.
 func (c *creation) explainDeath(err error) error {
 	buf := make([]byte, sysprog.ReportSize)
 	for _, sock := range []int{c.build[0], c.socks[0]} {

@@ -33,7 +33,7 @@ func (i *instance) Stats(context.Context) (sandpit.Metrics, error) {
 	return m, nil
 }
 
-// OOMKills reads that one figure. See driver.OOMCounter.
+// OOMKills reads only the number of out-of-memory kills. See driver.OOMCounter.
 func (i *instance) OOMKills() (int64, error) {
 	if i.group == nil {
 		return -1, i.owned()
@@ -43,7 +43,7 @@ func (i *instance) OOMKills() (int64, error) {
 
 var _ driver.OOMCounter = (*instance)(nil)
 
-// traffic is what network interfaces have carried.
+// traffic is the traffic of network interfaces.
 type traffic struct{ rxBytes, rxPackets, txBytes, txPackets int64 }
 
 func noTraffic() traffic { return traffic{-1, -1, -1, -1} }
