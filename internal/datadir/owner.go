@@ -10,8 +10,8 @@ import (
 
 // CheckPart checks a part of a data directory, whose name is in the error: it
 // must belong to this user or root, as must a symbolic link to it, and nobody
-// else may write to it. The error matches sandpit.ErrForbidden. What is not
-// there is no error.
+// else may write to it: otherwise the error matches sandpit.ErrForbidden. What is
+// there must be a directory. What is not there is not an error.
 func CheckPart(name string) error {
 	return check(name, func(mode fs.FileMode) bool { return mode&0o022 == 0 })
 }
@@ -41,7 +41,7 @@ func check(name string, closed func(fs.FileMode) bool) error {
 	case !ours(link) || !ours(info):
 		why = "belongs to another user"
 	case !info.IsDir():
-		why = "is not a directory"
+		return sandpit.WithHint(fmt.Errorf("opening the data directory: %s is not a directory", name), "remove it, or set SANDPIT_HOME to another directory")
 	case !closed(info.Mode()):
 		why = "is writable by other users"
 	default:
