@@ -70,6 +70,20 @@ func (g *Group) empty(dir string) error {
 	}
 }
 
+// Kill sends SIGKILL to every process of the group, also while it is frozen. They may
+// take a moment to be gone. Killing a removed group is a no-op.
+func (g *Group) Kill() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.removed.Load() {
+		return nil
+	}
+	if err := g.kill(); err != nil {
+		return fmt.Errorf("killing cgroup %s: %w", g.id, err)
+	}
+	return nil
+}
+
 // kill sends SIGKILL to every process of the group, forking ones included.
 // They may take a moment to be gone. On kernels before 5.14 and without v2 it
 // freezes the group, signals what is in it, and repeats that until it is empty.

@@ -17,7 +17,9 @@ const maxWatchPath = 384
 
 // Cleanup says what a watcher does when its owner has died.
 type Cleanup struct {
-	KillFile string   // a v2 cgroup.kill file, or empty
+	// KillFile is a v2 cgroup.kill file. Without one nothing kills what the process of
+	// WatchPidFD leaves: it may wait in the kernel for that, and has a second to kill it.
+	KillFile string
 	Dirs     []string // removed in this order, retried while they are busy
 	Shared   []string // removed then, each tried once: others may be in them
 }
@@ -30,6 +32,8 @@ type watchState struct {
 	tries int32
 	buf   [1]byte
 	pause [2]int64 // struct timespec
+	grace [2]int64 // the same
+	death unix.PollFd
 	kill  [maxWatchPath]byte
 	dirs  [maxWatchPaths][maxWatchPath]byte
 
@@ -138,6 +142,10 @@ func (w *watchState) run() {
 		}
 	}
 	if w.pidfd >= 0 {
+		if w.kill[0] == 0 {
+			w.death.Fd, w.death.Events, w.grace[0] = w.pidfd, unix.POLLIN, 1
+			syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&w.death)), 1, uintptr(unsafe.Pointer(&w.grace)), 0, 0, 0)
+		}
 		syscall.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(w.pidfd), uintptr(syscall.SIGKILL), 0, 0, 0, 0)
 	}
 	if w.kill[0] != 0 {

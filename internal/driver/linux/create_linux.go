@@ -196,7 +196,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	}
 	c.key = key
 	b := build{
-		ids: c.ids, quotas: findQuotas(c.ids.base != 0), limits: c.blank.Limits, ephemeral: c.blank.Ephemeral, announce: announce,
+		ids: c.ids, quotas: findQuotas(c.ids.base != 0), limits: c.blank.Limits, announce: announce,
 		socket: c.socks[1], answer: c.build[1], base: baseDir(), guest: guest, execInRoot: c.execInRoot, dumpable: c.dumpable,
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,

@@ -159,7 +159,8 @@ func dialError(id string, err error) error {
 func (i *instance) Done() <-chan struct{} { return i.done }
 
 // Destroy kills the first process of the sandbox's pid namespace, with which
-// the kernel kills all others, and the mount and network namespaces go.
+// the kernel kills all others, and the mount and network namespaces go. If that
+// process does not end quickly, Destroy kills the others too.
 func (i *instance) Destroy(ctx context.Context) error {
 	i.destroy.Do(func() {
 		i.mu.Lock()
@@ -178,7 +179,7 @@ func (i *instance) tearDown() error {
 	killed := unix.PidfdSendSignal(i.child.PidFD, unix.SIGKILL, nil, 0)
 	if killed == nil || killed == unix.ESRCH {
 		killed = nil
-		<-i.done
+		i.awaitEnd()
 	} else {
 		killed = fmt.Errorf("killing sandbox %s: %w", i.id, killed)
 	}

@@ -46,11 +46,12 @@ func identify(pid int) (identity, error) {
 	}
 	// The name of the program, in brackets, may hold anything.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	const state, start = 0, 19 // the third and the 22nd: the first after the name is the third
+	const state, threads, start = 0, 17, 19 // the third, the 20th and the 22nd: the first after the name is the third
 	if len(fields) <= start {
 		return identity{}, fmt.Errorf("reading %s: %q is not understood", name, data)
 	}
-	if s := fields[state]; s == "Z" || s == "X" {
+	// Its first thread may be dead while another waits in the kernel.
+	if s := fields[state]; (s == "Z" || s == "X") && fields[threads] <= "1" {
 		return identity{}, &fs.PathError{Op: "reading", Path: name, Err: fs.ErrNotExist}
 	}
 	id := identity{PID: pid}

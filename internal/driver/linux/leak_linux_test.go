@@ -659,7 +659,8 @@ type ownerLine struct {
 }
 
 // owner makes sandboxes until it is killed. It is told by its environment to
-// stay with one ("stay"), to make and remove them ("loop"), or to stop at a
+// stay with one ("stay"), with one whose guest waits in the kernel for a program
+// ("held"), to make and remove them ("loop"), or to stop at a
 // step of Create.
 func owner(dir string) int {
 	home = dir
@@ -719,11 +720,16 @@ func owner(dir string) int {
 			}
 			return fail(errors.New("it was bound"))
 		}
+		self, err := os.Executable()
+		if err != nil {
+			return fail(err)
+		}
+		plan.Mounts = append(plan.Mounts, sandpit.Mount{Source: self, Target: "/probe", ReadOnly: true})
 		inst, err := d.Create(context.Background(), plan)
 		if err != nil {
 			return fail(err)
 		}
-		if do == "stay" {
+		if do == "stay" || do == "held" {
 			conn, err := inst.Dial(context.Background())
 			if err != nil {
 				return fail(err)
@@ -732,7 +738,12 @@ func owner(dir string) int {
 			if err != nil {
 				return fail(err)
 			}
-			if _, err := c.Start(context.Background(), sandpit.Command{Script: "trap '' TERM HUP; (setsid sleep 1000 &); while :; do sleep 1; done"}); err != nil {
+			if do == "held" {
+				_, _, err = holdGuest(context.Background(), c, sandpit.Command{})
+			} else {
+				_, err = c.Start(context.Background(), sandpit.Command{Script: "trap '' TERM HUP; (setsid sleep 1000 &); while :; do sleep 1; done"})
+			}
+			if err != nil {
 				return fail(err)
 			}
 			say(ownerLine{ID: id, Word: "there"})
@@ -752,7 +763,7 @@ func TestLeakAfterKill(t *testing.T) {
 	if os.Getenv("SANDPIT_TEST_LONG") != "" {
 		kills = 200
 	}
-	dos := append([]string{"stay", "blank", "blank bind", "blank trees", "blank answer"}, createSteps...)
+	dos := append([]string{"stay", "held", "blank", "blank bind", "blank trees", "blank answer"}, createSteps...)
 	for range kills {
 		// In the hands of the kernel most of the time, or just where the child
 		// is new and has not yet asked to die with its owner.

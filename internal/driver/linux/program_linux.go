@@ -28,15 +28,14 @@ type build struct {
 	ids        idMap
 	quotas     quotas
 	limits     sandpit.Limits // with which the scratch file system is made
-	ephemeral  bool
-	announce   bool   // the builder says when it has done all but what depends on the plan
-	socket     int    // the guest's end of its socket pair
-	answer     int    // the builder's end of its own: the guest makes its socket non-blocking
-	mapped     int    // reading end of a pipe: two bytes come when the id maps are written
-	base       string // an existing host directory to build on
-	dumpable   bool   // the owner is of itself, and so the builder, which shares its memory
-	guest      string // host path of the guest program
-	execInRoot bool   // the guest can be executed only in its root, which the owner says is there
+	announce   bool           // the builder says when it has done all but what depends on the plan
+	socket     int            // the guest's end of its socket pair
+	answer     int            // the builder's end of its own: the guest makes its socket non-blocking
+	mapped     int            // reading end of a pipe: two bytes come when the id maps are written
+	base       string         // an existing host directory to build on
+	dumpable   bool           // the owner is of itself, and so the builder, which shares its memory
+	guest      string         // host path of the guest program
+	execInRoot bool           // the guest can be executed only in its root, which the owner says is there
 	argv       []string
 	filter     []byte // seccomp, as struct sock_filter array
 
@@ -334,12 +333,9 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	// All 64 are tried: this kernel may have more than are known here.
 	p.Call("dropping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAPBSET_DROP)).Each(1, ^uint64(spawn.RootCapabilities)).Ignore(unix.EINVAL)
 	p.Call("keeping capabilities", unix.SYS_PRCTL, sysprog.Int(unix.PR_CAP_AMBIENT), sysprog.Int(unix.PR_CAP_AMBIENT_RAISE)).Each(2, guestCapabilities)
-	if c.ephemeral {
-		c.dieWithOwner()
-	} else {
-		// Until it is told otherwise the guest ends with the socket to its owner.
-		p.Call("outliving the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(0))
-	}
+	// Until it is told otherwise the guest ends with the socket to its owner. It must
+	// not be killed at that moment, see awaitEnd: it kills its programs first.
+	p.Call("outliving the owner", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(0))
 	p.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	p.ResetSignals()
 	if c.execInRoot {

@@ -132,10 +132,11 @@ func fillStandardDescriptors() {
 	}
 }
 
-// stop kills everything below the guest. It is a formality for pid 1, whose
-// end is the end of all.
+// stop kills everything below the guest. The kernel does that when pid 1 is dead, which
+// it is not while a thread of it waits in the kernel for something that a program holds.
 func (g *guest) stop() {
 	if os.Getpid() == 1 {
+		_ = unix.Kill(-1, unix.SIGKILL)
 		return
 	}
 	g.processes.KillAll()
