@@ -24,8 +24,8 @@ var probes = map[string]func(args []string) map[string]string{
 	"self": probeSelf, "set-id": probeSetID, "pass": probePass, "take": probeTake, "passdir": probePassDir, "takedir": probeTakeDir, "filters": probeFilters,
 	"search": probeSearch, "passon": probePassOn, "takeover": probeTakeOver, "work": probeWork, "move": probeMove,
 	"watch": probeWatch, "lock": probeLock, "connect": probeConnect,
-	"hold-pipe": probeHoldPipe,
-	"counters":  probeCounters, "hold": probeHold, "ids": probeIDs, "tcp": probeTCP,
+	"hold-pipe": probeHoldPipe, "give": probeGive, "hold-given": probeHoldGiven,
+	"counters": probeCounters, "hold": probeHold, "ids": probeIDs, "tcp": probeTCP,
 }
 
 func probe(name string, args []string) int {

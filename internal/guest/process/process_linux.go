@@ -40,11 +40,11 @@ type process struct {
 
 	announced atomic.Bool // the host has told everybody how it ended
 
-	limit    int64 // bytes of output; 0: none
-	passed   atomic.Int64
-	written  [2]atomic.Int64 // bytes read from stdout and stderr
-	dropped  atomic.Int64
-	draining sync.WaitGroup // until what was written before the exit has been passed on
+	limit   int64 // bytes of output; 0: none
+	passed  atomic.Int64
+	written [2]atomic.Int64 // bytes read from stdout and stderr
+	dropped atomic.Int64
+	drained chan *source // those of which what was written before the exit has been passed on
 
 	forgotten bool // guarded by table.mu
 
@@ -173,7 +173,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	p := &process{
 		table: t, argv: shown, user: u.Name[:min(len(u.Name), maxListedUser)],
 		flags: m.Flags & (wire.StartStdin | wire.StartTerminal), terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
-		limit: conf.Output,
+		limit: conf.Output, drained: make(chan *source, 2),
 	}
 	if cut {
 		p.flags |= wire.ProcessCut
@@ -231,7 +231,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 				err = errStartTimeout
 			}
 		}
-		p.closeStreams()
+		go p.closeStreams() // it may have run, and hold a lock
 		return nil, err
 	}
 	p.pid, p.helper = p.proc.PID(), p.proc.Helper()
@@ -325,10 +325,8 @@ func (p *process) closeStreams() {
 // run carries the output until the process has exited and what it had written
 // by then has been passed on.
 func (p *process) run(m *wire.Start, to sink) {
-	p.draining.Add(1)
 	go p.pump(p.stdout, wire.Data, to)
 	if p.stderr != nil {
-		p.draining.Add(1)
 		go p.pump(p.stderr, wire.Data2, to)
 	}
 	timeout := time.Duration(m.Timeout)
@@ -363,7 +361,9 @@ func (p *process) run(m *wire.Start, to sink) {
 	if p.stderr != nil {
 		p.stderr.wake()
 	}
-	p.draining.Wait()
+	if !p.drain() {
+		e.Flags |= wire.ExitTruncated
+	}
 	e.Stdout, e.Stderr = uint64(p.written[0].Load()), uint64(p.written[1].Load())
 	if e.Dropped = uint64(p.dropped.Load()); e.Dropped > 0 {
 		e.Flags |= wire.ExitTruncated
@@ -375,7 +375,7 @@ func (p *process) run(m *wire.Start, to sink) {
 	p.exited, p.exit = true, e
 	p.mu.Unlock()
 	if p.stdin != nil && !p.terminal {
-		p.stdin.Close() // ends a write that nobody will read
+		go p.stdin.Close() // ends a write that nobody will read; a program may hold the pipe's lock
 	}
 	if p.log != nil {
 		p.log.finish()

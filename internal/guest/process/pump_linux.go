@@ -2,6 +2,7 @@ package process
 
 import (
 	"io"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/conn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
@@ -29,7 +30,7 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 	finish := func() {
 		if !drained {
 			drained = true
-			p.draining.Done()
+			p.drained <- src
 		}
 	}
 	defer finish()
@@ -103,6 +104,40 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 			return
 		}
 	}
+}
+
+// lockPatience is how long one system call for the output of a process that has exited
+// may take. None of them waits for anything but the lock of a pipe, which a program may
+// hold: it can sleep in splice(2) with it.
+const lockPatience = time.Second
+
+// drain waits until what the process had written has been passed on, and reports false
+// if the rest can't be read because a program holds the lock of a pipe.
+func (p *process) drain() bool {
+	left := map[*source]uint32{p.stdout: 0} // with the calls at the last tick
+	if p.stderr != nil {
+		left[p.stderr] = 0
+	}
+	ticker := time.NewTicker(lockPatience)
+	defer ticker.Stop()
+	for len(left) > 0 {
+		select {
+		case src := <-p.drained:
+			delete(left, src)
+		case <-ticker.C:
+			held := 0
+			for src, before := range left {
+				left[src] = src.calls.Load()
+				if left[src]%2 == 1 && left[src] == before {
+					held++
+				}
+			}
+			if held == len(left) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // feed carries standard input from a stream. That of a foreground process ends

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ type source struct {
 	tty bool
 
 	woken chan struct{} // closed by wake
+	calls atomic.Uint32 // system calls begun and ended: odd while in one
 
 	grown, busy bool
 	recent      int // bytes since round
@@ -76,14 +78,22 @@ func (s *source) read(get func() []byte) (n int, err error) {
 // readEnd is read, but that it takes the end of a terminal for one.
 func (s *source) readEnd(get func() []byte) (n int, err error) {
 	var rerr error
-	err = s.raw.Read(func(fd uintptr) bool {
-		n, rerr = fdio.Read(int(fd), get())
+	err = s.raw.Read(func(uintptr) bool {
+		n, rerr = s.call(get())
 		return rerr != unix.EAGAIN
 	})
 	if err != nil {
 		return 0, err
 	}
 	return n, s.ended(n, rerr)
+}
+
+// call reads what is there, without waiting for more. It takes as long as a program
+// holds the lock of the pipe, for which the kernel waits.
+func (s *source) call(b []byte) (int, error) {
+	s.calls.Add(1)
+	defer s.calls.Add(1)
+	return fdio.Read(s.fd, b)
 }
 
 func (s *source) ended(n int, err error) error {
@@ -96,7 +106,7 @@ func (s *source) ended(n int, err error) error {
 
 // readNow reads what is there, and returns io.EOF when there is nothing.
 func (s *source) readNow(b []byte) (int, error) {
-	n, err := fdio.Read(s.fd, b)
+	n, err := s.call(b)
 	if err == unix.EAGAIN {
 		err = io.EOF
 	}
@@ -107,7 +117,7 @@ func (s *source) readNow(b []byte) (int, error) {
 // holds n bytes, as long as each is filled.
 func (s *source) readOn(buf []byte, n int) (more int) {
 	for i := 1; i < len(buf)/conn.BlockSize && n+more == i*wire.MaxData; i++ {
-		k, err := fdio.Read(s.fd, conn.Payload(buf, i))
+		k, err := s.call(conn.Payload(buf, i))
 		if err != nil || k <= 0 {
 			break // read meets it again
 		}
@@ -134,7 +144,9 @@ func (s *source) held() int {
 	if s.tty {
 		return terminalBuffer
 	}
+	s.calls.Add(1)
 	n, err := unix.IoctlGetInt(s.fd, unix.TIOCINQ)
+	s.calls.Add(1)
 	if err != nil {
 		return 0
 	}
