@@ -12,14 +12,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const (
-	// guestPatience is the time after a timeout in which a guest must have killed
-	// everything and reported it. Its own limit for a process that hangs in the kernel is
-	// shorter.
-	guestPatience = 15 * time.Second
-
 	// guestKeeps is the output that the guest keeps for each process, in bytes, for an
 	// engine that comes back.
 	guestKeeps = 256 << 10
@@ -180,14 +176,14 @@ func (h *broadcaster) charge(argv []string, stdin bool) error {
 	return nil
 }
 
-// patience destroys the sandbox if a process outlives its timeout: then its guest does not
-// do what it was told, and it is not trusted with the host's time. Stop the timer when the
-// process has ended.
+// patience marks the sandbox as failed if a process outlives its timeout: then its guest
+// does not do what it was told, and it is not trusted with the host's time. Stop the timer
+// when the process has ended.
 func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 	if timeout <= 0 {
 		return nil // the lifetime holds
 	}
-	return time.AfterFunc(timeout+guestPatience, func() {
+	return time.AfterFunc(timeout+s.engine.opts.Patience.Guest, func() {
 		s.mu.Lock()
 		paused := s.state == sandpit.StatePaused
 		s.mu.Unlock()
@@ -195,7 +191,7 @@ func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 		case <-h.done:
 		default:
 			if !paused {
-				_ = s.instance.Destroy(context.Background())
+				s.fail(fmt.Sprintf("its guest did not end process %d at its timeout of %s", h.info.PID, notation.FormatDuration(timeout)))
 			}
 		}
 	})

@@ -231,7 +231,7 @@ func (s *Sandbox) explain(err error) error {
 	case left:
 		return fmt.Errorf("sandbox %s: this server is shutting down: %w", s.name, sandpit.ErrUnavailable)
 	}
-	s.fail()
+	s.fail("")
 	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
 		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
 	}
@@ -272,12 +272,13 @@ func (s *Sandbox) watch() {
 	case <-s.instance.Done():
 	case <-ended:
 	}
-	s.fail()
+	s.fail("")
 }
 
 // fail marks the sandbox as failed, unless it is being removed or was given up. It ends
-// everything in it, because a guest that breaks the protocol can't be trusted.
-func (s *Sandbox) fail() {
+// everything in it, because a guest that breaks the protocol can't be trusted. Without a
+// reason the guest or its connection has ended.
+func (s *Sandbox) fail(reason string) {
 	s.failing.Do(func() {
 		kills := s.oomKills()
 		why := "its guest has died"
@@ -288,7 +289,9 @@ func (s *Sandbox) fail() {
 		if guest != nil {
 			err = guest.Err()
 		}
-		if errors.Is(err, sandpit.ErrProtocol) || errors.Is(err, sandpit.ErrUnsupported) {
+		if reason != "" {
+			why = reason
+		} else if errors.Is(err, sandpit.ErrProtocol) || errors.Is(err, sandpit.ErrUnsupported) {
 			why = err.Error()
 		} else if kills > 0 {
 			why = "it ran out of memory"

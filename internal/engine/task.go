@@ -30,6 +30,7 @@ type Patience struct {
 	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
 	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
 	Expire  time.Duration // for the guest of a sandbox that expires to end its processes, or to prepare for a pause. Default 45 s
+	Guest   time.Duration // for a guest to end a process whose timeout has passed; its own limit for one that hangs in the kernel is shorter. Default 15 s
 	Measure time.Duration // to measure the usage of a sandbox. Default 10 s
 	Read    time.Duration // for Engine.Read to make progress. Default 10 s
 	Sample  time.Duration // until the history of a namespace continues without a sandbox whose usage is unknown; default 1 s
@@ -39,7 +40,7 @@ func (p Patience) withDefaults() Patience {
 	for _, d := range []struct {
 		of  *time.Duration
 		def time.Duration
-	}{{&p.Create, time.Minute}, {&p.Image, 10 * time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Expire, stopGrace + endPatience + 5*time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
+	}{{&p.Create, time.Minute}, {&p.Image, 10 * time.Minute}, {&p.Undo, 10 * time.Second}, {&p.Remove, 30 * time.Second}, {&p.Adopt, time.Minute}, {&p.Close, 10 * time.Second}, {&p.Orphans, 15 * time.Second}, {&p.Expire, stopGrace + endPatience + 5*time.Second}, {&p.Guest, 15 * time.Second}, {&p.Measure, 10 * time.Second}, {&p.Read, 10 * time.Second}, {&p.Sample, time.Second}} {
 		if *d.of <= 0 {
 			*d.of = d.def
 		}
@@ -244,7 +245,11 @@ func (t *task) giveUp() {
 	if s != nil {
 		s.mu.Lock()
 		s.stuck = t
+		removing := s.removing
 		s.mu.Unlock()
+		if removing {
+			s.closeGuest() // callers that wait for its processes are told
+		}
 	}
 	is := t.describe()
 	t.engine.opts.Hangs(is, false)

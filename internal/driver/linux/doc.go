@@ -62,7 +62,9 @@
 // # What dies when
 //
 // The guest is the first process of its pid namespace, so its death is the
-// death of all. Mounts and networks live in namespaces and go with them. The socket pair
+// death of all. It does not die while a thread of it waits in the kernel for a lock that a
+// program of the sandbox holds: who ends it kills the programs, too (killall_linux.go).
+// Mounts and networks live in namespaces and go with them. The socket pair
 // tells the guest that its owner has gone. Names, ranges of ids and image leases are file
 // locks, which the kernel drops at any death. Only cgroup directories outlive a kill -9 of
 // their maker, so a watcher process, made without an exec, waits for that death, kills

@@ -342,3 +342,61 @@ func TestTooManyAreStuck(t *testing.T) {
 	}
 	check()
 }
+
+// Callers that wait for a process are told when its guest does not end it at its
+// timeout, and when its sandbox is removed, also if the removal is stuck.
+func TestWaitingForAStuckProcess(t *testing.T) {
+	testkit.NeedWorkingHost(t)
+	for _, by := range []string{"the timeout", "a removal"} {
+		t.Run(by, func(t *testing.T) {
+			check := unchanged(t)
+			d, h := hangingAt(t, "kill")
+			patience := engine.Patience{Guest: time.Millisecond}
+			if by == "a removal" {
+				patience.Remove = time.Millisecond
+			}
+			e := impatient(t, d, patience)
+			before := descendants(os.Getpid())
+			sb, err := e.Create(t.Context(), sandpit.Spec{Name: "stuck-process"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := sandpit.Command{Argv: []string{"sleep", "1000"}}
+			if by == "the timeout" {
+				cmd.Timeout = time.Second
+			}
+			p, err := sb.Start(t.Context(), cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, pid := range descendants(os.Getpid()) {
+				if !slices.Contains(before, pid) && isGuest(pid) {
+					if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			h.armed.Store(true)
+			want := "did not end process"
+			if by == "a removal" {
+				wantStuck(t, sb.Remove(t.Context()), "kill")
+				want = "was removed"
+			}
+			if res, err := p.Wait(t.Context()); !errors.Is(err, sandpit.ErrClosed) || !strings.Contains(err.Error(), want) {
+				t.Errorf("it ended with %+v, %v; want an error with %q", res, err, want)
+			}
+			<-h.reached
+			h.release()
+			if by == "the timeout" {
+				if err := sb.Remove(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			eventually(t, "nothing is stuck", func() bool { return len(e.Stuck()) == 0 })
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			check()
+		})
+	}
+}

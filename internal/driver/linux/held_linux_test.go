@@ -222,7 +222,7 @@ func TestAttackL13sHeldStreams(t *testing.T) {
 				}()
 				res, err := p.Wait(t.Context())
 				if err != nil || !res.TimedOut {
-					t.Errorf("it ended with %+v, %v; want a timeout", res, err)
+					t.Fatalf("it ended with %+v, %v; want a timeout", res, err)
 				}
 				if kind != "terminal" {
 					eventually(t, "the guest waits in the kernel", func() bool {
