@@ -167,7 +167,7 @@ type Metrics struct {
 	CPU        time.Duration // CPU time of all processes so far
 	Memory     int64         // bytes in use, including page cache and tmpfs files
 	MemoryPeak int64         // maximum of Memory so far
-	Pids       int64         // processes and threads
+	Pids       int64         // processes and threads that count against the limit
 	OOMKills   int64         // processes that the kernel killed because of the memory limit
 
 	// Disk and Files are the usage of the sandbox's own file system, including

@@ -93,7 +93,7 @@ type Limits struct {
 // The minimum limits, with which the guest, a shell and one program can run.
 const (
 	MinMemory = 16 << 20 // bytes
-	MinPids   = 16       // processes and threads; the guest has about 7 threads
+	MinPids   = 16       // processes and threads; each command that runs has one more, its helper
 	MinDisk   = 1 << 20  // bytes
 	MinFiles  = 64       // inodes
 	MinNoFile = 16       // descriptors

@@ -1,10 +1,13 @@
 package sandpittest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +20,8 @@ var limitProperties = []property{
 	{"C2: a memory bomb is killed, said to be one, and the sandbox lives on", testMemoryBomb},
 	{"C2: memory in files of /tmp and /dev/shm counts", testMemoryFiles},
 	{"C1: a fork bomb is held, and Remove is quick", testForkBomb},
+	{"C1: a sandbox has as many processes as its limit says", testProcessLimit},
+	{"C1: a sandbox at its process limit keeps its guest", testGuestAtProcessLimit},
 	{"C3: processor time is held", testCPUs},
 	{"C3: a neighbour of one that takes all it can goes on with its work", testNeighbour},
 	{"C4: a full disk is ErrNoSpace, and space comes back", testDiskFull},
@@ -112,6 +117,113 @@ func testForkBomb(t *testing.T, e *env) {
 	}
 	t.Logf("Remove took %v", time.Since(before))
 }
+
+// needUncountedGuest skips a test of sandboxes whose guests do not count against the
+// limit of processes.
+func (e *env) needUncountedGuest(t *testing.T) {
+	t.Helper()
+	e.need(t, feature.Pids)
+	if why, counted := e.gaps["guest-pids"]; counted {
+		t.Skip(why)
+	}
+}
+
+// What counts is a command's helper, the command, and all that it starts.
+func testProcessLimit(t *testing.T, e *env) {
+	e.needUncountedGuest(t)
+	const limit = 32
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: limit}})
+	out, err := sandpit.Shell(guarded(t), sb, "i=2; while sleep 86602 & do i=$((i+1)); echo $i; done")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Fields(string(out.Stdout)); len(lines) == 0 || lines[len(lines)-1] != fmt.Sprint(limit) {
+		t.Errorf("of %d processes there were %v", limit, lines)
+	}
+	if m, err := sb.Metrics(t.Context()); err != nil || m.Pids != limit-1 { // the shell has ended
+		t.Errorf("%d processes are counted, %v", m.Pids, err)
+	}
+}
+
+// Whatever the guest is asked for while programs inside take all that they can, it does,
+// or it says that there can be no more processes.
+func testGuestAtProcessLimit(t *testing.T, e *env) {
+	e.needUncountedGuest(t)
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: 32}})
+	shell(t, sb, "mkdir /tmp/d; head -c 400000 /dev/zero >/tmp/d/big")
+	for _, tt := range [...]struct{ name, script string }{
+		// The shell ends when it can't fork. Those that sleep stay.
+		{"all asleep", `while :; do sleep 86603 & done 2>/dev/null`},
+		{"fork bomb", `f() { f | f & }; for i in 1 2 3 4 5 6 7 8; do sleep 86603 & done; f; f; exec sleep 86603`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := start(t, sb, sandpit.Command{Script: tt.script, Background: true})
+			full := tt.name == "all asleep"
+			if full {
+				wait(t, p)
+			}
+			// Each of these holds a thread of the guest.
+			ctx, cancel := context.WithCancel(guarded(t))
+			defer cancel()
+			var ready, ended sync.WaitGroup
+			for range 8 {
+				ready.Add(2)
+				ended.Go(func() {
+					var once sync.Once
+					defer once.Do(ready.Done)
+					_ = sb.Files().Download(ctx, "/tmp/d", writerFunc(func([]byte) (int, error) {
+						once.Do(ready.Done)
+						<-ctx.Done()
+						return 0, ctx.Err()
+					}))
+				})
+				ended.Go(func() {
+					var once sync.Once
+					defer once.Do(ready.Done)
+					for range sb.Files().Watch(ctx, "/tmp", true) {
+						once.Do(ready.Done)
+					}
+				})
+			}
+			ready.Wait()
+			var calls sync.WaitGroup
+			for range 16 {
+				calls.Go(func() {
+					for range 2 {
+						_, err := sandpit.Exec(ctx, sb, "true")
+						if full && err == nil || err != nil && !errors.Is(err, sandpit.ErrExhausted) {
+							t.Errorf("a command gives %v", err)
+						}
+						if _, err := sb.Processes(ctx); err != nil {
+							t.Error(err)
+						}
+						if r, err := sb.Files().Open(ctx, "/tmp/d/big", 0, -1); err != nil {
+							t.Error(err)
+						} else if n, err := io.Copy(io.Discard, r); n != 400000 || err != nil {
+							t.Errorf("read %d bytes: %v", n, err)
+						}
+					}
+				})
+			}
+			calls.Wait()
+			cancel()
+			ended.Wait()
+			must(t, p.Kill(guarded(t)))
+			eventually(t, "a process can be started again", func() bool {
+				out, err := sandpit.Exec(guarded(t), sb, "true")
+				return err == nil && out.Success()
+			})
+		})
+	}
+	// A sandbox at its limit is removed like any other.
+	wait(t, start(t, sb, sandpit.Command{Script: "while :; do sleep 86603 & done 2>/dev/null", Background: true}))
+	must(t, sb.Remove(t.Context()))
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func testCPUs(t *testing.T, e *env) {
 	e.need(t, feature.CPUs)

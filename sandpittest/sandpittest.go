@@ -114,7 +114,7 @@ type env struct {
 	client    sandpit.Client
 	newClient func(t *testing.T) sandpit.Client // one more
 	opt       Options
-	gaps      map[feature.Feature]string // limits that this machine can't enforce, and why
+	gaps      map[feature.Feature]string // what this machine can't enforce, and why
 }
 
 // learn finds out why limits are not enforced here, which must be those that are not
@@ -127,9 +127,7 @@ func (e *env) learn(t *testing.T) {
 	}
 	e.gaps = map[feature.Feature]string{}
 	for _, g := range info.NotEnforced {
-		if f := feature.Feature(g.What); f.IsLimit() {
-			e.gaps[f] = g.Why
-		}
+		e.gaps[feature.Feature(g.What)] = g.Why
 	}
 	for _, f := range feature.Limits() {
 		if why, gap := e.gaps[f]; gap == e.opt.Features[f] {

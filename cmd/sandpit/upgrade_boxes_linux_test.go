@@ -114,7 +114,7 @@ func upgradeLimits(u *upgrade) func(*upgrade) {
 		if limits.Pids != 0 {
 			// Those who sleep end at once when there can be no more. A guest that is kept
 			// at the limit for longer than 0.2 s may die of it: the runtime of Go ends a
-			// program that can have no thread. It is a gap of the old guest and of this one.
+			// program that can have no thread, and the old guest counts against the limit.
 			if out, err := sandpit.Shell(t.Context(), sb, "trap 'kill 0' EXIT; i=0; while [ $i -lt 64 ]; do sleep 1000 & i=$((i+1)); done"); err != nil || out.Success() {
 				t.Errorf("64 processes where 32 may be: %+v %v", out.Result, err)
 			}

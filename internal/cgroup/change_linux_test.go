@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -32,6 +33,10 @@ func TestSetLimits(t *testing.T) {
 		}
 		found := 0
 		for _, d := range g.dirs {
+			if d.work {
+				c.want["pids.max"] = strconv.FormatInt(2*c.limits.Pids+65, 10)
+				c.want["work/pids.max"] = strconv.FormatInt(c.limits.Pids+1, 10)
+			}
 			for name, want := range c.want {
 				data, err := os.ReadFile(filepath.Join(d.path, name))
 				if err != nil {

@@ -66,7 +66,19 @@ func (l *Layout) Gaps() []sandpit.Gap {
 			Fix:  "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2",
 		})
 	}
+	if l.countsGuest() {
+		gaps = append(gaps, sandpit.Gap{
+			What: "guest-pids",
+			Why:  "this kernel counts the guest of a sandbox against its process limit, so a sandbox whose programs use up the limit may fail",
+			Fix:  "use Linux 6.0 or later, or higher process limits",
+		})
+	}
 	return gaps
+}
+
+// countsGuest reports whether the first process counts against a limit of processes.
+func (l *Layout) countsGuest() bool {
+	return slices.ContainsFunc(l.places, func(p place) bool { return p.ctrls&pids != 0 && !l.splits(&p, pids) })
 }
 
 // tcpEscapes reports whether v1 counts memory without the buffers of TCP sockets.

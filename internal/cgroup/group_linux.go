@@ -35,6 +35,7 @@ type groupDir struct {
 	path  string
 	ctrls ctrls // in use here
 	v2    bool
+	work  bool // it has a child for what counts against the limit of processes: see work_linux.go
 }
 
 // tries bounds how often Create begins anew because another sandpit removed,
@@ -110,7 +111,7 @@ func (l *Layout) planned(id string, limits Limits) *Group {
 		if i > 0 && use == 0 {
 			continue
 		}
-		g.dirs = append(g.dirs, groupDir{path: p.dir + "/" + prefix + id, ctrls: use, v2: p.v2})
+		g.dirs = append(g.dirs, groupDir{path: p.dir + "/" + prefix + id, ctrls: use, v2: p.v2, work: l.splits(p, use)})
 		if p.prep == prepShared {
 			g.shared = p.dir
 		}
@@ -165,8 +166,12 @@ func (l *Layout) create(id string, limits Limits, again bool) (_ *Group, err err
 			}
 			g.fd = fd
 		}
+		d.work = l.splits(p, use)
 		g.dirs = append(g.dirs, d)
-		if err := d.limit(p, limits); err != nil {
+		if err := g.dirs[len(g.dirs)-1].makeWork(); err != nil {
+			return nil, err
+		}
+		if err := g.dirs[len(g.dirs)-1].limit(p, limits); err != nil {
 			return nil, err
 		}
 	}
@@ -293,7 +298,7 @@ func (d *groupDir) limit(p *place, limits Limits) error {
 		}
 	}
 	if d.ctrls&pids != 0 {
-		if err := writeFile(d.path+"/pids.max", strconv.FormatInt(limits.Pids, 10)); err != nil {
+		if err := d.limitPids(limits.Pids); err != nil {
 			return err
 		}
 	}
@@ -393,6 +398,9 @@ func (g *Group) Name() string { return prefix + g.id }
 func (g *Group) Paths() []string {
 	paths := make([]string, 0, len(g.dirs))
 	for i := len(g.dirs) - 1; i >= 0; i-- {
+		if g.dirs[i].work {
+			paths = append(paths, g.dirs[i].path+work)
+		}
 		paths = append(paths, g.dirs[i].path)
 	}
 	return paths
@@ -445,6 +453,9 @@ func (g *Group) Remove() error {
 // and waits for, what is in the way.
 func (g *Group) removeDirs(force bool) error {
 	for i := len(g.dirs) - 1; i >= 0; i-- {
+		if g.dirs[i].work {
+			_ = rmdir(g.dirs[i].path + work) // if it can't be removed, nor can what it is in
+		}
 		err := rmdir(g.dirs[i].path)
 		if force && errors.Is(err, unix.EBUSY) {
 			err = g.empty(g.dirs[i].path)

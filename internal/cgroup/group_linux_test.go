@@ -175,12 +175,17 @@ func start(t *testing.T, cmd *exec.Cmd) child {
 
 // startIn starts a command in a group by the way that sandboxes take: it is
 // born in the v2 part, and joins the others itself, by a shell that then
-// executes it.
+// executes it. It counts against the limit of processes.
 func startIn(t *testing.T, g *Group, cmd *exec.Cmd) child {
 	t.Helper()
 	fds, err := g.OpenJoin()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if fd, err := g.OpenWork(); err != nil {
+		t.Fatal(err)
+	} else if fd >= 0 {
+		fds = append(fds, fd)
 	}
 	script := ""
 	for i, fd := range fds {
@@ -226,6 +231,10 @@ func TestLimitsAreSet(t *testing.T) {
 	}
 	found := 0
 	for _, d := range g.dirs {
+		want["pids.max"] = "64"
+		if d.work {
+			want["pids.max"], want["work/pids.max"] = "193", "65"
+		}
 		for name, value := range want {
 			if strings.HasPrefix(name, "devices") && d.ctrls&devices == 0 {
 				continue

@@ -86,6 +86,11 @@ const (
 	hasFreeze    version = 5<<16 | 2  // cgroup.freeze, 76f969e8948d8
 	hasCloneInto version = 5<<16 | 7  // CLONE_INTO_CGROUP, ef2c41cf38a75
 	hasKill      version = 5<<16 | 14 // cgroup.kill, 661ee6280931
+
+	// Since 5.16 whoever opened a file decides who may join by it (1756d7994ad8), and
+	// since 6.0 a group without processes gets its controllers and its type without a
+	// wait for an RCU grace period (671c11f0619e).
+	hasWork version = 6 << 16
 )
 
 // prober asks the machine. Tests replace it by a table.

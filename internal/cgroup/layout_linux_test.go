@@ -105,6 +105,7 @@ func TestDetect(t *testing.T) {
 		ours            []string
 		uid             int
 		bus             string
+		kernel          version  // 0: 6.12
 		want            []string // a line per place
 		gaps            []string // limit: words of why
 		mode            string
@@ -214,6 +215,14 @@ func TestDetect(t *testing.T) {
 			gaps: []string{"tcp-buffers: v1"},
 		},
 		{
+			name: "before Linux 6.0, root", self: selfV1Systemd, mountinfo: mountsV1Systemd, ours: []string{root + "/"}, mode: "v1", kernel: kernel(5, 15),
+			want: []string{
+				"v1 " + root + "/freezer [freezer]", "v1 " + root + "/memory [memory]", "v1 " + root + "/devices [devices]",
+				"v1 " + root + "/cpu,cpuacct [cpu, cpuacct]", "v1 " + root + "/pids [pids]",
+			},
+			gaps: []string{"tcp-buffers: v1", "guest-pids: counts the guest"},
+		},
+		{
 			name: "v1, user", uid: 1000, self: selfV1Systemd, mountinfo: mountsV1Systemd, mode: "v1",
 			gaps: []string{"memory: v1", "cpus: v1", "pids: v1"},
 		},
@@ -264,8 +273,11 @@ func TestDetect(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.kernel == 0 {
+				tt.kernel = kernel(6, 12)
+			}
 			h := host{
-				prober: fakeFiles{tt.files, tt.ours}, uid: tt.uid, pid: 77, kernel: kernel(6, 12), bus: tt.bus,
+				prober: fakeFiles{tt.files, tt.ours}, uid: tt.uid, pid: 77, kernel: tt.kernel, bus: tt.bus,
 				self: []byte(tt.self), mountinfo: []byte(tt.mountinfo),
 			}
 			l := h.detect()

@@ -25,13 +25,14 @@ type SavedDir struct {
 	Path        string `json:"path"`
 	Controllers uint8  `json:"controllers"` // bits of this package's own
 	V2          bool   `json:"v2,omitempty"`
+	Work        bool   `json:"work,omitempty"` // what counts against the limit of processes is in a child; earlier versions made none
 }
 
 // Save returns what Reopen needs.
 func (g *Group) Save() Saved {
 	s := Saved{ID: g.id, Shared: g.shared}
 	for _, d := range g.dirs {
-		s.Dirs = append(s.Dirs, SavedDir{Path: d.path, Controllers: uint8(d.ctrls), V2: d.v2})
+		s.Dirs = append(s.Dirs, SavedDir{Path: d.path, Controllers: uint8(d.ctrls), V2: d.v2, Work: d.work})
 	}
 	return s
 }
@@ -49,7 +50,7 @@ func (l *Layout) Reopen(s Saved) (*Group, error) {
 		if !filepath.IsAbs(d.Path) || filepath.Clean(d.Path) != d.Path || !strings.HasSuffix(d.Path, "/"+prefix+s.ID) {
 			return nil, fmt.Errorf("taking over cgroup %s: %q is not one of its directories: %w", s.ID, d.Path, sandpit.ErrInvalid)
 		}
-		g.dirs = append(g.dirs, groupDir{path: d.Path, ctrls: ctrls(d.Controllers), v2: d.V2})
+		g.dirs = append(g.dirs, groupDir{path: d.Path, ctrls: ctrls(d.Controllers), v2: d.V2, work: d.Work})
 	}
 	if len(g.dirs) == 0 {
 		return g, nil

@@ -47,7 +47,11 @@ func (g *Group) Stats() (sandpit.Metrics, error) {
 			m.MemoryPeak = number(read(d, "/memory.max_usage_in_bytes"))
 			m.OOMKills = field(read(d, "/memory.oom_control"), "oom_kill") // since 4.13
 		}
-		if d.ctrls&pids != 0 {
+		switch {
+		case d.ctrls&pids == 0:
+		case d.work:
+			m.Pids = max(0, number(read(d, work+"/pids.current"))-forker)
+		default:
 			m.Pids = number(read(d, "/pids.current"))
 		}
 	}

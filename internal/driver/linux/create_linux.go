@@ -279,10 +279,32 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		return c.explainDeath(os.NewSyscallError("write", err))
 	}
 	c.trace("ids")
+	if !c.execInRoot { // it does not hear of the message before it is there
+		if err := c.sendForker(); err != nil {
+			return err
+		}
+	}
 	if announce {
 		_, err = c.await(ctx, preparedByte)
 	}
 	return err
+}
+
+// sendForker gives the guest the file by which the thread that makes processes joins
+// their cgroup, if there is one.
+func (c *creation) sendForker() error {
+	if c.group == nil {
+		return nil
+	}
+	fd, err := c.group.OpenWork()
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := send(c.socks[0], forkerMessage, []int{fd}); err != nil {
+		return c.explainDeath(err)
+	}
+	return nil
 }
 
 // bind does everything that depends on the plan.

@@ -106,6 +106,8 @@ func (c *compiler) sys(trees []sysprog.Arg) {
 	}
 	if c.cgroup2 {
 		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("cgroup2"), c.p.Str("sys/fs/cgroup"), c.p.Str("cgroup2"), sysprog.Int(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY), sysprog.Int(0)).Ignore(unix.EPERM, unix.EBUSY)
+		// Programs are in a child of the group, and look for its limits there.
+		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("sys/fs/cgroup"), c.p.Str("sys/fs/cgroup/work"), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
 	}
 	c.seal("sys", attrRead|unix.MOUNT_ATTR_NOEXEC, true)
 	dirs := maskedDirs[:]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -27,10 +28,19 @@ import (
 // home is the data directory of all sandboxes of this test binary.
 var home string
 
+// guestPanics is a signal that makes a guest panic that is this program.
+const guestPanics = unix.SIGTRAP
+
 // TestMain makes the test binary everything that the tests need: the guest,
 // the program that tries things from inside, and the owner that gets killed.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == linux.GuestName {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, guestPanics)
+		go func() {
+			<-c
+			panic("asked to")
+		}()
 		os.Exit(server.Main(os.Args))
 	}
 	if len(os.Args) > 1 {

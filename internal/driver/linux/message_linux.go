@@ -113,6 +113,7 @@ const (
 	goMessage       = 'G'
 	connMessage     = 'c'
 	filterMessage   = 'f'
+	forkerMessage   = 'p'
 	landlockMessage = 'l'
 	listenMessage   = 's'
 )

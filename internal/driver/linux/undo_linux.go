@@ -145,7 +145,9 @@ func (c *creation) awaitReady(ctx context.Context) error {
 		return err
 	}
 	if c.execInRoot {
-		err = send(c.socks[0], goMessage, nil)
+		if err = send(c.socks[0], goMessage, nil); err == nil {
+			err = c.sendForker()
+		}
 	}
 	if ruleset >= 0 && err == nil {
 		err = send(c.socks[0], landlockMessage, []int{ruleset})

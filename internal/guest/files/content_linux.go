@@ -111,9 +111,11 @@ func (f *Files) read(s *conn.Stream, m *wire.Read, path string) {
 	limit := int64(len(*buf) / conn.BlockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {
 		n := 0
-		err := fdio.Retry(func() (err error) {
-			n, err = unix.Preadv(fd, conn.Payloads(*buf, int(min(left, limit))), at)
-			return err
+		err := f.move(func() error {
+			return fdio.Retry(func() (err error) {
+				n, err = unix.Preadv(fd, conn.Payloads(*buf, int(min(left, limit))), at)
+				return err
+			})
 		})
 		if err != nil {
 			s.Fail(wire.FileError(err))
@@ -151,7 +153,7 @@ func (f *Files) write(s *conn.Stream, m *wire.Write, path string) {
 			wide = true
 			s.GiveCredit(s.In.Widen(wire.UploadWindow))
 		}
-		return fdio.WriteAll(t.fd, b)
+		return f.move(func() error { return fdio.WriteAll(t.fd, b) })
 	})
 	good := err == io.EOF
 	// The end of the stream is checked once more: an abort must not replace the file.

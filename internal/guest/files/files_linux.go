@@ -24,10 +24,24 @@ type Files struct {
 	settings *settings.Settings
 	workers  *workers.Pool
 	watchers atomic.Int64
+	content  chan struct{} // a token for each thread that reads or writes content
 }
 
+// maxContent is how many threads read or write the content of files at once: each may
+// wait for a disk, or for a program that holds a lock in the kernel.
+const maxContent = 16
+
 // New returns Files that work on the threads of a pool.
-func New(s *settings.Settings, w *workers.Pool) *Files { return &Files{settings: s, workers: w} }
+func New(s *settings.Settings, w *workers.Pool) *Files {
+	return &Files{settings: s, workers: w, content: make(chan struct{}, maxContent)}
+}
+
+// move calls f, which reads or writes content.
+func (f *Files) move(do func() error) error {
+	f.content <- struct{}{}
+	defer func() { <-f.content }()
+	return do()
+}
 
 // Open carries out the file operation of an OPEN frame, and refuses other operations.
 func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {

@@ -74,6 +74,9 @@ func (t *Table) start(s *conn.Stream, m *wire.Start) {
 			s.End(wire.Event, &e)
 			return
 		}
+		if errors.Is(err, spawn.ErrProcessLimit) {
+			err = wire.Fail(wire.CodeExhausted, "the sandbox is at its process limit")
+		}
 		var se *spawn.StartError
 		if !errors.As(err, &se) {
 			s.Fail(err)
@@ -204,7 +207,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	if u.UID == 0 {
 		a.Caps = conf.RootCaps
 	}
-	a.On = t.settings.Domain()
+	a.On = t.settings.Maker()
 
 	closeChild, err := p.streams(a, &u, m)
 	if err != nil {
@@ -225,8 +228,8 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	})
 	closeChild()
 	if err != nil {
-		if _, ok := errors.AsType[*spawn.StartError](err); !ok {
-			t.killOrphans() // its helper may have been killed
+		if errors.Is(err, spawn.ErrHelper) {
+			t.killOrphans()
 			if timedOut.Load() {
 				err = errStartTimeout
 			}

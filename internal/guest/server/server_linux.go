@@ -37,6 +37,7 @@ const (
 	bootstrapConn     = 'c' // a connection to serve
 	bootstrapLandlock = 'l' // a Landlock ruleset for processes and file work
 	bootstrapFilter   = 'f' // a socket with a filter of system calls to load, filter_linux.go
+	bootstrapForker   = 'p' // a cgroup's file of threads: processes that are started count there
 	bootstrapListen   = 's' // a listening socket, whose connections are served, and which the guest outlives its owner for
 )
 
@@ -50,9 +51,9 @@ const usage = `usage: sandpit-guest bootstrap   serve connections received on de
 //   - "bootstrap": descriptor 3 is a unix socket, of type SEQPACKET or STREAM.
 //     Each message on it is one byte and one descriptor (SCM_RIGHTS): 'c' and a
 //     connection, 'l' and a Landlock ruleset, 'f' and a socket with a filter of
-//     system calls, or 's' and a listening stream socket. When it ends, its owner is
-//     dead: the guest kills everything and exits, unless it was given a socket to
-//     listen on and can still do so.
+//     system calls, 'p' and a cgroup's file of threads, or 's' and a listening
+//     stream socket. When it ends, its owner is dead: the guest kills everything and
+//     exits, unless it was given a socket to listen on and can still do so.
 //   - "stdio": one connection on standard input and output. The guest kills
 //     everything and exits when it ends.
 func Main(args []string) int {
@@ -202,6 +203,10 @@ func (g *guest) bootstrap() int {
 		case kind == bootstrapFilter:
 			if !loadFilter(fd) {
 				return lastWords("it could not load the filter of system calls")
+			}
+		case kind == bootstrapForker:
+			if err := g.settings.CountIn(fd); err != nil {
+				return lastWords("joining the cgroup of processes: " + err.Error())
 			}
 		case kind == bootstrapListen:
 			g.listen(fd)

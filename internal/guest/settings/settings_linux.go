@@ -19,8 +19,8 @@ type Settings struct {
 
 	mu       sync.Mutex
 	conf     Config
-	landlock int     // ruleset, or -1
-	domain   *domain // under that ruleset, or nil
+	landlock int   // ruleset, or -1
+	maker    maker // under that ruleset, or nil
 }
 
 // New returns default settings.
@@ -31,13 +31,12 @@ func New() *Settings {
 // SetLandlock makes fd the ruleset of all processes and file work. Call it before the first
 // connection that needs the ruleset.
 func (s *Settings) SetLandlock(fd int) error {
-	d, err := newDomain(fd)
-	if err != nil {
+	if err := s.takeOn(func() error { return RestrictSelf(fd) }); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	old := s.landlock
-	s.landlock, s.domain = fd, d
+	s.landlock = fd
 	s.mu.Unlock()
 	if old >= 0 {
 		unix.Close(old)
@@ -45,15 +44,15 @@ func (s *Settings) SetLandlock(fd int) error {
 	return nil
 }
 
-// Domain returns a function that runs others on the thread that makes all processes, or nil
+// Maker returns a function that runs others on the thread that makes all processes, or nil
 // if any thread may.
-func (s *Settings) Domain() func(f func()) {
+func (s *Settings) Maker() func(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.domain == nil {
+	if s.maker == nil {
 		return nil
 	}
-	return s.domain.do
+	return s.maker.do
 }
 
 // Landlock returns the ruleset of all processes and file work, or -1.

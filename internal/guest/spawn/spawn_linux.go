@@ -44,8 +44,8 @@ type Attr struct {
 	NoFile      uint64 // RLIMIT_NOFILE, both values; 0 keeps the guest's
 	OOMScoreAdj int    // 0 keeps the guest's; only raising works
 
-	// On calls f on the thread whose Landlock domain the helper and the program
-	// inherit, and returns when f has. Nil stands for any thread.
+	// On calls f on the thread whose cgroup and Landlock domain the helper and the
+	// program inherit, and returns when f has. Nil stands for any thread.
 	On func(f func())
 
 	// Made, if set, is called with the helper's process id before the program is executed.
@@ -76,6 +76,9 @@ func (e *StartError) NotFound() bool {
 // ErrHelper says that the helper died before it could report, usually because its own
 // program killed it.
 var ErrHelper = errors.New("its helper died")
+
+// ErrProcessLimit says that there can be no more processes.
+var ErrProcessLimit = errors.New("no more processes can be created")
 
 // Status says how a program ended.
 type Status struct {
@@ -129,6 +132,9 @@ func Start(a *Attr) (*Proc, error) {
 	}
 	if err != nil {
 		r.Close()
+		if errors.Is(err, unix.EAGAIN) {
+			err = ErrProcessLimit
+		}
 		return nil, err
 	}
 	unix.Close(w)
@@ -148,20 +154,22 @@ func Start(a *Attr) (*Proc, error) {
 		return nil, fmt.Errorf("starting a process: %w: %w", ErrHelper, err)
 	}
 	errno := syscall.Errno(rec.Errno)
-	switch rec.Failed {
-	case 0:
+	switch {
+	case rec.Failed == 0:
 		p := &Proc{pid: int(rec.PID), helper: sup, status: r}
 		if a.OOMScoreAdj != 0 {
 			raiseOOMScore(p.pid, a.OOMScoreAdj)
 		}
 		return p, nil
-	case sysprog.FailedChild:
+	case rec.Failed == sysprog.FailedChild:
 		err = &StartError{Stage: child.Name(int(rec.Step)), Errno: errno, Exec: child.Name(int(rec.Step)) == execStage}
 		if rec.Denied != 0 && err.(*StartError).NotFound() {
 			err.(*StartError).Errno = syscall.EACCES
 		}
-	case sysprog.FailedPrepare:
+	case rec.Failed == sysprog.FailedPrepare:
 		err = &StartError{Stage: prepare.Name(int(rec.Step)), Errno: errno}
+	case errno == unix.EAGAIN:
+		err = ErrProcessLimit
 	default:
 		err = &StartError{Stage: "creating a process", Errno: errno}
 	}

@@ -1,0 +1,111 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The first process of a sandbox serves it and must not count against its limit of
+// processes: programs that use up the limit would leave it without the threads that
+// it needs. So where the number of processes is limited, the group has a child, work,
+// which has the limit. The first process stays in the group itself. One thread of it
+// makes all other processes, and joins the child by the descriptor of OpenWork: the kernel
+// counts a new process where the thread is that makes it.
+//
+// On v1 each thread has a group of its own in each hierarchy. On v2 the child is
+// threaded, and of the controllers only that of processes is passed on to it: memory and
+// processor time are still counted and limited in the group.
+
+// work is the name of the child, behind that of a group's directory.
+const work = "/work"
+
+const (
+	// forker is the thread that makes processes: it is in the child, in addition to
+	// the limit.
+	forker = 1
+	// allowance is how many threads the first process may have beside those that
+	// wait for a program: 4 for file work, 16 for long file work, 16 for the content of
+	// files, 16 for watches, which packages guest/workers and guest/files bound, and the
+	// runtime's.
+	allowance = 64
+	// mostPids is PID_MAX_LIMIT of linux/threads.h.
+	mostPids = 4 << 20
+)
+
+// splits reports whether a group made in p with these controllers has the child. A
+// hierarchy of v1 with more controllers than that of processes has none: a child would
+// have them, too.
+func (l *Layout) splits(p *place, use ctrls) bool {
+	return use&pids != 0 && l.kernel >= hasWork && (p.v2 || p.ctrls == pids)
+}
+
+// makeWork makes the child, unless the group is in a place where it can't be.
+func (d *groupDir) makeWork() error {
+	if !d.work {
+		return nil
+	}
+	if d.v2 {
+		if err := writeFile(d.path+"/cgroup.subtree_control", "+pids"); err != nil {
+			return err
+		}
+	}
+	if err := mkdir(d.path + work); err != nil || !d.v2 {
+		return err
+	}
+	err := writeFile(d.path+work+"/cgroup.type", "threaded")
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		// The group itself is within a threaded one, and can be no domain.
+		d.work = false
+		if err = rmdir(d.path + work); err == nil {
+			err = writeFile(d.path+"/cgroup.subtree_control", "-pids")
+		}
+	}
+	return err
+}
+
+// limitPids writes the limit of processes. The group's own bounds what the first
+// process takes of the machine: each thread of it beyond the allowance waits for one
+// of a program, such as one that holds the lock of a pipe between the two, and of
+// those there are no more than the limit.
+func (d *groupDir) limitPids(limit int64) error {
+	set := func(dir string, n int64) error {
+		return writeFile(dir+"/pids.max", strconv.FormatInt(n, 10))
+	}
+	if !d.work {
+		return set(d.path, limit)
+	}
+	limit = min(limit, mostPids)
+	if err := set(d.path+work, min(limit+forker, mostPids)); err != nil {
+		return err
+	}
+	return set(d.path, min(2*limit+forker+allowance, mostPids))
+}
+
+// OpenWork opens the file to which the thread that makes processes must write "0", so
+// that what it makes counts against the limit of processes. It is -1 where the whole
+// group does. The caller closes it.
+func (g *Group) OpenWork() (int, error) {
+	if g.removed.Load() {
+		return -1, sandpit.ErrClosed
+	}
+	for _, d := range g.dirs {
+		if !d.work {
+			continue
+		}
+		name := d.path + work + "/tasks"
+		if d.v2 {
+			name = d.path + work + "/cgroup.threads"
+		}
+		fd, err := open(name, unix.O_WRONLY)
+		if err != nil {
+			return -1, fmt.Errorf("opening cgroup %s: %w", g.id, err)
+		}
+		return fd, nil
+	}
+	return -1, nil
+}
