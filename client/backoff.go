@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// backoff spaces out tries until it is no use to go on.
+// backoff spaces out tries until they are no longer useful.
 type backoff struct {
 	until time.Time
 	next  time.Duration

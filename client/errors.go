@@ -58,7 +58,7 @@ const (
 	maxShown = 4 << 10
 )
 
-// refusal makes an error of an answer that is no success.
+// refusal makes an error of an answer that is not a success.
 func refusal(resp *http.Response) error {
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	return refusalOf(resp, b)

@@ -45,7 +45,7 @@ var (
 	_ sandpit.Detacher      = (*process)(nil)
 )
 
-// process makes a process of what the server says. Its end is told by a
+// process makes a process from the server's description. Its end is told by a
 // stream, or has to be asked for.
 func (s *sandbox) process(v v1.Process, asks bool) (*process, error) {
 	if v.PID < 0 || v.PID > math.MaxInt32 || v.ID != "" && !isName(v.ID) || asks && v.ID == "" && v.Result == nil {
@@ -93,7 +93,7 @@ const endGrace = 50 * time.Millisecond
 
 // stream reads a stream to its last frame.
 func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) {
-	// While somebody does not take the output, it is not the server who is silent.
+	// While the output is not read, the server is not silent.
 	silence := time.AfterFunc(patience, func() { l.cancel(errSilent) })
 	defer silence.Stop()
 	for {

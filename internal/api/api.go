@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Options are what the API works with. Those without a default must be set.
+// Options configure the API. Those without a default must be set.
 type Options struct {
 	Gate        *gate.Gate // behind which it stands
 	Backend     Backend
@@ -31,7 +31,7 @@ type Options struct {
 	Connections func() Connections
 }
 
-// Connections are how many connections a server has.
+// Connections are the numbers of a server's connections.
 type Connections struct {
 	Strangers int    // without a valid key
 	Keys      int    // of callers with a key
@@ -39,8 +39,8 @@ type Connections struct {
 	Dropped   uint64 // since the start, for others
 }
 
-// API is Sandpit's own dialect: /v1, and the ports of sandboxes. Its methods may be called
-// from many goroutines.
+// API is Sandpit's own dialect: /v1, and the ports of sandboxes. Its methods are safe for
+// concurrent use.
 type API struct {
 	opts    Options
 	gate    *gate.Gate

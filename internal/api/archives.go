@@ -160,7 +160,7 @@ func uploadArchive(c *call) error {
 	return files.Upload(c.Ctx, path, src)
 }
 
-// badArchive is an error in what the client has sent, unless it is one of ours.
+// badArchive marks an error as one in the client's data, unless it is one of the server.
 func badArchive(err error) error {
 	var r *gate.Refusal
 	if errors.As(err, &r) {

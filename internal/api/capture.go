@@ -45,8 +45,8 @@ func (w captured) Write(b []byte) (int, error) {
 // errOutput ends a command whose output can't be held.
 var errOutput error = &gate.Refusal{Status: http.StatusTooManyRequests, Code: "exhausted", Message: "the command was killed because the server holds too much output of commands", Hint: "stream the output with the header Accept: text/event-stream"}
 
-// executed answers with what came of a command. Output that is long is sent piece by
-// piece: as JSON it may be six times as long, which nobody holds.
+// executed answers with the result of a command. Long output is sent piece by piece: as JSON it may
+// be six times as long, which must not be held in memory.
 func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
 	if len(stdout)+len(stderr) <= gate.FreeBody {
 		out.Stdout, out.StdoutBase64 = textOrBytes(stdout)
@@ -104,10 +104,10 @@ func (w *pieces) field(name string, b []byte, some bool, send func([]byte)) {
 	w.write([]byte{'"'})
 }
 
-// piece is how much is made JSON at once, in bytes: a multiple of 3, as base64 wants.
+// piece is the amount of output that is encoded at once, in bytes: a multiple of 3, as base64 wants.
 const piece = 30 << 10
 
-// text writes what is UTF-8.
+// text writes UTF-8 output.
 func (w *pieces) text(b []byte) {
 	for len(b) > 0 && w.err == nil {
 		n := min(len(b), piece)

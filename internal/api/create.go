@@ -124,7 +124,7 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 	return c.created(out)
 }
 
-// headerReplayed says that an answer is that to an earlier request.
+// headerReplayed marks the answer to an earlier request.
 const headerReplayed = "Idempotent-Replayed"
 
 // replay gives the answer to an earlier request again. One that was too long to be

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// What package internal/api/openapi writes from the routes.
+// The files that package internal/api/openapi generates from the routes.
 var (
 	//go:embed openapi/openapi.json
 	openAPI string

@@ -101,7 +101,7 @@ func textOrBytes(b []byte) (string, []byte) {
 	return "", b
 }
 
-// executeStream runs a command and sends its output as it comes.
+// executeStream runs a command and streams its output.
 func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte, kind string) error {
 	s := stream.NewResponse(c.Call, kind)
 	defer s.Close()
@@ -114,8 +114,8 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []by
 	return nil
 }
 
-// start starts a command in the foreground, whose client is told as soon as it has
-// started. A command whose client can't be told is killed.
+// start starts a foreground command and reports the start to the client. If that fails, the command
+// is killed.
 func (c *call) start(s clientStream, sb sandpit.Sandbox, cmd sandpit.Command, stdin int) (p sandpit.Process, err error) {
 	cmd.Stdout, cmd.Stderr = stream.Output(s)
 	began := time.Now()

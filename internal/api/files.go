@@ -70,7 +70,7 @@ func (c *call) onFiles(f func(q *query, files sandpit.Files) error) error {
 	return f(q, files)
 }
 
-// maxEntries is how many entries are listed at once.
+// maxEntries is the maximum number of entries in a page.
 const maxEntries = 10_000
 
 func statFile(c *call) (v1.FileInfo, error) {
@@ -260,7 +260,7 @@ func watchFiles(c *call) error {
 		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
 }
 
-// largeFile is from what size on content is not sent in one go, in bytes.
+// largeFile is the size from which content is not sent at once, in bytes.
 const largeFile = 32 << 10
 
 // readFile sends a file or a range of it. Its length is that at the moment of
@@ -320,7 +320,7 @@ func readFile(c *call) error {
 	return c.copyOut(status, r, length)
 }
 
-// copyOut sends what r gives. A length of -1 is not known.
+// copyOut sends the content of r. A length of -1 is unknown.
 func (c *call) copyOut(status int, r io.Reader, length int64) error {
 	buf := stream.Buffers{}.Get()
 	defer stream.Buffers{}.Put(buf)

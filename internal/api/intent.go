@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// intendFor is Intend with what a body says of itself.
+// intendFor is Intend with the details that a body has.
 func (c *call) intendFor(body any) error {
 	if !c.route.Guarded {
 		return nil

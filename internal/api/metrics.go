@@ -12,10 +12,10 @@ import (
 // metricsType is the media type of gate.Page.
 const metricsType = "text/plain; version=0.0.4; charset=utf-8"
 
-// maxSeries is how many sandboxes have figures of their own in /metrics.
+// maxSeries is the maximum number of sandboxes with series of their own in /metrics.
 const maxSeries = 200
 
-// metrics is what the API counts of itself.
+// metrics are the counters of the API.
 type metrics struct {
 	mu      sync.Mutex
 	creates map[string]uint64 // by code, "" for success; guarded by mu
@@ -34,7 +34,7 @@ func (m *metrics) created(code string, took time.Duration) {
 	}
 }
 
-// write writes what is counted.
+// write writes the counters.
 func (m *metrics) write(w *gate.Page) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *API) metricsPage(s Stats) []byte {
 	return w.Bytes()
 }
 
-// writeStats writes what the backend tells.
+// writeStats writes the statistics of the backend.
 func writeStats(w *gate.Page, s Stats) {
 	w.Head("sandpit_sandboxes", "gauge", "Sandboxes by state.")
 	for _, state := range slices.Sorted(maps.Keys(s.States)) {

@@ -179,7 +179,7 @@ func (c *call) attach(opt sandpit.AttachOptions) (p sandpit.Process, leave func(
 	return p, leaver(p), nil
 }
 
-// leaver returns what gives an attached process up, once.
+// leaver returns a function that gives an attached process up, once.
 func leaver(p sandpit.Process) func() {
 	return sync.OnceFunc(func() {
 		if d, ok := p.(sandpit.Detacher); ok {

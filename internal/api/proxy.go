@@ -40,12 +40,12 @@ type target struct {
 // passingID is the operation of a request to a port of a sandbox.
 const passingID = "proxy"
 
-// proxyRoute is what a request to a port of a sandbox counts as.
+// proxyRoute is the route of requests to ports of sandboxes.
 func proxyRoute() *Route {
 	return &Route{ID: passingID, Guarded: true, selfAudited: true, handle: forward}
 }
 
-// splitSandboxHost takes <port>-<id>.<domain> apart.
+// splitSandboxHost splits <port>-<id>.<domain>.
 func splitSandboxHost(name string, domains []string) (sandbox, port string, ok bool) {
 	label, rest, ok := strings.Cut(name, ".")
 	if !ok {
@@ -70,7 +70,7 @@ type proxy struct {
 	forward   httputil.ReverseProxy
 }
 
-// passedKey is where the context of what is passed on has its *passed.
+// passedKey is the key of the *passed in the context of a forwarded request.
 type passedKey struct{}
 
 // passed is a call that is passed on.
@@ -130,7 +130,7 @@ func newProxy(a *API) *proxy {
 	return p
 }
 
-// target returns where a request is to be passed on to.
+// target returns the port to which a request is forwarded.
 func (a *API) target(r *http.Request) (target, bool) {
 	if sandbox, port, ok := splitSandboxHost(gate.HostName(r.Host), a.domains); ok {
 		return target{sandbox, port, true}, true
@@ -167,7 +167,7 @@ func forward(c *call) error {
 	}
 	r := c.R.WithContext(passed{c, func(ctx context.Context) (net.Conn, error) { return n.Dial(ctx, port) }}.within())
 	if r.Body != nil && r.Body != http.NoBody {
-		// What the sandbox answers before it has read all is passed on at once.
+		// An early answer of the sandbox is passed on at once.
 		_ = http.NewResponseController(c.W).EnableFullDuplex() // of HTTP/2 that is so anyway
 		r.Body = c.Body(-1, 0)
 	}
@@ -308,7 +308,7 @@ func confine(r *http.Response) error {
 	return nil
 }
 
-// confineHeader removes what a sandbox must not say, from headers or trailers.
+// confineHeader removes what a sandbox must not send, from headers or trailers.
 func (c *call) confineHeader(h http.Header) {
 	if c.W.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
 		h.Del("Access-Control-Allow-Origin")
@@ -328,7 +328,7 @@ type trailingBody struct {
 	closed func()
 }
 
-// Close closes the body, and tells that the trailers are complete.
+// Close closes the body, and notes that the trailers are complete.
 func (b trailingBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.closed()

@@ -20,7 +20,7 @@ import (
 
 // Runner is a Backend that also carries out sandpit run for its own user.
 type Runner interface {
-	// Runs makes sandboxes that nobody else sees and that end with the server.
+	// Runs makes sandboxes that are not listed and end with the server.
 	Runs() sandpit.Client
 
 	// Place is where the server stands: fastrun.Place.
@@ -33,7 +33,7 @@ func runRoute() Route {
 	return Route{Method: http.MethodGet, Path: fastrun.RunPath, ID: "run", Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, handle: runOnce}
 }
 
-// errDeclined is read by nobody: the client then goes another way.
+// errDeclined is not shown: the client then uses another way.
 var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server can't carry out this run", Hint: "run the command without the server"}
 
 // runOnce makes a sandbox, runs a command in it, and removes it when that has
@@ -195,7 +195,7 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 	return r.await(p)
 }
 
-// report adds what the client has to know beside the result.
+// report adds what the client must know besides the result.
 func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outcome) error {
 	res := out.Result
 	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated {

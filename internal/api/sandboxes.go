@@ -63,7 +63,7 @@ func sandboxRoutes() []Route {
 	}
 }
 
-// maxPage is how many sandboxes are listed at once.
+// maxPage is the maximum number of sandboxes in a page.
 const maxPage = 1000
 
 func listSandboxes(c *call) (v1.SandboxList, error) {

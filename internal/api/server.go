@@ -43,7 +43,7 @@ func getHealth(c *call) error {
 	return codec.Answer(c.Call, http.StatusOK, v1.Health{Status: "ok"})
 }
 
-// statsTime is how long /metrics waits for the figures of sandboxes.
+// statsTime is the time that /metrics waits for the metrics of sandboxes.
 const statsTime = 5 * time.Second
 
 func showMetrics(c *call) error {

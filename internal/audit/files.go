@@ -54,7 +54,7 @@ type scan struct {
 	lines int    // of them
 	rest  int64  // bytes after them
 	sum   string // SHA-256 of those
-	why   error  // why they are no record
+	why   error  // why they are not a record
 }
 
 // scanFile reads a file whose first record follows a link, up to what is no

@@ -242,7 +242,7 @@ func (l *Log) mend() error {
 	return nil
 }
 
-// noteHead notes the last record, which is on the disk. It is no harm if this
+// noteHead notes the last record, which is on the disk. It does no harm if this
 // is not: then Verify has an older one to compare with.
 func (l *Log) noteHead() { _, _ = l.head.WriteAt(encodeHead(l.last), 0) }
 

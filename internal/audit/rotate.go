@@ -163,7 +163,7 @@ func (l *Log) begin(h *head) error {
 	l.file, l.number, l.size, l.last, l.synced, l.broken = f, h.File, int64(len(line)), last, true, false
 	l.noteHead()
 	for ; drop > 0; drop-- {
-		_ = os.Remove(fileName(l.dir, l.kept[0].number)) // one that stays is no harm
+		_ = os.Remove(fileName(l.dir, l.kept[0].number)) // one that stays does no harm
 		l.kept = l.kept[1:]
 	}
 	return nil

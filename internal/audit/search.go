@@ -125,7 +125,7 @@ func searchFile(ctx context.Context, name string, q *Query, yield func(Record, e
 			long = true
 			continue
 		case errors.Is(err, io.EOF):
-			return true, odd, nil // what is no whole line is being written, or the end of a crash
+			return true, odd, nil // an incomplete line is being written, or was cut off by a crash
 		case err != nil:
 			return false, odd, err
 		}

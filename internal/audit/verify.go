@@ -137,7 +137,7 @@ func (v *verifier) run(known Anchor) error {
 	case known.Seq == 0 || known.Seq >= v.sum.First:
 		return nil
 	case known.Seq < v.sum.First-1:
-		// Who can write here can also have files dropped.
+		// Anyone who can write here can also have files dropped.
 		return sandpit.WithHint(fmt.Errorf("the known record %d has expired; the chain is intact from record %d on: %w", known.Seq, v.sum.First, sandpit.ErrNotFound),
 			"check against a later record, and store the last one more often than files expire")
 	case known.Hash != firstPrev:
@@ -215,7 +215,7 @@ func (v *verifier) join(n uint64, name string, h *head) error {
 	return nil
 }
 
-// brokenBefore is the break of a file whose end is no record, and that was not
+// brokenBefore is the break of a file whose end is not a record, and that was not
 // there when the next one was begun.
 func (v *verifier) brokenBefore(n uint64) error {
 	return &Break{filepath.Base(fileName(v.dir, n-1)), v.open.lines + 1, v.open.why.Error()}

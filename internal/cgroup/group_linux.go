@@ -38,7 +38,7 @@ type groupDir struct {
 	work  bool // it has a child for what counts against the limit of processes: see work_linux.go
 }
 
-// tries bounds how often Create begins anew because another sandpit removed,
+// tries bounds how often Create starts again because another sandpit removed,
 // at that moment, what it needed.
 const tries = 64
 

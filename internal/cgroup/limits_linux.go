@@ -25,7 +25,7 @@ const prefix = "sandpit-"
 // maxID is the longest id in bytes.
 const maxID = 64
 
-// checkID refuses ids that are no plain directory name.
+// checkID refuses ids that are not plain directory names.
 func checkID(id string) error {
 	if id == "" || len(id) > maxID {
 		return fmt.Errorf("cgroup id %q: its length is not 1 to %d bytes: %w", id, maxID, sandpit.ErrInvalid)

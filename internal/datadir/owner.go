@@ -17,7 +17,7 @@ func CheckPart(name string) error {
 }
 
 // CheckHome checks a data directory itself, which may be one in which everybody may
-// make files of his own, such as /tmp, and one of a group.
+// make files, such as /tmp, and one of a group.
 func CheckHome(name string) error {
 	return check(name, func(mode fs.FileMode) bool { return mode&0o002 == 0 || mode&fs.ModeSticky != 0 })
 }

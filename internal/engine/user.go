@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// who is the user of a sandbox.
+// who identifies the user of a sandbox.
 type who struct {
 	uid, gid uint32
 	text     string // as the guest is told, which looks the rest up inside

@@ -251,7 +251,7 @@ func told(payload []byte) error {
 	return decodeError(e)
 }
 
-// process is the command. Its methods may be called from many goroutines.
+// process is the command. Its methods are safe for concurrent use.
 type process struct {
 	run   *Run
 	id    string // empty: nobody can attach to it
@@ -312,7 +312,7 @@ func (p *process) sendJSON(kind byte, v any) error {
 	return p.send(kind, payload)
 }
 
-// Kill has the server kill the process and all that it started, and waits until that
+// Kill makes the server kill the process and everything that it started, and waits until that
 // has ended. A guest that does not kill it loses a sandbox made for the command.
 func (p *process) Kill(ctx context.Context) error {
 	if err := p.send(v1.FrameKill, nil); err != nil {

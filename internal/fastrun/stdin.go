@@ -15,7 +15,7 @@ type stdin struct {
 
 func newStdin(p *process) *stdin { return &stdin{p: p, room: NewRoom()} }
 
-// taken makes room. 0: nobody takes any more.
+// taken makes room. 0: no more is taken.
 func (s *stdin) taken(n uint32) {
 	if n == 0 {
 		s.room.Close(io.ErrClosedPipe)

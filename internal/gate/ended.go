@@ -15,7 +15,7 @@ var (
 	ErrKeyEnded error = &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
 )
 
-// LastWords is how long calls that are broken off have to tell their clients why.
+// LastWords is the time that calls that are broken off have to tell their clients why.
 const LastWords = 2 * time.Second
 
 // breakOff ends a call in progress. Reads from its client fail at once, and writes fail if
@@ -44,7 +44,7 @@ func (c *Call) readUntil(t time.Time) {
 	}
 }
 
-// writeFor sets how long the client may take nothing of the answer.
+// writeFor sets how long the client may make no progress in reading the answer.
 func (c *Call) writeFor(d time.Duration) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()

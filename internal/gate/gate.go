@@ -1,5 +1,5 @@
-// Package gate is what stands before every HTTP handler of a server: it decides which
-// requests are let in, bounds what they cost, and records them.
+// Package gate guards every HTTP handler of a server. It decides which requests are admitted,
+// bounds their cost, and records them.
 //
 // A server has one Gate. Several dialects can stand behind it: each has routes, a place
 // where the caller's key is, and a form of errors of its own. They share keys, limits, the
@@ -23,7 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
-// Options are what a gate works with. Those without a default must be set.
+// Options configure a gate. Those without a default must be set.
 type Options struct {
 	Keys  Verifier
 	Audit Auditor
@@ -64,7 +64,7 @@ type Auditor interface {
 	Append(ctx context.Context, e audit.Record) (size int, err error)
 }
 
-// Gate lets requests in. Its methods may be called from many goroutines.
+// Gate lets requests in. Its methods are safe for concurrent use.
 type Gate struct {
 	opts    Options
 	guard   guard

@@ -18,11 +18,10 @@ const (
 	heldKinds // how many there are
 )
 
-// FreeBody is how many bytes of a body, and of an answer, are not counted.
+// FreeBody is the part of a body, and of an answer, that is not counted, in bytes.
 const FreeBody = 64 << 10
 
-// HeldByte is how many bytes of memory each byte in a growing buffer takes, garbage
-// included.
+// HeldByte is the memory of each byte in a growing buffer, garbage included.
 const HeldByte = 2
 
 // Hold sets how many bytes of a kind, InMemory or OnDisk, the call holds. It returns an error,
@@ -50,7 +49,7 @@ func (c *Call) Hold(kind int, n int64) error {
 	return nil
 }
 
-// bound is how many bytes one caller may hold, and all callers together.
+// bound returns how many bytes one caller may hold, and all callers together.
 type bound struct{ one, all int64 }
 
 func (l Limits) held(kind int) bound {

@@ -103,7 +103,7 @@ const tunnelStall = 10 * time.Minute
 // maxCalls is the default of Limits.Calls.
 const maxCalls = 2000
 
-// limiter counts what callers use. Its methods may be called from many goroutines.
+// limiter counts what callers use. Its methods are safe for concurrent use.
 type limiter struct {
 	limits    Limits
 	strangers *rate.Limiter // bytes of the audit
@@ -150,7 +150,7 @@ func callerID(c Caller) string {
 	return "peer " + c.Name
 }
 
-// of returns what a caller uses. Precondition: l.mu is held.
+// of returns the usage of a caller. Precondition: l.mu is held.
 func (l *limiter) of(c Caller) *use {
 	now := time.Now()
 	if now.Sub(l.swept) > forget {
@@ -218,7 +218,7 @@ func (c *Call) OpenStream() error {
 	return nil
 }
 
-// release gives back what a call holds.
+// release releases what a call holds.
 func (l *limiter) release(c *Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -287,7 +287,7 @@ func (p *hostPlan) hideUsr() {
 }
 
 // hideEtc hides in a directory below etc what no pattern allows. Of a directory
-// that a pattern leads through, and that is no link, it looks at what is in there.
+// that a pattern leads through, and that is not a link, it looks at what is in there.
 func (p *hostPlan) hideEtc(etc, dir string, patterns []string, hidden map[string]bool) {
 	entries, _ := os.ReadDir(p.host + "/" + path.Join(etc, dir))
 	for _, e := range entries {

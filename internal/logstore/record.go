@@ -106,7 +106,7 @@ func (r *record) append(b []byte) []byte {
 }
 
 // readRecord reads a record and returns how long it is. The error is io.EOF at
-// the end, and errTorn for what is no record.
+// the end, and errTorn for bytes that are not a record.
 func readRecord(src io.Reader) (r record, size int, err error) {
 	var prefix [prefixSize]byte
 	if _, err := io.ReadFull(src, prefix[:]); err != nil {

@@ -124,7 +124,7 @@ func (b Background) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("starting a server: %w", err)
 	}
-	// It is to outlive this program; its end is nobody's business here.
+	// It outlives this program, which ignores its end.
 	go func() { _ = cmd.Wait() }()
 
 	said := make(chan error, 1)

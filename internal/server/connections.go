@@ -85,7 +85,7 @@ func reservedFiles(files int) int { return min(files/8, 1024) }
 type connection struct {
 	net.Conn
 	all   *connections
-	plain bool // what it is told needs no TLS
+	plain bool // answers to it need no TLS
 
 	// Guarded by all.mu.
 	place     *crowd // among strangers; nil when it is none

@@ -419,7 +419,7 @@ func loopbackListener(l net.Listener) bool {
 }
 
 // tlsConfig returns how TLS is spoken, or nil without a certificate. The files
-// are read anew when they have changed, so that a certificate can be renewed.
+// are read again when they have changed, so that a certificate can be renewed.
 func (s *server) tlsConfig() (*tls.Config, error) {
 	if s.opt.Settings.Cert == "" {
 		return nil, nil

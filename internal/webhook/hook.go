@@ -107,7 +107,7 @@ func kinds() []sandpit.EventKind {
 	}
 }
 
-// wants reports whether the hook is told of an event.
+// wants reports whether the hook gets an event.
 func (h *Hook) wants(namespace string, kind sandpit.EventKind) bool {
 	return h.Namespace == namespace && (len(h.Kinds) == 0 || slices.Contains(h.Kinds, kind))
 }

@@ -25,7 +25,7 @@ const (
 
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// MaxBody is how long the body of most requests may be, in bytes.
+// MaxBody is the maximum body of most requests, in bytes.
 const MaxBody = 10 << 20
 
 // Read reads the body of a call, which has at most limit bytes. A field that v does not
@@ -122,8 +122,7 @@ func jsonKind(t reflect.Type) string {
 // freeObject is the size of a parsed body up to which it is not counted, in bytes.
 const freeObject = 4 << 10
 
-// heldValue is how much memory a value in JSON takes, garbage included, in bytes.
-// {"mounts":[{},{},…]} has a value in every 3 bytes, and each is copied.
+// heldValue is the memory of a JSON value, garbage included, in bytes.
 const heldValue = 200
 
 // values returns the number of values in JSON, or somewhat more.

@@ -11,7 +11,7 @@ import (
 )
 
 // control carries out a resize or a signal. That the process has exited in the
-// meantime is no error.
+// meantime is not an error.
 func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) error {
 	if kind == v1.FrameResize {
 		var size v1.Size

@@ -11,10 +11,10 @@ var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return
 // Buffers lends buffers for content on its way. It is an httputil.BufferPool.
 type Buffers struct{}
 
-// Get returns a buffer, which Put takes back.
+// Get returns a buffer. Return it with Put.
 func (Buffers) Get() []byte { return *copyBuffers.Get().(*[]byte) }
 
-// Put takes back a buffer.
+// Put returns a buffer of Get.
 func (Buffers) Put(b []byte) { copyBuffers.Put(&b) }
 
 // PlainWriter hides what else a writer can do from io.CopyBuffer, which would

@@ -18,8 +18,7 @@ import (
 )
 
 // Relay carries one command for a client of package fastrun: frames in both directions
-// over the connection of a call, each with a window. Its methods may be called from many
-// goroutines.
+// over the connection of a call, each with a window. Its methods are safe for concurrent use.
 //
 // Small frames wait for more, so that the start, the output and the end of a short
 // command are one message.
@@ -30,7 +29,7 @@ type Relay struct {
 	room    *fastrun.Room        // for output
 	started chan sandpit.Process // of Begin
 
-	// Of Serve: reading is closed when nobody reads from the client any more.
+	// Of Serve: reading is closed when reading from the client has ended.
 	reading chan struct{}
 	stop    func() bool
 
@@ -113,7 +112,7 @@ func (s *Relay) Begin(start func() (p sandpit.Process, about []byte, err error))
 	return nil
 }
 
-// Close closes the connection, and returns when nobody uses it any more.
+// Close closes the connection, and returns when it is no longer used.
 func (s *Relay) Close() {
 	_ = s.conn.Close()
 	if s.reading != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// killPatience is how long a guest may take to kill a command.
+// killPatience is the time in which a guest must kill a command.
 const killPatience = time.Second
 
 // read takes what the client sends, for the process once that is started,

@@ -67,7 +67,7 @@ func (s *Relay) send() {
 	s.buf = s.buf[:0]
 }
 
-// Flush sends what is gathered.
+// Flush sends gathered frames.
 func (s *Relay) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,7 +35,7 @@ const (
 	silence = 20 * time.Second
 )
 
-// gatherSize is how much is sent at a time, in bytes.
+// gatherSize is the size of a write to the client, in bytes.
 const gatherSize = 128 << 10
 
 // passSize is the size in bytes from which output is sent without being gathered.
@@ -44,7 +44,7 @@ const passSize = 32 << 10
 var gathers = sync.Pool{New: func() any { b := make([]byte, 0, gatherSize); return &b }}
 
 // Response writes frames, server-sent events or lines of JSON as the answer to a call.
-// Its methods may be called from many goroutines.
+// Its methods are safe for concurrent use.
 type Response struct {
 	c    *gate.Call
 	kind string // its media type
@@ -93,7 +93,7 @@ func (s *Response) Begin(start func() (v1.Process, error)) error {
 	return s.frameLocked(v1.FrameStarted, payload)
 }
 
-// tick sends what is gathered, or a ping.
+// tick sends gathered frames, or a ping.
 func (s *Response) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +244,7 @@ func isOutput(kind byte) bool { return kind == v1.FrameStdout || kind == v1.Fram
 // Finish tells the client how the process has ended.
 func (s *Response) Finish(res sandpit.Result, err error) { finish(s.c, s, res, err) }
 
-// Close sends what is gathered and ends the stream.
+// Close sends gathered frames and ends the stream.
 func (s *Response) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

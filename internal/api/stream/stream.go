@@ -27,7 +27,7 @@ type Sink interface {
 	Frame(kind byte, payload []byte) error
 }
 
-// Output returns what sends a process's standard output and error to a client.
+// Output returns writers that send a process's standard output and error to a client.
 func Output(s Sink) (stdout, stderr io.Writer) {
 	return output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
 }

@@ -117,7 +117,7 @@ func (s *Socket) Tunnel(inside net.Conn) {
 	<-reading
 }
 
-// socketWriter sends what is written as messages.
+// socketWriter sends written data as messages.
 type socketWriter struct{ s *Socket }
 
 func (w socketWriter) Write(b []byte) (int, error) {

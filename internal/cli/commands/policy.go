@@ -53,7 +53,7 @@ show what the server allows that key, in the terms of the policy file.`,
 	return cmd
 }
 
-// showKeyPolicy prints what a server lets who has a key do.
+// showKeyPolicy prints the policy of a key.
 func (a *tree) showKeyPolicy(ctx context.Context, s *session, key string, asJSON bool) error {
 	var p v1.Policy
 	path, err := keyPath(key)

@@ -71,7 +71,7 @@ func (a *tree) serveCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opt.IdleExit = idle.is
 		if opt.Background {
-			// Who has started it has read the configuration, and says what is of use.
+			// The process that started it has read the configuration, and passes on what is needed.
 			opt.Home, _ = a.Lookup("SANDPIT_HOME")
 			if !idle.set {
 				opt.IdleExit = backgroundIdle

@@ -7,7 +7,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// waitingAfter is how long making a sandbox may take before the user is told what
+// waitingAfter is the time after which creating a sandbox tells the user what
 // it waits for.
 const waitingAfter = 2 * time.Second
 

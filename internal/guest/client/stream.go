@@ -144,7 +144,7 @@ func (s *stream) fail(err error) {
 	}
 }
 
-// close says that nobody wants the stream any more.
+// close gives the stream up.
 func (s *stream) close() {
 	if !s.c.forget(s) {
 		return // it has ended already

@@ -249,7 +249,7 @@ func openTemp(dir int, name string, mode uint32) (*target, error) {
 		return nil, unix.EINVAL
 	}
 	if exists {
-		// Who may not write the file may not replace it either.
+		// A user who may not write the file may not replace it either.
 		if err := unix.Faccessat2(dir, name, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW); err != nil && err != unix.ENOSYS {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ func remove(path string) error {
 
 const (
 	// maxDepth is how many levels are remembered on the way down; below them
-	// the work begins anew (see treeRemover).
+	// the work starts again (see treeRemover).
 	maxDepth = 4096
 	// maxBusy is how often a directory that is filled again while it is being
 	// emptied is gone through.

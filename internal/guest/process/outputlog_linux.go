@@ -50,7 +50,7 @@ type piece struct {
 	data    []byte
 }
 
-// logReader is where one who is attached is.
+// logReader is the position of an attached reader.
 type logReader struct {
 	pos  int64
 	hold bool

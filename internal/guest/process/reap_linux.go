@@ -71,7 +71,7 @@ func (r *reaper) reap() {
 }
 
 // spawn starts a program; gone is called when its helper has ended, which is
-// when the program and all that it has started have, unless the helper was
+// when the program and everything that it has started have, unless the helper was
 // killed. While the start takes long, calledOff is asked whether to give it up.
 func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
 	var helper int // once made, guarded by mu

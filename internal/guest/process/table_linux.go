@@ -1,5 +1,5 @@
 // Package process starts the sandbox's processes, carries their streams, and kills
-// and reaps them with all that they have started.
+// and reaps them with everything that they have started.
 package process
 
 import (
@@ -72,7 +72,7 @@ func (t *Table) Open(s *conn.Stream, op wire.Op, msg []byte) (known bool, err er
 		}
 		p := t.find(m)
 		if p == nil {
-			// A process that has ended with all that it started is forgotten.
+			// A process that has ended with everything that it started is forgotten.
 			s.Answer(conn.Nothing{}, nil)
 			return true, nil
 		}

@@ -14,7 +14,7 @@ const (
 	// maxAccepted is how many connections that were accepted are served at
 	// once. Those beyond wait in the socket's backlog.
 	maxAccepted = 64
-	// greetPatience is how long one who connects may take to greet.
+	// greetPatience is the time in which a new connection must send its greeting.
 	greetPatience = 3 * time.Second
 	// acceptPause is how long is waited after an accept that has failed, for
 	// example because no descriptor was free.

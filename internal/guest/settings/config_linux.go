@@ -64,7 +64,7 @@ func (c *Config) WorkDir(u *User) string {
 	if c.dir != "" {
 		return c.dir
 	}
-	// A home that does not exist is no reason to start nothing.
+	// A missing home directory does not prevent a start.
 	var st unix.Stat_t
 	if u.Home != "" && unix.Stat(u.Home, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return u.Home

@@ -229,7 +229,7 @@ func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) e
 	if req.URL.Host != via[0].URL.Host {
 		req.Header.Del("Authorization")
 	}
-	// The query often holds a signature: it is nobody else's business.
+	// The query often holds a signature: it must not be shown.
 	req.Header.Del("Referer")
 	return nil
 }
