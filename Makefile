@@ -52,12 +52,12 @@ SHIPPED := $(TAGS)
 endif
 
 .PHONY: build
-build: parts ## build bin/sandpit with all that it carries
+build: parts ## build bin/sandpit with its embedded programs
 	@mkdir -p bin
 	$(BUILD) -tags $(SHIPPED) -ldflags "$(LDFLAGS)" -o bin/sandpit ./cmd/sandpit
 
 .PHONY: parts
-parts: guest ## build the programs that bin/sandpit carries
+parts: guest ## build the programs that bin/sandpit embeds
 ifeq ($(GOOS),linux)
 	GOOS=linux GOARCH=$(GOARCH) $(BUILD) -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $(FULL) ./cmd/sandpit
 endif
@@ -79,7 +79,7 @@ install: parts ## install sandpit into $(go env GOPATH)/bin
 	CGO_ENABLED=0 $(GO) install -trimpath -buildvcs=false -tags $(SHIPPED) -ldflags "$(LDFLAGS)" ./cmd/sandpit
 
 .PHONY: demo
-demo: setup build ## run real work in a sandbox and show what holds
+demo: setup build ## run real work in a sandbox, and try to break out
 	@bash scripts/demo.sh
 
 # --- tests ---
@@ -129,7 +129,7 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@bash scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
-bench: setup build ## measure Sandpit beside bwrap, runc, runsc and Docker, in one table (BENCHFLAGS=-quick)
+bench: setup build ## compare Sandpit with bwrap, runc, runsc and Docker, in one table (BENCHFLAGS=-quick)
 	$(GO) run ./bench $(BENCHFLAGS)
 
 # --- code ---

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Real work in a sandbox, and what holds while it runs. Each step says what it
-# proves, and is checked: the demo fails when a step does not hold.
+# Runs real work in a sandbox, and tries what a sandbox must prevent. Each step says
+# what it proves and checks it: the demo fails if a check fails.
 #
 # The image is this machine's own toolchain, read-only; nothing is downloaded.
 set -uo pipefail
@@ -13,7 +13,7 @@ if [ -t 1 ]; then
 fi
 failed=0 refused=0 step=0
 
-# step TITLE: what comes next.
+# step TITLE: begins a step.
 step() {
   step=$((step + 1))
   printf '\n%s%d. %s%s\n' "$bold" "$step" "$1" "$off"
@@ -43,8 +43,8 @@ proves() {
   if eval "$1"; then
     printf '  %s✓ %s%s\n' "$green" "$2" "$off"
   elif [ $code = 125 ]; then
-    # Asked for and not to be had here: refused, rather than run without it.
-    printf '  %s– not on this machine, and so it was refused%s\n' "$bold" "$off"
+    # The request can't be enforced here: it is refused, not run without it.
+    printf '  %s– not possible on this machine, so it was refused%s\n' "$bold" "$off"
     refused=1
   else
     printf '  %s✗ %s (exit code %s)%s\n' "$red" "$2" "$code" "$off"
@@ -72,13 +72,13 @@ db.executemany("insert into primes values (?, ?)", zip([10**5, 10**6], primes))
 for below, number in db.execute("select * from primes"): print(number, "primes below", below)
 print("sha256", hashlib.sha256(str(primes).encode()).hexdigest()[:16])'
 proves '[ $code = 0 ] && [[ $out == *"78498 primes below 1000000"* ]]' \
-  "processes, a database file and arithmetic work as they do outside"
+  "processes, a database file and arithmetic work as outside"
 
 step "Streams and exit codes pass through"
 run sh -c 'printf "b\na\n" | sandpit run -- sort; sandpit shell "exit 7"; echo "exit code $?"'
 proves '[ "$out" = "a
 b
-exit code 7" ]' "standard input goes in, output comes out, the exit code is the program's own"
+exit code 7" ]' "standard input, output and exit code are the program's own"
 
 step "The network is closed"
 run sandpit run -- python3 -c '
@@ -87,18 +87,18 @@ print("interfaces:", [name for _, name in socket.if_nameindex()])
 try: socket.create_connection(("192.0.2.1", 80), 5)
 except OSError as e: print("connect:", e)'
 proves '[[ $out == *"interfaces: ['"'lo'"']"* && $out == *"unreachable"* ]]' \
-  "there is a loopback and nothing else: no way out"
+  "there is only a loopback"
 
 step "The host's files are out of reach"
 run sandpit shell "cat '$secret'; ls -A /root /home; cat /etc/shadow; touch /usr/bin/x; ls -l /dev/sda /dev/vda /run/docker.sock"
 proves '[[ $out != *"the host'"'"'s secret"* && $out == *"No such file"* ]]' \
   "no home, no password hashes, no disks, no sockets of the host"
-proves '[ ! -e /usr/bin/x ]' "and what is written inside stays inside"
+proves '[ ! -e /usr/bin/x ]' "writes inside stay inside"
 
-step "The memory cap holds"
+step "The memory limit holds"
 run sandpit run --memory 64M -- python3 -c 'bytearray(1 << 30)'
 proves '[ $code = 137 ] && [[ $out == *memory* ]]' \
-  "a gigabyte in a sandbox of 64 MiB ends that program alone, and is said to be so"
+  "a gigabyte in a sandbox of 64 MiB kills only that program, and is reported"
 
 step "A fork bomb stays inside"
 run sandpit run --pids 64 --timeout 5s -- python3 -c '
@@ -109,19 +109,19 @@ try:
         if os.fork() == 0: signal.pause()
         children += 1
 except OSError as e: print("after", children, "children:", e.strerror)'
-proves '[[ $out == *"Resource temporarily unavailable"* ]]' "the kernel refuses the next process at the cap"
+proves '[[ $out == *"Resource temporarily unavailable"* ]]' "the kernel refuses the next process at the limit"
 
-step "The disk cap holds"
+step "The disk limit holds"
 run sandpit run --disk 16M -- sh -c 'head -c 100M /dev/zero >/tmp/fill; ls -s --block-size=1M /tmp/fill'
-proves '[[ $out == *"No space left"* ]]' "100 MB do not fit on a disk of 16"
+proves '[[ $out == *"No space left"* ]]' "100 MB do not fit on a disk of 16 MiB"
 
-step "A timeout kills everything, whatever it did to hide"
+step "A timeout kills everything, even if it tries to hide"
 mark=86399.$$
 run sandpit run --timeout 1s -- sh -c "setsid sleep $mark & (trap '' TERM INT; sleep $mark)"
 left=$(ps -eo args | grep -c "[s]leep $mark")
 proves '[ $code = 124 ] && [ '"$left"' = 0 ]' "exit code 124 as with timeout(1), and no process is left on the host"
 
-step "No power inside"
+step "No privileges inside"
 run sandpit run -- python3 -c '
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -131,18 +131,18 @@ print("uid", os.getuid(), "capabilities", status["CapEff"].strip(), "no_new_priv
 attempt("mount", libc.mount(b"none", b"/mnt", b"tmpfs", 0, None))
 attempt("new user namespace", libc.unshare(0x10000000))'
 proves '[[ $out == *"capabilities 0000000000000000 no_new_privs 1"* && $out != *ALLOWED* ]]' \
-  "no capability, and none to be had: the system calls that give them are closed"
+  "no capability, and the system calls that could give one are refused"
 
-step "Quick enough not to notice"
+step "Fast enough not to notice"
 run sandpit run --init-time -- true
-proves '[ $code = 0 ]' "a whole sandbox is made, used and destroyed in the time of a few programs"
+proves '[ $code = 0 ]' "a sandbox is created, used and destroyed in the time of a few programs"
 
 echo
 if [ $failed = 0 ] && [ $refused = 1 ]; then
-  printf '%sAll that this machine can do held.%s What it lacks, and what to change: sandpit doctor\n' "$bold" "$off"
+  printf '%sAll checks that this machine supports passed.%s sandpit doctor says what it lacks\n' "$bold" "$off"
 elif [ $failed = 0 ]; then
-  printf '%sAll of it held.%s Next: %ssandpit run -- bash%s, sandpit doctor, sandpit help\n' "$bold" "$off" "$bold" "$off"
+  printf '%sAll checks passed.%s Next: %ssandpit run -- bash%s, sandpit doctor, sandpit help\n' "$bold" "$off" "$bold" "$off"
 else
-  printf '%sNot all of it held .%s sandpit doctor says what this machine lacks\n' "$red" "$off"
+  printf '%sSome checks failed.%s sandpit doctor says what this machine lacks\n' "$red" "$off"
 fi
 exit $failed
