@@ -149,7 +149,9 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	if err := checkDescriptors(); err != nil {
 		return err
 	}
+	d.storing.Lock() // if the disk hangs, each of them would hang there
 	guest, err := guestFile(d.opts.Dir, d.opts.Guest, d.opts.GuestDigest)
+	d.storing.Unlock()
 	if err != nil {
 		return err
 	}

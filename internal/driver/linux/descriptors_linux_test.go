@@ -206,3 +206,29 @@ func TestLeakToRuntime(t *testing.T) {
 		}
 	}
 }
+
+// The first sandboxes of a data directory may be made at once. The file of the guest is not
+// busy then: no first process that is being made has a copy of a descriptor that writes it.
+func TestFirstGuests(t *testing.T) {
+	testkit.NeedWorkingHost(t)
+	root := hostRoot(t)
+	for range 10 {
+		opt := options()
+		opt.Dir = t.TempDir()
+		d := driverWith(opt)
+		var work sync.WaitGroup
+		for range 8 {
+			work.Go(func() {
+				inst, err := d.Create(t.Context(), drivertest.Plan(d, root))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := inst.Destroy(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		work.Wait()
+	}
+}

@@ -27,6 +27,10 @@ const GuestName = "sandpit-guest"
 // guestFile finds the file of the guest program. An embedded guest is written
 // once into dir under a name that holds its digest; without one the running
 // program is its own guest.
+//
+// A driver calls it once at a time: a process that is cloned while another goroutine
+// writes the file has a copy of its descriptor for a moment, and a file that is open
+// for writing can't be executed.
 func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	if embedded == nil {
 		exe, err := os.Executable()

@@ -64,6 +64,8 @@ type Driver struct {
 	reserved reservedFDs
 	low      lowered
 	ending   *turnstile
+
+	storing sync.Mutex // held while the guest program is looked for and stored: see guestFile
 }
 
 var _ driver.Driver = (*Driver)(nil)
