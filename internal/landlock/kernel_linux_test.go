@@ -73,7 +73,7 @@ func newRuleset(paths []string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	attr := RulesetAttr(abi)
+	attr := RulesetAttr(HandledAccess(abi))
 	ruleset, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr)), 0)
 	if errno != 0 {
 		return -1, errno

@@ -9,8 +9,8 @@
 //
 // # What it means
 //
-// Reading and executing are not handled, so they stay as they are everywhere.
-// Everything that Landlock can tell to be writing is refused except beneath
+// For write paths reading and executing are not handled, so they stay as they are
+// everywhere. Everything that Landlock can tell to be writing is refused except beneath
 // the paths that rules name: opening for writing, truncating, creating,
 // removing, renaming, linking. The error is EACCES, or EXDEV for a rename or
 // link between directories with different rules. Devices may be created
@@ -29,7 +29,7 @@
 //
 // A ruleset is made by a program of system calls:
 //
-//	ruleset = landlock_create_ruleset(RulesetAttr(abi), len, 0)
+//	ruleset = landlock_create_ruleset(RulesetAttr(HandledAccess(abi)), len, 0)
 //	for each path:
 //		fd = openat(AT_FDCWD, path, O_PATH|O_CLOEXEC)
 //		store fd as 32 bits at rule[ParentFD], where rule = PathBeneath(WriteAccess(abi))
@@ -47,9 +47,11 @@ import "encoding/binary"
 // An Access is a set of LANDLOCK_ACCESS_FS_* rights (include/uapi/linux/landlock.h).
 type Access uint64
 
-// The rights to write.
+// The rights to write, and to read files and list directories.
 const (
 	WriteFile  Access = 1 << 1
+	ReadFile   Access = 1 << 2
+	ReadDir    Access = 1 << 3
 	RemoveDir  Access = 1 << 4
 	RemoveFile Access = 1 << 5
 	MakeChar   Access = 1 << 6
@@ -79,6 +81,12 @@ func HandledAccess(abi int) Access {
 	return WriteAccess(abi) | MakeChar | MakeBlock
 }
 
+// OwnAccess returns the rights over what is a sandbox's own: those of HandledAccess,
+// and those to read.
+func OwnAccess(abi int) Access {
+	return HandledAccess(abi) | ReadFile | ReadDir
+}
+
 // WriteAccess returns the rights that a rule grants beneath a writable directory.
 func WriteAccess(abi int) Access {
 	return FileAccess(abi) | RemoveDir | RemoveFile | MakeDir | MakeReg | MakeSock | MakeFIFO | MakeSym | since(2, abi, Refer)
@@ -96,10 +104,11 @@ func since(first, abi int, a Access) Access {
 	return a
 }
 
-// RulesetAttr returns the struct landlock_ruleset_attr for a kernel's version.
-// It is the struct as of version 1, which every kernel takes.
-func RulesetAttr(abi int) []byte {
-	return binary.NativeEndian.AppendUint64(nil, uint64(HandledAccess(abi)))
+// RulesetAttr returns the struct landlock_ruleset_attr for the rights that a ruleset
+// refuses unless a rule grants them. It is the struct as of version 1, which every
+// kernel takes.
+func RulesetAttr(handled Access) []byte {
+	return binary.NativeEndian.AppendUint64(nil, uint64(handled))
 }
 
 // PathBeneath returns the struct landlock_path_beneath_attr for a rule that grants the

@@ -37,7 +37,7 @@ func TestLayout(t *testing.T) {
 	if err := binary.Write(&want, binary.NativeEndian, uint64(HandledAccess(3))); err != nil {
 		t.Fatal(err)
 	}
-	if got := RulesetAttr(3); !bytes.Equal(got, want.Bytes()) {
+	if got := RulesetAttr(HandledAccess(3)); !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("ruleset: got %x, want %x", got, want.Bytes())
 	}
 	want.Reset()

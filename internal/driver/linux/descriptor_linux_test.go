@@ -36,7 +36,8 @@ func probePassOn(args []string) map[string]string {
 
 // probeTakeOver takes a descriptor of a directory that probePassOn passes, says so by a
 // file beside the socket, and tries to change what is at a path below that directory.
-// It does so again, and looks through the directory, when its standard input has ended.
+// It does so again when its standard input has ended, and then connects to the sockets
+// that the other arguments name.
 func probeTakeOver(args []string) map[string]string {
 	socket, name := args[0], args[1]
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
@@ -73,6 +74,8 @@ func probeTakeOver(args []string) map[string]string {
 			note("take "+at, unix.Renameat(dir, at, unix.AT_FDCWD, filepath.Join(own, "taken")))
 		}
 		note("write", open(name+"/file", unix.O_WRONLY))
+		note("read", open(name+"/file", unix.O_RDONLY))
+		note("list", open(name, unix.O_RDONLY|unix.O_DIRECTORY))
 		note("truncate", unix.Truncate(by+name+"/file", 0))
 		note("create", open(name+"/new", unix.O_WRONLY|unix.O_CREAT))
 		note("create above", open("new", unix.O_WRONLY|unix.O_CREAT))
@@ -94,8 +97,12 @@ func probeTakeOver(args []string) map[string]string {
 	_, err = io.Copy(io.Discard, os.Stdin)
 	must(err)
 	try("after its end")
-	for name, text := range probeSearch([]string{fmt.Sprintf("/proc/self/fd/%d/.", dir)}) {
-		got["found "+name] = text
+	for _, name := range args[2:] {
+		got["found "+name] = errName(fs.ErrNotExist)
+		if conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)); err == nil {
+			text, err := io.ReadAll(conn)
+			got["found "+name] = string(text) + errName(err)
+		}
 	}
 	return got
 }
@@ -103,7 +110,7 @@ func probeTakeOver(args []string) map[string]string {
 // takeOver has one sandbox pass a descriptor of a directory to another, which has
 // nothing mounted there, and returns what that could do with it, while the first one
 // runs and after it was removed.
-func takeOver(t *testing.T, c sandpit.Client, user string, passer []sandpit.Mount, dir, name string) map[string]string {
+func takeOver(t *testing.T, c sandpit.Client, user string, passer []sandpit.Mount, dir, name string, sockets ...string) map[string]string {
 	t.Helper()
 	shared, err := os.MkdirTemp("/tmp", "sp") // a short path: a socket's holds 108 bytes
 	if err == nil {
@@ -121,7 +128,7 @@ func takeOver(t *testing.T, c sandpit.Client, user string, passer []sandpit.Moun
 	eventually(t, "the passer listens", func() bool { _, err := os.Lstat(shared + "/s"); return err == nil })
 	b := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{meet}})
 	var stdout, stderr bytes.Buffer
-	p, err := b.Start(t.Context(), sandpit.Command{Argv: []string{"/probe", "probe:takeover", "/s/s", name}, Stdin: true, Stdout: &stdout, Stderr: &stderr})
+	p, err := b.Start(t.Context(), sandpit.Command{Argv: append([]string{"/probe", "probe:takeover", "/s/s", name}, sockets...), Stdin: true, Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,6 +215,20 @@ func TestAttackL1oReadOnlyInsideWritable(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
 			t.Errorf("ESCAPE: the host's directory has changed (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// Through a passed descriptor of /proc nothing can be opened, also when the masks in it
+// have gone with the sandbox that passed it.
+func TestAttackL1rMasksAfterTheEnd(t *testing.T) {
+	needDomain(t)
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		got := takeOver(t, c, user, nil, "/proc", "irq")
+		for _, what := range []string{"while it runs: list", "after its end: list"} {
+			if got[what] != "EACCES" {
+				t.Errorf("%s: %q", what, got[what])
+			}
 		}
 	})
 }

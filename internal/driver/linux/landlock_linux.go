@@ -16,7 +16,7 @@ func landlockABI() int {
 // writeSteps adds the steps that make a ruleset under which only the given paths
 // may be written, beside the devices that everything writes to.
 func writeSteps(p *sysprog.Program, abi int, writable []string) sysprog.Reg {
-	ruleset := rulesetSteps(p, abi)
+	ruleset := rulesetSteps(p, landlock.HandledAccess(abi))
 	for _, path := range landlock.Devices() {
 		allowSteps(p, ruleset, path, true, landlock.FileAccess(abi), landlock.WriteAccess(abi))
 	}
@@ -26,29 +26,29 @@ func writeSteps(p *sysprog.Program, abi int, writable []string) sysprog.Reg {
 	return ruleset
 }
 
-// ownRootSteps adds the steps that make a ruleset under which nothing may be
-// changed but what is in the sandbox's own root, and in what is mounted there.
+// ownRootSteps adds the steps that make a ruleset under which nothing may be opened
+// or changed but what is in the sandbox's own root, and in what is mounted there.
 //
 // A directory of which another sandbox has passed a descriptor is in the root of
 // that one. The kernel checks a path by walking up from it, over the mounts that it
 // was reached by, and never comes to this root.
 func ownRootSteps(p *sysprog.Program, abi int) sysprog.Reg {
-	ruleset := rulesetSteps(p, abi)
-	allowSteps(p, ruleset, "/", false, landlock.HandledAccess(abi))
+	ruleset := rulesetSteps(p, landlock.OwnAccess(abi))
+	allowSteps(p, ruleset, "/", false, landlock.OwnAccess(abi))
 	// mq_open(2) goes by a mount of the kernel's own, which is in no root.
-	allowSteps(p, ruleset, "/dev/mqueue", false, landlock.HandledAccess(abi))
+	allowSteps(p, ruleset, "/dev/mqueue", false, landlock.OwnAccess(abi))
 	return ruleset
 }
 
-func rulesetSteps(p *sysprog.Program, abi int) sysprog.Reg {
-	attr := landlock.RulesetAttr(abi)
+func rulesetSteps(p *sysprog.Program, handled landlock.Access) sysprog.Reg {
+	attr := landlock.RulesetAttr(handled)
 	return p.Call("creating a Landlock ruleset", unix.SYS_LANDLOCK_CREATE_RULESET, p.Bytes(attr), sysprog.Int(len(attr)), sysprog.Int(0)).Result()
 }
 
 // allowSteps adds the steps that put rules for a path into a ruleset, one for
 // each access that the kernel takes for what is there. With missing there may be nothing.
 func allowSteps(p *sysprog.Program, ruleset sysprog.Reg, path string, missing bool, accesses ...landlock.Access) {
-	what := "allowing to write " + path
+	what := "allowing to use " + path
 	open := p.Call(what, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(path), sysprog.Int(unix.O_PATH|unix.O_CLOEXEC), sysprog.Int(0))
 	fd := open.Result()
 	if missing {
