@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -255,7 +254,7 @@ func (s *served) measureBurst(ctx context.Context) error {
 // measureData streams output, and moves a file in and out.
 func (s *served) measureData(ctx context.Context) error {
 	size := s.b.amount()
-	const out, pipe, up, down, copied = "output, over the API", "a pipe, no sandbox", "upload, over the API", "download, over the API", "cp, no sandbox"
+	const out, line, pipe, up, down, copied = "output, over the API", "output, whole command line", "a pipe, no sandbox", "upload, over the API", "download, over the API", "cp, no sandbox"
 	dir, remove, err := s.b.fastDir()
 	if err != nil {
 		return err
@@ -297,25 +296,35 @@ func (s *served) measureData(ctx context.Context) error {
 			}
 			return time.Since(start), err
 		}),
-		timed(pipe, func(ctx context.Context) (time.Duration, error) {
-			var got counter
-			start := time.Now()
-			cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-			cmd.Stdout = io.Writer(&got)
-			err := cmd.Run()
-			return time.Since(start), err
+		timed(line, func(ctx context.Context) (time.Duration, error) {
+			return piped(ctx, size, s.env, append([]string{s.b.sandpit, "exec", "--output-limit", fmt.Sprint(2 * size), sb.ID()}, argv...))
 		}),
+		timed(pipe, func(ctx context.Context) (time.Duration, error) { return piped(ctx, size, s.env, argv) }),
 		timed(up, func(ctx context.Context) (time.Duration, error) { return upload(ctx, sb, file) }),
 		timed(down, func(ctx context.Context) (time.Duration, error) { return download(ctx, sb, target, size) }),
 		timed(copied, func(ctx context.Context) (time.Duration, error) {
 			_ = os.Remove(target)
 			return s.b.spawn(ctx, cp, file, target)
 		}))
-	for _, row := range []struct{ mine, peer string }{{out, pipe}, {up, copied}, {down, copied}} {
+	for _, row := range []struct{ mine, peer string }{{out, pipe}, {line, pipe}, {up, copied}, {down, copied}} {
 		g := s.b.group("served", fmt.Sprintf("%s: %d MiB", row.mine, size/mib), "MB/s")
 		g.More = true
 		g.add(row.mine, rec.get(row.mine))
 		g.against(row.peer, rec.get(row.peer), row.mine, rec.get(row.mine), goal{atLeast, 0.3, 0.7})
 	}
 	return ctx.Err()
+}
+
+// piped runs a program that writes size bytes, and returns how long it took to read them.
+func piped(ctx context.Context, size int64, env, argv []string) (time.Duration, error) {
+	var got counter
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = env
+	cmd.Stdout = &got
+	err := cmd.Run()
+	if err == nil && int64(got) != size {
+		err = fmt.Errorf("streaming: %d bytes arrived of %d", got, size)
+	}
+	return time.Since(start), err
 }

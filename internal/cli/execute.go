@@ -336,7 +336,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 // feed copies standard input to the command until either ends.
 func (a *App) feed(to io.WriteCloser, from *os.File) {
 	defer to.Close()
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, 64<<10)
 	for {
 		waitForeground(from)
 		n, err := from.Read(buf)

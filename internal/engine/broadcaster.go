@@ -353,7 +353,8 @@ type stdinPump struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	pending []byte
-	busy    bool // a goroutine writes
+	spare   []byte // empty, with the memory of what was written last
+	busy    bool   // a goroutine writes
 	closing bool
 	err     error
 }
@@ -373,17 +374,18 @@ func (p *stdinPump) run() {
 	defer p.mu.Unlock()
 	for len(p.pending) > 0 && p.err == nil {
 		b := p.pending
-		p.pending = nil
+		p.pending = p.spare
 		p.changed.Broadcast()
 		p.mu.Unlock()
 		_, err := p.w.Write(b)
 		p.mu.Lock()
 		p.err = err
+		p.spare = b[:0]
 	}
 	p.busy = false
+	p.pending, p.spare = nil, nil // so that a process which is sent nothing takes no memory
 	if p.closing || p.err != nil {
 		_ = p.w.Close()
-		p.pending = nil
 		if p.err == nil {
 			p.err = io.ErrClosedPipe
 		}

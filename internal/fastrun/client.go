@@ -285,7 +285,8 @@ func (p *process) Stdin() io.WriteCloser {
 
 // send sends a frame. What a process that has ended is sent gets lost.
 func (p *process) send(kind byte, payload []byte) error {
-	_, err := p.run.conn.Write(v1.AppendFrame(make([]byte, 0, v1.FrameHead+len(payload)), kind, payload))
+	frame := net.Buffers{v1.AppendFrameHead(nil, kind, len(payload)), payload}
+	_, err := frame.WriteTo(p.run.conn)
 	return err
 }
 
@@ -332,8 +333,8 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	p.once.Do(func() {
 		stop := context.AfterFunc(ctx, func() { _ = p.run.conn.Close() })
 		defer stop()
-		p.result, p.err = p.follow()
-		close(p.ended)
+		go p.follow()
+		<-p.ended
 		p.out.flush(ctx)
 		if p.err != nil && ctx.Err() != nil {
 			p.err = ctx.Err()
@@ -351,35 +352,53 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	}
 }
 
-// follow reads frames up to the last.
-func (p *process) follow() (sandpit.Result, error) {
+// follow reads frames until the last, or until another goroutine does.
+func (p *process) follow() {
 	var buf []byte
 	for {
 		kind, payload, err := v1.ReadFrame(p.run.in, buf, v1.MaxFrame)
 		if err != nil {
-			return sandpit.Result{}, p.run.lost(err)
+			p.end(p.run.lost(err))
+			return
 		}
 		buf = payload
 		switch kind {
 		case v1.FrameStdout, v1.FrameStderr:
-			if !p.out.put(kind, payload) {
-				return sandpit.Result{}, unexpected(kind)
+			reading, err := p.out.put(kind, payload)
+			if err != nil {
+				p.end(err)
+			}
+			if !reading {
+				return
 			}
 		case v1.FrameTaken:
 			if len(payload) != 4 || p.stdin == nil {
-				return sandpit.Result{}, unexpected(kind)
+				p.end(unexpected(kind))
+				return
 			}
 			p.stdin.taken(binary.BigEndian.Uint32(payload))
 		case v1.FramePing:
 		case v1.FrameError:
-			return sandpit.Result{}, told(payload)
+			p.end(told(payload))
+			return
 		case v1.FrameResult:
-			if err := json.Unmarshal(payload, &p.run.outcome); err != nil {
-				return sandpit.Result{}, fmt.Errorf("running in the server: reading the result: %w (%w)", err, sandpit.ErrProtocol)
+			err := json.Unmarshal(payload, &p.run.outcome)
+			if err != nil {
+				err = fmt.Errorf("running in the server: reading the result: %w (%w)", err, sandpit.ErrProtocol)
 			}
-			return p.run.outcome.Result.Sandpit(), nil
+			p.end(err)
+			return
 		default:
-			return sandpit.Result{}, unexpected(kind)
+			p.end(unexpected(kind))
+			return
 		}
 	}
+}
+
+// end says how the process ended: with err, or with the outcome that was read.
+func (p *process) end(err error) {
+	if p.err = err; err == nil {
+		p.result = p.run.outcome.Result.Sandpit()
+	}
+	close(p.ended)
 }

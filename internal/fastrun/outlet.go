@@ -5,24 +5,33 @@ import (
 	"encoding/binary"
 	"io"
 	"sync"
+	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
 // outlet passes on the output of a process, in the order in which it came, and
-// tells the server what it has passed on. What it holds meanwhile is bounded by
-// the Window, so that the connection is always read: what a signal or input
-// brings about is heard of while nobody takes the output.
+// tells the server what it has passed on.
+//
+// The goroutine that reads the connection also writes the output, because waking
+// another one for each frame takes longer than the write. If a write takes longer than
+// patience, another goroutine reads on, and what it reads waits here, at most Window
+// bytes. So the connection is always read: what a signal or input brings about is heard
+// of while nobody takes the output.
 type outlet struct {
 	p              *process
 	stdout, stderr io.Writer // nil: what comes is dropped, as after a failure, which the writer has told those whom it concerns
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	waiting output
-	untold  int  // bytes that were passed on, of which the server has not heard
-	running bool // there is a goroutine that passes on
+	spare   output // empty, with the memory of what was passed on last
+	untold  int    // bytes that were passed on, of which the server has not heard
+	writing bool   // a goroutine passes on
 	idle    sync.Cond
 }
+
+// patience is how long the connection is not read because of a write.
+const patience = time.Millisecond
 
 // output is a stretch of output.
 type output struct {
@@ -42,51 +51,56 @@ func newOutlet(p *process, stdout, stderr io.Writer) *outlet {
 	return o
 }
 
-// put has a payload passed on. It reports false when that is more than the
-// server was told that there is room for.
-func (o *outlet) put(kind byte, payload []byte) bool {
+// put passes a payload on, or has it wait behind what is being passed on. It reports
+// false when the connection is not the caller's to read any more. The error is that of a
+// server that sends more than it was told that there is room for.
+func (o *outlet) put(kind byte, payload []byte) (reading bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.waiting.bytes)+len(payload) > Window {
-		return false
+	if o.writing {
+		if len(o.waiting.bytes)+len(payload) > Window {
+			return false, unexpected(kind)
+		}
+		o.waiting.bytes = append(o.waiting.bytes, payload...)
+		if n := len(o.waiting.parts); n > 0 && o.waiting.parts[n-1].kind == kind {
+			o.waiting.parts[n-1].bytes += len(payload)
+		} else {
+			o.waiting.parts = append(o.waiting.parts, part{kind, len(payload)})
+		}
+		return true, nil
 	}
-	o.waiting.bytes = append(o.waiting.bytes, payload...)
-	if n := len(o.waiting.parts); n > 0 && o.waiting.parts[n-1].kind == kind {
-		o.waiting.parts[n-1].bytes += len(payload)
-	} else {
-		o.waiting.parts = append(o.waiting.parts, part{kind, len(payload)})
+	o.writing = true
+	late := time.AfterFunc(patience, o.p.follow)
+	o.pass(output{payload, []part{{kind, len(payload)}}})
+	if reading = late.Stop(); !reading {
+		for len(o.waiting.parts) > 0 {
+			now := o.waiting
+			o.waiting = o.spare
+			o.pass(now)
+			o.spare = output{now.bytes[:0], now.parts[:0]}
+		}
 	}
-	if !o.running {
-		o.running = true
-		go o.pass()
-	}
-	return true
+	o.writing = false
+	o.idle.Broadcast()
+	return reading, nil
 }
 
-// pass passes on until nothing waits.
-func (o *outlet) pass() {
-	var now output
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for len(o.waiting.parts) > 0 {
-		now, o.waiting = o.waiting, output{now.bytes[:0], now.parts[:0]}
-		o.mu.Unlock()
-		rest := now.bytes
-		for _, part := range now.parts {
-			o.write(part.kind, rest[:part.bytes])
-			rest = rest[part.bytes:]
-		}
-		o.mu.Lock()
-		if o.untold += len(now.bytes); o.untold >= Window/4 {
-			told := binary.BigEndian.AppendUint32(nil, uint32(o.untold))
-			o.untold = 0
-			o.mu.Unlock()
-			_ = o.p.send(v1.FramePassed, told) // it may have ended
-			o.mu.Lock()
-		}
+// pass passes output on. Precondition: o.mu is held, which pass unlocks meanwhile.
+func (o *outlet) pass(out output) {
+	o.mu.Unlock()
+	rest := out.bytes
+	for _, part := range out.parts {
+		o.write(part.kind, rest[:part.bytes])
+		rest = rest[part.bytes:]
 	}
-	o.running = false
-	o.idle.Broadcast()
+	o.mu.Lock()
+	if o.untold += len(out.bytes); o.untold >= Window/4 {
+		told := binary.BigEndian.AppendUint32(nil, uint32(o.untold))
+		o.untold = 0
+		o.mu.Unlock()
+		_ = o.p.send(v1.FramePassed, told) // it may have ended
+		o.mu.Lock()
+	}
 }
 
 func (o *outlet) write(kind byte, b []byte) {
@@ -111,7 +125,7 @@ func (o *outlet) flush(ctx context.Context) {
 	})()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.running && ctx.Err() == nil {
+	for o.writing && ctx.Err() == nil {
 		o.idle.Wait()
 	}
 }

@@ -52,7 +52,7 @@ const (
 
 	// Window bounds the unread standard input of a command, and the unread output, of both
 	// streams together: later frames are never held up.
-	Window = 256 << 10
+	Window = 1 << 20
 )
 
 // Request is the payload of a FrameRequest.

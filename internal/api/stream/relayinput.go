@@ -3,6 +3,8 @@ package stream
 import (
 	"context"
 	"encoding/binary"
+	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,11 +27,13 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 			stdin.close()
 		}
 	}()
+	var buf []byte
 	for {
-		kind, payload, err := v1.ReadFrame(s.in, nil, fastrun.Window)
+		kind, payload, err := v1.ReadFrame(s.in, buf, fastrun.Window)
 		if err != nil {
 			return gate.ErrClientGone
 		}
+		buf = payload
 		if p == nil {
 			select {
 			case p = <-started:
@@ -68,23 +72,24 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 }
 
 // inlet holds standard input that the process has not taken yet. The client
-// sends no more than it is told that there is room for, so that what comes
-// behind the input is always read.
+// sends no more than it is told that there is room for, so that the frames behind
+// the input are always read.
 type inlet struct {
-	s    *Relay
-	wake chan struct{} // one place: something has changed
+	s *Relay
 
-	mu     sync.Mutex // guards all below
-	pieces [][]byte
-	held   int // bytes
-	eof    bool
-	closed bool
+	mu      sync.Mutex // guards the fields below
+	changed sync.Cond
+	waiting []byte
+	held    int // bytes, with those that are being written
+	eof     bool
+	closed  bool
 }
 
 // newInlet returns the input of a process.
 func newInlet(s *Relay, p sandpit.Process) *inlet {
-	i := &inlet{s: s, wake: make(chan struct{}, 1)}
-	go i.pump(p)
+	i := &inlet{s: s}
+	i.changed.L = &i.mu
+	go i.pump(p.Stdin())
 	return i
 }
 
@@ -95,84 +100,75 @@ func (i *inlet) put(piece []byte, eof bool) bool {
 	if i.held+len(piece) > fastrun.Window {
 		return false
 	}
-	if len(piece) > 0 {
-		i.pieces = append(i.pieces, piece)
-		i.held += len(piece)
-	}
+	i.waiting = append(i.waiting, piece...)
+	i.held += len(piece)
 	i.eof = i.eof || eof
-	i.poke()
+	i.changed.Signal()
 	return true
 }
 
-// close ends the pump, once the process has no use for it.
+// close ends the pump. The process has no use for it then.
 func (i *inlet) close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.closed = true
-	i.poke()
+	i.changed.Signal()
 }
 
-func (i *inlet) poke() {
-	select {
-	case i.wake <- struct{}{}:
-	default:
+// next waits for input and returns all there is, or nothing at its end. Memory that is
+// not needed any more is used for the input that comes meanwhile.
+func (i *inlet) next(memory []byte) (input []byte, more bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for len(i.waiting) == 0 && !i.eof && !i.closed {
+		i.changed.Wait()
 	}
-}
-
-// next returns the next piece; nil at the end of the input.
-func (i *inlet) next() (piece []byte, more bool) {
-	for {
-		i.mu.Lock()
-		switch {
-		case i.closed:
-			i.mu.Unlock()
-			return nil, false
-		case len(i.pieces) > 0:
-			piece, i.pieces = i.pieces[0], i.pieces[1:]
-			i.mu.Unlock()
-			return piece, true
-		case i.eof:
-			i.mu.Unlock()
-			return nil, true
-		}
-		i.mu.Unlock()
-		<-i.wake
+	if i.closed {
+		return nil, false
 	}
+	input, i.waiting = i.waiting, memory[:0]
+	return input, true
 }
 
-// pump writes the input to the process, and tells the client what was taken:
-// early enough that it never waits for room while there is some.
-func (i *inlet) pump(p sandpit.Process) {
-	in := p.Stdin()
+// pump writes the input to the process, and tells the client how much was taken,
+// early enough that the client never waits while there is room.
+func (i *inlet) pump(in io.WriteCloser) {
+	var input []byte
+	var more bool
 	untold := 0
 	for {
-		piece, more := i.next()
-		switch {
-		case !more:
+		if input, more = i.next(input); !more {
 			return
-		case in == nil:
+		}
+		if in == nil {
 			i.tell(0)
 			return
-		case piece == nil:
+		}
+		if len(input) == 0 {
 			_ = in.Close()
 			return
 		}
-		_, err := in.Write(piece)
-		i.mu.Lock()
-		i.held -= len(piece)
-		i.mu.Unlock()
-		if err != nil { // the process has closed it, or is gone
-			i.tell(0)
-			in = nil
-			continue
-		}
-		if untold += len(piece); untold >= fastrun.Window/4 {
-			i.tell(untold)
-			untold = 0
+		for piece := range slices.Chunk(input, fastrun.Window/4) {
+			if _, err := in.Write(piece); err != nil { // the process has closed it, or has ended
+				i.tell(0)
+				return
+			}
+			i.mu.Lock()
+			i.held -= len(piece)
+			i.mu.Unlock()
+			if untold += len(piece); untold >= fastrun.Window/4 {
+				i.tell(untold)
+				untold = 0
+			}
 		}
 	}
 }
 
+// tell tells the client at once how much was taken, because it may be waiting for that.
 func (i *inlet) tell(n int) {
-	_ = i.s.tell(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
+	s := i.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
+	s.send()
 }

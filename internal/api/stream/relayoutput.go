@@ -10,24 +10,20 @@ import (
 // Frame sends output, soon, and as fast as the client passes it on.
 func (s *Relay) Frame(kind byte, payload []byte) error {
 	for len(payload) > 0 {
-		n, err := s.room.Take(min(len(payload), gatherSize/2))
+		n, err := s.room.Take(min(len(payload), 2*gatherSize))
 		if err != nil {
 			return err
 		}
-		if err := s.tell(kind, payload[:n]); err != nil {
+		s.mu.Lock()
+		s.add(kind, payload[:n])
+		err = s.err
+		s.mu.Unlock()
+		if err != nil {
 			return err
 		}
 		payload = payload[n:]
 	}
 	return nil
-}
-
-// tell sends a small frame, soon.
-func (s *Relay) tell(kind byte, payload []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.add(kind, payload)
-	return s.err
 }
 
 // add gathers a frame, and sends what is gathered if it is much. Precondition:
