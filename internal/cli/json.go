@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// report is what --json tells.
+// report is the object of --json.
 type report struct {
 	result         sandpit.Result
 	metrics        sandpit.Metrics

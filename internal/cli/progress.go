@@ -65,7 +65,7 @@ func (p *Progress) End() {
 	}
 }
 
-// line is what is shown: a bar of the bytes of all layers that are known.
+// line returns the line: a bar of the bytes of all known layers.
 func (p *Progress) line(count int) string {
 	var done, total int64
 	finished, unpacking := 0, 0

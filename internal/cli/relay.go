@@ -44,11 +44,11 @@ type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string { return e.signal.String() }
 
-// impatience is how long a third interrupt may come after the first to count
+// impatience is the time after the first interrupt in which a third one counts
 // as a demand to kill.
 const impatience = 2 * time.Second
 
-// pipeGrace is how long a command may go on whose output nobody reads.
+// pipeGrace is the time that a command may go on after the reader of its output has gone.
 const pipeGrace = time.Second
 
 // startRelay starts a relay that calls cancel when a signal comes before a
@@ -101,7 +101,7 @@ func (r *relay) attach(j job) {
 // detach takes the command away from the relay.
 func (r *relay) detach() { r.jobs <- job{} }
 
-// brokenPipe tells the command that nobody reads its output.
+// brokenPipe tells the command that the reader of its output has gone.
 func (r *relay) brokenPipe() {
 	select {
 	case r.broken <- struct{}{}:
@@ -187,7 +187,7 @@ func (r *relay) run() {
 	}
 }
 
-// patience is how long a guest may take to answer.
+// patience is the time in which a guest must answer.
 const patience = 5 * time.Second
 
 // send sends a signal to the command's whole job, as a terminal would, or to

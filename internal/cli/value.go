@@ -25,7 +25,7 @@ type Value interface {
 	Origin() config.Origin
 }
 
-// atFlag is where what is on the command line comes from.
+// atFlag is the origin of values on the command line.
 func atFlag() config.Origin { return config.Origin{Level: config.Flag} }
 
 // scalar is a single value: of the strongest level that has it, the last.

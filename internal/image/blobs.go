@@ -111,8 +111,8 @@ func (s *Store) commitBlob(tmp *temp, d Descriptor) (fd int, err error) {
 	return fd, nil
 }
 
-// pruneTries bounds how often what was pruned in the moment in which it was made
-// is made again: who prunes all the time, on a busy machine, wins a few times.
+// pruneTries bounds how often a blob is fetched again that was pruned while it was made: on a busy
+// machine, frequent pruning may win a few times.
 const pruneTries = 100
 
 // errPruned says that something was pruned in the moment in which it was made.

@@ -118,7 +118,7 @@ func (s *Store) collectRecord(rec *record, fd int) {
 	}
 }
 
-// openImport finds out what is to be imported.
+// openImport opens the source of an import.
 func (s *Store) openImport(ctx context.Context, src string, want platform) (fileSource, error) {
 	kind, rest, _ := strings.Cut(src, ":")
 	switch kind {

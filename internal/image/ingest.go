@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// parallelLayers is how many layers are transferred and unpacked at once:
+// parallelLayers is the number of layers that are transferred and unpacked concurrently:
 // what Docker does.
 const parallelLayers = 3
 

@@ -50,7 +50,7 @@ func (s *Store) Unkeep(id string) error {
 	return nil
 }
 
-// kept reports whether a sandbox keeps what is at a path of the store.
+// kept reports whether a sandbox keeps the file at a path of the store.
 func (s *Store) kept(path string) bool {
 	for _, id := range s.list("kept") {
 		data, err := os.ReadFile(s.path("kept", id))

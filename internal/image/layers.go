@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// about is what is known of an unpacked layer, besides its files.
+// about describes an unpacked layer.
 type about struct {
 	bytes   int64 // of file content
 	entries int64
@@ -42,7 +42,7 @@ func (a *about) encode() []byte {
 	return append(b, "end\n"...)
 }
 
-// readAbout returns what is known of a layer in the store; nothing if it can't be read.
+// readAbout returns the description of a layer in the store, or nothing if it can't be read.
 func (s *Store) readAbout(hex string) about {
 	var a about
 	data, err := os.ReadFile(s.layerPath(hex) + "/about")

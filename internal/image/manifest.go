@@ -184,7 +184,7 @@ func (p platform) rank(got platform) int {
 	return 0
 }
 
-// jsonConfig is what is read of an image config (image-spec v1.1, config.md).
+// jsonConfig has the fields that are read of an image config (image-spec v1.1, config.md).
 type jsonConfig struct {
 	Created      string `json:"created,omitempty"`
 	Architecture string `json:"architecture"`

@@ -13,7 +13,7 @@ import (
 // A record is what is kept of an image to start it: everything that its
 // manifest and config say and a start needs, in a form that is read in a few
 // microseconds. The file images/SHA256 holds it, named by the manifest's
-// digest; it is locked by who uses the image.
+// digest; users of the image lock it.
 //
 // The form is a line per fact: a word, and strings in Go's quotes.
 type record struct {

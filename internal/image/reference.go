@@ -210,7 +210,7 @@ func validHost(s string) bool {
 	return true
 }
 
-// A platform is what an image runs on.
+// A platform is an operating system and architecture.
 type platform struct{ os, arch, variant string }
 
 func (p platform) String() string {

@@ -30,7 +30,7 @@ func (s *Store) records() map[string]*record {
 }
 
 // collect removes those of some blobs or layers that no record names and
-// nobody is using, and returns the bytes freed.
+// that are not in use, and returns the bytes freed.
 //
 // The locks come first: whoever makes a record holds all that it names, so what
 // can be locked exclusively is named by a record by now, or will not be.

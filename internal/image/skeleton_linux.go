@@ -315,7 +315,7 @@ func (p *hostPlan) hideEtc(etc, dir string, patterns []string, hidden map[string
 	}
 }
 
-// hideKeys hides files with private keys in what is allowed of certificates.
+// hideKeys hides files with private keys among the allowed certificates.
 func (p *hostPlan) hideKeys(name string, hidden map[string]bool) {
 	if !strings.Contains(name, "/ssl") && !strings.Contains(name, "/pki/") && !strings.Contains(name, "/ca-certificates") {
 		return
@@ -433,7 +433,7 @@ func within(p, top string) bool {
 	return strings.HasPrefix(p, "/"+top+"/") || p == "/"+top
 }
 
-// generate plans what is not the host's.
+// generate plans the files that are not the host's.
 func (p *hostPlan) generate() {
 	shell := "/bin/sh"
 	if _, err := os.Stat(p.host + "/bin/bash"); err == nil {

@@ -44,7 +44,7 @@ import (
 //   - Of extended attributes, user.* is kept, but not user.overlay.*, which
 //     would speak to overlayfs. All others are left out, security.capability too.
 //   - As root, owners are kept; ids above 65534 become 65534. An ordinary
-//     user owns everything that he unpacks, and may read and write it.
+//     user owns everything that is unpacked, and may read and write it.
 
 const (
 	maxName    = 255 // bytes of a component (NAME_MAX)
@@ -87,8 +87,7 @@ type openDir struct {
 	real string
 }
 
-// unpackTar unpacks a tar into an empty directory. On an error what is in the
-// directory is of no use.
+// unpackTar unpacks a tar into an empty directory. After an error the directory is incomplete.
 func unpackTar(dir string, r io.Reader, lim Limits, compressed int64) (about, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -55,7 +55,7 @@ func (a *tree) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// diagnosis is what doctor found; the object of doctor --json.
+// diagnosis is the result of doctor, and the object of doctor --json.
 type diagnosis struct {
 	Available bool            `json:"available"` // sandboxes can be made
 	Drivers   []driverFinding `json:"drivers"`

@@ -98,7 +98,7 @@ func openStream(name string) (*os.File, func(bool) error, error) {
 	return f, func(bool) error { return f.Close() }, err
 }
 
-// openInPlace opens what is not a regular file.
+// openInPlace opens a file that is not regular.
 func openInPlace(root *os.Root, base, name string) (*os.File, func(bool) error, error) {
 	f, err := root.OpenFile(base, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
 	if err == nil {

@@ -94,7 +94,7 @@ func (a *tree) serveCommand() *cobra.Command {
 	return cmd
 }
 
-// backgroundIdle is when a server leaves that nobody has started by name.
+// backgroundIdle is the idle time after which a server exits that a command has started.
 const backgroundIdle = 5 * time.Minute
 
 // reloads has a value for each SIGHUP, which does not end the program.

@@ -146,7 +146,7 @@ func (a *tree) completeNames(limit int) cobra.CompletionFunc {
 	})
 }
 
-// completionPatience is how long a person who presses a key waits for a server.
+// completionPatience is the time that a shell completion waits for a server.
 const completionPatience = 2 * time.Second
 
 // completed completes by what a server says, if one answers: none is started.

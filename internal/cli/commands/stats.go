@@ -94,7 +94,7 @@ func (a *tree) topCommand() *cobra.Command {
 	return cmd
 }
 
-// drawUse draws on the terminal what is used.
+// drawUse draws the usage on the terminal.
 func (a *tree) drawUse(rows []use) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s  %d sandboxes\n\n", time.Now().Format("15:04:05"), len(rows))
@@ -132,7 +132,7 @@ func screen(text string, width, height int) string {
 	return b.String()
 }
 
-// use is what a sandbox uses.
+// use is the usage of a sandbox.
 type use struct {
 	sandpit.Metrics
 	sb      sandpit.Sandbox
@@ -170,7 +170,7 @@ func (s *session) measure(ctx context.Context, names []string, before []use) ([]
 	return kept, nil
 }
 
-// measured returns which sandboxes are to be measured, without what they use.
+// measured returns the sandboxes to measure, without their usage.
 func (s *session) measured(ctx context.Context, names []string, before []use) (rows []use, err error) {
 	if len(names) > 0 && before != nil {
 		return slices.Clone(before), nil

@@ -176,7 +176,7 @@ type target struct {
 	name string // in dir
 }
 
-// maxLinks is how many symbolic links in a row are followed (ELOOP, path_resolution(7)).
+// maxLinks is the number of symbolic links in a row that are followed (ELOOP, path_resolution(7)).
 const maxLinks = 40
 
 // openTarget opens what the content is written to: the file itself when it is

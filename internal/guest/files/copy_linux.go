@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
-// copyTree copies a file or link, or a directory with all that is in it. Links
+// copyTree copies a file or link, or a directory with its content. Links
 // are copied, not followed; sockets, pipes and devices are refused.
 func copyTree(from, to string, recursive bool, gone func() bool) error {
 	from, to = trimSlashes(from), trimSlashes(to)
@@ -230,7 +230,7 @@ func (c *copier) content(out, in int) error {
 	return c.plain(out, in)
 }
 
-// plain copies what is left of a file through memory.
+// plain copies the rest of a file through memory.
 func (c *copier) plain(out, in int) error {
 	if c.buf == nil {
 		c.buf = make([]byte, 64<<10)

@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/procfs"
 )
 
-// killPatience is how long a kill waits for what it has killed to be gone.
+// killPatience is the time that a kill waits for the killed processes to be gone.
 // Only a process that hangs inside the kernel takes long.
 const killPatience = 5 * time.Second
 
@@ -41,8 +41,7 @@ func (t *Table) killTree(helper int) bool {
 	}
 }
 
-// killOrphans kills what has become the guest's own child although it is no
-// helper: that happens only when somebody has killed a helper.
+// killOrphans kills children of the guest that are not helpers: they exist only if a helper was killed.
 func (t *Table) killOrphans() {
 	for range 100 {
 		t.reaper.mu.Lock()

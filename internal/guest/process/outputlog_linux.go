@@ -21,7 +21,7 @@ const (
 	// endedOutput is what the output of processes that have ended may take in
 	// all; the oldest goes first.
 	endedOutput = 8 << 20
-	// pieceSpan is how long one piece is added to: the precision of its time.
+	// pieceSpan is the time in which output is added to one piece: the precision of its time.
 	pieceSpan = 10 * time.Millisecond
 )
 
@@ -76,7 +76,7 @@ func (l *outputLog) first() int64 {
 	return l.pieces[0].pos
 }
 
-// position is how many bytes of output there were.
+// position returns the number of bytes of output so far.
 func (l *outputLog) position() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +167,7 @@ func (l *outputLog) finish() {
 	l.changed.Broadcast()
 }
 
-// drop forgets all output. It returns what it took.
+// drop drops all output, and returns the memory that it took.
 func (l *outputLog) drop() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

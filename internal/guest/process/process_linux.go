@@ -345,7 +345,7 @@ func (p *process) run(m *wire.Start, to sink) {
 	st, err := p.proc.Wait()
 	e.Wall = uint64(time.Since(p.startAt))
 	if err != nil {
-		// Somebody has killed the helper, so what it had below it is the guest's own now.
+		// The helper was killed, so its children are now the guest's.
 		p.table.killOrphans()
 		st = spawn.Status{Wait: syscall.WaitStatus(syscall.SIGKILL)}
 	}
@@ -396,7 +396,7 @@ func (p *process) timeout() {
 	}
 }
 
-// helperPatience is how long a helper may take to report after everything
+// helperPatience is the time in which a helper must report after everything
 // below it is dead. One that takes longer was stopped or worse by its program.
 const helperPatience = time.Second
 

@@ -114,7 +114,7 @@ func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() b
 	return p, err
 }
 
-// startPatience is after how long a start is suspected to be held up.
+// startPatience is the time after which a start is suspected to hang.
 const startPatience = 250 * time.Millisecond
 
 // hurry helps a start that takes long: its program may have stopped the helper

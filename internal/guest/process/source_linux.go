@@ -104,7 +104,7 @@ func (s *source) ended(n int, err error) error {
 	return err
 }
 
-// readNow reads what is there, and returns io.EOF when there is nothing.
+// readNow reads available data, and returns io.EOF if there is none.
 func (s *source) readNow(b []byte) (int, error) {
 	n, err := s.call(b)
 	if err == unix.EAGAIN {
@@ -139,7 +139,7 @@ func (s *source) unwake() { _ = s.f.SetReadDeadline(time.Time{}) }
 // buffers' 64 KiB).
 const terminalBuffer = 128 << 10
 
-// held is how many bytes may be waiting to be read.
+// held is the number of bytes that may wait to be read.
 func (s *source) held() int {
 	if s.tty {
 		return terminalBuffer
