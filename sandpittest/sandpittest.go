@@ -1,14 +1,12 @@
-// Package sandpittest holds every promise of sandpit.Client as a test, to be
-// run against any implementation: the engine on any driver, and the remote
-// client.
+// Package sandpittest tests every promise of sandpit.Client. The suite runs against any
+// implementation: the engine on any driver, and the remote client.
 //
 //	func TestClient(t *testing.T) {
 //		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { … }, sandpittest.Options{Local: true, Features: …})
 //	}
 //
-// The names of the tests are the properties. What runs inside the sandboxes
-// is a POSIX shell and the usual small programs (coreutils, and setsid of
-// util-linux); nothing is downloaded.
+// The names of the tests are the properties. The sandboxes need a POSIX shell,
+// coreutils, and setsid of util-linux. The suite downloads nothing.
 package sandpittest
 
 import (
@@ -27,38 +25,38 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
-// Options say what is special about the client under test.
+// Options describe the client under test.
 type Options struct {
 	// Image is the image of every sandbox. Default: the client's own default.
 	// It must have a shell, coreutils, and a "/etc/passwd" with root.
 	Image string
 
-	// Local says that sandboxes are made on this machine, by this user, so
-	// that mounts and directories as images can be tried.
+	// Local means that this user makes the sandboxes on this machine. The suite then
+	// tests mounts and directories as images.
 	Local bool
 
-	// Features are what the driver of the sandboxes can enforce and do. The suite skips
-	// the properties that need another, and checks that the client says that it lacks it.
+	// Features lists what the driver can enforce and do. The suite skips properties
+	// that need other features, and checks that the client reports those as missing.
 	Features Features
 
-	// Shared says that every client is one of the same server: all see the same
-	// sandboxes, which live on when a client is closed.
+	// Shared means that all clients use the same server. They see the same sandboxes,
+	// which keep running when a client is closed.
 	Shared bool
 
-	// Long runs the long forms of the tests: 1 GiB where it is else 64 MiB.
-	// Default: whether SANDPIT_TEST_LONG is set.
+	// Long runs the long forms of the tests, which move 1 GiB instead of 64 MiB.
+	// By default it is true if SANDPIT_TEST_LONG is set.
 	Long bool
 
-	// Skip names properties that do not hold here, with the reason.
+	// Skip maps the names of properties that do not hold here to the reason.
 	Skip map[string]string
 }
 
-// Features are names such as "memory", "pause" and "users", which are true for what a
-// driver can enforce and do.
+// Features maps names such as "memory", "pause" and "users" to whether a driver can
+// enforce or do that.
 type Features = feature.Set
 
-// Suite runs every property as a subtest. newClient is called once per group
-// of properties; the client is closed after it.
+// Suite runs every property as a subtest. It calls newClient once per group of
+// properties, and closes the client after the group.
 func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Options) {
 	opt.Long = opt.Long || os.Getenv("SANDPIT_TEST_LONG") != ""
 	for _, g := range []struct {
@@ -109,7 +107,7 @@ type property struct {
 	test func(t *testing.T, e *env)
 }
 
-// env is what the properties of a group share.
+// env holds what the properties of a group share.
 type env struct {
 	client    sandpit.Client
 	newClient func(t *testing.T) sandpit.Client // one more
@@ -117,8 +115,8 @@ type env struct {
 	gaps      map[feature.Feature]string // what this machine can't enforce, and why
 }
 
-// learn finds out why limits are not enforced here, which must be those that are not
-// among the features.
+// learn records why limits are not enforced here, and checks that these are exactly the
+// limits that are missing from the features.
 func (e *env) learn(t *testing.T) {
 	t.Helper()
 	info, err := e.sandbox(t, sandpit.Spec{}).Info(t.Context())
@@ -136,7 +134,7 @@ func (e *env) learn(t *testing.T) {
 	}
 }
 
-// need skips a test that needs features that are missing here.
+// need skips the test if one of the features is missing here.
 func (e *env) need(t *testing.T, features ...feature.Feature) {
 	t.Helper()
 	for _, f := range features {
@@ -146,7 +144,7 @@ func (e *env) need(t *testing.T, features ...feature.Feature) {
 	}
 }
 
-// needLocal skips a test that needs files of this machine.
+// needLocal skips the test if the sandboxes can't use files of this machine.
 func (e *env) needLocal(t *testing.T) {
 	t.Helper()
 	if !e.opt.Local {
@@ -154,7 +152,7 @@ func (e *env) needLocal(t *testing.T) {
 	}
 }
 
-// sandbox makes a sandbox that is removed at the end of the test.
+// sandbox creates a sandbox and removes it at the end of the test.
 func (e *env) sandbox(t *testing.T, spec sandpit.Spec) sandpit.Sandbox {
 	t.Helper()
 	if spec.Image == "" {
@@ -172,7 +170,7 @@ func (e *env) sandbox(t *testing.T, spec sandpit.Spec) sandpit.Sandbox {
 	return sb
 }
 
-// refused checks that a Spec is refused with an error of a kind.
+// refused checks that creating a sandbox of a Spec fails with an error of the given kind.
 func (e *env) refused(t *testing.T, spec sandpit.Spec, kind error) {
 	t.Helper()
 	if spec.Image == "" {
@@ -185,7 +183,7 @@ func (e *env) refused(t *testing.T, spec sandpit.Spec, kind error) {
 	wantKind(t, err, kind)
 }
 
-// wantKind checks the kind of an error, and that its text tells something.
+// wantKind checks the kind of an error, and that its text has a single line.
 func wantKind(t *testing.T, err, kind error) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -195,8 +193,8 @@ func wantKind(t *testing.T, err, kind error) {
 	}
 }
 
-// guard bounds what should take no time. Nothing depends on how fast a machine
-// is; without it a hang would end the whole test binary.
+// guard bounds operations that should be quick. No result depends on the speed of the
+// machine; without the guard a hang would end the whole test binary.
 const guard = 2 * time.Minute
 
 // guarded returns a context that ends with the guard.
@@ -206,7 +204,7 @@ func guarded(t *testing.T) context.Context {
 	return ctx
 }
 
-// run runs a command to its end.
+// run runs a command and waits until it has exited.
 func run(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command) sandpit.Output {
 	t.Helper()
 	out, err := sandpit.Run(guarded(t), sb, cmd)
@@ -216,8 +214,7 @@ func run(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command) sandpit.Output {
 	return out
 }
 
-// shell runs a script that must succeed, and returns its output without the
-// white space around it.
+// shell runs a script that must succeed, and returns its trimmed output.
 func shell(t *testing.T, sb sandpit.Sandbox, script string) string {
 	t.Helper()
 	return command(t, sb, sandpit.Command{Script: script})
@@ -253,10 +250,10 @@ func wait(t *testing.T, p sandpit.Process) sandpit.Result {
 	return res
 }
 
-// running returns the command lines in the sandbox that hold a word.
+// running returns the command lines in the sandbox that contain a word.
 func running(t *testing.T, sb sandpit.Sandbox, word string) []string {
 	t.Helper()
-	// The word is not in the script, which would find itself.
+	// The script does not contain the word, because its own command line is listed too.
 	all := shell(t, sb, `for p in /proc/[0-9]*; do c=$(tr '\0' ' ' <$p/cmdline) && echo "$c"; done 2>/dev/null; :`)
 	var found []string
 	for line := range strings.Lines(all) {
@@ -267,22 +264,22 @@ func running(t *testing.T, sb sandpit.Sandbox, word string) []string {
 	return found
 }
 
-// allDead waits until no process with a word in its command line is left.
+// allDead waits until no process has the word in its command line.
 func allDead(t *testing.T, sb sandpit.Sandbox, word string) {
 	t.Helper()
 	eventually(t, "no process with "+word+" is left", func() bool { return len(running(t, sb, word)) == 0 })
 }
 
-// survives checks that one process with a text in its command line is left. A
-// process that has just been executed has none for a moment.
+// survives checks that exactly one process with the text in its command line is left. It
+// waits, because a process has no command line for a moment during exec.
 func survives(t *testing.T, sb sandpit.Sandbox, text string) {
 	t.Helper()
 	eventually(t, "one process with "+text+" is left", func() bool { return len(running(t, sb, text)) == 1 })
 }
 
-// patiently does something within a time that a busy machine may not keep, and
-// again within three times as much until it was enough, which do reports. What
-// else must hold, do checks each time.
+// patiently calls do, which works within the given time and reports whether that was
+// enough. As long as it was not, because the machine is busy, patiently triples the time
+// and calls do again. What must hold in any case do checks each time.
 func patiently[T any](t *testing.T, within *time.Duration, do func() (_ T, done bool)) T {
 	t.Helper()
 	for {
@@ -294,7 +291,7 @@ func patiently[T any](t *testing.T, within *time.Duration, do func() (_ T, done 
 	}
 }
 
-// written collects what a process writes, and can be read meanwhile.
+// written collects the output of a process. It can be read while the process writes.
 type written struct {
 	mu  sync.Mutex
 	buf bytes.Buffer // guarded by mu
@@ -312,7 +309,7 @@ func (w *written) String() string {
 	return w.buf.String()
 }
 
-// until waits until the output holds a text.
+// until waits until the output contains a text.
 func (w *written) until(t *testing.T, text string) {
 	t.Helper()
 	for end := time.Now().Add(guard); !strings.Contains(w.String(), text); time.Sleep(2 * time.Millisecond) {
@@ -332,7 +329,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// brief shortens output for a message.
+// brief shortens output for an error message.
 func brief(b []byte) string {
 	if len(b) > 2000 {
 		return fmt.Sprintf("%q… (%d bytes)", b[:2000], len(b))
@@ -340,8 +337,8 @@ func brief(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// isInvalidOrUnsupported reports a request that makes no sense, or that a
-// sandbox with a single user can't serve.
+// isInvalidOrUnsupported reports whether err says that a request is invalid, or that a
+// sandbox with a single user can't serve it.
 func isInvalidOrUnsupported(err error) bool {
 	return errors.Is(err, sandpit.ErrInvalid) || errors.Is(err, sandpit.ErrUnsupported)
 }
