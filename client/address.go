@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // endpoint is a place where a server listens.
@@ -51,7 +52,7 @@ func parseAddress(text string, insecure bool) (endpoint, error) {
 		}
 	case "http":
 		if !insecure && !isLoopback(e.name) {
-			return endpoint{}, sandpit.WithHint(fmt.Errorf("connecting to %s: plain HTTP is allowed only on this machine: %w", e.shown, sandpit.ErrInvalid),
+			return endpoint{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "connecting to %s: plain HTTP is allowed only on this machine", e.shown),
 				"use https, or set Options.InsecureHTTP")
 		}
 		if port == "" {
@@ -65,7 +66,7 @@ func parseAddress(text string, insecure bool) (endpoint, error) {
 }
 
 func badAddress(text string) error {
-	return sandpit.WithHint(fmt.Errorf("%q is not a server address: %w", text, sandpit.ErrInvalid), "write unix:///PATH, https://HOST:PORT or, on this machine, http://127.0.0.1:PORT")
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%q is not a server address", text), "write unix:///PATH, https://HOST:PORT or, on this machine, http://127.0.0.1:PORT")
 }
 
 // isLoopback reports whether a host is this machine for sure. Of names only

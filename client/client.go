@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -84,7 +85,7 @@ func New(opt Options) (*Client, error) {
 		return nil, err
 	}
 	if strings.ContainsFunc(opt.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("using the key: it contains a character that keys never have: %w", sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "using the key: it contains a character that keys never have")
 	}
 	at.dialer = opt.Dial
 	if at.secure {
@@ -238,7 +239,7 @@ func orUndo[T any](ctx context.Context, c *Client, do func(context.Context) (T, 
 // Get returns a sandbox by ID or name. See sandpit.Client.
 func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, error) {
 	if !isName(idOrName) {
-		return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
+		return nil, fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", idOrName)
 	}
 	var found v1.Sandbox
 	if err := c.quick(ctx, request{method: http.MethodGet, path: "/v1/sandboxes/" + idOrName}, &found); err != nil {
@@ -280,7 +281,7 @@ func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, e
 // Remove destroys a sandbox. See sandpit.Client.
 func (c *Client) Remove(ctx context.Context, idOrName string) error {
 	if !isName(idOrName) {
-		return fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
+		return fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", idOrName)
 	}
 	return c.call(ctx, request{method: http.MethodDelete, path: "/v1/sandboxes/" + idOrName}, nil)
 }

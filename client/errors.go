@@ -18,14 +18,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // What ends a context from within.
 var (
-	errClosed   = fmt.Errorf("the client is closed: %w", sandpit.ErrState)
+	errClosed   = fault.Errorf(sandpit.ErrState, "the client is closed")
 	errSilent   = errors.New("no response for a minute")
-	errDetached = fmt.Errorf("detached from the process: %w", sandpit.ErrState)
+	errDetached = fault.Errorf(sandpit.ErrState, "detached from the process")
 )
 
 // remoteError is what a server has said.

@@ -39,12 +39,12 @@
 package local
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/datadir"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Options are the options of New.
@@ -90,12 +90,12 @@ func New(opt Options) (sandpit.Client, error) {
 	if opt.Home == "" {
 		home, err := datadir.Default(os.LookupEnv)
 		if err != nil {
-			return nil, sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "set Options.Home to a directory")
+			return nil, sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrInvalid}, "set Options.Home to a directory")
 		}
 		opt.Home = home
 	}
 	if !filepath.IsAbs(opt.Home) {
-		return nil, fmt.Errorf("using the data directory %q: it is not absolute: %w", opt.Home, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "using the data directory %q: it is not absolute", opt.Home)
 	}
 	return open(opt)
 }

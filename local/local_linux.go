@@ -1,7 +1,6 @@
 package local
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -9,6 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -27,7 +27,7 @@ func beGuest(args []string) {
 func open(opt Options) (sandpit.Client, error) {
 	guest := embedded.Guest()
 	if guest == nil && !opt.Guest.yes {
-		return nil, sandpit.WithHint(fmt.Errorf("creating sandboxes: this program contains no guest: %w", sandpit.ErrUnsupported),
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "creating sandboxes: this program contains no guest"),
 			"call local.Guest first in main, and set Options.Guest to what it returns")
 	}
 	images, guests := engine.Home(opt.Home)

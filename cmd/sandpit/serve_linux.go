@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -98,7 +99,7 @@ func wantsHome(err error, home string) error {
 func verifyAudit(_ context.Context, home string, known cli.AuditEntry) (string, error) {
 	found, err := audit.Verify(server.AuditDir(home), audit.Anchor(known))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", sandpit.WithHint(fmt.Errorf("verifying the audit log: %s has none: %w", home, sandpit.ErrNotFound), "start a server first, with 'sandpit serve' or 'sandpit create'")
+		return "", sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "verifying the audit log: %s has none", home), "start a server first, with 'sandpit serve' or 'sandpit create'")
 	}
 	if err != nil {
 		return "", fmt.Errorf("verifying the audit log: %w", err)

@@ -104,7 +104,7 @@ func TestServerOfARunIsKilled(t *testing.T) {
 	if got := exitCode(t, r.cmd); got != cli.ExitFailure || len(rest) > 0 {
 		t.Errorf("exit code %d, and it wrote %q", got, rest)
 	}
-	const want = "sandpit: waiting for the command: the server that ran the command has exited, and the sandbox with it: unavailable\n" +
+	const want = "sandpit: waiting for the command: the server that ran the command has exited, and the sandbox with it\n" +
 		"hint: run the command again, which needs no server\n"
 	if got := r.stderr.String(); got != want {
 		t.Errorf("it says\n%s", got)

@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -166,7 +167,7 @@ func badArchive(err error) error {
 	if errors.As(err, &r) {
 		return err
 	}
-	return fmt.Errorf("reading the archive: %w: %w", err, sandpit.ErrInvalid)
+	return fault.Errorf(sandpit.ErrInvalid, "reading the archive: %w", err)
 }
 
 // uploadZip makes a tar stream of a zip archive. Its table of content is at its

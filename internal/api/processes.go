@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -145,7 +145,7 @@ func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
 		}
 	}
 	if found == nil {
-		return sandpit.ProcessInfo{}, c.Untouched(fmt.Errorf("process %.40q: %w", name, sandpit.ErrNotFound))
+		return sandpit.ProcessInfo{}, c.Untouched(fault.Errorf(sandpit.ErrNotFound, "the sandbox has no process %.40q", name))
 	}
 	return *found, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
@@ -294,7 +295,7 @@ func rewrite(r *httputil.ProxyRequest) {
 // being a page of the server, and from saying anything of the server to browsers.
 func confine(r *http.Response) error {
 	if r.StatusCode < 200 && r.StatusCode != http.StatusSwitchingProtocols { // what is from 100 on never gets here
-		return fmt.Errorf("forwarding the request: the sandbox responded with the invalid status %03d: %w", r.StatusCode, sandpit.ErrProtocol)
+		return fault.Errorf(sandpit.ErrProtocol, "forwarding the request: the sandbox responded with the invalid status %03d", r.StatusCode)
 	}
 	c := passedOf(r.Request.Context())
 	c.confineHeader(r.Header)

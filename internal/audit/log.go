@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
@@ -117,7 +118,7 @@ func Open(dir string, opt Options) (_ *Log, err error) {
 		return nil, err
 	}
 	if err := lock(l.head); errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, sandpit.WithHint(fmt.Errorf("another server uses the audit log in %s: %w", dir, sandpit.ErrState), "stop that server first, or choose another directory")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "another server uses the audit log in %s", dir), "stop that server first, or choose another directory")
 	} else if err != nil {
 		return nil, err
 	}
@@ -192,7 +193,7 @@ func (l *Log) fail(items []*groupcommit.Item[entry], err error) {
 
 func (l *Log) writeAll(items []*groupcommit.Item[entry]) error {
 	if l.closed {
-		return fmt.Errorf("the audit log is closed: %w", sandpit.ErrState)
+		return fault.Errorf(sandpit.ErrState, "the audit log is closed")
 	}
 	if err := l.mend(); err != nil {
 		return err

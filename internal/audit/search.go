@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Query selects records. Empty fields match everything.
@@ -66,7 +67,7 @@ func Search(ctx context.Context, dir string, q Query) iter.Seq2[Record, error] {
 			odd += bad
 		}
 		if odd > 0 {
-			yield(Record{}, sandpit.WithHint(fmt.Errorf("searching the audit log: %d lines are not records: %w", odd, sandpit.ErrIntegrity), "check it with 'sandpit audit verify'"))
+			yield(Record{}, sandpit.WithHint(fault.Errorf(sandpit.ErrIntegrity, "searching the audit log: %d lines are not records", odd), "check it with 'sandpit audit verify'"))
 		}
 	}
 }

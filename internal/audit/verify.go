@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Summary is the result of a check of an audit. First and Last are the numbers of its
@@ -138,7 +139,7 @@ func (v *verifier) run(known Anchor) error {
 		return nil
 	case known.Seq < v.sum.First-1:
 		// Anyone who can write here can also have files dropped.
-		return sandpit.WithHint(fmt.Errorf("the known record %d has expired; the chain is intact from record %d on: %w", known.Seq, v.sum.First, sandpit.ErrNotFound),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the known record %d has expired; the chain is intact from record %d on", known.Seq, v.sum.First),
 			"check against a later record, and store the last one more often than files expire")
 	case known.Hash != firstPrev:
 		return &Break{name, 1, fmt.Sprintf("it does not follow record %d as it was before before", known.Seq)}

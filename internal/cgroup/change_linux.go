@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // SameKinds reports whether l and m limit the same resources, whatever the values.
@@ -27,7 +28,7 @@ func (g *Group) SetLimits(limits Limits) error {
 		return sandpit.ErrClosed
 	}
 	if g.adopted || !limits.SameKinds(g.limits) {
-		return fmt.Errorf("changing the limits of cgroup %s: the set of limits can't change: %w", g.id, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "changing the limits of cgroup %s: the set of limits can't change", g.id)
 	}
 	if limits.Devices = g.limits.Devices; limits == g.limits {
 		return nil

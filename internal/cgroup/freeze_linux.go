@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // freezeTime bounds how long Freeze waits. Each process needs a processor for a
@@ -24,7 +25,7 @@ func (g *Group) Freeze() error {
 		return sandpit.ErrClosed
 	}
 	if _, err := g.freezeDir(); err != nil {
-		return fmt.Errorf("freezing: this user has no cgroup freezer on this machine: %w", sandpit.ErrUnsupported)
+		return fault.Errorf(sandpit.ErrUnsupported, "freezing: this user has no cgroup freezer on this machine")
 	}
 	if err := g.setFrozen(true); err != nil {
 		return fmt.Errorf("freezing cgroup %s: %w", g.id, err)

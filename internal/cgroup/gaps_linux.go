@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
@@ -117,7 +118,7 @@ func (t trouble) explain(c ctrls) (why, fix string) {
 func (l *Layout) refuse(limit feature.Feature) error {
 	for _, g := range l.Gaps() {
 		if g.What == string(limit) {
-			return sandpit.WithHint(fmt.Errorf("limiting %s: %s: %w", limit, g.Why, sandpit.ErrUnsupported), g.Fix)
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "limiting %s: %s", limit, g.Why), g.Fix)
 		}
 	}
 	return fmt.Errorf("limiting %s: %w", limit, sandpit.ErrUnsupported)

@@ -2,9 +2,9 @@ package cgroup
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Limits are the limits of a group. Zero fields are not limited.
@@ -28,14 +28,14 @@ const maxID = 64
 // checkID refuses ids that are not plain directory names.
 func checkID(id string) error {
 	if id == "" || len(id) > maxID {
-		return fmt.Errorf("cgroup id %q: its length is not 1 to %d bytes: %w", id, maxID, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "cgroup id %q: its length is not 1 to %d bytes", id, maxID)
 	}
 	for i := range len(id) {
 		c := id[i]
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-' && i > 0:
 		default:
-			return fmt.Errorf("cgroup id %q: only letters, digits, '_' and '-': %w", id, sandpit.ErrInvalid)
+			return fault.Errorf(sandpit.ErrInvalid, "cgroup id %q: only letters, digits, '_' and '-'", id)
 		}
 	}
 	return nil
@@ -48,7 +48,7 @@ func (l Limits) check() error {
 	case l.Pids < 0:
 		return errors.Join(errors.New("pids limit is negative"), sandpit.ErrInvalid)
 	case l.CPUs < 0 || l.CPUs != l.CPUs || l.CPUs > 1e6 || (l.CPUs > 0 && l.CPUs < sandpit.MinCPUs):
-		return fmt.Errorf("cpu limit %v is not between %v and 1000000: %w", l.CPUs, sandpit.MinCPUs, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "cpu limit %v is not between %v and 1000000", l.CPUs, sandpit.MinCPUs)
 	}
 	return nil
 }

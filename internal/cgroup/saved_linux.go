@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Saved is the stored form of a group, with which another process can take it over when its
@@ -48,7 +49,7 @@ func (l *Layout) Reopen(s Saved) (*Group, error) {
 	for _, d := range s.Dirs {
 		// What was written down decides what is killed and removed.
 		if !filepath.IsAbs(d.Path) || filepath.Clean(d.Path) != d.Path || !strings.HasSuffix(d.Path, "/"+prefix+s.ID) {
-			return nil, fmt.Errorf("taking over cgroup %s: %q is not one of its directories: %w", s.ID, d.Path, sandpit.ErrInvalid)
+			return nil, fault.Errorf(sandpit.ErrInvalid, "taking over cgroup %s: %q is not one of its directories", s.ID, d.Path)
 		}
 		g.dirs = append(g.dirs, groupDir{path: d.Path, ctrls: ctrls(d.Controllers), v2: d.V2, work: d.Work})
 	}
@@ -64,7 +65,7 @@ func (l *Layout) Reopen(s Saved) (*Group, error) {
 	}
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("taking over cgroup %s: another process owns it: %w", s.ID, sandpit.ErrExists)
+		return nil, fault.Errorf(sandpit.ErrExists, "taking over cgroup %s: another process owns it", s.ID)
 	}
 	g.fd = fd
 	return g, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +39,7 @@ func (l *Layout) enterScope(p *place, id string) (string, error) {
 			return "", err
 		}
 		if missing := p.ctrls &^ parseCtrls(avail, ' '); missing != 0 {
-			return "", fmt.Errorf("systemd made the scope %s without the controllers %s: %w", unit, missing, sandpit.ErrUnsupported)
+			return "", fault.Errorf(sandpit.ErrUnsupported, "systemd made the scope %s without the controllers %s", unit, missing)
 		}
 		return dir, nil
 	}

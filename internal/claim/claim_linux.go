@@ -9,7 +9,6 @@ package claim
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // ErrTaken says that the claim is held elsewhere.
@@ -70,7 +70,7 @@ func checkOwner(fd int, file string) error {
 	default:
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("%s %s: %w", file, why, sandpit.ErrForbidden),
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "%s %s", file, why),
 		"check who created it; then remove it, or change its owner and mode (chown, chmod go-rwx)")
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Opener opens an existing sandbox. The second result closes what was opened for that.
@@ -231,5 +232,5 @@ func FindProcess(ctx context.Context, sb sandpit.Sandbox, id string) (sandpit.Pr
 			}
 		}
 	}
-	return sandpit.ProcessInfo{}, sandpit.WithHint(fmt.Errorf("sandbox %q has no process %q: %w", sb.Name(), id, sandpit.ErrNotFound), "run 'sandpit ps -a "+sb.Name()+"' to list them")
+	return sandpit.ProcessInfo{}, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "sandbox %q has no process %q", sb.Name(), id), "run 'sandpit ps -a "+sb.Name()+"' to list them")
 }

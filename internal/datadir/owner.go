@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // CheckPart checks a part of a data directory, whose name is in the error: it
@@ -47,6 +48,6 @@ func check(name string, closed func(fs.FileMode) bool) error {
 	default:
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("opening the data directory: %s %s: %w", name, why, sandpit.ErrForbidden),
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "opening the data directory: %s %s", name, why),
 		"check who created it and its contents; then remove it, change its owner and mode (chown, chmod go-w), or set SANDPIT_HOME to another directory")
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
@@ -17,7 +18,7 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 	for _, f := range required {
 		if !c.Features[f] {
 			gap := c.gap(f)
-			return nil, nil, sandpit.WithHint(fmt.Errorf("%s: %s: %w", asking(f), gap.Why, sandpit.ErrUnsupported), gap.Fix)
+			return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "%s: %s", asking(f), gap.Why), gap.Fix)
 		}
 	}
 	enforce = feature.Set{}
@@ -30,7 +31,7 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 	}
 	if c.MaxNoFile > 0 && limits.NoFile > c.MaxNoFile {
 		if slices.Contains(required, feature.NoFile) {
-			return nil, nil, sandpit.WithHint(fmt.Errorf("limiting nofile: %d is more than the %d that this program can grant: %w", limits.NoFile, c.MaxNoFile, sandpit.ErrUnsupported),
+			return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "limiting nofile: %d is more than the %d that this program can grant", limits.NoFile, c.MaxNoFile),
 				"request fewer, or raise the hard limit (ulimit -Hn) before you start this program")
 		}
 		limits.NoFile = c.MaxNoFile

@@ -44,14 +44,14 @@ func TestNegotiate(t *testing.T) {
 		message  string
 		hint     string
 	}{
-		"limit":       {[]feature.Feature{feature.Memory, feature.Pids}, "limiting pids: no controller: not supported here", "delegate it"},
-		"pause":       {[]feature.Feature{feature.Pause}, "pausing at the end of the lifetime: no freezer: not supported here", "use Linux 5.2"},
-		"mounts":      {[]feature.Feature{feature.Mounts}, "mounting host directories: this driver does not support it: not supported here", "use another driver"},
-		"write paths": {[]feature.Feature{feature.WritePaths}, "restricting writes: this driver does not support it: not supported here", "use another driver"},
-		"landlock":    {[]feature.Feature{feature.Landlock}, "mounting read-only inside a writable mount: this driver does not support it: not supported here", "use another driver"},
+		"limit":       {[]feature.Feature{feature.Memory, feature.Pids}, "limiting pids: no controller", "delegate it"},
+		"pause":       {[]feature.Feature{feature.Pause}, "pausing at the end of the lifetime: no freezer", "use Linux 5.2"},
+		"mounts":      {[]feature.Feature{feature.Mounts}, "mounting host directories: this driver does not support it", "use another driver"},
+		"write paths": {[]feature.Feature{feature.WritePaths}, "restricting writes: this driver does not support it", "use another driver"},
+		"landlock":    {[]feature.Feature{feature.Landlock}, "mounting read-only inside a writable mount: this driver does not support it", "use another driver"},
 		"open files": {
 			[]feature.Feature{feature.NoFile},
-			"limiting nofile: 4096 is more than the 1000 that this program can grant: not supported here",
+			"limiting nofile: 4096 is more than the 1000 that this program can grant",
 			"request fewer, or raise the hard limit (ulimit -Hn) before you start this program",
 		},
 	} {

@@ -2,12 +2,12 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Capacity bounds what all sandboxes of an engine may use together. 0 means no bound.
@@ -110,7 +110,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 	c := a.capacity
 	if c.Memory > 0 && d.memory > c.Memory || c.CPUs > 0 && d.cpus > c.CPUs+cpuTolerance {
 		a.mu.Unlock()
-		return sandpit.WithHint(fmt.Errorf("creating a sandbox: it needs more than the total capacity of this server: %w", sandpit.ErrExhausted), "request less memory or fewer cpus")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: it needs more than the total capacity of this server"), "request less memory or fewer cpus")
 	}
 	if len(a.queues[namespace]) >= maxWaiting {
 		a.mu.Unlock()
@@ -155,7 +155,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 // fullError returns the error that there is no capacity, with the time to try again.
 func fullError(wait time.Duration) error {
 	return &sandpit.RetryError{
-		Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: this server is full: %w", sandpit.ErrExhausted),
+		Err: sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: this server is full"),
 			"remove a sandbox, request less memory (which is reserved in full), or try again later"),
 		After: max(wait/2, time.Second),
 	}
@@ -168,7 +168,7 @@ const fewRetry = 5 * time.Second
 func (t *Tenant) mayHave(n int) error {
 	if r := t.policy.Rules; r != nil && r.Sandboxes > 0 && n > r.Sandboxes {
 		return &sandpit.RetryError{
-			Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: the limit of %d sandboxes is reached: %w", r.Sandboxes, sandpit.ErrExhausted),
+			Err: sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: the limit of %d sandboxes is reached", r.Sandboxes),
 				"remove a sandbox first"),
 			After: fewRetry,
 		}
@@ -193,7 +193,7 @@ func (e *Engine) mayCreate(t *Tenant) error {
 	}
 	if wait := sp.rate.take(r.CreateRate, time.Now()); wait > 0 {
 		return &sandpit.RetryError{
-			Err: sandpit.WithHint(fmt.Errorf("creating a sandbox: the limit of %v per second is reached: %w", r.CreateRate, sandpit.ErrExhausted),
+			Err: sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: the limit of %v per second is reached", r.CreateRate),
 				"try again more slowly"),
 			After: wait,
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -55,7 +56,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	}
 	recoverer, ok := e.opts.Driver.(driver.Recoverer)
 	if !ok {
-		return report, fmt.Errorf("adopting sandboxes: sandboxes of the driver %s end with their server: %w", e.opts.Driver.Name(), sandpit.ErrUnsupported)
+		return report, fault.Errorf(sandpit.ErrUnsupported, "adopting sandboxes: sandboxes of the driver %s end with their server", e.opts.Driver.Name())
 	}
 	records, err := e.opts.Store.Sandboxes(ctx)
 	if err != nil {
@@ -203,7 +204,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 		return nil, err
 	}
 	if d.Driver != e.opts.Driver.Name() {
-		return nil, fmt.Errorf("it was made by the driver %q, and this program has %q: %w", d.Driver, e.opts.Driver.Name(), sandpit.ErrUnsupported)
+		return nil, fault.Errorf(sandpit.ErrUnsupported, "it was made by the driver %q, and this program has %q", d.Driver, e.opts.Driver.Name())
 	}
 	var made madeRecord
 	if err := json.Unmarshal(d.Made, &made); err != nil {
@@ -536,7 +537,7 @@ func (s *Sandbox) connect(ctx context.Context, pausing bool) (running int, err e
 		return 0, err
 	}
 	if limit := maxProcesses(s.info); len(list) > limit {
-		return 0, fmt.Errorf("its guest reports %d processes, but at most %d can exist: %w", len(list), limit, sandpit.ErrProtocol)
+		return 0, fault.Errorf(sandpit.ErrProtocol, "its guest reports %d processes, but at most %d can exist", len(list), limit)
 	}
 	s.oomKills()
 	ended := func(p client.ProcessInfo) bool { return p.Exited && !p.Announced }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
@@ -386,7 +387,7 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	s.mu.Lock()
 	if s.removing || s.left {
 		s.mu.Unlock()
-		return fmt.Errorf("sandbox %s was removed while it was being created: %w", s.name, sandpit.ErrClosed)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed while it was being created", s.name)
 	}
 	s.state = sandpit.StateRunning
 	from := s.created

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // maxLayerFile bounds what is read of a file in a layer, in bytes.
@@ -37,7 +37,7 @@ func readInLayer(dir, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxLayerFile {
-		return nil, fmt.Errorf("reading /%s of the image: it is too large or not a regular file: %w", name, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "reading /%s of the image: it is too large or not a regular file", name)
 	}
 	return io.ReadAll(io.LimitReader(f, maxLayerFile))
 }

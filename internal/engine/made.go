@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
@@ -52,7 +53,7 @@ func encodeMade(m Made) (text, secret json.RawMessage, err error) {
 		texts = append(texts, t.Target)
 	}
 	if i := slices.IndexFunc(texts, func(s string) bool { return !utf8.ValidString(s) }); i >= 0 {
-		return nil, nil, sandpit.WithHint(fmt.Errorf("%.100q is not UTF-8: %w", texts[i], sandpit.ErrInvalid), "use names and paths that are UTF-8 for sandboxes of a server")
+		return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%.100q is not UTF-8", texts[i]), "use names and paths that are UTF-8 for sandboxes of a server")
 	}
 	if len(m.Spec.Env) > 0 {
 		if secret, err = json.Marshal(rawStrings(m.Spec.Env)); err != nil {
@@ -79,7 +80,7 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 		}
 	}
 	if len(m.Spec.Env) != r.Env {
-		return Made{}, fmt.Errorf("reading what the sandbox was made with: its environment is lost: %w", sandpit.ErrIntegrity)
+		return Made{}, fault.Errorf(sandpit.ErrIntegrity, "reading what the sandbox was made with: its environment is lost")
 	}
 	m.Guest.Env = slices.Concat(config.Env, m.Spec.Env)
 	return m, nil
@@ -90,7 +91,7 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 // held this, only the name, image and limits are known.
 func (s *Sandbox) Made() (Made, error) {
 	if s.origin == nil {
-		return Made{}, fmt.Errorf("telling what sandbox %s was made with: it has no record: %w", s.name, sandpit.ErrUnsupported)
+		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "telling what sandbox %s was made with: it has no record", s.name)
 	}
 	return decodeMade(s.origin, s.secret, s.image)
 }
@@ -150,7 +151,7 @@ const (
 // error of the store nothing has changed.
 func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMessage) error {
 	if name == "" || len(name) > maxDialectName || len(data) > maxDialectData || data != nil && !json.Valid(data) {
-		return fmt.Errorf("keeping what the dialect %.40q needs: not a name of up to %d bytes with JSON of up to %d bytes: %w", name, maxDialectName, maxDialectData, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "keeping what the dialect %.40q needs: not a name of up to %d bytes with JSON of up to %d bytes", name, maxDialectName, maxDialectData)
 	}
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -159,7 +160,7 @@ func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMess
 	full := !had && data != nil && len(s.dialects) >= maxDialects
 	s.mu.Unlock()
 	if full {
-		return fmt.Errorf("keeping what the dialect %q needs: %d dialects have something with this sandbox: %w", name, maxDialects, sandpit.ErrExhausted)
+		return fault.Errorf(sandpit.ErrExhausted, "keeping what the dialect %q needs: %d dialects have something with this sandbox", name, maxDialects)
 	}
 	more := int64(len(data) - len(was))
 	if more > 0 {

@@ -3,12 +3,12 @@ package engine
 import (
 	"container/list"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
@@ -46,7 +46,7 @@ func (s *Sandbox) charge(n int64) error {
 			continue
 		}
 		return &sandpit.RetryError{
-			Err:   sandpit.WithHint(fmt.Errorf("%w: %w", full, sandpit.ErrExhausted), "end processes or remove sandboxes that are no longer needed"),
+			Err:   sandpit.WithHint(fault.Kind{Err: full, Kind: sandpit.ErrExhausted}, "end processes or remove sandboxes that are no longer needed"),
 			After: fullRetry,
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -42,7 +43,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 		return nil, err
 	}
 	if len(cmd.User) > maxUser {
-		return nil, fmt.Errorf("starting a process: the user is longer than %d bytes: %w", maxUser, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "starting a process: the user is longer than %d bytes", maxUser)
 	}
 	if err := s.enterStart(ctx); err != nil {
 		return nil, err
@@ -360,7 +361,7 @@ func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
 		return cmd, nil
 	}
 	if cmd.Script != "" {
-		return cmd, fmt.Errorf("starting a process: a script has no entrypoint: %w", sandpit.ErrInvalid)
+		return cmd, fault.Errorf(sandpit.ErrInvalid, "starting a process: a script has no entrypoint")
 	}
 	entry, rest := s.image.Entrypoint, cmd.Argv
 	if cmd.Entrypoint != nil {
@@ -370,7 +371,7 @@ func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
 	}
 	cmd.Argv, cmd.FromImage, cmd.Entrypoint = slices.Concat(entry, rest), false, nil
 	if len(cmd.Argv) == 0 {
-		return cmd, sandpit.WithHint(fmt.Errorf("starting a process: no command was given, and image %s has none: %w", s.info.Image, sandpit.ErrInvalid), "add a command")
+		return cmd, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "starting a process: no command was given, and image %s has none", s.info.Image), "add a command")
 	}
 	return cmd, nil
 }
@@ -394,7 +395,7 @@ func (s *Sandbox) lookup(name string) (*broadcaster, error) {
 			return h, nil
 		}
 	}
-	return nil, fmt.Errorf("process %.40q of sandbox %s: %w", name, s.name, sandpit.ErrNotFound)
+	return nil, fault.Errorf(sandpit.ErrNotFound, "sandbox %s has no process %.40q", s.name, name)
 }
 
 // Attach attaches to a process. The result is a sandpit.Detacher. See

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -52,7 +53,7 @@ func readData(r Record) (data, error) {
 		return d, fmt.Errorf("reading its record: %w", err)
 	}
 	if d.Version > dataVersion || d.Handle != nil && d.Handle.Version > driver.HandleVersion {
-		return d, sandpit.WithHint(fmt.Errorf("its record has a newer version: %w", sandpit.ErrUnsupported), "use the version of Sandpit that created it, or a newer one")
+		return d, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "its record has a newer version"), "use the version of Sandpit that created it, or a newer one")
 	}
 	if d.Version > 1 {
 		return d, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
@@ -165,7 +166,7 @@ func (s *Sandbox) closedError() error {
 
 // stateError returns the error that a call is not possible in a state.
 func (s *Sandbox) stateError(state sandpit.State) error {
-	err := fmt.Errorf("sandbox %s is %s: %w", s.name, state, sandpit.ErrState)
+	err := fault.Errorf(sandpit.ErrState, "sandbox %s is %s", s.name, state)
 	if state == sandpit.StateStopped {
 		return sandpit.WithHint(err, "start the sandbox first")
 	}
@@ -189,7 +190,7 @@ func (s *Sandbox) enter(ctx context.Context) error {
 		case state == sandpit.StateFailed && s.guest == nil:
 			reason := s.reason
 			s.mu.Unlock()
-			return fmt.Errorf("sandbox %s has failed: %s: %w", s.name, reason, sandpit.ErrClosed)
+			return fault.Errorf(sandpit.ErrClosed, "sandbox %s has failed: %s", s.name, reason)
 		case state == sandpit.StateRunning, state == sandpit.StateFailed: // whose guest says why
 			s.active++
 			s.mu.Unlock()
@@ -227,9 +228,9 @@ func (s *Sandbox) explain(err error) error {
 	s.mu.Unlock()
 	switch {
 	case removing:
-		return fmt.Errorf("sandbox %s was removed: %w", s.name, sandpit.ErrClosed)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed", s.name)
 	case left:
-		return fmt.Errorf("sandbox %s: this server is shutting down: %w", s.name, sandpit.ErrUnavailable)
+		return fault.Errorf(sandpit.ErrUnavailable, "sandbox %s: this server is shutting down", s.name)
 	}
 	s.fail("")
 	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
@@ -238,7 +239,7 @@ func (s *Sandbox) explain(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, client.ErrExpired) && s.state == sandpit.StateFailed {
-		return fmt.Errorf("sandbox %s has failed: %s: %w", s.name, s.reason, sandpit.ErrClosed)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s has failed: %s", s.name, s.reason)
 	}
 	return err
 }

@@ -2,13 +2,13 @@ package engine
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
@@ -77,7 +77,7 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 	}
 	if sp.names[s.name] != nil || sp.ids[s.name] != nil {
 		if slices.ContainsFunc(sp.lost, func(l *Sandbox) bool { return l.name == s.name }) {
-			return sandpit.WithHint(fmt.Errorf("creating sandbox %q: a failed sandbox has that name: %w", s.name, sandpit.ErrExists), "remove that sandbox first, or choose another name")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "creating sandbox %q: a failed sandbox has that name", s.name), "remove that sandbox first, or choose another name")
 		}
 		return nameTaken(s.name)
 	}
@@ -89,10 +89,10 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 	return nil
 }
 
-var errEngineClosed = fmt.Errorf("creating a sandbox: the client is closed: %w", sandpit.ErrState)
+var errEngineClosed = fault.Errorf(sandpit.ErrState, "creating a sandbox: the client is closed")
 
 func nameTaken(name string) error {
-	return sandpit.WithHint(fmt.Errorf("creating sandbox %q: the name is in use: %w", name, sandpit.ErrExists), "choose another name, or omit it")
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "creating sandbox %q: the name is in use", name), "choose another name, or omit it")
 }
 
 // forget removes a sandbox from the table. It reports whether its capacity must still be
@@ -121,7 +121,7 @@ func (e *Engine) find(namespace, idOrName string) (*Sandbox, error) {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("sandbox %q: %w", idOrName, sandpit.ErrNotFound)
+	return nil, fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", idOrName)
 }
 
 // Sandboxes returns every sandbox of every namespace, in no order.
@@ -159,11 +159,11 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	if q.After != "" {
 		var err error
 		if after, err = strconv.ParseInt(q.After, 36, 64); err != nil || after < 0 {
-			return sandpit.Page{}, fmt.Errorf("listing sandboxes: %.40q is not a valid page position: %w", q.After, sandpit.ErrInvalid)
+			return sandpit.Page{}, fault.Errorf(sandpit.ErrInvalid, "listing sandboxes: %.40q is not a valid page position", q.After)
 		}
 	}
 	if q.Limit < 0 {
-		return sandpit.Page{}, fmt.Errorf("listing sandboxes: the limit is negative: %w", sandpit.ErrInvalid)
+		return sandpit.Page{}, fault.Errorf(sandpit.ErrInvalid, "listing sandboxes: the limit is negative")
 	}
 	limit := min(cmp.Or(q.Limit, defaultPage), maxPage)
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -62,7 +63,7 @@ func (s *Sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) error {
 	if grace < 0 {
-		return fmt.Errorf("stopping sandbox %s: the grace period is negative: %w", s.name, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "stopping sandbox %s: the grace period is negative", s.name)
 	}
 	state, err := s.begins(ctx)
 	if err != nil {
@@ -142,7 +143,7 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 			return nil
 		}
 		if time.Since(deadline) > endPatience {
-			return fmt.Errorf("%d processes did not exit: %w", running, sandpit.ErrUnavailable)
+			return fault.Errorf(sandpit.ErrUnavailable, "%d processes did not exit", running)
 		}
 		select {
 		case <-time.After(wait):
@@ -202,7 +203,7 @@ func (s *Sandbox) mayRevive() error {
 	if s.maxLife == 0 || time.Now().Before(s.created.Add(s.maxLife)) {
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("sandbox %s has reached its total lifetime of %s: %w", s.name, notation.FormatDuration(s.maxLife), sandpit.ErrForbidden), "create a new sandbox")
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "sandbox %s has reached its total lifetime of %s", s.name, notation.FormatDuration(s.maxLife)), "create a new sandbox")
 }
 
 // revive restarts the idle time, and the lifetime if it was over, as far as the policy
@@ -239,7 +240,7 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	}
 	f, ok := s.instance.(driver.Freezer)
 	if !ok {
-		return fmt.Errorf("pausing sandbox %s: the driver %s does not support it: %w", s.name, s.info.Driver, sandpit.ErrUnsupported)
+		return fault.Errorf(sandpit.ErrUnsupported, "pausing sandbox %s: the driver %s does not support it", s.name, s.info.Driver)
 	}
 	// While it stands still its guest's clock goes on. One that has expired does not
 	// escape that by the silence of its guest.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -434,7 +435,7 @@ func (e *Engine) mayTry(namespace string) error {
 		return nil
 	}
 	return &sandpit.RetryError{
-		Err: sandpit.WithHint(fmt.Errorf("too many operations are stuck (%d): %w", all, sandpit.ErrExhausted),
+		Err: sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "too many operations are stuck (%d)", all),
 			"check the server's log and the kernel log (dmesg): the kernel or a file system hangs"),
 		After: stuckRetry,
 	}
@@ -511,7 +512,7 @@ func explainCancel(ctx context.Context, name string, err error) error {
 	case err == nil || ctx.Err() == nil:
 		return err
 	case cause == errRemoved:
-		return fmt.Errorf("sandbox %s was removed while it was being created: %w", name, sandpit.ErrClosed)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed while it was being created", name)
 	case errors.As(cause, &timeout):
 		return fmt.Errorf("creating sandbox %s: %w", name, cause)
 	}

@@ -2,12 +2,12 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
@@ -47,13 +47,13 @@ func chooseUser(asked string, root image.Rootfs) (who, error) {
 			w.text = text + ":" + strconv.Itoa(image.UserID)
 		}
 	} else if errors.Is(err, strconv.ErrRange) {
-		return w, fmt.Errorf("choosing %s: id %q is greater than %d: %w", from, name, maxID, sandpit.ErrInvalid)
+		return w, fault.Errorf(sandpit.ErrInvalid, "choosing %s: id %q is greater than %d", from, name, maxID)
 	} else if p, ok := lookupPasswd(root.Layers, name); ok {
 		w.uid, w.gid = p.uid, p.gid
 	} else if name == "root" {
 		w.uid, w.gid, w.text = 0, 0, "0:0"
 	} else {
-		return w, sandpit.WithHint(fmt.Errorf("choosing %s: image %s has no user %q: %w", from, root.Reference, name, sandpit.ErrInvalid),
+		return w, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "choosing %s: image %s has no user %q", from, root.Reference, name),
 			"use a user in the image's /etc/passwd, or a numeric id")
 	}
 	if hasGroup {
@@ -62,11 +62,11 @@ func chooseUser(asked string, root image.Rootfs) (who, error) {
 		} else if gid, ok := lookupGroup(root.Layers, group); ok {
 			w.gid = gid
 		} else {
-			return w, fmt.Errorf("choosing %s: image %s has no group %q: %w", from, root.Reference, group, sandpit.ErrInvalid)
+			return w, fault.Errorf(sandpit.ErrInvalid, "choosing %s: image %s has no group %q", from, root.Reference, group)
 		}
 	}
 	if w.uid > maxID || w.gid > maxID {
-		return w, fmt.Errorf("choosing %s: an id of %q is greater than %d: %w", from, text, maxID, sandpit.ErrInvalid)
+		return w, fault.Errorf(sandpit.ErrInvalid, "choosing %s: an id of %q is greater than %d", from, text, maxID)
 	}
 	return w, nil
 }

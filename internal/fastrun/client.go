@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Run is one command that a server runs. Start starts it.
@@ -108,7 +109,7 @@ func (r *Run) head(path, more string) []byte {
 // Info describes the sandbox at the end of the command.
 func (r *Run) Info(context.Context) (sandpit.Info, error) {
 	if r.outcome.Info == nil {
-		return sandpit.Info{}, fmt.Errorf("describing the sandbox: the server did not: %w", sandpit.ErrProtocol)
+		return sandpit.Info{}, fault.Errorf(sandpit.ErrProtocol, "describing the sandbox: the server did not")
 	}
 	return r.outcome.Info.Sandpit(), nil
 }
@@ -116,7 +117,7 @@ func (r *Run) Info(context.Context) (sandpit.Info, error) {
 // Metrics returns the usage of the sandbox.
 func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
 	if r.outcome.Metrics == nil {
-		return sandpit.Metrics{}, fmt.Errorf("reading metrics: the server has none: %w", sandpit.ErrUnsupported)
+		return sandpit.Metrics{}, fault.Errorf(sandpit.ErrUnsupported, "reading metrics: the server has none")
 	}
 	return r.outcome.Metrics.Sandpit().Metrics, nil
 }
@@ -198,7 +199,7 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 	if r.sandbox != "" {
 		var started v1.Process
 		if err := json.Unmarshal(payload, &started); err != nil {
-			return nil, fmt.Errorf("running in the server: reading the start: %w (%w)", err, sandpit.ErrProtocol)
+			return nil, fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the start: %w", err)
 		}
 		p.id, p.pid = started.ID, started.PID
 	}
@@ -233,20 +234,20 @@ func (r *Run) lost(err error) error {
 		if r.sandbox == "" {
 			return ServerEnded()
 		}
-		return sandpit.WithHint(fmt.Errorf("the server has exited: %w", sandpit.ErrUnavailable), "check that the server is running, and read its log")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrUnavailable, "the server has exited"), "check that the server is running, and read its log")
 	}
 	return fmt.Errorf("running in the server: %w", err)
 }
 
 func unexpected(kind byte) error {
-	return fmt.Errorf("running in the server: a frame of type %d is out of place: %w", kind, sandpit.ErrProtocol)
+	return fault.Errorf(sandpit.ErrProtocol, "running in the server: a frame of type %d is out of place", kind)
 }
 
 // told returns the error in a frame.
 func told(payload []byte) error {
 	var e v1.Error
 	if err := json.Unmarshal(payload, &e); err != nil {
-		return fmt.Errorf("running in the server: reading its error: %w (%w)", err, sandpit.ErrProtocol)
+		return fault.Errorf(sandpit.ErrProtocol, "running in the server: reading its error: %w", err)
 	}
 	return decodeError(e)
 }
@@ -384,7 +385,7 @@ func (p *process) follow() {
 		case v1.FrameResult:
 			err := json.Unmarshal(payload, &p.run.outcome)
 			if err != nil {
-				err = fmt.Errorf("running in the server: reading the result: %w (%w)", err, sandpit.ErrProtocol)
+				err = fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the result: %w", err)
 			}
 			p.end(err)
 			return

@@ -2,11 +2,11 @@ package fastrun
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Errors of a run.
@@ -28,7 +28,7 @@ func (workDirError) Unwrap() error   { return sandpit.ErrInvalid }
 // ServerEnded returns the error of a run whose server has ended. It matches
 // sandpit.ErrUnavailable.
 func ServerEnded() error {
-	return sandpit.WithHint(fmt.Errorf("the server that ran the command has exited, and the sandbox with it: %w", sandpit.ErrUnavailable),
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrUnavailable, "the server that ran the command has exited, and the sandbox with it"),
 		"run the command again, which needs no server")
 }
 

@@ -14,6 +14,11 @@ type Kind struct{ Err, Kind error }
 func (e Kind) Error() string   { return e.Err.Error() }
 func (e Kind) Unwrap() []error { return []error{e.Err, e.Kind} }
 
+// Errorf returns an error with the text of format that matches kind.
+func Errorf(kind error, format string, args ...any) error {
+	return Kind{fmt.Errorf(format, args...), kind}
+}
+
 // Invalidf returns an error that matches sandpit.ErrInvalid.
 func Invalidf(format string, args ...any) error {
 	return Kind{fmt.Errorf(format, args...), sandpit.ErrInvalid}

@@ -24,6 +24,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -151,9 +152,9 @@ func checkNew(k Key, now time.Time) error {
 	case !notation.IsName(k.Policy):
 		return invalid("%.80q is not a valid policy name", k.Policy)
 	case len(k.Label) > maxLabel || !utf8.ValidString(k.Label) || strings.ContainsFunc(k.Label, unicode.IsControl):
-		return sandpit.WithHint(fmt.Errorf("creating a key: the label is longer than %d bytes or contains control characters: %w", maxLabel, sandpit.ErrInvalid), "use a shorter label without control characters")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: the label is longer than %d bytes or contains control characters", maxLabel), "use a shorter label without control characters")
 	case !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(now):
-		return sandpit.WithHint(fmt.Errorf("creating a key: its expiry is in the past: %w", sandpit.ErrInvalid), "use a time in the future")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: its expiry is in the past"), "use a time in the future")
 	}
 	return nil
 }

@@ -1,11 +1,10 @@
 package landlock
 
 import (
-	"fmt"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Probe returns the version of the kernel's Landlock, which is at least MinABI. The error
@@ -21,16 +20,16 @@ func version(n int, errno unix.Errno) (int, error) {
 	case errno == 0 && n >= MinABI:
 		return n, nil
 	case errno == 0:
-		return 0, sandpit.WithHint(fmt.Errorf("this kernel has Landlock version %d, but version %d is needed: %w", n, MinABI, sandpit.ErrUnsupported),
+		return 0, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this kernel has Landlock version %d, but version %d is needed", n, MinABI),
 			"use Linux 5.19 or newer")
 	case errno == unix.EOPNOTSUPP:
-		return 0, sandpit.WithHint(fmt.Errorf("this kernel has Landlock disabled: %w", sandpit.ErrUnsupported),
+		return 0, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this kernel has Landlock disabled"),
 			"add landlock to the lsm= list on the kernel's command line")
 	case errno == unix.ENOSYS:
-		return 0, sandpit.WithHint(fmt.Errorf("this kernel has no Landlock: %w", sandpit.ErrUnsupported),
+		return 0, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this kernel has no Landlock"),
 			"use Linux 5.19 or newer, built with CONFIG_SECURITY_LANDLOCK")
 	}
 	// Such as EPERM from a seccomp filter of a container around this process.
-	return 0, sandpit.WithHint(fmt.Errorf("detecting Landlock: %w: %w", errno, sandpit.ErrUnsupported),
+	return 0, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "detecting Landlock: %w", errno),
 		"allow the landlock system calls in the seccomp profile of the container")
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // place is behind a record.
@@ -79,9 +80,9 @@ func (l *Log) Query(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.L
 func check(q sandpit.LogQuery) error {
 	switch {
 	case q.Stream != "" && q.Stream != "stdout" && q.Stream != "stderr":
-		return fmt.Errorf("reading a log: unknown stream %.20q: %w", q.Stream, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "reading a log: unknown stream %.20q", q.Stream)
 	case q.Tail < 0:
-		return fmt.Errorf("reading a log: the number of entries is negative: %w", sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "reading a log: the number of entries is negative")
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Bounds of what waits to be sent.
@@ -78,7 +79,7 @@ func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, sandpit.WithHint(fmt.Errorf("%s is not a URL: %w", name, sandpit.ErrInvalid), "write it as http://HOST:4318")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%s is not a URL", name), "write it as http://HOST:4318")
 	}
 	if !whole {
 		u = u.JoinPath("v1", "traces")

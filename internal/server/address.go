@@ -1,13 +1,13 @@
 package server
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Address is the address of a server.
@@ -42,7 +42,7 @@ func ParseAddress(text string) (Address, error) {
 }
 
 func badAddress(text string) error {
-	return sandpit.WithHint(fmt.Errorf("%q is not a listen address: %w", text, sandpit.ErrInvalid), "write unix:///PATH or HOST:PORT")
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%q is not a listen address", text), "write unix:///PATH or HOST:PORT")
 }
 
 // Loopback reports whether the address can be reached only from this machine. The only name

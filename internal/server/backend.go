@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -62,7 +62,7 @@ type lockedOut struct {
 
 // Create returns the reason.
 func (l *lockedOut) Create(context.Context, sandpit.Spec) (sandpit.Sandbox, error) {
-	return nil, fmt.Errorf("creating a sandbox: %w (%w)", l.err, sandpit.ErrForbidden)
+	return nil, fault.Errorf(sandpit.ErrForbidden, "creating a sandbox: %w", l.err)
 }
 
 func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
@@ -132,7 +132,7 @@ func (b *backend) PullImage(ctx context.Context, c gate.Caller, name string, pul
 
 func (b *backend) RemoveImage(ctx context.Context, c gate.Caller, name string) error {
 	if !c.Admin {
-		return fmt.Errorf("removing image %s: only administrators may do this: %w", name, sandpit.ErrForbidden)
+		return fault.Errorf(sandpit.ErrForbidden, "removing image %s: only administrators may do this", name)
 	}
 	_, err := b.images.Remove(ctx, name)
 	return err

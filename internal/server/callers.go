@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -36,7 +37,7 @@ type keyring struct {
 func (k keyring) Verify(_ context.Context, secret string) (gate.Caller, error) {
 	key, err := k.ring.Verify(secret)
 	if errors.Is(err, keys.ErrUnauthorized) {
-		return gate.Caller{}, fmt.Errorf("%w (%w)", err, sandpit.ErrForbidden)
+		return gate.Caller{}, fault.Kind{Err: err, Kind: sandpit.ErrForbidden}
 	}
 	if err != nil {
 		return gate.Caller{}, err
@@ -70,13 +71,13 @@ func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.
 		want.Policy = defaultPolicy
 	}
 	if all := k.policies.Set().Names(); !slices.Contains(all, want.Policy) {
-		return v1.Key{}, sandpit.WithHint(fmt.Errorf("creating a key: unknown policy %.80q: %w", want.Policy, sandpit.ErrInvalid), "use one of: "+strings.Join(all, ", "))
+		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: unknown policy %.80q", want.Policy), "use one of: "+strings.Join(all, ", "))
 	}
 	if want.Namespace == "" {
 		want.Namespace = "ns-" + newName()
 	}
 	if n.Expires < 0 || n.Expires > maxExpires {
-		return v1.Key{}, sandpit.WithHint(fmt.Errorf("creating a key: its expiry of %.10g seconds is out of range: %w", n.Expires, sandpit.ErrInvalid), "use at most 100 years, or 0 for never")
+		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: its expiry of %.10g seconds is out of range", n.Expires), "use at most 100 years, or 0 for never")
 	}
 	if n.Expires > 0 {
 		want.ExpiresAt = time.Now().Add(time.Duration(n.Expires * float64(time.Second)))

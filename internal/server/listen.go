@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // listen opens a listener. A unix socket has mode 0600, in a directory that is made with
@@ -39,11 +40,11 @@ func listen(ctx context.Context, a Address) (net.Listener, error) {
 	defer release()
 	if conn, err := net.Dial("unix", short); err == nil {
 		_ = conn.Close()
-		return nil, sandpit.WithHint(fmt.Errorf("listening on %s: another server uses it: %w", a, sandpit.ErrExists), "stop that server, or choose another address")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "listening on %s: another server uses it", a), "stop that server, or choose another address")
 	}
 	if info, err := os.Lstat(a.Host); err == nil {
 		if info.Mode().Type() != os.ModeSocket {
-			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: the file exists and is not a socket: %w", a, sandpit.ErrExists), "listen elsewhere")
+			return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "listening on %s: the file exists and is not a socket", a), "listen elsewhere")
 		}
 		if err := os.Remove(a.Host); err != nil {
 			return nil, fmt.Errorf("listening on %s: %w", a, err)
@@ -118,7 +119,7 @@ func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
 	text, _ := lookup("LISTEN_FDS")
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > 64 {
-		return nil, fmt.Errorf("inheriting the sockets of the service manager: LISTEN_FDS is %q: %w", text, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "inheriting the sockets of the service manager: LISTEN_FDS is %q", text)
 	}
 	for _, name := range [...]string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(name)

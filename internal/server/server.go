@@ -47,6 +47,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -124,7 +125,7 @@ func Run(ctx context.Context, opt Options) error {
 	case err = <-started:
 	case <-hangsAfter(ctx, ending):
 		// What it has opened, it uses. The process ends, and nothing counts on how.
-		err = fmt.Errorf("starting: the disk of the data directory does not respond: %w", sandpit.ErrUnavailable)
+		err = fault.Errorf(sandpit.ErrUnavailable, "starting: the disk of the data directory does not respond")
 		s.announce(err)
 		return err
 	}
@@ -392,7 +393,7 @@ func (s *server) listen(ctx context.Context) error {
 			continue
 		}
 		if config == nil && !opt.Settings.PlainHTTP && !loopbackListener(l) {
-			return sandpit.WithHint(fmt.Errorf("serving %s without TLS would send keys unencrypted: %w", l.Addr(), sandpit.ErrForbidden),
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "serving %s without TLS would send keys unencrypted", l.Addr()),
 				"set tls-cert and tls-key, or plain-http behind a proxy that provides TLS")
 		}
 		if err := s.firstKey(ctx); err != nil {
@@ -686,7 +687,7 @@ func within(part string, end func() error) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("closing %s: it hangs: %w", part, sandpit.ErrUnavailable)
+		return fault.Errorf(sandpit.ErrUnavailable, "closing %s: it hangs", part)
 	}
 }
 

@@ -2,13 +2,13 @@ package server
 
 import (
 	"cmp"
-	"fmt"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // DefaultService is the service of an address that names none: Sandpit's own API.
@@ -29,7 +29,7 @@ func (l Listen) service() string { return cmp.Or(l.Service, DefaultService) }
 // check refuses an unknown service.
 func (l Listen) check() error {
 	if all := services(); !slices.Contains(all, l.service()) {
-		return sandpit.WithHint(fmt.Errorf("listening on %s: unknown service %.80q: %w", l.Address, l.Service, sandpit.ErrInvalid), "use one of: "+strings.Join(all, ", "))
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "listening on %s: unknown service %.80q", l.Address, l.Service), "use one of: "+strings.Join(all, ", "))
 	}
 	return nil
 }

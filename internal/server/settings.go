@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/yamldoc"
@@ -181,23 +182,23 @@ func (s *Settings) readListen(v yamldoc.Value) error {
 // check refuses settings that contradict each other.
 func (s Settings) check() error {
 	if (s.Cert == "") != (s.Key == "") {
-		return sandpit.WithHint(fmt.Errorf("tls-cert or tls-key is missing: %w", sandpit.ErrInvalid), "set both tls-cert and tls-key")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "tls-cert or tls-key is missing"), "set both tls-cert and tls-key")
 	}
 	if s.Logs != 0 && s.LogsPerNamespace > s.Logs {
-		return sandpit.WithHint(fmt.Errorf("logs-per-namespace: %s is more than logs, %s: %w", notation.FormatSize(s.LogsPerNamespace), notation.FormatSize(s.Logs), sandpit.ErrInvalid), "set more for logs, or less for logs-per-namespace")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "logs-per-namespace: %s is more than logs, %s", notation.FormatSize(s.LogsPerNamespace), notation.FormatSize(s.Logs)), "set more for logs, or less for logs-per-namespace")
 	}
 	if s.AuditSize != 0 && s.AuditSize < minAudit {
-		return sandpit.WithHint(fmt.Errorf("audit-size: %s is too small: %w", notation.FormatSize(s.AuditSize), sandpit.ErrInvalid), "set at least "+notation.FormatSize(minAudit))
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "audit-size: %s is too small", notation.FormatSize(s.AuditSize)), "set at least "+notation.FormatSize(minAudit))
 	}
 	if s.KeptMemory != 0 && s.KeptMemory < minKept {
-		return sandpit.WithHint(fmt.Errorf("kept-memory: %s is less than a server needs: %w", notation.FormatSize(s.KeptMemory), sandpit.ErrInvalid), "set at least "+notation.FormatSize(minKept))
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "kept-memory: %s is less than a server needs", notation.FormatSize(s.KeptMemory)), "set at least "+notation.FormatSize(minKept))
 	}
 	for _, a := range s.Listen {
 		if err := a.check(); err != nil {
 			return err
 		}
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
-			return sandpit.WithHint(fmt.Errorf("listening on %s without TLS would send keys unencrypted: %w", a, sandpit.ErrForbidden),
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "listening on %s without TLS would send keys unencrypted", a),
 				"set tls-cert and tls-key, or plain-http behind a proxy that provides TLS")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 )
 
@@ -52,7 +53,7 @@ func (s *Store) Keys(ctx context.Context) ([]keys.Stored, error) {
 			return k, err
 		}
 		if len(hash) != sha256.Size {
-			return k, fmt.Errorf("the key %s has no hash: %w", k.Prefix, sandpit.ErrIntegrity)
+			return k, fault.Errorf(sandpit.ErrIntegrity, "the key %s has no hash", k.Prefix)
 		}
 		k.Hash = [sha256.Size]byte(hash)
 		k.CreatedAt, k.ExpiresAt, k.RevokedAt, k.UsedAt = timeOf(created), timeOf(expires), timeOf(revoked), timeOf(used)

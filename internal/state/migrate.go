@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // applicationID marks the database as Sandpit's in its header, where file(1)
@@ -88,10 +89,10 @@ func migrate(ctx context.Context, conn *sql.Conn, file string, steps []string) e
 	}
 	switch {
 	case tables > 0 && id != applicationID:
-		return sandpit.WithHint(fmt.Errorf("reading the schema: %s is the database of another program: %w", file, sandpit.ErrIntegrity), hintNotOurs)
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrIntegrity, "reading the schema: %s is the database of another program", file), hintNotOurs)
 	case version > len(steps):
 		return sandpit.WithHint(
-			fmt.Errorf("reading the schema: %s has schema %d, but this version of Sandpit supports only schemas up to %d: %w", file, version, len(steps), sandpit.ErrState),
+			fault.Errorf(sandpit.ErrState, "reading the schema: %s has schema %d, but this version of Sandpit supports only schemas up to %d", file, version, len(steps)),
 			"use the newer version that wrote it, or restore its backup state.db.schema-N in the same directory")
 	case version == len(steps):
 		return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Bounds on requests that may be repeated.
@@ -77,11 +78,11 @@ func (r *repeats) end(id [2]string) {
 // for another request with the key.
 func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, error) {
 	if r.Key == "" || len(r.Key) > maxRepeat {
-		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key has %d bytes: %w", len(r.Key), sandpit.ErrInvalid), fmt.Sprintf("use 1 to %d bytes, for example a random UUID", maxRepeat))
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the idempotency key has %d bytes", len(r.Key)), fmt.Sprintf("use 1 to %d bytes, for example a random UUID", maxRepeat))
 	}
 	id := [2]string{r.Namespace, r.Key}
 	if !s.repeat.begin(id) {
-		return nil, sandpit.WithHint(fmt.Errorf("a request with this idempotency key is in progress: %w", sandpit.ErrState), "wait a moment, then send the request again")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "a request with this idempotency key is in progress"), "wait a moment, then send the request again")
 	}
 	var earlier *Earlier
 	now := s.now()
@@ -126,7 +127,7 @@ func findRepeat(t *tx, r Repeatable, now time.Time) (*Earlier, error) {
 		_, err := t.exec("DELETE FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key)
 		return nil, err
 	case string(hash) != string(r.Hash[:]):
-		return nil, sandpit.WithHint(fmt.Errorf("the idempotency key was used for another request: %w", sandpit.ErrInvalid), "use a new key for each request")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the idempotency key was used for another request"), "use a new key for each request")
 	}
 	e.Answered, e.Status = status.Valid, int(status.Int64)
 	return &e, nil

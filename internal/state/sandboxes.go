@@ -2,11 +2,11 @@ package state
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 var _ engine.Store = (*Store)(nil)
@@ -19,7 +19,7 @@ const maxRecord = 32 << 20
 // another sandbox of the namespace has the name.
 func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	if r.ID == "" || r.Name == "" || len(r.Data)+len(r.Secret) > maxRecord {
-		return fmt.Errorf("recording the sandbox %.80q: it has no id or name, or is longer than %d bytes: %w", r.ID, maxRecord, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "recording the sandbox %.80q: it has no id or name, or is longer than %d bytes", r.ID, maxRecord)
 	}
 	data := []byte(r.Data)
 	if data == nil {
@@ -41,7 +41,7 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data, secret=excluded.secret`,
 			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data, secret)
 		if isTaken(err) {
-			return sandpit.WithHint(fmt.Errorf("recording the sandbox %s: another sandbox has that name: %w", r.Name, sandpit.ErrExists), "choose another name, or omit it")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "recording the sandbox %s: another sandbox has that name", r.Name), "choose another name, or omit it")
 		}
 		return err
 	})

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // A sealer encrypts secrets that must be readable later, so that a copy of the database
@@ -31,7 +32,7 @@ func openSealer(file string) (*sealer, error) {
 		return nil, fmt.Errorf("reading the state's key: %w", err)
 	}
 	if len(key) != sealKeyLen {
-		return nil, sandpit.WithHint(fmt.Errorf("reading the state's key: %s does not have %d bytes: %w", file, sealKeyLen, sandpit.ErrIntegrity),
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrIntegrity, "reading the state's key: %s does not have %d bytes", file, sealKeyLen),
 			"restore it from a backup, or remove it and create the webhooks again (the environments of sandboxes in their records are then lost, too)")
 	}
 	block, err := aes.NewCipher(key)
@@ -53,7 +54,7 @@ func (s *sealer) seal(value, owner string) []byte {
 func (s *sealer) open(sealed []byte, owner string) (string, error) {
 	value, err := s.aead.Open(nil, nil, sealed, []byte(owner))
 	if err != nil {
-		return "", fmt.Errorf("decrypting a secret of the state: it was encrypted with another key: %w", sandpit.ErrIntegrity)
+		return "", fault.Errorf(sandpit.ErrIntegrity, "decrypting a secret of the state: it was encrypted with another key")
 	}
 	return string(value), nil
 }

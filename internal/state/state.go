@@ -37,6 +37,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/datadir"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/groupcommit"
 )
 
@@ -186,7 +187,7 @@ func (s *Store) Close() error {
 }
 
 // errClosed is the error of a Store that was closed.
-var errClosed = fmt.Errorf("the state is closed: %w", sandpit.ErrState)
+var errClosed = fault.Errorf(sandpit.ErrState, "the state is closed")
 
 // write is what one caller does in a transaction.
 type write struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
 
@@ -26,7 +27,7 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 			return err
 		}
 		if count >= maxWebhooks {
-			return sandpit.WithHint(fmt.Errorf("adding a webhook: the limit of %d webhooks is reached: %w", count, sandpit.ErrExhausted), "remove a webhook first")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "adding a webhook: the limit of %d webhooks is reached", count), "remove a webhook first")
 		}
 		_, err := t.exec("INSERT INTO webhooks (id, namespace, url, secret, kinds, created) VALUES (?, ?, ?, ?, ?, ?)",
 			h.ID, h.Namespace, h.URL, s.seal.seal(h.Secret, "webhook "+h.ID), string(kinds), h.CreatedAt.UnixNano())

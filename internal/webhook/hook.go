@@ -23,13 +23,13 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Hook is a receiver of events.
@@ -65,7 +65,7 @@ func secretBytes(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !ok || err != nil || len(key) < minSecret || len(key) > maxSecret {
-		return nil, sandpit.WithHint(fmt.Errorf("the secret is not whsec_ and %d to %d bytes in base64: %w", minSecret, maxSecret, sandpit.ErrInvalid), "omit it to get a generated secret")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the secret is not whsec_ and %d to %d bytes in base64", minSecret, maxSecret), "omit it to get a generated secret")
 	}
 	return key, nil
 }
@@ -74,26 +74,26 @@ func secretBytes(secret string) ([]byte, error) {
 // sandpit.ErrInvalid.
 func (h *Hook) Check(plainHTTP bool) error {
 	if len(h.URL) > maxURL {
-		return fmt.Errorf("the webhook's URL is longer than %d bytes: %w", maxURL, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "the webhook's URL is longer than %d bytes", maxURL)
 	}
 	u, err := url.Parse(h.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "":
-		return sandpit.WithHint(fmt.Errorf("the webhook's URL is invalid: %w", sandpit.ErrInvalid), "write it as https://example.com/path")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the webhook's URL is invalid"), "write it as https://example.com/path")
 	case u.User != nil || u.Fragment != "":
-		return sandpit.WithHint(fmt.Errorf("the webhook's URL has a user or a fragment: %w", sandpit.ErrInvalid), "omit them: the signature proves the sender")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the webhook's URL has a user or a fragment"), "omit them: the signature proves the sender")
 	case u.Scheme != "https" && (u.Scheme != "http" || !plainHTTP):
-		return sandpit.WithHint(fmt.Errorf("the webhook's URL is not https: %w", sandpit.ErrInvalid), "use https, or ask the operator to allow private webhooks")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the webhook's URL is not https"), "use https, or ask the operator to allow private webhooks")
 	}
 	if _, err := secretBytes(h.Secret); err != nil {
 		return err
 	}
 	if len(h.Kinds) > maxKinds {
-		return fmt.Errorf("the webhook names more than %d kinds of events: %w", maxKinds, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "the webhook names more than %d kinds of events", maxKinds)
 	}
 	for _, kind := range h.Kinds {
 		if !slices.Contains(kinds(), kind) {
-			return sandpit.WithHint(fmt.Errorf("unknown event kind %.40q: %w", string(kind), sandpit.ErrInvalid), "omit the kinds to get all events")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "unknown event kind %.40q", string(kind)), "omit the kinds to get all events")
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // packDirectory writes what is in a directory of this machine, which messages
@@ -124,7 +125,7 @@ func unpackEntry(root *os.Root, name string, h *tar.Header, r io.Reader) error {
 		return errors.Join(err, f.Close())
 	case tar.TypeSymlink:
 		if !filepath.IsLocal(filepath.Join(filepath.Dir(name), h.Linkname)) || path.IsAbs(h.Linkname) {
-			return sandpit.WithHint(fmt.Errorf("it is a link to %q, outside of what is copied: %w", h.Linkname, sandpit.ErrForbidden),
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "it is a link to %q, outside of what is copied", h.Linkname),
 				"copy it as an archive: sandpit cp NAME:PATH - >copy.tar")
 		}
 		_ = root.Remove(name)

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -23,7 +24,7 @@ type caller interface {
 func (s *session) call(ctx context.Context, method, path string, in, out any) error {
 	c, ok := s.Client.(caller)
 	if !ok {
-		return fmt.Errorf("managing keys: this client does not support it: %w", sandpit.ErrUnsupported)
+		return fault.Errorf(sandpit.ErrUnsupported, "managing keys: this client does not support it")
 	}
 	return c.Call(ctx, method, path, in, out)
 }

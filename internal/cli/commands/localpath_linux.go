@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // maxLinks is how many symbolic links a path may lead through, as for the
@@ -101,7 +102,7 @@ func openPath(name string, mkdir bool) (*os.File, error) {
 
 // refuseLink returns the error for a path with a link that is not followed.
 func refuseLink(name, part string) error {
-	err := fmt.Errorf("opening %s: %q is a symbolic link that a sandbox could have made: %w", name, part, sandpit.ErrForbidden)
+	err := fault.Errorf(sandpit.ErrForbidden, "opening %s: %q is a symbolic link that a sandbox could have made", name, part)
 	hint := "name the target file or directory without the link"
 	if resolved, failed := filepath.EvalSymlinks(name); failed == nil {
 		if resolved, failed = filepath.Abs(resolved); failed == nil {

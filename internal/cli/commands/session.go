@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // session is one conversation with a server.
@@ -82,7 +83,7 @@ func (s *session) find(ctx context.Context, name string) (sandpit.Sandbox, error
 		if box, path, ok := strings.Cut(name, ":"); ok && box != "" && path != "" { // as cp has it
 			hint = "write the sandbox and the path separately: " + box + " " + path
 		}
-		return nil, sandpit.WithHint(fmt.Errorf("no sandbox is named %q: %w", name, sandpit.ErrNotFound), hint)
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", name), hint)
 	}
 	return sb, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 var _ driver.Preparer = (*Driver)(nil)
@@ -142,13 +143,13 @@ func (b *blank) Dial(ctx context.Context) (net.Conn, error) {
 	case b.used:
 		return nil, b.usedError("dialling the guest of")
 	case b.made.execInRoot:
-		return nil, fmt.Errorf("dialling the guest of blank %s: it is entering its root: %w", b.made.id, sandpit.ErrUnsupported)
+		return nil, fault.Errorf(sandpit.ErrUnsupported, "dialling the guest of blank %s: it is entering its root", b.made.id)
 	}
 	return dialGuest(b.made.id, b.made.socks[0])
 }
 
 func (b *blank) usedError(what string) error {
-	return fmt.Errorf("%s blank %s: it was used already: %w", what, b.made.id, sandpit.ErrState)
+	return fault.Errorf(sandpit.ErrState, "%s blank %s: it was used already", what, b.made.id)
 }
 
 // use claims the blank for the caller, or reports false.
@@ -181,10 +182,10 @@ func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, er
 func (b *blank) bind(ctx context.Context, plan *driver.Plan, fits bool) (*instance, error) {
 	c := b.made
 	if b.broken.Load() {
-		return nil, fmt.Errorf("binding blank %s: its guest exited, or the machine's mounts changed: %w", c.id, sandpit.ErrClosed)
+		return nil, fault.Errorf(sandpit.ErrClosed, "binding blank %s: its guest exited, or the machine's mounts changed", c.id)
 	}
 	if !fits || plan.ID != c.id {
-		return nil, fmt.Errorf("binding blank %s: it does not match the plan: %w", c.id, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "binding blank %s: it does not match the plan", c.id)
 	}
 	c.plan, c.mark = plan, time.Now()
 	if err := c.step(ctx, "bind"); err != nil {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -95,7 +95,7 @@ func errMoved(name string, err error) error {
 	if err == nil {
 		err = errors.New("it changed meanwhile")
 	}
-	return sandpit.WithHint(fmt.Errorf("mounting %s: %w: %w", name, err, sandpit.ErrState), "try again")
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "mounting %s: %w", name, err), "try again")
 }
 
 // coverDir is the name of the empty directory in the scratch file system.

@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -132,7 +133,7 @@ func (c *creation) check(ctx context.Context) error {
 		return err
 	}
 	if n := len(trees(plan)); n > maxTrees {
-		return fmt.Errorf("assembling the sandbox: %d layers, binds and mounts exceed the limit of %d: %w", n, maxTrees, sandpit.ErrInvalid)
+		return fault.Errorf(sandpit.ErrInvalid, "assembling the sandbox: %d layers, binds and mounts exceed the limit of %d", n, maxTrees)
 	}
 	return c.lookAtMounts()
 }
@@ -271,7 +272,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	raiseCore(c.child.PID)
 	if err := c.ids.write(ctx, c.child.PID); err != nil {
 		if h.euid != 0 && !c.dumpable {
-			return sandpit.WithHint(fmt.Errorf("mapping ids: this program is not dumpable, so it can't access the /proc files of its children: %w", sandpit.ErrUnsupported),
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "mapping ids: this program is not dumpable, so it can't access the /proc files of its children"),
 				"keep the program dumpable (PR_SET_DUMPABLE of prctl(2)), start it without file capabilities, or use a server")
 		}
 		return err
@@ -405,13 +406,13 @@ func (c *creation) lookAtMounts() error {
 		hm := hostMount{Mount: m, id: idOf(&st), uid: st.Uid, gid: st.Gid}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return sandpit.WithHint(fmt.Errorf("mounting %s: it does not exist on this machine: %w", m.Source, sandpit.ErrInvalid), "create it, or correct the path of the mount")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "mounting %s: it does not exist on this machine", m.Source), "create it, or correct the path of the mount")
 		case err != nil:
 			return &fs.PathError{Op: "mounting", Path: m.Source, Err: err}
 		case st.Mode&unix.S_IFMT == unix.S_IFREG:
 			hm.file = true
 		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-			return fmt.Errorf("mounting %s: only directories and regular files can be mounted: %w", m.Source, sandpit.ErrInvalid)
+			return fault.Errorf(sandpit.ErrInvalid, "mounting %s: only directories and regular files can be mounted", m.Source)
 		}
 		c.mounts = append(c.mounts, hm)
 	}

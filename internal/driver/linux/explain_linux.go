@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -23,7 +24,7 @@ func explainClone(err error) error {
 		return fmt.Errorf("making namespaces: %w", err)
 	}
 	why, fix := whyNoNamespaces(err)
-	return sandpit.WithHint(fmt.Errorf("making namespaces: %s: %w", why, sandpit.ErrUnsupported), fix)
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "making namespaces: %s", why), fix)
 }
 
 // whyNoNamespaces finds out what forbids user namespaces here.
@@ -74,34 +75,34 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 		e.Errno = unix.ENOSPC
 		return c.explainStep(e)
 	case e.Errno == errnoNotSupp && e.What == loadingFilter:
-		return sandpit.WithHint(fmt.Errorf("%w: the kernel's memory for filters is exhausted: %w", err, sandpit.ErrExhausted),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "%w: the kernel's memory for filters is exhausted", err),
 			"end programs that load seccomp or socket filters, or raise the sysctl net.core.bpf_jit_limit")
 	case e.Errno == unix.ENOSPC && strings.HasPrefix(e.What, "mounting") && !strings.HasPrefix(e.What, "mounting overlay"):
-		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrExhausted), "unmount file systems, or raise the sysctl fs.mount-max")
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrExhausted}, "unmount file systems, or raise the sysctl fs.mount-max")
 	case e.Errno == unix.ENOSPC:
-		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrInvalid), "raise the disk or files limit: they are too small for the sandbox itself")
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrInvalid}, "raise the disk or files limit: they are too small for the sandbox itself")
 	case e.Errno == unix.ENOMEM:
 		return c.explainDeath(err)
 	case strings.HasPrefix(e.What, "mounting proc") && e.Errno == unix.EPERM:
-		return sandpit.WithHint(fmt.Errorf("%w: parts of this container's /proc are masked: %w", err, sandpit.ErrUnsupported),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "%w: parts of this container's /proc are masked", err),
 			"start the container with `--security-opt systempaths=unconfined`, or `--privileged`")
 	case strings.HasSuffix(e.What, withoutItsSockets):
-		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported),
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported},
 			"mount only the directories that are needed: another file system is mounted below this one, or it does not support such mounts")
 	case strings.HasPrefix(e.What, "looking at"):
-		return fmt.Errorf("%w: %w", err, sandpit.ErrInvalid)
+		return fault.Kind{Err: err, Kind: sandpit.ErrInvalid}
 	case e.Errno == unix.ENOSYS:
-		return sandpit.WithHint(fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported), "use Linux 5.12 or later")
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, "use Linux 5.12 or later")
 	case e.Errno == unix.EACCES && e.What == executingGuest && noexec(existing(c.driver.opts.Dir)):
-		return sandpit.WithHint(fmt.Errorf("%w: programs can't be executed in %s, which holds the guest program: it is mounted noexec: %w", err, existing(c.driver.opts.Dir), sandpit.ErrUnsupported),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "%w: programs can't be executed in %s, which holds the guest program: it is mounted noexec", err, existing(c.driver.opts.Dir)),
 			"set SANDPIT_HOME to a directory that allows executing programs")
 	case e.Errno == unix.EPERM || e.Errno == unix.EACCES:
 		if os.Geteuid() != 0 {
 			if why, fix := whyNoNamespaces(e.Errno); !strings.HasPrefix(why, "the kernel refuses") {
-				return sandpit.WithHint(fmt.Errorf("%w: %s: %w", err, why, sandpit.ErrUnsupported), fix)
+				return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "%w: %s", err, why), fix)
 			}
 		}
-		return fmt.Errorf("%w: %w", err, sandpit.ErrUnsupported)
+		return fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/seccomp"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
@@ -28,7 +28,7 @@ const errnoNotSupp = unix.Errno(524)
 func baseFilter() (filter []byte, key uint64, err error) {
 	program := seccomp.Program(runtime.GOARCH)
 	if program == nil {
-		return nil, 0, fmt.Errorf("creating a sandbox: no seccomp policy exists for %s: %w", runtime.GOARCH, sandpit.ErrUnsupported)
+		return nil, 0, fault.Errorf(sandpit.ErrUnsupported, "creating a sandbox: no seccomp policy exists for %s", runtime.GOARCH)
 	}
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails

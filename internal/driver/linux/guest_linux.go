@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/diskfull"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // GuestName is the name under which a program acts as a guest: when argv[0] ends in it.
@@ -46,7 +47,7 @@ func guestFile(dir string, embedded []byte, digest string) (string, error) {
 	name := filepath.Join(dir, GuestName+"-"+digest)
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err == nil && !(st.Mode&unix.S_IFMT == unix.S_IFDIR && ours(&st)) {
-		return "", sandpit.WithHint(fmt.Errorf("storing the guest program: %s is not a directory that only this user can write to: %w", dir, sandpit.ErrForbidden),
+		return "", sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "storing the guest program: %s is not a directory that only this user can write to", dir),
 			"remove it, or set SANDPIT_HOME to a directory that others can't write to")
 	}
 	if err := unix.Lstat(name, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && ours(&st) && st.Mode&0o777 == guestMode() && st.Size == int64(len(embedded)) {
@@ -91,7 +92,7 @@ func checkLibraries(root *driver.Root) error {
 	if slices.Contains(root.Binds, driver.Bind{Source: "/usr", Target: "/usr"}) {
 		return nil
 	}
-	return sandpit.WithHint(fmt.Errorf("using this program as the guest: it was built with cgo and needs a C library that images may lack: %w", sandpit.ErrUnsupported),
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "using this program as the guest: it was built with cgo and needs a C library that images may lack"),
 		"install it with `CGO_ENABLED=0 go install`, or build it with `make build`")
 }
 

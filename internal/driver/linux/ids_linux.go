@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/claim"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -103,7 +104,7 @@ func claimRange(fd int) (base uint32, err error) {
 			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("all %d ranges of user ids are in use: %w", ranges, sandpit.ErrExhausted)
+	return 0, fault.Errorf(sandpit.ErrExhausted, "all %d ranges of user ids are in use", ranges)
 }
 
 func openClaims() (int, error) {

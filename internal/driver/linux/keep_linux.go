@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // A sandbox that outlives its maker has three things on the host beside its
@@ -128,7 +129,7 @@ func recordRange(base uint32, id identity) error {
 func (c *creation) keep() error {
 	dir := c.driver.opts.KeepDir
 	if dir == "" {
-		return fmt.Errorf("making a sandbox persistent: this driver has no directory for it: %w", sandpit.ErrUnsupported)
+		return fault.Errorf(sandpit.ErrUnsupported, "making a sandbox persistent: this driver has no directory for it")
 	}
 	var err error
 	if c.first, err = identify(c.child.PID); err != nil {
@@ -275,7 +276,7 @@ func (i *instance) owned() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.left {
-		return fmt.Errorf("sandbox %s was left: %w", i.id, sandpit.ErrClosed)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was left", i.id)
 	}
 	return nil
 }
@@ -286,7 +287,7 @@ func (i *instance) Freeze(context.Context) error {
 		return err
 	}
 	if i.group == nil {
-		return fmt.Errorf("freezing: the sandbox has no cgroup: %w", sandpit.ErrUnsupported)
+		return fault.Errorf(sandpit.ErrUnsupported, "freezing: the sandbox has no cgroup")
 	}
 	return i.group.Freeze()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
@@ -92,7 +93,7 @@ const leastDescriptors = 128
 func checkDescriptors() error {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err == nil && lim.Cur < leastDescriptors {
-		return sandpit.WithHint(fmt.Errorf("creating a sandbox: this program may open only %d files: %w", lim.Cur, sandpit.ErrExhausted),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: this program may open only %d files", lim.Cur),
 			fmt.Sprintf("raise the limit to at least %d (ulimit -n)", leastDescriptors))
 	}
 	return nil
@@ -106,7 +107,7 @@ func (d *Driver) refuseMissing(ctx context.Context, enforce feature.Set) error {
 			continue
 		}
 		if !slices.Contains(feature.All(), f) {
-			return fmt.Errorf("enforcing %s: this driver does not support it: %w", f, sandpit.ErrUnsupported)
+			return fault.Errorf(sandpit.ErrUnsupported, "enforcing %s: this driver does not support it", f)
 		}
 		if _, _, err := d.Probe(ctx).Negotiate([]feature.Feature{f}, &sandpit.Limits{}); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -94,7 +95,7 @@ func mapTree(fd int, t tree, userns int) error {
 	case nil:
 		return nil
 	case unix.EINVAL:
-		return sandpit.WithHint(fmt.Errorf("mapping the ids of %s: its file system does not support it: %w", t.path, sandpit.ErrUnsupported),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "mapping the ids of %s: its file system does not support it", t.path),
 			"use a directory on ext4, xfs, btrfs or tmpfs")
 	default:
 		return &fs.PathError{Op: "mapping the ids of", Path: t.path, Err: err}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/mountinfo"
 )
 
@@ -74,7 +75,7 @@ func (t mountTable) locate(name string, resolve uint64) (located, error) {
 	m, ok := t[more.Mnt_id]
 	rest, in := relative(whole, m.point)
 	if !ok || !in || more.Mask&unix.STATX_MNT_ID == 0 || st.Nlink == 0 {
-		return located{}, fmt.Errorf("examining %s: /proc/self/mountinfo does not show where it is mounted: %w", name, sandpit.ErrUnsupported)
+		return located{}, fault.Errorf(sandpit.ErrUnsupported, "examining %s: /proc/self/mountinfo does not show where it is mounted", name)
 	}
 	return located{idOf(&st), m.dev, path.Join(m.root, rest), whole, st.Uid}, nil
 }
@@ -232,7 +233,7 @@ func (t mountTable) refuseWritable(top located, ways map[string][]located, dirs 
 		return in && at.dev == top.dev
 	}
 	refused := func(dir string) error {
-		return sandpit.WithHint(fmt.Errorf("mounting %s for writing: the data directory %s is in it, or is reached through it: %w", top.path, dir, sandpit.ErrForbidden),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "mounting %s for writing: the data directory %s is in it, or is reached through it", top.path, dir),
 			"mount it read-only (:ro), or mount only directories in it that have no part of that path; SANDPIT_HOME can name a data directory elsewhere")
 	}
 	for _, dir := range slices.Sorted(maps.Keys(ways)) {
@@ -256,7 +257,7 @@ func (t mountTable) refuseWritable(top located, ways map[string][]located, dirs 
 		return nil
 	}
 	point := slices.Min(points)
-	return sandpit.WithHint(fmt.Errorf("mounting %s for writing: something is mounted in it, at %s, which a sandbox could unmount: %w", top.path, point, sandpit.ErrForbidden),
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "mounting %s for writing: something is mounted in it, at %s, which a sandbox could unmount", top.path, point),
 		"mount it read-only (:ro), or mount the directories beside "+point+"; "+point+" can be a mount of its own")
 }
 
@@ -424,7 +425,7 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 	hint := "mount another directory; sandboxes get no access to data directories"
 	_, byPath := relative(top.path, dir.path)
 	if _, in := relative(top.below, dir.below); in && top.dev == dir.dev || byPath {
-		return sandpit.WithHint(fmt.Errorf("mounting %s: it is in the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden), hint)
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "mounting %s: it is in the data directory %s", t.path, dir.path), hint)
 	}
 	for _, v := range table.shown(t.recursive, top) {
 		if v.dev != dir.dev {
@@ -432,7 +433,7 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 		}
 		if rest, in := relative(dir.below, v.root); in {
 			if i < len(c.plan.Root.Layers) {
-				return fmt.Errorf("using %s as a layer: it contains the data directory %s: %w", t.path, dir.path, sandpit.ErrForbidden)
+				return fault.Errorf(sandpit.ErrForbidden, "using %s as a layer: it contains the data directory %s", t.path, dir.path)
 			}
 			if !t.writable() { // else refuseWritable sees to it
 				c.covers = append(c.covers, cover{tree: i, path: path.Join(v.point, rest), id: dir.id})
@@ -441,7 +442,7 @@ func (c *creation) coverIn(table mountTable, i int, t tree, top, dir located) er
 		}
 		_, hidden := relative(path.Join(top.path, v.point), dir.path) // by the cover of where dir is itself
 		if _, in := relative(v.root, dir.below); in && !hidden {
-			return sandpit.WithHint(fmt.Errorf("mounting %s: at %s it contains a mount of the data directory %s: %w", t.path, v.point, dir.path, sandpit.ErrForbidden), hint)
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "mounting %s: at %s it contains a mount of the data directory %s", t.path, v.point, dir.path), hint)
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/claim"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -83,9 +84,9 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	case cleaned != nil:
 		return nil, fmt.Errorf("removing the remains of sandbox %s: %w", h.ID, cleaned)
 	case c.first.restarted():
-		return nil, fmt.Errorf("adopting sandbox %s: %w: %w", h.ID, driver.ErrRestarted, sandpit.ErrNotFound)
+		return nil, fault.Errorf(sandpit.ErrNotFound, "adopting sandbox %s: %w", h.ID, driver.ErrRestarted)
 	}
-	return nil, fmt.Errorf("adopting sandbox %s: its guest has exited: %w", h.ID, sandpit.ErrNotFound)
+	return nil, fault.Errorf(sandpit.ErrNotFound, "adopting sandbox %s: its guest has exited", h.ID)
 }
 
 // Persistent returns the IDs of the sandboxes in KeepDir whose guests run. See driver.Recoverer.
@@ -170,7 +171,7 @@ func (d *Driver) ours(id string, first identity, socket string) (string, error) 
 		if listens, err := listensAt(own); listens || err != nil {
 			return own, err
 		}
-		return own, sandpit.WithHint(fmt.Errorf("%w: it is running as process %d, but its socket is not at %s or %s: %w", driver.ErrStranded, first.PID, socket, own, sandpit.ErrState),
+		return own, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "%w: it is running as process %d, but its socket is not at %s or %s", driver.ErrStranded, first.PID, socket, own),
 			"if the original data directory exists elsewhere, use it; if the data directory was moved to another disk, or the original was removed, run 'sandpit serve --remove-orphans' once, which destroys the sandbox")
 	}
 	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s in another data directory: %w", filepath.Dir(socket), errElsewhere),
@@ -241,7 +242,7 @@ func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error)
 		return nil, err
 	}
 	if h.Version > driver.HandleVersion {
-		return nil, sandpit.WithHint(fmt.Errorf("adopting sandbox %s: it was created by a newer version of Sandpit: %w", h.ID, sandpit.ErrUnsupported), "use that version or a newer one")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "adopting sandbox %s: it was created by a newer version of Sandpit", h.ID), "use that version or a newer one")
 	}
 	if len(h.State) == 0 && h.Driver == Name {
 		// Its maker was killed before it wrote the handle down.
@@ -263,10 +264,10 @@ func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error)
 	}
 	var st state
 	if err := json.Unmarshal(h.State, &st); err != nil || h.Driver != Name || st.PID <= 1 || st.Boot == "" {
-		return nil, fmt.Errorf("adopting sandbox %s: its handle does not belong to this driver: %w", h.ID, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "adopting sandbox %s: its handle does not belong to this driver", h.ID)
 	}
 	if filepath.Base(st.Socket) != h.ID+".sock" {
-		return nil, fmt.Errorf("adopting sandbox %s: it is not persistent: %w", h.ID, sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "adopting sandbox %s: it is not persistent", h.ID)
 	}
 	c.ids.base, c.child.PID = st.IDBase, st.PID
 	c.first, c.socket, c.saved = st.identity, st.Socket, st.Group

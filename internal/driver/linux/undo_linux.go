@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
@@ -258,7 +259,7 @@ func (c *creation) explainDeath(err error) error {
 	}
 	if c.group != nil {
 		if st, serr := c.group.Stats(); serr == nil && st.OOMKills > 0 {
-			return sandpit.WithHint(fmt.Errorf("setting up the sandbox: the memory limit of %d bytes is too small: %w", c.memory(), sandpit.ErrInvalid), "raise the memory limit")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "setting up the sandbox: the memory limit of %d bytes is too small", c.memory()), "raise the memory limit")
 		}
 	}
 	return fmt.Errorf("setting up the sandbox: %w", err)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -126,7 +127,7 @@ func New(ctx context.Context, conn net.Conn, opt Options) (*Client, error) {
 
 func (conf *Config) message() (*wire.Config, error) {
 	if conf.NoFile < 0 || conf.Output < 0 || conf.Life < 0 {
-		return nil, fmt.Errorf("configuring the guest: a limit is negative: %w", sandpit.ErrInvalid)
+		return nil, fault.Errorf(sandpit.ErrInvalid, "configuring the guest: a limit is negative")
 	}
 	return &wire.Config{
 		User: conf.User, Dir: conf.Dir, Env: conf.Env, Output: conf.Output, NoFile: uint64(conf.NoFile),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -59,7 +60,7 @@ type message interface{ Append([]byte) []byte }
 type decoder interface{ Decode([]byte) error }
 
 // errTooLong says that a request does not fit a frame.
-var errTooLong = fmt.Errorf("the request is longer than %d MiB: %w", wire.MaxOpen>>20, sandpit.ErrInvalid)
+var errTooLong = fault.Errorf(sandpit.ErrInvalid, "the request is longer than %d MiB", wire.MaxOpen>>20)
 
 // open opens a stream and sends its request.
 func (c *Client) open(ctx context.Context, op wire.Op, m message, content bool, limit int64) (*stream, error) {
