@@ -51,10 +51,7 @@ func downloadArchive(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.OpenStream(); err != nil {
-		return err
-	}
-	files, err := c.files()
+	files, err := c.streamFiles()
 	if err != nil {
 		return err
 	}
@@ -137,10 +134,7 @@ func uploadArchive(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.OpenStream(); err != nil {
-		return err
-	}
-	files, err := c.files()
+	files, err := c.streamFiles()
 	if err != nil {
 		return err
 	}

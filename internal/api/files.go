@@ -57,6 +57,14 @@ func (c *call) files() (sandpit.Files, error) {
 	return sb.Files(), nil
 }
 
+// streamFiles returns the files of the sandbox for a call that transfers content.
+func (c *call) streamFiles() (sandpit.Files, error) {
+	if err := c.OpenStream(); err != nil {
+		return nil, err
+	}
+	return c.files()
+}
+
 // onFiles reads the query and does file work.
 func (c *call) onFiles(f func(q *query, files sandpit.Files) error) error {
 	q := c.query()
@@ -272,10 +280,7 @@ func readFile(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.OpenStream(); err != nil {
-		return err
-	}
-	files, err := c.files()
+	files, err := c.streamFiles()
 	if err != nil {
 		return err
 	}

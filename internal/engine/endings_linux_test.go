@@ -68,28 +68,11 @@ func TestRemovedRecordIsNotWrittenAgain(t *testing.T) {
 	}
 }
 
-// pickyStore is a store that fails for all but one sandbox, for which it hangs once it
-// is armed.
-type pickyStore struct {
-	*mapStore
-	id                string
-	armed             atomic.Bool
-	reached, released chan struct{}
-}
-
-func (s *pickyStore) PutSandbox(ctx context.Context, r engine.Record) error {
-	if r.ID == s.id && s.armed.CompareAndSwap(true, false) {
-		close(s.reached)
-		<-s.released
-	}
-	return s.mapStore.PutSandbox(ctx, r)
-}
-
 // A record that takes long to be written again keeps changes of other sandboxes waiting
 // neither for it nor for their own. (The catalogue's L14f.)
 func TestSlowRecordHoldsUpNoOther(t *testing.T) {
 	srv := newSurvivor(t)
-	store := &pickyStore{mapStore: srv.store, reached: make(chan struct{}), released: make(chan struct{})}
+	store := &stallingStore{mapStore: srv.store, reached: make(chan struct{}), released: make(chan struct{})}
 	e := srv.open(t, func(o *engine.Options) { o.Store = store })
 	slow, other := made(t, e, sandpit.Spec{}), made(t, e, sandpit.Spec{})
 	srv.store.setFail(fmt.Errorf("writing: %w", sandpit.ErrDiskFull))
@@ -161,13 +144,7 @@ func TestGuestDiesDuringAdoption(t *testing.T) {
 	cut := 0
 	for writes := int64(0); ; writes++ {
 		srv := newSurvivor(t)
-		first := srv.open(t)
-		box := made(t, first, sandpit.Spec{Name: "box"})
-		background(t, box, "exec sleep 10000")
-		pid := pidOf(t, srv, box.ID())
-		if err := first.Close(); err != nil {
-			t.Fatal(err)
-		}
+		box, pid := srv.leave(t, false)
 		left := new(atomic.Int64)
 		left.Store(writes)
 		var failed atomic.Int64
@@ -243,13 +220,7 @@ func (i *hinderedInstance) Freeze(ctx context.Context) error {
 func TestAdoptionWithoutDescriptors(t *testing.T) {
 	for _, fault := range []error{syscall.EMFILE, syscall.EAGAIN} {
 		srv := newSurvivor(t)
-		first := srv.open(t)
-		box := made(t, first, sandpit.Spec{Name: "box"})
-		background(t, box, "exec sleep 10000")
-		pid := pidOf(t, srv, box.ID())
-		if err := first.Close(); err != nil {
-			t.Fatal(err)
-		}
+		_, pid := srv.leave(t, false)
 		second, report := adopt(t, srv, func(o *engine.Options) {
 			o.Driver = hindered{bare: bare{srv.dir}, dial: fmt.Errorf("dialling: %w (%w)", sandpit.ErrClosed, fault)}
 		})
@@ -273,13 +244,7 @@ func TestAdoptionWithoutDescriptors(t *testing.T) {
 // again, runs on.
 func TestAdoptionOfWhatCantBeFrozenAgain(t *testing.T) {
 	srv := newSurvivor(t)
-	first := srv.open(t)
-	box := made(t, first, sandpit.Spec{Name: "box"})
-	background(t, box, "exec sleep 10000")
-	pid := pidOf(t, srv, box.ID())
-	if err := errors.Join(box.(sandpit.Lifecycle).Pause(t.Context()), first.Close()); err != nil {
-		t.Fatal(err)
-	}
+	box, pid := srv.leave(t, true)
 	second, report := adopt(t, srv, func(o *engine.Options) {
 		o.Driver = hindered{bare: bare{srv.dir}, freeze: os.ErrDeadlineExceeded}
 	})

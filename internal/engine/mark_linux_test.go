@@ -119,13 +119,7 @@ func TestStuckRemovalNamesTheStep(t *testing.T) {
 // that could not be recorded, runs. (The catalogue's L13u.)
 func TestPausedSandboxIsPausedAfterTwoKills(t *testing.T) {
 	srv := newSurvivor(t)
-	first := srv.open(t)
-	box := made(t, first, sandpit.Spec{Name: "box"})
-	background(t, box, "exec sleep 10000")
-	pid := pidOf(t, srv, box.ID())
-	if err := errors.Join(box.(sandpit.Lifecycle).Pause(t.Context()), first.Close()); err != nil {
-		t.Fatal(err)
-	}
+	box, pid := srv.leave(t, true)
 	d := &mute{bare: bare{srv.dir}}
 	d.silent.Store(true)
 

@@ -63,6 +63,25 @@ func (i *muteInstance) Destroy(ctx context.Context) error {
 	return i.bareInstance.Destroy(ctx)
 }
 
+// leave makes a sandbox with a process, pauses it if so asked, and closes the engine. It
+// returns the sandbox and the pid of its guest.
+func (s *survivor) leave(t *testing.T, paused bool) (box sandpit.Sandbox, pid int) {
+	t.Helper()
+	e := s.open(t)
+	box = made(t, e, sandpit.Spec{Name: "box"})
+	background(t, box, "exec sleep 10000")
+	if paused {
+		if err := box.(sandpit.Lifecycle).Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pid = pidOf(t, s, box.ID())
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return box, pid
+}
+
 // pidOf returns the process of the guest of a sandbox.
 func pidOf(t *testing.T, srv *survivor, id string) int {
 	t.Helper()
@@ -106,13 +125,7 @@ func silently(t *testing.T, srv *survivor, d driver.Driver, change ...func(*engi
 // answers. No end of a process is told. (The catalogue's L13u.)
 func TestSilentGuestOfAPausedSandbox(t *testing.T) {
 	srv := newSurvivor(t)
-	first := srv.open(t)
-	box := made(t, first, sandpit.Spec{Name: "box"})
-	background(t, box, "exec sleep 10000")
-	pid := pidOf(t, srv, box.ID())
-	if err := errors.Join(box.(sandpit.Lifecycle).Pause(t.Context()), first.Close()); err != nil {
-		t.Fatal(err)
-	}
+	_, pid := srv.leave(t, true)
 	d := &mute{bare: bare{srv.dir}}
 	d.silent.Store(true)
 	var told ends

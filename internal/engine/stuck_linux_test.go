@@ -195,15 +195,17 @@ func TestSilentGuestSurvivesARestart(t *testing.T) {
 	}
 }
 
-// stallingStore is a store of which one write hangs.
+// stallingStore is a store of which one write hangs once it is armed: that of a sandbox,
+// or the next.
 type stallingStore struct {
 	*mapStore
+	id                string // of the sandbox; empty: any
 	armed             atomic.Bool
 	reached, released chan struct{}
 }
 
 func (s *stallingStore) PutSandbox(ctx context.Context, r engine.Record) error {
-	if s.armed.CompareAndSwap(true, false) {
+	if (s.id == "" || r.ID == s.id) && s.armed.CompareAndSwap(true, false) {
 		close(s.reached)
 		<-s.released
 	}

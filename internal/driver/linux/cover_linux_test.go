@@ -305,18 +305,25 @@ func probePassDir(args []string) map[string]string {
 	return map[string]string{}
 }
 
-// probeTakeDir takes what probePassDir passes, tries to move and remove what is at a path
-// below it, looks at it and tries to list it.
-func probeTakeDir(args []string) map[string]string {
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: args[0], Net: "unix"})
-	must(err)
-	oob := make([]byte, unix.CmsgSpace(4))
+// received returns the descriptors, at most two, that come by a connection.
+func received(c *net.UnixConn) []int {
+	oob := make([]byte, unix.CmsgSpace(8))
 	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), oob)
 	must(err)
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	must(err)
 	fds, err := unix.ParseUnixRights(&messages[0])
 	must(err)
+	return fds
+}
+
+// probeTakeDir takes what probePassDir passes, tries to move and remove what is at a path
+// below it, looks at it and tries to list it.
+func probeTakeDir(args []string) map[string]string {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: args[0], Net: "unix"})
+	must(err)
+	defer c.Close()
+	fds := received(c)
 	got := map[string]string{}
 	for name := args[1]; name != "."; name = filepath.Dir(name) {
 		got["rename "+name] = errName(unix.Renameat(fds[0], name, fds[0], "moved"))

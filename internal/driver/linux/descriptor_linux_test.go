@@ -42,13 +42,8 @@ func probeTakeOver(args []string) map[string]string {
 	socket, name := args[0], args[1]
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	must(err)
-	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), oob)
-	must(err)
-	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	must(err)
-	fds, err := unix.ParseUnixRights(&messages[0])
-	must(err)
+	defer c.Close()
+	fds := received(c)
 	dir := fds[0]
 
 	own, err := os.MkdirTemp(filepath.Dir(socket), "own")

@@ -113,13 +113,7 @@ func probeTake(args []string) map[string]string {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: args[0] + "/s", Net: "unix"})
 	must(err)
 	defer c.Close()
-	oob := make([]byte, unix.CmsgSpace(8))
-	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), oob)
-	must(err)
-	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	must(err)
-	fds, err := unix.ParseUnixRights(&messages[0])
-	must(err)
+	fds := received(c)
 	file, dir := fds[0], fds[1]
 	_, err = unix.Write(file, []byte("x"))
 	must(err) // it is a file that can be written
