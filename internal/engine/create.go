@@ -64,8 +64,8 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	defer giveBack()
 	making.enter("policy") // which looks at the sources of mounts
-	required := feature.Required(spec)
 	spec = t.policy.Complete(spec)
+	required := feature.Required(spec) // also what only the policy asks for
 	limits, err := policy.Resolve(spec, t.policy)
 	if err == nil {
 		err = e.mayCreate(t)
