@@ -44,12 +44,12 @@ func asking(f feature.Feature) string {
 	switch f {
 	case feature.Mounts:
 		return "mounting host directories"
+	case feature.NestedMounts:
+		return "mounting read-only inside a writable mount"
 	case feature.WritePaths:
 		return "restricting writes"
 	case feature.Pause:
 		return "pausing at the end of the lifetime"
-	case feature.Landlock:
-		return "mounting read-only inside a writable mount"
 	}
 	return fmt.Sprintf("limiting %s", f)
 }

@@ -48,7 +48,7 @@ func TestNegotiate(t *testing.T) {
 		"pause":       {[]feature.Feature{feature.Pause}, "pausing at the end of the lifetime: no freezer", "use Linux 5.2"},
 		"mounts":      {[]feature.Feature{feature.Mounts}, "mounting host directories: this driver does not support it", "use another driver"},
 		"write paths": {[]feature.Feature{feature.WritePaths}, "restricting writes: this driver does not support it", "use another driver"},
-		"landlock":    {[]feature.Feature{feature.Landlock}, "mounting read-only inside a writable mount: this driver does not support it", "use another driver"},
+		"nested":      {[]feature.Feature{feature.NestedMounts}, "mounting read-only inside a writable mount: this driver does not support it", "use another driver"},
 		"open files": {
 			[]feature.Feature{feature.NoFile},
 			"limiting nofile: 4096 is more than the 1000 that this program can grant",

@@ -28,17 +28,18 @@ const (
 
 // Other features that a Spec can ask for.
 const (
-	Mounts     Feature = "mounts"      // Spec.Mounts
-	WritePaths Feature = "write-paths" // Spec.Write
-	Pause      Feature = "pause"       // ExpiryPause, and Lifecycle.Pause
+	Mounts       Feature = "mounts"        // Spec.Mounts
+	NestedMounts Feature = "nested-mounts" // a read-only mount inside a writable one, which no sandbox can replace
+	WritePaths   Feature = "write-paths"   // Spec.Write
+	Pause        Feature = "pause"         // ExpiryPause, and Lifecycle.Pause
 )
 
-// Features that no Spec asks for by name. A sandbox without them has fewer layers of isolation, or
-// one user. Landlock is required by a read-only mount inside a writable one.
+// Features that no Spec asks for. A sandbox without them has fewer layers of isolation, or
+// one user.
 const (
 	Users    Feature = "users"    // uid 0 inside, and other users beside it
 	Seccomp  Feature = "seccomp"  // a filter of system calls
-	Landlock Feature = "landlock" // a second layer behind the mounts of write paths, and what keeps mounts in place
+	Landlock Feature = "landlock" // a second layer behind mounts: for write paths, and for descriptors that other sandboxes pass
 )
 
 // Limits returns the features that are limits, in the order of the fields of
@@ -49,7 +50,7 @@ func Limits() []Feature {
 
 // All returns every feature.
 func All() []Feature {
-	return append(Limits(), Mounts, WritePaths, Pause, Users, Seccomp, Landlock)
+	return append(Limits(), Mounts, NestedMounts, WritePaths, Pause, Users, Seccomp, Landlock)
 }
 
 // IsLimit reports whether f is a limit.
@@ -76,9 +77,9 @@ func Required(s sandpit.Spec) []Feature {
 		{Output, l.Output != 0},
 		{Life, l.Life != 0},
 		{Mounts, len(s.Mounts) > 0},
+		{NestedMounts, slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
 		{WritePaths, s.Write != nil},
 		{Pause, s.OnExpiry == sandpit.ExpiryPause},
-		{Landlock, slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
 	} {
 		if part.asked {
 			needed = append(needed, part.feature)

@@ -76,8 +76,8 @@ func TestProtectedIn(t *testing.T) {
 		t.Error(diff)
 	}
 	for n, required := range map[int]bool{2: true, 1: false} {
-		if slices.Contains(Required(sandpit.Spec{Mounts: mounts[:n]}), Landlock) != required {
-			t.Errorf("the first %d mounts require Landlock: want %v", n, required)
+		if slices.Contains(Required(sandpit.Spec{Mounts: mounts[:n]}), NestedMounts) != required {
+			t.Errorf("the first %d mounts require nested-mounts: want %v", n, required)
 		}
 	}
 }

@@ -59,9 +59,9 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	}
 
 	_, err = landlock.Probe()
-	caps.Features[feature.Landlock] = err == nil
+	caps.Features[feature.Landlock], caps.Features[feature.NestedMounts] = err == nil, err == nil
 	if err != nil {
-		gap(feature.Landlock, "write paths are enforced only by read-only mounts, and two sandboxes together could replace what is mounted read-only inside a writable mount: "+err.Error(), sandpit.Hint(err))
+		caps.Gaps = append(caps.Gaps, withoutLandlock(err)...)
 	}
 
 	switch {
@@ -90,6 +90,17 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		gap("core-handler", "the hard limit on core files is 0, so a crash in a sandbox starts the program to which this machine pipes core files", "raise the limit (ulimit -Hc unlimited); sandboxes still create no core files")
 	}
 	return caps
+}
+
+// withoutLandlock returns the gaps of a kernel without Landlock, for the reason err.
+func withoutLandlock(err error) []sandpit.Gap {
+	gap := func(f feature.Feature, why string) sandpit.Gap {
+		return sandpit.Gap{What: string(f), Why: why + ": " + err.Error(), Fix: sandpit.Hint(err)}
+	}
+	return []sandpit.Gap{
+		gap(feature.NestedMounts, "two sandboxes together could replace what is mounted read-only inside a writable mount"),
+		gap(feature.Landlock, "write paths are enforced only by read-only mounts, and a sandbox can read masked files of /proc through a descriptor that another one passed to it over a shared mount before it ended"),
+	}
 }
 
 // mountBelow returns where something is mounted below a directory, or "".
