@@ -99,13 +99,13 @@ const (
 	stateDir  = "state"
 	auditDir  = "audit"
 	boxesDir  = "sandboxes"
-	keptDir   = "run"
+	runDir   = "run"
 	imagesDir = "images"
 )
 
 // KeepDir returns the directory of the sockets of sandboxes that outlive the server of a
 // data directory: linux.Options.KeepDir.
-func KeepDir(home string) string { return filepath.Join(home, keptDir) }
+func KeepDir(home string) string { return filepath.Join(home, runDir) }
 
 // AuditDir returns the directory of the audit in a data directory.
 func AuditDir(home string) string { return filepath.Join(home, auditDir) }
