@@ -99,7 +99,7 @@ const (
 	stateDir  = "state"
 	auditDir  = "audit"
 	boxesDir  = "sandboxes"
-	runDir   = "run"
+	runDir    = "run"
 	imagesDir = "images"
 )
 
