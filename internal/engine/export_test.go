@@ -19,3 +19,15 @@ func (e *Engine) ForgetEvents() {
 
 // FlushRecords writes now what the store could not take before.
 func (e *Engine) FlushRecords() { e.unwritten.flush() }
+
+// WaitingForPlaces returns how many tasks wait until fewer others of their namespace are
+// under way.
+func (e *Engine) WaitingForPlaces() int {
+	n := 0
+	for _, t := range e.tasks.list() {
+		if t.progress.Now().Step == waitingForOthers {
+			n++
+		}
+	}
+	return n
+}

@@ -448,6 +448,9 @@ func (e *Engine) try(ctx context.Context, t *task, namespace string) (giveBack f
 	return e.place(ctx, t, namespace, false)
 }
 
+// waitingForOthers is the step of a task that waits for a place.
+const waitingForOthers = "waiting for other operations"
+
 // place does what try does; with pulls, for fetching images from registries.
 func (e *Engine) place(ctx context.Context, t *task, namespace string, pulls bool) (giveBack func(), err error) {
 	if err := e.mayTry(namespace); err != nil {
@@ -465,7 +468,7 @@ func (e *Engine) place(ctx context.Context, t *task, namespace string, pulls boo
 		return giveBack, nil
 	default:
 	}
-	t.enter("waiting for other operations")
+	t.enter(waitingForOthers)
 	select {
 	case places <- struct{}{}:
 		if ctx.Err() == nil {
