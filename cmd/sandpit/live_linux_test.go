@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -263,16 +264,18 @@ func overTLS(t *testing.T, home string) *service {
 	return s
 }
 
-// shownKey is the first key, which a server has shown when it was started for the
+// firstKey matches what servers of all versions say when they show the first key.
+var firstKey = regexp.MustCompile(`the first key, which [^:]+:\s+(sp_\w+)`)
+
+// shownKey returns the first key, which a server has shown when it was started for the
 // first time.
 func shownKey(t *testing.T, s *service) string {
 	t.Helper()
-	_, first, ok := strings.Cut(s.log.String(), "has all permissions: ")
-	first, _, _ = strings.Cut(first, "\n")
-	if !ok || !strings.HasPrefix(first, "sp_") {
+	shown := firstKey.FindStringSubmatch(s.log.String())
+	if shown == nil {
 		t.Fatalf("the first key was not shown: %s", s.log)
 	}
-	return first
+	return shown[1]
 }
 
 // writeTLS writes settings for overTLS, with more settings, and returns the

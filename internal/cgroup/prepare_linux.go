@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,8 +139,7 @@ func (p *place) control(dir string, sign byte) error {
 // makeShared makes p.dir, which groups of all sandpits of this machine share,
 // whatever part of it is there already.
 func (p *place) makeShared() error {
-	root := p.dir[:len(p.dir)-len("/sandpit")]
-	if err := p.enable(root); err != nil {
+	if err := p.enable(filepath.Dir(p.dir)); err != nil {
 		return fmt.Errorf("enabling controllers for child groups: %w", err)
 	}
 	if err := mkdir(p.dir); err != nil && !errors.Is(err, unix.EEXIST) {
