@@ -312,7 +312,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 			return err
 		}
 		trace("create")
-		err = s.greet(ctx, &config)
+		err = s.greet(ctx, &config, &plan)
 	}
 	if err != nil {
 		return err
@@ -340,7 +340,7 @@ func (s *Sandbox) noteGaps() []sandpit.Gap {
 }
 
 // greet connects to a new guest and configures it.
-func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
+func (s *Sandbox) greet(ctx context.Context, config *client.Config, plan *driver.Plan) error {
 	s.making.enter("greeting the guest")
 	conn, err := s.instance.Dial(ctx)
 	if err != nil {
@@ -348,7 +348,7 @@ func (s *Sandbox) greet(ctx context.Context, config *client.Config) error {
 	}
 	guest, err := client.New(ctx, conn, client.Options{Config: config})
 	if err != nil {
-		return s.explainGreeting(fmt.Errorf("greeting the guest: %w", err))
+		return s.explainGreeting(explainUser(fmt.Errorf("greeting the guest: %w", err), config.User, plan))
 	}
 	s.guest = guest
 	return nil

@@ -484,12 +484,12 @@ func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Con
 	s.instance = inst
 	trace("bind")
 	if w.guest == nil {
-		return true, s.greet(ctx, config)
+		return true, s.greet(ctx, config, &plan)
 	}
 	s.making.enter("configuring the guest")
 	if err := w.guest.Configure(ctx, *config); err != nil {
 		w.guest.Close()
-		return true, s.explainGreeting(err)
+		return true, s.explainGreeting(explainUser(err, config.User, &plan))
 	}
 	s.guest = w.guest
 	return true, nil

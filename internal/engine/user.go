@@ -2,11 +2,14 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"path"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
@@ -69,6 +72,29 @@ func chooseUser(asked string, root image.Rootfs) (who, error) {
 		return w, fault.Errorf(sandpit.ErrInvalid, "choosing %s: an id of %q is greater than %d", from, text, maxID)
 	}
 	return w, nil
+}
+
+// explainUser explains why a guest does not know the sandbox's user, which was found in the
+// image: something is mounted over the files in which the guest looks it up.
+func explainUser(err error, user string, plan *driver.Plan) error {
+	if !errors.Is(err, sandpit.ErrInvalid) {
+		return err
+	}
+	hidden := map[string]string{"/etc": "/etc/passwd", "/etc/passwd": "/etc/passwd", "/etc/group": "/etc/group"}
+	var targets []string
+	for _, m := range plan.Mounts {
+		targets = append(targets, m.Target)
+	}
+	for _, t := range plan.Tmpfs {
+		targets = append(targets, t.Target)
+	}
+	for _, t := range targets {
+		if file := hidden[path.Clean(t)]; file != "" {
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the mount at %s hides the image's %s, so user %q is unknown", t, file, user),
+				fmt.Sprintf("mount only the files that are needed, or choose the user by number: %d:%d", plan.UID, plan.GID))
+		}
+	}
+	return err
 }
 
 func parseID(s string) (uint32, error) {

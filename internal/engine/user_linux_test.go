@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -60,6 +61,64 @@ func TestUserOfAnImage(t *testing.T) {
 				t.Errorf("got %v, want ErrInvalid", err)
 			}
 		})
+	}
+}
+
+// Mounts over the files that name the users of an image, and mounts that have no place in
+// other mounts, are refused with a message that says what to do.
+func TestMountsThatHinderTheSandboxAreExplained(t *testing.T) {
+	e := newEngine(t)
+	outer, inner, file := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mount := func(source, target string) sandpit.Mount {
+		return sandpit.Mount{Source: source, Target: target, ReadOnly: true}
+	}
+	hiding := func(place string) string {
+		return "the mount at " + place + ` hides the image's /etc/passwd, so user "user" is unknown`
+	}
+	tests := []struct {
+		name, want, hint string
+		spec             sandpit.Spec
+	}{
+		{"etc", hiding("/etc"), "1000:1000", sandpit.Spec{Mounts: []sandpit.Mount{mount(inner, "/etc")}}},
+		{"passwd", hiding("/etc/passwd"), "1000:1000", sandpit.Spec{Mounts: []sandpit.Mount{mount(file, "/etc/passwd")}}},
+		{"tmpfs", hiding("/etc"), "1000:1000", sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/etc", Size: 1 << 20}}}},
+		{
+			"directory", `the mount at /w has no directory "sub"`, "create it there",
+			sandpit.Spec{Mounts: []sandpit.Mount{mount(outer, "/w"), mount(inner, "/w/sub")}},
+		},
+		{
+			"file in a directory", `the mount at /w has no file "a/b"`, "create it there",
+			sandpit.Spec{Mounts: []sandpit.Mount{mount(outer, "/w"), mount(file, "/w/a/b")}},
+		},
+		{
+			"file", `the mount at /w has no file "file"`, "create it there",
+			sandpit.Spec{Mounts: []sandpit.Mount{mount(outer, "/w"), mount(file, "/w/file")}},
+		},
+	}
+	if os.Geteuid() == 0 { // others may create it there
+		writable := mount(outer, "/w")
+		writable.ReadOnly = false
+		tests = append(tests, tests[3])
+		last := &tests[len(tests)-1]
+		last.name, last.spec = "directory of a writable mount", sandpit.Spec{Mounts: []sandpit.Mount{writable, mount(inner, "/w/sub")}}
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			sb, err := e.Create(t.Context(), tc.spec)
+			if err == nil {
+				_ = sb.Remove(t.Context())
+			}
+			if !errors.Is(err, sandpit.ErrInvalid) || !strings.HasPrefix(err.Error(), tc.want) || !strings.Contains(sandpit.Hint(err), tc.hint) {
+				t.Errorf("got %v (hint: %s), want %s (hint: … %s …)", err, sandpit.Hint(err), tc.want, tc.hint)
+			}
+		})
+	}
+	sb := create(t, e, sandpit.Spec{User: "1000:1000", Mounts: []sandpit.Mount{mount(inner, "/etc")}})
+	if out, _ := shell(t, sb, "echo ok"); out != "ok\n" {
+		t.Errorf("a user by number: got %q", out)
 	}
 }
 

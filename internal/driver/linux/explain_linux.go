@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strings"
 	"time"
 	"unicode"
@@ -70,6 +71,9 @@ const executingGuest = "executing the guest"
 // explainStep explains why a step of the set-up failed.
 func (c *creation) explainStep(e *sysprog.StepError) error {
 	err := fmt.Errorf("setting up the sandbox: %w", e)
+	if err := c.explainTarget(e); err != nil {
+		return err
+	}
 	switch {
 	case e.Errno == unix.EPIPE && strings.HasPrefix(e.What, "writing "): // not all of it was written
 		e.Errno = unix.ENOSPC
@@ -105,6 +109,36 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 		return fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}
 	}
 	return err
+}
+
+// explainTarget explains why the place of a mount, which is in another mount, can't be
+// created, or returns nil. EOVERFLOW means that the file system of the other one has no ids
+// for the builder, which is root of the sandbox only.
+func (c *creation) explainTarget(e *sysprog.StepError) error {
+	name, creating := strings.CutPrefix(e.What, "creating /")
+	attached, attaching := strings.CutPrefix(e.What, "attaching /")
+	switch {
+	case creating && (e.Errno == unix.EOVERFLOW || e.Errno == unix.EROFS || e.Errno == unix.EACCES || e.Errno == unix.ENOENT):
+	case attaching && e.Errno == unix.ENOENT: // creating it has failed, see mkdirAll
+		name = attached
+	default:
+		return nil
+	}
+	name = "/" + name
+	outer, inner, kind := "", "", "directory"
+	for _, m := range c.mounts {
+		target := path.Clean(m.Target)
+		if rest, ok := strings.CutPrefix(name, target+"/"); ok && len(target) > len(outer) {
+			outer, inner = target, rest
+		}
+		if m.file && target == name {
+			kind = "file"
+		}
+	}
+	if outer == "" {
+		return nil
+	}
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the mount at %s has no %s %q", outer, kind, inner), "create it there first")
 }
 
 const (

@@ -120,7 +120,7 @@ func New(ctx context.Context, conn net.Conn, opt Options) (*Client, error) {
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("greeting the guest: %w", err)
+		return nil, err
 	}
 	return c, nil
 }
