@@ -35,6 +35,8 @@ func whyNoNamespaces(err error) (why, fix string) {
 		return rerr == nil && strings.TrimSpace(string(data)) == value
 	}
 	switch {
+	case inSandbox():
+		return "this is already a Sandpit sandbox; sandboxes do not nest", "run the command without Sandpit, or create the sandbox from outside of this one"
 	case is("/proc/sys/kernel/unprivileged_userns_clone", "0") && os.Geteuid() != 0:
 		return "this machine forbids user namespaces to unprivileged users (kernel.unprivileged_userns_clone=0)",
 			"ask the administrator for `sysctl kernel.unprivileged_userns_clone=1`, or run as root"
@@ -52,6 +54,14 @@ func whyNoNamespaces(err error) (why, fix string) {
 		return "the container in which this runs forbids it", "start the container with `--privileged`, or with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
 	}
 	return "the kernel refuses it (" + err.Error() + ")", "run as root, or ask the administrator to allow user namespaces"
+}
+
+// inSandbox reports whether this program runs inside a sandbox of Sandpit: its process 1 is
+// a guest.
+func inSandbox() bool {
+	args, err := os.ReadFile("/proc/1/cmdline")
+	name, _, _ := strings.Cut(string(args), "\x00")
+	return err == nil && name == GuestName
 }
 
 // inContainer reports whether this program runs inside Docker, Podman or Kubernetes,
