@@ -198,7 +198,7 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 // report adds what the client must know besides the result.
 func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outcome) error {
 	res := out.Result
-	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated {
+	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated && res.StartError == "" {
 		return nil
 	}
 	info, err := sb.Info(context.WithoutCancel(r.Ctx))

@@ -9,6 +9,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -188,6 +190,9 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 		}
 		return ExitWith(code)
 	}
+	if result.StartError != "" {
+		a.PrintError(a.startError(ctx, sandbox, cmd, result))
+	}
 	a.explain(cmd, m, result, info)
 	if err := out.failure(); err != nil {
 		if errors.Is(err, syscall.EPIPE) {
@@ -253,11 +258,33 @@ func ExitWith(code int) error {
 	return &ExitError{code}
 }
 
+// startError returns the error that a program could not be started. If it was not found in
+// PATH, and the sandbox shows this machine's programs, the error says where it is.
+func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command, result sandpit.Result) error {
+	name := programName(cmd)
+	err := fmt.Errorf("starting %s: %s", name, result.StartError)
+	const notFound = 127
+	if result.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
+		return err
+	}
+	search, _ := a.Lookup("PATH")
+	for _, dir := range filepath.SplitList(search) {
+		if !strings.HasPrefix(dir, "/usr/") { // where a sandbox with the image host shows this machine
+			continue
+		}
+		if st, serr := os.Stat(filepath.Join(dir, name)); serr != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
+			continue
+		}
+		if info, ierr := sandbox.Info(context.WithoutCancel(ctx)); ierr != nil || info.Image != "host" {
+			return err
+		}
+		return sandpit.WithHint(fmt.Errorf("%w; this machine has it in %s", err, dir), "add `-e PATH="+dir+":$PATH`")
+	}
+	return err
+}
+
 // explain says on stderr what a bare exit code would not tell.
 func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info sandpit.Info) {
-	if result.StartError != "" {
-		a.Note("starting %s: %s", programName(cmd), result.StartError)
-	}
 	if result.TimedOut {
 		if m.timeout > 0 && result.Wall < info.Limits.Life {
 			a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(m.timeout))

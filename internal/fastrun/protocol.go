@@ -67,7 +67,7 @@ type Request struct {
 // an exec, and empty for a run, to whose command nobody can attach.
 type Outcome struct {
 	Result  v1.Result   `json:"result"`
-	Info    *v1.Sandbox `json:"info,omitempty"`    // if asked for, or a limit was reached
+	Info    *v1.Sandbox `json:"info,omitempty"`    // if asked for, a limit was reached, or the start failed
 	Metrics *v1.Metrics `json:"metrics,omitempty"` // if asked for, and known
 }
 

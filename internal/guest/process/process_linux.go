@@ -127,7 +127,7 @@ func startErrorText(m *wire.Start, e *spawn.StartError) string {
 	}
 	switch {
 	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
-		return wire.Quote(name) + ": not found in PATH"
+		return wire.Quote(name) + " was not found in PATH"
 	case e.Exec && e.Errno == unix.E2BIG:
 		return wire.Quote(name) + ": the arguments and the environment are too long (one may have 128 KiB, all together a quarter of the stack limit)"
 	case e.Exec:
