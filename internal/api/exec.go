@@ -153,6 +153,7 @@ func executeSocket(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.IntendLater()
 	s, err := stream.Accept(c.Call)
 	if err != nil {
 		return err

@@ -81,6 +81,7 @@ type run struct {
 // serveRun takes the connection over and reads the request, which do carries out. If
 // the sandbox stays, the client hears before its request that it may send that.
 func serveRun(c *call, stays bool, do func(*run, *fastrun.Request) error) error {
+	c.IntendLater()
 	relay, err := stream.NewRelay(c.Call)
 	if err != nil {
 		return err

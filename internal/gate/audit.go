@@ -51,6 +51,10 @@ func (c *Call) Intend(detail string) error {
 	return nil
 }
 
+// IntendLater lets the handler take the connection over before it calls Intend, since the first
+// message will say what to record. It must do nothing else before.
+func (c *Call) IntendLater() { c.later = true }
+
 // recordEnd records in the audit how the call ended. The audit is bounded, and no caller may
 // push out older entries. Therefore refusals to strangers, and to keys that send too
 // many requests, are recorded up to a rate, and only counted beyond it.

@@ -52,6 +52,7 @@ type Call struct {
 
 	known         bool        // Caller is set
 	intended      bool        // the audit has it
+	later         bool        // see IntendLater
 	errAuditShare error       // the refusal, when its key has used up its share of the audit
 	unchanged     bool        // it has provably touched nothing; see Untouched
 	ended         atomic.Bool // the body has been read to its end
@@ -97,6 +98,8 @@ func (c *Call) serve(route *Route) {
 	}
 	if err := route.Handle(c); err != nil {
 		c.Fail(err)
+	} else if !c.answered() {
+		_ = c.W.refuse(http.StatusOK) // which net/http would answer
 	}
 }
 

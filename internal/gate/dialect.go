@@ -65,7 +65,8 @@ type Route struct {
 	Vital bool
 
 	// SelfAudited says that the handler of a guarded operation calls Call.Intend itself, when it
-	// knows more. Otherwise the gate does so before it calls the handler.
+	// knows more. Otherwise the gate does so before it calls the handler. Unless the operation
+	// is vital, a handler that forgets this answers 500.
 	SelfAudited bool
 
 	// Passes says that requests are forwarded to a program that may have keys of its

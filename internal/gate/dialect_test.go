@@ -217,6 +217,68 @@ func TestDialect(t *testing.T) {
 	}
 }
 
+// A handler that forgets to record what it does answers no success, in whatever way it answers.
+func TestForgottenIntend(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	d := echo("X-Key", "say", func(c *gate.Call, text []byte) (err error) {
+		rc := http.NewResponseController(c.W)
+		switch string(text) {
+		case "write":
+			_, err = c.W.Write([]byte("done"))
+		case "status":
+			c.W.WriteHeader(http.StatusCreated)
+		case "continue":
+			c.W.WriteHeader(http.StatusEarlyHints)
+			c.W.WriteHeader(http.StatusOK)
+		case "flush":
+			err = rc.Flush()
+		case "hijack":
+			_, _, err = rc.Hijack()
+		case "late, without taking the connection over":
+			c.IntendLater()
+			_, err = c.W.Write([]byte("done"))
+		case "again": // ignores that it was refused
+			c.W.WriteHeader(http.StatusOK)
+			c.W.WriteHeader(http.StatusOK)
+			_, _ = c.W.Write([]byte("done"))
+		case "refuse":
+			return sandpit.ErrNotFound
+		case "late":
+			c.IntendLater()
+			conn, _, err := rc.Hijack()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX-Request-Id: x\r\nContent-Length: 4\r\n\r\nlate")
+			return err
+		case "recorded":
+			if err = c.Intend("it"); err == nil {
+				err = say(c, text)
+			}
+		}
+		return err
+	})
+	d.Routes[0].SelfAudited = true
+	vital := d.Routes[0]
+	vital.Path, vital.ID, vital.Vital = "/end", "echo.end", true
+	d.Routes = append(d.Routes, vital)
+	url := s.server(d)
+	for _, how := range []string{"write", "status", "continue", "flush", "hijack", "late, without taking the connection over", "again", "nothing"} {
+		status, text, _ := s.ask("POST", url+"/boxes/b/say", how, "X-Key", "s1")
+		if status != 500 || !strings.HasPrefix(text, "no: internal") || strings.Contains(text, "done") {
+			t.Errorf("%s: %d %q", how, status, text)
+		}
+	}
+	s.want(404, "no: not_found", "POST", url+"/boxes/b/say", "refuse", "X-Key", "s1")
+	s.want(200, "late", "POST", url+"/boxes/b/say", "late", "X-Key", "s1")
+	s.want(200, "recorded", "POST", url+"/boxes/b/say", "recorded", "X-Key", "s1")
+	s.want(200, "done", "POST", url+"/end", "write", "X-Key", "s1")
+	s.journal.fail(errors.New("the disk is full"))
+	s.want(503, "no: audit_unavailable", "POST", url+"/boxes/b/say", "recorded", "X-Key", "s1")
+	s.want(500, "no: internal", "POST", url+"/boxes/b/say", "write", "X-Key", "s1")
+}
+
 // Dialects of one gate share the bounds of a key, and the share of the audit.
 func TestDialectsShareTheGate(t *testing.T) {
 	s := serve(t, gate.Limits{Rate: 0.001, Burst: 2, Strangers: gate.AuditShare{Rate: 0.001, Burst: 1}})

@@ -165,6 +165,9 @@ func (c *Call) isPrivate(f *Failure) bool {
 // Fail answers with an error. If the answer has begun, Fail breaks the connection off, so
 // that the client does not take a part for the whole answer.
 func (c *Call) Fail(err error) {
+	if c.W.refused {
+		return // it has failed already
+	}
 	f := c.Describe(err)
 	c.NoteOutcome(f.Status, f.Code, err)
 	if c.W.hijacked.Load() {

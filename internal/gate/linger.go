@@ -30,7 +30,7 @@ func (c *Call) linger() {
 	}
 	control := http.NewResponseController(c.W.ResponseWriter)
 	_ = control.SetReadDeadline(time.Now().Add(restTime))
-	if c.R.ProtoMajor != 1 || !c.W.whole() || c.W.Flush() != nil {
+	if c.R.ProtoMajor != 1 || !c.W.whole() || c.W.FlushError() != nil {
 		return
 	}
 	defer context.AfterFunc(c.gate.live, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type Writer struct {
 
 	call     *Call
 	status   int
+	refused  bool // by refuse: what the handler goes on to write is dropped
 	hijacked atomic.Bool
 }
 
@@ -31,8 +33,32 @@ func (w *Writer) renew() { w.call.writeFor(w.call.gate.opts.Limits.Stall) }
 // Unwrap returns the underlying writer, for http.ResponseController.
 func (w *Writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader sends the status.
+// errNotIntended is a mistake in the handler of a route that is SelfAudited.
+var errNotIntended = errors.New("the handler answered without calling Intend")
+
+// refuse answers with an error in place of status if the audit must have the call and does not
+// have it, because the handler forgot Call.Intend. It then returns that error.
+func (w *Writer) refuse(status int) error {
+	c := w.call
+	switch informational := status < 200 && status != http.StatusSwitchingProtocols; {
+	case w.refused:
+		return errNotIntended
+	case w.status != 0 || status >= 400 || informational || c.later && status == http.StatusSwitchingProtocols:
+		return nil
+	case c.route == nil || !c.route.Guarded || c.Vital || c.intended:
+		return nil
+	}
+	c.Fail(errNotIntended)
+	w.refused = true
+	return errNotIntended
+}
+
+// WriteHeader sends the status. On a guarded route it answers 500 in place of success if the
+// handler has not called Call.Intend, unless the call is vital. Write, FlushError and Hijack do the same.
 func (w *Writer) WriteHeader(status int) {
+	if w.refuse(status) != nil {
+		return
+	}
 	if w.status == 0 && status >= 200 {
 		w.status = status
 	}
@@ -41,6 +67,9 @@ func (w *Writer) WriteHeader(status int) {
 
 // Write sends a part of the body.
 func (w *Writer) Write(b []byte) (int, error) {
+	if err := w.refuse(http.StatusOK); err != nil {
+		return 0, err
+	}
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
@@ -53,8 +82,11 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Flush sends buffered data.
-func (w *Writer) Flush() error {
+// FlushError sends buffered data. http.ResponseController looks for this name.
+func (w *Writer) FlushError() error {
+	if err := w.refuse(http.StatusOK); err != nil {
+		return err
+	}
 	w.renew()
 	if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil {
 		return Gone(err)
@@ -65,6 +97,9 @@ func (w *Writer) Flush() error {
 // Hijack lets the handler take the connection over. It renews the deadline first: net/http
 // may send a head, which must not fail because the handler took long.
 func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if err := w.refuse(http.StatusSwitchingProtocols); err != nil {
+		return nil, nil, err
+	}
 	w.renew()
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {

@@ -119,7 +119,7 @@ func (s *Response) send(flush bool) {
 		*s.buf = (*s.buf)[:0]
 	}
 	if s.err == nil && flush {
-		s.err = s.c.W.Flush()
+		s.err = s.c.W.FlushError()
 	}
 	if s.err != nil {
 		s.c.Cancel(s.err) // nobody reads any more
