@@ -2,9 +2,8 @@ package server
 
 import (
 	"container/list"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,9 +13,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/api"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
-	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 )
 
@@ -84,8 +80,8 @@ func reservedFiles(files int) int { return min(files/8, 1024) }
 // connection is a net.Conn that is counted until it is closed.
 type connection struct {
 	net.Conn
-	all   *connections
-	plain bool // answers to it need no TLS
+	all  *connections
+	full string // the response if there is no room for it; empty: none, as over TLS
 
 	// Guarded by all.mu.
 	place     *crowd // among strangers; nil when it is none
@@ -97,15 +93,16 @@ type connection struct {
 	timer     *time.Timer
 }
 
-// listener returns l with connections that are counted, and are httpconn.Conns.
-func (a *connections) listener(l net.Listener, plain bool) net.Listener {
-	return countedListener{l, a, plain}
+// listener returns l with connections that are counted, and are httpconn.Conns. See
+// connection.full.
+func (a *connections) listener(l net.Listener, full string) net.Listener {
+	return countedListener{l, a, full}
 }
 
 type countedListener struct {
 	net.Listener
-	all   *connections
-	plain bool
+	all  *connections
+	full string
 }
 
 // Accept returns the next connection that may stay.
@@ -120,15 +117,15 @@ func (l countedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c := l.all.add(raw, l.plain); c != nil {
+		if c := l.all.add(raw, l.full); c != nil {
 			return c, nil
 		}
 	}
 }
 
 // add counts a new connection. It returns nil when there is no room for it.
-func (a *connections) add(raw net.Conn, plain bool) net.Conn {
-	c := &connection{Conn: httpconn.New(raw), all: a, plain: plain}
+func (a *connections) add(raw net.Conn, full string) net.Conn {
+	c := &connection{Conn: httpconn.New(raw), all: a, full: full}
 	_, local := raw.(*net.UnixConn)
 	var out []*connection
 	a.mu.Lock()
@@ -262,11 +259,10 @@ func (a *connections) drop(out []*connection) {
 // refuse closes a connection, and says why where that costs nothing.
 func (c *connection) refuse() {
 	c.all.mu.Lock()
-	fresh := c.plain && c.state == http.StateNew // nothing was sent yet: it can't block
+	fresh := c.state == http.StateNew // nothing was sent yet: it can't block
 	c.all.mu.Unlock()
-	if fresh {
-		body, _ := json.Marshal(v1.Error{Code: errcode.TooManyConnections, Message: gate.TooManyConnections, Hint: "try again in a moment"}) // of strings, which never fails
-		fmt.Fprintf(c.Conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s\n", len(body)+1, body)
+	if fresh && c.full != "" {
+		_, _ = io.WriteString(c.Conn, c.full) // best effort
 	}
 	_ = c.Close()
 }

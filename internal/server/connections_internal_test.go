@@ -29,7 +29,7 @@ func TestStrangersEnd(t *testing.T) {
 		add := func() (*connection, net.Conn) {
 			near, far := net.Pipe()
 			t.Cleanup(func() { _ = far.Close(); _ = near.Close() })
-			return a.add(near, false).(*connection), far
+			return a.add(near, "").(*connection), far
 		}
 		_, quiet := add()
 		busy, asks := add()
@@ -79,7 +79,7 @@ func TestDescriptorsAreReserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _, _ = out.Close(), in.Close() })
-		c, _ := a.add(in, true).(*connection)
+		c, _ := a.add(in, "full").(*connection)
 		return c
 	}
 	a := bounds()
@@ -113,7 +113,7 @@ func TestDescriptorsAreReserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	c, _ := a.add(in, true).(*connection)
+	c, _ := a.add(in, "full").(*connection)
 	if c == nil {
 		t.Fatal("the unix socket's is refused")
 	}
@@ -165,14 +165,14 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := bounds()
 			for i := range 50 {
-				a.add(fakeConn{from: flood(i)}, false)
+				a.add(fakeConn{from: flood(i)}, "")
 			}
 			var lone []*connection
 			for _, from := range []string{"192.0.2.1", "192.0.2.2", "2001:db8:1::1"} {
-				lone = append(lone, a.add(fakeConn{from: from}, false).(*connection))
+				lone = append(lone, a.add(fakeConn{from: from}, "").(*connection))
 			}
 			for i := range 1000 {
-				a.add(fakeConn{from: flood(i)}, false)
+				a.add(fakeConn{from: flood(i)}, "")
 			}
 			a.makeRoom()
 			for _, c := range lone {
@@ -192,10 +192,10 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 	}
 	// In a network of 48 bits, too, it is the one of 64 that has most.
 	a := bounds()
-	neighbour := a.add(fakeConn{from: "2001:db8:0:1::1"}, false).(*connection)
+	neighbour := a.add(fakeConn{from: "2001:db8:0:1::1"}, "").(*connection)
 	for range 1000 {
-		a.add(fakeConn{from: "2001:db8:0:2::1"}, false)
-		a.add(fakeConn{from: "10.0.0.1"}, false)
+		a.add(fakeConn{from: "2001:db8:0:2::1"}, "")
+		a.add(fakeConn{from: "10.0.0.1"}, "")
 	}
 	if neighbour.closed {
 		t.Error("the neighbour was pushed out")
@@ -204,11 +204,25 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 	a = bounds()
 	var all []*connection
 	for i := range 17 {
-		all = append(all, a.add(fakeConn{from: fmt.Sprintf("10.0.1.%d", i)}, false).(*connection))
+		all = append(all, a.add(fakeConn{from: fmt.Sprintf("10.0.1.%d", i)}, "").(*connection))
 	}
 	for i, c := range all {
 		if c.closed != (i == 0) {
 			t.Errorf("of 17, number %d has ended: %v", i, c.closed)
+		}
+	}
+}
+
+// A connection for which there is no room gets the response of its own service.
+func TestFullIsTheServices(t *testing.T) {
+	for _, full := range []string{"a dialect's own words", ""} {
+		a := newConnections(Settings{Connections: 4, ConnectionsPerAddress: 1}, 1<<20, slog.New(slog.DiscardHandler))
+		near, far := net.Pipe()
+		a.add(near, full)
+		go a.add(fakeConn{from: "10.0.0.1"}, "") // which takes its place
+		got, err := io.ReadAll(far)
+		if err != nil || string(got) != full {
+			t.Errorf("%q, %v, want %q", got, err, full)
 		}
 	}
 }
@@ -218,7 +232,7 @@ func BenchmarkAdmit(b *testing.B) {
 	a := bounds()
 	near, far := net.Pipe()
 	defer far.Close()
-	c := a.add(near, false).(*connection)
+	c := a.add(near, "").(*connection)
 	defer c.Close()
 	for b.Loop() {
 		if !c.admit("a") {
@@ -233,7 +247,7 @@ func BenchmarkCount(b *testing.B) {
 	near, far := net.Pipe()
 	defer far.Close()
 	for b.Loop() {
-		c := a.add(near, false).(*connection)
+		c := a.add(near, "").(*connection)
 		c.admit("a")
 		_ = c.Close()
 	}
@@ -244,6 +258,6 @@ func BenchmarkCount(b *testing.B) {
 func BenchmarkCrowd(b *testing.B) {
 	a := newConnections(Settings{Connections: 8192, ConnectionsPerAddress: 1024}, 1<<20, slog.New(slog.DiscardHandler))
 	for i := 0; b.Loop(); i++ {
-		a.add(fakeConn{from: fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255)}, false)
+		a.add(fakeConn{from: fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255)}, "")
 	}
 }

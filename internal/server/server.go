@@ -324,12 +324,15 @@ func (s *server) startAPI() error {
 		Keys: ring, Audit: s.journal, DataDir: opt.Home, Hosts: s.hosts(), Origins: opt.Settings.Origins,
 		Limits: opt.Settings.limits(), Log: opt.Log, Tracer: s.tracer,
 	})
-	sandpitAPI := api.New(api.Options{
+	opts := api.Options{
 		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts,
-	})
-	s.handlers = map[string]http.Handler{DefaultService: s.gate.Handler(sandpitAPI.Dialect())}
+	}
+	s.handlers = map[string]http.Handler{}
+	for name, service := range services() {
+		s.handlers[name] = s.gate.Handler(service.dialect(opts))
+	}
 	return nil
 }
 
@@ -494,12 +497,12 @@ func (s *server) serve(ctx context.Context) error {
 	defer cancel(nil)
 	for _, l := range s.listeners {
 		to := s.servers[l.service]
-		start, plain := to.plain.Serve, true
+		start, full := to.plain.Serve, services()[l.service].full()
 		if _, ok := l.Addr().(*net.TCPAddr); ok && to.secure.TLSConfig != nil {
-			start, plain = func(l net.Listener) error { return to.secure.ServeTLS(l, "", "") }, false
+			start, full = func(l net.Listener) error { return to.secure.ServeTLS(l, "", "") }, ""
 		}
 		go func() {
-			if err := start(s.conns.listener(l.Listener, plain)); !errors.Is(err, http.ErrServerClosed) {
+			if err := start(s.conns.listener(l.Listener, full)); !errors.Is(err, http.ErrServerClosed) {
 				cancel(fmt.Errorf("serving %s: %w", l.Addr(), err))
 			}
 		}()
