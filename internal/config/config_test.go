@@ -101,6 +101,10 @@ func TestBrokenFiles(t *testing.T) {
 	for text, want := range map[string]string{
 		"memory: 1g\nmemroy: 2g\n":         `:2: unknown key "memroy"`,
 		"memory:\n":                        ":1: memory: it has no value",
+		"memory: ~\n":                      ":1: memory: it has no value",
+		"env:\n# A: x\n":                   ":1: env: it has no value",
+		"env:\n  A:\n":                     ":2: env.A: it has no value",
+		"mount: [~]\n":                     ":1: mount[0]: it has no value",
 		"cpus: 1\n\nmemory: [1g]\n":        ":3: memory: it must be one plain value",
 		"memory: {a: b}\n":                 ":1: memory: it must be one plain value",
 		"memory: 1g\nmemory: 2g\n":         ":2: ",

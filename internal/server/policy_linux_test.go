@@ -143,6 +143,13 @@ func TestPolicyIsReloaded(t *testing.T) {
 	if _, err := c.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 128 << 20}}); !errors.Is(err, sandpit.ErrForbidden) {
 		t.Errorf("what is no longer allowed: %v", err)
 	}
+	// A missing value lifts no bound.
+	s.policy("policies:\n  small:\n    maximum:\n    # memory: 96m\n")
+	s.reload <- struct{}{}
+	testkit.Until(t, "it is complained of", func() bool { return strings.Contains(s.log.String(), "policies.small.maximum: it has no value") })
+	if got := memory(); got != "96" {
+		t.Errorf("after a maximum without a value: at most %s MiB", got)
+	}
 	// A key whose policy is gone may do nothing.
 	s.policy("policies: {}\n")
 	s.reload <- struct{}{}
@@ -150,6 +157,7 @@ func TestPolicyIsReloaded(t *testing.T) {
 		_, err := c.Create(t.Context(), small(""))
 		return errors.Is(err, sandpit.ErrForbidden) && strings.Contains(err.Error(), "small")
 	})
+	testkit.Until(t, "it is warned of", func() bool { return strings.Contains(s.log.String(), "the policy file names no policies any more") })
 	if status, body, _ := s.get("GET", "http://sandpit/v1/keys/aaaaaaaa/policy", "", ""); status != http.StatusNotFound {
 		t.Errorf("a key that is none: %d %s", status, body)
 	}

@@ -39,6 +39,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -150,6 +151,7 @@ type server struct {
 	state     *state.Store
 	ring      *keys.Ring
 	policies  *file.Live
+	named     atomic.Int64 // policies that the file names
 	journal   *audit.Log
 	sender    *webhook.Sender
 	engine    *engine.Engine
@@ -192,6 +194,7 @@ func (s *server) start(ctx context.Context) error {
 	if s.policies, err = file.Open(policyFile, asked); err != nil {
 		return err
 	}
+	s.named.Store(int64(s.policies.Set().Named))
 	if s.ring, err = keys.Open(ctx, s.state); err != nil {
 		return err
 	}
@@ -528,6 +531,9 @@ func (s *server) policyChanged(err error) {
 	}
 	s.engine.SetPool(engine.Pool{Size: s.poolSize()})
 	s.opt.Log.Info("policies reloaded")
+	if now := int64(s.policies.Set().Named); s.named.Swap(now) > 0 && now == 0 {
+		s.opt.Log.Warn("the policy file names no policies any more: the built-in one applies to keys without a policy, and keys with another can create nothing")
+	}
 }
 
 // reload reads the policies again on demand.

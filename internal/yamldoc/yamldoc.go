@@ -152,6 +152,11 @@ func (v Value) Fail(err error) error {
 	return &Error{Line: v.Line, Err: err}
 }
 
+var errNoValue = errors.New("it has no value")
+
+// IsNull reports whether the value is missing, or ~.
+func (v Value) IsNull() bool { return v.node.Type() == ast.NullType }
+
 // IsList reports whether the value is a list.
 func (v Value) IsList() bool { return v.node.Type() == ast.SequenceType }
 
@@ -166,8 +171,8 @@ func (v Value) Text() (string, error) {
 	if text, ok := plain(v.node); ok {
 		return text, nil
 	}
-	if v.node.Type() == ast.NullType {
-		return "", v.Fail(errors.New("it has no value"))
+	if v.IsNull() {
+		return "", v.Fail(sandpit.WithHint(errNoValue, "write a value behind it, or remove the line"))
 	}
 	return "", v.Fail(errors.New("it must be one plain value"))
 }
@@ -200,12 +205,13 @@ func (v Value) Items() ([]Value, error) {
 	return items, nil
 }
 
-// Fields returns the fields of a mapping, in the order of the file. A field without a
-// value is an empty mapping.
+// Fields returns the fields of a mapping, in the order of the file. A name without a value
+// is an error and not an empty mapping: most likely the lines below it are missing.
 func (v Value) Fields() ([]Value, error) {
 	var entries []*ast.MappingValueNode
 	switch node := v.node.(type) {
 	case *ast.NullNode:
+		return nil, v.Fail(sandpit.WithHint(errNoValue, "write lines of NAME: VALUE below it, indented, or {} if there are none, or remove the line"))
 	case *ast.MappingNode:
 		entries = node.Values
 	case *ast.MappingValueNode:

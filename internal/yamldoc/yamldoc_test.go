@@ -99,7 +99,7 @@ func TestDecode(t *testing.T) {
 		"{name: 'a b', count: 9}":      {Name: "a b", Count: 9},
 		"on: true\nlist: []\n":         {On: true, List: []string{}},
 		"list:\n- a\n- 0x1\n- \"c\"\n": {List: []string{"a", "0x1", "c"}},
-		"inner:\n":                     {Inner: map[string]string{}},
+		"inner: {}\n":                  {Inner: map[string]string{}},
 		"inner: {8: x, true: y}\n":     {Inner: map[string]string{"8": "x", "true": "y"}},
 	} {
 		got, err := decode(text)
@@ -118,6 +118,11 @@ func TestDecodeRefuses(t *testing.T) {
 		"name: a\n8: b\n":            `f:2: unknown field "8"`,
 		"name: a\nname: b\n":         "f:2: it is not valid YAML: ",
 		"name:\n":                    "f:1: name: it has no value",
+		"inner:\n  # a: b\n":         "f:1: inner: it has no value",
+		"inner: ~\n":                 "f:1: inner: it has no value",
+		"inner: null\n":              "f:1: inner: it has no value",
+		"{inner: }":                  "f:1: inner: it has no value",
+		"{inner}":                    "f:1: inner: it has no value",
 		"name: [a]\n":                "f:1: name: it must be one plain value",
 		"name: {a: b}\n":             "f:1: name: it must be one plain value",
 		"name: !!str a\n":            "f:1: name: it must be one plain value",

@@ -15,7 +15,8 @@
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
 //
-// A list replaces the built-in one; an empty list allows nothing.
+// A list replaces the built-in one; an empty list allows nothing. A policy that is only a
+// name is the built-in one. Other names without a value are errors.
 package file
 
 import (
@@ -45,6 +46,9 @@ const Default = "default"
 type Set struct {
 	// Pool is the size of the warm pool; -1: not set.
 	Pool int
+
+	// Named is the number of policies that the file names.
+	Named int
 
 	policies map[string]policy.Policy
 }

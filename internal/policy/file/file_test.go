@@ -123,16 +123,28 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a:\n    creates-per-second: NaN":                "f:3: policies.a.creates-per-second: it must be a number",
 		"policies:\n  a: &x {}\n  b: *x":                              "f:2: policies.a: it must be lines of NAME: VALUE",
 		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                "f:2: ",
-		"policies: {":                "f:1: ",
-		"pool: 1\n---\npool: 2":      "it must be a single document",
-		"---\n---\npool: 2":          "it must be a single document",
-		"just text":                  "f:1: it must be lines of NAME: VALUE",
-		"policies:\n  a: !!binary x": "f:2: policies.a: it must be lines of NAME: VALUE",
+		"policies: {":           "f:1: ",
+		"pool: 1\n---\npool: 2": "it must be a single document",
+		"---\n---\npool: 2":     "it must be a single document",
+		// A missing value lifts no bound.
+		"policies:\n  a:\n    maximum:\n    #  memory: 1g\n": "f:3: policies.a.maximum: it has no value",
+		"policies:\n  a: {maximum: ~}":                       "f:2: policies.a.maximum: it has no value",
+		"policies:\n  a: {defaults: ~}":                      "f:2: policies.a.defaults: it has no value",
+		"policies:\n  a: {maximum: {memory: }}":              "f:2: policies.a.maximum.memory: it has no value",
+		"policies:\n  a:\n    images:":                       "f:3: policies.a.images: it must be a list",
+		"policies: ~":                                        "f:1: policies: it has no value",
+		"policies:\n# a: {}":                                 "f:1: policies: it has no value",
+		"pool:":                                              "f:1: pool: it has no value",
+		"just text":                                          "f:1: it must be lines of NAME: VALUE",
+		"policies:\n  a: !!binary x":                         "f:2: policies.a: it must be lines of NAME: VALUE",
 	} {
 		_, err := parse("f", strings.NewReader(text))
 		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
+	}
+	if _, err := parse("f", strings.NewReader("policies: {a: {maximum: }}")); !strings.Contains(sandpit.Hint(err), "{} if there are none") {
+		t.Errorf("the hint is %q", sandpit.Hint(err))
 	}
 	if _, err := parse("f", strings.NewReader("policies: {a: {egress: 1}}")); !strings.Contains(sandpit.Hint(err), "creates-per-second") {
 		t.Errorf("the hint is %q", sandpit.Hint(err))

@@ -33,6 +33,7 @@ func (s *Set) readPolicies(v yamldoc.Value) error {
 		}
 		s.policies[named[i].Name], err = readPolicy(named[i])
 	}
+	s.Named = len(named)
 	return err
 }
 
@@ -40,6 +41,9 @@ func readPolicy(v yamldoc.Value) (policy.Policy, error) {
 	p := policy.ServerDefault()
 	p.Name = v.Name
 	r := p.Rules
+	if v.IsNull() { // a name alone, for the built-in policy
+		return p, nil
+	}
 	err := yamldoc.Mapping(map[string]func(yamldoc.Value) error{
 		"images":             yamldoc.List(&r.Images, policy.ParseImage),
 		"mounts":             yamldoc.List(&r.Mounts, parseMount),
