@@ -156,7 +156,7 @@ type Info struct {
 
 // A Gap is something that a machine can't enforce.
 type Gap struct {
-	What string `json:"what"` // "memory", "cpus", "pids", …; a field of Limits in lower case, or a feature's name
+	What string `json:"what"` // a field of Limits in lower case ("memory", …), another missing feature ("pause", …), or a weaker layer of isolation ("own-ids", …)
 	Why  string `json:"why"`  // one line: the reason
 	Fix  string `json:"fix"`  // one line: how to close the gap
 }

@@ -123,7 +123,7 @@ func testForkBomb(t *testing.T, e *env) {
 func (e *env) needUncountedGuest(t *testing.T) {
 	t.Helper()
 	e.need(t, feature.Pids)
-	if why, counted := e.gaps["guest-pids"]; counted {
+	if why, counted := e.gaps[feature.GapGuestPids]; counted {
 		t.Skip(why)
 	}
 }

@@ -55,21 +55,21 @@ func (l *Layout) Gaps() []sandpit.Gap {
 	}
 	if l.swapEscapes() {
 		gaps = append(gaps, sandpit.Gap{
-			What: "swap",
+			What: feature.GapSwap,
 			Why:  "the kernel does not account swap per cgroup, so a sandbox may use swap beyond its memory limit",
 			Fix:  "boot with swapaccount=1, or disable swap with 'swapoff -a'",
 		})
 	}
 	if l.tcpEscapes() {
 		gaps = append(gaps, sandpit.Gap{
-			What: "tcp-buffers",
+			What: feature.GapTCPBuffers,
 			Why:  "cgroup v1 does not account buffers of TCP sockets, so a sandbox may use memory for them beyond its limit",
 			Fix:  "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2",
 		})
 	}
 	if l.countsGuest() {
 		gaps = append(gaps, sandpit.Gap{
-			What: "guest-pids",
+			What: feature.GapGuestPids,
 			Why:  "this kernel counts the guest of a sandbox against its process limit, so a sandbox whose programs use up the limit may fail",
 			Fix:  "use Linux 6.0 or later, or higher process limits",
 		})

@@ -266,7 +266,8 @@ type Capabilities struct {
 	// any number.
 	MaxNoFile int64
 
-	// Gaps explains each feature that is missing, and how to get it.
+	// Gaps explains each feature that is missing and each layer that is weaker
+	// (feature.OtherGaps), and how to get it.
 	Gaps []sandpit.Gap
 
 	// Facts are for people: kernel, cgroup layout, user namespaces, …, in the order

@@ -11,7 +11,7 @@ import (
 )
 
 // A Feature is something that a driver can enforce or do on a machine. Its text is shown to
-// users, also in [sandpit.Gap.What].
+// users, also in [sandpit.Gap.What], which OtherGaps complete.
 type Feature string
 
 // The limits, in the order of the fields of [sandpit.Limits].
@@ -41,6 +41,30 @@ const (
 	Seccomp  Feature = "seccomp"  // a filter of system calls
 	Landlock Feature = "landlock" // a second layer behind mounts: for write paths, and for descriptors that other sandboxes pass
 )
+
+// Gaps that are not a missing feature: something because of which no sandbox can be made, or
+// a weaker layer of isolation.
+const (
+	GapProc        = "proc"         // nothing is known of the machine without /proc
+	GapNamespaces  = "namespaces"   // Linux namespaces can't be made
+	GapOwnIDs      = "own-ids"      // a range of ids per sandbox
+	GapOwnCounters = "own-counters" // counters of the kernel per sandbox
+	GapHostImage   = "host-image"   // the host image shows a directory as it is
+	GapSetID       = "set-id"       // the filter against set-user-id files
+	GapSocketPeers = "socket-peers" // certain knowledge of who connects to a unix socket
+	GapCoreHandler = "core-handler" // crashes that start no program of the host
+	GapSwap        = "swap"         // swap within the limit of memory
+	GapTCPBuffers  = "tcp-buffers"  // buffers of TCP sockets within the limit of memory
+	GapGuestPids   = "guest-pids"   // a guest beside the limit of processes
+)
+
+// OtherGaps returns the gaps that are not a missing feature.
+func OtherGaps() []string {
+	return []string{
+		GapProc, GapNamespaces, GapOwnIDs, GapOwnCounters, GapHostImage, GapSetID, GapSocketPeers, GapCoreHandler,
+		GapSwap, GapTCPBuffers, GapGuestPids,
+	}
+}
 
 // Limits returns the features that are limits, in the order of the fields of
 // [sandpit.Limits].

@@ -339,6 +339,14 @@ func testProbe(t *testing.T, e *env) {
 			t.Errorf("the gap is %+v", caps.Gaps[i])
 		}
 	}
+	if x, ok := e.driver.(driver.Examiner); ok {
+		caps.Gaps = append(caps.Gaps, x.Examine(t.Context()).Gaps...)
+	}
+	for _, g := range caps.Gaps {
+		if !slices.Contains(feature.All(), feature.Feature(g.What)) && !slices.Contains(feature.OtherGaps(), g.What) {
+			t.Errorf("the gap %q is neither a feature nor one of feature.OtherGaps", g.What)
+		}
+	}
 	if e.driver.Name() == "" {
 		t.Error("the driver has no name")
 	}

@@ -417,7 +417,7 @@ func TestAttackL8SocketBuffers(t *testing.T) {
 		testkit.Lacks(t, "a limit of memory")
 	}
 	for _, g := range caps.Gaps {
-		if g.What == "tcp-buffers" {
+		if g.What == feature.GapTCPBuffers {
 			testkit.Lacks(t, "a limit of TCP buffers: "+g.Why)
 		}
 	}

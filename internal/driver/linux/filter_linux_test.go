@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	guest "github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -401,7 +402,7 @@ func TestSandboxOfAnEarlierVersionLacksTheFilter(t *testing.T) {
 			t.Fatal(err)
 		}
 		removePersistent(t, d, again)
-		if lacks := again.(driver.Lacking).Lacks(); len(lacks) != 1 || lacks[0].What != "set-id" || lacks[0].Fix == "" {
+		if lacks := again.(driver.Lacking).Lacks(); len(lacks) != 1 || lacks[0].What != feature.GapSetID || lacks[0].Fix == "" {
 			t.Errorf("it lacks %+v", lacks)
 		}
 		again.(driver.Leaver).Leave()

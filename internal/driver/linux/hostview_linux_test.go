@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -189,7 +190,7 @@ func TestHostIsAnOverlayOfAnOverlay(t *testing.T) {
 		// Who asks for the sandbox is told.
 		info, err := sb.Info(t.Context())
 		told := slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool {
-			return g.What == "host-image" && strings.Contains(g.Why, source+" as it is")
+			return g.What == feature.GapHostImage && strings.Contains(g.Why, source+" as it is")
 		})
 		if err != nil || told != (of.source == source) {
 			t.Errorf("not enforced are %v, %v", info.NotEnforced, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 // instance is a sandbox of this driver.
@@ -97,7 +98,7 @@ var _ driver.Lacking = (*instance)(nil)
 func (i *instance) Lacks() (gaps []sandpit.Gap) {
 	if !i.noSetID {
 		gaps = append(gaps, sandpit.Gap{
-			What: "set-id",
+			What: feature.GapSetID,
 			Why:  "an earlier version of Sandpit created this sandbox: if it has a mount that is writable or shows sockets, programs in it can create set-user-id files on the host, and help another sandbox to replace what is mounted read-only inside its writable mount",
 			Fix:  "remove it and create it again; stopping and starting it does not help",
 		})

@@ -794,7 +794,7 @@ func (s *subject) maps() {
 	if m := idMap(string(full)); len(m) != 1 || m[0][2] != 1<<32-1 {
 		return // a container: no ids of its own to give
 	}
-	if slices.ContainsFunc(newDriver().Examine(s.t.Context()).Gaps, func(g sandpit.Gap) bool { return g.What == "own-ids" }) {
+	if slices.ContainsFunc(newDriver().Examine(s.t.Context()).Gaps, func(g sandpit.Gap) bool { return g.What == feature.GapOwnIDs }) {
 		s.t.Log("ids inside are those outside, as the driver says itself")
 		return
 	}

@@ -29,7 +29,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	h, err := d.host()
 	if err != nil {
 		caps.Available = false
-		gap("linux", err.Error(), "mount /proc")
+		gap(feature.GapProc, err.Error(), "mount /proc")
 		return caps
 	}
 	for _, f := range [...]feature.Feature{feature.Disk, feature.Files, feature.NoFile, feature.Output, feature.Life, feature.Seccomp, feature.WritePaths} {
@@ -69,13 +69,13 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		caps.Features[feature.Users] = true
 		for _, dir := range []string{existing(d.opts.Dir), "/usr"} {
 			if !canMap(dir) {
-				gap("own-ids", "the file system of "+dir+" can't map ids: ids inside the sandbox are the same outside", "set SANDPIT_HOME to a directory on ext4, xfs, btrfs or tmpfs; the host image also needs /usr on one of these")
+				gap(feature.GapOwnIDs, "the file system of "+dir+" can't map ids: ids inside the sandbox are the same outside", "set SANDPIT_HOME to a directory on ext4, xfs, btrfs or tmpfs; the host image also needs /usr on one of these")
 				break
 			}
 		}
 	case h.privileged:
 		caps.Features[feature.Users] = true
-		gap("own-ids", "this user namespace has too few ids for a separate range per sandbox: ids inside a sandbox are the same outside", "run outside of this container, or in a container without a user namespace")
+		gap(feature.GapOwnIDs, "this user namespace has too few ids for a separate range per sandbox: ids inside a sandbox are the same outside", "run outside of this container, or in a container without a user namespace")
 	default:
 		if err := h.subIDs(); err != nil {
 			gap(feature.Users, "only one user exists in a sandbox: "+err.Error(), "install newuidmap and give this user a range in /etc/subuid and /etc/subgid, for example with `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`")
@@ -84,10 +84,10 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		}
 	}
 	if !h.privileged || !h.allIDs {
-		gap("own-counters", "inotify instances, timers and message queues of all sandboxes count for this user, so each sandbox gets only a part of them", "run as root outside of containers")
+		gap(feature.GapOwnCounters, "inotify instances, timers and message queues of all sandboxes count for this user, so each sandbox gets only a part of them", "run as root outside of containers")
 	}
 	if coreHandlerRuns(h) {
-		gap("core-handler", "the hard limit on core files is 0, so a crash in a sandbox starts the program to which this machine pipes core files", "raise the limit (ulimit -Hc unlimited); sandboxes still create no core files")
+		gap(feature.GapCoreHandler, "the hard limit on core files is 0, so a crash in a sandbox starts the program to which this machine pipes core files", "raise the limit (ulimit -Hc unlimited); sandboxes still create no core files")
 	}
 	return caps
 }
@@ -122,7 +122,7 @@ func shownAsIs(dir string) sandpit.Gap {
 		why, fix = below+" is a separate mount", "use an image (--image), or unmount "+below
 	}
 	return sandpit.Gap{
-		What: "host-image",
+		What: feature.GapHostImage,
 		Why:  why + ", so the host image shows " + dir + " as it is: no file in it is hidden, and a sandbox can watch and lock its files, and read every file that its creator can read",
 		Fix:  fix,
 	}
@@ -190,14 +190,14 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 
 	if !tellsPeers() {
 		caps.Gaps = append(caps.Gaps, sandpit.Gap{
-			What: "socket-peers", Why: "this kernel identifies a client of the unix socket only by its pid, which another process may have by the time it is checked",
+			What: feature.GapSocketPeers, Why: "this kernel identifies a client of the unix socket only by its pid, which another process may have by the time it is checked",
 			Fix: "use Linux 6.5 or later",
 		})
 	}
 	if h, err := d.host(); err == nil && h.privileged && h.allIDs {
 		if fd, err := openClaims(); err != nil {
 			caps.Available = false
-			caps.Gaps = append(caps.Gaps, sandpit.Gap{What: "own-ids", Why: err.Error(), Fix: sandpit.Hint(err)})
+			caps.Gaps = append(caps.Gaps, sandpit.Gap{What: feature.GapOwnIDs, Why: err.Error(), Fix: sandpit.Hint(err)})
 		} else {
 			unix.Close(fd)
 		}
@@ -205,7 +205,7 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	if err := tryNamespaces(); err != nil {
 		caps.Available = false
 		why, fix := whyNoNamespaces(err)
-		caps.Gaps = append([]sandpit.Gap{{What: "namespaces", Why: why, Fix: fix}}, caps.Gaps...)
+		caps.Gaps = append([]sandpit.Gap{{What: feature.GapNamespaces, Why: why, Fix: fix}}, caps.Gaps...)
 		fact("namespaces", "refused")
 	} else {
 		fact("namespaces", "user, mount, pid, network, ipc, uts, cgroup")
