@@ -28,11 +28,10 @@ const (
 	// forker is the thread that makes processes: it is in the child, in addition to
 	// the limit.
 	forker = 1
-	// allowance is how many threads the first process may have beside those that
-	// wait for a program: 4 for file work, 16 for long file work, 16 for the content of
-	// files, 16 for watches, which packages guest/workers and guest/files bound, and the
-	// runtime's.
-	allowance = 64
+	// Allowance is how many threads the first process may have beside those that
+	// wait for a program: workers.MaxThreads and files.MaxThreads of the guest, and
+	// the runtime's.
+	Allowance = 64
 	// mostPids is PID_MAX_LIMIT of linux/threads.h.
 	mostPids = 4 << 20
 )
@@ -69,7 +68,7 @@ func (d *groupDir) makeWork() error {
 }
 
 // limitPids writes the limit of processes. The group's own bounds what the first
-// process takes of the machine: each thread of it beyond the allowance waits for one
+// process takes of the machine: each thread of it beyond Allowance waits for one
 // of a program, such as one that holds the lock of a pipe between the two, and of
 // those there are no more than the limit.
 func (d *groupDir) limitPids(limit int64) error {
@@ -83,7 +82,7 @@ func (d *groupDir) limitPids(limit int64) error {
 	if err := set(d.path+work, min(limit+forker, mostPids)); err != nil {
 		return err
 	}
-	return set(d.path, min(2*limit+forker+allowance, mostPids))
+	return set(d.path, min(2*limit+forker+Allowance, mostPids))
 }
 
 // OpenWork opens the file to which the thread that makes processes must write "0", so

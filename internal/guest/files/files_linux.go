@@ -31,6 +31,9 @@ type Files struct {
 // wait for a disk, or for a program that holds a lock in the kernel.
 const maxContent = 16
 
+// MaxThreads is the maximum of threads that Files have beside those of their pool.
+const MaxThreads = maxContent + maxWatchers
+
 // New returns Files that work on the threads of a pool.
 func New(s *settings.Settings, w *workers.Pool) *Files {
 	return &Files{settings: s, workers: w, content: make(chan struct{}, maxContent)}

@@ -37,6 +37,9 @@ const (
 	workerRetry = 100 * time.Millisecond
 )
 
+// MaxThreads is the maximum of threads of a Pool.
+const MaxThreads = maxWorkers + maxLong
+
 // New returns a pool without threads. They are started when there is work.
 func New(s *settings.Settings) *Pool {
 	return &Pool{settings: s, jobs: make(chan func()), stale: make(chan struct{})}
