@@ -25,8 +25,8 @@ TOOLS := .cache/tools
 # Two packages at a time: on two cores more only makes the slow ones slower.
 # The timeout is a safety net for a hang, no test depends on it.
 TESTFLAGS := -p 2 -tags $(TAGS) -timeout 20m
-# Runs go test, prints what was skipped, and fails if that is not in its list. The runs
-# of one make test share their outcomes.
+# Runs go test without its cache, prints what was skipped, and fails if that is not in its
+# list. The runs of one make test share their outcomes.
 OUTCOMES  := .cache/outcomes.json
 REPORT    := $(GO) run ./internal/testreport -events $(OUTCOMES)
 DOCUMENTS := docs/SPECIFICATION.md,docs/ATTACKS.md
@@ -96,7 +96,7 @@ endif
 
 .PHONY: test
 test: forget setup build vet lint cross test-vm ## all tests, on a fresh machine of 2 cores within 30 minutes
-	SANDPIT_TEST_BINARY=$(CURDIR)/bin/sandpit $(REPORT) -- $(TESTFLAGS) -count=1 ./cmd/sandpit
+	SANDPIT_TEST_BINARY=$(CURDIR)/bin/sandpit $(REPORT) -- $(TESTFLAGS) ./cmd/sandpit
 	$(REPORT) -documents $(DOCUMENTS) -- $(TESTFLAGS) ./...
 
 .PHONY: forget
@@ -111,7 +111,7 @@ check: build lint ## lint, unit tests and one pass of the conformance suites, wi
 .PHONY: test-vm
 test-vm: build ## the quick boot: pure cgroup v2, systemd, ordinary users and root, under QEMU
 	@mkdir -p .cache
-	SANDPIT_TEST_HOSTS=quick $(REPORT) -v -- $(TESTFLAGS) -count=1 -run '^TestHosts$$' ./internal/hosttest
+	SANDPIT_TEST_HOSTS=quick $(REPORT) -v -- $(TESTFLAGS) -run '^TestHosts$$' ./internal/hosttest
 
 .PHONY: test-hosts
 test-hosts: setup build ## every suite on every kind of host, under QEMU and Docker (HOSTS=a,b SUITES=c FORM=full)

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Format, lint and known vulnerabilities, with the tools of tools/go.mod, which
-# is a module of its own so that they are no dependency of ours.
+# is a module of its own so that they are not dependencies of ours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=.cache/tools
 mkdir -p "$tools"
 
-# The tools are fetched through the Go module proxy. Where that can't be
-# reached they are not to be had, and that is said; a finding is what fails.
+# The tools are fetched through the Go module proxy. Where that can't be reached, lint is
+# not run and says so. In continuous integration it then fails.
 if ! go -C tools build -o "../$tools/" tool 2>"$tools/log"; then
   tail -3 "$tools/log" >&2
   echo "lint: not run: its tools could not be built" >&2
-  exit 0
+  [ -z "${CI:-}" ]
+  exit
 fi
 
 unformatted=$(git ls-files -z '*.go' | xargs -0 -r "$tools/gofumpt" -l)

@@ -1,7 +1,8 @@
 // Testreport runs go test and reports what it proves. It prints packages as they end,
 // the output of tests that fail, every skipped test with its reason, and a total.
 // It fails if go test fails, if a test is skipped that the list of skips does not
-// have, and with -documents if a test that a document names did not pass.
+// have, and with -documents if a test that a document names did not pass. It runs every
+// test, also one with a cached result.
 //
 //	go run ./internal/testreport [-v] [-events FILE] [-documents FILE,...] -- ARGUMENTS OF GO TEST
 //
@@ -55,7 +56,7 @@ func run() error {
 	// An interrupt of the terminal goes to go test as well, and ends it.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	start := time.Now()
-	cmd := exec.Command("go", append([]string{"test", "-json"}, flag.Args()...)...)
+	cmd := exec.Command("go", append([]string{"test", "-json", "-count=1"}, flag.Args()...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

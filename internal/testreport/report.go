@@ -50,7 +50,6 @@ type report struct {
 	running  map[test]string // tests that have not ended, with their output
 	packages map[string]bool // whether the package has ended
 	failed   []string        // packages and tests, in the order in which they failed
-	cached   int             // packages whose outcomes go test remembers
 	ended    []outcome       // of this run, tests only
 	passed   map[test]bool   // in this run or an earlier one
 	skipped  map[test]string // in this run, with reasons
@@ -175,9 +174,6 @@ func (r *report) takePackage(e event, t test) {
 		if e.Output != "PASS\n" && !strings.Contains(e.Output, "[no test files]") {
 			fmt.Fprint(r.out, e.Output)
 		}
-		if strings.HasPrefix(e.Output, "ok ") && strings.Contains(e.Output, "(cached)") {
-			r.cached++
-		}
 	case "pass", "fail", "skip":
 		r.packages[t.Package] = true
 		if e.Action == "fail" {
@@ -286,8 +282,8 @@ func (r *report) summary(documents []document, took time.Duration) []string {
 	if passed == 0 {
 		problems = append(problems, "no test passed")
 	}
-	fmt.Fprintf(r.out, "\n%d tests passed, %d failed, %d were skipped, in %d packages (%d of them cached), in %s\n",
-		passed, len(r.failed), len(skips), len(r.packages), r.cached, took.Round(time.Second))
+	fmt.Fprintf(r.out, "\n%d tests passed, %d failed, %d were skipped, in %d packages, in %s\n",
+		passed, len(r.failed), len(skips), len(r.packages), took.Round(time.Second))
 	return problems
 }
 
