@@ -106,8 +106,14 @@ func (c *compiler) sys(trees []sysprog.Arg) {
 	}
 	if c.cgroup2 {
 		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("cgroup2"), c.p.Str("sys/fs/cgroup"), c.p.Str("cgroup2"), sysprog.Int(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY), sysprog.Int(0)).Ignore(unix.EPERM, unix.EBUSY)
-		// Programs are in a child of the group, and look for its limits there.
-		c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("sys/fs/cgroup"), c.p.Str("sys/fs/cgroup/work"), sysprog.Int(0), sysprog.Int(unix.MS_BIND), sysprog.Int(0)).Ignore(unix.ENOENT)
+		// Programs are in a child of the group, which alone counts processes as their limit
+		// does. They look for all limits there, or in the group.
+		bind := func(from, to string, flags uint64) {
+			c.p.Call("showing the cgroup", unix.SYS_MOUNT, c.p.Str("sys/fs/cgroup"+from), c.p.Str("sys/fs/cgroup"+to), sysprog.Int(0), sysprog.Int(unix.MS_BIND|flags), sysprog.Int(0)).Ignore(unix.ENOENT)
+		}
+		bind("/work/pids.max", "/pids.max", 0)
+		bind("/work/pids.current", "/pids.current", 0)
+		bind("", "/work", unix.MS_REC)
 	}
 	c.seal("sys", attrRead|unix.MOUNT_ATTR_NOEXEC, true)
 	dirs := maskedDirs[:]

@@ -771,6 +771,35 @@ func (s *subject) cgroups() {
 		if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil && f[0] == "0" && s.limited("memory", "cpus", "pids") && !ours {
 			s.t.Errorf("the process is in %s", line)
 		}
+		if f[1] == "" && ours && !s.guest {
+			s.limitsInside(f[2])
+		}
+	}
+}
+
+// limitsInside checks that a program reads its limits in /sys/fs/cgroup, and where
+// /proc/self/cgroup says that it is.
+func (s *subject) limitsInside(group string) {
+	outside := "/sys/fs/cgroup" + group
+	_, inside, _ := strings.Cut(group+"/", "/sandpit-"+s.id+"/")
+	for _, c := range []struct {
+		limit feature.Feature
+		name  string
+		from  string // the group that has it
+	}{{feature.Memory, "memory.max", path.Dir(outside)}, {feature.CPUs, "cpu.max", path.Dir(outside)}, {feature.Pids, "pids.max", outside}} {
+		if inside == "" || !s.limited(c.limit) {
+			continue
+		}
+		want, err := os.ReadFile(c.from + "/" + c.name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a hierarchy of v1 limits it
+		}
+		for _, dir := range []string{"", inside} {
+			got, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/sys/fs/cgroup/%s%s", s.pid, dir, c.name))
+			if string(got) != string(want) || err != nil {
+				s.t.Errorf("in /sys/fs/cgroup/%s the limit %s is %q, want %q: %v", dir, c.name, got, want, err)
+			}
+		}
 	}
 }
 
