@@ -13,19 +13,13 @@ import (
 func eventRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The latest 10,000 events are stored. An events.lost event means that some are missing.", Query: []Param{{Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect."}}, Status: http.StatusOK, Other: []string{stream.Events}, handle: followEvents},
+		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The latest 10,000 events are stored. An events.lost event means that some are missing.", Query: []Param{{Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, handle: followEvents},
 	}
 }
 
 func followEvents(c *call) error {
 	q := c.query()
-	after := q.number("after", maxSeq)
-	if !q.values.Has("after") {
-		var err error
-		if after, err = stream.ResumeAfter(c.R); err != nil {
-			q.fail("Last-Event-ID", "is not a number")
-		}
-	}
+	after, _ := c.after(q)
 	if q.err != nil {
 		return q.err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -376,6 +377,23 @@ func TestBackground(t *testing.T) {
 	if strings.Count(string(body), "event: stdout\n") != 1 || !strings.Contains(string(body), "id: ") {
 		t.Errorf("%s", body)
 	}
+	// A browser that reconnects goes on after what it has, with the URL of before.
+	events := func(query, last string) (ids []string) {
+		_, body, _ := s.get(ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?stream=stdout" + query, header: map[string]string{"Accept": "text/event-stream", "Last-Event-ID": last}})
+		for line := range strings.Lines(string(body)) {
+			if id, ok := strings.CutPrefix(line, "id: "); ok {
+				ids = append(ids, strings.TrimSpace(id))
+			}
+		}
+		return ids
+	}
+	all := events("", "")
+	for _, query := range []string{"", "&after=0", "&tail=1"} {
+		if got := events(query, all[0]); !slices.Equal(got, all[1:]) {
+			t.Errorf("resumed after %s of %v with %q: %v", all[0], all, query, got)
+		}
+	}
+	s.refused(400, "invalid", ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs", header: map[string]string{"Last-Event-ID": "x"}})
 }
 
 // A client that doesn't read is dropped in time, and holds nobody up.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -68,6 +69,17 @@ func (q *query) flag(name string, otherwise bool) bool {
 	}
 	q.fail(name, "must be true or false")
 	return false
+}
+
+// after returns the position after which a stream starts: the parameter "after", or that
+// of Last-Event-ID if it is greater. A browser that reconnects sends that with the URL of
+// its first request. resumed reports whether the client did.
+func (c *call) after(q *query) (after uint64, resumed bool) {
+	last, err := stream.ResumeAfter(c.R)
+	if err != nil {
+		q.fail("Last-Event-ID", "is not a number")
+	}
+	return max(q.number("after", maxSeq), last), last > 0
 }
 
 // number returns a number that is not negative.

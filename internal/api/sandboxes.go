@@ -54,7 +54,7 @@ func sandboxRoutes() []Route {
 				{Name: "process", Type: "string", Doc: "Its id"},
 				{Name: "stream", Type: "string", Enum: []string{"stdout", "stderr"}},
 				{Name: "since", Type: "date-time"},
-				{Name: "after", Type: "integer", Doc: "Only entries with a greater seq"},
+				{Name: "after", Type: "integer", Doc: "Only entries with a greater seq. The header Last-Event-ID has the same effect; the greater of both counts."},
 				{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
 				flag("follow", "Follow new entries until the sandbox is removed"),
 			},
@@ -204,8 +204,12 @@ const maxSeq = 1 << 53
 func getLogs(c *call) error {
 	q := c.query()
 	log := sandpit.LogQuery{
-		Process: q.text("process"), Stream: q.text("stream"), Since: q.time("since"), After: q.number("after", maxSeq),
+		Process: q.text("process"), Stream: q.text("stream"), Since: q.time("since"),
 		Tail: int(q.number("tail", math.MaxInt32)), Follow: q.flag("follow", false),
+	}
+	var resumed bool
+	if log.After, resumed = c.after(q); resumed {
+		log.Tail = 0 // it bounds what the first request gets
 	}
 	if q.err != nil {
 		return q.err
