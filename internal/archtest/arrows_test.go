@@ -304,6 +304,7 @@ func TestGuestDependencies(t *testing.T) {
 		"internal/guest/process",
 		"internal/guest/procfs",
 		"internal/guest/server",
+		"internal/guest/rights",
 		"internal/guest/settings",
 		"internal/guest/spawn",
 		"internal/guest/wire",

@@ -20,6 +20,7 @@ type Table struct {
 	reaper   reaper
 
 	mu    sync.Mutex
+	maker maker               // or nil
 	procs map[uint64]*process // by ref
 	ended [2]ended            // foreground, detached
 	ref   uint64

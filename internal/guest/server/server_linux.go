@@ -196,16 +196,17 @@ func (g *guest) bootstrap() int {
 			f := fdio.WaitingFile(fd, "connection")
 			go func() { _ = conn.New(g, f, f).Serve() }()
 		case kind == bootstrapLandlock:
-			if err := g.settings.SetLandlock(fd); err != nil {
+			if err := g.processes.Restrict(fd); err != nil {
 				return lastWords("entering a Landlock domain: " + err.Error())
 			}
+			g.settings.SetLandlock(fd)
 			g.workers.Renew()
 		case kind == bootstrapFilter:
 			if !loadFilter(fd) {
 				return lastWords("it could not load the filter of system calls")
 			}
 		case kind == bootstrapForker:
-			if err := g.settings.CountIn(fd); err != nil {
+			if err := g.processes.CountIn(fd); err != nil {
 				return lastWords("joining the cgroup of processes: " + err.Error())
 			}
 		case kind == bootstrapListen:

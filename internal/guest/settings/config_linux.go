@@ -1,12 +1,12 @@
 package settings
 
 import (
-	"os"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/rights"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -40,7 +40,7 @@ func (s *Settings) Configure(m *wire.Config) error {
 	s.mu.Lock()
 	s.conf = Config{
 		User: u, dir: m.Dir, Env: m.Env, Output: m.Output, NoFile: m.NoFile,
-		Life: time.Duration(m.Life), RootCaps: m.RootCaps & Permitted(), OOMScoreAdj: int(m.OOMScoreAdj),
+		Life: time.Duration(m.Life), RootCaps: m.RootCaps & rights.Permitted(), OOMScoreAdj: int(m.OOMScoreAdj),
 	}
 	s.mu.Unlock()
 	return nil
@@ -72,9 +72,6 @@ func (c *Config) WorkDir(u *User) string {
 	return "/"
 }
 
-// DefaultPath is the default PATH of processes.
-const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // CheckEnv returns an error for strings that are not KEY=VALUE.
 func CheckEnv(env []string) error {
 	for _, e := range env {
@@ -86,37 +83,4 @@ func CheckEnv(env []string) error {
 		}
 	}
 	return nil
-}
-
-// Environ returns the environment of a process: defaults, then the lists. Of two entries
-// for a name the later one counts.
-func Environ(u *User, terminal bool, lists ...[]string) []string {
-	env := []string{
-		"PATH=" + DefaultPath,
-		"HOME=" + u.homeOr("/"),
-		"USER=" + u.Name,
-		"LOGNAME=" + u.Name,
-		"LANG=C.UTF-8",
-	}
-	if host, err := os.Hostname(); err == nil {
-		env = append(env, "HOSTNAME="+host)
-	}
-	if terminal {
-		env = append(env, "TERM=xterm-256color")
-	}
-	for _, l := range lists {
-		env = append(env, l...)
-	}
-	at := make(map[string]int, len(env))
-	out := env[:0]
-	for _, e := range env {
-		name, _, _ := strings.Cut(e, "=")
-		if i, ok := at[name]; ok {
-			out[i] = e
-			continue
-		}
-		at[name] = len(out)
-		out = append(out, e)
-	}
-	return out
 }

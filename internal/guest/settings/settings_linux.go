@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
+	"github.com/sandpit-dev/sandpit/internal/guest/rights"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -19,8 +20,7 @@ type Settings struct {
 
 	mu       sync.Mutex
 	conf     Config
-	landlock int   // ruleset, or -1
-	maker    maker // under that ruleset, or nil
+	landlock int // ruleset, or -1
 }
 
 // New returns default settings.
@@ -28,12 +28,9 @@ func New() *Settings {
 	return &Settings{single: sync.OnceValue(singleUser), landlock: -1}
 }
 
-// SetLandlock makes fd the ruleset of all processes and file work. Call it before the first
+// SetLandlock makes fd the ruleset of file work and of processes. Call it before the first
 // connection that needs the ruleset.
-func (s *Settings) SetLandlock(fd int) error {
-	if err := s.takeOn(func() error { return RestrictSelf(fd) }); err != nil {
-		return err
-	}
+func (s *Settings) SetLandlock(fd int) {
 	s.mu.Lock()
 	old := s.landlock
 	s.landlock = fd
@@ -41,18 +38,6 @@ func (s *Settings) SetLandlock(fd int) error {
 	if old >= 0 {
 		unix.Close(old)
 	}
-	return nil
-}
-
-// Maker returns a function that runs others on the thread that makes all processes, or nil
-// if any thread may.
-func (s *Settings) Maker() func(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.maker == nil {
-		return nil
-	}
-	return s.maker.do
 }
 
 // Landlock returns the ruleset of all processes and file work, or -1.
@@ -88,7 +73,7 @@ func singleUser() bool {
 	if os.Geteuid() != 0 {
 		return true
 	}
-	if Permitted()&(1<<unix.CAP_SETUID) == 0 {
+	if rights.Permitted()&(1<<unix.CAP_SETUID) == 0 {
 		return true
 	}
 	b, err := fdio.ReadSmall("/proc/self/uid_map", 4<<10)
@@ -97,14 +82,4 @@ func singleUser() bool {
 	}
 	f := strings.Fields(string(b))
 	return len(f) == 3 && f[2] == "1"
-}
-
-// Permitted returns the capabilities of the calling thread.
-func Permitted() uint64 {
-	var data [2]unix.CapUserData
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return 0
-	}
-	return uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
 }

@@ -29,13 +29,6 @@ type User struct {
 	Change bool   // the guest is someone else
 }
 
-func (u *User) homeOr(other string) string {
-	if u.Home != "" {
-		return u.Home
-	}
-	return other
-}
-
 // LookUser finds the user that spec names: "name", "uid", "name:group" or
 // "uid:gid", in the image's own files. An empty spec is the guest's own user.
 //

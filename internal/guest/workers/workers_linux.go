@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/rights"
 	"github.com/sandpit-dev/sandpit/internal/guest/settings"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -165,7 +166,7 @@ func giveUpRights(u *settings.User, rootCaps uint64, landlock int) error {
 		return err
 	}
 	if landlock >= 0 {
-		if err := settings.RestrictSelf(landlock); err != nil {
+		if err := rights.RestrictSelf(landlock); err != nil {
 			return err
 		}
 	}
@@ -191,7 +192,7 @@ func giveUpRights(u *settings.User, rootCaps uint64, landlock int) error {
 	if u.UID == 0 {
 		caps = rootCaps
 	}
-	caps &= settings.Permitted()
+	caps &= rights.Permitted()
 	var data [2]unix.CapUserData
 	for i := range data {
 		data[i].Permitted = uint32(caps >> (32 * i))

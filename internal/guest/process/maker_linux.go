@@ -1,9 +1,11 @@
-package settings
+package process
 
 import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/rights"
 )
 
 // maker is a thread that makes all processes, which inherit what it has taken on:
@@ -37,34 +39,39 @@ func (m maker) do(f func()) {
 }
 
 // takeOn calls f on the thread that makes all processes from now on.
-func (s *Settings) takeOn(f func() error) (err error) {
-	s.mu.Lock()
-	if s.maker == nil {
-		s.maker = newMaker()
+func (t *Table) takeOn(f func() error) (err error) {
+	t.mu.Lock()
+	if t.maker == nil {
+		t.maker = newMaker()
 	}
-	m := s.maker
-	s.mu.Unlock()
+	m := t.maker
+	t.mu.Unlock()
 	m.do(func() { err = f() })
 	return err
 }
 
+// on returns a function that runs others on the thread that makes all processes, or nil
+// if any thread may.
+func (t *Table) on() func(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.maker == nil {
+		return nil
+	}
+	return t.maker.do
+}
+
+// Restrict puts processes that are started from now on under a Landlock ruleset.
+func (t *Table) Restrict(ruleset int) error {
+	return t.takeOn(func() error { return rights.RestrictSelf(ruleset) })
+}
+
 // CountIn makes processes that are started from now on count in the cgroup whose file of
 // threads is join, which it closes.
-func (s *Settings) CountIn(join int) error {
+func (t *Table) CountIn(join int) error {
 	defer unix.Close(join)
-	return s.takeOn(func() error {
+	return t.takeOn(func() error {
 		_, err := unix.Write(join, []byte("0"))
 		return err
 	})
-}
-
-// RestrictSelf puts the calling thread permanently under a ruleset.
-func RestrictSelf(ruleset int) error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	if _, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0); errno != 0 {
-		return errno
-	}
-	return nil
 }
