@@ -3,11 +3,11 @@
 package policy
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -176,16 +176,9 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
 	return resolved, nil
 }
 
-// invalidError matches sandpit.ErrInvalid without saying so in its text, which
-// stands alone.
-type invalidError struct{ text string }
-
-func (e *invalidError) Error() string { return e.text }
-func (e *invalidError) Unwrap() error { return sandpit.ErrInvalid }
-
 // invalid returns an error that matches sandpit.ErrInvalid, with a hint unless that is empty.
 func invalid(hint, format string, args ...any) error {
-	var err error = &invalidError{fmt.Sprintf(format, args...)}
+	err := fault.Invalidf(format, args...)
 	if hint == "" {
 		return err
 	}

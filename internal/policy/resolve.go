@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -271,7 +270,7 @@ func findSource(source string) error {
 	case os.IsNotExist(err):
 		return invalid("create it first, or correct the path", "the mount source %s does not exist", quote(source))
 	case err != nil:
-		return sandpit.WithHint(&invalidError{fmt.Sprintf("the mount source can't be accessed: %v", err)}, "use a path that you can read")
+		return invalid("use a path that you can read", "the mount source can't be accessed: %v", err)
 	case info.Mode()&os.ModeSymlink != 0:
 		hint := "mount its target"
 		if target, err := filepath.EvalSymlinks(source); err == nil {
