@@ -27,15 +27,13 @@ var bulks = sync.Pool{New: func() any {
 	return &b
 }}
 
-// Buffer returns a buffer of one block, or of several for large content.
-func Buffer(much bool) *[]byte {
-	if much {
-		return bulks.Get().(*[]byte)
-	}
-	return buffers.Get().(*[]byte)
-}
+// Buffer returns a buffer of one block.
+func Buffer() *[]byte { return buffers.Get().(*[]byte) }
 
-// Release releases a buffer of Buffer.
+// LargeBuffer returns a buffer of several blocks, for content that does not fit one.
+func LargeBuffer() *[]byte { return bulks.Get().(*[]byte) }
+
+// Release releases a buffer of Buffer or LargeBuffer.
 func Release(buf *[]byte) {
 	if len(*buf) > BlockSize {
 		bulks.Put(buf)

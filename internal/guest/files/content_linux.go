@@ -106,7 +106,11 @@ func (f *Files) read(s *conn.Stream, m *wire.Read, path string) {
 	if m.Length >= 0 {
 		left = min(left, m.Length)
 	}
-	buf := conn.Buffer(left > wire.MaxData)
+	newBuffer := conn.Buffer
+	if left > wire.MaxData {
+		newBuffer = conn.LargeBuffer
+	}
+	buf := newBuffer()
 	defer conn.Release(buf)
 	limit := int64(len(*buf) / conn.BlockSize * wire.MaxData)
 	for at := m.Offset; left > 0; {

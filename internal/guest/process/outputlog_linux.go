@@ -268,7 +268,11 @@ func (p *process) follow(s *conn.Stream, r *logReader, flags uint64) {
 				}
 				channel = q.channel
 				if buf == nil {
-					buf = conn.Buffer(p.log.end-r.pos > wire.MaxData)
+					if p.log.end-r.pos > wire.MaxData {
+						buf = conn.LargeBuffer()
+					} else {
+						buf = conn.Buffer()
+					}
 				}
 				k := 0
 				for data := q.data[at:]; k < len(data) && n < len(*buf)/conn.BlockSize*wire.MaxData; {
@@ -278,7 +282,7 @@ func (p *process) follow(s *conn.Stream, r *logReader, flags uint64) {
 				return k
 			}
 			if buf == nil {
-				buf = conn.Buffer(false)
+				buf = conn.Buffer()
 			}
 			room := conn.Payload(*buf, 0)[n:]
 			if len(room) < 2*recordRoom+maxPiece {

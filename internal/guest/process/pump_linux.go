@@ -48,7 +48,11 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 			release()
 		}
 		if buf == nil {
-			buf = conn.Buffer(src.busy)
+			if src.busy {
+				buf = conn.LargeBuffer()
+			} else {
+				buf = conn.Buffer()
+			}
 		}
 		return conn.Payload(*buf, 0)
 	}

@@ -157,7 +157,7 @@ func (g *guest) receiveFrom(s *conn.Stream, raw syscall.RawConn) error {
 		var rerr error
 		err := raw.Read(func(fd uintptr) bool {
 			if buf == nil {
-				buf = conn.Buffer(false)
+				buf = conn.Buffer()
 			}
 			if n, rerr = fdio.Read(int(fd), (*buf)[wire.HeaderSize:]); rerr == unix.EAGAIN {
 				conn.Release(buf)
