@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,7 +31,7 @@ const oomScoreAdj = 500
 
 // create makes a sandbox for a tenant. It is canceled when ctx ends or when it takes too
 // long. If the cancellation takes too long, too, it is stuck, and goes on alone.
-func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
+func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec, dialects map[string]json.RawMessage) (*Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	making := &task{what: "creating", about: "a sandbox", namespace: t.namespace, cancel: cancel}
 	if spec.Name != "" {
@@ -38,7 +39,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 	}
 	var s *Sandbox
 	e.start(ctx, making, e.opts.Patience.Create, func(ctx context.Context) (err error) {
-		s, err = e.build(ctx, making, t, spec)
+		s, err = e.build(ctx, making, t, spec, dialects)
 		return err
 	})
 	if err := making.wait(context.Background()); err != nil {
@@ -48,7 +49,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec) (*San
 }
 
 // build does the work of create.
-func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpit.Spec) (*Sandbox, error) {
+func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpit.Spec, dialects map[string]json.RawMessage) (*Sandbox, error) {
 	mark := time.Now()
 	trace := func(step string) {
 		if e.opts.Trace != nil {
@@ -106,7 +107,11 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 			s.repay()
 		}
 	}()
-	s.lease, s.labels = lease, maps.Clone(spec.Labels)
+	s.lease, s.labels, s.dialects = lease, maps.Clone(spec.Labels), dialects
+	kept := 0 // bytes for dialects
+	for _, data := range dialects {
+		kept += len(data)
+	}
 	if s.name = spec.Name; s.name == "" {
 		s.name = s.id
 	}
@@ -119,7 +124,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
 	}
 	if err == nil {
-		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)))
+		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept))
 	}
 	if err != nil {
 		lease.Release()

@@ -146,12 +146,56 @@ const (
 	maxDialectData = 64 << 10 // bytes of one dialect
 )
 
-// SetDialect stores data, which is JSON, with the sandbox for a dialect, whose name has at
-// most 32 bytes: at most 64 KiB for each of at most 8 dialects. nil removes it. After an
-// error of the store nothing has changed.
-func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMessage) error {
+// A Box is a sandbox of an engine, with what a dialect needs beyond sandpit.Sandbox. All
+// sandboxes that Engine and Tenant return are Boxes.
+type Box interface {
+	sandpit.Sandbox
+
+	// Made returns everything that the sandbox was made with. It returns ErrUnsupported for
+	// a sandbox that ends with its engine and has no record.
+	Made() (Made, error)
+
+	// SetDialect stores data, which is JSON, with the sandbox for a dialect, whose name has
+	// at most 32 bytes: at most 64 KiB for each of at most 8 dialects. Later engines have
+	// it, too, if the sandbox outlives this one. nil removes it. After an error of the
+	// store nothing has changed. The error matches sandpit.ErrInvalid, ErrExhausted or
+	// ErrClosed, or is that of the store.
+	SetDialect(ctx context.Context, name string, data json.RawMessage) error
+
+	// Dialect returns the data that is stored for a dialect, or nil.
+	Dialect(name string) json.RawMessage
+}
+
+var _ Box = view{}
+
+// CreateFor is Create with initial data of a dialect, as Box.SetDialect takes it. The first
+// record of the sandbox has it, so that a crash can't separate the two.
+func (t *Tenant) CreateFor(ctx context.Context, spec sandpit.Spec, dialect string, data json.RawMessage) (Box, error) {
+	if err := checkDialect(dialect, data); err != nil {
+		return nil, err
+	}
+	dialects := map[string]json.RawMessage{}
+	if data != nil {
+		dialects[strings.Clone(dialect)] = bytes.Clone(data)
+	}
+	s, err := t.engine.create(ctx, t, spec, dialects)
+	if err != nil {
+		return nil, err
+	}
+	return view{s, t}, nil
+}
+
+func checkDialect(name string, data json.RawMessage) error {
 	if name == "" || len(name) > maxDialectName || len(data) > maxDialectData || data != nil && !json.Valid(data) {
 		return fault.Errorf(sandpit.ErrInvalid, "keeping what the dialect %.40q needs: not a name of up to %d bytes with JSON of up to %d bytes", name, maxDialectName, maxDialectData)
+	}
+	return nil
+}
+
+// SetDialect stores data for a dialect. See Box.
+func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMessage) error {
+	if err := checkDialect(name, data); err != nil {
+		return err
 	}
 	s.saving.Lock()
 	defer s.saving.Unlock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,14 +17,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
-
-// box is what a sandbox of an engine can do beyond sandpit.Sandbox.
-type box interface {
-	sandpit.Sandbox
-	Made() (engine.Made, error)
-	SetDialect(ctx context.Context, name string, data json.RawMessage) error
-	Dialect(name string) json.RawMessage
-}
 
 // What a sandbox was made with, and what dialects keep with it, is known to later
 // engines, however often one follows another.
@@ -36,7 +29,7 @@ func TestMadeIsRestored(t *testing.T) {
 		Name: "box", User: "root", WorkDir: "/", Env: []string{"A=\xff"}, Limits: sandpit.Limits{Pids: 77},
 		Labels: map[string]string{"a": "b"}, OnExpiry: sandpit.ExpiryStop,
 	}
-	sb := made(t, first.As("", team), spec).(box)
+	sb := made(t, first.As("", team), spec).(engine.Box)
 	if err := sb.SetDialect(t.Context(), "e2b", json.RawMessage(`{"template":"base"}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +55,7 @@ func TestMadeIsRestored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again := got.(box)
+		again := got.(engine.Box)
 		now, err := again.Made()
 		if diff := cmp.Diff(was, now); diff != "" || err != nil {
 			t.Errorf("after a restart: %v %s", err, diff)
@@ -79,12 +72,53 @@ func TestMadeIsRestored(t *testing.T) {
 	}
 }
 
+// firstRecords is a store that remembers the first record of each sandbox.
+type firstRecords struct {
+	engine.Store
+	first sync.Map // its data, by the sandbox's ID
+}
+
+func (f *firstRecords) PutSandbox(ctx context.Context, r engine.Record) error {
+	f.first.LoadOrStore(r.ID, string(r.Data))
+	return f.Store.PutSandbox(ctx, r)
+}
+
+// What a dialect keeps from the start is in the first record, and charged like the rest.
+func TestCreateFor(t *testing.T) {
+	srv := newSurvivor(t)
+	book := ledger.New(ledger.Bounds{})
+	store := &firstRecords{Store: srv.store}
+	e := srv.open(t, func(o *engine.Options) { o.Memory, o.Store = book, store })
+	const data = `{"template":"base"}`
+	own := e.As("", policy.Default())
+	if _, err := own.CreateFor(t.Context(), sandpit.Spec{}, "d", json.RawMessage(`{`)); !errors.Is(err, sandpit.ErrInvalid) || len(e.Sandboxes()) != 0 {
+		t.Errorf("with data that is not JSON: %v", err)
+	}
+	sb, err := own.CreateFor(t.Context(), sandpit.Spec{User: "root", WorkDir: "/"}, "d", json.RawMessage(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(sb.Dialect("d")); got != data {
+		t.Errorf("the dialect has %q", got)
+	}
+	if first, _ := store.first.Load(sb.ID()); !strings.Contains(fmt.Sprint(first), "template") {
+		t.Errorf("the first record is %v", first)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.ForgetEvents()
+	if n := book.Used(); n != 0 {
+		t.Errorf("%d bytes are charged for nothing", n)
+	}
+}
+
 // What dialects keep is bounded, charged, and not changed by what fails.
 func TestDialectData(t *testing.T) {
 	srv := newSurvivor(t)
 	book := ledger.New(ledger.Bounds{})
 	e := srv.open(t, func(o *engine.Options) { o.Memory = book })
-	sb := made(t, e, sandpit.Spec{}).(box)
+	sb := made(t, e, sandpit.Spec{}).(engine.Box)
 	large := json.RawMessage(`"` + strings.Repeat("x", 64<<10-2) + `"`)
 	for i := range 8 {
 		if err := sb.SetDialect(t.Context(), fmt.Sprint("d", i), large); err != nil {

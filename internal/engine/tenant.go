@@ -26,7 +26,7 @@ func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
 
 // Create makes a sandbox. See sandpit.Client.
 func (t *Tenant) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox, error) {
-	s, err := t.engine.create(ctx, t, spec)
+	s, err := t.engine.create(ctx, t, spec, nil)
 	if err != nil {
 		return nil, err
 	}
