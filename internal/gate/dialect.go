@@ -92,7 +92,18 @@ type service struct {
 }
 
 // Handler returns the handler of a dialect. Serve it on servers that Configure has set up.
+// It panics if the dialect has no Credential or Fail, or uses the ID of a route twice.
 func (g *Gate) Handler(d Dialect) http.Handler {
+	if d.Credential == nil || d.Fail == nil {
+		panic("gate: a dialect without Credential or Fail")
+	}
+	ids := map[string]bool{}
+	for _, r := range d.Routes {
+		if ids[r.ID] {
+			panic("gate: two routes have the ID " + r.ID)
+		}
+		ids[r.ID] = true
+	}
 	s := &service{gate: g, dialect: &d, mux: http.NewServeMux()}
 	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		if slices.ContainsFunc(d.Routes, func(r Route) bool { return r.Method == method }) {

@@ -279,6 +279,30 @@ func TestForgottenIntend(t *testing.T) {
 	s.want(500, "no: internal", "POST", url+"/boxes/b/say", "write", "X-Key", "s1")
 }
 
+// A dialect that can't work is found when its handler is made.
+func TestBrokenDialectPanics(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	for what, breaks := range map[string]func(*gate.Dialect){
+		"no Credential": func(d *gate.Dialect) { d.Credential = nil },
+		"no Fail":       func(d *gate.Dialect) { d.Fail = nil },
+		"an ID twice": func(d *gate.Dialect) {
+			d.Routes = append(d.Routes, d.Routes[0])
+			d.Routes[1].Path = "/other"
+		},
+	} {
+		d := echo("X-Key", "say", say)
+		breaks(&d)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: the handler is made", what)
+				}
+			}()
+			s.gate.Handler(d)
+		}()
+	}
+}
+
 // Dialects of one gate share the bounds of a key, and the share of the audit.
 func TestDialectsShareTheGate(t *testing.T) {
 	s := serve(t, gate.Limits{Rate: 0.001, Burst: 2, Strangers: gate.AuditShare{Rate: 0.001, Burst: 1}})

@@ -23,11 +23,6 @@ import (
 const doctorLong = `Check what this machine can enforce for this user, what it can't, why, and how to fix it.
 The exit code is 0 if sandboxes can be created, and 1 if not.`
 
-// An examiner is a driver that can look closer than Probe does, for people.
-type examiner interface {
-	Examine(ctx context.Context) driver.Capabilities
-}
-
 // doctorCommand is sandpit doctor.
 func (a *tree) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -131,7 +126,7 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 }
 
 func probe(ctx context.Context, d driver.Driver) driver.Capabilities {
-	if e, ok := d.(examiner); ok {
+	if e, ok := d.(driver.Examiner); ok {
 		return e.Examine(ctx)
 	}
 	return d.Probe(ctx)
