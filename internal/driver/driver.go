@@ -59,14 +59,14 @@ type Recoverer interface {
 	//     machine was restarted meanwhile.
 	//   - sandpit.ErrExists if its owner is alive. A driver that can't always tell
 	//     says so in its documentation.
-	//   - ErrStranded if the instance runs and can't be reached.
+	//   - sandpit.ErrState if the instance belongs to another data directory, of which
+	//     this one is a copy.
 	//   - sandpit.ErrUnsupported if the handle has a newer version, and
 	//     sandpit.ErrInvalid if it is not one of this driver or of an Ephemeral
 	//     instance.
 	//
 	// A handle without a State stands for an instance whose Create may have been
-	// interrupted at any point, or that is recovered only to be destroyed. Recover
-	// then also returns a stranded instance.
+	// interrupted at any point, or that is recovered only to be destroyed.
 	Recover(ctx context.Context, h Handle) (Instance, error)
 
 	// Persistent returns the IDs of the instances that can outlive their owner and whose
@@ -75,16 +75,6 @@ type Recoverer interface {
 	// nothing.
 	Persistent(ctx context.Context) ([]string, error)
 }
-
-// A Strander is a Recoverer whose instances can become stranded: their guests run, and
-// nothing can reach them. Optional.
-type Strander interface {
-	// Stranded returns the IDs of the stranded instances. Persistent returns them, too.
-	Stranded(ctx context.Context) ([]string, error)
-}
-
-// ErrStranded is in the error of Recover for a stranded instance.
-var ErrStranded = errors.New("no server can reach it")
 
 // ErrRestarted says that the machine of an instance was restarted.
 var ErrRestarted = errors.New("the machine was restarted")

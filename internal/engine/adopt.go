@@ -62,7 +62,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 	if err != nil {
 		return report, fmt.Errorf("adopting sandboxes: %w", err)
 	}
-	ids, err := e.orphans(ctx, recoverer, records, false)
+	ids, err := e.orphans(ctx, recoverer, records)
 	switch {
 	case errors.Is(err, errStuck): // what is known is served
 		report.Refused = append(report.Refused, err)

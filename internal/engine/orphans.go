@@ -31,17 +31,11 @@ func (orphansError) Is(target error) bool { return target == sandpit.ErrState }
 // maxNamed bounds the orphans that an error names.
 const maxNamed = 8
 
-// orphans returns the IDs of the sandboxes that run here without a record, and with
-// stranded also of those that nobody can reach.
-func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, records []Record, stranded bool) ([]string, error) {
-	kept := make(chan []string, 2)
+// orphans returns the IDs of the sandboxes that run here without a record.
+func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, records []Record) ([]string, error) {
+	kept := make(chan []string, 1)
 	t := e.work("looking for sandboxes without a record", nil, e.opts.Patience.Orphans, func(ctx context.Context) error {
 		ids, err := recoverer.Persistent(ctx)
-		kept <- ids
-		ids = nil
-		if s, ok := recoverer.(driver.Strander); ok && stranded && err == nil {
-			ids, err = s.Stranded(ctx)
-		}
 		kept <- ids
 		return err
 	})
@@ -53,9 +47,9 @@ func (e *Engine) orphans(ctx context.Context, recoverer driver.Recoverer, record
 	for _, r := range records {
 		known[r.ID] = true
 	}
-	ids = append(slices.DeleteFunc(ids, func(id string) bool { return known[id] }), <-kept...)
+	ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] })
 	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	return ids, nil
 }
 
 // refuseOrphans returns ErrOrphans if there are any.
@@ -71,10 +65,10 @@ func refuseOrphans(ids []string) error {
 		"restore the directory state from its latest backup, because the database was lost or is an old copy; or destroy these sandboxes with 'sandpit serve --remove-orphans'")
 }
 
-// RemoveOrphans destroys the sandboxes that run here without a record, and those that
-// nobody can reach (driver.ErrStranded), which Adopt then finds gone. Call it before Adopt.
-// It returns the IDs of the removed sandboxes. The error names the others; RemoveOrphans
-// does not wait for them longer than Patience.Remove.
+// RemoveOrphans destroys the sandboxes that run here without a record. Call it before
+// Adopt. It returns the IDs of the removed sandboxes. The error names the others, which are
+// stuck or belong to another data directory; RemoveOrphans does not wait for them longer
+// than Patience.Remove.
 func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	recoverer, ok := e.opts.Driver.(driver.Recoverer)
 	if !ok || e.opts.Store == nil {
@@ -84,7 +78,7 @@ func (e *Engine) RemoveOrphans(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}
-	ids, err := e.orphans(ctx, recoverer, records, true)
+	ids, err := e.orphans(ctx, recoverer, records)
 	if err != nil {
 		return nil, fmt.Errorf("removing orphans: %w", err)
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,10 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // L18: a server whose database was lost does not start beside the sandboxes that
@@ -88,21 +92,21 @@ func TestLostDatabaseOrphansNothingSilently(t *testing.T) {
 	if err := c.Call(t.Context(), "GET", "/v1/sandboxes", nil, &list); err != nil || len(list.Sandboxes) != 0 {
 		t.Errorf("there are %+v, %v", list, err)
 	}
-	if !strings.Contains(srv.log.String(), "removing a sandbox that has no record or that no server can reach") {
+	if !strings.Contains(srv.log.String(), "removing a sandbox that has no record") {
 		t.Error("the log does not say what was removed")
 	}
 }
 
-// L18: a server whose data directory was moved to another disk names the sandboxes that
-// ran meanwhile, serves without them, and ends them when it is told to; with a link in
-// the old place it takes them for what it had, and they have failed.
+// L18: a server whose data directory was moved to another disk, or is a copy of one that was
+// renamed, names the sandboxes that run, and serves without them. It never ends them, even
+// when it is told to remove orphans. When they have ended they have failed.
 func TestMovedToAnotherDisk(t *testing.T) {
-	for _, link := range []bool{false, true} {
-		t.Run(fmt.Sprintf("link=%v", link), func(t *testing.T) { movedToAnotherDisk(t, link) })
+	for _, what := range []string{"moved", "linked", "copied"} {
+		t.Run(what, func(t *testing.T) { movedToAnotherDisk(t, what) })
 	}
 }
 
-func movedToAnotherDisk(t *testing.T, link bool) {
+func movedToAnotherDisk(t *testing.T, what string) {
 	srv := newServed(t).start()
 	c := srv.unix()
 	sb := createOf(t, c, sandpit.Spec{Name: "box"}) // without limits, for ordinary users
@@ -116,33 +120,62 @@ func movedToAnotherDisk(t *testing.T, link bool) {
 	if out, err := exec.Command("cp", "-a", original+"/.", srv.home).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := os.RemoveAll(original); err != nil {
+	var err error
+	switch what {
+	case "moved":
+		err = os.RemoveAll(original)
+	case "linked":
+		err = errors.Join(os.RemoveAll(original), os.Symlink(srv.home, original))
+	case "copied":
+		err = os.Rename(original, original+".renamed")
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	if link {
-		if err := os.Symlink(srv.home, original); err != nil {
+	note, err := os.ReadFile(filepath.Join(server.KeepDir(srv.home), sb.ID()+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first struct{ PID int }
+	if err := json.Unmarshal(note, &first); err != nil || first.PID <= 1 {
+		t.Fatalf("the note is %s: %v", note, err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(first.PID, unix.SIGKILL) })
+
+	for range 2 {
+		before := srv.log.String()
+		srv.start()
+		if log := strings.TrimPrefix(srv.log.String(), before); !strings.Contains(log, "a sandbox could not be adopted") || !strings.Contains(log, fmt.Sprintf("it is running as process %d", first.PID)) {
+			t.Errorf("the log does not say what runs:\n%s", log)
+		}
+		if err := srv.stop(); err != nil {
 			t.Fatal(err)
 		}
+		if err := unix.Kill(first.PID, 0); err != nil {
+			t.Fatalf("the sandbox has ended: %v", err)
+		}
+		srv.removeOrphans = true
+	}
+
+	// The server of the renamed original has it. Elsewhere the operator ends it.
+	want := sandpit.StateFailed
+	if what == "copied" {
+		srv.home, want = original+".renamed", sandpit.StateRunning
+	} else {
+		if err := unix.Kill(first.PID, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Until(t, "it has ended", func() bool { return unix.Kill(first.PID, 0) != nil })
 	}
 	srv.start()
-	log := srv.log.String()
-	if !link && (!strings.Contains(log, "a sandbox could not be adopted") || !strings.Contains(log, "adopting sandbox box: ") || !strings.Contains(log, "--remove-orphans")) {
-		t.Errorf("the log does not say what runs, and what ends it:\n%s", log)
-	}
-	if err := srv.stop(); err != nil {
-		t.Fatal(err)
-	}
-	srv.removeOrphans = true
-	srv.start()
-	if log := strings.TrimPrefix(srv.log.String(), log); !link && !strings.Contains(log, "that no server can reach\" sandbox="+sb.ID()) || strings.Contains(log, "could not be adopted") {
-		t.Errorf("the log does not say what was removed:\n%s", log)
-	}
 	c = srv.unix()
 	defer c.Close()
 	if sb, err := c.Get(t.Context(), "box"); err != nil {
 		t.Error(err)
-	} else if info, err := sb.Info(t.Context()); err != nil || info.State != sandpit.StateFailed {
+	} else if info, err := sb.Info(t.Context()); err != nil || info.State != want {
 		t.Errorf("it is %+v, %v", info, err)
+	} else if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 	if left, err := os.ReadDir(server.KeepDir(srv.home)); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v", left, err)

@@ -75,9 +75,8 @@ type Options struct {
 	// that it answers.
 	Background bool
 
-	// RemoveOrphans destroys sandboxes that run without a record in the state, and those
-	// that nobody can reach. Otherwise the server does not start beside sandboxes without
-	// a record.
+	// RemoveOrphans destroys sandboxes that run without a record in the state. Otherwise
+	// the server does not start beside them.
 	RemoveOrphans bool
 
 	// Lookup looks up environment variables of the service manager and of OpenTelemetry.
@@ -277,7 +276,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if opt.RemoveOrphans {
 		removed, err := s.engine.RemoveOrphans(ctx)
 		for _, id := range removed {
-			opt.Log.Warn("removing a sandbox that has no record or that no server can reach", "sandbox", id)
+			opt.Log.Warn("removing a sandbox that has no record", "sandbox", id)
 		}
 		if err != nil {
 			return err

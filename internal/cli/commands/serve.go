@@ -26,10 +26,9 @@ listens only on the loopback, unless plain-http is set because a proxy provides 
 SIGHUP reloads the policies, which also happens when their file changes. When the server
 ends, its sandboxes keep running, and the next server adopts them. A server refuses to
 start while sandboxes run here of which its state has no record: the state was lost, or is
-an old copy. Restore state/ in the data directory, or use --remove-orphans. That also
-destroys sandboxes that no server can reach because the data directory was moved to
-another disk while they ran. A copy of a directory that was then renamed looks the same:
-run it only in the directory that is in use, never in a copy.
+an old copy. Restore state/ in the data directory, or use --remove-orphans.
+Sandboxes that were created in another directory, of which this one is a copy, are never
+destroyed: the server names them with their first process.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file given with --config:
 
@@ -65,7 +64,7 @@ func (a *tree) serveCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
 	cmd.Flags().StringVar(&opt.Settings, "config", "", "`FILE` with the server's settings (default /etc/sandpit/server.yaml)")
 	cmd.Flags().Var(&idle, "idle-exit", "exit after this time without sandboxes and requests (default never)")
-	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here without a record or that no server can reach")
+	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here without a record")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -84,10 +84,6 @@ type Factory struct {
 	// function that it returns reports whether that is still there.
 	Litter func(t *testing.T) (there func() bool)
 
-	// Strand makes it impossible to reach an instance that was left, and returns a
-	// driver that knows of it.
-	Strand func(t *testing.T, id string) driver.Driver
-
 	// Restarted returns the handle as if the machine had been restarted since.
 	Restarted func(t *testing.T, h driver.Handle) driver.Handle
 

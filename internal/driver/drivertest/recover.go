@@ -29,7 +29,6 @@ var recoverProperties = []property{
 	{"an instance from before a restart of the machine is ErrRestarted", testRecoverRestarted},
 	{"a Create that is interrupted at any step can be recovered or has left nothing", testRecoverInterrupted},
 	{"handles of others are refused", testRecoverForeign},
-	{"a stranded instance is told from others, and can be destroyed", testStranded},
 	{"an instance of an older version tells what it lacks", testOlder},
 	{"an instance that shows a data directory tells which", testExposed},
 }
@@ -359,36 +358,6 @@ func testRecoverForeign(t *testing.T, e *env) {
 		if got := shell(t, configured(t, inst), "echo alive"); got != "alive\n" {
 			t.Errorf("got %q", got)
 		}
-	}
-}
-
-func testStranded(t *testing.T, e *env) {
-	s := optional[driver.Strander](t, e, e.driver)
-	e.need(t, "Strand")
-	inst := e.createPersistent(t)
-	h := inst.Handle()
-	inst.(driver.Leaver).Leave()
-	if ids, err := s.Stranded(t.Context()); err != nil || slices.Contains(ids, h.ID) {
-		t.Errorf("stranded are %v, %v", ids, err)
-	}
-	d := e.Strand(t, h.ID)
-	r := d.(driver.Recoverer)
-	t.Cleanup(func() { e.discard(t, r, bare(h)) })
-	if ids, err := d.(driver.Strander).Stranded(t.Context()); err != nil || !slices.Contains(ids, h.ID) {
-		t.Errorf("stranded are %v, %v", ids, err)
-	}
-	checkPersistent(t, r, h.ID, true)
-	if _, err := r.Recover(t.Context(), h); !errors.Is(err, driver.ErrStranded) || sandpit.Hint(err) == "" {
-		t.Errorf("recovering: %v (hint: %s)", err, sandpit.Hint(err))
-	}
-	again, err := r.Recover(t.Context(), bare(h))
-	if err != nil {
-		t.Fatalf("recovering, to destroy it: %v", err)
-	}
-	e.destroy(t, again)
-	checkPersistent(t, r, h.ID, false)
-	if ids, err := d.(driver.Strander).Stranded(t.Context()); err != nil || slices.Contains(ids, h.ID) {
-		t.Errorf("stranded are %v, %v", ids, err)
 	}
 }
 

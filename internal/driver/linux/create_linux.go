@@ -68,6 +68,7 @@ type creation struct {
 	// Of a sandbox that outlives its maker, keep_linux.go.
 	first   identity      // of its first process
 	socket  string        // path of the socket on which its guest listens
+	place   *place        // of the directory in which that was made
 	noSetID bool          // see state
 	asIs    string        // a directory of the host that is shown as it is, or ""
 	saved   *cgroup.Saved // of a sandbox that is taken over: its cgroup

@@ -143,7 +143,7 @@ func (c *creation) keep() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making a sandbox persistent: %w", err)
 	}
-	c.socket = filepath.Join(dir, c.id+".sock")
+	c.socket, c.place = filepath.Join(dir, c.id+".sock"), placeOf(dir)
 	if err := c.note(); err != nil {
 		return fmt.Errorf("recording the sandbox: %w", err)
 	}
@@ -173,7 +173,7 @@ func (c *creation) note() error {
 
 // state is the driver's part of a handle.
 func (c *creation) state() json.RawMessage {
-	st := state{identity: c.first, Socket: c.socket, IDBase: c.ids.base, Group: c.saved, NoSetID: c.noSetID}
+	st := state{identity: c.first, Socket: c.socket, Place: c.place, IDBase: c.ids.base, Group: c.saved, NoSetID: c.noSetID}
 	if st.PID == 0 {
 		st.PID = c.child.PID
 	}
@@ -339,6 +339,7 @@ func (c *creation) forgetPersistent() error {
 type state struct {
 	identity
 	Socket string        `json:"socket,omitempty"`
+	Place  *place        `json:"place,omitempty"` // of the directory of the socket
 	IDBase uint32        `json:"id_base,omitempty"`
 	Group  *cgroup.Saved `json:"group,omitempty"`
 	// NoSetID says that no program in it can set a set-id bit on a file of the host.

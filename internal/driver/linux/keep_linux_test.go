@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -97,8 +98,8 @@ func TestKeepDirIsLeftEmpty(t *testing.T) {
 	}
 }
 
-// L18: whoever has a copy of the directory, or of a handle, neither counts nor takes
-// over what lives in the original; with the directory moved it stays whole.
+// L18: the driver of a copy of the directory, or of a handle, neither counts nor takes over
+// what lives in the original, wherever that is; with the directory moved it stays whole.
 func TestCopiesOwnNothing(t *testing.T) {
 	home := t.TempDir()
 	at := func(name string) string { return filepath.Join(home, name) }
@@ -118,10 +119,8 @@ func TestCopiesOwnNothing(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		other := persistentDriver(t, at(name))
-		for what, list := range map[string]func(context.Context) ([]string, error){"it has": other.Persistent, "stranded are": other.Stranded} {
-			if ids, err := list(t.Context()); err != nil || len(ids) != 0 {
-				t.Errorf("%s: %s %v, %v", name, what, ids, err)
-			}
+		if ids, err := other.Persistent(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("%s: it has %v, %v", name, ids, err)
 		}
 		for _, h := range []driver.Handle{handle, bare} {
 			i, err := other.Recover(t.Context(), h)
@@ -135,6 +134,32 @@ func TestCopiesOwnNothing(t *testing.T) {
 	}
 
 	if err := os.Rename(at("original"), at("moved")); err != nil {
+		t.Fatal(err)
+	}
+	var initial struct{ PID int }
+	if err := json.Unmarshal(handle.State, &initial); err != nil || initial.PID <= 1 {
+		t.Fatalf("the handle is %s: %v", handle.State, err)
+	}
+	// The copies don't know where the original is now, and own no more than before; not
+	// even one in its place.
+	for name, how := range map[string]string{"copy": "", "linked": "", "original": "-a"} {
+		if how != "" {
+			if out, err := exec.Command("cp", how, at("copy"), at(name)).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		other := persistentDriver(t, at(name))
+		for _, h := range []driver.Handle{handle, bare} {
+			i, err := other.Recover(t.Context(), h)
+			if err == nil {
+				i.(driver.Leaver).Leave()
+			}
+			if process := strconv.Itoa(initial.PID); !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "is running as process "+process) || !strings.Contains(sandpit.Hint(err), "kill -9 "+process) {
+				t.Errorf("%s of what was renamed: taking it over: %v (%s)", name, err, sandpit.Hint(err))
+			}
+		}
+	}
+	if err := os.RemoveAll(at("original")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(at("original"), 0o700); err != nil { // of another server

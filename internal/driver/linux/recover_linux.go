@@ -34,7 +34,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 	if err := c.step(ctx, "open"); err != nil {
 		return nil, err
 	}
-	if c.socket, err = d.ours(c.id, c.first, c.socket); err != nil && !(len(h.State) == 0 && errors.Is(err, driver.ErrStranded)) {
+	if c.socket, err = d.ours(c.id, state{identity: c.first, Socket: c.socket, Place: c.place}); err != nil {
 		return nil, fmt.Errorf("adopting sandbox %s: %w", h.ID, err)
 	}
 	layout, err := d.layout()
@@ -90,22 +90,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 }
 
 // Persistent returns the IDs of the sandboxes in KeepDir whose guests run. See driver.Recoverer.
-func (d *Driver) Persistent(ctx context.Context) ([]string, error) { return d.notes(ctx, d.mayRun) }
-
-// Stranded returns those whose sockets were not moved with KeepDir. See driver.Strander.
-func (d *Driver) Stranded(ctx context.Context) ([]string, error) {
-	return d.notes(ctx, func(id string) bool {
-		st, ok := d.noteOf(id)
-		if !ok {
-			return false
-		}
-		_, err := d.ours(id, st.identity, st.Socket)
-		return errors.Is(err, driver.ErrStranded)
-	})
-}
-
-// notes returns the IDs of the sandboxes in KeepDir for which is returns true.
-func (d *Driver) notes(ctx context.Context, is func(id string) bool) ([]string, error) {
+func (d *Driver) Persistent(ctx context.Context) ([]string, error) {
 	entries, err := os.ReadDir(d.opts.KeepDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("looking for running sandboxes: %w", err)
@@ -117,25 +102,20 @@ func (d *Driver) notes(ctx context.Context, is func(id string) bool) ([]string, 
 		if !ok {
 			id, ok = strings.CutSuffix(entry.Name(), ".sock")
 		}
-		if ok && !slices.Contains(ids, id) && is(id) {
+		if ok && !slices.Contains(ids, id) && d.mayRun(id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids, ctx.Err()
 }
 
-// noteOf reads the note of a sandbox in KeepDir.
-func (d *Driver) noteOf(id string) (st state, ok bool) {
-	data, err := os.ReadFile(noted(d.opts.KeepDir, id))
-	ok = err == nil && json.Unmarshal(data, &st) == nil && st.PID > 1
-	return st, ok
-}
-
 // mayRun reports whether the guest of a sandbox in KeepDir runs, or may: by its
 // note, and where the note tells nothing by whether its socket is listened on.
 func (d *Driver) mayRun(id string) bool {
-	if st, ok := d.noteOf(id); ok {
-		if _, err := d.ours(id, st.identity, st.Socket); errors.Is(err, errElsewhere) {
+	var st state
+	data, err := os.ReadFile(noted(d.opts.KeepDir, id))
+	if err == nil && json.Unmarshal(data, &st) == nil && st.PID > 1 {
+		if _, err := d.ours(id, st); errors.Is(err, errElsewhere) {
 			return false
 		}
 		lives, err := st.lives()
@@ -145,37 +125,59 @@ func (d *Driver) mayRun(id string) bool {
 	return listens || err != nil
 }
 
-// errElsewhere is in the error of a sandbox of another data directory, which is left
-// alone.
+// errElsewhere is in the error of a sandbox of another data directory that is known.
 var errElsewhere = fmt.Errorf("%w", sandpit.ErrState)
 
-// ours returns where the socket of a sandbox is, with errElsewhere if the sandbox
-// lives and is not one of KeepDir: its note, or the record with its handle, came
-// there in a copy of another directory. One whose directory was moved is ours,
-// since its guest listens on the socket that was moved with it: that of a copy
-// nobody listens on. With nobody at either, it can be ended and not reached, which
-// driver.ErrStranded says: moving to another disk makes new sockets.
-func (d *Driver) ours(id string, first identity, socket string) (string, error) {
-	dir, err := os.Stat(filepath.Dir(socket))
-	if err == nil {
-		if own, err := os.Stat(d.opts.KeepDir); err == nil && os.SameFile(dir, own) {
-			return socket, nil
-		}
+// place identifies a directory, also after it was renamed. Neither a copy nor a snapshot
+// of it is the same place. The socket on which a guest listens keeps the kernel from using
+// the numbers again.
+type place struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// placeOf identifies a directory, or returns nil if that is impossible.
+func placeOf(dir string) *place {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return nil
 	}
+	return &place{uint64(st.Dev), st.Ino}
+}
+
+func (p *place) is(other *place) bool { return p != nil && other != nil && *p == *other }
+
+// ours returns where the socket of a sandbox is. The error matches sandpit.ErrState if
+// the sandbox lives and was not made in KeepDir: its note, or the record with its handle,
+// came there in a copy, and moving to another disk also makes a copy. The error is
+// errElsewhere if the directory in which the sandbox was made is still at its place.
+func (d *Driver) ours(id string, st state) (string, error) {
 	own := filepath.Join(d.opts.KeepDir, id+".sock")
-	lives, err := first.lives()
+	here, there := placeOf(d.opts.KeepDir), placeOf(filepath.Dir(st.Socket))
+	made := st.Place
+	if made == nil {
+		made = there // earlier versions did not write it down
+	}
+	if made.is(here) {
+		return own, nil
+	}
+	lives, err := st.lives()
 	if err != nil || !lives {
 		return own, err
 	}
-	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+	_, err = os.Lstat(st.Socket)
+	gone := errors.Is(err, fs.ErrNotExist)
+	if made.is(there) && !gone {
+		return "", sandpit.WithHint(fmt.Errorf("it belongs to %s in another data directory: %w", filepath.Dir(st.Socket), errElsewhere),
+			"use the original data directory, or remove this one if it is a copy")
+	}
+	if st.Place == nil && gone {
 		if listens, err := listensAt(own); listens || err != nil {
 			return own, err
 		}
-		return own, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "%w: it is running as process %d, but its socket is not at %s or %s", driver.ErrStranded, first.PID, socket, own),
-			"if the original data directory exists elsewhere, use it; if the data directory was moved to another disk, or the original was removed, run 'sandpit serve --remove-orphans' once, which destroys the sandbox")
 	}
-	return "", sandpit.WithHint(fmt.Errorf("it belongs to %s in another data directory: %w", filepath.Dir(socket), errElsewhere),
-		"use the original data directory, or remove this one if it is a copy")
+	return "", sandpit.WithHint(fault.Errorf(sandpit.ErrState, "it is running as process %d and was created in another directory, which was %s", st.PID, filepath.Dir(st.Socket)),
+		fmt.Sprintf("if the original data directory exists elsewhere, use that one; if this one was moved from another disk, or the original was removed, end the sandbox with 'kill -9 %d' and restart the server", st.PID))
 }
 
 // listensAt reports whether somebody listens on a socket. An error says that it
@@ -271,7 +273,7 @@ func (d *Driver) recall(ctx context.Context, h driver.Handle) (*creation, error)
 	}
 	c.ids.base, c.child.PID = st.IDBase, st.PID
 	c.first, c.socket, c.saved = st.identity, st.Socket, st.Group
-	c.noSetID = st.NoSetID
+	c.place, c.noSetID = st.Place, st.NoSetID
 	return c, nil
 }
 

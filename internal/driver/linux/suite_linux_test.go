@@ -59,7 +59,6 @@ func factory(t *testing.T) drivertest.Factory {
 		Process:   ownerProcess,
 		Lives:     func(_ *testing.T, mark string) bool { return mark == markOf(strings.Fields(mark)[0]) },
 		Litter:    litter,
-		Strand:    strand,
 		Restarted: func(t *testing.T, h driver.Handle) driver.Handle { return withState(t, h, "boot", "another") },
 		Older:     func(t *testing.T, h driver.Handle) driver.Handle { return withState(t, h, "no_set_id", false) },
 	}
@@ -188,23 +187,6 @@ func groupLimits() (lim cgroup.Limits) {
 		lim.Pids = 100
 	}
 	return lim
-}
-
-// strand moves a sandbox to another disk: its socket there is another one.
-func strand(t *testing.T, id string) driver.Driver {
-	t.Helper()
-	opt := options()
-	from := keepDir()
-	opt.KeepDir = t.TempDir()
-	for _, name := range []string{id + ".json", id + ".sock"} {
-		if out, err := exec.Command("cp", "-a", filepath.Join(from, name), opt.KeepDir).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if err := os.Remove(filepath.Join(from, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return driverWith(opt)
 }
 
 // withState returns a handle with another value in its state.
