@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
@@ -27,10 +28,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Bounds of a list, in items, and of a path in an error, in bytes.
+// Bounds of a list, in items, of a path in an error, in bytes, and of nesting: in brackets,
+// and in columns of indentation.
 const (
-	maxItems = 1000
-	maxPath  = 200
+	maxItems  = 1000
+	maxPath   = 200
+	maxDepth  = 32
+	maxIndent = 64
 )
 
 // Error says what is wrong with a file, and where. It matches sandpit.ErrInvalid.
@@ -76,7 +80,11 @@ func Decode(name string, r io.Reader, limit int64, read func(Value) error) error
 // parse returns what the one document of a text contains: nil if that is empty. Empty
 // documents before and after it are ignored.
 func parse(text []byte) (ast.Node, error) {
-	parsed, err := parser.ParseBytes(text, 0)
+	tokens := lexer.Tokenize(string(text))
+	if err := checkDepth(tokens); err != nil {
+		return nil, err
+	}
+	parsed, err := parser.Parse(tokens, 0)
 	if err != nil {
 		return nil, syntaxError(err)
 	}
@@ -97,6 +105,35 @@ func parse(text []byte) (ast.Node, error) {
 		}
 	}
 	return body, nil
+}
+
+// checkDepth refuses deep nesting: the memory that the parser takes grows with the square of
+// the depth.
+func checkDepth(tokens token.Tokens) error {
+	var open []token.Type // the ends of the brackets that are open
+	for _, tok := range tokens {
+		indent := 0
+		switch tok.Type {
+		case token.SequenceStartType:
+			open = append(open, token.SequenceEndType)
+		case token.MappingStartType:
+			open = append(open, token.MappingEndType)
+		case token.SequenceEndType, token.MappingEndType:
+			if n := len(open); n > 0 && open[n-1] == tok.Type {
+				open = open[:n-1]
+			}
+		case token.SequenceEntryType, token.MappingKeyType:
+			indent = tok.Position.Column
+		case token.MappingValueType:
+			if len(open) == 0 && tok.Prev != nil {
+				indent = tok.Prev.Position.Column // of the name
+			}
+		}
+		if len(open) > maxDepth || indent > maxIndent {
+			return &Error{Line: lineOf(tok), Err: fmt.Errorf("it is nested too deeply: at most %d brackets and %d columns of indentation are allowed", maxDepth, maxIndent)}
+		}
+	}
+	return nil
 }
 
 // syntaxError returns the parser's error with its first line as text.

@@ -59,6 +59,41 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// Deep nesting takes the parser much memory, so it never gets there.
+func TestDepth(t *testing.T) {
+	deep := func(begin string, depth int, end string) string {
+		return strings.Repeat(begin, depth) + "a" + strings.Repeat(end, depth)
+	}
+	indented := func(begin string) string {
+		var lines strings.Builder
+		for i := range 100 {
+			lines.WriteString(strings.Repeat(" ", i) + begin + "\n")
+		}
+		return lines.String()
+	}
+	for _, text := range []string{
+		deep("[", maxDepth, "]"), deep("{a: ", maxDepth, "}"), deep("- ", maxIndent/2, ""),
+		strings.Repeat("- [{a: b}]\n", 1000), "{" + strings.Repeat(" ", 100) + "a: b}", strings.Repeat("a", 100) + ": [{b: c}]",
+		"a: \"" + deep("[", 1000, "") + "\"", "a: |\n  " + deep("- ", 1000, ""), "# " + deep("{", 1000, ""),
+	} {
+		if _, err := parse([]byte(text)); err != nil {
+			t.Errorf("%.40q: %v", text, err)
+		}
+	}
+	for _, text := range []string{
+		deep("[", maxDepth+1, "]"), deep("{a: ", maxDepth+1, "}"), deep("- ", maxIndent/2+1, ""), deep("[", 100_000, ""),
+		deep("{a: ", 25_000, ""), deep("[a: ", 25_000, ""), deep("- ", 25_000, ""), deep("- !a ", 25_000, ""), deep("[{a: ", 25_000, ""),
+		deep("[}", 25_000, ""), deep("{]", 25_000, ""), deep("? ", 25_000, ""),
+		indented("a:"), indented("-"), indented("? a\n:"),
+	} {
+		_, err := parse([]byte(text))
+		var e *Error
+		if !errors.As(err, &e) || e.Line == 0 || !strings.Contains(err.Error(), "it is nested too deeply") {
+			t.Errorf("%.40q: got %.100v", text, err)
+		}
+	}
+}
+
 // settings has a field of every form.
 type settings struct {
 	Name  string
