@@ -46,7 +46,7 @@ type Limit struct {
 func (p Policy) Limits() []Limit {
 	var rows []Limit
 	for _, l := range limits() {
-		row := Limit{Name: string(l.feature), Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min)}
+		row := Limit{Name: string(l.feature), Flag: l.flag, Meaning: l.meaning, Default: l.format(l.get(&p.Default)), Min: l.format(l.min())}
 		if allowed := l.get(&p.Max); allowed > 0 {
 			row.Max = l.format(allowed)
 		}
@@ -63,7 +63,6 @@ type limit struct {
 	noun    string // in messages: "memory limit"
 	flag    string
 	meaning string
-	min     float64
 	max     float64 // what the kernel can express or a sandbox could ever use
 	format  func(float64) string
 	get     func(*sandpit.Limits) float64
@@ -85,6 +84,12 @@ const (
 	minLife   = time.Millisecond
 )
 
+// min returns the field of Minimum.
+func (l limit) min() float64 {
+	m := Minimum()
+	return l.get(&m)
+}
+
 // one is the noun with its article: "an output limit".
 func (l limit) one() string {
 	if l.noun[0] == 'o' {
@@ -99,49 +104,49 @@ func limits() [8]limit {
 	return [8]limit{
 		{
 			feature.Memory, "memory limit", "--memory", "memory of all processes, including swap, /tmp files and page cache",
-			sandpit.MinMemory, maxSize, size,
+			maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Memory) },
 			func(into, from *sandpit.Limits) { into.Memory = from.Memory },
 		},
 		{
 			feature.CPUs, "cpu limit", "--cpus", "CPUs",
-			sandpit.MinCPUs, maxCPUs, func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) },
+			maxCPUs, func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) },
 			func(l *sandpit.Limits) float64 { return l.CPUs },
 			func(into, from *sandpit.Limits) { into.CPUs = from.CPUs },
 		},
 		{
 			feature.Pids, "process limit", "--pids", "processes and threads",
-			sandpit.MinPids, maxPids, count,
+			maxPids, count,
 			func(l *sandpit.Limits) float64 { return float64(l.Pids) },
 			func(into, from *sandpit.Limits) { into.Pids = from.Pids },
 		},
 		{
 			feature.Disk, "disk limit", "--disk", "bytes written to the sandbox's own files, including /tmp",
-			sandpit.MinDisk, maxSize, size,
+			maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Disk) },
 			func(into, from *sandpit.Limits) { into.Disk = from.Disk },
 		},
 		{
 			feature.Files, "file limit", "--files", "files and directories (inodes) created in the sandbox",
-			sandpit.MinFiles, maxFiles, count,
+			maxFiles, count,
 			func(l *sandpit.Limits) float64 { return float64(l.Files) },
 			func(into, from *sandpit.Limits) { into.Files = from.Files },
 		},
 		{
 			feature.NoFile, "open file limit", "--nofile", "open files per process",
-			sandpit.MinNoFile, maxNoFile, count,
+			maxNoFile, count,
 			func(l *sandpit.Limits) float64 { return float64(l.NoFile) },
 			func(into, from *sandpit.Limits) { into.NoFile = from.NoFile },
 		},
 		{
 			feature.Output, "output limit", "--output-limit", "output of a command; the rest is counted and dropped",
-			minOutput, maxSize, size,
+			maxSize, size,
 			func(l *sandpit.Limits) float64 { return float64(l.Output) },
 			func(into, from *sandpit.Limits) { into.Output = from.Output },
 		},
 		{
 			feature.Life, "lifetime", "--timeout", "maximum lifetime of a sandbox, and running time of a command",
-			float64(minLife), float64(maxLife), func(f float64) string { return notation.FormatDuration(time.Duration(f)) },
+			float64(maxLife), func(f float64) string { return notation.FormatDuration(time.Duration(f)) },
 			func(l *sandpit.Limits) float64 { return float64(l.Life) },
 			func(into, from *sandpit.Limits) { into.Life = from.Life },
 		},
@@ -162,9 +167,9 @@ func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
 		}
 		switch {
 		case value < 0 || value != value:
-			return resolved, invalid("request at least "+l.format(l.min), "the %s must be more than 0", l.noun)
-		case value < l.min:
-			return resolved, invalid("request at least "+l.format(l.min), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min))
+			return resolved, invalid("request at least "+l.format(l.min()), "the %s must be more than 0", l.noun)
+		case value < l.min():
+			return resolved, invalid("request at least "+l.format(l.min()), "%s of %s is below the minimum of %s", l.one(), l.format(value), l.format(l.min()))
 		case value > l.max:
 			return resolved, invalid("request at most "+l.format(l.max), "%s of %s is more than any machine has", l.one(), l.format(value))
 		case allowed > 0 && value > allowed:
@@ -207,8 +212,8 @@ func (p Policy) CheckDefaults() error {
 			name  string
 			value float64
 		}{{"default", l.get(&p.Default)}, {"maximum", l.get(&p.Max)}} {
-			if part.value != 0 && (part.value < l.min || part.value > l.max) {
-				return invalid("use a value from "+l.format(l.min)+" to "+l.format(l.max), "the %s %s of %s is impossible", part.name, l.noun, l.format(part.value))
+			if part.value != 0 && (part.value < l.min() || part.value > l.max) {
+				return invalid("use a value from "+l.format(l.min())+" to "+l.format(l.max), "the %s %s of %s is impossible", part.name, l.noun, l.format(part.value))
 			}
 		}
 	}

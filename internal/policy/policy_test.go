@@ -50,7 +50,7 @@ func TestMaximum(t *testing.T) {
 
 func TestEveryLimitIsChecked(t *testing.T) {
 	for _, l := range limits() {
-		if l.get(new(sandpit.DefaultLimits())) < l.min {
+		if l.get(new(sandpit.DefaultLimits())) < l.min() {
 			t.Errorf("the default of %s is below its minimum", l.feature)
 		}
 	}
@@ -206,7 +206,7 @@ func FuzzResolve(f *testing.F) {
 			return
 		}
 		for _, l := range limits() {
-			if v := l.get(&got); !(v >= l.min && v <= l.max) {
+			if v := l.get(&got); !(v >= l.min() && v <= l.max) {
 				t.Errorf("%s is %v", l.feature, v)
 			}
 		}

@@ -159,7 +159,7 @@ func (p *Policy) allowMount(m sandpit.Mount) error {
 	return p.refuse("mounts", "mounts", hint, "mounting %s of the host%s is not allowed", quote(m.Source), how)
 }
 
-// below reports whether a clean path is in a directory or in one below it.
+// below reports whether a clean path is below a clean directory, which may be the root.
 func below(p, dir string) bool {
 	return strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
