@@ -215,7 +215,7 @@ func (i *hinderedInstance) Freeze(ctx context.Context) error {
 	return i.bareInstance.Freeze(ctx)
 }
 
-// A sandbox whose guest can't be reached for want of descriptors, or whose socket has no
+// A sandbox whose guest can't be reached because there are no descriptors left, or whose socket has no
 // room, is not destroyed: the next engine takes it over.
 func TestAdoptionWithoutDescriptors(t *testing.T) {
 	for _, fault := range []error{syscall.EMFILE, syscall.EAGAIN} {
