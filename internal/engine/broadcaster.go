@@ -37,6 +37,7 @@ type broadcaster struct {
 	oomKills int64               // of the sandbox, before the start
 	patience *time.Timer         // with the guest, or nil
 	waited   atomic.Bool         // a client waits for it: its sandbox is not idle
+	taking   atomic.Int32        // what the guest has sent and is being taken: writes of output, and the end
 
 	done chan struct{} // closed when it has ended
 
@@ -82,6 +83,8 @@ type source struct {
 
 // Write takes output. Only one goroutine calls it.
 func (w *source) Write(b []byte) (int, error) {
+	w.h.taking.Add(1)
+	defer w.h.taking.Add(-1)
 	w.h.feed(w.stream, b)
 	if w.direct != nil {
 		if _, err := w.direct.Write(b); err != nil {
@@ -221,6 +224,7 @@ func (h *broadcaster) watch() {
 func (h *broadcaster) end(res sandpit.Result, err error) {
 	h.once.Do(func() {
 		s := h.sandbox
+		h.taking.Add(1)
 		if h.patience != nil {
 			h.patience.Stop()
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -446,5 +448,77 @@ func TestForgottenWhileItEnds(t *testing.T) {
 	s.processEnded(h)
 	if n := len(e.ended.places); n != 0 {
 		t.Errorf("the engine keeps %d processes", n)
+	}
+}
+
+// destroyable is an instance that can be destroyed.
+type destroyable struct{ driver.Instance }
+
+func (destroyable) Destroy(context.Context) error { return nil }
+
+func (destroyable) Stats(context.Context) (sandpit.Metrics, error) { return sandpit.Metrics{}, nil }
+
+// A guest that does not tell of the end of a process at its timeout is given its whole time
+// to do so while it can: a server that stood still until long after, a pause, and a client
+// that does not read what comes before the end, destroy no sandbox. (The catalogue's L13t.)
+func TestOverdue(t *testing.T) {
+	const timeout, whole = 3 * time.Second, 15 * time.Second // which is the default of Patience.Guest
+	for name, late := range map[string]func(t *testing.T, s *Sandbox, h *broadcaster) (over func()){
+		"in time": func(*testing.T, *Sandbox, *broadcaster) func() {
+			time.Sleep(timeout)
+			return func() {}
+		},
+		"a stalled server": func(_ *testing.T, _ *Sandbox, h *broadcaster) func() {
+			h.patience.Reset(0) // as if the timer's time had passed in one step
+			synctest.Wait()
+			return func() {}
+		},
+		"a pause": func(_ *testing.T, s *Sandbox, _ *broadcaster) func() {
+			become := func(state sandpit.State) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.state = state
+			}
+			become(sandpit.StatePaused)
+			time.Sleep(time.Hour + time.Millisecond)
+			return func() { become(sandpit.StateRunning) }
+		},
+		"a client that does not read": func(_ *testing.T, _ *Sandbox, h *broadcaster) func() {
+			r, w := io.Pipe()
+			out := &source{h: h, stream: stdoutStream, direct: w}
+			go out.Write([]byte("x"))
+			time.Sleep(time.Hour + time.Millisecond)
+			return func() {
+				r.Close()
+				synctest.Wait()
+			}
+		},
+	} {
+		for _, ends := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, ends %t", name, ends), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := New(Options{}).newSandbox("id", "ns")
+					s.state, s.instance = sandpit.StateRunning, destroyable{}
+					h := s.newBroadcaster(keptOutput)
+					h.patience = s.patience(h, timeout)
+					close(h.ready)
+					late(t, s, h)()
+					time.Sleep(whole - whole/patienceParts - time.Millisecond)
+					synctest.Wait()
+					if state := s.present(); state != sandpit.StateRunning {
+						t.Fatalf("the guest could have told of the end for a moment less, and its sandbox is %s", state)
+					}
+					if ends {
+						h.end(sandpit.Result{}, nil)
+					}
+					time.Sleep(timeout + whole)
+					synctest.Wait()
+					if failed := s.present() == sandpit.StateFailed; failed == ends {
+						t.Errorf("the sandbox has failed: %t", failed)
+					}
+					h.end(sandpit.Result{}, nil)
+				})
+			})
+		}
 	}
 }

@@ -177,24 +177,39 @@ func (h *broadcaster) charge(argv []string, stdin bool) error {
 	return nil
 }
 
-// patience marks the sandbox as failed if a process outlives its timeout: then its guest
-// does not do what it was told, and it is not trusted with the host's time. Stop the timer
-// when the process has ended.
+// patienceParts is the number of parts of Patience.Guest. A server that stood still finds
+// one of them over when it goes on, so that it takes what the guest has sent meanwhile
+// before all are.
+const patienceParts = 15
+
+// patience marks the sandbox as failed if a process outlives its timeout by Patience.Guest:
+// then its guest does not do what it was told, and it is not trusted with the host's time.
+// That time begins anew while the guest can't tell of the end: the sandbox is paused, or
+// output that comes before waits for its reader. Stop the timer when the process has ended.
 func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 	if timeout <= 0 {
 		return nil // the lifetime holds
 	}
-	return time.AfterFunc(timeout+s.engine.opts.Patience.Guest, func() {
+	part := s.engine.opts.Patience.Guest / patienceParts
+	left := patienceParts
+	return time.AfterFunc(timeout+part, func() {
+		<-h.ready
+		select {
+		case <-h.done:
+			return
+		default:
+		}
 		s.mu.Lock()
 		paused := s.state == sandpit.StatePaused
 		s.mu.Unlock()
-		select {
-		case <-h.done:
-		default:
-			if !paused {
-				s.fail(fmt.Sprintf("its guest did not end process %d at its timeout of %s", h.info.PID, notation.FormatDuration(timeout)))
-			}
+		if left--; paused || h.taking.Load() > 0 {
+			left = patienceParts
 		}
+		if left > 0 {
+			h.patience.Reset(part)
+			return
+		}
+		s.fail(fmt.Sprintf("its guest did not end process %d at its timeout of %s", h.info.PID, notation.FormatDuration(timeout)))
 	})
 }
 
