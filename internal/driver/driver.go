@@ -278,8 +278,8 @@ type Plan struct {
 	Name     string
 	Hostname string
 	Root     Root
-	Mounts   []sandpit.Mount // sources are absolute and without symbolic links; NoSockets only with ReadOnly; outer ones come first
-	Tmpfs    []sandpit.Tmpfs
+	Mounts   []sandpit.Mount // sources are absolute and without symbolic links; NoSockets only with ReadOnly; sorted by Target
+	Tmpfs    []sandpit.Tmpfs // sorted by Target
 	ReadOnly bool
 	Write    []string // nil: no restriction; otherwise the only writable paths
 	Limits   sandpit.Limits

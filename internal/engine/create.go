@@ -241,9 +241,12 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 	return nil
 }
 
-// outerFirst sorts a mount before the mounts inside it, which it would hide.
-func outerFirst(a, b sandpit.Mount) int {
-	return strings.Compare(path.Clean(a.Target), path.Clean(b.Target))
+// outerFirst returns elements sorted by their targets: a mount comes before the mounts
+// inside it, which it would hide.
+func outerFirst[T any](all []T, target func(T) string) []T {
+	return slices.SortedFunc(slices.Values(all), func(a, b T) int {
+		return strings.Compare(path.Clean(target(a)), path.Clean(target(b)))
+	})
 }
 
 // plan returns the driver's plan and the guest's configuration.
@@ -263,8 +266,9 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	}
 	plan := driver.Plan{
 		ID: s.id, Name: s.name, Hostname: hostname,
-		Root:   driver.Root{Layers: root.Layers, Files: rootFiles(hostname)},
-		Mounts: slices.SortedFunc(slices.Values(spec.Mounts), outerFirst), Tmpfs: slices.Clone(spec.Tmpfs),
+		Root:     driver.Root{Layers: root.Layers, Files: rootFiles(hostname)},
+		Mounts:   outerFirst(spec.Mounts, func(m sandpit.Mount) string { return m.Target }),
+		Tmpfs:    outerFirst(spec.Tmpfs, func(t sandpit.Tmpfs) string { return t.Target }),
 		ReadOnly: spec.ReadOnly, Write: spec.Write,
 		Limits: limits, Enforce: enforce,
 		UID: who.uid, GID: who.gid, MultiUser: caps.Features[feature.Users] && who.uid == 0,

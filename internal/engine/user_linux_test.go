@@ -90,6 +90,10 @@ func TestMountsThatHinderTheSandboxAreExplained(t *testing.T) {
 			sandpit.Spec{Mounts: []sandpit.Mount{mount(outer, "/w"), mount(inner, "/w/sub")}},
 		},
 		{
+			"tmpfs in a mount", `the mount at /w has no directory "sub"`, "create it there",
+			sandpit.Spec{Mounts: []sandpit.Mount{mount(outer, "/w")}, Tmpfs: []sandpit.Tmpfs{{Target: "/w/sub"}}},
+		},
+		{
 			"file in a directory", `the mount at /w has no file "a/b"`, "create it there",
 			sandpit.Spec{Mounts: []sandpit.Mount{mount(outer, "/w"), mount(file, "/w/a/b")}},
 		},
@@ -119,6 +123,29 @@ func TestMountsThatHinderTheSandboxAreExplained(t *testing.T) {
 	sb := create(t, e, sandpit.Spec{User: "1000:1000", Mounts: []sandpit.Mount{mount(inner, "/etc")}})
 	if out, _ := shell(t, sb, "echo ok"); out != "ok\n" {
 		t.Errorf("a user by number: got %q", out)
+	}
+}
+
+// A tmpfs inside a mount, and a mount inside that, are what a program sees there: nothing
+// that is written to the tmpfs is in the mount.
+func TestNoMountHidesTheTmpfsInIt(t *testing.T) {
+	outer, inner := t.TempDir(), t.TempDir()
+	for _, dir := range []string{outer + "/sub", outer + "/sub/x", inner, inner + "/y"} {
+		if err := errors.Join(os.MkdirAll(dir, 0o777), os.Chmod(dir, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb := create(t, newEngine(t), sandpit.Spec{
+		Mounts: []sandpit.Mount{{Source: inner, Target: "/w/sub/x"}, {Source: outer, Target: "/w"}},
+		Tmpfs:  []sandpit.Tmpfs{{Target: "/w/sub/x/y"}, {Target: "/w/sub"}, {Target: "/elsewhere"}},
+	})
+	if out, _ := shell(t, sb, "{ echo a >/w/sub/scratch; echo b >/w/sub/x/kept; echo c >/w/sub/x/y/scratch; } 2>&1"); out != "" {
+		t.Fatal(out)
+	}
+	for name, want := range map[string]bool{outer + "/sub/scratch": false, outer + "/sub/x/kept": false, inner + "/kept": true, inner + "/y/scratch": false} {
+		if _, err := os.Stat(name); (err == nil) != want {
+			t.Errorf("%s is on the host: %v", name, err == nil)
+		}
 	}
 }
 

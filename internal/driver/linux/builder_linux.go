@@ -87,11 +87,13 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.attach(shown[n], bind.Target)
 		c.cover(n, fds[n], shown[n])
 	}
-	for _, t := range plan.Tmpfs {
-		c.mkdirAll(t.Target)
-		c.mount("tmpfs", t.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+strconv.FormatInt(t.Size, 10)+",mode=1777")
-	}
+	tmpfs := plan.Tmpfs
 	for i, m := range c.mounts {
+		// No mount may hide the tmpfs inside it, nor a tmpfs the mounts inside it.
+		for len(tmpfs) > 0 && path.Clean(tmpfs[0].Target) < path.Clean(m.Target) {
+			c.tmpfs(tmpfs[0])
+			tmpfs = tmpfs[1:]
+		}
 		n := len(plan.Root.Layers) + len(plan.Root.Binds) + i
 		c.target(m)
 		c.pin(m)
@@ -99,8 +101,17 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.attach(shown[n], m.Target)
 		c.cover(n, fds[n], shown[n])
 	}
+	for _, t := range tmpfs {
+		c.tmpfs(t)
+	}
 	c.lockCovers()
 	c.answerOwner(c.writePaths())
+}
+
+// tmpfs mounts a tmpfs of the plan.
+func (c *compiler) tmpfs(t sandpit.Tmpfs) {
+	c.mkdirAll(t.Target)
+	c.mount("tmpfs", t.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+strconv.FormatInt(t.Size, 10)+",mode=1777")
 }
 
 // furnish makes, in the scratch file system, what is the same in every sandbox,

@@ -127,10 +127,13 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 func (c *creation) explainTarget(e *sysprog.StepError) error {
 	name, creating := strings.CutPrefix(e.What, "creating /")
 	attached, attaching := strings.CutPrefix(e.What, "attaching /")
+	tmpfs, scratch := strings.CutPrefix(e.What, "mounting tmpfs on /")
 	switch {
 	case creating && (e.Errno == unix.EOVERFLOW || e.Errno == unix.EROFS || e.Errno == unix.EACCES || e.Errno == unix.ENOENT):
 	case attaching && e.Errno == unix.ENOENT: // creating it has failed, see mkdirAll
 		name = attached
+	case scratch && e.Errno == unix.ENOENT: // likewise
+		name = tmpfs
 	default:
 		return nil
 	}
