@@ -52,7 +52,8 @@ type Spec struct {
 
 	// Write lists the only writable paths. Writing anywhere else, including /tmp,
 	// fails with EROFS or EACCES. A directory that does not exist is created.
-	// Write and ReadOnly can't be combined.
+	// Write and ReadOnly can't be combined. Neither "/" nor a path in a read-only mount
+	// can be in the list.
 	Write []string
 
 	// Labels are set by the caller for its own use.

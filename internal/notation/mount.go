@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -20,12 +21,15 @@ func ParseMount(s string) (sandpit.Mount, error) {
 	switch len(parts) {
 	case 2:
 	case 3:
-		for option := range strings.SplitSeq(parts[2], ",") {
+		options := strings.Split(parts[2], ",")
+		if slices.Contains(options, "ro") && slices.Contains(options, "rw") {
+			return m, sandpit.WithHint(fmt.Errorf("%q is not a mount: ro and rw contradict each other", s), hint)
+		}
+		for _, option := range options {
 			switch option {
 			case "ro":
 				m.ReadOnly = true
 			case "rw":
-				m.ReadOnly = false
 			case "nosockets":
 				m.NoSockets = true
 			default:

@@ -138,7 +138,7 @@ func TestParseMount(t *testing.T) {
 			t.Errorf("%q: %s", s, diff)
 		}
 	}
-	for _, s := range []string{"", "/a", ":/b", "/a:", "/a:/b:rx", "/a:/b:ro:z", "::", "/a:/b:ro,", "/a:/b:ro nosockets"} {
+	for _, s := range []string{"", "/a", ":/b", "/a:", "/a:/b:rx", "/a:/b:ro:z", "/a:/b:ro,rw", "/a:/b:rw,ro", "::", "/a:/b:ro,", "/a:/b:ro nosockets"} {
 		if _, err := ParseMount(s); err == nil || sandpit.Hint(err) == "" {
 			t.Errorf("%q: got %v", s, err)
 		}

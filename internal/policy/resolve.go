@@ -170,11 +170,38 @@ func checkPaths(spec sandpit.Spec) error {
 		if err := checkInside("the writable path", p); err != nil {
 			return err
 		}
+		p = path.Clean(p)
+		if p == "/" {
+			return invalid("omit it: without writable paths everything can be written", "the writable path can't be the root directory")
+		}
+		if m := mountOf(spec, p); m.ReadOnly {
+			return invalid("mount it writable, or omit the writable path", "the writable path %s is in the mount at %s, which is read-only", quote(p), quote(m.Target))
+		}
 	}
 	if spec.ReadOnly && len(spec.Write) > 0 {
 		return invalid("omit one of them: with writable paths everything else is read-only", "read-only and a list of writable paths can't be combined")
 	}
 	return nil
+}
+
+// mountOf returns the innermost mount that shows a clean path, or an empty one if none
+// does or there is a tmpfs on top.
+func mountOf(spec sandpit.Spec, p string) (found sandpit.Mount) {
+	in := func(target string) bool {
+		target = path.Clean(target)
+		return (p == target || strings.HasPrefix(p, target+"/")) && len(target) >= len(path.Clean(found.Target))
+	}
+	for _, m := range spec.Mounts {
+		if in(m.Target) {
+			found = m
+		}
+	}
+	for _, t := range spec.Tmpfs {
+		if in(t.Target) {
+			found = sandpit.Mount{Target: t.Target}
+		}
+	}
+	return found
 }
 
 // checkInside checks a path inside the sandbox.

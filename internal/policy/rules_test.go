@@ -244,7 +244,7 @@ func TestWritePaths(t *testing.T) {
 	}
 	for _, bad := range []sandpit.Spec{
 		{},
-		{Write: []string{"/"}},
+		{Write: []string{"/etc"}},
 		{Write: []string{"/tmp2"}},
 		{Write: []string{"/tmp/../etc"}},
 		{Write: []string{"/workspace/../workspace"}},
