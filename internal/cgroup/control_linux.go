@@ -44,7 +44,7 @@ const killAgain = 100 * time.Millisecond
 // empty kills what is in the group until dir, one of its directories, can be
 // removed, and removes it. The kernel refuses that until the last process has
 // left, and a process leaves a while after it was killed.
-func (g *Group) empty(dir string) error {
+func (g *Group) empty(dir groupDir) error {
 	var wait patience
 	var killed time.Time
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
@@ -54,12 +54,12 @@ func (g *Group) empty(dir string) error {
 			}
 			killed = time.Now()
 		}
-		removeBelow(dir, maxDepth)
-		err := rmdir(dir)
+		removeBelow(dir.path, maxDepth)
+		err := rmdir(dir.path)
 		if !errors.Is(err, unix.EBUSY) {
 			return err
 		}
-		procs, rerr := readFile(dir + "/cgroup.procs")
+		procs, rerr := dir.procs()
 		if rerr != nil && !gone(rerr) {
 			return rerr
 		}
@@ -106,7 +106,6 @@ func (g *Group) kill() error {
 // killEach kills without cgroup.kill. A fork that runs ahead of the signals is
 // stopped by the freezer where there is one, and by pids.max where there is one.
 func (g *Group) killEach() error {
-	procs := g.dirs[0].path + "/cgroup.procs"
 	for _, d := range g.dirs {
 		if d.ctrls&pids != 0 {
 			_ = writeFile(d.path+"/pids.max", "0")
@@ -115,7 +114,7 @@ func (g *Group) killEach() error {
 	var wait patience
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		frozen := g.setFrozen(true) == nil
-		data, err := readFile(procs)
+		data, err := g.dirs[0].procs()
 		if err != nil {
 			_ = g.setFrozen(false)
 			if gone(err) {
@@ -145,6 +144,20 @@ func (g *Group) killEach() error {
 		}
 		time.Sleep(pause)
 	}
+}
+
+// procs reads the processes of the group, one a line, from one of its directories. On v1
+// those of the child are not in the list of the directory itself.
+func (d *groupDir) procs() ([]byte, error) {
+	list, err := readFile(d.path + "/cgroup.procs")
+	if err != nil || d.v2 || !d.work {
+		return list, err
+	}
+	more, err := readFile(d.path + work + "/cgroup.procs")
+	if gone(err) {
+		err = nil
+	}
+	return append(list, more...), err
 }
 
 // freezeDir returns the directory that freezes.

@@ -458,7 +458,7 @@ func (g *Group) removeDirs(force bool) error {
 		}
 		err := rmdir(g.dirs[i].path)
 		if force && errors.Is(err, unix.EBUSY) {
-			err = g.empty(g.dirs[i].path)
+			err = g.empty(g.dirs[i])
 		}
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -594,6 +595,27 @@ echo ready; exit 0`))
 				}
 			}
 		})
+	}
+}
+
+// Where processes are counted and nothing is frozen, the processes of the group are those
+// of its child.
+func TestKillsWhatCountsAgainstTheLimit(t *testing.T) {
+	l := layoutOf(t, older()["v1 only"])
+	l.places = slices.DeleteFunc(l.places, func(p place) bool { return p.ctrls != pids })
+	if len(l.places) == 0 {
+		testkit.Lacks(t, "a hierarchy of v1 that only counts processes")
+	}
+	g := newGroup(t, l, Limits{Pids: 10})
+	c := startIn(t, g, exec.Command("/bin/sh", "-c", "echo ready; read forever"))
+	if got := c.line(t); got != "ready" {
+		t.Fatal(got)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadFile(g.dirs[0].path + work + "/cgroup.procs"); err != nil || len(left) > 0 {
+		t.Errorf("left are %q, %v", left, err)
 	}
 }
 
