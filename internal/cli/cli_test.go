@@ -114,12 +114,17 @@ func TestLongTimeout(t *testing.T) {
 
 func TestDataDir(t *testing.T) {
 	system := file(t, "system.yaml", "home: /srv/sandpit")
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		environ []string
 		system  string
 		want    string // for an ordinary user; empty: an error
 	}{
 		{[]string{"SANDPIT_HOME=/x/"}, system, "/x"},
+		{[]string{"SANDPIT_HOME=" + open}, system, ""}, // others may have put something there
 		{[]string{"HOME=/home/a"}, system, "/srv/sandpit"},
 		{[]string{"HOME=/home/a"}, "", "/home/a/.local/share/sandpit"},
 		{[]string{"HOME=/home/a", "XDG_DATA_HOME=/data"}, "", "/data/sandpit"},

@@ -251,14 +251,18 @@ func (o *Options) configure(env config.Environ) error {
 	return nil
 }
 
-// DataDir returns the configured data directory, or datadir.Default.
+// DataDir returns the configured data directory, or datadir.Default. It refuses one in which
+// others may have put something.
 func (o *Options) DataDir() (string, error) {
-	if o.home.set {
-		return o.home.is, nil
+	dir := o.home.is
+	if !o.home.set {
+		var err error
+		if dir, err = datadir.Default(o.lookup); err != nil {
+			return "", sandpit.WithHint(Usagef("%v", err), "set SANDPIT_HOME to a directory")
+		}
 	}
-	dir, err := datadir.Default(o.lookup)
-	if err != nil {
-		return "", sandpit.WithHint(Usagef("%v", err), "set SANDPIT_HOME to a directory")
+	if err := datadir.CheckHome(dir); err != nil {
+		return "", err
 	}
 	return dir, nil
 }
