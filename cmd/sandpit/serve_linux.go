@@ -79,8 +79,8 @@ func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 		}
 		settings.Listen = append(settings.Listen, server.Listen{Address: a})
 	}
-	if opt.IdleExit > 0 {
-		settings.IdleExit = opt.IdleExit
+	if opt.IdleExit != nil {
+		settings.IdleExit = *opt.IdleExit
 	}
 	return settings, nil
 }

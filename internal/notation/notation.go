@@ -134,6 +134,14 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// ParseDurationOrNever is ParseDuration, which also reads "never" as 0.
+func ParseDurationOrNever(s string) (time.Duration, error) {
+	if s == "never" {
+		return 0, nil
+	}
+	return ParseDuration(s)
+}
+
 // FormatDuration writes a duration without the zero units that
 // time.Duration.String has: "24h", "1h30m", "90s" as "1m30s".
 func FormatDuration(d time.Duration) string {

@@ -275,3 +275,14 @@ func FuzzReadEnvFile(f *testing.F) {
 		}
 	})
 }
+
+func TestParseDurationOrNever(t *testing.T) {
+	for text, want := range map[string]time.Duration{"never": 0, "5m": 5 * time.Minute} {
+		if got, err := ParseDurationOrNever(text); err != nil || got != want {
+			t.Errorf("%q: got %v, %v", text, got, err)
+		}
+	}
+	if got, err := ParseDurationOrNever("0"); err == nil {
+		t.Errorf("0 is %v", got)
+	}
+}

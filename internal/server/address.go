@@ -16,15 +16,15 @@ type Address struct {
 	Host    string // a path, or HOST:PORT
 }
 
-// ParseAddress reads "unix:///run/sandpit.sock", "unix:PATH", an absolute path, "HOST:PORT"
+// ParseAddress reads "unix:///run/sandpit.sock", "unix:/run/sandpit.sock", an absolute path, "HOST:PORT"
 // or ":PORT", which is every address of the machine. It returns ErrInvalid for anything
 // else.
 func ParseAddress(text string) (Address, error) {
 	path, isUnix := strings.CutPrefix(text, "unix:")
 	switch {
 	case isUnix || filepath.IsAbs(text):
-		path = filepath.Clean("/" + strings.TrimLeft(path, "/"))
-		if path == "/" || strings.ContainsRune(path, 0) {
+		path = filepath.Clean(strings.TrimPrefix(path, "//"))
+		if !filepath.IsAbs(path) || path == "/" || strings.ContainsRune(path, 0) {
 			return Address{}, badAddress(text)
 		}
 		return Address{"unix", path}, nil

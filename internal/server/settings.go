@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -128,19 +132,19 @@ func readSettings(file string) (s Settings, err error) {
 		"tls-cert":                yamldoc.Parse(&s.Cert, path),
 		"tls-key":                 yamldoc.Parse(&s.Key, path),
 		"plain-http":              yamldoc.Parse(&s.PlainHTTP, yamldoc.Bool),
-		"domain":                  yamldoc.Parse(&s.Domain, yamldoc.String),
-		"hosts":                   yamldoc.List(&s.Hosts, yamldoc.String),
-		"origins":                 yamldoc.List(&s.Origins, yamldoc.String),
+		"domain":                  yamldoc.Parse(&s.Domain, hostName),
+		"hosts":                   yamldoc.List(&s.Hosts, hostOrAddress),
+		"origins":                 yamldoc.List(&s.Origins, origin),
 		"policy":                  yamldoc.Parse(&s.PolicyFile, path),
 		"memory":                  yamldoc.Parse(&s.Memory, notation.ParseSize),
 		"kept-memory":             yamldoc.Parse(&s.KeptMemory, notation.ParseSize),
 		"cpus":                    yamldoc.Parse(&s.CPUs, notation.ParseCPUs),
-		"sandboxes":               yamldoc.Parse(&s.Sandboxes, yamldoc.Int(0, maxCount)),
+		"sandboxes":               yamldoc.Parse(&s.Sandboxes, yamldoc.Int(1, maxCount)),
 		"connections":             yamldoc.Parse(&s.Connections, yamldoc.Int(minConnections, maxCount)),
 		"connections-per-address": yamldoc.Parse(&s.ConnectionsPerAddress, yamldoc.Int(1, maxCount)),
 		"logs":                    yamldoc.Parse(&s.Logs, notation.ParseSize),
 		"logs-per-namespace":      yamldoc.Parse(&s.LogsPerNamespace, notation.ParseSize),
-		"idle-exit":               yamldoc.Parse(&s.IdleExit, notation.ParseDuration),
+		"idle-exit":               yamldoc.Parse(&s.IdleExit, notation.ParseDurationOrNever),
 		"sync-audit":              yamldoc.Parse(&s.SyncAudit, yamldoc.Bool),
 		"audit-size":              yamldoc.Parse(&s.AuditSize, notation.ParseSize),
 		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
@@ -151,6 +155,38 @@ func readSettings(file string) (s Settings, err error) {
 	}
 	if err := s.check(); err != nil {
 		return s, fmt.Errorf("%s: %w", file, err)
+	}
+	return s, nil
+}
+
+// hostName reads a domain name.
+func hostName(s string) (string, error) {
+	if !domainName().MatchString(s) || len(s) > 253 {
+		return "", sandpit.WithHint(fmt.Errorf("%.100q is not a domain name", s), "write it as sandpit.example, without a port")
+	}
+	return s, nil
+}
+
+// domainName has the form of names in the DNS. Some in use have underscores.
+var domainName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?\.?$`)
+})
+
+// hostOrAddress reads a domain name or an IP address, with or without a port.
+func hostOrAddress(s string) (string, error) {
+	name := gate.HostName(s)
+	if _, err := netip.ParseAddr(name); err == nil {
+		return s, nil
+	}
+	_, err := hostName(name)
+	return s, err
+}
+
+// origin reads the origin of a web page as browsers send it: https://sandpit.example:8443.
+func origin(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != s {
+		return "", sandpit.WithHint(fmt.Errorf("%.100q is not an origin", s), "write it as https://sandpit.example or http://localhost:3000")
 	}
 	return s, nil
 }

@@ -64,6 +64,24 @@ hosts: [sandpit.example]
 	}
 }
 
+// Values that differ from the usual ones are read: defaults, addresses, ports.
+func TestUnusualSettings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "server.yaml")
+	text := `idle-exit: never
+domain: Sandboxes.example.
+hosts: [sandpit, my_host.example, 192.0.2.1, "::1", "[2001:db8::1]:8443", "a.example:80"]
+origins: ["https://a.example", "http://localhost:3000", "http://[::1]:80"]
+listen: ["unix:/run/a.sock", "/run/b.sock"]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := server.ReadSettings(file, true)
+	if err != nil || got.IdleExit != 0 || len(got.Hosts) != 6 || len(got.Origins) != 3 || got.Listen[0].Host != "/run/a.sock" || got.Listen[1].Host != "/run/b.sock" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 // What is wrong is told with its line; nothing in the file is passed over.
 func TestBrokenSettings(t *testing.T) {
 	for text, want := range map[string]string{
@@ -91,7 +109,14 @@ func TestBrokenSettings(t *testing.T) {
 		"tls-cert: server.pem\n":                               "is missing",
 		"memory: -1\n":                                         "server.yaml:1: memory: ",
 		"cpus: many\n":                                         "cpus: ",
-		"sandboxes: -1\n":                                      "server.yaml:1: sandboxes: it must be a whole number from 0 to 1000000",
+		"sandboxes: -1\n":                                      "server.yaml:1: sandboxes: it must be a whole number from 1 to 1000000",
+		"sandboxes: 0\n":                                       "server.yaml:1: sandboxes: it must be a whole number from 1 to 1000000",
+		"domain: foo bar\n":                                    `domain: "foo bar" is not a domain name`,
+		"hosts: [a/b]\n":                                       `hosts[0]: "a/b" is not a domain name`,
+		"origins: [foo]\n":                                     `origins[0]: "foo" is not an origin`,
+		"origins: [\"https://a/\"]\n":                          `origins[0]: "https://a/" is not an origin`,
+		"listen: [\"unix://rel/x.sock\"]\n":                    `"unix://rel/x.sock" is not a listen address`,
+		"listen: [\"unix:x.sock\"]\n":                          `"unix:x.sock" is not a listen address`,
 		"sandboxes: 5\nsandboxes: 6\n":                         "server.yaml:2: ",
 		"Sandboxes: 5\n":                                       `server.yaml:1: unknown field "Sandboxes"`,
 		"connections: 15\n":                                    "server.yaml:1: connections: it must be a whole number from 16 to 1000000",

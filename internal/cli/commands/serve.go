@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const serveLong = `Run a server for many users until SIGTERM or ^C. It listens on a unix socket in the data
@@ -53,7 +54,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
 // serveCommand is sandpit serve.
 func (a *tree) serveCommand() *cobra.Command {
 	opt := cli.ServeOptions{}
-	idle := durationFlag()
+	idle := parsed[time.Duration]{parse: notation.ParseDurationOrNever, shown: "DURATION"}
 	cmd := &cobra.Command{
 		Use:               "serve [flags]",
 		Long:              serveLong,
@@ -68,12 +69,14 @@ func (a *tree) serveCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		opt.IdleExit = idle.is
+		if idle.set {
+			opt.IdleExit = &idle.is
+		}
 		if opt.Background {
 			// The process that started it has read the configuration, and passes on what is needed.
 			opt.Home, _ = a.Lookup("SANDPIT_HOME")
 			if !idle.set {
-				opt.IdleExit = backgroundIdle
+				opt.IdleExit = new(backgroundIdle)
 			}
 		} else {
 			o := cli.NewOptions(a.Lookup)
@@ -94,7 +97,7 @@ func (a *tree) serveCommand() *cobra.Command {
 }
 
 // backgroundIdle is the idle time after which a server exits that a command has started.
-const backgroundIdle = 5 * time.Minute
+const backgroundIdle time.Duration = 5 * time.Minute
 
 // reloads has a value for each SIGHUP, which does not end the program.
 func reloads(ctx context.Context) <-chan struct{} {
