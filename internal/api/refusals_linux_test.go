@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -500,6 +502,27 @@ func TestDrainingBreaksOff(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Result != nil {
 		t.Errorf("its processes are %+v, %v", all, err)
 	}
+}
+
+// TestDrainingEndsSilentSockets records the end of a call whose WebSocket client never
+// answers the close frame.
+func TestDrainingEndsSilentSockets(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	conn := s.socket(t.Context(), "/v1/sandboxes/"+sb.ID+"/exec", "")
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["cat"],"stdin":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, conn, v1.FrameStarted, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.gate.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close says %v", err)
+	}
+	if n := s.ended("execSocket"); n != 1 {
+		t.Errorf("the audit has %d ends of the call", n)
+	}
+	receive(t, conn, v1.FrameError, "unavailable")
 }
 
 // A stop without grace kills at once; one that says nothing of it gives time.

@@ -18,6 +18,9 @@ type Writer struct {
 	// connection over adds what it sends.
 	Sent int64
 
+	// Conn is the connection, once Hijack has returned it.
+	Conn net.Conn
+
 	call     *Call
 	status   int
 	refused  bool // by refuse: what the handler goes on to write is dropped
@@ -103,6 +106,7 @@ func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.renew()
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
+		w.Conn = conn
 		w.Taken()
 	}
 	return conn, rw, err

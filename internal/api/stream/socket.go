@@ -82,11 +82,12 @@ func hasToken(h http.Header, name, word string) bool {
 	return false
 }
 
-// breakOff closes the socket of a call that was broken off, after a moment for the last
-// frames.
+// breakOff closes the connection of a call that was broken off, after a moment for the last
+// frames. The moment is shorter than gate.LastWords, so that the gate sees the call end.
+// It does not use s.conn.CloseNow, which waits while Close waits for the client's answer.
 func (s *Socket) breakOff() {
 	if s.c.BrokenOff() != nil {
-		time.AfterFunc(gate.LastWords, func() { _ = s.conn.CloseNow() })
+		time.AfterFunc(gate.LastWords/2, func() { _ = s.c.W.Conn.Close() })
 	}
 }
 
