@@ -206,3 +206,22 @@ func TestStrangersAreTold(t *testing.T) {
 		t.Errorf("%s %+v, %v", resp.Status, e, err)
 	}
 }
+
+// TestUseOfKeysOutlivesTheDrain records when a key was last used, although a call uses up
+// the time in which a server drains.
+func TestUseOfKeysOutlivesTheDrain(t *testing.T) {
+	t.Parallel()
+	s := newServed(t).start()
+	c := s.with(s.makeKey(v1.NewKey{Namespace: "team"}).Secret)
+	defer c.Close()
+	if _, err := create(t, c, "").Start(t.Context(), sandpit.Command{Argv: []string{"cat"}, Stdin: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	defer s.start() // so that the sandbox is removed
+	if log := s.log.String(); !strings.Contains(log, "requests were aborted") || strings.Contains(log, "were not recorded") {
+		t.Error(log)
+	}
+}

@@ -612,6 +612,8 @@ func (s *server) close() error {
 			s.opt.Log.Warn("requests were aborted", "error", err)
 		}
 	}
+	// Requests may have used up all of that time. What follows is bounded by within.
+	ctx = context.WithoutCancel(ctx)
 	if s.gate != nil {
 		if err := within("the summary of requests", func() error { return s.gate.Summarise(ctx, true) }); err != nil {
 			s.opt.Log.Error("counted requests are missing in the audit log", "error", err)
