@@ -577,12 +577,14 @@ func TestLandlock(t *testing.T) {
 	if err := os.Mkdir(allowed, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	ruleset := landlock(t, allowed)
-	defer unix.Close(ruleset)
 	g := newGuest(t)
 	c := g.client(client.Options{Config: config()})
-	if _, _, err := g.boot.WriteMsgUnix([]byte{'l'}, unix.UnixRights(ruleset), nil); err != nil {
-		t.Fatal(err)
+	for _, writable := range []string{allowed, dir} { // the second one takes nothing from the first
+		ruleset := landlock(t, writable)
+		defer unix.Close(ruleset)
+		if _, _, err := g.boot.WriteMsgUnix([]byte{'l'}, unix.UnixRights(ruleset), nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// It holds for a connection from before, from when a filter that is none is
 	// answered: the guest takes these messages in order.

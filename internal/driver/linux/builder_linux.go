@@ -104,7 +104,7 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	for _, t := range tmpfs {
 		c.tmpfs(t)
 	}
-	c.lockCovers()
+	c.lockMounts()
 	c.answerOwner(c.writePaths())
 }
 
@@ -355,37 +355,35 @@ func (c *compiler) pin(m hostMount) {
 }
 
 // writePaths makes the root read-only, wholly or but for the paths that may be
-// written. It returns the register of the Landlock ruleset for programs, or nil. That
-// says the same, or, where other sandboxes can pass descriptors, that only what is in
-// this root may be written.
-func (c *compiler) writePaths() *sysprog.Reg {
+// written. It returns the registers of Landlock rulesets for programs, which hold
+// together: where other sandboxes can pass descriptors, one that says that only what is
+// in this root may be opened, and one that says which paths may be written. The latter
+// is not enough there: its rules belong to directories, also where they are in other
+// sandboxes.
+func (c *compiler) writePaths() (rulesets []sysprog.Reg) {
 	plan := c.plan
-	if plan.Write == nil {
-		if plan.ReadOnly {
-			c.readOnly("/", false)
+	if plan.Write != nil {
+		regs := make([]sysprog.Reg, len(plan.Write))
+		for i, w := range plan.Write {
+			c.mkdirAllOwned(w, plan.UID, plan.GID)
+			regs[i] = c.openTree("opening "+w, w, true)
 		}
-		if c.landlock == 0 || !showSockets(c.mounts) {
-			return nil
+		c.readOnly("/", true)
+		// The guest says in /proc which processes are to be killed first when memory runs out. For
+		// them it stays closed by Landlock, where there is one; what a process may write there is
+		// about itself.
+		c.writable("/proc")
+		for i, w := range plan.Write {
+			c.attach(sysprog.From(regs[i]), w)
 		}
-		ruleset := ownRootSteps(c.p, c.landlock)
-		return &ruleset
+	} else if plan.ReadOnly {
+		c.readOnly("/", false)
 	}
-	regs := make([]sysprog.Reg, len(plan.Write))
-	for i, w := range plan.Write {
-		c.mkdirAllOwned(w, plan.UID, plan.GID)
-		regs[i] = c.openTree("opening "+w, w, true)
+	if c.landlock > 0 && showSockets(c.mounts) {
+		rulesets = append(rulesets, ownRootSteps(c.p, c.landlock))
 	}
-	c.readOnly("/", true)
-	// The guest says in /proc which processes are to be killed first when memory runs out. For
-	// them it stays closed by Landlock, where there is one; what a process may write there is
-	// about itself.
-	c.writable("/proc")
-	for i, w := range plan.Write {
-		c.attach(sysprog.From(regs[i]), w)
+	if c.landlock > 0 && plan.Write != nil {
+		rulesets = append(rulesets, writeSteps(c.p, c.landlock, plan.Write))
 	}
-	if c.landlock == 0 {
-		return nil
-	}
-	ruleset := writeSteps(c.p, c.landlock, plan.Write)
-	return &ruleset
+	return rulesets
 }

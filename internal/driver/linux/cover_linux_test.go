@@ -370,17 +370,22 @@ func TestAttackL1nPassedDescriptor(t *testing.T) {
 func TestAttackL1qCoverAfterTheEnd(t *testing.T) {
 	for pool := range 2 {
 		for _, user := range users {
-			d := newDataDir(t)
-			got := takeOver(t, d.client(pool), user, []sandpit.Mount{
-				{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.home + "/.local", Target: "/h/proj", ReadOnly: true},
-			}, "/h", ".local/share/sandpit", "agent.sock", ".local/share/sandpit/server.sock", ".local/share/sandpit/run/x.sock")
-			for what, text := range got {
-				if strings.Contains(text, d.flag) {
-					t.Errorf("READ: a data directory is reached: %s", what)
+			for _, write := range [][]string{nil, {}} {
+				d := newDataDir(t)
+				spec := sandpit.Spec{User: user, Write: write}
+				passer := spec
+				passer.Mounts = []sandpit.Mount{
+					{Source: d.home, Target: "/h", ReadOnly: true}, {Source: d.home + "/.local", Target: "/h/proj", ReadOnly: true},
 				}
-			}
-			if got["found agent.sock"] != reachable {
-				t.Errorf("the socket beside it was not reached: the probe finds nothing: %v", got)
+				got := takeOver(t, d.client(pool), passer, spec, "/h", ".local/share/sandpit", "agent.sock", ".local/share/sandpit/server.sock", ".local/share/sandpit/run/x.sock")
+				for what, text := range got {
+					if strings.Contains(text, d.flag) {
+						t.Errorf("READ: a data directory is reached: %s", what)
+					}
+				}
+				if got["found agent.sock"] != reachable {
+					t.Errorf("the socket beside it was not reached: the probe finds nothing: %v", got)
+				}
 			}
 		}
 	}

@@ -326,7 +326,7 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	c.trace("trees")
-	if err := c.lockCovers(ctx); err != nil {
+	if err := c.lockMounts(ctx); err != nil {
 		return nil, err
 	}
 

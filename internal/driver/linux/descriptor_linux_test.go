@@ -84,6 +84,12 @@ func probeTakeOver(args []string) map[string]string {
 			return unix.Bind(s, &unix.SockaddrUnix{Name: by + "s"})
 		}())
 		note("unlink", unix.Unlinkat(dir, name+"/file", 0))
+		for _, at := range []string{name, name + "/file"} {
+			note("chmod "+at, unix.Fchmodat(dir, at, 0o700, 0))
+			note("own "+at, unix.Fchownat(dir, at, os.Getuid(), os.Getgid(), 0))
+			note("touch "+at, unix.UtimesNanoAt(dir, at, []unix.Timespec{{}, {}}, 0))
+			note("attribute of "+at, unix.Setxattr(by+at, "user.x", []byte("x"), 0))
+		}
 		note("link into", unix.Linkat(unix.AT_FDCWD, mine, dir, "hard", 0))
 		note("move into", unix.Renameat(unix.AT_FDCWD, mine, dir, "mine"))
 	}
@@ -102,10 +108,9 @@ func probeTakeOver(args []string) map[string]string {
 	return got
 }
 
-// takeOver has one sandbox pass a descriptor of a directory to another, which has
-// nothing mounted there, and returns what that could do with it, while the first one
-// runs and after it was removed.
-func takeOver(t *testing.T, c sandpit.Client, user string, passer []sandpit.Mount, dir, name string, sockets ...string) map[string]string {
+// takeOver has one sandbox pass a descriptor of a directory to another, and returns what
+// that could do with it, while the first one runs and after it was removed.
+func takeOver(t *testing.T, c sandpit.Client, passer, taker sandpit.Spec, dir, name string, sockets ...string) map[string]string {
 	t.Helper()
 	shared, err := os.MkdirTemp("/tmp", "sp") // a short path: a socket's holds 108 bytes
 	if err == nil {
@@ -116,12 +121,18 @@ func takeOver(t *testing.T, c sandpit.Client, user string, passer []sandpit.Moun
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(shared) })
 	meet := sandpit.Mount{Source: shared, Target: "/s"}
-	a := box(t, c, sandpit.Spec{User: user, Mounts: append(slices.Clone(passer), meet)})
+	for _, spec := range []*sandpit.Spec{&passer, &taker} {
+		spec.Mounts = append(slices.Clone(spec.Mounts), meet)
+		if spec.Write != nil {
+			spec.Write = append(slices.Clone(spec.Write), meet.Target)
+		}
+	}
+	a := box(t, c, passer)
 	if _, err := a.Start(t.Context(), sandpit.Command{Argv: []string{"/probe", "probe:passon", dir, "/s/s"}, Background: true}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the passer listens", func() bool { _, err := os.Lstat(shared + "/s"); return err == nil })
-	b := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{meet}})
+	b := box(t, c, taker)
 	var stdout, stderr bytes.Buffer
 	p, err := b.Start(t.Context(), sandpit.Command{Argv: append([]string{"/probe", "probe:takeover", "/s/s", name}, sockets...), Stdin: true, Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
@@ -192,6 +203,21 @@ func needDomain(t *testing.T) {
 	}
 }
 
+// changed returns when something below a directory of the host was last changed, with
+// its name: its contents, or what the kernel knows about it.
+func changed(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	times := map[string]int64{}
+	for name := range contents(t, dir) {
+		var st unix.Stat_t
+		if err := unix.Lstat(name, &st); err != nil {
+			t.Fatal(err)
+		}
+		times[name] = st.Ctim.Nano()
+	}
+	return times
+}
+
 // Two sandboxes can't do together what one can't: change what is mounted for reading
 // only inside a writable mount.
 func TestAttackL1oReadOnlyInsideWritable(t *testing.T) {
@@ -199,17 +225,29 @@ func TestAttackL1oReadOnlyInsideWritable(t *testing.T) {
 	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
 		const inner = "a/.git"
 		dir := protectedTree(t, inner)
-		before := contents(t, dir)
-		got := takeOver(t, c, user, []sandpit.Mount{
-			{Source: filepath.Join(dir, inner), Target: "/w/" + inner, ReadOnly: true}, {Source: dir, Target: "/w"},
-		}, "/w", inner)
-		for what, err := range got {
-			if !strings.HasPrefix(what, "found ") && !slices.Contains([]string{"EACCES", "EXDEV", "EROFS", "EPERM", "EOVERFLOW"}, err) {
-				t.Errorf("%s: %q", what, err)
+		mounts := []sandpit.Mount{{Source: filepath.Join(dir, inner), Target: "/w/" + inner, ReadOnly: true}, {Source: dir, Target: "/w"}}
+		plain, mounting := sandpit.Spec{User: user}, sandpit.Spec{User: user, Mounts: mounts}
+		writing := sandpit.Spec{User: user, Mounts: mounts, Write: []string{"/w"}}
+		for how, specs := range map[string][2]sandpit.Spec{
+			"to one without mounts":  {mounting, plain},
+			"to one like it":         {mounting, mounting},
+			"with write paths":       {writing, writing},
+			"to one without, paths":  {writing, plain},
+			"to one with only paths": {mounting, {User: user, Write: []string{}}},
+		} {
+			before, untouched := contents(t, dir), changed(t, filepath.Join(dir, inner))
+			got := takeOver(t, c, specs[0], specs[1], "/w", inner)
+			for what, err := range got {
+				if !strings.HasPrefix(what, "found ") && !slices.Contains([]string{"EACCES", "EXDEV", "EROFS", "EPERM", "EOVERFLOW"}, err) {
+					t.Errorf("%s: %s: %q", how, what, err)
+				}
 			}
-		}
-		if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
-			t.Errorf("ESCAPE: the host's directory has changed (-before +after):\n%s", diff)
+			if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
+				t.Fatalf("ESCAPE: %s: the host's directory has changed (-before +after):\n%s", how, diff)
+			}
+			if diff := cmp.Diff(untouched, changed(t, filepath.Join(dir, inner))); diff != "" {
+				t.Errorf("ESCAPE: %s: what the host knows about the directory has changed (-before +after):\n%s", how, diff)
+			}
 		}
 	})
 }
@@ -219,10 +257,13 @@ func TestAttackL1oReadOnlyInsideWritable(t *testing.T) {
 func TestAttackL1rMasksAfterTheEnd(t *testing.T) {
 	needDomain(t)
 	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
-		got := takeOver(t, c, user, nil, "/proc", "irq")
-		for _, what := range []string{"while it runs: list", "after its end: list"} {
-			if got[what] != "EACCES" {
-				t.Errorf("%s: %q", what, got[what])
+		for _, write := range [][]string{nil, {}} {
+			spec := sandpit.Spec{User: user, Write: write}
+			got := takeOver(t, c, spec, spec, "/proc", "irq")
+			for _, what := range []string{"while it runs: list", "after its end: list"} {
+				if got[what] != "EACCES" {
+					t.Errorf("with write paths %v: %s: %q", write != nil, what, got[what])
+				}
 			}
 		}
 	})

@@ -134,16 +134,6 @@ func send(sock int, kind byte, fds []int) error {
 	}
 }
 
-// receivedFD returns the descriptor in a control message, or -1.
-func receivedFD(oob []byte) int {
-	fds := receivedFDs(oob)
-	if len(fds) != 1 {
-		closeAll(fds)
-		return -1
-	}
-	return fds[0]
-}
-
 // receivedFDs returns the descriptors in a control message.
 func receivedFDs(oob []byte) []int {
 	msgs, err := unix.ParseSocketControlMessage(oob)

@@ -188,18 +188,23 @@ func (c *compiler) tellOwner(what string, b byte) {
 }
 
 // answerOwner tells the owner that the root is made, and gives it the Landlock
-// ruleset, if there is one, for the guest.
-func (c *compiler) answerOwner(ruleset *sysprog.Reg) {
+// rulesets, if there are any, for the guest.
+func (c *compiler) answerOwner(rulesets []sysprog.Reg) {
 	const what = "answering the owner"
-	if ruleset == nil {
+	if len(rulesets) == 0 {
 		c.tellOwner(what, readyByte)
 		return
 	}
-	control := controlMessage(1)
-	c.p.Store32(*ruleset, control, unix.CmsgLen(0))
+	control := controlMessage(len(rulesets))
+	for i, ruleset := range rulesets {
+		c.p.Store32(ruleset, control, unix.CmsgLen(0)+4*i)
+	}
 	hdr := messageHeader(c.p, []byte{readyByte}, control)
 	c.p.Call(what, unix.SYS_SENDMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 }
+
+// maxRulesets is the number of rulesets that writePaths returns at most.
+const maxRulesets = 2
 
 // maxTrees is the number of descriptors that one message may carry: SCM_MAX_FD of unix(7).
 const maxTrees = 253
@@ -382,9 +387,9 @@ func (c *compiler) openNothing() {
 }
 
 // What the builder answers: that it has done what it can without a plan, that
-// covers are mounted (see lockCovers), and that all is in place.
+// all is mounted (see lockMounts), and that all is in place.
 const (
 	preparedByte = 'P'
-	coveredByte  = 'C'
+	mountedByte  = 'M'
 	readyByte    = 'R'
 )

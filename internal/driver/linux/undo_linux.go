@@ -133,15 +133,13 @@ func (c *creation) startWatcher(group *cgroup.Group) error {
 }
 
 // awaitReady waits until the builder has made the sandbox and has ended, and
-// passes the Landlock ruleset on that it may have made.
+// passes the Landlock rulesets on that it may have made.
 func (c *creation) awaitReady(ctx context.Context) error {
-	ruleset, err := c.await(ctx, readyByte)
+	rulesets, err := c.await(ctx, readyByte)
 	if err != nil {
 		return err
 	}
-	if ruleset >= 0 {
-		defer unix.Close(ruleset)
-	}
+	defer closeAll(rulesets)
 	if err := c.awaitBuilderEnd(ctx); err != nil {
 		return err
 	}
@@ -150,13 +148,15 @@ func (c *creation) awaitReady(ctx context.Context) error {
 			err = c.sendForker()
 		}
 	}
-	if ruleset >= 0 && err == nil {
-		err = send(c.socks[0], landlockMessage, []int{ruleset})
+	for _, ruleset := range rulesets {
+		if err == nil {
+			err = send(c.socks[0], landlockMessage, []int{ruleset})
+		}
 	}
 	if err != nil {
 		return c.explainDeath(err)
 	}
-	if ruleset >= 0 || c.reachesHost() {
+	if len(rulesets) > 0 || c.reachesHost() {
 		if err := c.confine(ctx); err != nil {
 			return err
 		}
@@ -165,19 +165,17 @@ func (c *creation) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// await waits for an answer of the builder. It returns the descriptor that came
-// with it, or -1.
-func (c *creation) await(ctx context.Context, want byte) (int, error) {
-	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4))
+// await waits for an answer of the builder. It returns the descriptors that came
+// with it.
+func (c *creation) await(ctx context.Context, want byte) ([]int, error) {
+	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxRulesets))
 	n, oobn, err := hear(ctx, c.build[0], buf, oob)
-	fd := receivedFD(oob[:oobn])
+	fds := receivedFDs(oob[:oobn])
 	if err == nil && n == 1 && buf[0] == want {
-		return fd, nil
+		return fds, nil
 	}
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	return -1, c.explainAnswer(ctx, buf[:n], err)
+	closeAll(fds)
+	return nil, c.explainAnswer(ctx, buf[:n], err)
 }
 
 // awaitBuilderEnd waits until the builder, which has answered that all is made,

@@ -11,7 +11,7 @@ import (
 // maker is a thread that makes all processes, which inherit what it has taken on:
 //
 //   - A Landlock domain. Programs of one domain may trace each other and look into each
-//     other's /proc. If each took the ruleset for itself, a debugger could not attach to
+//     other's /proc. If each took the rulesets for itself, a debugger could not attach to
 //     what another command has started.
 //   - A cgroup: a new process counts where the thread is that makes it. The guest's other
 //     threads do not count there.
@@ -61,7 +61,8 @@ func (t *Table) on() func(f func()) {
 	return t.maker.do
 }
 
-// Restrict puts processes that are started from now on under a Landlock ruleset.
+// Restrict puts processes that are started from now on under a Landlock ruleset, beside
+// those before.
 func (t *Table) Restrict(ruleset int) error {
 	return t.takeOn(func() error { return rights.RestrictSelf(ruleset) })
 }

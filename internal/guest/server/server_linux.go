@@ -35,7 +35,7 @@ const bootstrapFD = 3
 // What a message on the bootstrap socket says about the descriptor with it.
 const (
 	bootstrapConn     = 'c' // a connection to serve
-	bootstrapLandlock = 'l' // a Landlock ruleset for processes and file work
+	bootstrapLandlock = 'l' // a Landlock ruleset for processes and file work, beside those before
 	bootstrapFilter   = 'f' // a socket with a filter of system calls to load, filter_linux.go
 	bootstrapForker   = 'p' // a cgroup's file of threads: processes that are started count there
 	bootstrapListen   = 's' // a listening socket, whose connections are served, and which the guest outlives its owner for
@@ -199,7 +199,7 @@ func (g *guest) bootstrap() int {
 			if err := g.processes.Restrict(fd); err != nil {
 				return lastWords("entering a Landlock domain: " + err.Error())
 			}
-			g.settings.SetLandlock(fd)
+			g.settings.AddLandlock(fd)
 			g.workers.Renew()
 		case kind == bootstrapFilter:
 			if !loadFilter(fd) {

@@ -1,9 +1,10 @@
 // Package settings holds what the guest was told: the user, environment and limits of
-// processes, and the Landlock ruleset. It looks users up in the image's own files.
+// processes, and the Landlock rulesets. It looks users up in the image's own files.
 package settings
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,31 +21,27 @@ type Settings struct {
 
 	mu       sync.Mutex
 	conf     Config
-	landlock int // ruleset, or -1
+	landlock []int // rulesets, all of which hold
 }
 
 // New returns default settings.
 func New() *Settings {
-	return &Settings{single: sync.OnceValue(singleUser), landlock: -1}
+	return &Settings{single: sync.OnceValue(singleUser)}
 }
 
-// SetLandlock makes fd the ruleset of file work and of processes. Call it before the first
-// connection that needs the ruleset.
-func (s *Settings) SetLandlock(fd int) {
-	s.mu.Lock()
-	old := s.landlock
-	s.landlock = fd
-	s.mu.Unlock()
-	if old >= 0 {
-		unix.Close(old)
-	}
-}
-
-// Landlock returns the ruleset of all processes and file work, or -1.
-func (s *Settings) Landlock() int {
+// AddLandlock puts file work under the ruleset fd, and under those added before. Call it
+// before the first connection that needs the ruleset.
+func (s *Settings) AddLandlock(fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.landlock
+	s.landlock = append(s.landlock, fd)
+}
+
+// Landlock returns the rulesets of file work.
+func (s *Settings) Landlock() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.landlock)
 }
 
 // Path makes a path of a request absolute. It may have any bytes except NUL.

@@ -46,7 +46,7 @@ func New(s *settings.Settings) *Pool {
 	return &Pool{settings: s, jobs: make(chan func()), stale: make(chan struct{})}
 }
 
-// Renew makes later work use the present user and ruleset.
+// Renew makes later work use the present user and rulesets.
 func (w *Pool) Renew() {
 	w.mu.Lock()
 	close(w.stale)
@@ -161,12 +161,12 @@ func (w *Pool) run(jobs chan func(), stale chan struct{}, take func() error, fir
 }
 
 // giveUpRights makes the calling thread act as u from now on.
-func giveUpRights(u *settings.User, rootCaps uint64, landlock int) error {
+func giveUpRights(u *settings.User, rootCaps uint64, landlock []int) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	if landlock >= 0 {
-		if err := rights.RestrictSelf(landlock); err != nil {
+	for _, ruleset := range landlock {
+		if err := rights.RestrictSelf(ruleset); err != nil {
 			return err
 		}
 	}
