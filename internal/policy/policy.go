@@ -153,16 +153,23 @@ func limits() [8]limit {
 	}
 }
 
+// CapDefaults lowers the defaults to the maxima.
+func (p *Policy) CapDefaults() {
+	for _, l := range limits() {
+		if allowed := l.get(&p.Max); allowed > 0 && l.get(&p.Default) > allowed {
+			l.take(&p.Default, &p.Max)
+		}
+	}
+}
+
 // resolveLimits returns the limits with every field set.
 func (p Policy) resolveLimits(spec sandpit.Spec) (sandpit.Limits, error) {
+	p.CapDefaults()
 	resolved := p.Default
 	for _, l := range limits() {
 		value := l.get(&spec.Limits)
 		allowed := l.get(&p.Max)
 		if value == 0 {
-			if allowed > 0 && l.get(&resolved) > allowed {
-				l.take(&resolved, &p.Max)
-			}
 			continue
 		}
 		switch {

@@ -25,7 +25,7 @@ func (a *tree) policyCommand() *cobra.Command {
 		Use:   "show [flags] [KEY]",
 		Short: "show limits and their defaults, or the policy of a key",
 		Long: `Show the limits of a sandbox: the default, which flags, variables and files change, and
-the minimum and maximum that may be requested. With the ID of a key (see sandpit key ls),
+the minimum that may be requested. With the ID of a key (see sandpit key ls),
 show what the server allows that key, in the terms of the policy file.`,
 		Example:           "  sandpit policy show\n  sandpit policy show --json\n  sandpit policy show k7d2m3xa",
 		Args:              arguments(0, 1),

@@ -298,3 +298,15 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A default above the maximum, which may be built in, is shown as what sandboxes get.
+func TestDefaultsAreAtMostTheMaximum(t *testing.T) {
+	set, err := parse("f", strings.NewReader("policies:\n  a: {defaults: {memory: 1g}, maximum: {memory: 256m, pids: 64}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := set.Policy("a")
+	if err != nil || p.Default.Memory != 256<<20 || p.Default.Pids != 64 {
+		t.Errorf("got %+v, %v", p.Default, err)
+	}
+}

@@ -66,6 +66,7 @@ func readPolicy(v yamldoc.Value) (policy.Policy, error) {
 	if err := p.CheckDefaults(); err != nil {
 		return p, v.Fail(err)
 	}
+	p.CapDefaults() // so that what is shown is what sandboxes get
 	return p, nil
 }
 
