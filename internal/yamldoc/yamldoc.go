@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
@@ -66,6 +67,11 @@ func Decode(name string, r io.Reader, limit int64, read func(Value) error) error
 	if int64(len(text)) > limit {
 		return &Error{File: name, Err: fmt.Errorf("the file is longer than %s", notation.FormatSize(limit))}
 	}
+	for i, line := range bytes.Split(text, []byte("\n")) {
+		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
+			return &Error{File: name, Line: i + 1, Err: errors.New("it is not text: it has a NUL, or bytes that are not UTF-8")}
+		}
+	}
 	body, err := parse(bytes.TrimPrefix(text, []byte("\ufeff")))
 	if err == nil && body != nil {
 		err = read(Value{Line: lineOf(body.GetToken()), node: body})
@@ -81,7 +87,7 @@ func Decode(name string, r io.Reader, limit int64, read func(Value) error) error
 // documents before and after it are ignored.
 func parse(text []byte) (ast.Node, error) {
 	tokens := lexer.Tokenize(string(text))
-	if err := checkDepth(tokens); err != nil {
+	if err := check(tokens); err != nil {
 		return nil, err
 	}
 	parsed, err := parser.Parse(tokens, 0)
@@ -107,12 +113,12 @@ func parse(text []byte) (ast.Node, error) {
 	return body, nil
 }
 
-// checkDepth refuses deep nesting: the memory that the parser takes grows with the square of
-// the depth.
-func checkDepth(tokens token.Tokens) error {
+// check refuses what the parser should not get: deep nesting, as the memory that it takes
+// grows with the square of the depth, and what it reads differently than YAML does.
+func check(tokens token.Tokens) error {
 	var open []token.Type // the ends of the brackets that are open
 	for _, tok := range tokens {
-		indent := 0
+		indent, wrong := 0, ""
 		switch tok.Type {
 		case token.SequenceStartType:
 			open = append(open, token.SequenceEndType)
@@ -128,12 +134,27 @@ func checkDepth(tokens token.Tokens) error {
 			if len(open) == 0 && tok.Prev != nil {
 				indent = tok.Prev.Position.Column // of the name
 			}
+			if len(open) > 0 && touches(tok.Next, tok) && tok.Prev != nil && tok.Prev.Type == token.StringType {
+				wrong = "write a space behind the colon, or quote the text"
+			}
+		case token.StringType:
+			if len(open) > 0 && strings.ContainsAny(tok.Value, "[]{}") {
+				wrong = "quote the text that has a bracket in it"
+			}
+		}
+		if wrong != "" {
+			return &Error{Line: lineOf(tok), Err: sandpit.WithHint(errors.New("it is not valid YAML: a text in brackets is ambiguous"), wrong)}
 		}
 		if len(open) > maxDepth || indent > maxIndent {
 			return &Error{Line: lineOf(tok), Err: fmt.Errorf("it is nested too deeply: at most %d brackets and %d columns of indentation are allowed", maxDepth, maxIndent)}
 		}
 	}
 	return nil
+}
+
+// touches reports whether tok is a value right behind a colon.
+func touches(tok, colon *token.Token) bool {
+	return tok != nil && tok.Position.Line == colon.Position.Line && tok.Position.Column == colon.Position.Column+1
 }
 
 // syntaxError returns the parser's error with its first line as text.
@@ -202,8 +223,8 @@ func (v Value) IsMapping() bool {
 	return v.node.Type() == ast.MappingType || v.node.Type() == ast.MappingValueType
 }
 
-// Text returns a plain value exactly as it is in the file, so that 010 and 1e3 are what
-// the person wrote.
+// Text returns a plain value as text, without its quotes and escapes. Numbers and words are
+// as they are in the file, so that 010 and 1e3 are what the person wrote.
 func (v Value) Text() (string, error) {
 	if text, ok := plain(v.node); ok {
 		return text, nil

@@ -83,7 +83,7 @@ func TestDepth(t *testing.T) {
 	for _, text := range []string{
 		deep("[", maxDepth+1, "]"), deep("{a: ", maxDepth+1, "}"), deep("- ", maxIndent/2+1, ""), deep("[", 100_000, ""),
 		deep("{a: ", 25_000, ""), deep("[a: ", 25_000, ""), deep("- ", 25_000, ""), deep("- !a ", 25_000, ""), deep("[{a: ", 25_000, ""),
-		deep("[}", 25_000, ""), deep("{]", 25_000, ""), deep("? ", 25_000, ""),
+		deep("{]", 25_000, ""), deep("? ", 25_000, ""),
 		indented("a:"), indented("-"), indented("? a\n:"),
 	} {
 		_, err := parse([]byte(text))
@@ -125,17 +125,21 @@ func decode(text string) (s settings, err error) {
 
 func TestDecode(t *testing.T) {
 	for text, want := range map[string]settings{
-		"":                             {},
-		"~":                            {},
-		"\ufeffname: a\n":              {Name: "a"},
-		"name: 010\n":                  {Name: "010"},
-		"name: 1e3 # exactly\n":        {Name: "1e3"},
-		"name: |\n  two\n  lines\n":    {Name: "two\nlines\n"},
-		"{name: 'a b', count: 9}":      {Name: "a b", Count: 9},
-		"on: true\nlist: []\n":         {On: true, List: []string{}},
-		"list:\n- a\n- 0x1\n- \"c\"\n": {List: []string{"a", "0x1", "c"}},
-		"inner: {}\n":                  {Inner: map[string]string{}},
-		"inner: {8: x, true: y}\n":     {Inner: map[string]string{"8": "x", "true": "y"}},
+		"":                               {},
+		"~":                              {},
+		"\ufeffname: a\n":                {Name: "a"},
+		"name: 010\n":                    {Name: "010"},
+		"name: 1e3 # exactly\n":          {Name: "1e3"},
+		"name: |\n  two\n  lines\n":      {Name: "two\nlines\n"},
+		"{name: 'a b', count: 9}":        {Name: "a b", Count: 9},
+		"on: true\nlist: []\n":           {On: true, List: []string{}},
+		"list:\n- a\n- 0x1\n- \"c\"\n":   {List: []string{"a", "0x1", "c"}},
+		"{\"name\":\"[b]\",\"count\":9}": {Name: "[b]", Count: 9},
+		"list: [debian:12, a:b]":         {List: []string{"debian:12", "a:b"}},
+		"{name: debian:12}":              {Name: "debian:12"},
+		"name: a[b]{c}":                  {Name: "a[b]{c}"},
+		"inner: {}\n":                    {Inner: map[string]string{}},
+		"inner: {8: x, true: y}\n":       {Inner: map[string]string{"8": "x", "true": "y"}},
 	} {
 		got, err := decode(text)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -158,6 +162,12 @@ func TestDecodeRefuses(t *testing.T) {
 		"inner: null\n":              "f:1: inner: it has no value",
 		"{inner: }":                  "f:1: inner: it has no value",
 		"{inner}":                    "f:1: inner: it has no value",
+		"on: true\nname: \xe9\n":     "f:2: it is not text",
+		"on: true\n# a\x00b\n":       "f:2: it is not text",
+		"{name:4g}":                  "f:1: it is not valid YAML: a text in brackets is ambiguous",
+		"{list: [debian:12]}":        "f:1: it is not valid YAML: a text in brackets is ambiguous",
+		"list: [remove,} stop]":      "f:1: it is not valid YAML: a text in brackets is ambiguous",
+		"{name: b]}":                 "f:1: it is not valid YAML: a text in brackets is ambiguous",
 		"name: [a]\n":                "f:1: name: it must be one plain value",
 		"name: {a: b}\n":             "f:1: name: it must be one plain value",
 		"name: !!str a\n":            "f:1: name: it must be one plain value",
