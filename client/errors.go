@@ -69,12 +69,7 @@ func refusalOf(resp *http.Response, body []byte) error {
 	var e v1.Error
 	if json.Unmarshal(body, &e) != nil || e.Code == "" {
 		// Not Sandpit's: a proxy on the way, or no Sandpit at all.
-		kind := statusKind(resp.StatusCode)
-		e.Message = "the server responded with " + resp.Status
-		if kind != nil {
-			e.Message += ": " + kind.Error()
-		}
-		r := &remoteError{kind: kind, text: printable(e.Message), status: resp.StatusCode}
+		r := &remoteError{kind: statusKind(resp.StatusCode), text: printable("the server responded with " + resp.Status), status: resp.StatusCode}
 		return retrying(resp, sandpit.WithHint(r, "check the address: a server with TLS needs https, and another program may be listening there"))
 	}
 	r := told(e)
@@ -136,7 +131,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 		case errors.Is(cause, errClosed), errors.Is(cause, errDetached):
 			return fmt.Errorf("calling the server: %w", cause)
 		case errors.Is(cause, errSilent):
-			return fmt.Errorf("calling the server at %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, errSilent)
+			return fault.Errorf(sandpit.ErrUnavailable, "calling the server at %s: %w", c.endpoint.shown, errSilent)
 		default:
 			return fmt.Errorf("calling the server: %w", ctx.Err())
 		}
@@ -152,7 +147,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return sandpit.WithHint(fmt.Errorf("calling the server at %s: %w: %w", c.endpoint.shown, sandpit.ErrUnavailable, opaque{err}), wayOut(err))
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrUnavailable, "calling the server at %s: %w", c.endpoint.shown, opaque{err}), wayOut(err))
 }
 
 // wayOut is what can be done about a request that got no answer.

@@ -181,7 +181,14 @@ func (o *Options) ExecFlags() []Section {
 	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"}
 	flags := make([]Entry, 0, len(names)+1)
 	for _, name := range names {
-		flags = append(flags, o.Flag(name))
+		e := o.Flag(name)
+		switch name {
+		case "workdir":
+			e.Usage = "working directory of CMD (default the sandbox's)"
+		case "user":
+			e.Usage = "name, uid, name:group or uid:gid (default the sandbox's user)"
+		}
+		flags = append(flags, e)
 	}
 	return []Section{{"", append(flags, Entry{"detach", "d", &o.detach, "run CMD in the background and print its ID", true})}}
 }

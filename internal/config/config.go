@@ -184,6 +184,10 @@ func readFile(name string, level Level, asked bool, keys []Key) ([]Setting, erro
 	if !asked && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
 		return nil, nil
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, sandpit.WithHint(fault.Invalidf("reading the configuration: %w", err),
+			"create it, or correct SANDPIT_CONFIG")
+	}
 	if err != nil {
 		return nil, sandpit.WithHint(fault.Invalidf("reading the configuration: %w", err),
 			"make it readable for this user, or set SANDPIT_CONFIG to another file")

@@ -168,7 +168,7 @@ func (s *Sandbox) closedError() error {
 func (s *Sandbox) stateError(state sandpit.State) error {
 	err := fault.Errorf(sandpit.ErrState, "sandbox %s is %s", s.name, state)
 	if state == sandpit.StateStopped {
-		return sandpit.WithHint(err, "start the sandbox first")
+		return sandpit.WithHint(err, "start the sandbox first, for example with 'sandpit start "+s.name+"'")
 	}
 	return err
 }

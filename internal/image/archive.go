@@ -300,7 +300,10 @@ func (t *tarTree) index(ctx context.Context) error {
 
 // badTar says that it is the archive that is wrong, unless it is not.
 func badTar(err error) error {
-	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrFieldTooLong) {
+	if errors.Is(err, tar.ErrHeader) {
+		return fault.Invalidf("reading tar: it is not a tar archive, or it is damaged")
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrFieldTooLong) {
 		return fault.Invalidf("reading tar: %w", err)
 	}
 	return fmt.Errorf("reading tar: %w", err)

@@ -160,5 +160,5 @@ func checkNew(k Key, now time.Time) error {
 }
 
 func invalid(format, name string) error {
-	return sandpit.WithHint(fmt.Errorf("creating a key: "+format+": %w", name, sandpit.ErrInvalid), notation.NameHint)
+	return sandpit.WithHint(fault.Invalidf("creating a key: "+format, name), notation.NameHint)
 }

@@ -181,7 +181,7 @@ func (p *Policy) allowWrite(spec *sandpit.Spec) error {
 	case spec.Write != nil:
 	case spec.ReadOnly:
 		written = []string{"/tmp", "/dev/shm"}
-		hint = "leave read-only out: " + hint + ", and everything else is read-only"
+		hint = "omit --read-only; " + hint + ", and everything else is read-only"
 	default:
 		return p.refuse("write", "write-paths", hint, "a sandbox must restrict its writable paths")
 	}

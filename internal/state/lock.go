@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // dying is the time to wait for the lock of a dead process. A child that it was just
@@ -84,7 +85,7 @@ func lockedError(dir string, pid int) error {
 	if pid > 0 {
 		who = fmt.Sprintf("another server, process %d,", pid)
 	}
-	return sandpit.WithHint(fmt.Errorf("opening the state in %s: %s uses it: %w", dir, who, ErrInUse),
+	return sandpit.WithHint(fault.Errorf(ErrInUse, "opening the state in %s: %s uses it", dir, who),
 		"stop that server first, or set SANDPIT_HOME to another directory")
 }
 

@@ -141,8 +141,14 @@ func named(args []string, name string) bool {
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	err := cli.Usagef("unknown command %q", name)
-	if like := cmd.SuggestionsFor(name); name != "" && len(like) > 0 && like[0] != name {
-		return sandpit.WithHint(err, "did you mean 'sandpit "+like[0]+"'?")
+	if name == "list" {
+		return sandpit.WithHint(err, "did you mean 'sandpit ps'?")
+	}
+	for _, like := range cmd.SuggestionsFor(name) {
+		// Two changes can turn a short word into an unrelated one, such as nope into top.
+		if name != "" && like != name && (like[0] == name[0] || distance(like, name, 3) < 2) {
+			return sandpit.WithHint(err, "did you mean 'sandpit "+like+"'?")
+		}
 	}
 	return sandpit.WithHint(err, "to run a program: 'sandpit run -- "+cmp.Or(name, "CMD")+"'; for all commands: 'sandpit help'")
 }

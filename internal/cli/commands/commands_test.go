@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/config"
@@ -53,6 +55,36 @@ func BenchmarkParse(b *testing.B) {
 	for b.Loop() {
 		if err := Run(context.Background(), a, args); !errors.Is(err, stop) {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestHabitsHint(t *testing.T) {
+	known := map[string]*cobra.Command{}
+	a := &tree{App: &cli.App{}}
+	for _, c := range a.commands() {
+		if !c.topic {
+			known[c.name] = c.make()
+		}
+	}
+	for _, h := range habits {
+		for _, name := range h.commands {
+			cmd := known[name]
+			if cmd == nil {
+				t.Fatalf("habit %q: no command is named %q", h.flag, name)
+			}
+			arg := "--" + h.flag
+			if len(h.flag) == 1 {
+				arg = "-" + h.flag
+			}
+			err := cmd.ParseFlags([]string{arg})
+			if err == nil {
+				t.Errorf("%s %s is a flag", name, arg)
+				continue
+			}
+			if got := sandpit.Hint(flagError(cmd, err)); got != h.hint {
+				t.Errorf("%s %s: the hint is %q, want %q", name, arg, got, h.hint)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -41,6 +42,10 @@ func (a *tree) forwardCommand() *cobra.Command {
 			port := ports[i]
 			l, err := net.Listen("tcp", local)
 			if err != nil {
+				var op *net.OpError
+				if errors.As(err, &op) {
+					err = op.Err // which does not name the address again
+				}
 				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port, or 0 for a free one")
 			}
 			defer l.Close()

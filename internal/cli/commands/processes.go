@@ -35,6 +35,9 @@ func (a *tree) execCommand() *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name, argv, ok := cli.ExecArgs(args)
+		if !ok && len(args) == 1 && cmd.ArgsLenAtDash() == 0 { // exec -- CMD
+			return sandpit.WithHint(cli.Usagef("the name of the sandbox is missing"), "write 'sandpit exec NAME -- CMD [ARG...]'")
+		}
 		if !ok {
 			return sandpit.WithHint(cli.Usagef("no command is given"), "write 'sandpit exec NAME -- CMD [ARG...]'")
 		}

@@ -72,6 +72,9 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 	}
 	for _, section := range o.Sections() {
 		for _, e := range section.Entries {
+			if e.Name == "output-limit" {
+				e.Usage = "output of a command; the rest is counted and dropped (default 1g)"
+			}
 			if !oneRun[e.Name] {
 				addFlags(cmd.Flags(), e)
 			}

@@ -287,7 +287,8 @@ func (i *instance) Freeze(context.Context) error {
 		return err
 	}
 	if i.group == nil {
-		return fault.Errorf(sandpit.ErrUnsupported, "freezing: the sandbox has no cgroup")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "freezing: the sandbox has no cgroup"),
+			"see 'sandpit doctor' for how to make cgroups available")
 	}
 	return i.group.Freeze()
 }

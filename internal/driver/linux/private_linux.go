@@ -234,7 +234,7 @@ func (t mountTable) refuseWritable(top located, ways map[string][]located, dirs 
 	}
 	refused := func(dir string) error {
 		return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "mounting %s for writing: the data directory %s is in it, or is reached through it", top.path, dir),
-			"mount it read-only (:ro), or mount only directories in it that have no part of that path; SANDPIT_HOME can name a data directory elsewhere")
+			"mount it read-only (:ro), or mount a directory in it that does not contain the data directory; SANDPIT_HOME can name a data directory elsewhere")
 	}
 	for _, dir := range slices.Sorted(maps.Keys(ways)) {
 		if slices.ContainsFunc(ways[dir], in) {

@@ -51,7 +51,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		case layout.Enforceable(f):
 			caps.Features[f] = true
 		case f == feature.Pause:
-			gap(f, "sandboxes have no cgroup freezer", "fix the gap of memory, cpus or pids, or use Linux 5.2 or newer with cgroup v2")
+			gap(f, "sandboxes have no cgroup freezer", "first fix memory, cpus or pids (below)")
 		}
 	}
 	if err == nil {
