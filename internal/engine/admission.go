@@ -3,11 +3,13 @@ package engine
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Capacity bounds what all sandboxes of an engine may use together. 0 means no bound.
@@ -110,7 +112,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 	c := a.capacity
 	if c.Memory > 0 && d.memory > c.Memory || c.CPUs > 0 && d.cpus > c.CPUs+cpuTolerance {
 		a.mu.Unlock()
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: it needs more than the total capacity of this server"), "request less memory or fewer cpus")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: it needs %s, and this server has %s in total", amounts(d.memory, d.cpus), amounts(c.Memory, c.CPUs)), "request less memory or fewer cpus")
 	}
 	if len(a.queues[namespace]) >= maxWaiting {
 		a.mu.Unlock()
@@ -274,4 +276,16 @@ func (b *bucket) take(rate float64, now time.Time) time.Duration {
 	}
 	b.tokens--
 	return 0
+}
+
+// amounts returns memory and cpus for people; 0 is no limit.
+func amounts(memory int64, cpus float64) string {
+	size, count := "unlimited memory", "unlimited cpus"
+	if memory > 0 {
+		size = notation.FormatSize(memory) + " of memory"
+	}
+	if cpus > 0 {
+		count = strconv.FormatFloat(cpus, 'g', 4, 64) + " cpus"
+	}
+	return size + " and " + count
 }

@@ -522,3 +522,12 @@ func TestOverdue(t *testing.T) {
 		}
 	}
 }
+
+func TestDemandAboveTheCapacityNamesBoth(t *testing.T) {
+	a := &admission{capacity: Capacity{Memory: 1 << 30}}
+	err := a.enter(t.Context(), "x", demand{memory: 2 << 30, cpus: 1})
+	const want = "creating a sandbox: it needs 2 GiB of memory and 1 cpus, and this server has 1 GiB of memory and unlimited cpus in total"
+	if !errors.Is(err, sandpit.ErrExhausted) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

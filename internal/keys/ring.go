@@ -249,7 +249,7 @@ func (r *Ring) Get(prefix string) (Key, error) {
 }
 
 func notFound(doing, prefix string) error {
-	return sandpit.WithHint(fault.NotFoundf("%s the key %.20q: it does not exist", doing, prefix), "run 'sandpit key ls' to list the keys")
+	return sandpit.WithHint(fault.NotFoundf("%s the key %.20q: not found", doing, prefix), "run 'sandpit key ls' to list the keys")
 }
 
 // Flush writes the times of last use. Call it every minute or so, and at the end.

@@ -71,7 +71,7 @@ func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.
 		want.Policy = defaultPolicy
 	}
 	if all := k.policies.Set().Names(); !slices.Contains(all, want.Policy) {
-		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: unknown policy %.80q", want.Policy), "use one of: "+strings.Join(all, ", "))
+		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: unknown policy %.80q", want.Policy), "use one of: "+strings.Join(all, ", ")+"; or add it to the policy file (policy.yaml)")
 	}
 	if want.Namespace == "" {
 		want.Namespace = "ns-" + newName()

@@ -217,7 +217,7 @@ func (d diagnosis) text() string {
 	if d.Home.Free >= 0 {
 		line("free", notation.FormatSize(d.Home.Free))
 	}
-	line("images", fmt.Sprint(d.Home.Images))
+	line("images", fmt.Sprintf("%d (host included)", d.Home.Images))
 	for _, c := range d.Config {
 		state := "not there"
 		if c.Exists {

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -57,10 +58,14 @@ func arguments(least, limit int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if few := len(args) < least; few || limit >= 0 && len(args) > limit {
 			wrong := "too many arguments"
+			hint := "usage: " + strings.TrimSuffix(cmd.CommandPath(), cmd.Name()) + cmd.Use
 			if few {
 				wrong = "arguments are missing"
+				if len(args) == 1 && strings.Contains(cmd.Use, " NAME PATH") {
+					hint = cmp.Or(separately(args[0]), hint)
+				}
 			}
-			return sandpit.WithHint(cli.Usagef("%s: %s", cmd.CommandPath(), wrong), "usage: "+strings.TrimSuffix(cmd.CommandPath(), cmd.Name())+cmd.Use)
+			return sandpit.WithHint(cli.Usagef("%s: %s", strings.TrimPrefix(cmd.CommandPath(), "sandpit "), wrong), hint)
 		}
 		return nil
 	}
@@ -75,7 +80,7 @@ func imageNames(least, limit int) cobra.PositionalArgs {
 			return err
 		}
 		if slices.Contains(args, "") {
-			return sandpit.WithHint(cli.Usagef("%s: an argument is empty", cmd.CommandPath()), "run 'sandpit images ls' to list the stored images")
+			return sandpit.WithHint(cli.Usagef("%s: an argument is empty", strings.TrimPrefix(cmd.CommandPath(), "sandpit ")), "run 'sandpit images ls' to list the stored images")
 		}
 		return nil
 	}

@@ -151,7 +151,7 @@ func (a *tree) group(cmd *cobra.Command) *cobra.Command {
 // noArguments is for commands that take none.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return sandpit.WithHint(cli.Usagef("%s takes no arguments, but got %q", cmd.CommandPath(), args[0]), "see '"+cmd.CommandPath()+" --help'")
+		return sandpit.WithHint(cli.Usagef("%s takes no arguments, but got %q", strings.TrimPrefix(cmd.CommandPath(), "sandpit "), args[0]), "see '"+cmd.CommandPath()+" --help'")
 	}
 	return nil
 }

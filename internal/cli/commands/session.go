@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,13 +80,19 @@ func withSandbox(do func(ctx context.Context, sb sandpit.Sandbox, args []string)
 func (s *session) find(ctx context.Context, name string) (sandpit.Sandbox, error) {
 	sb, err := s.Get(ctx, name)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		hint := "run 'sandpit ps -a' to list all sandboxes"
-		if box, path, ok := strings.Cut(name, ":"); ok && box != "" && path != "" { // as cp has it
-			hint = "write the sandbox and the path separately: " + box + " " + path
-		}
+		hint := cmp.Or(separately(name), "run 'sandpit ps -a' to list all sandboxes")
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", name), hint)
 	}
 	return sb, err
+}
+
+// separately returns a hint if arg is a sandbox and a path as sandpit cp takes them, or "".
+func separately(arg string) string {
+	box, path, ok := strings.Cut(arg, ":")
+	if !ok || box == "" || path == "" {
+		return ""
+	}
+	return "write the sandbox and the path separately: " + box + " " + path
 }
 
 // each does something to every sandbox that args name. It goes on after a
