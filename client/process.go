@@ -277,7 +277,7 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		}
 	}
 	if p.err != nil {
-		return sandpit.Result{}, fmt.Errorf("waiting for a process: %w", p.err)
+		return sandpit.Result{}, p.err
 	}
 	return p.res, nil
 }
