@@ -112,23 +112,27 @@ func Required(s sandpit.Spec) []Feature {
 	return needed
 }
 
-// ProtectedIn returns the target of the writable mount that a read-only mount lies
-// directly in, or "" if m is not such a mount. What it shows is protected there only as
-// long as no sandbox can put another directory in its place.
+// ProtectedIn returns the target of the outermost of the writable mounts that a read-only
+// mount lies in, with no read-only one between, or "" if m is not such a mount. What it
+// shows is protected there only as long as no sandbox can put another directory in its
+// place, or in that of a directory above it.
 func ProtectedIn(mounts []sandpit.Mount, m sandpit.Mount) string {
 	if !m.ReadOnly {
 		return ""
 	}
-	var outer sandpit.Mount
-	for _, o := range mounts {
-		if below(m.Target, o.Target) && (outer.Target == "" || below(o.Target, outer.Target)) {
-			outer = o
+	found := ""
+	for inner := m.Target; ; {
+		var outer sandpit.Mount
+		for _, o := range mounts {
+			if below(inner, o.Target) && (outer.Target == "" || below(o.Target, outer.Target)) {
+				outer = o
+			}
 		}
+		if outer.Target == "" || outer.ReadOnly {
+			return found
+		}
+		found, inner = path.Clean(outer.Target), outer.Target
 	}
-	if outer.Target == "" || outer.ReadOnly {
-		return ""
-	}
-	return path.Clean(outer.Target)
 }
 
 // below reports whether the path p is below dir.

@@ -64,6 +64,7 @@ func TestProtectedIn(t *testing.T) {
 	mounts := []sandpit.Mount{
 		mount("/w/a/.git", true), mount("/w/", false), mount("/w/r", true), mount("/w/r/in", true),
 		mount("/w/r/rw", false), mount("/w/r/rw/x/y/", true), mount("/w-beside", true), mount("/w/plain", false),
+		mount("/w/plain/a/in", false), mount("/w/plain/a/in/.git", true),
 	}
 	got := map[string]string{}
 	for _, m := range mounts {
@@ -71,6 +72,7 @@ func TestProtectedIn(t *testing.T) {
 	}
 	want := map[string]string{
 		"/w/a/.git": "/w", "/w/": "", "/w/r": "/w", "/w/r/in": "", "/w/r/rw": "", "/w/r/rw/x/y/": "/w/r/rw", "/w-beside": "", "/w/plain": "",
+		"/w/plain/a/in": "", "/w/plain/a/in/.git": "/w",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -299,6 +299,62 @@ func TestAttackL1pMovingWhatIsAbove(t *testing.T) {
 	})
 }
 
+// A writable mount between the two leaves nothing that can be moved either, and the way to
+// the mounts may lead through directories that nobody else may enter.
+func TestAttackL1pMovingAMountBetween(t *testing.T) {
+	needDomain(t)
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		dir := protectedTree(t, "src/w/.git")
+		mounts := func(at string) []sandpit.Mount {
+			return []sandpit.Mount{
+				{Source: dir, Target: at},
+				{Source: filepath.Join(dir, "src/w"), Target: at + "/src/w"},
+				{Source: filepath.Join(dir, "src/w/.git"), Target: at + "/src/w/.git", ReadOnly: true},
+			}
+		}
+		before := contents(t, filepath.Join(dir, "src/w/.git"))
+		sb := box(t, c, sandpit.Spec{User: user, Mounts: slices.Concat(mounts("/one"), mounts("/two"))})
+		for _, at := range []string{"/one", "/two"} {
+			for _, of := range []string{"/src", "/src/w", "/src/w/.git"} {
+				if out := sh(t, sb, "mv "+at+of+" "+at+"/moved"); out.ExitCode == 0 {
+					t.Errorf("ESCAPE: %s was moved", at+of)
+				}
+			}
+			if out := sh(t, sb, "touch "+at+"/src/w/file"); out.ExitCode != 0 {
+				t.Errorf("work beside it: %+v: %s", out.Result, out.Stderr)
+			}
+		}
+		if diff := cmp.Diff(before, contents(t, filepath.Join(dir, "src/w/.git"))); diff != "" {
+			t.Errorf("ESCAPE: the host's directory has changed (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// Mounts in which others stay are found also where the way to them leads through a
+// directory that is closed to all but its owner.
+func TestMountsBelowAClosedDirectoryAreLocked(t *testing.T) {
+	needDomain(t)
+	asEachMade(t, func(t *testing.T, c sandpit.Client, user string) {
+		dir := protectedTree(t, "w/.git")
+		if os.Geteuid() == 0 {
+			if err := os.Chown(dir, 1234, 1234); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		sb := box(t, c, sandpit.Spec{User: user, Mounts: []sandpit.Mount{
+			{Source: dir, Target: "/a", ReadOnly: true},
+			{Source: filepath.Join(dir, "w"), Target: "/a/w"},
+			{Source: filepath.Join(dir, "w/.git"), Target: "/a/w/.git", ReadOnly: true},
+		}})
+		if out := sh(t, sb, "true"); out.ExitCode != 0 {
+			t.Errorf("it ended with %+v", out.Result)
+		}
+	})
+}
+
 // probeWork does what programs do, and returns the error of each.
 func probeWork(args []string) map[string]string {
 	got := map[string]string{}

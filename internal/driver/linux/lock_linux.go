@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +53,7 @@ func (c *compiler) lockMounts() {
 	}
 	const namespaces = "max_user_namespaces" // of which the sandbox may have none
 	c.writable("/proc/sys")
-	c.writeSysctls(sysctl{namespaces, "1"})
+	c.writeSysctls(sysctl{namespaces, strconv.Itoa(len(targets))})
 	c.tellOwner("reporting that all is mounted", mountedByte)
 	c.message = make([]byte, unix.CmsgSpace(4*maxTrees))
 	hdr := messageHeader(c.p, make([]byte, 1), c.message)
@@ -74,41 +75,56 @@ func (c *creation) lockMounts(ctx context.Context) error {
 	if _, err := c.await(ctx, mountedByte); err != nil {
 		return err
 	}
+	var copies []int
+	defer func() { closeAll(copies) }()
+	for _, target := range targets {
+		fd, err := c.lockMount(ctx, target)
+		if err != nil {
+			return err
+		}
+		copies = append(copies, fd)
+	}
+	return c.tell(copies)
+}
+
+// lockMount makes a copy. The way to the target is gone before the user namespace, which
+// has no ids: in it, the program may not look into directories that are closed.
+func (c *creation) lockMount(ctx context.Context, target string) (int, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return os.NewSyscallError("socketpair", err)
+		return -1, os.NewSyscallError("socketpair", err)
 	}
 	defer unix.Close(ends[0])
 	l := &compiler{build: c.rest.build, p: new(sysprog.Program)}
 	l.p.Call("entering the sandbox", unix.SYS_SETNS, sysprog.Int(c.child.PidFD), sysprog.Int(unix.CLONE_NEWUSER|unix.CLONE_NEWNS))
 	l.identity()
+	l.p.Call("going to "+target, unix.SYS_CHDIR, l.p.Str(target))
 	l.p.Call("locking mounts", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWUSER|unix.CLONE_NEWNS))
-	control := controlMessage(len(targets))
-	for i, target := range targets {
-		fd := l.openTree("copying "+target, target, true)
-		l.p.Store32(fd, control, unix.CmsgLen(0)+4*i)
-		l.p.Free(fd)
-	}
-	l.p.Call("sending copies", unix.SYS_SENDMSG, sysprog.Int(ends[1]), messageHeader(l.p, []byte{goMessage}, control), sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
+	control := controlMessage(1)
+	fd := l.p.Call("copying "+target, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), l.p.Str(""),
+		sysprog.Int(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Result()
+	l.p.Store32(fd, control, unix.CmsgLen(0))
+	l.p.Free(fd)
+	l.p.Call("sending a copy", unix.SYS_SENDMSG, sysprog.Int(ends[1]), messageHeader(l.p, []byte{goMessage}, control), sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 	locker, err := l.p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: ends[1]})
 	unix.Close(ends[1])
 	if err != nil {
-		return fmt.Errorf("locking mounts: %w", err)
+		return -1, fmt.Errorf("locking mounts: %w", err)
 	}
 	reap(locker.PID)
 	defer locker.Release()
 	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxTrees))
 	n, oobn, err := hear(ctx, ends[0], buf, oob)
 	if err != nil {
-		return fmt.Errorf("locking mounts: %w", err)
+		return -1, fmt.Errorf("locking mounts: %w", err)
 	}
 	if failed, ok := l.p.DecodeReport(buf[:n]); ok {
-		return c.explainStep(failed)
+		return -1, c.explainStep(failed)
 	}
 	copies := receivedFDs(oob[:oobn])
-	defer closeAll(copies)
-	if len(copies) != len(targets) {
-		return fmt.Errorf("locking mounts: received %d of %d mounts", len(copies), len(targets))
+	if len(copies) != 1 {
+		closeAll(copies)
+		return -1, fmt.Errorf("locking mounts: received %d mounts, not one", len(copies))
 	}
-	return c.tell(copies)
+	return copies[0], nil
 }
