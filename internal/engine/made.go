@@ -238,7 +238,7 @@ func (s *Sandbox) setDialect(name string, data json.RawMessage) {
 	s.dialects[strings.Clone(name)] = bytes.Clone(data)
 }
 
-// Dialect returns the data that SetDialect has stored for a dialect, or nil.
+// Dialect returns the data that is stored for a dialect, or nil.
 func (s *Sandbox) Dialect(name string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -277,6 +277,9 @@ func TestForgottenIntend(t *testing.T) {
 	s.journal.fail(errors.New("the disk is full"))
 	s.want(503, "no: audit_unavailable", "POST", url+"/boxes/b/say", "recorded", "X-Key", "s1")
 	s.want(500, "no: internal", "POST", url+"/boxes/b/say", "write", "X-Key", "s1")
+
+	d.Fail = func(c *gate.Call, f gate.Failure) { _, _ = io.WriteString(c.W, "failed") } // with status 200
+	s.want(200, "failed", "POST", s.server(d)+"/boxes/b/say", "write", "X-Key", "s1")
 }
 
 // A dialect that can't work is found when its handler is made.

@@ -23,6 +23,7 @@ type Writer struct {
 
 	call     *Call
 	status   int
+	refusing bool // refuse is writing its error
 	refused  bool // by refuse: what the handler goes on to write is dropped
 	hijacked atomic.Bool
 }
@@ -46,13 +47,14 @@ func (w *Writer) refuse(status int) error {
 	switch informational := status < 200 && status != http.StatusSwitchingProtocols; {
 	case w.refused:
 		return errNotIntended
-	case w.status != 0 || status >= 400 || informational || c.later && status == http.StatusSwitchingProtocols:
+	case w.refusing || w.status != 0 || status >= 400 || informational || c.later && status == http.StatusSwitchingProtocols:
 		return nil
 	case c.route == nil || !c.route.Guarded || c.Vital || c.intended:
 		return nil
 	}
+	w.refusing = true // a dialect may tell of an error with a status of success
 	c.Fail(errNotIntended)
-	w.refused = true
+	w.refusing, w.refused = false, true
 	return errNotIntended
 }
 

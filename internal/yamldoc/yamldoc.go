@@ -138,8 +138,12 @@ func check(tokens token.Tokens) error {
 				wrong = "write a space behind the colon, or quote the text"
 			}
 		case token.StringType:
-			if len(open) > 0 && strings.ContainsAny(tok.Value, "[]{}") {
+			switch {
+			case len(open) == 0:
+			case strings.ContainsAny(tok.Value, "[]{}"):
 				wrong = "quote the text that has a bracket in it"
+			case strings.Contains(tok.Value, ": "):
+				wrong = "write a comma before the next name, or quote the text"
 			}
 		}
 		if wrong != "" {

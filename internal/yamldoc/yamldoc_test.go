@@ -167,6 +167,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"{name:4g}":                  "f:1: it is not valid YAML: a text in brackets is ambiguous",
 		"{list: [debian:12]}":        "f:1: it is not valid YAML: a text in brackets is ambiguous",
 		"list: [remove,} stop]":      "f:1: it is not valid YAML: a text in brackets is ambiguous",
+		"{name: b list: c}":          "f:1: it is not valid YAML: a text in brackets is ambiguous",
 		"{name: b]}":                 "f:1: it is not valid YAML: a text in brackets is ambiguous",
 		"name: [a]\n":                "f:1: name: it must be one plain value",
 		"name: {a: b}\n":             "f:1: name: it must be one plain value",

@@ -29,7 +29,8 @@ ends, its sandboxes keep running, and the next server adopts them. A server refu
 start while sandboxes run here of which its state has no record: the state was lost, or is
 an old copy. Restore state/ in the data directory, or use --remove-orphans.
 Sandboxes that were created in another directory, of which this one is a copy, are never
-destroyed: the server names them with their first process.
+destroyed: the server names them, with their first process if that directory is not in
+its old place.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file given with --config:
 
