@@ -31,7 +31,7 @@ var filesProperties = []property{
 	{"Chmod changes permission bits", testChmod},
 	{"what is missing is ErrNotExist", testMissingFiles},
 	{"other errors have their kinds", testFileErrors},
-	{"Open of what is no regular file does not block", testOpenSpecial},
+	{"Open does not block on a special file", testOpenSpecial},
 	{"Write appends", testAppend},
 	{"Write makes parents when asked", testWriteParents},
 	{"Write replaces at once or not at all", testAtomicWrite},
@@ -41,7 +41,7 @@ var filesProperties = []property{
 	{"a reader may be closed early", testCloseEarly},
 	{"a context ends a call", testFileContext},
 	{"many calls at once", testManyFileCalls},
-	{"a file that grows while it is read comes to an end", testGrowingFile},
+	{"a read of a growing file ends", testGrowingFile},
 }
 
 // put writes a small file.
