@@ -338,7 +338,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	}
 	trust := "SSL_CERT_FILE=" + filepath.Join(home, "server.pem")
 	at, with := "SANDPIT_SERVER=https://"+address, "SANDPIT_KEY="+first
-	if out, err := run([]string{trust, at, with}, "create", "box"); err != nil || out != "box\n" {
+	if out, err := run([]string{trust, at, with}, "create", "box"); err != nil || !strings.HasSuffix(out, "box\n") {
 		t.Fatalf("%v %s", err, out)
 	}
 	if out, err := run([]string{trust, at, with}, "exec", "box", "--", "sh", "-c", "echo well"); err != nil || out != "well\n" {
@@ -356,8 +356,38 @@ func TestCommandsOverTLS(t *testing.T) {
 	if out, err := run([]string{"SANDPIT_SERVER=http://192.0.2.1:80", with}, "ps"); err == nil || !strings.Contains(out, "plain HTTP") {
 		t.Errorf("plain http: %v %s", err, out)
 	}
+	// run works there, too, and never here; killed with -9 it leaves what soon expires.
+	if out, err := run([]string{trust, at, with}, "run", "--", "sh", "-c", "echo well"); err != nil || out != "well\n" {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, "SANDPIT_KEY=sp_no"}, "run", "echo", "well"); err == nil || !strings.Contains(out, "not valid") || strings.Contains(out, "well") {
+		t.Errorf("run with a key that is none: %v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, with}, "run", "--mount", ".:/work", "echo", "well"); err == nil || !strings.Contains(out, "is on this machine") {
+		t.Errorf("run with a mount: %v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, with}, "ps", "-q"); err != nil || out != "box\n" {
+		t.Errorf("run has left something: %v %s", err, out)
+	}
+	r := startServedRun(t, s, fmt.Sprintf("mark-%d-away", os.Getpid()), "echo ready; sleep 1000", trust, at, with)
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the command is gone", func() bool { return len(r.inside()) == 0 })
+	if out, err := run([]string{trust, at, with}, "ps", "--json"); err != nil || strings.Count(out, `"idle_seconds": 60`) != 1 {
+		t.Errorf("what is left does not expire soon: %v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, with}, "images", "ls"); err != nil || strings.HasPrefix(out, "host") {
+		t.Errorf("images: %v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, with}, "policy", "show"); err != nil || !strings.Contains(out, "default:") {
+		t.Errorf("the policy: %v %s", err, out)
+	}
 	// The key's namespace has what it made; endServer looks into its user's own.
 	if out, err := run([]string{trust, at, with}, "rm", "box"); err != nil {
 		t.Errorf("%v %s", err, out)
+	}
+	if err := removeAll(t.Context(), tlsOptions(t, s)); err != nil {
+		t.Error(err)
 	}
 }

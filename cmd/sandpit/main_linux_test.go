@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -112,6 +113,28 @@ func TestScriptsWithServer(t *testing.T) {
 			return err
 		}
 		startServer(t, filepath.Join(env.WorkDir, "data"))
+		return nil
+	}
+	testscript.Run(t, params)
+}
+
+// TestScriptsAtServer runs those about run and shell at a configured server, which makes their
+// sandboxes: all that the command line promises of them holds there, too.
+func TestScriptsAtServer(t *testing.T) {
+	needSandboxes(t)
+	params := scripts(t)
+	for _, name := range [...]string{"run", "limits", "json"} {
+		params.Files = append(params.Files, "testdata/script/"+name+".txt")
+	}
+	alone := params.Setup
+	params.Setup = func(env *testscript.Env) error {
+		if err := alone(env); err != nil {
+			return err
+		}
+		home := filepath.Join(env.WorkDir, "server")
+		env.Defer(func() { endServer(t, home) })
+		startServer(t, home)
+		env.Setenv("SANDPIT_SERVER", server.SocketIn(home).String())
 		return nil
 	}
 	testscript.Run(t, params)

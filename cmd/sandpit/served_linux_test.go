@@ -27,12 +27,13 @@ type servedRun struct {
 }
 
 // startServedRun has a server run a script, which says that it is ready, with a
-// marker in the command line.
-func startServedRun(t *testing.T, s *service, marker, script string) *servedRun {
+// marker in the command line. With more in its environment it may ask another way.
+func startServedRun(t *testing.T, s *service, marker, script string, environ ...string) *servedRun {
 	t.Helper()
 	r := &servedRun{t: t, s: s, marker: marker}
 	// The client has the whole command line, the command just the marker.
 	r.cmd = commandLineAt(t, s.home, "run", "-e", "MARK="+marker, "--", "sh", "-c", `exec sh -c "$0" "$MARK-inside"`, script)
+	r.cmd.Env = append(r.cmd.Env, environ...)
 	r.cmd.Stderr = &r.stderr
 	var err error
 	if r.out, err = r.cmd.StdoutPipe(); err != nil {

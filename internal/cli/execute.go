@@ -28,14 +28,17 @@ type modes struct {
 	workdir   bool         // one was asked for
 	created   func()       // called when the sandbox is made, or could not be
 	remove    func() error // removes it, once; nil when it stays, or a server does it
-	server    bool         // one may do it
 	stays     string       // the name of a sandbox that a server keeps; empty: it goes with the command
+
+	open   func(context.Context) (sandpit.Client, error) // what makes the sandbox
+	served string                                        // the data directory whose server may do it instead; empty: none
+	server string                                        // the address of the server that makes it; empty: this program
 }
 
 // execute makes a sandbox, runs cmd in it as if cmd were this program, and
 // removes the sandbox. The error is an *ExitError with the code of cmd, unless
 // Sandpit itself failed.
-func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.Spec, cmd sandpit.Command, m modes, relay *relay, steps *steps) (err error) {
+func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Command, m modes, relay *relay, steps *steps) (err error) {
 	var term *terminal
 	if m.tty {
 		if term, err = openTerminal(a.Stdin); err != nil {
@@ -43,21 +46,21 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 		}
 		defer term.close()
 	}
-	if m.server {
+	if m.served != "" {
 		relay.ready()
-		box := &fastrun.Run{Home: options.Home, Version: a.Version, Spec: spec, WorkDir: m.workdir, Report: m.json}
+		box := &fastrun.Run{Home: m.served, Version: a.Version, Spec: spec, WorkDir: m.workdir, Report: m.json}
 		err := a.attend(ctx, box, captured(cmd, m, spec), m, term, relay, steps)
 		box.Close()
 		if !errors.Is(err, fastrun.ErrDeclined) {
 			return workDirError(err, spec.WorkDir)
 		}
 	}
-	client, err := a.NewClient(options)
+	client, err := m.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		err = orFailure(err, "closing the engine", client.Close())
+		err = orFailure(err, "closing the client", client.Close())
 	}()
 	relay.ready()
 	steps.done("open the engine")
@@ -74,7 +77,13 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 			return nil
 		}
 		removed = true
-		return sandbox.Remove(context.WithoutCancel(ctx))
+		ctx := context.WithoutCancel(ctx)
+		if m.server != "" { // which may not answer, while signals do nothing any more
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, removalTime)
+			defer cancel()
+		}
+		return sandbox.Remove(ctx)
 	}
 	defer func() {
 		err = orFailure(err, "removing the sandbox", m.remove())
@@ -88,6 +97,9 @@ func (a *App) execute(ctx context.Context, options ClientOptions, spec sandpit.S
 	}
 	return a.attend(ctx, sandbox, captured(cmd, m, spec), m, term, relay, steps)
 }
+
+// removalTime is how long a server may take to remove the sandbox of a run.
+const removalTime = time.Minute
 
 // captured bounds the output of a command that is returned as a whole, if the limit was
 // requested.
@@ -266,6 +278,9 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 	const notFound = 127
 	if result.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
 		return err
+	}
+	if _, address := a.configured(); !isHere(address) {
+		return err // the sandbox shows another machine's programs
 	}
 	search, _ := a.Lookup("PATH")
 	for _, dir := range filepath.SplitList(search) {

@@ -16,7 +16,7 @@ import (
 // Launch runs a command line if it is one of the few that must start quickly: run and shell
 // with an image in the store, exec in a sandbox of this user's server, and version. For any
 // other, and for one with a mistake, it reports false and has done nothing: package
-// commands, in the full program, handles it.
+// commands, in the full program, handles it. So it does if a server is configured.
 //
 // The store of OpenImages has no Fetcher.
 func (a *App) Launch(ctx context.Context, args []string) (ok bool, err error) {
@@ -71,10 +71,16 @@ func (a *App) launchExec(ctx context.Context, args []string) (ok bool, err error
 	})
 }
 
-// stored reports whether the image need not be fetched. What is wrong with the
-// configuration, or with the name of the image, is left for the run to find.
+// stored reports whether the sandbox is made here and its image need not be fetched. What is
+// wrong with the configuration, or with the name of the image, is left for the run to find.
 func (a *App) stored(ctx context.Context, o *Options) bool {
-	if o.Configure(a.Config()) != nil || o.image.is == "" || o.image.is == "host" {
+	if o.Configure(a.Config()) != nil {
+		return true
+	}
+	if address, _ := o.Server(); address != "" {
+		return false
+	}
+	if o.image.is == "" || o.image.is == "host" {
 		return true
 	}
 	home, err := o.DataDir()
@@ -126,15 +132,16 @@ func (a *App) DataDir() string {
 }
 
 // configured returns the data directory and the address of the server that are
-// configured. Home is "" when that can't be told.
+// configured. Home is "" when that can't be told, and so is the address of none.
 func (a *App) configured() (home, address string) {
 	o := NewOptions(a.Lookup)
 	if o.Configure(a.Config()) != nil {
 		return "", ""
 	}
+	address, _ = o.Server()
 	home, err := o.DataDir()
 	if err != nil {
-		return "", ""
+		return "", address
 	}
-	return home, o.server.is
+	return home, address
 }

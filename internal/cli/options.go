@@ -206,7 +206,7 @@ func (o *Options) Flag(name string) Entry {
 func (o *Options) Settable() []Entry {
 	settable := []Entry{
 		{Name: "home", Value: &o.home, Usage: "where images and state are kept"},
-		{Name: "server", Value: &o.server, Usage: "server for create, exec and similar commands: unix:///PATH or https://HOST:PORT (default this user's own)"},
+		{Name: "server", Value: &o.server, Usage: "server on which all commands work: unix:///PATH, https://HOST:PORT, or local for this machine (the default)"},
 		{Name: "key", Value: &o.key, Usage: "key for that server"},
 	}
 	for _, section := range o.Sections() {
@@ -273,9 +273,6 @@ func (o *Options) DataDir() (string, error) {
 	}
 	return dir, nil
 }
-
-// Server returns the configured address and key of the server, or "".
-func (o *Options) Server() (address, key string) { return o.server.is, o.key.is }
 
 // Spec returns the request for a sandbox.
 func (o *Options) Spec() (sandpit.Spec, error) {

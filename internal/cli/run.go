@@ -73,11 +73,15 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	if err := o.Configure(a.Config()); err != nil {
 		return err
 	}
+	address, key := o.Server()
 	home, err := o.DataDir()
-	if err != nil {
+	if err != nil && address == "" {
 		return err
 	}
 	spec, err := o.Spec()
+	if err == nil {
+		err = o.Elsewhere(true)
+	}
 	if err != nil {
 		return err
 	}
@@ -94,10 +98,22 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	steps.done("flags and configuration")
 	shown := a.ShowProgress()
 	defer shown.End()
-	client := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire()}
-	client.Acquire.Progress = shown.Update
-	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End, server: a.mayServe(ctx, o, home, spec)}
-	return a.execute(ctx, client, spec, cmd, m, relay, steps)
+	options := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire()}
+	options.Acquire.Progress = shown.Update
+	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End}
+	if address == "" {
+		m.open = func(context.Context) (sandpit.Client, error) { return a.NewClient(options) }
+		if a.mayServe(ctx, o, home, spec) {
+			m.served = home
+		}
+	} else {
+		m.server, spec.Idle = address, serverIdle
+		m.open = func(ctx context.Context) (sandpit.Client, error) {
+			client, _, err := a.Connect(ctx, ConnectOptions{Address: address, Key: key})
+			return client, err
+		}
+	}
+	return a.execute(ctx, spec, cmd, m, relay, steps)
 }
 
 // program completes the command by the image's entrypoint and command, which

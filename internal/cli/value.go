@@ -66,6 +66,7 @@ type list[T any] struct {
 type item[T any] struct {
 	is   T
 	from config.Origin
+	text string
 }
 
 func (l *list[T]) add(text string, from config.Origin) error {
@@ -73,7 +74,7 @@ func (l *list[T]) add(text string, from config.Origin) error {
 	if err != nil {
 		return err
 	}
-	l.items = append(l.items, item[T]{v, from})
+	l.items = append(l.items, item[T]{v, from, text})
 	return nil
 }
 

@@ -31,7 +31,7 @@ entry is noticed.`,
 
 func (a *tree) auditVerify() *cobra.Command {
 	known := parsed[cli.AuditEntry]{parse: parseAuditEntry, shown: "NUMBER:HASH"}
-	cmd := &cobra.Command{
+	cmd := a.hereCommand(&cobra.Command{
 		Use:   "verify [flags]",
 		Short: "verify the audit log of this user's server",
 		Long: `Verify the whole hash chain of the audit log of this user's server.
@@ -42,25 +42,20 @@ to the next check with --known: the log must still contain that entry unchanged.
 		Example:           "  sandpit audit verify\n  sandpit audit verify --known 1842:5d41402abc4b2a76b9719d911017c592ae4bd8a4e3c8e0f3a7d0b1c2d3e4f506",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o := cli.NewOptions(a.Lookup)
-			if err := o.Configure(a.Config()); err != nil {
-				return err
-			}
-			home, err := o.DataDir()
+	}, "audit verify", func(cmd *cobra.Command, o *cli.Options, _ []string) error {
+		home, err := o.DataDir()
+		if err != nil {
+			return err
+		}
+		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
+			summary, err := a.VerifyAudit(ctx, home, known.is)
 			if err != nil {
 				return err
 			}
-			return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
-				summary, err := a.VerifyAudit(ctx, home, known.is)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintln(a.Stdout, summary)
-				return err
-			})
-		},
-	}
+			_, err = fmt.Fprintln(a.Stdout, summary)
+			return err
+		})
+	})
 	cmd.Flags().Var(&known, "known", "an entry from an earlier check, which must still exist")
 	return cmd
 }

@@ -23,7 +23,7 @@ const completionExample = `  source <(sandpit completion bash)
 // completionCommand is sandpit completion.
 func (a *tree) completionCommand() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
-	return &cobra.Command{
+	return at(&cobra.Command{
 		Use:       "completion bash|zsh|fish|powershell",
 		Long:      completionLong,
 		Example:   completionExample,
@@ -44,7 +44,7 @@ func (a *tree) completionCommand() *cobra.Command {
 			}
 			return sandpit.WithHint(cli.Usagef("completion needs the name of a shell: %s", strings.Join(shells, ", ")), "see 'sandpit completion --help'")
 		},
-	}
+	}, placeProgram)
 }
 
 // completeFlags says what completes the value of each flag of a command and of

@@ -47,7 +47,7 @@ func (a *tree) doctorCommand() *cobra.Command {
 		}
 		return nil
 	}
-	return cmd
+	return at(cmd, placeHere)
 }
 
 // diagnosis is the result of doctor, and the object of doctor --json.
@@ -56,6 +56,7 @@ type diagnosis struct {
 	Drivers   []driverFinding `json:"drivers"`
 	Home      homeFinding     `json:"home"`
 	Config    []configFinding `json:"config"`
+	Server    string          `json:"server,omitempty"`  // where other commands work, and who says so
 	Unknown   []string        `json:"unknown_variables"` // SANDPIT_* that nothing reads
 	Problem   string          `json:"problem,omitempty"` // with the configuration
 	Fix       string          `json:"fix,omitempty"`
@@ -95,6 +96,9 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 	}
 	if err := o.Configure(a.Config()); err != nil {
 		d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
+	}
+	if address, _ := o.Server(); address != "" {
+		d.Server = o.ServerText()
 	}
 	system, user, _ := a.Config().Files()
 	for _, file := range [...]string{user, system} {
@@ -224,6 +228,9 @@ func (d diagnosis) text() string {
 			state = "read"
 		}
 		line("configuration", c.File+" ("+state+")")
+	}
+	if d.Server != "" {
+		line("server", d.Server+": other commands work there, and this one is about this machine")
 	}
 	problem := func(why, fix string) {
 		if why == "" {

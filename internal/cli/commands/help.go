@@ -173,6 +173,10 @@ The keys of a file are the names of flags. An unknown key is an error.
   mount:
     - /srv/cache:/cache:ro
 
+If a server is set, all commands work on its sandboxes and images. A command that can't
+says so; no command uses this machine instead. server: local is this machine again, for
+example in SANDPIT_SERVER=local sandpit run.
+
 Images and state are stored in SANDPIT_HOME, or the key home; by default in
 /var/lib/sandpit for root, else $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit.
 
@@ -181,8 +185,8 @@ Keys:
 	for _, e := range cli.NewOptions(a.Lookup).Settable() {
 		fmt.Fprintf(&b, "  %-13s %s\n", e.Name, e.Usage)
 	}
-	return &cobra.Command{
+	return at(&cobra.Command{
 		Use:  "config",
 		Long: b.String(),
-	}
+	}, placeProgram)
 }

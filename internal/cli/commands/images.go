@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -19,7 +22,8 @@ import (
 
 const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, always
 exists. Others are pulled from registries on first use, or with images pull, and stored
-in the data directory, each layer once.`
+in the data directory, each layer once. If a server is configured (SANDPIT_SERVER), ls,
+pull and rm are about its images.`
 
 // imagesCommand is sandpit images.
 func (a *tree) imagesCommand() *cobra.Command {
@@ -45,8 +49,23 @@ func (a *tree) store(o *cli.Options) (*image.Store, error) {
 }
 
 // completeImages completes the names of images in the store.
-func (a *tree) completeImages(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	store, err := a.store(cli.NewOptions(a.Lookup))
+func (a *tree) completeImages(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	o := cli.NewOptions(a.Lookup)
+	if o.Configure(a.Config()) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	if address, _ := o.Server(); address != "" {
+		return a.completed(func(ctx context.Context, s *session, _ []string, prefix string) (names []string) {
+			list, err := s.images(ctx)
+			for _, i := range list {
+				if err == nil && strings.HasPrefix(i.Reference, prefix) {
+					names = append(names, i.Reference)
+				}
+			}
+			return names
+		})(cmd, args, prefix)
+	}
+	store, err := a.store(o)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -96,7 +115,14 @@ func (a *tree) imagesList() *cobra.Command {
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print a JSON list")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, err := a.store(cli.NewOptions(a.Lookup))
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		if address, _ := o.Server(); address != "" {
+			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.serverImages(ctx, s, *asJSON) })
+		}
+		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
@@ -124,7 +150,37 @@ func (a *tree) imagesList() *cobra.Command {
 		}
 		return table.Flush()
 	}
-	return cmd
+	return at(cmd, placeServer)
+}
+
+// serverImages lists the images of the configured server.
+func (a *tree) serverImages(ctx context.Context, s *session, asJSON bool) error {
+	list, err := s.images(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		if list == nil {
+			list = []v1.Image{}
+		}
+		return a.PrintJSON(list)
+	}
+	table := a.table("NAME", "DIGEST", "ADDED", "SIZE", "USED")
+	for _, i := range list {
+		used := ""
+		if i.InUse {
+			used = "now"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Harmless(i.Reference), shortDigest(cli.Harmless(i.Digest)), date(i.CreatedAt), notation.FormatSize(i.Size), used)
+	}
+	return table.Flush()
+}
+
+// images returns the images of the server.
+func (s *session) images(ctx context.Context) ([]v1.Image, error) {
+	var list v1.ImageList
+	err := s.call(ctx, http.MethodGet, "/v1/images", nil, &list)
+	return list.Images, err
 }
 
 // shortDigest is enough of a digest to tell images apart, and to name one by.
@@ -155,6 +211,18 @@ those of docker login and podman login.`,
 	platform := platformFlag(cmd)
 	addFlags(cmd.Flags(), o.Flag("mirror"), o.Flag("plain-http"))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		if address, _ := o.Server(); address != "" {
+			if *platform != "" {
+				return sandpit.WithHint(cli.Usagef("--platform has no effect on the server %s, which pulls images for its own machine", address), "omit it")
+			}
+			if err := o.Elsewhere(false); err != nil {
+				return err
+			}
+			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.serverPull(ctx, s, args) })
+		}
 		store, err := a.store(o)
 		if err != nil {
 			return err
@@ -176,7 +244,21 @@ those of docker login and podman login.`,
 			return nil
 		})
 	}
-	return cmd
+	return at(cmd, placeServer)
+}
+
+// serverPull has the configured server pull images.
+func (a *tree) serverPull(ctx context.Context, s *session, refs []string) error {
+	for _, ref := range refs {
+		var pulled v1.Image
+		if err := s.call(ctx, http.MethodPost, "/v1/images/pull", v1.Pull{Image: ref}, &pulled); err != nil {
+			return err
+		}
+		if err := a.printPulled(image.Summary{FullName: pulled.Reference, Digest: pulled.Digest}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func platformFlag(cmd *cobra.Command) *string {
@@ -201,8 +283,8 @@ func (a *tree) imagesInspect() *cobra.Command {
 		Args:              imageNames(1, 1),
 		ValidArgsFunction: a.completeImages,
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(cli.NewOptions(a.Lookup))
+	return a.hereCommand(cmd, "images inspect", func(cmd *cobra.Command, o *cli.Options, args []string) error {
+		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
@@ -211,8 +293,7 @@ func (a *tree) imagesInspect() *cobra.Command {
 			return err
 		}
 		return a.PrintJSON(jsonOfDetails(details))
-	}
-	return cmd
+	})
 }
 
 func (a *tree) imagesRemove() *cobra.Command {
@@ -224,7 +305,14 @@ func (a *tree) imagesRemove() *cobra.Command {
 		ValidArgsFunction: a.completeImages,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(cli.NewOptions(a.Lookup))
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		if address, _ := o.Server(); address != "" {
+			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.serverRemove(ctx, s, args) })
+		}
+		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
@@ -243,7 +331,20 @@ func (a *tree) imagesRemove() *cobra.Command {
 		}
 		return nil
 	}
-	return cmd
+	return at(cmd, placeServer)
+}
+
+// serverRemove has the configured server remove images.
+func (a *tree) serverRemove(ctx context.Context, s *session, refs []string) error {
+	for _, ref := range refs {
+		if err := s.call(ctx, http.MethodDelete, "/v1/images?"+url.Values{"image": {ref}}.Encode(), nil, nil); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(ref)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *tree) imagesPrune() *cobra.Command {
@@ -254,8 +355,8 @@ func (a *tree) imagesPrune() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	all := cmd.Flags().BoolP("all", "a", false, "also remove named images that no sandbox uses")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, err := a.store(cli.NewOptions(a.Lookup))
+	return a.hereCommand(cmd, "images prune", func(cmd *cobra.Command, o *cli.Options, _ []string) error {
+		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
@@ -270,8 +371,7 @@ func (a *tree) imagesPrune() *cobra.Command {
 		fmt.Fprintf(&b, "freed %s: %d images, %d layers, %d blobs\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
 		_, err = a.Stdout.WriteString(b.String())
 		return err
-	}
-	return cmd
+	})
 }
 
 func (a *tree) imagesImport() *cobra.Command {
@@ -290,8 +390,8 @@ docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path whose form is detec
 		},
 	}
 	platform := platformFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(cli.NewOptions(a.Lookup))
+	return a.hereCommand(cmd, "images import", func(cmd *cobra.Command, o *cli.Options, args []string) error {
+		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
@@ -308,8 +408,7 @@ docker-archive:FILE, oci:DIRECTORY, dir:DIRECTORY, or a path whose form is detec
 			}
 			return a.printPulled(s)
 		})
-	}
-	return cmd
+	})
 }
 
 func (a *tree) imagesExport() *cobra.Command {
@@ -325,8 +424,8 @@ func (a *tree) imagesExport() *cobra.Command {
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, err := a.store(cli.NewOptions(a.Lookup))
+	return a.hereCommand(cmd, "images export", func(cmd *cobra.Command, o *cli.Options, args []string) error {
+		store, err := a.store(o)
 		if err != nil {
 			return err
 		}
@@ -339,6 +438,5 @@ func (a *tree) imagesExport() *cobra.Command {
 			}
 			return writeLocal("writing the archive", args[1], 0o666, func(w io.Writer) error { return store.Export(ctx, args[0], w) })
 		})
-	}
-	return cmd
+	})
 }

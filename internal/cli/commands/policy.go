@@ -26,22 +26,28 @@ func (a *tree) policyCommand() *cobra.Command {
 		Short: "show limits and their defaults, or the policy of a key",
 		Long: `Show the limits of a sandbox: the default, which flags, variables and files change, and
 the minimum that may be requested. With the ID of a key (see sandpit key ls),
-show what the server allows that key, in the terms of the policy file.`,
+show what the server allows that key, in the terms of the policy file. If a server is
+configured (SANDPIT_SERVER), show what it allows its caller.`,
 		Example:           "  sandpit policy show\n  sandpit policy show --json\n  sandpit policy show k7d2m3xa",
 		Args:              arguments(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	asJSON := show.Flags().Bool("json", false, "print JSON")
-	ofKey := a.serverCommand(&cobra.Command{}, func(ctx context.Context, s *session, args []string) error {
-		return a.showKeyPolicy(ctx, s, args[0], *asJSON)
-	}).RunE
 	show.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 1 {
-			return ofKey(cmd, args)
-		}
 		o := cli.NewOptions(a.Lookup)
 		if err := o.Configure(a.Config()); err != nil {
 			return err
+		}
+		path := "/v1/policy"
+		if len(args) == 1 {
+			key, err := keyPath(args[0])
+			if err != nil {
+				return err
+			}
+			path = key + "/policy"
+		}
+		if address, _ := o.Server(); address != "" || len(args) == 1 {
+			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.showServerPolicy(ctx, s, path, *asJSON) })
 		}
 		p := policy.Default()
 		if *asJSON {
@@ -49,26 +55,22 @@ show what the server allows that key, in the terms of the policy file.`,
 		}
 		return a.printPolicy(p, o)
 	}
-	cmd.AddCommand(show)
+	cmd.AddCommand(at(show, placeServer))
 	return cmd
 }
 
-// showKeyPolicy prints the policy of a key.
-func (a *tree) showKeyPolicy(ctx context.Context, s *session, key string, asJSON bool) error {
+// showServerPolicy prints a policy of the server: the caller's or that of a key.
+func (a *tree) showServerPolicy(ctx context.Context, s *session, path string, asJSON bool) error {
 	var p v1.Policy
-	path, err := keyPath(key)
-	if err != nil {
-		return err
-	}
-	if err := s.call(ctx, http.MethodGet, path+"/policy", nil, &p); err != nil {
-		return fmt.Errorf("getting the policy of a key: %w", err)
+	if err := s.call(ctx, http.MethodGet, path, nil, &p); err != nil {
+		return fmt.Errorf("getting the policy: %w", err)
 	}
 	if asJSON {
 		return a.PrintJSON(p)
 	}
 	text, err := yaml.JSONToYAML(p.Policy)
 	if err != nil {
-		return fmt.Errorf("reading the policy of a key: %w", err)
+		return fmt.Errorf("reading the policy: %w", err)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "policies:\n  %s:\n", cli.Harmless(p.Name))

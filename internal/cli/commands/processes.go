@@ -43,7 +43,7 @@ func (a *tree) execCommand() *cobra.Command {
 		}
 		return a.Exec(cmd.Context(), o, a.opener(name), argv)
 	}
-	return cmd
+	return at(cmd, placeServer)
 }
 
 // opener opens the sandbox of a name.
@@ -80,7 +80,7 @@ it has a terminal.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.Attach(cmd.Context(), a.opener(args[0]), args[1], opt)
 	}
-	return cmd
+	return at(cmd, placeServer)
 }
 
 // completeProcesses completes a sandbox and then one of its processes.

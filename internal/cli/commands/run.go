@@ -17,6 +17,9 @@ CMD, the image's own command runs.
 Exit codes: CMD's own; 124 if it timed out; 125 if Sandpit itself failed; 126 if CMD can't
 be executed; 127 if CMD does not exist; 128+n if signal n killed it.
 
+If a server is configured (SANDPIT_SERVER, see 'sandpit help config'), the sandbox is created
+there. Mounts and images of this machine are then refused.
+
 Standard input is read even if CMD does not use it. In a shell loop that reads lines from
 its own input, write sandpit run ... </dev/null.`
 
@@ -49,7 +52,7 @@ func (a *tree) runCommand() *cobra.Command {
 		},
 	}
 	a.sandboxFlags(cmd, o)
-	return cmd
+	return at(cmd, placeServer)
 }
 
 // shellCommand is sandpit shell.
@@ -63,7 +66,7 @@ func (a *tree) shellCommand() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	a.sandboxFlags(cmd, o)
-	return cmd
+	return at(cmd, placeServer)
 }
 
 // sandboxFlags gives cmd the flags of o.

@@ -81,11 +81,15 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 		}
 	}
 	life.register(cmd, true)
-	return a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.Configure(a.Config()); err != nil {
 			return err
 		}
 		spec, err := o.Spec()
+		if err == nil {
+			err = o.Elsewhere(false)
+		}
 		if err != nil {
 			return err
 		}
@@ -95,15 +99,18 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 			}
 		}
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
-		told := a.sayWaiting(ctx, s)
-		sb, err := s.Create(ctx, spec)
-		told()
-		if err != nil {
+		return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error {
+			told := a.sayWaiting(ctx, s)
+			sb, err := s.Create(ctx, spec)
+			told()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.Stdout, sb.Name())
 			return err
-		}
-		_, err = fmt.Fprintln(a.Stdout, sb.Name())
-		return err
-	})
+		})
+	}
+	return at(cmd, placeServer)
 }
 
 // psCommand is sandpit ps.

@@ -88,13 +88,16 @@ func (a *tree) serveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if address, _ := o.Server(); address != "" {
+				a.Note("this server runs on this machine, and is not the configured one, %s", o.ServerText())
+			}
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		opt.Reload = reloads(ctx)
 		return a.Serve(ctx, opt)
 	}
-	return cmd
+	return at(cmd, placeHere)
 }
 
 // backgroundIdle is the idle time after which a server exits that a command has started.

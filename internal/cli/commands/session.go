@@ -29,18 +29,23 @@ type session struct {
 // or done, as the method it called says.
 func (a *tree) serverCommand(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
-			s, err := a.connect(ctx)
-			if err != nil {
-				return err
-			}
-			return errors.Join(do(ctx, s, args), s.Close())
-		})
+		return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return do(ctx, s, args) })
 	}
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
-	return cmd
+	return at(cmd, placeServer)
+}
+
+// withServer does something with the server, until a signal ends it.
+func (a *tree) withServer(ctx context.Context, do func(context.Context, *session) error) error {
+	return cli.Interruptible(ctx, func(ctx context.Context) error {
+		s, err := a.connect(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(ctx, s), s.Close())
+	})
 }
 
 // connect opens the server that is configured, or this user's own, which it

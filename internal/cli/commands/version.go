@@ -12,5 +12,5 @@ func (a *tree) versionCommand() *cobra.Command {
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(*cobra.Command, []string) error { return a.PrintVersion(*asJSON) }
-	return cmd
+	return at(cmd, placeProgram)
 }
