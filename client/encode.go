@@ -70,8 +70,5 @@ func encodeCommand(c sandpit.Command) ([]byte, error) {
 	if err := isText("user", c.User); err != nil {
 		return nil, err
 	}
-	if err := isText("entrypoint", c.Entrypoint...); err != nil {
-		return nil, err
-	}
 	return encode(v1.FromCommand(c))
 }

@@ -81,7 +81,11 @@ func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) 
 			return nil, s.explain(ctx, err)
 		}
 		for _, p := range list.Processes {
-			all = append(all, p.Sandpit())
+			info, err := p.Sandpit()
+			if err != nil {
+				return nil, s.explain(ctx, badAnswer(err.Error()))
+			}
+			all = append(all, info)
 		}
 		if list.Next == "" || list.Next == query.Get("after") {
 			return all, nil

@@ -271,10 +271,11 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 	if err := f.call(ctx, "readlink", path, http.MethodGet, "/readlink", url.Values{"path": {path}}, &v); err != nil {
 		return "", err
 	}
-	if v.TargetBase64 != nil {
-		return string(v.TargetBase64), nil
+	target, err := v.Sandpit()
+	if err != nil {
+		return "", pathError("readlink", path, badAnswer(err.Error()))
 	}
-	return v.Target, nil
+	return target, nil
 }
 
 // Chmod changes permission bits.

@@ -427,7 +427,7 @@ func TestArgumentsOfAnImageAreNotRecorded(t *testing.T) {
 	for _, c := range []v1.Command{
 		{Argv: []string{"hush", "b"}, FromImage: true},
 		{Argv: []string{"hush", "b"}, Entrypoint: &[]string{"/bin/echo"}},
-		{ArgvBase64: [][]byte{[]byte("hush"), []byte("b")}, FromImage: true},
+		{Argv: []string{"aHVzaA==", "Yg=="}, Encoding: "base64", FromImage: true},
 	} {
 		s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/none/exec", body: v1.Exec{Command: c}})
 	}

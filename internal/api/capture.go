@@ -49,8 +49,7 @@ var errOutput error = &gate.Refusal{Status: http.StatusTooManyRequests, Code: "e
 // be six times as long, which must not be held in memory.
 func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
 	if len(stdout)+len(stderr) <= gate.FreeBody {
-		out.Stdout, out.StdoutBase64 = textOrBytes(stdout)
-		out.Stderr, out.StderrBase64 = textOrBytes(stderr)
+		out.SetOutput(stdout, stderr)
 		body, err := json.Marshal(out)
 		if err == nil {
 			codec.Write(c.W, http.StatusOK, append(body, '\n'))
@@ -70,16 +69,13 @@ func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
 	c.W.WriteHeader(http.StatusOK)
 	w := &pieces{to: c.W}
 	w.write(head[:len(head)-1])
-	outText, errText := utf8.Valid(stdout), utf8.Valid(stderr)
-	w.field(`,"stdout":"`, stdout, outText, w.text)
-	w.field(`,"stderr":"`, stderr, errText, w.text)
-	if !outText {
-		w.field(`,"stdout_base64":"`, stdout, true, w.base64)
+	send, end := w.text, ""
+	if !utf8.Valid(stdout) || !utf8.Valid(stderr) {
+		send, end = w.base64, `,"encoding":"base64"`
 	}
-	if !errText {
-		w.field(`,"stderr_base64":"`, stderr, true, w.base64)
-	}
-	w.write([]byte("}\n"))
+	w.field(`,"stdout":"`, stdout, send)
+	w.field(`,"stderr":"`, stderr, send)
+	w.write([]byte(end + "}\n"))
 	return w.err
 }
 
@@ -95,12 +91,10 @@ func (w *pieces) write(b []byte) {
 	}
 }
 
-// field writes a field, which is empty unless some is to be sent.
-func (w *pieces) field(name string, b []byte, some bool, send func([]byte)) {
+// field writes a field.
+func (w *pieces) field(name string, b []byte, send func([]byte)) {
 	w.write([]byte(name))
-	if some {
-		send(b)
-	}
+	send(b)
 	w.write([]byte{'"'})
 }
 

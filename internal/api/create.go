@@ -42,8 +42,12 @@ func createSandbox(c *call) error {
 }
 
 func (c *call) create(ctx context.Context, in *v1.Spec) (v1.Sandbox, error) {
+	spec, err := in.Sandpit()
+	if err != nil {
+		return v1.Sandbox{}, err
+	}
 	began := time.Now()
-	sb, err := c.api.opts.Backend.Client(c.Caller).Create(ctx, in.Sandpit())
+	sb, err := c.api.opts.Backend.Client(c.Caller).Create(ctx, spec)
 	code := ""
 	if err != nil {
 		code = errcode.Of(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
@@ -58,7 +57,10 @@ func execute(c *call) error {
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
-	cmd := in.Sandpit()
+	cmd, err := in.Sandpit()
+	if err != nil {
+		return err
+	}
 	cmd.Stdin = in.StdinData != nil
 	sb, err := c.sandbox()
 	if err != nil {
@@ -92,13 +94,6 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byt
 		return err
 	}
 	return c.executed(v1.Executed{Process: said, Result: v1.FromResult(res)}, out.stdout.Bytes(), out.stderr.Bytes())
-}
-
-func textOrBytes(b []byte) (string, []byte) {
-	if utf8.Valid(b) {
-		return string(b), nil
-	}
-	return "", b
 }
 
 // executeStream runs a command and streams its output.
@@ -163,9 +158,13 @@ func executeSocket(c *call) error {
 	if err = s.First(in, maxCommand); err == nil {
 		err = c.intendFor(in)
 	}
+	var cmd sandpit.Command
+	if err == nil {
+		cmd, err = in.Sandpit()
+	}
 	var p sandpit.Process
 	if err == nil {
-		p, err = c.start(s, sb, in.Sandpit(), 0)
+		p, err = c.start(s, sb, cmd, 0)
 	}
 	switch {
 	case err == nil:
@@ -220,5 +219,5 @@ func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
 	argv, cut := cmdline.Clip(argv)
-	return v1.Process{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began}
+	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began})
 }

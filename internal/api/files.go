@@ -215,7 +215,7 @@ func readLink(c *call) (v1.Link, error) {
 	var out v1.Link
 	err := c.onFiles(func(q *query, files sandpit.Files) error {
 		target, err := files.Readlink(c.Ctx, q.text("path"))
-		out.Target, out.TargetBase64 = textOrBytes([]byte(target))
+		out = v1.FromLink(target)
 		return err
 	})
 	return out, err

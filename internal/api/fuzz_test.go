@@ -21,9 +21,9 @@ func FuzzBody(f *testing.F) {
 			if err == nil {
 				switch v := v.(type) {
 				case *v1.Spec:
-					v.Sandpit()
+					_, _ = v.Sandpit()
 				case *v1.Exec:
-					v.Sandpit()
+					_, _ = v.Sandpit()
 					_ = programOf(&v.Command)
 				}
 				continue

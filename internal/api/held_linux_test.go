@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -82,15 +83,18 @@ func TestHeldOutputIsBounded(t *testing.T) {
 		return ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: script}}}
 	}
 	s.want(200, &out, command(`head -c 3000000 /dev/zero; printf '\303\251"%1000000s\303\251' x; printf '\377\376%100000s' y >&2`))
-	if want := strings.Repeat("\x00", 3000000) + `é"` + strings.Repeat(" ", 999_999) + "xé"; out.Stdout != want || out.StdoutBase64 != nil {
-		t.Errorf("%d bytes have come", len(out.Stdout))
+	want := strings.Repeat("\x00", 3000000) + `é"` + strings.Repeat(" ", 999_999) + "xé"
+	if stdout, stderr := outputOf(t, out); stdout != want || stderr != "\xff\xfe"+strings.Repeat(" ", 99_999)+"y" {
+		t.Errorf("%d and %d bytes have come", len(stdout), len(stderr))
 	}
-	if want := "\xff\xfe" + strings.Repeat(" ", 99_999) + "y"; string(out.StderrBase64) != want || out.Stderr != "" {
-		t.Errorf("of errors %d bytes have come", len(out.StderrBase64))
+	out = v1.Executed{}
+	s.want(200, &out, command(`head -c 3000000 /dev/zero; printf '\303\251"%1000000s\303\251' x; echo é >&2`))
+	if out.Encoding != "" || out.Stdout != want || out.Stderr != "é\n" {
+		t.Errorf("%d and %d bytes have come, %q", len(out.Stdout), len(out.Stderr), out.Encoding)
 	}
 	s.want(200, &out, command(`head -c 70000 /dev/urandom; echo é >&2`))
-	if len(out.StdoutBase64) != 70000 || out.Stdout != "" || out.Stderr != "é\n" {
-		t.Errorf("%d bytes have come", len(out.StdoutBase64))
+	if stdout, stderr := outputOf(t, out); len(stdout) != 70000 || stderr != "é\n" {
+		t.Errorf("%d bytes have come, and %q", len(stdout), stderr)
 	}
 	s.refused(429, "exhausted", command(`head -c 15M /dev/zero; exec sleep 7999`))
 	if s.running(sb, "", "7999") {
@@ -259,4 +263,15 @@ func TestPagesOfProcessesBeginAtOne(t *testing.T) {
 		s.refused(400, "invalid", ask{method: "GET", path: one + "?after=" + after})
 	}
 	s.want(200, nil, ask{method: "GET", path: one + "?after=p99"})
+}
+
+// outputOf decodes output that must be in base64.
+func outputOf(t *testing.T, out v1.Executed) (stdout, stderr string) {
+	t.Helper()
+	o, oerr := base64.StdEncoding.DecodeString(out.Stdout)
+	e, eerr := base64.StdEncoding.DecodeString(out.Stderr)
+	if out.Encoding != v1.Base64 || oerr != nil || eerr != nil {
+		t.Fatalf("the encoding is %q: %v, %v", out.Encoding, oerr, eerr)
+	}
+	return string(o), string(e)
 }

@@ -57,18 +57,20 @@ func (c *call) detailOf(body any) string {
 	return subject(c.R)
 }
 
-func programOf(c *v1.Command) string {
-	program, arguments := "program of the image", len(c.Argv)+len(c.ArgvBase64)
+func programOf(in *v1.Command) string {
+	c, err := in.Sandpit()
+	if err != nil {
+		return "" // it is about to be refused
+	}
+	program, arguments := "program of the image", len(c.Argv)
 	switch {
-	case c.Script != "" || c.ScriptBase64 != nil:
-		return "script of " + strconv.Itoa(len(c.Script)+len(c.ScriptBase64)) + " bytes"
-	case c.Entrypoint != nil && len(*c.Entrypoint) > 0:
-		program, arguments = "program "+strconv.Quote(gate.Bounded((*c.Entrypoint)[0])), arguments+len(*c.Entrypoint)-1
+	case c.Script != "":
+		return "script of " + strconv.Itoa(len(c.Script)) + " bytes"
+	case len(c.Entrypoint) > 0:
+		program, arguments = "program "+strconv.Quote(gate.Bounded(c.Entrypoint[0])), arguments+len(c.Entrypoint)-1
 	case c.FromImage: // which may begin with a program of its own
 	case len(c.Argv) > 0:
 		program, arguments = "program "+strconv.Quote(gate.Bounded(c.Argv[0])), arguments-1
-	case len(c.ArgvBase64) > 0:
-		program, arguments = "program "+strconv.Quote(gate.Bounded(string(c.ArgvBase64[0]))), arguments-1
 	}
 	return program + " with " + strconv.Itoa(arguments) + " arguments"
 }

@@ -52,9 +52,10 @@ func TestExec(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"printf", `\377`}}}})
-	if string(out.StdoutBase64) != "\xff" || out.Stdout != "" {
+	if stdout, stderr := outputOf(t, out); stdout != "\xff" || stderr != "" {
 		t.Errorf("%+v", out)
 	}
+	out = v1.Executed{}
 	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"/no/such/program"}}}})
 	if out.Result.ExitCode != 127 || out.Result.StartError == "" {
 		t.Errorf("%+v", out)

@@ -55,11 +55,14 @@ func processRoutes() []Route {
 }
 
 func startProcess(c *call, in *v1.Command) (v1.Process, error) {
+	cmd, err := in.Sandpit()
+	if err != nil {
+		return v1.Process{}, err
+	}
 	sb, err := c.sandbox()
 	if err != nil {
 		return v1.Process{}, err
 	}
-	cmd := in.Sandpit()
 	cmd.Background = true
 	began := time.Now()
 	p, err := sb.Start(c.Ctx, cmd)

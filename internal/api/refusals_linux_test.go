@@ -254,8 +254,8 @@ func TestAuditFailsClosed(t *testing.T) {
 // may be secret.
 func TestAuditTellsAll(t *testing.T) {
 	s := serve(t, nil)
-	sb := s.create(aliceKey, v1.Spec{Name: "audited", Env: []string{"TOKEN=hush-env"}})
-	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/audited/exec", key: aliceKey, body: v1.Exec{Command: v1.Command{Argv: []string{"echo", "hush-arg"}, Env: []string{"X=hush-env"}}, StdinData: []byte("hush-in")}})
+	sb := s.create(aliceKey, v1.Spec{Name: "audited", Env: v1.Env{List: []string{"TOKEN=hush-env"}}})
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/audited/exec", key: aliceKey, body: v1.Exec{Command: v1.Command{Argv: []string{"echo", "hush-arg"}, Env: v1.Env{List: []string{"X=hush-env"}}}, StdinData: []byte("hush-in")}})
 	s.want(200, nil, ask{method: "PUT", path: "/v1/sandboxes/audited/files?path=/tmp/f", key: aliceKey, body: "hush-content"})
 	entries := s.audit.all()
 	for _, action := range []string{"createSandbox", "exec", "writeFile"} {

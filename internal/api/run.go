@@ -112,7 +112,10 @@ func (r *run) request(req *fastrun.Request) error {
 
 // make carries a request out in a sandbox made for it.
 func (r *run) make(client sandpit.Client, req *fastrun.Request) error {
-	spec := req.Spec.Sandpit()
+	spec, err := req.Spec.Sandpit()
+	if err != nil {
+		return r.refuse(err)
+	}
 	sb, err := client.Create(r.Ctx, spec)
 	if err != nil {
 		return r.refuse(err)
@@ -180,11 +183,14 @@ func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request, last func(failed
 
 // command starts the command and waits for its end.
 func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result, error) {
-	cmd := req.Command.Sandpit()
+	cmd, err := req.Command.Sandpit()
+	if err != nil {
+		return sandpit.Result{}, err
+	}
 	cmd.Stdout, cmd.Stderr = stream.Output(r.relay)
 	began := time.Now()
 	var p sandpit.Process
-	err := r.relay.Begin(func() (_ sandpit.Process, about []byte, err error) {
+	err = r.relay.Begin(func() (_ sandpit.Process, about []byte, err error) {
 		if p, err = sb.Start(r.Ctx, cmd); err == nil && r.stays {
 			about, _ = json.Marshal(describeProcess(p, cmd, began)) // of text and numbers, which never fails
 		}

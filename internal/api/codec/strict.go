@@ -22,7 +22,7 @@ import (
 // data is the JSON of an object that has been read into a value of type t.
 func strict(data []byte, t reflect.Type) error {
 	if !utf8.Valid(data) {
-		return gate.Invalid("the body is not UTF-8", "send binary data in the base64 fields")
+		return gate.Invalid("the body is not UTF-8", "send other bytes in base64, with the field encoding")
 	}
 	w := strictReader{data: data, fields: map[reflect.Type][]field{}}
 	if m := w.value(t); m != nil {

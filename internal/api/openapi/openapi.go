@@ -27,7 +27,7 @@ func Document() *huma.OpenAPI {
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{
 			Title: "Sandpit", Version: "v1",
-			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Unknown fields and parameters are refused. Every response has the header X-Request-Id; every error is an Error with a stable code.",
+			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters are refused. Every response has the header X-Request-Id; every error is an Error with a stable code.",
 		},
 		Servers: []*huma.Server{{URL: "/"}},
 		Components: &huma.Components{
@@ -47,6 +47,11 @@ func Document() *huma.OpenAPI {
 			doc.Tags = append(doc.Tags, &huma.Tag{Name: r.Tag})
 		}
 		doc.AddOperation(operation(r, schemas, failed))
+	}
+	text := &huma.Schema{Type: huma.TypeString}
+	*schemas.Map()["Env"] = huma.Schema{
+		Description: "Environment variables: a list of NAME=VALUE, in which a later one replaces an earlier one, or an object of names and values. A name must not be empty, nor contain = or NUL",
+		OneOf:       []*huma.Schema{{Type: huma.TypeArray, Items: text}, {Type: huma.TypeObject, AdditionalProperties: text}},
 	}
 	enforced := schemas.Map()["Capabilities"].Properties["enforced"]
 	enforced.Properties = map[string]*huma.Schema{}

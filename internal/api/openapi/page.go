@@ -26,6 +26,7 @@ type entry struct {
 // kind is a schema on the page.
 type kind struct {
 	Name   string
+	Doc    string // of one that has no fields
 	Fields []field
 }
 
@@ -62,7 +63,11 @@ func Page() ([]byte, error) {
 	}
 	var kinds []kind
 	for name, s := range doc.Components.Schemas.Map() {
-		kinds = append(kinds, kind{name, fields(s)})
+		k := kind{Name: name, Fields: fields(s)}
+		if len(k.Fields) == 0 {
+			k.Doc = s.Description
+		}
+		kinds = append(kinds, k)
 	}
 	slices.SortFunc(kinds, func(a, b kind) int { return strings.Compare(a.Name, b.Name) })
 	var out bytes.Buffer
@@ -149,7 +154,8 @@ curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json'
 {{end}}{{end}}<h2>Types</h2>
 {{range .Kinds}}<section id="type-{{.Name}}">
 <h3>{{.Name}}</h3>
-<table>
+{{if .Doc}}<p>{{.Doc}}.</p>
+{{end}}<table>
 {{range .Fields}}<tr><td><code>{{.Name}}</code></td><td>{{if .Ref}}<a href="#type-{{.Ref}}">{{.Type}}</a>{{else}}{{.Type}}{{end}}{{if .Required}}, required{{end}}</td><td>{{.Doc}}</td></tr>
 {{end}}</table>
 </section>

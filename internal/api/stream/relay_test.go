@@ -128,8 +128,8 @@ func FuzzRunRequest(f *testing.F) {
 			return
 		}
 		if req.Spec != nil {
-			req.Spec.Sandpit()
+			_, _ = req.Spec.Sandpit()
 		}
-		req.Command.Sandpit()
+		_, _ = req.Command.Sandpit()
 	})
 }

@@ -24,15 +24,20 @@ type Exec struct {
 	StdinData []byte `json:"stdin_data,omitempty" doc:"The whole standard input, at most 1 MiB"`
 }
 
-// Executed is the result of a command. Output that is not UTF-8 is base64 in separate
-// fields, and left out of the others. At most 16 MiB of both are kept.
+// Executed is the result of a command. At most 16 MiB of its output are kept.
 type Executed struct {
-	Process      Process `json:"process"`
-	Result       Result  `json:"result"`
-	Stdout       string  `json:"stdout"`
-	Stderr       string  `json:"stderr"`
-	StdoutBase64 []byte  `json:"stdout_base64,omitempty"`
-	StderrBase64 []byte  `json:"stderr_base64,omitempty"`
+	Process  Process `json:"process"`
+	Result   Result  `json:"result"`
+	Stdout   string  `json:"stdout"`
+	Stderr   string  `json:"stderr"`
+	Encoding string  `json:"encoding,omitempty" enum:"base64" doc:"base64: stdout and stderr are in base64, because the output is not UTF-8. Absent: text"`
+}
+
+// SetOutput sets the output, as text if all of it is.
+func (e *Executed) SetOutput(stdout, stderr []byte) {
+	out, diag := string(stdout), string(stderr)
+	e.Encoding = encodingFor([]string{out, diag})
+	e.Stdout, e.Stderr = encode(e.Encoding, out), encode(e.Encoding, diag)
 }
 
 // ProcessList is a page of the processes of a sandbox, oldest first.
@@ -59,8 +64,20 @@ type PortList struct {
 
 // Link is the target of a symbolic link.
 type Link struct {
-	Target       string `json:"target"`
-	TargetBase64 []byte `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
+	Target   string `json:"target"`
+	Encoding string `json:"encoding,omitempty" enum:"base64" doc:"base64: target is in base64. Absent: text"`
+}
+
+// FromLink converts the target of a symbolic link to the form of the API.
+func FromLink(target string) Link {
+	e := encodingFor([]string{target})
+	return Link{Target: encode(e, target), Encoding: e}
+}
+
+// Sandpit returns the target in Go. It returns ErrInvalid if it can't be decoded.
+func (l Link) Sandpit() (string, error) {
+	d := newDecoder(l.Encoding)
+	return d.text("target", l.Target), d.err
 }
 
 // Image is an image in the store.

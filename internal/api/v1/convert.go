@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -94,9 +93,8 @@ func FromSpec(s sandpit.Spec) Spec {
 		Name: s.Name, Image: s.Image, Pull: string(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
 		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry),
 	}
-	if v.Env, v.EnvBase64 = s.Env, nil; !allText(s.Env) {
-		v.Env, v.EnvBase64 = nil, toBytes(s.Env)
-	}
+	v.Encoding = encodingFor(s.Env)
+	v.Env.List = encodeAll(v.Encoding, s.Env)
 	if s.Limits != (sandpit.Limits{}) {
 		l := FromLimits(s.Limits)
 		v.Limits = &l
@@ -113,12 +111,13 @@ func FromSpec(s sandpit.Spec) Spec {
 	return v
 }
 
-// Sandpit returns the Spec in Go.
-func (s Spec) Sandpit() sandpit.Spec {
+// Sandpit returns the Spec in Go. It returns ErrInvalid if its strings can't be decoded.
+func (s Spec) Sandpit() (sandpit.Spec, error) {
+	d := newDecoder(s.Encoding)
 	v := sandpit.Spec{
 		Name: s.Name, Image: s.Image, Pull: sandpit.PullPolicy(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
 		ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry),
-		Env: append(slices.Clone(s.Env), toStrings(s.EnvBase64)...),
+		Env: d.env(s.Env),
 	}
 	if s.Limits != nil {
 		v.Limits = s.Limits.Sandpit()
@@ -132,30 +131,19 @@ func (s Spec) Sandpit() sandpit.Spec {
 	for _, t := range s.Tmpfs {
 		v.Tmpfs = append(v.Tmpfs, sandpit.Tmpfs(t))
 	}
-	return v
+	return v, d.err
 }
 
 // FromCommand converts a Command to the form of the API, without its writers. The route
 // says whether it is in the background.
 func FromCommand(c sandpit.Command) Command {
+	e := encodingFor(c.Argv, c.Entrypoint, c.Env, []string{c.Script, c.Dir})
 	v := Command{
-		Argv: c.Argv, Script: c.Script, FromImage: c.FromImage, Env: c.Env, Dir: c.Dir, User: c.User, Stdin: c.Stdin,
-		Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
-	}
-	if !allText(c.Argv) {
-		v.Argv, v.ArgvBase64 = nil, toBytes(c.Argv)
-	}
-	if !allText(c.Env) {
-		v.Env, v.EnvBase64 = nil, toBytes(c.Env)
-	}
-	if !utf8.ValidString(c.Script) {
-		v.Script, v.ScriptBase64 = "", []byte(c.Script)
-	}
-	if !utf8.ValidString(c.Dir) {
-		v.Dir, v.DirBase64 = "", []byte(c.Dir)
+		Argv: encodeAll(e, c.Argv), Script: encode(e, c.Script), FromImage: c.FromImage, Env: Env{List: encodeAll(e, c.Env)}, Dir: encode(e, c.Dir), Encoding: e,
+		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
 	}
 	if c.Entrypoint != nil {
-		v.Entrypoint = &c.Entrypoint
+		v.Entrypoint = new(encodeAll(e, c.Entrypoint))
 	}
 	if c.Terminal != nil {
 		v.Terminal = &Size{c.Terminal.Rows, c.Terminal.Cols}
@@ -163,25 +151,26 @@ func FromCommand(c sandpit.Command) Command {
 	return v
 }
 
-// Sandpit returns the Command in Go.
-func (c Command) Sandpit() sandpit.Command {
+// Sandpit returns the Command in Go. It returns ErrInvalid if its strings can't be decoded.
+func (c Command) Sandpit() (sandpit.Command, error) {
+	d := newDecoder(c.Encoding)
 	v := sandpit.Command{
-		Argv: append(slices.Clone(c.Argv), toStrings(c.ArgvBase64)...), Script: c.Script + string(c.ScriptBase64), FromImage: c.FromImage,
-		Env: append(slices.Clone(c.Env), toStrings(c.EnvBase64)...), Dir: c.Dir + string(c.DirBase64), User: c.User, Stdin: c.Stdin,
-		Timeout: Duration(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+		Argv: d.list("argv", c.Argv), Script: d.text("script", c.Script), FromImage: c.FromImage, Env: d.env(c.Env), Dir: d.text("dir", c.Dir),
+		User: c.User, Stdin: c.Stdin, Timeout: Duration(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
 	}
 	if c.Entrypoint != nil {
-		v.Entrypoint = append([]string{}, *c.Entrypoint...)
+		v.Entrypoint = append([]string{}, d.list("entrypoint", *c.Entrypoint)...)
 	}
 	if c.Terminal != nil {
 		v.Terminal = &sandpit.TerminalSize{Rows: c.Terminal.Rows, Cols: c.Terminal.Cols}
 	}
-	return v
+	return v, d.err
 }
 
 // FromProcess converts the description of a process to the form of the API.
 func FromProcess(p sandpit.ProcessInfo) Process {
-	v := Process{ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	e := encodingFor(p.Argv)
+	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
 	if v.Argv == nil {
 		v.Argv = []string{}
 	}
@@ -192,14 +181,15 @@ func FromProcess(p sandpit.ProcessInfo) Process {
 	return v
 }
 
-// Sandpit is the description in Go.
-func (p Process) Sandpit() sandpit.ProcessInfo {
-	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+// Sandpit returns the description in Go. It returns ErrInvalid if its strings can't be decoded.
+func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
+	d := newDecoder(p.Encoding)
+	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
 	if p.Result != nil {
 		r := p.Result.Sandpit()
 		v.Result = &r
 	}
-	return v
+	return v, d.err
 }
 
 // FromResult converts a Result to the form of the API.
@@ -275,22 +265,18 @@ func fileTypes() []fileType {
 
 // FromFile converts the description of a file to the form of the API.
 func FromFile(f sandpit.FileInfo) FileInfo {
-	v := FileInfo{Name: f.Name, Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: f.Target}
+	e := encodingFor([]string{f.Name, f.Target})
+	v := FileInfo{Name: encode(e, f.Name), Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: encode(e, f.Target), Encoding: e}
 	for _, t := range fileTypes() {
 		if f.Mode.Type() == t.mode {
 			v.Type = t.name
 		}
 	}
-	if !utf8.ValidString(f.Name) {
-		v.NameBase64 = []byte(f.Name)
-	}
-	if !utf8.ValidString(f.Target) {
-		v.TargetBase64 = []byte(f.Target)
-	}
 	return v
 }
 
-// Sandpit is the description in Go.
+// Sandpit returns the description in Go. It returns ErrInvalid if the mode or a string can't be
+// read.
 func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
 	mode, err := ParseMode(f.Mode)
 	if err != nil {
@@ -302,14 +288,9 @@ func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
 	} else {
 		mode |= fileTypes()[i].mode
 	}
-	v := sandpit.FileInfo{Name: f.Name, Size: f.Size, Mode: mode, ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: f.Target}
-	if f.NameBase64 != nil {
-		v.Name = string(f.NameBase64)
-	}
-	if f.TargetBase64 != nil {
-		v.Target = string(f.TargetBase64)
-	}
-	return v, nil
+	d := newDecoder(f.Encoding)
+	v := sandpit.FileInfo{Name: d.text("name", f.Name), Size: f.Size, Mode: mode, ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: d.text("target", f.Target)}
+	return v, d.err
 }
 
 // Bits of a mode beside permissions (stat(2)).
@@ -352,25 +333,4 @@ func ParseMode(text string) (fs.FileMode, error) {
 		m |= fs.ModeSticky
 	}
 	return m, nil
-}
-
-// allText reports whether JSON can hold all of it as it is.
-func allText(all []string) bool {
-	return !slices.ContainsFunc(all, func(s string) bool { return !utf8.ValidString(s) })
-}
-
-func toBytes(all []string) [][]byte {
-	var out [][]byte
-	for _, s := range all {
-		out = append(out, []byte(s))
-	}
-	return out
-}
-
-func toStrings(all [][]byte) []string {
-	var out []string
-	for _, b := range all {
-		out = append(out, string(b))
-	}
-	return out
 }

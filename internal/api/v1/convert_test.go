@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,10 +46,18 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true, NoSockets: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
 		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause,
 	}
-	check("spec", overJSON(t, v1.FromSpec(spec)).Sandpit(), spec)
-	check("zero spec", overJSON(t, v1.FromSpec(sandpit.Spec{})).Sandpit(), sandpit.Spec{})
+	read := func(name string, v interface{ Sandpit() (sandpit.Spec, error) }, want sandpit.Spec) {
+		t.Helper()
+		got, err := v.Sandpit()
+		if err != nil {
+			t.Error(err)
+		}
+		check(name, got, want)
+	}
+	read("spec", overJSON(t, v1.FromSpec(spec)), spec)
+	read("zero spec", overJSON(t, v1.FromSpec(sandpit.Spec{})), sandpit.Spec{})
 	spec.Env, spec.Write, spec.Idle = []string{"A=\xff"}, []string{}, time.Minute
-	check("odd spec", overJSON(t, v1.FromSpec(spec)).Sandpit(), spec)
+	read("odd spec", overJSON(t, v1.FromSpec(spec)), spec)
 
 	info := sandpit.Info{
 		ID: "i", Name: "n", State: sandpit.StatePaused, Image: "m", Driver: "d", Labels: map[string]string{"k": "v"}, CreatedAt: now,
@@ -60,14 +69,35 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		Argv: []string{"a", "b"}, Entrypoint: []string{}, FromImage: true, Env: []string{"A=b"}, Dir: "/d", User: "u", Stdin: true,
 		Terminal: &sandpit.TerminalSize{Rows: 1, Cols: 65535}, Timeout: -1, OutputLimit: -1, NoFile: 9,
 	}
-	check("command", overJSON(t, v1.FromCommand(cmd)).Sandpit(), cmd)
-	odd := sandpit.Command{Argv: []string{"", "\xff\x00"}, Script: "echo \x80", Env: []string{"\xfe=1"}, Dir: "/\xfd"}
-	check("odd command", overJSON(t, v1.FromCommand(odd)).Sandpit(), odd)
+	odd := sandpit.Command{Argv: []string{"", "\xff\x00"}, Entrypoint: []string{"\x81"}, Script: "echo \x80", Env: []string{"\xfe=1"}, Dir: "/\xfd"}
+	for _, want := range []sandpit.Command{cmd, {}, odd, {Argv: []string{}}, {Argv: []string{"a"}, Dir: "\xff"}} {
+		got, err := overJSON(t, v1.FromCommand(want)).Sandpit()
+		if err != nil {
+			t.Error(err)
+		}
+		if len(want.Argv) == 0 { // which JSON leaves out
+			want.Argv = nil
+		}
+		check("command", got, want)
+	}
 
 	res := sandpit.Result{ExitCode: 1, Signal: 2, StartError: "s", TimedOut: true, OOMKilled: true, Truncated: true, StdoutBytes: 3, StderrBytes: 4, DroppedBytes: 5, Wall: 123456789123, UserCPU: 1, SystemCPU: 999999999, PeakMemory: 1 << 50}
 	check("result", overJSON(t, v1.FromResult(res)).Sandpit(), res)
 	proc := sandpit.ProcessInfo{ID: "p", PID: 3, Argv: []string{"a"}, User: "u", Background: true, Terminal: true, StartedAt: now, Result: &res}
-	check("process", overJSON(t, v1.FromProcess(proc)).Sandpit(), proc)
+	for _, argv := range [][]string{{"a"}, {"a\xff", "b"}} {
+		proc.Argv = argv
+		got, err := overJSON(t, v1.FromProcess(proc)).Sandpit()
+		if err != nil {
+			t.Error(err)
+		}
+		check("process", got, proc)
+	}
+	for _, target := range []string{"a", "\xff", ""} {
+		got, err := overJSON(t, v1.FromLink(target)).Sandpit()
+		if err != nil || got != target {
+			t.Errorf("the link to %q is %q, %v", target, got, err)
+		}
+	}
 
 	for _, m := range []sandpit.Metrics{{CPU: 1, Memory: 2, MemoryPeak: 3, Pids: 4, OOMKills: 5, Disk: 6, Files: 7, RxBytes: 8, RxPackets: 9, TxBytes: 10, TxPackets: 11}, sandpit.UnknownMetrics()} {
 		check("metrics", overJSON(t, v1.FromMetrics(m, now)).Sandpit(), sandpit.Sample{Time: now, Metrics: m})
@@ -86,6 +116,36 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 				t.Error(err)
 			}
 			check("file", got, f)
+		}
+	}
+}
+
+// Variables are a list or an object; names that can't be are refused.
+func TestEnv(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"env":["A=b","A=c=d"]}`: `["A=b" "A=c=d"]`, `{"env":{"B":"c=d","A":"b"}}`: `["A=b" "B=c=d"]`, `{"env":{}}`: `[]`, `{"env":null}`: `[]`, `{}`: `[]`,
+		`{"env":{"A":""}}`: `["A="]`, `{"env":{"A":"/w=="},"encoding":"base64"}`: `["A=\xff"]`, `{"env":["QT3/"],"encoding":"base64"}`: `["A=\xff"]`,
+		`{"env":{"":"b"}}`: `the field "env" has the name ""`, `{"env":{"A=B":"c"}}`: `the field "env" has the name "A=B"`, `{"env":{"A\u0000":"c"}}`: `the field "env" has the name "A\x00"`,
+		`{"env":{"A":1}}`: `"env" must be a list of strings`, `{"env":"A=b"}`: `"env" must be a list of strings`, `{"env":[1]}`: `"env" must be a list of strings`,
+		`{"env":{"A":"?"},"encoding":"base64"}`: `the field "env.A" is not valid base64`, `{"env":["QT3/","?"],"encoding":"base64"}`: `the field "env[1]" is not valid base64`,
+		`{"env":["A=b"],"encoding":"hex"}`: `the field "encoding" must be base64`,
+	} {
+		var in v1.Command
+		var cmd sandpit.Command
+		err := json.Unmarshal([]byte(body), &in)
+		if err == nil {
+			cmd, err = in.Sandpit()
+		}
+		got := fmt.Sprintf("%q", cmd.Env)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s is %s, want %s", body, got, want)
+		}
+		again, err := json.Marshal(in)
+		if err == nil && !in.Env.IsZero() && string(again) != body && !strings.Contains(body, "B") && !strings.Contains(body, "u0000") && strings.HasPrefix(want, "[") {
+			t.Errorf("%s is written as %s", body, again)
 		}
 	}
 }

@@ -3,6 +3,8 @@
 // Sizes are in bytes, times in RFC 3339, durations in seconds as a decimal
 // number. Fields that are left out have their default. Fields that are unknown, given
 // twice or written in another case are refused, so that nothing asked for is dropped.
+//
+// Strings are text. Where they may be other bytes, the object has the field "encoding": see Base64.
 package v1
 
 import "time"
@@ -46,22 +48,22 @@ type Limits struct {
 
 // Spec is a request for a new sandbox.
 type Spec struct {
-	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
-	Image     string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
-	Pull      string            `json:"pull,omitempty" enum:"missing,always,never"`
-	Hostname  string            `json:"hostname,omitempty"`
-	Env       []string          `json:"env,omitempty" doc:"KEY=VALUE"`
-	EnvBase64 [][]byte          `json:"env_base64,omitempty" doc:"Further variables that are not UTF-8"`
-	WorkDir   string            `json:"workdir,omitempty"`
-	User      string            `json:"user,omitempty"`
-	Limits    *Limits           `json:"limits,omitempty"`
-	Mounts    []Mount           `json:"mounts,omitempty"`
-	Tmpfs     []Tmpfs           `json:"tmpfs,omitempty"`
-	ReadOnly  bool              `json:"read_only,omitempty"`
-	Write     *[]string         `json:"write,omitempty" doc:"The only writable paths"`
-	Labels    map[string]string `json:"labels,omitempty"`
-	Idle      float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
-	OnExpiry  string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+	Name     string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
+	Image    string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
+	Pull     string            `json:"pull,omitempty" enum:"missing,always,never"`
+	Hostname string            `json:"hostname,omitempty"`
+	Env      Env               `json:"env,omitzero"`
+	Encoding string            `json:"encoding,omitempty" enum:"base64" doc:"base64: the variables in env are in base64; of an object, the values. Absent: text"`
+	WorkDir  string            `json:"workdir,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Limits   *Limits           `json:"limits,omitempty"`
+	Mounts   []Mount           `json:"mounts,omitempty"`
+	Tmpfs    []Tmpfs           `json:"tmpfs,omitempty"`
+	ReadOnly bool              `json:"read_only,omitempty"`
+	Write    *[]string         `json:"write,omitempty" doc:"The only writable paths"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Idle     float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
+	OnExpiry string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
 }
 
 // Mount shows a host path in the sandbox.
@@ -81,22 +83,19 @@ type Tmpfs struct {
 
 // Command is a program to start.
 type Command struct {
-	Argv         []string  `json:"argv,omitempty" doc:"Program and arguments; set either argv or script"`
-	Script       string    `json:"script,omitempty" doc:"Script for /bin/sh -c"`
-	FromImage    bool      `json:"from_image,omitempty" doc:"Complete argv with the image's entrypoint and command"`
-	Entrypoint   *[]string `json:"entrypoint,omitempty" doc:"Replaces the entrypoint of the image"`
-	Env          []string  `json:"env,omitempty"`
-	Dir          string    `json:"dir,omitempty"`
-	ArgvBase64   [][]byte  `json:"argv_base64,omitempty" doc:"Replaces argv if that is not UTF-8"`
-	ScriptBase64 []byte    `json:"script_base64,omitempty" doc:"Replaces script if that is not UTF-8"`
-	EnvBase64    [][]byte  `json:"env_base64,omitempty" doc:"Further variables that are not UTF-8"`
-	DirBase64    []byte    `json:"dir_base64,omitempty" doc:"Replaces dir if that is not UTF-8"`
-	User         string    `json:"user,omitempty"`
-	Stdin        bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
-	Terminal     *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
-	Timeout      float64   `json:"timeout,omitempty" doc:"Seconds after which the process and its descendants are killed"`
-	OutputLimit  int64     `json:"output_limit,omitempty"`
-	NoFile       int64     `json:"nofile,omitempty"`
+	Argv        []string  `json:"argv,omitempty" doc:"Program and arguments; set either argv or script"`
+	Script      string    `json:"script,omitempty" doc:"Script for /bin/sh -c"`
+	FromImage   bool      `json:"from_image,omitempty" doc:"Complete argv with the image's entrypoint and command"`
+	Entrypoint  *[]string `json:"entrypoint,omitempty" doc:"Replaces the entrypoint of the image"`
+	Env         Env       `json:"env,omitzero"`
+	Dir         string    `json:"dir,omitempty"`
+	Encoding    string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv, script, entrypoint, env (of an object, its values) and dir are in base64. Absent: they are text"`
+	User        string    `json:"user,omitempty"`
+	Stdin       bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
+	Terminal    *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
+	Timeout     float64   `json:"timeout,omitempty" doc:"Seconds after which the process and its descendants are killed"`
+	OutputLimit int64     `json:"output_limit,omitempty"`
+	NoFile      int64     `json:"nofile,omitempty"`
 }
 
 // Size of a terminal, in character cells.
@@ -110,6 +109,7 @@ type Process struct {
 	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty if the program could not be started"`
 	PID        int       `json:"pid"`
 	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
+	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv is in base64. Absent: text"`
 	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"True if argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length"`
 	User       string    `json:"user,omitempty"`
 	Background bool      `json:"background,omitempty"`
@@ -160,16 +160,15 @@ type Lifetime struct {
 
 // FileInfo describes a file in a sandbox.
 type FileInfo struct {
-	Name         string    `json:"name"`
-	Size         int64     `json:"size"`
-	Type         string    `json:"type" enum:"file,directory,symlink,pipe,socket,device,char_device,other"`
-	Mode         string    `json:"mode" doc:"Octal permission bits, with setuid, setgid and sticky: 0755"`
-	ModTime      time.Time `json:"mod_time"`
-	UID          uint32    `json:"uid"`
-	GID          uint32    `json:"gid"`
-	Target       string    `json:"target,omitempty" doc:"Target of a symbolic link"`
-	NameBase64   []byte    `json:"name_base64,omitempty" doc:"The name, if it is not UTF-8"`
-	TargetBase64 []byte    `json:"target_base64,omitempty" doc:"The target, if it is not UTF-8"`
+	Name     string    `json:"name"`
+	Size     int64     `json:"size"`
+	Type     string    `json:"type" enum:"file,directory,symlink,pipe,socket,device,char_device,other"`
+	Mode     string    `json:"mode" doc:"Octal permission bits, with setuid, setgid and sticky: 0755"`
+	ModTime  time.Time `json:"mod_time"`
+	UID      uint32    `json:"uid"`
+	GID      uint32    `json:"gid"`
+	Target   string    `json:"target,omitempty" doc:"Target of a symbolic link"`
+	Encoding string    `json:"encoding,omitempty" enum:"base64" doc:"base64: name and target are in base64. Absent: text"`
 }
 
 // Error is the form of every error.

@@ -264,7 +264,11 @@ func (s *commandServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(fmt.Sprint("frame ", kind, ": ", err))
 	}
 	s.mu.Lock()
-	s.got = &request{Sandbox: name, Command: req.Command.Sandpit()}
+	cmd, err := req.Command.Sandpit()
+	if err != nil {
+		panic(err)
+	}
+	s.got = &request{Sandbox: name, Command: cmd}
 	s.mu.Unlock()
 	_, _ = conn.Write(v1.AppendFrame(nil, v1.FrameError, []byte(`{"code":"internal","message":"recorded"}`)))
 }
