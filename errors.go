@@ -15,19 +15,25 @@ var (
 	ErrExists      = errors.New("already exists")              // the name is in use
 	ErrState       = errors.New("wrong state")                 // the sandbox is stopped, failed or busy
 	ErrUnavailable = errors.New("unavailable")                 // a registry or server can't be reached; try again later
-	ErrExhausted   = errors.New("out of capacity")             // no memory, disk, ids or slots on the host
+	ErrExhausted   = errors.New("out of capacity")             // a limit is reached; see the three cases below
 	ErrIntegrity   = errors.New("integrity check failed")      // a digest, size or signature does not match
 	ErrProtocol    = errors.New("protocol violation by guest") // the guest sent an invalid message
 	ErrClosed      = errors.New("sandbox is gone")             // it was removed, or its guest has died
 )
 
-// ErrDiskFull reports that the host's disk is full. It matches ErrExhausted.
-var ErrDiskFull error = diskFullError{}
+// Cases of ErrExhausted, which they match. An error that matches none of them says that the
+// host has no memory, ids or slots at the moment: trying again later helps.
+var (
+	ErrQuota       error = exhausted("limit reached")           // of the caller or sandbox: waiting does not help, but removing something or asking for less does
+	ErrRateLimited error = exhausted("too many requests")       // of the caller: send fewer at once, or less often
+	ErrDiskFull    error = exhausted("the host's disk is full") // the operator must free some space
+)
 
-type diskFullError struct{}
+// exhausted is a case of ErrExhausted.
+type exhausted string
 
-func (diskFullError) Error() string        { return "the host's disk is full" }
-func (diskFullError) Is(target error) bool { return target == ErrExhausted }
+func (e exhausted) Error() string      { return string(e) }
+func (exhausted) Is(target error) bool { return target == ErrExhausted }
 
 // The kinds of file errors that package io/fs does not define.
 var (

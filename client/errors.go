@@ -113,7 +113,7 @@ func statusKind(status int) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return sandpit.ErrForbidden
 	case http.StatusTooManyRequests:
-		return sandpit.ErrExhausted
+		return sandpit.ErrRateLimited
 	case http.StatusInsufficientStorage:
 		return sandpit.ErrDiskFull
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

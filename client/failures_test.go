@@ -43,7 +43,7 @@ func against(t *testing.T, h http.HandlerFunc) *Client {
 func TestErrorsAreThoseOfTheServer(t *testing.T) {
 	for _, kind := range []error{
 		sandpit.ErrInvalid, sandpit.ErrUnsupported, sandpit.ErrForbidden, sandpit.ErrNotFound, sandpit.ErrExists, sandpit.ErrState, sandpit.ErrUnavailable,
-		sandpit.ErrExhausted, sandpit.ErrIntegrity, sandpit.ErrProtocol, sandpit.ErrClosed, sandpit.ErrNoSpace, fs.ErrNotExist, fs.ErrPermission,
+		sandpit.ErrExhausted, sandpit.ErrQuota, sandpit.ErrRateLimited, sandpit.ErrDiskFull, sandpit.ErrIntegrity, sandpit.ErrProtocol, sandpit.ErrClosed, sandpit.ErrNoSpace, fs.ErrNotExist, fs.ErrPermission,
 	} {
 		c := against(t, func(w http.ResponseWriter, _ *http.Request) {
 			e := v1.FromError(sandpit.WithHint(fmt.Errorf("doing it: %w", kind), "do that"))

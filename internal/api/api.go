@@ -145,7 +145,7 @@ func (c *call) check() error {
 	}
 	if c.route.ID != passingID {
 		if enc := c.R.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
-			return &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "compressed bodies are not supported", Hint: "send the body uncompressed"}
+			return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "compressed bodies are not supported", Hint: "send the body uncompressed"}
 		}
 		if len(c.route.Query) == 0 && c.R.URL.RawQuery != "" {
 			if err := c.query().err; err != nil { // of the others their handlers see to that

@@ -202,10 +202,10 @@ func (c *call) noZip(err error) error {
 	var file *fs.PathError
 	switch {
 	case errors.As(err, &r) && r.Code == errcode.TooLarge:
-		return &gate.Refusal{Status: r.Status, Code: r.Code, Message: "the zip archive is too large for the server's memory", Hint: hint}
+		return &gate.Refusal{Code: r.Code, Message: "the zip archive is too large for the server's memory", Hint: hint}
 	case errors.As(err, &file):
 		c.api.gate.Log().Error("storing a zip archive failed", "request", c.ID, "error", err)
-		return &gate.Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server has no space for a zip archive", Hint: hint}
+		return &gate.Refusal{Code: errcode.Unavailable, Message: "the server has no space for a zip archive", Hint: hint}
 	}
 	return err
 }

@@ -80,7 +80,7 @@ func (c *call) createOnce(key string, in *v1.Spec) error {
 	earlier, err := store.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: sha256.Sum256(asked), Resource: in.Name})
 	switch {
 	case errors.Is(err, sandpit.ErrInvalid):
-		return &gate.Refusal{Status: http.StatusUnprocessableEntity, Code: errcode.IdempotencyMismatch, Message: "the Idempotency-Key was used for another request", Hint: "use a new key for each request"}
+		return &gate.Refusal{Code: errcode.IdempotencyMismatch, Message: "the Idempotency-Key was used for another request", Hint: "use a new key for each request"}
 	case errors.Is(err, sandpit.ErrState):
 		return &sandpit.RetryError{Err: err, After: time.Second}
 	case err != nil:

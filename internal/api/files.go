@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -294,7 +295,7 @@ func readFile(c *call) error {
 		var ok bool
 		if part, ok = parseRange(asked, info.Size); !ok {
 			h.Set("Content-Range", "bytes */"+strconv.FormatInt(info.Size, 10))
-			return &gate.Refusal{Status: http.StatusRequestedRangeNotSatisfiable, Code: "invalid", Message: "the requested range is not within the file", Hint: "request bytes=FROM-TO within the size of the file"}
+			return &gate.Refusal{Code: errcode.InvalidRange, Message: "the requested range is not within the file", Hint: "request bytes=FROM-TO within the size of the file"}
 		}
 		if part.length >= 0 {
 			status = http.StatusPartialContent

@@ -58,7 +58,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("a browser may show it: %v", h)
 		}
 	}
-	s.refused(416, "invalid", ask{method: "GET", path: at("", "/tmp/d/a b"), header: map[string]string{"Range": "bytes=12-"}})
+	s.refused(416, "invalid_range", ask{method: "GET", path: at("", "/tmp/d/a b"), header: map[string]string{"Range": "bytes=12-"}})
 	var info v1.FileInfo
 	s.want(200, &info, ask{method: "GET", path: at("/stat", "/tmp/d/a b")})
 	if info.Mode != "0600" || info.Size != 12 || info.Type != "file" {

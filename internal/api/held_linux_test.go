@@ -63,7 +63,7 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	s.refused(400, "invalid", large)
 	conns = append(conns, half(bobKey))
 	large.key = ""
-	s.refused(429, "rate_limited", large)
+	s.refused(503, "overloaded", large)
 	for _, c := range conns {
 		c.Close()
 	}
@@ -96,7 +96,7 @@ func TestHeldOutputIsBounded(t *testing.T) {
 	if stdout, stderr := outputOf(t, out); len(stdout) != 70000 || stderr != "é\n" {
 		t.Errorf("%d bytes have come, and %q", len(stdout), stderr)
 	}
-	s.refused(429, "exhausted", command(`head -c 15M /dev/zero; exec sleep 7999`))
+	s.refused(422, "output_too_large", command(`head -c 15M /dev/zero; exec sleep 7999`))
 	if s.running(sb, "", "7999") {
 		t.Error("it goes on")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -51,7 +52,7 @@ func connectPort(c *call) error {
 	if c.R.ProtoMajor != 1 || kind != "tcp" && kind != "websocket" {
 		c.W.Header().Set("Upgrade", "tcp, websocket")
 		c.W.Header().Set("Connection", "Upgrade")
-		return &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path needs a protocol upgrade", Hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
+		return &gate.Refusal{Code: errcode.UpgradeRequired, Message: "this path needs a protocol upgrade", Hint: "send the headers Connection: Upgrade and Upgrade: tcp over HTTP/1.1, or connect with a WebSocket client"}
 	}
 	if err := c.OpenStream(); err != nil {
 		return err

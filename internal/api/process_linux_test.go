@@ -275,7 +275,7 @@ func TestSocketRefuses(t *testing.T) {
 		var e v1.Error
 		body, err := io.ReadAll(io.LimitReader(resp.Body, resp.ContentLength))
 		strict(t, body, &e)
-		if resp.StatusCode != status || e.Code != "invalid" || err != nil {
+		if code := map[int]string{400: "invalid", 426: "upgrade_required"}[status]; resp.StatusCode != status || e.Code != code || err != nil {
 			t.Errorf("%s: %s %+v, %v", head, resp.Status, e, err)
 		}
 		resp.Body.Close()

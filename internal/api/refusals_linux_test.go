@@ -90,7 +90,7 @@ func TestRefusals(t *testing.T) {
 		{"an unknown state", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?state=dead"}},
 		{"a bad page", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?after=!"}},
 		{"a missing parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/files"}},
-		{"no WebSocket", 426, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/ports/80/tcp"}},
+		{"no WebSocket", 426, "upgrade_required", ask{method: "GET", path: "/v1/sandboxes/x/ports/80/tcp"}},
 		{"no port", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/ports/0/tcp"}},
 		{"a registry that is away", 503, "unavailable", ask{method: "POST", path: "/v1/images/pull", body: v1.Pull{Image: "x"}}},
 		{"no image", 404, "not_found", ask{method: "DELETE", path: "/v1/images?image=x"}},
@@ -193,7 +193,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	s.refused(429, "too_many_streams", ask{method: "GET", path: "/v1/events", key: aliceKey})
 	open = append(open, s.do(ask{method: "GET", path: "/v1/events", key: bobKey}))
-	s.refused(429, "too_many_streams", ask{method: "GET", path: "/v1/events", key: bobKey})
+	s.refused(503, "overloaded", ask{method: "GET", path: "/v1/events", key: bobKey})
 	for _, resp := range open {
 		resp.Body.Close()
 	}

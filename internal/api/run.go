@@ -34,7 +34,7 @@ func runRoute() Route {
 }
 
 // errDeclined is not shown: the client then uses another way.
-var errDeclined = &gate.Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "this server can't carry out this run", Hint: "run the command without the server"}
+var errDeclined = &gate.Refusal{Code: errcode.NoRoute, Message: "this server can't carry out this run", Hint: "run the command without the server"}
 
 // runOnce makes a sandbox, runs a command in it, and removes it when that has
 // ended or the client has gone.

@@ -95,7 +95,8 @@ func (a *admission) takeNow(namespace string, d demand) bool {
 }
 
 // enter takes capacity for a sandbox, and waits for it if necessary. The error matches
-// sandpit.ErrExhausted if none became free in time, or never can.
+// sandpit.ErrExhausted if none became free in time, and sandpit.ErrQuota if the server is too
+// small for it.
 func (a *admission) enter(ctx context.Context, namespace string, d demand) error {
 	wait, maxWaiting := a.capacity.Wait, a.capacity.Waiting
 	if wait <= 0 {
@@ -112,7 +113,7 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 	c := a.capacity
 	if c.Memory > 0 && d.memory > c.Memory || c.CPUs > 0 && d.cpus > c.CPUs+cpuTolerance {
 		a.mu.Unlock()
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: it needs %s, and this server has %s in total", amounts(d.memory, d.cpus), amounts(c.Memory, c.CPUs)), "request less memory or fewer cpus")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "creating a sandbox: it needs %s, and this server has %s in total", amounts(d.memory, d.cpus), amounts(c.Memory, c.CPUs)), "request less memory or fewer cpus")
 	}
 	if len(a.queues[namespace]) >= maxWaiting {
 		a.mu.Unlock()
@@ -163,17 +164,10 @@ func fullError(wait time.Duration) error {
 	}
 }
 
-// fewRetry is the time to wait after a bound on the number of sandboxes was reached.
-const fewRetry = 5 * time.Second
-
 // mayHave checks the number of sandboxes of a tenant.
 func (t *Tenant) mayHave(n int) error {
 	if r := t.policy.Rules; r != nil && r.Sandboxes > 0 && n > r.Sandboxes {
-		return &sandpit.RetryError{
-			Err: sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: the limit of %d sandboxes is reached", r.Sandboxes),
-				"remove a sandbox first"),
-			After: fewRetry,
-		}
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "creating a sandbox: the limit of %d sandboxes is reached", r.Sandboxes), "remove a sandbox first")
 	}
 	return nil
 }
@@ -195,7 +189,7 @@ func (e *Engine) mayCreate(t *Tenant) error {
 	}
 	if wait := sp.rate.take(r.CreateRate, time.Now()); wait > 0 {
 		return &sandpit.RetryError{
-			Err: sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: the limit of %v per second is reached", r.CreateRate),
+			Err: sandpit.WithHint(fault.Errorf(sandpit.ErrRateLimited, "creating a sandbox: the limit of %v per second is reached", r.CreateRate),
 				"try again more slowly"),
 			After: wait,
 		}

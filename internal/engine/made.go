@@ -204,7 +204,7 @@ func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMess
 	full := !had && data != nil && len(s.dialects) >= maxDialects
 	s.mu.Unlock()
 	if full {
-		return fault.Errorf(sandpit.ErrExhausted, "keeping what the dialect %q needs: %d dialects have something with this sandbox", name, maxDialects)
+		return fault.Errorf(sandpit.ErrQuota, "keeping what the dialect %q needs: %d dialects have something with this sandbox", name, maxDialects)
 	}
 	more := int64(len(data) - len(was))
 	if more > 0 {

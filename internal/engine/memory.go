@@ -45,10 +45,11 @@ func (s *Sandbox) charge(n int64) error {
 		if s.evict(full.Level) {
 			continue
 		}
-		return &sandpit.RetryError{
-			Err:   sandpit.WithHint(fault.Kind{Err: full, Kind: sandpit.ErrExhausted}, "end processes or remove sandboxes that are no longer needed"),
-			After: fullRetry,
+		const hint = "end processes or remove sandboxes that are no longer needed"
+		if full.Level != ledger.Total {
+			return sandpit.WithHint(fault.Kind{Err: full, Kind: sandpit.ErrQuota}, hint)
 		}
+		return &sandpit.RetryError{Err: sandpit.WithHint(fault.Kind{Err: full, Kind: sandpit.ErrExhausted}, hint), After: fullRetry}
 	}
 }
 

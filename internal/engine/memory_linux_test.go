@@ -199,7 +199,7 @@ func TestAttackL11Output(t *testing.T) {
 	if started < 90 { // output keeps no process out
 		t.Errorf("only %d processes were started", started)
 	}
-	if !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) == 0 || sandpit.Hint(err) == "" {
+	if !errors.Is(err, sandpit.ErrQuota) || sandpit.RetryAfter(err) != 0 || sandpit.Hint(err) == "" {
 		t.Errorf("after %d processes: %v (%s)", started, err, sandpit.Hint(err))
 	}
 	if grown := heap() - before; grown > 3*limit {

@@ -300,7 +300,7 @@ func TestTenants(t *testing.T) {
 	few.Rules.Sandboxes, few.Rules.CreateRate = 2, 0.01
 	c := e.As("c", few)
 	made(t, c, sandpit.Spec{})
-	if _, err := c.Create(t.Context(), sandpit.Spec{}); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) < time.Minute {
+	if _, err := c.Create(t.Context(), sandpit.Spec{}); !errors.Is(err, sandpit.ErrRateLimited) || sandpit.RetryAfter(err) < time.Minute {
 		t.Errorf("too many per second: %v, again after %v", err, sandpit.RetryAfter(err))
 	}
 }
@@ -588,10 +588,10 @@ func TestCapacity(t *testing.T) {
 	first := made(t, e, incomplete)
 	made(t, e, incomplete)
 	_, err := e.Create(t.Context(), incomplete)
-	if !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) <= 0 {
+	if !errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrQuota) || sandpit.RetryAfter(err) <= 0 {
 		t.Errorf("got %v, again after %v", err, sandpit.RetryAfter(err))
 	}
-	if _, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}); !errors.Is(err, sandpit.ErrExhausted) || sandpit.RetryAfter(err) != 0 {
+	if _, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 2 << 30}}); !errors.Is(err, sandpit.ErrQuota) || sandpit.RetryAfter(err) != 0 {
 		t.Errorf("more than there can be: %v", err)
 	}
 	if err := e.Close(); err != nil {

@@ -1,5 +1,6 @@
-// Package errcode defines the stable codes of errors in /v1 and in the audit, and their kinds in
-// Go. It is separate from the JSON of /v1, so that other dialects can map the codes to their own.
+// Package errcode defines the stable codes of errors in /v1 and in the audit, with their kinds in
+// Go and their HTTP statuses. It is separate from the JSON of /v1, so that other dialects can map
+// the codes to their own.
 package errcode
 
 import (
@@ -10,53 +11,65 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// table has every code and its kind in Go. The code of an error is the first one whose
-// kind it matches, so the more specific kinds come first.
-func table() []struct {
-	Code string
-	Kind error
-} {
-	return []struct {
-		Code string
-		Kind error
-	}{
-		{"closed", sandpit.ErrClosed},
-		{"integrity", sandpit.ErrIntegrity},
-		{"protocol", sandpit.ErrProtocol},
-		{"state", sandpit.ErrState},
-		{"forbidden", sandpit.ErrForbidden},
-		{"unsupported", sandpit.ErrUnsupported},
-		{"disk_full", sandpit.ErrDiskFull}, // a case of the next
-		{"exhausted", sandpit.ErrExhausted},
-		{"unavailable", sandpit.ErrUnavailable},
-		{"is_directory", sandpit.ErrIsDirectory},
-		{"not_directory", sandpit.ErrNotDirectory},
-		{"not_empty", sandpit.ErrNotEmpty},
-		{"no_space", sandpit.ErrNoSpace},
-		{"file_not_found", fs.ErrNotExist},
-		{"file_exists", fs.ErrExist},
-		{"permission", fs.ErrPermission},
-		{"not_found", sandpit.ErrNotFound},
-		{"exists", sandpit.ErrExists},
-		{"invalid", sandpit.ErrInvalid},
-		{"timeout", context.DeadlineExceeded},
-		{"canceled", context.Canceled},
+// row is a code, its kind in Go, and its HTTP status. The status is a number because the
+// launcher, which has this package, has no net/http.
+type row struct {
+	Code   string
+	Kind   error
+	Status int
+}
+
+// table has every code. The code of an error is the first one whose kind it matches, so the
+// more specific kinds come first.
+//
+// The class of a status says what a client can do (RFC 9110, 15.5 and 15.6; RFC 6585, 4): after
+// 4xx it must change the request or something that it owns; 429 asks it to slow down; after 503 the
+// same request may succeed later; after other 5xx somebody else has to act.
+func table() []row {
+	return []row{
+		{"closed", sandpit.ErrClosed, 410},
+		{"integrity", sandpit.ErrIntegrity, 502},
+		{"protocol", sandpit.ErrProtocol, 502},
+		{"state", sandpit.ErrState, 409},
+		{Forbidden, sandpit.ErrForbidden, 403},
+		{"unsupported", sandpit.ErrUnsupported, 501},
+		{DiskFull, sandpit.ErrDiskFull, 507}, // this and the next two are cases of Overloaded
+		{QuotaExceeded, sandpit.ErrQuota, 403},
+		{RateLimited, sandpit.ErrRateLimited, 429},
+		{Overloaded, sandpit.ErrExhausted, 503},
+		{Unavailable, sandpit.ErrUnavailable, 503},
+		{"is_directory", sandpit.ErrIsDirectory, 400},
+		{"not_directory", sandpit.ErrNotDirectory, 400},
+		{"not_empty", sandpit.ErrNotEmpty, 409},
+		{"no_space", sandpit.ErrNoSpace, 507},
+		{"file_not_found", fs.ErrNotExist, 404},
+		{"file_exists", fs.ErrExist, 409},
+		{"permission", fs.ErrPermission, 403},
+		{"not_found", sandpit.ErrNotFound, 404},
+		{"exists", sandpit.ErrExists, 409},
+		{Invalid, sandpit.ErrInvalid, 400},
+		{"timeout", context.DeadlineExceeded, 504},
+		{Canceled, context.Canceled, StatusClientGone},
 
 		// Of the server itself; each is a case of a kind above.
-		{Unauthenticated, sandpit.ErrForbidden},
-		{HostRefused, sandpit.ErrForbidden},
-		{OriginRefused, sandpit.ErrForbidden},
-		{RateLimited, sandpit.ErrExhausted},
-		{AuditRate, sandpit.ErrExhausted},
-		{TooManyStreams, sandpit.ErrExhausted},
-		{TooLarge, sandpit.ErrInvalid},
-		{UnsupportedMedia, sandpit.ErrInvalid},
-		{IdempotencyMismatch, sandpit.ErrInvalid},
-		{NoRoute, sandpit.ErrUnsupported},
-		{MethodNotAllowed, sandpit.ErrUnsupported},
-		{AuditUnavailable, sandpit.ErrUnavailable},
-		{Draining, sandpit.ErrUnavailable},
-		{TooManyConnections, sandpit.ErrUnavailable},
+		{Unauthenticated, sandpit.ErrForbidden, 401},
+		{HostRefused, sandpit.ErrForbidden, 421},
+		{OriginRefused, sandpit.ErrForbidden, 403},
+		{AuditRate, sandpit.ErrRateLimited, 429},
+		{TooManyStreams, sandpit.ErrRateLimited, 429},
+		{OutputTooLarge, sandpit.ErrQuota, 422},
+		{TooLarge, sandpit.ErrInvalid, 413},
+		{BodyTimeout, sandpit.ErrUnavailable, 408},
+		{InvalidRange, sandpit.ErrInvalid, 416},
+		{UnsupportedMedia, sandpit.ErrInvalid, 415},
+		{UpgradeRequired, sandpit.ErrInvalid, 426},
+		{IdempotencyMismatch, sandpit.ErrInvalid, 422},
+		{NoRoute, sandpit.ErrUnsupported, 404},
+		{MethodNotAllowed, sandpit.ErrUnsupported, 405},
+		{AuditUnavailable, sandpit.ErrUnavailable, 503},
+		{Draining, sandpit.ErrUnavailable, 503},
+		{TooManyConnections, sandpit.ErrUnavailable, 503},
+		{Internal, nil, 500},
 	}
 }
 
@@ -66,22 +79,37 @@ func All() []string {
 	for _, c := range table() {
 		all = append(all, c.Code)
 	}
-	return append(all, Internal)
+	return all
 }
 
 // Internal is the code of an error that has no kind.
 const Internal = "internal"
+
+// Codes of kinds of errors that other packages name.
+const (
+	Invalid       = "invalid"        // the request
+	Forbidden     = "forbidden"      // by the policy, or to all but administrators
+	QuotaExceeded = "quota_exceeded" // a limit of the policy, namespace or sandbox; waiting does not help
+	RateLimited   = "rate_limited"   // too many requests; Retry-After says when to try again
+	Overloaded    = "overloaded"     // the server has no memory or capacity; Retry-After says when to try again
+	DiskFull      = "disk_full"      // that of the server
+	Unavailable   = "unavailable"    // something that the server needs does not answer
+	Canceled      = "canceled"       // the client has left
+)
 
 // Codes of requests that a server refuses before they reach the engine.
 const (
 	Unauthenticated     = "unauthenticated"      // no key, or one that is not valid (any more)
 	HostRefused         = "host_refused"         // the request is for another host
 	OriginRefused       = "origin_refused"       // a page of an origin that is not allowed
-	RateLimited         = "rate_limited"         // too many requests; Retry-After says when to try again
 	AuditRate           = "audit_rate"           // this key has used up its share of the audit
-	TooManyStreams      = "too_many_streams"     // too many are open
+	TooManyStreams      = "too_many_streams"     // too many of the caller's are open
+	OutputTooLarge      = "output_too_large"     // the answer would exceed what the server holds for one caller
 	TooLarge            = "too_large"            // the body of the request
+	BodyTimeout         = "body_timeout"         // the body of the request did not arrive in time
+	InvalidRange        = "invalid_range"        // the range is not within the file
 	UnsupportedMedia    = "unsupported_media"    // the type or encoding of the body
+	UpgradeRequired     = "upgrade_required"     // the path needs a WebSocket or another upgrade
 	IdempotencyMismatch = "idempotency_mismatch" // the key was used for another request
 	NoRoute             = "no_route"             // this server has no such path
 	MethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
@@ -90,10 +118,14 @@ const (
 	TooManyConnections  = "too_many_connections" // of all, of an address or of a namespace
 )
 
+// StatusClientGone is the status that the audit and metrics have for a request whose client
+// has left. No client reads it. nginx uses the same number.
+const StatusClientGone = 499
+
 // Of returns the code of an error.
 func Of(err error) string {
 	for _, c := range table() {
-		if errors.Is(err, c.Kind) {
+		if c.Kind != nil && errors.Is(err, c.Kind) {
 			return c.Code
 		}
 	}
@@ -102,11 +134,16 @@ func Of(err error) string {
 
 // Kind returns the kind of error that a code stands for, or nil for an unknown
 // code.
-func Kind(code string) error {
+func Kind(code string) error { return find(code).Kind }
+
+// Status returns the HTTP status of a code, or 500 for an unknown one.
+func Status(code string) int { return find(code).Status }
+
+func find(code string) row {
 	for _, c := range table() {
 		if c.Code == code {
-			return c.Kind
+			return c
 		}
 	}
-	return nil
+	return row{Status: 500}
 }

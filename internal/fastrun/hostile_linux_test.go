@@ -355,7 +355,7 @@ func FuzzServer(f *testing.F) {
 		begun + frames(v1.FrameStdout, "out", v1.FrameStderr, "err", v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":3,"oom_killed":true},"info":{"id":"a"},"metrics":{}}`),
 		begun + frames(v1.FrameTaken, "\xff\xff\xff\xff", v1.FrameTaken, "\x00\x00\x00\x00", v1.FrameTaken, "", v1.FrameResult, "{}"),
 		switching + frames(v1.FrameError, `{"code":"workdir_missing"}`),
-		begun + frames(v1.FrameError, `{"code":"exhausted","message":"\u001b[2J","hint":"a"}`),
+		begun + frames(v1.FrameError, `{"code":"overloaded","message":"\u001b[2J","hint":"a"}`),
 		begun + "\x02\xff\xff\xff\xff",
 		switching + frames(v1.FrameError, `{}`),
 	} {

@@ -45,7 +45,7 @@ func (c *Call) Intend(detail string) error {
 		if c.Vital {
 			return nil
 		}
-		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.AuditUnavailable, Message: "the request was refused because it can't be recorded in the audit log", Hint: "ask the operator to check the server's disk, which may be full", After: 5 * time.Second}
+		return &Refusal{Code: errcode.AuditUnavailable, Message: "the request was refused because it can't be recorded in the audit log", Hint: "ask the operator to check the server's disk, which may be full", After: 5 * time.Second}
 	}
 	c.intended = true
 	return nil
@@ -65,7 +65,7 @@ func (c *Call) recordEnd() {
 	e := c.entry(audit.PhaseEnd)
 	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.W.Sent
 	switch c.code { // not the status, which may be that of a sandbox
-	case "forbidden", errcode.Unauthenticated, errcode.HostRefused, errcode.OriginRefused, "exhausted", errcode.RateLimited, errcode.AuditRate, errcode.TooManyStreams:
+	case errcode.Forbidden, errcode.Unauthenticated, errcode.HostRefused, errcode.OriginRefused, errcode.QuotaExceeded, errcode.Overloaded, errcode.RateLimited, errcode.AuditRate, errcode.TooManyStreams:
 		e.Allowed, e.Rule = false, c.code
 	}
 	if rule := policy.Rule(c.err); rule != "" {

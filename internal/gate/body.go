@@ -48,12 +48,12 @@ func (b *body) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	switch {
 	case b.bounded && b.left < 0:
-		return 0, &Refusal{Status: http.StatusRequestEntityTooLarge, Code: errcode.TooLarge, Message: "the body is too large", Hint: "send less at once"}
+		return 0, &Refusal{Code: errcode.TooLarge, Message: "the body is too large", Hint: "send less at once"}
 	case err == io.EOF:
 		b.c.ended.Store(true)
 		b.c.readUntil(time.Time{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = &Refusal{Status: http.StatusRequestTimeout, Code: "timeout", Message: "the body did not arrive in time", Hint: "send the body without long pauses"}
+		err = &Refusal{Code: errcode.BodyTimeout, Message: "the body did not arrive in time", Hint: "send the body without long pauses"}
 	case err != nil:
 		err = b.broken(err)
 	}
@@ -66,7 +66,7 @@ func (b *body) broken(err error) error {
 	if b.c.R.ProtoMajor > 1 || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
 		return Gone(err)
 	}
-	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "the body is not valid: " + err.Error(), Hint: "send a valid chunked body, or a Content-Length"}
+	return &Refusal{Code: errcode.Invalid, Message: "the body is not valid: " + err.Error(), Hint: "send a valid chunked body, or a Content-Length"}
 }
 
 // Close makes later reads fail. It does not interrupt a Read in progress.

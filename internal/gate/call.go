@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/otlp"
 )
 
@@ -118,7 +119,7 @@ func (c *Call) admit() error {
 		c.Detail = c.route.Detail(c.R)
 	}
 	if c.route.Admin && !c.Caller.Admin {
-		return &Refusal{Status: http.StatusForbidden, Code: "forbidden", Message: "this requires an administrator's key", Hint: "use an administrator's key"}
+		return &Refusal{Code: errcode.Forbidden, Message: "this requires an administrator's key", Hint: "use an administrator's key"}
 	}
 	if c.route.SelfAudited {
 		return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -85,7 +84,7 @@ func (c *Call) admitConnection() error {
 		admit("")
 	case !admit(c.connectionShare()):
 		c.W.Header().Set("Connection", "close")
-		return &Refusal{Status: http.StatusServiceUnavailable, Code: errcode.TooManyConnections, Message: TooManyConnections, Hint: "reuse connections", After: time.Second}
+		return &Refusal{Code: errcode.TooManyConnections, Message: TooManyConnections, Hint: "reuse connections", After: time.Second}
 	}
 	return nil
 }
@@ -117,7 +116,7 @@ func (c *Call) authenticate() error {
 func (c *Call) identify() error {
 	if c.R.Context().Value(refusedPeerKey{}) != nil {
 		return &Refusal{
-			Status: http.StatusForbidden, Code: "forbidden", Message: "this socket serves only programs in the server's own user and pid namespaces, and this program could not be shown to be in them",
+			Code: errcode.Forbidden, Message: "this socket serves only programs in the server's own user and pid namespaces, and this program could not be shown to be in them",
 			Hint: "use the server's TCP address and a key: this is needed from a sandbox or container, or if /proc is mounted with hidepid",
 		}
 	}
@@ -148,5 +147,5 @@ func (c *Call) unauthenticated(message, hint string) error {
 	if challenge := c.service.dialect.Challenge; challenge != "" {
 		c.W.Header().Set("WWW-Authenticate", challenge)
 	}
-	return &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: message, Hint: hint}
+	return &Refusal{Code: errcode.Unauthenticated, Message: message, Hint: hint}
 }

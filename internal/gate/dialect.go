@@ -133,7 +133,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Request-Id", c.ID)
 	if !g.enter() {
 		w.Header().Set("Connection", "close")
-		c.Fail(&Refusal{Status: http.StatusServiceUnavailable, Code: errcode.Draining, Message: "the server is shutting down", Hint: "try again in a moment", After: time.Second})
+		c.Fail(&Refusal{Code: errcode.Draining, Message: "the server is shutting down", Hint: "try again in a moment", After: time.Second})
 		return
 	}
 	defer g.leave()
@@ -197,12 +197,12 @@ func (c *Call) lost(r *http.Request) {
 	}
 	if len(allowed) > 0 {
 		c.W.Header().Set("Allow", strings.Join(allowed, ", "))
-		c.Fail(&Refusal{Status: http.StatusMethodNotAllowed, Code: errcode.MethodNotAllowed, Message: "this path does not support the method " + r.Method, Hint: "use " + strings.Join(allowed, " or ")})
+		c.Fail(&Refusal{Code: errcode.MethodNotAllowed, Message: "this path does not support the method " + r.Method, Hint: "use " + strings.Join(allowed, " or ")})
 		return
 	}
 	hint := c.service.dialect.PathHint
 	if r != nil && strings.HasSuffix(r.URL.Path, "/") && len(c.service.allowed(r, strings.TrimSuffix(r.URL.Path, "/"))) > 0 {
 		hint = "remove the trailing slash"
 	}
-	c.Fail(&Refusal{Status: http.StatusNotFound, Code: errcode.NoRoute, Message: "the path does not exist", Hint: hint})
+	c.Fail(&Refusal{Code: errcode.NoRoute, Message: "the path does not exist", Hint: hint})
 }

@@ -406,7 +406,7 @@ func TestStalledBodyEnds(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.HasPrefix(string(text), "no: timeout") {
+	if err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.HasPrefix(string(text), "no: body_timeout") {
 		t.Errorf("%d %q %v", resp.StatusCode, text, err)
 	}
 }

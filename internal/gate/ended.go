@@ -11,8 +11,8 @@ import (
 
 // ErrDraining and ErrKeyEnded are the reasons why the gate breaks off calls in progress.
 var (
-	ErrDraining error = &Refusal{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the server is shutting down", Hint: "connect again in a moment: processes keep running and can be attached to", After: time.Second}
-	ErrKeyEnded error = &Refusal{Status: http.StatusUnauthorized, Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
+	ErrDraining error = &Refusal{Code: errcode.Unavailable, Message: "the server is shutting down", Hint: "connect again in a moment: processes keep running and can be attached to", After: time.Second}
+	ErrKeyEnded error = &Refusal{Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
 )
 
 // LastWords is the time that calls that are broken off have to tell their clients why.

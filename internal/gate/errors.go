@@ -16,18 +16,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// Refusal is an error of the server itself. Callers read it as it stands. Status, Code and
-// Message must be set.
+// Refusal is an error of the server itself. Callers read it as it stands. Code and Message
+// must be set.
 type Refusal struct {
-	Status        int
-	Code          string // of package errcode
+	Code          string // of package errcode, which knows its status
 	Message, Hint string
 	After         time.Duration // for Retry-After
 }
 
 // Invalid returns the refusal of a malformed request.
 func Invalid(message, hint string) error {
-	return &Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: message, Hint: hint}
+	return &Refusal{Code: errcode.Invalid, Message: message, Hint: hint}
 }
 
 // Error returns the message.
@@ -46,46 +45,11 @@ func (e *Refusal) As(target any) bool {
 }
 
 // ErrClientGone ends calls whose client has left. It is not a failure of the server.
-var ErrClientGone error = &Refusal{Status: StatusClientGone, Code: "canceled", Message: "the client closed the connection"}
+var ErrClientGone error = &Refusal{Code: errcode.Canceled, Message: "the client closed the connection"}
 
 // Gone wraps the error of a connection whose client has left or is stuck. The result
 // matches ErrClientGone.
 func Gone(err error) error { return fmt.Errorf("%w: %w", ErrClientGone, err) }
-
-// StatusClientGone is the status that the audit and metrics have for a request whose client
-// has left. No client reads it. nginx uses the same number.
-const StatusClientGone = 499
-
-// StatusOf returns the HTTP status for a code of a domain error.
-func StatusOf(code string) int {
-	switch code {
-	case "invalid", "is_directory", "not_directory":
-		return http.StatusBadRequest
-	case "forbidden", "permission":
-		return http.StatusForbidden
-	case "not_found", "file_not_found":
-		return http.StatusNotFound
-	case "exists", "file_exists", "state", "not_empty":
-		return http.StatusConflict
-	case "closed":
-		return http.StatusGone
-	case "exhausted":
-		return http.StatusTooManyRequests
-	case "unsupported":
-		return http.StatusNotImplemented
-	case "unavailable":
-		return http.StatusServiceUnavailable
-	case "integrity", "protocol":
-		return http.StatusBadGateway
-	case "no_space", "disk_full":
-		return http.StatusInsufficientStorage
-	case "timeout":
-		return http.StatusGatewayTimeout
-	case "canceled":
-		return StatusClientGone
-	}
-	return http.StatusInternalServerError
-}
 
 // MaxMessage bounds the texts of an error, in bytes: they may quote the request.
 const MaxMessage = 2048
@@ -118,10 +82,10 @@ func (c *Call) Describe(err error) Failure {
 	}
 	var r *Refusal
 	if errors.As(err, &r) {
-		if r.Status == StatusClientGone {
+		if r.Code == errcode.Canceled {
 			c.gate.opts.Log.Debug("a client closed its connection", "request", c.ID, "operation", c.operation(), "error", err)
 		}
-		return Failure{Status: r.Status, Code: r.Code, Message: Bounded(r.Message), Hint: r.Hint, RequestID: c.ID, After: r.After}
+		return Failure{Status: errcode.Status(r.Code), Code: r.Code, Message: Bounded(r.Message), Hint: r.Hint, RequestID: c.ID, After: r.After}
 	}
 	var hidden interface{ Detail() string }
 	if errors.As(err, &hidden) {
@@ -133,13 +97,13 @@ func (c *Call) Describe(err error) Failure {
 		f.Path = file.Path
 	}
 	if f.Code == errcode.Internal && diskfull.Is(err) {
-		f.Code = "disk_full"
+		f.Code = errcode.DiskFull
 	}
-	if f.Code == "disk_full" {
+	if f.Code == errcode.DiskFull {
 		c.gate.opts.Log.Error("the disk is full", "request", c.ID, "operation", c.operation(), "error", err)
 		f.Message, f.Path, f.Hint = "the server's disk is full", "", "free some space on it, or ask the operator to; running sandboxes continue, and can be stopped and removed"
 	}
-	f.Status = StatusOf(f.Code)
+	f.Status = errcode.Status(f.Code)
 	if f.After == 0 && (f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable) {
 		f.After = time.Second
 	}
@@ -158,7 +122,7 @@ func (c *Call) Describe(err error) Failure {
 // administrator. An error that refuses a path in the request may name that path.
 func (c *Call) isPrivate(f *Failure) bool {
 	dir := c.gate.opts.DataDir
-	return dir != "" && !c.Caller.Admin && f.Code != "invalid" && f.Code != "forbidden" &&
+	return dir != "" && !c.Caller.Admin && f.Code != errcode.Invalid && f.Code != errcode.Forbidden &&
 		(strings.Contains(f.Message, dir) || strings.Contains(f.Path, dir) || strings.Contains(f.Hint, dir))
 }
 

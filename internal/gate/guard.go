@@ -48,7 +48,7 @@ func (c *Call) guard() error {
 	name := HostName(c.R.Host)
 	own := d.OwnHost != nil && d.OwnHost(name)
 	if !own && !g.ours(c.R, name) {
-		return &Refusal{Status: http.StatusMisdirectedRequest, Code: errcode.HostRefused, Message: fmt.Sprintf("Host %.100q is not accepted", name), Hint: "use localhost or the server's address, or ask the operator to add the name to hosts in server.yaml"}
+		return &Refusal{Code: errcode.HostRefused, Message: fmt.Sprintf("Host %.100q is not accepted", name), Hint: "use localhost or the server's address, or ask the operator to add the name to hosts in server.yaml"}
 	}
 	origin := c.R.Header.Get("Origin")
 	switch {
@@ -63,7 +63,7 @@ func (c *Call) guard() error {
 	case own && sameHost(origin, c.R.Host):
 		return nil // for example a page of a sandbox that sends requests to that sandbox
 	}
-	return &Refusal{Status: http.StatusForbidden, Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: "ask the operator to allow this Origin (origins in server.yaml)"}
+	return &Refusal{Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: "ask the operator to allow this Origin (origins in server.yaml)"}
 }
 
 // ours reports whether a host name is this server's. The address at which the request

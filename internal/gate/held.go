@@ -3,7 +3,6 @@ package gate
 import (
 	"bytes"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -39,9 +38,11 @@ func (c *Call) Hold(kind int, n int64) error {
 	bound := l.limits.held(kind)
 	switch {
 	case n > bound.one:
-		return &Refusal{Status: http.StatusRequestEntityTooLarge, Code: errcode.TooLarge, Message: "this request needs more of the server's memory than one caller may use", Hint: "send or request less at once"}
-	case more > 0 && (u.held[kind]+more > bound.one || l.held[kind]+more > bound.all):
-		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many large requests are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
+		return &Refusal{Code: errcode.TooLarge, Message: "this request needs more of the server's memory than one caller may use", Hint: "send or request less at once"}
+	case more > 0 && u.held[kind]+more > bound.one:
+		return &Refusal{Code: errcode.RateLimited, Message: "too many large requests of this caller are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
+	case more > 0 && l.held[kind]+more > bound.all:
+		return &Refusal{Code: errcode.Overloaded, Message: "too many large requests are in progress", Hint: "try again in a moment", After: time.Second}
 	}
 	c.held[kind] += more
 	u.held[kind] += more

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"net/http"
 	"sync"
 	"time"
 
@@ -191,7 +190,7 @@ func (l *limiter) request(c *Call) error {
 		return ErrKeyEnded
 	}
 	if many {
-		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
+		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
 	}
 	r := u.bucket.Reserve()
 	wait := r.Delay()
@@ -199,7 +198,7 @@ func (l *limiter) request(c *Call) error {
 		return l.mayEnter(u, c)
 	}
 	r.Cancel()
-	return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
+	return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
 }
 
 // OpenStream counts the call as a stream until it ends, or refuses it. Handlers whose answers
@@ -209,8 +208,11 @@ func (c *Call) OpenStream() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.of(c.Caller)
-	if u.streams >= l.limits.Streams || l.streams >= l.limits.TotalStreams {
-		return &Refusal{Status: http.StatusTooManyRequests, Code: errcode.TooManyStreams, Message: "too many streams are open", Hint: "close some", After: time.Second}
+	if u.streams >= l.limits.Streams {
+		return &Refusal{Code: errcode.TooManyStreams, Message: "too many streams of this caller are open", Hint: "close some", After: time.Second}
+	}
+	if l.streams >= l.limits.TotalStreams {
+		return &Refusal{Code: errcode.Overloaded, Message: "too many streams are open", Hint: "try again in a moment", After: time.Second}
 	}
 	u.streams++
 	l.streams++

@@ -37,7 +37,7 @@ func TestPrivateErrors(t *testing.T) {
 		{&fs.PathError{Op: "mkdir", Path: "/srv/data/x", Err: syscall.ENOSPC}, true, 507, "disk_full", false},
 		{fmt.Errorf("%w (%w)", sandpit.ErrDiskFull, syscall.EDQUOT), false, 507, "disk_full", false},
 		{&fs.PathError{Op: "write", Path: "/tmp/x", Err: sandpit.ErrNoSpace}, false, 507, "no_space", false},
-		{fmt.Errorf("making a cgroup: %w: %w", sandpit.ErrExhausted, syscall.ENOSPC), false, 429, "exhausted", false},
+		{fmt.Errorf("making a cgroup: %w: %w", sandpit.ErrExhausted, syscall.ENOSPC), false, 503, "overloaded", false},
 		{withDetail{sandpit.ErrForbidden}, false, 403, "forbidden", false},
 	} {
 		log := new(testkit.Buffer)

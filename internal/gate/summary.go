@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -93,7 +92,7 @@ func (l *limiter) mayEnter(u *use, c *Call) error {
 	if r := l.limits.Audit.Rate; r > 0 {
 		wait += time.Duration(min(-left/r, 3600) * float64(time.Second))
 	}
-	c.errAuditShare = &Refusal{Status: http.StatusTooManyRequests, Code: errcode.AuditRate, Message: "this key has used up its share of the audit log", Hint: "send requests less often; the operator can enlarge the audit log (audit-size in server.yaml)", After: wait}
+	c.errAuditShare = &Refusal{Code: errcode.AuditRate, Message: "this key has used up its share of the audit log", Hint: "send requests less often; the operator can enlarge the audit log (audit-size in server.yaml)", After: wait}
 	if c.Vital {
 		return nil
 	}

@@ -66,7 +66,7 @@ func TestPolicyRefuses(t *testing.T) {
 		t.Errorf("a longer life: %v", err)
 	}
 	create(t, c, "two")
-	if _, err := c.Create(t.Context(), small("three")); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "limit of 2 sandboxes") || sandpit.RetryAfter(err) <= 0 {
+	if _, err := c.Create(t.Context(), small("three")); !errors.Is(err, sandpit.ErrQuota) || !strings.Contains(err.Error(), "limit of 2 sandboxes") || sandpit.RetryAfter(err) != 0 {
 		t.Errorf("the third of two: %v", err)
 	}
 	_, body, _ := s.get("GET", "http://sandpit/v1/audit?denied=true&action=createSandbox&limit=100", "", "")
@@ -87,7 +87,7 @@ func TestPolicyRate(t *testing.T) {
 	c := s.with(key)
 	defer c.Close()
 	create(t, c, "one")
-	if _, err := c.Create(t.Context(), small("two")); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "per second") {
+	if _, err := c.Create(t.Context(), small("two")); !errors.Is(err, sandpit.ErrRateLimited) || !strings.Contains(err.Error(), "per second") {
 		t.Errorf("too soon: %v", err)
 	}
 	status, body, header := s.get("POST", "http://sandpit/v1/sandboxes", key, `{"limits":{"memory":67108864}}`)

@@ -15,7 +15,7 @@ import (
 const maxWebhooks = 32
 
 // PutWebhook adds a webhook. It returns ErrExists if there is one with its ID, and
-// ErrExhausted if the namespace has 32.
+// ErrQuota if the namespace has 32.
 func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 	kinds, err := json.Marshal(h.Kinds)
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *Store) PutWebhook(ctx context.Context, h webhook.Hook) error {
 			return err
 		}
 		if count >= maxWebhooks {
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "adding a webhook: the limit of %d webhooks is reached", count), "remove a webhook first")
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "adding a webhook: the limit of %d webhooks is reached", count), "remove a webhook first")
 		}
 		_, err := t.exec("INSERT INTO webhooks (id, namespace, url, secret, kinds, created) VALUES (?, ?, ?, ?, ?, ?)",
 			h.ID, h.Namespace, h.URL, s.seal.seal(h.Secret, "webhook "+h.ID), string(kinds), h.CreatedAt.UnixNano())

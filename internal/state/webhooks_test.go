@@ -29,7 +29,7 @@ func TestWebhooks(t *testing.T) {
 		}
 		want = append(want, h)
 	}
-	if err := s.PutWebhook(t.Context(), webhook.Hook{ID: "more", Namespace: "ns"}); !errors.Is(err, sandpit.ErrExhausted) {
+	if err := s.PutWebhook(t.Context(), webhook.Hook{ID: "more", Namespace: "ns"}); !errors.Is(err, sandpit.ErrQuota) {
 		t.Errorf("one too many: %v", err)
 	}
 	if err := s.PutWebhook(t.Context(), webhook.Hook{ID: "hook00", Namespace: "other"}); !errors.Is(err, sandpit.ErrExists) {

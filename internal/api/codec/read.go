@@ -34,7 +34,7 @@ func Read(c *gate.Call, v any, limit int64) error {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
 		if err != nil || kind != "application/json" {
-			return &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "the Content-Type of the body is not JSON", Hint: "send the header Content-Type: application/json"}
+			return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "the Content-Type of the body is not JSON", Hint: "send the header Content-Type: application/json"}
 		}
 	}
 	buf := bodies.Get().(*bytes.Buffer)

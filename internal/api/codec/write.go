@@ -6,6 +6,7 @@ package codec
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -21,7 +23,11 @@ func Answer(c *gate.Call, status int, v any) error {
 	var body bytes.Buffer
 	// A request whose answer is refused here changed nothing, and can be repeated.
 	err := Encode(&gate.Holder{Call: c, Kind: gate.InMemory, W: &body, Free: gate.FreeBody, Each: gate.HeldByte}, v)
-	if err != nil {
+	var r *gate.Refusal
+	switch {
+	case errors.As(err, &r) && r.Code == errcode.TooLarge:
+		return &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the response needs more of the server's memory than one caller may use", Hint: "request less at once"}
+	case err != nil:
 		return err
 	}
 	body.WriteByte('\n')

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -43,12 +44,12 @@ type Socket struct {
 // Accept makes a WebSocket of the connection of a call. Close it in the end.
 func Accept(c *gate.Call) (*Socket, error) {
 	if c.R.ProtoMajor != 1 || c.R.ProtoMinor == 0 {
-		return nil, &gate.Refusal{Status: http.StatusBadRequest, Code: "invalid", Message: "WebSockets need HTTP/1.1", Hint: "do not offer h2 in the TLS handshake"}
+		return nil, &gate.Refusal{Code: errcode.Invalid, Message: "WebSockets need HTTP/1.1", Hint: "do not offer h2 in the TLS handshake"}
 	}
 	if !hasToken(c.R.Header, "Connection", "upgrade") || !hasToken(c.R.Header, "Upgrade", "websocket") {
 		c.W.Header().Set("Upgrade", "websocket")
 		c.W.Header().Set("Connection", "Upgrade")
-		return nil, &gate.Refusal{Status: http.StatusUpgradeRequired, Code: "invalid", Message: "this path needs a WebSocket", Hint: "connect with a WebSocket client"}
+		return nil, &gate.Refusal{Code: errcode.UpgradeRequired, Message: "this path needs a WebSocket", Hint: "connect with a WebSocket client"}
 	}
 	keys := c.R.Header.Values("Sec-WebSocket-Key")
 	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.R.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -62,7 +63,7 @@ func finish(c *gate.Call, s Sink, res sandpit.Result, err error) {
 		return
 	}
 	if sendJSON(s, v1.FrameResult, v1.FromResult(res)) != nil {
-		c.NoteOutcome(gate.StatusClientGone, "canceled", gate.ErrClientGone)
+		c.NoteOutcome(errcode.StatusClientGone, errcode.Canceled, gate.ErrClientGone)
 	}
 }
 

@@ -153,7 +153,7 @@ func TestEnv(t *testing.T) {
 func TestEveryErrorHasACode(t *testing.T) {
 	for _, kind := range []error{
 		sandpit.ErrInvalid, sandpit.ErrUnsupported, sandpit.ErrForbidden, sandpit.ErrNotFound, sandpit.ErrExists, sandpit.ErrState,
-		sandpit.ErrUnavailable, sandpit.ErrExhausted, sandpit.ErrIntegrity, sandpit.ErrProtocol, sandpit.ErrClosed, sandpit.ErrIsDirectory,
+		sandpit.ErrUnavailable, sandpit.ErrExhausted, sandpit.ErrQuota, sandpit.ErrRateLimited, sandpit.ErrDiskFull, sandpit.ErrIntegrity, sandpit.ErrProtocol, sandpit.ErrClosed, sandpit.ErrIsDirectory,
 		sandpit.ErrNotDirectory, sandpit.ErrNotEmpty, sandpit.ErrNoSpace, fs.ErrNotExist, fs.ErrExist, fs.ErrPermission,
 		context.Canceled, context.DeadlineExceeded,
 	} {

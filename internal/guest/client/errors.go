@@ -33,13 +33,13 @@ func guestError(m *wire.ErrorMessage) error {
 	case wire.CodeUnsupported:
 		e.kind = sandpit.ErrUnsupported
 	case wire.CodeExhausted:
-		e.kind = sandpit.ErrExhausted
+		e.kind = sandpit.ErrQuota // of the sandbox
 	case wire.CodeFile:
 		e.kind, e.file = fileKind(m.Errno), true
 	default:
 		switch m.Errno {
 		case eagain, enomem, enfile, emfile:
-			e.kind = sandpit.ErrExhausted
+			e.kind = sandpit.ErrQuota // of the sandbox
 		case enospc, edquot:
 			e.kind = sandpit.ErrNoSpace
 		}
