@@ -3,19 +3,17 @@ package client
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/unixsock"
 )
 
 // endpoint is a place where a server listens.
@@ -91,25 +89,14 @@ func keepAlive() net.KeepAliveConfig {
 func (e *endpoint) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialPatience)
 	defer cancel()
-	address := e.address
 	if e.dialer != nil {
-		return e.dialer(ctx, e.network, address)
+		return e.dialer(ctx, e.network, e.address)
 	}
 	if e.network == "unix" {
-		short, release, err := shorten(address)
-		if err != nil {
-			return nil, err
-		}
-		defer release()
-		address = short
+		return unixsock.Dial(ctx, e.address)
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive()}
-	conn, err := d.DialContext(ctx, e.network, address)
-	var op *net.OpError
-	if errors.As(err, &op) && e.network == "unix" {
-		return nil, fmt.Errorf("connecting to %s: %w", e.address, op.Err) // not its short name
-	}
-	return conn, err
+	return d.DialContext(ctx, e.network, e.address)
 }
 
 // connectTLS makes a connection with TLS.
@@ -134,18 +121,4 @@ func (e *endpoint) open(ctx context.Context) (net.Conn, error) {
 		return e.connectTLS(ctx)
 	}
 	return e.connect(ctx)
-}
-
-// shorten gives a name by which a socket can be reached: sun_path holds 108
-// bytes (unix(7); 104 on Darwin), which a path may be longer than. The name is
-// good until release is called. Where there is no /proc, the long one fails.
-func shorten(path string) (short string, release func(), err error) {
-	if len(path) < 104 {
-		return path, func() {}, nil
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return "", nil, err
-	}
-	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path), func() { _ = dir.Close() }, nil
 }

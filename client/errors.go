@@ -144,6 +144,9 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if errors.As(err, &u) {
 		err = u.Err
 	}
+	if errors.Is(err, sandpit.ErrForbidden) { // unixsock: another user's program listens there
+		return fmt.Errorf("calling the server: %w", err)
+	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}

@@ -10,9 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/unixsock"
 )
 
 // Run is one command that a server runs. Start starts it.
@@ -129,30 +128,9 @@ func (r *Run) Close() {
 	}
 }
 
-// maxSocketPath is the longest path that connect(2) takes on every system:
-// sun_path holds 108 bytes on Linux, 104 on Darwin.
-const maxSocketPath = 103
-
-// dial connects to the server of a data directory, if that is this user's.
+// dial connects to the server of a data directory.
 func dial(home string) (*net.UnixConn, error) {
-	path := filepath.Join(home, "server.sock")
-	if len(path) > maxSocketPath {
-		dir, err := os.Open(home)
-		if err != nil {
-			return nil, err
-		}
-		defer dir.Close()
-		path = "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/server.sock"
-	}
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	if !ours(conn) {
-		_ = conn.Close()
-		return nil, ErrDeclined
-	}
-	return conn, nil
+	return unixsock.Dial(context.Background(), filepath.Join(home, "server.sock"))
 }
 
 // start sends head, if there is one, and the request, and reads until the command has

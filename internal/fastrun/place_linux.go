@@ -3,7 +3,6 @@ package fastrun
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -19,20 +18,4 @@ func Place() (string, error) {
 		return "", fmt.Errorf("finding the namespaces of this program: %w", err)
 	}
 	return fmt.Sprintf("%d.%x.%x.%x.%x", os.Geteuid(), user.Ino, mount.Ino, root.Dev, root.Ino), nil
-}
-
-// ours reports whether the other end of a connection is a program of this
-// user, as the kernel noted it when that end began to listen (SO_PEERCRED,
-// unix(7)).
-func ours(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	same := false
-	err = raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		same = err == nil && int(cred.Uid) == os.Geteuid()
-	})
-	return err == nil && same
 }

@@ -4,7 +4,6 @@ package fastrun
 
 import (
 	"fmt"
-	"net"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -13,5 +12,3 @@ import (
 func Place() (string, error) {
 	return "", fmt.Errorf("finding the namespaces of this program: %w", sandpit.ErrUnsupported)
 }
-
-func ours(*net.UnixConn) bool { return false }

@@ -24,7 +24,8 @@ func SocketIn(home string) Address {
 	return Address{"unix", filepath.Join(home, "server.sock")}
 }
 
-// DialHome connects to the server of a data directory.
+// DialHome connects to the server of a data directory. The error matches
+// sandpit.ErrForbidden if a program of another user listens there.
 func DialHome(ctx context.Context, home string) (net.Conn, error) {
 	return SocketIn(home).dial(ctx)
 }
@@ -44,10 +45,11 @@ type Background struct {
 func (b Background) LogFile() string { return filepath.Join(b.Home, "server.log") }
 
 // Ensure starts a server unless one answers, and returns when it answers. started reports
-// whether this call started it. Of concurrent calls, one does.
+// whether this call started it. Of concurrent calls, one does. The error matches
+// sandpit.ErrForbidden if a program of another user has taken the server's place.
 func (b Background) Ensure(ctx context.Context) (started bool, err error) {
-	if b.answers(ctx) {
-		return false, nil
+	if answers, err := b.answers(ctx); answers || err != nil {
+		return false, err
 	}
 	if err := os.MkdirAll(b.Home, 0o700); err != nil {
 		return false, fmt.Errorf("starting a server: %w", err)
@@ -60,23 +62,27 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	if err := flock(ctx, lock); err != nil {
 		return false, fmt.Errorf("starting a server: waiting for another process that starts one: %w", err)
 	}
-	if b.answers(ctx) {
-		return false, nil
+	if answers, err := b.answers(ctx); answers || err != nil {
+		return false, err
 	}
-	err = b.start(ctx)
-	if err != nil && b.answers(ctx) {
-		return false, nil // somebody has started one by its name at the same time
+	if err := b.start(ctx); err != nil {
+		if answers, _ := b.answers(ctx); answers {
+			return false, nil // somebody has started one by its name at the same time
+		}
+		return true, err
 	}
-	return true, err
+	return true, nil
 }
 
-func (b Background) answers(ctx context.Context) bool {
+// answers reports whether there is a server. The error is that of another user's socket.
+func (b Background) answers(ctx context.Context) (bool, error) {
 	conn, err := DialHome(ctx, b.Home)
-	if err != nil {
-		return false
+	if err == nil {
+		_ = conn.Close()
+	} else if errors.Is(err, sandpit.ErrForbidden) {
+		return false, fmt.Errorf("looking for a server: %w", err)
 	}
-	_ = conn.Close()
-	return true
+	return err == nil, nil
 }
 
 // flock takes a lock, and gives up when ctx ends.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/unixsock"
 )
 
 // listen opens a listener. A unix socket has mode 0600, in a directory that is made with
@@ -29,11 +30,10 @@ func listen(ctx context.Context, a Address) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	dir, name := filepath.Split(a.Host)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(a.Host), 0o700); err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", a, err)
 	}
-	short, release, err := shorten(dir, name)
+	short, release, err := unixsock.Short(a.Host)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", a, err)
 	}
@@ -78,34 +78,12 @@ func (l *unixListener) Close() error {
 	return l.Listener.Close()
 }
 
-// shorten returns a name for a file in dir for binding or dialling a socket: sun_path holds
-// 108 bytes (unix(7); 104 on Darwin), and a data directory may be longer. The name is valid
-// until release is called.
-func shorten(dir, name string) (short string, release func(), err error) {
-	whole := filepath.Join(dir, name)
-	if len(whole) < 104 {
-		return whole, func() {}, nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	short = "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + name
-	return short, func() { _ = d.Close() }, nil
-}
-
-// dial connects to a server. The errors are those of net.Dialer.
+// dial connects to a server. Of a unix socket unixsock.Dial checks who listens there.
 func (a Address) dial(ctx context.Context) (net.Conn, error) {
-	if a.Network != "unix" {
-		return new(net.Dialer).DialContext(ctx, "tcp", a.Host)
+	if a.Network == "unix" {
+		return unixsock.Dial(ctx, a.Host)
 	}
-	dir, name := filepath.Split(a.Host)
-	short, release, err := shorten(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return new(net.Dialer).DialContext(ctx, "unix", short)
+	return new(net.Dialer).DialContext(ctx, a.Network, a.Host)
 }
 
 // activated returns the listeners that the service manager has opened for this program

@@ -223,7 +223,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 		if !s.opt.Background || !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}
-		if (Background{Home: s.opt.Home}).answers(ctx) {
+		if answers, _ := (Background{Home: s.opt.Home}).answers(ctx); answers {
 			return err // it was about to begin
 		}
 		select {
