@@ -37,7 +37,7 @@ type Options struct {
 	Hosts []string
 
 	// Origins are the origins of web pages that may use the server, such as
-	// "https://example.com". Default: none.
+	// "https://example.com", exactly as browsers send them. Default: none.
 	Origins []string
 
 	Limits Limits

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -182,13 +184,40 @@ func hostOrAddress(s string) (string, error) {
 	return s, err
 }
 
-// origin reads the origin of a web page as browsers send it: https://sandpit.example:8443.
+// origin reads the origin of a web page and returns it as browsers send it: in lower case,
+// without the default port, with the shortest form of addresses and ports (URL Standard,
+// 3.5 and 4.7). Origins of schemes other than http and https are returned unchanged.
 func origin(s string) (string, error) {
+	bad := sandpit.WithHint(fmt.Errorf("%.100q is not an origin", s), "write it as https://sandpit.example or http://localhost:3000; names that are not ASCII begin with xn--")
+	scheme, rest, _ := strings.Cut(s, "://")
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != s {
-		return "", sandpit.WithHint(fmt.Errorf("%.100q is not an origin", s), "write it as https://sandpit.example or http://localhost:3000")
+	if err != nil || u.Host == "" || u.Host != rest || u.Scheme != strings.ToLower(scheme) {
+		return "", bad
 	}
-	return s, nil
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return s, nil
+	}
+	host := strings.ToLower(u.Hostname())
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" {
+		host = ip.String()
+		if ip.Is6() {
+			host = "[" + host + "]"
+		}
+	} else if _, err := hostName(host); err != nil {
+		return "", bad
+	}
+	text := u.Port()
+	if text == "" {
+		return u.Scheme + "://" + host, nil
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	switch {
+	case err != nil:
+		return "", bad
+	case port == 80 && u.Scheme == "http" || port == 443 && u.Scheme == "https":
+		return u.Scheme + "://" + host, nil
+	}
+	return fmt.Sprintf("%s://%s:%d", u.Scheme, host, port), nil
 }
 
 // readListen reads a list of addresses. Each is a text, or a mapping that names the

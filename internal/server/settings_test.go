@@ -70,15 +70,19 @@ func TestUnusualSettings(t *testing.T) {
 	text := `idle-exit: never
 domain: Sandboxes.example.
 hosts: [sandpit, my_host.example, 192.0.2.1, "::1", "[2001:db8::1]:8443", "a.example:80"]
-origins: ["https://a.example", "http://localhost:3000", "http://[::1]:80"]
+origins: ["https://a.example", "HTTPS://A.Example:443", "http://Localhost:03000", "http://[::1]:80", "http://[2001:DB8:0::1]:8080", "http://127.0.0.1:443", "chrome-extension://abc"]
 listen: ["unix:/run/a.sock", "/run/b.sock"]
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := server.ReadSettings(file, true)
-	if err != nil || got.IdleExit != 0 || len(got.Hosts) != 6 || len(got.Origins) != 3 || got.Listen[0].Host != "/run/a.sock" || got.Listen[1].Host != "/run/b.sock" {
+	if err != nil || got.IdleExit != 0 || len(got.Hosts) != 6 || got.Listen[0].Host != "/run/a.sock" || got.Listen[1].Host != "/run/b.sock" {
 		t.Errorf("got %+v, %v", got, err)
+	}
+	want := []string{"https://a.example", "https://a.example", "http://localhost:3000", "http://[::1]", "http://[2001:db8::1]:8080", "http://127.0.0.1:443", "chrome-extension://abc"}
+	if diff := cmp.Diff(want, got.Origins); diff != "" {
+		t.Errorf("origins as browsers send them:\n%s", diff)
 	}
 }
 
@@ -115,6 +119,10 @@ func TestBrokenSettings(t *testing.T) {
 		"hosts: [a/b]\n":                                       `hosts[0]: "a/b" is not a domain name`,
 		"origins: [foo]\n":                                     `origins[0]: "foo" is not an origin`,
 		"origins: [\"https://a/\"]\n":                          `origins[0]: "https://a/" is not an origin`,
+		"origins: [\"https://u@a\"]\n":                         `origins[0]: "https://u@a" is not an origin`,
+		"origins: [\"https://a:99999\"]\n":                     `origins[0]: "https://a:99999" is not an origin`,
+		"origins: [\"https://b\u00fccher.example\"]\n":         `origins[0]: "https://bücher.example" is not an origin`,
+		"origins: [\"null\"]\n":                                `origins[0]: "null" is not an origin`,
 		"listen: [\"unix://rel/x.sock\"]\n":                    `"unix://rel/x.sock" is not a listen address`,
 		"listen: [\"unix:x.sock\"]\n":                          `"unix:x.sock" is not a listen address`,
 		"sandboxes: 5\nsandboxes: 6\n":                         "server.yaml:2: ",
