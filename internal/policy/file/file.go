@@ -1,7 +1,8 @@
 // Package file reads policies from a file, and reads them again when it changes.
 //
-// The file is YAML. Each policy starts from the built-in one for servers (policy.ServerDefault) and
-// states what is different:
+// The file is YAML. The policy default starts from the built-in one for servers
+// (policy.ServerDefault), each other policy from default, wherever that is in the file. Each states
+// what is different:
 //
 //	pool: 8                        # size of the warm pool
 //	policies:
@@ -15,8 +16,10 @@
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
 //
-// A list replaces the built-in one; an empty list allows nothing. A policy that is only a
-// name is the built-in one. Other names without a value are errors.
+// Every field is inherited on its own, and so is each limit in defaults and maximum. A list
+// replaces the inherited one; an empty list allows nothing. The values that take a bound away
+// are idle: never, creates-per-second: unlimited and write-paths: [/]. A policy that is only a
+// name is the same as what it starts from. Other names without a value are errors.
 package file
 
 import (
@@ -39,8 +42,14 @@ const (
 	maxPool     = 10_000
 )
 
-// Default is the name of the policy that always exists.
+// Default is the name of the policy that always exists, and from which others start.
 const Default = "default"
+
+// Values without a bound, beside "never".
+const (
+	unlimited  = "unlimited" // creates-per-second
+	everywhere = "/"         // write-paths
+)
 
 // Set is the content of a policy file.
 type Set struct {

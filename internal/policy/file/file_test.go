@@ -118,6 +118,8 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a:\n    mounts: [/]":                            "f:3: policies.a.mounts[0]: ",
 		"policies:\n  a:\n    mounts: ['/a:x']":                       `"x" is not ro or rw`,
 		"policies:\n  a:\n    write-paths: [/a/../b]":                 "f:3: policies.a.write-paths[0]: ",
+		"policies:\n  a:\n    write-paths: [/a, /]":                   "f:3: policies.a.write-paths: / means everywhere",
+		"policies:\n  default: {sandboxes: 0}\n  a: {sandboxes: x}":   "f:2: policies.default.sandboxes: ",
 		"policies:\n  a:\n    sandboxes: 0":                           "f:3: policies.a.sandboxes: it must be a whole number from 1",
 		"policies:\n  a:\n    creates-per-second: 0":                  "f:3: policies.a.creates-per-second: it must be a number",
 		"policies:\n  a:\n    creates-per-second: NaN":                "f:3: policies.a.creates-per-second: it must be a number",
@@ -151,7 +153,59 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// What is shown of a policy can be put into a file, and means the same there.
+// Policies start from default, wherever it is, and can take each bound away again.
+func TestDefaultIsInherited(t *testing.T) {
+	set, err := parse("f", strings.NewReader(`
+policies:
+  same:
+  more: {defaults: {cpus: 1, idle: never}, maximum: {memory: 8g, idle: never}, creates-per-second: unlimited, write-paths: [/], images: ["*"]}
+  less: {maximum: {memory: 256m, idle: 5m}, mounts: []}
+  default:
+    images: [host]
+    mounts: [/srv]
+    write-paths: [/tmp]
+    defaults: {memory: 512m, idle: 10m}
+    maximum: {memory: 1g, pids: 99, idle: 1h}
+    sandboxes: 3
+    creates-per-second: 2
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func(name string) Document {
+		t.Helper()
+		p, err := set.Policy(name)
+		if err != nil || p.Name != name {
+			t.Fatalf("%+v %v", p, err)
+		}
+		return Show(p)
+	}
+	opt := cmp.AllowUnexported(policy.Image{})
+	base := shown("default")
+	if diff := cmp.Diff(base, shown("same"), opt); diff != "" {
+		t.Errorf("a name alone: %s", diff)
+	}
+	if base.Sandboxes != 3 || base.Maximum.Pids != 99 || base.Maximum.CPUs != 64 || base.Defaults.Pids != 99 {
+		t.Errorf("default: %+v", base)
+	}
+	want := base
+	want.Defaults.CPUs, want.Defaults.Idle = 1, "never"
+	want.Maximum.Memory, want.Maximum.Idle = 8<<30, "never"
+	want.CreateRate, want.Write, want.Images = "unlimited", []string{"/"}, shown("more").Images
+	if diff := cmp.Diff(want, shown("more"), opt); diff != "" || len(want.Images) != 1 {
+		t.Errorf("more: %s", diff)
+	}
+	// Inherited defaults are at most its own maximum.
+	want = base
+	want.Defaults.Memory, want.Defaults.Idle = 256<<20, "5m"
+	want.Maximum.Memory, want.Maximum.Idle, want.Mounts = 256<<20, "5m", []string{}
+	if diff := cmp.Diff(want, shown("less"), opt); diff != "" {
+		t.Errorf("less: %s", diff)
+	}
+}
+
+// What is shown of a policy can be put into a file, and means the same there, whatever
+// that file's default is.
 func TestShowIsReadBack(t *testing.T) {
 	set, err := parse("f", strings.NewReader(example))
 	if err != nil {
@@ -162,7 +216,12 @@ func TestShowIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := json.Marshal(map[string]any{"policies": map[string]any{name: Show(p)}})
+		text, err := json.Marshal(map[string]any{"policies": map[string]any{name: Show(p), Default: map[string]any{
+			"defaults": map[string]any{"idle": "1m"}, "maximum": map[string]any{"idle": "1h", "memory": "1g"}, "write-paths": []string{"/x"}, "creates-per-second": 1, "mounts": []string{"/y"},
+		}}})
+		if name == Default {
+			text, err = json.Marshal(map[string]any{"policies": map[string]any{name: Show(p)}})
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

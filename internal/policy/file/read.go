@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,27 +28,38 @@ func (s *Set) readPolicies(v yamldoc.Value) error {
 	if err == nil && len(named) > maxPolicies {
 		err = v.Fail(fmt.Errorf("there are more than %d policies", maxPolicies))
 	}
+	// Default is the first, since the others start from it.
+	base := s.policies[Default]
+	for i := range named {
+		if named[i].Name == Default && err == nil {
+			base, err = readPolicy(named[i], base)
+			s.policies[Default] = base
+		}
+	}
 	for i := 0; i < len(named) && err == nil; i++ {
 		if !notation.IsName(named[i].Name) {
 			return named[i].Fail(sandpit.WithHint(errors.New("it is not a name for a policy"), notation.NameHint))
 		}
-		s.policies[named[i].Name], err = readPolicy(named[i])
+		if named[i].Name != Default {
+			s.policies[named[i].Name], err = readPolicy(named[i], base)
+		}
 	}
 	s.Named = len(named)
 	return err
 }
 
-func readPolicy(v yamldoc.Value) (policy.Policy, error) {
-	p := policy.ServerDefault()
-	p.Name = v.Name
-	r := p.Rules
-	if v.IsNull() { // a name alone, for the built-in policy
+// readPolicy reads a policy, which has the fields of base that it does not name. An inherited
+// default above a maximum of its own is lowered.
+func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
+	p, r := base, new(*base.Rules) // its lists are replaced, and never changed
+	p.Name, p.Rules = v.Name, r
+	if v.IsNull() { // a name alone
 		return p, nil
 	}
 	err := yamldoc.Mapping(map[string]func(yamldoc.Value) error{
 		"images":             yamldoc.List(&r.Images, policy.ParseImage),
 		"mounts":             yamldoc.List(&r.Mounts, parseMount),
-		"write-paths":        yamldoc.List(&r.Write, parseInside),
+		"write-paths":        writePaths(&r.Write),
 		"on-expiry":          yamldoc.List(&r.OnExpiry, parseExpiry),
 		"defaults":           limits(&p.Default, &r.Idle),
 		"maximum":            limits(&p.Max, &r.MaxIdle),
@@ -59,6 +71,9 @@ func readPolicy(v yamldoc.Value) (policy.Policy, error) {
 	}
 	if len(r.OnExpiry) == 0 {
 		return p, v.Fail(errors.New("on-expiry must allow at least one action"))
+	}
+	if r.MaxIdle > 0 && r.Idle == base.Rules.Idle {
+		r.Idle = min(r.Idle, r.MaxIdle)
 	}
 	if r.MaxIdle > 0 && r.Idle > r.MaxIdle {
 		return p, v.Fail(fmt.Errorf("the default idle time of %s is more than the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle)))
@@ -81,16 +96,33 @@ func limits(into *sandpit.Limits, idle *time.Duration) func(yamldoc.Value) error
 		string(feature.NoFile): yamldoc.Parse(&into.NoFile, notation.ParseCount),
 		string(feature.Output): yamldoc.Parse(&into.Output, notation.ParseSize),
 		string(feature.Life):   yamldoc.Parse(&into.Life, notation.ParseDuration),
-		"idle":                 yamldoc.Parse(idle, notation.ParseDuration),
+		"idle":                 yamldoc.Parse(idle, notation.ParseDurationOrNever),
 	})
 }
 
 func parseRate(text string) (float64, error) {
+	if text == unlimited {
+		return 0, nil
+	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(n > 0 && n <= 1e6) { // NaN too
-		return 0, errors.New("it must be a number, more than 0 and at most 1000000")
+		return 0, errors.New("it must be a number, more than 0 and at most 1000000, or " + unlimited)
 	}
 	return n, nil
+}
+
+// writePaths reads a list of paths. The root directory alone means everywhere.
+func writePaths(into *[]string) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		err := yamldoc.List(into, parseInside)(v)
+		switch {
+		case err == nil && slices.Equal(*into, []string{everywhere}):
+			*into = nil
+		case err == nil && slices.Contains(*into, everywhere):
+			err = v.Fail(errors.New("/ means everywhere, and must be the only path"))
+		}
+		return err
+	}
 }
 
 func parseMount(text string) (policy.MountRule, error) {

@@ -1,12 +1,15 @@
 package file
 
 import (
+	"time"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Document is a complete policy in the terms of the file: as JSON it can be put into one.
+// Document is a complete policy in the terms of the file: as JSON it can be put into one, where
+// it inherits nothing.
 type Document struct {
 	// Unrestricted says that there are no rules except the limits, as for the owner of the
 	// machine. The file has no such field.
@@ -17,13 +20,13 @@ type Document struct {
 	Maximum    Limits           `json:"maximum"`
 	OnExpiry   []sandpit.Expiry `json:"on-expiry"`
 	Sandboxes  int              `json:"sandboxes"`
-	CreateRate float64          `json:"creates-per-second,omitempty"`
+	CreateRate any              `json:"creates-per-second"` // a number, or "unlimited"
 	Mounts     []string         `json:"mounts"`
-	Write      *[]string        `json:"write-paths,omitempty"` // left out: everywhere
+	Write      []string         `json:"write-paths"` // "/": everywhere
 }
 
-// Limits are sizes in bytes and times as text. A missing one has no bound; a missing Idle
-// means none.
+// Limits are sizes in bytes and times as text. A missing one has no bound, which only the
+// owner of the machine has.
 type Limits struct {
 	Memory int64   `json:"memory,omitempty"`
 	CPUs   float64 `json:"cpus,omitempty"`
@@ -33,7 +36,7 @@ type Limits struct {
 	NoFile int64   `json:"nofile,omitempty"`
 	Output int64   `json:"output,omitempty"`
 	Life   string  `json:"life,omitempty"`
-	Idle   string  `json:"idle,omitempty"`
+	Idle   string  `json:"idle"` // or "never"
 }
 
 // Show returns a policy as a Document.
@@ -45,7 +48,10 @@ func Show(p policy.Policy) Document {
 	d := Document{
 		Unrestricted: p.Rules == nil,
 		Images:       r.Images, Defaults: limitsOf(p.Default), Maximum: limitsOf(p.Max), OnExpiry: r.OnExpiry,
-		Sandboxes: r.Sandboxes, CreateRate: r.CreateRate, Mounts: []string{},
+		Sandboxes: r.Sandboxes, CreateRate: unlimited, Mounts: []string{}, Write: []string{everywhere},
+	}
+	if r.CreateRate > 0 {
+		d.CreateRate = r.CreateRate
 	}
 	if d.Images == nil {
 		d.Images = []policy.Image{}
@@ -58,15 +64,17 @@ func Show(p policy.Policy) Document {
 		d.Mounts = append(d.Mounts, text)
 	}
 	if r.Write != nil {
-		d.Write = &r.Write
+		d.Write = r.Write
 	}
-	if r.Idle > 0 {
-		d.Defaults.Idle = notation.FormatDuration(r.Idle)
-	}
-	if r.MaxIdle > 0 {
-		d.Maximum.Idle = notation.FormatDuration(r.MaxIdle)
-	}
+	d.Defaults.Idle, d.Maximum.Idle = orNever(r.Idle), orNever(r.MaxIdle)
 	return d
+}
+
+func orNever(d time.Duration) string {
+	if d <= 0 {
+		return "never"
+	}
+	return notation.FormatDuration(d)
 }
 
 func limitsOf(l sandpit.Limits) Limits {
