@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var processProperties = []property{
@@ -46,6 +47,7 @@ var processProperties = []property{
 	{"orphans are reaped, and exit codes are never lost", testOrphans},
 	{"wall time, processor time and memory are told", testUsage},
 	{"descriptors are exactly 0, 1 and 2", testDescriptors},
+	{"the standard streams can be opened by name, by every user", testStreamsByName},
 }
 
 func testExitCodes(t *testing.T, e *env) {
@@ -129,8 +131,12 @@ func testMissingProgram(t *testing.T, e *env) {
 			t.Error(err)
 		}
 	}
+	p := start(t, sb, sandpit.Command{Argv: []string{""}})
+	if res := wait(t, p); res.ExitCode != 127 || res.StartError != "the program's name is empty" {
+		t.Errorf("an empty name gives %+v", res)
+	}
 	// With a terminal, and with standard input, it is no different.
-	p := start(t, sb, sandpit.Command{Argv: []string{"no-such-program-here"}, Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80}})
+	p = start(t, sb, sandpit.Command{Argv: []string{"no-such-program-here"}, Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80}})
 	if res := wait(t, p); res.ExitCode != 127 {
 		t.Errorf("with a terminal: %+v", res)
 	}
@@ -377,7 +383,6 @@ func testBadCommands(t *testing.T, e *env) {
 	for name, cmd := range map[string]sandpit.Command{
 		"nothing":          {},
 		"both":             {Argv: []string{"true"}, Script: "true"},
-		"empty program":    {Argv: []string{""}},
 		"NUL in argument":  {Argv: []string{"echo", "a\x00b"}},
 		"NUL in program":   {Argv: []string{"ec\x00ho"}},
 		"NUL in script":    {Script: "echo \x00"},
@@ -609,6 +614,32 @@ func testDescriptors(t *testing.T, e *env) {
 			if got := strings.Fields(command(t, sb, cmd)); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
 				t.Errorf("got %q", got)
 			}
+		})
+	}
+}
+
+// Linux opens a pipe again, by its name in /proc, only for the owner of the pipe.
+func testStreamsByName(t *testing.T, e *env) {
+	const script = "cat /dev/stdin && echo out >/dev/stdout && echo err >/dev/stderr"
+	check := func(t *testing.T, spec sandpit.Spec, user string) {
+		var out, errs written
+		p := start(t, e.sandbox(t, spec), sandpit.Command{Script: script, User: user, Stdin: true, Stdout: &out, Stderr: &errs})
+		if _, err := io.WriteString(p.Stdin(), "in\n"); err != nil {
+			t.Error(err)
+		}
+		if err := p.Stdin().Close(); err != nil {
+			t.Error(err)
+		}
+		if res := wait(t, p); !res.Success() || out.String() != "in\nout\n" || errs.String() != "err\n" {
+			t.Errorf("got %q and %q, %+v", &out, &errs, res)
+		}
+	}
+	check(t, sandpit.Spec{}, "")
+	for _, user := range []string{"root", "nobody", "1234:56"} {
+		t.Run(user, func(t *testing.T) {
+			e.need(t, feature.Users)
+			check(t, sandpit.Spec{User: user}, "")
+			check(t, sandpit.Spec{User: "root"}, user)
 		})
 	}
 }

@@ -19,7 +19,7 @@ func ExecArgs(args []string) (name string, argv []string, ok bool) {
 	if len(args) > 1 && args[1] == "--" {
 		args = append(args[:1:1], args[2:]...)
 	}
-	if len(args) < 2 || args[1] == "" {
+	if len(args) < 2 {
 		return "", nil, false
 	}
 	return args[0], args[1:], true

@@ -127,9 +127,6 @@ func (o *Options) program(cmd *sandpit.Command, image string) error {
 		}
 	}
 	if len(cmd.Argv) > 0 {
-		if cmd.Argv[0] == "" {
-			return Usagef("the command is an empty string")
-		}
 		return nil
 	}
 	if (image == "" || image == "host") && len(cmd.Entrypoint) == 0 {
@@ -159,6 +156,8 @@ func programName(cmd sandpit.Command) string {
 	switch {
 	case cmd.Script != "":
 		return "/bin/sh"
+	case len(cmd.Argv) > 0 && cmd.Argv[0] == "":
+		return `""`
 	case len(cmd.Argv) > 0:
 		return cmd.Argv[0]
 	}

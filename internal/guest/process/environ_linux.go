@@ -46,7 +46,7 @@ func environ(u *settings.User, terminal bool, lists ...[]string) []string {
 
 // candidates returns the paths at which a program is looked for.
 func candidates(name string, env []string) []string {
-	if strings.Contains(name, "/") {
+	if name == "" || strings.Contains(name, "/") { // an empty name is not the directory that is searched
 		return []string{name}
 	}
 	path := defaultPath

@@ -83,6 +83,8 @@ func startErrorText(m *wire.Start, e *spawn.StartError) string {
 		name = m.Argv[0]
 	}
 	switch {
+	case e.Exec && name == "":
+		return "the program's name is empty"
 	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
 		return wire.Quote(name) + " was not found in PATH"
 	case e.Exec && e.Errno == unix.E2BIG:
@@ -104,8 +106,6 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		return nil, wire.Invalid("a program and a script can't be combined")
 	case len(argv) == 0:
 		argv = []string{"/bin/sh", "-c", m.Script}
-	case argv[0] == "":
-		return nil, wire.Invalid("the program's name is empty")
 	}
 	for _, a := range argv {
 		if strings.IndexByte(a, 0) >= 0 {
@@ -237,6 +237,10 @@ func (p *process) streams(a *spawn.Attr, u *settings.User, m *wire.Start) (close
 			return -1, err
 		}
 		child = append(child, fds[1-ours])
+		if u.Change {
+			// So that the program may open it again by name, as /dev/stdin or /proc/self/fd/0.
+			_ = unix.Fchown(fds[ours], int(u.UID), int(u.GID))
+		}
 		if err := unix.SetNonblock(fds[ours], true); err != nil {
 			unix.Close(fds[ours])
 			return -1, err
