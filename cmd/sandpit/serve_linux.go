@@ -45,6 +45,7 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 
 // serve runs a server.
 func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
+	cli.OwnerUmask()
 	settings, err := settingsOf(opt)
 	if err != nil {
 		if opt.Background {

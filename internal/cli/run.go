@@ -69,15 +69,17 @@ func (a *App) run(ctx context.Context, o *Options, cmd sandpit.Command) error {
 	return err
 }
 
-func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, relay *relay, steps *steps) error {
+func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, relay *relay, steps *steps) (err error) {
+	OwnerUmask()
 	if err := o.Configure(a.Config()); err != nil {
 		return err
 	}
 	address, key := o.Server()
-	home, err := o.DataDir()
-	if err != nil && address == "" {
+	home, remove, err := o.runDir(o.image.is)
+	if err != nil {
 		return err
 	}
+	defer func() { err = orFailure(err, "removing the data directory of this sandbox", remove()) }()
 	spec, err := o.Spec()
 	if err == nil {
 		err = o.Elsewhere(true)

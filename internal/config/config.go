@@ -184,6 +184,12 @@ func readFile(name string, level Level, asked bool, keys []Key) ([]Setting, erro
 	if !asked && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
 		return nil, nil
 	}
+	if !asked && level == User && errors.Is(err, fs.ErrPermission) {
+		// A home that this user can't enter is another's, as after a change of the user that kept HOME.
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrPermission) {
+			return nil, nil
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, sandpit.WithHint(fault.Invalidf("reading the configuration: %w", err),
 			"create it, or correct SANDPIT_CONFIG")

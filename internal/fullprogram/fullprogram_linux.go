@@ -98,7 +98,9 @@ func (p Program) file(home string) (int, error) {
 // openDir opens a directory that is this user's alone to write, and makes it if there is
 // none.
 func openDir(name string) (int, error) {
+	old := unix.Umask(0o077)  // the caller's may take the owner's bits away
 	_ = os.Mkdir(name, 0o700) // most often it is there
+	unix.Umask(old)
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return -1, err

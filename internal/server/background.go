@@ -51,6 +51,8 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	if answers, err := b.answers(ctx); answers || err != nil {
 		return false, err
 	}
+	caller := unix.Umask(0o077) // which may take the owner's bits away
+	defer unix.Umask(caller)
 	if err := os.MkdirAll(b.Home, 0o700); err != nil {
 		return false, fmt.Errorf("starting a server: %w", err)
 	}

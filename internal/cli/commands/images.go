@@ -45,6 +45,7 @@ func (a *tree) store(o *cli.Options) (*image.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	cli.OwnerUmask()
 	return a.OpenImages(home), nil
 }
 

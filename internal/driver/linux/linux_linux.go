@@ -86,8 +86,8 @@ func New(opts Options) *Driver {
 func (d *Driver) Name() string { return Name }
 
 // leastDescriptors is the minimum of descriptors for this program: those of a sandbox in
-// the making, and the numbers from 64 on to which its first process moves some of them.
-const leastDescriptors = 128
+// the making, on a machine with all hierarchies of cgroup v1, and of a few mounts.
+const leastDescriptors = 64
 
 // checkDescriptors reports a limit that would otherwise fail later with an unclear error.
 func checkDescriptors() error {

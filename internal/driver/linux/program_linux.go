@@ -314,7 +314,7 @@ func (c *compiler) becomeGuest(guest, null sysprog.Reg) error {
 	// Descriptors: first out of the way of each other, then to their places.
 	const fdStage = "putting descriptors in their places"
 	high := func(fd sysprog.Arg) sysprog.Reg {
-		return p.Call(fdStage, unix.SYS_FCNTL, fd, sysprog.Int(unix.F_DUPFD_CLOEXEC), sysprog.Int(64)).Result()
+		return p.Call(fdStage, unix.SYS_FCNTL, fd, sysprog.Int(unix.F_DUPFD_CLOEXEC), sysprog.Int(guestProgram+1)).Result()
 	}
 	sock, prog := high(sysprog.Int(c.socket)), high(sysprog.From(guest))
 	null = high(sysprog.From(null))

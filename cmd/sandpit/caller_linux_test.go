@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// ordinary returns a directory that an ordinary user may write to, and a function that makes
+// a command line of that user with no environment but the given one. It is this user, unless
+// this is root.
+func ordinary(t *testing.T) (dir string, command func(env []string, argv ...string) *exec.Cmd) {
+	t.Helper()
+	program := filepath.Join(binDir(t), "sandpit")
+	dir = shortHome(t)
+	if os.Geteuid() != 0 {
+		return dir, func(env []string, argv ...string) *exec.Cmd {
+			return &exec.Cmd{Path: program, Args: append([]string{"sandpit"}, argv...), Env: env}
+		}
+	}
+	const uid = 54321
+	if err := os.Chown(dir, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	from, err := os.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	program = filepath.Join(dir, "sandpit") // the other one is in a directory of root's
+	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err == nil {
+		_, err = io.Copy(to, from)
+		err = errors.Join(err, to.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, func(env []string, argv ...string) *exec.Cmd {
+		return &exec.Cmd{
+			Path: program, Args: append([]string{"sandpit"}, argv...), Env: env, Dir: "/",
+			SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}},
+		}
+	}
+}
+
+// The host image needs no state: a user without a home, as of cron and of services, can run a
+// command, and nothing is left of it.
+func TestRunWithoutHome(t *testing.T) {
+	needSandboxes(t)
+	dir, command := ordinary(t)
+	_, err := command([]string{"SANDPIT_HOME=" + filepath.Join(dir, "data")}, "run", "true").Output()
+	testkit.Need(t, "sandboxes of an ordinary user", err)
+	temp, closed := filepath.Join(dir, "tmp"), filepath.Join(dir, "closed")
+	for name, mode := range map[string]os.FileMode{temp: 0o777, closed: 0} {
+		if err := errors.Join(os.Mkdir(name, 0o700), os.Chmod(name, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, env := range map[string][]string{
+		"none":            nil,
+		"not absolute":    {"HOME=home"},
+		"missing":         {"HOME=/nonexistent"},
+		"not writable":    {"HOME=/usr"},
+		"not accessible":  {"HOME=" + closed},
+		"not a directory": {"HOME=/dev/null"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stderr strings.Builder
+			cmd := command(append(env, "TMPDIR="+temp), "run", "--", "sh", "-c", "echo ok; exit 3")
+			cmd.Stderr = &stderr
+			out, err := cmd.Output()
+			if cmd.ProcessState.ExitCode() != 3 || string(out) != "ok\n" {
+				t.Errorf("%q, %v\n%s", out, err, &stderr)
+			}
+			if left, err := os.ReadDir(temp); len(left) > 0 || err != nil {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+	// What has state needs a place for it.
+	cmd := command([]string{"TMPDIR=" + temp}, "run", "--image", "example.invalid/x", "true")
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "HOME is not set") {
+		t.Errorf("an image: %s", out)
+	}
+}
