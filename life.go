@@ -5,6 +5,7 @@ import (
 	"io"
 	"iter"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -119,7 +120,8 @@ type Detacher interface {
 type LogQuery struct {
 	Process string    // ID; empty: all
 	Stream  string    // "stdout" or "stderr"; empty: both
-	Since   time.Time // zero: start with the oldest
+	Since   time.Time // written at this time or later; zero: start with the oldest
+	Until   time.Time // written before this time; zero: any time. It can't be combined with Follow
 	After   uint64    // only entries with a greater Seq
 	Tail    int       // only this number of latest entries, and those that follow; 0: all
 	Follow  bool      // wait for new entries until ctx ends or the sandbox is removed
@@ -200,8 +202,48 @@ const (
 // A Watcher is a client that reports events.
 type Watcher interface {
 	// Events returns the events of the sandboxes that are visible to this client
-	// until ctx ends: those with a Seq greater than after, or only new ones if
-	// after is 0. The latest 10,000 events are stored. EventLost reports that
-	// events are missing.
-	Events(ctx context.Context, after uint64) iter.Seq2[Event, error]
+	// until ctx ends. The latest 10,000 events are stored. EventLost reports that
+	// events are missing; every query gets it. To list sandboxes and then follow
+	// every change, pass Page.Seq as EventQuery.After.
+	Events(ctx context.Context, q EventQuery) iter.Seq2[Event, error]
+}
+
+// EventQuery selects events. Empty fields select all.
+type EventQuery struct {
+	After     uint64            // only events with a greater Seq; 0: only new events
+	Kinds     []EventKind       // of one of these kinds
+	Sandbox   string            // of the sandbox with this ID, or with this name at the time of the event
+	Labels    map[string]string // of sandboxes with all of these labels at the time of the event
+	HasLabels []string          // and with labels of all of these names
+}
+
+// Matches reports whether q selects e, whatever its Seq.
+func (q EventQuery) Matches(e Event) bool {
+	return e.Kind == EventLost ||
+		(len(q.Kinds) == 0 || slices.Contains(q.Kinds, e.Kind)) &&
+			(q.Sandbox == "" || q.Sandbox == e.Sandbox || q.Sandbox == e.Name) &&
+			HaveLabels(e.Labels, q.Labels, q.HasLabels)
+}
+
+// HaveLabels reports whether labels have all those of want, and all names of has.
+func HaveLabels(labels, want map[string]string, has []string) bool {
+	for k, v := range want {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	for _, k := range has {
+		if _, ok := labels[k]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// EventKinds returns the kinds of events, except EventLost.
+func EventKinds() []EventKind {
+	return []EventKind{
+		EventCreated, EventStopped, EventStarted, EventPaused, EventResumed,
+		EventExtended, EventFailed, EventRemoved, EventProcess, EventExit,
+	}
 }

@@ -82,10 +82,13 @@ type Client interface {
 
 // ListQuery selects the sandboxes that Client.List returns.
 type ListQuery struct {
-	Labels map[string]string // only sandboxes with all of these labels, which may have empty values
-	State  State             // empty: any
-	After  string            // Page.Next of the previous page; empty: start with the first
-	Limit  int               // default 100, at most 1,000
+	Labels    map[string]string // only sandboxes with all of these labels, which may have empty values
+	HasLabels []string          // and with labels of all of these names, whatever their values
+	States    []State           // in one of these states; empty: any
+	Since     time.Time         // created at this time or later; zero: any time
+	Until     time.Time         // created before this time; zero: any time
+	After     string            // Page.Next of the previous page; empty: start with the first
+	Limit     int               // default 100, at most 1,000
 }
 
 // Page is a part of a list. A sandbox that is created between the requests for two
@@ -93,6 +96,10 @@ type ListQuery struct {
 type Page struct {
 	Sandboxes []Info
 	Next      string // ListQuery.After for the next page; empty: this is the last
+
+	// Seq is a position of the events before this page was made: a caller that has listed
+	// all pages and then asks for the events after the Seq of the first page misses none.
+	Seq uint64
 }
 
 // A Sandbox is one isolated computer.

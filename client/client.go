@@ -254,13 +254,12 @@ func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, err
 // List returns a page of the sandboxes that are visible to this client. See
 // sandpit.Client.
 func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
-	query := url.Values{}
-	for _, k := range slices.Sorted(maps.Keys(q.Labels)) {
-		query.Add("label", k+"="+q.Labels[k])
+	query := labelQuery(q.Labels, q.HasLabels)
+	for _, s := range q.States {
+		query.Add("state", string(s))
 	}
-	if q.State != "" {
-		query.Set("state", string(q.State))
-	}
+	setTime(query, "since", q.Since)
+	setTime(query, "until", q.Until)
 	if q.After != "" {
 		query.Set("after", q.After)
 	}
@@ -271,11 +270,30 @@ func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, e
 	if err := c.quick(ctx, request{method: http.MethodGet, path: "/v1/sandboxes", query: query}, &list); err != nil {
 		return sandpit.Page{}, err
 	}
-	page := sandpit.Page{Next: list.Next}
+	page := sandpit.Page{Next: list.Next, Seq: list.Seq}
 	for _, s := range list.Sandboxes {
 		page.Sandboxes = append(page.Sandboxes, s.Sandpit())
 	}
 	return page, nil
+}
+
+// labelQuery returns a filter by label as the parameters of a request.
+func labelQuery(want map[string]string, has []string) url.Values {
+	query := url.Values{}
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		query.Add("label", k+"="+want[k])
+	}
+	for _, k := range has {
+		query.Add("label", k)
+	}
+	return query
+}
+
+// setTime sets a parameter that is a time, unless that is zero.
+func setTime(query url.Values, name string, t time.Time) {
+	if !t.IsZero() {
+		query.Set(name, t.UTC().Format(time.RFC3339Nano))
+	}
 }
 
 // Remove destroys a sandbox. See sandpit.Client.

@@ -9,22 +9,18 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
 // Events returns events. See sandpit.Watcher. If the server is unavailable, for example
 // during an upgrade, Events continues where it stopped when the server is back.
-func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
+func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
 	return func(yield func(sandpit.Event, error) bool) {
 		left := false // the caller wants no more
 		back := newBackoff(away)
 		for {
-			r := request{method: http.MethodGet, path: "/v1/events"}
-			if after > 0 {
-				r.query = url.Values{"after": {strconv.FormatUint(after, 10)}}
-			}
+			r := request{method: http.MethodGet, path: "/v1/events", query: eventQuery(q)}
 			err := c.events(ctx, r, func(e event) (bool, error) {
 				back = newBackoff(away)
 				var v sandpit.Event
@@ -32,7 +28,7 @@ func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Eve
 					return false, badAnswer("unreadable event: " + err.Error())
 				}
 				if v.Seq > 0 {
-					after = v.Seq
+					q.After = v.Seq
 				}
 				left = !yield(v, nil)
 				return !left, nil
@@ -48,6 +44,20 @@ func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Eve
 			}
 		}
 	}
+}
+
+func eventQuery(q sandpit.EventQuery) url.Values {
+	v := labelQuery(q.Labels, q.HasLabels)
+	for _, k := range q.Kinds {
+		v.Add("kind", string(k))
+	}
+	if q.Sandbox != "" {
+		v.Set("sandbox", q.Sandbox)
+	}
+	if q.After > 0 {
+		v.Set("after", strconv.FormatUint(q.After, 10))
+	}
+	return v
 }
 
 // Logs returns the output of processes. See sandpit.ProcessKeeper. Like Events,
@@ -98,9 +108,8 @@ func logQuery(q sandpit.LogQuery) url.Values {
 	if q.Stream != "" {
 		v.Set("stream", q.Stream)
 	}
-	if !q.Since.IsZero() {
-		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
-	}
+	setTime(v, "since", q.Since)
+	setTime(v, "until", q.Until)
 	if q.After > 0 {
 		v.Set("after", strconv.FormatUint(q.After, 10))
 	}

@@ -75,7 +75,7 @@ func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) 
 		return nil, err
 	}
 	all := []sandpit.ProcessInfo{}
-	for query := (url.Values{}); ; {
+	for query := (url.Values{"limit": {"1000"}}); ; {
 		var list v1.ProcessList
 		if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/processes", query: query}, &list); err != nil {
 			return nil, s.explain(ctx, err)

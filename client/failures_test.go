@@ -304,7 +304,7 @@ func TestEventsGoOn(t *testing.T) {
 		}
 	})
 	var got []uint64
-	for e, err := range c.Events(t.Context(), 0) {
+	for e, err := range c.Events(t.Context(), sandpit.EventQuery{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,7 @@ func TestEventsGoOn(t *testing.T) {
 		_, _ = io.WriteString(w, `{"code":"forbidden","message":"no"}`)
 	})
 	before := asks.Load()
-	for _, err := range refusing.Events(t.Context(), 0) {
+	for _, err := range refusing.Events(t.Context(), sandpit.EventQuery{}) {
 		if !errors.Is(err, sandpit.ErrForbidden) {
 			t.Errorf("got %v", err)
 		}
@@ -337,7 +337,7 @@ func TestEventsGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := piped(t, func(net.Conn, *bufio.Reader) {})
 		began := time.Now()
-		for _, err := range c.Events(t.Context(), 5) {
+		for _, err := range c.Events(t.Context(), sandpit.EventQuery{After: 5}) {
 			if took := time.Since(began); !errors.Is(err, sandpit.ErrUnavailable) || took > away || took < away/2 {
 				t.Errorf("after %v: %v", took, err)
 			}
@@ -381,7 +381,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}()
 	go func() {
 		var last error
-		for _, err := range c.Events(context.Background(), 0) {
+		for _, err := range c.Events(context.Background(), sandpit.EventQuery{}) {
 			last = err
 		}
 		ended <- last

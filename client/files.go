@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,33 +78,41 @@ func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sa
 	if limit < 0 {
 		return nil, false, pathError("readdir", path, fmt.Errorf("%w: a negative limit", sandpit.ErrInvalid))
 	}
-	query := url.Values{"path": {path}}
-	if after != "" {
-		query.Set("after", after)
-	}
-	if limit > 0 {
-		query.Set("limit", strconv.Itoa(min(limit, maxEntries)))
-	}
-	return f.list(ctx, "readdir", path, "/list", query)
+	return f.list(ctx, "readdir", path, "/list", url.Values{"path": {path}}, after, limit)
 }
 
-// maxEntries is how many files a page has at most.
-const maxEntries = 10_000
+// Bounds of ReadDir and Find, and of a page of the server.
+const (
+	defaultEntries = 1000
+	maxEntries     = 10_000
+	pageEntries    = 1000
+)
 
-func (f files) list(ctx context.Context, op, path, what string, query url.Values) ([]sandpit.FileInfo, bool, error) {
-	var v v1.FileList
-	if err := f.call(ctx, op, path, http.MethodGet, what, query, &v); err != nil {
-		return nil, false, err
+// list collects pages of files until there are enough.
+func (f files) list(ctx context.Context, op, path, what string, query url.Values, after string, limit int) ([]sandpit.FileInfo, bool, error) {
+	limit = min(cmp.Or(limit, defaultEntries), maxEntries)
+	if after != "" {
+		query.Set("after", v1.FilePosition(after))
 	}
-	all := make([]sandpit.FileInfo, 0, len(v.Entries))
-	for _, e := range v.Entries {
-		info, err := e.Sandpit()
-		if err != nil {
-			return nil, false, pathError(op, path, badAnswer(err.Error()))
+	all := []sandpit.FileInfo{}
+	for {
+		var v v1.FileList
+		query.Set("limit", strconv.Itoa(min(limit-len(all), pageEntries)))
+		if err := f.call(ctx, op, path, http.MethodGet, what, query, &v); err != nil {
+			return nil, false, err
 		}
-		all = append(all, info)
+		for _, e := range v.Entries {
+			info, err := e.Sandpit()
+			if err != nil {
+				return nil, false, pathError(op, path, badAnswer(err.Error()))
+			}
+			all = append(all, info)
+		}
+		if v.Next == "" || len(v.Entries) == 0 || len(all) >= limit {
+			return all, v.Next != "", nil
+		}
+		query.Set("after", v.Next)
 	}
-	return all, v.More, nil
 }
 
 // Open opens a file for reading. When ctx ends, reading fails with its error.

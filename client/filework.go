@@ -32,13 +32,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	if q.Depth != 0 {
 		query.Set("depth", strconv.Itoa(q.Depth))
 	}
-	if q.After != "" {
-		query.Set("after", q.After)
-	}
-	if q.Limit != 0 {
-		query.Set("limit", strconv.Itoa(min(q.Limit, maxEntries)))
-	}
-	return f.list(ctx, "find", root, "/find", query)
+	return f.list(ctx, "find", root, "/find", query, q.After, q.Limit)
 }
 
 // Grep searches the files below a directory.

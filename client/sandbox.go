@@ -103,10 +103,8 @@ func (s *sandbox) History(ctx context.Context, since time.Time) ([]sandpit.Sampl
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	r := request{method: http.MethodGet, path: s.path + "/metrics/history"}
-	if !since.IsZero() {
-		r.query = url.Values{"since": {since.UTC().Format(time.RFC3339Nano)}}
-	}
+	r := request{method: http.MethodGet, path: s.path + "/metrics/history", query: url.Values{"limit": {"1000"}}}
+	setTime(r.query, "since", since)
 	var v v1.MetricsHistory
 	if err := s.c.quick(ctx, r, &v); err != nil {
 		return nil, s.explain(ctx, err)

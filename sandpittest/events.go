@@ -13,7 +13,9 @@ import (
 
 var eventProperties = []property{
 	{"events tell a life in its order, and again to who comes later", testEvents},
-	{"List picks by label and state, a page after the other", testListQueries},
+	{"events are selected by kind, sandbox and label", testEventQueries},
+	{"events after the Seq of a list miss no change", testListThenWatch},
+	{"List picks by label, state and time, a page after the other", testListQueries},
 }
 
 // listener collects events.
@@ -30,7 +32,7 @@ func (e *env) listen(t *testing.T) *listener {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ev, err := range e.client.Events(ctx, 0) {
+		for ev, err := range e.client.Events(ctx, sandpit.EventQuery{}) {
 			l.mu.Lock()
 			if err != nil {
 				l.err = err
@@ -120,7 +122,7 @@ func testEvents(t *testing.T, e *env) {
 	}
 	// The same, to who comes later.
 	again := collect(t, func(ctx context.Context) func(func(sandpit.Event, error) bool) {
-		return e.client.Events(ctx, got[0].Seq)
+		return e.client.Events(ctx, sandpit.EventQuery{After: got[0].Seq})
 	}, func(all []sandpit.Event) bool { return all[len(all)-1].Seq >= got[len(got)-1].Seq })
 	again = slices.DeleteFunc(again, func(ev sandpit.Event) bool { return ev.Sandbox != sb.ID() })
 	kinds = nil
@@ -135,12 +137,16 @@ func testEvents(t *testing.T, e *env) {
 func testListQueries(t *testing.T, e *env) {
 	mark := uniqueName(t)
 	var ids []string
+	var created []time.Time
 	for i := range 5 {
 		labels := map[string]string{"mark": mark, "empty": ""}
 		if i%2 == 0 {
 			labels["even"] = "yes"
 		}
-		ids = append(ids, e.sandbox(t, sandpit.Spec{Labels: labels}).ID())
+		sb := e.sandbox(t, sandpit.Spec{Labels: labels})
+		info, err := sb.Info(t.Context())
+		must(t, err)
+		ids, created = append(ids, sb.ID()), append(created, info.CreatedAt)
 	}
 	stopped, err := e.client.Get(t.Context(), ids[1])
 	must(t, err)
@@ -173,8 +179,14 @@ func testListQueries(t *testing.T, e *env) {
 		"two labels":    {sandpit.ListQuery{Labels: map[string]string{"mark": mark, "even": "yes"}}, []string{ids[0], ids[2], ids[4]}},
 		"empty value":   {sandpit.ListQuery{Labels: map[string]string{"mark": mark, "empty": ""}}, ids},
 		"other value":   {sandpit.ListQuery{Labels: map[string]string{"mark": mark, "even": ""}}, nil},
-		"stopped":       {sandpit.ListQuery{Labels: all, State: sandpit.StateStopped}, ids[1:2]},
-		"running":       {sandpit.ListQuery{Labels: all, State: sandpit.StateRunning, Limit: 2}, []string{ids[0], ids[2], ids[3], ids[4]}},
+		"stopped":       {sandpit.ListQuery{Labels: all, States: []sandpit.State{sandpit.StateStopped}}, ids[1:2]},
+		"running":       {sandpit.ListQuery{Labels: all, States: []sandpit.State{sandpit.StateRunning}, Limit: 2}, []string{ids[0], ids[2], ids[3], ids[4]}},
+		"in a state":    {sandpit.ListQuery{Labels: all, States: []sandpit.State{sandpit.StateRunning, sandpit.StateStopped}}, ids},
+		"a label's key": {sandpit.ListQuery{Labels: all, HasLabels: []string{"empty", "even"}}, []string{ids[0], ids[2], ids[4]}},
+		"no such key":   {sandpit.ListQuery{Labels: all, HasLabels: []string{"odd"}}, nil},
+		"since":         {sandpit.ListQuery{Labels: all, Since: created[2]}, ids[2:]},
+		"until":         {sandpit.ListQuery{Labels: all, Until: created[2]}, ids[:2]},
+		"since, until":  {sandpit.ListQuery{Labels: all, Since: created[1], Until: created[4], Limit: 2}, ids[1:4]},
 		"no such label": {sandpit.ListQuery{Labels: map[string]string{"mark": mark + "x"}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,9 +195,85 @@ func testListQueries(t *testing.T, e *env) {
 			}
 		})
 	}
-	for _, q := range []sandpit.ListQuery{{Limit: -1}, {State: "dreaming"}} {
+	for _, q := range []sandpit.ListQuery{{Limit: -1}, {States: []sandpit.State{"dreaming"}}} {
 		if _, err := e.client.List(t.Context(), q); err != nil {
 			wantKind(t, err, sandpit.ErrInvalid)
 		}
+	}
+}
+
+// until collects the events of a query up to the first that is last.
+func (e *env) until(t *testing.T, q sandpit.EventQuery, last func(sandpit.Event) bool) []sandpit.Event {
+	t.Helper()
+	return collect(t, func(ctx context.Context) func(func(sandpit.Event, error) bool) { return e.client.Events(ctx, q) },
+		func(all []sandpit.Event) bool { return last(all[len(all)-1]) })
+}
+
+func testEventQueries(t *testing.T, e *env) {
+	before, err := e.client.List(t.Context(), sandpit.ListQuery{})
+	must(t, err)
+	mark := uniqueName(t)
+	one := e.sandbox(t, sandpit.Spec{Name: mark, Labels: map[string]string{"mark": mark, "n": "1"}})
+	two := e.sandbox(t, sandpit.Spec{Labels: map[string]string{"mark": mark}})
+	must(t, one.Stop(guarded(t), 0))
+	must(t, one.Remove(guarded(t)))
+	must(t, two.Remove(guarded(t)))
+	end := e.sandbox(t, sandpit.Spec{Name: mark, Labels: map[string]string{"mark": mark, "n": "2"}}) // each query selects its end
+	must(t, end.Stop(guarded(t), 0))
+	created, stopped, removed := sandpit.EventCreated, sandpit.EventStopped, sandpit.EventRemoved
+	type told struct {
+		id   string
+		kind sandpit.EventKind
+	}
+	all := []told{{one.ID(), created}, {two.ID(), created}, {one.ID(), stopped}, {one.ID(), removed}, {two.ID(), removed}, {end.ID(), created}, {end.ID(), stopped}}
+	pick := func(f func(told) bool) (some []told) {
+		for _, e := range all {
+			if f(e) {
+				some = append(some, e)
+			}
+		}
+		return some
+	}
+	labels := map[string]string{"mark": mark}
+	for name, c := range map[string]struct {
+		q    sandpit.EventQuery
+		want []told
+	}{
+		"label":           {sandpit.EventQuery{Labels: labels}, all},
+		"name":            {sandpit.EventQuery{Sandbox: mark}, pick(func(e told) bool { return e.id != two.ID() })},
+		"kind":            {sandpit.EventQuery{Labels: labels, Kinds: []sandpit.EventKind{stopped}}, pick(func(e told) bool { return e.kind == stopped })},
+		"kinds":           {sandpit.EventQuery{Labels: labels, Kinds: []sandpit.EventKind{stopped, removed}}, pick(func(e told) bool { return e.kind != created })},
+		"key of a label":  {sandpit.EventQuery{Labels: labels, HasLabels: []string{"n"}}, pick(func(e told) bool { return e.id != two.ID() })},
+		"kind of sandbox": {sandpit.EventQuery{Sandbox: mark, Kinds: []sandpit.EventKind{removed, stopped}}, pick(func(e told) bool { return e.kind != created && e.id != two.ID() })},
+	} {
+		c.q.After = before.Seq
+		var got []told
+		for _, ev := range e.until(t, c.q, func(ev sandpit.Event) bool { return ev.Sandbox == end.ID() && ev.Kind == stopped }) {
+			got = append(got, told{ev.Sandbox, ev.Kind})
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s:\ngot  %v\nwant %v", name, got, c.want)
+		}
+	}
+}
+
+func testListThenWatch(t *testing.T, e *env) {
+	mark := uniqueName(t)
+	old := e.sandbox(t, sandpit.Spec{Labels: map[string]string{"mark": mark}})
+	q := sandpit.ListQuery{Labels: map[string]string{"mark": mark}}
+	page, err := e.client.List(t.Context(), q)
+	must(t, err)
+	if page.Seq == 0 || len(page.Sandboxes) != 1 {
+		t.Fatalf("got %+v", page)
+	}
+	// What happens between the list and the watch is told.
+	made := e.sandbox(t, sandpit.Spec{Labels: map[string]string{"mark": mark}})
+	must(t, old.Remove(guarded(t)))
+	got := e.until(t, sandpit.EventQuery{After: page.Seq, Labels: q.Labels}, func(ev sandpit.Event) bool { return ev.Kind == sandpit.EventRemoved })
+	if len(got) != 2 || got[0].Sandbox != made.ID() || got[0].Kind != sandpit.EventCreated || got[1].Sandbox != old.ID() {
+		t.Errorf("got %+v", got)
+	}
+	if later, err := e.client.List(t.Context(), q); err != nil || later.Seq < got[1].Seq {
+		t.Errorf("a list after the event %d has the position %d, %v", got[1].Seq, later.Seq, err)
 	}
 }

@@ -93,6 +93,8 @@ func testLogQueries(t *testing.T, e *env) {
 		"stream":           {sandpit.LogQuery{Stream: "stderr"}, "a2\nb2\n"},
 		"process, stream":  {sandpit.LogQuery{Process: a.ID(), Stream: "stdout"}, "a1\n"},
 		"since":            {sandpit.LogQuery{Since: all[2].Time}, "b1\nb2\n"},
+		"until":            {sandpit.LogQuery{Until: all[2].Time}, "a1\na2\n"},
+		"since, until":     {sandpit.LogQuery{Since: all[1].Time, Until: all[3].Time}, "a2\nb1\n"},
 		"after":            {sandpit.LogQuery{After: all[0].Seq}, "a2\nb1\nb2\n"},
 		"after all":        {sandpit.LogQuery{After: all[3].Seq}, ""},
 		"tail":             {sandpit.LogQuery{Tail: 3}, "a2\nb1\nb2\n"},
@@ -108,8 +110,10 @@ func testLogQueries(t *testing.T, e *env) {
 	for _, err := range sb.Logs(t.Context(), sandpit.LogQuery{Process: "no-such-process"}) {
 		wantKind(t, err, sandpit.ErrNotFound)
 	}
-	for _, err := range sb.Logs(t.Context(), sandpit.LogQuery{Stream: "third"}) {
-		wantKind(t, err, sandpit.ErrInvalid)
+	for _, q := range []sandpit.LogQuery{{Stream: "third"}, {Until: all[2].Time, Follow: true}} {
+		for _, err := range sb.Logs(t.Context(), q) {
+			wantKind(t, err, sandpit.ErrInvalid)
+		}
 	}
 }
 

@@ -236,7 +236,7 @@ func (k *soak) visit(ctx context.Context, way client.Options, shared sandpit.San
 			}
 			return nil
 		case 4:
-			for _, err := range c.Events(ctx, 0) {
+			for _, err := range c.Events(ctx, sandpit.EventQuery{}) {
 				if err != nil {
 					return err
 				}

@@ -220,7 +220,7 @@ func upgradeEvents(u *upgrade) func(*upgrade) {
 		u.t.Helper()
 		ctx, cancel := context.WithTimeout(u.t.Context(), patience)
 		defer cancel()
-		for ev, err := range u.c.Events(ctx, after) {
+		for ev, err := range u.c.Events(ctx, sandpit.EventQuery{After: after}) {
 			if err != nil {
 				u.t.Fatal(err)
 			}

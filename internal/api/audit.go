@@ -1,9 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"net/http"
+	"strconv"
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -14,18 +14,13 @@ func auditRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodGet, Path: "/v1/audit", ID: "searchAudit", Tag: tag, Summary: "Search the audit log, oldest first",
-			Query: []Param{
-				{Name: "sandbox", Type: "string"},
-				{Name: "namespace", Type: "string"},
-				{Name: "caller", Type: "string"},
-				{Name: "action", Type: "string"},
-				{Name: "request_id", Type: "string"},
-				{Name: "since", Type: "date-time"},
-				{Name: "until", Type: "date-time"},
-				flag("denied", "Only denied requests"),
-				{Name: "after", Type: "integer"},
-				{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000"},
-			},
+			Query: pageParams(timeParams(
+				Param{Name: "sandbox", Type: "string"},
+				Param{Name: "namespace", Type: "string"},
+				Param{Name: "caller", Type: "string"},
+				Param{Name: "action", Type: "string"},
+				Param{Name: "request_id", Type: "string"},
+				flag("denied", "Only denied requests"))...),
 			Status: http.StatusOK, Out: v1.AuditList{}, Admin: true, handle: asJSON(searchAudit),
 		},
 	}
@@ -55,7 +50,7 @@ func searchAudit(c *call) (v1.AuditList, error) {
 		Sandbox: q.text("sandbox"), Namespace: q.text("namespace"), Caller: q.text("caller"), Action: q.text("action"), RequestID: q.text("request_id"),
 		Since: q.time("since"), Until: q.time("until"), After: q.number("after", maxSeq), Denied: q.flag("denied", false),
 	}
-	limit := cmp.Or(int(q.number("limit", maxPage)), 100)
+	limit := q.page().limit
 	if q.err != nil {
 		return out, q.err
 	}
@@ -66,7 +61,7 @@ func searchAudit(c *call) (v1.AuditList, error) {
 	}
 	if len(found) > limit {
 		found = found[:limit]
-		out.Next = found[limit-1].Seq
+		out.Next = strconv.FormatUint(found[limit-1].Seq, 10)
 	}
 	out.Entries = append(out.Entries, found...)
 	return out, nil

@@ -261,7 +261,7 @@ func TestNoKeyHidesWhatItEnds(t *testing.T) {
 			go func() {
 				defer leave()
 				eventually(t, "it is being stopped", func() bool {
-					page, err := client.List(t.Context(), sandpit.ListQuery{State: sandpit.StateStopped})
+					page, err := client.List(t.Context(), sandpit.ListQuery{States: []sandpit.State{sandpit.StateStopped}})
 					return err != nil || len(page.Sandboxes) > 0
 				})
 			}()

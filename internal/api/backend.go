@@ -19,7 +19,7 @@ type Backend interface {
 	// Capabilities returns what this machine can do.
 	Capabilities(ctx context.Context) (v1.Capabilities, error)
 
-	// Images returns the images that a caller may see.
+	// Images returns the images that a caller may use and see.
 	Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 
 	// PullImage fetches an image in the way of Spec.Pull.

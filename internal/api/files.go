@@ -24,19 +24,17 @@ func fileRoutes() []Route {
 	)
 	mode := Param{Name: "mode", Type: "string", Doc: "In octal"}
 	recursive := flag("recursive", "Include the contents of directories")
-	after := Param{Name: "after", Type: "string", Doc: "Only entries after this name"}
-	limit := Param{Name: "limit", Type: "integer", Most: maxEntries, Doc: "Default 1,000, at most 10,000"}
 	from, to := Param{Name: "from", Type: "string", Required: true}, Param{Name: "to", Type: "string", Required: true}
 	return []Route{
-		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, handle: readFile},
+		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range. The header X-Sandpit-Mode has the permission bits. HEAD returns the same status and headers without reading the file.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, handle: readFile},
 		{
 			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended.",
 			Query: []Param{path(""), mode, flag("append", "Append to the file"), flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, handle: asJSON(writeFile),
 		},
 		{Method: http.MethodDelete, Path: files, ID: "removeFile", Tag: tag, Summary: "Remove a file or directory", Query: []Param{path(""), recursive}, Status: http.StatusNoContent, Guarded: true, handle: only(removeFile)},
 		{Method: http.MethodGet, Path: files + "/stat", ID: "statFile", Tag: tag, Summary: "Describe a file", Query: []Param{path(""), {Name: "follow", Type: "boolean", Doc: "false: describe a symbolic link itself"}}, Status: http.StatusOK, Out: v1.FileInfo{}, handle: asJSON(statFile)},
-		{Method: http.MethodGet, Path: files + "/list", ID: "listFiles", Tag: tag, Summary: "List a directory, sorted by name", Query: []Param{path(""), after, limit}, Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(listFiles)},
-		{Method: http.MethodGet, Path: files + "/find", ID: "findFiles", Tag: tag, Summary: "List all files below a directory", Query: []Param{path(""), {Name: "glob", Type: "string", Doc: "Pattern for the relative path; ** spans directories"}, {Name: "depth", Type: "integer", Doc: "Maximum number of levels; default unlimited"}, after, limit}, Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(findFiles)},
+		{Method: http.MethodGet, Path: files + "/list", ID: "listFiles", Tag: tag, Summary: "List a directory, sorted by name", Query: pageParams(path("")), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(listFiles)},
+		{Method: http.MethodGet, Path: files + "/find", ID: "findFiles", Tag: tag, Summary: "List all files below a directory", Query: pageParams(path(""), Param{Name: "glob", Type: "string", Doc: "Pattern for the relative path; ** spans directories"}, Param{Name: "depth", Type: "integer", Doc: "Maximum number of levels; default unlimited"}), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(findFiles)},
 		{Method: http.MethodPost, Path: files + "/grep", ID: "grepFiles", Tag: tag, Summary: "Search the files below a directory", Query: []Param{path("")}, In: v1.Grep{}, Status: http.StatusOK, Out: v1.GrepResult{}, Guarded: true, handle: fromJSON(grepFiles)},
 		{Method: http.MethodPost, Path: files + "/edit", ID: "editFile", Tag: tag, Summary: "Replace exact text in a file", Query: []Param{path("")}, In: v1.Edits{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(editFile)},
 		{Method: http.MethodPost, Path: files + "/mkdir", ID: "makeDirectory", Tag: tag, Summary: "Create a directory", Query: []Param{path(""), mode, flag("parents", "Create missing parents; an existing directory is not an error")}, Status: http.StatusNoContent, Guarded: true, handle: only(makeDirectory)},
@@ -79,9 +77,6 @@ func (c *call) onFiles(f func(q *query, files sandpit.Files) error) error {
 	return f(q, files)
 }
 
-// maxEntries is the maximum number of entries in a page.
-const maxEntries = 10_000
-
 func statFile(c *call) (v1.FileInfo, error) {
 	q := c.query()
 	path, follow := q.text("path"), q.flag("follow", true)
@@ -101,16 +96,29 @@ func statFile(c *call) (v1.FileInfo, error) {
 }
 
 func fileList(entries []sandpit.FileInfo, more bool) v1.FileList {
-	out := v1.FileList{Entries: make([]v1.FileInfo, len(entries)), More: more}
+	out := v1.FileList{Entries: make([]v1.FileInfo, len(entries))}
 	for i, e := range entries {
 		out.Entries[i] = v1.FromFile(e)
+	}
+	if more && len(entries) > 0 {
+		out.Next = v1.FilePosition(entries[len(entries)-1].Name)
 	}
 	return out
 }
 
+// filePage returns a page of files, whose position is a name.
+func (q *query) filePage() page {
+	p := q.page()
+	var err error
+	if p.after, err = v1.ParseFilePosition(p.after); err != nil {
+		q.fail("after", "is not the next of a page")
+	}
+	return p
+}
+
 func listFiles(c *call) (v1.FileList, error) {
 	q := c.query()
-	limit := int(q.number("limit", maxEntries))
+	p := q.filePage()
 	if q.err != nil {
 		return v1.FileList{}, q.err
 	}
@@ -118,13 +126,14 @@ func listFiles(c *call) (v1.FileList, error) {
 	if err != nil {
 		return v1.FileList{}, err
 	}
-	entries, more, err := files.ReadDir(c.Ctx, q.text("path"), q.text("after"), limit)
+	entries, more, err := files.ReadDir(c.Ctx, q.text("path"), p.after, p.limit)
 	return fileList(entries, more), err
 }
 
 func findFiles(c *call) (v1.FileList, error) {
 	q := c.query()
-	find := sandpit.FindQuery{Glob: q.text("glob"), Depth: int(q.number("depth", 1<<20)), After: q.text("after"), Limit: int(q.number("limit", maxEntries))}
+	p := q.filePage()
+	find := sandpit.FindQuery{Glob: q.text("glob"), Depth: int(q.number("depth", 1<<20)), After: p.after, Limit: p.limit}
 	if q.err != nil {
 		return v1.FileList{}, q.err
 	}
@@ -274,7 +283,8 @@ const largeFile = 32 << 10
 
 // readFile sends a file or a range of it. Its length is that at the moment of
 // the request: of a file that shrinks meanwhile the answer is broken off. Files
-// whose length is not told, as in /proc, are sent to their end.
+// whose length is not told, as in /proc, are sent to their end. HEAD opens the file, so
+// that its status is that of GET, and reads nothing.
 func readFile(c *call) error {
 	q := c.query()
 	path := q.text("path")
@@ -301,30 +311,44 @@ func readFile(c *call) error {
 			status = http.StatusPartialContent
 		}
 	}
-	length := part.length
-	r, err := files.Open(c.Ctx, path, part.from, length)
+	length, wanted := part.length, part.length
+	head := c.R.Method == http.MethodHead
+	if head {
+		wanted = 0
+	}
+	r, err := files.Open(c.Ctx, path, part.from, wanted)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if sized, ok := r.(interface{ Size() int64 }); ok && length < 0 {
+	if sized, ok := r.(interface{ Size() int64 }); ok && wanted < 0 {
 		// Of the file that was opened: another one may have taken the place of
 		// that which was looked at.
 		length = sized.Size()
+	} else if head && length < 0 && info.Size > 0 {
+		length = info.Size
 	}
 	h.Set("Content-Type", octets)
 	h.Set("Content-Disposition", "attachment") // it is the guest's: no browser may show it as ours
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("Last-Modified", info.ModTime.UTC().Format(http.TimeFormat))
+	h.Set(headerMode, v1.ModeText(info.Mode))
 	if length >= 0 {
 		h.Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	if status == http.StatusPartialContent {
 		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", part.from, part.from+length-1, info.Size))
 	}
+	if head {
+		c.W.WriteHeader(status)
+		return nil
+	}
 	return c.copyOut(status, r, length)
 }
+
+// headerMode has the permission bits of a file, as v1.FileInfo.Mode.
+const headerMode = "X-Sandpit-Mode"
 
 // copyOut sends the content of r. A length of -1 is unknown.
 func (c *call) copyOut(status int, r io.Reader, length int64) error {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,11 +89,13 @@ func TestFiles(t *testing.T) {
 	}
 	var list v1.FileList
 	s.want(200, &list, ask{method: "GET", path: at("/list", "/tmp/d", "limit=2")})
-	if len(list.Entries) != 2 || !list.More || list.Entries[0].Name != "a b" {
+	if len(list.Entries) != 2 || list.Next == "" || list.Entries[0].Name != "a b" {
 		t.Errorf("%+v", list)
 	}
-	s.want(200, &list, ask{method: "GET", path: at("/list", "/tmp/d", "after=c")})
-	if len(list.Entries) != 2 || list.More || list.Entries[0].Name != "f" || list.Entries[0].Mode != "1777" {
+	next := list.Next
+	list = v1.FileList{}
+	s.want(200, &list, ask{method: "GET", path: at("/list", "/tmp/d", "after="+next)})
+	if len(list.Entries) != 2 || list.Next != "" || list.Entries[0].Name != "f" || list.Entries[0].Mode != "1777" {
 		t.Errorf("%+v", list)
 	}
 	s.want(200, &list, ask{method: "GET", path: at("/find", "/tmp", "glob=**%2Fc")})
@@ -111,6 +114,7 @@ func TestFiles(t *testing.T) {
 		{400, "not_directory", ask{method: "GET", path: at("/list", "/tmp/d/c")}},
 		{403, "permission", ask{method: "GET", path: at("", "/tmp/closed")}},
 		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=9")}},
+		{400, "invalid", ask{method: "GET", path: at("/list", "/tmp/d", "after=!")}},
 		{400, "invalid", ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.Edits{Edits: []sandpit.Edit{{Old: "none"}}}}},
 	} {
 		if e := s.refused(c.status, c.code, c.ask); e.Code != "invalid" && e.Path == "" {
@@ -375,5 +379,83 @@ func TestPorts(t *testing.T) {
 	resp2.Body.Close()
 	if resp2.StatusCode != 503 {
 		t.Errorf("a port that nobody listens on: %s", resp2.Status)
+	}
+}
+
+// HEAD of a file has the status and headers of GET, and reads nothing of it.
+func TestHeadOfFile(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	at := func(path string) string { return "/v1/sandboxes/" + sb.ID + "/files?path=" + path }
+	s.want(200, nil, ask{method: "PUT", path: at("/tmp/a") + "&mode=0640", body: "0123456789"})
+	s.want(200, nil, ask{method: "PUT", path: at("/tmp/closed") + "&mode=0", body: "x"})
+	s.want(204, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/files/chmod?path=/tmp/closed&mode=0"})
+	for _, c := range []struct {
+		path, span string
+		status     int
+		length     string
+	}{
+		{"/tmp/a", "", 200, "10"},
+		{"/tmp/a", "bytes=2-5", 206, "4"},
+		{"/tmp/a", "bytes=10-", 416, ""},
+		{"/proc/version", "", 200, ""},
+		{"/tmp", "", 400, ""},
+		{"/tmp/closed", "", 403, ""},
+		{"/tmp/none", "", 404, ""},
+	} {
+		header := map[string]string{"Range": c.span}
+		status, _, got := s.get(ask{method: "GET", path: at(c.path), header: header})
+		headStatus, body, head := s.get(ask{method: "HEAD", path: at(c.path), header: header})
+		if headStatus != c.status || status != c.status || len(body) != 0 {
+			t.Errorf("%s %s: GET has status %d, HEAD %d and %d bytes", c.path, c.span, status, headStatus, len(body))
+		}
+		if c.status >= 300 {
+			continue
+		}
+		if head.Get("Content-Length") != c.length || head.Get("X-Sandpit-Mode") == "" {
+			t.Errorf("%s %s: %v", c.path, c.span, head)
+		}
+		for _, name := range []string{"Content-Type", "Content-Range", "Accept-Ranges", "Last-Modified", "X-Sandpit-Mode"} {
+			if head.Get(name) != got.Get(name) {
+				t.Errorf("%s %s: %s is %q for GET and %q for HEAD", c.path, c.span, name, got.Get(name), head.Get(name))
+			}
+		}
+	}
+	// What is not read is not sent: the audit has the bytes of each answer.
+	sent := map[int64]int{}
+	for _, e := range s.audit.all() {
+		if e.Action == "readFile" && e.Phase == "end" && e.Status == 200 {
+			sent[e.Bytes]++
+		}
+	}
+	if sent[0] < 2 || sent[10] != 1 {
+		t.Errorf("bytes sent: %v", sent)
+	}
+}
+
+// Names of files that are not UTF-8 do not end a list.
+func TestListOfOddNames(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID + "/files"
+	s.want(204, nil, ask{method: "POST", path: base + "/mkdir?path=/tmp/d"})
+	for _, name := range []string{"a", "b%FF", "b%FF%20", "c%2B"} {
+		s.want(200, nil, ask{method: "PUT", path: base + "?path=/tmp/d/" + name, body: "x"})
+	}
+	var names []string
+	for after, more := "", true; more; {
+		var page v1.FileList
+		s.want(200, &page, ask{method: "GET", path: base + "/list?path=/tmp/d&limit=1&after=" + after})
+		for _, e := range page.Entries {
+			info, err := e.Sandpit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, info.Name)
+		}
+		after, more = page.Next, page.Next != ""
+	}
+	if want := []string{"a", "b\xff", "b\xff ", "c+"}; !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
 	}
 }

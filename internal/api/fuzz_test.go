@@ -79,7 +79,7 @@ func FuzzQuery(f *testing.F) {
 			c := &call{Call: &gate.Call{R: r, Ctx: t.Context()}, route: &route}
 			q := c.query()
 			q.flag("recursive", false)
-			q.number("limit", maxEntries)
+			q.number("limit", maxPage)
 			q.seconds("timeout", defaultWait, maxWait)
 			q.time("since")
 			q.mode("mode", 0)

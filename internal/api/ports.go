@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -15,7 +16,7 @@ import (
 func portRoutes() []Route {
 	const tag = "Sandboxes"
 	return []Route{
-		{Method: http.MethodGet, Path: oneSandbox + "/ports", ID: "listPorts", Tag: tag, Summary: "List the TCP ports on which programs in a sandbox listen", Status: http.StatusOK, Out: v1.PortList{}, handle: asJSON(listPorts)},
+		{Method: http.MethodGet, Path: oneSandbox + "/ports", ID: "listPorts", Tag: tag, Summary: "List the TCP ports on which programs in a sandbox listen", Query: pageParams(), Status: http.StatusOK, Out: v1.PortList{}, handle: listOf(listPorts, portPosition, func(part []sandpit.Port, next string) v1.PortList { return v1.PortList{Ports: part, Next: next} })},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/ports/{port}/tcp", ID: "connectPort", Tag: tag, Summary: "Connect to a TCP port of a sandbox",
 			Text:   "With Upgrade: tcp the connection carries the raw bytes of the TCP connection, and each direction can be closed separately. A WebSocket carries them in binary messages.",
@@ -24,14 +25,15 @@ func portRoutes() []Route {
 	}
 }
 
-func listPorts(c *call) (v1.PortList, error) {
+func listPorts(c *call) ([]sandpit.Port, error) {
 	n, err := c.sandbox()
 	if err != nil {
-		return v1.PortList{}, err
+		return nil, err
 	}
-	all, err := n.Ports(c.Ctx)
-	return v1.PortList{Ports: list(all)}, err
+	return n.Ports(c.Ctx)
 }
+
+func portPosition(p sandpit.Port) string { return fmt.Sprintf("%05d %s", p.Port, p.Address) }
 
 // parsePort reads a port's number.
 func parsePort(text string) (uint16, error) {

@@ -28,7 +28,7 @@ func processRoutes() []Route {
 	)
 	return []Route{
 		{Method: http.MethodPost, Path: processes, ID: "startProcess", Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, handle: fromJSON(startProcess)},
-		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: running ones and those that ended last", Query: []Param{{Name: "after", Type: "string", Doc: "The value of next in the previous page"}, {Name: "limit", Type: "integer", Most: maxPage, Doc: "Default and maximum 1,000; a page with long command lines has fewer"}}, Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
+		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: running ones and those that ended last", Query: pageParams(Param{Name: "state", Type: "string", Enum: []string{"running", "ended"}}), Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
 		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Get a process by its ID or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
 		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and its descendants", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},
 		{
@@ -88,11 +88,8 @@ const argvPage = 1 << 20
 func listProcesses(c *call) (v1.ProcessList, error) {
 	out := v1.ProcessList{Processes: []v1.Process{}}
 	q := c.query()
-	after, limit := q.text("after"), int(q.number("limit", maxPage))
-	if limit == 0 {
-		limit = maxPage
-	}
-	if number, ok := strings.CutPrefix(after, "p"); after != "" {
+	state, p := q.text("state"), q.page()
+	if number, ok := strings.CutPrefix(p.after, "p"); p.after != "" {
 		if _, err := strconv.ParseUint(number, 10, 64); !ok || err != nil {
 			q.fail("after", "is not a process ID")
 		}
@@ -110,16 +107,16 @@ func listProcesses(c *call) (v1.ProcessList, error) {
 	}
 	slices.SortFunc(all, func(a, b sandpit.ProcessInfo) int { return compareIDs(a.ID, b.ID) })
 	size := int64(0)
-	for _, p := range all {
-		if compareIDs(p.ID, after) <= 0 {
+	for _, info := range all {
+		if compareIDs(info.ID, p.after) <= 0 || state != "" && (state == "ended") != (info.Result != nil) {
 			continue
 		}
-		size += cmdline.Size(p.Argv)
-		if n := len(out.Processes); n == limit || n > 0 && size > argvPage {
+		size += cmdline.Size(info.Argv)
+		if n := len(out.Processes); n == p.limit || n > 0 && size > argvPage {
 			out.Next = out.Processes[n-1].ID
 			break
 		}
-		out.Processes = append(out.Processes, v1.FromProcess(p))
+		out.Processes = append(out.Processes, v1.FromProcess(info))
 	}
 	return out, nil
 }

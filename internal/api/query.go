@@ -34,9 +34,11 @@ func (c *call) query() *query {
 		switch {
 		case i < 0:
 			q.fail(name, "is unknown")
-		case len(values) > 1 && name != "label":
+		case len(values) > 1 && !c.route.Query[i].Many:
 			q.fail(name, "is given more than once")
-		case c.route.Query[i].Enum != nil && !slices.Contains(c.route.Query[i].Enum, values[0]):
+		case len(values) > maxValues:
+			q.fail(name, fmt.Sprintf("is given more than %d times", maxValues))
+		case c.route.Query[i].Enum != nil && slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(c.route.Query[i].Enum, v) }):
 			q.fail(name, "must be one of "+strings.Join(c.route.Query[i].Enum, ", "))
 		}
 	}
@@ -47,6 +49,9 @@ func (c *call) query() *query {
 	}
 	return q
 }
+
+// maxValues bounds the values of a parameter: as many as a sandbox may have labels.
+const maxValues = 64
 
 func (q *query) fail(name, why string) {
 	if q.err == nil {

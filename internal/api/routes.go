@@ -42,7 +42,8 @@ type Param struct {
 	Doc      string
 	Required bool
 	Enum     []string
-	Most     int // of an integer that is bounded; 0: it is not
+	Many     bool // it may be repeated
+	Most     int  // of an integer that is bounded; 0: it is not
 }
 
 func path(doc string) Param { return Param{Name: "path", Type: "string", Required: true, Doc: doc} }

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"math"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -17,7 +16,6 @@ import (
 
 func sandboxRoutes() []Route {
 	const tag = "Sandboxes"
-	state := Param{Name: "state", Type: "string", Enum: []string{"creating", "running", "paused", "stopped", "failed"}}
 	return []Route{
 		{
 			Method: http.MethodPost, Path: sandboxes, ID: "createSandbox", Tag: tag, Summary: "Create a sandbox",
@@ -27,13 +25,8 @@ func sandboxRoutes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",
-			Query: []Param{
-				{Name: "label", Type: "string", Doc: "KEY=VALUE; if repeated, all must match"},
-				state,
-				{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000"},
-				{Name: "after", Type: "string", Doc: "The value of next in the previous page"},
-			},
-			Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
+			Text:  "since and until filter by the time of creation. To miss no change afterwards, follow /v1/events with after set to the seq of the first page.",
+			Query: pageParams(timeParams(labelParam(), stateParam())...), Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
 		},
 		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
@@ -45,41 +38,28 @@ func sandboxRoutes() []Route {
 		{Method: http.MethodGet, Path: oneSandbox + "/metrics", ID: "getMetrics", Tag: tag, Summary: "Get the resource usage of a sandbox", Status: http.StatusOK, Out: v1.Metrics{}, handle: asJSON(getMetrics)},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/metrics/history", ID: "getMetricsHistory", Tag: tag, Summary: "Get the resource usage of a sandbox over time",
-			Query: []Param{{Name: "since", Type: "date-time", Doc: "Default: the oldest stored value"}}, Status: http.StatusOK, Out: v1.MetricsHistory{}, handle: asJSON(getHistory),
+			Text:  "A sample every 10 seconds, for an hour.",
+			Query: pageParams(timeParams()...), Status: http.StatusOK, Out: v1.MetricsHistory{}, handle: asJSON(getHistory),
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/logs", ID: "getLogs", Tag: tag, Summary: "Get the output of processes",
 			Text: "One JSON object per line: seq, time, process, pid, stream, and data in base64. With Accept: text/event-stream each object is an event.",
-			Query: []Param{
-				{Name: "process", Type: "string", Doc: "Its id"},
-				{Name: "stream", Type: "string", Enum: []string{"stdout", "stderr"}},
-				{Name: "since", Type: "date-time"},
-				{Name: "after", Type: "integer", Doc: "Only entries with a greater seq. The header Last-Event-ID has the same effect; the greater of both counts."},
-				{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
-				flag("follow", "Follow new entries until the sandbox is removed"),
-			},
+			Query: append(timeParams(
+				Param{Name: "process", Type: "string", Doc: "Its id"},
+				Param{Name: "stream", Type: "string", Enum: []string{"stdout", "stderr"}}),
+				Param{Name: "after", Type: "integer", Doc: "Only entries with a greater seq. The header Last-Event-ID has the same effect; the greater of both counts."},
+				Param{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
+				flag("follow", "Follow new entries until the sandbox is removed; not with until")),
 			Status: http.StatusOK, Other: []string{stream.Lines, stream.Events}, handle: getLogs,
 		},
 	}
 }
 
-// maxPage is the maximum number of sandboxes in a page.
-const maxPage = 1000
-
 func listSandboxes(c *call) (v1.SandboxList, error) {
 	out := v1.SandboxList{Sandboxes: []v1.Sandbox{}}
 	q := c.query()
-	list := sandpit.ListQuery{State: sandpit.State(q.text("state")), After: q.text("after"), Limit: int(q.number("limit", maxPage))}
-	for _, label := range q.values["label"] {
-		key, value, ok := strings.Cut(label, "=")
-		if !ok {
-			q.fail("label", "must be KEY=VALUE")
-		}
-		if list.Labels == nil {
-			list.Labels = map[string]string{}
-		}
-		list.Labels[key] = value
-	}
+	list, p := q.sandboxes(), q.page()
+	list.After, list.Limit = p.after, p.limit
 	if q.err != nil {
 		return out, q.err
 	}
@@ -90,8 +70,15 @@ func listSandboxes(c *call) (v1.SandboxList, error) {
 	for _, info := range page.Sandboxes {
 		out.Sandboxes = append(out.Sandboxes, v1.FromInfo(info))
 	}
-	out.Next = page.Next
+	out.Next, out.Seq = page.Next, page.Seq
 	return out, nil
+}
+
+// sandboxes returns the filter of sandboxes.
+func (q *query) sandboxes() sandpit.ListQuery {
+	list := sandpit.ListQuery{States: texts[sandpit.State](q, "state"), Since: q.time("since"), Until: q.time("until")}
+	list.Labels, list.HasLabels = q.labels()
+	return list
 }
 
 func getSandbox(c *call) (v1.Sandbox, error) {
@@ -179,7 +166,7 @@ func getMetrics(c *call) (v1.Metrics, error) {
 func getHistory(c *call) (v1.MetricsHistory, error) {
 	out := v1.MetricsHistory{Samples: []v1.Metrics{}}
 	q := c.query()
-	since := q.time("since")
+	since, until, p := q.time("since"), q.time("until"), q.page()
 	if q.err != nil {
 		return out, q.err
 	}
@@ -192,8 +179,11 @@ func getHistory(c *call) (v1.MetricsHistory, error) {
 		return out, err
 	}
 	for _, s := range samples {
-		out.Samples = append(out.Samples, v1.FromMetrics(s.Metrics, s.Time))
+		if between(s.Time, since, until) {
+			out.Samples = append(out.Samples, v1.FromMetrics(s.Metrics, s.Time))
+		}
 	}
+	out.Samples, out.Next = cut(p, out.Samples, func(m v1.Metrics) string { return byTime(m.Time, "") })
 	return out, nil
 }
 
@@ -204,7 +194,7 @@ const maxSeq = 1 << 53
 func getLogs(c *call) error {
 	q := c.query()
 	log := sandpit.LogQuery{
-		Process: q.text("process"), Stream: q.text("stream"), Since: q.time("since"),
+		Process: q.text("process"), Stream: q.text("stream"), Since: q.time("since"), Until: q.time("until"),
 		Tail: int(q.number("tail", math.MaxInt32)), Follow: q.flag("follow", false),
 	}
 	var resumed bool

@@ -14,7 +14,7 @@ func webhookRoutes() []Route {
 	const tag = "Server"
 	return []Route{
 		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, handle: fromJSON(createWebhook)},
-		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Status: http.StatusOK, Out: v1.WebhookList{}, handle: asJSON(listWebhooks)},
+		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Query: pageParams(), Status: http.StatusOK, Out: v1.WebhookList{}, handle: listOf(listWebhooks, webhookPosition, func(part []v1.Webhook, next string) v1.WebhookList { return v1.WebhookList{Webhooks: part, Next: next} })},
 		{Method: http.MethodDelete, Path: "/v1/webhooks/{id}", ID: "deleteWebhook", Tag: tag, Summary: "Remove a webhook", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(deleteWebhook)},
 	}
 }
@@ -34,10 +34,11 @@ func createWebhook(c *call, in *v1.NewWebhook) (v1.Webhook, error) {
 	return hook, err
 }
 
-func listWebhooks(c *call) (v1.WebhookList, error) {
-	all, err := c.api.opts.Webhooks.ListWebhooks(c.Ctx, c.Caller)
-	return v1.WebhookList{Webhooks: list(all)}, err
+func listWebhooks(c *call) ([]v1.Webhook, error) {
+	return c.api.opts.Webhooks.ListWebhooks(c.Ctx, c.Caller)
 }
+
+func webhookPosition(w v1.Webhook) string { return byTime(w.CreatedAt, w.ID) }
 
 func deleteWebhook(c *call) error {
 	err := c.api.opts.Webhooks.DeleteWebhook(c.Ctx, c.Caller, c.R.PathValue("id"))

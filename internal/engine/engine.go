@@ -131,8 +131,8 @@ func (e *Engine) Remove(ctx context.Context, idOrName string) error {
 }
 
 // Events returns the events of sandboxes. See sandpit.Watcher.
-func (e *Engine) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
-	return e.own().Events(ctx, after)
+func (e *Engine) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
+	return e.own().Events(ctx, q)
 }
 
 // Close ends the engine. Without a Store it removes every sandbox; with one it leaves them

@@ -132,10 +132,18 @@ func (r *eventRing) after(seq uint64, n int) []sandpit.Event {
 	return slices.Clone(r.events[i:min(i+n, len(r.events))])
 }
 
-// listen passes on the events of a namespace. A listener holds up no other: one that is too
+// newest returns the Seq of the latest event of a namespace.
+func (l *eventLog) newest(namespace string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ring(namespace).newest()
+}
+
+// listen passes on the events of a namespace that a query selects. A listener holds up no other: one that is too
 // slow is told that it has lost events.
-func (l *eventLog) listen(ctx context.Context, namespace string, after uint64) iter.Seq2[sandpit.Event, error] {
+func (l *eventLog) listen(ctx context.Context, namespace string, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
 	return func(yield func(sandpit.Event, error) bool) {
+		after := q.After
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		r := l.ring(namespace)
@@ -161,7 +169,7 @@ func (l *eventLog) listen(ctx context.Context, namespace string, after uint64) i
 			}
 			if batch := r.after(after, 100); len(batch) > 0 {
 				for _, ev := range batch {
-					if !give(ev, nil) {
+					if q.Matches(ev) && !give(ev, nil) {
 						return
 					}
 					after = ev.Seq

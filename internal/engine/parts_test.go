@@ -223,7 +223,7 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 	}
 	l.close()
 	var got []sandpit.Event
-	for ev, err := range l.listen(t.Context(), "a", seen[0]) {
+	for ev, err := range l.listen(t.Context(), "a", sandpit.EventQuery{After: seen[0]}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 		t.Errorf("%d events, the first are %+v", len(got), got[:2])
 	}
 	got = nil
-	for ev := range l.listen(t.Context(), "a", lastButOne(seen)) {
+	for ev := range l.listen(t.Context(), "a", sandpit.EventQuery{After: lastButOne(seen)}) {
 		got = append(got, ev)
 	}
 	if len(got) != 1 {
@@ -242,7 +242,7 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	var open eventLog
-	for ev, err := range open.listen(ctx, "a", 0) {
+	for ev, err := range open.listen(ctx, "a", sandpit.EventQuery{After: 0}) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %+v, %v", ev, err)
 		}
@@ -255,7 +255,7 @@ func TestEventsOfOthersAreNotFelt(t *testing.T) {
 	var seen []uint64
 	l := eventLog{observe: func(_ string, ev sandpit.Event) { seen = append(seen, ev.Seq) }}
 	heard := func(after uint64) (n int) {
-		for range l.listen(t.Context(), "a", after) {
+		for range l.listen(t.Context(), "a", sandpit.EventQuery{After: after}) {
 			n++
 		}
 		return n

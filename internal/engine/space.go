@@ -167,7 +167,7 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	}
 	limit := min(cmp.Or(q.Limit, defaultPage), maxPage)
 
-	var page sandpit.Page
+	page := sandpit.Page{Seq: e.events.newest(namespace)} // before the states are read
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	sp := e.spaces[namespace]
@@ -178,11 +178,11 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	var last *Sandbox
 	size := int64(0)
 	for _, s := range sp.order[from:] {
-		if !hasLabels(s.labels, q.Labels) {
+		if !q.Since.IsZero() && s.created.Before(q.Since) || !q.Until.IsZero() && !s.created.Before(q.Until) {
 			continue
 		}
 		info, ok := s.describe()
-		if !ok || q.State != "" && info.State != q.State {
+		if !ok || len(q.States) > 0 && !slices.Contains(q.States, info.State) || !sandpit.HaveLabels(info.Labels, q.Labels, q.HasLabels) {
 			continue
 		}
 		size += ledger.Labels(info.Labels) + int64(len(info.Reason))
@@ -193,15 +193,6 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 		page.Sandboxes, last = append(page.Sandboxes, info), s
 	}
 	return page, nil
-}
-
-func hasLabels(have, want map[string]string) bool {
-	for k, v := range want {
-		if got, ok := have[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
 }
 
 // describe returns the description of the sandbox, or false once it is being removed,

@@ -200,7 +200,7 @@ func TestExpiry(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		for ev := range e.Events(ctx, 1) {
+		for ev := range e.Events(ctx, sandpit.EventQuery{After: 1}) {
 			mu.Lock()
 			if ev.Reason != "" {
 				reasons[ev.Name] = string(ev.Kind) + " " + ev.Reason
@@ -283,7 +283,7 @@ func TestTenants(t *testing.T) {
 	if err := other.SetLifetime(t.Context(), sandpit.Lifetime{Life: 2 * time.Hour}); !errors.Is(err, sandpit.ErrForbidden) {
 		t.Errorf("a lifetime over the maximum: %v", err)
 	}
-	for ev, err := range b.Events(t.Context(), 1) {
+	for ev, err := range b.Events(t.Context(), sandpit.EventQuery{After: 1}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -550,7 +550,7 @@ func TestPages(t *testing.T) {
 		{sandpit.ListQuery{Limit: 3}, "n0 n1 n2|n3 n4 n5|n6"},
 		{sandpit.ListQuery{Limit: 7}, "n0 n1 n2 n3 n4 n5 n6"},
 		{sandpit.ListQuery{Limit: 2, Labels: map[string]string{"odd": "false"}}, "n0 n2|n4 n6"},
-		{sandpit.ListQuery{State: sandpit.StateStopped}, ""},
+		{sandpit.ListQuery{States: []sandpit.State{sandpit.StateStopped}}, ""},
 	} {
 		var pages []string
 		for {

@@ -255,7 +255,7 @@ func TestWaitingIsSeen(t *testing.T) {
 			created <- err
 		}()
 		eventually(t, "it waits", func() bool { return e.Waiting() == 1 })
-		page, err := e.List(t.Context(), sandpit.ListQuery{State: sandpit.StateCreating})
+		page, err := e.List(t.Context(), sandpit.ListQuery{States: []sandpit.State{sandpit.StateCreating}})
 		if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Name != "waiter" || !strings.Contains(page.Sandboxes[0].Reason, "waiting for capacity") {
 			t.Errorf("those being made are %+v, %v", page.Sandboxes, err)
 		}

@@ -57,8 +57,8 @@ func (t *Tenant) Remove(ctx context.Context, idOrName string) error {
 }
 
 // Events returns the events of the namespace. See sandpit.Watcher.
-func (t *Tenant) Events(ctx context.Context, after uint64) iter.Seq2[sandpit.Event, error] {
-	return t.engine.events.listen(ctx, t.namespace, after)
+func (t *Tenant) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
+	return t.engine.events.listen(ctx, t.namespace, q)
 }
 
 // Close does nothing, because other tenants use the engine.

@@ -83,6 +83,8 @@ func check(q sandpit.LogQuery) error {
 		return fault.Errorf(sandpit.ErrInvalid, "reading a log: unknown stream %.20q", q.Stream)
 	case q.Tail < 0:
 		return fault.Errorf(sandpit.ErrInvalid, "reading a log: the number of entries is negative")
+	case q.Follow && !q.Until.IsZero():
+		return fault.Errorf(sandpit.ErrInvalid, "reading a log: it can't be followed until a time")
 	}
 	return nil
 }
@@ -181,5 +183,6 @@ func (r *record) matches(q sandpit.LogQuery) bool {
 	return r.kind == outputKind && (q.Process == "" || q.Process == r.id) &&
 		(q.Stream == "" || q.Stream == streamName(r.stream)) &&
 		(q.Since.IsZero() || !time.Unix(0, r.time).Before(q.Since)) && // there are times that have no UnixNano
+		(q.Until.IsZero() || time.Unix(0, r.time).Before(q.Until)) &&
 		r.seq+uint64(r.entries) > q.After
 }

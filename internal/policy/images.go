@@ -185,6 +185,22 @@ func (p *Policy) Vouches(name string) bool {
 	return err == nil && p.anyImage(func(i *Image) bool { return !strings.Contains(i.registry, "*") && i.matches(ref) })
 }
 
+// Shows reports whether a list of the images in the store may show a caller the image of this
+// name: the policy allows it, and does so by more than a star for any registry. Such a star
+// would show what other callers have pulled.
+func (p *Policy) Shows(name string) bool {
+	if p.Rules == nil {
+		return true
+	}
+	if p.AllowImage(name) != nil {
+		return false
+	}
+	if scheme, _, _ := strings.Cut(name, ":"); name == "host" || scheme == "sha256" || isFileScheme(scheme) {
+		return true
+	}
+	return p.Vouches(name)
+}
+
 func (p *Policy) anyImage(match func(*Image) bool) bool {
 	for i := range p.Rules.Images {
 		if match(&p.Rules.Images[i]) {

@@ -80,21 +80,35 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 // features are the parts of the API, for clients of more than one version.
 var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images"}
 
-// Images lists the image store for administrators. Other callers must not learn what others
-// have fetched.
+// Images lists the images that a caller's policy names, and all to administrators. Other
+// callers are not told when an image was pulled, and whether others use it.
 func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error) {
-	if !c.Admin {
-		return nil, nil
+	p, err := b.policyOf(c)
+	if err != nil {
+		return nil, err
 	}
 	list, err := b.images.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]v1.Image, len(list))
-	for i, s := range list {
-		out[i] = imageOf(s)
+	var out []v1.Image
+	if p.Shows("host") {
+		out = append(out, v1.Image{Reference: "host"})
+	}
+	for _, s := range list {
+		if i := imageOf(s); c.Admin {
+			out = append(out, i)
+		} else if p.Shows(i.Reference) {
+			out = append(out, ownView(i, s))
+		}
 	}
 	return out, nil
+}
+
+// ownView removes from the description of an image what tells about other callers.
+func ownView(i v1.Image, s image.Summary) v1.Image {
+	i.CreatedAt, i.InUse = s.Created, false
+	return i
 }
 
 func imageOf(s image.Summary) v1.Image {
@@ -125,7 +139,7 @@ func (b *backend) PullImage(ctx context.Context, c gate.Caller, name string, pul
 	out := imageOf(s)
 	out.Reference = name
 	if !c.Admin {
-		out.CreatedAt, out.InUse = s.Created, false // when, and whether others use it, is not his to know
+		out = ownView(out, s)
 	}
 	return out, nil
 }

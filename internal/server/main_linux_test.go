@@ -182,7 +182,7 @@ func (s *served) clean() {
 	admin := s.unix()
 	clients := []*client.Client{admin}
 	var list v1.KeyList
-	if err := admin.Call(ctx, "GET", "/v1/keys", nil, &list); err != nil {
+	if err := admin.Call(ctx, "GET", "/v1/keys?limit=1000", nil, &list); err != nil {
 		s.t.Error(err)
 	}
 	seen := map[string]bool{"local": true}

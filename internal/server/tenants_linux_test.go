@@ -168,7 +168,7 @@ func (s *served) endUnderWork(sb sandpit.Sandbox, key v1.NewKey) bool {
 			s.t.Errorf("%s: its command has ended: %+v, %v", key.Name, res, err)
 		}
 	}
-	for _, err := range c.Events(s.t.Context(), 0) {
+	for _, err := range c.Events(s.t.Context(), sandpit.EventQuery{}) {
 		if !errors.Is(err, sandpit.ErrForbidden) {
 			s.t.Errorf("%s: its events: %v", key.Name, err)
 		}
@@ -269,7 +269,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	go func() {
 		defer close(followed)
 		close(following)
-		for e, err := range b.Events(events, 0) {
+		for e, err := range b.Events(events, sandpit.EventQuery{}) {
 			if err != nil {
 				return
 			}

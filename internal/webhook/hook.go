@@ -92,19 +92,11 @@ func (h *Hook) Check(plainHTTP bool) error {
 		return fault.Errorf(sandpit.ErrInvalid, "the webhook names more than %d kinds of events", maxKinds)
 	}
 	for _, kind := range h.Kinds {
-		if !slices.Contains(kinds(), kind) {
+		if !slices.Contains(sandpit.EventKinds(), kind) {
 			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "unknown event kind %.40q", string(kind)), "omit the kinds to get all events")
 		}
 	}
 	return nil
-}
-
-// kinds are all that happens to sandboxes and processes.
-func kinds() []sandpit.EventKind {
-	return []sandpit.EventKind{
-		sandpit.EventCreated, sandpit.EventStopped, sandpit.EventStarted, sandpit.EventPaused, sandpit.EventResumed,
-		sandpit.EventExtended, sandpit.EventFailed, sandpit.EventRemoved, sandpit.EventProcess, sandpit.EventExit,
-	}
 }
 
 // wants reports whether the hook gets an event.

@@ -38,7 +38,7 @@ func TestEncode(t *testing.T) {
 		ps[0],
 		map[string]int{"a": 1},
 		v1.MetricsHistory{Samples: make([]v1.Metrics, 3)},
-		v1.AuditList{Next: 3},
+		v1.AuditList{Next: "3"},
 		v1.Capabilities{},
 	} {
 		want, err := json.Marshal(v)

@@ -154,6 +154,9 @@ func paramSchema(p api.Param) *huma.Schema {
 	if p.Most > 0 {
 		s.Minimum, s.Maximum = new(0.0), new(float64(p.Most))
 	}
+	if p.Many {
+		return &huma.Schema{Type: "array", Items: s} // repeated: the default of OpenAPI
+	}
 	return s
 }
 

@@ -11,6 +11,7 @@ import (
 type SandboxList struct {
 	Sandboxes []Sandbox `json:"sandboxes"`
 	Next      string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+	Seq       uint64    `json:"seq" doc:"Pass that of the first page to /v1/events as after to get all later events"`
 }
 
 // Stop describes how to stop a sandbox.
@@ -52,14 +53,16 @@ type Signal struct {
 	Group  bool `json:"group,omitempty" doc:"Send it to the process group that the process leads"`
 }
 
-// MetricsHistory is the past usage of a sandbox, oldest first, at most 1,000 samples.
+// MetricsHistory is a page of the past usage of a sandbox, oldest first.
 type MetricsHistory struct {
 	Samples []Metrics `json:"samples"`
+	Next    string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
-// PortList is the listening TCP ports of a sandbox.
+// PortList is a page of the listening TCP ports of a sandbox, by number.
 type PortList struct {
 	Ports []sandpit.Port `json:"ports"`
+	Next  string         `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Link is the target of a symbolic link.
@@ -86,13 +89,14 @@ type Image struct {
 	Digest    string    `json:"digest,omitempty" doc:"Digest of its manifest"`
 	Size      int64     `json:"size" doc:"Bytes on disk"`
 	Layers    int       `json:"layers,omitempty"`
-	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was added to the store"`
+	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was added to the store; for others than administrators, when the image was built"`
 	InUse     bool      `json:"in_use,omitempty" doc:"Whether a sandbox uses it"`
 }
 
-// ImageList is the images in the store.
+// ImageList is a page of images, by name.
 type ImageList struct {
 	Images []Image `json:"images"`
+	Next   string  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Pull fetches an image.
@@ -123,9 +127,10 @@ type Key struct {
 	Secret    string     `json:"secret,omitempty" doc:"The key itself; only in the response to its creation"`
 }
 
-// KeyList is all keys.
+// KeyList is a page of the keys, oldest first.
 type KeyList struct {
-	Keys []Key `json:"keys"`
+	Keys []Key  `json:"keys"`
+	Next string `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // NewWebhook is a request for a new webhook.
@@ -146,9 +151,10 @@ type Webhook struct {
 	LastError string    `json:"last_error,omitempty"`
 }
 
-// WebhookList is the caller's webhooks.
+// WebhookList is a page of the webhooks of the caller's namespace, oldest first.
 type WebhookList struct {
 	Webhooks []Webhook `json:"webhooks"`
+	Next     string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Audit is an entry of the audit.
@@ -175,7 +181,7 @@ type Audit struct {
 // AuditList is a page of the audit, oldest first.
 type AuditList struct {
 	Entries []Audit `json:"entries"`
-	Next    uint64  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+	Next    string  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
 // Policy is the caller's policy. Its fields are those of the policy file.

@@ -1,6 +1,10 @@
 package v1
 
-import "github.com/sandpit-dev/sandpit"
+import (
+	"encoding/base64"
+
+	"github.com/sandpit-dev/sandpit"
+)
 
 // Paths are bytes, which JSON strings can't hold: every path of a request is a
 // parameter of its query ("path", of two "from" and "to", a link's "target"),
@@ -10,7 +14,17 @@ import "github.com/sandpit-dev/sandpit"
 // FileList is a page of a directory or of a search.
 type FileList struct {
 	Entries []FileInfo `json:"entries"`
-	More    bool       `json:"more" doc:"More entries follow; pass the last name as after"`
+	Next    string     `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
+// FilePosition returns FileList.Next of a page that ends with the entry of a name, which may
+// be any bytes.
+func FilePosition(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
+
+// ParseFilePosition returns the name of a FilePosition.
+func ParseFilePosition(text string) (name string, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	return string(b), err
 }
 
 // Grep is a search in the files below a directory. See sandpit.GrepQuery.

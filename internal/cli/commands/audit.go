@@ -116,10 +116,10 @@ func (a *tree) auditGrep() *cobra.Command {
 					return err
 				}
 			}
-			if page.Next == 0 {
+			if page.Next == "" {
 				return nil
 			}
-			query.Set("after", strconv.FormatUint(page.Next, 10))
+			query.Set("after", page.Next)
 		}
 	})
 	for _, f := range [...][3]string{

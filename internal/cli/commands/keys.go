@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -81,18 +82,22 @@ func (a *tree) keyList() *cobra.Command {
 		Short: "list keys by their public prefix",
 		Args:  noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
-		var list v1.KeyList
-		if err := s.call(ctx, "GET", "/v1/keys", nil, &list); err != nil {
-			return err
+		all := []v1.Key{}
+		for query := (url.Values{"limit": {"1000"}}); ; {
+			var page v1.KeyList
+			if err := s.call(ctx, "GET", "/v1/keys?"+query.Encode(), nil, &page); err != nil {
+				return err
+			}
+			if all = append(all, page.Keys...); page.Next == "" {
+				break
+			}
+			query.Set("after", page.Next)
 		}
 		if asJSON {
-			if list.Keys == nil {
-				list.Keys = []v1.Key{}
-			}
-			return a.PrintJSON(list.Keys)
+			return a.PrintJSON(all)
 		}
 		table := a.table("ID", "NAME", "NAMESPACE", "POLICY", "AGE", "STATE")
-		for _, k := range list.Keys {
+		for _, k := range all {
 			state := "valid"
 			switch {
 			case k.RevokedAt != nil:

@@ -127,7 +127,7 @@ shown; with -f, new ones as they happen.`,
 			idle = time.AfterFunc(500*time.Millisecond, cancel)
 			defer idle.Stop()
 		}
-		for event, err := range s.Events(watching, after) {
+		for event, err := range s.Events(watching, sandpit.EventQuery{After: after}) {
 			if watching.Err() != nil && ctx.Err() == nil {
 				return nil
 			}

@@ -1,0 +1,63 @@
+package server_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+)
+
+// Tenants are shown the images that their policy names, and nothing of what others have
+// pulled.
+func TestImagesOfPolicies(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.policy(`policies:
+  any: {images: [host, '*']}
+  ours: {images: ['example.com/ours/*']}
+  one: {images: ['example.com/*/b', '*.example.com/*']}
+`)
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "file"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	store := image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
+	all := []string{"example.com/ours/a:1", "example.com/ours/b:1", "private.example.com/b:1"}
+	for _, name := range all {
+		if _, err := store.Import(t.Context(), "dir:"+root, name, image.ImportOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.start()
+	list := func(key string) (names []string) {
+		for after := ""; ; {
+			status, body, _ := s.get(http.MethodGet, "http://sandpit/v1/images?limit=1&after="+after, key, "")
+			var page v1.ImageList
+			if err := json.Unmarshal([]byte(body), &page); err != nil || status != http.StatusOK || len(page.Images) > 1 {
+				t.Fatalf("%d %s: %v", status, body, err)
+			}
+			for _, i := range page.Images {
+				if names = append(names, i.Reference); key != "" && i.InUse || i.Reference != "host" && i.Digest == "" {
+					t.Errorf("got %+v", i)
+				}
+			}
+			if after = strings.ReplaceAll(page.Next, " ", "%20"); after == "" {
+				return names
+			}
+		}
+	}
+	for policy, want := range map[string]string{"any": "host", "ours": strings.Join(all[:2], " "), "one": all[1]} {
+		if got := strings.Join(list(s.keyOf("team-"+policy, policy)), " "); got != want {
+			t.Errorf("%s: got %s, want %s", policy, got, want)
+		}
+	}
+	if got, want := strings.Join(list(""), " "), strings.Join(all[:2], " ")+" host "+all[2]; got != want {
+		t.Errorf("the server's user is shown %s, want %s", got, want)
+	}
+}
