@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
@@ -21,8 +20,8 @@ func execRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",
-			Text: "The command is killed if the client disconnects. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text.  " + frames,
-			In:   v1.Exec{}, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Guarded: true, handle: execute,
+			Text: "The command is killed if the client disconnects. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl -F 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text.  " + frames,
+			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Guarded: true, handle: execute,
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Tag: tag, Summary: "Run a command over a WebSocket",
@@ -41,42 +40,37 @@ const (
 
 // execute runs a command in the foreground and answers as Accept asks for.
 func execute(c *call) error {
-	in := new(v1.Exec)
-	if err := codec.Read(c.Call, in, maxCommand); err != nil {
+	body := new(v1.Exec)
+	in, err := c.readExec(body)
+	if err != nil {
 		return err
 	}
-	if len(in.StdinData) > maxStdinData {
-		return gate.Invalid("stdin_data is longer than 1 MiB", "use the WebSocket, or put it into a file")
-	}
-	if in.Stdin {
-		return gate.Invalid("standard input can't be streamed to this endpoint", "use stdin_data, or the WebSocket")
-	}
-	if err := c.intendFor(in); err != nil {
+	if err := c.intendFor(body); err != nil {
 		return err
 	}
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
-	cmd, err := in.Sandpit()
+	cmd, err := body.Sandpit()
 	if err != nil {
 		return err
 	}
-	cmd.Stdin = in.StdinData != nil
+	cmd.Stdin = in.given()
 	sb, err := c.sandbox()
 	if err != nil {
 		return err
 	}
 	for _, kind := range [...]string{v1.StreamType, stream.Events} {
 		if c.accepts(kind) {
-			return c.executeStream(sb, cmd, in.StdinData, kind)
+			return c.executeStream(sb, cmd, in, kind)
 		}
 	}
-	return c.executeWhole(sb, cmd, in.StdinData)
+	return c.executeWhole(sb, cmd, in)
 }
 
 // executeWhole runs a command and answers when it has ended.
-func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte) error {
-	out := &capture{c: c, stdin: int64(len(stdin))}
+func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, in execInput) error {
+	out := &capture{c: c, stdin: int64(len(in.data))}
 	cmd.Stdout, cmd.Stderr = captured{out, &out.stdout}, captured{out, &out.stderr}
 	if cmd.OutputLimit <= 0 || cmd.OutputLimit > sandpit.DefaultCapture {
 		cmd.OutputLimit = sandpit.DefaultCapture
@@ -87,9 +81,10 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byt
 		return err
 	}
 	said := describeProcess(p, cmd, began)
-	_ = c.Hold(gate.InMemory, int64(len(stdin))) // the request has become a process
-	feed(p, stdin)
+	_ = c.Hold(gate.InMemory, int64(len(in.data))) // the request has become a process
+	rest := c.feed(p, in)
 	res, err := c.await(p)
+	rest()
 	if err != nil {
 		return err
 	}
@@ -97,15 +92,19 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byt
 }
 
 // executeStream runs a command and streams its output.
-func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, stdin []byte, kind string) error {
+func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, in execInput, kind string) error {
+	if in.form != nil {
+		_ = http.NewResponseController(c.W).EnableFullDuplex() // HTTP/2 always is
+	}
 	s := stream.NewResponse(c.Call, kind)
 	defer s.Close()
-	p, err := c.start(s, sb, cmd, len(stdin))
+	p, err := c.start(s, sb, cmd, len(in.data))
 	if err != nil {
 		return err
 	}
-	feed(p, stdin)
+	rest := c.feed(p, in)
 	s.Finish(c.await(p))
+	rest()
 	return nil
 }
 
@@ -198,18 +197,6 @@ func kill(p sandpit.Process) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTime)
 	defer cancel()
 	_ = p.Kill(ctx) // its sandbox's lifetime is the last resort
-}
-
-// feed gives a process its whole input, beside everything else: it may not
-// read it. The write ends with the process.
-func feed(p sandpit.Process, stdin []byte) {
-	if stdin == nil || p.Stdin() == nil {
-		return
-	}
-	go func() {
-		_, _ = p.Stdin().Write(stdin)
-		_ = p.Stdin().Close()
-	}()
 }
 
 // describeProcess is a process that has just been started.

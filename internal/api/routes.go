@@ -15,6 +15,7 @@ type Route struct {
 	Headers      []Param
 
 	In      any      // the JSON body: a value of its type; nil: none
+	Form    bool     // the body may also be multipart/form-data, with In as the part command and bytes as the part stdin
 	Raw     string   // media type of a body that is not JSON; empty: none
 	Status  int      // of success
 	Out     any      // the JSON of the answer: a value of its type; nil: none

@@ -17,13 +17,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Bounds of bodies.
-const (
-	bodyTime = 60 * time.Second // for a whole JSON body to arrive
-	keepBody = 64 << 10         // bytes; larger buffers are not reused
-)
+// keepBody bounds the buffers of bodies that are used again, in bytes.
+const keepBody = 64 << 10
 
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// BodyTime is the time in which a whole JSON body must arrive.
+const BodyTime = 60 * time.Second
 
 // MaxBody is the maximum body of most requests, in bytes.
 const MaxBody = 10 << 20
@@ -45,7 +45,7 @@ func Read(c *gate.Call, v any, limit int64) error {
 		}
 	}()
 	if c.R.Body != http.NoBody {
-		if err := c.ReadAll(buf, c.Body(limit, bodyTime)); err != nil {
+		if err := c.ReadAll(buf, c.Body(limit, BodyTime)); err != nil {
 			return err
 		}
 	}

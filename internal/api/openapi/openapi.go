@@ -91,6 +91,16 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 	switch {
 	case r.In != nil:
 		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeOf(r.In), true, "")}}}
+		if r.Form {
+			command := op.RequestBody.Content["application/json"].Schema
+			op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{
+				Schema: &huma.Schema{
+					Type: huma.TypeObject, Required: []string{"command"},
+					Properties: map[string]*huma.Schema{"command": command, "stdin": {Type: huma.TypeString, Format: "binary", Description: "Standard input: any bytes, of any size"}},
+				},
+				Encoding: map[string]*huma.Encoding{"command": {ContentType: "application/json"}},
+			}
+		}
 	case r.Raw != "":
 		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{r.Raw: {Schema: &huma.Schema{Type: "string", Format: "binary"}}}}
 	}

@@ -149,7 +149,7 @@ curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json'
 {{range .Query}}<tr><td><code>{{.Name}}</code></td><td>{{.Type}}{{if .Required}}, required{{end}}</td><td>{{range .Enum}}<code>{{.}}</code> {{end}}{{.Doc}}</td></tr>
 {{end}}{{range .Headers}}<tr><td><code>{{.Name}}:</code></td><td>header</td><td>{{.Doc}}</td></tr>
 {{end}}</table>
-{{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Responds {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}.</p>
+{{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>{{if .Form}}, or <code>multipart/form-data</code> with the parts command and stdin{{end}}. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Responds {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}.</p>
 </section>
 {{end}}{{end}}<h2>Types</h2>
 {{range .Kinds}}<section id="type-{{.Name}}">

@@ -22,7 +22,7 @@ type Stop struct {
 // Exec is a command whose caller waits for it.
 type Exec struct {
 	Command
-	StdinData []byte `json:"stdin_data,omitempty" doc:"The whole standard input, at most 1 MiB"`
+	StdinData []byte `json:"stdin_data,omitempty" maxLength:"1398104" doc:"The whole standard input in base64, at most 1 MiB of bytes. For more, send a multipart body"`
 }
 
 // Executed is the result of a command. At most 16 MiB of its output are kept.
