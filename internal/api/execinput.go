@@ -6,7 +6,6 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -112,7 +111,7 @@ func (in execInput) next(name string) (*multipart.Part, error) {
 	case "", "binary", "8bit", "7bit":
 		return part, nil
 	}
-	return nil, &gate.Refusal{Status: http.StatusUnsupportedMediaType, Code: errcode.UnsupportedMedia, Message: "the part " + strconv.Quote(name) + " has a Content-Transfer-Encoding, which is not supported", Hint: "send its bytes as they are"}
+	return nil, &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "the part " + strconv.Quote(name) + " has a Content-Transfer-Encoding, which is not supported", Hint: "send its bytes as they are"}
 }
 
 // badForm returns the error of a multipart body that can't be read.
@@ -156,7 +155,7 @@ func (c *call) feed(p sandpit.Process, in execInput) (rest func()) {
 func (c *call) pass(p sandpit.Process, in execInput) error {
 	to := input{in: p.Stdin(), stall: c.api.gate.Limits().Tunnel}
 	to.timer = time.AfterFunc(to.stall, func() {
-		c.Cancel(&gate.Refusal{Status: http.StatusGatewayTimeout, Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"})
+		c.Cancel(&gate.Refusal{Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"})
 	})
 	to.timer.Stop()
 	_, err := io.Copy(&to, in.part)
