@@ -33,12 +33,12 @@ func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 				left = !yield(v, nil)
 				return !left, nil
 			})
-			if left || ctx.Err() != nil {
+			if left || ctx.Err() != nil || err == io.EOF {
 				return
 			}
-			if streamEnded(err) || !back.wait(ctx) {
+			if !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(ctx) {
 				if ctx.Err() == nil {
-					yield(sandpit.Event{}, streamError(err))
+					yield(sandpit.Event{}, interrupted(err, q.After))
 				}
 				return
 			}
@@ -82,17 +82,12 @@ func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 				left = !yield(v, nil)
 				return !left, nil
 			})
-			if left || ctx.Err() != nil || err == io.EOF && !q.Follow {
+			if left || ctx.Err() != nil || err == io.EOF {
 				return
 			}
-			if err == io.EOF {
-				if _, e := s.Info(ctx); errors.Is(e, sandpit.ErrClosed) {
-					return // so did the sandbox
-				}
-			}
-			if streamEnded(err) || !back.wait(ctx) {
+			if !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(ctx) {
 				if ctx.Err() == nil {
-					yield(sandpit.LogEntry{}, s.explain(ctx, streamError(err)))
+					yield(sandpit.LogEntry{}, s.explain(ctx, interrupted(err, q.After)))
 				}
 				return
 			}

@@ -203,8 +203,8 @@ func (s *sandbox) started(l *link, f frames) (*process, error) {
 				return nil, badAnswer("unreadable JSON: " + err.Error())
 			}
 			return s.process(v, false)
-		case kind == v1.FrameError:
-			return nil, frameError(b)
+		case kind == v1.FrameEnd:
+			return nil, endError(b)
 		default:
 			return nil, badAnswer(fmt.Sprintf("a first frame of type %d", kind))
 		}
@@ -252,7 +252,11 @@ func (c *Client) socket(ctx context.Context, path string, query url.Values) (*we
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	conn, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
+	conn, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone(), Subprotocols: []string{v1.Subprotocol}})
+	if err == nil && conn.Subprotocol() != v1.Subprotocol {
+		_ = conn.CloseNow()
+		return nil, badAnswer("a WebSocket of another protocol")
+	}
 	if err == nil {
 		return conn, nil
 	}

@@ -262,8 +262,11 @@ func TestBadStreams(t *testing.T) {
 		"an odd id":         frameOf(v1.FrameStarted, []byte(`{"id":"../x","pid":7}`)),
 		"a pid too large":   frameOf(v1.FrameStarted, []byte(`{"id":"p","pid":4294967296}`)),
 		"result no JSON":    append(slices.Clone(started), frameOf(v1.FrameResult, []byte("x"))...),
-		"error no JSON":     append(slices.Clone(started), frameOf(v1.FrameError, []byte("x"))...),
-		"the sandbox ended": append(slices.Clone(started), frameOf(v1.FrameError, []byte(`{"code":"closed","message":"gone"}`))...),
+		"end no JSON":       append(slices.Clone(started), frameOf(v1.FrameEnd, []byte("x"))...),
+		"end of no reason":  append(slices.Clone(started), frameOf(v1.FrameEnd, []byte("{}"))...),
+		"end, no result":    append(slices.Clone(started), frameOf(v1.FrameEnd, []byte(`{"reason":"ended"}`))...),
+		"the server drains": append(slices.Clone(started), frameOf(v1.FrameEnd, []byte(`{"reason":"drained","error":{"code":"unavailable","message":"the server is shutting down"}}`))...),
+		"the sandbox ended": append(slices.Clone(started), frameOf(v1.FrameEnd, []byte(`{"reason":"error","error":{"code":"closed","message":"gone"}}`))...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := against(t, func(w http.ResponseWriter, r *http.Request) {
@@ -282,7 +285,8 @@ func TestBadStreams(t *testing.T) {
 			if err == nil {
 				_, err = p.Wait(t.Context())
 			}
-			if !errors.Is(err, want) {
+			var cut *InterruptedError
+			if isCut := name == "no end" || name == "cut in output"; !errors.Is(err, want) || errors.As(err, &cut) != isCut {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -332,13 +336,69 @@ func TestEventsGoOn(t *testing.T) {
 	}
 }
 
+// A stream that ends says why: one that has all, is refused or fails is not resumed, and one
+// that was drained, has lost something or was cut is, where it was.
+func TestStreamsEnd(t *testing.T) {
+	var afters []string
+	c := against(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		say := func(event string, seq int, data string) {
+			fmt.Fprintf(w, "event: %s\nid: %d\ndata: %s\n\n", event, seq, data)
+		}
+		if strings.HasSuffix(r.URL.Path, "/logs") {
+			say("stdout", 3, `{"seq":3,"data":"YQ=="}`)
+			say("end", 3, `{"reason":"ended","seq":3}`)
+			return
+		}
+		afters = append(afters, r.URL.Query().Get("after"))
+		switch n := len(afters); n {
+		case 1:
+			say("sandbox.created", n, `{"seq":1}`)
+			say("end", n, `{"reason":"drained","seq":1,"error":{"code":"unavailable","message":"the server is shutting down"}}`)
+		case 2:
+			say("sandbox.created", n, `{"seq":2}`)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		case 3:
+			say("events.lost", 9, `{"seq":9,"kind":"events.lost"}`)
+			say("end", 9, `{"reason":"lost","seq":9}`)
+		default:
+			say("sandbox.created", 10, `{"seq":10}`)
+			say("end", 10, `{"reason":"error","seq":10,"error":{"code":"unauthenticated","message":"the key is no longer valid"}}`)
+		}
+	})
+	var got []uint64
+	for e, err := range c.Events(t.Context(), sandpit.EventQuery{}) {
+		if err != nil {
+			if !errors.Is(err, sandpit.ErrForbidden) || e.Seq != 0 {
+				t.Errorf("it ended with %v", err)
+			}
+			break
+		}
+		got = append(got, e.Seq)
+	}
+	if !slices.Equal(got, []uint64{1, 2, 9, 10}) || !slices.Equal(afters, []string{"", "1", "2", "9"}) {
+		t.Errorf("got %d, asked for what comes after %q", got, afters)
+	}
+	entries := 0
+	for _, err := range c.sandbox("id", "name").Logs(t.Context(), sandpit.LogQuery{Follow: true}) {
+		if entries++; err != nil {
+			t.Error(err)
+		}
+	}
+	if entries != 1 {
+		t.Errorf("the log has %d entries", entries)
+	}
+}
+
 // A server that is away for good is given up.
 func TestEventsGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := piped(t, func(net.Conn, *bufio.Reader) {})
 		began := time.Now()
 		for _, err := range c.Events(t.Context(), sandpit.EventQuery{After: 5}) {
-			if took := time.Since(began); !errors.Is(err, sandpit.ErrUnavailable) || took > away || took < away/2 {
+			var cut *InterruptedError
+			if took := time.Since(began); !errors.As(err, &cut) || cut.After != 5 || !errors.Is(err, sandpit.ErrUnavailable) || took > away || took < away/2 {
 				t.Errorf("after %v: %v", took, err)
 			}
 		}

@@ -133,8 +133,8 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 			}
 			return yield(v, nil), nil
 		})
-		if err != nil && ctx.Err() == nil {
-			yield(sandpit.FileEvent{}, pathError("watch", path, f.sb.explain(ctx, streamError(err))))
+		if err != nil && err != io.EOF && ctx.Err() == nil {
+			yield(sandpit.FileEvent{}, pathError("watch", path, f.sb.explain(ctx, interrupted(err, 0))))
 		}
 	}
 }

@@ -114,39 +114,33 @@ func (f *bodyFrames) finish() {
 	buffers.Put(f.buf)
 }
 
-// socketFrames reads frames from the messages of a WebSocket.
+// socketFrames reads frames from the messages of a WebSocket, which have no length.
 type socketFrames struct {
 	conn *websocket.Conn
 	ctx  context.Context // of all reads
 	buf  *[frameBuffer]byte
 	msg  io.Reader // of the output that is being handed on
 	kind byte
-	left int
 }
 
 func newSocketFrames(ctx context.Context, conn *websocket.Conn) *socketFrames {
-	conn.SetReadLimit(v1.FrameHead + v1.MaxFrame + 1)
+	conn.SetReadLimit(1 + v1.MaxFrame)
 	return &socketFrames{conn: conn, ctx: ctx, buf: buffers.Get().(*[frameBuffer]byte)}
 }
 
 func (f *socketFrames) next() (byte, []byte, error) {
 	for {
-		if f.left > 0 {
-			n, err := f.msg.Read(f.buf[:min(f.left, len(f.buf))])
-			f.left -= n
+		if f.msg != nil {
+			n, err := f.msg.Read(f.buf[:])
+			if err == io.EOF {
+				f.msg = nil
+			} else if err != nil {
+				return 0, nil, err
+			}
 			if n > 0 {
 				return f.kind, f.buf[:n], nil
 			}
-			if err != nil {
-				return 0, nil, err
-			}
 			continue
-		}
-		if f.msg != nil { // its end has to be seen
-			if n, err := f.msg.Read(f.buf[:1]); n > 0 || err != io.EOF {
-				return 0, nil, badAnswer("a message that is longer than its frame")
-			}
-			f.msg = nil
 		}
 		typ, msg, err := f.conn.Reader(f.ctx)
 		if err != nil {
@@ -155,24 +149,16 @@ func (f *socketFrames) next() (byte, []byte, error) {
 		if typ != websocket.MessageBinary {
 			return 0, nil, badAnswer("a text message")
 		}
-		if _, err := io.ReadFull(msg, f.buf[:v1.FrameHead]); err != nil {
-			return 0, nil, err
+		if _, err := io.ReadFull(msg, f.buf[:1]); err != nil {
+			return 0, nil, badAnswer("an empty message")
 		}
-		kind, n, err := head(f.buf[:])
-		if err != nil {
-			return 0, nil, err
-		}
-		f.msg = msg
+		kind := f.buf[0]
 		if isOutput(kind) {
-			f.kind, f.left = kind, n
+			f.msg, f.kind = msg, kind
 			continue
 		}
-		b := f.buf[:]
-		if n > len(b) {
-			b = make([]byte, n)
-		}
-		_, err = io.ReadFull(msg, b[:n])
-		return kind, b[:n], err
+		b, err := io.ReadAll(msg)
+		return kind, b, err
 	}
 }
 

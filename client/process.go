@@ -96,8 +96,12 @@ func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) 
 	// While the output is not read, the server is not silent.
 	silence := time.AfterFunc(patience, func() { l.cancel(errSilent) })
 	defer silence.Stop()
+	var res *v1.Result
 	for {
 		kind, b, err := f.next()
+		if err != nil && res != nil {
+			return res.Sandpit(), nil
+		}
 		if err != nil {
 			return sandpit.Result{}, err
 		}
@@ -116,13 +120,19 @@ func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) 
 				out.lost(int64(min(binary.BigEndian.Uint64(b), math.MaxInt64)))
 			}
 		case v1.FrameResult:
-			var v v1.Result
-			if err := json.Unmarshal(b, &v); err != nil {
+			res = new(v1.Result)
+			if err := json.Unmarshal(b, res); err != nil {
 				return sandpit.Result{}, badAnswer("unreadable JSON: " + err.Error())
 			}
-			return v.Sandpit(), nil
-		case v1.FrameError:
-			return sandpit.Result{}, frameError(b)
+		case v1.FrameEnd:
+			err := endError(b)
+			if err == nil && res == nil {
+				err = badAnswer("a stream that ends without a result")
+			}
+			if err != nil {
+				return sandpit.Result{}, err
+			}
+			return res.Sandpit(), nil
 		}
 		silence.Reset(patience)
 	}
@@ -136,15 +146,6 @@ func put(w *io.Writer, b []byte) {
 	if _, err := (*w).Write(b); err != nil {
 		*w = nil
 	}
-}
-
-// frameError is the error in a frame.
-func frameError(b []byte) error {
-	var e v1.Error
-	if err := json.Unmarshal(b, &e); err != nil {
-		return badAnswer("unreadable JSON: " + err.Error())
-	}
-	return hinted(told(e), e.Hint)
 }
 
 // lookPatience is how long it may take to find out why a stream has ended.
@@ -166,6 +167,7 @@ func (s *sandbox) broken(l *link, err error) error {
 		if _, e := s.Info(ctx); errors.Is(e, sandpit.ErrClosed) {
 			return e
 		}
+		err = &InterruptedError{Err: err}
 	}
 	return err
 }

@@ -4,14 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"time"
-
-	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
 // event is a server-sent event (HTML Standard, 9.2).
@@ -94,8 +89,9 @@ func (e *eventReader) line() ([]byte, error) {
 	return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
 }
 
-// events makes a request that is answered with events and hands each on, until
-// take returns false or an error, or the stream ends: then with io.EOF.
+// events makes a request that is answered with events and hands each on, until take returns
+// false or an error, or the stream ends. The error is then io.EOF if there is no more, errLost
+// if events are missing, and else one that says why.
 func (c *Client) events(ctx context.Context, r request, take func(event) (bool, error)) error {
 	ctx, stop := c.under(ctx)
 	defer stop()
@@ -116,36 +112,18 @@ func (c *Client) events(ctx context.Context, r request, take func(event) (bool, 
 	for {
 		silence.Reset(patience)
 		ev, err := in.next(func() { silence.Reset(patience) })
-		if err == io.EOF {
-			return err
-		}
 		if err != nil {
 			return c.failed(ctx, err)
 		}
 		silence.Stop() // while the caller looks at it, the server is not silent
-		if ev.name == "error" {
-			var e v1.Error
-			if json.Unmarshal(ev.data, &e) != nil {
-				return badAnswer("an unreadable error")
+		if ev.name == "end" {
+			if err := endError(ev.data); err != nil {
+				return err
 			}
-			return hinted(told(e), e.Hint)
+			return io.EOF
 		}
 		if more, err := take(ev); !more || err != nil {
 			return err
 		}
 	}
-}
-
-// streamEnded reports whether a stream that ended with err has come to its end, or
-// was ended for a reason; what is left was broken off and can be taken up again.
-func streamEnded(err error) bool {
-	return err == nil || err != io.EOF && !errors.Is(err, sandpit.ErrUnavailable)
-}
-
-// streamError is the error of a stream that could not be taken up again.
-func streamError(err error) error {
-	if err == io.EOF {
-		return fmt.Errorf("calling the server: %w: the server ended the stream", sandpit.ErrUnavailable)
-	}
-	return err
 }

@@ -11,7 +11,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
-// stdin is the standard input of a process, over its WebSocket. Only one frame
+// stdin is the standard input of a process, over its WebSocket. Only one message
 // is on the way at a time, so that a Write waits while the process does not
 // read, and a part of one that is written when the input is closed is whole.
 type stdin struct {
@@ -26,13 +26,13 @@ type stdin struct {
 	ended  chan struct{} // nothing can be sent any more, or is wanted
 }
 
-// frame is a frame on its way.
+// frame is a message on its way.
 type frame struct {
 	n   int
-	buf [v1.FrameHead + stdinChunk]byte
+	buf [1 + stdinChunk]byte
 }
 
-// stdinChunk is how much of the input a frame has at most, in bytes.
+// stdinChunk is how much of the input a message has at most, in bytes.
 const stdinChunk = 32 << 10
 
 var stdinFrames = sync.Pool{New: func() any { return new(frame) }}
@@ -58,7 +58,7 @@ func (w *stdin) Write(b []byte) (int, error) {
 	for len(b) > 0 {
 		f := stdinFrames.Get().(*frame)
 		f.set(v1.FrameStdin, b)
-		n := f.n - v1.FrameHead
+		n := f.n - 1
 		select {
 		case w.queue <- f:
 		case <-w.closed:
@@ -79,7 +79,8 @@ func (w *stdin) Close() error {
 }
 
 func (f *frame) set(kind byte, b []byte) {
-	f.n = len(v1.AppendFrame(f.buf[:0], kind, b[:min(len(b), stdinChunk)]))
+	f.buf[0] = kind
+	f.n = 1 + copy(f.buf[1:], b)
 }
 
 // send sends what is written until the input is closed or the stream has ended.

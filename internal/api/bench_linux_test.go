@@ -87,8 +87,8 @@ func (s *service) exec(b testing.TB, id, kind string, argv ...string) int64 {
 		case v1.FrameResult:
 			_, _ = io.Copy(io.Discard, br)
 			return total
-		case v1.FrameError:
-			b.Fatal("an error frame")
+		case v1.FrameEnd:
+			b.Fatal("there is no result")
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestRevokedKeyEndsAll(t *testing.T) {
 	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/alice", key: adminKey})
 	eventually(t, "all has ended", func() bool { return s.endedBy("alice") >= before+open })
 	eventually(t, "its commands have, too", func() bool { return !s.running(sb, otherKey, "7999") })
-	readTo(t, told, "event: error")
+	readTo(t, told, "event: end\ndata: {\"reason\":\"error\"")
 	readTo(t, told, `"code":"unauthenticated"`)
 	if n := s.endedBy("other"); n == 0 || s.ended("followEvents") == 0 {
 		t.Error("nothing was recorded")

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"net/http"
 
@@ -13,7 +12,7 @@ import (
 func eventRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The latest 10,000 events are stored. An events.lost event means that some are missing.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, handle: followEvents},
+		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The latest 10,000 events are stored. An events.lost event means that some are missing, and the stream ends with the reason lost.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, handle: followEvents},
 	}
 }
 
@@ -34,6 +33,27 @@ func followEvents(c *call) error {
 		return q.err
 	}
 	client := c.api.opts.Backend.Client(c.Caller)
-	return stream.Follow(c.Call, stream.Events, true, func(ctx context.Context) iter.Seq2[sandpit.Event, error] { return client.Events(ctx, events) },
-		func(e sandpit.Event) (event, id string) { return string(e.Kind), fmt.Sprint(e.Seq) })
+	return stream.Follow(c.Call, stream.Events, stream.Feed[sandpit.Event]{
+		Live: true, After: events.After,
+		All: func(ctx context.Context) iter.Seq2[sandpit.Event, error] {
+			return untilLost(client.Events(ctx, events))
+		},
+		Name: func(e sandpit.Event) (event string, seq uint64) { return string(e.Kind), e.Seq },
+	})
+}
+
+// untilLost returns events until some are missing, and then stream.ErrLost: a client that
+// knows no kinds of events notices that, too.
+func untilLost(all iter.Seq2[sandpit.Event, error]) iter.Seq2[sandpit.Event, error] {
+	return func(yield func(sandpit.Event, error) bool) {
+		for e, err := range all {
+			if !yield(e, err) {
+				return
+			}
+			if e.Kind == sandpit.EventLost {
+				yield(sandpit.Event{}, stream.ErrLost)
+				return
+			}
+		}
+	}
 }

@@ -16,20 +16,25 @@ import (
 
 func execRoutes() []Route {
 	const tag = "Processes"
-	frames := "Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload: 1 started (a Process), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight), 5 result (a Result, the last), 6 error (an Error, the last), 7 ping, 8 input is no longer read. A client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal)."
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",
-			Text: "The command is killed if the client disconnects. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl -F 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text.  " + frames,
+			Text: "The command is killed if the client disconnects. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl -F 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
 			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Guarded: true, handle: execute,
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Tag: tag, Summary: "Run a command over a WebSocket",
-			Text:   "The client's first message is a Command as text. After that each message is one frame, in both directions. Closing the socket kills the command.  " + frames,
+			Text:   "The client's first message is a Command as text. Closing the socket kills the command. " + socketText,
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, handle: executeSocket,
 		},
 	}
 }
+
+// channels describes the bytes that begin frames and messages, and socketText WebSockets.
+const (
+	channels   = "The server sends 1 started (a Process, the first), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight, big-endian), 5 result (a Result), 6 end (an End, the last), 7 ping, 8 input is no longer read."
+	socketText = "The subprotocol is " + v1.Subprotocol + ". Each binary message is a byte, the channel, and a payload. " + channels + " The client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal), at most 1 MiB each. After end the socket is closed: 1000 ended, 1001 drained, 1008 key or policy, 1009 a message is too large, 1011 an error of the server, 4000 and the HTTP status for another error."
+)
 
 // Bounds of a command.
 const (

@@ -272,10 +272,12 @@ func watchFiles(c *call) error {
 	if err != nil {
 		return err
 	}
-	return stream.Follow(c.Call, stream.Events, false, func(ctx context.Context) iter.Seq2[sandpit.FileEvent, error] {
-		return files.Watch(ctx, path, recursive)
-	},
-		func(e sandpit.FileEvent) (event, id string) { return string(e.Kind), "" })
+	return stream.Follow(c.Call, stream.Events, stream.Feed[sandpit.FileEvent]{
+		All: func(ctx context.Context) iter.Seq2[sandpit.FileEvent, error] {
+			return files.Watch(ctx, path, recursive)
+		},
+		Name: func(e sandpit.FileEvent) (event string, seq uint64) { return string(e.Kind), 0 },
+	})
 }
 
 // largeFile is the size from which content is not sent at once, in bytes.

@@ -104,14 +104,13 @@ func TestHeldOutputIsBounded(t *testing.T) {
 }
 
 // Input that a process does not read is held in small pieces, however large the
-// frames are.
+// messages are.
 func TestHeldInputIsBounded(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	frame := append([]byte{v1.FrameStdin}, binary.BigEndian.AppendUint32(nil, v1.MaxFrame)...)
-	frame = append(frame, make([]byte, v1.MaxFrame)...)
+	frame := append([]byte{v1.FrameStdin}, make([]byte, v1.MaxFrame)...)
 	const sockets = 10
 	var before, after runtime.MemStats
 	runtime.GC()

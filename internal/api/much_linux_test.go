@@ -45,6 +45,9 @@ func TestMuchOutput(t *testing.T) {
 					t.Errorf("%d bytes arrived of %d, or others, and %d of 3000", got.Len(), len(stdout), other.Len())
 				}
 				if f, err := readFrame(resp.Body); err != nil || f.kind != v1.FrameResult {
+					t.Errorf("the last frame but one is %d: %v", f.kind, err)
+				}
+				if f, err := readFrame(resp.Body); err != nil || f.kind != v1.FrameEnd {
 					t.Errorf("the last frame is %d: %v", f.kind, err)
 				}
 				if _, err := readFrame(resp.Body); err != io.EOF {

@@ -86,12 +86,12 @@ func TestExec(t *testing.T) {
 	var res v1.Result
 	strict(t, []byte(got[v1.FrameStarted]), &p)
 	strict(t, []byte(got[v1.FrameResult]), &res)
-	if got[v1.FrameStdout] != "out\n" || got[v1.FrameStderr] != "err\n" || last != v1.FrameResult || res.ExitCode != 4 || p.PID == 0 {
+	if got[v1.FrameStdout] != "out\n" || got[v1.FrameStderr] != "err\n" || last != v1.FrameEnd || got[last] != `{"reason":"ended"}` || res.ExitCode != 4 || p.PID == 0 {
 		t.Errorf("%q", got)
 	}
 
 	_, body, _ := s.get(ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: `printf 'a\377'; printf b >&2`}}, header: map[string]string{"Accept": "text/event-stream"}})
-	for _, want := range []string{"event: started\ndata: {", "event: stdout\ndata: {\"data\":\"Yf8=\"}\n\n", "event: stderr\ndata: {\"data\":\"Yg==\",\"text\":\"b\"}\n\n", "event: result\ndata: {\"exit_code\":0"} {
+	for _, want := range []string{"event: started\ndata: {", "event: stdout\ndata: {\"data\":\"Yf8=\"}\n\n", "event: stderr\ndata: {\"data\":\"Yg==\",\"text\":\"b\"}\n\n", "event: result\ndata: {\"exit_code\":0", "\n\nevent: end\ndata: {\"reason\":\"ended\"}\n\n"} {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("there is no %q in %q", want, body)
 		}
@@ -141,28 +141,31 @@ func TestVanishedClientEndsItsCommand(t *testing.T) {
 // socket opens a WebSocket.
 func (s *service) socket(ctx context.Context, path, key string) *websocket.Conn {
 	s.t.Helper()
-	opt, base := &websocket.DialOptions{HTTPClient: s.unix}, "ws://sandpit"
+	opt, base := &websocket.DialOptions{HTTPClient: s.unix, Subprotocols: []string{"other", v1.Subprotocol}}, "ws://sandpit"
 	if key != "" {
-		opt, base = &websocket.DialOptions{HTTPClient: s.tcp, HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}}, strings.Replace(s.base, "http", "ws", 1)
+		opt, base = &websocket.DialOptions{HTTPClient: s.tcp, Subprotocols: opt.Subprotocols, HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}}, strings.Replace(s.base, "http", "ws", 1)
 	}
 	conn, _, err := websocket.Dial(ctx, base+path, opt)
 	if err != nil {
 		s.t.Fatal(err)
+	}
+	if conn.Subprotocol() != v1.Subprotocol {
+		s.t.Errorf("the subprotocol is %q", conn.Subprotocol())
 	}
 	conn.SetReadLimit(2 << 20)
 	s.t.Cleanup(func() { _ = conn.CloseNow() })
 	return conn
 }
 
+// sendFrame sends a message.
 func sendFrame(t *testing.T, conn *websocket.Conn, kind byte, payload string) {
 	t.Helper()
-	b := binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(payload)))
-	if err := conn.Write(t.Context(), websocket.MessageBinary, append(b, payload...)); err != nil {
+	if err := conn.Write(t.Context(), websocket.MessageBinary, append([]byte{kind}, payload...)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// receive reads frames until one of a kind holds a text, and returns all output.
+// receive reads messages until one of a kind holds a text, and returns all output.
 func receive(t *testing.T, conn *websocket.Conn, kind byte, text string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
@@ -173,11 +176,11 @@ func receive(t *testing.T, conn *websocket.Conn, kind byte, text string) string 
 		if err != nil {
 			t.Fatalf("waiting for %q after %q: %v", text, all, err)
 		}
-		if len(msg) < 5 || int(binary.BigEndian.Uint32(msg[1:])) != len(msg)-5 {
-			t.Fatalf("%q is no frame", msg)
+		if len(msg) < 1 {
+			t.Fatalf("an empty message after %q", all)
 		}
 		if msg[0] == kind {
-			all += string(msg[5:])
+			all += string(msg[1:])
 			if strings.Contains(all, text) {
 				return all
 			}
@@ -216,9 +219,19 @@ func TestTerminal(t *testing.T) {
 	if res.ExitCode != 7 {
 		t.Errorf("%+v", res)
 	}
-	if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
-		t.Errorf("the socket is closed by %v", err)
+	if end := ended(t, conn, websocket.StatusNormalClosure); end.Reason != v1.EndEnded || end.Error != nil {
+		t.Errorf("it ended with %+v", end)
 	}
+}
+
+// ended reads the last message of a WebSocket, which is closed with a code.
+func ended(t *testing.T, conn *websocket.Conn, code websocket.StatusCode) (end v1.End) {
+	t.Helper()
+	strict(t, []byte(receive(t, conn, v1.FrameEnd, "}")), &end)
+	if _, msg, err := conn.Read(t.Context()); websocket.CloseStatus(err) != code {
+		t.Errorf("after %+v: %q, closed with %v, want %d", end, msg, err, code)
+	}
+	return end
 }
 
 // What a client may not send over a WebSocket ends its call, with a reason.
@@ -230,35 +243,39 @@ func TestSocketRefuses(t *testing.T) {
 		if err := conn.Write(t.Context(), websocket.MessageText, []byte(first)); err != nil {
 			t.Fatal(err)
 		}
-		var e v1.Error
-		strict(t, []byte(receive(t, conn, v1.FrameError, "}")), &e)
-		if e.Code != "invalid" || e.RequestID == "" {
+		if e := ended(t, conn, 4400); e.Error == nil || e.Reason != v1.EndError || e.Error.Code != "invalid" || e.Error.RequestID == "" {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
-	for name, msg := range map[string][]byte{"no frame": {1}, "a wrong length": {v1.FrameStdin, 0, 0, 0, 9}, "an unknown type": {99, 0, 0, 0, 0}} {
+	long := append([]byte{v1.FrameStdin}, make([]byte, v1.MaxFrame+1)...)
+	for name, tt := range map[string]struct {
+		msg   []byte
+		code  string
+		close websocket.StatusCode
+	}{
+		"an empty message":   {nil, "invalid", 4400},
+		"an unknown channel": {[]byte{99}, "invalid", 4400},
+		"no size":            {[]byte{v1.FrameResize, '['}, "invalid", 4400},
+		"too long a signal":  {append([]byte{v1.FrameSignal}, []byte(`{"signal":1}`+strings.Repeat(" ", 5000))...), "invalid", 4400},
+		"too long":           {long, "too_large", websocket.StatusMessageTooBig},
+	} {
 		conn := s.socket(t.Context(), execPath(sb), "")
 		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["sleep","600"]}`)); err != nil {
 			t.Fatal(err)
 		}
 		receive(t, conn, v1.FrameStarted, "}")
-		if err := conn.Write(t.Context(), websocket.MessageBinary, msg); err != nil {
+		if err := conn.Write(t.Context(), websocket.MessageBinary, tt.msg); err != nil {
 			t.Fatal(err)
 		}
-		var e v1.Error
-		strict(t, []byte(receive(t, conn, v1.FrameError, "}")), &e)
-		if e.Code != "invalid" {
+		if e := ended(t, conn, tt.close); e.Error == nil || e.Error.Code != tt.code {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
-	// A message that is too long, and the wrong version of the protocol.
-	conn := s.socket(t.Context(), execPath(sb), "")
-	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["cat"],"stdin":true}`)); err != nil {
-		t.Fatal(err)
+	// Other subprotocols, and the wrong version of the protocol.
+	offering := map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "sandpit.v2, chat"}
+	if e := s.refused(400, "invalid", ask{method: "GET", path: execPath(sb), header: offering}); !strings.Contains(e.Hint, v1.Subprotocol) {
+		t.Errorf("the hint is %q", e.Hint)
 	}
-	receive(t, conn, v1.FrameStarted, "}")
-	_ = conn.Write(t.Context(), websocket.MessageBinary, make([]byte, 2<<20))
-	eventually(t, "the socket is closed", func() bool { _, _, err := conn.Read(t.Context()); return err != nil })
 	s.refused(400, "invalid", ask{method: "GET", path: execPath(sb), header: map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "12"}})
 	// What is no handshake is refused as everything is.
 	for head, status := range map[string]int{
@@ -365,7 +382,9 @@ func TestBackground(t *testing.T) {
 	if h.Get("Content-Type") != "application/x-ndjson" || strings.Count(string(body), "\n") < 3 {
 		t.Errorf("%v: %s", h, body)
 	}
-	for line := range strings.Lines(string(body)) {
+	entries, last, _ := strings.Cut(string(body), `{"end":`)
+	var seq uint64
+	for line := range strings.Lines(entries) {
 		var entry struct {
 			Seq  uint64
 			Data []byte
@@ -373,6 +392,10 @@ func TestBackground(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Seq == 0 || len(entry.Data) == 0 {
 			t.Errorf("%v: %s", err, line)
 		}
+		seq = entry.Seq
+	}
+	if want := fmt.Sprintf(`{"reason":"ended","seq":%d}}`+"\n", seq); last != want {
+		t.Errorf("the last line is %q, want %q", last, want)
 	}
 	_, body, _ = s.get(ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?tail=1", header: map[string]string{"Accept": "text/event-stream"}})
 	if strings.Count(string(body), "event: stdout\n") != 1 || !strings.Contains(string(body), "id: ") {
@@ -386,7 +409,7 @@ func TestBackground(t *testing.T) {
 				ids = append(ids, strings.TrimSpace(id))
 			}
 		}
-		return ids
+		return ids[:len(ids)-1] // the last is that of the end, and the same
 	}
 	all := events("", "")
 	for _, query := range []string{"", "&after=0", "&tail=1"} {

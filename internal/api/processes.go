@@ -47,7 +47,7 @@ func processRoutes() []Route {
 			Query: []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}}, Status: http.StatusOK, Other: []string{v1.StreamType, stream.Events}, handle: followOutput,
 		},
 		{
-			Method: http.MethodGet, Path: one + "/attach", ID: "attachProcess", Tag: tag, Summary: "Attach to a process over a WebSocket", Text: "Each message is one frame. Closing the socket does not affect the process.",
+			Method: http.MethodGet, Path: one + "/attach", ID: "attachProcess", Tag: tag, Summary: "Attach to a process over a WebSocket", Text: "Closing the socket does not affect the process. " + socketText,
 			Query:  []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}, flag("stdin", "Allow writing to standard input")},
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, handle: attachProcess,
 		},

@@ -490,7 +490,7 @@ func TestDrainingBreaksOff(t *testing.T) {
 		t.Errorf("Close says %v", err)
 	}
 	rest, err := io.ReadAll(br)
-	if err != nil || !strings.Contains(string(rest), "event: error") || !strings.Contains(string(rest), `"code":"unavailable"`) {
+	if err != nil || !strings.Contains(string(rest), "event: end\ndata: {\"reason\":\"drained\"") || !strings.Contains(string(rest), `"code":"unavailable"`) {
 		t.Errorf("%v: %s", err, rest)
 	}
 	// It is the server that ends, not the command.
@@ -522,7 +522,9 @@ func TestDrainingEndsSilentSockets(t *testing.T) {
 	if n := s.ended("execSocket"); n != 1 {
 		t.Errorf("the audit has %d ends of the call", n)
 	}
-	receive(t, conn, v1.FrameError, "unavailable")
+	if end := ended(t, conn, websocket.StatusGoingAway); end.Reason != v1.EndDrained || end.Error == nil || end.Error.Code != "unavailable" {
+		t.Errorf("it ended with %+v", end)
+	}
 }
 
 // A stop without grace kills at once; one that says nothing of it gives time.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"math"
 	"net/http"
@@ -212,6 +211,9 @@ func getLogs(c *call) error {
 	if c.accepts(stream.Events) {
 		kind = stream.Events
 	}
-	return stream.Follow(c.Call, kind, log.Follow, func(ctx context.Context) iter.Seq2[sandpit.LogEntry, error] { return sb.Logs(ctx, log) },
-		func(e sandpit.LogEntry) (event, id string) { return e.Stream, fmt.Sprint(e.Seq) })
+	return stream.Follow(c.Call, kind, stream.Feed[sandpit.LogEntry]{
+		Live: log.Follow, After: log.After,
+		All:  func(ctx context.Context) iter.Seq2[sandpit.LogEntry, error] { return sb.Logs(ctx, log) },
+		Name: func(e sandpit.LogEntry) (event string, seq uint64) { return e.Stream, e.Seq },
+	})
 }

@@ -2,23 +2,35 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"net/http"
 	"strconv"
 
-	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Follow sends what a source gives, one line or event each, until it ends, the
-// client leaves, or the server is about to end. A source that fails before it
-// has given anything is an error with a status of its own.
-//
-// With live the source may give nothing for long, and the stream begins at once. Errors
-// that the source has from the start then are events. name returns what a server-sent
-// event is called, and the position from which a client may resume after it.
-func Follow[T any](c *gate.Call, kind string, live bool, source func(context.Context) iter.Seq2[T, error], name func(T) (event, id string)) error {
+// Feed is what Follow sends.
+type Feed[T any] struct {
+	// Live feeds may give nothing for long. Their stream begins at once.
+	Live bool
+
+	// After is the position at which the feed begins; 0: at its first element, or it has
+	// no positions.
+	After uint64
+
+	// All returns the elements. An error is the last.
+	All func(context.Context) iter.Seq2[T, error]
+
+	// Name returns what an element is called as a server-sent event, and its position, or 0.
+	Name func(T) (event string, seq uint64)
+}
+
+// Follow sends what a feed gives, one line or event each, until it ends, the client
+// leaves, or the server is about to end. The last line or event is a v1.End, from whose
+// position a client may resume. A feed that fails before it has given anything is an error
+// with a status of its own, unless it is live.
+func Follow[T any](c *gate.Call, kind string, feed Feed[T]) error {
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
@@ -27,45 +39,49 @@ func Follow[T any](c *gate.Call, kind string, live bool, source func(context.Con
 	defer context.AfterFunc(c.Gate().Live(), func() { cancel(gate.ErrDraining) })()
 	s := NewResponse(c, kind)
 	defer s.Close()
-	opened := false
-	if live {
-		opened = true
+	opened := feed.Live
+	if opened {
 		s.open()
 	}
-	for v, err := range source(ctx) {
-		if ctx.Err() != nil {
+	seq := feed.After
+	var why error
+	for v, err := range feed.All(ctx) {
+		if why = err; err != nil || ctx.Err() != nil {
 			break
-		}
-		if err != nil {
-			return lastEvent(c, s, opened, err)
 		}
 		if !opened {
 			opened = true
 			s.open()
 		}
-		event, id := name(v)
-		if s.line(event, id, v) != nil {
-			break
+		event, at := feed.Name(v)
+		if at > 0 {
+			seq = at
+		}
+		if s.line(event, at, v) != nil {
+			return nil // the client has gone
 		}
 	}
-	if err := c.BrokenOff(); errors.Is(err, gate.ErrKeyEnded) {
-		return lastEvent(c, s, opened, err)
+	if c.Ctx.Err() != nil && c.BrokenOff() == nil {
+		return nil // the client has gone
+	}
+	if ctx.Err() != nil {
+		why = context.Cause(ctx)
 	}
 	if !opened {
+		if why != nil {
+			return why
+		}
 		s.open()
 	}
-	return nil
-}
-
-// lastEvent tells the client why a stream ends: by an event if it can. Otherwise it
-// returns err, which becomes the status, or breaks the stream off.
-func lastEvent(c *gate.Call, s *Response, opened bool, err error) error {
-	if !opened || s.kind != Events {
-		return err
+	end, status := endOf(c, why)
+	if end.Seq = seq; end.Reason == v1.EndError {
+		c.NoteOutcome(status, end.Error.Code, why)
 	}
-	status, e := codec.Describe(c, err)
-	c.NoteOutcome(status, e.Code, err)
-	_ = s.line("error", "", e)
+	if kind == Events {
+		_ = s.line("end", seq, end)
+	} else {
+		_ = s.line("", 0, v1.LastLine{End: end})
+	}
 	return nil
 }
 

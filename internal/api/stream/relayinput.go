@@ -47,7 +47,7 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 				stdin = newInlet(s, p)
 			}
 			if !stdin.put(payload, kind == v1.FrameEOF) {
-				return errFrame("the client sent more input than it was given credit for")
+				return errMessage("the client sent more input than it was given credit for")
 			}
 		case v1.FrameResize, v1.FrameSignal:
 			if err := control(s.c.Ctx, p, kind, payload); err != nil {
@@ -55,7 +55,7 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 			}
 		case v1.FramePassed:
 			if len(payload) != 4 {
-				return errFrame("its length is not 4 bytes")
+				return errMessage("its length is not 4 bytes")
 			}
 			s.room.Give(binary.BigEndian.Uint32(payload))
 		case v1.FrameKill:
@@ -66,7 +66,7 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 				return err // its sandbox goes, and it with that
 			}
 		default:
-			return errFrame("its type is unknown")
+			return errMessage("its type is unknown")
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -205,8 +206,9 @@ func (s *Response) added() {
 	s.timer.Reset(gather)
 }
 
-// line sends v as a line of JSON, or as the data of an event.
-func (s *Response) line(event, id string, v any) error {
+// line sends v as a line of JSON, or as the data of an event. seq is the position of the
+// event, or 0 if it has none.
+func (s *Response) line(event string, seq uint64, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -218,8 +220,8 @@ func (s *Response) line(event, id string, v any) error {
 	}
 	b := *s.buf
 	if s.kind == Events {
-		if id != "" {
-			b = append(append(append(b, "id: "...), id...), '\n')
+		if seq > 0 {
+			b = append(strconv.AppendUint(append(b, "id: "...), seq, 10), '\n')
 		}
 		b = append(append(append(b, "event: "...), event...), "\ndata: "...)
 		b = append(append(b, data...), "\n\n"...)
@@ -242,7 +244,7 @@ func (s *Response) open() {
 func isOutput(kind byte) bool { return kind == v1.FrameStdout || kind == v1.FrameStderr }
 
 // Finish tells the client how the process has ended.
-func (s *Response) Finish(res sandpit.Result, err error) { finish(s.c, s, res, err) }
+func (s *Response) Finish(res sandpit.Result, err error) { _, _ = finish(s.c, s, res, err) }
 
 // Close sends gathered frames and ends the stream.
 func (s *Response) Close() {
@@ -277,7 +279,7 @@ func eventName(kind byte) string {
 	case v1.FrameResult:
 		return "result"
 	}
-	return "error"
+	return "end"
 }
 
 // appendEvent appends a frame as a server-sent event (HTML Standard, 9.2). JSON is on
@@ -300,7 +302,7 @@ func appendEvent(b []byte, kind byte, payload []byte) []byte {
 		}
 		b = append(b, '}')
 	case v1.FrameLost:
-		text, _ := json.Marshal(map[string]uint64{"bytes": binary.BigEndian.Uint64(payload)})
+		text, _ := json.Marshal(v1.Lost{Bytes: binary.BigEndian.Uint64(payload)})
 		b = append(b, text...)
 	default:
 		b = append(b, payload...)

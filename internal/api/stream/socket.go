@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -22,7 +23,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Socket is a WebSocket whose binary messages are frames, in both directions.
+// Socket is a WebSocket. Each binary message is a byte that says what it is (v1.FrameStdout
+// and others), and a payload.
 type Socket struct {
 	c    *gate.Call
 	conn *websocket.Conn
@@ -55,9 +57,12 @@ func Accept(c *gate.Call) (*Socket, error) {
 	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.R.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
 		return nil, gate.Invalid("the WebSocket handshake is malformed", "use version 13 of the protocol (RFC 6455)")
 	}
+	if c.R.Header.Values("Sec-WebSocket-Protocol") != nil && !hasToken(c.R.Header, "Sec-WebSocket-Protocol", v1.Subprotocol) {
+		return nil, gate.Invalid("none of the subprotocols that the client offers is served here", "offer "+v1.Subprotocol+", or none")
+	}
 	// Origins have been checked. Compression would cost memory per socket and
 	// tell secrets by their length.
-	conn, err := websocket.Accept(c.W, c.R, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	conn, err := websocket.Accept(c.W, c.R, &websocket.AcceptOptions{Subprotocols: []string{v1.Subprotocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		c.NoteOutcome(http.StatusBadRequest, "invalid", err)
 		c.W.Taken() // websocket.Accept has answered
@@ -65,7 +70,7 @@ func Accept(c *gate.Call) (*Socket, error) {
 	}
 	c.W.Taken()
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
-	conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
+	conn.SetReadLimit(-1) // messages are read piece by piece, and bounded there
 	s := &Socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
 	context.AfterFunc(c.Ctx, s.breakOff)
 	return s, nil
@@ -104,7 +109,7 @@ func (s *Socket) frameLocked(kind byte, payload []byte) error {
 	for first := true; first || len(payload) > 0; first = false {
 		part := payload[:min(len(payload), v1.MaxFrame)]
 		payload = payload[len(part):]
-		s.buf = v1.AppendFrame(s.buf[:0], kind, part)
+		s.buf = append(append(s.buf[:0], kind), part...)
 		if err := s.send(websocket.MessageBinary, s.buf); err != nil {
 			return err
 		}
@@ -146,11 +151,11 @@ func (s *Socket) ping(ctx context.Context) {
 }
 
 // Bounds of what a client sends. Resizes and signals that come faster wait, and so do
-// frames behind standard input that the process does not read.
+// messages behind standard input that the process does not read.
 const (
 	maxControls = 100      // resizes and signals a second
 	maxControl  = 4 << 10  // bytes of one
-	stdinPiece  = 64 << 10 // bytes; longer frames are split
+	stdinPiece  = 64 << 10 // bytes; longer messages are split
 	stdinQueue  = 4        // pieces that wait for the process
 )
 
@@ -187,53 +192,63 @@ func (s *Socket) pump(p sandpit.Process, pieces <-chan []byte) {
 	}
 }
 
-// errFrame returns the error for a message that is not a valid frame.
-func errFrame(why string) error {
-	return gate.Invalid("a message is not a valid frame: "+why, "see /docs")
+// errMessage returns the error for a message that is not valid.
+func errMessage(why string) error {
+	return gate.Invalid("a message of the client is not valid: "+why, "see /docs")
 }
 
-// take reads frames.
+// take reads messages.
 func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
 	for {
-		kind, msg, err := s.conn.Reader(s.io)
+		kind, r, err := s.conn.Reader(s.io)
 		if err != nil {
 			return gate.ErrClientGone
 		}
-		frame := frameReader{msg: msg}
-		if kind != websocket.MessageBinary || frame.begin() != nil {
-			return errFrame(noFrame)
+		var channel [1]byte
+		if kind != websocket.MessageBinary {
+			return errMessage("it is not binary")
 		}
-		switch frame.kind {
+		if _, err := io.ReadFull(r, channel[:]); err != nil {
+			return errMessage("it is empty")
+		}
+		msg := &message{r: r}
+		switch channel[0] {
 		case v1.FrameStdin:
-			for frame.left > 0 {
-				piece, err := frame.next(stdinPiece)
-				if err != nil {
-					return err
-				}
-				if err := s.put(stdin, piece); err != nil {
-					return err
-				}
-			}
+			err = s.input(msg, stdin)
 		case v1.FrameEOF:
-			if err := s.put(stdin, nil); err != nil {
-				return err
-			}
+			err = s.put(stdin, nil)
 		case v1.FrameResize, v1.FrameSignal:
-			payload, err := frame.next(maxControl)
-			if err != nil {
-				return err
+			var text []byte
+			if text, err = msg.next(maxControl); err != nil {
+				break
 			}
-			if err := controls.Wait(s.c.Ctx); err != nil {
+			if controls.Wait(s.c.Ctx) != nil {
 				return context.Cause(s.c.Ctx)
 			}
-			if err := control(s.c.Ctx, p, frame.kind, payload); err != nil {
-				return err
-			}
+			err = control(s.c.Ctx, p, channel[0], text)
 		case v1.FramePing:
 		default:
-			return errFrame("its type is unknown")
+			return errMessage(fmt.Sprintf("the channel %d is unknown", channel[0]))
 		}
-		if err := frame.end(); err != nil {
+		if err != nil {
+			return err
+		}
+		if more, err := msg.next(1); err != nil {
+			return err
+		} else if len(more) > 0 {
+			return errMessage("it is longer than its channel allows")
+		}
+	}
+}
+
+// input queues the standard input in a message.
+func (s *Socket) input(msg *message, stdin chan<- []byte) error {
+	for {
+		piece, err := msg.next(stdinPiece)
+		if err != nil || len(piece) == 0 {
+			return err
+		}
+		if err := s.put(stdin, piece); err != nil {
 			return err
 		}
 	}
@@ -249,51 +264,30 @@ func (s *Socket) put(stdin chan<- []byte, piece []byte) error {
 	}
 }
 
-const noFrame = "its length does not match its payload"
-
-// frameReader reads a message, which is a frame, piece by piece. It never holds a whole
-// frame.
-type frameReader struct {
-	msg  io.Reader
-	kind byte
-	left int // bytes of the payload
+// message reads the payload of a message piece by piece. It never holds the whole.
+type message struct {
+	r io.Reader
+	n int // bytes that have been read
 }
 
-// begin reads the head.
-func (f *frameReader) begin() error {
-	var head [v1.FrameHead]byte
-	if _, err := io.ReadFull(f.msg, head[:]); err != nil {
-		return err
+var errTooLong error = &gate.Refusal{Code: errcode.TooLarge, Message: "a message of the client is longer than 1 MiB", Hint: "send it in parts"}
+
+// next returns the next bytes, up to a maximum of stdinPiece; none at the end.
+func (m *message) next(limit int) ([]byte, error) {
+	buf := pieces.Get().(*[stdinPiece]byte)
+	defer pieces.Put(buf)
+	n, err := io.ReadFull(m.r, buf[:limit])
+	if m.n += n; m.n > v1.MaxFrame {
+		return nil, errTooLong
 	}
-	kind, n := v1.ParseFrameHead(head[:])
-	f.kind, f.left = kind, int(min(n, v1.MaxFrame+1))
-	return nil
-}
-
-// next reads the next bytes of the payload, up to a maximum.
-func (f *frameReader) next(limit int) ([]byte, error) {
-	b := make([]byte, min(f.left, limit))
-	f.left -= len(b)
-	if _, err := io.ReadFull(f.msg, b); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, errFrame(noFrame)
-	} else if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, gate.ErrClientGone
 	}
-	return b, nil
+	return bytes.Clone(buf[:n]), nil
 }
 
-// end reads the rest of the message, which must be as long as the rest of the payload.
-// Only frames whose payload means nothing have one left.
-func (f *frameReader) end() error {
-	n, err := io.Copy(io.Discard, f.msg)
-	if err != nil {
-		return gate.ErrClientGone
-	}
-	if n != int64(f.left) {
-		return errFrame(noFrame)
-	}
-	return nil
-}
+// pieces are buffers for messages, whose length is not known before they are read.
+var pieces = sync.Pool{New: func() any { return new([stdinPiece]byte) }}
 
 // First reads v from the first message, which is JSON in a text message of at most
 // limit bytes.
@@ -315,7 +309,7 @@ func (s *Socket) First(v any, limit int64) error {
 	} else if err != nil {
 		return gate.ErrClientGone
 	}
-	s.conn.SetReadLimit(v1.MaxFrame + v1.FrameHead)
+	s.conn.SetReadLimit(-1)
 	return codec.ParseHeld(s.c, buf.Bytes(), v)
 }
 
@@ -356,25 +350,48 @@ func (s *Socket) Serve(p sandpit.Process) {
 // when nobody reads from the client any more.
 func (s *Socket) Finish(res sandpit.Result, err error) {
 	s.stopPing()
-	finish(s.c, s, res, err)
-	code, reason := websocket.StatusNormalClosure, ""
-	switch {
-	case errors.Is(err, gate.ErrDraining):
-		code, reason = websocket.StatusGoingAway, gate.ErrDraining.Error()
-	case errors.Is(err, gate.ErrKeyEnded):
-		code, reason = websocket.StatusPolicyViolation, gate.ErrKeyEnded.Error()
-	}
+	end, status := finish(s.c, s, res, err)
 	s.c.Cancel(nil)
-	_ = s.conn.Close(code, reason)
+	s.close(end, status)
 	<-s.reading
 }
 
 // Refuse tells the client an error instead of serving it, and closes the socket.
 func (s *Socket) Refuse(err error) {
-	status, e := codec.Describe(s.c, err)
-	s.c.ReplaceOutcome(status, e.Code, err)
-	_ = sendJSON(s, v1.FrameError, e)
-	_ = s.conn.Close(websocket.StatusNormalClosure, "")
+	end, status := endOf(s.c, err)
+	s.c.ReplaceOutcome(status, end.Error.Code, err)
+	_ = sendJSON(s, v1.FrameEnd, end)
+	s.close(end, status)
+}
+
+// close closes the socket with the code and reason that fit its end.
+func (s *Socket) close(end v1.End, status int) {
+	reason := ""
+	if end.Error != nil {
+		reason = end.Error.Code
+	}
+	_ = s.conn.Close(closeCode(end, status), reason)
+}
+
+// clientError and the status of an error of the client make a close code, of which 4000 to
+// 4999 are free for each protocol (RFC 6455, 7.4.2).
+const clientError = 4000
+
+// closeCode returns the close code for an end (RFC 6455, 7.4.1).
+func closeCode(end v1.End, status int) websocket.StatusCode {
+	switch {
+	case end.Reason == v1.EndEnded:
+		return websocket.StatusNormalClosure
+	case end.Reason == v1.EndDrained:
+		return websocket.StatusGoingAway
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return websocket.StatusPolicyViolation
+	case status == http.StatusRequestEntityTooLarge:
+		return websocket.StatusMessageTooBig
+	case status >= http.StatusInternalServerError:
+		return websocket.StatusInternalError
+	}
+	return clientError + websocket.StatusCode(status)
 }
 
 // Close closes the connection. It is a no-op after Finish and Refuse.

@@ -2,24 +2,25 @@
 //
 //   - Response: frames, server-sent events or lines of JSON as the answer to a request
 //   - Follow: events and log entries as they come, and where a client resumes (follow.go)
-//   - Socket: frames over a WebSocket, in both directions
+//   - Socket: the messages of a WebSocket, in both directions
 //   - Relay: frames for the launcher, over the connection of a request (package fastrun)
 //   - Tunnel: the bytes of a connection to a port of a sandbox
 //
-// A stream ends with its gate.Call. A client that takes nothing for too long has left.
-// What a client sends is hostile: frames are bounded, and those of a Socket are read
-// piece by piece.
+// Each stream but a tunnel ends with a v1.End, so that a client can tell its end from a cut
+// connection. A stream ends with its gate.Call. A client that takes nothing for too long has left.
+// What a client sends is hostile: frames are bounded, and the messages of a Socket are
+// read piece by piece.
 package stream
 
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"io"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -54,17 +55,37 @@ func Attachment(s Sink, history, stdin bool) sandpit.AttachOptions {
 	return sandpit.AttachOptions{Stdout: stdout, Stderr: stderr, Lost: lost, NoHistory: !history, Stdin: stdin}
 }
 
-// finish tells the client how a process has ended, and notes it if that fails.
-func finish(c *gate.Call, s Sink, res sandpit.Result, err error) {
-	if err != nil {
-		status, e := codec.Describe(c, err)
-		c.NoteOutcome(status, e.Code, err)
-		_ = sendJSON(s, v1.FrameError, e)
-		return
+// finish tells the client how a process has ended and why the stream ends, and notes
+// the outcome if that is a failure.
+func finish(c *gate.Call, s Sink, res sandpit.Result, err error) (end v1.End, status int) {
+	if err == nil && sendJSON(s, v1.FrameResult, v1.FromResult(res)) != nil {
+		err = gate.ErrClientGone
 	}
-	if sendJSON(s, v1.FrameResult, v1.FromResult(res)) != nil {
-		c.NoteOutcome(errcode.StatusClientGone, errcode.Canceled, gate.ErrClientGone)
+	if end, status = endOf(c, err); end.Error != nil {
+		c.NoteOutcome(status, end.Error.Code, err)
 	}
+	_ = sendJSON(s, v1.FrameEnd, end)
+	return end, status
+}
+
+// ErrLost ends a stream that can't go on without a gap.
+var ErrLost = errors.New("events were lost")
+
+// endOf returns the last event of a stream that ends with err, or nil at its own end, and
+// the status that the error would have as an answer.
+func endOf(c *gate.Call, err error) (end v1.End, status int) {
+	switch {
+	case err == nil:
+		return v1.End{Reason: v1.EndEnded}, 0
+	case errors.Is(err, ErrLost):
+		return v1.End{Reason: v1.EndLost}, 0
+	}
+	status, e := codec.Describe(c, err)
+	end = v1.End{Reason: v1.EndError, Error: &e}
+	if errors.Is(err, gate.ErrDraining) || errors.Is(c.BrokenOff(), gate.ErrDraining) {
+		end.Reason = v1.EndDrained
+	}
+	return end, status
 }
 
 func sendJSON(s Sink, kind byte, v any) error {

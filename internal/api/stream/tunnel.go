@@ -106,14 +106,13 @@ func (s *Socket) Tunnel(inside net.Conn) {
 			}
 		}
 	}
-	code, reason := websocket.StatusNormalClosure, ""
-	switch {
-	case errors.Is(s.c.BrokenOff(), gate.ErrKeyEnded):
-		code, reason = websocket.StatusPolicyViolation, gate.ErrKeyEnded.Error()
-	case err != nil && !errors.Is(err, net.ErrClosed):
-		code = websocket.StatusInternalError
+	end, status := v1.End{Reason: v1.EndEnded}, 0
+	if why := s.c.BrokenOff(); why != nil {
+		end, status = endOf(s.c, why)
+	} else if err != nil && !errors.Is(err, net.ErrClosed) {
+		end, status = v1.End{Reason: v1.EndError}, http.StatusBadGateway
 	}
-	_ = s.conn.Close(code, reason)
+	s.close(end, status)
 	<-reading
 }
 

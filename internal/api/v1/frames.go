@@ -8,23 +8,26 @@ import (
 
 // The stream of a process is a sequence of frames: a type byte, the length of the
 // payload in four bytes, most significant first, and the payload. It comes in a
-// chunked response of media type StreamType, in the binary messages of a
-// WebSocket, one frame each, or over the connection of package fastrun.
+// chunked response of media type StreamType, or over the connection of package fastrun.
+// In a WebSocket each binary message is one frame without the length.
 const (
 	StreamType = "application/vnd.sandpit.stream"
 	FrameHead  = 5       // bytes of type and length
 	MaxFrame   = 1 << 20 // bytes of payload, except in a FrameRequest
 )
 
-// Frame types. S: from the server, C: from the client, which only a connection
+// Subprotocol is the protocol of all WebSockets of /v1 (Sec-WebSocket-Protocol).
+const Subprotocol = "sandpit.v1"
+
+// Frame types, which are also the channels of WebSocket messages. S: from the server, C: from the client, which only a connection
 // that goes both ways has.
 const (
 	FrameStarted byte = 1  // S: Process as JSON; always the first
 	FrameStdout  byte = 2  // S: bytes
 	FrameStderr  byte = 3  // S: bytes
 	FrameLost    byte = 4  // S: 8 bytes, most significant first: the number of lost output bytes
-	FrameResult  byte = 5  // S: Result as JSON; the last
-	FrameError   byte = 6  // S: Error as JSON; the last
+	FrameResult  byte = 5  // S: Result as JSON: the process has ended
+	FrameEnd     byte = 6  // S: End as JSON; always the last
 	FramePing    byte = 7  // S: empty, at least every 20 s of silence
 	FrameDeaf    byte = 8  // S: empty: the process reads no more input; further input is dropped
 	FrameStdin   byte = 16 // C: bytes
@@ -38,6 +41,7 @@ const (
 	FrameRequest byte = 32 // C: fastrun.Request as JSON; always the first
 	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
 	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken; 0: no more are taken
+	FrameError   byte = 36 // S: Error as JSON; it or a FrameResult is the last
 	FramePassed  byte = 35 // C: 4 bytes, most significant first: the number of output bytes passed on
 )
 

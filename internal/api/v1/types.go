@@ -171,6 +171,42 @@ type FileInfo struct {
 	Encoding string    `json:"encoding,omitempty" enum:"base64" doc:"base64: name and target are in base64. Absent: text"`
 }
 
+// End is the last event of every stream. A stream that ends without one was cut.
+type End struct {
+	Reason string `json:"reason" enum:"ended,drained,lost,error" doc:"ended: there is no more. drained: the server is shutting down; connect again. lost: events are missing, because they are no longer stored; read the present state, then resume. error: see error"`
+	Seq    uint64 `json:"seq,omitempty" doc:"The position after which to resume (parameter after); absent: the stream has no positions"`
+	Error  *Error `json:"error,omitempty" doc:"What failed; with error and drained"`
+}
+
+// Reasons for the end of a stream.
+const (
+	EndEnded   = "ended"
+	EndDrained = "drained"
+	EndLost    = "lost"
+	EndError   = "error"
+)
+
+// LastLine is the last line of a stream of lines.
+type LastLine struct {
+	End End `json:"end"`
+}
+
+// Begin is the first event of a stream that follows events.
+type Begin struct {
+	Seq uint64 `json:"seq" doc:"The position at which the stream begins"`
+}
+
+// Output is a piece of output in an event.
+type Output struct {
+	Data []byte  `json:"data" doc:"The bytes"`
+	Text *string `json:"text,omitempty" doc:"The same, if it is UTF-8"`
+}
+
+// Lost reports that output is missing at this place of a stream.
+type Lost struct {
+	Bytes uint64 `json:"bytes"`
+}
+
 // Error is the form of every error.
 type Error struct {
 	Code      string `json:"code"`
