@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -30,10 +31,10 @@ func archiveRoutes() []Route {
 		return Param{Name: "format", Type: "string", Enum: names, Doc: "Default tar"}
 	}
 	return []Route{
-		{Method: http.MethodGet, Path: archive, ID: "downloadArchive", Tag: tag, Summary: "Download a directory or file as an archive", Query: []Param{path(""), formats("tar", "zip")}, Status: http.StatusOK, Other: []string{"application/x-tar", "application/zip"}, Guarded: true, handle: downloadArchive},
+		{Method: http.MethodGet, Path: archive, ID: "downloadArchive", Tag: tag, Summary: "Download a directory or file as an archive", Query: []Param{path(""), formats("tar", "zip")}, Status: http.StatusOK, Other: []string{"application/x-tar", "application/zip"}, Guarded: true, Fails: []string{errcode.OutputTooLarge}, handle: downloadArchive},
 		{
 			Method: http.MethodPut, Path: archive, ID: "uploadArchive", Tag: tag, Summary: "Unpack an archive below a directory", Text: "Nothing is ever written outside of the directory.",
-			Query: []Param{path("The directory, which must exist"), formats("tar", "tar.gz", "zip")}, Raw: octets, Status: http.StatusNoContent, Guarded: true, handle: only(uploadArchive),
+			Query: []Param{path("The directory, which must exist"), formats("tar", "tar.gz", "zip")}, Raw: octets, Status: http.StatusNoContent, Guarded: true, Fails: []string{errcode.TooLarge}, handle: only(uploadArchive),
 		},
 	}
 }
@@ -90,7 +91,7 @@ func (c *call) sendZip(r io.Reader) error {
 		}
 		if listed += heldEntry + int64(len(h.Name)); listed > gate.FreeBody {
 			if err := c.Hold(gate.InMemory, listed); err != nil {
-				return err
+				return codec.Unheld(err)
 			}
 		}
 		if err := addToZip(zw, h, tr, buf); err != nil {

@@ -26,7 +26,7 @@ func fileRoutes() []Route {
 	recursive := flag("recursive", "Include the contents of directories")
 	from, to := Param{Name: "from", Type: "string", Required: true}, Param{Name: "to", Type: "string", Required: true}
 	return []Route{
-		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range. The header X-Sandpit-Mode has the permission bits. HEAD returns the same status and headers without reading the file.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, handle: readFile},
+		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range. The header X-Sandpit-Mode has the permission bits. HEAD returns the same status and headers without reading the file.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, Also: []int{http.StatusPartialContent}, Fails: []string{errcode.InvalidRange}, handle: readFile},
 		{
 			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended.",
 			Query: []Param{path(""), mode, flag("append", "Append to the file"), flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, handle: asJSON(writeFile),

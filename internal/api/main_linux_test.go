@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	auditlog "github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
@@ -108,9 +110,21 @@ func (k *keys) RevokeKey(_ context.Context, id string) error {
 
 // audit is an audit in memory, which can be made to fail.
 type audit struct {
-	mu      sync.Mutex
-	entries []v1.Audit
-	err     error
+	mu           sync.Mutex
+	entries      []v1.Audit
+	err          error
+	undocumented []string // answers that the reference does not have
+}
+
+// documented returns what is wrong with the answer that an entry is about, or "".
+func documented(e *v1.Audit) string {
+	all := api.Routes()
+	i := slices.IndexFunc(all, func(r api.Route) bool { return r.ID == e.Action })
+	// Nobody reads the answer to a client that has left.
+	if i < 0 || e.Phase != auditlog.PhaseEnd || e.Code == errcode.Canceled || all[i].Allows(e.Status, e.Code) {
+		return ""
+	}
+	return fmt.Sprintf("%s answers %d %q, which is not in the reference", e.Action, e.Status, e.Code)
 }
 
 func (a *audit) Append(_ context.Context, r auditlog.Record) (int, error) {
@@ -121,6 +135,9 @@ func (a *audit) Append(_ context.Context, r auditlog.Record) (int, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if what := documented(&e); what != "" {
+		a.undocumented = append(a.undocumented, what)
+	}
 	if a.err != nil {
 		return 0, a.err
 	}
@@ -393,6 +410,11 @@ func (s *service) close() {
 	if err := s.engine.Close(); err != nil {
 		s.t.Error(err)
 	}
+	s.audit.mu.Lock()
+	for _, what := range s.audit.undocumented {
+		s.t.Error(what)
+	}
+	s.audit.mu.Unlock()
 	if log := s.log.String(); strings.Contains(log, "panicked") {
 		s.t.Error(log)
 	}

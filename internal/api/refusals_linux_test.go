@@ -86,7 +86,7 @@ func TestRefusals(t *testing.T) {
 		{"a query that is none", 400, "invalid", ask{method: "GET", path: "/v1/version?%zz"}},
 		{"a parameter twice", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?limit=1&limit=2"}},
 		{"a bad parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?limit=-1"}},
-		{"a bad label", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?label=x"}},
+		{"a bad label", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?label==x"}},
 		{"an unknown state", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?state=dead"}},
 		{"a bad page", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes?after=!"}},
 		{"a missing parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/files"}},

@@ -19,7 +19,8 @@ type Route struct {
 	Raw     string   // media type of a body that is not JSON; empty: none
 	Status  int      // of success
 	Out     any      // the JSON of the answer: a value of its type; nil: none
-	Also    []int    // other statuses with Out, or an Error, as their answer
+	Also    []int    // other statuses with the answer of a success; if errors have the status, too, it may also be an Error
+	Fails   []string // codes of errors beside those that follow from the other fields; see Codes
 	Other   []string // media types of other answers
 	Upgrade bool     // the connection is made something else
 
@@ -63,7 +64,7 @@ func Routes() []Route {
 	return slices.Concat(
 		sandboxRoutes(), portRoutes(),
 		execRoutes(), processRoutes(),
-		fileRoutes(), archiveRoutes(),
+		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
 		eventRoutes(), webhookRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
 	)
 }

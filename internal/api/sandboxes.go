@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -20,7 +21,7 @@ func sandboxRoutes() []Route {
 			Method: http.MethodPost, Path: sandboxes, ID: "createSandbox", Tag: tag, Summary: "Create a sandbox",
 			Text:    "Responds when the sandbox is running. A failed request leaves nothing behind. A request with an Idempotency-Key may be repeated for 24 hours: it is carried out once, and repetitions get the first response with the header Idempotent-Replayed. If such a request names no sandbox, the name is random.",
 			Headers: []Param{{Name: "Idempotency-Key", Type: "string", Doc: "1 to 255 characters that no other request has; use a random UUID"}},
-			In:      v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, handle: createSandbox,
+			In:      v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists", "state", "unsupported", "integrity", "protocol", "closed", "timeout", "not_found", errcode.QuotaExceeded, errcode.IdempotencyMismatch}, handle: createSandbox,
 		},
 		{
 			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",
@@ -30,7 +31,7 @@ func sandboxRoutes() []Route {
 		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
-		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(restartSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"integrity"}, handle: asJSON(restartSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Resume a paused sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
 		{Method: http.MethodPut, Path: oneSandbox + "/lifetime", ID: "setLifetime", Tag: tag, Summary: "Change the lifetime of a sandbox", In: v1.Lifetime{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(setLifetime)},

@@ -7,13 +7,14 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 func webhookRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, handle: fromJSON(createWebhook)},
+		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, Fails: []string{"exists", errcode.QuotaExceeded}, handle: fromJSON(createWebhook)},
 		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Query: pageParams(), Status: http.StatusOK, Out: v1.WebhookList{}, handle: listOf(listWebhooks, webhookPosition, func(part []v1.Webhook, next string) v1.WebhookList { return v1.WebhookList{Webhooks: part, Next: next} })},
 		{Method: http.MethodDelete, Path: "/v1/webhooks/{id}", ID: "deleteWebhook", Tag: tag, Summary: "Remove a webhook", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(deleteWebhook)},
 	}

@@ -23,16 +23,21 @@ func Answer(c *gate.Call, status int, v any) error {
 	var body bytes.Buffer
 	// A request whose answer is refused here changed nothing, and can be repeated.
 	err := Encode(&gate.Holder{Call: c, Kind: gate.InMemory, W: &body, Free: gate.FreeBody, Each: gate.HeldByte}, v)
-	var r *gate.Refusal
-	switch {
-	case errors.As(err, &r) && r.Code == errcode.TooLarge:
-		return &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the response needs more of the server's memory than one caller may use", Hint: "request less at once"}
-	case err != nil:
-		return err
+	if err != nil {
+		return Unheld(err)
 	}
 	body.WriteByte('\n')
 	Write(c.W, status, body.Bytes())
 	return nil
+}
+
+// Unheld returns the error of an answer for which Call.Hold has returned err.
+func Unheld(err error) error {
+	var r *gate.Refusal
+	if errors.As(err, &r) && r.Code == errcode.TooLarge {
+		return &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the response needs more of the server's memory than one caller may use", Hint: "request less at once"}
+	}
+	return err
 }
 
 // Encode writes v as JSON. If v is a struct with a list, the list is written element by

@@ -39,7 +39,12 @@ func Document() *huma.OpenAPI {
 		Security: []map[string][]string{{"key": {}}},
 	}
 	failed := schemas.Schema(reflect.TypeFor[v1.Error](), true, "Error")
-	schemas.Map()["Error"].Properties["code"].Description = "Stable, one of: " + strings.Join(errcode.All(), ", ")
+	codes := &huma.Schema{Type: "string", Description: "Stable. Each code has one status. Later versions may have more."}
+	for _, code := range errcode.All() {
+		codes.Enum = append(codes.Enum, code)
+	}
+	schemas.Map()["ErrorCode"] = codes
+	schemas.Map()["Error"].Properties["code"] = &huma.Schema{Ref: "#/components/schemas/ErrorCode"}
 	tags := []string{}
 	for _, r := range api.Routes() {
 		if !slices.Contains(tags, r.Tag) {
@@ -114,15 +119,31 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 		}
 		ok.Content[kind] = &huma.MediaType{Schema: &huma.Schema{Type: "string"}}
 	}
-	op.Responses = map[string]*huma.Response{
-		strconv.Itoa(r.Status): ok,
-		"default":              {Description: "It failed", Content: map[string]*huma.MediaType{"application/json": {Schema: failed}}},
+	op.Responses = map[string]*huma.Response{strconv.Itoa(r.Status): ok}
+	for status, codes := range r.Answers() {
+		op.Responses[strconv.Itoa(status)] = failure(status, codes, failed)
 	}
 	for _, status := range r.Also {
-		either := &huma.Schema{OneOf: []*huma.Schema{ok.Content["application/json"].Schema, failed}}
-		op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: map[string]*huma.MediaType{"application/json": {Schema: either}}}
+		also := op.Responses[strconv.Itoa(status)]
+		if also == nil {
+			op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: ok.Content}
+			continue
+		}
+		also.Content["application/json"].Schema = &huma.Schema{OneOf: []*huma.Schema{ok.Content["application/json"].Schema, failed}}
 	}
 	return op
+}
+
+// failure returns the response with a status for errors of the given codes.
+func failure(status int, codes []string, failed *huma.Schema) *huma.Response {
+	resp := &huma.Response{
+		Description: http.StatusText(status) + ": " + strings.Join(codes, ", "),
+		Content:     map[string]*huma.MediaType{"application/json": {Schema: failed}},
+	}
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		resp.Headers = map[string]*huma.Param{"Retry-After": {Description: "Seconds after which to try again", Schema: &huma.Schema{Type: "integer"}}}
+	}
+	return resp
 }
 
 // PathParams returns the names of the parameters in a path.

@@ -21,6 +21,7 @@ type chapter struct {
 type entry struct {
 	api.Route
 	In, Out string // names of schemas
+	Errors  string
 }
 
 // kind is a schema on the page.
@@ -44,7 +45,7 @@ func Page() ([]byte, error) {
 		if i < 0 {
 			i, chapters = len(chapters), append(chapters, chapter{Name: r.Tag})
 		}
-		e := entry{Route: r}
+		e := entry{Route: r, Errors: strings.Join(r.Codes(), ", ")}
 		op := doc.Paths[r.Path]
 		for _, o := range []*huma.Operation{op.Get, op.Put, op.Post, op.Delete} {
 			if o == nil || o.OperationID != r.ID {
@@ -149,7 +150,7 @@ curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json'
 {{range .Query}}<tr><td><code>{{.Name}}</code></td><td>{{.Type}}{{if .Required}}, required{{end}}</td><td>{{range .Enum}}<code>{{.}}</code> {{end}}{{.Doc}}</td></tr>
 {{end}}{{range .Headers}}<tr><td><code>{{.Name}}:</code></td><td>header</td><td>{{.Doc}}</td></tr>
 {{end}}</table>
-{{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>{{if .Form}}, or <code>multipart/form-data</code> with the parts command and stdin{{end}}. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Responds {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}.</p>
+{{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>{{if .Form}}, or <code>multipart/form-data</code> with the parts command and stdin{{end}}. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Responds {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}. Errors: {{.Errors}}.</p>
 </section>
 {{end}}{{end}}<h2>Types</h2>
 {{range .Kinds}}<section id="type-{{.Name}}">

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+)
+
+// Codes returns the codes of the errors that the operation answers with, in alphabetical
+// order. They follow from what the gate does with its requests, from what the route has, and
+// from Route.Fails.
+func (r *Route) Codes() []string {
+	all := []string{errcode.HostRefused, errcode.OriginRefused, errcode.Draining, errcode.Internal}
+	if !r.Open {
+		all = append(all, errcode.Unauthenticated, errcode.Forbidden, errcode.RateLimited, errcode.AuditRate,
+			errcode.TooManyConnections, errcode.Overloaded, errcode.Unavailable, errcode.Invalid, errcode.UnsupportedMedia)
+	}
+	if r.Guarded {
+		all = append(all, errcode.AuditUnavailable, errcode.DiskFull)
+	}
+	if r.In != nil {
+		all = append(all, errcode.TooLarge)
+	}
+	if r.In != nil || r.Raw != "" {
+		all = append(all, errcode.BodyTimeout)
+	}
+	if r.Out != nil && !r.Open {
+		all = append(all, errcode.OutputTooLarge)
+	}
+	if r.Upgrade {
+		all = append(all, errcode.UpgradeRequired)
+	}
+	if r.streams() {
+		all = append(all, errcode.TooManyStreams)
+	}
+	if strings.Contains(r.Path, "{") {
+		all = append(all, "not_found")
+	}
+	if strings.HasPrefix(r.Path, oneSandbox) {
+		all = append(all, inSandbox()...)
+	}
+	all = append(all, r.Fails...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// streams reports whether answers may take long, so that they count as open streams.
+func (r *Route) streams() bool {
+	return !r.Open && (r.Upgrade || r.Raw != "" || len(r.Other) > 0 || r.ID == "waitProcess")
+}
+
+// Answers returns the codes of the errors by their statuses.
+func (r *Route) Answers() map[int][]string {
+	all := map[int][]string{}
+	for _, code := range r.Codes() {
+		status := errcode.Status(code)
+		all[status] = append(all[status], code)
+	}
+	return all
+}
+
+// Allows reports whether the operation may answer with a status, and with the code of an error,
+// which is empty for a success.
+func (r *Route) Allows(status int, code string) bool {
+	if code == "" {
+		return status == r.Status || slices.Contains(r.Also, status) || r.Upgrade && status == http.StatusOK
+	}
+	return errcode.Status(code) == status && slices.Contains(r.Codes(), code)
+}
+
+// inSandbox returns the codes of operations on a sandbox, whose guest or kernel may fail.
+func inSandbox() []string {
+	return []string{"closed", "state", "protocol", "timeout", "unsupported", errcode.QuotaExceeded}
+}
+
+// onFiles returns the codes of operations on files in a sandbox.
+func onFiles() []string {
+	return []string{"file_not_found", "file_exists", "permission", "is_directory", "not_directory", "not_empty", "no_space"}
+}
+
+// failing returns routes, of which each may also fail with the given codes.
+func failing(codes []string, routes []Route) []Route {
+	for i := range routes {
+		routes[i].Fails = append(slices.Clip(codes), routes[i].Fails...)
+	}
+	return routes
+}
