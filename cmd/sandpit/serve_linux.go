@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
@@ -80,11 +81,18 @@ func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 		}
 		settings.Listen = append(settings.Listen, server.Listen{Address: a})
 	}
-	if opt.IdleExit != nil {
+	switch {
+	case opt.IdleExit != nil:
 		settings.IdleExit = *opt.IdleExit
+	case opt.Background && settings.IdleExit == 0:
+		settings.IdleExit = backgroundIdle
 	}
 	return settings, nil
 }
+
+// backgroundIdle is the idle time after which a server exits that a command has started, unless
+// the settings have another.
+const backgroundIdle = 5 * time.Minute
 
 // wantsHome returns an error with the hint to choose another data directory, if
 // it is about a file of home, or about making it.

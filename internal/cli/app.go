@@ -98,7 +98,7 @@ type ServeOptions struct {
 	Settings   string          // file; empty: the machine's, if it is there
 	Listen     []string        // addresses, beside those of the file
 	Background bool            // started by a command that needed a server
-	IdleExit   *time.Duration  // nil: as the settings say; 0: never
+	IdleExit   *time.Duration  // nil: as the settings say, or 5m in the background; 0: never
 	Reload     <-chan struct{} // each is a demand to read the policies again
 
 	// RemoveOrphans destroys sandboxes that the server's state has no record of, or that

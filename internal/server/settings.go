@@ -78,7 +78,8 @@ type Settings struct {
 	Logs, LogsPerNamespace int64
 
 	// IdleExit is the time without sandboxes, connections and requests after which the
-	// server exits. 0: never.
+	// server exits. 0: not set, which means never unless a command starts the server;
+	// negative: never.
 	IdleExit time.Duration
 
 	// SyncAudit syncs each audit entry to disk before its request proceeds. Otherwise an
@@ -146,7 +147,7 @@ func readSettings(file string) (s Settings, err error) {
 		"connections-per-address": yamldoc.Parse(&s.ConnectionsPerAddress, yamldoc.Int(1, maxCount)),
 		"logs":                    yamldoc.Parse(&s.Logs, notation.ParseSize),
 		"logs-per-namespace":      yamldoc.Parse(&s.LogsPerNamespace, notation.ParseSize),
-		"idle-exit":               yamldoc.Parse(&s.IdleExit, notation.ParseDurationOrNever),
+		"idle-exit":               yamldoc.Parse(&s.IdleExit, idleExit),
 		"sync-audit":              yamldoc.Parse(&s.SyncAudit, yamldoc.Bool),
 		"audit-size":              yamldoc.Parse(&s.AuditSize, notation.ParseSize),
 		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
@@ -159,6 +160,13 @@ func readSettings(file string) (s Settings, err error) {
 		return s, fmt.Errorf("%s: %w", file, err)
 	}
 	return s, nil
+}
+
+func idleExit(text string) (time.Duration, error) {
+	if text == "never" {
+		return -1, nil
+	}
+	return notation.ParseDuration(text)
 }
 
 // hostName reads a domain name.

@@ -76,9 +76,6 @@ func (a *tree) serveCommand() *cobra.Command {
 		if opt.Background {
 			// The process that started it has read the configuration, and passes on what is needed.
 			opt.Home, _ = a.Lookup("SANDPIT_HOME")
-			if !idle.set {
-				opt.IdleExit = new(backgroundIdle)
-			}
 		} else {
 			o := cli.NewOptions(a.Lookup)
 			err := o.Configure(a.Config())
@@ -99,9 +96,6 @@ func (a *tree) serveCommand() *cobra.Command {
 	}
 	return at(cmd, placeHere)
 }
-
-// backgroundIdle is the idle time after which a server exits that a command has started.
-const backgroundIdle time.Duration = 5 * time.Minute
 
 // reloads has a value for each SIGHUP, which does not end the program.
 func reloads(ctx context.Context) <-chan struct{} {
