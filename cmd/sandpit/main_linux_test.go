@@ -160,6 +160,9 @@ func scripts(t *testing.T) testscript.Params {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("XDG_CONFIG_HOME", "")
 			env.Setenv("ESCAPE", "\x1b[2Jx")
+			if !enforced[feature.Memory] || !enforced[feature.CPUs] || !enforced[feature.Pids] {
+				env.Setenv("SANDPIT_QUIET", "true") // else every run would say so
+			}
 			// An ordinary user's limits are asked for over the session bus.
 			for _, name := range [...]string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
 				env.Setenv(name, os.Getenv(name))

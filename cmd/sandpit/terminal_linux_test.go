@@ -85,7 +85,7 @@ func commandLine(t *testing.T, argv ...string) *exec.Cmd {
 	if argv[0] == "sandpit" {
 		cmd = &exec.Cmd{Path: filepath.Join(bin, "sandpit"), Args: argv}
 	}
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+t.TempDir(), "SANDPIT_HOME="+dataDir(t), "XDG_CONFIG_HOME=")
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+t.TempDir(), "SANDPIT_HOME="+dataDir(t), "XDG_CONFIG_HOME=", "SANDPIT_QUIET=true")
 	return cmd
 }
 

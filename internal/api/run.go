@@ -15,6 +15,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -191,8 +192,13 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 	began := time.Now()
 	var p sandpit.Process
 	err = r.relay.Begin(func() (_ sandpit.Process, about []byte, err error) {
-		if p, err = sb.Start(r.Ctx, cmd); err == nil && r.stays {
+		p, err = sb.Start(r.Ctx, cmd)
+		switch {
+		case err != nil:
+		case r.stays:
 			about, _ = json.Marshal(describeProcess(p, cmd, began)) // of text and numbers, which never fails
+		default:
+			about = notEnforced(r.Ctx, sb)
 		}
 		return p, about, err
 	})
@@ -200,6 +206,20 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 		return sandpit.Result{}, err
 	}
 	return r.await(p)
+}
+
+// notEnforced returns a list of the default limits that are not enforced, as JSON; nil: all are.
+func notEnforced(ctx context.Context, sb sandpit.Sandbox) []byte {
+	info, err := sb.Info(ctx)
+	if err != nil {
+		return nil // its end will tell
+	}
+	limits := feature.LimitsAmong(info.NotEnforced)
+	if len(limits) == 0 {
+		return nil
+	}
+	list, _ := json.Marshal(limits) // of strings, which never fails
+	return list
 }
 
 // report adds what the client must know besides the result.

@@ -69,6 +69,8 @@ type App struct {
 
 	// OpenImages opens the image store under home.
 	OpenImages func(home string) *image.Store
+
+	warned bool // about variables
 }
 
 // ClientOptions configure a client.

@@ -52,6 +52,7 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 	if o.detach.is && (o.tty.is || o.asJSON.is) {
 		return sandpit.WithHint(Usagef("--detach can't be combined with --tty or --json"), "omit --tty and --json; use 'sandpit attach' to see the output")
 	}
+	a.WarnVariables(o)
 	env, err := o.environment()
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ type modes struct {
 	workdir   bool         // one was asked for
 	created   func()       // called when the sandbox is made, or could not be
 	remove    func() error // removes it, once; nil when it stays, or a server does it
+	warn      bool         // about default limits that are not enforced
 	stays     string       // the name of a sandbox that a server keeps; empty: it goes with the command
 
 	open   func(context.Context) (sandpit.Client, error) // what makes the sandbox
@@ -153,6 +154,9 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	if err != nil {
 		term.restore()
 		return interrupted(ctx, err)
+	}
+	if m.warn {
+		a.warnLimits(context.WithoutCancel(ctx), sandbox, m.server)
 	}
 	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()

@@ -34,6 +34,7 @@ type Options struct {
 	readOnly                           flag
 	interactive, tty, asJSON, initTime flag
 	detach                             flag // of exec
+	quiet                              flag
 
 	plainHTTP flag
 	mirror    list[[2]string] // a registry, and what to ask before it
@@ -70,7 +71,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
 	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
-	o.detach = newFlag()
+	o.detach, o.quiet = newFlag(), newFlag()
 	o.plainHTTP = newFlag()
 	o.mirror = list[[2]string]{parse: parseMirror, shown: "REGISTRY=URL"}
 	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
@@ -170,6 +171,7 @@ func (o *Options) Sections() []Section {
 			{"interactive", "i", &o.interactive, "pass standard input to CMD (the default); --interactive=false gives it empty input", true},
 			{"tty", "t", &o.tty, "give CMD a terminal of the same size as this one", true},
 			{"json", "", &o.asJSON, "print one JSON object with the result and the output", true},
+			{"quiet", "q", &o.quiet, "omit warnings, such as that of default limits that are not enforced", false},
 			{"init-time", "", &o.initTime, "show on stderr how long each step took", true},
 		}},
 	}
@@ -178,7 +180,7 @@ func (o *Options) Sections() []Section {
 // ExecFlags returns the flags of sandpit exec: those of run that concern a command, and one
 // of its own.
 func (o *Options) ExecFlags() []Section {
-	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json"}
+	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json", "quiet"}
 	flags := make([]Entry, 0, len(names)+1)
 	for _, name := range names {
 		e := o.Flag(name)
@@ -187,6 +189,8 @@ func (o *Options) ExecFlags() []Section {
 			e.Usage = "working directory of CMD (default the sandbox's)"
 		case "user":
 			e.Usage = "name, uid, name:group or uid:gid (default the sandbox's user)"
+		case "quiet":
+			e.Usage = "omit warnings"
 		}
 		flags = append(flags, e)
 	}

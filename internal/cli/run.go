@@ -95,6 +95,8 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	if err := a.checkTerminal(o); err != nil {
 		return err
 	}
+	a.WarnVariables(o)
+	a.WarnMachine(o)
 	cmd.Timeout = o.timeout.is
 	cmd.Stdin = !o.interactive.set || o.interactive.is
 	steps.done("flags and configuration")
@@ -102,7 +104,7 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	defer shown.End()
 	options := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire()}
 	options.Acquire.Progress = shown.Update
-	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End}
+	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End, warn: !o.quiet.is && !o.asJSON.is}
 	if address == "" {
 		m.open = func(context.Context) (sandpit.Client, error) { return a.NewClient(options) }
 		if a.mayServe(ctx, o, home, spec) {

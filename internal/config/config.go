@@ -144,13 +144,14 @@ func (k Key) Variable() string {
 }
 
 // UnknownVariables returns the names in environ ("NAME=VALUE" entries) that start with
-// SANDPIT_ and belong to no key: most likely typing errors.
+// SANDPIT_ and belong to no key: most likely typing errors. Those that start with SANDPIT_TEST_
+// are for tests.
 func UnknownVariables(environ []string, keys []Key) []string {
 	var unknown []string
 next:
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "SANDPIT_") || name == "SANDPIT_CONFIG" {
+		if !strings.HasPrefix(name, "SANDPIT_") || strings.HasPrefix(name, "SANDPIT_TEST_") || name == "SANDPIT_CONFIG" {
 			continue
 		}
 		for _, key := range keys {

@@ -160,7 +160,7 @@ func TestEmptyFiles(t *testing.T) {
 }
 
 func TestUnknownVariables(t *testing.T) {
-	got := UnknownVariables([]string{"SANDPIT_MEMORY=1g", "SANDPIT_MEMROY=1g", "SANDPIT_CONFIG=x", "PATH=/bin", "odd"}, testKeys())
+	got := UnknownVariables([]string{"SANDPIT_MEMORY=1g", "SANDPIT_MEMROY=1g", "SANDPIT_CONFIG=x", "SANDPIT_TEST_LONG=1", "PATH=/bin", "odd"}, testKeys())
 	if diff := cmp.Diff([]string{"SANDPIT_MEMROY"}, got); diff != "" {
 		t.Error(diff)
 	}

@@ -33,6 +33,7 @@ type Run struct {
 	conn    net.Conn
 	in      *bufio.Reader
 	outcome Outcome
+	lacking []string
 }
 
 // Open returns a Run for a command in an existing sandbox, by its name or id, once the
@@ -121,6 +122,10 @@ func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
 	return r.outcome.Metrics.Sandpit().Metrics, nil
 }
 
+// NotEnforced returns the names of the default limits that are not enforced for a run, once it
+// has started.
+func (r *Run) NotEnforced() []string { return r.lacking }
+
 // Close ends the connection, and with it the command and a sandbox made for it.
 func (r *Run) Close() {
 	if r.conn != nil {
@@ -174,6 +179,11 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 		return nil, unexpected(kind)
 	}
 	p := &process{run: r, ended: make(chan struct{}), done: make(chan struct{})}
+	if r.sandbox == "" && len(payload) > 0 {
+		if err := json.Unmarshal(payload, &r.lacking); err != nil {
+			return nil, fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the start: %w", err)
+		}
+	}
 	if r.sandbox != "" {
 		var started v1.Process
 		if err := json.Unmarshal(payload, &started); err != nil {

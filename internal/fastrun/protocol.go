@@ -64,7 +64,8 @@ type Request struct {
 }
 
 // Outcome is the payload of a FrameResult. That of a FrameStarted is a v1.Process for
-// an exec, and empty for a run, to whose command nobody can attach.
+// an exec. For a run, to whose command nobody can attach, it is a list of the default limits
+// that are not enforced, or empty.
 type Outcome struct {
 	Result  v1.Result   `json:"result"`
 	Info    *v1.Sandbox `json:"info,omitempty"`    // if asked for, a limit was reached, or the start failed

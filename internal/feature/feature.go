@@ -80,6 +80,17 @@ func All() []Feature {
 // IsLimit reports whether f is a limit.
 func (f Feature) IsLimit() bool { return slices.Contains(Limits(), f) }
 
+// LimitsAmong returns the limits among gaps.
+func LimitsAmong(gaps []sandpit.Gap) []string {
+	var limits []string
+	for _, g := range gaps {
+		if Feature(g.What).IsLimit() {
+			limits = append(limits, g.What)
+		}
+	}
+	return limits
+}
+
 // A Set is a set of features: those that map to true.
 type Set map[Feature]bool
 

@@ -98,6 +98,8 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 				return sandpit.WithHint(cli.Usagef("the name of the sandbox is empty"), "omit it to get a generated name")
 			}
 		}
+		a.WarnVariables(o)
+		a.WarnMachine(o)
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
 		return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error {
 			told := a.sayWaiting(ctx, s)

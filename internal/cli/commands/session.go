@@ -55,6 +55,9 @@ func (a *tree) connect(ctx context.Context) (*session, error) {
 	if err := o.Configure(a.Config()); err != nil {
 		return nil, err
 	}
+	if !a.completing {
+		a.WarnVariables(o)
+	}
 	address, key := o.Server()
 	home, err := o.DataDir()
 	if err != nil && address == "" {

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// Warnings are single lines on stderr about a command that goes on. --quiet omits them.
+
+// WarnVariables names, once, the SANDPIT_ variables that mean nothing: most likely typing
+// errors.
+func (a *App) WarnVariables(o *Options) {
+	if a.warned {
+		return
+	}
+	a.warned = true
+	unknown := config.UnknownVariables(a.Environ, Keys(o.Settable()))
+	if len(unknown) == 0 {
+		return
+	}
+	settings := NewOptions(a.Lookup) // the options of exec have none
+	_ = settings.Configure(a.Config())
+	if o.quiet.is || settings.quiet.is {
+		return
+	}
+	const shown = 3
+	text, verb := strings.Join(unknown[:min(len(unknown), shown)], ", "), "is not a setting"
+	if n := len(unknown) - shown; n > 0 {
+		text += " and " + strconv.Itoa(n) + " more"
+	}
+	if len(unknown) > 1 {
+		verb = "are not settings"
+	}
+	a.Note("%s %s; 'sandpit help config' lists them", text, verb)
+}
+
+// WarnMachine names the limits that are beyond this machine: they are in force, and bound
+// nothing. It says nothing about a server that may be on another machine.
+func (a *App) WarnMachine(o *Options) {
+	if address, _ := o.Server(); o.quiet.is || !isHere(address) {
+		return
+	}
+	if have := runtime.NumCPU(); o.cpus.is > float64(have) {
+		a.Note("%s is more than this machine's %d", o.cpus.shownAs("cpus"), have)
+	}
+	have := machineMemory()
+	if have <= 0 {
+		return
+	}
+	if o.memory.is > have {
+		a.Note("%s is more than this machine's memory and swap of %s", o.memory.shownAs("memory"), notation.FormatSize(have))
+	}
+	if o.disk.is > have {
+		a.Note("%s is more than this machine's memory and swap of %s, where a sandbox's own files are", o.disk.shownAs("disk"), notation.FormatSize(have))
+	}
+}
+
+// shownAs names a setting with its value and where that is from.
+func (s *scalar[T]) shownAs(name string) string {
+	if s.from.Level == config.Flag {
+		return "--" + name + " " + s.text
+	}
+	return name + " " + s.text + " (" + s.from.Where + ")"
+}
+
+// warnLimits names the default limits that are not enforced for the sandbox of a run.
+func (a *App) warnLimits(ctx context.Context, sandbox place, server string) {
+	var lacking []string
+	switch run := sandbox.(type) {
+	case *fastrun.Run:
+		lacking = run.NotEnforced()
+	default:
+		info, err := sandbox.Info(ctx)
+		if err != nil {
+			return // the command will tell
+		}
+		lacking = feature.LimitsAmong(info.NotEnforced)
+	}
+	switch {
+	case len(lacking) == 0:
+	case server != "":
+		a.Note("the server does not enforce the default limits of %s; -q omits this warning", strings.Join(lacking, ", "))
+	default:
+		a.Note("the default limits of %s are not enforced on this machine; 'sandpit doctor' says why, -q omits this warning", strings.Join(lacking, ", "))
+	}
+}
