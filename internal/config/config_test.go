@@ -112,7 +112,7 @@ func TestBrokenFiles(t *testing.T) {
 		"mount: [[a]]\n":                   ":1: mount[0]: it must be one plain value",
 		"- memory\n":                       ":1: it must be lines of NAME: VALUE",
 		"just words\n":                     ":1: it must be lines of NAME: VALUE",
-		"memory: &a 1g\n":                  ":1: memory: it must be one plain value",
+		"memory: &a 1g\n":                  ":1: tags (!), anchors (&) and aliases (*) are not supported",
 		"memory: 1g\n---\ncpus: 1\n":       "it must be a single document",
 		"---\n# x\n---\ncpus: 1\n":         ":3: it must be a single document",
 		"memory: 'open\n":                  ":1: it is not valid YAML: ",

@@ -29,10 +29,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Bounds of a list, in items, of a path in an error, in bytes, and of nesting: in brackets,
-// and in columns of indentation.
+// Bounds of a list, in items, of a mapping, in names, of a path in an error, in bytes, and of
+// nesting: in brackets, and in columns of indentation.
 const (
 	maxItems  = 1000
+	maxNames  = 5000
 	maxPath   = 200
 	maxDepth  = 32
 	maxIndent = 64
@@ -114,11 +115,28 @@ func parse(text []byte) (ast.Node, error) {
 }
 
 // check refuses what the parser should not get: deep nesting, as the memory that it takes
-// grows with the square of the depth, and what it reads differently than YAML does.
+// grows with the square of the depth; many names in a mapping or values in a row, as the time
+// grows with the square of their number; tags, anchors and aliases; and what the parser reads
+// differently than YAML does.
 func check(tokens token.Tokens) error {
-	var open []token.Type // the ends of the brackets that are open
+	var open []token.Type         // the ends of the brackets that are open
+	row := 0                      // values since the last indicator
+	names := [maxIndent + 1]int{} // of the mapping at each column
 	for _, tok := range tokens {
 		indent, wrong := 0, ""
+		switch tok.Type {
+		case token.TagType, token.AnchorType, token.AliasType:
+			return &Error{Line: lineOf(tok), Err: sandpit.WithHint(errors.New("tags (!), anchors (&) and aliases (*) are not supported"), "quote a text that begins with such a character")}
+		case token.SequenceStartType, token.SequenceEndType, token.MappingStartType, token.MappingEndType, token.CollectEntryType,
+			token.SequenceEntryType, token.MappingKeyType, token.MappingValueType,
+			token.DirectiveType, token.DocumentHeaderType, token.DocumentEndType, token.LiteralType, token.FoldedType:
+			row = 0
+		case token.CommentType:
+		default:
+			if row++; row > maxRow {
+				return &Error{Line: lineOf(tok), Err: errors.New("it is not valid YAML: a comma, a colon or a dash between values is missing")}
+			}
+		}
 		switch tok.Type {
 		case token.SequenceStartType:
 			open = append(open, token.SequenceEndType)
@@ -149,12 +167,21 @@ func check(tokens token.Tokens) error {
 		if wrong != "" {
 			return &Error{Line: lineOf(tok), Err: sandpit.WithHint(errors.New("it is not valid YAML: a text in brackets is ambiguous"), wrong)}
 		}
+		if tok.Type == token.MappingValueType && 0 < indent && indent <= maxIndent {
+			clear(names[indent+1:]) // of mappings that have ended
+			if names[indent]++; names[indent] > maxNames {
+				return &Error{Line: lineOf(tok), Err: fmt.Errorf("a mapping has more than %d names", maxNames)}
+			}
+		}
 		if len(open) > maxDepth || indent > maxIndent {
 			return &Error{Line: lineOf(tok), Err: fmt.Errorf("it is nested too deeply: at most %d brackets and %d columns of indentation are allowed", maxDepth, maxIndent)}
 		}
 	}
 	return nil
 }
+
+// maxRow is how many values can follow each other: a value and the next name.
+const maxRow = 2
 
 // touches reports whether tok is a value right behind a colon.
 func touches(tok, colon *token.Token) bool {

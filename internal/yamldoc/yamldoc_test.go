@@ -2,6 +2,7 @@ package yamldoc
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -82,7 +83,7 @@ func TestDepth(t *testing.T) {
 	}
 	for _, text := range []string{
 		deep("[", maxDepth+1, "]"), deep("{a: ", maxDepth+1, "}"), deep("- ", maxIndent/2+1, ""), deep("[", 100_000, ""),
-		deep("{a: ", 25_000, ""), deep("[a: ", 25_000, ""), deep("- ", 25_000, ""), deep("- !a ", 25_000, ""), deep("[{a: ", 25_000, ""),
+		deep("{a: ", 25_000, ""), deep("[a: ", 25_000, ""), deep("- ", 25_000, ""), deep("[{a: ", 25_000, ""),
 		deep("{]", 25_000, ""), deep("? ", 25_000, ""),
 		indented("a:"), indented("-"), indented("? a\n:"),
 	} {
@@ -90,6 +91,43 @@ func TestDepth(t *testing.T) {
 		var e *Error
 		if !errors.As(err, &e) || e.Line == 0 || !strings.Contains(err.Error(), "it is nested too deeply") {
 			t.Errorf("%.40q: got %.100v", text, err)
+		}
+	}
+}
+
+// What would take the parser a time that grows with the square of the length never gets
+// there.
+func TestNumber(t *testing.T) {
+	lines := func(format string, n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	for _, text := range []string{
+		lines("a%d: b\n", maxNames), "a:\n" + lines("  b%d:\n    c: d\n    e: f\n", maxNames), lines("- {a%d: b}\n", 2*maxNames),
+		"a: |\n  b\n'c': >-\n  d # e\n\n  f\n# g\n\"h\": 'i'\nj: 1 # k\nl: 'm\n\n  n'\n",
+	} {
+		if _, err := parse([]byte(text)); err != nil {
+			t.Errorf("%.40q: %v", text, err)
+		}
+	}
+	for text, want := range map[string]string{
+		lines("a%d: b\n", maxNames+1):              "a mapping has more than 5000 names",
+		"a:\n" + lines("  'b%d': c\n", 100_000):    "a mapping has more than 5000 names",
+		lines("? a%d\n: b\n", 100_000):             "a mapping has more than 5000 names",
+		lines("a%d: !b c\n", 60_000):               "tags (!), anchors (&) and aliases (*) are not supported",
+		"a: b\nc: &d e\n":                          "tags (!), anchors (&) and aliases (*) are not supported",
+		"a: [b, *c]\n":                             "tags (!), anchors (&) and aliases (*) are not supported",
+		strings.Repeat("'a' ", 100_000):            "a comma, a colon or a dash between values is missing",
+		strings.Repeat("'a\n' # b\n", 100_000):     "a comma, a colon or a dash between values is missing",
+		"- " + strings.Repeat("\"a\" 'b'\n", 1000): "a comma, a colon or a dash between values is missing",
+	} {
+		_, err := parse([]byte(text))
+		var e *Error
+		if !errors.As(err, &e) || e.Line == 0 || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: got %.100v, want %q", text, err, want)
 		}
 	}
 }
@@ -171,10 +209,10 @@ func TestDecodeRefuses(t *testing.T) {
 		"{name: b]}":                 "f:1: it is not valid YAML: a text in brackets is ambiguous",
 		"name: [a]\n":                "f:1: name: it must be one plain value",
 		"name: {a: b}\n":             "f:1: name: it must be one plain value",
-		"name: !!str a\n":            "f:1: name: it must be one plain value",
-		"name: &a b\n":               "f:1: name: it must be one plain value",
-		"name: &a b\nlist: [*a]\n":   "f:1: name: it must be one plain value",
-		"list: &a [*a, *a]\n":        "f:1: list: it must be a list",
+		"name: !!str a\n":            "f:1: tags (!), anchors (&) and aliases (*) are not supported",
+		"name: &a b\n":               "f:1: tags (!), anchors (&) and aliases (*) are not supported",
+		"name: &a b\nlist: [*a]\n":   "f:1: tags (!), anchors (&) and aliases (*) are not supported",
+		"list: &a [*a, *a]\n":        "f:1: tags (!), anchors (&) and aliases (*) are not supported",
 		"list:\n- a\n- [b]\n":        "f:3: list[1]: it must be one plain value",
 		"list: a\n":                  "f:1: list: it must be a list",
 		"list: [~]\n":                "f:1: list[0]: it has no value",

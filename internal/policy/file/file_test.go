@@ -123,7 +123,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a:\n    sandboxes: 0":                           "f:3: policies.a.sandboxes: it must be a whole number from 1",
 		"policies:\n  a:\n    creates-per-second: 0":                  "f:3: policies.a.creates-per-second: it must be a number",
 		"policies:\n  a:\n    creates-per-second: NaN":                "f:3: policies.a.creates-per-second: it must be a number",
-		"policies:\n  a: &x {}\n  b: *x":                              "f:2: policies.a: it must be lines of NAME: VALUE",
+		"policies:\n  a: &x {}\n  b: *x":                              "f:2: tags (!), anchors (&) and aliases (*) are not supported",
 		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                "f:2: ",
 		"policies: {":           "f:1: ",
 		"pool: 1\n---\npool: 2": "it must be a single document",
@@ -138,7 +138,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n# a: {}":                                 "f:1: policies: it has no value",
 		"pool:":                                              "f:1: pool: it has no value",
 		"just text":                                          "f:1: it must be lines of NAME: VALUE",
-		"policies:\n  a: !!binary x":                         "f:2: policies.a: it must be lines of NAME: VALUE",
+		"policies:\n  a: !!binary x":                         "f:2: tags (!), anchors (&) and aliases (*) are not supported",
 	} {
 		_, err := parse("f", strings.NewReader(text))
 		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), want) {
