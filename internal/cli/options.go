@@ -263,7 +263,7 @@ func (o *Options) configure(env config.Environ) error {
 }
 
 // DataDir returns the configured data directory, or datadir.Default. It refuses one in which
-// others may have put something.
+// others may have put something, and returns its name with the error.
 func (o *Options) DataDir() (string, error) {
 	dir := o.home.is
 	if !o.home.set {
@@ -272,10 +272,7 @@ func (o *Options) DataDir() (string, error) {
 			return "", sandpit.WithHint(Usagef("%v", err), "set SANDPIT_HOME to a directory")
 		}
 	}
-	if err := datadir.CheckHome(dir); err != nil {
-		return "", err
-	}
-	return dir, nil
+	return dir, datadir.CheckHome(dir)
 }
 
 // Spec returns the request for a sandbox.

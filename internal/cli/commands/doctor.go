@@ -71,10 +71,10 @@ type driverFinding struct {
 }
 
 type homeFinding struct {
-	Path    string `json:"path"`
+	Path    string `json:"path"` // empty if unknown
 	Exists  bool   `json:"exists"`
 	Free    int64  `json:"free"`   // bytes that this user may still write there; -1 when not known
-	Images  int    `json:"images"` // in the store, the host image included
+	Images  int    `json:"images"` // in the store, the host image included; 0 when not known
 	Problem string `json:"problem,omitempty"`
 	Fix     string `json:"fix,omitempty"`
 }
@@ -108,11 +108,12 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 		}
 	}
 	home, err := o.DataDir()
-	if err != nil {
-		d.Home = homeFinding{Free: -1, Problem: err.Error(), Fix: sandpit.Hint(err)}
-		return d
+	if err == nil {
+		d.Home = a.examineHome(home)
+	} else { // nothing in it is read
+		_, missing := os.Lstat(home)
+		d.Home = homeFinding{Path: home, Exists: missing == nil, Free: -1, Problem: err.Error(), Fix: sandpit.Hint(err)}
 	}
-	d.Home = a.examineHome(home)
 	for _, drv := range a.Drivers(home) {
 		caps := probe(ctx, drv)
 		d.Available = d.Available || caps.Available
@@ -213,15 +214,20 @@ func (d diagnosis) text() string {
 		b.WriteByte('\n')
 	}
 	b.WriteString("data\n")
-	where := d.Home.Path
-	if !d.Home.Exists {
-		where += " (created when needed)"
+	switch where := d.Home.Path; {
+	case where == "":
+		line("home", "unknown")
+	case d.Home.Exists:
+		line("home", where)
+	default:
+		line("home", where+" (created when needed)")
 	}
-	line("home", where)
 	if d.Home.Free >= 0 {
 		line("free", notation.FormatSize(d.Home.Free))
 	}
-	line("images", fmt.Sprintf("%d (host included)", d.Home.Images))
+	if d.Home.Images > 0 {
+		line("images", fmt.Sprintf("%d (host included)", d.Home.Images))
+	}
 	for _, c := range d.Config {
 		state := "not there"
 		if c.Exists {
