@@ -25,7 +25,7 @@ func (c *call) sandbox() (sandpit.Sandbox, error) {
 		return nil, c.Untouched(err)
 	}
 	if c.EntersLater() {
-		c.Target = sb.ID() // by whichever name it was asked for: see enterLater
+		c.Target = sb.ID() // the same for each of its names: entries that repeat an act are counted together
 	}
 	return sb, nil
 }

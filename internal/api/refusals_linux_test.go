@@ -504,25 +504,30 @@ func TestDrainingBreaksOff(t *testing.T) {
 	}
 }
 
-// TestDrainingEndsSilentSockets records the end of a call whose WebSocket client never
-// answers the close frame.
+// TestDrainingEndsSilentSockets records the ends of calls whose WebSocket clients never
+// answer the close frame: of one that the gate breaks off, and of one whose process has
+// ended before.
 func TestDrainingEndsSilentSockets(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
-	conn := s.socket(t.Context(), "/v1/sandboxes/"+sb.ID+"/exec", "")
-	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["cat"],"stdin":true}`)); err != nil {
-		t.Fatal(err)
+	var conns [2]*websocket.Conn
+	for i, command := range []string{`{"argv":["cat"],"stdin":true}`, `{"argv":["true"]}`} {
+		conns[i] = s.socket(t.Context(), "/v1/sandboxes/"+sb.ID+"/exec", "")
+		if err := conns[i].Write(t.Context(), websocket.MessageText, []byte(command)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	receive(t, conn, v1.FrameStarted, "")
+	receive(t, conns[0], v1.FrameStarted, "")
+	receive(t, conns[1], v1.FrameResult, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.gate.Close(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Close says %v", err)
 	}
-	if n := s.ended("execSocket"); n != 1 {
-		t.Errorf("the audit has %d ends of the call", n)
+	if n := s.ended("execSocket"); n != 2 {
+		t.Errorf("the audit has %d ends of the calls", n)
 	}
-	if end := ended(t, conn, websocket.StatusGoingAway); end.Reason != v1.EndDrained || end.Error == nil || end.Error.Code != "unavailable" {
+	if end := ended(t, conns[0], websocket.StatusGoingAway); end.Reason != v1.EndDrained || end.Error == nil || end.Error.Code != "unavailable" {
 		t.Errorf("it ended with %+v", end)
 	}
 }

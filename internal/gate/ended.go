@@ -15,11 +15,13 @@ var (
 	ErrKeyEnded error = &Refusal{Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
 )
 
-// LastWords is the time that calls that are broken off have to tell their clients why.
-const LastWords = 2 * time.Second
+// LastWords is the time that calls that are broken off have to tell their clients why. The
+// gate waits for their end twice as long.
+const LastWords = time.Second
 
 // breakOff ends a call in progress. Reads from its client fail at once, and writes fail if
-// the client does not take them within LastWords.
+// the client does not take them within LastWords. A connection that the handler has taken
+// over is closed after that time.
 func (c *Call) breakOff(why error) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
@@ -28,7 +30,8 @@ func (c *Call) breakOff(why error) {
 	}
 	c.Cancel(why)
 	if c.W.hijacked.Load() {
-		return // the handler that took the connection over closes it when the context ends
+		c.W.closeSoon()
+		return
 	}
 	control := http.NewResponseController(c.W.ResponseWriter)
 	_ = control.SetReadDeadline(time.Unix(1, 0))

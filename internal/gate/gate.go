@@ -141,7 +141,7 @@ func (g *Gate) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		g.endAll()
-		timer := time.NewTimer(LastWords)
+		timer := time.NewTimer(2 * LastWords)
 		defer timer.Stop()
 		select {
 		case <-g.idle:

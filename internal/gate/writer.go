@@ -18,14 +18,12 @@ type Writer struct {
 	// connection over adds what it sends.
 	Sent int64
 
-	// Conn is the connection, once Hijack has returned it.
-	Conn net.Conn
-
 	call     *Call
 	status   int
 	refusing bool // refuse is writing its error
 	refused  bool // by refuse: what the handler goes on to write is dropped
 	hijacked atomic.Bool
+	conn     net.Conn // what Hijack has returned; set before hijacked
 }
 
 // stall is the default of Limits.Stall.
@@ -108,10 +106,21 @@ func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.renew()
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
-		w.Conn = conn
+		w.conn = conn
 		w.Taken()
+		if w.call.BrokenOff() != nil { // meanwhile
+			w.closeSoon()
+		}
 	}
 	return conn, rw, err
+}
+
+// closeSoon closes a connection that was taken over, after a moment for the last words. Its
+// handler may have ended already but for a client that does not say goodbye.
+func (w *Writer) closeSoon() {
+	if w.conn != nil {
+		time.AfterFunc(LastWords, func() { _ = w.conn.Close() })
+	}
 }
 
 // Taken notes that a library has taken the connection over or has answered, by other

@@ -72,7 +72,6 @@ func Accept(c *gate.Call) (*Socket, error) {
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
 	conn.SetReadLimit(-1) // messages are read piece by piece, and bounded there
 	s := &Socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
-	context.AfterFunc(c.Ctx, s.breakOff)
 	return s, nil
 }
 
@@ -86,15 +85,6 @@ func hasToken(h http.Header, name, word string) bool {
 		}
 	}
 	return false
-}
-
-// breakOff closes the connection of a call that was broken off, after a moment for the last
-// frames. The moment is shorter than gate.LastWords, so that the gate sees the call end.
-// It does not use s.conn.CloseNow, which waits while Close waits for the client's answer.
-func (s *Socket) breakOff() {
-	if s.c.BrokenOff() != nil {
-		time.AfterFunc(gate.LastWords/2, func() { _ = s.c.W.Conn.Close() })
-	}
 }
 
 // Frame sends a frame.
