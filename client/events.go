@@ -30,6 +30,9 @@ func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 				if v.Seq > 0 {
 					q.After = v.Seq
 				}
+				if e.name == "begin" {
+					return true, nil
+				}
 				left = !yield(v, nil)
 				return !left, nil
 			})

@@ -17,6 +17,9 @@ func (r *Route) Codes() []string {
 		all = append(all, errcode.Unauthenticated, errcode.Forbidden, errcode.RateLimited, errcode.AuditRate,
 			errcode.TooManyConnections, errcode.Overloaded, errcode.Unavailable, errcode.Invalid, errcode.UnsupportedMedia)
 	}
+	if r.Ticket {
+		all = append(all, errcode.TicketInvalid)
+	}
 	if r.Guarded {
 		all = append(all, errcode.AuditUnavailable, errcode.DiskFull)
 	}

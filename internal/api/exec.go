@@ -23,7 +23,7 @@ func execRoutes() []Route {
 			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Guarded: true, handle: execute,
 		},
 		{
-			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Tag: tag, Summary: "Run a command over a WebSocket",
+			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Ticket: true, Tag: tag, Summary: "Run a command over a WebSocket",
 			Text:   "The client's first message is a Command as text. Closing the socket kills the command. " + socketText,
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, handle: executeSocket,
 		},

@@ -51,6 +51,8 @@ func (c *call) detailOf(body any) string {
 			detail += " administrator"
 		}
 		return detail
+	case *v1.NewTicket:
+		return "for GET " + strconv.Quote(gate.Bounded(b.Path))
 	case *v1.NewWebhook:
 		return "" // its URL may hold a secret
 	}

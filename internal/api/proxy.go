@@ -198,11 +198,11 @@ func (c *call) keepKeys() error {
 	return gate.Invalid("the "+where+" contains a key of this server, which must not reach a sandbox", "send it in the header "+headerKey+" only")
 }
 
-// hasKey reports whether a text has something of the form of a key, as it stands or
+// hasKey reports whether a text has something of the form of a key or ticket, as it stands or
 // encoded for URLs, in base64 as in the credentials of Basic authentication (RFC
 // 7617), or in both.
 func (c *call) hasKey(text string) bool {
-	in := c.api.opts.Keys.In
+	in := func(text string) bool { return c.api.opts.Keys.In(text) || gate.HasTicket(text) }
 	plain := unescape(text)
 	return in(text) || plain != text && in(plain) || hasEncoded(plain, in)
 }

@@ -24,6 +24,7 @@ type Route struct {
 	Other   []string // media types of other answers
 	Upgrade bool     // the connection is made something else
 
+	Ticket  bool // a ticket may stand for the key
 	Open    bool // no key is needed
 	Admin   bool // an administrator's
 	Guarded bool // recorded before it is done
@@ -65,7 +66,7 @@ func Routes() []Route {
 		sandboxRoutes(), portRoutes(),
 		execRoutes(), processRoutes(),
 		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
-		eventRoutes(), webhookRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
+		eventRoutes(), webhookRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
 	)
 }
 

@@ -42,7 +42,7 @@ func sandboxRoutes() []Route {
 			Query: pageParams(timeParams()...), Status: http.StatusOK, Out: v1.MetricsHistory{}, handle: asJSON(getHistory),
 		},
 		{
-			Method: http.MethodGet, Path: oneSandbox + "/logs", ID: "getLogs", Tag: tag, Summary: "Get the output of processes",
+			Method: http.MethodGet, Path: oneSandbox + "/logs", ID: "getLogs", Ticket: true, Tag: tag, Summary: "Get the output of processes",
 			Text: "One JSON object per line: seq, time, process, pid, stream, and data in base64. With Accept: text/event-stream each object is an event.",
 			Query: append(timeParams(
 				Param{Name: "process", Type: "string", Doc: "Its id"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -120,6 +121,11 @@ func (c *Call) identify() error {
 			Hint: "use the server's TCP address and a key: this is needed from a sandbox or container, or if /proc is mounted with hidepid",
 		}
 	}
+	if c.route.Ticketed && c.R.Method == http.MethodGet {
+		if had, err := c.redeem(); had {
+			return err
+		}
+	}
 	peer, isPeer := c.R.Context().Value(peerKey{}).(Caller)
 	secret, shared := c.service.dialect.Credential(c.R)
 	if secret == "" && !isPeer {
@@ -143,9 +149,14 @@ func (c *Call) identify() error {
 	return nil
 }
 
-func (c *Call) unauthenticated(message, hint string) error {
+// challenge says in the answer how to authenticate.
+func (c *Call) challenge() {
 	if challenge := c.service.dialect.Challenge; challenge != "" {
 		c.W.Header().Set("WWW-Authenticate", challenge)
 	}
+}
+
+func (c *Call) unauthenticated(message, hint string) error {
+	c.challenge()
 	return &Refusal{Code: errcode.Unauthenticated, Message: message, Hint: hint}
 }

@@ -74,6 +74,10 @@ type Route struct {
 	// program in a shared header.
 	Passes bool
 
+	// Ticketed says that a ticket may stand for the key (see Call.NewTicket). Only streams
+	// that GET requests open are.
+	Ticketed bool
+
 	// Target returns the sandbox that a request names, and Detail what else it is about,
 	// both for the audit. They may be nil.
 	Target, Detail func(*http.Request) string
@@ -88,7 +92,8 @@ type service struct {
 	gate    *Gate
 	dialect *Dialect
 	mux     *http.ServeMux
-	methods []string // of all routes, in the order in which they are named to clients
+	routes  map[string]*Route // by pattern
+	methods []string          // of all routes, in the order in which they are named to clients
 }
 
 // Handler returns the handler of a dialect. Serve it on servers that Configure has set up.
@@ -104,7 +109,7 @@ func (g *Gate) Handler(d Dialect) http.Handler {
 		}
 		ids[r.ID] = true
 	}
-	s := &service{gate: g, dialect: &d, mux: http.NewServeMux()}
+	s := &service{gate: g, dialect: &d, mux: http.NewServeMux(), routes: map[string]*Route{}}
 	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		if slices.ContainsFunc(d.Routes, func(r Route) bool { return r.Method == method }) {
 			s.methods = append(s.methods, method)
@@ -112,6 +117,7 @@ func (g *Gate) Handler(d Dialect) http.Handler {
 	}
 	for i := range d.Routes {
 		route := &d.Routes[i]
+		s.routes[route.Method+" "+route.Path] = route
 		s.mux.HandleFunc(route.Method+" "+route.Path, func(w http.ResponseWriter, r *http.Request) {
 			c := w.(*Writer).call
 			c.R = r

@@ -98,6 +98,7 @@ func (l *limiter) expired(u *use, c *Call) {
 // Revoke ends all calls of a key, also those that have just been let in. It spares by, the
 // call that revokes the key.
 func (g *Gate) Revoke(key string, by *Call) {
+	g.tickets.revoke(key)
 	l := &g.limiter
 	l.mu.Lock()
 	u := l.of(Caller{Key: key})

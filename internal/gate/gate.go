@@ -70,6 +70,7 @@ type Gate struct {
 	guard   guard
 	limiter limiter
 	metrics *metrics
+	tickets tickets
 
 	// live ends when the gate drains, all when it breaks off what is still in progress.
 	live, all       context.Context

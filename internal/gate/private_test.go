@@ -1,12 +1,14 @@
 package gate
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -56,5 +58,43 @@ func TestPrivateErrors(t *testing.T) {
 		if _, ok := c.err.(withDetail); ok && !strings.Contains(log.String(), "10.9.8.7") {
 			t.Errorf("the log says %q", log)
 		}
+	}
+}
+
+// A ticket ends after its time or with its key, and tickets are bounded for each key.
+func TestTicketsAreBounded(t *testing.T) {
+	var all tickets
+	now := time.Now()
+	add := func(secret, key string, until, expires time.Time) bool {
+		return all.add(secret, &ticket{caller: Caller{Key: key, Expires: expires}, until: until})
+	}
+	add("late", "k", now.Add(-1), time.Time{})
+	if _, why := all.use("late", target{}); !strings.Contains(why, "expired") {
+		t.Errorf("a late one: %q", why)
+	}
+	add("ended", "k", now.Add(time.Hour), now.Add(-1))
+	if _, why := all.use("ended", target{}); !strings.Contains(why, "its key has ended") {
+		t.Errorf("one of a key that has expired: %q", why)
+	}
+	for i := range maxTickets - 1 {
+		if !add(fmt.Sprint(i), "k", now.Add(time.Hour), time.Time{}) {
+			t.Fatalf("the key gets only %d", i)
+		}
+	}
+	if add("more", "k", now.Add(time.Hour), time.Time{}) || !add("other", "l", now.Add(time.Hour), time.Time{}) {
+		t.Error("the bound is not that of each key")
+	}
+	if who, why := all.use("other", target{}); why != "" || who.Key != "l" {
+		t.Errorf("that of the other key: %+v %q", who, why)
+	}
+	if _, why := all.use("0", target{hash: [sha256.Size]byte{1}}); !strings.Contains(why, "another request") {
+		t.Errorf("for another request: %q", why)
+	}
+	all.revoke("k")
+	if !add("again", "k", now.Add(time.Hour), time.Time{}) {
+		t.Error("revoked tickets count")
+	}
+	if len(all.held) != 2 || all.count["k"] != 1 {
+		t.Errorf("%d are held, %v", len(all.held), all.count)
 	}
 }

@@ -33,7 +33,8 @@ func Document() *huma.OpenAPI {
 		Components: &huma.Components{
 			Schemas: schemas,
 			SecuritySchemes: map[string]*huma.SecurityScheme{
-				"key": {Type: "http", Scheme: "bearer", Description: "A key. The server's unix socket needs none: there the kernel identifies the caller."},
+				"ticket": {Type: "apiKey", In: "query", Name: "ticket", Description: "A ticket of POST /v1/tickets, for web pages."},
+				"key":    {Type: "http", Scheme: "bearer", Description: "A key. The server's unix socket needs none: there the kernel identifies the caller."},
 			},
 		},
 		Security: []map[string][]string{{"key": {}}},
@@ -81,8 +82,11 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 		text = strings.TrimSpace(text + " For administrators.")
 	}
 	op := &huma.Operation{Method: r.Method, Path: r.Path, OperationID: r.ID, Tags: []string{r.Tag}, Summary: r.Summary, Description: text}
-	if r.Open {
+	switch {
+	case r.Open:
 		op.Security = []map[string][]string{{}}
+	case r.Ticket:
+		op.Security = []map[string][]string{{"key": {}}, {"ticket": {}}}
 	}
 	for _, name := range PathParams(r.Path) {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true, Schema: pathSchema(name), Description: pathDoc(name)})

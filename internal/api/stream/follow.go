@@ -16,8 +16,9 @@ type Feed[T any] struct {
 	Live bool
 
 	// After is the position at which the feed begins; 0: at its first element, or it has
-	// no positions.
+	// no positions. With Begin the first event tells the client about it.
 	After uint64
+	Begin bool
 
 	// All returns the elements. An error is the last.
 	All func(context.Context) iter.Seq2[T, error]
@@ -42,6 +43,9 @@ func Follow[T any](c *gate.Call, kind string, feed Feed[T]) error {
 	opened := feed.Live
 	if opened {
 		s.open()
+	}
+	if feed.Begin {
+		_ = s.line("begin", feed.After, v1.Begin{Seq: feed.After})
 	}
 	seq := feed.After
 	var why error

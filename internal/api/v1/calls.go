@@ -133,6 +133,17 @@ type KeyList struct {
 	Next string `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
+// NewTicket is a request for a ticket.
+type NewTicket struct {
+	Path string `json:"path" maxLength:"2048" doc:"The path and query of the GET request that it is for, such as /v1/sandboxes/box/exec"`
+}
+
+// Ticket is the right to make one request without a key.
+type Ticket struct {
+	Ticket    string    `json:"ticket" doc:"Add it to the query of the path as the parameter ticket"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
 // NewWebhook is a request for a new webhook.
 type NewWebhook struct {
 	URL    string   `json:"url" doc:"An https URL with a public address; others only if the server allows private webhooks"`
