@@ -12,7 +12,7 @@ import (
 func eventRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Ticket: true, Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The first event is begin, with the position at which the stream begins. The latest 10,000 events are stored. An events.lost event means that some are missing, and the stream ends with the reason lost.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, handle: followEvents},
+		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Ticket: true, Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The first event is begin, with the position at which the stream begins. The latest 10,000 events are stored. An events.lost event means that some are missing, and the stream ends with the reason lost.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: eventFeed(), handle: followEvents},
 	}
 }
 

@@ -43,7 +43,7 @@ func fileRoutes() []Route {
 		{Method: http.MethodPost, Path: files + "/symlink", ID: "linkFile", Tag: tag, Summary: "Create a symbolic link", Query: []Param{path(""), {Name: "target", Type: "string", Required: true}}, Status: http.StatusNoContent, Guarded: true, handle: only(linkFile)},
 		{Method: http.MethodGet, Path: files + "/readlink", ID: "readLink", Tag: tag, Summary: "Read the target of a symbolic link", Query: []Param{path("")}, Status: http.StatusOK, Out: v1.Link{}, handle: asJSON(readLink)},
 		{Method: http.MethodPost, Path: files + "/chmod", ID: "changeMode", Tag: tag, Summary: "Change permission bits", Query: []Param{path(""), {Name: "mode", Type: "string", Required: true, Doc: "In octal"}}, Status: http.StatusNoContent, Guarded: true, handle: only(changeMode)},
-		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Ticket: true, Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{stream.Events}, handle: watchFiles},
+		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Ticket: true, Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: fileFeed(), handle: watchFiles},
 	}
 }
 

@@ -44,7 +44,7 @@ func processRoutes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: one + "/output", ID: "followOutput", Ticket: true, Tag: tag, Summary: "Stream the output of a process", Text: "Disconnecting does not end the process. A slow client loses output and is told how much. The response is a stream of frames, or of server-sent events if Accept asks for them, as for exec.",
-			Query: []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}}, Status: http.StatusOK, Other: []string{v1.StreamType, stream.Events}, handle: followOutput,
+			Query: []Param{{Name: "history", Type: "boolean", Doc: "false: omit the output stored so far"}}, Status: http.StatusOK, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), handle: followOutput,
 		},
 		{
 			Method: http.MethodGet, Path: one + "/attach", ID: "attachProcess", Ticket: true, Tag: tag, Summary: "Attach to a process over a WebSocket", Text: "Closing the socket does not affect the process. " + socketText,

@@ -22,6 +22,7 @@ type Route struct {
 	Also    []int    // other statuses with the answer of a success; if errors have the status, too, it may also be an Error
 	Fails   []string // codes of errors beside those that follow from the other fields; see Codes
 	Other   []string // media types of other answers
+	Feed    *Feed    // the events of a stream; nil: none
 	Upgrade bool     // the connection is made something else
 
 	Ticket  bool // a ticket may stand for the key

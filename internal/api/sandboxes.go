@@ -50,7 +50,7 @@ func sandboxRoutes() []Route {
 				Param{Name: "after", Type: "integer", Doc: "Only entries with a greater seq. The header Last-Event-ID has the same effect; the greater of both counts."},
 				Param{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
 				flag("follow", "Follow new entries until the sandbox is removed; not with until")),
-			Status: http.StatusOK, Other: []string{stream.Lines, stream.Events}, handle: getLogs,
+			Status: http.StatusOK, Other: []string{stream.Lines, stream.Events}, Feed: logFeed(), handle: getLogs,
 		},
 	}
 }

@@ -121,7 +121,14 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 		if ok.Content == nil {
 			ok.Content = map[string]*huma.MediaType{}
 		}
-		ok.Content[kind] = &huma.MediaType{Schema: &huma.Schema{Type: "string"}}
+		media := &huma.Schema{Type: "string"}
+		switch {
+		case kind == v1.StreamType:
+			media.Format = "binary"
+		case r.Feed != nil:
+			media = feedContent(kind, r.Feed, schemas)
+		}
+		ok.Content[kind] = &huma.MediaType{Schema: media}
 	}
 	op.Responses = map[string]*huma.Response{strconv.Itoa(r.Status): ok}
 	for status, codes := range r.Answers() {
@@ -204,6 +211,9 @@ func exact(s *huma.Schema) {
 		exact(s.Items)
 	}
 	for _, p := range s.Properties {
+		exact(p)
+	}
+	for _, p := range s.OneOf {
 		exact(p)
 	}
 	if more, ok := s.AdditionalProperties.(*huma.Schema); ok {

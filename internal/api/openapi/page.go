@@ -22,6 +22,7 @@ type entry struct {
 	api.Route
 	In, Out string // names of schemas
 	Errors  string
+	Events  []shownEvent
 }
 
 // kind is a schema on the page.
@@ -45,7 +46,7 @@ func Page() ([]byte, error) {
 		if i < 0 {
 			i, chapters = len(chapters), append(chapters, chapter{Name: r.Tag})
 		}
-		e := entry{Route: r, Errors: strings.Join(r.Codes(), ", ")}
+		e := entry{Route: r, Errors: strings.Join(r.Codes(), ", "), Events: shown(r.Feed)}
 		op := doc.Paths[r.Path]
 		for _, o := range []*huma.Operation{op.Get, op.Put, op.Post, op.Delete} {
 			if o == nil || o.OperationID != r.ID {
@@ -150,6 +151,7 @@ curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json'
 {{range .Query}}<tr><td><code>{{.Name}}</code></td><td>{{.Type}}{{if .Required}}, required{{end}}</td><td>{{range .Enum}}<code>{{.}}</code> {{end}}{{.Doc}}</td></tr>
 {{end}}{{range .Headers}}<tr><td><code>{{.Name}}:</code></td><td>header</td><td>{{.Doc}}</td></tr>
 {{end}}</table>
+{{end}}{{if .Events}}<p>Events: {{range $i, $e := .Events}}{{if $i}}; {{end}}{{.Names}} (<a href="#type-{{.Type}}">{{.Type}}</a>){{end}}.</p>
 {{end}}<p>{{if .In}}Takes <a href="#type-{{.In}}">{{.In}}</a>{{if .Form}}, or <code>multipart/form-data</code> with the parts command and stdin{{end}}. {{end}}{{if .Raw}}Takes <code>{{.Raw}}</code>. {{end}}Responds {{.Status}}{{if .Out}} with <a href="#type-{{.Out}}">{{.Out}}</a>{{end}}{{range $i, $o := .Other}}{{if or $i $.Out}} or{{else}} with{{end}} <code>{{$o}}</code>{{end}}. Errors: {{.Errors}}.</p>
 </section>
 {{end}}{{end}}<h2>Types</h2>
