@@ -87,7 +87,9 @@ type ProcessInfo struct {
 	Background bool
 	StartedAt  time.Time
 	Terminal   bool
-	Result     *Result // nil while the process is running
+	Stdin      bool          // it was started with Command.Stdin or a terminal: Attach can write to it
+	Timeout    time.Duration // Command.Timeout; 0: none, or unknown because the server was restarted
+	Result     *Result       // nil while the process is running
 }
 
 // AttachOptions are the options of ProcessKeeper.Attach.
@@ -114,6 +116,15 @@ type AttachOptions struct {
 // implement it. It is optional; use a type assertion.
 type Detacher interface {
 	Detach()
+}
+
+// A Backgrounder is a Process that can be moved to the background: it then outlives its
+// client as with Command.Background. Until its client detaches or goes, the process still
+// waits for it to read the output. Moving a process that is in the background, or has
+// exited, is a no-op. Background returns ErrUnsupported if the sandbox ends with its client.
+// It is optional; use a type assertion.
+type Backgrounder interface {
+	Background(ctx context.Context) error
 }
 
 // LogQuery selects entries of a sandbox's log.

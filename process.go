@@ -111,7 +111,7 @@ type GroupSignaler interface {
 
 // Result describes how a process ended.
 type Result struct {
-	ExitCode   int    // 0–255; 128+n if signal n killed it; 126 or 127 if it was not started
+	ExitCode   int    // 0–255; 124 if TimedOut; 128+n if signal n killed it; 126 or 127 if it was not started
 	Signal     int    // the signal that killed it, else 0
 	StartError string // why it could not be started, else empty
 	TimedOut   bool   // killed by Command.Timeout or the lifetime

@@ -8,7 +8,7 @@
 //	defer c.Close()
 //	sb, err := c.Create(ctx, sandpit.Spec{Image: "debian:13"})
 //
-// Its processes implement [sandpit.Detacher] and [sandpit.GroupSignaler].
+// Its processes implement [sandpit.Detacher], [sandpit.Backgrounder] and [sandpit.GroupSignaler].
 //
 // # Errors
 //

@@ -43,6 +43,7 @@ var (
 	_ sandpit.Process       = (*process)(nil)
 	_ sandpit.GroupSignaler = (*process)(nil)
 	_ sandpit.Detacher      = (*process)(nil)
+	_ sandpit.Backgrounder  = (*process)(nil)
 )
 
 // process makes a process from the server's description. Its end is told by a
@@ -250,6 +251,14 @@ func (p *process) Kill(ctx context.Context) error {
 		return nil // it ended so long ago that the server has forgotten it
 	}
 	return err
+}
+
+// Background moves the process to the background. See sandpit.Backgrounder.
+func (p *process) Background(ctx context.Context) error {
+	if p.exited() {
+		return nil
+	}
+	return p.request(ctx, http.MethodPost, "/background", nil)
 }
 
 // Detach detaches from the process. A background process continues; another one is

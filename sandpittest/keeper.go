@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -27,6 +28,7 @@ var keeperProperties = []property{
 	{"a process that is not there is ErrNotFound", testAttachUnknown},
 	{"a background process survives the client that started it", testSurvivesClient},
 	{"a foreground process ends with the client that started it", testForegroundClient},
+	{"a foreground process that is moved to the background survives its client", testMoved},
 	{"a slow writer of a background process does not slow it down", testBackgroundWriter},
 }
 
@@ -333,6 +335,36 @@ func testForegroundClient(t *testing.T, e *env) {
 	if !errors.Is(err, sandpit.ErrState) && !errors.Is(err, sandpit.ErrClosed) {
 		t.Errorf("a closed client starts: %v", err)
 	}
+}
+
+func testMoved(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	other, same := e.another(t, sb)
+	var out written
+	p := start(t, same, sandpit.Command{Script: "echo one; read x; echo $x; exit 4", Stdin: true, Timeout: time.Hour, Stdout: &out})
+	out.until(t, "one\n")
+	b, ok := p.(sandpit.Backgrounder)
+	if !ok {
+		t.Fatal("it can't be moved")
+	}
+	for range 2 {
+		must(t, b.Background(t.Context()))
+	}
+	must(t, other.Close())
+	infos, err := sb.Processes(t.Context())
+	must(t, err)
+	if i := infos[len(infos)-1]; i.ID != p.ID() || !i.Background || !i.Stdin || i.Timeout != time.Hour || i.Result != nil {
+		t.Errorf("it is listed as %+v", i)
+	}
+	var kept written
+	again := attach(t, sb, p.ID(), sandpit.AttachOptions{Stdout: &kept, Stdin: true})
+	if _, err := again.Stdin().Write([]byte("two\n")); err != nil {
+		t.Fatal(err)
+	}
+	if res := wait(t, again); res.ExitCode != 4 || kept.String() != "one\ntwo\n" {
+		t.Errorf("got %+v, %q", res, kept.String())
+	}
+	must(t, again.(sandpit.Backgrounder).Background(t.Context()))
 }
 
 // collect reads what comes until enough says so.

@@ -25,7 +25,7 @@ func testTimeout(t *testing.T, e *env) {
 		out := run(t, sb, cmd)
 		return out, len(out.Stderr) > 0
 	})
-	if !out.TimedOut || out.Signal != int(syscall.SIGKILL) || out.ExitCode != 137 || out.Success() || out.OOMKilled {
+	if !out.TimedOut || out.Signal != int(syscall.SIGKILL) || out.ExitCode != 124 || out.Success() || out.OOMKilled {
 		t.Errorf("got %+v", out.Result)
 	}
 	if string(out.Stdout) != "so far\n" || string(out.Stderr) != "also\n" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -88,7 +89,7 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, in execInpu
 	said := describeProcess(p, cmd, began)
 	_ = c.Hold(gate.InMemory, int64(len(in.data))) // the request has become a process
 	rest := c.feed(p, in)
-	res, err := c.await(p)
+	res, err := c.await(sb, p)
 	rest()
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, in execInp
 		return err
 	}
 	rest := c.feed(p, in)
-	s.Finish(c.await(p))
+	s.Finish(c.await(sb, p))
 	rest()
 	return nil
 }
@@ -173,28 +174,38 @@ func executeSocket(c *call) error {
 	switch {
 	case err == nil:
 		s.Serve(p)
-		s.Finish(c.await(p))
+		s.Finish(c.await(sb, p))
 	case p == nil:
 		s.Refuse(err)
 	}
 	return nil
 }
 
-// await waits for a process in the foreground. When the call ends first, it is
-// killed with all that it started, unless it is the server that ends: that does
-// not say that nobody wants it.
-func (c *call) await(p sandpit.Process) (sandpit.Result, error) {
+// await waits for a process in the foreground. When the call ends first, the process is
+// killed with all that it started, unless it was moved to the background, or it is the server
+// that ends: that does not say that nobody wants it.
+func (c *call) await(sb sandpit.Sandbox, p sandpit.Process) (sandpit.Result, error) {
 	res, err := p.Wait(c.Ctx)
 	if err == nil {
 		return res, nil
 	}
 	if cause := context.Cause(c.Ctx); cause != nil {
-		if !errors.Is(cause, gate.ErrDraining) {
+		switch {
+		case errors.Is(cause, gate.ErrDraining):
+		case inBackground(sb, p):
+			leaver(p)()
+		default:
 			kill(p)
 		}
 		return res, cause
 	}
 	return res, err
+}
+
+// inBackground reports whether a process that was started in the foreground was moved.
+func inBackground(sb sandpit.Sandbox, p sandpit.Process) bool {
+	all, err := sb.Processes(context.Background())
+	return err == nil && slices.ContainsFunc(all, func(i sandpit.ProcessInfo) bool { return i.ID == p.ID() && i.Background })
 }
 
 // kill kills a process, whatever becomes of the call.
@@ -211,5 +222,5 @@ func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
 	argv, cut := cmdline.Clip(argv)
-	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, StartedAt: began})
+	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, Stdin: cmd.Stdin || cmd.Terminal != nil, StartedAt: began, Timeout: max(cmd.Timeout, 0)})
 }

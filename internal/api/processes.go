@@ -39,6 +39,11 @@ func processRoutes() []Route {
 		{Method: http.MethodPost, Path: one + "/signal", ID: "signalProcess", Tag: tag, Summary: "Send a signal", In: v1.Signal{}, Status: http.StatusNoContent, Guarded: true, Vital: true, handle: fromJSONOnly(signalProcess)},
 		{Method: http.MethodPost, Path: one + "/resize", ID: "resizeProcess", Tag: tag, Summary: "Resize the terminal of a process", In: v1.Size{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(resizeProcess)},
 		{
+			Method: http.MethodPost, Path: one + "/background", ID: "backgroundProcess", Tag: tag, Summary: "Move a process to the background",
+			Text:   "A process of exec then continues when its client disconnects. A process that is in the background already stays there.",
+			Status: http.StatusNoContent, Guarded: true, handle: only(moveProcess),
+		},
+		{
 			Method: http.MethodPost, Path: one + "/stdin", ID: "writeStdin", Tag: tag, Summary: "Write to the standard input of a process", Query: []Param{flag("close", "Close standard input afterwards")},
 			Raw: octets, Status: http.StatusNoContent, Guarded: true, handle: only(writeStdin),
 		},
@@ -255,6 +260,18 @@ func resizeProcess(c *call, in *v1.Size) error {
 	}
 	defer leave()
 	return p.Resize(c.Ctx, sandpit.TerminalSize{Rows: in.Rows, Cols: in.Cols})
+}
+
+func moveProcess(c *call) error {
+	p, leave, err := c.attach(sandpit.AttachOptions{})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if b, ok := p.(sandpit.Backgrounder); ok {
+		return b.Background(c.Ctx)
+	}
+	return fault.Errorf(sandpit.ErrUnsupported, "moving a process to the background: its sandbox can't do that")
 }
 
 func writeStdin(c *call) error {

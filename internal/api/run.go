@@ -205,7 +205,7 @@ func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 	if err != nil {
 		return sandpit.Result{}, err
 	}
-	return r.await(p)
+	return r.await(sb, p)
 }
 
 // notEnforced returns a list of the default limits that are not enforced, as JSON; nil: all are.

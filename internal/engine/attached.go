@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // process is a process as seen by one client: the one that started it, or an attached one.
@@ -26,6 +27,7 @@ var (
 	_ sandpit.Process       = (*process)(nil)
 	_ sandpit.GroupSignaler = (*process)(nil)
 	_ sandpit.Detacher      = (*process)(nil)
+	_ sandpit.Backgrounder  = (*process)(nil)
 )
 
 // ID identifies the process.
@@ -116,6 +118,18 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.result, h.err
+}
+
+// Background moves the process to the background. See sandpit.Backgrounder.
+func (p *process) Background(context.Context) error {
+	h := p.h
+	if !h.sandbox.persistent && !h.info.Background {
+		return fault.Errorf(sandpit.ErrUnsupported, "moving process %d to the background: its sandbox ends with its client", h.info.PID)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moved = true
+	return nil
 }
 
 // Detach gives the process up. See sandpit.Detacher.

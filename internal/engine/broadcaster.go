@@ -51,6 +51,7 @@ type broadcaster struct {
 	forgotten bool  // not listed any more: its charge is returned with its last reader
 	readers   map[*reader]struct{}
 	changed   chan struct{} // closed at the next change; nil: nobody waits
+	moved     bool          // to the background
 	ended     bool
 	result    sandpit.Result
 	err       error
@@ -250,8 +251,10 @@ func (h *broadcaster) end(res sandpit.Result, err error) {
 // describe returns the process with its result.
 func (h *broadcaster) describe() sandpit.ProcessInfo {
 	info := h.info
+	info.Stdin = h.stdin != nil
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	info.Background = info.Background || h.moved
 	if h.ended {
 		res := h.result
 		if h.err != nil {

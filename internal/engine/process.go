@@ -116,7 +116,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 	h.process, h.oomKills = guest, before
 	h.info = sandpit.ProcessInfo{
 		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: strings.Clone(cmd.User), Background: cmd.Background,
-		StartedAt: time.Now(), Terminal: cmd.Terminal != nil,
+		StartedAt: time.Now(), Terminal: cmd.Terminal != nil, Timeout: max(cmd.Timeout, 0),
 	}
 	if r, ok := guest.(interface{ Ref() uint64 }); ok && r.Ref() != 0 {
 		h.ref = r.Ref()

@@ -178,7 +178,7 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 	case kind != v1.FrameStarted:
 		return nil, unexpected(kind)
 	}
-	p := &process{run: r, ended: make(chan struct{}), done: make(chan struct{})}
+	p := &process{run: r, moved: make(chan struct{}, 1), ended: make(chan struct{}), done: make(chan struct{})}
 	if r.sandbox == "" && len(payload) > 0 {
 		if err := json.Unmarshal(payload, &r.lacking); err != nil {
 			return nil, fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the start: %w", err)
@@ -249,13 +249,17 @@ type process struct {
 	stdin *stdin // nil: none is sent
 
 	once   sync.Once
+	moved  chan struct{} // gets a value when the server has moved the process to the background
 	ended  chan struct{} // closed when the server has said the last, or can't any more
 	done   chan struct{} // closed when all output has been passed on, too
 	result sandpit.Result
 	err    error
 }
 
-var _ sandpit.GroupSignaler = (*process)(nil)
+var (
+	_ sandpit.GroupSignaler = (*process)(nil)
+	_ sandpit.Backgrounder  = (*process)(nil)
+)
 
 // ID identifies the process in a sandbox that stays. It is empty in one that is made for
 // the command.
@@ -316,6 +320,25 @@ func (p *process) Kill(ctx context.Context) error {
 	}
 }
 
+// Background makes the server move the process to the background: it then outlives the
+// connection. Wait must be running.
+func (p *process) Background(ctx context.Context) error {
+	if p.run.sandbox == "" {
+		return fault.Errorf(sandpit.ErrUnsupported, "moving the command to the background: its sandbox ends with it")
+	}
+	if err := p.send(v1.FrameBackground, nil); err != nil {
+		return err
+	}
+	select {
+	case <-p.moved:
+		return nil
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Wait passes output on until the process has ended. When ctx ends first, so
 // does the run.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
@@ -366,6 +389,11 @@ func (p *process) follow() {
 				return
 			}
 			p.stdin.taken(binary.BigEndian.Uint32(payload))
+		case v1.FrameBackground:
+			select {
+			case p.moved <- struct{}{}:
+			default:
+			}
 		case v1.FramePing:
 		case v1.FrameError:
 			p.end(told(payload))

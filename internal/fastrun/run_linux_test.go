@@ -36,7 +36,7 @@ func testResults(t *testing.T, s *place) {
 		"environment": {cmd: sandpit.Command{Script: "echo $A", Env: []string{"A=b c"}}, stdout: "b c\n"},
 		"no input":    {cmd: sandpit.Command{Argv: []string{"wc", "-c"}}, stdout: "0\n"},
 		"a terminal":  {cmd: sandpit.Command{Script: "test -t 1 && stty size", Terminal: &sandpit.TerminalSize{Rows: 33, Cols: 77}}, stdout: "33 77\r\n"},
-		"out of time": {cmd: sandpit.Command{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}, code: 137, signal: 9},
+		"out of time": {cmd: sandpit.Command{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}, code: 124, signal: 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -344,6 +344,56 @@ func testClientThatGoes(t *testing.T, s *place) {
 	if _, err := p.end(t); err == nil {
 		t.Error("it has a result")
 	}
+}
+
+// A command that is moved to the background outlives its client, whatever that does not
+// read. One in a sandbox made for it can't be moved.
+func TestBackground(t *testing.T) {
+	t.Run("run", func(t *testing.T) {
+		s := serve(t)
+		var out testkit.Buffer
+		p := s.start(sandpit.Command{Script: "echo ready; exec sleep 1000", Stdout: &out})
+		until(t, "it is ready", func() bool { return out.String() == "ready\n" })
+		if err := p.Process.(sandpit.Backgrounder).Background(t.Context()); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("got %v", err)
+		}
+		p.run.Close()
+		_, _ = p.end(t)
+	})
+	t.Run("exec", func(t *testing.T) {
+		s := serve(t)
+		sb := s.create("box")
+		read, write := io.Pipe() // nobody reads on
+		defer read.Close()
+		p := s.start(sandpit.Command{Script: "yes | head -c 10000000; echo over >&2; read x; exit $x", Stdin: true, Stdout: write, Stderr: write})
+		if _, err := io.ReadFull(read, make([]byte, 2)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Process.(sandpit.Backgrounder).Background(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.run.Close()
+		_ = read.Close()
+		if _, err := p.end(t); err == nil {
+			t.Error("it has a result")
+		}
+		var errs testkit.Buffer
+		again, err := sb.Attach(t.Context(), p.ID(), sandpit.AttachOptions{Stderr: &errs, Stdin: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it goes on", func() bool { return errs.String() == "over\n" })
+		if _, err := io.WriteString(again.Stdin(), "5\n"); err != nil {
+			t.Fatal(err)
+		}
+		if res, err := again.Wait(t.Context()); err != nil || res.ExitCode != 5 {
+			t.Errorf("got %+v, %v", res, err)
+		}
+		procs, err := sb.Processes(t.Context())
+		if err != nil || len(procs) != 1 || !procs[0].Background || !procs[0].Stdin {
+			t.Errorf("it is listed as %+v, %v", procs, err)
+		}
+	})
 }
 
 // A server that is asked to end finishes what it runs.

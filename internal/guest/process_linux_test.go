@@ -442,7 +442,7 @@ func TestTimeoutKillsTheWholeTree(t *testing.T) {
 			ready := false
 			for timeout := 700 * time.Millisecond; !ready && timeout < time.Minute; timeout *= 3 {
 				res, out, stderr := run(t, c, sandpit.Command{Script: script, Timeout: timeout})
-				if !res.TimedOut || res.Signal != 9 || res.ExitCode != 137 {
+				if !res.TimedOut || res.Signal != 9 || res.ExitCode != 124 {
 					t.Errorf("got %+v, %q, %q", res, out, stderr)
 				}
 				gone(t, m)

@@ -65,6 +65,15 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 			if err != nil {
 				return err // its sandbox goes, and it with that
 			}
+		case v1.FrameBackground:
+			b, ok := p.(sandpit.Backgrounder)
+			if !ok {
+				return errMessage("the command can't be moved to the background")
+			}
+			if err := b.Background(s.c.Ctx); err != nil {
+				return err
+			}
+			s.answer(v1.FrameBackground, nil)
 		default:
 			return errMessage("its type is unknown")
 		}
@@ -166,9 +175,5 @@ func (i *inlet) pump(in io.WriteCloser) {
 
 // tell tells the client at once how much was taken, because it may be waiting for that.
 func (i *inlet) tell(n int) {
-	s := i.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.add(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
-	s.send()
+	i.s.answer(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
 }

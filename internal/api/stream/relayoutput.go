@@ -63,6 +63,14 @@ func (s *Relay) send() {
 	s.buf = s.buf[:0]
 }
 
+// answer sends a frame at once, because the client may be waiting for it.
+func (s *Relay) answer(kind byte, payload []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(kind, payload)
+	s.send()
+}
+
 // Flush sends gathered frames.
 func (s *Relay) Flush() {
 	s.mu.Lock()

@@ -170,7 +170,7 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 // FromProcess converts the description of a process to the form of the API.
 func FromProcess(p sandpit.ProcessInfo) Process {
 	e := encodingFor(p.Argv)
-	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Seconds(p.Timeout)}
 	if v.Argv == nil {
 		v.Argv = []string{}
 	}
@@ -184,7 +184,7 @@ func FromProcess(p sandpit.ProcessInfo) Process {
 // Sandpit returns the description in Go. It returns ErrInvalid if its strings can't be decoded.
 func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 	d := newDecoder(p.Encoding)
-	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, StartedAt: p.StartedAt}
+	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Duration(p.Timeout)}
 	if p.Result != nil {
 		r := p.Result.Sandpit()
 		v.Result = &r

@@ -43,6 +43,10 @@ const (
 	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken; 0: no more are taken
 	FrameError   byte = 36 // S: Error as JSON; it or a FrameResult is the last
 	FramePassed  byte = 35 // C: 4 bytes, most significant first: the number of output bytes passed on
+
+	// FrameBackground, empty, moves the command to the background (C), which is answered
+	// in kind when it is done (S).
+	FrameBackground byte = 37
 )
 
 // AppendFrameHead appends the head of a frame with a payload of length bytes.

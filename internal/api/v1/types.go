@@ -114,13 +114,15 @@ type Process struct {
 	User       string    `json:"user,omitempty"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`
+	Stdin      bool      `json:"stdin,omitempty" doc:"True if it was started with a standard input or a terminal, so that attach can write to it"`
 	StartedAt  time.Time `json:"started_at"`
+	Timeout    float64   `json:"timeout,omitempty" doc:"Seconds after the start at which it is killed; absent if there is none, or if the server was restarted since"`
 	Result     *Result   `json:"result,omitempty" doc:"How it ended; absent while it is running"`
 }
 
 // Result describes how a process ended.
 type Result struct {
-	ExitCode     int     `json:"exit_code"`
+	ExitCode     int     `json:"exit_code" doc:"124 if it timed out; 128+n if signal n killed it"`
 	Signal       int     `json:"signal,omitempty"`
 	StartError   string  `json:"start_error,omitempty"`
 	TimedOut     bool    `json:"timed_out,omitempty"`

@@ -223,6 +223,9 @@ func result(e *wire.Exit) sandpit.Result {
 		Wall: time.Duration(clamp(e.Wall)), UserCPU: time.Duration(clamp(e.User)), SystemCPU: time.Duration(clamp(e.System)),
 		PeakMemory: clamp(e.PeakMemory),
 	}
+	if r.TimedOut {
+		r.ExitCode = 124 // as timeout(1) has it
+	}
 	if e.Lost > 0 {
 		r.Truncated, r.DroppedBytes = true, clamp(min(e.Dropped, math.MaxInt64)+min(e.Lost, math.MaxInt64))
 	}
