@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +122,203 @@ func TestAttachIsLeft(t *testing.T) {
 	again.expect("well-done")
 	if got := again.exitCode(); got != 5 {
 		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestExecIsLeft detaches from a shell that exec has started, and finds it again.
+func TestExecIsLeft(t *testing.T) {
+	_, sb := withSandbox(t)
+	first := startSession(t, "sandpit", "exec", "-it", "box", "--", "sh", "-i")
+	first.until("the terminal is raw", first.isRaw)
+	first.write("mark=well; echo he''re\r")
+	first.expect("here")
+	first.write("\x10\x11")
+	first.expect("which keeps running; run 'sandpit attach box p")
+	if got := first.exitCode(); got != 0 {
+		t.Errorf("exit code %d", got)
+	}
+	if first.settings() != first.before {
+		t.Error("the terminal was not restored")
+	}
+	_, id, _ := strings.Cut(first.output(), "run 'sandpit attach box ")
+	id, _, _ = strings.Cut(id, "'")
+	again := startSession(t, "sandpit", "attach", "box", id)
+	again.expect("here") // what was written meanwhile
+	again.until("the terminal is raw", again.isRaw)
+	again.write("echo $mark-done; exit 5\r")
+	again.expect("well-done")
+	if got := again.exitCode(); got != 5 {
+		t.Errorf("exit code %d", got)
+	}
+	procs, err := sb.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(procs, func(p sandpit.ProcessInfo) bool { return p.ID == id }); i < 0 || !procs[i].Background {
+		t.Errorf("it is not listed as one in the background: %+v", procs)
+	}
+}
+
+// TestAttachHarmsNothing ends attachments in every way: what they watch goes on.
+func TestAttachHarmsNothing(t *testing.T) {
+	s, sb := withSandbox(t)
+	ticks := "trap '' PIPE; while :; do echo tick; sleep 0.02; done"
+	watched, err := sb.Start(t.Context(), sandpit.Command{Script: ticks, Background: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fed, err := sb.Start(t.Context(), sandpit.Command{Script: "trap 'echo trapped' INT; trap 'exit 9' TERM HUP QUIT USR1 PIPE; while :; do if read x; then echo got-$x; else echo eof-$?; sleep 0.1; fi; done", Background: true, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// alive waits until a process that goes on writes something.
+	alive := func(p sandpit.Process) {
+		t.Helper()
+		out := new(testkit.Buffer)
+		q, err := sb.Attach(t.Context(), p.ID(), sandpit.AttachOptions{Stdout: out, Stdin: true, NoHistory: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.(sandpit.Detacher).Detach()
+		if in := q.Stdin(); in != nil {
+			if _, err := io.WriteString(in, "well\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testkit.Until(t, "it writes", func() bool { return strings.Contains(out.String(), "\n") }, out.String)
+	}
+	for _, tt := range []struct {
+		sig  syscall.Signal
+		code int
+	}{{syscall.SIGHUP, 129}, {syscall.SIGINT, 130}, {syscall.SIGQUIT, 131}, {syscall.SIGTERM, 143}} {
+		heedSignals(t)
+		cmd := commandLineAt(t, s.home, "attach", "box", watched.ID())
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		waitCatching(t, cmd.Process.Pid)
+		if err := cmd.Process.Signal(tt.sig); err != nil {
+			t.Fatal(err)
+		}
+		if got := exitCode(t, cmd); got != tt.code {
+			t.Errorf("%s: exit code %d", tt.sig, got)
+		}
+		alive(watched)
+	}
+	// The reader of the output goes.
+	head := commandLine(t, "sh", "-c", "(sandpit attach box "+watched.ID()+"; echo $? >&3) 3>&2 | head -1")
+	var code strings.Builder
+	head.Stderr = &code
+	if out, err := head.Output(); err != nil || string(out) != "tick\n" || code.String() != "141\n" {
+		t.Errorf("%q %q %v", out, code.String(), err)
+	}
+	alive(watched)
+	// The input ends, and others still write to the process.
+	feedProcess(t, fed.ID(), "one\n", "got-one\n")
+	feedProcess(t, fed.ID(), "two\n", "got-two\n")
+	// At a terminal: ^C is for the process if what is typed is. ^Z stops only the watching.
+	at := startSession(t, "sh", "-c", "set -m; sandpit attach --no-history box "+fed.ID()+"; echo stopped; sleep 0.1; fg; echo code-$?")
+	at.write("three\r")
+	at.expect("got-three")
+	at.write("\x03")
+	at.expect("trapped")
+	at.write("\x1a")
+	at.expect("stopped")
+	alive(fed)
+	at.write("four\r")
+	at.expect("got-four")
+	if err := at.cmd.Process.Signal(syscall.SIGKILL); err != nil { // the terminal hangs up
+		t.Fatal(err)
+	}
+	alive(fed)
+	watching := startSession(t, "sandpit", "attach", "box", watched.ID())
+	watching.expect("tick")
+	waitCatching(t, watching.cmd.Process.Pid)
+	watching.write("\x03")
+	watching.expect("which keeps running")
+	if got := watching.exitCode(); got != 130 {
+		t.Errorf("exit code %d", got)
+	}
+	alive(watched)
+	for _, p := range []sandpit.Process{watched, fed} {
+		if err := p.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// feedProcess writes to a process in the background by attaching to it, expects an answer,
+// and leaves it.
+func feedProcess(t *testing.T, id, text, want string) {
+	t.Helper()
+	cmd := commandLine(t, "sandpit", "attach", "-i", "--no-history", "box", id)
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, len(want))
+	if _, err := io.ReadFull(out, buf); err != nil || string(buf) != want {
+		t.Errorf("%q is answered by %q, %v", text, buf, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := exitCode(t, cmd); got != 143 {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// TestExecDetached starts processes in the background whose input is passed on later.
+func TestExecDetached(t *testing.T) {
+	_, _ = withSandbox(t)
+	start := func(argv ...string) string {
+		t.Helper()
+		out, err := commandLine(t, append([]string{"sandpit", "exec"}, argv...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	// Its input is open, and ends when that is asked for.
+	id := start("-d", "-i", "box", "--", "cat")
+	feedProcess(t, id, "one\n", "one\n")
+	cmd := commandLine(t, "sandpit", "attach", "-i", "--close-stdin", "box", id)
+	cmd.Stdin = strings.NewReader("two\n")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "one\ntwo\n" {
+		t.Errorf("%q %v", out, err)
+	}
+	// Without -i it is empty.
+	id = start("-d", "box", "--", "cat")
+	if out, err := commandLine(t, "sandpit", "wait", "box", id).CombinedOutput(); err != nil {
+		t.Errorf("%s %v", out, err)
+	}
+	// A terminal of its own, which needs none here.
+	id = start("-dt", "box", "--", "sh", "-i")
+	s := startSession(t, "sandpit", "attach", "box", id)
+	s.until("the terminal is raw", s.isRaw)
+	if err := pty.Setsize(s.master, &pty.Winsize{Rows: 31, Cols: 71}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the size is known inside", func() bool {
+		s.write("tty; stty size\r")
+		time.Sleep(20 * time.Millisecond)
+		return strings.Contains(s.output(), "31 71")
+	})
+	s.expect("/dev/pts/")
+	s.write("exit 6\r")
+	if got := s.exitCode(); got != 6 {
+		t.Errorf("exit code %d: %s", got, s.output())
 	}
 }
 

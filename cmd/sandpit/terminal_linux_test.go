@@ -354,7 +354,7 @@ func TestBackground(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	needSandboxes(t)
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
 		t.Run(sig.String(), func(t *testing.T) {
 			heedSignals(t)
 			name := strings.TrimPrefix(unix.SignalName(sig), "SIG")
@@ -382,28 +382,35 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-func TestSecondTermKills(t *testing.T) {
+// TestEverySentSignalIsPassedOn sends signals again and again to a command that runs at a
+// terminal and survives them: only what is typed there may mean something else.
+func TestEverySentSignalIsPassedOn(t *testing.T) {
 	needSandboxes(t)
-	cmd := commandLine(t, "sandpit", "run", "--", "sh", "-c", `trap 'echo trapped' TERM; echo ready; while :; do sleep 0.02; done`)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range []string{"ready\n", "trapped\n"} {
-		buf := make([]byte, len(line))
-		if _, err := io.ReadFull(out, buf); err != nil || string(buf) != line {
-			t.Fatalf("got %q, %v", buf, err)
-		}
-		waitCatching(t, cmd.Process.Pid)
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	s := startSession(t, "sandpit", "run", "--", "sh", "-c", `trap 'i=$((i+1)); echo INT-$i' INT; trap 'j=$((j+1)); echo TERM-$j' TERM; trap 'echo WINCH' WINCH; trap 'exit 7' USR1
+		echo ready; while :; do sleep 0.02; done`)
+	s.expect("ready")
+	waitCatching(t, s.cmd.Process.Pid)
+	send := func(sig syscall.Signal, want string) {
+		t.Helper()
+		if err := s.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
+		s.expect(want)
 	}
-	if got := exitCode(t, cmd); got != 137 {
-		t.Errorf("exit code %d", got)
+	for n := 1; n <= 5; n++ {
+		send(syscall.SIGINT, fmt.Sprintf("INT-%d", n))
+	}
+	for n := 1; n <= 3; n++ {
+		send(syscall.SIGTERM, fmt.Sprintf("TERM-%d", n))
+	}
+	send(syscall.SIGWINCH, "WINCH")
+	s.write("\x03") // one that is typed after so many changes nothing
+	s.expect("INT-6")
+	if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.exitCode(); got != 7 {
+		t.Errorf("exit code %d; output:\n%s", got, s.output())
 	}
 }
 

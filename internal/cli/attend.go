@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
+	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -49,8 +49,8 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 	if err := a.checkTerminal(o); err != nil {
 		return err
 	}
-	if o.detach.is && (o.tty.is || o.asJSON.is) {
-		return sandpit.WithHint(Usagef("--detach can't be combined with --tty or --json"), "omit --tty and --json; use 'sandpit attach' to see the output")
+	if o.detach.is && o.asJSON.is {
+		return sandpit.WithHint(Usagef("--detach can't be combined with --json"), "omit --json; use 'sandpit attach' to see the output")
 	}
 	a.WarnVariables(o)
 	env, err := o.environment()
@@ -63,6 +63,10 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 	}
 	return inSandbox(ctx, open, func(ctx context.Context, sb standing, relay *relay) error {
 		if o.detach.is {
+			cmd.Stdin = o.interactive.is
+			if o.tty.is {
+				a.addTerminal(&cmd, &terminal{file: a.Stdin})
+			}
 			process, err := sb.Start(ctx, cmd)
 			if err != nil {
 				return interrupted(ctx, err)
@@ -114,8 +118,9 @@ func (a *App) printStarted(ctx context.Context, process sandpit.Process) error {
 
 // AttachOptions are the flags of sandpit attach.
 type AttachOptions struct {
-	NoStdin   bool
-	NoHistory bool
+	NoStdin    bool
+	CloseStdin bool // at the end of this program's
+	NoHistory  bool
 }
 
 // Attach runs sandpit attach.
@@ -130,8 +135,9 @@ func (a *App) Attach(ctx context.Context, open Opener, id string, opt AttachOpti
 }
 
 func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.ProcessInfo, opt AttachOptions, relay *relay) (err error) {
+	atTerminal := !opt.NoStdin && IsTerminal(a.Stdin)
 	var term *terminal
-	if info.Terminal && info.Result == nil && !opt.NoStdin && IsTerminal(a.Stdin) {
+	if info.Terminal && info.Result == nil && atTerminal {
 		if term, err = openTerminal(a.Stdin); err != nil {
 			return err
 		}
@@ -153,66 +159,67 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		term.restore()
 		return interrupted(ctx, err)
 	}
-	waiting, leave := context.WithCancel(context.WithoutCancel(ctx))
-	defer leave()
-	relay.attach(job{process, term, leave})
+	waiting, leave := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer leave(nil)
+	in := process.Stdin()
+	input := !opt.NoStdin && info.Stdin && in != nil
+	relay.attach(job{
+		process: process, term: term,
+		leave:    func(sig syscall.Signal) { leave(&signalError{sig}) },
+		keyboard: input && atTerminal,
+	})
 	if term != nil {
 		term.resize(process)
 	}
-	if w := process.Stdin(); !opt.NoStdin && w != nil {
+	if input {
+		keys := &detachKeys{WriteCloser: in, keepOpen: !opt.CloseStdin}
 		if term != nil {
-			w = &leaveKeys{WriteCloser: w, leave: leave}
+			keys.detach, keys.keepOpen = func() error { leave(errDetached); return nil }, true
 		}
-		go a.feed(w, a.Stdin)
+		go a.feed(keys, a.Stdin)
 	}
 	result, err := process.Wait(waiting)
 	relay.detach()
 	term.restore()
-	switch {
-	case errors.Is(err, context.Canceled):
-		a.Note("detached from process %s of %s, which keeps running", info.ID, sb.Name())
-		return nil
-	case err != nil:
-		return lostSight(fmt.Errorf("waiting for the process: %w", err), sb.Name(), process)
-	case result.TimedOut:
-		return ExitWith(ExitTimeout)
+	if failed := out.failure(); failed != nil {
+		return outputError(failed, "process", 0)
 	}
+	var signal *signalError
+	switch cause := context.Cause(waiting); {
+	case err == nil:
+	case errors.Is(cause, errDetached):
+		a.noteDetached(sb.Name(), info.ID)
+		return nil
+	case errors.As(cause, &signal):
+		a.noteDetached(sb.Name(), info.ID)
+		return ExitWith(exitSignal + int(signal.signal))
+	default:
+		return lostSight(fmt.Errorf("waiting for the process: %w", err), sb.Name(), process)
+	}
+	a.ExplainTimeout(ctx, sb, info, result)
 	return ExitWith(result.ExitCode)
 }
 
-// leaveKeys passes keys on up to ^P^Q, which leaves, as Docker's keys do.
-type leaveKeys struct {
-	io.WriteCloser
-	leave   func()
-	pressed bool // ^P was the last key, and is held back
+// noteDetached says that a process goes on, and how to find it again.
+func (a *App) noteDetached(sandbox, process string) {
+	if IsTerminal(a.Stderr) {
+		quietly(a.Stderr, "\n") // the process may have left off in the middle of a line
+	}
+	a.Note("detached from process %s of %s, which keeps running; run 'sandpit attach %[2]s %[1]s' to attach again", process, sandbox)
 }
 
-func (l *leaveKeys) Write(p []byte) (int, error) {
-	const ctrlP, ctrlQ = 'P' & 0x1f, 'Q' & 0x1f
-	pass := make([]byte, 0, len(p)+1)
-	for _, key := range p {
-		if l.pressed && key == ctrlQ {
-			l.leave()
-			return 0, io.EOF
-		}
-		if l.pressed {
-			pass = append(pass, ctrlP)
-		}
-		if l.pressed = key == ctrlP; !l.pressed {
-			pass = append(pass, key)
-		}
+// ExplainTimeout says why a process that was found again was killed, if it ran out of time.
+func (a *App) ExplainTimeout(ctx context.Context, sb sandpit.Sandbox, info sandpit.ProcessInfo, result sandpit.Result) {
+	if !result.TimedOut {
+		return
 	}
-	if len(pass) == 0 {
-		return len(p), nil
+	box, err := sb.Info(ctx)
+	if err != nil || info.Timeout == 0 {
+		a.Note("killed: timeout exceeded; raise it with --timeout")
+		return
 	}
-	if _, err := l.WriteCloser.Write(pass); err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	a.noteTimeout(info.Timeout, box.Limits.Life, result)
 }
-
-// Close keeps the input open: it is the process's, not this program's.
-func (l *leaveKeys) Close() error { return nil }
 
 // FindProcess finds a process by its id or its pid; of several that had the pid,
 // the latest.

@@ -123,10 +123,7 @@ type place interface {
 // *ExitError with the code of cmd, unless Sandpit itself failed.
 func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m modes, term *terminal, relay *relay, steps *steps) (err error) {
 	if term != nil {
-		cmd.Terminal = new(term.size())
-		if name, ok := a.Lookup("TERM"); ok && name != "" {
-			cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
-		}
+		a.addTerminal(&cmd, term)
 	}
 	var captured struct{ stdout, stderr bytes.Buffer }
 	out := newOutput(relay)
@@ -158,27 +155,39 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	if m.warn {
 		a.warnLimits(context.WithoutCancel(ctx), sandbox, m.server)
 	}
-	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveUp()
-	relay.attach(job{process, term, giveUp})
+	waiting, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	relay.attach(job{process: process, term: term, giveUp: func() { giveUp(nil) }})
 	if cmd.Stdin || term != nil {
-		go a.feed(process.Stdin(), a.Stdin)
+		in := process.Stdin()
+		if b, ok := process.(sandpit.Backgrounder); ok && term != nil && m.stays != "" {
+			in = &detachKeys{WriteCloser: in, detach: func() error {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				if err := b.Background(ctx); err != nil {
+					return err
+				}
+				giveUp(errDetached)
+				return nil
+			}}
+		}
+		go a.feed(in, a.Stdin)
 	}
 	result, err := process.Wait(waiting)
 	relay.detach()
 	term.restore()
 	steps.done("the command")
-	if errors.Is(err, context.Canceled) {
+	switch {
+	case err != nil && errors.Is(context.Cause(waiting), errDetached):
+		a.noteDetached(m.stays, process.ID())
+		return nil
+	case errors.Is(err, context.Canceled):
 		return errors.New("killing the command: its sandbox does not respond")
-	}
-	if err != nil {
+	case err != nil:
 		return lostSight(fmt.Errorf("waiting for the command: %w", err), m.stays, process)
 	}
 
 	code := result.ExitCode
-	if result.TimedOut {
-		code = ExitTimeout
-	}
 	var info sandpit.Info
 	if m.json || result.OOMKilled || result.TimedOut || result.Truncated {
 		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
@@ -211,15 +220,29 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	a.explain(cmd, m, result, info)
 	if err := out.failure(); err != nil {
-		if errors.Is(err, syscall.EPIPE) {
-			if code == 0 || result.Signal == int(syscall.SIGKILL) {
-				code = exitSignal + int(syscall.SIGPIPE)
-			}
-			return ExitWith(code)
+		if result.Signal == int(syscall.SIGKILL) {
+			code = 0
 		}
-		return fmt.Errorf("passing on the command's output: %w", err)
+		return outputError(err, "command", code)
 	}
 	return ExitWith(code)
+}
+
+// outputError returns the error of output that could not be passed on: for a closed pipe
+// the exit code, which is that of SIGPIPE if there is none.
+func outputError(err error, of string, code int) error {
+	if errors.Is(err, syscall.EPIPE) {
+		return ExitWith(cmp.Or(code, exitSignal+int(syscall.SIGPIPE)))
+	}
+	return fmt.Errorf("passing on the output of the %s: %w", of, err)
+}
+
+// addTerminal gives a command a terminal of its own of the same size as term.
+func (a *App) addTerminal(cmd *sandpit.Command, term *terminal) {
+	cmd.Terminal = new(term.size())
+	if name, ok := a.Lookup("TERM"); ok && name != "" {
+		cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
+	}
 }
 
 // lostSight returns err with the hint where a process of a sandbox is found again,
@@ -305,11 +328,7 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 // explain says on stderr what a bare exit code would not tell.
 func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info sandpit.Info) {
 	if result.TimedOut {
-		if m.timeout > 0 && result.Wall < info.Limits.Life {
-			a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(m.timeout))
-		} else {
-			a.Note("killed: the sandbox's lifetime of %s has ended; raise it with --timeout", notation.FormatDuration(info.Limits.Life))
-		}
+		a.noteTimeout(m.timeout, info.Limits.Life, result)
 	}
 	if result.OOMKilled {
 		who := ""
@@ -321,6 +340,16 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info 
 	if result.Truncated {
 		limit := cmp.Or(cmd.OutputLimit, info.Limits.Output)
 		a.Note("output exceeded the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(limit), notation.FormatSize(result.DroppedBytes))
+	}
+}
+
+// noteTimeout says that a command ran out of its time, if that is not 0, or of that of its
+// sandbox.
+func (a *App) noteTimeout(timeout, life time.Duration, result sandpit.Result) {
+	if timeout > 0 && result.Wall < life {
+		a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(timeout))
+	} else {
+		a.Note("killed: the sandbox's lifetime of %s has ended; raise it with --timeout", notation.FormatDuration(life))
 	}
 }
 

@@ -12,7 +12,10 @@ import (
 )
 
 // relay passes this program's signals on to the command, so that a signal to
-// one is a signal to the other.
+// one is a signal to the other. Only a third Ctrl-C in a short time is a demand to
+// kill, because whoever types has no other way out; see typist.
+//
+// Of a process that this program only watches, signals end the watching.
 //
 // Before there is a command, a signal that ends programs ends the making of
 // the sandbox. SIGTSTP stops the command with SIGSTOP, since a program without
@@ -37,16 +40,17 @@ type job struct {
 	process sandpit.Process // nil: none yet, or no longer
 	term    *terminal       // the person's, when the command has one of its own
 	giveUp  func()          // stops waiting for a command that can't be killed
+
+	// leave, if set, ends the attachment to a process that this program did not start.
+	// Signals are then not for the process, except, with keyboard, those of keys.
+	leave    func(syscall.Signal)
+	keyboard bool
 }
 
 // signalError is the cause of a context that a signal ended.
 type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string { return e.signal.String() }
-
-// impatience is the time after the first interrupt in which a third one counts
-// as a demand to kill.
-const impatience = 2 * time.Second
 
 // pipeGrace is the time that a command may go on after the reader of its output has gone.
 const pipeGrace = time.Second
@@ -86,14 +90,15 @@ func (r *relay) ready() { <-r.early }
 
 // attach gives the relay the command.
 func (r *relay) attach(j job) {
-	term := j.term
+	watching := j.leave != nil
 	r.jobs <- j
 	go func() {
 		// SIGPIPE needs no catching: output is not written through os.Stdout.
-		r.catch(syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT)
-		if term != nil {
-			r.catch(syscall.SIGWINCH)
+		r.catch(syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGWINCH)
+		if !watching {
+			r.catch(syscall.SIGUSR1, syscall.SIGUSR2)
 		}
+		r.catch(syscall.SIGCONT)
 		close(r.othersClosed)
 	}()
 }
@@ -119,13 +124,13 @@ func (r *relay) stop() {
 
 func (r *relay) run() {
 	var (
-		now        job
-		missed     []syscall.Signal // came before there was a command
-		interrupts []time.Time
-		terminated bool
-		broken     <-chan struct{}
-		pipe       <-chan time.Time
+		now    job
+		missed []syscall.Signal // came before there was a command
+		broken <-chan struct{}
+		pipe   <-chan time.Time
+		keys   typist
 	)
+	defer keys.stop()
 	othersClosed := r.othersClosed
 	for {
 		select {
@@ -136,59 +141,59 @@ func (r *relay) run() {
 			if now.process != nil {
 				broken = r.broken
 				for _, sig := range missed {
-					now.send(sig)
+					now.signal(sig)
 				}
 			}
 		case <-othersClosed:
 			othersClosed = nil
 			now.term.resize(now.process) // what has changed before SIGWINCH was caught
 		case <-broken:
-			now.send(syscall.SIGPIPE)
-			broken, pipe = nil, time.After(pipeGrace)
+			broken = nil
+			now.signal(syscall.SIGPIPE)
+			if now.leave == nil {
+				pipe = time.After(pipeGrace)
+			}
 		case <-pipe:
 			now.kill()
+		case at := <-keys.interrupts:
+			if keys.interrupted(at) {
+				now.kill()
+			}
 		case s := <-r.signals:
 			sig := s.(syscall.Signal)
-			switch sig {
-			case syscall.SIGWINCH:
+			switch {
+			case sig == syscall.SIGWINCH && now.term != nil:
 				now.term.resize(now.process)
-				continue
-			case syscall.SIGTSTP:
+			case sig == syscall.SIGTSTP:
 				now.pause()
-				continue
-			case syscall.SIGCONT:
+			case sig == syscall.SIGCONT:
 				// After SIGSTOP, which could not be passed on.
 				now.term.again(now.process)
-				now.send(syscall.SIGCONT)
-				continue
-			}
-			if now.process == nil {
+				now.signal(syscall.SIGCONT)
+			case now.process == nil:
 				r.cancel(&signalError{sig})
 				missed = append(missed, sig)
-				continue
-			}
-			kill := false
-			switch sig {
-			case syscall.SIGINT:
-				interrupts = append(interrupts, time.Now())
-				if n := len(interrupts); n >= 3 {
-					kill = interrupts[n-1].Sub(interrupts[n-3]) <= impatience
-				}
-			case syscall.SIGTERM:
-				kill = terminated
-				terminated = true
-			}
-			if kill {
+			case sig == syscall.SIGINT && now.leave == nil && keys.signaled():
 				now.kill()
-				continue
+			default:
+				now.signal(sig)
 			}
-			now.send(sig)
 		}
 	}
 }
 
 // patience is the time in which a guest must answer.
 const patience = 5 * time.Second
+
+// signal does what a signal to this program means.
+func (j job) signal(sig syscall.Signal) {
+	switch {
+	case j.leave == nil, j.keyboard && (sig == syscall.SIGINT || sig == syscall.SIGQUIT):
+		j.send(sig)
+	case sig != syscall.SIGCONT && sig != syscall.SIGWINCH:
+		j.leave(sig)
+	}
+}
 
 // send sends a signal to the command's whole job, as a terminal would, or to
 // the command alone where the client can't do that.
@@ -209,6 +214,9 @@ func (j job) send(sig syscall.Signal) {
 // kill kills the command; when the guest does not do so in time, the sandbox
 // will be removed with the command in it.
 func (j job) kill() {
+	if j.process == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := j.process.Kill(ctx); err != nil {
@@ -216,9 +224,12 @@ func (j job) kill() {
 	}
 }
 
-// pause stops the command and this program until SIGCONT, like any job of a shell.
+// pause stops the command and this program until SIGCONT, like any job of a shell. A
+// process that is only watched goes on.
 func (j job) pause() {
-	j.send(syscall.SIGSTOP)
+	if j.leave == nil {
+		j.send(syscall.SIGSTOP)
+	}
 	j.term.restore()
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 	// Here again after SIGCONT, which is also delivered and does the rest.

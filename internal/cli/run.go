@@ -149,7 +149,7 @@ func (a *App) checkTerminal(o *Options) error {
 		return sandpit.WithHint(Usagef("--json and --tty can't be combined"), "omit one of them")
 	case o.interactive.set && !o.interactive.is:
 		return sandpit.WithHint(Usagef("--tty needs standard input"), "omit --interactive=false")
-	case !IsTerminal(a.Stdin):
+	case !o.detach.is && !IsTerminal(a.Stdin):
 		return sandpit.WithHint(Usagef("--tty needs a terminal as standard input"), "omit --tty: input and output are passed on without it")
 	}
 	return nil

@@ -13,16 +13,20 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const execLong = `Run CMD in an existing sandbox, as sandpit run does in a new one: input, output, signals
-and the exit code are CMD's. With -d it runs in the background: this command prints its
-ID and exits, and the process keeps running. Use the ID with sandpit attach, wait, signal
-and logs.`
+and the exit code are CMD's. With -it, ^P^Q detaches from CMD, which goes on in the background.
+
+With -d it runs in the background: this command prints its ID and exits, and the process keeps
+running. With -i its standard input stays open, with -t it has a terminal: sandpit attach passes
+on what is typed, or written to it. Use the ID with sandpit wait, signal and logs, too.`
 
 const execExample = `  sandpit exec work -- python3 -c 'print(6*7)'
   sandpit exec -it work -- bash
   sandpit exec -d work -- python3 -m http.server 8000
+  sandpit exec -dt work -- bash
   tar c . | sandpit exec work -- tar x -C /workspace`
 
 // execCommand is sandpit exec.
@@ -68,16 +72,24 @@ func (a *tree) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "attach [flags] NAME PROCESS",
 		Long: `Attach to a process by its ID or pid: show its output so far and from now on, and pass
-standard input to it, if it was started with one. The exit code is that of the process.
-It keeps running when this command ends. ^C is passed on to it; ^P^Q detaches from it if
-it has a terminal.`,
-		Example: "  sandpit attach work p3",
+standard input to it, if it was started with one (exec -d with -i or -t). The exit code is
+that of the process.
+
+It keeps running when this command ends, and its input stays open. At a terminal, ^C is passed
+on to a process that has an input, and ^P^Q detaches from one that has a terminal. Otherwise
+^C detaches. SIGTERM, SIGHUP and a closed output always do: the exit code is then 128+n for
+signal n.`,
+		Example: "  sandpit attach work p3\n  sandpit attach --no-stdin work p3 | head -1\n  echo 'print(1)' | sandpit attach -i work p4",
 		Args:    arguments(2, 2),
 	}
+	stdin := true
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", true, "pass on standard input")
 	cmd.Flags().BoolVar(&opt.NoStdin, "no-stdin", false, "do not pass on standard input")
+	cmd.Flags().BoolVar(&opt.CloseStdin, "close-stdin", false, "close the process's input at the end of standard input")
 	cmd.Flags().BoolVar(&opt.NoHistory, "no-history", false, "omit earlier output")
 	cmd.ValidArgsFunction = a.completeProcesses
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		opt.NoStdin = opt.NoStdin || !stdin
 		return a.Attach(cmd.Context(), a.opener(args[0]), args[1], opt)
 	}
 	return at(cmd, placeServer)
@@ -111,7 +123,7 @@ func (a *tree) waitCommand() *cobra.Command {
 	timeout := durationFlag()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "wait [flags] NAME PROCESS",
-		Long:              "Wait until a process exits, and return its exit code, or 124 if --timeout ends first. The\nprocess keeps running then.",
+		Long:              "Wait until a process exits, and return its exit code: 124 if it ran out of time. It is 124\nalso if --timeout ends first; the process then keeps running.",
 		Example:           "  sandpit wait work p3",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeProcesses,
@@ -132,12 +144,12 @@ func (a *tree) waitCommand() *cobra.Command {
 		result, err := process.Wait(waiting)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			a.Note("process %s of %s is still running after %s", info.ID, sb.Name(), notation.FormatDuration(timeout.is))
 			return cli.ExitWith(cli.ExitTimeout)
 		case err != nil:
 			return err
-		case result.TimedOut:
-			return cli.ExitWith(cli.ExitTimeout)
 		}
+		a.ExplainTimeout(ctx, sb, info, result)
 		return cli.ExitWith(result.ExitCode)
 	}))
 	cmd.Flags().Var(&timeout, "timeout", "maximum time to wait")
