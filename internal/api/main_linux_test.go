@@ -385,7 +385,7 @@ func serve(t testing.TB, change func(*options)) *service {
 		t.Fatal(err)
 	}
 	for _, l := range []net.Listener{unix, tcp} {
-		go func() { _ = s.server.Serve(httpconn.Listener(l)) }()
+		go func() { _ = s.server.Serve(coalescing{l}) }()
 	}
 	s.base = "http://" + tcp.Addr().String()
 	s.unix = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -394,6 +394,17 @@ func serve(t testing.TB, change func(*options)) *service {
 	s.tcp = &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(s.close)
 	return s
+}
+
+// coalescing makes an httpconn.Conn of each connection, as the server does.
+type coalescing struct{ net.Listener }
+
+func (l coalescing) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return httpconn.New(c), nil
 }
 
 func (s *service) close() {

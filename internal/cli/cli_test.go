@@ -66,7 +66,9 @@ label: {b: user}
 	}
 	want := sandpit.Spec{
 		Limits: sandpit.Limits{Memory: 64 << 20, Pids: 300, NoFile: 100},
-		Env:    []string{"A=system file", "B=system", "C=user", "D=variable", "E=flag"},
+		Env: []string{ // a later variable replaces an earlier one
+			"A=system file", "B=system file", "B=system", "C=system", "D=system", "C=user", "D=user", "D=variable", "E=variable", "E=flag",
+		},
 		Mounts: []sandpit.Mount{{Source: "/etc", Target: "/user"}, {Source: "/etc", Target: "/user2"}},
 		Labels: map[string]string{"a": "system", "b": "user"},
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -355,7 +354,7 @@ func (o *Options) environment() ([]string, error) {
 			}
 		}
 	}
-	return lastOfEach(env), nil
+	return env, nil
 }
 
 func (o *Options) readEnvFile(name string) ([]string, error) {
@@ -369,20 +368,4 @@ func (o *Options) readEnvFile(name string) ([]string, error) {
 		return nil, WithHintOf(Usagef("reading the environment file %s: %v", name, err), err)
 	}
 	return entries, nil
-}
-
-// lastOfEach drops what a later entry of the same name replaces.
-func lastOfEach(env []string) []string {
-	at := make(map[string]int, len(env))
-	kept := env[:0]
-	for _, entry := range env {
-		name, _, _ := strings.Cut(entry, "=")
-		if i, ok := at[name]; ok {
-			kept[i] = entry
-			continue
-		}
-		at[name] = len(kept)
-		kept = append(kept, entry)
-	}
-	return kept
 }

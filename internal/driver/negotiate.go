@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
@@ -18,7 +17,7 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 	for _, f := range required {
 		if !c.Features[f] {
 			gap := c.gap(f)
-			return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "%s: %s", asking(f), gap.Why), gap.Fix)
+			return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "%s: %s", f.Doing(), gap.Why), gap.Fix)
 		}
 	}
 	enforce = feature.Set{}
@@ -37,21 +36,6 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 		limits.NoFile = c.MaxNoFile
 	}
 	return enforce, gaps, nil
-}
-
-// asking describes a request for a feature.
-func asking(f feature.Feature) string {
-	switch f {
-	case feature.Mounts:
-		return "mounting host directories"
-	case feature.NestedMounts:
-		return "mounting read-only inside a writable mount"
-	case feature.WritePaths:
-		return "restricting writes"
-	case feature.Pause:
-		return "pausing at the end of the lifetime"
-	}
-	return fmt.Sprintf("limiting %s", f)
 }
 
 // gap explains why a feature is missing.

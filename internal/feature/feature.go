@@ -94,33 +94,52 @@ func LimitsAmong(gaps []sandpit.Gap) []string {
 // A Set is a set of features: those that map to true.
 type Set map[Feature]bool
 
+// request is something that a Spec may ask of a driver.
+type request struct {
+	feature Feature
+	doing   string // for "DOING: why it can't be done"
+	made    bool
+}
+
+// requests returns all that a Spec could ask for.
+func requests(s sandpit.Spec) []request {
+	l := s.Limits
+	return []request{
+		{Memory, "limiting memory", l.Memory != 0},
+		{CPUs, "limiting cpus", l.CPUs != 0},
+		{Pids, "limiting pids", l.Pids != 0},
+		{Disk, "limiting disk", l.Disk != 0},
+		{Files, "limiting files", l.Files != 0},
+		{NoFile, "limiting nofile", l.NoFile != 0},
+		{Output, "limiting output", l.Output != 0},
+		{Life, "limiting life", l.Life != 0},
+		{Mounts, "mounting host directories", len(s.Mounts) > 0},
+		{NestedMounts, "mounting read-only inside a writable mount", slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
+		{WritePaths, "restricting writes", s.Write != nil},
+		{Pause, "pausing at the end of the lifetime", s.OnExpiry == sandpit.ExpiryPause},
+	}
+}
+
 // Required returns the features that a driver must have for a Spec: each limit that is set,
 // and what its other fields need.
 func Required(s sandpit.Spec) []Feature {
-	l := s.Limits
 	var needed []Feature
-	for _, part := range [...]struct {
-		feature Feature
-		asked   bool
-	}{
-		{Memory, l.Memory != 0},
-		{CPUs, l.CPUs != 0},
-		{Pids, l.Pids != 0},
-		{Disk, l.Disk != 0},
-		{Files, l.Files != 0},
-		{NoFile, l.NoFile != 0},
-		{Output, l.Output != 0},
-		{Life, l.Life != 0},
-		{Mounts, len(s.Mounts) > 0},
-		{NestedMounts, slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
-		{WritePaths, s.Write != nil},
-		{Pause, s.OnExpiry == sandpit.ExpiryPause},
-	} {
-		if part.asked {
-			needed = append(needed, part.feature)
+	for _, r := range requests(s) {
+		if r.made {
+			needed = append(needed, r.feature)
 		}
 	}
 	return needed
+}
+
+// Doing describes what a Spec that requires f asks for, such as "limiting memory".
+func (f Feature) Doing() string {
+	for _, r := range requests(sandpit.Spec{}) {
+		if r.feature == f {
+			return r.doing
+		}
+	}
+	return "using " + string(f)
 }
 
 // ProtectedIn returns the target of the outermost of the writable mounts that a read-only

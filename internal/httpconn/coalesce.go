@@ -133,17 +133,3 @@ func (c *Conn) flush(b []byte) (int, error) {
 	c.held = c.held[:0]
 	return int(n), err
 }
-
-// listener makes a Conn of each connection.
-type listener struct{ net.Listener }
-
-// Listener returns a listener whose connections are Conns.
-func Listener(l net.Listener) net.Listener { return listener{l} }
-
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return New(c), nil
-}

@@ -120,7 +120,7 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 	defer unix.Close(dst)
 	buf := make([]byte, 8<<10)
 	for {
-		n, err := getdents(src, buf)
+		n, err := fdio.Getdents(src, buf)
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 			return unix.Fchmod(dst, st.Mode&0o7777&^0o6000)
 		}
 		var first error
-		eachEntry(buf[:n], func(name []byte, _ byte) bool {
+		fdio.EachEntry(buf[:n], func(name []byte, _ byte) bool {
 			first = c.entry(src, dst, string(name), depth)
 			return first == nil
 		})

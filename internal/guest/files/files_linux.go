@@ -3,12 +3,9 @@
 package files
 
 import (
-	"bytes"
-	"encoding/binary"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -320,40 +317,6 @@ func openDir(at int, path string, flags int) (fd int, err error) {
 		return err
 	})
 	return fd, err
-}
-
-func getdents(fd int, buf []byte) (n int, err error) {
-	err = fdio.Retry(func() (err error) {
-		n, err = unix.Getdents(fd, buf)
-		return err
-	})
-	return max(n, 0), err
-}
-
-// nameOffset is the offset of the name in struct linux_dirent64 (getdents(2)).
-const nameOffset = int(unsafe.Offsetof(unix.Dirent{}.Name))
-
-// eachEntry calls f with each entry of a buffer that getdents has filled, but
-// not with "." and "..", until it returns false.
-func eachEntry(b []byte, f func(name []byte, kind byte) bool) {
-	for len(b) >= nameOffset {
-		size := int(binary.NativeEndian.Uint16(b[16:]))
-		if size < nameOffset || size > len(b) {
-			return
-		}
-		name := b[nameOffset:size]
-		if i := bytes.IndexByte(name, 0); i >= 0 {
-			name = name[:i]
-		}
-		kind := b[18]
-		b = b[size:]
-		if string(name) == "." || string(name) == ".." {
-			continue
-		}
-		if !f(name, kind) {
-			return
-		}
-	}
 }
 
 // mkdir makes a directory, with parents those above it too.

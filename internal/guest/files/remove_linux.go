@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/conn"
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
 )
 
 // remove removes a file, a link or an empty directory.
@@ -162,7 +163,7 @@ func (r *treeRemover) sweep(fd int) (sub string, err error) {
 			if r.gone() {
 				return "", conn.ErrGone
 			}
-			n, err := getdents(fd, r.buf)
+			n, err := fdio.Getdents(fd, r.buf)
 			if err != nil {
 				return "", err
 			}
@@ -170,7 +171,7 @@ func (r *treeRemover) sweep(fd int) (sub string, err error) {
 				break
 			}
 			var first error
-			eachEntry(r.buf[:n], func(name []byte, kind byte) bool {
+			fdio.EachEntry(r.buf[:n], func(name []byte, kind byte) bool {
 				err := unlinkEntry(fd, string(name), kind)
 				switch err {
 				case nil, unix.ENOENT:

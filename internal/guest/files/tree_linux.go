@@ -71,11 +71,11 @@ func (p *packer) dir(fd int, rel string, depth int) error {
 	}
 	buf := make([]byte, 8<<10)
 	for {
-		n, err := getdents(fd, buf)
+		n, err := fdio.Getdents(fd, buf)
 		if err != nil || n == 0 {
 			return err
 		}
-		eachEntry(buf[:n], func(name []byte, _ byte) bool {
+		fdio.EachEntry(buf[:n], func(name []byte, _ byte) bool {
 			err = p.child(fd, string(name), rel+string(name), depth)
 			return err == nil
 		})

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/conn"
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
@@ -131,7 +132,7 @@ func (l *largest) Pop() any {
 func namesAfter(fd int, after string, limit int, buf []byte, gone func() bool) (names []string, more bool, err error) {
 	var l largest
 	for {
-		n, err := getdents(fd, buf)
+		n, err := fdio.Getdents(fd, buf)
 		if err != nil {
 			return nil, false, err
 		}
@@ -141,7 +142,7 @@ func namesAfter(fd int, after string, limit int, buf []byte, gone func() bool) (
 		if gone() {
 			return nil, false, conn.ErrGone
 		}
-		eachEntry(buf[:n], func(name []byte, _ byte) bool {
+		fdio.EachEntry(buf[:n], func(name []byte, _ byte) bool {
 			if string(name) <= after {
 				return true
 			}

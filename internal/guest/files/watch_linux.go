@@ -131,11 +131,11 @@ func (w *watcher) below(rel string, tell bool, depth int) {
 	defer unix.Close(fd)
 	buf := make([]byte, 8<<10)
 	for {
-		n, err := getdents(fd, buf)
+		n, err := fdio.Getdents(fd, buf)
 		if err != nil || n == 0 || w.s.Gone() {
 			return
 		}
-		eachEntry(buf[:n], func(name []byte, kind byte) bool {
+		fdio.EachEntry(buf[:n], func(name []byte, kind byte) bool {
 			sub := string(name)
 			if kind == unix.DT_UNKNOWN {
 				var st unix.Stat_t

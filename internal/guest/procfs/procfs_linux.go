@@ -3,11 +3,11 @@ package procfs
 
 import (
 	"bytes"
-	"encoding/binary"
 	"strconv"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
 )
 
 // Process is a line of the process table.
@@ -56,29 +56,18 @@ func (s *Scanner) read() {
 	}
 	defer unix.Close(fd)
 	for {
-		n, err := unix.Getdents(fd, s.dir[:])
-		if err != nil || n <= 0 {
+		n, err := fdio.Getdents(fd, s.dir[:])
+		if err != nil || n == 0 {
 			return
 		}
-		for b := s.dir[:n]; len(b) >= nameOffset; {
-			size := int(binary.NativeEndian.Uint16(b[16:]))
-			if size < nameOffset || size > len(b) {
-				return
-			}
-			name := b[nameOffset:size]
-			if i := bytes.IndexByte(name, 0); i >= 0 {
-				name = name[:i]
-			}
-			b = b[size:]
+		fdio.EachEntry(s.dir[:n], func(name []byte, _ byte) bool {
 			if len(name) > 0 && name[0] >= '1' && name[0] <= '9' {
 				s.add(fd, string(name))
 			}
-		}
+			return true
+		})
 	}
 }
-
-// nameOffset is the offset of the name in struct linux_dirent64 (getdents(2)).
-const nameOffset = int(unsafe.Offsetof(unix.Dirent{}.Name))
 
 // Parent returns the parent of a process, or 0 if there is no such process.
 func Parent(pid int) int {
