@@ -34,6 +34,23 @@ type Lifetime struct {
 	OnExpiry Expiry
 }
 
+// Change is a change of a sandbox. Fields that are empty or zero change nothing.
+type Change struct {
+	// Name is the new name, in the form of Spec.Name. The old name is then free. The
+	// host name inside does not change.
+	Name string
+
+	// Labels are added, or replace those of the same name, after the labels named by
+	// RemoveLabels were removed.
+	Labels       map[string]string
+	RemoveLabels []string
+
+	// Limits has new limits. Only Memory, CPUs and Pids can be changed. Memory can't
+	// become less than is in use. Limits.Disk stays as it is: files can take up all of
+	// the memory if it is larger.
+	Limits Limits
+}
+
 // NoIdle is an unlimited idle time.
 const NoIdle time.Duration = -1
 
@@ -54,6 +71,13 @@ type Lifecycle interface {
 	// Resume thaws all processes. Any other request to a paused sandbox
 	// resumes it first.
 	Resume(ctx context.Context) error
+
+	// Update changes the name, labels and limits of the sandbox: all that c asks for,
+	// or nothing if it fails. It returns ErrExists if the name is in use, ErrForbidden
+	// if the policy does not allow the change, ErrUnsupported if this machine can't
+	// change a limit, ErrState if more memory is in use than the new limit allows, and
+	// ErrExhausted if the machine has no room for the new limits.
+	Update(ctx context.Context, c Change) error
 
 	// SetLifetime changes when the sandbox expires. It returns ErrForbidden if the
 	// policy does not allow it. If it fails, nothing has changed.
@@ -198,6 +222,7 @@ type EventKind string
 // The kinds of events.
 const (
 	EventCreated  EventKind = "sandbox.created"
+	EventUpdated  EventKind = "sandbox.updated" // its name, labels or limits have changed
 	EventStopped  EventKind = "sandbox.stopped"
 	EventStarted  EventKind = "sandbox.started"
 	EventPaused   EventKind = "sandbox.paused"
@@ -254,7 +279,7 @@ func HaveLabels(labels, want map[string]string, has []string) bool {
 // EventKinds returns the kinds of events, except EventLost.
 func EventKinds() []EventKind {
 	return []EventKind{
-		EventCreated, EventStopped, EventStarted, EventPaused, EventResumed,
+		EventCreated, EventUpdated, EventStopped, EventStarted, EventPaused, EventResumed,
 		EventExtended, EventFailed, EventRemoved, EventProcess, EventExit,
 	}
 }

@@ -112,7 +112,8 @@ type Sandbox interface {
 	// ID returns the identifier, which is unique on its machine and never reused.
 	ID() string
 
-	// Name returns the name given in the Spec, or the ID.
+	// Name returns the name: that of the Spec, or of the latest Update by this
+	// client, or the ID.
 	Name() string
 
 	// Info returns the current state and the limits that are enforced.

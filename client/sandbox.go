@@ -17,7 +17,7 @@ import (
 type sandbox struct {
 	c       *Client
 	id      string
-	name    string
+	named   atomic.Pointer[string]
 	path    string // of its routes
 	removed atomic.Bool
 }
@@ -31,18 +31,20 @@ var (
 )
 
 func (c *Client) sandbox(id, name string) *sandbox {
-	return &sandbox{c: c, id: id, name: name, path: "/v1/sandboxes/" + id}
+	s := &sandbox{c: c, id: id, path: "/v1/sandboxes/" + id}
+	s.named.Store(&name)
+	return s
 }
 
 // ID returns the ID of the sandbox.
 func (s *sandbox) ID() string { return s.id }
 
 // Name returns the name of the sandbox.
-func (s *sandbox) Name() string { return s.name }
+func (s *sandbox) Name() string { return *s.named.Load() }
 
 // gone is the error of everything once the sandbox is removed.
 func (s *sandbox) gone() error {
-	return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
+	return fmt.Errorf("sandbox %s: %w", s.Name(), sandpit.ErrClosed)
 }
 
 // open returns an error once the sandbox is known to be removed.
@@ -133,7 +135,7 @@ func (s *sandbox) Remove(ctx context.Context) error {
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	body, err := encode(v1.Stop{Grace: new(v1.Seconds(grace))})
 	if err != nil {
-		return fmt.Errorf("stopping sandbox %s: %w", s.name, err)
+		return fmt.Errorf("stopping sandbox %s: %w", s.Name(), err)
 	}
 	return s.change(ctx, grace+patience, request{method: http.MethodPost, path: s.path + "/stop", body: body})
 }
@@ -153,11 +155,28 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/resume"})
 }
 
+// Update changes the name, labels and limits. See sandpit.Lifecycle.
+func (s *sandbox) Update(ctx context.Context, c sandpit.Change) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	body, err := encode(v1.FromChange(c))
+	if err != nil {
+		return fmt.Errorf("changing sandbox %s: %w", s.Name(), err)
+	}
+	var v v1.Sandbox
+	if err := s.c.quick(ctx, request{method: http.MethodPatch, path: s.path, body: body}, &v); err != nil {
+		return s.explain(ctx, err)
+	}
+	s.named.Store(&v.Name)
+	return nil
+}
+
 // SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.
 func (s *sandbox) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
 	body, err := encode(v1.FromLifetime(life))
 	if err != nil {
-		return fmt.Errorf("changing the lifetime of sandbox %s: %w", s.name, err)
+		return fmt.Errorf("changing the lifetime of sandbox %s: %w", s.Name(), err)
 	}
 	return s.change(ctx, patience, request{method: http.MethodPut, path: s.path + "/lifetime", body: body})
 }

@@ -74,6 +74,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Limits", limitProperties},
 		{"Mounts", mountProperties},
 		{"Life", lifeProperties},
+		{"Update", updateProperties},
 		{"Keeper", keeperProperties},
 		{"Logs", logProperties},
 		{"Events", eventProperties},

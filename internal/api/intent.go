@@ -1,8 +1,12 @@
 package api
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -41,6 +45,8 @@ func (c *call) detailOf(body any) string {
 		return programOf(&b.Command)
 	case *v1.Command:
 		return programOf(b)
+	case *v1.Change:
+		return changeOf(b)
 	case *v1.Signal:
 		return subject(c.R) + " signal " + strconv.Itoa(b.Signal)
 	case *v1.Pull:
@@ -57,6 +63,22 @@ func (c *call) detailOf(body any) string {
 		return "" // its URL may hold a secret
 	}
 	return subject(c.R)
+}
+
+// changeOf says what of a sandbox is to be changed, and the names of labels alone: their
+// values may be long.
+func changeOf(b *v1.Change) string {
+	var parts []string
+	if b.Name != "" {
+		parts = append(parts, "name "+strconv.Quote(gate.Bounded(b.Name)))
+	}
+	if len(b.Labels) > 0 {
+		parts = append(parts, "labels "+gate.Bounded(strings.Join(slices.Sorted(maps.Keys(b.Labels)), ",")))
+	}
+	if l := b.Limits; l != nil {
+		parts = append(parts, fmt.Sprintf("limits memory=%d cpus=%g pids=%d", l.Memory, l.CPUs, l.Pids))
+	}
+	return strings.Join(parts, " ")
 }
 
 func programOf(in *v1.Command) string {

@@ -30,6 +30,11 @@ func sandboxRoutes() []Route {
 		},
 		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
+		{
+			Method: http.MethodPatch, Path: oneSandbox, ID: "updateSandbox", Tag: tag, Summary: "Change the name, labels and limits of a sandbox",
+			Text: "Everything is changed or nothing. Limits of memory, CPUs and processes can be changed; memory can't become less than is in use.",
+			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(updateSandbox),
+		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"integrity"}, handle: asJSON(restartSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
@@ -145,6 +150,10 @@ func pauseSandbox(c *call) (v1.Sandbox, error) {
 
 func resumeSandbox(c *call) (v1.Sandbox, error) {
 	return c.change(func(l sandpit.Lifecycle) error { return l.Resume(c.Ctx) })
+}
+
+func updateSandbox(c *call, in *v1.Change) (v1.Sandbox, error) {
+	return c.change(func(l sandpit.Lifecycle) error { return l.Update(c.Ctx, in.Sandpit()) })
 }
 
 func setLifetime(c *call, in *v1.Lifetime) (v1.Sandbox, error) {

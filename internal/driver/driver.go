@@ -104,6 +104,17 @@ type OOMCounter interface {
 	OOMKills() (int64, error)
 }
 
+// A Limiter is an Instance whose limits can be changed while it runs, also while it is
+// frozen. Optional.
+type Limiter interface {
+	// SetLimits changes Memory, CPUs and Pids; a field that is 0 is not changed, and
+	// others are ignored. The error matches sandpit.ErrUnsupported if the instance was
+	// made without a limit that is to be changed, and sandpit.ErrState if more memory is
+	// in use than the new limit allows, of which the kernel can free none. In both cases
+	// nothing has changed. After any other error, set the former limits again.
+	SetLimits(ctx context.Context, limits sandpit.Limits) error
+}
+
 // A Freezer is an Instance whose processes, including its guest, can be stopped and
 // resumed. A driver with feature.Pause makes only Freezers. Optional otherwise.
 type Freezer interface {

@@ -215,12 +215,28 @@ func (e *Engine) Waiting() int {
 	return n
 }
 
-// leave returns capacity.
-func (a *admission) leave(d demand) {
+// leave returns the capacity of a sandbox.
+func (a *admission) leave(d *demand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.take(d, -1)
+	a.take(*d, -1)
+	*d = demand{}
 	a.serve()
+}
+
+// change changes the capacity that a sandbox has, unless what it needs in addition is not
+// free or it has left. It does not wait.
+func (a *admission) change(d *demand, memory int64, cpus float64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	more := demand{memory: memory - d.memory, cpus: cpus - d.cpus}
+	if d.sandboxes == 0 || (more.memory > 0 || more.cpus > 0) && !a.fits(demand{memory: max(more.memory, 0), cpus: max(more.cpus, 0)}) {
+		return false
+	}
+	a.take(more, 1)
+	d.memory, d.cpus = memory, cpus
+	a.serve()
+	return true
 }
 
 // serve admits creates that fit: the first of each queue, the queues in turn.

@@ -103,7 +103,7 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 				is, err := e.adopt(ctx, s, r, patience)
 				s.ready()
 				if err != nil && ctx.Err() == nil && s.abandon() {
-					e.gate.leave(s.demand)
+					e.gate.leave(&s.demand)
 				}
 				a = is
 				return err
@@ -211,9 +211,11 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 		return nil, fmt.Errorf("reading its record: %w", err)
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
-	s.name, s.created, s.labels, s.image = r.Name, r.CreatedAt, d.Labels, d.Config
+	s.setName(r.Name)
+	s.created, s.labels, s.image = r.CreatedAt, d.Labels, d.Config
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
+	s.changing = d.Changing
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}
@@ -296,6 +298,7 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 			a.exposed = x.Exposed()
 		}
 		a.lacks = s.noteGaps()
+		s.restoreLimits(whole)
 	}
 
 	if s.logs, err = s.openLog(); err != nil {

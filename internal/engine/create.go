@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,9 +113,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	for _, data := range dialects {
 		kept += len(data)
 	}
-	if s.name = spec.Name; s.name == "" {
-		s.name = s.id
-	}
+	s.setName(cmp.Or(spec.Name, s.id))
 	plan, config, err := s.plan(spec, limits, enforce, caps)
 	if err != nil {
 		lease.Release()
@@ -131,7 +130,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, fmt.Errorf("creating a sandbox: %w", err)
 	}
 	s.info = sandpit.Info{
-		ID: s.id, Name: s.name, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
+		ID: s.id, Name: s.Name(), Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
 		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: gaps,
 	}
 	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
@@ -153,7 +152,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	if err == nil {
 		err = s.begin(ctx)
 	}
-	err = explainCancel(ctx, s.name, err)
+	err = explainCancel(ctx, s.Name(), err)
 	s.returnBlank()
 	close(s.made)
 	if err == nil && !making.settle() {
@@ -181,7 +180,7 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 		err := e.admit(s, t, named)
 		if err != nil {
 			s.returnBlank()
-			e.gate.leave(s.demand)
+			e.gate.leave(&s.demand)
 			s.lease.Release()
 		}
 		return err
@@ -200,7 +199,7 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 		s.mu.Unlock()
 		return nil
 	}
-	err = explainCancel(ctx, s.name, err)
+	err = explainCancel(ctx, s.Name(), err)
 	close(s.made)
 	s.callOff()
 	s.mu.Lock()
@@ -228,11 +227,11 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 		return err
 	}
 	if named && !s.persistent {
-		lock, err := lockName(e.opts.Images.Dir(), s.name)
+		lock, err := lockName(e.opts.Images.Dir(), s.Name())
 		if err != nil {
 			e.forget(s)
 			if errors.Is(err, sandpit.ErrExists) {
-				return nameTaken(s.name)
+				return fmt.Errorf("creating sandbox %q: %w", s.Name(), nameTaken())
 			}
 			return err
 		}
@@ -262,10 +261,10 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	}
 	hostname := spec.Hostname
 	if hostname == "" {
-		hostname = hostnameFor(s.name)
+		hostname = hostnameFor(s.Name())
 	}
 	plan := driver.Plan{
-		ID: s.id, Name: s.name, Hostname: hostname,
+		ID: s.id, Name: s.Name(), Hostname: hostname,
 		Root:     driver.Root{Layers: root.Layers, Files: rootFiles(hostname)},
 		Mounts:   outerFirst(spec.Mounts, func(m sandpit.Mount) string { return m.Target }),
 		Tmpfs:    outerFirst(spec.Tmpfs, func(t sandpit.Tmpfs) string { return t.Target }),
@@ -366,7 +365,7 @@ func (s *Sandbox) greet(ctx context.Context, config *client.Config, plan *driver
 // explainGreeting adds the known reason why a new guest does not answer.
 func (s *Sandbox) explainGreeting(err error) error {
 	if errors.Is(err, sandpit.ErrClosed) && s.oomKills() > 0 {
-		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
+		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.Name(), err), "raise the memory limit")
 	}
 	if e, ok := s.instance.(driver.Explainer); ok && errors.Is(err, sandpit.ErrClosed) {
 		return e.Explain(err)
@@ -396,7 +395,7 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	s.mu.Lock()
 	if s.removing || s.left {
 		s.mu.Unlock()
-		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed while it was being created", s.name)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed while it was being created", s.Name())
 	}
 	s.state = sandpit.StateRunning
 	from := s.created

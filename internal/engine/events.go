@@ -5,6 +5,7 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -40,20 +41,23 @@ type eventLog struct {
 // eventRing keeps the latest events of a namespace.
 type eventRing struct {
 	events  []sandpit.Event // oldest first
-	labels  map[string]int  // how many of the events share the labels of a sandbox, by its ID
+	labels  map[uintptr]int // how many of the events share labels, by the address of the map
 	memory  *ledger.Account
 	lost    uint64        // Seq of the latest dropped event; 0: none
 	changed chan struct{} // closed at the next event; nil: nobody waits
 }
 
-// cost returns the memory that an event takes. Labels are counted once for each sandbox.
+// cost returns the memory that an event takes. Labels that events share are counted once.
 func (r *eventRing) cost(ev *sandpit.Event) int64 {
 	n := ledger.Event(ev)
-	if r.labels[ev.Sandbox] == 0 {
+	if r.labels[addressOf(ev.Labels)] == 0 {
 		n += ledger.Labels(ev.Labels)
 	}
 	return n
 }
+
+// addressOf identifies labels, which a sandbox replaces and never changes.
+func addressOf(labels map[string]string) uintptr { return reflect.ValueOf(labels).Pointer() }
 
 // push adds an event, and drops the oldest until there is room for it.
 func (r *eventRing) push(ev sandpit.Event) {
@@ -64,7 +68,7 @@ func (r *eventRing) push(ev sandpit.Event) {
 		}
 		r.drop()
 	}
-	r.labels[ev.Sandbox]++
+	r.labels[addressOf(ev.Labels)]++
 	r.events = append(r.events, ev)
 }
 
@@ -74,8 +78,10 @@ func (r *eventRing) drop() {
 	r.events[0] = sandpit.Event{} // the array holds it no longer
 	r.events = r.events[1:]
 	r.lost = ev.Seq
-	if r.labels[ev.Sandbox]--; r.labels[ev.Sandbox] == 0 {
-		delete(r.labels, ev.Sandbox)
+	if at := addressOf(ev.Labels); r.labels[at] > 1 {
+		r.labels[at]--
+	} else {
+		delete(r.labels, at)
 	}
 	r.memory.Return(r.cost(&ev))
 }
@@ -108,7 +114,7 @@ func (l *eventLog) ring(namespace string) *eventRing {
 		if l.spaces == nil {
 			l.spaces = map[string]*eventRing{}
 		}
-		r = &eventRing{lost: l.first, labels: map[string]int{}, memory: l.ledger.Account(namespace, maxEventBytes)}
+		r = &eventRing{lost: l.first, labels: map[uintptr]int{}, memory: l.ledger.Account(namespace, maxEventBytes)}
 		l.spaces[namespace] = r
 	}
 	return r

@@ -144,7 +144,7 @@ func (s *Sandbox) read(at **reading, what, step string, f func(ctx context.Conte
 	}
 	r = &reading{began: time.Now()}
 	// The task is not one of the sandbox: one that hangs does not make it a failed one.
-	t := &task{what: what, about: "sandbox " + s.name, namespace: s.namespace}
+	t := &task{what: what, about: "sandbox " + s.Name(), namespace: s.namespace}
 	r.task = s.engine.start(context.Background(), t, s.engine.opts.Patience.Measure, func(ctx context.Context) (err error) {
 		driver.ProgressOf(ctx).Enter(driver.Doing{Step: step})
 		r.metrics, err = f(ctx)

@@ -161,9 +161,7 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 		return s.stateError(state)
 	}
 	s.touch()
-	s.mu.Lock()
-	next := s.expiry
-	s.mu.Unlock()
+	next := s.settings()
 	if life.Life > 0 {
 		next.deadline, next.expired = time.Now().Add(life.Life), false
 	}
@@ -176,11 +174,11 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 	if life.OnExpiry != "" {
 		next.onExpiry = life.OnExpiry
 	}
-	if err := s.saveExpiry(ctx, &next); err != nil {
+	if err := s.saveSettings(ctx, &next); err != nil {
 		if errors.Is(err, sandpit.ErrUnavailable) {
 			s.saveLater() // what a disk that hangs has taken all the same is replaced
 		}
-		return fmt.Errorf("changing the lifetime of sandbox %s: it is unchanged: %w", s.name, err)
+		return fmt.Errorf("changing the lifetime of sandbox %s: it is unchanged: %w", s.Name(), err)
 	}
 	if state == sandpit.StateRunning || state == sandpit.StateStopped {
 		s.tellGuest(ctx)

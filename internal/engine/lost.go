@@ -40,7 +40,7 @@ func (e *Engine) lose(s *Sandbox) []*Sandbox {
 	slices.SortFunc(sp.lost, func(a, b *Sandbox) int { return cmp.Compare(a.created.UnixNano(), b.created.UnixNano()) })
 	out := slices.Clone(sp.lost[:max(len(sp.lost)-maxLost, 0)])
 	e.mu.Unlock()
-	e.gate.leave(s.demand)
+	e.gate.leave(&s.demand)
 	return out
 }
 

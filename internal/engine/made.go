@@ -91,7 +91,7 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 // held this, only the name, image and limits are known.
 func (s *Sandbox) Made() (Made, error) {
 	if s.origin == nil {
-		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "telling what sandbox %s was made with: it has no record", s.name)
+		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "telling what sandbox %s was made with: it has no record", s.Name())
 	}
 	return decodeMade(s.origin, s.secret, s.image)
 }

@@ -40,7 +40,7 @@ func (s *Sandbox) mark(ctx context.Context, there bool, names ...string) error {
 	}
 	if s.marking == nil {
 		// The task is not one of the sandbox: one that hangs does not make it a failed one.
-		t := &task{what: "marking", about: "sandbox " + s.name, namespace: s.namespace}
+		t := &task{what: "marking", about: "sandbox " + s.Name(), namespace: s.namespace}
 		s.marking = s.engine.start(context.Background(), t, markPatience, s.writeMarks)
 	}
 	t := s.marking

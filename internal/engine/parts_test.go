@@ -168,7 +168,7 @@ func TestAdmissionIsFair(t *testing.T) {
 		wait("b1", demand{memory: 5, sandboxes: 1})
 		wait("c1", one)
 		for range 3 {
-			a.leave(one)
+			a.leave(new(one))
 			synctest.Wait()
 		}
 		if want := []string{"a1", "c1", "a2"}; !slices.Equal(order, want) {
@@ -180,9 +180,9 @@ func TestAdmissionIsFair(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		for range 4 {
-			a.leave(one)
+			a.leave(new(one))
 		}
-		a.leave(one)
+		a.leave(new(one))
 		wg.Wait()
 		if a.used != (demand{memory: 10, sandboxes: 6}) || len(a.turn) != 0 || len(a.queues) != 0 {
 			t.Errorf("used are %+v, and %v wait", a.used, a.turn)
@@ -282,7 +282,8 @@ func BenchmarkList(b *testing.B) {
 			e := New(Options{})
 			for i := range n {
 				s := e.newSandbox(fmt.Sprintf("id%d", i), "a")
-				s.name, s.state, s.created = s.id, sandpit.StateRunning, time.Unix(int64(i), 0)
+				s.setName(s.id)
+				s.state, s.created = sandpit.StateRunning, time.Unix(int64(i), 0)
 				e.space("a").insert(s)
 			}
 			q := sandpit.ListQuery{Limit: 10}
@@ -354,8 +355,8 @@ func TestBlanksCountInCapacity(t *testing.T) {
 	if n := target(); n != 0 {
 		t.Errorf("%d blanks where there is no room", n)
 	}
-	e.gate.leave(d)
-	e.gate.leave(d)
+	e.gate.leave(new(d))
+	e.gate.leave(new(d))
 	if n := target(); n != 3 {
 		t.Errorf("%d blanks when there is room again", n)
 	}
@@ -385,9 +386,12 @@ func TestEventsAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := eventLog{ledger: ledger.New(ledger.Bounds{Total: tt.total}), first: 1, last: 1}
+			all := map[int]map[string]string{}
+			for j := range tt.sandboxes {
+				all[j] = labels(j)
+			}
 			for range 20_000 / 2 / tt.sandboxes {
-				for j := range tt.sandboxes {
-					shared := labels(j)
+				for j, shared := range all {
 					for range 2 {
 						l.add("x", sandpit.Event{Kind: sandpit.EventProcess, Sandbox: fmt.Sprint(j), Labels: shared})
 					}

@@ -446,7 +446,7 @@ func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 	s.id = w.blank.ID()
 	s.info.ID, plan.ID = s.id, s.id
 	if spec.Name == "" {
-		s.name = s.id
+		s.setName(s.id)
 		s.info.Name, plan.Name = s.id, s.id
 		if spec.Hostname == "" {
 			plan.Hostname = hostnameFor(s.id)

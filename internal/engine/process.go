@@ -306,7 +306,9 @@ func (s *Sandbox) note(ctx context.Context) {
 }
 
 func (s *Sandbox) processEvent(h *broadcaster, kind sandpit.EventKind) sandpit.Event {
-	ev := sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.name, Process: h.info.ID, PID: h.info.PID, Labels: s.labels}
+	s.mu.Lock()
+	ev := sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.Name(), Process: h.info.ID, PID: h.info.PID, Labels: s.labels}
+	s.mu.Unlock()
 	if kind == sandpit.EventExit {
 		code := h.describe().Result.ExitCode
 		ev.Exit = &code
@@ -410,7 +412,7 @@ func (s *Sandbox) lookup(name string) (*broadcaster, error) {
 			return h, nil
 		}
 	}
-	return nil, fault.Errorf(sandpit.ErrNotFound, "sandbox %s has no process %.40q", s.name, name)
+	return nil, fault.Errorf(sandpit.ErrNotFound, "sandbox %s has no process %.40q", s.Name(), name)
 }
 
 // Attach attaches to a process. The result is a sandpit.Detacher. See

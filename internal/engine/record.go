@@ -33,6 +33,7 @@ type data struct {
 	Image       string            `json:"image"`
 	Config      image.Config      `json:"config"`
 	Limits      sandpit.Limits    `json:"limits"`
+	Changing    bool              `json:"changing,omitempty"` // other limits may be in force
 	NotEnforced []sandpit.Gap     `json:"not_enforced,omitempty"`
 	Deadline    time.Time         `json:"deadline,omitzero"`
 	Idle        time.Duration     `json:"idle,omitempty"`
@@ -73,20 +74,20 @@ func readData(r Record) (data, error) {
 	return d, err
 }
 
-// record returns the record of the sandbox as it is now, or with another expiry if next is
+// record returns the record of the sandbox as it is now, or with other settings if next is
 // not nil.
-func (s *Sandbox) record(next *expiry) (Record, error) {
-	s.mu.Lock()
-	x := s.expiry
+func (s *Sandbox) record(next *settings) (Record, error) {
+	x := s.settings()
 	if next != nil {
 		x = *next
 	}
+	s.mu.Lock()
 	d := data{
-		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: s.labels, Image: s.info.Image, Config: s.image,
-		Limits: s.info.Limits, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
+		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: x.labels, Image: s.info.Image, Config: s.image,
+		Limits: x.limits, Changing: x.changing, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
 		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Dialects: maps.Clone(s.dialects),
 	}
-	r := Record{ID: s.id, Namespace: s.namespace, Name: s.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
+	r := Record{ID: s.id, Namespace: s.namespace, Name: x.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
 	s.mu.Unlock()
 	if r.State != sandpit.StateCreating && s.instance != nil {
 		if h := s.instance.Handle(); h.Driver != "" { // not that of one that is gone
@@ -95,7 +96,7 @@ func (s *Sandbox) record(next *expiry) (Record, error) {
 	}
 	var err error
 	if r.Data, err = json.Marshal(d); err != nil {
-		return r, fmt.Errorf("writing the record of sandbox %s: %w", s.name, err)
+		return r, fmt.Errorf("writing the record of sandbox %s: %w", s.Name(), err)
 	}
 	return r, nil
 }
@@ -108,7 +109,7 @@ func (s *Sandbox) save(ctx context.Context) error {
 }
 
 // put writes the record, or removes it if erase was called. Precondition: s.saving is held.
-func (s *Sandbox) put(ctx context.Context, next *expiry) error {
+func (s *Sandbox) put(ctx context.Context, next *settings) error {
 	if s.erasing {
 		return s.unrecord()
 	}
@@ -135,8 +136,8 @@ func (s *Sandbox) put(ctx context.Context, next *expiry) error {
 	return err
 }
 
-// saveExpiry writes the record with another expiry, which is then in force.
-func (s *Sandbox) saveExpiry(ctx context.Context, next *expiry) error {
+// saveSettings writes the record with other settings, which are then in force.
+func (s *Sandbox) saveSettings(ctx context.Context, next *settings) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	if err := s.put(ctx, next); err != nil {
@@ -144,7 +145,9 @@ func (s *Sandbox) saveExpiry(ctx context.Context, next *expiry) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expiry = *next
+	s.setName(next.name)
+	s.info.Name, s.labels, s.info.Limits, s.expiry = next.name, next.labels, next.limits, next.expiry
+	s.changing = next.changing
 	s.arm()
 	return nil
 }

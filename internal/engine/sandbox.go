@@ -23,13 +23,13 @@ import (
 // Sandbox is a sandbox of an engine. It implements sandpit.Sandbox.
 type Sandbox struct {
 	engine     *Engine
-	id, name   string
+	id         string
+	named      atomic.Pointer[string]
 	namespace  string
 	persistent bool      // it outlives the engine
 	created    time.Time // set by register, constant afterwards
-	labels     map[string]string
-	nameLock   func()
-	demand     demand // its capacity
+	nameLock   func()    // changed only during a change of the state
+	demand     demand    // its capacity
 	memory     *ledger.Account
 	image      image.Config
 	origin     json.RawMessage // as encodeMade returns it
@@ -58,6 +58,7 @@ type Sandbox struct {
 
 	mu           sync.Mutex // guards all below
 	info         sandpit.Info
+	labels       map[string]string // replaced, and never changed: events share it
 	state        sandpit.State
 	reason       string
 	removing     bool
@@ -80,6 +81,7 @@ type Sandbox struct {
 	broadcasters []*broadcaster  // oldest first
 	cleared      bool            // broadcasters are no longer kept
 	expiry
+	changing bool // see settings
 
 	dialects map[string]json.RawMessage // what dialects keep with it, by their names
 	cost     int64                      // that memory is charged for the sandbox itself
@@ -98,6 +100,23 @@ type expiry struct {
 	expired  bool // its lifetime is over, and it was paused or stopped for that
 }
 
+// settings are what is changed in the life of a sandbox, and only known from its record.
+type settings struct {
+	name   string
+	labels map[string]string
+	limits sandpit.Limits
+	expiry
+
+	changing bool // the limits are being changed: others may be in force
+}
+
+// settings returns the present settings.
+func (s *Sandbox) settings() settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return settings{s.Name(), s.labels, s.info.Limits, s.expiry, s.changing}
+}
+
 var _ sandpit.Sandbox = (*Sandbox)(nil)
 
 var errRemoved = errors.New("the sandbox is being removed")
@@ -106,7 +125,14 @@ var errRemoved = errors.New("the sandbox is being removed")
 func (s *Sandbox) ID() string { return s.id }
 
 // Name returns the name.
-func (s *Sandbox) Name() string { return s.name }
+func (s *Sandbox) Name() string {
+	if name := s.named.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
+
+func (s *Sandbox) setName(name string) { s.named.Store(&name) }
 
 // Namespace returns the namespace that the sandbox belongs to; see Engine.As.
 func (s *Sandbox) Namespace() string { return s.namespace }
@@ -161,14 +187,14 @@ func (s *Sandbox) removal(reason string) (t *task, started bool) {
 }
 
 func (s *Sandbox) closedError() error {
-	return fmt.Errorf("sandbox %s: %w", s.name, sandpit.ErrClosed)
+	return fmt.Errorf("sandbox %s: %w", s.Name(), sandpit.ErrClosed)
 }
 
 // stateError returns the error that a call is not possible in a state.
 func (s *Sandbox) stateError(state sandpit.State) error {
-	err := fault.Errorf(sandpit.ErrState, "sandbox %s is %s", s.name, state)
+	err := fault.Errorf(sandpit.ErrState, "sandbox %s is %s", s.Name(), state)
 	if state == sandpit.StateStopped {
-		return sandpit.WithHint(err, "start the sandbox first, for example with 'sandpit start "+s.name+"'")
+		return sandpit.WithHint(err, "start the sandbox first, for example with 'sandpit start "+s.Name()+"'")
 	}
 	return err
 }
@@ -190,7 +216,7 @@ func (s *Sandbox) enter(ctx context.Context) error {
 		case state == sandpit.StateFailed && s.guest == nil:
 			reason := s.reason
 			s.mu.Unlock()
-			return fault.Errorf(sandpit.ErrClosed, "sandbox %s has failed: %s", s.name, reason)
+			return fault.Errorf(sandpit.ErrClosed, "sandbox %s has failed: %s", s.Name(), reason)
 		case state == sandpit.StateRunning, state == sandpit.StateFailed: // whose guest says why
 			s.active++
 			s.mu.Unlock()
@@ -228,18 +254,18 @@ func (s *Sandbox) explain(err error) error {
 	s.mu.Unlock()
 	switch {
 	case removing:
-		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed", s.name)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed", s.Name())
 	case left:
-		return fault.Errorf(sandpit.ErrUnavailable, "sandbox %s: this server is shutting down", s.name)
+		return fault.Errorf(sandpit.ErrUnavailable, "sandbox %s: this server is shutting down", s.Name())
 	}
 	s.fail("")
 	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
-		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.name, err), "raise the memory limit")
+		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.Name(), err), "raise the memory limit")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, client.ErrExpired) && s.state == sandpit.StateFailed {
-		return fault.Errorf(sandpit.ErrClosed, "sandbox %s has failed: %s", s.name, s.reason)
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %s has failed: %s", s.Name(), s.reason)
 	}
 	return err
 }
@@ -330,11 +356,12 @@ func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
 	if s.stuck != nil {
 		state = sandpit.StateFailed
 	}
+	labels := s.labels
 	s.mu.Unlock()
 	if kind == sandpit.EventRemoved {
 		state = ""
 	}
-	s.engine.events.add(s.namespace, sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.name, State: state, Reason: reason, Labels: s.labels})
+	s.engine.events.add(s.namespace, sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.Name(), State: state, Reason: reason, Labels: labels})
 }
 
 // Remove destroys the sandbox.
@@ -397,7 +424,7 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 	s.removed = true
 	s.mu.Unlock()
 	if s.engine.forget(s) {
-		s.engine.gate.leave(s.demand)
+		s.engine.gate.leave(&s.demand)
 	}
 	if reason != "" {
 		s.event(sandpit.EventRemoved, reason)

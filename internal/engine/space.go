@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -45,7 +46,7 @@ func (e *Engine) space(name string) *space {
 func (sp *space) insert(s *Sandbox) {
 	i, _ := slices.BinarySearchFunc(sp.order, s.created.UnixNano(), compareCreated)
 	sp.order = slices.Insert(sp.order, i, s)
-	sp.ids[s.id], sp.names[s.name] = s, s
+	sp.ids[s.id], sp.names[s.Name()] = s, s
 }
 
 func (sp *space) remove(s *Sandbox) {
@@ -56,7 +57,9 @@ func (sp *space) remove(s *Sandbox) {
 		sp.order = slices.Delete(sp.order, i, i+1)
 	}
 	delete(sp.ids, s.id)
-	delete(sp.names, s.name)
+	if sp.names[s.Name()] == s {
+		delete(sp.names, s.Name())
+	}
 	sp.lost = slices.DeleteFunc(sp.lost, func(l *Sandbox) bool { return l == s })
 }
 
@@ -75,11 +78,8 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 	if err := t.mayHave(sp.live() + 1); err != nil {
 		return err
 	}
-	if sp.names[s.name] != nil || sp.ids[s.name] != nil {
-		if slices.ContainsFunc(sp.lost, func(l *Sandbox) bool { return l.name == s.name }) {
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "creating sandbox %q: a failed sandbox has that name", s.name), "remove that sandbox first, or choose another name")
-		}
-		return nameTaken(s.name)
+	if err := sp.free(s.Name(), s); err != nil {
+		return fmt.Errorf("creating sandbox %q: %w", s.Name(), err)
 	}
 	s.created = time.Now()
 	if n := len(sp.order); n > 0 && !s.created.After(sp.order[n-1].created) {
@@ -91,8 +91,46 @@ func (e *Engine) register(s *Sandbox, t *Tenant) error {
 
 var errEngineClosed = fault.Errorf(sandpit.ErrState, "creating a sandbox: the client is closed")
 
-func nameTaken(name string) error {
-	return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "creating sandbox %q: the name is in use", name), "choose another name, or omit it")
+// free returns an error if a sandbox can't have a name.
+func (sp *space) free(name string, s *Sandbox) error {
+	other := cmp.Or(sp.names[name], sp.ids[name])
+	switch {
+	case other == nil || other == s:
+		return nil
+	case slices.Contains(sp.lost, other):
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "a failed sandbox has that name"), "remove that sandbox first, or choose another name")
+	}
+	return nameTaken()
+}
+
+func nameTaken() error {
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "the name is in use"), "choose another name, or omit it")
+}
+
+// rename gives a sandbox another name beside the one it has, until settle or another
+// rename takes one of them away.
+func (e *Engine) rename(s *Sandbox, name string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sp := e.spaces[s.namespace]
+	if sp == nil || sp.ids[s.id] != s {
+		return s.closedError()
+	}
+	if err := sp.free(name, s); err != nil {
+		return err
+	}
+	sp.names[name] = s
+	return nil
+}
+
+// unname takes a name away from a sandbox, unless it is the one it has and is listed by.
+func (e *Engine) unname(s *Sandbox, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sp := e.spaces[s.namespace]
+	if sp != nil && sp.names[name] == s && (name != s.Name() || sp.ids[s.id] != s) {
+		delete(sp.names, name)
+	}
 }
 
 // forget removes a sandbox from the table. It reports whether its capacity must still be

@@ -63,7 +63,7 @@ func (s *Sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) error {
 	if grace < 0 {
-		return fault.Errorf(sandpit.ErrInvalid, "stopping sandbox %s: the grace period is negative", s.name)
+		return fault.Errorf(sandpit.ErrInvalid, "stopping sandbox %s: the grace period is negative", s.Name())
 	}
 	state, err := s.begins(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 		s.mu.Lock()
 		s.arm()
 		s.mu.Unlock()
-		return fmt.Errorf("stopping sandbox %s: %w", s.name, s.explain(err))
+		return fmt.Errorf("stopping sandbox %s: %w", s.Name(), s.explain(err))
 	}
 	s.tellGuest(ctx)
 	s.event(sandpit.EventStopped, reason)
@@ -203,7 +203,7 @@ func (s *Sandbox) mayRevive() error {
 	if s.maxLife == 0 || time.Now().Before(s.created.Add(s.maxLife)) {
 		return nil
 	}
-	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "sandbox %s has reached its total lifetime of %s", s.name, notation.FormatDuration(s.maxLife)), "create a new sandbox")
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "sandbox %s has reached its total lifetime of %s", s.Name(), notation.FormatDuration(s.maxLife)), "create a new sandbox")
 }
 
 // revive restarts the idle time, and the lifetime if it was over, as far as the policy
@@ -240,12 +240,12 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	}
 	f, ok := s.instance.(driver.Freezer)
 	if !ok {
-		return fault.Errorf(sandpit.ErrUnsupported, "pausing sandbox %s: the driver %s does not support it", s.name, s.info.Driver)
+		return fault.Errorf(sandpit.ErrUnsupported, "pausing sandbox %s: the driver %s does not support it", s.Name(), s.info.Driver)
 	}
 	// While it stands still its guest's clock goes on. One that has expired does not
 	// escape that by the silence of its guest.
 	if err := s.guestForever(ctx); err != nil && (reason == "asked" || ctx.Err() == nil) {
-		return fmt.Errorf("pausing sandbox %s: %w", s.name, s.explain(err))
+		return fmt.Errorf("pausing sandbox %s: %w", s.Name(), s.explain(err))
 	}
 	if err := s.become(sandpit.StatePaused, reason); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 		s.arm()
 		s.mu.Unlock()
 		s.tellGuest(context.WithoutCancel(ctx))
-		return fmt.Errorf("pausing sandbox %s: %w", s.name, err)
+		return fmt.Errorf("pausing sandbox %s: %w", s.Name(), err)
 	}
 	s.event(sandpit.EventPaused, reason)
 	return s.saveChange(ctx)
@@ -273,10 +273,10 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 func (s *Sandbox) thaw(ctx context.Context) error {
 	f, ok := s.instance.(driver.Freezer)
 	if !ok {
-		return fmt.Errorf("resuming sandbox %s: %w", s.name, sandpit.ErrUnsupported)
+		return fmt.Errorf("resuming sandbox %s: %w", s.Name(), sandpit.ErrUnsupported)
 	}
 	if err := f.Thaw(ctx); err != nil {
-		return fmt.Errorf("resuming sandbox %s: %w", s.name, err)
+		return fmt.Errorf("resuming sandbox %s: %w", s.Name(), err)
 	}
 	if s.guest != nil {
 		return nil
@@ -293,7 +293,7 @@ func (s *Sandbox) thaw(ctx context.Context) error {
 	}()
 	if _, err := s.connect(ctx, false); err != nil {
 		s.letGo()
-		return errors.Join(fmt.Errorf("resuming sandbox %s: its guest does not respond: %w", s.name, err), f.Freeze(context.WithoutCancel(ctx)))
+		return errors.Join(fmt.Errorf("resuming sandbox %s: its guest does not respond: %w", s.Name(), err), f.Freeze(context.WithoutCancel(ctx)))
 	}
 	go s.watch()
 	return nil

@@ -134,7 +134,7 @@ func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func
 func (e *Engine) work(what string, s *Sandbox, d time.Duration, f func(ctx context.Context) error) *task {
 	t := &task{what: what, sandbox: s}
 	if s != nil {
-		t.about, t.namespace = "sandbox "+s.name, s.namespace
+		t.about, t.namespace = "sandbox "+s.Name(), s.namespace
 	}
 	return e.start(context.Background(), t, d, f)
 }
@@ -294,7 +294,7 @@ func (t *task) end(err error) {
 func (t *task) concerns(s *Sandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sandbox, t.about, t.namespace = s, "sandbox "+s.name, s.namespace
+	t.sandbox, t.about, t.namespace = s, "sandbox "+s.Name(), s.namespace
 }
 
 // enter notes a step of the engine.

@@ -29,7 +29,8 @@ func TestEndWhileGivenUp(t *testing.T) {
 			<-reporting
 			calls = append(calls, "reported")
 		}})
-		s := &Sandbox{engine: e, name: "box"}
+		s := &Sandbox{engine: e}
+		s.setName("box")
 		hanging := make(chan struct{})
 		task := e.work("removing", s, time.Second, func(context.Context) error {
 			<-hanging

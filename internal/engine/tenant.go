@@ -70,6 +70,11 @@ type view struct {
 	tenant *Tenant
 }
 
+// Update changes the sandbox. See sandpit.Lifecycle.
+func (v view) Update(ctx context.Context, c sandpit.Change) error {
+	return v.update(ctx, c, v.tenant.policy)
+}
+
 // SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.
 func (v view) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
 	return v.setLifetime(ctx, life, v.tenant.policy)

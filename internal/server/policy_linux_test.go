@@ -62,6 +62,11 @@ func TestPolicyRefuses(t *testing.T) {
 		}
 	}
 	sb := create(t, c, "one")
+	for _, limits := range []sandpit.Limits{{Memory: 256 << 20}, {CPUs: 2}, {Pids: 1000}} {
+		if err := sb.Update(t.Context(), sandpit.Change{Limits: limits}); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "small.maximum") {
+			t.Errorf("changing it to %+v: %v", limits, err)
+		}
+	}
 	if err := sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: 2 * time.Hour}); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "life") {
 		t.Errorf("a longer life: %v", err)
 	}

@@ -234,6 +234,43 @@ func (m Metrics) Sandpit() sandpit.Sample {
 	}}
 }
 
+// FromChange converts a change.
+func FromChange(c sandpit.Change) Change {
+	out := Change{Name: c.Name}
+	if len(c.Labels)+len(c.RemoveLabels) > 0 {
+		out.Labels = map[string]*string{}
+	}
+	for _, k := range c.RemoveLabels {
+		out.Labels[k] = nil
+	}
+	for k, v := range c.Labels {
+		out.Labels[k] = &v
+	}
+	if c.Limits != (sandpit.Limits{}) {
+		out.Limits = new(FromLimits(c.Limits))
+	}
+	return out
+}
+
+// Sandpit converts the change back.
+func (c Change) Sandpit() sandpit.Change {
+	out := sandpit.Change{Name: c.Name}
+	for k, v := range c.Labels {
+		if v == nil {
+			out.RemoveLabels = append(out.RemoveLabels, k)
+			continue
+		}
+		if out.Labels == nil {
+			out.Labels = map[string]string{}
+		}
+		out.Labels[k] = *v
+	}
+	if c.Limits != nil {
+		out.Limits = c.Limits.Sandpit()
+	}
+	return out
+}
+
 // FromLifetime converts a change of a lifetime to the form of the API.
 func FromLifetime(l sandpit.Lifetime) Lifetime {
 	return Lifetime{Life: Seconds(l.Life), Idle: idle(l.Idle), OnExpiry: string(l.OnExpiry)}

@@ -153,6 +153,13 @@ type Metrics struct {
 	TxPackets  int64     `json:"tx_packets"`
 }
 
+// Change changes a sandbox. Missing fields are not changed.
+type Change struct {
+	Name   string             `json:"name,omitempty" maxLength:"63" doc:"The new name; the old one is then free"`
+	Labels map[string]*string `json:"labels,omitempty" doc:"Labels to add or replace; null removes a label"`
+	Limits *Limits            `json:"limits,omitempty" doc:"New limits: memory, cpus and pids"`
+}
+
 // Lifetime changes when a sandbox expires. Missing fields are not changed.
 type Lifetime struct {
 	Life     float64 `json:"life,omitempty" doc:"Seconds from now"`

@@ -20,6 +20,7 @@ var optionalProperties = []property{
 	{"Freeze stops all processes until Thaw", testFreeze},
 	{"a frozen instance can be destroyed", testDestroyFrozen},
 	{"OOMKills is what Stats has", testOOMKills},
+	{"SetLimits changes limits while programs run, also after Recover", testSetLimits},
 	{"Explain returns what it is given for a guest that answered", testExplain},
 	{"Lacks and Exposed tell nothing of a sandbox without a gap", testWhole},
 	{"Sweep removes what killed processes left, and nothing else", testSweep},
@@ -100,6 +101,78 @@ func answers(t *testing.T, inst driver.Instance, within time.Duration) bool {
 		t.Errorf("dialling and greeting: %v", err)
 	}
 	return false
+}
+
+func testSetLimits(t *testing.T, e *env) {
+	limits := func(p *driver.Plan) { p.Limits.Memory, p.Limits.Pids = 128<<20, 32 }
+	plan := e.plan(t)
+	limits(&plan)
+	for _, f := range []feature.Feature{feature.Memory, feature.CPUs, feature.Pids} {
+		if !plan.Enforce[f] {
+			t.Skipf("needs the feature %s: the driver lacks it here", f)
+		}
+	}
+	changed(t, optional[driver.Limiter](t, e, e.create(t, plan)))
+	if e.Without["Recoverer"] != "" {
+		return
+	}
+	r := e.recoverer(t)
+	made := e.createPersistent(t, limits)
+	made.(driver.Leaver).Leave()
+	again := e.recover(t, r, made.Handle())
+	changed(t, optional[driver.Limiter](t, e, again))
+	e.destroy(t, again)
+}
+
+// changed changes the limits of an instance with 128 MiB of memory and 32 processes.
+func changed(t *testing.T, l driver.Limiter) {
+	t.Helper()
+	inst := l.(driver.Instance)
+	c := configured(t, inst)
+	processes := func() int { // that there can be
+		out := &buffer{}
+		p, err := c.Start(guarded(t), sandpit.Command{Script: "(while sleep 1000 & do echo; done) 2>/dev/null; kill -9 -1", Stdout: out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(guarded(t)); err != nil {
+			t.Fatal(err)
+		}
+		return len(out.b)
+	}
+	few := processes()
+	set := func(limits sandpit.Limits) {
+		t.Helper()
+		if err := l.SetLimits(t.Context(), limits); err != nil {
+			t.Fatalf("setting %+v: %v", limits, err)
+		}
+	}
+	set(sandpit.Limits{})
+	set(sandpit.Limits{Pids: 64, CPUs: 1.5, Disk: 1})
+	if many := processes(); many != few+32 {
+		t.Errorf("with 32 more processes there are %d, before %d", many, few)
+	}
+	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f")
+	if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 32 << 20}); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("less memory than is in use: %v", err)
+	}
+	shell(t, c, "head -c 30M /dev/zero >/dev/shm/g; rm /dev/shm/f /dev/shm/g")
+	set(sandpit.Limits{Memory: 32 << 20})
+	if f, ok := l.(driver.Freezer); ok && f.Freeze(t.Context()) == nil {
+		set(sandpit.Limits{Memory: 96 << 20})
+		if err := f.Thaw(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	set(sandpit.Limits{Memory: 96 << 20})
+	before, err := inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f; rm /dev/shm/f")
+	if after, err := inst.Stats(t.Context()); err != nil || after.OOMKills != before.OOMKills {
+		t.Errorf("with more memory: %+v, %v, before %+v", after, err, before)
+	}
 }
 
 func testFreeze(t *testing.T, e *env) {

@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cgroup"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
@@ -107,6 +109,23 @@ func (i *instance) Lacks() (gaps []sandpit.Gap) {
 		gaps = append(gaps, shownAsIs(i.asIs))
 	}
 	return gaps
+}
+
+var _ driver.Limiter = (*instance)(nil)
+
+// SetLimits changes limits of the cgroup. See driver.Limiter.
+func (i *instance) SetLimits(ctx context.Context, limits sandpit.Limits) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	change := cgroup.Limits{Memory: limits.Memory, CPUs: limits.CPUs, Pids: limits.Pids}
+	switch {
+	case change == (cgroup.Limits{}):
+		return nil
+	case i.group == nil:
+		return fault.Errorf(sandpit.ErrUnsupported, "changing the limits of sandbox %s: it has no cgroup", i.id)
+	}
+	return i.group.Change(change)
 }
 
 // Dial gives the guest one end of a new socket pair, or, when it was made by

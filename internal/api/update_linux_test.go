@@ -1,0 +1,40 @@
+package api_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// PATCH merges labels, of which null removes one, and is in the audit without their values.
+func TestUpdateSandbox(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{Name: "box", Labels: map[string]string{"a": "1", "b": "2"}})
+	path := "/v1/sandboxes/box"
+	var got v1.Sandbox
+	s.want(200, &got, ask{method: "PATCH", path: path, body: `{"name":"other","labels":{"a":null,"c":"hidden","none":null}}`})
+	if got.Name != "other" || got.ID != sb.ID || !maps.Equal(got.Labels, map[string]string{"b": "2", "c": "hidden"}) {
+		t.Errorf("got %+v", got)
+	}
+	s.refused(404, "not_found", ask{method: "PATCH", path: path, body: `{}`})
+	path = "/v1/sandboxes/other"
+	s.want(200, &got, ask{method: "PATCH", path: path, body: `{}`})
+	s.create("", v1.Spec{Name: "box"})
+	s.refused(409, "exists", ask{method: "PATCH", path: path, body: `{"name":"box"}`})
+	for _, body := range []string{`{"labels":{"a":1}}`, `{"labels":[]}`, `{"state":"stopped"}`, `{"name":"a/b"}`, `{"limits":{"memory":1}}`, `[]`} {
+		s.refused(400, "invalid", ask{method: "PATCH", path: path, body: body})
+	}
+	s.refused(501, "unsupported", ask{method: "PATCH", path: path, body: `{"limits":{"disk":1073741824}}`})
+	found := false
+	for _, e := range s.audit.all() {
+		if e.Action == "updateSandbox" && strings.Contains(e.Detail, "hidden") {
+			t.Errorf("the audit has %+v", e)
+		}
+		found = found || e.Action == "updateSandbox" && e.Detail == `name "other" labels a,c,none` && e.Phase == "end" && e.Status == 200
+	}
+	if !found {
+		t.Error("the change is not in the audit")
+	}
+}

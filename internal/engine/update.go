@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// Update changes the sandbox, as Options.Policy allows. See sandpit.Lifecycle.
+func (s *Sandbox) Update(ctx context.Context, c sandpit.Change) error {
+	return s.update(ctx, c, s.engine.opts.Policy)
+}
+
+// update changes the name, labels and limits of the sandbox: all of them, or none. Like a
+// change of the lifetime it is in force once it is written. Limits are set before, so that
+// the record never says what is not enforced.
+func (s *Sandbox) update(ctx context.Context, c sandpit.Change, p policy.Policy) error {
+	failed := func(err error) error {
+		return fmt.Errorf("changing sandbox %s: it is unchanged: %w", s.Name(), err)
+	}
+	if err := policy.CheckChange(c); err != nil {
+		return failed(err)
+	}
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+		return s.stateError(state)
+	}
+	s.touch()
+	was := s.settings()
+	next := was
+	if next.labels, next.limits, err = p.Change(c, was.labels, was.limits); err != nil {
+		return failed(err)
+	}
+	if c.Name != "" {
+		next.name = c.Name
+	}
+	if err := s.changeTo(ctx, was, next); err != nil {
+		return failed(err)
+	}
+	s.event(sandpit.EventUpdated, "")
+	return nil
+}
+
+// changeTo puts other settings in force. After an error the former ones are. Precondition:
+// s.change is held.
+func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) {
+	var undo []func()
+	defer func() {
+		for i := range undo {
+			if err != nil {
+				undo[len(undo)-1-i]()
+			}
+		}
+	}()
+	more := ledger.Labels(next.labels) - ledger.Labels(was.labels)
+	if more > 0 {
+		if err := s.pay(more); err != nil {
+			return err
+		}
+		undo = append(undo, func() { s.refund(more) })
+	}
+	release := s.nameLock
+	if next.name != was.name {
+		if err := s.engine.rename(s, next.name); err != nil {
+			return err
+		}
+		undo = append(undo, func() { s.engine.unname(s, next.name) })
+		if !s.persistent {
+			lock, err := lockName(s.engine.opts.Images.Dir(), next.name)
+			if errors.Is(err, sandpit.ErrExists) {
+				return nameTaken()
+			}
+			if err != nil {
+				return err
+			}
+			s.nameLock = lock
+			undo = append(undo, func() { lock(); s.nameLock = release })
+		}
+	}
+	if next.limits != was.limits {
+		gate := &s.engine.gate
+		if !gate.change(&s.demand, next.limits.Memory, next.limits.CPUs) {
+			return fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(next.limits.Memory, next.limits.CPUs))
+		}
+		undo = append(undo, func() { gate.change(&s.demand, was.limits.Memory, was.limits.CPUs) })
+		began := was
+		began.changing = true // if this engine is killed, the next one sets the limits of the record
+		if err := s.saveSettings(ctx, &began); err != nil {
+			return err
+		}
+		undo = append(undo, func() {
+			later := context.WithoutCancel(ctx)
+			if s.setLimits(later, next.limits, was.limits) != nil || s.saveSettings(later, &was) != nil {
+				s.saveLater()
+			}
+		})
+		if err := s.setLimits(ctx, was.limits, next.limits); err != nil {
+			return err
+		}
+	}
+	if err := s.saveSettings(ctx, &next); err != nil {
+		if errors.Is(err, sandpit.ErrUnavailable) {
+			s.saveLater() // what a disk that hangs has taken all the same is replaced
+		}
+		return err
+	}
+	if more < 0 {
+		s.refund(-more)
+	}
+	if next.name != was.name {
+		s.engine.unname(s, was.name)
+		s.engine.unname(s, next.name) // if it was removed meanwhile
+		if !s.persistent && release != nil {
+			release()
+		}
+	}
+	return nil
+}
+
+// setLimits has the driver enforce other limits, where they are different.
+func (s *Sandbox) setLimits(ctx context.Context, was, next sandpit.Limits) error {
+	var change sandpit.Limits
+	for _, l := range []struct {
+		feature feature.Feature
+		differs bool
+		take    func()
+	}{
+		{feature.Memory, was.Memory != next.Memory, func() { change.Memory = next.Memory }},
+		{feature.CPUs, was.CPUs != next.CPUs, func() { change.CPUs = next.CPUs }},
+		{feature.Pids, was.Pids != next.Pids, func() { change.Pids = next.Pids }},
+	} {
+		if !l.differs {
+			continue
+		}
+		info, _ := s.describe()
+		for _, g := range info.NotEnforced {
+			if g.What == string(l.feature) {
+				return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q is not enforced: %s", g.What, g.Why), g.Fix)
+			}
+		}
+		l.take()
+	}
+	limiter, ok := s.instance.(driver.Limiter)
+	if !ok {
+		return fault.Errorf(sandpit.ErrUnsupported, "the driver %s can't change the limits of a sandbox", s.info.Driver)
+	}
+	return limiter.SetLimits(ctx, change)
+}
+
+// restoreLimits sets the limits of the record again, after an engine that was killed while it
+// changed them. They are those before the change.
+func (s *Sandbox) restoreLimits(ctx context.Context) {
+	now := s.settings()
+	if !now.changing {
+		return
+	}
+	limits := now.limits
+	for _, g := range s.info.NotEnforced {
+		switch g.What {
+		case string(feature.Memory):
+			limits.Memory = 0
+		case string(feature.CPUs):
+			limits.CPUs = 0
+		case string(feature.Pids):
+			limits.Pids = 0
+		}
+	}
+	err := fault.Errorf(sandpit.ErrUnsupported, "the driver can't change limits")
+	if limiter, ok := s.instance.(driver.Limiter); ok {
+		err = limiter.SetLimits(ctx, limits)
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.info.NotEnforced = append(slices.Clone(s.info.NotEnforced), sandpit.Gap{
+			What: string(feature.Memory), Why: "a change of the limits was interrupted, and could not be undone: " + err.Error(), Fix: "create a new sandbox",
+		})
+		s.mu.Unlock()
+	}
+	now.changing = false
+	if s.saveSettings(ctx, &now) != nil {
+		s.saveLater()
+	}
+}

@@ -1,0 +1,58 @@
+package policy
+
+import (
+	"maps"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// CheckChange checks what can be known of a change without the sandbox: its name, and that
+// it only changes limits that a sandbox can have changed. Errors match sandpit.ErrInvalid or
+// sandpit.ErrUnsupported.
+func CheckChange(c sandpit.Change) error {
+	if c.Name != "" && !notation.IsName(c.Name) {
+		return invalid(notation.NameHint, "%s is not a valid sandbox name", quote(c.Name))
+	}
+	for _, l := range limits() {
+		if l.get(&c.Limits) == 0 {
+			continue
+		}
+		switch l.feature {
+		case feature.Memory, feature.CPUs, feature.Pids:
+		case feature.Life:
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q is not changed in this way", string(l.feature)), "change the lifetime instead, for example with 'sandpit extend'")
+		default:
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q of a sandbox can't be changed", string(l.feature)), "create a new sandbox with this limit; memory, cpus and pids can be changed")
+		}
+	}
+	return nil
+}
+
+// Change returns the labels and limits of a sandbox after a change that CheckChange has
+// accepted. Errors match sandpit.ErrInvalid or sandpit.ErrForbidden.
+func (p Policy) Change(c sandpit.Change, labels map[string]string, was sandpit.Limits) (map[string]string, sandpit.Limits, error) {
+	after := maps.Clone(labels)
+	for _, key := range c.RemoveLabels {
+		delete(after, key)
+	}
+	if after == nil && len(c.Labels) > 0 {
+		after = map[string]string{}
+	}
+	maps.Copy(after, c.Labels)
+	if err := checkLabels(sandpit.Spec{Labels: after}); err != nil {
+		return nil, was, err
+	}
+	resolved, err := p.resolveLimits(sandpit.Spec{Limits: c.Limits})
+	if err != nil {
+		return nil, was, err
+	}
+	for _, l := range limits() {
+		if l.get(&c.Limits) != 0 {
+			l.take(&was, &resolved)
+		}
+	}
+	return after, was, nil
+}
