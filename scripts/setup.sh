@@ -32,6 +32,7 @@ hyperfine:hyperfine
 sqlite3:sqlite3
 vi:vim-tiny
 tmux:tmux
+chromium-headless-shell:chromium-headless-shell
 '
 # The administrator's programs are not on everyone's PATH.
 PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin

@@ -245,9 +245,9 @@ func TestForbiddenArrows(t *testing.T) {
 }
 
 // Package testkit is for tests. Only the packages of tests may import it: the suites,
-// and the registry that tests run.
+// the registry and the browser that tests run.
 func TestOnlyTestsImportTestkit(t *testing.T) {
-	suites := []string{"internal/driver/drivertest", "internal/image/imagetest", "sandpittest"}
+	suites := []string{"internal/driver/drivertest", "internal/image/imagetest", "internal/browsertest", "sandpittest"}
 	for path, p := range ours(t, "linux") {
 		for _, dep := range p.Deps {
 			if to, ok := within(dep); ok && (to == "internal/testkit" || slices.Contains(suites, to)) && !slices.Contains(suites, path) {
