@@ -47,7 +47,6 @@ type API struct {
 	domains []string
 	metrics *metrics
 	proxy   *proxy
-	passing gate.Route // of requests to ports of sandboxes
 }
 
 // New returns the API.
@@ -63,23 +62,17 @@ func New(opts Options) *API {
 		a.domains = append(a.domains, gate.HostName(d))
 	}
 	a.proxy = newProxy(a)
-	a.passing = a.behind(proxyRoute())
-	a.passing.Passes = true
-	a.passing.Target = func(r *http.Request) string {
-		to, _ := a.target(r)
-		return to.sandbox
-	}
 	return a
 }
 
 // Dialect returns the API as gate.Gate.Handler serves it.
 func (a *API) Dialect() gate.Dialect {
 	d := gate.Dialect{
-		Pick: func(r *http.Request) *gate.Route {
+		Pick: func(r *http.Request) string {
 			if _, ok := a.target(r); ok {
-				return &a.passing
+				return passingID
 			}
-			return nil
+			return ""
 		},
 		OwnHost: func(name string) bool {
 			_, _, ok := splitSandboxHost(name, a.domains)
@@ -99,6 +92,13 @@ func (a *API) Dialect() gate.Dialect {
 	for _, route := range append(Routes(), runRoute()) {
 		d.Routes = append(d.Routes, a.behind(&route))
 	}
+	passing := a.behind(proxyRoute())
+	passing.Passes = true
+	passing.Target = func(r *http.Request) string {
+		to, _ := a.target(r)
+		return to.sandbox
+	}
+	d.Routes = append(d.Routes, passing)
 	return d
 }
 

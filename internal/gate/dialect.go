@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,12 +15,12 @@ import (
 // Dialect is a wire API behind a gate. Gate.Handler serves it. It must not change afterwards.
 // Its functions are called from many goroutines.
 type Dialect struct {
-	// Routes are the operations, by method and path.
+	// Routes are the operations, by method and path, and those of Pick.
 	Routes []Route
 
-	// Pick returns the route of a request that is decided by something else than its path,
-	// or nil. It takes precedence over Routes. A nil Pick picks nothing.
-	Pick func(*http.Request) *Route
+	// Pick returns the ID of the route of a request that is decided by something else than
+	// its path, or "". It takes precedence over paths. A nil Pick picks nothing.
+	Pick func(*http.Request) (id string)
 
 	// OwnHost reports whether the dialect serves a host name (see HostName) that is not
 	// one of the server's. A nil OwnHost reports false.
@@ -52,8 +53,8 @@ type Dialect struct {
 type Route struct {
 	Method, Path string // as http.ServeMux has them; empty for a route of Dialect.Pick
 
-	// ID names the operation in the audit, metrics and traces. It is unique among
-	// the dialects of a gate.
+	// ID names the operation in the audit, metrics and traces. It is unique among the
+	// dialects of a gate, which Gate.Handler checks.
 	ID string
 
 	Open    bool // no key is needed
@@ -93,23 +94,18 @@ type service struct {
 	dialect *Dialect
 	mux     *http.ServeMux
 	routes  map[string]*Route // by pattern
+	picked  map[string]*Route // those without a path, by ID
 	methods []string          // of all routes, in the order in which they are named to clients
 }
 
 // Handler returns the handler of a dialect. Serve it on servers that Configure has set up.
-// It panics if the dialect has no Credential or Fail, or uses the ID of a route twice.
+// It panics if the dialect has no Credential or Fail, or if the ID of a route is used twice in
+// the dialects of the gate.
 func (g *Gate) Handler(d Dialect) http.Handler {
 	if d.Credential == nil || d.Fail == nil {
 		panic("gate: a dialect without Credential or Fail")
 	}
-	ids := map[string]bool{}
-	for _, r := range d.Routes {
-		if ids[r.ID] {
-			panic("gate: two routes have the ID " + r.ID)
-		}
-		ids[r.ID] = true
-	}
-	s := &service{gate: g, dialect: &d, mux: http.NewServeMux(), routes: map[string]*Route{}}
+	s := &service{gate: g, dialect: &d, mux: http.NewServeMux(), routes: map[string]*Route{}, picked: map[string]*Route{}}
 	for _, method := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		if slices.ContainsFunc(d.Routes, func(r Route) bool { return r.Method == method }) {
 			s.methods = append(s.methods, method)
@@ -117,6 +113,11 @@ func (g *Gate) Handler(d Dialect) http.Handler {
 	}
 	for i := range d.Routes {
 		route := &d.Routes[i]
+		g.claim(route.ID)
+		if route.Path == "" {
+			s.picked[route.ID] = route
+			continue
+		}
 		s.routes[route.Method+" "+route.Path] = route
 		s.mux.HandleFunc(route.Method+" "+route.Path, func(w http.ResponseWriter, r *http.Request) {
 			c := w.(*Writer).call
@@ -128,6 +129,16 @@ func (g *Gate) Handler(d Dialect) http.Handler {
 		w.(*Writer).call.lost(r)
 	})
 	return s
+}
+
+// claim notes that a route has an ID. It panics if another one has it.
+func (g *Gate) claim(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ids[id] || id == "" {
+		panic(fmt.Sprintf("gate: two routes have the ID %q, or it is empty", id))
+	}
+	g.ids[id] = true
 }
 
 // ServeHTTP answers a request.
@@ -158,8 +169,8 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.dialect.Pick != nil {
-		if route := s.dialect.Pick(r); route != nil {
-			c.serve(route)
+		if id := s.dialect.Pick(r); id != "" {
+			c.serve(s.picked[id])
 			return
 		}
 	}

@@ -278,6 +278,8 @@ func TestForgottenIntend(t *testing.T) {
 	s.want(503, "no: audit_unavailable", "POST", url+"/boxes/b/say", "recorded", "X-Key", "s1")
 	s.want(500, "no: internal", "POST", url+"/boxes/b/say", "write", "X-Key", "s1")
 
+	d.Routes = d.Routes[:1]
+	d.Routes[0].ID = "echo.differently"
 	d.Fail = func(c *gate.Call, f gate.Failure) { _, _ = io.WriteString(c.W, "failed") } // with status 200
 	s.want(200, "failed", "POST", s.server(d)+"/boxes/b/say", "write", "X-Key", "s1")
 }
@@ -285,6 +287,7 @@ func TestForgottenIntend(t *testing.T) {
 // A dialect that can't work is found when its handler is made.
 func TestBrokenDialectPanics(t *testing.T) {
 	s := serve(t, gate.Limits{})
+	s.gate.Handler(echo("X-Key", "other", say))
 	for what, breaks := range map[string]func(*gate.Dialect){
 		"no Credential": func(d *gate.Dialect) { d.Credential = nil },
 		"no Fail":       func(d *gate.Dialect) { d.Fail = nil },
@@ -292,6 +295,8 @@ func TestBrokenDialectPanics(t *testing.T) {
 			d.Routes = append(d.Routes, d.Routes[0])
 			d.Routes[1].Path = "/other"
 		},
+		"an ID of another dialect": func(d *gate.Dialect) { d.Routes[0].ID = "echo.other" },
+		"no ID":                    func(d *gate.Dialect) { d.Routes[0].ID = "" },
 	} {
 		d := echo("X-Key", "say", say)
 		breaks(&d)
@@ -303,6 +308,23 @@ func TestBrokenDialectPanics(t *testing.T) {
 			}()
 			s.gate.Handler(d)
 		}()
+	}
+}
+
+// A dialect may pick a route by something else than the path. Its other fields are in force.
+func TestPickedRoute(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	d := echo("X-Key", "say", say)
+	d.Routes = append(d.Routes, gate.Route{ID: "echo.picked", Guarded: true, Handle: func(c *gate.Call) error { return say(c, []byte("picked")) }})
+	d.Pick = func(r *http.Request) string { return r.Header.Get("X-Pick") }
+	url := s.server(d)
+	s.want(200, "picked", "GET", url+"//any/path", "", "X-Key", "s1", "X-Pick", "echo.picked")
+	s.want(401, "no: unauthenticated", "GET", url, "", "X-Pick", "echo.picked")
+	s.want(200, "hi", "POST", url+"/boxes/b/say", "hi", "X-Key", "s1")
+	s.want(404, "no: no_route", "GET", url, "", "X-Key", "s1")
+	s.want(500, "no: internal", "GET", url, "", "X-Key", "s1", "X-Pick", "echo.none")
+	if n := len(s.journal.of("echo.picked")); n < 2 {
+		t.Errorf("the audit has %d entries of it", n)
 	}
 }
 

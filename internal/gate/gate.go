@@ -77,9 +77,10 @@ type Gate struct {
 	endLive, endAll context.CancelFunc
 
 	mu       sync.Mutex
-	draining bool          // guarded by mu
-	open     int           // requests in progress; guarded by mu
-	idle     chan struct{} // closed when the last one ends while draining; guarded by mu
+	ids      map[string]bool // of all routes; guarded by mu
+	draining bool            // guarded by mu
+	open     int             // requests in progress; guarded by mu
+	idle     chan struct{}   // closed when the last one ends while draining; guarded by mu
 }
 
 // New returns a gate. Close it.
@@ -88,7 +89,7 @@ func New(opts Options) *Gate {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	opts.Limits = opts.Limits.withDefaults()
-	g := &Gate{opts: opts, guard: newGuard(opts), metrics: newMetrics(), idle: make(chan struct{})}
+	g := &Gate{opts: opts, guard: newGuard(opts), metrics: newMetrics(), idle: make(chan struct{}), ids: map[string]bool{}}
 	g.limiter.init(opts.Limits)
 	g.live, g.endLive = context.WithCancel(context.Background())
 	g.all, g.endAll = context.WithCancel(context.Background())

@@ -45,7 +45,11 @@ func ticketed() gate.Dialect {
 // gate sees it.
 func TestTickets(t *testing.T) {
 	s := serve(t, gate.Limits{})
-	url, other := s.server(ticketed()), s.server(ticketed())
+	second := ticketed()
+	for i := range second.Routes {
+		second.Routes[i].ID += ".second"
+	}
+	url, other := s.server(ticketed()), s.server(second)
 	get := func(path string) string {
 		t.Helper()
 		status, secret, _ := s.ask("POST", url+"/boxes/b/ticket", path, "X-Key", "s1")
