@@ -51,7 +51,7 @@ func parseAddress(text string, insecure bool) (endpoint, error) {
 	case "http":
 		if !insecure && !isLoopback(e.name) {
 			return endpoint{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "connecting to %s: plain HTTP is allowed only on this machine", e.shown),
-				"use https, or set Options.InsecureHTTP")
+				"use https; a Go program may set Options.InsecureHTTP")
 		}
 		if port == "" {
 			port = "80"

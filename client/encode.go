@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // encode makes JSON of what is sent. ErrInvalid for what can't be said in it.
@@ -23,7 +24,7 @@ func encode(v any) ([]byte, error) {
 func isText(what string, all ...string) error {
 	for _, s := range all {
 		if !utf8.ValidString(s) {
-			return fmt.Errorf("%w: the %s %q is not UTF-8", sandpit.ErrInvalid, what, s)
+			return fault.Errorf(sandpit.ErrInvalid, "the %s %q is not UTF-8", what, s)
 		}
 	}
 	return nil

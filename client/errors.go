@@ -199,7 +199,8 @@ func pathError(op, path string, err error) error {
 	var r *remoteError
 	if errors.As(err, &r) {
 		for _, p := range []string{path, r.path} {
-			if rest, ok := strings.CutPrefix(r.text, op+" "+p+": "); ok {
+			// The server may have failed at a step that it calls otherwise.
+			if step, rest, ok := strings.Cut(r.text, " "+p+": "); ok && !strings.Contains(step, " ") {
 				r.text = rest
 				break
 			}

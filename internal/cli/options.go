@@ -360,7 +360,7 @@ func (o *Options) environment() ([]string, error) {
 func (o *Options) readEnvFile(name string) ([]string, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("reading the environment file: %w", err)
+		return nil, sandpit.WithHint(fmt.Errorf("reading the environment file: %w", err), "create it, or correct env-file")
 	}
 	defer f.Close()
 	entries, err := notation.ReadEnvFile(f, o.lookup)

@@ -20,7 +20,7 @@ import (
 // first.
 func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 	if err := s.export(ctx, ref, w); err != nil {
-		return fmt.Errorf("exporting image %s: %w", fault.Clip(ref), err)
+		return fmt.Errorf("exporting image %q: %w", fault.Clip(ref), err)
 	}
 	return nil
 }

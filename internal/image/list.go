@@ -116,7 +116,7 @@ func (s *Store) Inspect(ctx context.Context, ref string) (Details, error) {
 	}
 	d, err := s.inspect(ref)
 	if err != nil {
-		return d, fmt.Errorf("inspecting image: %w", err)
+		return d, fmt.Errorf("inspecting image %q: %w", fault.Clip(ref), err)
 	}
 	return d, nil
 }

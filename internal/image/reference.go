@@ -51,8 +51,11 @@ func ParseReference(s string) (Reference, error) {
 		if len(s) > 300 {
 			s = s[:300] + "…"
 		}
-		return Reference{}, sandpit.WithHint(fault.Invalidf("reading image reference %q: %s", s, why),
-			"write an image like debian:13, ghcr.io/org/app:tag or name@sha256:…, or host")
+		hint := "write an image like debian:13, ghcr.io/org/app:tag or name@sha256:…, or host"
+		if strings.HasPrefix(s, "/") || strings.HasPrefix(s, ".") || strings.HasSuffix(s, "/") {
+			hint = "write a directory as dir:" + s + ", and an archive as oci-archive:" + s + " or docker-archive:" + s
+		}
+		return Reference{}, sandpit.WithHint(fault.Invalidf("reading image reference %q: %s", s, why), hint)
 	}
 	if s == "" {
 		return bad("it is empty")

@@ -108,7 +108,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 	}
 	entries, err := s.find(ref)
 	if err != nil {
-		return Removed{}, fmt.Errorf("removing image: %w", err)
+		return Removed{}, fmt.Errorf("removing image %q: %w", fault.Clip(ref), err)
 	}
 	hex := entries[0].image
 	others := false
@@ -128,7 +128,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 		fd, ok := s.openUnused(path)
 		if !ok {
 			if _, err := os.Lstat(path); err == nil {
-				return Removed{}, sandpit.WithHint(fault.Kind{Err: fmt.Errorf("removing image %s: it is in use", familiar(out.Name)), Kind: sandpit.ErrState},
+				return Removed{}, sandpit.WithHint(fault.Kind{Err: fmt.Errorf("removing image %q: it is in use", fault.Clip(ref)), Kind: sandpit.ErrState},
 					"remove the sandboxes that use it first")
 			}
 		} else {
@@ -140,7 +140,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 			continue
 		}
 		if err := os.Remove(s.refPath(e.name, e.platform)); err != nil && !os.IsNotExist(err) {
-			return Removed{}, s.diskError(fmt.Errorf("removing image: %w", err))
+			return Removed{}, s.diskError(fmt.Errorf("removing image %q: %w", fault.Clip(ref), err))
 		}
 	}
 	if others {
@@ -151,7 +151,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 		return out, nil // there was only the name
 	}
 	if err := os.Remove(path); err != nil {
-		return out, s.diskError(fmt.Errorf("removing image: %w", err))
+		return out, s.diskError(fmt.Errorf("removing image %q: %w", fault.Clip(ref), err))
 	}
 	out.Image = DigestPrefix + hex
 	if rec, err := decodeRecord(data); err == nil {
@@ -163,7 +163,7 @@ func (s *Store) remove(ref string) (Removed, error) {
 // find returns the names that ref means: at least one. An image without a name
 // has an entry without one.
 func (s *Store) find(ref string) ([]refEntry, error) {
-	unknown := sandpit.WithHint(fault.NotFoundf("image %q is not in the store", fault.Clip(ref)), "run 'sandpit images ls' to list stored images")
+	unknown := sandpit.WithHint(fault.NotFoundf("it is not in the store"), "run 'sandpit images ls' to list stored images")
 	if hex, ok := strings.CutPrefix(ref, DigestPrefix); ok {
 		var list []refEntry
 		for _, e := range s.refs() {

@@ -145,7 +145,7 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	e, ok := r.held[prefix]
 	if !ok {
 		r.mu.Unlock()
-		return Key{}, notFound("revoking", prefix)
+		return Key{}, notFound("revoking the key %.20q: not found", prefix)
 	}
 	// It is refused from now on, whatever the store does.
 	if e.RevokedAt.IsZero() {
@@ -243,13 +243,13 @@ func (r *Ring) Get(prefix string) (Key, error) {
 	defer r.mu.RUnlock()
 	e, ok := r.held[prefix]
 	if !ok {
-		return Key{}, notFound("looking for", prefix)
+		return Key{}, notFound("no key has the ID %.20q", prefix)
 	}
 	return e.shown(), nil
 }
 
-func notFound(doing, prefix string) error {
-	return sandpit.WithHint(fault.NotFoundf("%s the key %.20q: not found", doing, prefix), "run 'sandpit key ls' to list the keys")
+func notFound(format, prefix string) error {
+	return sandpit.WithHint(fault.NotFoundf(format, prefix), "run 'sandpit key ls' to list the keys")
 }
 
 // Flush writes the times of last use. Call it every minute or so, and at the end.

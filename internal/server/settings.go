@@ -111,6 +111,8 @@ func ReadSettings(file string, asked bool) (Settings, error) {
 		return s, nil
 	case errors.Is(err, fs.ErrNotExist) && !asked:
 		return Settings{}, nil
+	case errors.Is(err, fs.ErrNotExist):
+		err = sandpit.WithHint(err, "create it, or correct --config")
 	case sandpit.Hint(err) == "":
 		err = sandpit.WithHint(err, "see 'sandpit help serve'")
 	}

@@ -61,7 +61,7 @@ their targets instead.`,
 		from, to := parsePlace(args[0]), parsePlace(args[1])
 		switch {
 		case args[0] == "" || args[1] == "":
-			return cli.Usagef("a path is empty")
+			return sandpit.WithHint(cli.Usagef("the source or destination of cp is empty"), "write 'sandpit cp SRC DST'")
 		case from.sandbox == "" && to.sandbox == "":
 			return sandpit.WithHint(cli.Usagef("neither %s nor %s is a path in a sandbox", args[0], args[1]), "write a path in a sandbox as NAME:PATH")
 		case from.sandbox != "" && to.sandbox != "":
@@ -71,14 +71,28 @@ their targets instead.`,
 			if err != nil {
 				return err
 			}
-			return a.copyIn(ctx, sb.Files(), from.path, to.path)
+			return wholeName(a.copyIn(ctx, sb.Files(), from.path, to.path), sb, to.path)
 		}
 		sb, err := s.find(ctx, from.sandbox)
 		if err != nil {
 			return err
 		}
-		return a.copyOut(ctx, sb.Files(), from.path, to.path)
+		return wholeName(a.copyOut(ctx, sb.Files(), from.path, to.path), sb, from.path)
 	})
+}
+
+// wholeName returns the error of cp with the whole name of the path in the sandbox, if it is
+// about that.
+func wholeName(err error, sb sandpit.Sandbox, name string) error {
+	var about *fs.PathError
+	if !errors.As(err, &about) || about.Path != name || errors.Is(err, sandpit.ErrState) {
+		return err
+	}
+	named := fmt.Errorf("copying %s:%s: %w", sb.Name(), name, about.Err)
+	if hint := sandpit.Hint(err); hint != "" || !errors.Is(err, fs.ErrNotExist) {
+		return cli.WithHintOf(named, err)
+	}
+	return sandpit.WithHint(named, "run 'sandpit ls "+sb.Name()+" "+path.Dir(path.Clean(name))+"' to list what is there")
 }
 
 // copyIn copies a file or directory of this machine into a sandbox.
@@ -89,7 +103,11 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 	}
 	source, again, err := openSource(from)
 	if err != nil {
-		return fmt.Errorf("copying: %w", err)
+		err = fmt.Errorf("copying: %w", err)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = sandpit.WithHint(err, "check the path; a path in a sandbox is NAME:PATH")
+		}
+		return err
 	}
 	defer source.Close()
 	info, err := source.Stat()

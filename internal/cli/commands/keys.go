@@ -25,7 +25,7 @@ type caller interface {
 func (s *session) call(ctx context.Context, method, path string, in, out any) error {
 	c, ok := s.Client.(caller)
 	if !ok {
-		return fault.Errorf(sandpit.ErrUnsupported, "managing keys: this client does not support it")
+		return fault.Errorf(sandpit.ErrUnsupported, "calling the server: this client does not support it")
 	}
 	return c.Call(ctx, method, path, in, out)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // writeLocal makes or replaces a file of this machine, which appears whole or
@@ -43,6 +45,9 @@ func openLocal(name string, mode fs.FileMode) (f *os.File, finish func(whole boo
 	}
 	base := filepath.Base(name)
 	root, err := openDirectory(filepath.Dir(name), false)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = sandpit.WithHint(err, "create the directory first")
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -94,7 +94,7 @@ func Read(name string) (*Set, error) {
 func read(name string) (*Set, os.FileInfo, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, nil, fault.Invalidf("reading the policy: %w", err)
+		return nil, nil, sandpit.WithHint(fault.Invalidf("reading the policy: %w", err), "create it, or correct policy in server.yaml")
 	}
 	defer f.Close()
 	info, err := f.Stat()
