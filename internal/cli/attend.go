@@ -82,7 +82,7 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 			defer term.close()
 		}
 		cmd.Stdin = !o.interactive.set || o.interactive.is
-		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, stays: sb.Name()}
+		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, stays: sb.Name(), detachKeys: o.detachKeys()}
 		return a.attend(ctx, sb, cmd, m, term, relay, newSteps(false))
 	})
 }
@@ -121,6 +121,7 @@ type AttachOptions struct {
 	NoStdin    bool
 	CloseStdin bool // at the end of this program's
 	NoHistory  bool
+	DetachKeys string // see ParseDetachKeys
 }
 
 // Attach runs sandpit attach.
@@ -174,7 +175,8 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	if input {
 		keys := &detachKeys{WriteCloser: in, keepOpen: !opt.CloseStdin}
 		if term != nil {
-			keys.detach, keys.keepOpen = func() error { leave(errDetached); return nil }, true
+			keys.keys, keys.keepOpen = opt.DetachKeys, true
+			keys.detach = func() error { leave(errDetached); return nil }
 		}
 		go a.feed(keys, a.Stdin)
 	}

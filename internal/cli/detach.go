@@ -2,41 +2,70 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
-// detachKeys passes keys on to a process up to a sequence that detaches from it, as with
-// Docker: ^P^Q. A ^P waits for the key that follows it.
+// DefaultDetachKeys are the keys that detach from a process, as with Docker: ^P^Q.
+const DefaultDetachKeys = "\x10\x11"
+
+// ParseDetachKeys reads keys in Docker's notation: "ctrl-p,ctrl-q", "ctrl-],d". Empty text is
+// no keys.
+func ParseDetachKeys(text string) (keys string, err error) {
+	if text == "" {
+		return "", nil
+	}
+	for key := range strings.SplitSeq(text, ",") {
+		name, ctrl := strings.CutPrefix(strings.ToLower(key), "ctrl-")
+		switch {
+		case ctrl && len(name) == 1 && (name[0] >= 'a' && name[0] <= 'z' || strings.Contains("@[\\]^_", name)):
+			keys += string(rune(name[0] & 0x1f))
+		case !ctrl && len(key) == 1 && key[0] > ' ' && key[0] < 0x7f:
+			keys += key
+		default:
+			return "", sandpit.WithHint(fmt.Errorf("%q is not a key", key), "write ctrl-a to ctrl-z, ctrl-@, ctrl-[, ctrl-\\, ctrl-], ctrl-^, ctrl-_ or a character, with commas between them")
+		}
+	}
+	return keys, nil
+}
+
+// detachKeys passes keys on to a process up to a sequence that detaches from it. What may be
+// its beginning waits for the key that follows.
 type detachKeys struct {
 	io.WriteCloser
-	detach   func() error // nil: no keys detach
+	keys     string       // "": none detach
+	detach   func() error // may be nil if none do
 	keepOpen bool         // Close does nothing: the input belongs to the process
 
-	pressed bool // ^P was the last key, and is held back
+	pressed int // of keys: they are held back
 }
 
 // errDetached is the cause of a context that the keys have ended.
 var errDetached = errors.New("detached by keys")
 
 func (d *detachKeys) Write(p []byte) (int, error) {
-	if d.detach == nil {
+	if d.keys == "" {
 		return d.WriteCloser.Write(p)
 	}
-	const ctrlP, ctrlQ = 'P' & 0x1f, 'Q' & 0x1f
-	pass := make([]byte, 0, len(p)+1)
+	pass := make([]byte, 0, len(p)+len(d.keys))
 	for _, key := range p {
-		if d.pressed && key == ctrlQ {
+		if key != d.keys[d.pressed] {
+			pass = append(pass, d.keys[:d.pressed]...)
+			d.pressed = 0
+		}
+		if key != d.keys[d.pressed] {
+			pass = append(pass, key)
+			continue
+		}
+		if d.pressed++; d.pressed == len(d.keys) {
 			if err := d.detach(); err != nil {
 				return 0, err
 			}
 			d.keepOpen = true
 			return 0, errDetached
-		}
-		if d.pressed {
-			pass = append(pass, ctrlP)
-		}
-		if d.pressed = key == ctrlP; !d.pressed {
-			pass = append(pass, key)
 		}
 	}
 	if len(pass) == 0 {
@@ -48,6 +77,7 @@ func (d *detachKeys) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Close closes the input, unless it is to be kept open.
 func (d *detachKeys) Close() error {
 	if d.keepOpen {
 		return nil

@@ -23,13 +23,14 @@ import (
 
 // modes are the parts of a run that are about this side of it.
 type modes struct {
-	tty, json bool
-	timeout   time.Duration
-	workdir   bool         // one was asked for
-	created   func()       // called when the sandbox is made, or could not be
-	remove    func() error // removes it, once; nil when it stays, or a server does it
-	warn      bool         // about default limits that are not enforced
-	stays     string       // the name of a sandbox that a server keeps; empty: it goes with the command
+	tty, json  bool
+	timeout    time.Duration
+	workdir    bool         // one was asked for
+	created    func()       // called when the sandbox is made, or could not be
+	remove     func() error // removes it, once; nil when it stays, or a server does it
+	warn       bool         // about default limits that are not enforced
+	stays      string       // the name of a sandbox that a server keeps; empty: it goes with the command
+	detachKeys string       // keys that detach from a command in a sandbox that stays
 
 	open   func(context.Context) (sandpit.Client, error) // what makes the sandbox
 	served string                                        // the data directory whose server may do it instead; empty: none
@@ -161,7 +162,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	if cmd.Stdin || term != nil {
 		in := process.Stdin()
 		if b, ok := process.(sandpit.Backgrounder); ok && term != nil && m.stays != "" {
-			in = &detachKeys{WriteCloser: in, detach: func() error {
+			in = &detachKeys{WriteCloser: in, keys: m.detachKeys, detach: func() error {
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				defer cancel()
 				if err := b.Background(ctx); err != nil {

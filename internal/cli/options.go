@@ -32,7 +32,8 @@ type Options struct {
 	write                              list[string]
 	readOnly                           flag
 	interactive, tty, asJSON, initTime flag
-	detach                             flag // of exec
+	detach                             flag           // of exec
+	detachOn                           scalar[string] // of exec: --detach-keys
 	quiet                              flag
 
 	plainHTTP flag
@@ -71,6 +72,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
 	o.detach, o.quiet = newFlag(), newFlag()
+	o.detachOn = scalar[string]{parse: ParseDetachKeys, shown: "KEYS"}
 	o.plainHTTP = newFlag()
 	o.mirror = list[[2]string]{parse: parseMirror, shown: "REGISTRY=URL"}
 	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
@@ -195,7 +197,22 @@ func (o *Options) ExecFlags() []Section {
 		}
 		flags = append(flags, e)
 	}
-	return []Section{{"", append(flags, Entry{"detach", "d", &o.detach, "run CMD in the background and print its ID", true})}}
+	return []Section{{"", append(
+		flags,
+		Entry{"detach", "d", &o.detach, "run CMD in the background and print its ID", true},
+		Entry{"detach-keys", "", &o.detachOn, DetachKeysUsage, true},
+	)}}
+}
+
+// DetachKeysUsage describes the flag --detach-keys.
+const DetachKeysUsage = "keys that detach from a terminal; empty for none (default ctrl-p,ctrl-q)"
+
+// detachKeys returns the keys that detach from a command.
+func (o *Options) detachKeys() string {
+	if o.detachOn.set {
+		return o.detachOn.is
+	}
+	return DefaultDetachKeys
 }
 
 // Flag returns the flag of a name, which must exist.

@@ -17,7 +17,8 @@ import (
 )
 
 const execLong = `Run CMD in an existing sandbox, as sandpit run does in a new one: input, output, signals
-and the exit code are CMD's. With -it, ^P^Q detaches from CMD, which goes on in the background.
+and the exit code are CMD's. With -it, ^P^Q detaches from CMD, which goes on in the background
+(see --detach-keys: ^P itself waits for the next key).
 
 With -d it runs in the background: this command prints its ID and exits, and the process keeps
 running. With -i its standard input stays open, with -t it has a terminal: sandpit attach passes
@@ -83,13 +84,15 @@ signal n.`,
 		Args:    arguments(2, 2),
 	}
 	stdin := true
+	keys := parsed[string]{is: cli.DefaultDetachKeys, parse: cli.ParseDetachKeys, shown: "KEYS"}
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", true, "pass on standard input")
 	cmd.Flags().BoolVar(&opt.NoStdin, "no-stdin", false, "do not pass on standard input")
 	cmd.Flags().BoolVar(&opt.CloseStdin, "close-stdin", false, "close the process's input at the end of standard input")
 	cmd.Flags().BoolVar(&opt.NoHistory, "no-history", false, "omit earlier output")
+	cmd.Flags().Var(&keys, "detach-keys", cli.DetachKeysUsage)
 	cmd.ValidArgsFunction = a.completeProcesses
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		opt.NoStdin = opt.NoStdin || !stdin
+		opt.NoStdin, opt.DetachKeys = opt.NoStdin || !stdin, keys.is
 		return a.Attach(cmd.Context(), a.opener(args[0]), args[1], opt)
 	}
 	return at(cmd, placeServer)
