@@ -19,6 +19,7 @@ var (
 	ErrIntegrity   = errors.New("integrity check failed")      // a digest, size or signature does not match
 	ErrProtocol    = errors.New("protocol violation by guest") // the guest sent an invalid message
 	ErrClosed      = errors.New("sandbox is gone")             // it was removed, or its guest has died
+	ErrStart       = errors.New("not started")                 // the program does not exist or can't be executed; see StartError
 )
 
 // Cases of ErrExhausted, which they match. An error that matches none of them says that the
@@ -34,6 +35,20 @@ type exhausted string
 
 func (e exhausted) Error() string      { return string(e) }
 func (exhausted) Is(target error) bool { return target == ErrExhausted }
+
+// A StartError reports that a program could not be started: it does not exist, it can't be
+// executed, or its working directory does not exist. It matches ErrStart. Nothing has run, and
+// there is no process.
+type StartError struct {
+	ExitCode int    // what a shell exits with: 127 if the program does not exist, else 126
+	Reason   string // one line that names the program or directory
+}
+
+// Error returns the reason.
+func (e *StartError) Error() string { return e.Reason }
+
+// Is reports whether target is ErrStart.
+func (e *StartError) Is(target error) bool { return target == ErrStart }
 
 // The kinds of file errors that package io/fs does not define.
 var (

@@ -16,7 +16,8 @@ type Output struct {
 const DefaultCapture = 16 << 20
 
 // Exec runs a program with empty input and returns its output. If ctx ends first,
-// Exec kills the process and its descendants and returns the error of ctx.
+// Exec kills the process and its descendants and returns the error of ctx. If the
+// program can't be started, the error is a *StartError.
 func Exec(ctx context.Context, sb Sandbox, argv ...string) (Output, error) {
 	return Run(ctx, sb, Command{Argv: argv})
 }

@@ -30,7 +30,7 @@ type Command struct {
 	Env []string
 
 	// Dir is the working directory. Default: the sandbox's WorkDir. If it does not
-	// exist, the process exits with 126, and Result.StartError has the reason.
+	// exist, Start returns a *StartError.
 	Dir string
 
 	// User is the user, in the form of Spec.User. Default: the sandbox's.
@@ -73,11 +73,11 @@ type TerminalSize struct {
 // A Process is a process that was started in a sandbox.
 type Process interface {
 	// ID returns the identifier of the process, which is unique in its sandbox and
-	// never reused. It is empty if the program could not be started.
+	// never reused. It is empty if nobody else can find the process: it was killed while
+	// it was being started, or its sandbox ends with it.
 	ID() string
 
-	// PID returns the process ID inside the sandbox, or 0 if the program could not
-	// be started.
+	// PID returns the process ID inside the sandbox, or 0 if ID is empty.
 	PID() int
 
 	// Stdin returns a writer to standard input. Write blocks while the process does
@@ -111,12 +111,11 @@ type GroupSignaler interface {
 
 // Result describes how a process ended.
 type Result struct {
-	ExitCode   int    // 0–255; 124 if TimedOut; 128+n if signal n killed it; 126 or 127 if it was not started
-	Signal     int    // the signal that killed it, else 0
-	StartError string // why it could not be started, else empty
-	TimedOut   bool   // killed by Command.Timeout or the lifetime
-	OOMKilled  bool   // killed by the kernel because of the memory limit
-	Truncated  bool   // output exceeded its limit
+	ExitCode  int  // 0–255; 124 if TimedOut; 128+n if signal n killed it
+	Signal    int  // the signal that killed it, else 0
+	TimedOut  bool // killed by Command.Timeout or the lifetime
+	OOMKilled bool // killed by the kernel because of the memory limit
+	Truncated bool // output exceeded its limit
 
 	StdoutBytes  int64 // bytes written by the process, including dropped ones
 	StderrBytes  int64
@@ -128,5 +127,5 @@ type Result struct {
 	PeakMemory int64 // bytes; the largest resident size of any of these processes
 }
 
-// Success reports whether the program was started and exited with 0.
-func (r Result) Success() bool { return r.ExitCode == 0 && r.StartError == "" }
+// Success reports whether the program exited with 0.
+func (r Result) Success() bool { return r.ExitCode == 0 }

@@ -124,9 +124,8 @@ type Sandbox interface {
 	// running. After that ctx has no effect on the process: use Command.Timeout,
 	// Process.Kill or Process.Wait.
 	//
-	// Start does not fail if the program is missing or can't be executed. The
-	// process then exits with 127 or 126, as in a shell, and Result.StartError
-	// has the reason.
+	// If the program does not exist or can't be executed, the error is a
+	// *StartError, which has the exit code of a shell.
 	Start(ctx context.Context, cmd Command) (Process, error)
 
 	// Files returns the sandbox's file system.

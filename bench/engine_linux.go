@@ -133,7 +133,7 @@ func succeed(out sandpit.Output, err error) error {
 		return err
 	}
 	if !out.Success() {
-		return fmt.Errorf("the program in the sandbox: exit code %d: %s%s", out.ExitCode, out.StartError, out.Stderr)
+		return fmt.Errorf("the program in the sandbox: exit code %d: %s", out.ExitCode, out.Stderr)
 	}
 	return nil
 }

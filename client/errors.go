@@ -17,7 +17,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -79,9 +78,13 @@ func refusalOf(resp *http.Response, body []byte) error {
 
 // told makes an error of one in JSON, without its hint.
 func told(e v1.Error) *remoteError {
-	r := &remoteError{code: e.Code, kind: errcode.Kind(e.Code), text: printable(e.Message), id: e.RequestID, path: e.Path}
+	r := &remoteError{code: e.Code, kind: e.Kind(), text: printable(e.Message), id: e.RequestID, path: e.Path}
 	if r.text == "" {
 		r.text = "the server reported " + printable(e.Code)
+	}
+	var start *sandpit.StartError
+	if errors.As(r.kind, &start) {
+		start.Reason = r.text
 	}
 	if r.kind == context.Canceled || r.kind == context.DeadlineExceeded {
 		r.kind = sandpit.ErrUnavailable // the server's context, not the caller's

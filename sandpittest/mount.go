@@ -232,9 +232,8 @@ func testDirImage(t *testing.T, e *env) {
 		t.Errorf("got %q", got)
 	}
 	// There is no shell in it; the sandbox works all the same.
-	out := run(t, sb, sandpit.Command{Script: "true"})
-	if out.ExitCode != 127 || out.StartError == "" {
-		t.Errorf("got %+v", out.Result)
+	if failed := notStarted(t, sb, sandpit.Command{Script: "true"}); failed.ExitCode != 127 || failed.Reason == "" {
+		t.Errorf("got %+v", failed)
 	}
 	put(t, sb, "/tmp/x", "x")
 	info, err := sb.Files().Stat(t.Context(), "/tmp/x")

@@ -54,7 +54,7 @@ func testExitCodes(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	for _, code := range []int{0, 1, 2, 77, 125, 126, 127, 128, 137, 255} {
 		out := run(t, sb, sandpit.Command{Script: "exit " + strconv.Itoa(code)})
-		if out.ExitCode != code || out.Signal != 0 || out.StartError != "" || out.TimedOut || out.OOMKilled || out.Success() != (code == 0) {
+		if out.ExitCode != code || out.Signal != 0 || out.TimedOut || out.OOMKilled || out.Success() != (code == 0) {
 			t.Errorf("exit %d gives %+v", code, out.Result)
 		}
 	}
@@ -121,31 +121,20 @@ func testSignalGroup(t *testing.T, e *env) {
 func testMissingProgram(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	for _, name := range []string{"no-such-program-here", "/no/such/program", "./no-such-program", "/etc/passwd/program"} {
-		p := start(t, sb, sandpit.Command{Argv: []string{name}})
-		res := wait(t, p)
-		if res.ExitCode != 127 || res.Signal != 0 || !strings.Contains(res.StartError, name) || res.Success() || p.PID() != 0 {
-			t.Errorf("%s gives %+v, pid %d", name, res, p.PID())
-		}
-		wantKind(t, p.Signal(t.Context(), syscall.SIGTERM), sandpit.ErrNotFound)
-		if err := p.Kill(t.Context()); err != nil {
-			t.Error(err)
+		// With a terminal, with standard input and in the background it is no different.
+		for _, cmd := range []sandpit.Command{{}, {Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80}}, {Stdin: true}, {Background: true}} {
+			cmd.Argv = []string{name}
+			if failed := notStarted(t, sb, cmd); failed.ExitCode != 127 || !strings.Contains(failed.Reason, name) {
+				t.Errorf("%s gives %+v", name, failed)
+			}
 		}
 	}
-	p := start(t, sb, sandpit.Command{Argv: []string{""}})
-	if res := wait(t, p); res.ExitCode != 127 || res.StartError != "the program's name is empty" {
-		t.Errorf("an empty name gives %+v", res)
+	if failed := notStarted(t, sb, sandpit.Command{Argv: []string{""}}); failed.ExitCode != 127 || failed.Reason != "the program's name is empty" {
+		t.Errorf("an empty name gives %+v", failed)
 	}
-	// With a terminal, and with standard input, it is no different.
-	p = start(t, sb, sandpit.Command{Argv: []string{"no-such-program-here"}, Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80}})
-	if res := wait(t, p); res.ExitCode != 127 {
-		t.Errorf("with a terminal: %+v", res)
-	}
-	p = start(t, sb, sandpit.Command{Argv: []string{"no-such-program-here"}, Stdin: true})
-	if res := wait(t, p); res.ExitCode != 127 {
-		t.Errorf("with input: %+v", res)
-	}
-	if err := p.Stdin().Close(); err != nil {
-		t.Errorf("closing the input of what did not start: %v", err)
+	// What was not started is not a process.
+	if all, err := sb.Processes(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("listed: %+v, %v", all, err)
 	}
 }
 
@@ -153,16 +142,15 @@ func testNotExecutable(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	shell(t, sb, `printf 'garbage\001' >/tmp/garbage; chmod +x /tmp/garbage; mkdir -p /tmp/dir`)
 	for _, name := range []string{"/etc/passwd", "/tmp/dir", "/tmp/garbage"} {
-		res := run(t, sb, sandpit.Command{Argv: []string{name}}).Result
-		if res.ExitCode != 126 || res.Signal != 0 || !strings.Contains(res.StartError, name) || res.Success() {
-			t.Errorf("%s gives %+v", name, res)
+		if failed := notStarted(t, sb, sandpit.Command{Argv: []string{name}}); failed.ExitCode != 126 || !strings.Contains(failed.Reason, name) {
+			t.Errorf("%s gives %+v", name, failed)
 		}
 	}
 	// Found in PATH, but not to be executed: 126 and not 127.
 	shell(t, sb, `mkdir /tmp/bin; echo >/tmp/bin/prog-here`)
-	res := run(t, sb, sandpit.Command{Argv: []string{"prog-here"}, Env: []string{"PATH=/tmp/bin:/usr/bin"}}).Result
-	if res.ExitCode != 126 || res.StartError == "" {
-		t.Errorf("in PATH: %+v", res)
+	failed := notStarted(t, sb, sandpit.Command{Argv: []string{"prog-here"}, Env: []string{"PATH=/tmp/bin:/usr/bin"}})
+	if failed.ExitCode != 126 || failed.Reason == "" {
+		t.Errorf("in PATH: %+v", failed)
 	}
 }
 
@@ -172,17 +160,16 @@ func testPath(t *testing.T, e *env) {
 	if got := command(t, sb, sandpit.Command{Argv: []string{"prog-here"}, Env: []string{"PATH=/nowhere:/tmp/a:/tmp/b"}}); got != "b /tmp/b/prog-here" {
 		t.Errorf("got %q", got)
 	}
-	if res := run(t, sb, sandpit.Command{Argv: []string{"sh"}, Env: []string{"PATH=/nowhere"}}).Result; res.ExitCode != 127 {
-		t.Errorf("got %+v", res)
+	if failed := notStarted(t, sb, sandpit.Command{Argv: []string{"sh"}, Env: []string{"PATH=/nowhere"}}); failed.ExitCode != 127 {
+		t.Errorf("got %+v", failed)
 	}
 }
 
 func testMissingDir(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	for _, dir := range []string{"/no/such/dir", "/etc/passwd", "no-such-dir"} {
-		res := run(t, sb, sandpit.Command{Script: "pwd", Dir: dir}).Result
-		if res.ExitCode != 126 || !strings.Contains(res.StartError, dir) {
-			t.Errorf("%s gives %+v", dir, res)
+		if failed := notStarted(t, sb, sandpit.Command{Script: "pwd", Dir: dir}); failed.ExitCode != 126 || !strings.Contains(failed.Reason, dir) {
+			t.Errorf("%s gives %+v", dir, failed)
 		}
 	}
 	_, err := sb.Start(t.Context(), sandpit.Command{Script: "pwd", Dir: "/tmp\x00"})
@@ -320,13 +307,12 @@ func testTooLargeArguments(t *testing.T, e *env) {
 		"a variable":        {Argv: []string{"true"}, Env: []string{"A=" + strings.Repeat("x", 200<<10)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := sb.Start(t.Context(), cmd)
-			if err != nil {
+			_, err := sb.Start(t.Context(), cmd)
+			var failed *sandpit.StartError
+			if !errors.As(err, &failed) {
 				wantKind(t, err, sandpit.ErrInvalid)
-				return
-			}
-			if res := wait(t, p); res.ExitCode != 126 || !strings.Contains(res.StartError, "too long") {
-				t.Errorf("got %+v", res)
+			} else if failed.ExitCode != 126 || !strings.Contains(failed.Reason, "too long") {
+				t.Errorf("got %+v", failed)
 			}
 		})
 	}
@@ -604,7 +590,7 @@ func testDescriptors(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	// ls itself opens the directory: that is 3.
 	size := &sandpit.TerminalSize{Rows: 24, Cols: 80}
-	run(t, sb, sandpit.Command{Argv: []string{"no-such-program-here"}})
+	notStarted(t, sb, sandpit.Command{Argv: []string{"no-such-program-here"}})
 	for name, cmd := range map[string]sandpit.Command{
 		"plain":    {Argv: []string{"ls", "-1", "/proc/self/fd"}},
 		"stdin":    {Argv: []string{"ls", "-1", "/proc/self/fd"}, Stdin: true},

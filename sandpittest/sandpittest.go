@@ -241,6 +241,17 @@ func start(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command) sandpit.Proces
 	return p
 }
 
+// notStarted starts a command whose program can't be started, and returns the error.
+func notStarted(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command) sandpit.StartError {
+	t.Helper()
+	p, err := sb.Start(guarded(t), cmd)
+	var failed *sandpit.StartError
+	if !errors.As(err, &failed) || !errors.Is(err, sandpit.ErrStart) || p != nil {
+		t.Fatalf("starting %.100q%.100s: got %v, %v, want a StartError", cmd.Argv, cmd.Script, p, err)
+	}
+	return *failed
+}
+
 // wait waits for a process.
 func wait(t *testing.T, p sandpit.Process) sandpit.Result {
 	t.Helper()

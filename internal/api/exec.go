@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -21,12 +22,12 @@ func execRoutes() []Route {
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",
 			Text: "The command is killed if the client disconnects. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl -F 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
-			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), Guarded: true, handle: execute,
+			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), Guarded: true, Fails: []string{errcode.StartFailed}, handle: execute,
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Ticket: true, Tag: tag, Summary: "Run a command over a WebSocket",
 			Text:   "The client's first message is a Command as text. Closing the socket kills the command. " + socketText,
-			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, handle: executeSocket,
+			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, Fails: []string{errcode.StartFailed}, handle: executeSocket,
 		},
 	}
 }

@@ -55,10 +55,12 @@ func TestExec(t *testing.T) {
 	if stdout, stderr := outputOf(t, out); stdout != "\xff" || stderr != "" {
 		t.Errorf("%+v", out)
 	}
-	out = v1.Executed{}
-	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"/no/such/program"}}}})
-	if out.Result.ExitCode != 127 || out.Result.StartError == "" {
-		t.Errorf("%+v", out)
+	// A program that can't be started is an error in each of them.
+	for _, accept := range []string{"", v1.StreamType, "text/event-stream"} {
+		e := s.refused(422, "start_failed", ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"/no/such/program"}}}, header: map[string]string{"Accept": accept}})
+		if e.ExitCode != 127 || !strings.Contains(e.Message, "/no/such/program") {
+			t.Errorf("%+v", e)
+		}
 	}
 
 	resp := s.do(ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "echo out; echo err >&2; exit 4"}}, header: map[string]string{"Accept": v1.StreamType}})
@@ -247,6 +249,13 @@ func TestSocketRefuses(t *testing.T) {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
+	conn := s.socket(t.Context(), execPath(sb), "")
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["/no/such/program"]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if e := ended(t, conn, 4422); e.Error == nil || e.Error.Code != "start_failed" || e.Error.ExitCode != 127 {
+		t.Errorf("a missing program: %+v", e)
+	}
 	long := append([]byte{v1.FrameStdin}, make([]byte, v1.MaxFrame+1)...)
 	for name, tt := range map[string]struct {
 		msg   []byte
@@ -372,9 +381,8 @@ func TestBackground(t *testing.T) {
 	if got.Result == nil || got.Result.Signal != 9 {
 		t.Errorf("%+v", got)
 	}
-	s.want(201, &p, ask{method: "POST", path: base, body: v1.Command{Argv: []string{"/no/such/program"}}})
-	if p.Result == nil || p.Result.ExitCode != 127 {
-		t.Errorf("%+v", p)
+	if e := s.refused(422, "start_failed", ask{method: "POST", path: base, body: v1.Command{Argv: []string{"/etc/passwd"}}}); e.ExitCode != 126 {
+		t.Errorf("%+v", e)
 	}
 
 	// What was written is in the log.

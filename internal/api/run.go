@@ -77,6 +77,8 @@ type run struct {
 	*call
 	relay *stream.Relay
 	stays bool // the sandbox outlives the command
+
+	failed *fastrun.Outcome // told with the error of a program that could not be started
 }
 
 // serveRun takes the connection over and reads the request, which do carries out. If
@@ -160,6 +162,10 @@ func tidy(spec sandpit.Spec) bool {
 func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request, last func(failed bool) error) error {
 	res, err := r.command(sb, req)
 	if err != nil {
+		if errors.Is(err, sandpit.ErrStart) {
+			r.failed = new(fastrun.Outcome)
+			err = errors.Join(err, r.report(sb, req, r.failed))
+		}
 		if last != nil {
 			err = errors.Join(err, last(true))
 		}
@@ -225,7 +231,7 @@ func notEnforced(ctx context.Context, sb sandpit.Sandbox) []byte {
 // report adds what the client must know besides the result.
 func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outcome) error {
 	res := out.Result
-	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated && res.StartError == "" {
+	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated && out != r.failed {
 		return nil
 	}
 	info, err := sb.Info(context.WithoutCancel(r.Ctx))
@@ -270,7 +276,7 @@ func (r *run) refuse(err error) error {
 		}
 		e = fastrun.EncodeError(err)
 	}
-	payload, jerr := json.Marshal(e)
+	payload, jerr := json.Marshal(fastrun.Failure{Error: e, Outcome: r.failed})
 	if jerr == nil {
 		r.relay.Last(v1.FrameError, payload)
 	}

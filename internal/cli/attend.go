@@ -68,10 +68,15 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 				a.addTerminal(&cmd, &terminal{file: a.Stdin})
 			}
 			process, err := sb.Start(ctx, cmd)
+			var failed *sandpit.StartError
+			if errors.As(err, &failed) {
+				return a.notStarted(ctx, sb, cmd, failed)
+			}
 			if err != nil {
 				return interrupted(ctx, err)
 			}
-			return a.printStarted(ctx, process)
+			_, err = fmt.Fprintln(a.Stdout, process.ID())
+			return err
 		}
 		var term *terminal
 		if o.tty.is {
@@ -100,20 +105,6 @@ func inSandbox[S any](ctx context.Context, open func(context.Context) (S, func()
 	}
 	defer func() { err = orFailure(err, "closing the connection", closing()) }()
 	return do(ctx, sb, relay)
-}
-
-// printStarted prints the id of a background process, or what kept it from starting.
-func (a *App) printStarted(ctx context.Context, process sandpit.Process) error {
-	if process.PID() == 0 {
-		result, err := process.Wait(ctx)
-		if err != nil {
-			return err
-		}
-		a.Note("%s", result.StartError)
-		return ExitWith(result.ExitCode)
-	}
-	_, err := fmt.Fprintln(a.Stdout, process.ID())
-	return err
 }
 
 // AttachOptions are the flags of sandpit attach.

@@ -135,6 +135,7 @@ func kind(err error) string {
 		name string
 		err  error
 	}{
+		{"start_failed", sandpit.ErrStart},
 		{"unsupported", sandpit.ErrUnsupported},
 		{"forbidden", sandpit.ErrForbidden},
 		{"exists", sandpit.ErrExists},

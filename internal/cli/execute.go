@@ -149,6 +149,14 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	process, err := sandbox.Start(ctx, cmd)
 	steps.done("start the command")
+	var failed *sandpit.StartError
+	if errors.As(err, &failed) {
+		term.restore()
+		if m.json {
+			return a.printReport(ctx, sandbox, m, report{result: sandpit.Result{ExitCode: failed.ExitCode}, startError: failed.Reason, code: failed.ExitCode})
+		}
+		return a.notStarted(ctx, sandbox, cmd, failed)
+	}
 	if err != nil {
 		term.restore()
 		return interrupted(ctx, err)
@@ -189,35 +197,14 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 
 	code := result.ExitCode
+	if m.json {
+		return a.printReport(ctx, sandbox, m, report{result: result, code: code, stdout: captured.stdout.Bytes(), stderr: captured.stderr.Bytes()})
+	}
 	var info sandpit.Info
-	if m.json || result.OOMKilled || result.TimedOut || result.Truncated {
+	if result.OOMKilled || result.TimedOut || result.Truncated {
 		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
 			return fmt.Errorf("reading the sandbox's limits: %w", err)
 		}
-	}
-	if m.json {
-		metrics := sandpit.Metrics{MemoryPeak: -1}
-		// Without figures of the sandbox, those of its largest process do.
-		if got, err := sandbox.Metrics(context.WithoutCancel(ctx)); err == nil {
-			metrics = got
-		}
-		if m.remove != nil {
-			// The sandbox goes first: what is printed then is all there is to come.
-			if err := m.remove(); err != nil {
-				return fmt.Errorf("removing the sandbox: %w", err)
-			}
-		}
-		err := a.printResult(report{
-			result: result, metrics: metrics, info: info, code: code,
-			stdout: captured.stdout.Bytes(), stderr: captured.stderr.Bytes(),
-		})
-		if err != nil {
-			return err
-		}
-		return ExitWith(code)
-	}
-	if result.StartError != "" {
-		a.PrintError(a.startError(ctx, sandbox, cmd, result))
 	}
 	a.explain(cmd, m, result, info)
 	if err := out.failure(); err != nil {
@@ -244,6 +231,36 @@ func (a *App) addTerminal(cmd *sandpit.Command, term *terminal) {
 	if name, ok := a.Lookup("TERM"); ok && name != "" {
 		cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
 	}
+}
+
+// printReport prints the object of --json, completed with what the sandbox says, and returns
+// the error of its exit code.
+func (a *App) printReport(ctx context.Context, sandbox place, m modes, r report) error {
+	ctx = context.WithoutCancel(ctx)
+	var err error
+	if r.info, err = sandbox.Info(ctx); err != nil {
+		return fmt.Errorf("reading the sandbox's limits: %w", err)
+	}
+	// Without figures of the sandbox, those of its largest process do.
+	if r.metrics, err = sandbox.Metrics(ctx); err != nil {
+		r.metrics = sandpit.Metrics{MemoryPeak: -1}
+	}
+	if m.remove != nil {
+		// The sandbox goes first: what is printed then is all there is to come.
+		if err := m.remove(); err != nil {
+			return fmt.Errorf("removing the sandbox: %w", err)
+		}
+	}
+	if err := a.printResult(r); err != nil {
+		return err
+	}
+	return ExitWith(r.code)
+}
+
+// notStarted prints why a program could not be started, and returns the error of its exit code.
+func (a *App) notStarted(ctx context.Context, sandbox place, cmd sandpit.Command, failed *sandpit.StartError) error {
+	a.PrintError(a.startError(ctx, sandbox, cmd, failed))
+	return ExitWith(failed.ExitCode)
 }
 
 // lostSight returns err with the hint where a process of a sandbox is found again,
@@ -300,11 +317,11 @@ func ExitWith(code int) error {
 
 // startError returns the error that a program could not be started. If it was not found in
 // PATH, and the sandbox shows this machine's programs, the error says where it is.
-func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command, result sandpit.Result) error {
+func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command, failed *sandpit.StartError) error {
 	name := programName(cmd)
-	err := fmt.Errorf("starting %s: %s", name, result.StartError)
+	err := fmt.Errorf("starting %s: %w", name, failed)
 	const notFound = 127
-	if result.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
+	if failed.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
 		return err
 	}
 	if _, address := a.configured(); !isHere(address) {

@@ -18,6 +18,7 @@ type report struct {
 	info           sandpit.Info
 	code           int
 	stdout, stderr []byte
+	startError     string // why the command could not be started; empty: it was
 }
 
 // jsonResult is the object of --json. Fields are only ever added.
@@ -74,7 +75,7 @@ func (a *App) printResult(r report) error {
 	object := jsonResult{
 		ExitCode:     r.code,
 		Signal:       r.result.Signal,
-		StartError:   r.result.StartError,
+		StartError:   r.startError,
 		TimedOut:     r.result.TimedOut,
 		OOMKilled:    r.result.OOMKilled,
 		Truncated:    r.result.Truncated,

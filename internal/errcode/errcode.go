@@ -31,6 +31,7 @@ func table() []row {
 		{"integrity", sandpit.ErrIntegrity, 502},
 		{"protocol", sandpit.ErrProtocol, 502},
 		{"state", sandpit.ErrState, 409},
+		{StartFailed, sandpit.ErrStart, 422},
 		{Forbidden, sandpit.ErrForbidden, 403},
 		{"unsupported", sandpit.ErrUnsupported, 501},
 		{DiskFull, sandpit.ErrDiskFull, 507}, // this and the next two are cases of Overloaded
@@ -90,6 +91,7 @@ const Internal = "internal"
 const (
 	Invalid       = "invalid"        // the request
 	Forbidden     = "forbidden"      // by the policy, or to all but administrators
+	StartFailed   = "start_failed"   // the program does not exist or can't be executed; the error has an exit code
 	QuotaExceeded = "quota_exceeded" // a limit of the policy, namespace or sandbox; waiting does not help
 	RateLimited   = "rate_limited"   // too many requests; Retry-After says when to try again
 	Overloaded    = "overloaded"     // the server has no memory or capacity; Retry-After says when to try again

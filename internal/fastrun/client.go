@@ -174,7 +174,7 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 	case err != nil:
 		return nil, r.lost(err)
 	case kind == v1.FrameError:
-		return nil, told(payload)
+		return nil, r.told(payload)
 	case kind != v1.FrameStarted:
 		return nil, unexpected(kind)
 	}
@@ -232,12 +232,15 @@ func unexpected(kind byte) error {
 }
 
 // told returns the error in a frame.
-func told(payload []byte) error {
-	var e v1.Error
-	if err := json.Unmarshal(payload, &e); err != nil {
+func (r *Run) told(payload []byte) error {
+	var f Failure
+	if err := json.Unmarshal(payload, &f); err != nil {
 		return fault.Errorf(sandpit.ErrProtocol, "running in the server: reading its error: %w", err)
 	}
-	return decodeError(e)
+	if f.Outcome != nil {
+		r.outcome = *f.Outcome
+	}
+	return decodeError(f.Error)
 }
 
 // process is the command. Its methods are safe for concurrent use.
@@ -396,7 +399,7 @@ func (p *process) follow() {
 			}
 		case v1.FramePing:
 		case v1.FrameError:
-			p.end(told(payload))
+			p.end(p.run.told(payload))
 			return
 		case v1.FrameResult:
 			err := json.Unmarshal(payload, &p.run.outcome)

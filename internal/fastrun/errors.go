@@ -5,7 +5,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -56,7 +55,7 @@ func decodeError(e v1.Error) error {
 	if e.Message == "" {
 		e.Message = "the server failed without giving a reason"
 	}
-	var err error = &toldError{text: e.Message, kind: errcode.Kind(e.Code)}
+	var err error = &toldError{text: e.Message, kind: e.Kind()}
 	if e.Hint != "" {
 		err = sandpit.WithHint(err, e.Hint)
 	}

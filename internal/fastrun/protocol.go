@@ -72,6 +72,13 @@ type Outcome struct {
 	Metrics *v1.Metrics `json:"metrics,omitempty"` // if asked for, and known
 }
 
+// Failure is the payload of a FrameError. A program that could not be started has an outcome,
+// without a result.
+type Failure struct {
+	v1.Error
+	Outcome *Outcome `json:"outcome,omitempty"`
+}
+
 // Codes of errors beside those of package v1.
 const (
 	codeNoWorkDir  = "workdir_missing"

@@ -41,12 +41,19 @@ func testResults(t *testing.T, s *place) {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			tt.cmd.Stdout, tt.cmd.Stderr = &stdout, &stderr
+			if tt.startError {
+				var failed *sandpit.StartError
+				if _, err := s.open().Start(t.Context(), tt.cmd); !errors.As(err, &failed) || failed.ExitCode != tt.code || failed.Reason == "" {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
 			p := s.start(tt.cmd)
-			if told := s.box != "" && !tt.startError; (p.ID() != "") != told || (p.PID() != 0) != told {
+			if told := s.box != ""; (p.ID() != "") != told || (p.PID() != 0) != told {
 				t.Errorf("its id is %q and its pid %d", p.ID(), p.PID())
 			}
 			res := wait(t, p)
-			if res.ExitCode != tt.code || res.Signal != tt.signal || (res.StartError != "") != tt.startError || res.TimedOut != (tt.cmd.Timeout > 0) {
+			if res.ExitCode != tt.code || res.Signal != tt.signal || res.TimedOut != (tt.cmd.Timeout > 0) {
 				t.Errorf("got %+v", res)
 			}
 			if stdout.String() != tt.stdout || stderr.String() != tt.stderr {

@@ -70,6 +70,7 @@ type Failure struct {
 	Hint,
 	Path string
 	RequestID string
+	ExitCode  int           // of errcode.StartFailed
 	After     time.Duration // when to try again; 0: unknown
 }
 
@@ -92,6 +93,10 @@ func (c *Call) Describe(err error) Failure {
 		c.gate.opts.Log.Warn("a request failed for a reason that is hidden from the caller", "request", c.ID, "operation", c.operation(), "error", err, "detail", hidden.Detail())
 	}
 	f := Failure{Code: errcode.Of(err), Message: err.Error(), Hint: sandpit.Hint(err), RequestID: c.ID, After: sandpit.RetryAfter(err)}
+	var start *sandpit.StartError
+	if errors.As(err, &start) {
+		f.ExitCode = start.ExitCode
+	}
 	var file *fs.PathError
 	if errors.As(err, &file) {
 		f.Path = file.Path

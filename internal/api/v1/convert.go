@@ -195,7 +195,7 @@ func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 // FromResult converts a Result to the form of the API.
 func FromResult(r sandpit.Result) Result {
 	return Result{
-		ExitCode: r.ExitCode, Signal: r.Signal, StartError: r.StartError, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
+		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Seconds(r.Wall), UserCPU: Seconds(r.UserCPU), SystemCPU: Seconds(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}
@@ -204,7 +204,7 @@ func FromResult(r sandpit.Result) Result {
 // Sandpit returns the Result in Go.
 func (r Result) Sandpit() sandpit.Result {
 	return sandpit.Result{
-		ExitCode: r.ExitCode, Signal: r.Signal, StartError: r.StartError, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
+		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Duration(r.Wall), UserCPU: Duration(r.UserCPU), SystemCPU: Duration(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}

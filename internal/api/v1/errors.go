@@ -15,5 +15,18 @@ func FromError(err error) Error {
 	if errors.As(err, &pe) {
 		e.Path = pe.Path
 	}
+	var start *sandpit.StartError
+	if errors.As(err, &start) {
+		e.ExitCode = start.ExitCode
+	}
 	return e
+}
+
+// Kind returns the kind of error that e is, or nil. That of a program that could not be
+// started is a *sandpit.StartError.
+func (e *Error) Kind() error {
+	if e.Code == errcode.StartFailed {
+		return &sandpit.StartError{ExitCode: e.ExitCode, Reason: e.Message}
+	}
+	return errcode.Kind(e.Code)
 }

@@ -106,7 +106,7 @@ type Size struct {
 
 // Process describes a process.
 type Process struct {
-	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty if the program could not be started"`
+	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty if the process was killed while it was being started"`
 	PID        int       `json:"pid"`
 	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
 	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv is in base64. Absent: text"`
@@ -124,7 +124,6 @@ type Process struct {
 type Result struct {
 	ExitCode     int     `json:"exit_code" doc:"124 if it timed out; 128+n if signal n killed it"`
 	Signal       int     `json:"signal,omitempty"`
-	StartError   string  `json:"start_error,omitempty"`
 	TimedOut     bool    `json:"timed_out,omitempty"`
 	OOMKilled    bool    `json:"oom_killed,omitempty"`
 	Truncated    bool    `json:"truncated,omitempty"`
@@ -223,4 +222,5 @@ type Error struct {
 	Hint      string `json:"hint,omitempty" doc:"What to do"`
 	RequestID string `json:"request_id"`
 	Path      string `json:"path,omitempty" doc:"The path that a file error is about"`
+	ExitCode  int    `json:"exit_code,omitempty" doc:"Of start_failed: what a shell exits with, 127 if the program does not exist, else 126"`
 }

@@ -99,7 +99,7 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	s, err := c.open(ctx, wire.OpStart, m, true, limit)
 	if err == errTooLong {
 		// The kernel would not take them either: see execve(2).
-		return c.notStarted("the arguments and the environment are too long"), nil
+		return nil, &sandpit.StartError{ExitCode: 126, Reason: "the arguments and the environment are too long"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("starting a process: %w", err)
@@ -110,17 +110,18 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	}
 	p := c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0)
 	go p.deliver(cmd.Stdout, cmd.Stderr)
-	return p, nil
-}
-
-// notStarted returns a process that ended before it was one.
-func (c *Client) notStarted(why string) *Process {
-	p := &Process{c: c, done: make(chan struct{}), res: sandpit.Result{ExitCode: 126, StartError: why}}
-	if c.onExit != nil {
-		c.onExit(&p.res)
+	if p.ref != 0 {
+		return p, nil
 	}
-	close(p.done)
-	return p
+	// It has ended: the start failed, or it was killed meanwhile.
+	res, err := p.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("starting a process: %w", err)
+	}
+	if why := printable(p.s.exit.StartError); why != "" {
+		return nil, &sandpit.StartError{ExitCode: res.ExitCode, Reason: why}
+	}
+	return p, nil
 }
 
 // killPatience is how long a start that was called off waits for the guest to
@@ -217,7 +218,7 @@ func (p *Process) finish(err error) {
 // result makes a Result of what the guest says.
 func result(e *wire.Exit) sandpit.Result {
 	r := sandpit.Result{
-		ExitCode: int(e.Code), Signal: int(e.Signal), StartError: printable(e.StartError),
+		ExitCode: int(e.Code), Signal: int(e.Signal),
 		TimedOut: e.Flags&wire.ExitTimedOut != 0, Truncated: e.Flags&wire.ExitTruncated != 0,
 		StdoutBytes: clamp(e.Stdout), StderrBytes: clamp(e.Stderr), DroppedBytes: clamp(e.Dropped),
 		Wall: time.Duration(clamp(e.Wall)), UserCPU: time.Duration(clamp(e.User)), SystemCPU: time.Duration(clamp(e.System)),
@@ -235,7 +236,7 @@ func result(e *wire.Exit) sandpit.Result {
 func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // Ref identifies the process in its sandbox permanently, even if its pid is reused. It is 0
-// if the program could not be started.
+// if the process was killed while it was being started.
 func (p *Process) Ref() uint64 { return p.ref }
 
 // ID is Ref in decimal, or empty.
