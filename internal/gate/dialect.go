@@ -99,8 +99,8 @@ type service struct {
 }
 
 // Handler returns the handler of a dialect. Serve it on servers that Configure has set up.
-// It panics if the dialect has no Credential or Fail, or if the ID of a route is used twice in
-// the dialects of the gate.
+// It panics if the dialect has no Credential or Fail, if the ID of a route is used twice in
+// the dialects of the gate, or if a route is Ticketed that is not for GET.
 func (g *Gate) Handler(d Dialect) http.Handler {
 	if d.Credential == nil || d.Fail == nil {
 		panic("gate: a dialect without Credential or Fail")
@@ -114,6 +114,9 @@ func (g *Gate) Handler(d Dialect) http.Handler {
 	for i := range d.Routes {
 		route := &d.Routes[i]
 		g.claim(route.ID)
+		if route.Ticketed && route.Method != http.MethodGet {
+			panic("gate: a ticket can't stand for the key of " + route.ID)
+		}
 		if route.Path == "" {
 			s.picked[route.ID] = route
 			continue

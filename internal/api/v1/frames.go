@@ -19,8 +19,8 @@ const (
 // Subprotocol is the protocol of all WebSockets of /v1 (Sec-WebSocket-Protocol).
 const Subprotocol = "sandpit.v1"
 
-// Frame types, which are also the channels of WebSocket messages. S: from the server, C: from the client, which only a connection
-// that goes both ways has.
+// Frame types, which are also the channels of WebSocket messages. S: from the server, C:
+// from the client, which only a connection that goes both ways has.
 const (
 	FrameStarted byte = 1  // S: Process as JSON; always the first
 	FrameStdout  byte = 2  // S: bytes
@@ -41,8 +41,8 @@ const (
 	FrameRequest byte = 32 // C: fastrun.Request as JSON; always the first
 	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
 	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken; 0: no more are taken
-	FrameError   byte = 36 // S: Error as JSON; it or a FrameResult is the last
 	FramePassed  byte = 35 // C: 4 bytes, most significant first: the number of output bytes passed on
+	FrameError   byte = 36 // S: Error as JSON; it or a FrameResult is the last
 
 	// FrameBackground, empty, moves the command to the background (C), which is answered
 	// in kind when it is done (S).
