@@ -23,6 +23,9 @@ func (r *Route) Codes() []string {
 	if r.Guarded {
 		all = append(all, errcode.AuditUnavailable, errcode.DiskFull)
 	}
+	if r.repeatable() {
+		all = append(all, "state", errcode.IdempotencyMismatch, errcode.OutcomeUnknown)
+	}
 	if r.In != nil {
 		all = append(all, errcode.TooLarge)
 	}
@@ -53,6 +56,10 @@ func (r *Route) Codes() []string {
 func (r *Route) streams() bool {
 	return !r.Open && (r.Upgrade || r.Raw != "" || len(r.Other) > 0 || r.ID == "waitProcess")
 }
+
+// repeatable reports whether requests may have an Idempotency-Key: they change something, and their
+// method does not say that they can be repeated (RFC 9110, 9.2.2).
+func (r *Route) repeatable() bool { return r.Method == http.MethodPost && r.Guarded && !r.Anew }
 
 // Answers returns the codes of the errors by their statuses.
 func (r *Route) Answers() map[int][]string {

@@ -2,8 +2,10 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -27,6 +29,10 @@ type Options struct {
 	// "localhost", whose every name is loopback in browsers (RFC 6761).
 	Domains []string
 
+	// ComeBack is how long a foreground command with an Idempotency-Key goes on after its
+	// last caller has left. Default: a minute.
+	ComeBack time.Duration
+
 	// Connections counts those of the server, for the metrics. Default: nothing.
 	Connections func() Connections
 }
@@ -47,12 +53,16 @@ type API struct {
 	domains []string
 	metrics *metrics
 	proxy   *proxy
+	awaited awaited
 }
 
 // New returns the API.
 func New(opts Options) *API {
 	if opts.Connections == nil {
 		opts.Connections = func() Connections { return Connections{} }
+	}
+	if opts.ComeBack == 0 {
+		opts.ComeBack = comeBackTime
 	}
 	if opts.Domains == nil {
 		opts.Domains = []string{"localhost"}
@@ -110,10 +120,15 @@ func (a *API) behind(route *Route) gate.Route {
 		Target: func(r *http.Request) string { return r.PathValue("sb") }, Detail: subject,
 		Handle: func(gc *gate.Call) error {
 			c := &call{Call: gc, api: a, route: route}
-			if err := c.check(); err != nil {
-				return c.Untouched(err)
+			if err := c.check(); errors.Is(err, errReplayed) {
+				return nil
+			} else if err != nil {
+				return c.settle(c.Untouched(err))
 			}
-			return route.handle(c)
+			if err := c.settle(route.handle(c)); !errors.Is(err, errReplayed) {
+				return err
+			}
+			return nil
 		},
 	}
 }

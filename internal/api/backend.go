@@ -61,7 +61,7 @@ type Idempotency interface {
 	// applies to an Earlier that is not Answered. Begin returns ErrState while the same
 	// request is in progress, and ErrInvalid for another request with the key.
 	Begin(ctx context.Context, r Repeatable) (*Earlier, error)
-	Finish(ctx context.Context, namespace, key string, status int, response []byte) error
+	Finish(ctx context.Context, namespace, key, resource string, status int, response []byte) error
 	Abandon(ctx context.Context, namespace, key string) error
 }
 
@@ -70,13 +70,13 @@ type Repeatable struct {
 	Namespace string
 	Key       string
 	Hash      [sha256.Size]byte // of the request
-	Resource  string            // the name of the sandbox that it creates
+	Resource  string            // the name of the sandbox that it creates; empty: nothing that is known yet
 }
 
 // Earlier is an earlier request with the same key.
 type Earlier struct {
-	Resource string
-	Answered bool // false: the server died during the request
+	Resource string // as Begin or Finish was told
+	Answered bool   // false: the server died during the request
 	Status   int
 	Response []byte // nil if it was too long to store
 }

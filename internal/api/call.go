@@ -15,6 +15,10 @@ type call struct {
 	api     *API
 	route   *Route
 	forward target // of the reverse proxy
+
+	repeat   *repeatable // its Idempotency-Key, if it is carried out with one
+	repeated string      // the process that it attaches to as a repeated exec
+	fore     *foreground // of an exec with a key
 }
 
 // sandbox finds the sandbox that the path names. Handlers do that before they touch

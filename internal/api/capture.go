@@ -22,6 +22,7 @@ type capture struct {
 
 	mu             sync.Mutex
 	stdout, stderr bytes.Buffer
+	lost           int64 // bytes of a repeated exec
 }
 
 // captured is one of its streams.
@@ -60,7 +61,8 @@ func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
 	head, err := json.Marshal(struct {
 		Process v1.Process `json:"process"`
 		Result  v1.Result  `json:"result"`
-	}{out.Process, out.Result})
+		Lost    int64      `json:"lost_bytes,omitempty"`
+	}{out.Process, out.Result, out.Lost})
 	if err != nil {
 		return err
 	}

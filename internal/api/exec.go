@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -20,8 +19,8 @@ func execRoutes() []Route {
 	const tag = "Processes"
 	return []Route{
 		{
-			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: "exec", Tag: tag, Summary: "Run a command and wait for it",
-			Text: "The command is killed if the client disconnects. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl -F 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
+			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: execID, Tag: tag, Summary: "Run a command and wait for it", Undone: true,
+			Text: "The command is killed if the client disconnects. With an Idempotency-Key it is killed only if the client does not come back within a minute: the repeated request attaches to the process, gets its stored output (at most 1 MiB) and what follows, and is told how much is lost; its standard input goes on where the first request has stopped. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl -F 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
 			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), Guarded: true, Fails: []string{errcode.StartFailed}, handle: execute,
 		},
 		{
@@ -37,6 +36,8 @@ const (
 	channels   = "The server sends 1 started (a Process, the first), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight, big-endian), 5 result (a Result), 6 end (an End, the last), 7 ping, 8 input is no longer read."
 	socketText = "The subprotocol is " + v1.Subprotocol + ". Each binary message is a byte, the channel, and a payload. " + channels + " The client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal), at most 1 MiB each. After end the socket is closed: 1000 ended, 1001 drained, 1008 key or policy, 1009 a message is too large, 1011 an error of the server, 4000 and the HTTP status for another error."
 )
+
+const execID = "exec"
 
 // Bounds of a command.
 const (
@@ -57,6 +58,13 @@ func execute(c *call) error {
 	}
 	if err := c.OpenStream(); err != nil {
 		return err
+	}
+	if c.repeated != "" {
+		sb, err := c.sandbox()
+		if err != nil {
+			return err
+		}
+		return c.again(sb, c.repeated, in)
 	}
 	cmd, err := body.Sandpit()
 	if err != nil {
@@ -87,6 +95,7 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, in execInpu
 	if err != nil {
 		return err
 	}
+	c.started(sb, p)
 	said := describeProcess(p, cmd, began)
 	_ = c.Hold(gate.InMemory, int64(len(in.data))) // the request has become a process
 	rest := c.feed(p, in)
@@ -100,9 +109,7 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, in execInpu
 
 // executeStream runs a command and streams its output.
 func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, in execInput, kind string) error {
-	if in.form != nil {
-		_ = http.NewResponseController(c.W).EnableFullDuplex() // HTTP/2 always is
-	}
+	c.duplex(in)
 	s := stream.NewResponse(c.Call, kind)
 	defer s.Close()
 	p, err := c.start(s, sb, cmd, len(in.data))
@@ -113,6 +120,13 @@ func (c *call) executeStream(sb sandpit.Sandbox, cmd sandpit.Command, in execInp
 	s.Finish(c.await(sb, p))
 	rest()
 	return nil
+}
+
+// duplex lets the answer begin before the whole body is read.
+func (c *call) duplex(in execInput) {
+	if in.form != nil {
+		_ = http.NewResponseController(c.W).EnableFullDuplex() // HTTP/2 always is
+	}
 }
 
 // start starts a foreground command and reports the start to the client. If that fails, the command
@@ -126,11 +140,12 @@ func (c *call) start(s clientStream, sb sandpit.Sandbox, cmd sandpit.Command, st
 			return v1.Process{}, err
 		}
 		p = started
+		c.started(sb, p)
 		_ = c.Hold(gate.InMemory, int64(stdin)) // the request has become a process
 		return describeProcess(p, cmd, began), nil
 	})
 	if err != nil && p != nil {
-		kill(p)
+		c.left(sb, p, err)
 	}
 	return p, err
 }
@@ -182,24 +197,15 @@ func executeSocket(c *call) error {
 	return nil
 }
 
-// await waits for a process in the foreground. When the call ends first, the process is
-// killed with all that it started, unless it was moved to the background, or it is the server
-// that ends: that does not say that nobody wants it.
+// await waits for a process in the foreground. When the call ends first, the process is given up:
+// see left.
 func (c *call) await(sb sandpit.Sandbox, p sandpit.Process) (sandpit.Result, error) {
 	res, err := p.Wait(c.Ctx)
-	if err == nil {
-		return res, nil
-	}
-	if cause := context.Cause(c.Ctx); cause != nil {
-		switch {
-		case errors.Is(cause, gate.ErrDraining):
-		case inBackground(sb, p):
-			leaver(p)()
-		default:
-			kill(p)
-		}
+	if cause := context.Cause(c.Ctx); err != nil && cause != nil {
+		c.left(sb, p, cause)
 		return res, cause
 	}
+	c.part(0)
 	return res, err
 }
 

@@ -127,15 +127,8 @@ func badForm(err error) error {
 // must be called when the process has ended. It reads and drops what is left of the body, because
 // many clients read no answer before they have sent everything.
 func (c *call) feed(p sandpit.Process, in execInput) (rest func()) {
-	switch {
-	case !in.given() || p.Stdin() == nil:
+	if !in.given() || p.Stdin() == nil {
 		return func() { c.drop(in) }
-	case in.part == nil:
-		go func() {
-			_, _ = io.Copy(p.Stdin(), bytes.NewReader(in.data)) // ends with the process
-			_ = p.Stdin().Close()
-		}()
-		return func() {}
 	}
 	fed := make(chan struct{})
 	go func() {
@@ -144,31 +137,57 @@ func (c *call) feed(p sandpit.Process, in execInput) (rest func()) {
 			c.Cancel(err) // which kills it
 		}
 	}()
+	if in.part == nil {
+		return func() {} // it ends with the process
+	}
 	return func() {
 		<-fed
 		c.drop(in)
 	}
 }
 
-// pass passes the part stdin to a process until its end, or until the process takes no more. The
-// error is one of the client, or says that the process does not read.
+// pass passes the input to a process until its end, or until the process takes no more. What the
+// process was given by an earlier request with the same key is dropped. The error is one of the
+// client, or says that the process does not read.
 func (c *call) pass(p sandpit.Process, in execInput) error {
+	f := c.fore
+	if f == nil {
+		f = new(foreground)
+	}
+	f.feeding.Lock()
+	defer f.feeding.Unlock()
+	if f.closed {
+		return nil
+	}
+	var from io.Reader = bytes.NewReader(in.data)
 	to := input{in: p.Stdin(), stall: c.api.gate.Limits().Tunnel}
+	if in.part != nil {
+		from = in.part
+	}
+	if _, err := io.CopyN(io.Discard, from, f.fed); err != nil {
+		return badForm(err)
+	}
 	to.timer = time.AfterFunc(to.stall, func() {
-		c.Cancel(&gate.Refusal{Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"})
+		if in.part != nil { // otherwise net/http notices a client that leaves
+			c.Cancel(&gate.Refusal{Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"})
+		}
 	})
 	to.timer.Stop()
-	_, err := io.Copy(&to, in.part)
+	n, err := io.Copy(&to, from)
+	f.fed += n
 	switch {
 	case err != nil && to.err == nil:
 		return badForm(err)
 	case err != nil:
 		return nil
 	}
-	// Before the process may end: it is killed if the body is not valid.
-	if _, err := in.form.NextRawPart(); err != io.EOF { //nolint:errorlint // a body that ends too early wraps it
-		return gate.Invalid("the multipart body has a part behind stdin, or no end", "send the part command first, then stdin, and no others")
+	if in.part != nil {
+		// Before the process may end: it is killed if the body is not valid.
+		if _, err := in.form.NextRawPart(); err != io.EOF { //nolint:errorlint // a body that ends too early wraps it
+			return gate.Invalid("the multipart body has a part behind stdin, or no end", "send the part command first, then stdin, and no others")
+		}
 	}
+	f.closed = true
 	_ = p.Stdin().Close()
 	c.drop(in) // net/http notices that a client leaves once it has read the whole body
 	return nil

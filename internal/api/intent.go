@@ -13,6 +13,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
+// Intend is gate.Call.Intend, and takes the Idempotency-Key of a call without JSON.
+func (c *call) Intend(detail string) error {
+	if err := c.Call.Intend(detail); err != nil {
+		return err
+	}
+	return c.once(nil)
+}
+
 // intendFor is Intend with the details that a body has.
 func (c *call) intendFor(body any) error {
 	if !c.route.Guarded {
@@ -21,7 +29,10 @@ func (c *call) intendFor(body any) error {
 	if s, ok := body.(*v1.Signal); ok && syscall.Signal(s.Signal) != syscall.SIGKILL {
 		c.Vital = false
 	}
-	return c.Intend(c.detailOf(body))
+	if err := c.Call.Intend(c.detailOf(body)); err != nil {
+		return err
+	}
+	return c.once(body)
 }
 
 // subject is what a call is about, beside the sandbox: a process, a port, a key,

@@ -199,11 +199,14 @@ func (r *repeats) Begin(_ context.Context, ask api.Repeatable) (*api.Earlier, er
 	return &api.Earlier{Resource: was.Resource, Answered: was.answered, Status: was.status, Response: was.response}, nil
 }
 
-func (r *repeats) Finish(_ context.Context, namespace, key string, status int, response []byte) error {
+func (r *repeats) Finish(_ context.Context, namespace, key, resource string, status int, response []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was := r.all[namespace+"/"+key]
 	was.running, was.answered, was.status, was.response = false, true, status, response
+	if resource != "" {
+		was.Resource = resource
+	}
 	return nil
 }
 

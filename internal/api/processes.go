@@ -28,7 +28,7 @@ func processRoutes() []Route {
 		one       = processes + "/{p}"
 	)
 	return []Route{
-		{Method: http.MethodPost, Path: processes, ID: "startProcess", Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, Fails: []string{errcode.StartFailed}, handle: fromJSON(startProcess)},
+		{Method: http.MethodPost, Path: processes, ID: "startProcess", Undone: true, Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, Fails: []string{errcode.StartFailed}, handle: fromJSON(startProcess)},
 		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: running ones and those that ended last", Query: pageParams(Param{Name: "state", Type: "string", Enum: []string{"running", "ended"}}), Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
 		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Get a process by its ID or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
 		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and its descendants", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},
@@ -136,10 +136,18 @@ func compareIDs(a, b string) int {
 // process finds the process that the path names: by its ID, or else the latest
 // with that pid. Handlers do that before they touch anything.
 func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
-	name := c.R.PathValue("p")
-	all, err := sb.Processes(c.Ctx)
+	info, err := findProcess(c.Ctx, sb, c.R.PathValue("p"))
 	if err != nil {
-		return sandpit.ProcessInfo{}, c.Untouched(err)
+		return info, c.Untouched(err)
+	}
+	return info, nil
+}
+
+// findProcess finds a process by its ID, or else the latest with that pid.
+func findProcess(ctx context.Context, sb sandpit.Sandbox, name string) (sandpit.ProcessInfo, error) {
+	all, err := sb.Processes(ctx)
+	if err != nil {
+		return sandpit.ProcessInfo{}, err
 	}
 	var found *sandpit.ProcessInfo
 	for i := range all {
@@ -151,7 +159,7 @@ func (c *call) process(sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
 		}
 	}
 	if found == nil {
-		return sandpit.ProcessInfo{}, c.Untouched(fault.Errorf(sandpit.ErrNotFound, "the sandbox has no process %.40q", name))
+		return sandpit.ProcessInfo{}, fault.Errorf(sandpit.ErrNotFound, "the sandbox has no process %.40q", name)
 	}
 	return *found, nil
 }
@@ -308,6 +316,9 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	to := input{in: p.Stdin(), stall: c.api.gate.Limits().Tunnel}
 	if to.in == nil {
 		return &gate.Refusal{Code: "state", Message: "the process has no standard input: it was started without one, or has exited", Hint: "start the process with stdin: true"}
+	}
+	if c.repeat != nil {
+		c.repeat.begun = true
 	}
 	defer context.AfterFunc(c.Ctx, leave)()
 	to.timer = time.AfterFunc(to.stall, func() {

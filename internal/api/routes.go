@@ -35,6 +35,18 @@ type Route struct {
 	// share of it, and entered later.
 	Vital bool
 
+	// Undone says that what a request has begun is undone, or ends, when its client leaves. Other
+	// requests with an Idempotency-Key are then carried out to their end.
+	Undone bool
+
+	// ShowsSecret says that the answer has the field "secret", which is not kept for repeated
+	// requests.
+	ShowsSecret bool
+
+	// Anew says that each request is carried out, whatever its Idempotency-Key: the answer is of
+	// use once.
+	Anew bool
+
 	selfAudited bool // its handler calls Call.Intend, when it knows more
 	handle      func(*call) error
 }
@@ -63,12 +75,18 @@ const (
 // Routes returns everything that can be asked, in the order of the reference. The
 // routes of a resource are in its file, with their handlers.
 func Routes() []Route {
-	return slices.Concat(
+	all := slices.Concat(
 		sandboxRoutes(), portRoutes(),
 		execRoutes(), processRoutes(),
 		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
 		eventRoutes(), webhookRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
 	)
+	for i := range all {
+		if all[i].repeatable() {
+			all[i].Headers = append(all[i].Headers, Param{Name: headerKeyOnce, Type: "string", Doc: "1 to 255 bytes that no other request has, such as a random UUID: the request can be repeated"})
+		}
+	}
+	return all
 }
 
 const (

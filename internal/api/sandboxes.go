@@ -18,10 +18,10 @@ func sandboxRoutes() []Route {
 	const tag = "Sandboxes"
 	return []Route{
 		{
-			Method: http.MethodPost, Path: sandboxes, ID: "createSandbox", Tag: tag, Summary: "Create a sandbox",
-			Text:    "Responds when the sandbox is running. A failed request leaves nothing behind. A request with an Idempotency-Key may be repeated for 24 hours: it is carried out once, and repetitions get the first response with the header Idempotent-Replayed. If such a request names no sandbox, the name is random.",
-			Headers: []Param{{Name: "Idempotency-Key", Type: "string", Doc: "1 to 255 characters that no other request has; use a random UUID"}},
-			In:      v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists", "state", "unsupported", "integrity", "protocol", "closed", "timeout", "not_found", errcode.QuotaExceeded, errcode.IdempotencyMismatch}, handle: createSandbox,
+			Method: http.MethodPost, Path: sandboxes, ID: createID, Tag: tag, Summary: "Create a sandbox",
+			Text:   "Responds when the sandbox is running. A failed request leaves nothing behind. If a request with an Idempotency-Key names no sandbox, the name is random.",
+			Undone: true,
+			In:     v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists", "state", "unsupported", "integrity", "protocol", "closed", "timeout", "not_found", errcode.QuotaExceeded}, handle: createSandbox,
 		},
 		{
 			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",

@@ -66,6 +66,7 @@ func table() []row {
 		{UnsupportedMedia, sandpit.ErrInvalid, 415},
 		{UpgradeRequired, sandpit.ErrInvalid, 426},
 		{IdempotencyMismatch, sandpit.ErrInvalid, 422},
+		{OutcomeUnknown, sandpit.ErrState, 409},
 		{NoRoute, sandpit.ErrUnsupported, 404},
 		{MethodNotAllowed, sandpit.ErrUnsupported, 405},
 		{AuditUnavailable, sandpit.ErrUnavailable, 503},
@@ -115,6 +116,7 @@ const (
 	UnsupportedMedia    = "unsupported_media"    // the type or encoding of the body
 	UpgradeRequired     = "upgrade_required"     // the path needs a WebSocket or another upgrade
 	IdempotencyMismatch = "idempotency_mismatch" // the key was used for another request
+	OutcomeUnknown      = "outcome_unknown"      // the first request with the key was interrupted
 	NoRoute             = "no_route"             // this server has no such path
 	MethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
 	AuditUnavailable    = "audit_unavailable"    // the request can't be recorded

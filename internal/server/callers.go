@@ -122,8 +122,8 @@ func (r repeats) Begin(ctx context.Context, q api.Repeatable) (*api.Earlier, err
 	return new(api.Earlier(*earlier)), nil
 }
 
-func (r repeats) Finish(ctx context.Context, namespace, key string, status int, response []byte) error {
-	return r.store.FinishRepeatable(ctx, namespace, key, status, response)
+func (r repeats) Finish(ctx context.Context, namespace, key, resource string, status int, response []byte) error {
+	return r.store.FinishRepeatable(ctx, namespace, key, resource, status, response)
 }
 
 func (r repeats) Abandon(ctx context.Context, namespace, key string) error {

@@ -34,7 +34,7 @@ func TestWhatWaitsForTheDisk(t *testing.T) {
 		}, false},
 		{"a sandbox is being made", func(ctx context.Context) error { return s.PutSandbox(ctx, record(sandpit.StateCreating)) }, false},
 		{"a sandbox is there", func(ctx context.Context) error { return s.PutSandbox(ctx, record(sandpit.StateRunning)) }, true},
-		{"a request is answered", func(ctx context.Context) error { return s.FinishRepeatable(ctx, "n", "k", 201, nil) }, false},
+		{"a request is answered", func(ctx context.Context) error { return s.FinishRepeatable(ctx, "n", "k", "", 201, nil) }, false},
 		{"a revocation", func(ctx context.Context) error { return s.RevokeKey(ctx, "aaaaaaaa", time.Now()) }, true},
 		{"a sandbox is gone", func(ctx context.Context) error { return s.DeleteSandbox(ctx, "id") }, true},
 	} {

@@ -16,10 +16,11 @@ import (
 // Bounds on requests that may be repeated.
 const (
 	repeatLife  = 24 * time.Hour
-	maxRepeats  = 32768   // of a namespace; beyond, the oldest are forgotten first
-	maxResponse = 4 << 10 // bytes; of a longer answer only the status is kept
-	maxRepeat   = 255     // bytes of a key
-	trimRepeats = 1024    // so many at once, so that a count is needed as seldom
+	maxRepeats  = 32768     // of a namespace; beyond, the oldest are forgotten first
+	maxResponse = 32 << 10  // bytes; of a longer answer only the status is kept
+	maxAnswers  = 128 << 20 // bytes of a namespace; beyond, the oldest are forgotten first
+	maxRepeat   = 255       // bytes of a key
+	trimRepeats = 1024      // so many at once, so that a count is needed as seldom
 )
 
 // Repeatable is a request that its caller may repeat with the same key, without carrying it
@@ -36,7 +37,7 @@ type Earlier struct {
 	Resource string // of the earlier request
 
 	// Answered says that Status and Response are those of the earlier request. Response is
-	// nil if it was longer than 4 KiB: make it again from Resource. If Answered is false,
+	// nil if it was longer than 32 KiB: make it again from Resource. If Answered is false,
 	// the server died during the request: if Resource does not exist, carry the request
 	// out with Resource.
 	Answered bool
@@ -48,8 +49,11 @@ type Earlier struct {
 type repeats struct {
 	mu     sync.Mutex
 	active map[[2]string]bool // guarded by mu
-	counts map[string]int     // about how many a namespace has stored; guarded by mu
+	stored map[string]*stored // about what a namespace has stored; guarded by mu
 }
+
+// stored is what a namespace has stored.
+type stored struct{ count, bytes int }
 
 func (r *repeats) begin(id [2]string) bool {
 	r.mu.Lock()
@@ -58,7 +62,7 @@ func (r *repeats) begin(id [2]string) bool {
 		return false
 	}
 	if r.active == nil {
-		r.active, r.counts = map[[2]string]bool{}, map[string]int{}
+		r.active, r.stored = map[[2]string]bool{}, map[string]*stored{}
 	}
 	r.active[id] = true
 	return true
@@ -133,36 +137,45 @@ func findRepeat(t *tx, r Repeatable, now time.Time) (*Earlier, error) {
 	return &e, nil
 }
 
-// makeRoom forgets the oldest keys of a namespace that has too many.
+// makeRoom forgets the oldest keys of a namespace that has too many, or too long answers.
 func (s *Store) makeRoom(t *tx, namespace string, now time.Time) error {
 	s.repeat.mu.Lock()
 	defer s.repeat.mu.Unlock()
-	count, known := s.repeat.counts[namespace]
-	if !known || count >= maxRepeats {
-		if err := t.row("SELECT count(*) FROM repeats WHERE namespace=?", []any{namespace}, &count); err != nil {
+	has := s.repeat.stored[namespace]
+	full := func() bool { return has.count >= maxRepeats || has.bytes > maxAnswers }
+	if has == nil || full() {
+		has = new(stored)
+		if err := t.row("SELECT count(*), coalesce(sum(length(response)), 0) FROM repeats WHERE namespace=?", []any{namespace}, &has.count, &has.bytes); err != nil {
 			return err
 		}
 	}
-	if count >= maxRepeats {
-		_, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE namespace=? ORDER BY seq LIMIT ?)", namespace, count-maxRepeats+trimRepeats)
+	if full() {
+		_, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE namespace=? ORDER BY seq LIMIT ?)", namespace, max(has.count-maxRepeats, 0)+trimRepeats)
 		if err != nil {
 			return err
 		}
-		count = maxRepeats - trimRepeats
+		delete(s.repeat.stored, namespace) // it is counted again
+		return nil
 	}
-	s.repeat.counts[namespace] = count + 1
+	has.count++
+	s.repeat.stored[namespace] = has
 	return nil
 }
 
-// FinishRepeatable stores the answer to a request. On an error the request counts as
-// interrupted.
-func (s *Store) FinishRepeatable(ctx context.Context, namespace, key string, status int, response []byte) error {
+// FinishRepeatable stores the answer to a request, and what it has made; an empty resource is that of
+// BeginRepeatable. On an error the request counts as interrupted.
+func (s *Store) FinishRepeatable(ctx context.Context, namespace, key, resource string, status int, response []byte) error {
 	defer s.repeat.end([2]string{namespace, key})
 	if len(response) > maxResponse {
 		response = nil
 	}
+	s.repeat.mu.Lock()
+	if has := s.repeat.stored[namespace]; has != nil {
+		has.bytes += len(response)
+	}
+	s.repeat.mu.Unlock()
 	return s.updateLazily(ctx, func(t *tx) error {
-		_, err := t.exec("UPDATE repeats SET status=?, response=? WHERE namespace=? AND key=?", status, response, namespace, key)
+		_, err := t.exec("UPDATE repeats SET status=?, response=?, resource=coalesce(nullif(?, ''), resource) WHERE namespace=? AND key=?", status, response, resource, namespace, key)
 		return err
 	})
 }

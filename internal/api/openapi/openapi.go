@@ -27,7 +27,7 @@ func Document() *huma.OpenAPI {
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{
 			Title: "Sandpit", Version: "v1",
-			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters are refused. Every response has the header X-Request-Id; every error is an Error with a stable code.",
+			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters are refused. A POST that changes something may have an Idempotency-Key; then the request can be repeated for 24 hours. It is carried out once, also if its client leaves meanwhile, and repetitions get the first response with the header Idempotent-Replayed, without secrets. While the first is in progress they get 409 with Retry-After. A key with another path, query or JSON gets 422 idempotency_mismatch. A request that failed gives its key back. If the server ended during a request that it can not find again, repetitions get 409 outcome_unknown. Requests by other methods can be repeated without a key. Every response has the header X-Request-Id; every error is an Error with a stable code.",
 		},
 		Servers: []*huma.Server{{URL: "/"}},
 		Components: &huma.Components{

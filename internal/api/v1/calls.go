@@ -31,6 +31,7 @@ type Executed struct {
 	Result   Result  `json:"result"`
 	Stdout   string  `json:"stdout"`
 	Stderr   string  `json:"stderr"`
+	Lost     int64   `json:"lost_bytes,omitempty" doc:"Bytes of output that are not in the response to a repeated request, because they were no longer kept"`
 	Encoding string  `json:"encoding,omitempty" enum:"base64" doc:"base64: stdout and stderr are in base64, because the output is not UTF-8. Absent: text"`
 }
 

@@ -1,0 +1,204 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// A foreground command is killed when its caller leaves. One that was started with an
+// Idempotency-Key waits for its caller to come back with the same request, for a while
+// after the last one has left. It gets output that is still kept, and is told how much is not. Its
+// standard input goes on where it has stopped.
+
+// comeBackTime is the default of Options.ComeBack.
+const comeBackTime = time.Minute
+
+// awaited are the foreground processes with an Idempotency-Key. Their number is bounded by that of
+// processes, which the ledger counts.
+type awaited struct {
+	mu  sync.Mutex
+	all map[processKey]*foreground // guarded by mu
+}
+
+// processKey identifies a process by the IDs of its sandbox and its own.
+type processKey struct{ sandbox, process string }
+
+// foreground is a process that its callers wait for.
+type foreground struct {
+	sandbox sandpit.Sandbox
+	process sandpit.Process
+	callers int         // guarded by awaited.mu
+	timer   *time.Timer // kills it; nil while there are callers; guarded by awaited.mu
+
+	feeding sync.Mutex // held while standard input is passed to it
+	fed     int64      // bytes that it was given; guarded by feeding
+	closed  bool       // and that is all; guarded by feeding
+}
+
+// join adds a caller of a process. Of one that an earlier server has started it is not known how
+// much input it was given: it gets no more.
+func (a *awaited) join(sb sandpit.Sandbox, p sandpit.Process, started bool) *foreground {
+	id := processKey{sb.ID(), p.ID()}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.all[id]
+	if f == nil {
+		f = &foreground{sandbox: sb, process: p, closed: !started}
+		if a.all == nil {
+			a.all = map[processKey]*foreground{}
+		}
+		a.all[id] = f
+	}
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	f.callers++
+	return f
+}
+
+// leave removes a caller. After the last one, a process that goes on is killed unless somebody
+// joins within a time. A time of 0 leaves it alone.
+func (a *awaited) leave(f *foreground, within time.Duration) {
+	id := processKey{f.sandbox.ID(), f.process.ID()}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f.callers--; f.callers > 0 {
+		return
+	}
+	if within == 0 {
+		delete(a.all, id)
+		return
+	}
+	f.timer = time.AfterFunc(within, func() {
+		a.mu.Lock()
+		alone := f.callers == 0 && a.all[id] == f
+		if alone {
+			delete(a.all, id)
+		}
+		a.mu.Unlock()
+		if alone && !inBackground(f.sandbox, f.process) {
+			kill(f.process)
+		}
+	})
+}
+
+// started binds the Idempotency-Key of the call, if it has one, to the process that it has started.
+// A process that has no ID has ended, and is answered as any other request.
+func (c *call) started(sb sandpit.Sandbox, p sandpit.Process) {
+	r := c.repeat
+	if r == nil || p.ID() == "" {
+		return
+	}
+	r.settled = true
+	if err := c.api.opts.Idempotency.Finish(context.WithoutCancel(c.Ctx), c.Caller.Namespace, r.key, p.ID(), c.route.Status, nil); err != nil {
+		c.api.gate.Log().Error("storing the process of an Idempotency-Key failed", "request", c.ID, "error", err)
+	}
+	c.join(sb, p, true)
+}
+
+// join makes the call one of the callers of a process.
+func (c *call) join(sb sandpit.Sandbox, p sandpit.Process, started bool) {
+	c.fore = c.api.awaited.join(sb, p, started)
+}
+
+// left gives up a process whose result is not known, because the call has ended for a cause. The
+// process is killed with all that it started, unless it was moved to the background, its client may
+// come back, or it is the server that ends: that does not say that nobody wants it.
+func (c *call) left(sb sandpit.Sandbox, p sandpit.Process, cause error) {
+	switch {
+	case errors.Is(cause, gate.ErrDraining), inBackground(sb, p):
+		leaver(p)()
+		c.part(0)
+	case c.fore != nil && errors.Is(cause, context.Canceled):
+		leaver(p)()
+		c.part(c.api.opts.ComeBack)
+	default:
+		c.part(0)
+		kill(p)
+	}
+}
+
+// part ends what join has begun.
+func (c *call) part(within time.Duration) {
+	if c.fore != nil {
+		c.api.awaited.leave(c.fore, within)
+	}
+}
+
+// again answers a repeated exec: it attaches to the process of the first.
+func (c *call) again(sb sandpit.Sandbox, id string, in execInput) error {
+	info, err := findProcess(c.Ctx, sb, id)
+	if err != nil {
+		return sandpit.WithHint(err, "the server has forgotten the process of the first request with this Idempotency-Key; its output may be in the logs")
+	}
+	for _, kind := range [...]string{v1.StreamType, stream.Events} {
+		if c.accepts(kind) {
+			return c.againStream(sb, info, in, kind)
+		}
+	}
+	out := &capture{c: c}
+	p, err := sb.Attach(c.Ctx, id, sandpit.AttachOptions{Stdout: bounded{out, &out.stdout}, Stderr: bounded{out, &out.stderr}, Lost: out.lose, Stdin: in.given()})
+	if err != nil {
+		return err
+	}
+	c.join(sb, p, false)
+	defer leaver(p)()
+	rest := c.feed(p, in)
+	res, err := c.await(sb, p)
+	rest()
+	if err != nil {
+		return err
+	}
+	return c.executed(v1.Executed{Process: v1.FromProcess(info), Result: v1.FromResult(res), Lost: out.lost}, out.stdout.Bytes(), out.stderr.Bytes())
+}
+
+func (c *call) againStream(sb sandpit.Sandbox, info sandpit.ProcessInfo, in execInput, kind string) error {
+	c.duplex(in)
+	s := stream.NewResponse(c.Call, kind)
+	defer s.Close()
+	p, err := c.attachStream(s, sb, info, stream.Attachment(s, true, in.given()))
+	if p != nil {
+		c.join(sb, p, false)
+		defer leaver(p)()
+	}
+	if err != nil {
+		if p != nil {
+			c.left(sb, p, err)
+		}
+		return err
+	}
+	rest := c.feed(p, in)
+	s.Finish(c.await(sb, p))
+	rest()
+	return nil
+}
+
+// bounded is captured for a repeated exec: what is too much is lost, and the process goes on.
+type bounded captured
+
+// Write keeps a part.
+func (w bounded) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.stdout.Len() + w.stderr.Len() + len(b)
+	if n > sandpit.DefaultCapture || n > gate.FreeBody && w.c.Hold(gate.InMemory, gate.HeldByte*int64(n)) != nil {
+		w.lost += int64(len(b))
+		return len(b), nil
+	}
+	return w.to.Write(b)
+}
+
+// lose notes that output was not kept for this caller.
+func (o *capture) lose(n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lost += n
+}

@@ -1,0 +1,269 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// A request that changes something by POST may have an Idempotency-Key. Then it is carried out once,
+// and its repetitions get the first answer (draft-ietf-httpapi-idempotency-key-header):
+//
+//   - The key is taken when the handler is about to change something, that is where it calls
+//     intendFor. It is bound to the path, the query and the JSON of the body. Bytes of other
+//     bodies, such as standard input, are not compared.
+//   - The answer is kept if it is a success. A request that failed gives its key back, unless it may
+//     have changed something.
+//   - The client may leave: the request is carried out to its end, unless Route.Undone.
+//   - A repeated exec attaches to the first process: see comeback.go.
+const (
+	headerKeyOnce  = "Idempotency-Key"
+	headerReplayed = "Idempotent-Replayed" // marks the answer to an earlier request
+
+	maxIdempotencyKey = 255      // bytes
+	maxAnswer         = 32 << 10 // bytes of an answer that is kept
+)
+
+// errReplayed ends a handler whose request has been answered as an earlier one.
+var errReplayed = errors.New("the request has been answered as an earlier one")
+
+// repeatable is a call that has taken an Idempotency-Key.
+type repeatable struct {
+	key      string
+	kept     http.ResponseWriter // what the gate had
+	status   int
+	answer   bytes.Buffer
+	over     bool   // the answer is too long, or is not JSON
+	begun    bool   // it has changed something: an error must not give the key back
+	settled  bool   // the store has heard how it went
+	resource string // what it has made
+}
+
+// once takes the Idempotency-Key of the call, whose JSON is body or nil. It answers a repeated
+// request, and then returns errReplayed or an error.
+func (c *call) once(body any) error {
+	keys := c.R.Header.Values(headerKeyOnce)
+	if len(keys) == 0 || !c.route.repeatable() || c.repeat != nil {
+		return nil
+	}
+	key := keys[0]
+	if len(keys) > 1 || key == "" || len(key) > maxIdempotencyKey {
+		return c.Untouched(gate.Invalid("the Idempotency-Key must be one header of 1 to 255 bytes", "use a random UUID"))
+	}
+	hash, err := c.requestHash(body)
+	if err != nil {
+		return err
+	}
+	r := &repeatable{key: key}
+	spec, _ := body.(*v1.Spec)
+	if spec != nil {
+		if spec.Name == "" {
+			spec.Name = gate.NewRequestID() // to find it if the server dies before it has noted the answer
+		}
+		r.resource = spec.Name
+	}
+	earlier, err := c.api.opts.Idempotency.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: hash, Resource: r.resource})
+	switch {
+	case errors.Is(err, sandpit.ErrInvalid):
+		return c.Untouched(&gate.Refusal{Code: errcode.IdempotencyMismatch, Message: "the Idempotency-Key was used for another request", Hint: "use a new key for each request"})
+	case errors.Is(err, sandpit.ErrState):
+		return c.Untouched(&sandpit.RetryError{Err: err, After: time.Second})
+	case err != nil && c.Vital:
+		return nil // it works also when the state can't be written
+	case err != nil:
+		return c.Untouched(err)
+	case earlier != nil && earlier.Answered:
+		c.Detail += "; repeated" // for the audit
+		return c.replay(earlier)
+	}
+	c.repeat = r
+	r.kept, c.W.ResponseWriter = c.W.ResponseWriter, &recorder{c.W.ResponseWriter, r}
+	if !c.route.Undone {
+		c.detach()
+	}
+	if earlier != nil { // the server died on it
+		c.Detail += "; repeated"
+		return c.takeOver(spec, earlier)
+	}
+	return nil
+}
+
+// requestHash returns what a repeated request must have in common with the first.
+func (c *call) requestHash(body any) (hash [sha256.Size]byte, err error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return hash, err
+	}
+	if _, ok := body.(*v1.Spec); !ok { // of which earlier versions have stored hashes
+		text = append([]byte(c.R.URL.RequestURI()+"\n"), text...)
+	}
+	return sha256.Sum256(text), nil
+}
+
+// detach lets the call go on when its client leaves. It still ends with its key and the server.
+func (c *call) detach() {
+	client := c.Ctx
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
+	context.AfterFunc(client, func() {
+		if cause := context.Cause(client); errors.Is(cause, gate.ErrDraining) || errors.Is(cause, gate.ErrKeyEnded) {
+			cancel(cause)
+		}
+	})
+	c.Ctx = ctx
+}
+
+// takeOver carries out a request that an earlier server may have carried out. The sandbox that a
+// create makes is found by its name. Of others the outcome is unknown.
+func (c *call) takeOver(spec *v1.Spec, earlier *Earlier) error {
+	if spec == nil {
+		return errUnknown
+	}
+	spec.Name = earlier.Resource
+	c.repeat.resource = earlier.Resource
+	sb, err := c.api.opts.Backend.Client(c.Caller).Get(c.Ctx, earlier.Resource)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return nil
+	}
+	var made v1.Sandbox
+	if err == nil {
+		c.Target = sb.ID()
+		made, err = describe(c.Ctx, sb)
+	}
+	if err != nil {
+		return err
+	}
+	c.W.Header().Set(headerReplayed, "true")
+	if err := c.created(made); err != nil {
+		return err
+	}
+	return errReplayed
+}
+
+// errUnknown is the answer to repetitions of a request of which nobody knows whether it was carried
+// out.
+var errUnknown error = &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the first request with this Idempotency-Key was interrupted, and may have been carried out", Hint: "look at the present state; then, if necessary, send the request with a new key"}
+
+// settle tells the store how the call went, and returns what the gate must answer. err is what the
+// handler has returned.
+func (c *call) settle(err error) error {
+	r := c.repeat
+	if r == nil {
+		return err
+	}
+	c.W.ResponseWriter = r.kept
+	ctx, store := context.WithoutCancel(c.Ctx), c.api.opts.Idempotency
+	var serr error
+	switch ok := err == nil || errors.Is(err, errReplayed); {
+	case r.settled:
+	case ok && r.status/100 == 2 && !r.over:
+		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, r.status, withoutSecret(c.route, r.answer.Bytes()))
+	case errors.Is(err, errUnknown), !ok && (r.begun || c.BrokenOff() != nil && !c.route.Undone):
+		kept := err
+		if errors.Is(err, context.Canceled) || c.BrokenOff() != nil {
+			kept = errUnknown
+		}
+		status, e := codec.Describe(c.Call, kept)
+		body, _ := json.Marshal(e) // of strings, which never fails
+		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, status, append(body, '\n'))
+	case ok && r.status/100 == 2:
+		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, r.status, nil)
+	default:
+		serr = store.Abandon(ctx, c.Caller.Namespace, r.key)
+	}
+	if serr != nil {
+		c.api.gate.Log().Error("storing the response to a request with an Idempotency-Key failed", "request", c.ID, "error", serr)
+	}
+	return err
+}
+
+// withoutSecret removes the secret from an answer that is shown once.
+func withoutSecret(route *Route, body []byte) []byte {
+	var fields map[string]json.RawMessage
+	if !route.ShowsSecret || json.Unmarshal(body, &fields) != nil {
+		return body
+	}
+	delete(fields, "secret")
+	body, _ = json.Marshal(fields) // of JSON, which never fails
+	return append(body, '\n')
+}
+
+// replay answers as an earlier request was answered. An answer that was too long to be kept is
+// made again of the sandbox as it is now.
+func (c *call) replay(earlier *Earlier) error {
+	c.W.Header().Set(headerReplayed, "true")
+	switch {
+	case c.route.ID == execID && earlier.Resource != "":
+		c.repeated = earlier.Resource
+		return nil
+	case earlier.Status == http.StatusNoContent:
+		c.W.WriteHeader(earlier.Status)
+		return errReplayed
+	case earlier.Response == nil && c.route.ID == createID:
+		sb, err := c.api.opts.Backend.Client(c.Caller).Get(c.Ctx, earlier.Resource)
+		if err != nil {
+			return err
+		}
+		c.Target = sb.ID()
+		made, err := describe(c.Ctx, sb)
+		if err == nil {
+			err = c.created(made)
+		}
+		if err != nil {
+			return err
+		}
+		return errReplayed
+	case earlier.Response == nil:
+		return &gate.Refusal{Code: "state", Message: "the first request with this Idempotency-Key has succeeded; its response was too long to be kept", Hint: "get the present state"}
+	}
+	if c.route.ID == createID {
+		var made v1.Sandbox
+		if err := json.Unmarshal(earlier.Response, &made); err != nil {
+			return err
+		}
+		c.Target = made.ID
+		c.W.Header().Set("Location", sandboxes+"/"+made.ID)
+	}
+	var failed v1.Error
+	if earlier.Status >= 400 && json.Unmarshal(earlier.Response, &failed) == nil {
+		return &gate.Refusal{Code: failed.Code, Message: failed.Message, Hint: failed.Hint}
+	}
+	codec.Write(c.W, earlier.Status, earlier.Response)
+	return errReplayed
+}
+
+// recorder notes what a handler answers.
+type recorder struct {
+	http.ResponseWriter
+	r *repeatable
+}
+
+// Unwrap returns the underlying writer, for http.ResponseController.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader notes the status.
+func (w *recorder) WriteHeader(status int) {
+	if w.r.status == 0 && status >= 200 {
+		w.r.status = status
+		w.r.over = status != http.StatusNoContent && !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes a part of the body.
+func (w *recorder) Write(b []byte) (int, error) {
+	if w.r.over = w.r.over || w.r.answer.Len()+len(b) > maxAnswer; !w.r.over {
+		w.r.answer.Write(b)
+	}
+	return w.ResponseWriter.Write(b)
+}

@@ -1,0 +1,255 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit/internal/api"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// keyed returns a request with an Idempotency-Key.
+func keyed(key string, a ask) ask {
+	header := map[string]string{"Idempotency-Key": key}
+	for name, value := range a.header {
+		header[name] = value
+	}
+	a.header = header
+	return a
+}
+
+// Each request by POST that changes something is carried out once for each Idempotency-Key, and
+// repeated with its first answer.
+func TestEveryPostCanBeRepeated(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID
+	sh := func(script string) string { return s.shell(sb, script) }
+	sh("echo old > /tmp/edited; echo x > /tmp/from; echo x > /tmp/copied")
+	var reader v1.Process
+	s.want(201, &reader, ask{method: "POST", path: base + "/processes", body: v1.Command{Script: `trap 'echo signal >>/tmp/signals' USR1; while :; do read line && echo "$line" >>/tmp/lines; done`, Stdin: true}})
+	process := base + "/processes/" + reader.ID
+	all := map[string]struct {
+		status int
+		ask    ask
+	}{
+		"createSandbox":     {201, ask{path: "/v1/sandboxes", body: v1.Spec{}}},
+		"restartSandbox":    {200, ask{path: base + "/restart"}},
+		"pauseSandbox":      {200, ask{path: base + "/pause"}},
+		"resumeSandbox":     {200, ask{path: base + "/resume"}},
+		"stopSandbox":       {404, ask{path: "/v1/sandboxes/none/stop", body: v1.Stop{}}},
+		"exec":              {200, ask{path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "echo x >>/tmp/executed; echo out"}}}},
+		"startProcess":      {201, ask{path: base + "/processes", body: v1.Command{Script: "echo x >>/tmp/started; exec sleep 7551"}}},
+		"signalProcess":     {204, ask{path: process + "/signal", body: v1.Signal{Signal: 10}}},
+		"backgroundProcess": {204, ask{path: process + "/background"}},
+		"resizeProcess":     {400, ask{path: process + "/resize", body: v1.Size{Rows: 1, Cols: 1}}}, // it has no terminal
+		"writeStdin":        {204, ask{path: process + "/stdin", body: "a line\n"}},
+		"grepFiles":         {200, ask{path: base + "/files/grep?path=/tmp", body: v1.Grep{Pattern: "nothing"}}},
+		"editFile":          {204, ask{path: base + "/files/edit?path=/tmp/edited", body: `{"edits":[{"old":"old","new":"new"}]}`, header: asJSON()}},
+		"makeDirectory":     {204, ask{path: base + "/files/mkdir?path=/tmp/made"}},
+		"renameFile":        {204, ask{path: base + "/files/rename?from=/tmp/from&to=/tmp/to"}},
+		"copyFile":          {204, ask{path: base + "/files/copy?from=/tmp/copied&to=/tmp/copy"}},
+		"linkFile":          {204, ask{path: base + "/files/symlink?path=/tmp/link&target=/tmp"}},
+		"changeMode":        {204, ask{path: base + "/files/chmod?path=/tmp/copied&mode=0600"}},
+		"pullImage":         {503, ask{path: "/v1/images/pull", body: v1.Pull{Image: "x"}}},
+		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once"}}},
+		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},
+	}
+	for _, r := range api.Routes() {
+		if r.Method != http.MethodPost || !r.Guarded || r.Anew {
+			continue
+		}
+		c, ok := all[r.ID]
+		if !ok {
+			t.Errorf("nobody tries to repeat %s", r.ID)
+			continue
+		}
+		t.Run(r.ID, func(t *testing.T) {
+			s := *s
+			s.t = t
+			c.ask.method = "POST"
+			a := keyed("key-"+r.ID, c.ask)
+			status, first, h := s.get(a)
+			if status != c.status || h.Get("Idempotent-Replayed") != "" {
+				t.Fatalf("%d %s %v", status, first, h)
+			}
+			for range 2 {
+				status, again, h := s.get(a)
+				if c.status >= 300 { // it is carried out again
+					if status != c.status || h.Get("Idempotent-Replayed") != "" {
+						t.Errorf("%d %s %v", status, again, h)
+					}
+					continue
+				}
+				if r.ShowsSecret {
+					var made, kept map[string]any
+					if err := errors.Join(json.Unmarshal(first, &made), json.Unmarshal(again, &kept)); err != nil || made["secret"] == nil {
+						t.Fatalf("%s: %v", first, err)
+					}
+					delete(made, "secret")
+					if diff := cmp.Diff(made, kept); diff != "" {
+						t.Error(diff)
+					}
+					again = first
+				}
+				if r.ID == "exec" {
+					again = first // which has its own test
+				}
+				if status != c.status || h.Get("Idempotent-Replayed") != "true" || strings.TrimSpace(string(again)) != strings.TrimSpace(string(first)) {
+					t.Errorf("repeated: %d %s %v, first %s", status, again, h, first)
+				}
+			}
+			if c.status < 300 {
+				other := a
+				switch {
+				case r.ID == "createSandbox":
+					other.body = v1.Spec{Name: "another"}
+				case strings.Contains(a.path, "from="):
+					other.path = strings.Replace(a.path, "from=", "from=/other", 1)
+				case strings.Contains(a.path, sb.ID):
+					other.path = strings.Replace(a.path, sb.ID, sb.ID+"-other", 1)
+				default:
+					return
+				}
+				s.refused(422, "idempotency_mismatch", other)
+			}
+		})
+	}
+	eventually(t, "the line and the signal have come", func() bool { return sh("cat /tmp/lines /tmp/signals") == "a line\nsignal\n" })
+	if got := sh("cat /tmp/edited /tmp/executed /tmp/started"); got != "new\nx\nx\n" {
+		t.Errorf("more than once was done: %q", got)
+	}
+	for id, detail := range map[string]string{"startProcess": "; repeated", "makeDirectory": "; repeated"} {
+		if ends := s.ends(id); len(ends) != 4+map[string]int{"startProcess": 1}[id] || !strings.HasSuffix(ends[len(ends)-2].Detail, detail) || ends[len(ends)-2].Status/100 != 2 {
+			t.Errorf("the audit says of %s: %+v", id, ends)
+		}
+	}
+}
+
+// A request that was interrupted by the end of its server is not carried out again.
+func TestUnknownOutcome(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	a := keyed("k", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", body: v1.Command{Argv: []string{"true"}}})
+	s.want(201, nil, a)
+	s.repeats.mu.Lock()
+	s.repeats.all["local/k"].answered = false
+	s.repeats.mu.Unlock()
+	for range 2 {
+		s.refused(409, "outcome_unknown", a)
+	}
+}
+
+// A repeated exec attaches to the first process, in each form of answer, while that runs
+// and afterwards.
+func TestExecIsRepeated(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	command := `{"script":"echo begun; cat >/dev/null; until [ -e /tmp/go ]; do sleep 0.05; done; echo ended; echo diag >&2; exit 3"}`
+	exec := func(accept string) ask {
+		body, header := form(partOf{"command", text(command), ""}, partOf{"stdin", text("some input"), ""})
+		header["Accept"] = accept
+		return keyed("k", ask{method: "POST", path: execPath(sb), body: body, header: header})
+	}
+	first := s.do(exec(v1.StreamType))
+	defer first.Body.Close()
+	if got := outputFrame(t, first); got != "begun\n" {
+		t.Errorf("got %q", got)
+	}
+	second := s.do(exec("text/event-stream"))
+	defer second.Body.Close()
+	if second.StatusCode != 200 || second.Header.Get("Idempotent-Replayed") != "true" {
+		t.Fatal(second.Status, second.Header)
+	}
+	s.shell(sb, "echo >/tmp/go")
+	events, err := io.ReadAll(second.Body)
+	if err != nil || !strings.Contains(string(events), "begun") || !strings.Contains(string(events), "ended") || !strings.Contains(string(events), `"exit_code":3`) {
+		t.Errorf("%v %s", err, events)
+	}
+	rest, err := io.ReadAll(first.Body)
+	if err != nil || !strings.Contains(string(rest), "ended") {
+		t.Errorf("%v %q", err, rest)
+	}
+	var out v1.Executed
+	for range 2 {
+		out = v1.Executed{}
+		h := s.want(200, &out, exec(""))
+		if h.Get("Idempotent-Replayed") != "true" || out.Stdout != "begun\nended\n" || out.Stderr != "diag\n" || out.Result.ExitCode != 3 || out.Lost != 0 || out.Process.ID == "" {
+			t.Errorf("%v %+v", h, out)
+		}
+	}
+	// Output that is no longer kept is counted.
+	long := keyed("long", ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "head -c 3000000 /dev/zero; echo end"}}})
+	s.want(200, nil, long)
+	out = v1.Executed{}
+	s.want(200, &out, long)
+	if out.Lost == 0 || out.Lost+int64(len(out.Stdout)) != 3000004 || !strings.HasSuffix(out.Stdout, "\x00end\n") {
+		t.Errorf("%d bytes are lost, and %d have come", out.Lost, len(out.Stdout))
+	}
+	s.refused(422, "idempotency_mismatch", keyed("long", ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "true"}}}))
+}
+
+// A command with a key goes on when its client leaves, until that comes back or does not.
+func TestCallerComesBack(t *testing.T) {
+	const comeBack = 500 * time.Millisecond
+	for name, within := range map[string]time.Duration{"in time": time.Hour, "never": comeBack} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(o *options) { o.ComeBack = within })
+			sb := s.create("", v1.Spec{})
+			for i, accept := range []string{"application/json", v1.StreamType} {
+				word := fmt.Sprint(7600 + i)
+				a := keyed(word, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: "echo begun; echo x >/tmp/begun" + word + "; until [ -e /tmp/end" + word + " ]; do sleep 0.05; done; echo ended; : sleep " + word}}, header: map[string]string{"Accept": accept}})
+				ctx, cancel := context.WithCancel(context.Background())
+				gone := make(chan struct{})
+				go func() {
+					defer close(gone)
+					if resp, err := s.try(ctx, a); err == nil {
+						_, _ = io.Copy(io.Discard, resp.Body)
+						resp.Body.Close()
+					}
+				}()
+				eventually(t, "it has begun", func() bool { return s.shell(sb, "cat /tmp/begun"+word) == "x\n" })
+				cancel()
+				<-gone
+				eventually(t, "the server has noticed", func() bool {
+					for _, e := range s.ends("exec") {
+						if e.Status == 499 {
+							return true
+						}
+					}
+					return false
+				})
+				if within == comeBack {
+					eventually(t, "it is killed", func() bool { return !s.running(sb, "", word) })
+					continue
+				}
+				if !s.running(sb, "", word) {
+					t.Fatal("it does not go on")
+				}
+				s.shell(sb, "echo >/tmp/end"+word)
+				a.header["Accept"] = "application/json"
+				var out v1.Executed
+				s.want(200, &out, a)
+				if out.Stdout != "begun\nended\n" || out.Result.ExitCode != 0 {
+					t.Errorf("%+v", out)
+				}
+			}
+		})
+	}
+}
+
+func (s *service) shell(sb v1.Sandbox, script string) string {
+	s.t.Helper()
+	var out v1.Executed
+	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: script}}})
+	return out.Stdout
+}
