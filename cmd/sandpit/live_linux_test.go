@@ -220,6 +220,11 @@ func TestAttachHarmsNothing(t *testing.T) {
 		t.Errorf("%q %q %v", out, code.String(), err)
 	}
 	alive(watched)
+	// Also if nothing more is written.
+	silent := commandLine(t, "sh", "-c", "printf 'zero\\n' | sandpit attach -i --no-history box "+fed.ID()+" | head -1")
+	if out, err := silent.CombinedOutput(); err != nil || string(out) != "got-zero\n" {
+		t.Errorf("%q %v", out, err)
+	}
 	// The input ends, and others still write to the process.
 	feedProcess(t, fed.ID(), "one\n", "got-one\n")
 	feedProcess(t, fed.ID(), "two\n", "got-two\n")

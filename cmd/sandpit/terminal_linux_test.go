@@ -404,8 +404,14 @@ func TestEverySentSignalIsPassedOn(t *testing.T) {
 		send(syscall.SIGTERM, fmt.Sprintf("TERM-%d", n))
 	}
 	send(syscall.SIGWINCH, "WINCH")
+	for n := 6; n <= 8; n++ { // to all that is at the terminal, and yet not typed
+		if err := syscall.Kill(-s.cmd.Process.Pid, syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		s.expect(fmt.Sprintf("INT-%d", n))
+	}
 	s.write("\x03") // one that is typed after so many changes nothing
-	s.expect("INT-6")
+	s.expect("INT-9")
 	if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}

@@ -143,6 +143,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	if with.Stderr, err = out.to(a.Stderr); err != nil {
 		return err
 	}
+	out.watch(a.Stdout)
 	if err := term.raw(); err != nil {
 		return err
 	}

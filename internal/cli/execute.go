@@ -402,14 +402,38 @@ func (o *output) to(file *os.File) (io.Writer, error) {
 	return writerFunc(func(p []byte) (int, error) {
 		n, err := own.Write(p)
 		if err != nil {
-			select {
-			case o.failed <- err:
-			default:
-			}
-			o.relay.brokenPipe()
+			o.fail(err)
 		}
 		return n, err
 	}), nil
+}
+
+func (o *output) fail(err error) {
+	select {
+	case o.failed <- err:
+	default:
+	}
+	o.relay.brokenPipe()
+}
+
+// watch makes the output fail when the reader of a pipe has gone, also if nothing is written.
+func (o *output) watch(file *os.File) {
+	var st unix.Stat_t
+	fd := int(file.Fd())
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return
+	}
+	go func() {
+		pipe := []unix.PollFd{{Fd: int32(fd)}}
+		for {
+			if _, err := unix.Poll(pipe, -1); err != unix.EINTR {
+				break
+			}
+		}
+		if pipe[0].Revents&unix.POLLERR != 0 {
+			o.fail(syscall.EPIPE)
+		}
+	}()
 }
 
 // failure returns why passing on the output failed, or nil.

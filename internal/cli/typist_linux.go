@@ -42,6 +42,7 @@ func startKeyHelper() (*keyHelper, error) {
 	set, info := make([]byte, 8), make([]byte, siginfoSize)
 	binary.NativeEndian.PutUint64(set, 1<<(unix.SIGINT-1))
 	program.Call("asking to end with this program", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_PDEATHSIG), sysprog.Int(unix.SIGKILL))
+	program.Call("finding this program", unix.SYS_GETPPID).Want(uintptr(os.Getpid()))
 	program.Call("taking the pipe", unix.SYS_DUP3, sysprog.Int(write.Fd()), sysprog.Int(0), sysprog.Int(0))
 	program.Call("closing descriptors", unix.SYS_CLOSE_RANGE, sysprog.Int(1), sysprog.Int(^uint32(0)), sysprog.Int(0))
 	for range maxInterrupts {
