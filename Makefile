@@ -98,6 +98,7 @@ endif
 test: forget setup build vet lint cross test-vm ## all tests, on a fresh machine of 2 cores within 30 minutes
 	SANDPIT_TEST_BINARY=$(CURDIR)/bin/sandpit $(REPORT) -- $(TESTFLAGS) ./cmd/sandpit
 	$(REPORT) -documents $(DOCUMENTS) -- $(TESTFLAGS) ./...
+	@sed 's/^/not run: /' .cache/not-run 2>/dev/null || true
 
 .PHONY: forget
 forget:
