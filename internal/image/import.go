@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // ImportOptions are settings of Import.
@@ -313,16 +314,8 @@ func packTree(ctx context.Context, w io.Writer, dir string) error {
 			return nil
 		}
 		hdr := &tar.Header{
-			Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime().Truncate(time.Second),
+			Name: name, Mode: int64(notation.ModeBits(info.Mode())), ModTime: info.ModTime().Truncate(time.Second),
 			Uid: int(st.Uid), Gid: int(st.Gid), Format: tar.FormatPAX,
-		}
-		for _, b := range []struct {
-			mode fs.FileMode
-			bit  int64
-		}{{fs.ModeSetuid, 0o4000}, {fs.ModeSetgid, 0o2000}, {fs.ModeSticky, 0o1000}} {
-			if info.Mode()&b.mode != 0 {
-				hdr.Mode |= b.bit
-			}
 		}
 		switch {
 		case info.IsDir():

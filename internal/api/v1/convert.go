@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Seconds is a duration in the form of the API.
@@ -330,27 +331,10 @@ func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
 	return v, d.err
 }
 
-// Bits of a mode beside permissions (stat(2)).
-const (
-	modeSetuid = 0o4000
-	modeSetgid = 0o2000
-	modeSticky = 0o1000
-)
-
 // ModeText returns the permission bits of a mode in octal, with setuid, setgid and sticky
 // as chmod(1) has them: "0755", "4711".
 func ModeText(m fs.FileMode) string {
-	n := uint64(m.Perm())
-	if m&fs.ModeSetuid != 0 {
-		n |= modeSetuid
-	}
-	if m&fs.ModeSetgid != 0 {
-		n |= modeSetgid
-	}
-	if m&fs.ModeSticky != 0 {
-		n |= modeSticky
-	}
-	return fmt.Sprintf("%04o", n)
+	return fmt.Sprintf("%04o", notation.ModeBits(m))
 }
 
 // ParseMode parses the form of ModeText. It returns ErrInvalid for anything else.
@@ -359,15 +343,5 @@ func ParseMode(text string) (fs.FileMode, error) {
 	if err != nil || n > 0o7777 {
 		return 0, fmt.Errorf("reading the mode %q: %w", text, sandpit.ErrInvalid)
 	}
-	m := fs.FileMode(n) & fs.ModePerm
-	if n&modeSetuid != 0 {
-		m |= fs.ModeSetuid
-	}
-	if n&modeSetgid != 0 {
-		m |= fs.ModeSetgid
-	}
-	if n&modeSticky != 0 {
-		m |= fs.ModeSticky
-	}
-	return m, nil
+	return notation.ParseModeBits(n), nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // files is the file system of a sandbox.
@@ -193,7 +194,7 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 		mode = 0o644
 	}
 	// The content that comes back is none: the answer is the last frame.
-	s, err := f.c.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: unixMode(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
+	s, err := f.c.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: notation.ModeBits(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
 	if err != nil {
 		return 0, pathError("write", path, err)
 	}
@@ -250,7 +251,7 @@ func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents
 	if mode == 0 {
 		mode = 0o755
 	}
-	err := f.c.call(ctx, wire.OpMkdir, &wire.Path{Path: path, Mode: unixMode(mode), Flag: parents}, nil)
+	err := f.c.call(ctx, wire.OpMkdir, &wire.Path{Path: path, Mode: notation.ModeBits(mode), Flag: parents}, nil)
 	return pathError("mkdir", path, err)
 }
 
@@ -283,7 +284,7 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	err := f.c.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: unixMode(mode)}, nil)
+	err := f.c.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: notation.ModeBits(mode)}, nil)
 	return hintMode(mode, pathError("chmod", path, err))
 }
 
@@ -295,11 +296,8 @@ func hintMode(mode fs.FileMode, err error) error {
 	return sandpit.WithHint(err, fmt.Sprintf("a sandbox with a mount that is writable or shows sockets refuses set-user-id and set-group-id bits: use %04o", mode.Perm()))
 }
 
-// The bits of st_mode (inode(7)).
+// The types in st_mode (inode(7)).
 const (
-	modeSetUID = 0o4000
-	modeSetGID = 0o2000
-	modeSticky = 0o1000
 	modeFormat = 0o170000
 	modeSocket = 0o140000
 	modeLink   = 0o120000
@@ -310,33 +308,9 @@ const (
 	modeFile   = 0o100000
 )
 
-// unixMode makes mode bits of a FileMode.
-func unixMode(m fs.FileMode) uint64 {
-	u := uint64(m.Perm())
-	if m&fs.ModeSetuid != 0 {
-		u |= modeSetUID
-	}
-	if m&fs.ModeSetgid != 0 {
-		u |= modeSetGID
-	}
-	if m&fs.ModeSticky != 0 {
-		u |= modeSticky
-	}
-	return u
-}
-
 // fileMode makes a FileMode of st_mode.
 func fileMode(u uint64) fs.FileMode {
-	m := fs.FileMode(u & 0o777)
-	if u&modeSetUID != 0 {
-		m |= fs.ModeSetuid
-	}
-	if u&modeSetGID != 0 {
-		m |= fs.ModeSetgid
-	}
-	if u&modeSticky != 0 {
-		m |= fs.ModeSticky
-	}
+	m := notation.ParseModeBits(u)
 	switch u & modeFormat {
 	case modeFile:
 	case modeDir:

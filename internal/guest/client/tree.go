@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // A TreeEntry is a file of a tree that is uploaded or downloaded.
@@ -176,7 +177,7 @@ func (f files) Download(ctx context.Context, root string, w io.Writer) error {
 	t := tar.NewWriter(w)
 	err := f.c.ReadTree(ctx, root, func(e TreeEntry, content io.Reader) error {
 		h := &tar.Header{
-			Typeflag: tar.TypeReg, Name: base, Mode: int64(unixMode(e.Mode)), ModTime: e.ModTime.Truncate(time.Second), Size: e.Size, Linkname: e.Target,
+			Typeflag: tar.TypeReg, Name: base, Mode: int64(notation.ModeBits(e.Mode)), ModTime: e.ModTime.Truncate(time.Second), Size: e.Size, Linkname: e.Target,
 		}
 		if e.Path != "" {
 			h.Name = base + "/" + e.Path
