@@ -72,7 +72,9 @@ func refusalOf(resp *http.Response, body []byte) error {
 		return retrying(resp, sandpit.WithHint(r, "check the address: a server with TLS needs https, and another program may be listening there"))
 	}
 	r := told(e)
-	r.status = resp.StatusCode
+	if r.status = resp.StatusCode; r.kind == nil {
+		r.kind = statusKind(r.status) // the code may be one of a later version
+	}
 	return retrying(resp, hinted(r, e.Hint))
 }
 

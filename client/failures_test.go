@@ -408,6 +408,45 @@ func TestEventsGiveUp(t *testing.T) {
 	})
 }
 
+// A server of a later version may have codes and fields that are unknown here: the status tells the
+// kind. One of an earlier version may not have the path.
+func TestServerOfAnotherVersion(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		body   string
+		kind   error
+	}{
+		"a new code of too many requests": {429, `{"code":"too_many_boxes","message":"m","wait":{"s":1}}`, sandpit.ErrRateLimited},
+		"a new code of a bad request":     {422, `{"code":"odd_request","message":"m"}`, sandpit.ErrInvalid},
+		"a new code of a busy server":     {503, `{"code":"asleep","message":"m"}`, sandpit.ErrUnavailable},
+		"a path that it does not have":    {404, `{"code":"no_route","message":"m"}`, sandpit.ErrUnsupported},
+		"a quota":                         {403, `{"code":"quota_exceeded","message":"m"}`, sandpit.ErrQuota},
+		"a key of another server":         {401, `{"code":"unauthenticated","message":"m"}`, sandpit.ErrForbidden},
+		"a start that failed":             {422, `{"code":"start_failed","message":"m","exit_code":126}`, sandpit.ErrStart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tt.status)
+				_, _ = io.WriteString(w, tt.body)
+			}))
+			defer s.Close()
+			c, err := New(Options{Address: s.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_, err = c.sandbox("id", "name").Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+			if !errors.Is(err, tt.kind) || err.Error() != "m" {
+				t.Errorf("got %v, want %v", err, tt.kind)
+			}
+			var failed *sandpit.StartError
+			if errors.As(err, &failed) != (tt.kind == sandpit.ErrStart) || failed != nil && *failed != (sandpit.StartError{ExitCode: 126, Reason: "m"}) {
+				t.Errorf("got %+v", failed)
+			}
+		})
+	}
+}
+
 // Close ends what is under way, and leaves nothing.
 func TestCloseLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()

@@ -72,13 +72,21 @@ func Parse(data []byte, v any) error {
 		return gate.Invalid("the body is not a JSON object", "see /docs")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(v); err != nil {
+	err := dec.Decode(v)
+	var wrong *json.UnmarshalTypeError
+	if err != nil && !errors.As(err, &wrong) {
 		return gate.Invalid("the body is not valid: "+readable(err), "see /docs")
 	}
 	if dec.InputOffset() != int64(len(data)) {
 		return gate.Invalid("unexpected data after the JSON object in the body", "send a single JSON object")
 	}
-	return strict(data, reflect.TypeOf(v))
+	if refused := strict(data, reflect.TypeOf(v)); refused != nil {
+		return refused
+	}
+	if wrong != nil { // of a type that decodes its JSON itself, or a number out of range
+		return gate.Invalid("the body is not valid: "+readable(err), "see /docs")
+	}
+	return nil
 }
 
 // readable returns the text of a decoder's error without Go's terms.
@@ -110,13 +118,22 @@ func jsonKind(t reflect.Type) string {
 		if t.Elem().Kind() == reflect.Uint8 {
 			return "a string in base64"
 		}
-		return "a list"
+		return "a list of " + plural(jsonKind(t.Elem()))
 	case reflect.Struct, reflect.Map:
 		return "an object"
 	case reflect.Pointer:
 		return jsonKind(t.Elem())
 	}
 	return "a whole number in range"
+}
+
+// plural returns what jsonKind returns for the elements of a list.
+func plural(kind string) string {
+	_, noun, _ := strings.Cut(kind, " ") // without the article
+	if noun, rest, ok := strings.Cut(noun, " in "); ok {
+		return noun + "s in " + rest
+	}
+	return noun + "s"
 }
 
 // freeObject is the size of a parsed body up to which it is not counted, in bytes.

@@ -16,7 +16,7 @@ import (
 
 // strict refuses JSON that another parser may read differently: a repeated field, of
 // which encoding/json takes the last; a name that differs from a field's in its case; an
-// unknown field; text that is not Unicode. A proxy or policy in front of the server may
+// unknown field; text that is not Unicode. It names a value of a wrong type by its path. A proxy or policy in front of the server may
 // have read it differently.
 //
 // data is the JSON of an object that has been read into a value of type t.
@@ -68,7 +68,10 @@ func (w *strictReader) next() byte {
 
 // value goes past a value of type t, or of any type if t is nil.
 func (w *strictReader) value(t reflect.Type) *misfit {
-	switch w.next() {
+	if c := w.next(); !fits(c, open(t)) {
+		return &misfit{"", "must be " + jsonKind(t), "see /docs"}
+	}
+	switch w.data[w.at] {
 	case '{':
 		return w.object(t)
 	case '[':
@@ -83,6 +86,26 @@ func (w *strictReader) value(t reflect.Type) *misfit {
 		w.at++
 	}
 	return nil
+}
+
+// fits reports whether a value that begins with c can be of type t. A nil t is of any type, and
+// null is of every type.
+func fits(c byte, t reflect.Type) bool {
+	if t == nil || c == 'n' {
+		return true
+	}
+	list := (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() != reflect.Uint8
+	switch c {
+	case '{':
+		return t.Kind() == reflect.Struct || t.Kind() == reflect.Map
+	case '[':
+		return list
+	case '"':
+		return t.Kind() == reflect.String || t.Kind() == reflect.Slice && !list
+	case 't', 'f':
+		return t.Kind() == reflect.Bool
+	}
+	return t.Kind() >= reflect.Int && t.Kind() <= reflect.Float64
 }
 
 func (w *strictReader) list(t reflect.Type) *misfit {

@@ -38,6 +38,17 @@ func TestStrict(t *testing.T) {
 		{"\t{ \"argv\" : [ \"a\" , \"b\\\"\\\\\" ] , \"terminal\" : { \"rows\" : 1 , \"cols\" : 2 } }\r\n", new(v1.Exec), "", ""},
 		{`{} {}`, new(v1.Exec), "unexpected data after", ""},
 		{`[]`, new(v1.Exec), "not a JSON object", ""},
+		{`{"argv":"ls -l"}`, new(v1.Exec), `"argv" must be a list of strings`, "/docs"},
+		{`{"argv":{"a":"b"}}`, new(v1.Exec), `"argv" must be a list of strings`, ""},
+		{`{"argv":["a",1]}`, new(v1.Exec), `"argv[1]" must be a string`, ""},
+		{`{"stdin":"yes"}`, new(v1.Exec), `"stdin" must be true or false`, ""},
+		{`{"limits":[]}`, new(v1.Spec), `"limits" must be an object`, ""},
+		{`{"limits":{"memory":"1G"}}`, new(v1.Spec), `"limits.memory" must be a whole number`, ""},
+		{`{"limits":{"memory":1e99}}`, new(v1.Spec), `"limits.memory" must be a whole number in range`, ""},
+		{`{"labels":{"a":1}}`, new(v1.Spec), `"labels.a" must be a string`, ""},
+		{`{"mounts":[{"read_only":0}]}`, new(v1.Spec), `"mounts[0].read_only" must be true or false`, ""},
+		{`{"stdin_data":[1]}`, new(v1.Exec), `"stdin_data" must be a string in base64`, ""},
+		{`{"argv":["a"]`, new(v1.Exec), "it ends before the JSON is complete", ""},
 		{`{"limits":null,"mounts":[],"labels":{}}`, new(v1.Spec), "", ""},
 	} {
 		err := Parse([]byte(c.body), c.into)
