@@ -175,7 +175,7 @@ func (c *Client) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 	// server needs a name to find it by, and gives it one if it has none.
 	r := request{method: http.MethodPost, path: "/v1/sandboxes", body: body}
 	if spec.Name != "" {
-		r.header = http.Header{"Idempotency-Key": {rand.Text()}}
+		r.header = once()
 	}
 	do := func(ctx context.Context) (*sandbox, error) {
 		var made v1.Sandbox
@@ -193,6 +193,10 @@ func (c *Client) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 	}
 	return sb, nil
 }
+
+// once returns the header of a request that must be carried out once. With it, net/http sends the
+// request again if its connection turns out to be closed.
+func once() http.Header { return http.Header{"Idempotency-Key": {rand.Text()}} }
 
 // cancelGrace is how long what was called off waits for an answer that may be
 // on its way: what was made is then undone. After it the connection is closed,

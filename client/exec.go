@@ -44,9 +44,10 @@ func (s *sandbox) start(ctx context.Context, cmd sandpit.Command) (*process, err
 
 // startBackground starts what goes on without this client.
 func (s *sandbox) startBackground(ctx context.Context, body []byte, cmd sandpit.Command) (*process, error) {
+	r := request{method: http.MethodPost, path: s.path + "/processes", header: once(), body: body}
 	do := func(ctx context.Context) (*process, error) {
 		var v v1.Process
-		if err := s.c.call(ctx, request{method: http.MethodPost, path: s.path + "/processes", body: body}, &v); err != nil {
+		if err := s.c.call(ctx, r, &v); err != nil {
 			return nil, s.explain(ctx, err)
 		}
 		return s.process(v, true)

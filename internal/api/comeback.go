@@ -91,7 +91,7 @@ func (a *awaited) leave(f *foreground, within time.Duration) {
 }
 
 // started binds the Idempotency-Key of the call, if it has one, to the process that it has started.
-// A process that has no ID has ended, and is answered as any other request.
+// Nobody can find a process without an ID again: its answer is kept as that of any other request.
 func (c *call) started(sb sandpit.Sandbox, p sandpit.Process) {
 	r := c.repeat
 	if r == nil || p.ID() == "" {
