@@ -645,9 +645,12 @@ func (h *broadcaster) chunk(c client.Chunk) error {
 		if h.log != nil {
 			h.log.Lost(c.Position + c.Lost)
 		}
+		end := c.Position + c.Lost
+		h.recording.Lock()
+		h.at = end
+		h.recording.Unlock()
 		h.mu.Lock()
-		h.at = c.Position + c.Lost
-		h.ring.end = h.at
+		h.ring.end = end
 		h.ring.drop()
 		h.notify()
 		h.mu.Unlock()

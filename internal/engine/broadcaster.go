@@ -43,8 +43,10 @@ type broadcaster struct {
 
 	keep int // bytes of output that are kept, if the ledger allows it
 
+	recording sync.Mutex // guards at, and the order in the log
+	at        int64      // position behind what has come from the guest
+
 	mu        sync.Mutex
-	at        int64 // position behind what has come from the guest
 	ring      ring
 	charged   int64 // to the sandbox's account, the ring included
 	running   int64 // of that, what goes when the process ends
@@ -82,7 +84,7 @@ type source struct {
 	direct io.Writer // the caller's own, which the process waits for; or nil
 }
 
-// Write takes output. Only one goroutine calls it.
+// Write takes output. Only one goroutine at a time calls it.
 func (w *source) Write(b []byte) (int, error) {
 	w.h.taking.Add(1)
 	defer w.h.taking.Add(-1)
@@ -99,12 +101,14 @@ func (w *source) Write(b []byte) (int, error) {
 func (h *broadcaster) feed(stream byte, b []byte) {
 	<-h.ready
 	h.sandbox.touch()
+	h.recording.Lock()
 	if h.log != nil {
 		h.log.Write(stream, h.at, b)
 	}
+	h.at += int64(len(b))
+	h.recording.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.at += int64(len(b))
 	for len(b) > 0 {
 		h.reserve(stream, len(b))
 		n := min(len(b), h.room(stream))

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -102,7 +103,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 	var guest sandpit.Process
 	var err error
 	if direct {
-		stdout.direct, stderr.direct = cmd.Stdout, cmd.Stderr
+		stdout.direct, stderr.direct = lanes.Exclusive(cmd.Stdout, cmd.Stderr)
 		cmd.Stdout, cmd.Stderr = stdout, stderr
 		guest, err = s.guest.Start(ctx, cmd)
 	} else {

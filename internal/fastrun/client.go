@@ -350,7 +350,7 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		defer stop()
 		go p.follow()
 		<-p.ended
-		p.out.flush(ctx)
+		p.out.lanes.Wait(ctx)
 		if p.err != nil && ctx.Err() != nil {
 			p.err = ctx.Err()
 		}

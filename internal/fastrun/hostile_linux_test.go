@@ -228,9 +228,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// Both streams come in the order in which they were sent.
+// Each stream comes in the order in which it was sent.
 func TestOutputIsInOrder(t *testing.T) {
-	words, want := switching+frames(v1.FrameStarted, ""), ""
+	words, want := switching+frames(v1.FrameStarted, ""), map[byte]string{}
 	for n := range 1000 {
 		kind := v1.FrameStdout
 		if n%3 == 0 {
@@ -238,13 +238,13 @@ func TestOutputIsInOrder(t *testing.T) {
 		}
 		line := fmt.Sprintln(kind, n)
 		words += frames(kind, line)
-		want += line
+		want[kind] += line
 	}
 	words += frames(v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":5}}`)
-	var all bytes.Buffer
-	res, err := run(t.Context(), says(t, words, 0), sandpit.Command{Argv: []string{"true"}, Stdout: &all, Stderr: &all})
-	if err != nil || res.ExitCode != 5 || all.String() != want {
-		t.Errorf("got %+v, %v, %d of %d bytes", res, err, all.Len(), len(want))
+	var out, errs bytes.Buffer
+	res, err := run(t.Context(), says(t, words, 0), sandpit.Command{Argv: []string{"true"}, Stdout: &out, Stderr: &errs})
+	if err != nil || res.ExitCode != 5 || out.String() != want[v1.FrameStdout] || errs.String() != want[v1.FrameStderr] {
+		t.Errorf("got %+v, %v, %d and %d bytes", res, err, out.Len(), errs.Len())
 	}
 }
 

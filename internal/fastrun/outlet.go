@@ -1,53 +1,37 @@
 package fastrun
 
 import (
-	"context"
 	"encoding/binary"
 	"io"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 )
 
-// outlet passes on the output of a process, in the order in which it came, and
-// tells the server what it has passed on.
+// outlet passes on the output of a process and tells the server what of it was passed on.
 //
-// The goroutine that reads the connection also writes the output, because waking
-// another one for each frame takes longer than the write. If a write takes longer than
-// patience, another goroutine reads on, and what it reads waits here, at most Window
-// bytes. So the connection is always read: what a signal or input brings about is heard
-// of while nobody takes the output.
+// The goroutine that reads the connection also writes the output. If a write takes long,
+// another goroutine reads on, and what it reads of that stream waits, at most Window bytes.
+// So the connection is always read: the other stream, and what a signal or input brings
+// about, are heard of while nobody takes the output.
 type outlet struct {
-	p              *process
-	stdout, stderr io.Writer // nil: what comes is dropped, as after a failure, which the writer has told those whom it concerns
-
-	mu      sync.Mutex // guards the fields below
-	waiting output
-	spare   output // empty, with the memory of what was passed on last
-	untold  int    // bytes that were passed on, of which the server has not heard
-	writing bool   // a goroutine passes on
-	idle    sync.Cond
+	p       *process
+	writers [2]io.Writer // nil: what comes is dropped, as after a failure, which the writer has told those whom it concerns
+	lanes   lanes.Lanes
+	untold  [2]atomic.Int64 // bytes that were passed on, of which the server has not heard
 }
 
-// patience is how long the connection is not read because of a write.
-const patience = time.Millisecond
-
-// output is a stretch of output.
-type output struct {
-	bytes []byte
-	parts []part // of bytes, one after the other
-}
-
-// part is so many bytes of one stream: v1.FrameStdout or v1.FrameStderr.
-type part struct {
-	kind  byte
-	bytes int
-}
+// patience is how long the connection is not read because of a write. It is too short for a
+// person to notice, and long enough that output comes in the order in which it was written.
+const patience = 10 * time.Millisecond
 
 func newOutlet(p *process, stdout, stderr io.Writer) *outlet {
-	o := &outlet{p: p, stdout: stdout, stderr: stderr}
-	o.idle.L = &o.mu
+	stdout, stderr = lanes.Exclusive(stdout, stderr)
+	o := &outlet{p: p, writers: [2]io.Writer{stdout, stderr}}
+	o.lanes.Patience = patience
+	o.lanes.Write, o.lanes.Passed, o.lanes.Next = o.write, o.passed, p.follow
 	return o
 }
 
@@ -55,59 +39,15 @@ func newOutlet(p *process, stdout, stderr io.Writer) *outlet {
 // false when the connection is not the caller's to read any more. The error is that of a
 // server that sends more than it was told that there is room for.
 func (o *outlet) put(kind byte, payload []byte) (reading bool, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.writing {
-		if len(o.waiting.bytes)+len(payload) > Window {
-			return false, unexpected(kind)
-		}
-		o.waiting.bytes = append(o.waiting.bytes, payload...)
-		if n := len(o.waiting.parts); n > 0 && o.waiting.parts[n-1].kind == kind {
-			o.waiting.parts[n-1].bytes += len(payload)
-		} else {
-			o.waiting.parts = append(o.waiting.parts, part{kind, len(payload)})
-		}
-		return true, nil
+	lane := int(kind - v1.FrameStdout)
+	if o.lanes.Waiting(lane)+len(payload) > Window {
+		return false, unexpected(kind)
 	}
-	o.writing = true
-	late := time.AfterFunc(patience, o.p.follow)
-	o.pass(output{payload, []part{{kind, len(payload)}}})
-	if reading = late.Stop(); !reading {
-		for len(o.waiting.parts) > 0 {
-			now := o.waiting
-			o.waiting = o.spare
-			o.pass(now)
-			o.spare = output{now.bytes[:0], now.parts[:0]}
-		}
-	}
-	o.writing = false
-	o.idle.Broadcast()
-	return reading, nil
+	return o.lanes.Put(lane, payload), nil
 }
 
-// pass passes output on. Precondition: o.mu is held, which pass unlocks meanwhile.
-func (o *outlet) pass(out output) {
-	o.mu.Unlock()
-	rest := out.bytes
-	for _, part := range out.parts {
-		o.write(part.kind, rest[:part.bytes])
-		rest = rest[part.bytes:]
-	}
-	o.mu.Lock()
-	if o.untold += len(out.bytes); o.untold >= Window/4 {
-		told := binary.BigEndian.AppendUint32(nil, uint32(o.untold))
-		o.untold = 0
-		o.mu.Unlock()
-		_ = o.p.send(v1.FramePassed, told) // it may have ended
-		o.mu.Lock()
-	}
-}
-
-func (o *outlet) write(kind byte, b []byte) {
-	to := &o.stdout
-	if kind == v1.FrameStderr {
-		to = &o.stderr
-	}
+func (o *outlet) write(lane int, b []byte) {
+	to := &o.writers[lane]
 	if *to == nil {
 		return
 	}
@@ -116,16 +56,9 @@ func (o *outlet) write(kind byte, b []byte) {
 	}
 }
 
-// flush returns when everything has been passed on, or ctx has ended.
-func (o *outlet) flush(ctx context.Context) {
-	defer context.AfterFunc(ctx, func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.idle.Broadcast()
-	})()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for o.writing && ctx.Err() == nil {
-		o.idle.Wait()
+func (o *outlet) passed(lane, n int) {
+	if o.untold[lane].Add(int64(n)) >= Window/4 {
+		told := binary.BigEndian.AppendUint32([]byte{v1.FrameStdout + byte(lane)}, uint32(o.untold[lane].Swap(0)))
+		_ = o.p.send(v1.FramePassed, told) // it may have ended
 	}
 }

@@ -11,9 +11,9 @@
 // # Windows
 //
 // Everything shares the connection, so neither end may leave any of it unread for long.
-// Standard input, and both output streams together, are sent only as far as the other end
-// has given room: a window of 256 KiB in each direction. A client that stops reading holds
-// up the command, but no signal and no input.
+// Standard input and each output are sent only as far as the other end has given room: a
+// Window for each. A client that does not pass an output on holds up what the command
+// writes to it, but not the other output, no signal and no input.
 //
 // # Who runs the command
 //
@@ -50,8 +50,8 @@ const (
 	// execve(2) takes.
 	MaxRequest = 10 << 20
 
-	// Window bounds the unread standard input of a command, and the unread output, of both
-	// streams together: later frames are never held up.
+	// Window bounds the unread standard input of a command, and each unread output: later
+	// frames are never held up.
 	Window = 1 << 20
 )
 

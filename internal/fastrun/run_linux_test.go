@@ -259,6 +259,26 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // Output that nobody takes holds the process up, and nothing else.
+// An output of a run that nobody takes does not hold up the other one.
+func TestOutputsAreApart(t *testing.T) {
+	const much = 8 << 20
+	s := serve(t)
+	for _, first := range []bool{true, false} {
+		stuck := newValve()
+		var other testkit.Buffer
+		cmd := sandpit.Command{Stdout: stuck, Stderr: &other, Script: fmt.Sprintf("head -c %d /dev/zero & head -c %d /dev/zero >&2; echo free >&2; wait", much, much)}
+		if !first {
+			cmd.Stdout, cmd.Stderr, cmd.Script = cmd.Stderr, cmd.Stdout, "exec 3>&1 1>&2 2>&3; "+cmd.Script
+		}
+		p := s.start(cmd)
+		until(t, "all of it comes", func() bool { return strings.HasSuffix(other.String(), "free\n") })
+		close(stuck.open)
+		if res := wait(t, p); !res.Success() || stuck.got != much {
+			t.Errorf("got %+v, %d bytes", res, stuck.got)
+		}
+	}
+}
+
 func TestOutputThatNobodyTakes(t *testing.T) { bothWays(t, testOutputThatNobodyTakes) }
 
 func testOutputThatNobodyTakes(t *testing.T, s *place) {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -203,6 +204,41 @@ func manyArgs(bytes int) []string {
 		out = append(out, strings.Repeat("a", min(size, bytes)))
 	}
 	return out
+}
+
+// An output that nobody takes holds up itself alone.
+func TestOutputsAreApart(t *testing.T) {
+	c := start(t)
+	open := make(chan struct{})
+	var got atomic.Int64
+	stuck := writerFunc(func(b []byte) (int, error) {
+		<-open
+		got.Add(int64(len(b)))
+		return len(b), nil
+	})
+	const much = 8 << 20
+	free := make(chan struct{})
+	var n int
+	other := writerFunc(func(b []byte) (int, error) {
+		if n += len(b); n == much {
+			close(free)
+		}
+		return len(b), nil
+	})
+	ctx := within(t, 2*time.Minute)
+	p, err := c.Start(ctx, sandpit.Command{Script: fmt.Sprintf("head -c %d /dev/zero & head -c %d /dev/zero >&2; wait", much, much), Stdout: stuck, Stderr: other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-free:
+	case <-ctx.Done():
+		t.Fatal("it holds up the other one")
+	}
+	close(open)
+	if res, err := p.Wait(ctx); err != nil || !res.Success() || got.Load() != much {
+		t.Errorf("got %+v, %v, %d bytes", res, err, got.Load())
+	}
 }
 
 func TestWhatMakesNoSense(t *testing.T) {

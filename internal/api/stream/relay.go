@@ -26,7 +26,7 @@ type Relay struct {
 	c       *gate.Call
 	conn    net.Conn
 	in      *bufio.Reader
-	room    *fastrun.Room        // for output
+	room    [2]*fastrun.Room     // for standard output and error
 	started chan sandpit.Process // of Begin
 
 	// Of Serve: reading is closed when reading from the client has ended.
@@ -56,7 +56,7 @@ func NewRelay(c *gate.Call) (*Relay, error) {
 }
 
 func newRelay(c *gate.Call, conn net.Conn, in *bufio.Reader) *Relay {
-	return &Relay{c: c, conn: conn, in: in, room: fastrun.NewRoom(), started: make(chan sandpit.Process, 1)}
+	return &Relay{c: c, conn: conn, in: in, room: [2]*fastrun.Room{fastrun.NewRoom(), fastrun.NewRoom()}, started: make(chan sandpit.Process, 1)}
 }
 
 // Request reads the first frame.
@@ -87,7 +87,9 @@ func (s *Relay) Serve() {
 // breakOff closes the connection: at once if the client has left, or else after a moment
 // for the last frames.
 func (s *Relay) breakOff() {
-	s.room.Close(context.Cause(s.c.Ctx))
+	for _, room := range s.room {
+		room.Close(context.Cause(s.c.Ctx))
+	}
 	if errors.Is(context.Cause(s.c.Ctx), gate.ErrClientGone) {
 		_ = s.conn.Close()
 		return

@@ -69,7 +69,7 @@ func FuzzRunInput(f *testing.F) {
 		frame(nil, v1.FrameSignal, []byte(`{"signal":15,"group":true}`)),
 		frame(nil, v1.FrameSignal, []byte(`{"signal":-1}`)),
 		frame(nil, v1.FrameResize, []byte(`{"rows":99999,"cols":-1}`)),
-		frame(frame(nil, v1.FramePassed, []byte{255, 255, 255, 255}), v1.FramePassed, []byte{1}),
+		frame(frame(nil, v1.FramePassed, []byte{v1.FrameStderr, 255, 255, 255, 255}), v1.FramePassed, []byte{1, 0, 0, 0, 0}),
 		frame(nil, v1.FrameKill, []byte("x")),
 		frame(nil, 99, nil),
 		{v1.FrameStdin, 0xff, 0xff, 0xff, 0xff},

@@ -54,10 +54,10 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 				return err
 			}
 		case v1.FramePassed:
-			if len(payload) != 4 {
-				return errMessage("its length is not 4 bytes")
+			if len(payload) != 5 || payload[0] != v1.FrameStdout && payload[0] != v1.FrameStderr {
+				return errMessage("it names no output, or its length is not 5 bytes")
 			}
-			s.room.Give(binary.BigEndian.Uint32(payload))
+			s.room[payload[0]-v1.FrameStdout].Give(binary.BigEndian.Uint32(payload[1:]))
 		case v1.FrameKill:
 			ctx, cancel := context.WithTimeout(s.c.Ctx, killPatience)
 			err := p.Kill(ctx)

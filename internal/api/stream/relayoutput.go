@@ -10,7 +10,7 @@ import (
 // Frame sends output, soon, and as fast as the client passes it on.
 func (s *Relay) Frame(kind byte, payload []byte) error {
 	for len(payload) > 0 {
-		n, err := s.room.Take(min(len(payload), 2*gatherSize))
+		n, err := s.room[kind-v1.FrameStdout].Take(min(len(payload), 2*gatherSize))
 		if err != nil {
 			return err
 		}

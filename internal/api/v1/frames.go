@@ -41,7 +41,7 @@ const (
 	FrameRequest byte = 32 // C: fastrun.Request as JSON; always the first
 	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
 	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken; 0: no more are taken
-	FramePassed  byte = 35 // C: 4 bytes, most significant first: the number of output bytes passed on
+	FramePassed  byte = 35 // C: 5 bytes: FrameStdout or FrameStderr; the number of its bytes passed on, most significant first
 	FrameError   byte = 36 // S: Error as JSON; it or a FrameResult is the last
 
 	// FrameBackground, empty, moves the command to the background (C), which is answered

@@ -92,6 +92,9 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	}
 	c.mu.Lock()
 	limit := c.output
+	if c.apart && d == nil && cmd.Terminal == nil {
+		m.Flags |= wire.StartApart
+	}
 	c.mu.Unlock()
 	if cmd.OutputLimit > 0 && (limit == 0 || cmd.OutputLimit < limit) {
 		limit = cmd.OutputLimit
@@ -109,7 +112,11 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		return nil, fmt.Errorf("starting a process: %w", err)
 	}
 	p := c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0)
-	go p.deliver(cmd.Stdout, cmd.Stderr)
+	if m.Flags&wire.StartApart != 0 {
+		newApart(p, cmd.Stdout, cmd.Stderr).start()
+	} else {
+		go p.deliver(cmd.Stdout, cmd.Stderr)
+	}
 	if p.ref != 0 {
 		return p, nil
 	}

@@ -175,6 +175,13 @@ func (s *stream) credit(n int) {
 	}
 }
 
+// passed tells the guest that n bytes of an output were passed on.
+func (s *stream) passed(output wire.Type, n int) {
+	var b [wire.HeaderSize + 5]byte
+	f, start := wire.BeginFrame(b[:0])
+	_, _ = s.c.write(context.Background(), wire.EndFrame(wire.AppendPassed(f, output, n), start, wire.Passed, s.id))
+}
+
 // send sends content as there is credit for it, in as many frames at once as
 // there is credit for. It returns how much was sent.
 func (s *stream) send(ctx context.Context, p []byte) (sent int, err error) {

@@ -108,7 +108,7 @@ func (c *Conn) Leave(why *wire.ErrorMessage, patience time.Duration) {
 var errVersion = errors.New("no common protocol version")
 
 func (c *Conn) read() error {
-	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Build: Build()}
+	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Features: wire.FeatureApart, Build: Build()}
 	if err := c.send(wire.Hello, 0, hello.Append(nil)); err != nil {
 		return nil
 	}
@@ -191,7 +191,7 @@ func (c *Conn) frame(r *wire.Reader, h wire.Header) error {
 			return err
 		}
 		return c.open(h.Stream, b)
-	case wire.Data, wire.EOF, wire.Credit, wire.Close:
+	case wire.Data, wire.EOF, wire.Credit, wire.Close, wire.Passed:
 	case wire.Error:
 		if h.Stream == 0 {
 			return io.EOF // the host says why it leaves
@@ -238,6 +238,20 @@ func (c *Conn) frame(r *wire.Reader, h wire.Header) error {
 		n, err := wire.DecodeCredit(b)
 		if err != nil || !s.out.Add(n) {
 			return errors.New("malformed CREDIT frame")
+		}
+		return nil
+	case wire.Passed:
+		b, err := r.Message(h.Len)
+		if err != nil {
+			return err
+		}
+		output, n, err := wire.DecodePassed(b)
+		if err != nil {
+			return errors.New("malformed PASSED frame")
+		}
+		room := s.Room(output)
+		if room == nil || !room.Add(n) {
+			return errors.New("unexpected PASSED frame")
 		}
 		return nil
 	case wire.Close:

@@ -107,6 +107,8 @@ func TestHostThatBreaksTheProtocol(t *testing.T) {
 		"stream 0":              hello(open(0, wire.OpStart, &wire.Start{})),
 		"empty open":            hello(wire.AppendFrame(nil, wire.Open, 1, nil)),
 		"content for a call":    hello(open(1, wire.OpWrite+100, Nothing{}), open(2, wire.OpStart, &wire.Start{}), data(2, 0)),
+		"malformed PASSED":      hello(start, wire.AppendFrame(nil, wire.Passed, 1, []byte{byte(wire.EOF), 0, 0, 0, 0})),
+		"PASSED unasked for":    hello(start, wire.AppendFrame(nil, wire.Passed, 1, wire.AppendPassed(nil, wire.Data, 1))),
 		"malformed credit":      hello(start, wire.AppendFrame(nil, wire.Credit, 1, []byte{1})),
 		"more than any window":  hello(start, wire.AppendFrame(nil, wire.Credit, 1, []byte{0xff, 0xff, 0xff, 0xff})),
 		"more data than credit": hello(flood, flood[len(start):]),

@@ -17,6 +17,9 @@ var ErrGone = errors.New("the stream is closed")
 type Stream struct {
 	// In has the content from the host. Handler.Open sets it if there is any.
 	In *wire.Queue
+	// Rooms are what the host may still be sent before it has passed it on, of each output.
+	// Handler.Open sets them if the host tells that.
+	Rooms [2]*wire.Window
 	// Lingers keeps content that has arrived when the stream is gone.
 	Lingers bool
 
@@ -49,6 +52,11 @@ func (s *Stream) gone() {
 		return
 	}
 	s.out.Fail(ErrGone)
+	for _, room := range s.Rooms {
+		if room != nil {
+			room.Fail(ErrGone)
+		}
+	}
 	switch {
 	case s.In == nil:
 	case s.Lingers:
@@ -87,6 +95,14 @@ type Nothing struct{}
 
 // Append appends nothing.
 func (Nothing) Append(b []byte) []byte { return b }
+
+// Room returns that of Rooms for an output, Data or Data2.
+func (s *Stream) Room(output wire.Type) *wire.Window {
+	if output == wire.Data2 {
+		return s.Rooms[1]
+	}
+	return s.Rooms[0]
+}
 
 // Reply sends the answer.
 func (s *Stream) Reply(m Message) {

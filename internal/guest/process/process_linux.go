@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit/internal/guest/conn"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
@@ -68,10 +69,10 @@ func (p *process) closeStreams() {
 
 // run carries the output until the process has exited and what it had written
 // by then has been passed on.
-func (p *process) run(m *wire.Start, to sink) {
-	go p.pump(p.stdout, wire.Data, to)
+func (p *process) run(m *wire.Start, s *conn.Stream, to sink) {
+	go p.pump(p.stdout, wire.Data, s.Room(wire.Data), to)
 	if p.stderr != nil {
-		go p.pump(p.stderr, wire.Data2, to)
+		go p.pump(p.stderr, wire.Data2, s.Room(wire.Data2), to)
 	}
 	timeout := time.Duration(m.Timeout)
 	if life := p.table.settings.Config().Life; life > 0 && (timeout == 0 || life < timeout) {

@@ -23,8 +23,8 @@ func (k streamSink) put(channel wire.Type, buf []byte, n int) error {
 
 // pump carries one stream of output. After the exit it passes on what is there,
 // and then drops what children that still hold the stream write, so that they
-// neither stop nor die of it.
-func (p *process) pump(src *source, channel wire.Type, to sink) {
+// neither stop nor die of it. room, unless nil, is what the host takes of this output.
+func (p *process) pump(src *source, channel wire.Type, room *wire.Window, to sink) {
 	defer src.close()
 	drained := false
 	finish := func() {
@@ -69,6 +69,9 @@ func (p *process) pump(src *source, channel wire.Type, to sink) {
 				keep = max(0, n-int(min(over, int64(n))))
 				p.dropped.Add(int64(n - keep))
 			}
+		}
+		if keep > 0 && room != nil && room.Spend(keep) != nil {
+			room = nil // the stream is gone
 		}
 		if keep > 0 && to != nil && to.put(channel, *buf, keep) != nil {
 			to = nil

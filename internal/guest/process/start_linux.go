@@ -64,7 +64,7 @@ func (t *Table) start(s *conn.Stream, m *wire.Start) {
 		s.WhenGone(func() { go func() { _ = p.kill() }() })
 		s.Reply(&wire.Started{Ref: p.ref, PID: uint64(p.pid)})
 	}
-	p.run(m, sink)
+	p.run(m, s, sink)
 	if !p.detached {
 		s.WhenGone(nil)
 		s.End(wire.Event, &p.exit)

@@ -24,6 +24,10 @@ const (
 	// streams together: with less, the two ends take more turns. The kernel may grant less
 	// (net.core.wmem_max). It is not part of the protocol.
 	SendBuffer = 512 << 10
+	// PassWindow is what a process that was started with StartApart may write to each of its
+	// outputs before the host has passed it on. The guest may exceed it by one read, PassExcess.
+	PassWindow = 512 << 10
+	PassExcess = 4 * MaxData
 	// MinWindow is the smallest window that may be announced.
 	MinWindow = 2 * (MaxData + HeaderSize)
 	// MaxWindow is the largest window that may be announced, and the largest credit of a
@@ -87,6 +91,18 @@ func (w *Window) TryTake(n int) bool {
 	return true
 }
 
+// Spend waits until there is any credit, and takes n bytes, even if there are fewer. The
+// error is that of Fail.
+func (w *Window) Spend(n int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.err == nil && w.avail <= 0 {
+		w.more.Wait()
+	}
+	w.avail -= n
+	return w.err
+}
+
 // Add adds n bytes of credit and reports whether the sum is within MaxWindow.
 func (w *Window) Add(n uint32) bool {
 	w.mu.Lock()
@@ -128,4 +144,18 @@ func DecodeCredit(b []byte) (uint32, error) {
 		return 0, ErrMessage
 	}
 	return binary.LittleEndian.Uint32(b), nil
+}
+
+// AppendPassed appends the payload of PASSED: the type of the output, Data or Data2, and
+// four bytes, little-endian.
+func AppendPassed(b []byte, output Type, n int) []byte {
+	return binary.LittleEndian.AppendUint32(append(b, byte(output)), uint32(n))
+}
+
+// DecodePassed decodes the payload of PASSED.
+func DecodePassed(b []byte) (output Type, n uint32, err error) {
+	if len(b) != 5 || Type(b[0]) != Data && Type(b[0]) != Data2 {
+		return 0, 0, ErrMessage
+	}
+	return Type(b[0]), binary.LittleEndian.Uint32(b[1:]), nil
 }

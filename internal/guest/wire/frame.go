@@ -33,11 +33,12 @@ const (
 	Close  Type = 10 // the host gives the stream up; G→H: the guest wants no more content
 	Ping   Type = 11 // H→G, stream 0: asks for a Pong with the same payload
 	Pong   Type = 12 // G→H, stream 0
+	Passed Type = 13 // H→G: so many bytes of one output of a process, Data or Data2, were passed on
 )
 
 // String returns the name that the protocol's description uses.
 func (t Type) String() string {
-	names := [...]string{"", "HELLO", "OPEN", "REPLY", "ERROR", "DATA", "DATA2", "EOF", "CREDIT", "EVENT", "CLOSE", "PING", "PONG"}
+	names := [...]string{"", "HELLO", "OPEN", "REPLY", "ERROR", "DATA", "DATA2", "EOF", "CREDIT", "EVENT", "CLOSE", "PING", "PONG", "PASSED"}
 	if t == 0 || int(t) >= len(names) {
 		return "type " + strconv.Itoa(int(t))
 	}
@@ -53,7 +54,7 @@ func (t Type) MaxPayload() int {
 		return MaxOpen
 	case Reply, Event:
 		return MaxReply
-	case Hello, Error, EOF, Credit, Close, Ping, Pong:
+	case Hello, Error, EOF, Credit, Close, Ping, Pong, Passed:
 		return MaxSmall
 	}
 	return -1

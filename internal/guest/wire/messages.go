@@ -16,9 +16,12 @@ type HelloMessage struct {
 	Version    uint64
 	MinVersion uint64
 	Window     uint64 // initial credit of the peer, in bytes, for every stream
-	Features   uint64 // reserved: bits that a peer may rely on
+	Features   uint64 // bits that a peer may rely on
 	Build      string // for people
 }
+
+// FeatureApart says that a guest knows StartApart.
+const FeatureApart = 1 << 0
 
 // Append appends the encoded message, Magic included.
 func (m *HelloMessage) Append(b []byte) []byte {
@@ -194,6 +197,7 @@ const (
 	StartTerminal             // with a new terminal of Rows and Cols
 	StartDetached             // lives on without its stream; its output is kept
 	StartHold                 // with StartDetached: it waits for its stream, as long as that is there
+	StartApart                // the host tells by PASSED what it has passed on: each output waits for itself alone
 )
 
 // Start requests a process.

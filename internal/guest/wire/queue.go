@@ -2,6 +2,7 @@ package wire
 
 import (
 	"io"
+	"slices"
 	"sync"
 )
 
@@ -15,10 +16,10 @@ type Queue struct {
 	mu     sync.Mutex
 	more   sync.Cond
 	chunks []*chunk
-	window int // the highest cost that may be unconsumed
-	queued int // cost of what is unconsumed, or consumed and not credited
-	owed   int // cost of what is consumed and not credited
-	taken  int // cost of what Next has returned last
+	window int  // the highest cost that may be unconsumed
+	queued int  // cost of what is unconsumed, or consumed and not credited
+	owed   int  // cost of what is consumed and not credited
+	lent   Lent // what Next has returned last
 	eof    bool
 	err    error
 	closed bool // content is dropped
@@ -31,7 +32,13 @@ type chunk struct {
 	used    int
 	recs    []record
 	filling bool // Space has given room out
-	reading bool // Next has given content out
+	lent    int  // how often Next has given content out
+}
+
+// Lent is content that Next has returned.
+type Lent struct {
+	chunk *chunk
+	cost  int
 }
 
 // A record is content of one channel, of one frame or of several in a row.
@@ -68,7 +75,7 @@ func (q *Queue) Space(n int) ([]byte, bool) {
 	var c *chunk
 	if len(q.chunks) > 0 {
 		c = q.chunks[len(q.chunks)-1]
-		if len(c.recs) == 0 && !c.reading {
+		if len(c.recs) == 0 && c.lent == 0 {
 			c.used = 0
 		}
 	}
@@ -113,12 +120,12 @@ func (q *Queue) Next() (channel Type, content []byte, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		if len(q.chunks) > 0 && len(q.chunks[0].recs) > 0 {
-			c := q.chunks[0]
+		if i := slices.IndexFunc(q.chunks, func(c *chunk) bool { return len(c.recs) > 0 }); i >= 0 {
+			c := q.chunks[i]
 			r := c.recs[0]
 			c.recs = c.recs[1:]
-			c.reading = true
-			q.taken = int(r.cost)
+			c.lent++
+			q.lent = Lent{c, int(r.cost)}
 			return r.channel, c.buf[r.off:r.end], nil
 		}
 		if q.err != nil {
@@ -148,28 +155,53 @@ func (q *Queue) Wake(on bool) {
 // Done reports that the content of Next was consumed, and returns the credit to give to the
 // sender now: usually 0, because it is given in larger pieces.
 func (q *Queue) Done() (credit int) {
+	lent := q.Lend()
+	defer q.Return(lent)
+	return q.Credit(lent)
+}
+
+// Lend keeps what Next has returned valid until Return, while Next may be called again. Done
+// is then not called for it.
+func (q *Queue) Lend() Lent {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.taken == 0 {
-		return 0
-	}
-	q.owed += q.taken
-	q.taken = 0
-	if len(q.chunks) > 0 && q.chunks[0].reading {
-		c := q.chunks[0]
-		c.reading = false
-		if len(c.recs) == 0 && !c.filling {
-			q.chunks = q.chunks[1:]
-			if len(q.chunks) == 0 {
-				q.chunks = nil
-			}
-			if len(c.buf) == largeChunk {
-				c.used, c.recs = 0, c.recs[:0:0]
-				largeChunks.Put(c)
-			}
-		}
-	}
+	lent := q.lent
+	q.lent = Lent{}
+	return lent
+}
+
+// Credit reports that lent content counts as consumed, once, and returns the credit to give
+// to the sender now, as Done does.
+func (q *Queue) Credit(lent Lent) (credit int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.owed += lent.cost
 	return q.credit()
+}
+
+// Return ends what Lend began.
+func (q *Queue) Return(lent Lent) {
+	c := lent.chunk
+	if c == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c.lent--; c.lent > 0 || len(c.recs) > 0 || c.filling {
+		return
+	}
+	i := slices.Index(q.chunks, c)
+	if i < 0 {
+		return // the queue was closed
+	}
+	q.chunks = slices.Delete(q.chunks, i, i+1)
+	if len(q.chunks) == 0 {
+		q.chunks = nil
+	}
+	if len(c.buf) == largeChunk {
+		c.used, c.recs = 0, c.recs[:0:0]
+		largeChunks.Put(c)
+	}
 }
 
 // credit returns what is owed, once it is worth a frame and anything more can come.

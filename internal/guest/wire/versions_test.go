@@ -81,7 +81,7 @@ func TestNumbers(t *testing.T) {
 		return found
 	}
 	frames := map[string]int{}
-	for _, f := range []Type{Hello, Open, Reply, Error, Data, Data2, EOF, Credit, Event, Close, Ping, Pong} {
+	for _, f := range []Type{Hello, Open, Reply, Error, Data, Data2, EOF, Credit, Event, Close, Ping, Pong, Passed} {
 		frames[strings.ToLower(f.String())] = int(f)
 	}
 	if diff := cmp.Diff(section("| type | name | from |", "Violations are"), frames); diff != "" {
