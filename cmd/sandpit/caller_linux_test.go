@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -89,5 +92,40 @@ func TestRunWithoutHome(t *testing.T) {
 	cmd := command([]string{"TMPDIR=" + temp}, "run", "--image", "example.invalid/x", "true")
 	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "HOME is not set") {
 		t.Errorf("an image: %s", out)
+	}
+}
+
+// What was written to the standard input of a command arrives, however many run at once.
+func TestInputArrives(t *testing.T) {
+	needSandboxes(t)
+	runs, atOnce := 40, 8
+	if os.Getenv("SANDPIT_TEST_LONG") != "" {
+		runs, atOnce = 50_000, 50
+	}
+	for _, way := range []string{"alone", "with a server"} {
+		t.Run(way, func(t *testing.T) {
+			home := shortHome(t)
+			if way != "alone" {
+				startServer(t, home)
+			}
+			program := filepath.Join(binDir(t), "sandpit")
+			var next atomic.Int64
+			var all sync.WaitGroup
+			for range atOnce {
+				all.Go(func() {
+					for n := next.Add(1); n <= int64(runs) && !t.Failed(); n = next.Add(1) {
+						line := fmt.Sprintln("line", n)
+						var stderr strings.Builder
+						cmd := exec.Command(program, "run", "--", "sh", "-c", `read -r a && echo "$a"`)
+						cmd.Env = append(os.Environ(), "SANDPIT_HOME="+home)
+						cmd.Stdin, cmd.Stderr = strings.NewReader(line), &stderr
+						if out, err := cmd.Output(); err != nil || string(out) != line {
+							t.Errorf("run %d: %q, %v\n%s", n, out, err, &stderr)
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
 	}
 }
