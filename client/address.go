@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -96,7 +97,12 @@ func (e *endpoint) connect(ctx context.Context) (net.Conn, error) {
 		return unixsock.Dial(ctx, e.address)
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive()}
-	return d.DialContext(ctx, e.network, e.address)
+	conn, err := d.DialContext(ctx, e.network, e.address)
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return nil, op.Err // the message names the address already
+	}
+	return conn, err
 }
 
 // connectTLS makes a connection with TLS.

@@ -85,7 +85,8 @@ func New(opt Options) (*Client, error) {
 		return nil, err
 	}
 	if strings.ContainsFunc(opt.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fault.Errorf(sandpit.ErrInvalid, "using the key: it contains a character that keys never have")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "using the key: it contains a character that keys never have"),
+			"give the key as 'sandpit key create' printed it")
 	}
 	at.dialer = opt.Dial
 	if at.secure {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -164,7 +165,10 @@ func wayOut(err error) string {
 		stranger *tls.CertificateVerificationError
 		plain    tls.RecordHeaderError
 	)
+	var unknown *net.DNSError
 	switch {
+	case errors.As(err, &unknown) && unknown.IsNotFound:
+		return "check the server's address"
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return "start the server with 'sandpit serve', or check its address"
 	case errors.Is(err, fs.ErrPermission):

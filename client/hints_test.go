@@ -41,6 +41,10 @@ func TestWaysOut(t *testing.T) {
 		if hint := sandpit.Hint(err); !strings.Contains(hint, want) {
 			t.Errorf("%s: got %v, hint %q, want %q", address, err, hint, want)
 		}
+		_, host, _ := strings.Cut(address, "://")
+		if strings.HasPrefix(address, "http") && strings.Count(err.Error(), host) > 1 {
+			t.Errorf("the address is there twice: %v", err)
+		}
 		_ = c.Close()
 	}
 	if got := wayOut(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}); !strings.Contains(got, "another user") {

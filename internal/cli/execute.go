@@ -321,6 +321,9 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 	name := programName(cmd)
 	err := fmt.Errorf("starting %s: %w", name, failed)
 	const notFound = 127
+	if failed.ExitCode == notFound && strings.HasPrefix(name, "-") {
+		return sandpit.WithHint(err, "write flags of sandpit before the command, and before the name of its sandbox")
+	}
 	if failed.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
 		return err
 	}

@@ -50,6 +50,9 @@ func (a *App) WarnMachine(o *Options) {
 	if have := runtime.NumCPU(); o.cpus.is > float64(have) {
 		a.Note("%s is more than this machine's %d", o.cpus.shownAs("cpus"), have)
 	}
+	if o.memory.is == 0 && o.disk.is == 0 {
+		return
+	}
 	have := machineMemory()
 	if have <= 0 {
 		return

@@ -340,7 +340,11 @@ func (a *tree) catCommand() *cobra.Command {
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
 		for _, name := range args {
-			if err := copyFile(ctx, sb.Files(), name, a.Stdout); err != nil {
+			err := copyFile(ctx, sb.Files(), name, a.Stdout)
+			if errors.Is(err, sandpit.ErrIsDirectory) {
+				return sandpit.WithHint(err, "run 'sandpit ls "+sb.Name()+" "+name+"' to list it")
+			}
+			if err != nil {
 				return err
 			}
 		}
