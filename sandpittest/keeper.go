@@ -350,10 +350,16 @@ func testMoved(t *testing.T, e *env) {
 	for range 2 {
 		must(t, b.Background(t.Context()))
 	}
+	silent := start(t, same, sandpit.Command{Script: waitFor("/tmp/go") + "; exit 5"})
+	must(t, silent.(sandpit.Backgrounder).Background(t.Context()))
 	must(t, other.Close())
+	put(t, sb, "/tmp/go", "")
+	if res := wait(t, attach(t, sb, silent.ID(), sandpit.AttachOptions{})); res.ExitCode != 5 {
+		t.Errorf("got %+v", res)
+	}
 	infos, err := sb.Processes(t.Context())
 	must(t, err)
-	if i := infos[len(infos)-1]; i.ID != p.ID() || !i.Background || !i.Stdin || i.Timeout != time.Hour || i.Result != nil {
+	if i := infos[0]; i.ID != p.ID() || !i.Background || !i.Stdin || i.Timeout != time.Hour || i.Result != nil {
 		t.Errorf("it is listed as %+v", i)
 	}
 	var kept written
