@@ -35,6 +35,7 @@ func makeDir(t *testing.T, mode fs.FileMode, uid int) string {
 // A connection is made only to a program of this user, of root, or of the owner of the
 // socket's directory.
 func TestStrangersAreRefused(t *testing.T) {
+	testkit.NeedRoot(t, "to act as other users")
 	const user, other = 12345, 12346
 	for name, tt := range map[string]struct {
 		mode            fs.FileMode
