@@ -18,6 +18,10 @@
 // [sandpit.ErrUnavailable]. It is then unknown whether the request was carried
 // out, with one exception: Create never creates a sandbox twice.
 //
+// A stream that breaks off without its last event is resumed where it was, for up to half a
+// minute, if it has positions: events and logs. Otherwise its error is an [InterruptedError],
+// which has the position.
+//
 // # Timeouts
 //
 // Every call ends when its context ends. A call that does not wait for anything in

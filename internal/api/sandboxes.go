@@ -33,7 +33,7 @@ func sandboxRoutes() []Route {
 		{
 			Method: http.MethodPatch, Path: oneSandbox, ID: "updateSandbox", Tag: tag, Summary: "Change the name, labels and limits of a sandbox",
 			Text: "Everything is changed or nothing. Limits of memory, CPUs and processes can be changed; memory can't become less than is in use.",
-			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(updateSandbox),
+			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists"}, handle: fromJSON(updateSandbox),
 		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"integrity"}, handle: asJSON(restartSandbox)},
