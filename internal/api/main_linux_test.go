@@ -232,6 +232,10 @@ func (h *hooks) CreateWebhook(_ context.Context, c gate.Caller, w v1.NewWebhook)
 	return hook, nil
 }
 
+func (h *hooks) TestWebhook(context.Context, gate.Caller, string) (v1.WebhookTest, error) {
+	return v1.WebhookTest{}, sandpit.ErrNotFound
+}
+
 func (h *hooks) ListWebhooks(_ context.Context, c gate.Caller) ([]v1.Webhook, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

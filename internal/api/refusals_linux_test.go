@@ -107,7 +107,7 @@ func TestRefusals(t *testing.T) {
 	}
 	resp := s.do(ask{method: "PATCH", path: "/v1/sandboxes"})
 	resp.Body.Close()
-	if got := resp.Header.Get("Allow"); got != "GET, POST" {
+	if got := resp.Header.Get("Allow"); got != "GET, POST, DELETE" {
 		t.Errorf("Allow is %q", got)
 	}
 	// What was refused is in the audit.

@@ -28,6 +28,11 @@ func sandboxRoutes() []Route {
 			Text:  "since and until filter by the time of creation. To miss no change afterwards, follow /v1/events with after set to the seq of the first page.",
 			Query: pageParams(timeParams(labelParam(), stateParam())...), Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
 		},
+		{
+			Method: http.MethodDelete, Path: sandboxes, ID: "removeSandboxes", Tag: tag, Summary: "Remove sandboxes by label, state or time of creation",
+			Text:  "At least one filter is required, or all=true. At most 50 sandboxes are removed, the oldest first; more says whether others match. The response has every sandbox that matched, with an error if it could not be removed.",
+			Query: timeParams(labelParam(), stateParam(), flag("all", "Remove all sandboxes; not with a filter")), Status: http.StatusOK, Out: v1.RemovedList{}, Guarded: true, Vital: true, selfAudited: true, handle: asJSON(removeSandboxes),
+		},
 		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
 		{

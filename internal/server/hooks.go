@@ -61,6 +61,18 @@ func (h hooks) ListWebhooks(ctx context.Context, c gate.Caller) ([]v1.Webhook, e
 	return out, nil
 }
 
+func (h hooks) TestWebhook(ctx context.Context, c gate.Caller, id string) (v1.WebhookTest, error) {
+	t, err := h.sender.Test(ctx, c.Namespace, id)
+	if err != nil {
+		return v1.WebhookTest{}, err
+	}
+	out := v1.WebhookTest{Delivered: t.Err == nil, Status: t.Status, Took: v1.Seconds(t.Took)}
+	if t.Err != nil {
+		out.Error = t.Err.Error()
+	}
+	return out, nil
+}
+
 func (h hooks) DeleteWebhook(ctx context.Context, c gate.Caller, id string) error {
 	if err := h.store.DeleteWebhook(ctx, c.Namespace, id); err != nil {
 		return err

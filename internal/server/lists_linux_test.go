@@ -61,3 +61,31 @@ func TestImagesOfPolicies(t *testing.T) {
 		t.Errorf("the server's user is shown %s, want %s", got, want)
 	}
 }
+
+// A test of a webhook tells what its receiver answers, to its own tenant, and not too often.
+func TestWebhookIsTested(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.start()
+	key, other := s.keyOf("team", ""), s.keyOf("others", "")
+	status, body, _ := s.get(http.MethodPost, "http://sandpit/v1/webhooks", key, `{"url":"https://localhost:9/"}`)
+	var hook v1.Webhook
+	if err := json.Unmarshal([]byte(body), &hook); err != nil || status != http.StatusCreated {
+		t.Fatalf("%d %s", status, body)
+	}
+	path := "http://sandpit/v1/webhooks/" + hook.ID + "/test"
+	if status, body, _ := s.get(http.MethodPost, path, other, ""); status != http.StatusNotFound {
+		t.Errorf("of another tenant: %d %s", status, body)
+	}
+	var got v1.WebhookTest
+	status, body, _ = s.get(http.MethodPost, path, key, "")
+	if err := json.Unmarshal([]byte(body), &got); err != nil || status != http.StatusOK || got.Delivered || got.Status != 0 || !strings.Contains(got.Error, "not public") {
+		t.Errorf("%d %s", status, body)
+	}
+	for status != http.StatusTooManyRequests { // unless a second has passed
+		var header http.Header
+		if status, body, header = s.get(http.MethodPost, path, key, ""); status != http.StatusOK && (status != http.StatusTooManyRequests || header.Get("Retry-After") == "") {
+			t.Fatalf("too often: %d %v %s", status, header, body)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,12 +31,12 @@ func encode(e sandpit.Event, lost uint64) ([]byte, error) {
 
 // attempt sends an event once. On an error, again is the least time to wait
 // that the receiver asks for; less than 0: it wants no further attempt.
-func (s *Sender) attempt(q *queue, seq uint64, body []byte) (again time.Duration, err error) {
-	req, err := http.NewRequestWithContext(q.ctx, http.MethodPost, q.hook.URL, bytes.NewReader(body))
+func (s *Sender) attempt(ctx context.Context, q *queue, suffix string, body []byte) (status int, again time.Duration, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.hook.URL, bytes.NewReader(body))
 	if err != nil {
-		return -1, err
+		return 0, -1, err
 	}
-	id := q.hook.ID + "_" + strconv.FormatUint(seq, 10)
+	id := q.hook.ID + "_" + suffix
 	now := strconv.FormatInt(time.Now().Unix(), 10)
 	req.Header.Set("content-type", "application/json")
 	req.Header.Set("user-agent", "sandpit-webhook/1")
@@ -44,7 +45,7 @@ func (s *Sender) attempt(q *queue, seq uint64, body []byte) (again time.Duration
 	req.Header.Set(headerSignature, sign(q.key, id, now, body))
 	res, err := s.client.Do(req)
 	if err != nil {
-		return 0, shorten(err)
+		return 0, 0, shorten(err)
 	}
 	defer res.Body.Close()
 	// What it says is of no use to anyone; a little is read, so that the
@@ -52,14 +53,14 @@ func (s *Sender) attempt(q *queue, seq uint64, body []byte) (again time.Duration
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
 	switch {
 	case res.StatusCode >= 200 && res.StatusCode < 300:
-		return 0, nil
+		return res.StatusCode, 0, nil
 	case res.StatusCode == http.StatusGone:
-		return -1, errGone
+		return res.StatusCode, -1, errGone
 	}
 	if seconds, err := strconv.Atoi(res.Header.Get("retry-after")); err == nil && seconds > 0 && seconds < 1<<20 {
 		again = time.Duration(seconds) * time.Second
 	}
-	return again, fmt.Errorf("it responded with status %d", res.StatusCode)
+	return res.StatusCode, again, fmt.Errorf("it responded with status %d", res.StatusCode)
 }
 
 // shorten leaves out what the owner of the hook knows, its URL, and what is not

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -75,8 +76,9 @@ type Sender struct {
 	work   sync.WaitGroup
 
 	mu     sync.Mutex
-	hooks  map[string]*queue // by ID; guarded by mu
-	closed bool              // guarded by mu
+	hooks  map[string]*queue    // by ID; guarded by mu
+	tested map[string]time.Time // when a namespace may make the next test; guarded by mu
+	closed bool                 // guarded by mu
 }
 
 // queue is a hook with what waits for it.
@@ -113,7 +115,7 @@ func NewSender(opt Options) *Sender {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Sender{opt: opt, slots: make(chan struct{}, maxAtOnce), hooks: map[string]*queue{}}
+	s := &Sender{opt: opt, slots: make(chan struct{}, maxAtOnce), hooks: map[string]*queue{}, tested: map[string]time.Time{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.client = &http.Client{
 		Timeout: opt.Timeout,
@@ -261,7 +263,7 @@ func (s *Sender) deliver(q *queue, e sandpit.Event) bool {
 		case <-q.ctx.Done():
 			return false
 		}
-		again, err := s.attempt(q, e.Seq, body)
+		_, again, err := s.attempt(q.ctx, q, strconv.FormatUint(e.Seq, 10), body)
 		<-s.slots
 
 		s.mu.Lock()

@@ -14,6 +14,19 @@ type SandboxList struct {
 	Seq       uint64    `json:"seq" doc:"Pass that of the first page to /v1/events as after to get all later events"`
 }
 
+// RemovedList is what a removal by filter has done, oldest first.
+type RemovedList struct {
+	Sandboxes []Removed `json:"sandboxes"`
+	More      bool      `json:"more" doc:"More sandboxes match: send the request again"`
+}
+
+// Removed is the removal of a sandbox.
+type Removed struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	Error *Error `json:"error,omitempty" doc:"Why it was not removed"`
+}
+
 // Stop describes how to stop a sandbox.
 type Stop struct {
 	Grace *float64 `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; default 10, at most 600; 0: SIGKILL at once"`
@@ -167,6 +180,14 @@ type Webhook struct {
 type WebhookList struct {
 	Webhooks []Webhook `json:"webhooks"`
 	Next     string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
+// WebhookTest is the outcome of a test of a webhook.
+type WebhookTest struct {
+	Delivered bool    `json:"delivered" doc:"Whether the receiver has accepted the message, with a status of 2xx"`
+	Status    int     `json:"status,omitempty" doc:"Of the receiver's response; absent if there was none"`
+	Error     string  `json:"error,omitempty" doc:"Why it was not delivered"`
+	Took      float64 `json:"took_seconds"`
 }
 
 // Audit is an entry of the audit.

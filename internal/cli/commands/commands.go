@@ -53,6 +53,7 @@ func (a *tree) commands() []command {
 		{"pause", "pause a sandbox", a.pauseCommand, false},
 		{"resume", "resume a paused sandbox", a.resumeCommand, false},
 		{"extend", "change the lifetime of a sandbox", a.extendCommand, false},
+		{"update", "change the name, labels and limits of a sandbox", a.updateCommand, false},
 		{"rm", "remove a sandbox", a.removeCommand, false},
 		{"logs", "show the output of processes", a.logsCommand, false},
 		{"inspect", "show the details of a sandbox", a.inspectCommand, false},

@@ -29,7 +29,7 @@ Usage:
   sandpit logs|inspect|stats NAME           show its output, its details, its resource usage
   sandpit cp SRC DST                        copy files in or out (NAME:/path); also ls, cat, write, edit
   sandpit forward NAME 8080:80              forward a local port to it
-  sandpit stop|start|pause|resume|kill|extend|rm NAME
+  sandpit stop|start|pause|resume|kill|extend|update|rm NAME
   sandpit events|top                        show events, show resource usage
   sandpit serve|key|audit                   run a server, manage its keys and audit log
 
