@@ -116,7 +116,7 @@ func (e *endpoint) connectTLS(ctx context.Context) (net.Conn, error) {
 	conn := tls.Client(plain, e.tls)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = plain.Close()
-		return nil, fmt.Errorf("TLS handshake with %s: %w", e.shown, err)
+		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	return conn, nil
 }
