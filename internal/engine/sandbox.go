@@ -192,9 +192,9 @@ func (s *Sandbox) closedError() error {
 
 // stateError returns the error that a call is not possible in a state.
 func (s *Sandbox) stateError(state sandpit.State) error {
-	err := fault.Errorf(sandpit.ErrState, "sandbox %s is %s", s.Name(), state)
+	err := fault.Errorf(sandpit.ErrState, "sandbox %q is %s", s.Name(), state)
 	if state == sandpit.StateStopped {
-		return sandpit.WithHint(err, "start the sandbox first, for example with 'sandpit start "+s.Name()+"'")
+		return sandpit.WithHint(err, "start it with 'sandpit start "+s.Name()+"'")
 	}
 	return err
 }

@@ -222,6 +222,9 @@ func (s *Store) openTar(ctx context.Context, name string) (*tarTree, error) {
 	if err == nil && !info.Mode().IsRegular() {
 		err = fault.Invalidf("it is not a regular file")
 	}
+	if err == nil && info.Size() == 0 {
+		err = errEmpty
+	}
 	if err == nil {
 		err = s.plainTar(ctx, t, info.Size())
 	}

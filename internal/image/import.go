@@ -119,6 +119,9 @@ func (s *Store) collectRecord(rec *record, fd int) {
 	}
 }
 
+// errEmpty is the error of an archive without a byte.
+var errEmpty = fault.Errorf(sandpit.ErrInvalid, "the file is empty")
+
 // openImport opens the source of an import.
 func (s *Store) openImport(ctx context.Context, src string, want platform) (fileSource, error) {
 	kind, rest, _ := strings.Cut(src, ":")
@@ -217,6 +220,9 @@ func (s *Store) singleLayer(ctx context.Context, name string, want platform) (fi
 	stream := s.openLayer(ctx, io.TeeReader(f, h), info.Size(), s.opt.Limits)
 	diffID, err := stream.digest()
 	stream.Close()
+	if err == nil && diffID == hex.EncodeToString(sha256.New().Sum(nil)) { // compressed, too
+		err = errEmpty
+	}
 	if err == nil {
 		_, err = io.Copy(h, f) // what follows the compressed data
 	}

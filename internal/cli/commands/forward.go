@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // forwardCommand is sandpit forward.
@@ -21,16 +22,22 @@ func (a *tree) forwardCommand() *cobra.Command {
 	return a.serverCommand(&cobra.Command{
 		Use: "forward NAME [[ADDR:]PORT:]PORT...",
 		Long: `Forward TCP ports of this machine to a sandbox until ^C. LOCAL:PORT forwards port LOCAL on
-127.0.0.1 to port PORT on the sandbox's loopback. A LOCAL of 0 picks a free port.`,
+127.0.0.1 to port PORT on the sandbox's loopback. A LOCAL of 0 picks a free port. The
+command fails when the sandbox is stopped or removed.`,
 		Example:           "  sandpit forward work 8080:80\n  sandpit forward work 0:8000",
 		Args:              arguments(2, -1),
 		ValidArgsFunction: a.completeNames(1),
-	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+	}, func(ctx context.Context, s *session, args []string) error {
+		sb, err := s.find(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		args = args[1:]
 		var wait sync.WaitGroup
 		defer wait.Wait()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		failed := make(chan error, len(args))
+		failed := make(chan error, len(args)+1)
 		locals, ports := make([]string, len(args)), make([]uint16, len(args))
 		for i, arg := range args {
 			var err error
@@ -55,13 +62,65 @@ func (a *tree) forwardCommand() *cobra.Command {
 			wait.Go(func() { failed <- a.forward(ctx, l, sb, port) })
 			context.AfterFunc(ctx, func() { _ = l.Close() })
 		}
+		wait.Go(func() {
+			if err := s.outlast(ctx, sb); err != nil {
+				failed <- err
+			}
+		})
 		select {
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}))
+	})
+}
+
+// outlast returns when the sandbox is stopped, removed or failed, with an error that says
+// which, or when ctx ends.
+func (s *session) outlast(ctx context.Context, sb sandpit.Sandbox) error {
+	watcher, ok := s.Client.(sandpit.Watcher)
+	if !ok {
+		return nil
+	}
+	// The events after the list, and the state after that: no end is missed.
+	page, err := s.List(ctx, sandpit.ListQuery{Limit: 1})
+	if err != nil {
+		return err
+	}
+	query := sandpit.EventQuery{
+		After: page.Seq, Sandbox: sb.ID(),
+		Kinds: []sandpit.EventKind{sandpit.EventStopped, sandpit.EventFailed, sandpit.EventRemoved},
+	}
+	if err := ended(ctx, sb); err != nil {
+		return err
+	}
+	for _, err := range watcher.Events(ctx, query) {
+		if err == nil {
+			err = ended(ctx, sb)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ended returns an error if the sandbox is stopped, removed or failed, and can't be asked
+// for a connection.
+func ended(ctx context.Context, sb sandpit.Sandbox) error {
+	info, err := sb.Info(ctx)
+	switch {
+	case errors.Is(err, sandpit.ErrClosed), errors.Is(err, sandpit.ErrNotFound):
+		return fault.Errorf(sandpit.ErrClosed, "sandbox %q was removed", sb.Name())
+	case err != nil:
+		return err
+	case info.State == sandpit.StateStopped:
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "sandbox %q is stopped", sb.Name()), "start it with 'sandpit start "+sb.Name()+"'")
+	case info.State == sandpit.StateFailed:
+		return fault.Errorf(sandpit.ErrState, "sandbox %q has failed: %s", sb.Name(), info.Reason)
+	}
+	return nil
 }
 
 // parseForward reads PORT, LOCAL:PORT or ADDR:LOCAL:PORT.

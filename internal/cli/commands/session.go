@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -44,8 +45,17 @@ func (a *tree) withServer(ctx context.Context, do func(context.Context, *session
 		if err != nil {
 			return err
 		}
-		return errors.Join(do(ctx, s), s.Close())
+		return errors.Join(aboutSandbox(do(ctx, s)), s.Close())
 	})
+}
+
+// aboutSandbox returns the error that a sandbox is stopped without the path that it was
+// asked about, to which it does not matter.
+func aboutSandbox(err error) error {
+	if about, ok := errors.AsType[*fs.PathError](err); ok && errors.Is(about.Err, sandpit.ErrState) {
+		return about.Err
+	}
+	return err
 }
 
 // connect opens the server that is configured, or this user's own, which it
