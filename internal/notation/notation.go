@@ -117,19 +117,44 @@ func FormatSize(n int64) string {
 	return strings.TrimRight(strings.TrimRight(text, "0"), ".") + " " + units[i]
 }
 
-// ParseDuration reads "30s", "5m", "1h30m", "250ms", or a plain number of
-// seconds, whole or decimal. The duration is more than zero.
+// ParseDuration reads "30s", "5m", "1h30m", "250ms", "7d", "1d12h", or a plain number of
+// seconds, whole or decimal. A day is 24 hours. The duration is more than zero.
 func ParseDuration(s string) (time.Duration, error) {
 	text := strings.TrimSpace(s)
 	if isDecimal(strings.TrimPrefix(text, "-")) {
 		text += "s"
 	}
-	d, err := time.ParseDuration(text)
+	d, err := parseDays(text)
 	if err != nil {
-		return 0, sandpit.WithHint(fmt.Errorf("%q is not a duration", s), "write a duration as 30s, 5m or 1h30m; a plain number is seconds")
+		return 0, sandpit.WithHint(fmt.Errorf("%q is not a duration", s), "write a duration as 30s, 5m, 1h30m or 7d; a plain number is seconds")
 	}
 	if d <= 0 {
 		return 0, ErrNotPositive
+	}
+	return d, nil
+}
+
+// parseDays is time.ParseDuration, which also reads days if they come first.
+func parseDays(text string) (time.Duration, error) {
+	number, rest, found := strings.Cut(text, "d")
+	digits := strings.TrimPrefix(number, "-")
+	if !found || !isDecimal(digits) {
+		return time.ParseDuration(text)
+	}
+	days, err := time.ParseDuration(digits + "h")
+	if err != nil || days > math.MaxInt64/24 {
+		return 0, errors.New("too many days")
+	}
+	d := 24 * days
+	if rest != "" {
+		more, err := time.ParseDuration(rest)
+		if err != nil || strings.ContainsAny(rest[:1], "+-") || more > math.MaxInt64-d {
+			return 0, errors.New("what follows the days is not a duration")
+		}
+		d += more
+	}
+	if digits != number {
+		d = -d
 	}
 	return d, nil
 }

@@ -61,17 +61,18 @@ func TestFormatSize(t *testing.T) {
 func TestParseDuration(t *testing.T) {
 	for s, want := range map[string]time.Duration{
 		"30": 30 * time.Second, "1.5": 1500 * time.Millisecond, "30s": 30 * time.Second, "5m": 5 * time.Minute, "1h30m": 90 * time.Minute, "250ms": 250 * time.Millisecond,
+		"7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "0.5d": 12 * time.Hour, "1d1ms": 24*time.Hour + time.Millisecond, "106751d": 106751 * 24 * time.Hour,
 	} {
 		if got, err := ParseDuration(s); err != nil || got != want {
 			t.Errorf("%q: got %v, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"", "x", "1 hour", "1d", "NaN", "9999999999h"} {
+	for _, s := range []string{"", "x", "1 hour", "d", "1d-1h", "1d+1h", "1d1d", "1h1d", "1 d", "1D", "106752d", "106751d24h", "1e9d", "NaN", "9999999999h"} {
 		if _, err := ParseDuration(s); err == nil || !strings.Contains(err.Error(), "is not a duration") || sandpit.Hint(err) == "" {
 			t.Errorf("%q: got %v", s, err)
 		}
 	}
-	for _, s := range []string{"0", "0s", "-1", "-5m"} {
+	for _, s := range []string{"0", "0s", "-1", "-5m", "0d", "-1d", "-1d12h"} {
 		if _, err := ParseDuration(s); !errors.Is(err, ErrNotPositive) {
 			t.Errorf("%q: got %v", s, err)
 		}
