@@ -184,7 +184,7 @@ func TestNoPlace(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, argv := range [][]string{{"run", "true"}, {"create", "box"}, {"ps"}, {"serve"}, {"key", "ls"}} {
+	for _, argv := range [][]string{{"run", "true"}, {"create", "box"}, {"rm", "box"}, {"serve"}, {"key", "ls"}} {
 		out, err := commandLineAt(t, file, argv...).CombinedOutput()
 		if err == nil || !strings.HasPrefix(string(out), "sandpit: ") || !strings.Contains(string(out), "not a directory\nhint: ") || !strings.Contains(string(out), "SANDPIT_HOME") {
 			t.Errorf("%s: %v\n%s", argv[0], err, out)

@@ -28,12 +28,18 @@ func addServer(app *cli.App) {
 }
 
 // connect opens the server at an address, or this user's own, which is started
-// when there is none.
+// when there is none, unless only one that runs is wanted.
 func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, started bool, err error) {
 	address := opt.Address
 	if address == "" {
-		if !opt.Running {
-			started, err = server.Background{Home: opt.Home, Environ: opt.Environ}.Ensure(ctx)
+		background := server.Background{Home: opt.Home, Environ: opt.Environ}
+		if opt.Running {
+			var answers bool
+			if answers, err = background.Answers(ctx); err == nil && !answers {
+				return nil, false, cli.ErrNoServer
+			}
+		} else {
+			started, err = background.Ensure(ctx)
 		}
 		if err != nil {
 			return nil, false, wantsHome(err, opt.Home)

@@ -19,6 +19,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"time"
@@ -91,8 +92,11 @@ type ConnectOptions struct {
 	Address string   // unix:///PATH, https://HOST:PORT or http://HOST:PORT
 	Key     string   // for a server at an Address
 	Environ []string // of a server that is started
-	Running bool     // none is started
+	Running bool     // none is started: the error matches ErrNoServer if none answers
 }
+
+// ErrNoServer says that no server of this user runs.
+var ErrNoServer = errors.New("no server is running")
 
 // ServeOptions are the flags of sandpit serve.
 type ServeOptions struct {

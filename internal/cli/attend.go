@@ -49,9 +49,6 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 	if err := a.checkTerminal(o); err != nil {
 		return err
 	}
-	if o.detach.is && o.asJSON.is {
-		return sandpit.WithHint(Usagef("--detach can't be combined with --json"), "omit --json; use 'sandpit attach' to see the output")
-	}
 	a.WarnVariables(o)
 	env, err := o.environment()
 	if err != nil {
@@ -70,10 +67,16 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 			process, err := sb.Start(ctx, cmd)
 			var failed *sandpit.StartError
 			if errors.As(err, &failed) {
+				if o.asJSON.is {
+					return a.printReport(ctx, sb, modes{}, report{result: sandpit.Result{ExitCode: failed.ExitCode}, startError: failed.Reason, code: failed.ExitCode})
+				}
 				return a.notStarted(ctx, sb, cmd, failed)
 			}
 			if err != nil {
 				return interrupted(ctx, err)
+			}
+			if o.asJSON.is {
+				return a.PrintJSON(jsonStarted{process.ID(), process.PID(), sb.Name()})
 			}
 			_, err = fmt.Fprintln(a.Stdout, process.ID())
 			return err
@@ -90,6 +93,13 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, stays: sb.Name(), detachKeys: o.detachKeys()}
 		return a.attend(ctx, sb, cmd, m, term, relay, newSteps(false))
 	})
+}
+
+// jsonStarted is the object of exec -d --json. Fields are only ever added.
+type jsonStarted struct {
+	ID      string `json:"id"`
+	PID     int    `json:"pid"` // inside the sandbox
+	Sandbox string `json:"sandbox"`
 }
 
 // inSandbox does something in a sandbox with signals caught.

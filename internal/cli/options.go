@@ -192,6 +192,8 @@ func (o *Options) ExecFlags() []Section {
 			e.Usage = "name, uid, name:group or uid:gid (default the sandbox's user)"
 		case "quiet":
 			e.Usage = "omit warnings"
+		case "json":
+			e.Usage += "; with -d one with the ID of the process"
 		case "interactive":
 			e.Usage = "pass standard input to CMD (the default without -d); with -d keep it open for sandpit attach"
 		}

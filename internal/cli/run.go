@@ -145,7 +145,7 @@ func (a *App) checkTerminal(o *Options) error {
 		return nil
 	}
 	switch {
-	case o.asJSON.is:
+	case o.asJSON.is && !o.detach.is:
 		return sandpit.WithHint(Usagef("--json and --tty can't be combined"), "omit one of them")
 	case o.interactive.set && !o.interactive.is:
 		return sandpit.WithHint(Usagef("--tty needs standard input"), "omit --interactive=false")

@@ -90,7 +90,7 @@ func importName(name string) (Reference, error) {
 		return ref, err
 	}
 	if ref.Digest != "" {
-		return ref, fault.Invalidf("importing as %s: the name must not contain a digest", name)
+		return ref, fault.Invalidf("the name %s must not contain a digest", name)
 	}
 	return ref, nil
 }

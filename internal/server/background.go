@@ -48,7 +48,7 @@ func (b Background) LogFile() string { return filepath.Join(b.Home, "server.log"
 // whether this call started it. Of concurrent calls, one does. The error matches
 // sandpit.ErrForbidden if a program of another user has taken the server's place.
 func (b Background) Ensure(ctx context.Context) (started bool, err error) {
-	if answers, err := b.answers(ctx); answers || err != nil {
+	if answers, err := b.Answers(ctx); answers || err != nil {
 		return false, err
 	}
 	caller := unix.Umask(0o077) // which may take the owner's bits away
@@ -64,11 +64,11 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	if err := flock(ctx, lock); err != nil {
 		return false, fmt.Errorf("starting a server: waiting for another process that starts one: %w", err)
 	}
-	if answers, err := b.answers(ctx); answers || err != nil {
+	if answers, err := b.Answers(ctx); answers || err != nil {
 		return false, err
 	}
 	if err := b.start(ctx); err != nil {
-		if answers, _ := b.answers(ctx); answers {
+		if answers, _ := b.Answers(ctx); answers {
 			return false, nil // somebody has started one by its name at the same time
 		}
 		return true, err
@@ -76,8 +76,9 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 	return true, nil
 }
 
-// answers reports whether there is a server. The error is that of another user's socket.
-func (b Background) answers(ctx context.Context) (bool, error) {
+// Answers reports whether there is a server. The error matches sandpit.ErrForbidden if a
+// program of another user has taken its place.
+func (b Background) Answers(ctx context.Context) (bool, error) {
 	conn, err := DialHome(ctx, b.Home)
 	if err == nil {
 		_ = conn.Close()

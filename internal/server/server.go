@@ -223,7 +223,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 		if !s.opt.Background || !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}
-		if answers, _ := (Background{Home: s.opt.Home}).answers(ctx); answers {
+		if answers, _ := (Background{Home: s.opt.Home}).Answers(ctx); answers {
 			return err // it was about to begin
 		}
 		select {

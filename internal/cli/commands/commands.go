@@ -55,6 +55,7 @@ func (a *tree) commands() []command {
 		{"extend", "change the lifetime of a sandbox", a.extendCommand, false},
 		{"update", "change the name, labels and limits of a sandbox", a.updateCommand, false},
 		{"rm", "remove a sandbox", a.removeCommand, false},
+		{"prune", "remove all sandboxes that have stopped or failed", a.pruneCommand, false},
 		{"logs", "show the output of processes", a.logsCommand, false},
 		{"inspect", "show the details of a sandbox", a.inspectCommand, false},
 		{"stats", "show the resource usage of sandboxes", a.statsCommand, false},

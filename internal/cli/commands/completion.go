@@ -68,6 +68,10 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			words("TERM", "INT", "HUP", "KILL", "STOP", "CONT", "USR1", "USR2")
 		case "stream":
 			words("stdout", "stderr")
+		case "filter":
+			complete = cobra.FixedCompletions(filterKeys(cmd.Name()), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
+		case "format":
+			words("json", "{{.")
 		case "env-file", "mount", "config":
 			return // files, as the shell has them
 		}

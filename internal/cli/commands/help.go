@@ -30,10 +30,11 @@ Usage:
   sandpit cp SRC DST                        copy files in or out (NAME:/path); also ls, cat, write, edit
   sandpit forward NAME 8080:80              forward a local port to it
   sandpit stop|start|pause|resume|kill|extend|update|rm NAME
+  sandpit prune                             remove those that have stopped or failed
   sandpit events|top                        show events, show resource usage
   sandpit serve|key|audit                   run a server, manage its keys and audit log
 
-  sandpit images ls|pull|inspect|rm|prune|import|export
+  sandpit images ls|pull|tag|inspect|rm|prune|import|export
   sandpit doctor                            check what works here, and how to fix what doesn't
   sandpit policy show [KEY]                 show limits and defaults, or the policy of a key
   sandpit version

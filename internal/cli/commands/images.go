@@ -29,7 +29,7 @@ pull and rm are about its images.`
 func (a *tree) imagesCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{Use: "images", Long: imagesLong})
 	for _, made := range [...]*cobra.Command{
-		a.imagesList(), a.imagesPull(), a.imagesInspect(), a.imagesRemove(), a.imagesPrune(), a.imagesImport(), a.imagesExport(),
+		a.imagesList(), a.imagesPull(), a.imagesTag(), a.imagesInspect(), a.imagesRemove(), a.imagesPrune(), a.imagesImport(), a.imagesExport(),
 	} {
 		cmd.AddCommand(made)
 	}
@@ -108,20 +108,22 @@ func imageNames(least, limit int) cobra.PositionalArgs {
 
 func (a *tree) imagesList() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:               "ls",
+		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
 		Short:             "list the images in the store",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	asJSON := cmd.Flags().Bool("json", false, "print a JSON list")
+	var as format
+	as.register(cmd, jsonImage{})
+	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or the digests of images without one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o := cli.NewOptions(a.Lookup)
 		if err := o.Configure(a.Config()); err != nil {
 			return err
 		}
 		if address, _ := o.Server(); address != "" {
-			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.serverImages(ctx, s, *asJSON) })
+			return a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error { return a.serverImages(ctx, s, &as, *quiet) })
 		}
 		store, err := a.store(o)
 		if err != nil {
@@ -131,12 +133,15 @@ func (a *tree) imagesList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			objects := make([]jsonImage, len(list))
-			for i, s := range list {
-				objects[i] = jsonOfImage(s)
-			}
-			return a.PrintJSON(objects)
+		objects := make([]jsonImage, len(list))
+		for i, s := range list {
+			objects[i] = jsonOfImage(s)
+		}
+		switch {
+		case *quiet:
+			return a.printImageNames(objects)
+		case as.given():
+			return printObjects(a, &as, objects)
 		}
 		table := a.table("NAME", "PLATFORM", "DIGEST", "CREATED", "SIZE", "USED")
 		for _, s := range list {
@@ -155,12 +160,22 @@ func (a *tree) imagesList() *cobra.Command {
 }
 
 // serverImages lists the images of the configured server.
-func (a *tree) serverImages(ctx context.Context, s *session, asJSON bool) error {
+func (a *tree) serverImages(ctx context.Context, s *session, as *format, quiet bool) error {
 	list, err := s.images(ctx)
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if quiet || as.template != nil {
+		objects := make([]jsonImage, len(list))
+		for i, m := range list {
+			objects[i] = jsonImage{Name: m.Reference, FullName: m.Reference, Digest: m.Digest, Stored: m.CreatedAt, Unpacked: m.Size, InUse: m.InUse}
+		}
+		if quiet {
+			return a.printImageNames(objects)
+		}
+		return printObjects(a, as, objects)
+	}
+	if as.json {
 		if list == nil {
 			list = []v1.Image{}
 		}
@@ -175,6 +190,16 @@ func (a *tree) serverImages(ctx context.Context, s *session, asJSON bool) error 
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Harmless(i.Reference), shortDigest(cli.Harmless(i.Digest)), date(i.CreatedAt), notation.FormatSize(i.Size), used)
 	}
 	return table.Flush()
+}
+
+// printImageNames prints a name for each image, or else its digest.
+func (a *tree) printImageNames(images []jsonImage) error {
+	var b strings.Builder
+	for _, i := range images {
+		b.WriteString(cli.Harmless(cmp.Or(i.Name, i.Digest)) + "\n")
+	}
+	_, err := a.Stdout.WriteString(b.String())
+	return err
 }
 
 // images returns the images of the server.
@@ -222,7 +247,7 @@ those of docker login and podman login.`,
 			if err := o.Elsewhere(false); err != nil {
 				return err
 			}
-			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.serverPull(ctx, s, args) })
+			return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return a.serverPull(ctx, s, args) })
 		}
 		store, err := a.store(o)
 		if err != nil {
@@ -277,6 +302,27 @@ func (a *tree) printPulled(s image.Summary) error {
 	return err
 }
 
+func (a *tree) imagesTag() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "tag IMAGE NAME",
+		Short:             "give a stored image another name",
+		Example:           "  sandpit images tag debian:13 base:1",
+		Args:              imageNames(2, 2),
+		ValidArgsFunction: a.completeImages,
+	}
+	return a.hereCommand(cmd, "images tag", func(cmd *cobra.Command, o *cli.Options, args []string) error {
+		store, err := a.store(o)
+		if err != nil {
+			return err
+		}
+		tagged, err := store.Tag(cmd.Context(), args[0], args[1])
+		if err != nil {
+			return err
+		}
+		return a.printPulled(tagged)
+	})
+}
+
 func (a *tree) imagesInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
@@ -311,7 +357,7 @@ func (a *tree) imagesRemove() *cobra.Command {
 			return err
 		}
 		if address, _ := o.Server(); address != "" {
-			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.serverRemove(ctx, s, args) })
+			return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return a.serverRemove(ctx, s, args) })
 		}
 		store, err := a.store(o)
 		if err != nil {

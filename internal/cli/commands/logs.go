@@ -2,9 +2,11 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -108,18 +110,24 @@ func parseSince(text string) (time.Time, error) {
 func (a *tree) eventsCommand() *cobra.Command {
 	var follow, asJSON bool
 	var after uint64
+	since := parsed[time.Time]{parse: parseSince, shown: "TIME"}
+	only := eventFilter{Labels: map[string]string{}}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "events [flags]",
 		Long: `Show the events of sandboxes and their processes. Without -f, stored past events are
-shown; with -f, new ones as they happen.`,
-		Example: "  sandpit events -f\n  sandpit events --json",
+shown; with -f, new ones as they happen, and with --since past ones before them.
+
+Filters: kind=KIND, sandbox=NAME, label=KEY[=VALUE]. Of several kinds or labels, events have one
+kind and all labels.`,
+		Example: "  sandpit events -f\n  sandpit events --since 1h --filter kind=process.exited --json",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		watching, cancel := context.WithCancel(ctx)
 		defer cancel()
-		if !follow && after == 0 {
+		if after == 0 && (!follow || since.set) {
 			after = 1 // from the first that is kept
 		}
+		only.After = after
 		begun := time.Now()
 		var idle *time.Timer
 		if !follow {
@@ -127,7 +135,7 @@ shown; with -f, new ones as they happen.`,
 			idle = time.AfterFunc(500*time.Millisecond, cancel)
 			defer idle.Stop()
 		}
-		for event, err := range s.Events(watching, sandpit.EventQuery{After: after}) {
+		for event, err := range s.Events(watching, sandpit.EventQuery(only)) {
 			if watching.Err() != nil && ctx.Err() == nil {
 				return nil
 			}
@@ -143,6 +151,9 @@ shown; with -f, new ones as they happen.`,
 				}
 				idle.Reset(500 * time.Millisecond)
 			}
+			if event.Time.Before(since.is) && event.Kind != sandpit.EventLost {
+				continue
+			}
 			if err := a.printEvent(event, asJSON); err != nil {
 				return err
 			}
@@ -150,6 +161,8 @@ shown; with -f, new ones as they happen.`,
 		return ctx.Err()
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new events")
+	cmd.Flags().Var(&since, "since", "only events since this time or this long ago: 2026-01-02T15:04:05Z, 10m")
+	cmd.Flags().Var(&only, "filter", "only events with this KEY=VALUE; keys are kind, sandbox, label")
 	cmd.Flags().Uint64Var(&after, "after", 0, "only events after this sequence `NUMBER`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
@@ -174,4 +187,35 @@ func (a *tree) printEvent(e sandpit.Event, asJSON bool) error {
 	}
 	_, err := fmt.Fprintln(a.Stdout, cli.Harmless(line))
 	return err
+}
+
+// eventFilter is --filter of events.
+type eventFilter sandpit.EventQuery
+
+func (f *eventFilter) String() string { return "" }
+func (f *eventFilter) Type() string   { return "KEY=VALUE" }
+
+// Set adds a KEY=VALUE.
+func (f *eventFilter) Set(text string) error {
+	switch key, value, _ := strings.Cut(text, "="); {
+	case value == "":
+		return sandpit.WithHint(fmt.Errorf("%q is not KEY=VALUE", text), "write a filter as kind=sandbox.created, sandbox=work or label=team=a")
+	case key == "kind", key == "event", key == "type":
+		f.Kinds = append(f.Kinds, sandpit.EventKind(value))
+	case (key == "sandbox" || key == "container") && f.Sandbox == "":
+		f.Sandbox = value
+	case key == "sandbox", key == "container":
+		return sandpit.WithHint(errors.New("only one sandbox can be given"), "use a label for several")
+	case key == "label" && !strings.Contains(value, "="):
+		f.HasLabels = append(f.HasLabels, value)
+	case key == "label":
+		label, err := parseLabel(value)
+		if err != nil {
+			return err
+		}
+		f.Labels[label[0]] = label[1]
+	default:
+		return sandpit.WithHint(fmt.Errorf("%q is not a key of filters", key), "use kind, sandbox and label")
+	}
+	return nil
 }

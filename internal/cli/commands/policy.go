@@ -47,7 +47,7 @@ configured (SANDPIT_SERVER), show what it allows its caller.`,
 			path = key + "/policy"
 		}
 		if address, _ := o.Server(); address != "" || len(args) == 1 {
-			return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return a.showServerPolicy(ctx, s, path, *asJSON) })
+			return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return a.showServerPolicy(ctx, s, path, *asJSON) })
 		}
 		p := policy.Default()
 		if *asJSON {

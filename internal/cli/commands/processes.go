@@ -54,7 +54,7 @@ func (a *tree) execCommand() *cobra.Command {
 // opener opens the sandbox of a name.
 func (a *tree) opener(name string) cli.Opener {
 	return func(ctx context.Context) (sandpit.Sandbox, func() error, error) {
-		s, err := a.connect(ctx)
+		s, err := a.connect(ctx, false)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -101,7 +101,7 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 		a.WarnVariables(o)
 		a.WarnMachine(o)
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
-		return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error {
+		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
 			told := a.sayWaiting(ctx, s)
 			sb, err := s.Create(ctx, spec)
 			told()
@@ -121,62 +121,88 @@ func (a *tree) psCommand() *cobra.Command {
 		Use:   "ps [flags] [NAME]",
 		Short: "list sandboxes, or the processes of one",
 		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
-list those that have stopped, failed or exited.`,
-		Example:           "  sandpit ps\n  sandpit ps -a --label team=build\n  sandpit ps work",
+list those that have stopped, failed or exited. --filter state=STATE implies -a. No server
+is started.
+
+Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME. A TIME
+is that of creation, or how long ago that was: until=24h selects what is older than a day.`,
+		Example: "  sandpit ps\n  sandpit ps -a --filter label=team=build --filter until=7d\n" +
+			"  sandpit ps --format '{{.Name}}\\t{{.State}}\\t{{.Labels.team}}'",
 		Args:              arguments(0, 1),
 		ValidArgsFunction: a.completeNames(1),
 	}
+	var as format
+	as.register(cmd, jsonInfo{})
 	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
-	asJSON := cmd.Flags().Bool("json", false, "print a JSON list")
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
-	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
-	cmd.Flags().VarP(&labels, "label", "l", "only those with this label")
-	return a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
-		if len(args) == 1 {
-			return a.psProcesses(ctx, s, args[0], *all, *asJSON, *quiet)
-		}
-		q := sandpit.ListQuery{Limit: 1000, Labels: map[string]string{}}
-		for _, l := range labels.are {
-			q.Labels[l[0]] = l[1]
-		}
-		infos, err := s.list(ctx, q)
-		if err != nil {
-			return err
-		}
-		if !*all {
-			infos = slices.DeleteFunc(infos, func(i sandpit.Info) bool {
-				return i.State == sandpit.StateStopped || i.State == sandpit.StateFailed
-			})
-		}
+	only := filter{ListQuery: sandpit.ListQuery{Limit: 1000}, listing: true}
+	only.register(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error {
+			if len(args) == 1 {
+				return a.psProcesses(ctx, s, args[0], *all, &as, *quiet, only.set)
+			}
+			return a.psSandboxes(ctx, s, &only, *all, &as, *quiet)
+		})
 		switch {
-		case *asJSON:
-			objects := make([]jsonInfo, len(infos))
-			for i, info := range infos {
-				objects[i] = jsonOfInfo(info)
-			}
-			return a.PrintJSON(objects)
-		case *quiet:
-			var b strings.Builder
-			for _, info := range infos {
-				b.WriteString(info.Name + "\n")
-			}
-			_, err := a.Stdout.WriteString(b.String())
+		case !errors.Is(err, cli.ErrNoServer):
 			return err
+		case len(args) == 1:
+			return sandpit.WithHint(err, "run 'sandpit inspect "+args[0]+"' to start it")
+		case *quiet:
+			return nil
+		case as.given():
+			return printObjects[jsonInfo](a, &as, nil)
 		}
-		table := a.table("NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS")
-		for _, info := range infos {
-			expires := "-"
-			if !info.ExpiresAt.IsZero() {
-				expires = "in " + coarse(time.Until(info.ExpiresAt))
-			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", info.Name, info.State, cli.Harmless(shortImage(info.Image)), ago(info.CreatedAt), expires, cli.Harmless(labelText(info.Labels)))
-		}
-		return table.Flush()
+		a.Note("no server is running; other commands start it")
+		return nil
+	}
+	return at(cmd, placeServer)
+}
+
+// psSandboxes lists sandboxes.
+func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bool, as *format, quiet bool) error {
+	infos, err := s.list(ctx, only.ListQuery)
+	if err != nil {
+		return err
+	}
+	infos = slices.DeleteFunc(infos, func(i sandpit.Info) bool {
+		return !only.matches(i) || !all && len(only.States) == 0 && (i.State == sandpit.StateStopped || i.State == sandpit.StateFailed)
 	})
+	switch {
+	case quiet:
+		var b strings.Builder
+		for _, info := range infos {
+			b.WriteString(info.Name + "\n")
+		}
+		_, err := a.Stdout.WriteString(b.String())
+		return err
+	case as.given():
+		objects := make([]jsonInfo, len(infos))
+		for i, info := range infos {
+			objects[i] = jsonOfInfo(info)
+		}
+		return printObjects(a, as, objects)
+	}
+	table := a.table("NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS")
+	for _, info := range infos {
+		expires := "-"
+		if !info.ExpiresAt.IsZero() {
+			expires = "in " + coarse(time.Until(info.ExpiresAt))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", info.Name, info.State, cli.Harmless(shortImage(info.Image)), ago(info.CreatedAt), expires, cli.Harmless(labelText(info.Labels)))
+	}
+	return table.Flush()
 }
 
 // psProcesses lists the processes of a sandbox.
-func (a *tree) psProcesses(ctx context.Context, s *session, name string, all, asJSON, quiet bool) error {
+func (a *tree) psProcesses(ctx context.Context, s *session, name string, all bool, as *format, quiet, filtered bool) error {
+	switch {
+	case filtered:
+		return sandpit.WithHint(cli.Usagef("--filter and --label select sandboxes, but %q is given", name), "omit one of them")
+	case as.template != nil:
+		return sandpit.WithHint(cli.Usagef("templates are for sandboxes, but %q is given", name), "use --format json")
+	}
 	sb, err := s.find(ctx, name)
 	if err != nil {
 		return err
@@ -189,12 +215,6 @@ func (a *tree) psProcesses(ctx context.Context, s *session, name string, all, as
 		procs = slices.DeleteFunc(procs, func(p sandpit.ProcessInfo) bool { return p.Result != nil })
 	}
 	switch {
-	case asJSON:
-		objects := make([]jsonProcess, len(procs))
-		for i, p := range procs {
-			objects[i] = jsonOfProcess(p)
-		}
-		return a.PrintJSON(objects)
 	case quiet:
 		var b strings.Builder
 		for _, p := range procs {
@@ -202,6 +222,12 @@ func (a *tree) psProcesses(ctx context.Context, s *session, name string, all, as
 		}
 		_, err := a.Stdout.WriteString(b.String())
 		return err
+	case as.json:
+		objects := make([]jsonProcess, len(procs))
+		for i, p := range procs {
+			objects[i] = jsonOfProcess(p)
+		}
+		return a.PrintJSON(objects)
 	}
 	table := a.table("ID", "PID", "STATE", "AGE", "USER", "COMMAND")
 	for _, p := range procs {
@@ -250,8 +276,9 @@ func labelText(labels map[string]string) string {
 
 // inspectCommand is sandpit inspect.
 func (a *tree) inspectCommand() *cobra.Command {
-	return a.serverCommand(&cobra.Command{
-		Use:               "inspect NAME...",
+	var as format
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "inspect [flags] NAME...",
 		Long:              "Print the details of a sandbox as JSON: its state, limits, labels, processes and what this\nmachine can't enforce.",
 		Example:           "  sandpit inspect work",
 		Args:              arguments(1, -1),
@@ -278,8 +305,10 @@ func (a *tree) inspectCommand() *cobra.Command {
 			}
 			objects = append(objects, object)
 		}
-		return a.PrintJSON(objects)
+		return printObjects(a, &as, objects)
 	})
+	as.register(cmd, jsonInfo{})
+	return cmd
 }
 
 // stateCommand is a command that does one thing to each sandbox it is given.
@@ -290,7 +319,7 @@ func (a *tree) stateCommand(use, long string, do func(context.Context, sandpit.S
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		return a.each(ctx, s, args, do)
+		return a.each(ctx, s, args, false, do)
 	})
 }
 
@@ -329,23 +358,65 @@ func (a *tree) resumeCommand() *cobra.Command {
 }
 
 func (a *tree) removeCommand() *cobra.Command {
-	var force bool
+	var force, all bool
+	var only filter
 	cmd := a.serverCommand(&cobra.Command{
-		Use:               "rm [flags] NAME...",
-		Long:              "Remove a sandbox with everything in it, even if it is running.",
-		Example:           "  sandpit rm work\n  sandpit rm $(sandpit ps -q)",
-		Args:              arguments(1, -1),
+		Use: "rm [flags] [NAME...]",
+		Long: `Remove sandboxes with everything in them, even if they are running, and print their names.
+With --all or a filter, all that match are removed, without a question. With -f, sandboxes that do not
+exist are no failure.
+
+Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit help ps'.`,
+		Example:           "  sandpit rm work\n  sandpit rm --filter label=team=build\n  sandpit rm --all",
+		Args:              arguments(0, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		return a.each(ctx, s, args, func(ctx context.Context, sb sandpit.Sandbox) error {
-			err := sb.Remove(ctx)
-			if force && errors.Is(err, sandpit.ErrNotFound) {
-				return nil
+		if all || only.set {
+			query := only.query()
+			if !only.set {
+				query.Set("all", "true")
 			}
-			return err
-		})
+			return a.removeMatching(ctx, s, query)
+		}
+		return a.each(ctx, s, args, force, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Remove(ctx) })
 	})
+	remove := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch matching := all || only.set; {
+		case matching && len(args) > 0:
+			return sandpit.WithHint(cli.Usagef("names can't be combined with --all, --filter or --label"), "omit one of them")
+		case !matching && len(args) == 0 && force:
+			return nil // as rm of files
+		case !matching && len(args) == 0:
+			return sandpit.WithHint(cli.Usagef("no sandbox is given"), "give names, --filter or --all")
+		}
+		return remove(cmd, args)
+	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "ignore sandboxes that do not exist")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all sandboxes that the filters select")
+	only.register(cmd.Flags())
+	return cmd
+}
+
+// pruneCommand is sandpit prune.
+func (a *tree) pruneCommand() *cobra.Command {
+	var only filter
+	cmd := a.serverCommand(&cobra.Command{
+		Use: "prune [flags]",
+		Long: `Remove the sandboxes that have stopped or failed, with their files, and print their names.
+It asks no question. 'sandpit images prune' removes unused images.
+
+Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
+		Example: "  sandpit prune\n  sandpit prune --filter until=7d",
+		Args:    noArguments,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if len(only.States) > 0 {
+			return sandpit.WithHint(cli.Usagef("prune removes what has stopped or failed, not by another state"), "use 'sandpit rm --filter state=...'")
+		}
+		only.States = []sandpit.State{sandpit.StateStopped, sandpit.StateFailed}
+		return a.removeMatching(ctx, s, only.query())
+	})
+	only.register(cmd.Flags())
 	return cmd
 }
 
@@ -361,7 +432,7 @@ func (a *tree) extendCommand() *cobra.Command {
 		if !life.life.set && !life.idle.set && !life.expiry.set {
 			return sandpit.WithHint(cli.Usagef("no change is given"), "give --life, --idle or --on-expiry")
 		}
-		return a.each(ctx, s, args, func(ctx context.Context, sb sandpit.Sandbox) error {
+		return a.each(ctx, s, args, false, func(ctx context.Context, sb sandpit.Sandbox) error {
 			return sb.SetLifetime(ctx, sandpit.Lifetime{Life: life.life.is, Idle: life.idle.is, OnExpiry: life.expiry.is})
 		})
 	})

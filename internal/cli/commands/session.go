@@ -30,7 +30,7 @@ type session struct {
 // or done, as the method it called says.
 func (a *tree) serverCommand(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.withServer(cmd.Context(), func(ctx context.Context, s *session) error { return do(ctx, s, args) })
+		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return do(ctx, s, args) })
 	}
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -38,10 +38,11 @@ func (a *tree) serverCommand(cmd *cobra.Command, do func(ctx context.Context, s 
 	return at(cmd, placeServer)
 }
 
-// withServer does something with the server, until a signal ends it.
-func (a *tree) withServer(ctx context.Context, do func(context.Context, *session) error) error {
+// withServer does something with the server, until a signal ends it. With running, none is
+// started: the error matches cli.ErrNoServer if none is there.
+func (a *tree) withServer(ctx context.Context, running bool, do func(context.Context, *session) error) error {
 	return cli.Interruptible(ctx, func(ctx context.Context) error {
-		s, err := a.connect(ctx)
+		s, err := a.connect(ctx, running)
 		if err != nil {
 			return err
 		}
@@ -59,8 +60,8 @@ func aboutSandbox(err error) error {
 }
 
 // connect opens the server that is configured, or this user's own, which it
-// starts when there is none.
-func (a *tree) connect(ctx context.Context) (*session, error) {
+// starts when there is none, unless only one that runs is wanted.
+func (a *tree) connect(ctx context.Context, running bool) (*session, error) {
 	o := cli.NewOptions(a.Lookup)
 	if err := o.Configure(a.Config()); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (a *tree) connect(ctx context.Context) (*session, error) {
 	if err != nil && address == "" {
 		return nil, err
 	}
-	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: a.Environ, Running: a.completing})
+	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: a.Environ, Running: running})
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +114,9 @@ func separately(arg string) string {
 	return "write the sandbox and the path separately: " + box + " " + path
 }
 
-// each does something to every sandbox that args name. It goes on after a
-// failure, and reports each.
-func (a *tree) each(ctx context.Context, s *session, args []string, do func(context.Context, sandpit.Sandbox) error) error {
+// each does something to every sandbox that args name. It goes on after a failure, and
+// reports each. With absent, sandboxes that do not exist are passed over.
+func (a *tree) each(ctx context.Context, s *session, args []string, absent bool, do func(context.Context, sandpit.Sandbox) error) error {
 	var failed error
 	for _, name := range args {
 		sb, err := s.find(ctx, name)
@@ -123,6 +124,7 @@ func (a *tree) each(ctx context.Context, s *session, args []string, do func(cont
 			err = do(ctx, sb)
 		}
 		switch {
+		case absent && errors.Is(err, sandpit.ErrNotFound):
 		case err != nil && (len(args) == 1 || ctx.Err() != nil):
 			return err
 		case err != nil:
@@ -180,7 +182,7 @@ func (a *tree) completed(ask func(ctx context.Context, s *session, args []string
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 		defer cancel()
-		s, err := a.connect(ctx)
+		s, err := a.connect(ctx, true)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -36,7 +36,7 @@ unchanged. Memory can't become less than is in use. sandpit extend changes lifet
 		case c.Name != "" && len(args) > 1:
 			return sandpit.WithHint(cli.Usagef("one name can't be given to several sandboxes"), "give one NAME")
 		}
-		return a.each(ctx, s, args, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Update(ctx, c) })
+		return a.each(ctx, s, args, false, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Update(ctx, c) })
 	})
 	cmd.Flags().StringVar(&c.Name, "name", "", "new name of the sandbox")
 	cmd.Flags().VarP(&labels, "label", "l", "add or replace a label")

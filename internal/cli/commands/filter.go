@@ -1,0 +1,177 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+)
+
+// filter selects sandboxes: --filter KEY=VALUE, as Docker has it, and --label. Sandboxes
+// have all labels, and one value of each other key.
+type filter struct {
+	sandpit.ListQuery
+	names, images []string // parts of either; only for lists
+	listing       bool     // names and images may be given
+	set           bool
+}
+
+// register adds the flags.
+func (f *filter) register(flags *pflag.FlagSet) {
+	f.Labels = map[string]string{}
+	keys := "label, state, since, until"
+	if f.listing {
+		keys = "label, state, name, image, since, until"
+	}
+	flags.Var(f, "filter", "only sandboxes with this KEY=VALUE; keys are "+keys)
+	flags.VarP(labelFilter{f}, "label", "l", "only those with this label")
+}
+
+func (f *filter) String() string { return "" }
+func (f *filter) Type() string   { return "KEY=VALUE" }
+
+// Set adds a KEY=VALUE.
+func (f *filter) Set(text string) (err error) {
+	key, value, _ := strings.Cut(text, "=")
+	switch {
+	case value == "":
+		return sandpit.WithHint(fmt.Errorf("%q is not KEY=VALUE", text), "write a filter as label=team=a, state=stopped or until=24h")
+	case key == "label":
+		return labelFilter{f}.Set(value)
+	case key == "state", key == "status":
+		state := sandpit.State(value)
+		all := []sandpit.State{sandpit.StateCreating, sandpit.StateRunning, sandpit.StatePaused, sandpit.StateStopped, sandpit.StateFailed}
+		if state == "exited" { // as Docker calls it
+			state = sandpit.StateStopped
+		}
+		if !slices.Contains(all, state) {
+			return sandpit.WithHint(fmt.Errorf("%q is not a state", value), "use creating, running, paused, stopped or failed")
+		}
+		f.States = append(f.States, state)
+	case key == "name" && f.listing:
+		f.names = append(f.names, value)
+	case (key == "image" || key == "ancestor") && f.listing:
+		f.images = append(f.images, value)
+	case key == "since":
+		f.Since, err = parseSince(value)
+	case key == "until":
+		f.Until, err = parseSince(value)
+	default:
+		keys := "label, state, since and until"
+		if f.listing {
+			keys = "label, state, name, image, since and until"
+		}
+		return sandpit.WithHint(fmt.Errorf("%q is not a key of filters", key), "use "+keys)
+	}
+	f.set = true
+	return err
+}
+
+// matches reports whether the part of the filter that servers do not know selects a sandbox.
+func (f *filter) matches(i sandpit.Info) bool {
+	has := func(parts []string, texts ...string) bool {
+		return len(parts) == 0 || slices.ContainsFunc(parts, func(part string) bool {
+			return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, part) })
+		})
+	}
+	return has(f.names, i.Name) && has(f.images, i.Image, shortImage(i.Image))
+}
+
+// query returns the filter as the parameters of a request.
+func (f *filter) query() url.Values {
+	query := url.Values{}
+	for k, v := range f.Labels {
+		query.Add("label", k+"="+v)
+	}
+	for _, k := range f.HasLabels {
+		query.Add("label", k)
+	}
+	for _, s := range f.States {
+		query.Add("state", string(s))
+	}
+	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !t.IsZero() {
+			query.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return query
+}
+
+// labelFilter is a label that sandboxes have: KEY=VALUE, or KEY with any value.
+type labelFilter struct{ f *filter }
+
+func (l labelFilter) String() string { return "" }
+func (l labelFilter) Type() string   { return "KEY[=VALUE]" }
+
+func (l labelFilter) Set(text string) error {
+	l.f.set = true
+	if text != "" && !strings.Contains(text, "=") {
+		l.f.HasLabels = append(l.f.HasLabels, text)
+		return nil
+	}
+	label, err := parseLabel(text)
+	if err == nil {
+		l.f.Labels[label[0]] = label[1]
+	}
+	return err
+}
+
+// removeMatching removes the sandboxes that a query selects, a part at a time, and prints
+// their names. It reports each that could not be removed.
+func (a *tree) removeMatching(ctx context.Context, s *session, query url.Values) error {
+	var failed error
+	reported := map[string]bool{}
+	for {
+		var part v1.RemovedList
+		if err := s.call(ctx, http.MethodDelete, "/v1/sandboxes?"+query.Encode(), nil, &part); err != nil {
+			return errors.Join(failed, err)
+		}
+		removed := false
+		for _, r := range part.Sandboxes {
+			name := cli.Harmless(r.Name)
+			switch {
+			case r.Error == nil:
+				removed = true
+				if _, err := fmt.Fprintln(a.Stdout, name); err != nil {
+					return err
+				}
+			case !reported[r.ID]:
+				reported[r.ID] = true
+				err := fmt.Errorf("%s: %s", name, r.Error.Message)
+				if r.Error.Hint != "" {
+					err = sandpit.WithHint(err, r.Error.Hint)
+				}
+				a.PrintError(err)
+				failed = cli.Reported{Err: err}
+			}
+		}
+		if !part.More || !removed {
+			return failed
+		}
+	}
+}
+
+// filterKeys returns how filters of a command begin, for completion.
+func filterKeys(command string) []string {
+	switch command {
+	case "events":
+		return []string{"kind=", "sandbox=", "label="}
+	case "prune":
+		return []string{"label=", "since=", "until="}
+	}
+	keys := []string{"label=", "state=running", "state=paused", "state=stopped", "state=failed", "since=", "until="}
+	if command == "ps" {
+		keys = append(keys, "name=", "image=")
+	}
+	return keys
+}
