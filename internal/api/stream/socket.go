@@ -206,10 +206,12 @@ func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 		case v1.FrameStdin:
 			err = s.input(msg, stdin)
 		case v1.FrameEOF:
-			err = s.put(stdin, nil)
+			if _, err = msg.whole(0); err == nil {
+				err = s.put(stdin, nil)
+			}
 		case v1.FrameResize, v1.FrameSignal:
 			var text []byte
-			if text, err = msg.next(maxControl); err != nil {
+			if text, err = msg.whole(maxControl); err != nil {
 				break
 			}
 			if controls.Wait(s.c.Ctx) != nil {
@@ -217,16 +219,12 @@ func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 			}
 			err = control(s.c.Ctx, p, channel[0], text)
 		case v1.FramePing:
+			_, err = msg.whole(0)
 		default:
-			return errMessage(fmt.Sprintf("the channel %d is unknown", channel[0]))
+			err = errMessage(fmt.Sprintf("the channel %d is unknown", channel[0]))
 		}
 		if err != nil {
 			return err
-		}
-		if more, err := msg.next(1); err != nil {
-			return err
-		} else if len(more) > 0 {
-			return errMessage("it is longer than its channel allows")
 		}
 	}
 }
@@ -274,6 +272,15 @@ func (m *message) next(limit int) ([]byte, error) {
 		return nil, gate.ErrClientGone
 	}
 	return bytes.Clone(buf[:n]), nil
+}
+
+// whole returns the payload, and an error if it is longer than limit bytes.
+func (m *message) whole(limit int) ([]byte, error) {
+	b, err := m.next(limit + 1)
+	if err == nil && len(b) > limit {
+		err = errMessage("it is longer than its channel allows")
+	}
+	return b, err
 }
 
 // pieces are buffers for messages, whose length is not known before they are read.
