@@ -250,7 +250,7 @@ func TestForgottenIntend(t *testing.T) {
 				return err
 			}
 			defer conn.Close()
-			_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX-Request-Id: x\r\nContent-Length: 4\r\n\r\nlate")
+			_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX-Request-Id: x\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlate")
 			return err
 		case "recorded":
 			if err = c.Intend("it"); err == nil {
