@@ -36,8 +36,9 @@ func TestCodes(t *testing.T) {
 			t.Errorf("%v is %s", kind, got)
 		}
 	}
+	exhausted := fmt.Errorf("doing: %w", sandpit.ErrExhausted)
 	for _, kind := range []error{sandpit.ErrQuota, sandpit.ErrRateLimited, sandpit.ErrDiskFull} {
-		if !errors.Is(kind, sandpit.ErrExhausted) || errors.Is(sandpit.ErrExhausted, kind) {
+		if !errors.Is(kind, sandpit.ErrExhausted) || errors.Is(exhausted, kind) {
 			t.Errorf("%v is not a case of ErrExhausted", kind)
 		}
 	}
