@@ -324,6 +324,13 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 	if failed.ExitCode == notFound && strings.HasPrefix(name, "-") {
 		return sandpit.WithHint(err, "write flags of sandpit before the command, and before the name of its sandbox")
 	}
+	if failed.ExitCode == notFound && cmd.FromImage && a.isImage(name) {
+		rest := ""
+		if len(cmd.Argv) > 1 {
+			rest = " -- " + strings.Join(cmd.Argv[1:], " ")
+		}
+		return sandpit.WithHint(err, "write 'sandpit run --image "+Harmless(name+rest)+"' if it is an image")
+	}
 	if failed.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
 		return err
 	}
@@ -344,6 +351,20 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 		return sandpit.WithHint(fmt.Errorf("%w; this machine has it in %s", err, dir), "add `-e PATH="+dir+":$PATH`")
 	}
 	return err
+}
+
+// isImage reports whether the name of a program that was not found is most likely that of an
+// image, as docker has it in the place of the program.
+func (a *App) isImage(name string) bool {
+	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") {
+		return false
+	}
+	switch name {
+	case "alpine", "archlinux", "busybox", "debian", "fedora", "ubuntu":
+		return true
+	}
+	_, tag, tagged := strings.Cut(name, ":")
+	return tagged && tag != ""
 }
 
 // explain says on stderr what a bare exit code would not tell.

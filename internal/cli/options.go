@@ -159,6 +159,7 @@ func (o *Options) Sections() []Section {
 		}},
 		{"Files", []Entry{
 			{"mount", "", &o.mount, "mount a host file or directory; a writable one contains no data directory and no other mount", false},
+			{"volume", "v", volumes{&o.mount}, "the same; SRC starts with / or . as for docker", true},
 			{"tmpfs", "", &o.tmpfs, "mount an empty directory in memory (default size 64m)", false},
 			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
 			{"write", "", &o.write, "make only this path writable", false},

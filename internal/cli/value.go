@@ -6,7 +6,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // A Value is the value of a flag, variable or file.
@@ -123,6 +125,20 @@ func (l *list[T]) kind() config.Kind {
 	}
 	return config.List
 }
+
+// volumes are mounts in the form of --volume, which adds to those of --mount.
+type volumes struct{ *list[sandpit.Mount] }
+
+func (v volumes) add(text string, from config.Origin) error {
+	m, err := notation.ParseVolume(text)
+	if err == nil {
+		v.items = append(v.items, item[sandpit.Mount]{m, from, text})
+	}
+	return err
+}
+
+func (v volumes) Set(text string) error { return v.add(text, atFlag()) }
+func (v volumes) Type() string          { return "SRC:DST[:ro]" }
 
 // flag is a switch.
 type flag struct{ scalar[bool] }

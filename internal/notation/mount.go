@@ -50,6 +50,29 @@ func ParseMount(s string) (sandpit.Mount, error) {
 	return m, nil
 }
 
+// ParseVolume reads SRC:DST or SRC:DST:OPTIONS as Docker has it: a SRC that starts with neither
+// "/" nor "." is the name of a volume, which is refused. The options cached, consistent and
+// delegated have no effect on Linux.
+func ParseVolume(s string) (sandpit.Mount, error) {
+	source, rest, found := strings.Cut(s, ":")
+	switch {
+	case !found:
+		return sandpit.Mount{}, sandpit.WithHint(fmt.Errorf("%q is an anonymous volume, which does not exist here", s), "use --tmpfs "+s+" for an empty directory in memory")
+	case source != "" && source[0] != '/' && source[0] != '.':
+		target, _, _ := strings.Cut(rest, ":")
+		return sandpit.Mount{}, sandpit.WithHint(fmt.Errorf("%q is the name of a volume, and named volumes do not exist here", source),
+			"write ./"+source+" for the directory here, or use --tmpfs "+target+" for an empty one in memory")
+	}
+	if target, options, found := strings.Cut(rest, ":"); found {
+		kept := slices.DeleteFunc(strings.Split(options, ","), func(o string) bool { return o == "cached" || o == "consistent" || o == "delegated" })
+		s = source + ":" + target
+		if len(kept) > 0 {
+			s += ":" + strings.Join(kept, ",")
+		}
+	}
+	return ParseMount(s)
+}
+
 // ParseTmpfs reads PATH, PATH:SIZE or, as Docker writes it, PATH:size=SIZE.
 func ParseTmpfs(s string) (sandpit.Tmpfs, error) {
 	path, size, sized := strings.Cut(s, ":")

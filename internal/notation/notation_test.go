@@ -115,6 +115,29 @@ func TestParseNumbers(t *testing.T) {
 	}
 }
 
+func TestParseVolume(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s, want := range map[string]sandpit.Mount{
+		"/a:/b":           {Source: "/a", Target: "/b"},
+		".:/b:ro":         {Source: here, Target: "/b", ReadOnly: true},
+		"./x:/b":          {Source: filepath.Join(here, "x"), Target: "/b"},
+		"/a:/b:cached":    {Source: "/a", Target: "/b"},
+		"/a:/b:cached,ro": {Source: "/a", Target: "/b", ReadOnly: true},
+	} {
+		if got, err := ParseVolume(s); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v", s, got, err)
+		}
+	}
+	for s, hint := range map[string]string{"/data": "--tmpfs /data", "data:/data": "./data", "data:/data:ro": "--tmpfs /data ", "/a:/b:z": "write a mount as", ":/b": "write a mount as", "": "--tmpfs"} {
+		if _, err := ParseVolume(s); err == nil || !strings.Contains(sandpit.Hint(err), hint) {
+			t.Errorf("%q: %v, hint %q", s, err, sandpit.Hint(err))
+		}
+	}
+}
+
 func TestParseMount(t *testing.T) {
 	here, err := os.Getwd()
 	if err != nil {

@@ -112,6 +112,7 @@ func (a *tree) root(args []string) *cobra.Command {
 		var made *cobra.Command
 		if named(args, c.name) {
 			made = c.make()
+			acceptHabits(made)
 		} else {
 			made = &cobra.Command{Use: c.name, RunE: func(*cobra.Command, []string) error {
 				return sandpit.WithHint(cli.Usagef("command %s must come before all flags", c.name), "put flags after the command")
@@ -143,8 +144,8 @@ func named(args []string, name string) bool {
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	err := cli.Usagef("unknown command %q", name)
-	if name == "list" {
-		return sandpit.WithHint(err, "did you mean 'sandpit ps'?")
+	if hint := commandHabit(name); hint != "" && !cmd.HasParent() {
+		return sandpit.WithHint(err, hint)
 	}
 	for _, like := range cmd.SuggestionsFor(name) {
 		// Two changes can turn a short word into an unrelated one, such as nope into top.

@@ -59,7 +59,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-func TestHabitsHint(t *testing.T) {
+func TestHabits(t *testing.T) {
 	known := map[string]*cobra.Command{}
 	a := &tree{App: &cli.App{}}
 	for _, c := range a.commands() {
@@ -67,24 +67,51 @@ func TestHabitsHint(t *testing.T) {
 			known[c.name] = c.make()
 		}
 	}
-	for _, h := range habits {
-		for _, name := range h.commands {
-			cmd := known[name]
-			if cmd == nil {
-				t.Fatalf("habit %q: no command is named %q", h.flag, name)
+	for _, h := range habits() {
+		for name := range strings.FieldsSeq(h.commands) {
+			if known[name] == nil {
+				t.Fatalf("habit %q: no command is named %q", h.flags, name)
 			}
-			arg := "--" + h.flag
-			if len(h.flag) == 1 {
-				arg = "-" + h.flag
-			}
-			err := cmd.ParseFlags([]string{arg})
-			if err == nil {
-				t.Errorf("%s %s is a flag", name, arg)
-				continue
-			}
-			if got := sandpit.Hint(flagError(cmd, err)); got != h.hint {
-				t.Errorf("%s %s: the hint is %q, want %q", name, arg, got, h.hint)
+			for flag := range strings.FieldsSeq(h.flags) {
+				arg := "--" + flag
+				if len(flag) == 1 {
+					arg = "-" + flag
+				}
+				cmd := a.fresh(name)
+				own := cmd.Flags().Lookup(flag) != nil || len(flag) == 1 && cmd.Flags().ShorthandLookup(flag) != nil
+				acceptHabits(cmd)
+				switch err := cmd.ParseFlags([]string{arg}); {
+				case own:
+					t.Errorf("%s %s is a flag of its own", name, arg)
+				case h.means == "" && h.always == "":
+					if got := sandpit.Hint(flagError(cmd, err)); err == nil || h.hint == "" || got != h.hint {
+						t.Errorf("%s %s: the hint is %q, want %q", name, arg, got, h.hint)
+					}
+				case h.always == "true":
+					if err != nil {
+						t.Errorf("%s %s: %v", name, arg, err)
+					}
+				case h.always != "":
+					if err := cmd.ParseFlags([]string{arg, h.always}); err != nil {
+						t.Errorf("%s %s %s: %v", name, arg, h.always, err)
+					}
+					if err := cmd.ParseFlags([]string{arg, "other"}); err == nil || sandpit.Hint(flagError(cmd, err)) != h.hint {
+						t.Errorf("%s %s other: %v", name, arg, err)
+					}
+				case cmd.Flags().Lookup(flag).Value != cmd.Flags().Lookup(h.means).Value:
+					t.Errorf("%s %s is not --%s", name, arg, h.means)
+				}
 			}
 		}
 	}
+}
+
+// fresh returns a command without its habits.
+func (a *tree) fresh(name string) *cobra.Command {
+	for _, c := range a.commands() {
+		if c.name == name {
+			return c.make()
+		}
+	}
+	return nil
 }

@@ -72,7 +72,7 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			complete = cobra.FixedCompletions(filterKeys(cmd.Name()), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
 		case "format":
 			words("json", "{{.")
-		case "env-file", "mount", "config":
+		case "env-file", "mount", "volume", "config":
 			return // files, as the shell has them
 		}
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)

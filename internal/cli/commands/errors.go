@@ -2,7 +2,6 @@ package commands
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -24,13 +23,14 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		name := unknown.GetSpecifiedName()
 		short := unknown.GetSpecifiedShortnames() != ""
-		if hint := habit(cmd.Name(), name); hint != "" {
-			see = hint
+		known := habitHint(cmd.Name(), name)
+		if known != "" {
+			see = known
 		}
 		if short {
 			return sandpit.WithHint(cli.Usagef("unknown flag -%s", name), see)
 		}
-		if like := similarFlag(cmd.Flags(), name); like != "" && habit(cmd.Name(), name) == "" {
+		if like := similarFlag(cmd.Flags(), name); like != "" && known == "" {
 			see = "did you mean --" + like + "?"
 		}
 		return sandpit.WithHint(cli.Usagef("unknown flag --%s", name), see)
@@ -44,36 +44,6 @@ func flagError(cmd *cobra.Command, err error) error {
 		return err
 	}
 	return sandpit.WithHint(cli.Usagef("%v", err), see)
-}
-
-// habits has what to use instead of flags that are known from container engines, or
-// from another command of this program.
-var habits = [...]struct {
-	flag, hint string
-	commands   []string // with the flag unknown
-}{
-	{"v", "use --mount SOURCE:TARGET to mount a host path", []string{"run", "shell", "create"}},
-	{"volume", "use --mount SOURCE:TARGET to mount a host path", []string{"run", "shell", "create"}},
-	{"p", "the network is closed; use 'sandpit forward NAME PORT' with a sandbox of 'sandpit create'", []string{"run", "shell", "create"}},
-	{"publish", "the network is closed; use 'sandpit forward NAME PORT' with a sandbox of 'sandpit create'", []string{"run", "shell", "create"}},
-	{"d", "use 'sandpit create NAME' and then 'sandpit exec -d NAME -- CMD'", []string{"run", "shell"}},
-	{"detach", "use 'sandpit create NAME' and then 'sandpit exec -d NAME -- CMD'", []string{"run", "shell"}},
-	{"rm", "omit it: the sandbox is always removed when CMD ends", []string{"run", "shell"}},
-	{"network", "omit it: the network of a sandbox is always closed", []string{"run", "shell", "create"}},
-	{"life", "use --timeout, or --life of 'sandpit create'", []string{"run", "shell"}},
-	{"timeout", "use --life, or --timeout of 'sandpit exec'", []string{"create"}},
-	{"name", "write the name as an argument: 'sandpit create NAME'", []string{"create"}},
-	{"mem", "use --memory", []string{"run", "shell", "create"}},
-}
-
-// habit returns the hint of habits for an unknown flag of a command, or "".
-func habit(command, flag string) string {
-	for _, h := range habits {
-		if h.flag == flag && slices.Contains(h.commands, command) {
-			return h.hint
-		}
-	}
-	return ""
 }
 
 // isNumError reports whether err is one of package strconv, whose words are for

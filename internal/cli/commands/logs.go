@@ -80,6 +80,9 @@ func (a *tree) printLog(entry sandpit.LogEntry, asJSON, times bool) error {
 
 // parseTail reads how many entries are wanted.
 func parseTail(text string) (int64, error) {
+	if text == "all" {
+		return 0, nil
+	}
 	n, err := notation.ParseCount(text)
 	if err == nil && n > math.MaxInt32 {
 		err = fmt.Errorf("%d is more than the log can hold", n)

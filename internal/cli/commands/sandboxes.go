@@ -97,6 +97,9 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 			if spec.Name = args[0]; spec.Name == "" {
 				return sandpit.WithHint(cli.Usagef("the name of the sandbox is empty"), "omit it to get a generated name")
 			}
+			if strings.ContainsAny(args[0], ":/") {
+				return sandpit.WithHint(cli.Usagef("%q can't be the name of a sandbox", args[0]), "write 'sandpit create --image "+args[0]+"' if it is an image")
+			}
 		}
 		a.WarnVariables(o)
 		a.WarnMachine(o)
