@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -337,20 +336,19 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 	if _, address := a.configured(); !isHere(address) {
 		return err // the sandbox shows another machine's programs
 	}
-	search, _ := a.Lookup("PATH")
-	for _, dir := range filepath.SplitList(search) {
-		if !strings.HasPrefix(dir, "/usr/") { // where a sandbox with the image host shows this machine
-			continue
-		}
-		if st, serr := os.Stat(filepath.Join(dir, name)); serr != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
-			continue
-		}
-		if info, ierr := sandbox.Info(context.WithoutCancel(ctx)); ierr != nil || info.Image != "host" {
-			return err
-		}
+	dir, shown := a.findProgram(name)
+	if dir == "" {
+		return err
+	}
+	if info, ierr := sandbox.Info(context.WithoutCancel(ctx)); ierr != nil || info.Image != "host" {
+		return err
+	}
+	dir = Harmless(dir)
+	if shown {
 		return sandpit.WithHint(fmt.Errorf("%w; this machine has it in %s", err, dir), "add `-e PATH="+dir+":$PATH`")
 	}
-	return err
+	return sandpit.WithHint(fmt.Errorf("%w; this machine has it in %s, which sandboxes do not show", err, dir),
+		"make a sandbox with `-v "+tree(dir)+":"+tree(dir)+":ro -e PATH="+dir+":$PATH`, which shows everything in that directory")
 }
 
 // isImage reports whether the name of a program that was not found is most likely that of an
