@@ -21,6 +21,9 @@ func TestExamples(t *testing.T) {
 	}{
 		{"package", Example, "42\n"},
 		{"Files", ExampleFiles, "pit\nsand\n"},
+		{"ReadFile", ExampleReadFile, "sandpit\n"},
+		{"CopyIn", ExampleCopyIn, "pit\nsand\n"},
+		{"Do", ExampleDo, "sorted\npit\nsand\n"},
 		{"Run", ExampleRun, "begin\ntimed out: true\n"},
 		{"ProcessKeeper", ExampleProcessKeeper, "working\nended with 3\n"},
 		{"Lifecycle", ExampleLifecycle, "kept\n"},

@@ -2,9 +2,11 @@ package sandpit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -71,6 +73,98 @@ func ExampleFiles() {
 	defer sorted.Close()
 	_, _ = io.Copy(os.Stdout, sorted)
 	// Prints pit and sand.
+}
+
+// A whole file is written and read in one call each.
+func ExampleReadFile() {
+	client, err := local.New(local.Options{Guest: local.Guest()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	ctx := context.Background()
+	sb, err := client.Create(ctx, sandpit.Spec{WorkDir: "/tmp"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer sb.Remove(ctx)
+
+	if err := sandpit.WriteFile(ctx, sb, "note", []byte("sandpit\n"), 0o600); err != nil {
+		fmt.Println(err)
+		return
+	}
+	data, err := sandpit.ReadFile(ctx, sb, "note")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s", data)
+	// Prints sandpit.
+}
+
+// A directory is copied in, and what was made of it is copied out.
+func ExampleCopyIn() {
+	client, err := local.New(local.Options{Guest: local.Guest()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	ctx := context.Background()
+	sb, err := client.Create(ctx, sandpit.Spec{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer sb.Remove(ctx)
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	_ = os.WriteFile(filepath.Join(dir, "words"), []byte("sand\npit\n"), 0o644)
+
+	if err := sandpit.CopyIn(ctx, sb, dir, "/tmp/project", sandpit.CopyOptions{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := sandpit.Shell(ctx, sb, "cd /tmp/project && sort words >sorted && mkfifo pipe"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = sandpit.CopyOut(ctx, sb, "/tmp/project", dir, sandpit.CopyOptions{MaxBytes: 1 << 20})
+	var left *sandpit.CopyError // what could not be copied; the rest was
+	if err != nil && !errors.As(err, &left) {
+		fmt.Println(err)
+		return
+	}
+	sorted, _ := os.ReadFile(filepath.Join(dir, "sorted"))
+	fmt.Printf("%s", sorted)
+	// Prints pit and sand.
+}
+
+// Files in, a command, its output and files out; the sandbox is removed.
+func ExampleDo() {
+	client, err := local.New(local.Options{Guest: local.Guest()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	res, err := sandpit.Do(context.Background(), client, sandpit.Task{
+		Files:   map[string][]byte{"/tmp/in": []byte("sand\npit\n")},
+		Command: sandpit.Command{Script: "sort /tmp/in >/tmp/out; echo sorted", Timeout: 10 * time.Second},
+		Outputs: []string{"/tmp/out"},
+	})
+	if err != nil {
+		fmt.Println(err, sandpit.Hint(err))
+		return
+	}
+	fmt.Printf("%s%s", res.Stdout, res.Files["/tmp/out"])
+	// Prints sorted, pit and sand.
 }
 
 // A program that takes too long is killed with everything that it has started.

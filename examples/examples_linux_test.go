@@ -19,7 +19,7 @@ import (
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "./local", "./remote", "../cmd/sandpit")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "./local", "./remote", "./task", "../cmd/sandpit")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("building the examples: %v\n%s", err, out)
@@ -57,6 +57,11 @@ func output(t *testing.T, program string, env ...string) string {
 func TestExamples(t *testing.T) {
 	bin := build(t)
 	t.Run("local", func(t *testing.T) { testLocal(t, bin) })
+	t.Run("task", func(t *testing.T) {
+		if got := output(t, filepath.Join(bin, "task"), "SANDPIT_HOME="+home(t)); got != "sorted\npit\nsand\n<nil>\n" {
+			t.Errorf("got %q", got)
+		}
+	})
 	t.Run("remote", func(t *testing.T) { testRemote(t, bin) })
 }
 

@@ -80,6 +80,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Events", eventProperties},
 		{"Ports", portProperties},
 		{"File work", fileworkProperties},
+		{"Copy and Do", copyProperties},
 		{"Metrics", metricsProperties},
 	} {
 		t.Run(g.name, func(t *testing.T) {

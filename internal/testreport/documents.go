@@ -10,8 +10,8 @@ import (
 // document is a text that names tests as `folder: name`.
 type document struct{ name, text string }
 
-// named matches such names. internal/archtest checks with the same pattern that each of them exists.
-const named = "`((?:cmd|internal|sandpittest|bench|client|local|examples)[a-z0-9/]*): ([^`]+)`"
+// named matches such names; "." is the root of the module. internal/archtest checks with the same pattern that each of them exists.
+const named = "`(\\.|(?:cmd|internal|sandpittest|bench|client|local|examples)[a-z0-9/]*): ([^`]+)`"
 
 // isSuite reports whether the cases of a folder run in other packages.
 func isSuite(folder string) bool {

@@ -49,7 +49,11 @@ input or output.
 A symbolic link at the destination is replaced, never followed. Elsewhere in a path of this
 machine cp follows only the system's links: root's in /, /var, /etc, /usr, /usr/bin,
 /usr/lib and /dev. It refuses other links, because a sandbox may have created them; name
-their targets instead.`,
+their targets instead.
+
+In a directory, links are copied as links, wherever they lead. Sockets, pipes, devices and
+what can't be read or written are named, and everything else is copied: the exit code is
+then 1.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
@@ -71,13 +75,13 @@ their targets instead.`,
 			if err != nil {
 				return err
 			}
-			return wholeName(a.copyIn(ctx, sb.Files(), from.path, to.path), sb, to.path)
+			return wholeName(a.copyIn(ctx, sb, from.path, to.path), sb, to.path)
 		}
 		sb, err := s.find(ctx, from.sandbox)
 		if err != nil {
 			return err
 		}
-		return wholeName(a.copyOut(ctx, sb.Files(), from.path, to.path), sb, from.path)
+		return wholeName(a.copyOut(ctx, sb, from.path, to.path), sb, from.path)
 	})
 }
 
@@ -96,7 +100,8 @@ func wholeName(err error, sb sandpit.Sandbox, name string) error {
 }
 
 // copyIn copies a file or directory of this machine into a sandbox.
-func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string) error {
+func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string) error {
+	files := sb.Files()
 	if from == "-" {
 		_, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{})
 		return wantsDirectory(err, "create the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
@@ -141,27 +146,35 @@ func (a *tree) copyIn(ctx context.Context, files sandpit.Files, from, to string)
 	case !info.IsDir():
 		return sandpit.WithHint(cli.Usagef("%s is not a file or a directory", from), "use '-' and a redirection to copy its contents")
 	}
-	if err := files.Mkdir(ctx, to, info.Mode().Perm(), true); err != nil {
+	return a.notCopied(sandpit.CopyIn(ctx, sb, again, to, unbounded), from)
+}
+
+// unbounded is a copy whose size is the user's own matter, who can end it.
+var unbounded = sandpit.CopyOptions{MaxBytes: -1, MaxFiles: -1}
+
+// notCopied names what was not copied below a directory, and returns the exit code for that.
+func (a *tree) notCopied(err error, dir string) error {
+	left, ok := errors.AsType[*sandpit.CopyError](err)
+	if !ok {
 		return err
 	}
-	root, err := os.OpenRoot(again)
-	if err != nil {
-		return fmt.Errorf("copying: %w", err)
+	for _, skipped := range left.Skipped {
+		a.Note("not copied: %s: %v", path.Join(dir, skipped.Path), skipped.Err)
 	}
-	defer root.Close()
-	read, write := io.Pipe()
-	packed := make(chan struct{})
-	go func() {
-		defer close(packed)
-		write.CloseWithError(packDirectory(ctx, root, from, write))
-	}()
-	defer func() { <-packed }()
-	defer read.Close()
-	return files.Upload(ctx, to, read)
+	if left.More > 0 {
+		a.Note("not copied: %d more", left.More)
+	}
+	if n := len(left.Skipped) + left.More; n == 1 {
+		a.Note("1 file was not copied, everything else was")
+	} else {
+		a.Note("%d files were not copied, everything else was", n)
+	}
+	return &cli.ExitError{Code: 1}
 }
 
 // copyOut copies a file or directory of a sandbox to this machine.
-func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string) error {
+func (a *tree) copyOut(ctx context.Context, sb sandpit.Sandbox, from, to string) error {
+	files := sb.Files()
 	info, err := files.Stat(ctx, from)
 	if err != nil {
 		return err
@@ -199,20 +212,13 @@ func (a *tree) copyOut(ctx context.Context, files sandpit.Files, from, to string
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
-	defer root.Close()
-	read, write := io.Pipe()
-	downloaded := make(chan error, 1)
-	go func() {
-		err := files.Download(ctx, from, write)
-		write.CloseWithError(err)
-		downloaded <- err
-	}()
-	err = unpackDirectory(read, root)
-	read.CloseWithError(errors.New("unpacking has ended"))
-	if derr := <-downloaded; derr != nil && err == nil {
-		err = derr
+	_ = root.Close()
+	dir, again, err := openSource(to)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
 	}
-	return err
+	defer dir.Close()
+	return a.notCopied(sandpit.CopyOut(ctx, sb, from, again, unbounded), from)
 }
 
 // wantsDirectory returns the error of a write with a hint, if it is that the file's

@@ -1,0 +1,413 @@
+package sandpit
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// CopyOptions are the options of CopyIn and CopyOut.
+type CopyOptions struct {
+	// MaxBytes is the maximum size of all files together, and MaxFiles the maximum
+	// number of files, directories and links. A copy that exceeds one of them stops
+	// with ErrQuota. Default: Disk and Files of DefaultLimits. Negative: no maximum.
+	MaxBytes, MaxFiles int64
+}
+
+// A CopyError lists what CopyIn or CopyOut has left out. Everything else was copied.
+// It matches the errors in it.
+type CopyError struct {
+	Skipped []Skipped // the first 1,000
+	More    int       // the number of others
+}
+
+// Skipped is a file, directory or link that was not copied.
+type Skipped struct {
+	Path string // relative to the directory that was copied
+	Err  error  // why
+}
+
+// maxSkipped bounds the memory of a CopyError.
+const maxSkipped = 1000
+
+// Error says how many files were not copied, and why the first was not.
+func (e *CopyError) Error() string {
+	if len(e.Skipped) == 1 && e.More == 0 {
+		return fmt.Sprintf("1 file was not copied: %q: %v", e.Skipped[0].Path, e.Skipped[0].Err)
+	}
+	return fmt.Sprintf("%d files were not copied; the first is %q: %v", len(e.Skipped)+e.More, e.Skipped[0].Path, e.Skipped[0].Err)
+}
+
+// Unwrap returns why files were not copied.
+func (e *CopyError) Unwrap() []error {
+	errs := make([]error, len(e.Skipped))
+	for i, s := range e.Skipped {
+		errs[i] = s.Err
+	}
+	return errs
+}
+
+// CopyIn copies what is in a directory of this machine to a directory of the sandbox, which is
+// created if it is missing. Files that exist there are replaced. The copies belong to the
+// sandbox's user and keep their permission bits, except set-id bits.
+//
+// Symbolic links stay links, wherever they lead: no link in dir is followed, even if
+// a program changes dir meanwhile. What can't be read, and sockets, pipes and devices, are
+// left out: the error is then a *CopyError, and everything else was copied.
+func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer root.Close()
+	info, err := root.Stat(".")
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	files := sb.Files()
+	if err := files.Mkdir(ctx, to, info.Mode().Perm()|0o700, true); err != nil {
+		return err
+	}
+	read, write := io.Pipe()
+	p := packer{copying: copying{ctx: ctx, opt: opt}, root: root, tar: tar.NewWriter(write)}
+	packed := make(chan error, 1)
+	go func() {
+		err := p.directory(".")
+		if err == nil {
+			err = p.tar.Close()
+		}
+		write.CloseWithError(err)
+		packed <- err
+	}()
+	err = files.Upload(ctx, to, read)
+	_ = read.Close()
+	if failed := <-packed; err != nil && failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
+		err = failed // reading was the cause
+	}
+	if err != nil {
+		return err
+	}
+	return p.skipped()
+}
+
+// CopyOut copies what is in a directory of the sandbox to a directory of this machine, which is
+// created if it is missing. Files and links that exist there are replaced. The copies belong to
+// the caller and have the permission bits of the originals, before the umask.
+//
+// Whatever the sandbox contains, nothing outside of dir is written: links in dir that lead to
+// the outside are not followed. Symbolic links stay links, wherever they lead: a program that
+// follows a link in dir later may leave it. What can't be copied is left out: the error is
+// then a *CopyError, and everything else was copied.
+func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions) error {
+	files := sb.Files()
+	info, err := files.Stat(ctx, from)
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "download", Path: from, Err: ErrNotDirectory}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer root.Close()
+	read, write := io.Pipe()
+	downloaded := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		err := files.Download(ctx, from, write)
+		write.CloseWithError(err)
+		downloaded <- err
+	}()
+	u := unpacker{copying: copying{ctx: ctx, opt: opt}, root: root, tar: tar.NewReader(read)}
+	if err = u.unpack(); err != nil {
+		cancel() // the sandbox may have no end
+	}
+	read.CloseWithError(io.ErrClosedPipe)
+	if failed := <-downloaded; failed != nil && (err == nil || errors.Is(err, failed)) {
+		return failed
+	}
+	if err != nil {
+		return fmt.Errorf("copying %s: %w", from, err)
+	}
+	return u.skipped()
+}
+
+// copying is a copy of a tree.
+type copying struct {
+	ctx          context.Context
+	opt          CopyOptions
+	left         CopyError
+	bytes, files int64
+}
+
+// skip notes that a file is left out.
+func (c *copying) skip(name string, err error) {
+	if len(c.left.Skipped) == maxSkipped {
+		c.left.More++
+		return
+	}
+	if about, ok := errors.AsType[*fs.PathError](err); ok {
+		err = about.Err // the path is said beside it
+	} else if about, ok := errors.AsType[*os.LinkError](err); ok {
+		err = about.Err
+	}
+	c.left.Skipped = append(c.left.Skipped, Skipped{name, err})
+}
+
+func (c *copying) skipped() error {
+	if len(c.left.Skipped) == 0 {
+		return nil
+	}
+	return &c.left
+}
+
+// count adds an entry of a size, and returns an error if there are too many.
+func (c *copying) count(size int64) error {
+	maxBytes, maxFiles := c.opt.MaxBytes, c.opt.MaxFiles
+	if maxBytes == 0 {
+		maxBytes = DefaultLimits().Disk
+	}
+	if maxFiles == 0 {
+		maxFiles = DefaultLimits().Files
+	}
+	c.files++
+	switch {
+	case c.ctx.Err() != nil:
+		return c.ctx.Err()
+	case maxFiles > 0 && c.files > maxFiles:
+		return &limitError{fmt.Sprintf("there are more than %d files", maxFiles)}
+	case maxBytes > 0 && size > maxBytes-c.bytes:
+		return &limitError{fmt.Sprintf("the files have more than %d bytes", maxBytes)}
+	}
+	c.bytes += size
+	return nil
+}
+
+// limitError is an ErrQuota.
+type limitError struct{ text string }
+
+func (e *limitError) Error() string        { return e.text }
+func (e *limitError) Is(target error) bool { return target == ErrQuota || target == ErrExhausted }
+
+// specialError is what a socket, pipe or device is left out with.
+type specialError struct{ mode fs.FileMode }
+
+func (e specialError) Error() string {
+	switch {
+	case e.mode&fs.ModeSocket != 0:
+		return "it is a socket"
+	case e.mode&fs.ModeNamedPipe != 0:
+		return "it is a named pipe"
+	case e.mode&fs.ModeDevice != 0:
+		return "it is a device"
+	}
+	return "it is not a file, directory or link"
+}
+
+func (specialError) Is(target error) bool { return target == ErrUnsupported }
+
+// packer writes a directory as a tar stream.
+type packer struct {
+	copying
+	root *os.Root
+	tar  *tar.Writer
+}
+
+// directory writes what is in a directory. Only an error of the stream ends it.
+func (p *packer) directory(name string) error {
+	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		p.skip(name, err)
+		return nil
+	}
+	entries, err := f.ReadDir(-1)
+	_ = f.Close()
+	if err != nil {
+		p.skip(name, err)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, e := range entries {
+		if err := p.entry(path.Join(name, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *packer) entry(name string) error {
+	info, err := p.root.Lstat(name)
+	if err != nil {
+		p.skip(name, err)
+		return nil
+	}
+	switch {
+	case info.Mode().IsRegular():
+		return p.file(name)
+	case info.IsDir():
+		if err := p.header(name+"/", "", info); err != nil {
+			return err
+		}
+		return p.directory(name)
+	case info.Mode().Type() == fs.ModeSymlink:
+		target, err := p.root.Readlink(name)
+		if err != nil {
+			p.skip(name, err)
+			return nil
+		}
+		return p.header(name, target, info)
+	}
+	p.skip(name, specialError{info.Mode()})
+	return nil
+}
+
+func (p *packer) header(name, target string, info fs.FileInfo) error {
+	h, err := tar.FileInfoHeader(info, target)
+	if err != nil {
+		return err
+	}
+	if err := p.count(h.Size); err != nil {
+		return err
+	}
+	h.Name, h.Uid, h.Gid, h.Uname, h.Gname = name, 0, 0, "", ""
+	return p.tar.WriteHeader(h)
+}
+
+func (p *packer) file(name string) error {
+	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have become a pipe
+	if err != nil {
+		p.skip(name, err)
+		return nil
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = specialError{info.Mode()}
+	}
+	if err != nil {
+		p.skip(name, err)
+		return nil
+	}
+	if err := p.header(name, "", info); err != nil {
+		return err
+	}
+	// A file that grows meanwhile is copied as long as it was.
+	r := &source{r: io.LimitReader(f, info.Size())}
+	n, err := io.Copy(p.tar, r)
+	if r.err == nil && err != nil {
+		return err
+	}
+	if n < info.Size() {
+		if err = r.err; err == nil {
+			err = errShorter
+		}
+		p.skip(name, err)
+		_, err = io.CopyN(p.tar, zeros{}, info.Size()-n) // its size was sent
+		return err
+	}
+	return nil
+}
+
+var errShorter = fmt.Errorf("%w: it became shorter while it was read; zeros were copied in place of what was missing", ErrState)
+
+// source is a reader that keeps its error, to tell it from that of a writer.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// unpacker unpacks a tar stream of a sandbox into a directory of this machine. Whatever the
+// stream contains, nothing outside of the directory is touched: every path is resolved inside.
+type unpacker struct {
+	copying
+	root *os.Root
+	tar  *tar.Reader
+}
+
+// unpack continues after files that can't be made. Only an error of the stream, a limit or a
+// full disk ends it.
+func (u *unpacker) unpack() error {
+	for {
+		h, err := u.tar.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading what the sandbox sends: %w", err)
+		}
+		// The first part is the name of the directory itself.
+		_, name, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+h.Name), "/"), "/")
+		if name == "" {
+			continue
+		}
+		if err := u.count(h.Size); err != nil {
+			return err
+		}
+		r := &source{r: u.tar}
+		err = u.entry(name, h, r)
+		switch {
+		case r.err != nil:
+			return fmt.Errorf("reading what the sandbox sends: %w", r.err)
+		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS):
+			return err
+		case err != nil:
+			u.skip(name, err)
+		}
+	}
+}
+
+func (u *unpacker) entry(name string, h *tar.Header, r io.Reader) error {
+	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	mode := fs.FileMode(h.Mode) & 0o777
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err := u.root.Mkdir(name, mode|0o700)
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() {
+			return errors.Join(err, fmt.Errorf("%w: a file or link is in the place of the directory", fs.ErrExist))
+		}
+		return nil
+	case tar.TypeReg:
+		_ = u.root.Remove(name)
+		f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, r)
+		return errors.Join(err, f.Close())
+	case tar.TypeSymlink:
+		_ = u.root.Remove(name)
+		return u.root.Symlink(h.Linkname, name)
+	}
+	return specialError{h.FileInfo().Mode()}
+}
