@@ -60,8 +60,9 @@ func (e *CopyError) Unwrap() []error {
 // sandbox's user and keep their permission bits, except set-id bits.
 //
 // Symbolic links stay links, wherever they lead: no link in dir is followed, even if
-// a program changes dir meanwhile. What can't be read, and sockets, pipes and devices, are
-// left out: the error is then a *CopyError, and everything else was copied.
+// a program changes dir meanwhile. What can't be read here, and sockets, pipes and devices,
+// are left out: the error is then a *CopyError, and everything else was copied. A file that the
+// sandbox's user can't write ends the copy.
 func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -104,8 +105,9 @@ func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) er
 //
 // Whatever the sandbox contains, nothing outside of dir is written: links in dir that lead to
 // the outside are not followed. Symbolic links stay links, wherever they lead: a program that
-// follows a link in dir later may leave it. What can't be copied is left out: the error is
-// then a *CopyError, and everything else was copied.
+// follows a link in dir later may leave it. Sockets, pipes, devices and
+// what can't be written here are left out: the error is then a *CopyError, and everything else was
+// copied. A file that the sandbox's user can't read ends the copy.
 func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions) error {
 	files := sb.Files()
 	info, err := files.Stat(ctx, from)
@@ -143,7 +145,29 @@ func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions)
 	if err != nil {
 		return fmt.Errorf("copying %s: %w", from, err)
 	}
+	if err := u.special(files, from); err != nil {
+		return err
+	}
 	return u.skipped()
+}
+
+// special skips the sockets, pipes and devices of the sandbox, which Files.Download leaves out.
+func (u *unpacker) special(files Files, from string) error {
+	for after := ""; ; {
+		entries, more, err := files.Find(u.ctx, from, FindQuery{After: after, Limit: 10_000})
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !e.Mode.IsRegular() && !e.IsDir() && e.Mode.Type() != fs.ModeSymlink {
+				u.skip(e.Name, specialError{e.Mode})
+			}
+		}
+		if !more || len(entries) == 0 {
+			return nil
+		}
+		after = entries[len(entries)-1].Name
+	}
 }
 
 // copying is a copy of a tree.

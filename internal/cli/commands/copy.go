@@ -52,8 +52,8 @@ machine cp follows only the system's links: root's in /, /var, /etc, /usr, /usr/
 their targets instead.
 
 In a directory, links are copied as links, wherever they lead. Sockets, pipes, devices and
-what can't be read or written are named, and everything else is copied: the exit code is
-then 1.`,
+what can't be read or written here are named, and everything else is copied: the exit code
+is then 1.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
