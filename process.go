@@ -117,6 +117,11 @@ type Result struct {
 	OOMKilled bool // killed by the kernel because of the memory limit
 	Truncated bool // output exceeded its limit
 
+	// Of a process that failed: what is likely to be the reason. False if it is unknown.
+	PidsRefused bool // since its start the sandbox was refused a process or thread because of Limits.Pids
+	DiskFull    bool // at its end the sandbox's own file system held as many bytes as Limits.Disk allows
+	FilesFull   bool // at its end it held as many files as Limits.Files allows
+
 	StdoutBytes  int64 // bytes written by the process, including dropped ones
 	StderrBytes  int64
 	DroppedBytes int64 // bytes that exceeded the limit

@@ -177,6 +177,8 @@ type Metrics struct {
 	Pids       int64         // processes and threads that count against the limit
 	OOMKills   int64         // processes that the kernel killed because of the memory limit
 
+	PidsRefused int64 // processes and threads that were refused because of the limit of processes
+
 	// Disk and Files are the usage of the sandbox's own file system, including
 	// /tmp and /dev/shm, which Limits.Disk and Limits.Files bound. A Tmpfs or a
 	// Mount does not count.
@@ -192,7 +194,7 @@ type Metrics struct {
 // UnknownMetrics returns Metrics in which every value is -1.
 func UnknownMetrics() Metrics {
 	return Metrics{
-		CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1, Disk: -1, Files: -1,
+		CPU: -1, Memory: -1, MemoryPeak: -1, Pids: -1, OOMKills: -1, PidsRefused: -1, Disk: -1, Files: -1,
 		RxBytes: -1, RxPackets: -1, TxBytes: -1, TxPackets: -1,
 	}
 }

@@ -26,6 +26,7 @@ var limitProperties = []property{
 	{"C3: a neighbour of one that takes all it can goes on with its work", testNeighbour},
 	{"C4: a full disk is ErrNoSpace, and space comes back", testDiskFull},
 	{"C5: inodes run out inside only", testInodes},
+	{"C1, C4, C5: a command that fails is told the limits that were hit, and no other one", testLimitsHit},
 	{"C6: open files are held", testNoFile},
 	{"no core file and no locked memory beyond the limits", testOtherLimits},
 	{"limits told are limits asked for", testLimitsTold},
@@ -468,5 +469,32 @@ func testLeastLimits(t *testing.T, e *env) {
 	_ = p.Stdin().Close()
 	if res := wait(t, p); res.StdoutBytes != 200000 {
 		t.Errorf("got %+v", res)
+	}
+}
+
+func testLimitsHit(t *testing.T, e *env) {
+	e.need(t, feature.Pids)
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Pids: 20, Disk: 4 << 20, Files: 1000}})
+	// The inner shell gives up at the limit; the outer one goes on when what that started has ended.
+	const forks = "(for i in $(seq 40); do sleep 0.2 & done) 2>/dev/null; " +
+		"while set -- /proc/[0-9]*; [ $# -gt 10 ]; do :; done; "
+	for _, tt := range []struct {
+		script             string
+		pids, disk, filled bool
+	}{
+		{"exit 3", false, false, false},
+		{forks + "exit 0", false, false, false},
+		{"exit 3", false, false, false}, // which the command before has nothing to do with
+		{forks + "exit 3", true, false, false},
+		{"head -c 9000000 /dev/zero >/tmp/a", false, true, false},
+		{"exit 3", false, true, false},
+		{"rm /tmp/a; exit 3", false, false, false},
+		{"mkdir /tmp/d && cd /tmp/d && touch $(seq 2000)", false, false, true},
+		{"rm -r /tmp/d", false, false, false},
+	} {
+		out := run(t, sb, sandpit.Command{Script: tt.script})
+		if out.PidsRefused != tt.pids || out.DiskFull != tt.disk || out.FilesFull != tt.filled || out.OOMKilled {
+			t.Errorf("%s: got %+v, %s", tt.script, out.Result, brief(out.Stderr))
+		}
 	}
 }

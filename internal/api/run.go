@@ -231,7 +231,7 @@ func notEnforced(ctx context.Context, sb sandpit.Sandbox) []byte {
 // report adds what the client must know besides the result.
 func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outcome) error {
 	res := out.Result
-	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated && out != r.failed {
+	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated && !res.PidsRefused && !res.DiskFull && !res.FilesFull && out != r.failed {
 		return nil
 	}
 	info, err := sb.Info(context.WithoutCancel(r.Ctx))

@@ -28,7 +28,8 @@ type Group struct {
 	mu      sync.Mutex // held by Remove and FD
 	fd      int        // of the primary, locked; -1 after Remove
 	removed atomic.Bool
-	kills   killCount
+	kills   counter
+	refused counter
 }
 
 type groupDir struct {
@@ -473,6 +474,7 @@ func (g *Group) removeDirs(force bool) error {
 
 func (g *Group) close() {
 	g.kills.close()
+	g.refused.close()
 	if g.fd >= 0 {
 		unix.Close(g.fd)
 		g.fd = -1

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,11 +12,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// killCount is the file that counts out-of-memory kills. It is read after every command,
-// so it stays open: this takes 1 system call instead of the 15 of Stats, of which cpu.stat
-// makes the kernel sum up all CPUs. The kernel may hold a read up: no lock is held
-// meanwhile, and close does not wait.
-type killCount struct {
+// counter is a file that counts events. It is read after every command, so it stays open:
+// this takes 1 system call instead of the 15 of Stats, of which cpu.stat makes the kernel sum
+// up all CPUs. The kernel may hold a read up: no lock is held meanwhile, and close does not
+// wait.
+type counter struct {
 	mu     sync.Mutex
 	file   *os.File // blocking, so that its Close waits for no read; nil: not opened
 	closed bool
@@ -23,8 +24,14 @@ type killCount struct {
 
 // OOMKills returns the number of out-of-memory kills in the group, as Stats does, at little
 // cost. It is -1 if it is unknown.
-func (g *Group) OOMKills() (int64, error) {
-	f, err := g.openKills()
+func (g *Group) OOMKills() (int64, error) { return g.count(&g.kills, g.killsFile(), "oom_kill") }
+
+// PidsRefused returns the number of processes and threads that the group was refused because of
+// its limit, as Stats does, at little cost. It is -1 if it is unknown.
+func (g *Group) PidsRefused() (int64, error) { return g.count(&g.refused, g.refusedFile(), "max") }
+
+func (g *Group) count(k *counter, name, key string) (int64, error) {
+	f, err := g.openCounter(k, name)
 	if f == nil {
 		return -1, err
 	}
@@ -33,15 +40,13 @@ func (g *Group) OOMKills() (int64, error) {
 	if err != nil && err != io.EOF {
 		return -1, fmt.Errorf("reading cgroup %s: %w", g.id, err)
 	}
-	return field(buf[:n], "oom_kill"), nil
+	return field(buf[:n], key), nil
 }
 
-// openKills returns the file that has the count, or nil if there is none.
-func (g *Group) openKills() (*os.File, error) {
-	k := &g.kills
+// openCounter returns the file that has the count, or nil if there is none.
+func (g *Group) openCounter(k *counter, name string) (*os.File, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	name := g.killsFile()
 	switch {
 	case k.closed || g.removed.Load():
 		return nil, sandpit.ErrClosed
@@ -51,7 +56,10 @@ func (g *Group) openKills() (*os.File, error) {
 	k.mu.Unlock()
 	fd, err := open(name, unix.O_RDONLY)
 	k.mu.Lock()
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOENT) && !g.removed.Load():
+		return nil, nil // an older kernel
+	case err != nil:
 		return nil, fmt.Errorf("reading cgroup %s: %w", g.id, err)
 	}
 	f := os.NewFile(uintptr(fd), name)
@@ -77,7 +85,21 @@ func (g *Group) killsFile() string {
 	return ""
 }
 
-func (k *killCount) close() {
+// refusedFile returns the file that counts refused processes, or "".
+func (g *Group) refusedFile() string {
+	for _, d := range g.dirs {
+		switch {
+		case d.ctrls&pids == 0:
+		case d.work:
+			return d.path + work + "/pids.events"
+		default:
+			return d.path + "/pids.events"
+		}
+	}
+	return ""
+}
+
+func (k *counter) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.file != nil && !k.closed {

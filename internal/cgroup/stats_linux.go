@@ -55,6 +55,11 @@ func (g *Group) Stats() (sandpit.Metrics, error) {
 			m.Pids = number(read(d, "/pids.current"))
 		}
 	}
+	if name := g.refusedFile(); name != "" {
+		if events, err := readSmall(name, buf[:]); err == nil { // on v1 since 4.3
+			m.PidsRefused = field(events, "max")
+		}
+	}
 	if first != nil {
 		return m, fmt.Errorf("reading cgroup %s: %w", g.id, first)
 	}

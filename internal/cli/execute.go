@@ -200,7 +200,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 		return a.printReport(ctx, sandbox, m, report{result: result, code: code, stdout: captured.stdout.Bytes(), stderr: captured.stderr.Bytes()})
 	}
 	var info sandpit.Info
-	if result.OOMKilled || result.TimedOut || result.Truncated {
+	if result.OOMKilled || result.TimedOut || result.Truncated || result.PidsRefused || result.DiskFull || result.FilesFull {
 		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
 			return fmt.Errorf("reading the sandbox's limits: %w", err)
 		}
@@ -376,6 +376,15 @@ func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info 
 			who = "a process of the command was "
 		}
 		a.Note("%skilled: out of memory (limit %s); raise it with --memory", who, notation.FormatSize(info.Limits.Memory))
+	}
+	if result.PidsRefused {
+		a.Note("a process or thread was refused: the limit of %d processes was reached; raise it with --pids", info.Limits.Pids)
+	}
+	if result.DiskFull {
+		a.Note("the sandbox's disk is full (limit %s); raise it with --disk", notation.FormatSize(info.Limits.Disk))
+	}
+	if result.FilesFull {
+		a.Note("the sandbox can't have more files (limit %d); raise it with --files", info.Limits.Files)
 	}
 	if result.Truncated {
 		limit := cmp.Or(cmd.OutputLimit, info.Limits.Output)

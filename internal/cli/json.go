@@ -29,6 +29,9 @@ type jsonResult struct {
 	TimedOut     bool          `json:"timed_out"`
 	OOMKilled    bool          `json:"oom_killed"` // the command or one of its processes
 	Truncated    bool          `json:"truncated"`
+	PidsRefused  bool          `json:"pids_refused"` // it failed, and a process was refused because of the limit
+	DiskFull     bool          `json:"disk_full"`    // it failed, and the sandbox's disk was then full
+	FilesFull    bool          `json:"files_full"`   // likewise, of files
 	StdoutBytes  int64         `json:"stdout_bytes"` // dropped ones included
 	StderrBytes  int64         `json:"stderr_bytes"`
 	DroppedBytes int64         `json:"dropped_bytes"`
@@ -79,6 +82,9 @@ func (a *App) printResult(r report) error {
 		TimedOut:     r.result.TimedOut,
 		OOMKilled:    r.result.OOMKilled,
 		Truncated:    r.result.Truncated,
+		PidsRefused:  r.result.PidsRefused,
+		DiskFull:     r.result.DiskFull,
+		FilesFull:    r.result.FilesFull,
 		StdoutBytes:  r.result.StdoutBytes,
 		StderrBytes:  r.result.StderrBytes,
 		DroppedBytes: r.result.DroppedBytes,

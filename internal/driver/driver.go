@@ -97,11 +97,14 @@ type Leaver interface {
 	Leave()
 }
 
-// An OOMCounter is an Instance that can count out-of-memory kills at little cost, since
-// the engine asks after every command. Optional; Stats has the same number.
+// An OOMCounter is an Instance that can count out-of-memory kills and refused processes at
+// little cost, since the engine asks after every command. Optional; Stats has the same numbers.
 type OOMCounter interface {
 	// OOMKills returns what Metrics.OOMKills would be, -1 if it is unknown.
 	OOMKills() (int64, error)
+
+	// PidsRefused returns what Metrics.PidsRefused would be, -1 if it is unknown.
+	PidsRefused() (int64, error)
 }
 
 // A Limiter is an Instance whose limits can be changed while it runs, also while it is

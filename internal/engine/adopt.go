@@ -602,7 +602,7 @@ func (s *Sandbox) endedAreAnnounced(ctx context.Context, list []client.ProcessIn
 // client that vanishes; nobody waits for it now, so it is one in the background.
 func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h := s.newBroadcaster(keptOutput)
-	h.oomKills = s.oomSeen.Load()
+	h.oomKills, h.refused = s.oomSeen.Load(), s.refusedSeen.Load()
 	argv, cut := cmdline.Clip(p.Command)
 	h.charged = h.cost(argv, p.Stdin)
 	s.memory.Add(h.charged)

@@ -35,6 +35,7 @@ type broadcaster struct {
 	process  sandpit.Process     // of the guest; nil when it had ended before it was found
 	stdin    *stdinPump          // nil when there is none
 	oomKills int64               // of the sandbox, before the start
+	refused  int64               // processes, likewise
 	patience *time.Timer         // with the guest, or nil
 	waited   atomic.Bool         // a client waits for it: its sandbox is not idle
 	taking   atomic.Int32        // what the guest has sent and is being taken: writes of output, and the end
@@ -236,8 +237,14 @@ func (h *broadcaster) end(res sandpit.Result, err error) {
 		if err != nil {
 			err = s.explain(err)
 		} else {
-			killed := s.oomKills() > h.oomKills
-			res.OOMKilled = killed && res.ExitCode != 0 && !res.TimedOut
+			kills, refused, answered := s.counts()
+			if res.ExitCode != 0 {
+				res.OOMKilled = kills > h.oomKills && !res.TimedOut
+				res.PidsRefused = refused > h.refused
+				if answered { // otherwise full would hang as well
+					res.DiskFull, res.FilesFull = s.full()
+				}
+			}
 		}
 		if h.log != nil {
 			h.log.Close()

@@ -173,13 +173,16 @@ func (s *Sandbox) measure() (r *reading, begun bool) {
 	return s.read(&s.measuring, "measuring", "stats", s.instance.Stats)
 }
 
-// countKills reads the number of out-of-memory kills. The other metrics are not valid.
+// countKills reads the numbers of out-of-memory kills and refused processes. The other metrics are not valid.
 func (s *Sandbox) countKills() (r *reading, begun bool) {
 	instance := s.instance
 	return s.read(&s.counting, "counting kills in", "oom kills", func(ctx context.Context) (m sandpit.Metrics, err error) {
 		c, ok := instance.(driver.OOMCounter)
 		if !ok {
 			return instance.Stats(ctx)
+		}
+		if m.PidsRefused, err = c.PidsRefused(); err != nil {
+			return m, err
 		}
 		m.OOMKills, err = c.OOMKills()
 		return m, err

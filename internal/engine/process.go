@@ -87,7 +87,7 @@ func (s *Sandbox) enterStart(ctx context.Context) error {
 // start starts a program and makes its broadcaster. A foreground process of a sandbox that
 // ends with the engine writes directly to its owner.
 func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster, *process, error) {
-	before := s.oomSeen.Load()
+	before, refused := s.oomSeen.Load(), s.refusedSeen.Load()
 	direct := !s.persistent && !cmd.Background
 	keep := keptOutput
 	if direct {
@@ -114,7 +114,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 		h.forget()
 		return nil, nil, err
 	}
-	h.process, h.oomKills = guest, before
+	h.process, h.oomKills, h.refused = guest, before, refused
 	h.info = sandpit.ProcessInfo{
 		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: strings.Clone(cmd.User), Background: cmd.Background,
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil, Timeout: max(cmd.Timeout, 0),

@@ -45,8 +45,9 @@ type Sandbox struct {
 	made     chan struct{}           // closed when it is made or adopted, or is not
 	making   *task                   // that makes it; nil if it was adopted
 
-	oomSeen atomic.Int64 // out-of-memory kills that were counted
-	lastUse atomic.Int64 // ns since 1970 of the latest activity
+	oomSeen     atomic.Int64 // out-of-memory kills that were counted
+	refusedSeen atomic.Int64 // processes that were refused
+	lastUse     atomic.Int64 // ns since 1970 of the latest activity
 
 	change  chan struct{} // one place: held during a change of the state
 	saving  sync.Mutex    // held while the record is written
@@ -273,15 +274,47 @@ func (s *Sandbox) explain(err error) error {
 // oomKills returns the number of out-of-memory kills. While the kernel does not answer, it
 // is the last known number.
 func (s *Sandbox) oomKills() int64 {
+	kills, _, _ := s.counts()
+	return kills
+}
+
+// counts returns the numbers of out-of-memory kills and of refused processes, as oomKills does,
+// and whether the kernel has answered.
+func (s *Sandbox) counts() (kills, refused int64, answered bool) {
 	if s.instance == nil || s.engine.mayTry(s.namespace) != nil {
-		return s.oomSeen.Load()
+		return s.oomSeen.Load(), s.refusedSeen.Load(), false
 	}
 	m, err := fresh(context.Background(), s.countKills)
-	seen := s.oomSeen.Load()
-	for err == nil && m.OOMKills > seen && !s.oomSeen.CompareAndSwap(seen, m.OOMKills) {
-		seen = s.oomSeen.Load()
+	if err != nil {
+		m = sandpit.UnknownMetrics()
 	}
-	return max(m.OOMKills, seen)
+	return raise(&s.oomSeen, m.OOMKills), raise(&s.refusedSeen, m.PidsRefused), err == nil
+}
+
+// raise makes a number at least n, and returns it.
+func raise(number *atomic.Int64, n int64) int64 {
+	seen := number.Load()
+	for n > seen && !number.CompareAndSwap(seen, n) {
+		seen = number.Load()
+	}
+	return max(n, seen)
+}
+
+// full reports whether the sandbox's own file system has less than a block, or no file, left of
+// its limits. It is false while the kernel does not answer.
+func (s *Sandbox) full() (disk, files bool) {
+	const block = 4096 // a page, in which tmpfs counts
+	if s.instance == nil || s.engine.mayTry(s.namespace) != nil {
+		return false, false
+	}
+	m, err := fresh(context.Background(), s.measure)
+	if err != nil {
+		return false, false
+	}
+	s.mu.Lock()
+	limits := s.info.Limits
+	s.mu.Unlock()
+	return limits.Disk > 0 && m.Disk > limits.Disk-block, limits.Files > 0 && m.Files >= limits.Files
 }
 
 // watch fails the sandbox when the guest dies or breaks the protocol.

@@ -197,6 +197,7 @@ func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 func FromResult(r sandpit.Result) Result {
 	return Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
+		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Seconds(r.Wall), UserCPU: Seconds(r.UserCPU), SystemCPU: Seconds(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}
@@ -206,6 +207,7 @@ func FromResult(r sandpit.Result) Result {
 func (r Result) Sandpit() sandpit.Result {
 	return sandpit.Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
+		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Duration(r.Wall), UserCPU: Duration(r.UserCPU), SystemCPU: Duration(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}
@@ -218,7 +220,7 @@ func FromMetrics(m sandpit.Metrics, at time.Time) Metrics {
 		cpu = -1
 	}
 	return Metrics{
-		Time: at, CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills,
+		Time: at, CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills, Refused: m.PidsRefused,
 		Disk: m.Disk, Files: m.Files, RxBytes: m.RxBytes, RxPackets: m.RxPackets, TxBytes: m.TxBytes, TxPackets: m.TxPackets,
 	}
 }
@@ -230,7 +232,7 @@ func (m Metrics) Sandpit() sandpit.Sample {
 		cpu = -1
 	}
 	return sandpit.Sample{Time: m.Time, Metrics: sandpit.Metrics{
-		CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills,
+		CPU: cpu, Memory: m.Memory, MemoryPeak: m.MemoryPeak, Pids: m.Pids, OOMKills: m.OOMKills, PidsRefused: m.Refused,
 		Disk: m.Disk, Files: m.Files, RxBytes: m.RxBytes, RxPackets: m.RxPackets, TxBytes: m.TxBytes, TxPackets: m.TxPackets,
 	}}
 }

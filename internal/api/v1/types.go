@@ -127,6 +127,9 @@ type Result struct {
 	TimedOut     bool    `json:"timed_out,omitempty"`
 	OOMKilled    bool    `json:"oom_killed,omitempty"`
 	Truncated    bool    `json:"truncated,omitempty"`
+	PidsRefused  bool    `json:"pids_refused,omitempty" doc:"It failed, and since its start the sandbox was refused a process or thread because of limits.pids"`
+	DiskFull     bool    `json:"disk_full,omitempty" doc:"It failed, and the sandbox's own file system then held as many bytes as limits.disk allows"`
+	FilesFull    bool    `json:"files_full,omitempty" doc:"It failed, and the sandbox's own file system then held as many files as limits.files allows"`
 	StdoutBytes  int64   `json:"stdout_bytes"`
 	StderrBytes  int64   `json:"stderr_bytes"`
 	DroppedBytes int64   `json:"dropped_bytes,omitempty"`
@@ -144,6 +147,7 @@ type Metrics struct {
 	MemoryPeak int64     `json:"memory_peak"`
 	Pids       int64     `json:"pids"`
 	OOMKills   int64     `json:"oom_kills"`
+	Refused    int64     `json:"pids_refused" doc:"Processes and threads that were refused because of limits.pids"`
 	Disk       int64     `json:"disk" doc:"Bytes used in the sandbox's own file system, limited by limits.disk"`
 	Files      int64     `json:"files" doc:"Inodes used in the sandbox's own file system, limited by limits.files"`
 	RxBytes    int64     `json:"rx_bytes" doc:"Received over interfaces other than the loopback"`

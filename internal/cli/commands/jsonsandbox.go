@@ -62,6 +62,10 @@ type jsonProcess struct {
 	Signal     int       `json:"signal,omitempty"`
 	TimedOut   bool      `json:"timed_out,omitempty"`
 	OOMKilled  bool      `json:"oom_killed,omitempty"`
+
+	PidsRefused bool `json:"pids_refused,omitempty"`
+	DiskFull    bool `json:"disk_full,omitempty"`
+	FilesFull   bool `json:"files_full,omitempty"`
 }
 
 func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
@@ -71,6 +75,7 @@ func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
 	}
 	if r := p.Result; r != nil {
 		object.ExitCode, object.Signal, object.TimedOut, object.OOMKilled = &r.ExitCode, r.Signal, r.TimedOut, r.OOMKilled
+		object.PidsRefused, object.DiskFull, object.FilesFull = r.PidsRefused, r.DiskFull, r.FilesFull
 	}
 	return object
 }

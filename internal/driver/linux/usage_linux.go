@@ -41,6 +41,14 @@ func (i *instance) OOMKills() (int64, error) {
 	return i.group.OOMKills()
 }
 
+// PidsRefused reads only the number of refused processes. See driver.OOMCounter.
+func (i *instance) PidsRefused() (int64, error) {
+	if i.group == nil {
+		return -1, i.owned()
+	}
+	return i.group.PidsRefused()
+}
+
 var _ driver.OOMCounter = (*instance)(nil)
 
 // traffic is the traffic of network interfaces.
