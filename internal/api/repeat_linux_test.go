@@ -63,6 +63,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"pullImage":         {503, ask{path: "/v1/images/pull", body: v1.Pull{Image: "x"}}},
 		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once"}}},
 		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},
+		"testWebhook":       {404, ask{path: "/v1/webhooks/none/test"}},
 	}
 	for _, r := range api.Routes() {
 		if r.Method != http.MethodPost || !r.Guarded || r.Anew {
