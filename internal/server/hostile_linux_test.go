@@ -145,8 +145,7 @@ func TestFloodedSocket(t *testing.T) {
 	other := s.tls(s.keyOf("other", ""))
 	defer other.Close()
 	framed := func(kind byte, payload string) []byte {
-		b := append([]byte{kind}, binary.BigEndian.AppendUint32(nil, uint32(len(payload)))...)
-		return message(binaryMessage, append(b, payload...))
+		return message(binaryMessage, append([]byte{kind}, payload...))
 	}
 	for name, flood := range map[string]struct {
 		piece []byte
