@@ -37,7 +37,7 @@ func TestCommandWhileServerEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("it takes nothing new", func() bool { return serverPID(t, home) == 0 })
-	if out, err := commandLineAt(t, home, "ps", "--quiet").Output(); err != nil || string(out) != "box\n" {
+	if out, err := commandLineAt(t, home, "exec", "box", "--", "echo", "served").Output(); err != nil || string(out) != "served\n" { // ps starts no server
 		t.Errorf("the next command: %q %v", out, err)
 	}
 	<-s.ended
