@@ -199,9 +199,9 @@ func oddPath(escaped string) bool {
 }
 
 // allowed returns the methods for which there is a route to a path.
-func (s *service) allowed(r *http.Request, path string) (all []string) {
+func (s *service) allowed(r *http.Request, path *url.URL) (all []string) {
 	for _, method := range s.methods {
-		probe := &http.Request{Method: method, URL: &url.URL{Path: path}, Host: r.Host}
+		probe := &http.Request{Method: method, URL: path, Host: r.Host}
 		if _, pattern := s.mux.Handler(probe); pattern != "/" && pattern != "" {
 			all = append(all, method)
 		}
@@ -213,7 +213,7 @@ func (s *service) allowed(r *http.Request, path string) (all []string) {
 func (c *Call) lost(r *http.Request) {
 	var allowed []string
 	if r != nil {
-		allowed = c.service.allowed(r, r.URL.Path)
+		allowed = c.service.allowed(r, r.URL)
 	}
 	if len(allowed) > 0 {
 		c.W.Header().Set("Allow", strings.Join(allowed, ", "))
@@ -221,8 +221,11 @@ func (c *Call) lost(r *http.Request) {
 		return
 	}
 	hint := c.service.dialect.PathHint
-	if r != nil && strings.HasSuffix(r.URL.Path, "/") && len(c.service.allowed(r, strings.TrimSuffix(r.URL.Path, "/"))) > 0 {
-		hint = "remove the trailing slash"
+	if r != nil && strings.HasSuffix(r.URL.EscapedPath(), "/") {
+		bare := &url.URL{Path: strings.TrimSuffix(r.URL.Path, "/"), RawPath: strings.TrimSuffix(r.URL.RawPath, "/")}
+		if len(c.service.allowed(r, bare)) > 0 {
+			hint = "remove the trailing slash"
+		}
 	}
 	c.Fail(&Refusal{Code: errcode.NoRoute, Message: "the path does not exist", Hint: hint})
 }

@@ -180,6 +180,7 @@ func TestDialect(t *testing.T) {
 	s.want(403, "no: origin_refused", "POST", one, "hi", "X-Echo-Key", "s1", "Origin", "https://page.example")
 	s.want(404, "no: no_route", "POST", url+"/boxes", "", "X-Echo-Key", "s1")
 	s.want(404, "no: no_route", "POST", url+"/boxes//say", "", "X-Echo-Key", "s1")
+	s.want(404, "no: no_route", "POST", url+"/boxes/b1/%2F/say", "", "X-Echo-Key", "s1")
 	if h := s.want(405, "no: method_not_allowed (use POST)", "GET", one, "", "X-Echo-Key", "s1"); h.Get("Allow") != "POST" {
 		t.Errorf("allowed is %q", h.Get("Allow"))
 	}
