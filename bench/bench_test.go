@@ -197,6 +197,32 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+func TestRatiosOfAnEarlierRun(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "report.json")
+	if err := testReport().writeJSON(name); err != nil {
+		t.Fatal(err)
+	}
+	earlier, err := readJSON(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := testReport()
+	earlier.Groups[0].Rows[1].Ratio = 0.75
+	earlier.Groups[0].Rows[2].Ratio = 0 // was not measured
+	r.setBefore(earlier)
+	for i, want := range map[int]string{0: "", 1: "0.5x (before: 0.75x)", 2: "6x faster", 3: ""} {
+		if got := r.Groups[0].Rows[i].comparison(); got != want {
+			t.Errorf("row %d says %q, want %q", i, got, want)
+		}
+	}
+	if got := r.Groups[1].Rows[0].comparison(); got != "" {
+		t.Errorf("a figure without a peer says %q", got)
+	}
+	if _, err := readJSON(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("a report that is not there was read")
+	}
+}
+
 func TestContestTakesTurns(t *testing.T) {
 	var order []string
 	turn := func(name string) *contestant {

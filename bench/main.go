@@ -7,7 +7,7 @@
 //
 // Usage, from the top of the source tree:
 //
-//	go run ./bench [-quick] [-n ROUNDS] [-only REGEXP] [-markdown] [-json FILE]
+//	go run ./bench [-quick] [-n ROUNDS] [-only REGEXP] [-markdown] [-json FILE] [-before FILE]
 package main
 
 import (
@@ -29,6 +29,7 @@ type options struct {
 	only     *regexp.Regexp // groups to measure; nil: all
 	markdown bool
 	json     string // file to write the report to, or ""
+	before   string // file with the report of an earlier run, or ""
 	sandpit  string // the program to measure, or "" for bin/sandpit
 	build    bool   // build peers that are not there
 }
@@ -52,9 +53,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var earlier *report
+	if opts.before != "" {
+		if earlier, err = readJSON(opts.before); err != nil {
+			return err
+		}
+	}
 	report, err := measure(ctx, opts, stderr)
 	if err != nil {
 		return err
+	}
+	if earlier != nil {
+		report.setBefore(earlier)
 	}
 	if opts.json != "" {
 		if err := report.writeJSON(opts.json); err != nil {
@@ -82,6 +92,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	only := fs.String("only", "", "measure only the groups of rows whose name matches this `REGEXP`: "+groupNames())
 	fs.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	fs.StringVar(&o.json, "json", "", "also write everything to `FILE` as JSON")
+	fs.StringVar(&o.before, "before", "", "print the ratios of an earlier run, written by -json to `FILE`, beside the new ones")
 	fs.StringVar(&o.sandpit, "sandpit", "", "the `PROGRAM` to measure (default bin/sandpit, built when missing)")
 	if err := fs.Parse(args); err != nil {
 		return o, err

@@ -46,7 +46,40 @@ type row struct {
 	Verdict string  `json:"verdict,omitempty"`
 	Skipped string  `json:"skipped,omitempty"` // why there are no figures
 
-	ratio string // for people
+	to     goal    // what Ratio is compared with
+	before float64 // the ratio of an earlier run, or 0
+}
+
+// setBefore gives the rows the ratios of an earlier run.
+func (r *report) setBefore(earlier *report) {
+	type key struct{ title, who, own string }
+	ratios := map[key]float64{}
+	for _, g := range earlier.Groups {
+		for _, row := range g.Rows {
+			if row.Ratio != 0 {
+				ratios[key{g.Title, row.Who, row.Own}] = row.Ratio
+			}
+		}
+	}
+	for _, g := range r.Groups {
+		for i, row := range g.Rows {
+			if v, ok := ratios[key{g.Title, row.Who, row.Own}]; ok {
+				g.Rows[i].before = v
+			}
+		}
+	}
+}
+
+// comparison returns the ratio for people, beside that of an earlier run.
+func (r row) comparison() string {
+	if r.Ratio == 0 {
+		return ""
+	}
+	now := r.to.text(r.Ratio)
+	if now == "" || r.before == 0 {
+		return now
+	}
+	return now + " (before: " + r.to.text(r.before) + ")"
 }
 
 // add adds a row without a comparison.
@@ -78,7 +111,7 @@ func (g *group) compare(r *row, ownName string, own, peer float64, to goal) {
 	if math.IsNaN(ratio) || math.IsInf(ratio, 0) {
 		return // JSON has no word for it
 	}
-	r.Own, r.Ratio, r.ratio = ownName, ratio, to.text(ratio)
+	r.Own, r.Ratio, r.to = ownName, ratio, to
 	r.Goal, r.Verdict = to.target(), to.verdict(ratio)
 }
 
@@ -109,9 +142,9 @@ func (r row) cells() [len(columns)]string {
 	}
 	one := fmt.Sprint(r.N)
 	if r.N == 1 { // one figure has no distribution
-		return [...]string{r.Who, one, number(r.P50), "", "", r.ratio, r.Goal, last}
+		return [...]string{r.Who, one, number(r.P50), "", "", r.comparison(), r.Goal, last}
 	}
-	return [...]string{r.Who, one, number(r.P50), number(r.P90), number(r.P99), r.ratio, r.Goal, last}
+	return [...]string{r.Who, one, number(r.P50), number(r.P90), number(r.P99), r.comparison(), r.Goal, last}
 }
 
 // writeText prints the report for a terminal.
@@ -194,6 +227,19 @@ func (r *report) writeNotes(b *strings.Builder, bullet string) {
 	for _, n := range r.Notes {
 		fmt.Fprintf(b, "%s%s\n", bullet, n)
 	}
+}
+
+// readJSON reads the report of an earlier run.
+func readJSON(name string) (*report, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading the earlier report: %w", err)
+	}
+	r := new(report)
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("reading the earlier report %s: %w", name, err)
+	}
+	return r, nil
 }
 
 // writeJSON writes the report to a file.
