@@ -45,6 +45,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	b.c.readUntil(deadline)
 	n, err := b.c.R.Body.Read(p)
+	b.c.hasRead()
 	b.left -= int64(n)
 	switch {
 	case b.bounded && b.left < 0:

@@ -149,7 +149,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g := s.gate
 	c := &Call{gate: g, service: s, R: r, Ctx: r.Context(), ID: NewRequestID(), began: time.Now()}
 	c.W = &Writer{ResponseWriter: w, call: c}
-	c.W.renew()
+	if r.ProtoMajor == 1 {
+		c.W.renew() // the connection may have the deadline of an earlier request
+	}
 	w.Header().Set("X-Request-Id", c.ID)
 	if !g.enter() {
 		w.Header().Set("Connection", "close")

@@ -38,12 +38,23 @@ func (c *Call) breakOff(why error) {
 	_ = control.SetWriteDeadline(time.Now().Add(LastWords))
 }
 
+// A deadline of HTTP/1 matters to a read or write in progress, and to the next one. One of HTTP/2
+// breaks the stream off when it is reached, although the handler may neither read nor write then.
+// Therefore the deadlines of an HTTP/2 stream are removed after each read and write.
+
 // readUntil sets the deadline for reads from the client.
 func (c *Call) readUntil(t time.Time) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	if !c.over && c.BrokenOff() == nil {
 		_ = http.NewResponseController(c.W.ResponseWriter).SetReadDeadline(t)
+	}
+}
+
+// hasRead notes that a read has returned.
+func (c *Call) hasRead() {
+	if c.R.ProtoMajor > 1 {
+		c.readUntil(time.Time{})
 	}
 }
 
@@ -55,6 +66,15 @@ func (c *Call) writeFor(d time.Duration) {
 		d = min(d, LastWords)
 	}
 	_ = http.NewResponseController(c.W.ResponseWriter).SetWriteDeadline(time.Now().Add(d))
+}
+
+// hasWritten notes that a write has returned.
+func (c *Call) hasWritten() {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	if c.R.ProtoMajor > 1 && c.BrokenOff() == nil {
+		_ = http.NewResponseController(c.W.ResponseWriter).SetWriteDeadline(time.Time{})
+	}
 }
 
 // BrokenOff returns why the call was broken off, or nil.

@@ -77,6 +77,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 		w.status = http.StatusOK
 	}
 	w.renew()
+	defer w.call.hasWritten()
 	n, err := w.ResponseWriter.Write(b)
 	w.Sent += int64(n)
 	if err != nil {
@@ -91,6 +92,7 @@ func (w *Writer) FlushError() error {
 		return err
 	}
 	w.renew()
+	defer w.call.hasWritten()
 	if err := http.NewResponseController(w.ResponseWriter).Flush(); err != nil {
 		return Gone(err)
 	}
