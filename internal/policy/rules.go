@@ -37,6 +37,9 @@ type Rules struct {
 	// Sandboxes bounds the sandboxes of a namespace; 0: by capacity only.
 	Sandboxes int
 
+	// Previews is the longest time that a preview may last; 0: none may be made or used.
+	Previews time.Duration
+
 	// CreateRate bounds the sandboxes that a namespace creates per second, with a burst of
 	// one second; 0: by capacity only.
 	CreateRate float64
@@ -71,6 +74,7 @@ func ServerDefault() Policy {
 			Images:    []Image{{kind: kindHost, text: "host"}, {kind: kindRegistry, registry: "*", repository: "*", text: "*"}},
 			OnExpiry:  []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause},
 			Sandboxes: 1000,
+			Previews:  DefaultPreviews,
 		},
 	}
 }
@@ -237,6 +241,34 @@ func (p *Policy) allowExpiry(e sandpit.Expiry) error {
 		may = append(may, string(e))
 	}
 	return p.refuse("on_expiry", "on-expiry", "use one of: "+few(may), "the action %s at expiry is not allowed", quote(string(e)))
+}
+
+// Times of previews: how long they last if the caller says nothing, and at most under the built-in
+// policies, and under any.
+const (
+	PreviewTime     = time.Hour
+	DefaultPreviews = 24 * time.Hour
+	MaxPreviews     = 7 * 24 * time.Hour
+)
+
+// AllowPreview returns how long a preview lasts that is requested for the given time; 0: as long as
+// usual. Errors match sandpit.ErrInvalid or sandpit.ErrForbidden.
+func (p *Policy) AllowPreview(life time.Duration) (time.Duration, error) {
+	allowed := DefaultPreviews
+	if p.Rules != nil {
+		allowed = p.Rules.Previews
+	}
+	switch {
+	case allowed <= 0:
+		return 0, p.refuse("previews", "previews", "ask the operator to allow previews in the policy", "previews are not allowed")
+	case life < 0:
+		return 0, invalid("use a time of at most "+notation.FormatDuration(allowed), "%s is not a valid time for a preview", life)
+	case life == 0:
+		return min(PreviewTime, allowed), nil
+	case life > allowed:
+		return 0, p.refuse("previews", "previews", "request at most "+notation.FormatDuration(allowed), "a preview of %s is longer than the maximum of %s", notation.FormatDuration(life), notation.FormatDuration(allowed))
+	}
+	return life, nil
 }
 
 // AllowLifetime checks a change of a sandbox's lifetime. Extensions end when Max.Life has

@@ -13,6 +13,7 @@
 //	    on-expiry: [remove, stop]  # what may be asked for; the first is the default
 //	    sandboxes: 50              # at once, in a namespace
 //	    creates-per-second: 10
+//	    previews: 8h               # how long a preview may last; false: none
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
 //

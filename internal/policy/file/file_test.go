@@ -32,6 +32,7 @@ policies:
     on-expiry: [stop, remove]
     sandboxes: 50
     creates-per-second: 2.5
+    previews: 8h
     mounts: [/srv/data, "/srv/scratch:rw", "/srv/x:ro"]
     write-paths:
       - /workspace
@@ -67,7 +68,7 @@ func TestParse(t *testing.T) {
 		Write:    []string{"/workspace", "/tmp"},
 		Idle:     10 * time.Minute,
 		MaxIdle:  time.Hour,
-		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5,
+		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour,
 	}, r); diff != "" {
 		t.Error(diff)
 	}
@@ -122,6 +123,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  default: {sandboxes: 0}\n  a: {sandboxes: x}":   "f:2: policies.default.sandboxes: ",
 		"policies:\n  a:\n    sandboxes: 0":                           "f:3: policies.a.sandboxes: it must be a whole number from 1",
 		"policies:\n  a:\n    creates-per-second: 0":                  "f:3: policies.a.creates-per-second: it must be a number",
+		"policies:\n  a:\n    previews: 8d":                           "f:3: policies.a.previews: it must be true, false, or a time",
 		"policies:\n  a:\n    creates-per-second: NaN":                "f:3: policies.a.creates-per-second: it must be a number",
 		"policies:\n  a: &x {}\n  b: *x":                              "f:2: tags (!), anchors (&) and aliases (*) are not supported",
 		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                "f:2: ",

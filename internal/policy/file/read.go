@@ -64,6 +64,7 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 		"defaults":           limits(&p.Default, &r.Idle),
 		"maximum":            limits(&p.Max, &r.MaxIdle),
 		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
+		"previews":           yamldoc.Parse(&r.Previews, parsePreviews),
 		"creates-per-second": yamldoc.Parse(&r.CreateRate, parseRate),
 	})(v)
 	if err != nil {
@@ -109,6 +110,21 @@ func parseRate(text string) (float64, error) {
 		return 0, errors.New("it must be a number, more than 0 and at most 1000000, or " + unlimited)
 	}
 	return n, nil
+}
+
+// parsePreviews reads the longest time of a preview.
+func parsePreviews(text string) (time.Duration, error) {
+	switch text {
+	case "false":
+		return 0, nil
+	case "true":
+		return policy.DefaultPreviews, nil
+	}
+	d, err := notation.ParseDuration(text)
+	if err != nil || d <= 0 || d > policy.MaxPreviews {
+		return 0, errors.New("it must be true, false, or a time of at most " + notation.FormatDuration(policy.MaxPreviews))
+	}
+	return d, nil
 }
 
 // writePaths reads a list of paths. The root directory alone means everywhere.

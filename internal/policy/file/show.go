@@ -21,6 +21,7 @@ type Document struct {
 	OnExpiry   []sandpit.Expiry `json:"on-expiry"`
 	Sandboxes  int              `json:"sandboxes"`
 	CreateRate any              `json:"creates-per-second"` // a number, or "unlimited"
+	Previews   any              `json:"previews"`           // the longest time, or false
 	Mounts     []string         `json:"mounts"`
 	Write      []string         `json:"write-paths"` // "/": everywhere
 }
@@ -43,15 +44,18 @@ type Limits struct {
 func Show(p policy.Policy) Document {
 	r := p.Rules
 	if r == nil {
-		r = &policy.Rules{OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}}
+		r = &policy.Rules{OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews}
 	}
 	d := Document{
 		Unrestricted: p.Rules == nil,
 		Images:       r.Images, Defaults: limitsOf(p.Default), Maximum: limitsOf(p.Max), OnExpiry: r.OnExpiry,
-		Sandboxes: r.Sandboxes, CreateRate: unlimited, Mounts: []string{}, Write: []string{everywhere},
+		Sandboxes: r.Sandboxes, CreateRate: unlimited, Previews: false, Mounts: []string{}, Write: []string{everywhere},
 	}
 	if r.CreateRate > 0 {
 		d.CreateRate = r.CreateRate
+	}
+	if r.Previews > 0 {
+		d.Previews = notation.FormatDuration(r.Previews)
 	}
 	if d.Images == nil {
 		d.Images = []policy.Image{}
