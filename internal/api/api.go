@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/preview"
 )
 
 // Options configure the API. Those without a default must be set.
@@ -28,6 +29,13 @@ type Options struct {
 	// Domains are under which <port>-<id>.<domain> leads to a sandbox. Default
 	// "localhost", whose every name is loopback in browsers (RFC 6761).
 	Domains []string
+
+	// Web returns the scheme and port at which browsers on this machine reach the server, for
+	// callers at a unix socket. Default: there is none.
+	Web func() (scheme, port string, ok bool)
+
+	// Previews has the previews of the server. Default: an empty one.
+	Previews *preview.Book
 
 	// ComeBack is how long a foreground command with an Idempotency-Key goes on after its
 	// last caller has left. Default: a minute.
@@ -54,6 +62,8 @@ type API struct {
 	metrics *metrics
 	proxy   *proxy
 	awaited awaited
+
+	previews *preview.Book
 }
 
 // New returns the API.
@@ -61,13 +71,19 @@ func New(opts Options) *API {
 	if opts.Connections == nil {
 		opts.Connections = func() Connections { return Connections{} }
 	}
+	if opts.Web == nil {
+		opts.Web = func() (string, string, bool) { return "", "", false }
+	}
+	if opts.Previews == nil {
+		opts.Previews = preview.New()
+	}
 	if opts.ComeBack == 0 {
 		opts.ComeBack = comeBackTime
 	}
 	if opts.Domains == nil {
 		opts.Domains = []string{"localhost"}
 	}
-	a := &API{opts: opts, gate: opts.Gate, metrics: newMetrics()}
+	a := &API{opts: opts, gate: opts.Gate, metrics: newMetrics(), previews: opts.Previews}
 	for _, d := range opts.Domains {
 		a.domains = append(a.domains, gate.HostName(d))
 	}
@@ -93,6 +109,9 @@ func (a *API) Dialect() gate.Dialect {
 		KeyHint:    "send the header Authorization: Bearer KEY, or set SANDPIT_KEY for the command line; sandpit key create makes one",
 		PathHint:   "see /docs",
 		Fail: func(c *gate.Call, f gate.Failure) {
+			if a.failPreview(c, &f) {
+				return
+			}
 			body, _ := json.Marshal(codec.Error(f)) // of strings, which never fails
 			codec.Write(c.W, f.Status, append(body, '\n'))
 		},
@@ -104,6 +123,7 @@ func (a *API) Dialect() gate.Dialect {
 	}
 	passing := a.behind(proxyRoute())
 	passing.Passes = true
+	passing.Proof = a.provePreview
 	passing.Target = func(r *http.Request) string {
 		to, _ := a.target(r)
 		return to.sandbox

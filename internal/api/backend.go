@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"crypto/sha256"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -15,6 +16,11 @@ type Backend interface {
 	// Client returns the sandboxes as a caller sees them. It is called for each
 	// request, so that a changed policy applies from the next request on.
 	Client(c gate.Caller) sandpit.Client
+
+	// AllowPreview returns how long a preview lasts that a caller requests for the given
+	// time; 0: as long as usual. The error says that the caller may have none, or not for so
+	// long.
+	AllowPreview(c gate.Caller, life time.Duration) (time.Duration, error)
 
 	// Capabilities returns what this machine can do.
 	Capabilities(ctx context.Context) (v1.Capabilities, error)

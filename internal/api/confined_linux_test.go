@@ -129,6 +129,35 @@ func TestNothingPassesBesideTheAnswer(t *testing.T) {
 	}
 }
 
+// What a sandbox says under the name of its port does not reach other names of the domain, or the
+// server's own cookie.
+func TestSitesAreKeptApart(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	cookies := `Set-Cookie: a=1; Path=/; domain = localhost;HttpOnly\r\nSet-Cookie: sandpit-preview=x\r\nSet-Cookie:  __host-Sandpit-Preview =x; Secure\r\nSet-Cookie: b=domain; DOMAIN=x; Domain\r\nSet-Cookie: =sandpit-preview\r\n`
+	s.python(sb, "", strings.Replace(mirror, `bad = b"`, `bad = b"`+cookies, 1), 1)
+	heads, _, trailer := s.heads("GET /trailers HTTP/1.1\r\nHost: 8080-" + sb.ID + ".localhost\r\nConnection: close\r\n\r\n")
+	if len(heads) != 1 || trailer.Get("Set-Cookie") == "" {
+		t.Errorf("%q %v", heads, trailer)
+	}
+	heads, _, _ = s.heads("GET / HTTP/1.1\r\nHost: 8080-" + sb.ID + ".localhost\r\nConnection: close\r\n\r\n")
+	for _, h := range []http.Header{trailer, header(t, heads[0])} {
+		if got, want := fmt.Sprintf("%q", h["Set-Cookie"]), `["a=1; Path=/;HttpOnly" "b=domain" "=sandpit-preview" "sandbox=1"]`; got != want || h.Get("Clear-Site-Data") != "" {
+			t.Errorf("%s, want %s: %v", got, want, h)
+		}
+	}
+}
+
+// header returns the header of an answer.
+func header(t *testing.T, head string) http.Header {
+	t.Helper()
+	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(head[strings.Index(head, "\n")+1:]))).ReadMIMEHeader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return http.Header(h)
+}
+
 // No key of ours gets into a sandbox, wherever in a request it stands.
 func TestKeysStayOutside(t *testing.T) {
 	s := serve(t, nil)

@@ -38,7 +38,7 @@ func (c *call) intendFor(body any) error {
 // subject is what a call is about, beside the sandbox: a process, a port, a key,
 // a webhook or a file.
 func subject(r *http.Request) string {
-	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"id", ""}} {
+	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"preview", "preview "}, {"id", ""}} {
 		if v := r.PathValue(p.name); v != "" {
 			return p.what + v
 		}

@@ -26,6 +26,9 @@ type Keys interface {
 	// In reports whether a text contains something in the form of a key, valid or not.
 	In(text string) bool
 
+	// Holder returns the owner of a key by its public prefix, or an error if the key has ended.
+	Holder(ctx context.Context, id string) (gate.Caller, error)
+
 	CreateKey(ctx context.Context, by gate.Caller, k v1.NewKey) (v1.Key, error)
 	ListKeys(ctx context.Context) ([]v1.Key, error)
 	RevokeKey(ctx context.Context, id string) error
@@ -53,6 +56,7 @@ func revokeKey(c *call) error {
 	if errors.Is(err, sandpit.ErrNotFound) {
 		return c.Untouched(err)
 	}
+	c.api.previews.RemoveKey(id)
 	c.api.gate.Revoke(id, c.Call) // the key is refused even if that can't be stored
 	return err
 }

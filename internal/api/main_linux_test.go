@@ -69,6 +69,17 @@ func (k *keys) Verify(_ context.Context, secret string) (gate.Caller, error) {
 	return c, nil
 }
 
+func (k *keys) Holder(_ context.Context, id string) (gate.Caller, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range k.all {
+		if c.Key == id {
+			return c, nil
+		}
+	}
+	return gate.Caller{}, sandpit.ErrNotFound
+}
+
 // asked is how many requests were let in with a secret.
 func (k *keys) asked(secret string) int {
 	k.mu.Lock()
@@ -262,6 +273,15 @@ type backend struct {
 
 func (b *backend) Client(c gate.Caller) sandpit.Client {
 	return b.engine.As(c.Namespace, policy.Default())
+}
+
+func (b *backend) AllowPreview(c gate.Caller, life time.Duration) (time.Duration, error) {
+	p := policy.Default()
+	if c.Key == "bob" {
+		p = policy.ServerDefault()
+		p.Rules.Previews = 0
+	}
+	return p.AllowPreview(life)
 }
 
 func (b *backend) Capabilities(context.Context) (v1.Capabilities, error) {

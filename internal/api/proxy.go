@@ -21,6 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
+	"github.com/sandpit-dev/sandpit/internal/preview"
 )
 
 // Headers that name a port of a sandbox, on any path.
@@ -153,7 +154,14 @@ func forward(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Intend("port " + strconv.Itoa(int(port))); err != nil {
+	detail := "port " + strconv.Itoa(int(port))
+	if id := c.Caller.Preview; id != "" {
+		detail += " preview " + id
+	}
+	if err := c.Intend(detail); err != nil {
+		return err
+	}
+	if answered, err := c.enterPreview(); answered || err != nil {
 		return err
 	}
 	if err := c.OpenStream(); err != nil {
@@ -163,6 +171,9 @@ func forward(c *call) error {
 		return err
 	}
 	n, err := c.sandbox()
+	if c.Caller.Preview != "" && errors.Is(err, sandpit.ErrNotFound) {
+		err = gate.ErrPreviewEnded // with its sandbox
+	}
 	if err != nil {
 		return err
 	}
@@ -198,11 +209,11 @@ func (c *call) keepKeys() error {
 	return gate.Invalid("the "+where+" contains a key of this server, which must not reach a sandbox", "send it in the header "+headerKey+" only")
 }
 
-// hasKey reports whether a text has something of the form of a key or ticket, as it stands or
+// hasKey reports whether a text has something of the form of a key, ticket or preview, as it stands or
 // encoded for URLs, in base64 as in the credentials of Basic authentication (RFC
 // 7617), or in both.
 func (c *call) hasKey(text string) bool {
-	in := func(text string) bool { return c.api.opts.Keys.In(text) || gate.HasTicket(text) }
+	in := func(text string) bool { return c.api.opts.Keys.In(text) || gate.HasTicket(text) || preview.In(text) }
 	plain := unescape(text)
 	return in(text) || plain != text && in(plain) || hasEncoded(plain, in)
 }
@@ -318,6 +329,9 @@ func (c *call) confineHeader(h http.Header) {
 		for _, name := range [...]string{"Set-Cookie", "Set-Cookie2", "Strict-Transport-Security", "Public-Key-Pins", "Alt-Svc", "Clear-Site-Data", "Accept-Ch", "Nel", "Report-To"} {
 			h.Del(name)
 		}
+	}
+	if c.forward.byHost {
+		confineSite(h)
 	}
 	h.Del("X-Request-Id") // ours
 }

@@ -76,7 +76,7 @@ const (
 // routes of a resource are in its file, with their handlers.
 func Routes() []Route {
 	all := slices.Concat(
-		sandboxRoutes(), portRoutes(),
+		sandboxRoutes(), portRoutes(), previewRoutes(),
 		execRoutes(), processRoutes(),
 		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
 		eventRoutes(), webhookRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),

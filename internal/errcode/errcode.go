@@ -55,6 +55,7 @@ func table() []row {
 		// Of the server itself; each is a case of a kind above.
 		{Unauthenticated, sandpit.ErrForbidden, 401},
 		{TicketInvalid, sandpit.ErrForbidden, 401},
+		{PreviewInvalid, sandpit.ErrForbidden, 403},
 		{HostRefused, sandpit.ErrForbidden, 421},
 		{OriginRefused, sandpit.ErrForbidden, 403},
 		{AuditRate, sandpit.ErrRateLimited, 429},
@@ -105,6 +106,7 @@ const (
 const (
 	Unauthenticated     = "unauthenticated"      // no key, or one that is not valid (any more)
 	TicketInvalid       = "ticket_invalid"       // used, expired, unknown, or for another request
+	PreviewInvalid      = "preview_invalid"      // ended, unknown, or for another port
 	HostRefused         = "host_refused"         // the request is for another host
 	OriginRefused       = "origin_refused"       // a page of an origin that is not allowed
 	AuditRate           = "audit_rate"           // this key has used up its share of the audit

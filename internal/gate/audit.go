@@ -65,7 +65,7 @@ func (c *Call) recordEnd() {
 	e := c.entry(audit.PhaseEnd)
 	e.Status, e.Code, e.Took, e.Bytes = c.status, c.code, time.Since(c.began).Seconds(), c.W.Sent
 	switch c.code { // not the status, which may be that of a sandbox
-	case errcode.Forbidden, errcode.Unauthenticated, errcode.TicketInvalid, errcode.HostRefused, errcode.OriginRefused, errcode.QuotaExceeded, errcode.Overloaded, errcode.RateLimited, errcode.AuditRate, errcode.TooManyStreams:
+	case errcode.Forbidden, errcode.Unauthenticated, errcode.TicketInvalid, errcode.PreviewInvalid, errcode.HostRefused, errcode.OriginRefused, errcode.QuotaExceeded, errcode.Overloaded, errcode.RateLimited, errcode.AuditRate, errcode.TooManyStreams:
 		e.Allowed, e.Rule = false, c.code
 	}
 	if rule := policy.Rule(c.err); rule != "" {

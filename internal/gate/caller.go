@@ -20,8 +20,16 @@ type Caller struct {
 	Policy    string // the name of the policy
 	Admin     bool   // may manage keys and read the audit and /metrics
 
-	Expires time.Time // when the key expires and its calls end; zero: never
+	// Preview is the ID of the preview with which the request was made, in place of the key or
+	// socket of the caller, who has given it away. Empty: none.
+	Preview string
+
+	Expires time.Time // when the key or preview expires and its calls end; zero: never
 }
+
+// limited reports whether the rates and shares of keys apply to the caller. Peers of a unix socket
+// have none, unless others make requests with a preview of theirs.
+func (c Caller) limited() bool { return c.Key != "" || c.Preview != "" }
 
 type peerKey struct{}
 
@@ -123,6 +131,13 @@ func (c *Call) identify() error {
 	}
 	if c.route.Ticketed && c.R.Method == http.MethodGet {
 		if had, err := c.redeem(); had {
+			return err
+		}
+	}
+	if c.route.Proof != nil {
+		who, ok, err := c.route.Proof(c)
+		if err != nil || ok {
+			c.Caller, c.known = who, ok
 			return err
 		}
 	}

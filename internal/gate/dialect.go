@@ -79,6 +79,11 @@ type Route struct {
 	// that GET requests open are.
 	Ticketed bool
 
+	// Proof returns who makes a request that shows a right of its own in place of a key, such
+	// as a preview, and whether it does. It removes the proof from the request, also after it
+	// returned an error. It may be nil.
+	Proof func(*Call) (who Caller, ok bool, err error)
+
 	// Target returns the sandbox that a request names, and Detail what else it is about,
 	// both for the audit. They may be nil.
 	Target, Detail func(*http.Request) string

@@ -9,11 +9,23 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
-// ErrDraining and ErrKeyEnded are the reasons why the gate breaks off calls in progress.
+// ErrDraining, ErrKeyEnded and ErrPreviewEnded are the reasons why the gate breaks off calls in progress.
 var (
 	ErrDraining error = &Refusal{Code: errcode.Unavailable, Message: "the server is shutting down", Hint: "connect again in a moment: processes keep running and can be attached to", After: time.Second}
 	ErrKeyEnded error = &Refusal{Code: errcode.Unauthenticated, Message: "the key is no longer valid", Hint: "ask the operator for a new one: this key has expired or was revoked"}
+
+	// ErrPreviewEnded is also the answer to every other preview that can't be used: a stranger
+	// must not find out which exist.
+	ErrPreviewEnded error = &Refusal{Code: errcode.PreviewInvalid, Message: "the preview has ended, or its URL is not valid for this address", Hint: "ask for a new preview"}
 )
+
+// whyEnded is the error of a call whose key or preview has ended.
+func (c *Call) whyEnded() error {
+	if c.Caller.Preview != "" {
+		return ErrPreviewEnded
+	}
+	return ErrKeyEnded
+}
 
 // LastWords is the time that calls that are broken off have to tell their clients why. The
 // gate waits for their end twice as long.
@@ -79,7 +91,7 @@ func (c *Call) hasWritten() {
 
 // BrokenOff returns why the call was broken off, or nil.
 func (c *Call) BrokenOff() error {
-	if cause := context.Cause(c.Ctx); errors.Is(cause, ErrKeyEnded) || errors.Is(cause, ErrDraining) {
+	if cause := context.Cause(c.Ctx); errors.Is(cause, ErrKeyEnded) || errors.Is(cause, ErrDraining) || errors.Is(cause, ErrPreviewEnded) {
 		return cause
 	}
 	return nil
@@ -89,7 +101,7 @@ func (c *Call) BrokenOff() error {
 // machine may sleep.
 const clockStep = time.Minute
 
-// hold notes that a call of a key is in progress, and ends it when the key expires.
+// hold notes that a call of a key or preview is in progress, and ends it when that expires.
 // Precondition: l.mu is held.
 func (l *limiter) hold(u *use, c *Call) {
 	if u.calls == nil {
@@ -111,7 +123,7 @@ func (l *limiter) expired(u *use, c *Call) {
 	}
 	l.mu.Unlock()
 	if timer != nil && left <= 0 {
-		c.breakOff(ErrKeyEnded)
+		c.breakOff(c.whyEnded())
 	}
 }
 
@@ -131,6 +143,24 @@ func (g *Gate) Revoke(key string, by *Call) {
 	}
 	l.mu.Unlock()
 	for _, c := range all {
-		c.breakOff(ErrKeyEnded)
+		c.breakOff(c.whyEnded())
+	}
+}
+
+// EndPreview ends all calls in progress that were made with a preview. The caller is as
+// Route.Proof returned it. Calls that were proven but not yet admitted are not among them: their
+// handlers must ask again whether the preview exists.
+func (g *Gate) EndPreview(who Caller) {
+	l := &g.limiter
+	l.mu.Lock()
+	var all []*Call
+	for c := range l.of(who).calls {
+		if c.Caller.Preview == who.Preview {
+			all = append(all, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range all {
+		c.breakOff(ErrPreviewEnded)
 	}
 }

@@ -57,6 +57,9 @@ func (c *Call) guard() error {
 		case "", "none", "same-origin":
 			return nil
 		}
+		if own && opensPage(c.R) {
+			return nil // a link to a page of a sandbox, which carries no key
+		}
 	case slices.Contains(g.origins, origin):
 		c.share(origin)
 		return nil
@@ -64,6 +67,14 @@ func (c *Call) guard() error {
 		return nil // for example a page of a sandbox that sends requests to that sandbox
 	}
 	return &Refusal{Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: "ask the operator to allow this Origin (origins in server.yaml)"}
+}
+
+// opensPage reports whether a browser makes the request to show a page in a tab: not in a frame,
+// and not for another page to read or run (Fetch Metadata, 2.1 and 2.2). Other sites may link to
+// pages, as everywhere.
+func opensPage(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
+		r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // ours reports whether a host name is this server's. The address at which the request

@@ -143,8 +143,11 @@ func (l *limiter) init(limits Limits) {
 }
 
 func callerID(c Caller) string {
-	if c.Key != "" {
+	switch {
+	case c.Key != "":
 		return "key " + c.Key
+	case c.Preview != "":
+		return "previews of " + c.Name
 	}
 	return "peer " + c.Name
 }
@@ -178,7 +181,7 @@ func (l *limiter) of(c Caller) *use {
 
 // request counts a request, or refuses it because its key has sent too many.
 func (l *limiter) request(c *Call) error {
-	if c.Caller.Key == "" {
+	if !c.Caller.limited() {
 		return nil
 	}
 	l.mu.Lock()
@@ -187,7 +190,7 @@ func (l *limiter) request(c *Call) error {
 	revoked, many := u.revoked, len(u.calls) > l.limits.Calls
 	l.mu.Unlock()
 	if revoked { // since it was verified
-		return ErrKeyEnded
+		return c.whyEnded()
 	}
 	if many {
 		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
@@ -225,7 +228,7 @@ func (l *limiter) release(c *Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.released = true
-	if c.streams == 0 && c.held == [heldKinds]int64{} && c.Caller.Key == "" {
+	if c.streams == 0 && c.held == [heldKinds]int64{} && !c.Caller.limited() {
 		return
 	}
 	u := l.of(c.Caller)

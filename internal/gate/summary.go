@@ -104,7 +104,7 @@ func (l *limiter) charge(c *Call, size int) {
 	switch {
 	case !c.known:
 		l.strangers.ReserveN(time.Now(), size)
-	case c.Caller.Key != "":
+	case c.Caller.limited():
 		l.mu.Lock()
 		u := l.of(c.Caller)
 		l.mu.Unlock()
@@ -295,7 +295,7 @@ func (g *Gate) writePending(ctx context.Context, all bool) error {
 // hasShare reports whether a caller may add to the audit. changed says that the entry is
 // of a vital call that changed something.
 func (l *limiter) hasShare(c Caller, changed bool) bool {
-	if c.Key == "" {
+	if !c.limited() {
 		return true
 	}
 	l.mu.Lock()

@@ -252,6 +252,16 @@ func notFound(format, prefix string) error {
 	return sandpit.WithHint(fault.NotFoundf(format, prefix), "run 'sandpit key ls' to list the keys")
 }
 
+// Valid returns a key by its prefix, without its token: for rights that its owner has given away.
+// The error matches ErrNotFound, or ErrUnauthorized if the key has ended.
+func (r *Ring) Valid(prefix string) (Key, error) {
+	key, err := r.Get(prefix)
+	if err != nil {
+		return Key{}, err
+	}
+	return key, key.ended(r.now())
+}
+
 // Flush writes the times of last use. Call it every minute or so, and at the end.
 func (r *Ring) Flush(ctx context.Context) error {
 	if err := r.change(ctx); err != nil {

@@ -54,6 +54,15 @@ func (b *backend) Client(c gate.Caller) sandpit.Client {
 	return b.engine.As(c.Namespace, p)
 }
 
+// AllowPreview is api.Backend.AllowPreview, by the caller's present policy.
+func (b *backend) AllowPreview(c gate.Caller, life time.Duration) (time.Duration, error) {
+	p, err := b.policyOf(c)
+	if err != nil {
+		return 0, fault.Errorf(sandpit.ErrForbidden, "previews: %w", err)
+	}
+	return p.AllowPreview(life)
+}
+
 // lockedOut is the client of a caller without a policy.
 type lockedOut struct {
 	*engine.Tenant
@@ -78,7 +87,7 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 }
 
 // features are the parts of the API, for clients of more than one version.
-var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images"}
+var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "previews", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images"}
 
 // Images lists the images that a caller's policy names, and all to administrators. Other
 // callers are not told when an image was pulled, and whether others use it.

@@ -42,7 +42,20 @@ func (k keyring) Verify(_ context.Context, secret string) (gate.Caller, error) {
 	if err != nil {
 		return gate.Caller{}, err
 	}
-	return gate.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin, Expires: key.ExpiresAt}, nil
+	return callerOf(key), nil
+}
+
+func callerOf(key keys.Key) gate.Caller {
+	return gate.Caller{Name: nameOf(key), Key: key.Prefix, Namespace: key.Namespace, Policy: key.Policy, Admin: key.Admin, Expires: key.ExpiresAt}
+}
+
+// Holder returns the owner of a key that has not ended.
+func (k keyring) Holder(_ context.Context, id string) (gate.Caller, error) {
+	key, err := k.ring.Valid(id)
+	if err != nil {
+		return gate.Caller{}, err
+	}
+	return callerOf(key), nil
 }
 
 func (keyring) In(text string) bool { return keys.In(text) }

@@ -38,6 +38,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/otlp"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
+	"github.com/sandpit-dev/sandpit/internal/preview"
 	"github.com/sandpit-dev/sandpit/internal/state"
 	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
@@ -153,6 +155,7 @@ type server struct {
 	named     atomic.Int64 // policies that the file names
 	journal   *audit.Log
 	sender    *webhook.Sender
+	previews  *preview.Book
 	engine    *engine.Engine
 	runs      runs
 	tracer    *otlp.Exporter // or nil
@@ -263,13 +266,14 @@ func (s *server) startEngine(ctx context.Context) error {
 			opt.Log.Error("a webhook could not be loaded", "webhook", hook.ID, "error", err)
 		}
 	}
+	s.previews = preview.New()
 	s.engine = engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir), Logs: logstore.Bounds{Total: opt.Settings.Logs, Each: opt.Settings.LogsPerNamespace},
 		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
-		Observe:  s.sender.Send,
+		Observe:  s.observe,
 		Patience: opt.Patience, Hangs: opt.logStuck,
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
@@ -297,6 +301,14 @@ func (s *server) startEngine(ctx context.Context) error {
 		opt.Log.Warn("a sandbox created by an earlier version lacks a protection", "error", err, "fix", sandpit.Hint(err))
 	}
 	return nil
+}
+
+// observe is engine.Options.Observe.
+func (s *server) observe(namespace string, e sandpit.Event) {
+	if e.Kind == sandpit.EventRemoved {
+		s.previews.RemoveSandbox(e.Sandbox)
+	}
+	s.sender.Send(namespace, e)
 }
 
 // defaultPool is how many sandboxes are held ready when the policies don't say.
@@ -329,13 +341,27 @@ func (s *server) startAPI() error {
 	opts := api.Options{
 		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
-		Version: opt.Version, Domains: domains, Connections: s.conns.counts,
+		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
 	s.handlers = map[string]http.Handler{}
 	for name, service := range services() {
 		s.handlers[name] = s.gate.Handler(service.dialect(opts))
 	}
 	return nil
+}
+
+// web returns where browsers reach the server, if it listens on TCP.
+func (s *server) web() (scheme, port string, ok bool) {
+	scheme = "http"
+	if s.opt.Settings.Cert != "" {
+		scheme = "https"
+	}
+	for _, l := range s.listeners {
+		if a, tcp := l.Addr().(*net.TCPAddr); tcp && l.service == DefaultService {
+			return scheme, strconv.Itoa(a.Port), true
+		}
+	}
+	return "", "", false
 }
 
 // hosts are the names under which the server may be called: its addresses, and

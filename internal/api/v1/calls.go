@@ -158,6 +158,27 @@ type Ticket struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
+// NewPreview is a request for a preview.
+type NewPreview struct {
+	Expires float64 `json:"expires,omitempty" doc:"Seconds from now; default: 3600, or the policy's maximum if that is less"`
+}
+
+// Preview is the right to use a port of a sandbox without a key. Its URL is in the answer only when
+// it is made.
+type Preview struct {
+	ID        string    `json:"id"`
+	Port      uint16    `json:"port"`
+	URL       string    `json:"url,omitempty" doc:"Opens in a browser without a key; keep it secret from all others"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// PreviewList is a page of previews.
+type PreviewList struct {
+	Previews []Preview `json:"previews"`
+	Next     string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
 // NewWebhook is a request for a new webhook.
 type NewWebhook struct {
 	URL    string   `json:"url" doc:"An https URL with a public address; others only if the server allows private webhooks"`

@@ -1,0 +1,370 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/preview"
+)
+
+// The URL of a preview has its token in the query. The first request of a browser exchanges it for
+// a cookie of that host alone, and is redirected to the URL without it, so that histories, the
+// Referer and the sandbox don't get it. Other programs are answered at once, and repeat the URL. The
+// host name, which every page there and every resolver learns, is no secret.
+const (
+	previewParam = "sandpit-preview"
+
+	previewCookie = "sandpit-preview"
+	secureCookie  = "__Host-" + previewCookie // which no other host can set (RFC 6265bis, 4.1.3.2); needs TLS
+	maxCookies    = 8                         // of these names that are tried: other hosts may add some without TLS
+)
+
+func previewRoutes() []Route {
+	const tag = "Previews"
+	return []Route{
+		{
+			Method: http.MethodPost, Path: oneSandbox + "/ports/{port}/previews", ID: "createPreview", Anew: true, Tag: tag, Summary: "Create a preview of a TCP port of a sandbox",
+			Text: "The URL opens the HTTP server at that port in a browser, without a key, until it expires. It ends earlier when it is revoked, and with the sandbox, the key that made it, and the server. Requests with it count as requests of that key.",
+			In:   v1.NewPreview{}, Status: http.StatusCreated, Out: v1.Preview{}, Guarded: true, handle: fromJSON(createPreview),
+		},
+		{Method: http.MethodGet, Path: oneSandbox + "/previews", ID: "listPreviews", Tag: tag, Summary: "List the previews of a sandbox", Query: pageParams(), Status: http.StatusOK, Out: v1.PreviewList{}, handle: listOf(listPreviews, previewPosition, func(part []v1.Preview, next string) v1.PreviewList { return v1.PreviewList{Previews: part, Next: next} })},
+		{Method: http.MethodDelete, Path: oneSandbox + "/previews/{preview}", ID: "revokePreview", Tag: tag, Summary: "Revoke a preview", Text: "Requests, streams and WebSockets that use it are closed.", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(revokePreview)},
+	}
+}
+
+func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
+	port, err := parsePort(c.R.PathValue("port"))
+	if err != nil {
+		return none, c.Untouched(err)
+	}
+	if !(math.Abs(in.Expires) < math.MaxInt32) { // NaN too
+		return none, c.Untouched(gate.Invalid(fmt.Sprintf("the expiry of %.10g seconds is out of range", in.Expires), "use a shorter time"))
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return none, err
+	}
+	life, err := c.api.opts.Backend.AllowPreview(c.Caller, time.Duration(in.Expires*float64(time.Second)))
+	if err != nil {
+		return none, c.Untouched(err)
+	}
+	base, err := c.previewBase(sb.ID(), port)
+	if err != nil {
+		return none, c.Untouched(err)
+	}
+	now := time.Now()
+	p, token, err := c.api.previews.Add(preview.Preview{
+		Sandbox: sb.ID(), Port: port, Namespace: c.Caller.Namespace, Key: c.Caller.Key, Name: c.Caller.Name, CreatedAt: now, ExpiresAt: now.Add(life),
+	})
+	if err != nil {
+		return none, c.Untouched(err)
+	}
+	c.Detail += " preview " + p.ID // for the audit
+	c.W.Header().Set("Cache-Control", "no-store")
+	out := previewOf(p)
+	out.URL = base + "/?" + previewParam + "=" + token
+	return out, nil
+}
+
+func previewOf(p preview.Preview) v1.Preview {
+	return v1.Preview{ID: p.ID, Port: p.Port, CreatedAt: p.CreatedAt, ExpiresAt: p.ExpiresAt}
+}
+
+// previewBase returns the origin of a port of a sandbox, as browsers reach it in the way in which
+// the request has come.
+func (c *call) previewBase(sandbox string, port uint16) (string, error) {
+	domain := c.api.domains[0]
+	scheme, at := "http", ""
+	local, _ := c.R.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if local != nil && local.Network() == "unix" {
+		var ok bool
+		if scheme, at, ok = c.api.opts.Web(); !ok {
+			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address, which a browser needs"), "start it with 'sandpit serve --listen 127.0.0.1:7878', or use 'sandpit forward'")
+		}
+	} else {
+		if isSecure(c.R) {
+			scheme = "https"
+		}
+		_, at, _ = net.SplitHostPort(c.R.Host)
+		if domain == "localhost" && !isLoopback(gate.HostName(c.R.Host)) {
+			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no domain for ports of sandboxes"), "ask the operator to set domain in server.yaml")
+		}
+	}
+	if at != "" {
+		at = ":" + at
+	}
+	return fmt.Sprintf("%s://%d-%s.%s%s", scheme, port, sandbox, domain, at), nil
+}
+
+// isSecure reports whether the client uses TLS, with the server or a proxy before it. A client that
+// lies about that gets a URL or a cookie that it can't use.
+func isSecure(r *http.Request) bool {
+	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func listPreviews(c *call) ([]v1.Preview, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return nil, err
+	}
+	var all []v1.Preview
+	for _, p := range c.api.previews.List(sb.ID()) {
+		all = append(all, previewOf(p))
+	}
+	return all, nil
+}
+
+func previewPosition(p v1.Preview) string { return byTime(p.CreatedAt, p.ID) }
+
+func revokePreview(c *call) error {
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	p, ok := c.api.previews.Get(sb.ID(), c.R.PathValue("preview"))
+	if !ok {
+		return c.Untouched(fault.NotFoundf("no preview of this sandbox has the ID %.20q", c.R.PathValue("preview")))
+	}
+	c.api.previews.Remove(p.Sandbox, p.ID)
+	c.api.gate.EndPreview(gate.Caller{Name: p.Name, Key: p.Key, Preview: p.ID})
+	return nil
+}
+
+// exchangeKey is the key of the token of a preview, a string, in the context of a request that had
+// it in its URL.
+type exchangeKey struct{}
+
+// provePreview is gate.Route.Proof of requests to the host of a port.
+func (a *API) provePreview(c *gate.Call) (who gate.Caller, ok bool, err error) {
+	to, _ := a.target(c.R)
+	if !to.byHost {
+		return who, false, nil
+	}
+	inURL, inCookies := takePreviews(c.R)
+	tokens := inCookies
+	switch key, _ := credential(c.R); {
+	case len(inURL) > 1:
+		return who, false, gate.Invalid("the URL has several previews", "use one")
+	case len(inURL) == 1:
+		tokens = inURL
+	case len(inCookies) == 0 || c.R.Header.Get(headerKey) != "":
+		return who, false, nil
+	default:
+		defer func() {
+			if err != nil && key != "" {
+				err = nil // the cookie is old, and the key decides
+			}
+		}()
+	}
+	port, err := parsePort(to.port)
+	if err != nil {
+		return who, false, err
+	}
+	for _, token := range tokens[:min(len(tokens), maxCookies)] {
+		p, found := a.previews.Verify(token, to.sandbox, port)
+		if !found {
+			continue
+		}
+		if who, err = a.ownerOf(c.Ctx, p); err != nil {
+			return gate.Caller{}, false, err
+		}
+		if len(inURL) == 1 {
+			c.R = c.R.WithContext(context.WithValue(c.R.Context(), exchangeKey{}, token))
+		}
+		return who, true, nil
+	}
+	return who, false, gate.ErrPreviewEnded
+}
+
+// ownerOf returns who a request with a preview counts for: the owner of the key that made it, who is
+// never an administrator in it, if its policy still allows the preview.
+func (a *API) ownerOf(ctx context.Context, p preview.Preview) (gate.Caller, error) {
+	who := gate.Caller{Name: p.Name, Namespace: p.Namespace}
+	if p.Key != "" {
+		var err error
+		if who, err = a.opts.Keys.Holder(ctx, p.Key); err != nil {
+			return who, gate.ErrPreviewEnded
+		}
+	}
+	if _, err := a.opts.Backend.AllowPreview(who, p.ExpiresAt.Sub(p.CreatedAt)); err != nil {
+		return who, gate.ErrPreviewEnded
+	}
+	who.Admin, who.Preview = false, p.ID
+	if who.Expires.IsZero() || p.ExpiresAt.Before(who.Expires) {
+		who.Expires = p.ExpiresAt
+	}
+	return who, nil
+}
+
+// takePreviews takes the tokens of previews out of the URL and the cookies of a request.
+func takePreviews(r *http.Request) (inURL, inCookies []string) {
+	if strings.Contains(r.URL.RawQuery, previewParam) || strings.Contains(r.URL.RawQuery, "%") {
+		var kept []string
+		for part := range strings.SplitSeq(r.URL.RawQuery, "&") {
+			name, value, _ := strings.Cut(part, "=")
+			if plain, err := url.QueryUnescape(name); err != nil || plain != previewParam {
+				kept = append(kept, part)
+				continue
+			}
+			value, _ = url.QueryUnescape(value)
+			inURL = append(inURL, value)
+		}
+		if inURL != nil {
+			r.URL.RawQuery = strings.Join(kept, "&")
+			r.RequestURI = r.URL.RequestURI()
+		}
+	}
+	lines := r.Header["Cookie"]
+	r.Header.Del("Cookie")
+	for _, line := range lines {
+		var kept []string
+		for part := range strings.SplitSeq(line, ";") {
+			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+			if isPreviewCookie(name) {
+				inCookies = append(inCookies, value)
+			} else {
+				kept = append(kept, part)
+			}
+		}
+		if line = strings.TrimSpace(strings.Join(kept, ";")); line != "" {
+			r.Header.Add("Cookie", line)
+		}
+	}
+	return inURL, inCookies
+}
+
+// isPreviewCookie reports whether a cookie is the server's. Browsers compare prefixes of names
+// without case (RFC 6265bis, 5.7).
+func isPreviewCookie(name string) bool {
+	name = strings.TrimSpace(name)
+	return strings.EqualFold(name, previewCookie) || strings.EqualFold(name, secureCookie)
+}
+
+// enterPreview refuses a call whose preview has ended since it was proven, and redirects a browser
+// that comes with a URL that has a token.
+func (c *call) enterPreview() (answered bool, err error) {
+	if c.Caller.Preview == "" {
+		return false, nil
+	}
+	if _, ok := c.api.previews.Get(c.forward.sandbox, c.Caller.Preview); !ok {
+		return false, gate.ErrPreviewEnded
+	}
+	if c.R.Header.Get("Service-Worker") != "" {
+		// It would see the URLs of later requests, with tokens, and answer after the end.
+		return false, &gate.Refusal{Code: errcode.Forbidden, Message: "a preview can't install a service worker", Hint: "use 'sandpit forward'"}
+	}
+	token, _ := c.R.Context().Value(exchangeKey{}).(string)
+	if token == "" || !wantsPage(c.R) {
+		return false, nil
+	}
+	cookie := http.Cookie{
+		Name: previewCookie, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		MaxAge: max(1, int(time.Until(c.Caller.Expires).Seconds())),
+	}
+	if isSecure(c.R) {
+		cookie.Name, cookie.Secure = secureCookie, true
+	}
+	to := c.R.URL.EscapedPath()
+	switch {
+	case !strings.HasPrefix(to, "/"):
+		to = "/"
+	case strings.HasPrefix(to, "//"):
+		to = "/." + to // otherwise it would name another host
+	}
+	if c.R.URL.RawQuery != "" {
+		to += "?" + c.R.URL.RawQuery
+	}
+	if c.hasKey(to) {
+		return false, c.keepKeys()
+	}
+	h := c.W.Header()
+	h.Set("Set-Cookie", cookie.String())
+	h.Set("Location", to)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	c.W.WriteHeader(http.StatusSeeOther)
+	return true, nil
+}
+
+// wantsPage reports whether a browser opens a page. Without TLS, most say that only in Accept.
+func wantsPage(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
+		return mode == "navigate"
+	}
+	return strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+// failPreview answers a browser that opens a page of a port with a page of its own, and reports
+// whether it did. Holders of a preview are not told names, limits or other details of the sandbox.
+func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
+	if to, ok := a.target(c.R); !ok || !to.byHost {
+		return false
+	}
+	if c.Caller.Preview != "" {
+		switch f.Code {
+		case errcode.PreviewInvalid, errcode.Invalid, errcode.RateLimited, errcode.Overloaded, errcode.TooManyStreams, errcode.TooManyConnections, errcode.Draining:
+		default:
+			f.Message, f.Hint, f.Path = "the sandbox can't serve this request", "try again later, or ask the owner of the preview", ""
+		}
+	}
+	if !wantsPage(c.R) {
+		return false
+	}
+	title, text := "This preview can't be shown now", "Try again in a moment."
+	switch f.Code {
+	case errcode.PreviewInvalid, errcode.Unauthenticated:
+		title, text = "This preview is not available", "The link has expired, was revoked, or is incomplete. Ask for a new one."
+	case errcode.Forbidden, errcode.OriginRefused, errcode.Invalid:
+		text = "The request was refused."
+	}
+	h := c.W.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	c.W.WriteHeader(f.Status)
+	if c.R.Method != http.MethodHead {
+		_, _ = fmt.Fprintf(c.W, "<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>%[1]s</title>\n<h1>%[1]s</h1>\n<p>%s</p>\n<p>Request %s</p>\n", title, text, f.RequestID)
+	}
+	return true
+}
+
+// confineSite removes from the answer of a port's own host what browsers would apply to other hosts
+// of the domain, or to the preview: they clear the cookies of all of them (Clear Site Data, 4.2).
+func confineSite(h http.Header) {
+	h.Del("Clear-Site-Data")
+	cookies := h["Set-Cookie"]
+	h.Del("Set-Cookie")
+	for _, line := range cookies {
+		parts := strings.Split(line, ";")
+		if name, _, _ := strings.Cut(parts[0], "="); isPreviewCookie(name) {
+			continue
+		}
+		kept := parts[:1]
+		for _, part := range parts[1:] {
+			if name, _, _ := strings.Cut(part, "="); !strings.EqualFold(strings.TrimSpace(name), "Domain") {
+				kept = append(kept, part)
+			}
+		}
+		h.Add("Set-Cookie", strings.Join(kept, ";"))
+	}
+}

@@ -1,0 +1,241 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/browsertest"
+)
+
+// preview makes a preview, and returns it with its parsed URL.
+func (s *service) preview(key string, sb v1.Sandbox, port int) (v1.Preview, *url.URL) {
+	s.t.Helper()
+	var made v1.Preview
+	h := s.want(201, &made, ask{method: "POST", path: fmt.Sprintf("/v1/sandboxes/%s/ports/%d/previews", sb.ID, port), key: key, body: v1.NewPreview{}})
+	u, err := url.Parse(made.URL)
+	if err != nil || h.Get("Cache-Control") != "no-store" || made.ExpiresAt.Sub(made.CreatedAt) != time.Hour || int(made.Port) != port {
+		s.t.Fatalf("%+v, %v", made, err)
+	}
+	return made, u
+}
+
+// at is a request without a key to the host of a URL.
+func at(u *url.URL, path string, more ...string) ask {
+	a := ask{method: "GET", path: path, key: "none", header: map[string]string{"Host": u.Host}}
+	for i := 0; i+1 < len(more); i += 2 {
+		a.header[more[i]] = more[i+1]
+	}
+	return a
+}
+
+// once makes a request and follows no redirect.
+func (s *service) once(a ask) (int, string, http.Header) {
+	s.t.Helper()
+	inner := *s
+	inner.tcp = &http.Client{Transport: s.tcp.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	status, body, h := inner.get(a)
+	return status, string(body), h
+}
+
+// The URL of a preview opens the port that it was made for, without a key. Browsers get a cookie in
+// exchange for the token, and others are answered at once. The sandbox, the log and the audit get
+// neither.
+func TestPreviews(t *testing.T) {
+	s := serve(t, nil)
+	sb, other := s.create(aliceKey, v1.Spec{Name: "web"}), s.create(aliceKey, v1.Spec{})
+	s.python(sb, aliceKey, mirror, 1)
+	p, u := s.preview(aliceKey, sb, 8080)
+	const page = "text/html,*/*;q=0.8"
+	token := u.Query().Get("sandpit-preview")
+
+	status, body, _ := s.once(at(u, "/v1/keys?a=1&"+u.RawQuery+"&b=%20"))
+	if status != 200 || !strings.HasPrefix(body, "GET /v1/keys?a=1&b=%20 HTTP/1.1") || strings.Contains(body, token) {
+		t.Errorf("without cookies: %d %s", status, body)
+	}
+	status, _, h := s.once(at(u, "/a//b?x=1&"+u.RawQuery, "Accept", page, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"))
+	cookie, _, _ := strings.Cut(h.Get("Set-Cookie"), ";")
+	if status != 303 || h.Get("Location") != "/a//b?x=1" || h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-store" ||
+		cookie != "sandpit-preview="+token || !strings.HasSuffix(h.Get("Set-Cookie"), "; HttpOnly; SameSite=Lax") || strings.Contains(h.Get("Set-Cookie"), "Domain") {
+		t.Errorf("a browser: %d %v", status, h)
+	}
+	_, _, h = s.once(at(u, "//evil.example/?"+u.RawQuery, "Accept", page, "X-Forwarded-Proto", "https"))
+	if h.Get("Location") != "/.//evil.example/" || !strings.HasPrefix(h.Get("Set-Cookie"), "__Host-sandpit-preview="+token+"; Path=/; ") || !strings.Contains(h.Get("Set-Cookie"), "; Secure") {
+		t.Errorf("behind TLS: %v", h)
+	}
+	status, body, _ = s.once(at(u, "/c", "Accept", page, "Cookie", "mine=1; sandpit-preview=old; "+cookie+"; yours=2", "Authorization", "Bearer app"))
+	if status != 200 || !strings.Contains(body, "Cookie: mine=1; yours=2\r\n") || strings.Contains(body, "sandpit-preview") || !strings.Contains(body, "Authorization: Bearer app") {
+		t.Errorf("with the cookie: %d %s", status, body)
+	}
+	if status, _, _ = s.once(at(u, "/c", "Cookie", "sandpit-preview=old", "X-Sandpit-Key", aliceKey)); status != 200 {
+		t.Errorf("with a key and an old cookie: %d", status)
+	}
+
+	// What a preview is not for.
+	for name, host := range map[string]string{"another port": "3000-" + sb.ID + ".localhost", "another sandbox": "8080-" + other.ID + ".localhost", "the name": "8080-" + sb.Name + ".localhost"} {
+		foreign := *u
+		foreign.Host = host
+		s.refused(403, "preview_invalid", at(&foreign, "/?"+u.RawQuery))
+		if status, body, _ := s.once(at(&foreign, "/", "Cookie", cookie, "Accept", page)); status != 403 || !strings.Contains(body, "<h1>This preview is not available") || strings.Contains(body, sb.ID) || strings.Contains(body, "web") {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+	s.refused(401, "unauthenticated", at(u, "/"))
+	s.refused(401, "unauthenticated", ask{method: "GET", path: "/v1/sandboxes?" + u.RawQuery, key: "none"})
+	s.refused(400, "invalid", at(u, "/?"+u.RawQuery+"&"+u.RawQuery))
+	s.refused(400, "invalid", at(u, "/?a="+token, "Cookie", cookie))
+	s.refused(403, "forbidden", at(u, "/sw.js", "Cookie", cookie, "Service-Worker", "script"))
+	for _, from := range [][]string{{"Origin", "https://evil.example"}, {"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}} {
+		if status, _, _ := s.once(at(u, "/", append(from, "Cookie", cookie)...)); status != 403 {
+			t.Errorf("%v: %d", from, status)
+		}
+	}
+	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + s.create(bobKey, v1.Spec{}).ID + "/ports/1/previews", key: bobKey, body: v1.NewPreview{}})
+	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: 25 * 3600}})
+	for _, bad := range []float64{-1, 1e300} {
+		s.refused(400, "invalid", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: bad}})
+	}
+	s.refused(501, "unsupported", ask{method: "POST", path: "/v1/sandboxes/" + s.create("", v1.Spec{}).ID + "/ports/1/previews", body: v1.NewPreview{}})
+	s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: bobKey, body: v1.NewPreview{}})
+	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/" + other.ID + "/previews/" + p.ID, key: aliceKey})
+
+	_, second := s.preview(aliceKey, sb, 8081)
+	if status, body, _ := s.once(at(second, "/?"+second.RawQuery)); status != 503 || strings.Contains(body, sb.ID) || strings.Contains(body, "web") {
+		t.Errorf("nobody listens: %d %s", status, body)
+	}
+	var list v1.PreviewList
+	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/previews", key: aliceKey})
+	if len(list.Previews) != 2 || list.Previews[0].ID != p.ID || list.Previews[0].URL != "" || list.Next != "" {
+		t.Errorf("%+v", list)
+	}
+
+	// They end with their sandbox and key.
+	_, third := s.preview(aliceKey, other, 8080)
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + other.ID, key: aliceKey})
+	s.refused(403, "preview_invalid", at(third, "/?"+third.RawQuery))
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/alice", key: adminKey})
+	s.refused(403, "preview_invalid", at(u, "/", "Cookie", cookie))
+	if err := s.gate.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	audit := fmt.Sprintf("%+v", s.audit.all())
+	if text := s.log.String() + audit; strings.Contains(text, "pv_") {
+		t.Errorf("a token was written down: %s", text)
+	}
+	for _, want := range []string{"Action:createPreview", "Detail:port 8080 preview " + p.ID, "Action:proxy"} {
+		if !strings.Contains(audit, want) {
+			t.Errorf("the audit has no %q", want)
+		}
+	}
+}
+
+// Revoking a preview ends what it has opened, and nothing else. A preview counts as its key, and is
+// no administrator's.
+func TestPreviewsAreRevoked(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(adminKey, v1.Spec{})
+	s.python(sb, adminKey, socketServer, 1)
+	p, u := s.preview(adminKey, sb, 8080)
+	_, kept := s.preview(adminKey, sb, 8080)
+	open := func(u *url.URL) *bufio.Reader {
+		conn := s.dial()
+		fmt.Fprintf(conn, "GET /?%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%[2]s\r\nSec-Fetch-Site: same-origin\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", u.RawQuery, u.Host)
+		br := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(br, nil)
+		if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("%+v, %v", resp, err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return br
+	}
+	ends, stays := open(u), open(kept)
+	ended := make(chan error, 1)
+	go func() { _, err := stays.ReadByte(); ended <- err }()
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID + "/previews/" + p.ID, key: adminKey})
+	if _, err := io.Copy(io.Discard, ends); err != nil {
+		t.Logf("it ended with %v", err)
+	}
+	s.refused(403, "preview_invalid", at(u, "/?"+u.RawQuery))
+	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID + "/previews/" + p.ID, key: adminKey})
+	select {
+	case err := <-ended:
+		t.Errorf("the other ended, too: %v", err)
+	default:
+	}
+	for _, e := range s.audit.all() {
+		if e.Action == "proxy" && (e.Key != "admin" || e.Namespace != "local") && e.Status != 403 {
+			t.Errorf("it counts for another: %+v", e)
+		}
+	}
+}
+
+// A preview opens in a real browser, stays open when it is loaded again, and carries WebSockets. Its
+// page can't read the cookie, install a service worker, or use the server. After its end the browser
+// shows a page of the server.
+func TestPreviewInBrowser(t *testing.T) {
+	// What is not a WebSocket is answered with a page that shows the path.
+	site := strings.Replace(socketServer, "    key = [", `    if b"sec-websocket-key" not in head.lower():
+        path = head.split()[1]
+        body = b"<!doctype html><title>app</title><h1>" + path + b"</h1>"
+        kind = b"text/javascript" if path == b"/sw.js" else b"text/html"
+        c.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\nSet-Cookie: mine=1; Domain=localhost; Path=/\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        return c.close()
+    key = [`, 1)
+	browser := browsertest.Open(t, "about:blank")
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{})
+	s.python(sb, aliceKey, site, 1)
+	page, _ := s.preview(aliceKey, sb, 8080)
+	var got struct{ Title, Text, Search, Cookie, Worker, API string }
+	look := `(async () => ({title: document.title, text: document.querySelector("h1").textContent, search: location.search, cookie: document.cookie,
+		worker: await navigator.serviceWorker.register("/sw.js").then(() => "installed", () => "refused"),
+		api: await fetch(%q, {mode: "no-cors"}).then(r => r.type, () => "refused")}))()`
+	for range 2 {
+		browser.Go(page.URL)
+		browser.Eval(fmt.Sprintf(look, s.base+"/v1/version"), &got)
+		if got.Title != "app" || got.Text != "/" || got.Search != "" || got.Cookie != "mine=1" || got.Worker != "refused" {
+			t.Fatalf("%+v", got)
+		}
+	}
+	plain, _, _ := strings.Cut(page.URL, "?")
+	browser.Go(plain + "again")
+	browser.Eval(`({text: document.querySelector("h1").textContent})`, &got)
+	if got.Text != "/again" {
+		t.Errorf("without the token: %+v", got)
+	}
+
+	const echo = `new Promise(done => {
+		const ws = new WebSocket(%q)
+		ws.onopen = () => ws.send("hello")
+		ws.onmessage = m => { window.ended = new Promise(ok => ws.onclose = () => ok("ended")); done(m.data) }
+		ws.onerror = () => done("refused")
+	})`
+	var said string
+	if browser.Eval(fmt.Sprintf(echo, strings.Replace(plain, "http", "ws", 1)), &said); said != "hello" {
+		t.Fatalf("a WebSocket: %q", said)
+	}
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID + "/previews/" + page.ID, key: aliceKey})
+	if browser.Eval("window.ended", &said); said != "ended" {
+		t.Errorf("after the end: %q", said)
+	}
+	for _, to := range []string{page.URL, plain} {
+		browser.Go(to)
+		browser.Eval(`({title: document.title, text: document.querySelector("h1").textContent})`, &got)
+		if got.Text != "This preview is not available" {
+			t.Errorf("after the end: %+v", got)
+		}
+	}
+	_, next := s.preview(aliceKey, sb, 8081)
+	browser.Go(strings.Replace(next.String(), "/?", "/none?", 1)) // nobody listens there
+	again, _ := s.preview(aliceKey, sb, 8080)
+	if browser.Eval(fmt.Sprintf(echo, strings.Replace(again.URL, "http", "ws", 1)), &said); said != "refused" {
+		t.Errorf("from a page of another port: %q", said)
+	}
+}

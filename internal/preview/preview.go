@@ -1,0 +1,209 @@
+// Package preview keeps previews: rights to use one TCP port of one sandbox without a key, for a
+// bounded time. The URL of a preview, which its owner gives away, carries the right as a token:
+//
+//	pv_k3v7q2mak3v7q2ma_x5...           pv_ ID _ SIGNATURE
+//
+// The ID is 16 characters of [a-z2-7], the public name of the preview. The signature is the
+// HMAC-SHA256 of the ID, the ID of the sandbox, the port and the end of the preview, in the same
+// alphabet. So a token is of use only for what it was made for, and a token of another port is
+// refused although the preview exists. Its key is random, made anew by each server, and only in its
+// memory: previews end with their server.
+package preview
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// Parts of a token.
+const (
+	scheme   = "pv_"
+	idLen    = 16
+	signLen  = 52 // SHA-256 in base32
+	tokenLen = len(scheme) + idLen + 1 + signLen
+)
+
+// Bounds of previews. One takes less than 1 KiB of memory.
+const (
+	maxOfNamespace = 1000
+	maxOfAll       = 10_000
+)
+
+// Preview is the right to use a port of a sandbox.
+type Preview struct {
+	ID        string
+	Sandbox   string // its ID
+	Port      uint16
+	Namespace string // of the sandbox, and of who made the preview
+	Key       string // the public prefix of the key that made it; empty: a peer of the unix socket
+	Name      string // of who made it, for the audit
+	CreatedAt time.Time
+	ExpiresAt time.Time
+}
+
+// Book has all previews of a server. Its methods are safe for concurrent use.
+type Book struct {
+	secret [32]byte
+
+	mu    sync.Mutex
+	held  map[string]map[string]Preview // by sandbox and ID; guarded by mu
+	all   int                           // in held; guarded by mu
+	count map[string]int                // by namespace; guarded by mu
+}
+
+// New returns an empty book with a new key.
+func New() *Book {
+	b := &Book{held: map[string]map[string]Preview{}, count: map[string]int{}}
+	_, _ = rand.Read(b.secret[:]) // which never fails
+	return b
+}
+
+// Add adds a preview, to which it gives its ID, and returns the token. The error matches
+// ErrQuota if the namespace has too many, and ErrExhausted if the server has.
+func (b *Book) Add(p Preview) (made Preview, token string, err error) {
+	p.ID = strings.ToLower(rand.Text()[:idLen])
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.count[p.Namespace] >= maxOfNamespace || b.all >= maxOfAll {
+		now := time.Now()
+		b.drop(func(p Preview) bool { return p.ended(now) })
+	}
+	switch {
+	case b.count[p.Namespace] >= maxOfNamespace:
+		return p, "", sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "this namespace has %d previews", maxOfNamespace), "revoke some, or wait until they end")
+	case b.all >= maxOfAll:
+		return p, "", sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the server has too many previews"), "try again later")
+	}
+	if b.held[p.Sandbox] == nil {
+		b.held[p.Sandbox] = map[string]Preview{}
+	}
+	b.held[p.Sandbox][p.ID] = p
+	b.all++
+	b.count[p.Namespace]++
+	return p, scheme + p.ID + "_" + b.sign(p), nil
+}
+
+// sign returns the signature of a preview.
+func (b *Book) sign(p Preview) string {
+	mac := hmac.New(sha256.New, b.secret[:])
+	fmt.Fprintf(mac, "preview\n%s\n%s\n%d\n%d\n", p.ID, p.Sandbox, p.Port, p.ExpiresAt.UnixNano())
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)))
+}
+
+// Verify returns the preview of a token for a port of a sandbox, unless it has ended. Signatures
+// are compared in constant time.
+func (b *Book) Verify(token, sandbox string, port uint16) (Preview, bool) {
+	if !isToken(token) {
+		return Preview{}, false
+	}
+	id, signature := token[len(scheme):len(scheme)+idLen], token[tokenLen-signLen:]
+	p, ok := b.Get(sandbox, id)
+	if !ok {
+		return Preview{}, false
+	}
+	p.Port = port // a token of another port has another signature
+	return p, hmac.Equal([]byte(b.sign(p)), []byte(signature))
+}
+
+// Get returns a preview of a sandbox that has not ended.
+func (b *Book) Get(sandbox, id string) (Preview, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.held[sandbox][id]
+	return p, ok && !p.ended(time.Now())
+}
+
+// List returns the previews of a sandbox that have not ended, in no order.
+func (b *Book) List(sandbox string) (all []Preview) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.held[sandbox] {
+		if !p.ended(now) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Remove ends a preview. Removing a missing one is a no-op.
+func (b *Book) Remove(sandbox, id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p, ok := b.held[sandbox][id]; ok {
+		b.forget(p)
+	}
+}
+
+// RemoveSandbox ends the previews of a sandbox.
+func (b *Book) RemoveSandbox(sandbox string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.held[sandbox] {
+		b.forget(p)
+	}
+}
+
+// RemoveKey ends the previews that a key has made.
+func (b *Book) RemoveKey(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drop(func(p Preview) bool { return p.Key == key })
+}
+
+func (p Preview) ended(now time.Time) bool { return !now.Before(p.ExpiresAt) }
+
+// drop forgets all previews that a function selects. Precondition: b.mu is held.
+func (b *Book) drop(which func(Preview) bool) {
+	for _, all := range b.held {
+		for _, p := range all {
+			if which(p) {
+				b.forget(p)
+			}
+		}
+	}
+}
+
+// forget forgets a preview. Precondition: b.mu is held.
+func (b *Book) forget(p Preview) {
+	delete(b.held[p.Sandbox], p.ID)
+	if len(b.held[p.Sandbox]) == 0 {
+		delete(b.held, p.Sandbox)
+	}
+	b.all--
+	if b.count[p.Namespace]--; b.count[p.Namespace] == 0 {
+		delete(b.count, p.Namespace)
+	}
+}
+
+// isToken reports whether a text has the form of a token.
+func isToken(text string) bool {
+	return len(text) == tokenLen && text[:len(scheme)] == scheme && text[len(scheme)+idLen] == '_' &&
+		isCode(text[len(scheme):len(scheme)+idLen]) && isCode(text[tokenLen-signLen:])
+}
+
+func isCode(text string) bool { return strings.Trim(text, "abcdefghijklmnopqrstuvwxyz234567") == "" }
+
+// In reports whether a text contains something in the form of a token, valid or not.
+func In(text string) bool {
+	for {
+		i := strings.Index(text, scheme)
+		if i < 0 {
+			return false
+		}
+		text = text[i:]
+		if len(text) >= tokenLen && isToken(text[:tokenLen]) {
+			return true
+		}
+		text = text[len(scheme):]
+	}
+}

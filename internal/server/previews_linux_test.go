@@ -1,0 +1,98 @@
+package server_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// Previews of a server follow the policy, also once they exist, and end with the key that made them.
+// One that the server's user makes at the unix socket leads to the TCP address.
+func TestPreviews(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.policy("policies:\n  brief: {previews: 10m}\n  none: {previews: false}\n")
+	s.overTCP()
+	s.start()
+	call := func(key, method, path string, in, out any) error {
+		c := s.with(key)
+		defer c.Close()
+		return c.Call(t.Context(), method, path, in, out)
+	}
+	use := func(text string) (int, string) {
+		t.Helper()
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "https" || !strings.HasSuffix(u.Host, ".localhost"+s.tcp[strings.LastIndex(s.tcp, ":"):]) {
+			t.Fatalf("%q, %v", text, err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.tcp+"/?"+u.RawQuery, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = u.Host
+		resp, err := s.http().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body)
+	}
+	const path = "/v1/sandboxes/box"
+	for _, policy := range []string{"brief", "none"} {
+		c := s.with(s.keyOf(policy, policy))
+		create(t, c, "box")
+		c.Close()
+	}
+	var made, local v1.Preview
+	key := s.makeKey(v1.NewKey{Namespace: "brief", Policy: "brief"})
+	if err := call(s.keyOf("none", "none"), "POST", path+"/ports/80/previews", v1.NewPreview{}, nil); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "none.previews") {
+		t.Errorf("without the right: %v", err)
+	}
+	if err := call(key.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{Expires: 601}, nil); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "brief.previews") {
+		t.Errorf("for too long: %v", err)
+	}
+	if err := call(key.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{}, &made); err != nil || made.ExpiresAt.Sub(made.CreatedAt).Minutes() != 10 {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	here := s.unix()
+	defer here.Close()
+	sb := create(t, here, "mine")
+	if err := here.Call(t.Context(), "POST", "/v1/sandboxes/"+sb.ID()+"/ports/80/previews", v1.NewPreview{}, &local); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]v1.Preview{"of a key": made, "of the server's user": local} {
+		if status, body := use(p.URL); status != http.StatusServiceUnavailable || !strings.Contains(body, "can't serve") {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+	if err := call("", "DELETE", "/v1/keys/"+key.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := use(made.URL); status != http.StatusForbidden || !strings.Contains(body, "preview_invalid") {
+		t.Errorf("after the end of the key: %d %s", status, body)
+	}
+	var other v1.Preview
+	gone := create(t, here, "gone")
+	if err := here.Call(t.Context(), "POST", "/v1/sandboxes/gone/ports/80/previews", v1.NewPreview{}, &other); err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := use(other.URL); status != http.StatusForbidden || !strings.Contains(body, "preview_invalid") {
+		t.Errorf("after the end of the sandbox: %d %s", status, body)
+	}
+	if err := here.Call(t.Context(), "DELETE", "/v1/sandboxes/mine/previews/"+local.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := use(local.URL); status != http.StatusForbidden {
+		t.Errorf("after its end: %d", status)
+	}
+}
