@@ -58,7 +58,7 @@ func (f files) Edit(ctx context.Context, path string, edits []sandpit.Edit) erro
 			return pathError("edit", path, err)
 		}
 	}
-	body, err := encode(v1.Edits{Edits: edits})
+	body, err := encode(v1.FileEdits{Edits: edits})
 	if err != nil {
 		return pathError("edit", path, err)
 	}

@@ -23,7 +23,7 @@ type Event struct {
 func ended(id bool) Event { return Event{Names: []string{"end"}, Of: v1.End{}, ID: id} }
 
 func processFeed() *Feed {
-	return &Feed{Name: "ProcessStreamEvent", Events: []Event{
+	return &Feed{Name: "ProcessStreamItem", Events: []Event{
 		{Names: []string{"started"}, Of: v1.Process{}},
 		{Names: []string{"stdout", "stderr"}, Of: v1.Output{}},
 		{Names: []string{"lost"}, Of: v1.Lost{}},
@@ -33,11 +33,11 @@ func processFeed() *Feed {
 }
 
 func logFeed() *Feed {
-	return &Feed{Name: "LogStreamEvent", Lines: sandpit.LogEntry{}, Events: []Event{{Names: []string{"stdout", "stderr"}, Of: sandpit.LogEntry{}, ID: true}, ended(true)}}
+	return &Feed{Name: "LogStreamItem", Lines: sandpit.LogEntry{}, Events: []Event{{Names: []string{"stdout", "stderr"}, Of: sandpit.LogEntry{}, ID: true}, ended(true)}}
 }
 
 func eventFeed() *Feed {
-	return &Feed{Name: "EventStreamEvent", Events: []Event{{Names: []string{"begin"}, Of: v1.Begin{}, ID: true}, {Names: append(eventKinds(), string(sandpit.EventLost)), Of: sandpit.Event{}, ID: true}, ended(true)}}
+	return &Feed{Name: "EventStreamItem", Events: []Event{{Names: []string{"begin"}, Of: v1.Begin{}, ID: true}, {Names: append(eventKinds(), string(sandpit.EventLost)), Of: sandpit.Event{}, ID: true}, ended(true)}}
 }
 
 func fileFeed() *Feed {
@@ -45,5 +45,5 @@ func fileFeed() *Feed {
 	for _, k := range [...]sandpit.WatchKind{sandpit.WatchReady, sandpit.WatchCreate, sandpit.WatchWrite, sandpit.WatchRemove, sandpit.WatchRename, sandpit.WatchChmod, sandpit.WatchOverflow} {
 		kinds = append(kinds, string(k))
 	}
-	return &Feed{Name: "FileStreamEvent", Events: []Event{{Names: kinds, Of: sandpit.FileEvent{}}, ended(false)}}
+	return &Feed{Name: "FileStreamItem", Events: []Event{{Names: kinds, Of: sandpit.FileEvent{}}, ended(false)}}
 }

@@ -36,7 +36,7 @@ func fileRoutes() []Route {
 		{Method: http.MethodGet, Path: files + "/list", ID: "listFiles", Tag: tag, Summary: "List a directory, sorted by name", Query: pageParams(path("")), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(listFiles)},
 		{Method: http.MethodGet, Path: files + "/find", ID: "findFiles", Tag: tag, Summary: "List all files below a directory", Query: pageParams(path(""), Param{Name: "glob", Type: "string", Doc: "Pattern for the relative path; ** spans directories"}, Param{Name: "depth", Type: "integer", Doc: "Maximum number of levels; default unlimited"}), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(findFiles)},
 		{Method: http.MethodPost, Path: files + "/grep", ID: "grepFiles", Tag: tag, Summary: "Search the files below a directory", Query: []Param{path("")}, In: v1.Grep{}, Status: http.StatusOK, Out: v1.GrepResult{}, Guarded: true, handle: fromJSON(grepFiles)},
-		{Method: http.MethodPost, Path: files + "/edit", ID: "editFile", Tag: tag, Summary: "Replace exact text in a file", Query: []Param{path("")}, In: v1.Edits{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(editFile)},
+		{Method: http.MethodPost, Path: files + "/edit", ID: "editFile", Tag: tag, Summary: "Replace exact text in a file", Query: []Param{path("")}, In: v1.FileEdits{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(editFile)},
 		{Method: http.MethodPost, Path: files + "/mkdir", ID: "makeDirectory", Tag: tag, Summary: "Create a directory", Query: []Param{path(""), mode, flag("parents", "Create missing parents; an existing directory is not an error")}, Status: http.StatusNoContent, Guarded: true, handle: only(makeDirectory)},
 		{Method: http.MethodPost, Path: files + "/rename", ID: "renameFile", Tag: tag, Summary: "Rename a file", Query: []Param{from, to}, Status: http.StatusNoContent, Guarded: true, selfAudited: true, handle: only(renameFile)},
 		{Method: http.MethodPost, Path: files + "/copy", ID: "copyFile", Tag: tag, Summary: "Copy a file", Query: []Param{from, to, recursive}, Status: http.StatusNoContent, Guarded: true, selfAudited: true, handle: only(copyFile)},
@@ -161,7 +161,7 @@ func grepFiles(c *call, in *v1.Grep) (v1.GrepResult, error) {
 	return v1.GrepResult{Lines: res.Lines, Truncated: res.Truncated}, err
 }
 
-func editFile(c *call, in *v1.Edits) error {
+func editFile(c *call, in *v1.FileEdits) error {
 	q := c.query()
 	if q.err != nil {
 		return q.err

@@ -81,7 +81,7 @@ func TestFiles(t *testing.T) {
 	s.want(204, nil, ask{method: "POST", path: at("/chmod", "/tmp/d/e", "mode=1777")})
 	s.want(204, nil, ask{method: "POST", path: base + "/rename?from=/tmp/d/e&to=/tmp/d/f"})
 	s.want(204, nil, ask{method: "POST", path: base + "/copy?from=/tmp/d/a%20b&to=/tmp/d/c"})
-	s.want(204, nil, ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.Edits{Edits: []sandpit.Edit{{Old: "345", New: "needle"}}}})
+	s.want(204, nil, ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.FileEdits{Edits: []sandpit.Edit{{Old: "345", New: "needle"}}}})
 	var grep v1.GrepResult
 	s.want(200, &grep, ask{method: "POST", path: at("/grep", "/tmp/d"), body: v1.Grep{Pattern: "n.edle"}})
 	if len(grep.Lines) != 1 || grep.Lines[0].Path != "c" {
@@ -115,7 +115,7 @@ func TestFiles(t *testing.T) {
 		{403, "permission", ask{method: "GET", path: at("", "/tmp/closed")}},
 		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=9")}},
 		{400, "invalid", ask{method: "GET", path: at("/list", "/tmp/d", "after=!")}},
-		{400, "invalid", ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.Edits{Edits: []sandpit.Edit{{Old: "none"}}}}},
+		{400, "invalid", ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.FileEdits{Edits: []sandpit.Edit{{Old: "none"}}}}},
 	} {
 		if e := s.refused(c.status, c.code, c.ask); e.Code != "invalid" && e.Path == "" {
 			t.Errorf("%+v says no path", e)

@@ -13,7 +13,7 @@ func imageRoutes() []Route {
 	const tag = "Server"
 	return []Route{
 		{Method: http.MethodGet, Path: "/v1/images", ID: "listImages", Tag: tag, Summary: "List the images that the caller may use", Text: "The host image, and the stored images that the policy names. Images that only a pattern with a star for the registry allows are shown to administrators alone.", Query: pageParams(), Status: http.StatusOK, Out: v1.ImageList{}, handle: listOf(listImages, imagePosition, func(part []v1.Image, next string) v1.ImageList { return v1.ImageList{Images: part, Next: next} })},
-		{Method: http.MethodPost, Path: "/v1/images/pull", ID: "pullImage", Tag: tag, Summary: "Fetch an image", In: v1.Pull{}, Status: http.StatusOK, Out: v1.Image{}, Guarded: true, Fails: []string{"not_found", "integrity", "unsupported", "timeout", errcode.QuotaExceeded}, handle: fromJSON(pullImage)},
+		{Method: http.MethodPost, Path: "/v1/images/pull", ID: "pullImage", Tag: tag, Summary: "Fetch an image", In: v1.ImagePull{}, Status: http.StatusOK, Out: v1.Image{}, Guarded: true, Fails: []string{"not_found", "integrity", "unsupported", "timeout", errcode.QuotaExceeded}, handle: fromJSON(pullImage)},
 		{Method: http.MethodDelete, Path: "/v1/images", ID: "removeImage", Tag: tag, Summary: "Remove an image", Query: []Param{{Name: "image", Type: "string", Required: true, Doc: "Its reference"}}, Status: http.StatusNoContent, Admin: true, Guarded: true, selfAudited: true, Fails: []string{"not_found", "state"}, handle: only(removeImage)},
 	}
 }
@@ -22,7 +22,7 @@ func listImages(c *call) ([]v1.Image, error) { return c.api.opts.Backend.Images(
 
 func imagePosition(i v1.Image) string { return i.Reference + " " + i.Digest }
 
-func pullImage(c *call, in *v1.Pull) (v1.Image, error) {
+func pullImage(c *call, in *v1.ImagePull) (v1.Image, error) {
 	if in.Image == "" {
 		return v1.Image{}, gate.Invalid("the image is missing", "set image")
 	}

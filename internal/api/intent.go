@@ -60,7 +60,7 @@ func (c *call) detailOf(body any) string {
 		return changeOf(b)
 	case *v1.Signal:
 		return subject(c.R) + " signal " + strconv.Itoa(b.Signal)
-	case *v1.Pull:
+	case *v1.ImagePull:
 		return "image " + strconv.Quote(b.Image)
 	case *v1.NewKey:
 		detail := "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace) + " policy " + strconv.Quote(b.Policy)

@@ -318,15 +318,15 @@ func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {
 // policies shows one.
 type policies struct{}
 
-func (policies) Policy(_ context.Context, c gate.Caller) (v1.Policy, error) {
-	return v1.Policy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
+func (policies) Policy(_ context.Context, c gate.Caller) (v1.NamedPolicy, error) {
+	return v1.NamedPolicy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
 }
 
-func (policies) KeyPolicy(_ context.Context, id string) (v1.Policy, error) {
+func (policies) KeyPolicy(_ context.Context, id string) (v1.NamedPolicy, error) {
 	if id != "alice" {
-		return v1.Policy{}, fmt.Errorf("key %q: %w", id, sandpit.ErrNotFound)
+		return v1.NamedPolicy{}, fmt.Errorf("key %q: %w", id, sandpit.ErrNotFound)
 	}
-	return v1.Policy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
+	return v1.NamedPolicy{Name: "default", Policy: json.RawMessage(`{}`)}, nil
 }
 
 // Keys of the tests.

@@ -92,7 +92,7 @@ func TestRefusals(t *testing.T) {
 		{"a missing parameter", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/files"}},
 		{"no WebSocket", 426, "upgrade_required", ask{method: "GET", path: "/v1/sandboxes/x/ports/80/tcp"}},
 		{"no port", 400, "invalid", ask{method: "GET", path: "/v1/sandboxes/x/ports/0/tcp"}},
-		{"a registry that is away", 503, "unavailable", ask{method: "POST", path: "/v1/images/pull", body: v1.Pull{Image: "x"}}},
+		{"a registry that is away", 503, "unavailable", ask{method: "POST", path: "/v1/images/pull", body: v1.ImagePull{Image: "x"}}},
 		{"no image", 404, "not_found", ask{method: "DELETE", path: "/v1/images?image=x"}},
 		{"a long idempotency key", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{}, header: with("Idempotency-Key", strings.Repeat("x", 256))}},
 		{"a sandbox by header that is not there", 404, "not_found", ask{method: "GET", path: "/", header: map[string]string{"X-Sandpit-Sandbox": "x", "X-Sandpit-Port": "80"}}},

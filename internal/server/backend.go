@@ -210,10 +210,10 @@ type policyShower struct {
 	ring *keys.Ring
 }
 
-func (s policyShower) Policy(_ context.Context, c gate.Caller) (v1.Policy, error) {
+func (s policyShower) Policy(_ context.Context, c gate.Caller) (v1.NamedPolicy, error) {
 	p, err := s.policyOf(c)
 	if err != nil {
-		return v1.Policy{}, err
+		return v1.NamedPolicy{}, err
 	}
 	name := c.Policy
 	if c.Key == "" {
@@ -223,14 +223,14 @@ func (s policyShower) Policy(_ context.Context, c gate.Caller) (v1.Policy, error
 }
 
 // KeyPolicy returns the policy of a key, also of one that has ended.
-func (s policyShower) KeyPolicy(_ context.Context, id string) (v1.Policy, error) {
+func (s policyShower) KeyPolicy(_ context.Context, id string) (v1.NamedPolicy, error) {
 	key, err := s.ring.Get(id)
 	if err != nil {
-		return v1.Policy{}, err
+		return v1.NamedPolicy{}, err
 	}
 	p, err := s.policies.Policy(key.Policy)
 	if err != nil {
-		return v1.Policy{}, err
+		return v1.NamedPolicy{}, err
 	}
 	return showPolicy(key.Policy, p)
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/state"
 )
 
-func showPolicy(name string, p policy.Policy) (v1.Policy, error) {
+func showPolicy(name string, p policy.Policy) (v1.NamedPolicy, error) {
 	data, err := json.Marshal(file.Show(p))
 	if err != nil {
-		return v1.Policy{}, fmt.Errorf("showing policy %s: %w", name, err)
+		return v1.NamedPolicy{}, fmt.Errorf("showing policy %s: %w", name, err)
 	}
-	return v1.Policy{Name: name, Policy: data}, nil
+	return v1.NamedPolicy{Name: name, Policy: data}, nil
 }
 
 // keyring is the server's keys as the API uses them.

@@ -112,7 +112,7 @@ func TestPolicyIsReloaded(t *testing.T) {
 	defer c.Close()
 	memory := func() string {
 		_, body, _ := s.get("GET", "http://sandpit/v1/keys/"+made.ID+"/policy", "", "")
-		var p v1.Policy
+		var p v1.NamedPolicy
 		var doc struct{ Maximum struct{ Memory int64 } }
 		if err := errors.Join(json.Unmarshal([]byte(body), &p), json.Unmarshal(p.Policy, &doc)); err != nil {
 			t.Fatalf("%v: %s", err, body)
@@ -171,7 +171,7 @@ func TestPolicyIsReloaded(t *testing.T) {
 // own is the policy as who has a key is told it.
 func (s *served) own(key string) (string, error) {
 	_, body, _ := s.get("GET", "http://sandpit/v1/policy", key, "")
-	var p v1.Policy
+	var p v1.NamedPolicy
 	err := json.Unmarshal([]byte(body), &p)
 	return string(p.Policy), err
 }

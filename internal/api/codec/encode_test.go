@@ -34,7 +34,7 @@ func TestEncode(t *testing.T) {
 		&v1.ProcessList{Processes: ps},
 		v1.SandboxList{Sandboxes: []v1.Sandbox{{Labels: map[string]string{"sandboxes": `":[]`}}}, Next: `"sandboxes":[]`},
 		v1.GrepResult{Truncated: true},
-		v1.Policy{Name: "x", Policy: json.RawMessage(`{}`)},
+		v1.NamedPolicy{Name: "x", Policy: json.RawMessage(`{}`)},
 		ps[0],
 		map[string]int{"a": 1},
 		v1.MetricsHistory{Samples: make([]v1.Metrics, 3)},

@@ -26,7 +26,7 @@ func Document() *huma.OpenAPI {
 	doc := &huma.OpenAPI{
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{
-			Title: "Sandpit", Version: "v1",
+			Title: "Sandpit", Version: "v1", License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
 			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters are refused. A POST that changes something may have an Idempotency-Key; then the request can be repeated for 24 hours. It is carried out once, also if its client leaves meanwhile, and repetitions get the first response with the header Idempotent-Replayed, without secrets. While the first is in progress they get 409 with Retry-After. A key with another path, query or JSON gets 422 idempotency_mismatch. A request that failed gives its key back. If the server ended during a request that it can not find again, repetitions get 409 outcome_unknown. Requests by other methods can be repeated without a key. Every response has the header X-Request-Id; every error is an Error with a stable code.",
 		},
 		Servers: []*huma.Server{{URL: "/"}},
@@ -50,23 +50,27 @@ func Document() *huma.OpenAPI {
 	for _, r := range api.Routes() {
 		if !slices.Contains(tags, r.Tag) {
 			tags = append(tags, r.Tag)
-			doc.Tags = append(doc.Tags, &huma.Tag{Name: r.Tag})
+			doc.Tags = append(doc.Tags, &huma.Tag{Name: r.Tag, Description: tagDoc(r.Tag)})
 		}
 		doc.AddOperation(operation(r, schemas, failed))
 	}
 	text := &huma.Schema{Type: huma.TypeString}
 	*schemas.Map()["Env"] = huma.Schema{
 		Description: "Environment variables: a list of NAME=VALUE, in which a later one replaces an earlier one, or an object of names and values. A name must not be empty, nor contain = or NUL",
-		OneOf:       []*huma.Schema{{Type: huma.TypeArray, Items: text}, {Type: huma.TypeObject, AdditionalProperties: text}},
+		OneOf:       []*huma.Schema{{Ref: "#/components/schemas/EnvList"}, {Ref: "#/components/schemas/EnvMap"}},
 	}
+	schemas.Map()["EnvList"] = &huma.Schema{Type: huma.TypeArray, Items: text}
+	schemas.Map()["EnvMap"] = &huma.Schema{Type: huma.TypeObject, AdditionalProperties: text}
+	schemas.Map()["NamedPolicy"].Properties["policy"] = &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 	enforced := schemas.Map()["Capabilities"].Properties["enforced"]
 	enforced.Properties = map[string]*huma.Schema{}
 	for _, f := range feature.All() {
 		enforced.Properties[string(f)] = &huma.Schema{Type: "boolean"}
 	}
 	for _, s := range schemas.Map() {
-		exact(s)
+		walk(s, exact)
 	}
+	nameEnums(doc)
 	return doc
 }
 
@@ -102,11 +106,13 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeOf(r.In), true, "")}}}
 		if r.Form {
 			command := op.RequestBody.Content["application/json"].Schema
+			form := reflect.TypeOf(r.In).Name() + "Form"
+			schemas.Map()[form] = &huma.Schema{
+				Type: huma.TypeObject, Required: []string{"command"},
+				Properties: map[string]*huma.Schema{"command": command, "stdin": {Type: huma.TypeString, Format: "binary", Description: "Standard input: any bytes, of any size"}},
+			}
 			op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{
-				Schema: &huma.Schema{
-					Type: huma.TypeObject, Required: []string{"command"},
-					Properties: map[string]*huma.Schema{"command": command, "stdin": {Type: huma.TypeString, Format: "binary", Description: "Standard input: any bytes, of any size"}},
-				},
+				Schema:   &huma.Schema{Ref: "#/components/schemas/" + form},
 				Encoding: map[string]*huma.Encoding{"command": {ContentType: "application/json"}},
 			}
 		}
@@ -123,10 +129,12 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 		}
 		media := &huma.Schema{Type: "string"}
 		switch {
-		case kind == v1.StreamType:
+		case kind == v1.StreamType || !strings.HasPrefix(kind, "text/") && !strings.HasSuffix(kind, "json"):
 			media.Format = "binary"
 		case r.Feed != nil:
 			media = feedContent(kind, r.Feed, schemas)
+		case strings.HasSuffix(kind, "+json"):
+			media = &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 		}
 		ok.Content[kind] = &huma.MediaType{Schema: media}
 	}
@@ -178,6 +186,20 @@ func pathDoc(name string) string {
 	return ""
 }
 
+func tagDoc(tag string) string {
+	switch tag {
+	case "Sandboxes":
+		return "Create, list, change and remove sandboxes"
+	case "Processes":
+		return "Run commands, and follow and control processes"
+	case "Files":
+		return "Read, write and search the files of a sandbox"
+	case "Server":
+		return "Events, webhooks, images, policies, keys, the audit and the server itself"
+	}
+	return ""
+}
+
 func pathSchema(name string) *huma.Schema {
 	if name == "port" {
 		return &huma.Schema{Type: "integer"}
@@ -202,21 +224,26 @@ func paramSchema(p api.Param) *huma.Schema {
 	return s
 }
 
-// exact makes a schema say what the server does: lists are never null.
-func exact(s *huma.Schema) {
-	if s.Type == "array" {
-		s.Nullable = false
-	}
+// walk calls a function for a schema and all that it contains, except references.
+func walk(s *huma.Schema, do func(*huma.Schema)) {
+	do(s)
 	if s.Items != nil {
-		exact(s.Items)
+		walk(s.Items, do)
 	}
 	for _, p := range s.Properties {
-		exact(p)
+		walk(p, do)
 	}
 	for _, p := range s.OneOf {
-		exact(p)
+		walk(p, do)
 	}
 	if more, ok := s.AdditionalProperties.(*huma.Schema); ok {
-		exact(more)
+		walk(more, do)
+	}
+}
+
+// exact makes a schema say what the server does: lists are never null.
+func exact(s *huma.Schema) {
+	if s.Type == huma.TypeArray {
+		s.Nullable = false
 	}
 }

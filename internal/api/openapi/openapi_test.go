@@ -127,6 +127,11 @@ func TestPageStandsAlone(t *testing.T) {
 		if !bytes.Contains(page, []byte(`id="`+r.ID+`"`)) {
 			t.Errorf("the page does not have %s", r.ID)
 		}
+		_, entry, _ := bytes.Cut(page, []byte(`<section id="`+r.ID+`"`))
+		entry, _, _ = bytes.Cut(entry, []byte("</section>"))
+		if r.In != nil && !bytes.Contains(entry, []byte("Takes ")) || r.Out != nil && !bytes.Contains(entry, []byte(" with <a ")) {
+			t.Errorf("the page does not say what %s takes and returns", r.ID)
+		}
 	}
 }
 

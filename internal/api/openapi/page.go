@@ -25,11 +25,12 @@ type entry struct {
 	Events  []shownEvent
 }
 
-// kind is a schema on the page.
+// kind is a schema on the page. One without fields has a description, a type or values, and
+// the names of its variants.
 type kind struct {
-	Name   string
-	Doc    string // of one that has no fields
-	Fields []field
+	Name, Doc string
+	Variants  []string
+	Fields    []field
 }
 
 type field struct {
@@ -48,7 +49,7 @@ func Page() ([]byte, error) {
 		}
 		e := entry{Route: r, Errors: strings.Join(r.Codes(), ", "), Events: shown(r.Feed)}
 		op := doc.Paths[r.Path]
-		for _, o := range []*huma.Operation{op.Get, op.Put, op.Post, op.Delete} {
+		for _, o := range []*huma.Operation{op.Get, op.Put, op.Post, op.Delete, op.Patch} {
 			if o == nil || o.OperationID != r.ID {
 				continue
 			}
@@ -67,7 +68,10 @@ func Page() ([]byte, error) {
 	for name, s := range doc.Components.Schemas.Map() {
 		k := kind{Name: name, Fields: fields(s)}
 		if len(k.Fields) == 0 {
-			k.Doc = s.Description
+			k.Doc = describe(s)
+			for _, v := range s.OneOf {
+				k.Variants = append(k.Variants, refName(v.Ref))
+			}
 		}
 		kinds = append(kinds, k)
 	}
@@ -85,16 +89,28 @@ func fields(s *huma.Schema) []field {
 		f := field{Name: name, Doc: p.Description, Required: slices.Contains(s.Required, name)}
 		f.Type, f.Ref = typeOf(p)
 		if len(p.Enum) > 0 {
-			var all []string
-			for _, e := range p.Enum {
-				all = append(all, e.(string))
-			}
-			f.Doc = strings.TrimSpace(strings.Join(all, " | ") + ". " + f.Doc)
+			f.Doc = describe(p)
 		}
 		out = append(out, f)
 	}
 	slices.SortFunc(out, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// describe returns the values of a schema, or what a list or map has, and its description.
+func describe(s *huma.Schema) string {
+	var all []string
+	for _, e := range s.Enum {
+		all = append(all, e.(string))
+	}
+	what := strings.Join(all, " | ")
+	if what == "" && s.Type != "" {
+		what, _ = typeOf(s)
+	}
+	if what != "" && s.Description != "" {
+		what += ". "
+	}
+	return what + s.Description
 }
 
 func typeOf(s *huma.Schema) (name, ref string) {
@@ -157,7 +173,8 @@ curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json'
 {{end}}{{end}}<h2>Types</h2>
 {{range .Kinds}}<section id="type-{{.Name}}">
 <h3>{{.Name}}</h3>
-{{if .Doc}}<p>{{.Doc}}.</p>
+{{if .Doc}}<p>{{.Doc}}</p>
+{{end}}{{if .Variants}}<p>One of {{range $i, $v := .Variants}}{{if $i}}, {{end}}<a href="#type-{{$v}}">{{$v}}</a>{{end}}</p>
 {{end}}<table>
 {{range .Fields}}<tr><td><code>{{.Name}}</code></td><td>{{if .Ref}}<a href="#type-{{.Ref}}">{{.Type}}</a>{{else}}{{.Type}}{{end}}{{if .Required}}, required{{end}}</td><td>{{.Doc}}</td></tr>
 {{end}}</table>

@@ -113,8 +113,8 @@ type ImageList struct {
 	Next   string  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
-// Pull fetches an image.
-type Pull struct {
+// ImagePull fetches an image.
+type ImagePull struct {
 	Image string `json:"image"`
 	Pull  string `json:"pull,omitempty" enum:"missing,always" doc:"Default always"`
 }
@@ -238,8 +238,8 @@ type AuditList struct {
 	Next    string  `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
-// Policy is the caller's policy. Its fields are those of the policy file.
-type Policy struct {
+// NamedPolicy is the caller's policy. Its fields are those of the policy file.
+type NamedPolicy struct {
 	Name   string          `json:"name"`
 	Policy json.RawMessage `json:"policy"`
 }

@@ -43,8 +43,8 @@ type GrepResult struct {
 	Truncated bool               `json:"truncated,omitempty"`
 }
 
-// Edits are replacements of exact text, applied all or none.
-type Edits struct {
+// FileEdits are replacements of exact text, applied all or none.
+type FileEdits struct {
 	Edits []sandpit.Edit `json:"edits"`
 }
 

@@ -277,7 +277,7 @@ those of docker login and podman login.`,
 func (a *tree) serverPull(ctx context.Context, s *session, refs []string) error {
 	for _, ref := range refs {
 		var pulled v1.Image
-		if err := s.call(ctx, http.MethodPost, "/v1/images/pull", v1.Pull{Image: ref}, &pulled); err != nil {
+		if err := s.call(ctx, http.MethodPost, "/v1/images/pull", v1.ImagePull{Image: ref}, &pulled); err != nil {
 			return err
 		}
 		if err := a.printPulled(image.Summary{FullName: pulled.Reference, Digest: pulled.Digest}); err != nil {

@@ -61,7 +61,7 @@ configured (SANDPIT_SERVER), show what it allows its caller.`,
 
 // showServerPolicy prints a policy of the server: the caller's or that of a key.
 func (a *tree) showServerPolicy(ctx context.Context, s *session, path string, asJSON bool) error {
-	var p v1.Policy
+	var p v1.NamedPolicy
 	if err := s.call(ctx, http.MethodGet, path, nil, &p); err != nil {
 		return fmt.Errorf("getting the policy: %w", err)
 	}
