@@ -41,6 +41,10 @@ missing=()
 for pair in $wanted; do
   command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
 done
+# Debian's Python lacks the part that makes virtual environments.
+if command -v python3 >/dev/null && ! python3 -c 'import ensurepip' 2>/dev/null; then
+  missing+=(python3-venv)
+fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 

@@ -190,6 +190,8 @@ func tagDoc(tag string) string {
 	switch tag {
 	case "Sandboxes":
 		return "Create, list, change and remove sandboxes"
+	case "Previews":
+		return "Open ports of a sandbox in a browser, by URLs that end"
 	case "Processes":
 		return "Run commands, and follow and control processes"
 	case "Files":

@@ -45,6 +45,7 @@ func TestEveryRouteIsDocumented(t *testing.T) {
 	}
 	var doc struct {
 		OpenAPI string
+		Tags    []struct{ Name, Description string }
 		Paths   map[string]map[string]struct {
 			OperationID string
 			Summary     string
@@ -62,6 +63,11 @@ func TestEveryRouteIsDocumented(t *testing.T) {
 	}
 	if doc.OpenAPI != "3.1.0" {
 		t.Errorf("it is OpenAPI %s", doc.OpenAPI)
+	}
+	for _, tag := range doc.Tags {
+		if tag.Description == "" {
+			t.Errorf("the tag %s has no description", tag.Name)
+		}
 	}
 	seen, ids := 0, map[string]bool{}
 	for _, r := range api.Routes() {
