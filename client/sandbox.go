@@ -160,7 +160,11 @@ func (s *sandbox) Update(ctx context.Context, c sandpit.Change) error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	body, err := encode(v1.FromChange(c))
+	change, err := v1.FromChange(c)
+	if err != nil {
+		return fmt.Errorf("changing sandbox %s: it is unchanged: %w", s.Name(), err)
+	}
+	body, err := encode(change)
 	if err != nil {
 		return fmt.Errorf("changing sandbox %s: %w", s.Name(), err)
 	}

@@ -80,14 +80,23 @@ func (c *call) detailOf(body any) string {
 // values may be long.
 func changeOf(b *v1.Change) string {
 	var parts []string
-	if b.Name != "" {
-		parts = append(parts, "name "+strconv.Quote(gate.Bounded(b.Name)))
+	if b.Name != nil {
+		parts = append(parts, "name "+strconv.Quote(gate.Bounded(*b.Name)))
 	}
 	if len(b.Labels) > 0 {
 		parts = append(parts, "labels "+gate.Bounded(strings.Join(slices.Sorted(maps.Keys(b.Labels)), ",")))
 	}
 	if l := b.Limits; l != nil {
-		parts = append(parts, fmt.Sprintf("limits memory=%d cpus=%g pids=%d", l.Memory, l.CPUs, l.Pids))
+		parts = append(parts, "limits")
+		if l.Memory != nil {
+			parts = append(parts, fmt.Sprintf("memory=%d", *l.Memory))
+		}
+		if l.CPUs != nil {
+			parts = append(parts, fmt.Sprintf("cpus=%g", *l.CPUs))
+		}
+		if l.Pids != nil {
+			parts = append(parts, fmt.Sprintf("pids=%d", *l.Pids))
+		}
 	}
 	return strings.Join(parts, " ")
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,22 @@ func (q *query) page() page {
 	return page{cmp.Or(int(q.number("limit", maxPage)), defaultPage), q.text("after")}
 }
 
+// sealed makes a position in a list recognizable as one that this server has returned.
+func sealed(position string) string {
+	return fmt.Sprintf("%s.%08x", position, crc32.ChecksumIEEE([]byte(position)))
+}
+
+// cutPage is page for a list that cut cuts.
+func (q *query) cutPage() page {
+	p := q.page()
+	position := p.after[:max(0, strings.LastIndexByte(p.after, '.'))]
+	if p.after != "" && sealed(position) != p.after {
+		q.fail("after", "is not the next of a page")
+	}
+	p.after = position
+	return p
+}
+
 // cut sorts a whole list by the position of its entries, which is different for each, and
 // returns a page of it with the position of the next page.
 func cut[T any](p page, all []T, position func(T) string) (part []T, next string) {
@@ -51,7 +68,7 @@ func cut[T any](p page, all []T, position func(T) string) (part []T, next string
 	part = all[from:]
 	if len(part) > p.limit {
 		part = part[:p.limit]
-		next = position(part[p.limit-1])
+		next = sealed(position(part[p.limit-1]))
 	}
 	return list(part), next
 }
@@ -64,7 +81,7 @@ func byTime(t time.Time, id string) string { return fmt.Sprintf("%019d%s", max(0
 func listOf[T, Out any](all func(*call) ([]T, error), position func(T) string, out func(part []T, next string) Out) func(*call) error {
 	return asJSON(func(c *call) (none Out, err error) {
 		q := c.query()
-		p := q.page()
+		p := q.cutPage()
 		if q.err != nil {
 			return none, q.err
 		}

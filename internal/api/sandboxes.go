@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -37,7 +38,7 @@ func sandboxRoutes() []Route {
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
 		{
 			Method: http.MethodPatch, Path: oneSandbox, ID: "updateSandbox", Tag: tag, Summary: "Change the name, labels and limits of a sandbox",
-			Text: "Everything is changed or nothing. Limits of memory, CPUs and processes can be changed; memory can't become less than is in use.",
+			Text: "Everything is changed or nothing. Missing fields stay as they are. The body is a JSON merge patch, whose Content-Type may be " + codec.MergePatch + ": null removes a label, and nothing else can be removed. Memory can't become less than is in use.",
 			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists"}, handle: fromJSON(updateSandbox),
 		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
@@ -158,7 +159,11 @@ func resumeSandbox(c *call) (v1.Sandbox, error) {
 }
 
 func updateSandbox(c *call, in *v1.Change) (v1.Sandbox, error) {
-	return c.change(func(l sandpit.Lifecycle) error { return l.Update(c.Ctx, in.Sandpit()) })
+	change, err := in.Sandpit()
+	if err != nil {
+		return v1.Sandbox{}, c.Untouched(err)
+	}
+	return c.change(func(l sandpit.Lifecycle) error { return l.Update(c.Ctx, change) })
 }
 
 func setLifetime(c *call, in *v1.Lifetime) (v1.Sandbox, error) {
@@ -180,7 +185,7 @@ func getMetrics(c *call) (v1.Metrics, error) {
 func getHistory(c *call) (v1.MetricsHistory, error) {
 	out := v1.MetricsHistory{Samples: []v1.Metrics{}}
 	q := c.query()
-	since, until, p := q.time("since"), q.time("until"), q.page()
+	since, until, p := q.time("since"), q.time("until"), q.cutPage()
 	if q.err != nil {
 		return out, q.err
 	}

@@ -26,7 +26,27 @@ func TestUpdateSandbox(t *testing.T) {
 	for _, body := range []string{`{"labels":{"a":1}}`, `{"labels":[]}`, `{"state":"stopped"}`, `{"name":"a/b"}`, `{"limits":{"memory":1}}`, `[]`} {
 		s.refused(400, "invalid", ask{method: "PATCH", path: path, body: body})
 	}
-	s.refused(501, "unsupported", ask{method: "PATCH", path: path, body: `{"limits":{"disk":1073741824}}`})
+	for body, want := range map[string]string{
+		`{"limits":{"disk":1073741824}}`: `"limits.disk" is unknown`,
+		`{"limits":{"life":60}}`:         `"limits.life" is unknown`,
+		`{"name":""}`:                    `"name" has no value`,
+		`{"name":null}`:                  `"name" can't be null`,
+		`{"labels":null}`:                `"labels" can't be null`,
+		`{"limits":null}`:                `"limits" can't be null`,
+		`{"limits":{"memory":0}}`:        `"limits.memory" has no value`,
+		`{"limits":{"memory":null}}`:     `"limits.memory" can't be null`,
+		`{"limits":{"cpus":-1}}`:         `"limits.cpus" has no value`,
+		`{"limits":{"pids":0}}`:          `"limits.pids" has no value`,
+	} {
+		if e := s.refused(400, "invalid", ask{method: "PATCH", path: path, body: body}); !strings.Contains(e.Message, want) || e.Hint == "" {
+			t.Errorf("the answer to %s is %q with the hint %q", body, e.Message, e.Hint)
+		}
+	}
+	s.want(200, &got, ask{method: "PATCH", path: path, body: `{"labels":{"d":""}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}})
+	if !maps.Equal(got.Labels, map[string]string{"b": "2", "c": "hidden", "d": ""}) {
+		t.Errorf("after a merge patch the labels are %v", got.Labels)
+	}
+	s.refused(415, "unsupported_media", ask{method: "PUT", path: path + "/lifetime", body: `{}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}})
 	found := false
 	for _, e := range s.audit.all() {
 		if e.Action == "updateSandbox" && strings.Contains(e.Detail, "hidden") {

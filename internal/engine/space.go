@@ -191,12 +191,18 @@ const (
 	pageBytes   = 1 << 20 // of labels and reasons; one sandbox is always in it
 )
 
+// position returns the text of a position in a list: a time, with as many digits as the latest
+// has, so that little else is one.
+func position(nanoseconds int64) string {
+	return fmt.Sprintf("%013s", strconv.FormatInt(nanoseconds, 36))
+}
+
 // list returns a page of a namespace.
 func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, error) {
 	after := int64(-1)
 	if q.After != "" {
 		var err error
-		if after, err = strconv.ParseInt(q.After, 36, 64); err != nil || after < 0 {
+		if after, err = strconv.ParseInt(q.After, 36, 64); err != nil || position(after) != q.After {
 			return sandpit.Page{}, fault.Errorf(sandpit.ErrInvalid, "listing sandboxes: %.40q is not a valid page position", q.After)
 		}
 	}
@@ -225,7 +231,7 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 		}
 		size += ledger.Labels(info.Labels) + int64(len(info.Reason))
 		if len(page.Sandboxes) == limit || size > pageBytes && last != nil {
-			page.Next = strconv.FormatInt(last.created.UnixNano(), 36)
+			page.Next = position(last.created.UnixNano())
 			break
 		}
 		page.Sandboxes, last = append(page.Sandboxes, info), s

@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -23,9 +22,9 @@ func CheckChange(c sandpit.Change) error {
 		switch l.feature {
 		case feature.Memory, feature.CPUs, feature.Pids:
 		case feature.Life:
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q is not changed in this way", string(l.feature)), "change the lifetime instead, for example with 'sandpit extend'")
+			return invalid("change the lifetime instead, for example with 'sandpit extend'", "the limit %q is not changed in this way", string(l.feature))
 		default:
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q of a sandbox can't be changed", string(l.feature)), "create a new sandbox with this limit; memory, cpus and pids can be changed")
+			return invalid("create a new sandbox with this limit; memory, cpus and pids can be changed", "the limit %q of a sandbox can't be changed", string(l.feature))
 		}
 	}
 	return nil

@@ -28,12 +28,15 @@ const BodyTime = 60 * time.Second
 // MaxBody is the maximum body of most requests, in bytes.
 const MaxBody = 10 << 20
 
+// MergePatch is the media type of a change of a resource (RFC 7396). It is JSON.
+const MergePatch = "application/merge-patch+json"
+
 // Read reads the body of a call, which has at most limit bytes. A field that v does not
 // have is refused. An empty body is an empty object.
 func Read(c *gate.Call, v any, limit int64) error {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
-		if err != nil || kind != "application/json" {
+		if err != nil || kind != "application/json" && (kind != MergePatch || c.R.Method != http.MethodPatch) {
 			return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "the Content-Type of the body is not JSON", Hint: "send the header Content-Type: application/json"}
 		}
 	}

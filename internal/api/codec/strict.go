@@ -54,8 +54,9 @@ type strictReader struct {
 
 // field is a field of a struct.
 type field struct {
-	name string // in JSON
-	t    reflect.Type
+	name    string // in JSON
+	t       reflect.Type
+	notNull bool
 }
 
 // next returns the next byte that is not white space.
@@ -148,13 +149,13 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 			w.next()
 		}
 		name, ok := w.text()
-		twice, in := names[string(name)], each
+		twice, in, notNull := names[string(name)], each, false
 		if fields != nil {
 			i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(name) })
 			if i < 0 {
 				return unknownField(string(name), fields)
 			}
-			twice, given[i], in = given[i], true, fields[i].t
+			twice, given[i], in, notNull = given[i], true, fields[i].t, fields[i].notNull
 		} else {
 			names[string(name)] = true
 		}
@@ -166,6 +167,9 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 		}
 		w.next()
 		w.at++ // the colon
+		if notNull && w.next() == 'n' {
+			return &misfit{string(name), "can't be null", "leave it out to keep the present value"}
+		}
 		if m := w.value(in); m != nil {
 			return m.within(string(name))
 		}
@@ -174,13 +178,24 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 	return nil
 }
 
+// fewFields is the number of fields up to which a hint names all.
+const fewFields = 8
+
 func unknownField(name string, fields []field) *misfit {
 	for _, known := range fields {
 		if strings.EqualFold(known.name, name) {
 			return &misfit{name, "is unknown", fmt.Sprintf("write it as %q", known.name)}
 		}
 	}
-	return &misfit{name, "is unknown", "see /docs"}
+	hint := "see /docs"
+	if len(fields) <= fewFields {
+		names := make([]string, len(fields))
+		for i, f := range fields {
+			names[i] = f.name
+		}
+		hint = "the fields here are " + strings.Join(names, ", ")
+	}
+	return &misfit{name, "is unknown", hint}
 }
 
 // text goes past a string and returns it. ok is false if it has an unpaired surrogate,
@@ -254,7 +269,7 @@ func (w *strictReader) fieldsOf(t reflect.Type) []field {
 		case name == "" && f.Anonymous:
 			all = append(all, w.fieldsOf(f.Type)...)
 		default:
-			all = append(all, field{cmp.Or(name, f.Name), f.Type})
+			all = append(all, field{cmp.Or(name, f.Name), f.Type, f.Tag.Get("null") == "refused"})
 		}
 	}
 	w.fields[t] = all

@@ -25,6 +25,9 @@ func TestStrict(t *testing.T) {
 		{`{"ARGV":["a"]}`, new(v1.Exec), `"ARGV" is unknown`, `"argv"`},
 		{`{"argv":["a"],"Argv":["b"]}`, new(v1.Exec), `"Argv" is unknown`, `"argv"`},
 		{`{"ſcript":"a"}`, new(v1.Exec), `"ſcript" is unknown`, `"script"`}, // folds to an s
+		{`{"limits":{"disk":1}}`, new(v1.Change), `"limits.disk" is unknown`, "memory, cpus, pids"},
+		{`{"limits":{"memory":null}}`, new(v1.Change), `"limits.memory" can't be null`, "leave it out"},
+		{`{"labels":{"a":null}}`, new(v1.Change), "", ""},
 		{`{"argw":["a"]}`, new(v1.Exec), `"argw" is unknown`, "/docs"},
 		{`{"limits":{"memory":1, "memory":2}}`, new(v1.Spec), `"limits.memory" is given twice`, ""},
 		{`{"mounts":[{"source":"/a"},{"source":"/a","SOURCE":"/b"}]}`, new(v1.Spec), `"mounts[1].SOURCE" is unknown`, `"source"`},

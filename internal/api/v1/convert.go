@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -237,9 +238,14 @@ func (m Metrics) Sandpit() sandpit.Sample {
 	}}
 }
 
-// FromChange converts a change.
-func FromChange(c sandpit.Change) Change {
-	out := Change{Name: c.Name}
+// FromChange converts a change. It fails if a limit can't be changed.
+func FromChange(c sandpit.Change) (Change, error) {
+	fixed := c.Limits
+	fixed.Memory, fixed.CPUs, fixed.Pids = 0, 0, 0
+	if fixed != (sandpit.Limits{}) {
+		return Change{}, fault.Invalidf("of a sandbox's limits only memory, cpus and pids can be changed, not disk, files, nofile, output and life")
+	}
+	out := Change{Name: unlessZero(c.Name)}
 	if len(c.Labels)+len(c.RemoveLabels) > 0 {
 		out.Labels = map[string]*string{}
 	}
@@ -249,15 +255,47 @@ func FromChange(c sandpit.Change) Change {
 	for k, v := range c.Labels {
 		out.Labels[k] = &v
 	}
-	if c.Limits != (sandpit.Limits{}) {
-		out.Limits = new(FromLimits(c.Limits))
+	if l := c.Limits; l != (sandpit.Limits{}) {
+		out.Limits = &NewLimits{unlessZero(l.Memory), unlessZero(l.CPUs), unlessZero(l.Pids)}
 	}
-	return out
+	return out, nil
 }
 
-// Sandpit converts the change back.
-func (c Change) Sandpit() sandpit.Change {
-	out := sandpit.Change{Name: c.Name}
+// unlessZero returns a pointer to v, or nil if it is zero.
+func unlessZero[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// orZero returns what p points to, or zero if it is nil.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Sandpit converts the change back. An error says what can't be a change: no value is a request
+// for a default.
+func (c Change) Sandpit() (sandpit.Change, error) {
+	limits := orZero(c.Limits)
+	for _, f := range []struct {
+		name  string
+		empty bool
+	}{
+		{"name", c.Name != nil && *c.Name == ""},
+		{"limits.memory", limits.Memory != nil && *limits.Memory <= 0},
+		{"limits.cpus", limits.CPUs != nil && !(*limits.CPUs > 0)},
+		{"limits.pids", limits.Pids != nil && *limits.Pids <= 0},
+	} {
+		if f.empty {
+			return sandpit.Change{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the field %q has no value", f.name), "leave it out to keep the present one")
+		}
+	}
+	out := sandpit.Change{Name: orZero(c.Name), Limits: sandpit.Limits{Memory: orZero(limits.Memory), CPUs: orZero(limits.CPUs), Pids: orZero(limits.Pids)}}
 	for k, v := range c.Labels {
 		if v == nil {
 			out.RemoveLabels = append(out.RemoveLabels, k)
@@ -268,10 +306,7 @@ func (c Change) Sandpit() sandpit.Change {
 		}
 		out.Labels[k] = *v
 	}
-	if c.Limits != nil {
-		out.Limits = c.Limits.Sandpit()
-	}
-	return out
+	return out, nil
 }
 
 // FromLifetime converts a change of a lifetime to the form of the API.

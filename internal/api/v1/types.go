@@ -158,9 +158,16 @@ type Metrics struct {
 
 // Change changes a sandbox. Missing fields are not changed.
 type Change struct {
-	Name   string             `json:"name,omitempty" maxLength:"63" doc:"The new name; the old one is then free"`
-	Labels map[string]*string `json:"labels,omitempty" doc:"Labels to add or replace; null removes a label"`
-	Limits *Limits            `json:"limits,omitempty" doc:"New limits: memory, cpus and pids"`
+	Name   *string            `json:"name,omitempty" null:"refused" minLength:"1" maxLength:"63" doc:"The new name; the old one is then free"`
+	Labels map[string]*string `json:"labels,omitempty" null:"refused" doc:"Labels to add or replace; null removes a label"`
+	Limits *NewLimits         `json:"limits,omitempty" null:"refused" doc:"New limits"`
+}
+
+// NewLimits are the limits of a sandbox that can be changed. Missing ones are not.
+type NewLimits struct {
+	Memory *int64   `json:"memory,omitempty" null:"refused" minimum:"1" doc:"Bytes, including tmpfs files and page cache"`
+	CPUs   *float64 `json:"cpus,omitempty" null:"refused" exclusiveMinimum:"0" doc:"Processors, for example 0.5"`
+	Pids   *int64   `json:"pids,omitempty" null:"refused" minimum:"1" doc:"Processes and threads"`
 }
 
 // Lifetime changes when a sandbox expires. Missing fields are not changed.

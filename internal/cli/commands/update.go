@@ -15,7 +15,8 @@ func (a *tree) updateCommand() *cobra.Command {
 	var c sandpit.Change
 	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
 	memory := parsed[int64]{parse: notation.ParseSize, shown: "SIZE"}
-	cmd := a.serverCommand(&cobra.Command{
+	var cmd *cobra.Command
+	cmd = a.serverCommand(&cobra.Command{
 		Use: "update [flags] NAME...",
 		Long: `Change the name, labels and limits of sandboxes, also while they run. What is not given stays
 unchanged. Memory can't become less than is in use. sandpit extend changes lifetimes.`,
@@ -23,6 +24,11 @@ unchanged. Memory can't become less than is in use. sandpit extend changes lifet
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
+		for _, flag := range []string{"name", "cpus", "pids"} {
+			if value := cmd.Flag(flag).Value.String(); cmd.Flags().Changed(flag) && (value == "" || value == "0") {
+				return sandpit.WithHint(cli.Usagef("--%s has no value", flag), "leave it out to keep the present one")
+			}
+		}
 		c.Limits.Memory = memory.is
 		for _, l := range labels.are {
 			if c.Labels == nil {
