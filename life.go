@@ -189,6 +189,33 @@ type Port struct {
 	Address string `json:"address"` // "127.0.0.1", "::", …
 }
 
+// A Previewer is a sandbox whose ports people can open in a browser, without a key: that of
+// a server that browsers reach. It is optional; use a type assertion.
+type Previewer interface {
+	// Preview creates a preview of a TCP port, which lasts for the given time. 0: one hour, or
+	// the policy's maximum if that is less. Nothing needs to listen yet. It returns
+	// ErrForbidden if the policy does not allow the preview, ErrQuota if there are too many,
+	// and ErrUnsupported if browsers can't reach the server.
+	Preview(ctx context.Context, port uint16, life time.Duration) (Preview, error)
+
+	// Previews returns the previews of the sandbox that have not ended, oldest first.
+	Previews(ctx context.Context) ([]Preview, error)
+
+	// RevokePreview ends a preview at once, with all that it has opened. It returns
+	// ErrNotFound if the sandbox has no preview with this ID.
+	RevokePreview(ctx context.Context, id string) error
+}
+
+// Preview is the right to use a TCP port of a sandbox without a key, for a time. It ends
+// earlier when it is revoked, and with the sandbox and the key that created it.
+type Preview struct {
+	ID        string
+	Port      uint16
+	URL       string // has the right: only Previewer.Preview returns it
+	CreatedAt time.Time
+	ExpiresAt time.Time
+}
+
 // A Meter records the resource usage of a sandbox.
 type Meter interface {
 	// History returns at most 1,000 samples since a time, oldest first.

@@ -82,7 +82,7 @@ func (s *served) start(t testing.TB) {
 			Home: s.home, Version: "test", Lookup: func(string) (string, bool) { return "", false },
 			Settings: server.Settings{
 				Listen: []server.Listen{{Address: s.address}}, Cert: filepath.Join(s.home, "cert.pem"), Key: filepath.Join(s.home, "key.pem"),
-				Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
+				Domain: "box.example", Memory: 1 << 42, CPUs: 1000, // promises: the tests use little of them
 			},
 			Driver: linux.New(linux.Options{Dir: filepath.Join(s.home, "guest"), Guest: embedded.Guest(), GuestDigest: embedded.Digest(embedded.Guest()), KeepDir: server.KeepDir(s.home)}),
 			Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),

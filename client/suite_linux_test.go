@@ -16,11 +16,11 @@ func TestClient(t *testing.T) {
 	t.Run("unix", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overUnix(t) },
-			sandpittest.Options{Local: true, Features: features, Shared: true})
+			sandpittest.Options{Local: true, Features: features, Shared: true, Previews: s.address.Host})
 	})
 	t.Run("tls", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overTLS(t) },
-			sandpittest.Options{Features: features, Shared: true}) // the policy of keys allows nothing of the machine
+			sandpittest.Options{Features: features, Shared: true, Previews: s.address.Host}) // the policy of keys allows nothing of the machine
 	})
 }

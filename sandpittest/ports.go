@@ -2,9 +2,12 @@ package sandpittest
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -21,6 +24,7 @@ var portProperties = []property{
 	{"Dial where nothing listens is ErrUnavailable", testDialNothing},
 	{"Ports lists what listens", testPorts},
 	{"a connection ends with the sandbox", testDialRemove},
+	{"a preview opens a port without a key, until it is revoked or the sandbox removed", testPreview},
 }
 
 // networker returns the ports of a sandbox.
@@ -68,6 +72,16 @@ class S(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 S(('127.0.0.1', 8081), H).serve_forever()
+`
+	// Says hello to browsers.
+	helloServer = `
+import http.server
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'hello from ' + self.path.encode())
+http.server.ThreadingHTTPServer(('127.0.0.1', 8082), H).serve_forever()
 `
 )
 
@@ -213,4 +227,70 @@ func testDialRemove(t *testing.T, e *env) {
 	} else if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
 		t.Errorf("the connection does not end: %v", err)
 	}
+}
+
+func testPreview(t *testing.T, e *env) {
+	if _, ok := e.sandbox(t, sandpit.Spec{}).(sandpit.Previewer); !ok {
+		t.Skip("this client has no previews")
+	}
+	sb, _ := serve(t, e, helloServer, 8082)
+	p := sb.(sandpit.Previewer)
+	made, err := p.Preview(guarded(t), 8082, 0)
+	must(t, err)
+	if life := made.ExpiresAt.Sub(made.CreatedAt); made.Port != 8082 || life <= 0 || life > time.Hour {
+		t.Errorf("got %+v", made)
+	}
+	if status, body := e.visit(t, made.URL); status != http.StatusOK || body != "hello from /" {
+		t.Errorf("it shows %d %q", status, body)
+	}
+	other, err := p.Preview(guarded(t), 8082, time.Minute)
+	must(t, err)
+	if life := other.ExpiresAt.Sub(other.CreatedAt); life != time.Minute {
+		t.Errorf("one of a minute lasts %s", life)
+	}
+	all, err := p.Previews(guarded(t))
+	must(t, err)
+	for i, want := range []sandpit.Preview{made, other} {
+		want.URL = ""
+		if len(all) != 2 || all[i].ID != want.ID || all[i].Port != want.Port || all[i].URL != "" || !all[i].ExpiresAt.Equal(want.ExpiresAt) {
+			t.Errorf("listed are %+v, of which %d is %+v", all, i, want)
+		}
+	}
+	must(t, p.RevokePreview(guarded(t), made.ID))
+	if status, body := e.visit(t, made.URL); status != http.StatusForbidden {
+		t.Errorf("after its end it shows %d %q", status, body)
+	}
+	wantKind(t, p.RevokePreview(guarded(t), made.ID), sandpit.ErrNotFound)
+	_, err = p.Preview(guarded(t), 0, 0)
+	wantKind(t, err, sandpit.ErrInvalid)
+	_, err = p.Preview(guarded(t), 80, -time.Second)
+	wantKind(t, err, sandpit.ErrInvalid)
+	must(t, sb.Remove(guarded(t)))
+	if status, body := e.visit(t, other.URL); status != http.StatusForbidden {
+		t.Errorf("after the end of its sandbox it shows %d %q", status, body)
+	}
+	_, err = p.Preview(guarded(t), 80, 0)
+	wantKind(t, err, sandpit.ErrClosed)
+	_, err = p.Previews(guarded(t))
+	wantKind(t, err, sandpit.ErrClosed)
+}
+
+// visit opens the URL of a preview. Its certificate is for others to test.
+func (e *env) visit(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, e.opt.Previews)
+		},
+	}
+	req, err := http.NewRequestWithContext(guarded(t), http.MethodGet, url, http.NoBody)
+	must(t, err)
+	resp, err := transport.RoundTrip(req)
+	must(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return resp.StatusCode, string(b)
 }

@@ -43,6 +43,10 @@ type Options struct {
 	// which keep running when a client is closed.
 	Shared bool
 
+	// Previews is the HOST:PORT where the server of the client is reached at the URLs of
+	// previews, in place of what DNS says. It may be empty for clients without previews.
+	Previews string
+
 	// Long runs the long forms of the tests, which move 1 GiB instead of 64 MiB.
 	// By default it is true if SANDPIT_TEST_LONG is set.
 	Long bool

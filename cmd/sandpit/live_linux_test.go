@@ -531,7 +531,8 @@ func TestCommandsOverTLS(t *testing.T) {
 	needSandboxes(t)
 	home := shortHome(t)
 	t.Cleanup(func() { endServer(t, home) })
-	s := overTLS(t, home)
+	s := startTLS(t, home, writeTLS(t, home, "domain: box.example\n"))
+	s.key = shownKey(t, s)
 	address, first := s.tls, s.key
 	run := func(env []string, argv ...string) (string, error) {
 		cmd := commandLine(t, append([]string{"sandpit"}, argv...)...)
@@ -558,6 +559,24 @@ func TestCommandsOverTLS(t *testing.T) {
 	}
 	if out, err := run([]string{"SANDPIT_SERVER=http://192.0.2.1:80", with}, "ps"); err == nil || !strings.Contains(out, "plain HTTP") {
 		t.Errorf("plain http: %v %s", err, out)
+	}
+	out, err := run([]string{trust, at, with}, "preview", "--for", "10m", "box", "8000")
+	text, link, _ := strings.Cut(out, "\n")
+	if note := regexp.MustCompile(`^sandpit: preview (\w+) expires in \d+m; its URL is shown only once$`).FindStringSubmatch(text); err != nil || note == nil {
+		t.Errorf("%v %s", err, text)
+	} else {
+		if !regexp.MustCompile(`^https://8000-\w+\.box\.example` + address[strings.LastIndex(address, ":"):] + `/\?sandpit-preview=pv_\w+\n$`).MatchString(link) {
+			t.Errorf("its URL is %q", link)
+		}
+		if out, err := run([]string{trust, at, with}, "preview", "box"); err != nil || !regexp.MustCompile(`(?m)^`+note[1]+` +8000 +\d+s +\d+m$`).MatchString(out) {
+			t.Errorf("%v %s", err, out)
+		}
+		if out, err := run([]string{trust, at, with}, "preview", "--revoke", note[1], "box"); err != nil || out != "" {
+			t.Errorf("%v %s", err, out)
+		}
+		if out, err := run([]string{trust, at, with}, "preview", "--json", "box"); err != nil || out != "[]\n" {
+			t.Errorf("after its end: %v %s", err, out)
+		}
 	}
 	// run works there, too, and never here; killed with -9 it leaves what soon expires.
 	if out, err := run([]string{trust, at, with}, "run", "--", "sh", "-c", "echo well"); err != nil || out != "well\n" {

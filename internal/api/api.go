@@ -30,7 +30,7 @@ type Options struct {
 	// "localhost", whose every name is loopback in browsers (RFC 6761).
 	Domains []string
 
-	// Web returns the scheme and port at which browsers on this machine reach the server, for
+	// Web returns the scheme and port at which browsers reach the first domain, for previews of
 	// callers at a unix socket. Default: there is none.
 	Web func() (scheme, port string, ok bool)
 

@@ -90,15 +90,15 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 	if local != nil && local.Network() == "unix" {
 		var ok bool
 		if scheme, at, ok = c.api.opts.Web(); !ok {
-			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address, which a browser needs"), "start it with 'sandpit serve --listen 127.0.0.1:7878', or use 'sandpit forward'")
+			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), "use 'sandpit forward NAME PORT', or a server with the TCP address 127.0.0.1:7878 in listen")
 		}
 	} else {
 		if isSecure(c.R) {
 			scheme = "https"
 		}
 		_, at, _ = net.SplitHostPort(c.R.Host)
-		if domain == "localhost" && !isLoopback(gate.HostName(c.R.Host)) {
-			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no domain for ports of sandboxes"), "ask the operator to set domain in server.yaml")
+		if host := gate.HostName(c.R.Host); domain == "localhost" && host != "localhost" && host != "127.0.0.1" && host != "::1" {
+			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no domain for ports of sandboxes"), "ask the operator to set domain in server.yaml, or call the server as localhost if you are at that machine")
 		}
 	}
 	if at != "" {
@@ -111,11 +111,6 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 // lies about that gets a URL or a cookie that it can't use.
 func isSecure(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func listPreviews(c *call) ([]v1.Preview, error) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 )
 
@@ -19,6 +20,7 @@ func TestPreviews(t *testing.T) {
 	s := newServed(t)
 	s.policy("policies:\n  brief: {previews: 10m}\n  none: {previews: false}\n")
 	s.overTCP()
+	s.settings.Domain = "box.example"
 	s.start()
 	call := func(key, method, path string, in, out any) error {
 		c := s.with(key)
@@ -28,7 +30,7 @@ func TestPreviews(t *testing.T) {
 	use := func(text string) (int, string) {
 		t.Helper()
 		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "https" || !strings.HasSuffix(u.Host, ".localhost"+s.tcp[strings.LastIndex(s.tcp, ":"):]) {
+		if err != nil || u.Scheme != "https" || !strings.HasSuffix(u.Host, ".box.example"+s.tcp[strings.LastIndex(s.tcp, ":"):]) {
 			t.Fatalf("%q, %v", text, err)
 		}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.tcp+"/?"+u.RawQuery, http.NoBody)
@@ -94,5 +96,25 @@ func TestPreviews(t *testing.T) {
 	}
 	if status, _ := use(local.URL); status != http.StatusForbidden {
 		t.Errorf("after its end: %d", status)
+	}
+}
+
+// Without a domain there are previews only if browsers reach the server at the names below localhost,
+// which are 127.0.0.1 and ::1 for them.
+func TestPreviewsNeedAnAddress(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.overTCP()
+	if strings.HasPrefix(s.tcp, "127.0.0.1:") {
+		t.Fatalf("%s is reached", s.tcp)
+	}
+	s.start()
+	for name, c := range map[string]*client.Client{"at the socket": s.unix(), "with a key": s.with(s.keyOf("a", ""))} {
+		sb := create(t, c, "box")
+		_, err := sb.(sandpit.Previewer).Preview(t.Context(), 80, 0)
+		if !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = c.Close()
 	}
 }

@@ -350,14 +350,19 @@ func (s *server) startAPI() error {
 	return nil
 }
 
-// web returns where browsers reach the server, if it listens on TCP.
+// web is api.Options.Web: of the first TCP address, or, if the server has no domain, the first
+// that browsers use for names below localhost.
 func (s *server) web() (scheme, port string, ok bool) {
 	scheme = "http"
 	if s.opt.Settings.Cert != "" {
 		scheme = "https"
 	}
 	for _, l := range s.listeners {
-		if a, tcp := l.Addr().(*net.TCPAddr); tcp && l.service == DefaultService {
+		a, tcp := l.Addr().(*net.TCPAddr)
+		if !tcp || l.service != DefaultService {
+			continue
+		}
+		if ip := a.IP; s.opt.Settings.Domain != "" || ip.IsUnspecified() || ip.Equal(net.IPv4(127, 0, 0, 1)) || ip.Equal(net.IPv6loopback) {
 			return scheme, strconv.Itoa(a.Port), true
 		}
 	}

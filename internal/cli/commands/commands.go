@@ -67,6 +67,7 @@ func (a *tree) commands() []command {
 		{"edit", "replace text in a file of a sandbox", a.editCommand, false},
 		{"cp", "copy files into or out of a sandbox", a.cpCommand, false},
 		{"forward", "forward local ports to a sandbox", a.forwardCommand, false},
+		{"preview", "open a port of a sandbox in browsers, by a URL", a.previewCommand, false},
 		{"serve", "run a server for many users", a.serveCommand, false},
 		{"key", "create, list and revoke keys", a.keyCommand, false},
 		{"audit", "verify and search the audit log of a server", a.auditCommand, false},
