@@ -22,14 +22,15 @@ type CopyOptions struct {
 	MaxBytes, MaxFiles int64
 }
 
-// A CopyError lists what CopyIn or CopyOut has left out. Everything else was copied.
+// A CopyError lists what CopyIn or CopyOut has left out or not copied as a whole. Everything else
+// was copied.
 // It matches the errors in it.
 type CopyError struct {
 	Skipped []Skipped // the first 1,000
 	More    int       // the number of others
 }
 
-// Skipped is a file, directory or link that was not copied.
+// Skipped is a file, directory or link that was not copied, or not as a whole.
 type Skipped struct {
 	Path string // relative to the directory that was copied
 	Err  error  // why
@@ -345,7 +346,7 @@ func (p *packer) file(name string) error {
 	return nil
 }
 
-var errShorter = fmt.Errorf("%w: it became shorter while it was read; zeros were copied in place of what was missing", ErrState)
+var errShorter = errors.New("it became shorter while it was read; zeros were copied in place of what was missing")
 
 // source is a reader that keeps its error, to tell it from that of a writer.
 type source struct {

@@ -57,8 +57,9 @@ func (r *Route) streams() bool {
 	return !r.Open && (r.Upgrade || r.Raw != "" || len(r.Other) > 0 || r.ID == "waitProcess")
 }
 
-// repeatable reports whether requests may have an Idempotency-Key: they change something, and their
-// method does not say that they can be repeated (RFC 9110, 9.2.2).
+// repeatable reports whether requests may have an Idempotency-Key: they change something, and to
+// repeat them would do more. PUT and DELETE can be repeated (RFC 9110, 9.2.2); so can each PATCH
+// of this API, which sets values.
 func (r *Route) repeatable() bool { return r.Method == http.MethodPost && r.Guarded && !r.Anew }
 
 // Answers returns the codes of the errors by their statuses.
