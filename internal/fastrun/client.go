@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 	"github.com/sandpit-dev/sandpit/internal/unixsock"
 )
 
@@ -191,7 +192,7 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 		}
 		p.id, p.pid = started.ID, started.PID
 	}
-	p.out = newOutlet(p, cmd.Stdout, cmd.Stderr)
+	p.out = lanes.New(cmd.Stdout, cmd.Stderr, Window, p.passed, p.follow)
 	if cmd.Stdin || cmd.Terminal != nil {
 		p.stdin = newStdin(p)
 	}
@@ -248,7 +249,7 @@ type process struct {
 	run   *Run
 	id    string // empty: nobody can attach to it
 	pid   int    // 0: not told
-	out   *outlet
+	out   *lanes.Lanes
 	stdin *stdin // nil: none is sent
 
 	once   sync.Once
@@ -350,7 +351,7 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		defer stop()
 		go p.follow()
 		<-p.ended
-		p.out.lanes.Wait(ctx)
+		p.out.Wait(ctx)
 		if p.err != nil && ctx.Err() != nil {
 			p.err = ctx.Err()
 		}
@@ -367,7 +368,9 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 	}
 }
 
-// follow reads frames until the last, or until another goroutine does.
+// follow reads frames until the last, or until another goroutine does. It also writes the
+// output: see package lanes. So the connection is always read, and the other stream, signals
+// and input are not held up while nobody takes an output.
 func (p *process) follow() {
 	var buf []byte
 	for {
@@ -379,11 +382,12 @@ func (p *process) follow() {
 		buf = payload
 		switch kind {
 		case v1.FrameStdout, v1.FrameStderr:
-			reading, err := p.out.put(kind, payload)
-			if err != nil {
-				p.end(err)
+			lane := int(kind - v1.FrameStdout)
+			if p.out.Waiting(lane)+len(payload) > Window {
+				p.end(unexpected(kind)) // the server sends more than it was told that there is room for
+				return
 			}
-			if !reading {
+			if !p.out.Put(lane, payload) {
 				return
 			}
 		case v1.FrameTaken:
@@ -413,6 +417,11 @@ func (p *process) follow() {
 			return
 		}
 	}
+}
+
+// passed tells the server how much of an output was passed on.
+func (p *process) passed(lane, n int) {
+	_ = p.send(v1.FramePassed, binary.BigEndian.AppendUint32([]byte{v1.FrameStdout + byte(lane)}, uint32(n))) // it may have ended
 }
 
 // end says how the process ended: with err, or with the outcome that was read.

@@ -1,7 +1,6 @@
 package fastrun
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -247,47 +245,6 @@ func TestOutputIsInOrder(t *testing.T) {
 		t.Errorf("got %+v, %v, %d and %d bytes", res, err, out.Len(), errs.Len())
 	}
 }
-
-// Passing output on takes no memory for each frame, because collecting that would take
-// a third of the time.
-func TestOutputReusesMemory(t *testing.T) {
-	const size, count = 64 << 10, 500
-	var written int
-	in, end := io.Pipe() // nothing comes
-	defer end.Close()
-	counter := writerFunc(func(b []byte) (int, error) {
-		written += len(b)
-		return len(b), nil
-	})
-	begin := func() *outlet {
-		return newOutlet(&process{run: &Run{conn: discard{}, in: bufio.NewReader(in)}, ended: make(chan struct{})}, counter, nil)
-	}
-	o := begin()
-	payload := make([]byte, size)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range count {
-		reading, err := o.put(v1.FrameStdout, payload)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !reading { // this machine was busy, and another goroutine reads what comes to o
-			o = begin()
-		}
-	}
-	runtime.ReadMemStats(&after)
-	if written != size*count {
-		t.Errorf("%d bytes were written, not %d", written, size*count)
-	}
-	if took := after.TotalAlloc - before.TotalAlloc; took > size*count/10 {
-		t.Errorf("it took %d bytes of memory to pass on %d", took, size*count)
-	}
-}
-
-// discard is a connection to a server that does not answer.
-type discard struct{ net.Conn }
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // Input ends when the server says that nobody takes any more, and goes no
 // further than there is room.

@@ -10,17 +10,15 @@ import (
 )
 
 // Lanes passes on pieces of two streams, which are the lanes 0 and 1. The goroutine that
-// calls Put also writes. If a write takes longer than Patience, another goroutine takes its
-// place as the caller, and pieces of that lane wait here, while those of the other go on.
-// The caller bounds how much may wait. Set the fields before the first Put.
+// calls Put also writes. If a write takes long, another goroutine takes its place as the
+// caller, and pieces of that lane wait here, while those of the other go on. The caller
+// bounds how much may wait: see Waiting.
 type Lanes struct {
-	Write  func(lane int, b []byte) // writes a piece, and may take its time
-	Passed func(lane, n int)        // is called when n bytes have been written; may be nil
-	Next   func()                   // goes on to call Put, as the last caller no longer does
-
-	// Patience is the longest time that a write holds up what comes behind it. Waking
-	// another goroutine for each piece would take longer than most writes.
-	Patience time.Duration
+	writers  [2]io.Writer // nil: what comes is dropped, as after a failure
+	window   int
+	passed   func(lane, n int)
+	next     func()
+	patience time.Duration
 
 	mu    sync.Mutex // guards the fields below
 	lanes [2]lane
@@ -31,10 +29,27 @@ type lane struct {
 	busy    bool   // a goroutine writes
 	waiting []byte // behind what it writes
 	spare   []byte // empty, with the memory of what was written last
+	untold  int    // bytes written since the last call of passed; of the goroutine that writes
+}
+
+// patience is the longest time that a write holds up what comes behind it. Waking another
+// goroutine for each piece would take longer than most writes. It is too short for a person to
+// notice, and long enough that both streams come in the order in which they were written.
+const patience = 10 * time.Millisecond
+
+// New returns lanes to two writers, each of which may be nil. A writer that fails gets
+// nothing more. If both are one writer, it is not called twice at the same time.
+//
+// The sender may send window bytes of a lane before it hears that some have been written.
+// passed tells it, whenever that are a quarter of the window. next goes on to call Put, in a
+// goroutine of its own, as the last caller no longer does.
+func New(a, b io.Writer, window int, passed func(lane, n int), next func()) *Lanes {
+	a, b = Exclusive(a, b)
+	return &Lanes{writers: [2]io.Writer{a, b}, window: window, passed: passed, next: next, patience: patience}
 }
 
 // Put writes a piece, or has it wait behind what its lane is writing. It does not keep b. It
-// reports false if Next is called in the place of the caller, which must return then.
+// reports false if next is called in the place of the caller, which must return then.
 func (l *Lanes) Put(lane int, b []byte) (reading bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +59,7 @@ func (l *Lanes) Put(lane int, b []byte) (reading bool) {
 		return true
 	}
 	to.busy = true
-	late := time.AfterFunc(l.Patience, l.Next)
+	late := time.AfterFunc(l.patience, l.next)
 	l.write(lane, b)
 	if reading = late.Stop(); !reading {
 		for len(to.waiting) > 0 {
@@ -60,13 +75,20 @@ func (l *Lanes) Put(lane int, b []byte) (reading bool) {
 	return reading
 }
 
-// write writes a piece. Precondition: l.mu is held, which write releases meanwhile.
+// write writes a piece. Precondition: l.mu is held, which write releases meanwhile, and the
+// lane is busy.
 func (l *Lanes) write(lane int, b []byte) {
 	l.mu.Unlock()
 	defer l.mu.Lock()
-	l.Write(lane, b)
-	if l.Passed != nil {
-		l.Passed(lane, len(b))
+	if w := &l.writers[lane]; *w != nil {
+		if _, err := (*w).Write(b); err != nil {
+			*w = nil
+		}
+	}
+	untold := &l.lanes[lane].untold
+	if *untold += len(b); *untold >= l.window/4 {
+		l.passed(lane, *untold)
+		*untold = 0
 	}
 }
 

@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"io"
-	"sync/atomic"
-	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/lanes"
@@ -13,21 +11,13 @@ import (
 // apart hands the two outputs of a process on, each of which waits for its own writer alone.
 // The guest bounds what it sends of each by what was passed on.
 type apart struct {
-	p       *Process
-	writers [2]io.Writer // nil: dropped, as after a failure
-	lanes   lanes.Lanes
-	untold  [2]atomic.Int64 // bytes that were passed on, of which the guest has not heard
+	p     *Process
+	lanes *lanes.Lanes
 }
 
-// patience is how long an output holds up the other one. It is too short for a person to
-// notice, and long enough that both come in the order in which they were written.
-const patience = 10 * time.Millisecond
-
 func newApart(p *Process, stdout, stderr io.Writer) *apart {
-	stdout, stderr = lanes.Exclusive(stdout, stderr)
-	a := &apart{p: p, writers: [2]io.Writer{stdout, stderr}}
-	a.lanes.Patience = patience
-	a.lanes.Write, a.lanes.Passed, a.lanes.Next = a.write, a.passed, a.deliver
+	a := &apart{p: p}
+	a.lanes = lanes.New(stdout, stderr, wire.PassWindow, a.passed, a.deliver)
 	return a
 }
 
@@ -61,17 +51,7 @@ func (a *apart) deliver() {
 	}
 }
 
-func (a *apart) write(lane int, b []byte) {
-	if w := &a.writers[lane]; *w != nil {
-		if _, err := (*w).Write(b); err != nil {
-			*w = nil
-		}
-	}
-}
-
-// passed tells the guest from time to time how much was passed on.
+// passed tells the guest how much was passed on.
 func (a *apart) passed(lane, n int) {
-	if a.untold[lane].Add(int64(n)) >= wire.PassWindow/4 {
-		a.p.s.passed([2]wire.Type{wire.Data, wire.Data2}[lane], int(a.untold[lane].Swap(0)))
-	}
+	a.p.s.passed([2]wire.Type{wire.Data, wire.Data2}[lane], n)
 }
