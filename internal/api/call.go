@@ -17,7 +17,7 @@ type call struct {
 	forward target // of the reverse proxy
 
 	repeat   *repeatable // its Idempotency-Key, if it is carried out with one
-	repeated string      // the process that it attaches to as a repeated exec
+	repeated string      // the sandbox and process that it attaches to as a repeated exec
 	fore     *foreground // of an exec with a key
 }
 

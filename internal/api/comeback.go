@@ -3,19 +3,22 @@ package api
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // A foreground command is killed when its caller leaves. One that was started with an
 // Idempotency-Key waits for its caller to come back with the same request, for a while
 // after the last one has left. It gets output that is still kept, and is told how much is not. Its
-// standard input goes on where it has stopped.
+// standard input goes on where it has stopped, as soon as the connection that fed it has ended or
+// has stalled.
 
 // comeBackTime is the default of Options.ComeBack.
 const comeBackTime = time.Minute
@@ -37,9 +40,13 @@ type foreground struct {
 	callers int         // guarded by awaited.mu
 	timer   *time.Timer // kills it; nil while there are callers; guarded by awaited.mu
 
-	feeding sync.Mutex // held while standard input is passed to it
-	fed     int64      // bytes that it was given; guarded by feeding
-	closed  bool       // and that is all; guarded by feeding
+	feeding chan struct{} // has room while nobody passes standard input to it
+	fed     int64         // bytes that it was given; guarded by feeding
+	closed  bool          // and that is all; guarded by feeding
+}
+
+func newForeground(sb sandpit.Sandbox, p sandpit.Process) *foreground {
+	return &foreground{sandbox: sb, process: p, feeding: make(chan struct{}, 1)}
 }
 
 // join adds a caller of a process. Of one that an earlier server has started it is not known how
@@ -50,7 +57,8 @@ func (a *awaited) join(sb sandpit.Sandbox, p sandpit.Process, started bool) *for
 	defer a.mu.Unlock()
 	f := a.all[id]
 	if f == nil {
-		f = &foreground{sandbox: sb, process: p, closed: !started}
+		f = newForeground(sb, p)
+		f.closed = !started
 		if a.all == nil {
 			a.all = map[processKey]*foreground{}
 		}
@@ -64,18 +72,18 @@ func (a *awaited) join(sb sandpit.Sandbox, p sandpit.Process, started bool) *for
 	return f
 }
 
-// leave removes a caller. After the last one, a process that goes on is killed unless somebody
-// joins within a time. A time of 0 leaves it alone.
-func (a *awaited) leave(f *foreground, within time.Duration) {
+// leave removes a caller, and reports whether it was the last. After the last one, a process that
+// goes on is killed unless somebody joins within a time. A time of 0 leaves it alone.
+func (a *awaited) leave(f *foreground, within time.Duration) (last bool) {
 	id := processKey{f.sandbox.ID(), f.process.ID()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if f.callers--; f.callers > 0 {
-		return
+		return false
 	}
 	if within == 0 {
 		delete(a.all, id)
-		return
+		return true
 	}
 	f.timer = time.AfterFunc(within, func() {
 		a.mu.Lock()
@@ -88,6 +96,7 @@ func (a *awaited) leave(f *foreground, within time.Duration) {
 			kill(f.process)
 		}
 	})
+	return true
 }
 
 // started binds the Idempotency-Key of the call, if it has one, to the process that it has started.
@@ -98,7 +107,7 @@ func (c *call) started(sb sandpit.Sandbox, p sandpit.Process) {
 		return
 	}
 	r.settled = true
-	if err := c.api.opts.Idempotency.Finish(context.WithoutCancel(c.Ctx), c.Caller.Namespace, r.key, p.ID(), c.route.Status, nil); err != nil {
+	if err := c.api.opts.Idempotency.Finish(context.WithoutCancel(c.Ctx), c.Caller.Namespace, r.key, sb.ID()+"/"+p.ID(), c.route.Status, nil); err != nil {
 		c.api.gate.Log().Error("storing the process of an Idempotency-Key failed", "request", c.ID, "error", err)
 	}
 	c.join(sb, p, true)
@@ -111,30 +120,43 @@ func (c *call) join(sb sandpit.Sandbox, p sandpit.Process, started bool) {
 
 // left gives up a process whose result is not known, because the call has ended for a cause. The
 // process is killed with all that it started, unless it was moved to the background, its client may
-// come back, or it is the server that ends: that does not say that nobody wants it.
+// come back, another one waits for it, or it is the server that ends: that does not say that nobody
+// wants it. A client whose connection or body fails may come back.
 func (c *call) left(sb sandpit.Sandbox, p sandpit.Process, cause error) {
 	switch {
 	case errors.Is(cause, gate.ErrDraining), inBackground(sb, p):
-		leaver(p)()
 		c.part(0)
-	case c.fore != nil && errors.Is(cause, context.Canceled):
-		leaver(p)()
-		c.part(c.api.opts.ComeBack)
+	case c.fore == nil, errors.Is(cause, gate.ErrKeyEnded), errors.Is(cause, errOutput), errors.Is(cause, errUnread):
+		if c.part(0) {
+			kill(p)
+			return
+		}
 	default:
-		c.part(0)
-		kill(p)
+		c.part(c.api.opts.ComeBack)
 	}
+	leaver(p)()
 }
 
-// part ends what join has begun.
-func (c *call) part(within time.Duration) {
-	if c.fore != nil {
-		c.api.awaited.leave(c.fore, within)
-	}
+// part ends what join has begun. It reports whether nobody else waits for the process.
+func (c *call) part(within time.Duration) (last bool) {
+	return c.fore == nil || c.api.awaited.leave(c.fore, within)
 }
 
-// again answers a repeated exec: it attaches to the process of the first.
-func (c *call) again(sb sandpit.Sandbox, id string, in execInput) error {
+// again answers a repeated exec: it attaches to the process of the first, even if the name of its
+// sandbox has become that of another.
+func (c *call) again(in execInput) error {
+	sandbox, id, ok := strings.Cut(c.repeated, "/")
+	if !ok { // an earlier version has stored it
+		return errUnknown
+	}
+	c.Target = sandbox
+	sb, err := c.sandbox()
+	if errors.Is(err, sandpit.ErrNotFound) || err == nil && sb.ID() != sandbox {
+		return c.Untouched(sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the sandbox of the first request with this Idempotency-Key is gone"), "use a new key for each request"))
+	}
+	if err != nil {
+		return err
+	}
 	info, err := findProcess(c.Ctx, sb, id)
 	if err != nil {
 		return sandpit.WithHint(err, "the server has forgotten the process of the first request with this Idempotency-Key; its output may be in the logs")

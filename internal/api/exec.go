@@ -20,7 +20,7 @@ func execRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: execID, Tag: tag, Summary: "Run a command and wait for it", Undone: true,
-			Text: "The command is killed if the client disconnects. With an Idempotency-Key it is killed only if the client does not come back within a minute: the repeated request attaches to the process, gets its stored output (at most 1 MiB) and what follows, and is told how much is lost; its standard input goes on where the first request has stopped. Whether a request is the same is decided by the command alone: the stdin of a repeated request is dropped unread, also if it is different. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl --form-string 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
+			Text: "The command is killed if the client disconnects. With an Idempotency-Key it is killed only if the client does not come back within a minute: the repeated request attaches to the process, gets its stored output (at most 1 MiB) and what follows, and is told how much is lost; its standard input goes on where the first request has stopped, once the first connection has ended or stalled. Whether a request is the same is decided by the command alone: as many bytes of its stdin as the process was given are dropped unread, also if they are different. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl --form-string 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
 			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), Guarded: true, Fails: []string{errcode.StartFailed}, handle: execute,
 		},
 		{
@@ -60,11 +60,7 @@ func execute(c *call) error {
 		return err
 	}
 	if c.repeated != "" {
-		sb, err := c.sandbox()
-		if err != nil {
-			return err
-		}
-		return c.again(sb, c.repeated, in)
+		return c.again(in)
 	}
 	cmd, err := body.Sandpit()
 	if err != nil {

@@ -28,11 +28,15 @@ const (
 // in bytes.
 const partHeads = 64 << 10
 
+// maxPartHead is the maximum of one head, and of what is read behind standard input, in bytes.
+const maxPartHead = 16 << 10
+
 // execInput is the standard input of a foreground command: data of the JSON, or the part of a
 // multipart body, which passes through to the process. The zero value is no input.
 type execInput struct {
 	data []byte
 	form *multipart.Reader
+	from *formBody       // of form
 	part *multipart.Part // nil: no such part
 }
 
@@ -68,8 +72,8 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 		return in, gate.Invalid("the Content-Type of the multipart body has no boundary", "let your HTTP library make the body and the header")
 	}
 	held := &gate.Holder{Call: c.Call, Kind: gate.InMemory, R: c.Body(maxCommand+partHeads, codec.BodyTime), Free: gate.FreeBody, Each: gate.HeldByte}
-	from := &struct{ io.Reader }{held}
-	in.form = multipart.NewReader(from, boundary)
+	in.from = &formBody{r: held}
+	in.form = multipart.NewReader(in.from, boundary)
 	part, err := in.next(partCommand)
 	if err != nil {
 		return in, err
@@ -91,13 +95,38 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 		_, err = io.Copy(io.Discard, held)
 		return in, err
 	}
-	from.Reader = c.Body(-1, 0)
+	in.from.r = c.Body(-1, 0)
 	return in, nil
+}
+
+// formBody is a multipart body. Between the contents of parts it is bounded: package multipart takes
+// heads of 10 MiB.
+type formBody struct {
+	r       io.Reader
+	bounded bool
+	left    int // bytes, if it is bounded
+}
+
+// bound sets how much may be read from now on. limit is -1 for any amount.
+func (b *formBody) bound(limit int) { b.bounded, b.left = limit >= 0, limit }
+
+// Read reads a part of the body.
+func (b *formBody) Read(p []byte) (int, error) {
+	if b.bounded && len(p) > b.left {
+		if p = p[:b.left]; len(p) == 0 {
+			return 0, &gate.Refusal{Code: errcode.TooLarge, Message: "the head of a part of the multipart body is too long", Hint: "send only the headers that a part needs"}
+		}
+	}
+	n, err := b.r.Read(p)
+	b.left -= n
+	return n, err
 }
 
 // next returns the next part, which must have a name, or nil at the end of the body.
 func (in execInput) next(name string) (*multipart.Part, error) {
+	in.from.bound(maxPartHead)
 	part, err := in.form.NextRawPart()
+	in.from.bound(-1)
 	if err == io.EOF { //nolint:errorlint // a body that ends too early wraps it
 		return nil, nil
 	}
@@ -130,32 +159,42 @@ func (c *call) feed(p sandpit.Process, in execInput) (rest func()) {
 	if !in.given() || p.Stdin() == nil {
 		return func() { c.drop(in) }
 	}
-	fed := make(chan struct{})
+	fed, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(fed)
-		if err := c.pass(p, in); err != nil {
-			c.Cancel(err) // which kills it
+		if err := c.pass(p, in, ended); err != nil {
+			c.Cancel(err) // which gives it up
 		}
 	}()
 	if in.part == nil {
 		return func() {} // it ends with the process
 	}
 	return func() {
+		close(ended)
 		<-fed
 		c.drop(in)
 	}
 }
 
+// errUnread ends a command that does not read the input that its client sends.
+var errUnread error = &gate.Refusal{Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"}
+
 // pass passes the input to a process until its end, or until the process takes no more. What the
 // process was given by an earlier request with the same key is dropped. The error is one of the
 // client, or says that the process does not read.
-func (c *call) pass(p sandpit.Process, in execInput) error {
+func (c *call) pass(p sandpit.Process, in execInput, ended <-chan struct{}) error {
 	f := c.fore
 	if f == nil {
-		f = new(foreground)
+		f = newForeground(nil, p)
 	}
-	f.feeding.Lock()
-	defer f.feeding.Unlock()
+	select {
+	case f.feeding <- struct{}{}:
+	case <-ended:
+		return nil
+	case <-c.Ctx.Done():
+		return nil
+	}
+	defer func() { <-f.feeding }()
 	if f.closed {
 		return nil
 	}
@@ -169,7 +208,7 @@ func (c *call) pass(p sandpit.Process, in execInput) error {
 	}
 	to.timer = time.AfterFunc(to.stall, func() {
 		if in.part != nil { // otherwise net/http notices a client that leaves
-			c.Cancel(&gate.Refusal{Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"})
+			c.Cancel(errUnread)
 		}
 	})
 	to.timer.Stop()
@@ -182,7 +221,8 @@ func (c *call) pass(p sandpit.Process, in execInput) error {
 		return nil
 	}
 	if in.part != nil {
-		// Before the process may end: it is killed if the body is not valid.
+		// Before the process may end: it is given up if the body is not valid.
+		in.from.bound(maxPartHead)
 		if _, err := in.form.NextRawPart(); err != io.EOF { //nolint:errorlint // a body that ends too early wraps it
 			return gate.Invalid("the multipart body has a part behind stdin, or no end", "send the part command first, then stdin, and no others")
 		}
