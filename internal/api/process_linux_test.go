@@ -286,7 +286,7 @@ func TestSocketRefuses(t *testing.T) {
 		t.Errorf("the hint is %q", e.Hint)
 	}
 	s.refused(400, "invalid", ask{method: "GET", path: execPath(sb), header: map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "12"}})
-	// What is no handshake is refused as everything is.
+	// A request that is not a WebSocket handshake gets the same errors as other malformed requests.
 	for head, status := range map[string]int{
 		strings.Replace(handshake, "Connection: Upgrade", "Connection: keep-alive", 1): 426,
 		strings.Replace(handshake, "Upgrade: websocket", "Upgrade: other", 1):          426,

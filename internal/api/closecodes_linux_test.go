@@ -1,0 +1,90 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+)
+
+// TestCloseCodes lists the codes with which WebSockets are closed: one end, or error, for
+// each code of the specification. The reason is the code of the error.
+func TestCloseCodes(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{})
+	full := s.create(aliceKey, v1.Spec{Limits: &v1.Limits{Pids: 20}})
+	status := 0
+	for n := 0; n < 20 && status != http.StatusForbidden; n++ {
+		status, _, _ = s.get(ask{method: "POST", path: "/v1/sandboxes/" + full.ID + "/processes", key: aliceKey, body: v1.Command{Argv: []string{"sleep", "600"}}})
+	}
+
+	const command, lasting = `{"argv":["true"]}`, `{"argv":["cat"],"stdin":true}`
+	for name, tt := range map[string]struct {
+		in     v1.Sandbox
+		first  string
+		then   func(*websocket.Conn)
+		code   websocket.StatusCode
+		reason string
+	}{
+		"the command has ended":  {sb, command, nil, 1000, ""},
+		"a limit of the sandbox": {full, command, nil, 1008, errcode.QuotaExceeded},
+		"a message is too large": {sb, lasting, func(c *websocket.Conn) {
+			sendFrame(t, c, v1.FrameStdin, string(make([]byte, v1.MaxFrame+1)))
+		}, 1009, errcode.TooLarge},
+		"the command is malformed": {sb, `{}`, nil, 4400, errcode.Invalid},
+		"no such program":          {sb, `{"argv":["/no/such/program"]}`, nil, 4422, errcode.StartFailed},
+		"the sandbox is removed": {s.create(aliceKey, v1.Spec{Name: "box"}), lasting, func(*websocket.Conn) {
+			s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/box", key: aliceKey})
+		}, 4410, "closed"},
+	} {
+		conn := s.socket(t.Context(), execPath(tt.in), aliceKey)
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(tt.first)); err != nil {
+			t.Fatal(err)
+		}
+		if tt.then != nil {
+			receive(t, conn, v1.FrameStarted, "}")
+			tt.then(conn)
+		}
+		closed(t, name, conn, tt.code, tt.reason)
+	}
+
+	local := execPath(s.create("", v1.Spec{}))
+	revoked, drained, failed := s.socket(t.Context(), execPath(sb), aliceKey), s.socket(t.Context(), local, ""), s.socket(t.Context(), local, "")
+	for _, conn := range []*websocket.Conn{revoked, drained} {
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(lasting)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, conn, v1.FrameStarted, "}")
+	}
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/keys/alice", key: adminKey})
+	closed(t, "the key has ended", revoked, 1008, errcode.Unauthenticated)
+	s.audit.fail(errDisk)
+	if err := failed.Write(t.Context(), websocket.MessageText, []byte(command)); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, "the server can't record it", failed, 1011, errcode.AuditUnavailable)
+	s.audit.fail(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.gate.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close says %v", err)
+	}
+	closed(t, "the server ends", drained, 1001, errcode.Unavailable)
+}
+
+// closed reads the last message of a WebSocket, which is closed with a code and a reason.
+func closed(t *testing.T, name string, conn *websocket.Conn, code websocket.StatusCode, reason string) {
+	t.Helper()
+	var end v1.End
+	strict(t, []byte(receive(t, conn, v1.FrameEnd, "}")), &end)
+	_, _, err := conn.Read(t.Context())
+	var how websocket.CloseError
+	if !errors.As(err, &how) || how.Code != code || how.Reason != reason || (end.Error == nil) != (reason == "") || end.Error != nil && end.Error.Code != reason {
+		t.Errorf("%s: closed with %v after %+v, want %d %q", name, err, end, code, reason)
+	}
+}
