@@ -2,15 +2,19 @@ package server_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
+	"mime/multipart"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,17 +24,26 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestEveryRequestHasADocumentedAnswer generates requests from the API's own
 // document, good and bad ones: none is an error of the server, and each answer
-// is as the document says.
+// is as the document says. SANDPIT_TEST_SEED gives the generator another seed; the long form
+// takes a new one each time.
 func TestEveryRequestHasADocumentedAnswer(t *testing.T) {
 	t.Parallel()
-	rounds := 12
+	rounds, seed := 12, uint64(1)
 	if long() {
-		rounds = 600
+		rounds, seed = 600, uint64(time.Now().UnixNano())
 	}
+	if text := os.Getenv("SANDPIT_TEST_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("seed %d", seed)
 	s := newServed(t)
 	// What is generated shall not wait for registries, nor for room.
 	s.policy("policies:\n  fuzz:\n    images: [host]\n    maximum: {memory: 1g, life: 1h}\n    sandboxes: 4\n")
@@ -40,34 +53,34 @@ func TestEveryRequestHasADocumentedAnswer(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &f.doc); err != nil {
 		t.Fatal(err)
 	}
-	f.keys = []string{s.keyOf("fuzz", "fuzz"), "sp_aaaaaaaa_" + strings.Repeat("a", 40)}
+	// Many keys, so that no key's rate is reached.
+	for range 20 {
+		f.keys = append(f.keys, s.keyOf("fuzz", "fuzz"))
+	}
 	c := s.with(f.keys[0])
 	defer c.Close()
-	for _, name := range []string{"fuzz-a", "fuzz-b"} {
-		sb := create(t, c, name)
-		p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.sandboxes, f.processes = append(f.sandboxes, sb.ID(), name), append(f.processes, p.ID(), strconv.Itoa(p.PID()))
-	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	f.targets = map[string]target{}
+	testkit.Made(t, f.revive(c))
 	var all sync.WaitGroup
-	work := make(chan func(*rand.Rand))
-	for i := range 8 {
+	work := make(chan func())
+	for range 8 {
 		all.Go(func() {
-			r := rand.New(rand.NewPCG(seed, uint64(i)))
 			for do := range work {
-				do(r)
+				do()
 			}
 		})
 	}
+	asked := uint64(0)
 	for range rounds {
+		if err := f.revive(c); err != nil {
+			t.Logf("preparing a round: %v", err) // by what the last one still does
+		}
 		for _, path := range slices.Sorted(maps.Keys(f.doc.Paths)) {
 			for _, method := range slices.Sorted(maps.Keys(f.doc.Paths[path])) {
 				op := f.doc.Paths[path][method]
-				work <- func(r *rand.Rand) { f.ask(r, strings.ToUpper(method), path, op) }
+				r := rand.New(rand.NewPCG(seed, asked)) // of each request, as their order varies
+				asked++
+				work <- func() { f.ask(r, strings.ToUpper(method), path, op) }
 			}
 		}
 	}
@@ -131,18 +144,62 @@ type schema struct {
 	Required             []string
 	Items                *schema
 	AdditionalProperties json.RawMessage
-	Minimum, Maximum     *float64
+	OneOf                []*schema
 }
 
 type fuzzer struct {
-	t                    *testing.T
-	s                    *served
-	doc                  document
-	keys                 []string
-	sandboxes, processes []string
+	t    *testing.T
+	s    *served
+	doc  document
+	keys []string
 
-	mu   sync.Mutex
-	seen map[string]map[int]int // operation to status to count
+	mu      sync.Mutex
+	seen    map[string]map[int]int // operation to status to count
+	targets map[string]target      // by name
+}
+
+// target is a running sandbox with a process, for the requests of a round.
+type target struct{ id, process, pid string }
+
+// revive makes the targets again that are gone, and removes what else was made.
+func (f *fuzzer) revive(c sandpit.Client) error {
+	running := map[string]bool{}
+	page, err := c.List(f.t.Context(), sandpit.ListQuery{})
+	if err != nil {
+		return err
+	}
+	for _, info := range page.Sandboxes {
+		if info.State == sandpit.StateRunning && f.targets[info.Name].id == info.ID {
+			running[info.Name] = true
+		} else if err := c.Remove(f.t.Context(), info.ID); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+			return err
+		}
+	}
+	for _, name := range []string{"fuzz-a", "fuzz-b"} {
+		if running[name] {
+			continue
+		}
+		sb, err := c.Create(f.t.Context(), small(name))
+		if err != nil {
+			return err
+		}
+		p, err := sb.Start(f.t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true})
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.targets[name] = target{sb.ID(), p.ID(), strconv.Itoa(p.PID())}
+		f.mu.Unlock()
+	}
+	return nil
+}
+
+// target returns one of the targets.
+func (f *fuzzer) target(r *rand.Rand) (name string, t target) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name = pick(r, "fuzz-a", "fuzz-b")
+	return name, f.targets[name]
 }
 
 func (f *fuzzer) resolve(s *schema) *schema {
@@ -166,15 +223,18 @@ func (f *fuzzer) value(r *rand.Rand, name string, s *schema, depth int) any {
 	if s == nil || depth > 6 || r.IntN(12) == 0 {
 		return pick[any](r, nil, true, -1, 0, 1.5, 1e300, "", odd(r), []any{}, []any{nil}, map[string]any{}, map[string]any{"a": map[string]any{"b": nil}})
 	}
+	if len(s.OneOf) > 0 {
+		s = f.resolve(pick(r, s.OneOf...))
+	}
 	if len(s.Enum) > 0 && r.IntN(4) > 0 {
 		return pick(r, s.Enum...)
 	}
 	switch s.Type {
 	case "object":
 		out := map[string]any{}
-		for k, p := range s.Properties {
+		for _, k := range slices.Sorted(maps.Keys(s.Properties)) {
 			if slices.Contains(s.Required, k) && r.IntN(10) > 0 || r.IntN(4) == 0 {
-				out[k] = f.value(r, k, p, depth+1)
+				out[k] = f.value(r, k, s.Properties[k], depth+1)
 			}
 		}
 		if r.IntN(10) == 0 || len(s.Properties) == 0 {
@@ -210,7 +270,7 @@ func (f *fuzzer) value(r *rand.Rand, name string, s *schema, depth int) any {
 }
 
 // text is the value of a parameter.
-func (f *fuzzer) text(r *rand.Rand, name string, s *schema) string {
+func (f *fuzzer) text(r *rand.Rand, param string, s *schema, name string, at target) string {
 	s = f.resolve(s)
 	if r.IntN(5) == 0 || s == nil {
 		return odd(r)
@@ -218,11 +278,11 @@ func (f *fuzzer) text(r *rand.Rand, name string, s *schema) string {
 	if len(s.Enum) > 0 {
 		return pick(r, s.Enum...)
 	}
-	switch name {
+	switch param {
 	case "sb":
-		return pick(r, f.sandboxes...)
+		return pick(r, name, at.id)
 	case "p":
-		return pick(r, f.processes...)
+		return pick(r, at.process, at.pid)
 	case "path", "from", "to":
 		return pick(r, "/tmp", "/tmp/x", "/", "/etc/passwd", "/tmp/new/dir", "x")
 	case "timeout":
@@ -237,6 +297,30 @@ func (f *fuzzer) text(r *rand.Rand, name string, s *schema) string {
 	return odd(r)
 }
 
+// form is a multipart body for a schema, in any order.
+func (f *fuzzer) form(r *rand.Rand, s *schema, header http.Header) []byte {
+	var body bytes.Buffer
+	parts := multipart.NewWriter(&body)
+	header.Set("Content-Type", parts.FormDataContentType())
+	s = f.resolve(s)
+	names := slices.Sorted(maps.Keys(s.Properties))
+	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names {
+		if r.IntN(10) == 0 {
+			name = odd(r)
+		}
+		text := []byte(odd(r))
+		if p := s.Properties[name]; p != nil && p.Format != "binary" {
+			text, _ = json.Marshal(f.value(r, name, p, 1))
+		}
+		_ = parts.WriteField(name, string(text)) // to memory
+	}
+	if r.IntN(8) > 0 {
+		_ = parts.Close()
+	}
+	return body.Bytes()
+}
+
 // spared are operations that would take away what the others work with: they
 // get what is not there.
 func spared(id string) bool {
@@ -244,9 +328,10 @@ func spared(id string) bool {
 }
 
 func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
-	query, target, header := url.Values{}, path, http.Header{}
+	query, route, header := url.Values{}, path, http.Header{}
+	name, at := f.target(r)
 	for _, p := range op.Parameters {
-		value := f.text(r, p.Name, p.Schema)
+		value := f.text(r, p.Name, p.Schema, name, at)
 		switch p.In {
 		case "path":
 			if spared(op.OperationID) && r.IntN(4) > 0 && p.Name == "sb" {
@@ -255,7 +340,7 @@ func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
 			if value == "." || value == ".." {
 				value = "..." // those are no part of a path (RFC 3986, 5.2.4)
 			}
-			target = strings.ReplaceAll(target, "{"+p.Name+"}", url.PathEscape(value))
+			route = strings.ReplaceAll(route, "{"+p.Name+"}", url.PathEscape(value))
 		case "query":
 			if p.Required && r.IntN(10) > 0 || r.IntN(3) == 0 {
 				query.Add(p.Name, value)
@@ -271,10 +356,13 @@ func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
 	}
 	var body io.Reader
 	if op.RequestBody != nil && r.IntN(15) > 0 {
-		kind := slices.Sorted(maps.Keys(op.RequestBody.Content))[0]
+		kind := pick(r, slices.Sorted(maps.Keys(op.RequestBody.Content))...)
 		header.Set("Content-Type", kind)
 		data := []byte(odd(r))
-		if schema := op.RequestBody.Content[kind].Schema; kind == "application/json" {
+		switch schema := op.RequestBody.Content[kind].Schema; kind {
+		case "multipart/form-data":
+			data = f.form(r, schema, header)
+		case "application/json":
 			data, _ = json.Marshal(f.value(r, "", schema, 0))
 			switch r.IntN(20) {
 			case 0:
@@ -292,7 +380,7 @@ func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
 	if r.IntN(8) == 0 {
 		header.Set("Accept", pick(r, "text/event-stream", "application/x-ndjson", "image/png", "*/*", ";;;"))
 	}
-	raw := "http://sandpit" + target
+	raw := "http://sandpit" + route
 	if len(query) > 0 {
 		raw += "?" + query.Encode()
 	}
@@ -304,11 +392,12 @@ func (f *fuzzer) ask(r *rand.Rand, method, path string, op operation) {
 		return // net/http itself does not send that
 	}
 	req.Header = header
-	if key := pick(r, f.keys[0], f.keys[0], f.keys[0], f.keys[0], f.keys[1]); r.IntN(20) > 0 {
-		req.Header.Set("Authorization", "Bearer "+key) // never the machine's owner: he may do too much to it
-	} else {
-		req.Header.Set("Authorization", "Bearer "+f.keys[1])
+	// Never the machine's owner, who may do too much to it.
+	key := "sp_aaaaaaaa_" + strings.Repeat("a", 40)
+	if r.IntN(20) > 0 {
+		key = pick(r, f.keys...)
 	}
+	req.Header.Set("Authorization", "Bearer "+key)
 	f.send(req, op)
 }
 
@@ -391,6 +480,15 @@ func (f *fuzzer) check(v any, s *schema, at string) string {
 		return ""
 	}
 	wrong := func() string { return fmt.Sprintf("%s is %.100v and no %s", at, v, s.Type) }
+	if len(s.OneOf) > 0 {
+		why := ""
+		for _, form := range s.OneOf {
+			if why = f.check(v, form, at); why == "" {
+				break
+			}
+		}
+		return why
+	}
 	if len(s.Enum) > 0 && !slices.Contains(s.Enum, fmt.Sprint(v)) {
 		return fmt.Sprintf("%s is %v, of %v", at, v, s.Enum)
 	}
