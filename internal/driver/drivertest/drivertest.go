@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,6 +146,7 @@ func Contract(t *testing.T, f Factory) {
 		{"each way to restrict writing holds", testWriting},
 		{"mounts are read-only or writable as the plan says", testMounts},
 		{"each limit that the driver enforces is in force", testLimits},
+		{"a process may have MaxNoFile open files", testMaxNoFile},
 		{"an ephemeral sandbox ends with the process that made it", testEphemeral},
 		{"Progress tells of each call", testProgress},
 	})
@@ -512,6 +514,13 @@ func testDestroyRaces(t *testing.T, e *env) {
 						}
 						if c, ok := inst.(driver.OOMCounter); ok {
 							_, _ = c.OOMKills()
+							_, _ = c.PidsRefused()
+						}
+						if l, ok := inst.(driver.Limiter); ok {
+							_ = l.SetLimits(t.Context(), sandpit.Limits{Pids: 100})
+						}
+						if x, ok := inst.(driver.Lacking); ok {
+							_ = x.Lacks()
 						}
 					}
 				}
@@ -852,7 +861,18 @@ func testMounts(t *testing.T, e *env) {
 			t.Fatal(err)
 		}
 	}
-	plan.Mounts = []sandpit.Mount{{Source: ro, Target: "/ro", ReadOnly: true}, {Source: rw, Target: "/deep/down/rw"}}
+	if err := os.Mkdir(rw+"/in", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("unix", ro+"/socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	plan.Mounts = []sandpit.Mount{{Source: rw, Target: "/deep/down/rw"}, {Source: ro, Target: "/no-sockets", ReadOnly: true, NoSockets: true}, {Source: ro, Target: "/ro", ReadOnly: true}}
+	if e.has(t, feature.NestedMounts) {
+		plan.Mounts = slices.Insert(plan.Mounts, 1, sandpit.Mount{Source: ro, Target: "/deep/down/rw/in", ReadOnly: true})
+	}
 	plan.UID, plan.GID, plan.MultiUser = 0, 0, true
 	if !e.has(t, feature.Mounts) {
 		if inst, err := e.make(t.Context(), plan); !errors.Is(err, sandpit.ErrUnsupported) {
@@ -870,8 +890,20 @@ func testMounts(t *testing.T, e *env) {
 	if got, want := shell(t, c, "cat /ro/file /deep/down/rw/file"), filepath.Base(ro)+"\n"+filepath.Base(rw)+"\n"; got != want {
 		t.Errorf("the mounts hold %q, want %q", got, want)
 	}
-	if got := writable(t, c, "/ro", "/deep/down/rw"); got != "/deep/down/rw" {
+	if got := writable(t, c, "/ro", "/no-sockets", "/deep/down/rw"); got != "/deep/down/rw" {
 		t.Errorf("it can write to %q", got)
+	}
+	if got := shell(t, c, "cat /no-sockets/file"); got != filepath.Base(ro)+"\n" {
+		t.Errorf("the mount without sockets holds %q", got)
+	}
+	if conn, err := c.DialUnix(guarded(t), "/no-sockets/socket"); err == nil {
+		conn.Close()
+		t.Error("it can connect to a socket in a mount without sockets")
+	}
+	if e.has(t, feature.NestedMounts) {
+		if got := writable(t, c, "/deep/down/rw/in"); got != "" {
+			t.Errorf("it can write to %q", got)
+		}
 	}
 	if _, err := os.Stat(rw + "/new"); err != nil {
 		t.Errorf("what it wrote is not there: %v", err)
@@ -888,6 +920,9 @@ func testLimits(t *testing.T, e *env) {
 		plan.Limits.Memory, plan.Limits.Pids, plan.Limits.CPUs = 64<<20*factor*factor, 50*factor*factor, 0.5*float64(factor)
 		inst := e.create(t, plan)
 		c := configured(t, inst)
+		if factor == 1 && e.has(t, feature.CPUs) {
+			checkCPUs(t, inst, c, plan.Limits.CPUs)
+		}
 		if got, want := shell(t, c, "df -Pk / | awk 'NR>1 { print $2 }'"), fmt.Sprintf("%d\n", plan.Limits.Disk>>10); e.has(t, feature.Disk) && got != want {
 			t.Errorf("the disk has %q KiB, want %q", got, want)
 		}
@@ -913,6 +948,22 @@ func testLimits(t *testing.T, e *env) {
 			}
 		}
 		e.destroy(t, inst)
+	}
+}
+
+func testMaxNoFile(t *testing.T, e *env) {
+	most := e.driver.Probe(t.Context()).MaxNoFile
+	if most == 0 {
+		return // any number, so the suite can't name the largest
+	}
+	plan := e.plan(t)
+	plan.Limits.NoFile = most
+	c := guest(t, e.create(t, plan))
+	if err := c.Configure(guarded(t), client.Config{User: "1000:1000", NoFile: most}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := shell(t, c, "ulimit -n"), fmt.Sprintf("%d\n", most); got != want {
+		t.Errorf("a process may have %q open files, want %q", got, want)
 	}
 }
 

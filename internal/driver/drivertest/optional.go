@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,8 +20,9 @@ var optionalProperties = []property{
 	{"Examine finds what Probe finds, and facts", testExamine},
 	{"Freeze stops all processes until Thaw", testFreeze},
 	{"a frozen instance can be destroyed", testDestroyFrozen},
-	{"OOMKills is what Stats has", testOOMKills},
+	{"OOMKills and PidsRefused are what Stats has", testCounters},
 	{"SetLimits changes limits while programs run, also after Recover", testSetLimits},
+	{"SetLimits changes nothing if one of the limits was not enforced before", testSetMissingLimits},
 	{"Explain returns what it is given for a guest that answered", testExplain},
 	{"Lacks and Exposed tell nothing of a sandbox without a gap", testWhole},
 	{"Sweep removes what killed processes left, and nothing else", testSweep},
@@ -104,7 +106,7 @@ func answers(t *testing.T, inst driver.Instance, within time.Duration) bool {
 }
 
 func testSetLimits(t *testing.T, e *env) {
-	limits := func(p *driver.Plan) { p.Limits.Memory, p.Limits.Pids = 128<<20, 32 }
+	limits := func(p *driver.Plan) { p.Limits.Memory, p.Limits.CPUs, p.Limits.Pids = 128<<20, 2, 32 }
 	plan := e.plan(t)
 	limits(&plan)
 	for _, f := range []feature.Feature{feature.Memory, feature.CPUs, feature.Pids} {
@@ -112,7 +114,7 @@ func testSetLimits(t *testing.T, e *env) {
 			t.Skipf("needs the feature %s: the driver lacks it here", f)
 		}
 	}
-	changed(t, optional[driver.Limiter](t, e, e.create(t, plan)))
+	e.changed(t, optional[driver.Limiter](t, e, e.create(t, plan)))
 	if e.Without["Recoverer"] != "" {
 		return
 	}
@@ -120,42 +122,56 @@ func testSetLimits(t *testing.T, e *env) {
 	made := e.createPersistent(t, limits)
 	made.(driver.Leaver).Leave()
 	again := e.recover(t, r, made.Handle())
-	changed(t, optional[driver.Limiter](t, e, again))
+	e.changed(t, optional[driver.Limiter](t, e, again))
 	e.destroy(t, again)
 }
 
-// changed changes the limits of an instance with 128 MiB of memory and 32 processes.
-func changed(t *testing.T, l driver.Limiter) {
+// fork starts processes until no more are allowed, and returns their number. They are gone
+// when it returns, and no longer counted.
+func (e *env) fork(t *testing.T, c *client.Client) int {
+	t.Helper()
+	all := func() int { return len(shell(t, c, "for p in /proc/[0-9]*; do echo; done")) }
+	before := all()
+	out := &buffer{}
+	p, err := c.Start(guarded(t), sandpit.Command{Script: "(while sleep 1000 & do echo; done) 2>/dev/null; kill -9 -1", Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(guarded(t)); err != nil {
+		t.Fatal(err)
+	}
+	e.eventually(t, "the killed processes are gone", func() bool { return all() <= before })
+	return len(out.b)
+}
+
+// changed changes the limits of an instance with 128 MiB of memory, 2 CPUs and 32 processes.
+func (e *env) changed(t *testing.T, l driver.Limiter) {
 	t.Helper()
 	inst := l.(driver.Instance)
 	c := configured(t, inst)
-	processes := func() int { // that there can be
-		out := &buffer{}
-		p, err := c.Start(guarded(t), sandpit.Command{Script: "(while sleep 1000 & do echo; done) 2>/dev/null; kill -9 -1", Stdout: out})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Wait(guarded(t)); err != nil {
-			t.Fatal(err)
-		}
-		return len(out.b)
-	}
-	few := processes()
+	few := e.fork(t, c)
 	set := func(limits sandpit.Limits) {
 		t.Helper()
 		if err := l.SetLimits(t.Context(), limits); err != nil {
 			t.Fatalf("setting %+v: %v", limits, err)
 		}
 	}
-	set(sandpit.Limits{})
-	set(sandpit.Limits{Pids: 64, CPUs: 1.5, Disk: 1})
-	if many := processes(); many != few+32 {
-		t.Errorf("with 32 more processes there are %d, before %d", many, few)
+	// more checks that there can be 32 more processes. Where the guest counts, its threads do.
+	more := func() {
+		t.Helper()
+		if many := e.fork(t, c); many > few+32 || many <= 32 || !e.countsGuest(t) && many != few+32 {
+			t.Errorf("with 32 more processes there are %d, before %d", many, few)
+		}
 	}
+	set(sandpit.Limits{})
+	set(sandpit.Limits{Pids: 64, CPUs: 0.5, Disk: 1})
+	more()
+	checkCPUs(t, inst, c, 0.5)
 	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f")
-	if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 32 << 20}); !errors.Is(err, sandpit.ErrState) {
+	if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 32 << 20, Pids: 1000}); !errors.Is(err, sandpit.ErrState) {
 		t.Errorf("less memory than is in use: %v", err)
 	}
+	more() // since nothing has changed
 	shell(t, c, "head -c 30M /dev/zero >/dev/shm/g; rm /dev/shm/f /dev/shm/g")
 	set(sandpit.Limits{Memory: 32 << 20})
 	if f, ok := l.(driver.Freezer); ok && f.Freeze(t.Context()) == nil {
@@ -172,6 +188,56 @@ func changed(t *testing.T, l driver.Limiter) {
 	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f; rm /dev/shm/f")
 	if after, err := inst.Stats(t.Context()); err != nil || after.OOMKills != before.OOMKills {
 		t.Errorf("with more memory: %+v, %v, before %+v", after, err, before)
+	}
+}
+
+// checkCPUs checks that a program gets no more than a number of CPUs.
+func checkCPUs(t *testing.T, inst driver.Instance, c *client.Client, cpus float64) {
+	t.Helper()
+	began := time.Now()
+	before, err := inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.Start(guarded(t), sandpit.Command{Script: "ulimit -t 1; while :; do :; done"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(guarded(t)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is left of one period of the scheduler, and the begin of another, come on top.
+	took := time.Since(began)
+	if used := after.CPU - before.CPU; used.Seconds() > cpus*(took.Seconds()+0.3) {
+		t.Errorf("within %v, %v of %g CPUs are used", took, used, cpus)
+	}
+}
+
+// countsGuest reports whether a limit of processes counts the guest, too.
+func (e *env) countsGuest(t *testing.T) bool {
+	return slices.ContainsFunc(e.driver.Probe(t.Context()).Gaps, func(g sandpit.Gap) bool { return g.What == feature.GapGuestPids })
+}
+
+func testSetMissingLimits(t *testing.T, e *env) {
+	for _, missing := range []feature.Feature{feature.Memory, feature.CPUs, feature.Pids} {
+		plan := e.plan(t)
+		plan.Limits.Memory, plan.Limits.Pids = 128<<20, 32
+		plan.Enforce[missing] = false
+		inst := e.create(t, plan)
+		l := optional[driver.Limiter](t, e, inst)
+		if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 96 << 20, CPUs: 1, Pids: 8}); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("made without %s, which is to be changed: %v", missing, err)
+		}
+		if !plan.Enforce[feature.Pids] {
+			continue
+		}
+		if n := e.fork(t, configured(t, inst)); n <= 8 || n > 32 {
+			t.Errorf("made without %s, after a change that was refused there are %d processes of 32", missing, n)
+		}
 	}
 }
 
@@ -234,23 +300,20 @@ func testDestroyFrozen(t *testing.T, e *env) {
 	}
 }
 
-func testOOMKills(t *testing.T, e *env) {
+func testCounters(t *testing.T, e *env) {
 	plan := e.plan(t)
-	plan.Limits.Memory = 64 << 20
+	plan.Limits.Memory, plan.Limits.Pids = 64<<20, 32
 	inst := e.create(t, plan)
 	counter := optional[driver.OOMCounter](t, e, inst)
 	c := configured(t, inst)
-	for _, script := range []string{":", "tail /dev/zero"} {
-		if e.has(t, feature.Memory) {
-			p, err := c.Start(guarded(t), sandpit.Command{Script: script})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := p.Wait(guarded(t)); err != nil {
-				t.Fatal(err)
-			}
+	// check compares the counters with Stats, and with whether there is something to count.
+	check := func(when string, killed, refused bool) {
+		t.Helper()
+		kills, err := counter.OOMKills()
+		if err != nil {
+			t.Fatal(err)
 		}
-		n, err := counter.OOMKills()
+		refusals, err := counter.PidsRefused()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,12 +321,27 @@ func testOOMKills(t *testing.T, e *env) {
 		switch {
 		case err != nil:
 			t.Fatal(err)
-		case n != m.OOMKills:
-			t.Errorf("after %q it is %d, and Stats has %d", script, n, m.OOMKills)
-		case e.has(t, feature.Memory) && (n > 0) != (script != ":"):
-			t.Errorf("after %q it is %d", script, n)
+		case kills != m.OOMKills || refusals != m.PidsRefused:
+			t.Errorf("%s: %d out-of-memory kills and %d refused processes, and Stats has %+v", when, kills, refusals, m)
+		case e.has(t, feature.Memory) && (kills > 0) != killed, e.has(t, feature.Pids) && refusals >= 0 && (refusals > 0) != refused:
+			t.Errorf("%s: %d out-of-memory kills and %d refused processes", when, kills, refusals)
 		}
 	}
+	check("at first", false, false)
+	if e.has(t, feature.Pids) {
+		e.fork(t, c)
+	}
+	check("after too many processes", false, true)
+	if e.has(t, feature.Memory) {
+		p, err := c.Start(guarded(t), sandpit.Command{Script: "tail /dev/zero"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(guarded(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("after too much memory", true, true)
 }
 
 func testExplain(t *testing.T, e *env) {
@@ -280,6 +358,12 @@ func testExplain(t *testing.T, e *env) {
 	e.destroy(t, inst)
 	if err := x.Explain(gone); err != gone {
 		t.Errorf("after Destroy it explains %v", err)
+	}
+	e.need(t, "KillGuest")
+	inst = e.create(t, e.plan(t))
+	e.KillGuest(t, inst)
+	if err := inst.(driver.Explainer).Explain(gone); err == nil || err.Error() == "" {
+		t.Errorf("of a guest that was killed it explains %v", err)
 	}
 }
 

@@ -234,6 +234,10 @@ func testLeave(t *testing.T, e *env) {
 	}
 	if c, ok := inst.(driver.OOMCounter); ok {
 		calls["OOMKills"] = func() error { _, err := c.OOMKills(); return err }
+		calls["PidsRefused"] = func() error { _, err := c.PidsRefused(); return err }
+	}
+	if l, ok := inst.(driver.Limiter); ok {
+		calls["SetLimits"] = func() error { return l.SetLimits(t.Context(), sandpit.Limits{Pids: 10}) }
 	}
 	for name, call := range calls {
 		if err := call(); !errors.Is(err, sandpit.ErrClosed) {
