@@ -17,6 +17,11 @@ type Backend interface {
 	// request, so that a changed policy applies from the next request on.
 	Client(c gate.Caller) sandpit.Client
 
+	// CreateMarked is Create of Client for a request that may be repeated. The sandbox keeps the
+	// mark, from its first record on. Marked finds it again, or returns ErrNotFound.
+	CreateMarked(ctx context.Context, c gate.Caller, spec sandpit.Spec, mark string) (sandpit.Sandbox, error)
+	Marked(c gate.Caller, mark string) (sandpit.Sandbox, error)
+
 	// AllowPreview returns how long a preview lasts that a caller requests for the given
 	// time; 0: as long as usual. The error says that the caller may have none, or not for so
 	// long.
@@ -76,7 +81,7 @@ type Repeatable struct {
 	Namespace string
 	Key       string
 	Hash      [sha256.Size]byte // of the request
-	Resource  string            // the name of the sandbox that it creates; empty: nothing that is known yet
+	Resource  string            // the mark of the sandbox that it creates; empty: nothing that is known yet
 }
 
 // Earlier is an earlier request with the same key.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -25,7 +26,7 @@ func createSandbox(c *call) error {
 		return err
 	}
 	began := time.Now()
-	sb, err := c.api.opts.Backend.Client(c.Caller).Create(c.Ctx, spec)
+	sb, err := c.create(spec)
 	code := ""
 	if err != nil {
 		code = errcode.Of(err)
@@ -40,6 +41,15 @@ func createSandbox(c *call) error {
 		return err
 	}
 	return c.created(out)
+}
+
+// create makes a sandbox, which has a mark if the request may be repeated.
+func (c *call) create(spec sandpit.Spec) (sandpit.Sandbox, error) {
+	backend := c.api.opts.Backend
+	if c.repeat != nil {
+		return backend.CreateMarked(c.Ctx, c.Caller, spec, c.repeat.resource)
+	}
+	return backend.Client(c.Caller).Create(c.Ctx, spec)
 }
 
 func (c *call) created(out v1.Sandbox) error {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -282,6 +283,14 @@ func (b *backend) AllowPreview(c gate.Caller, life time.Duration) (time.Duration
 		p.Rules.Previews = 0
 	}
 	return p.AllowPreview(life)
+}
+
+func (b *backend) CreateMarked(ctx context.Context, c gate.Caller, spec sandpit.Spec, mark string) (sandpit.Sandbox, error) {
+	return b.engine.As(c.Namespace, policy.Default()).CreateFor(ctx, spec, "once", json.RawMessage(strconv.Quote(mark)))
+}
+
+func (b *backend) Marked(c gate.Caller, mark string) (sandpit.Sandbox, error) {
+	return b.engine.As(c.Namespace, policy.Default()).FindFor("once", json.RawMessage(strconv.Quote(mark)))
 }
 
 func (b *backend) Capabilities(context.Context) (v1.Capabilities, error) {

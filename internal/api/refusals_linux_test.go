@@ -333,6 +333,24 @@ func TestIdempotency(t *testing.T) {
 	if h.Get("Idempotent-Replayed") != "true" || again.ID != first.ID {
 		t.Errorf("%v %s is not %s", h, again.ID, first.ID)
 	}
+	// It is found by what it was made for, not by its name, which may be that of another.
+	for _, name := range []string{"box", "free"} {
+		s.repeats.mu.Lock()
+		began, _ := json.Marshal(v1.Spec{Name: name})
+		s.repeats.all["local/"+name] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(began), Resource: "/" + name}}
+		s.repeats.mu.Unlock()
+	}
+	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "box"}})
+	s.refused(409, "exists", create("box", v1.Spec{Name: "box"}))
+	if h = s.want(201, nil, create("free", v1.Spec{Name: "free"})); h.Get("Idempotent-Replayed") != "" {
+		t.Error(h)
+	}
+	// An earlier version has stored a name: nobody knows whether the sandbox was made.
+	s.repeats.mu.Lock()
+	began, _ := json.Marshal(v1.Spec{})
+	s.repeats.all["local/k0"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(began), Resource: "box"}}
+	s.repeats.mu.Unlock()
+	s.refused(409, "outcome_unknown", create("k0", v1.Spec{}))
 	// Many at once.
 	var wg sync.WaitGroup
 	for range 8 {
@@ -354,13 +372,9 @@ func TestIdempotency(t *testing.T) {
 // vague is a backend whose sandboxes can't be described.
 type vague struct{ api.Backend }
 
-type vagueClient struct{ sandpit.Client }
-
 type vagueSandbox struct{ sandpit.Sandbox }
 
-func (v vague) Client(c gate.Caller) sandpit.Client { return vagueClient{v.Backend.Client(c)} }
-
-func (vagueClient) Get(context.Context, string) (sandpit.Sandbox, error) { return vagueSandbox{}, nil }
+func (vague) Marked(gate.Caller, string) (sandpit.Sandbox, error) { return vagueSandbox{}, nil }
 
 func (vagueSandbox) ID() string { return "vague" }
 
@@ -372,7 +386,7 @@ func (vagueSandbox) Info(context.Context) (sandpit.Info, error) {
 func TestIdempotencyKeyIsGivenBack(t *testing.T) {
 	s := serve(t, func(o *options) { o.Backend = vague{o.Backend} })
 	begun, _ := json.Marshal(v1.Spec{Name: "box"})
-	s.repeats.all["local/k"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(begun), Resource: "box"}}
+	s.repeats.all["local/k"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(begun), Resource: "/mark"}}
 	again := ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "box"}, header: map[string]string{"Idempotency-Key": "k"}}
 	s.refused(410, "closed", again)
 	s.repeats.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -66,12 +67,8 @@ func (c *call) once(body any) error {
 		return err
 	}
 	r := &repeatable{key: key}
-	spec, _ := body.(*v1.Spec)
-	if spec != nil {
-		if spec.Name == "" {
-			spec.Name = gate.NewRequestID() // to find it if the server dies before it has noted the answer
-		}
-		r.resource = spec.Name
+	if c.route.ID == createID {
+		r.resource = markSign + gate.NewRequestID() // to find it if the server dies before it has noted the answer
 	}
 	earlier, err := c.api.opts.Idempotency.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: hash, Resource: r.resource})
 	switch {
@@ -94,7 +91,7 @@ func (c *call) once(body any) error {
 	}
 	if earlier != nil { // the server died on it
 		c.Detail += "; repeated"
-		return c.takeOver(spec, earlier)
+		return c.takeOver(earlier)
 	}
 	return nil
 }
@@ -123,23 +120,32 @@ func (c *call) detach() {
 	c.Ctx = ctx
 }
 
+// markSign begins the marks of sandboxes. Earlier versions stored names there.
+const markSign = "/"
+
 // takeOver carries out a request that an earlier server may have carried out. The sandbox that a
-// create makes is found by its name. Of others the outcome is unknown.
-func (c *call) takeOver(spec *v1.Spec, earlier *Earlier) error {
-	if spec == nil {
+// create has made is found by its mark. Of others the outcome is unknown.
+func (c *call) takeOver(earlier *Earlier) error {
+	if !strings.HasPrefix(earlier.Resource, markSign) {
 		return errUnknown
 	}
-	spec.Name = earlier.Resource
 	c.repeat.resource = earlier.Resource
-	sb, err := c.api.opts.Backend.Client(c.Caller).Get(c.Ctx, earlier.Resource)
+	err := c.createdBefore(earlier.Resource)
 	if errors.Is(err, sandpit.ErrNotFound) {
 		return nil
 	}
-	var made v1.Sandbox
-	if err == nil {
-		c.Target = sb.ID()
-		made, err = describe(c.Ctx, sb)
+	return err
+}
+
+// createdBefore answers with the sandbox that has a mark, as it is now. It returns errReplayed, or
+// ErrNotFound if there is none.
+func (c *call) createdBefore(mark string) error {
+	sb, err := c.api.opts.Backend.Marked(c.Caller, mark)
+	if err != nil {
+		return err
 	}
+	c.Target = sb.ID()
+	made, err := describe(c.Ctx, sb)
 	if err != nil {
 		return err
 	}
@@ -194,8 +200,11 @@ func withoutSecret(route *Route, body []byte) []byte {
 		return body
 	}
 	delete(fields, "secret")
-	body, _ = json.Marshal(fields) // of JSON, which never fails
-	return append(body, '\n')
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false) // it must not become longer
+	_ = enc.Encode(fields)   // of JSON, which never fails
+	return text.Bytes()
 }
 
 // replay answers as an earlier request was answered. An answer that was too long to be kept is
@@ -210,19 +219,11 @@ func (c *call) replay(earlier *Earlier) error {
 		c.W.WriteHeader(earlier.Status)
 		return errReplayed
 	case earlier.Response == nil && c.route.ID == createID:
-		sb, err := c.api.opts.Backend.Client(c.Caller).Get(c.Ctx, earlier.Resource)
-		if err != nil {
-			return err
+		err := c.createdBefore(earlier.Resource)
+		if errors.Is(err, sandpit.ErrNotFound) {
+			err = fault.Errorf(sandpit.ErrNotFound, "the sandbox that the first request with this Idempotency-Key has created is gone")
 		}
-		c.Target = sb.ID()
-		made, err := describe(c.Ctx, sb)
-		if err == nil {
-			err = c.created(made)
-		}
-		if err != nil {
-			return err
-		}
-		return errReplayed
+		return err
 	case earlier.Response == nil:
 		return &gate.Refusal{Code: "state", Message: "the first request with this Idempotency-Key has succeeded; its response was too long to be kept", Hint: "get the present state"}
 	}

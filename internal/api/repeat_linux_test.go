@@ -61,7 +61,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"linkFile":          {204, ask{path: base + "/files/symlink?path=/tmp/link&target=/tmp"}},
 		"changeMode":        {204, ask{path: base + "/files/chmod?path=/tmp/copied&mode=0600"}},
 		"pullImage":         {503, ask{path: "/v1/images/pull", body: v1.ImagePull{Image: "x"}}},
-		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once"}}},
+		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once" + strings.Repeat("<", 50)}}},
 		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},
 		"testWebhook":       {404, ask{path: "/v1/webhooks/none/test"}},
 	}
@@ -97,6 +97,9 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 						t.Fatalf("%s: %v", first, err)
 					}
 					delete(made, "secret")
+					if len(again) > len(first) {
+						t.Errorf("what is kept is longer than the answer: %s", again)
+					}
 					if diff := cmp.Diff(made, kept); diff != "" {
 						t.Error(diff)
 					}

@@ -185,6 +185,16 @@ func (t *Tenant) CreateFor(ctx context.Context, spec sandpit.Spec, dialect strin
 	return view{s, t}, nil
 }
 
+// FindFor finds the sandbox that has data of a dialect, or returns ErrNotFound.
+func (t *Tenant) FindFor(dialect string, data json.RawMessage) (Box, error) {
+	for _, s := range t.engine.Sandboxes() {
+		if s.namespace == t.namespace && bytes.Equal(s.Dialect(dialect), data) {
+			return view{s, t}, nil
+		}
+	}
+	return nil, fault.Errorf(sandpit.ErrNotFound, "no sandbox has these data of the dialect %q", dialect)
+}
+
 func checkDialect(name string, data json.RawMessage) error {
 	if name == "" || len(name) > maxDialectName || len(data) > maxDialectData || data != nil && !json.Valid(data) {
 		return fault.Errorf(sandpit.ErrInvalid, "keeping what the dialect %.40q needs: not a name of up to %d bytes with JSON of up to %d bytes", name, maxDialectName, maxDialectData)
