@@ -46,14 +46,14 @@ func TestFrames(t *testing.T) {
 	json := bytes.Repeat([]byte("j"), frameBuffer+5)
 	stream := slices.Concat(
 		frameOf(v1.FrameStarted, []byte("{}")), frameOf(v1.FrameStdout, []byte("out")), frameOf(v1.FramePing, nil), frameOf(v1.FrameStdout, nil),
-		frameOf(v1.FrameStderr, long), frameOf(v1.FrameError, json), frameOf(v1.FrameResult, []byte("end")),
+		frameOf(v1.FrameStderr, long), frameOf(v1.FrameEnd, json), frameOf(v1.FrameResult, []byte("end")),
 	)
 	want := []piece{
 		{v1.FrameStarted, []byte("{}")},
 		{v1.FrameStdout, []byte("out")},
 		{v1.FramePing, nil},
 		{v1.FrameStderr, long},
-		{v1.FrameError, json},
+		{v1.FrameEnd, json},
 		{v1.FrameResult, []byte("end")},
 	}
 	for name, r := range map[string]io.Reader{
@@ -77,7 +77,7 @@ func TestFrames(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	f.Add(frameOf(v1.FrameStdout, []byte("out")), uint8(3))
 	f.Add(slices.Concat(frameOf(v1.FrameResult, []byte("{}")), frameOf(v1.FrameStderr, bytes.Repeat([]byte("x"), 70_000))), uint8(200))
-	f.Add([]byte{v1.FrameError, 0xff, 0xff, 0xff, 0xff, 1}, uint8(1))
+	f.Add([]byte{v1.FrameEnd, 0xff, 0xff, 0xff, 0xff, 1}, uint8(1))
 	f.Add([]byte{}, uint8(0))
 	f.Fuzz(func(t *testing.T, stream []byte, size uint8) {
 		// However it is cut, the same comes out.

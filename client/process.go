@@ -112,7 +112,7 @@ func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) 
 			put(&out.stdout, b)
 		case v1.FrameStderr:
 			put(&out.stderr, b)
-		case v1.FrameDeaf:
+		case v1.FrameStdinClosed:
 			if p.in != nil {
 				p.in.end()
 			}

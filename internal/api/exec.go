@@ -146,7 +146,7 @@ func (c *call) start(s clientStream, sb sandpit.Sandbox, cmd sandpit.Command, st
 	return p, err
 }
 
-// clientStream is a stream.Response or a stream.Socket.
+// clientStream is a stream.Response, a stream.Socket or a stream.Relay.
 type clientStream interface {
 	stream.Sink
 	Begin(start func() (v1.Process, error)) error

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -47,7 +47,7 @@ func runOnce(c *call) error {
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
-	return serveRun(c, false, func(r *run, req *fastrun.Request) error { return r.make(runner.Runs(), req) })
+	return serveRun(c, false, func(r *run, req *fastrun.Request) { r.make(runner.Runs(), req) })
 }
 
 // executeFast is executeSocket for a launcher.
@@ -62,7 +62,7 @@ func executeFast(c *call) error {
 	if err != nil {
 		return err
 	}
-	return serveRun(c, true, func(r *run, req *fastrun.Request) error { return r.execute(sb, req, nil) })
+	return serveRun(c, true, func(r *run, req *fastrun.Request) { r.finish(r.execute(sb, req)) })
 }
 
 // isFastRun reports whether the client is this user's and speaks as package fastrun does
@@ -77,13 +77,11 @@ type run struct {
 	*call
 	relay *stream.Relay
 	stays bool // the sandbox outlives the command
-
-	failed *fastrun.Outcome // told with the error of a program that could not be started
 }
 
 // serveRun takes the connection over and reads the request, which do carries out. If
 // the sandbox stays, the client hears before its request that it may send that.
-func serveRun(c *call, stays bool, do func(*run, *fastrun.Request) error) error {
+func serveRun(c *call, stays bool, do func(*run, *fastrun.Request)) error {
 	c.IntendLater()
 	relay, err := stream.NewRelay(c.Call)
 	if err != nil {
@@ -96,10 +94,12 @@ func serveRun(c *call, stays bool, do func(*run, *fastrun.Request) error) error 
 	}
 	req := new(fastrun.Request)
 	if err := r.request(req); err != nil {
-		return r.refuse(err)
+		r.finish(sandpit.Result{}, err)
+		return nil
 	}
 	relay.Serve()
-	return do(r, req)
+	do(r, req)
+	return nil
 }
 
 // request reads the request.
@@ -114,40 +114,41 @@ func (r *run) request(req *fastrun.Request) error {
 }
 
 // make carries a request out in a sandbox made for it.
-func (r *run) make(client sandpit.Client, req *fastrun.Request) error {
+func (r *run) make(client sandpit.Client, req *fastrun.Request) {
 	spec, err := req.Spec.Sandpit()
 	if err != nil {
-		return r.refuse(err)
+		r.finish(sandpit.Result{}, err)
+		return
 	}
 	sb, err := client.Create(r.Ctx, spec)
 	if err != nil {
-		return r.refuse(err)
+		r.finish(sandpit.Result{}, err)
+		return
 	}
 	r.Target = sb.ID()
-	removed := false
-	remove := func() error {
-		if removed {
-			return nil
+	remove := sync.OnceValue(func() error {
+		if err := sb.Remove(context.WithoutCancel(r.Ctx)); err != nil {
+			return fmt.Errorf("removing the sandbox: %w", err)
 		}
-		removed = true
-		return sb.Remove(context.WithoutCancel(r.Ctx))
-	}
+		return nil
+	})
 	defer func() {
 		if err := remove(); err != nil {
 			r.api.gate.Log().Error("a sandbox was not removed", "request", r.ID, "error", err)
 		}
 	}()
+	var res sandpit.Result
 	if req.WorkDir {
-		if err := checkWorkDir(r.Ctx, sb, spec.WorkDir); err != nil {
-			return r.refuse(err)
-		}
+		err = checkWorkDir(r.Ctx, sb, spec.WorkDir)
 	}
-	return r.execute(sb, req, func(failed bool) error {
-		if failed || req.Report || tidy(spec) {
-			return remove()
-		}
-		return nil
-	})
+	if err == nil {
+		r.notEnforced(sb)
+		res, err = r.execute(sb, req)
+	}
+	if err != nil || req.Report || tidy(spec) {
+		err = errors.Join(err, remove())
+	}
+	r.finish(res, err)
 }
 
 // tidy reports whether the sandbox has to be gone before its client hears of
@@ -157,100 +158,61 @@ func tidy(spec sandpit.Spec) bool {
 	return spec.Name != "" || len(spec.Mounts) > 0 || spec.Image != "" && spec.Image != "host"
 }
 
-// execute runs the command and tells how it ended. Before that it calls last, if that is
-// set.
-func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request, last func(failed bool) error) error {
-	res, err := r.command(sb, req)
-	if err != nil {
-		if errors.Is(err, sandpit.ErrStart) {
-			r.failed = new(fastrun.Outcome)
-			err = errors.Join(err, r.report(sb, req, r.failed))
-		}
-		if last != nil {
-			err = errors.Join(err, last(true))
-		}
-		return r.refuse(err)
-	}
-	out := fastrun.Outcome{Result: v1.FromResult(res)}
-	if err := r.report(sb, req, &out); err != nil {
-		return r.refuse(err)
-	}
-	if last != nil {
-		if err := last(false); err != nil {
-			return r.refuse(fmt.Errorf("removing the sandbox: %w", err))
-		}
-	}
-	payload, err := json.Marshal(out)
-	if err != nil {
-		return r.refuse(err)
-	}
-	r.relay.Last(v1.FrameResult, payload)
-	return nil
-}
-
-// command starts the command and waits for its end.
-func (r *run) command(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result, error) {
+// execute runs the command, and reports on the sandbox.
+func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result, error) {
 	cmd, err := req.Command.Sandpit()
 	if err != nil {
 		return sandpit.Result{}, err
 	}
-	cmd.Stdout, cmd.Stderr = stream.Output(r.relay)
-	began := time.Now()
-	var p sandpit.Process
-	err = r.relay.Begin(func() (_ sandpit.Process, about []byte, err error) {
-		p, err = sb.Start(r.Ctx, cmd)
-		switch {
-		case err != nil:
-		case r.stays:
-			about, _ = json.Marshal(describeProcess(p, cmd, began)) // of text and numbers, which never fails
-		default:
-			about = notEnforced(r.Ctx, sb)
-		}
-		return p, about, err
-	})
+	p, err := r.start(r.relay, sb, cmd, 0)
 	if err != nil {
+		if errors.Is(err, sandpit.ErrStart) {
+			err = errors.Join(err, r.report(sb, req))
+		}
 		return sandpit.Result{}, err
 	}
-	return r.await(sb, p)
+	r.relay.Connect(p)
+	res, err := r.await(sb, p)
+	if err == nil && (req.Report || res.OOMKilled || res.TimedOut || res.Truncated || res.PidsRefused || res.DiskFull || res.FilesFull) {
+		err = r.report(sb, req)
+	}
+	return res, err
 }
 
-// notEnforced returns a list of the default limits that are not enforced, as JSON; nil: all are.
-func notEnforced(ctx context.Context, sb sandpit.Sandbox) []byte {
-	info, err := sb.Info(ctx)
+// notEnforced tells the default limits that are not enforced.
+func (r *run) notEnforced(sb sandpit.Sandbox) {
+	info, err := sb.Info(r.Ctx)
 	if err != nil {
-		return nil // its end will tell
+		return // the command will tell
 	}
-	limits := feature.LimitsAmong(info.NotEnforced)
-	if len(limits) == 0 {
-		return nil
+	if limits := feature.LimitsAmong(info.NotEnforced); len(limits) > 0 {
+		r.tell(&fastrun.Report{NotEnforced: limits})
 	}
-	list, _ := json.Marshal(limits) // of strings, which never fails
-	return list
 }
 
-// report adds what the client must know besides the result.
-func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request, out *fastrun.Outcome) error {
-	res := out.Result
-	if !req.Report && !res.OOMKilled && !res.TimedOut && !res.Truncated && !res.PidsRefused && !res.DiskFull && !res.FilesFull && out != r.failed {
-		return nil
-	}
+// report tells what the client must know besides the result.
+func (r *run) report(sb sandpit.Sandbox, req *fastrun.Request) error {
 	info, err := sb.Info(context.WithoutCancel(r.Ctx))
 	if err != nil {
 		return fmt.Errorf("reading the sandbox's limits: %w", err)
 	}
-	told := v1.FromInfo(info)
-	out.Info = &told
-	if !req.Report {
-		return nil
+	report := fastrun.Report{Info: new(v1.FromInfo(info))}
+	if req.Report {
+		if m, err := sb.Metrics(context.WithoutCancel(r.Ctx)); err == nil {
+			report.Metrics = new(v1.FromMetrics(m, time.Now()))
+		}
 	}
-	if m, err := sb.Metrics(context.WithoutCancel(r.Ctx)); err == nil {
-		told := v1.FromMetrics(m, time.Now())
-		out.Metrics = &told
-	}
+	r.tell(&report)
 	return nil
 }
 
-// checkWorkDir refuses a working directory that is none.
+func (r *run) tell(report *fastrun.Report) {
+	if payload, err := json.Marshal(report); err == nil {
+		_ = r.relay.Frame(fastrun.FrameReport, payload) // the client may have left
+	}
+}
+
+// checkWorkDir refuses a working directory that does not exist or is not a directory.
 func checkWorkDir(ctx context.Context, sb sandpit.Sandbox, dir string) error {
 	info, err := sb.Files().Stat(ctx, dir)
 	switch {
@@ -262,23 +224,20 @@ func checkWorkDir(ctx context.Context, sb sandpit.Sandbox, dir string) error {
 	return nil // what else is wrong, the start of the command will tell
 }
 
-// refuse tells an error, and notes it. The client of a run, which is of the same user,
-// gets the text that it would have without a server.
-func (r *run) refuse(err error) error {
-	status, e := codec.Describe(r.Call, err)
-	r.ReplaceOutcome(status, e.Code, err)
-	if !r.stays {
+// finish tells how the command has ended. The client of a run, which is of the same user,
+// gets an error in the words that it would have without a server.
+func (r *run) finish(res sandpit.Result, err error) {
+	if r.stays {
+		r.relay.Finish(res, err, nil)
+		return
+	}
+	r.relay.Finish(res, err, func(err error) v1.Error {
 		if cause := context.Cause(r.Ctx); cause != nil && errors.Is(err, context.Canceled) {
 			err = cause
 		}
 		if errors.Is(err, gate.ErrDraining) {
 			err = fastrun.ServerEnded()
 		}
-		e = fastrun.EncodeError(err)
-	}
-	payload, jerr := json.Marshal(fastrun.Failure{Error: e, Outcome: r.failed})
-	if jerr == nil {
-		r.relay.Last(v1.FrameError, payload)
-	}
-	return nil
+		return fastrun.EncodeError(err)
+	})
 }

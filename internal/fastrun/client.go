@@ -33,8 +33,7 @@ type Run struct {
 	sandbox string // of Open; empty: one is made for the command
 	conn    net.Conn
 	in      *bufio.Reader
-	outcome Outcome
-	lacking []string
+	report  Report
 }
 
 // Open returns a Run for a command in an existing sandbox, by its name or id, once the
@@ -109,23 +108,23 @@ func (r *Run) head(path, more string) []byte {
 
 // Info describes the sandbox at the end of the command.
 func (r *Run) Info(context.Context) (sandpit.Info, error) {
-	if r.outcome.Info == nil {
+	if r.report.Info == nil {
 		return sandpit.Info{}, fault.Errorf(sandpit.ErrProtocol, "describing the sandbox: the server did not")
 	}
-	return r.outcome.Info.Sandpit(), nil
+	return r.report.Info.Sandpit(), nil
 }
 
 // Metrics returns the usage of the sandbox.
 func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
-	if r.outcome.Metrics == nil {
+	if r.report.Metrics == nil {
 		return sandpit.Metrics{}, fault.Errorf(sandpit.ErrUnsupported, "reading metrics: the server has none")
 	}
-	return r.outcome.Metrics.Sandpit().Metrics, nil
+	return r.report.Metrics.Sandpit().Metrics, nil
 }
 
 // NotEnforced returns the names of the default limits that are not enforced for a run, once it
 // has started.
-func (r *Run) NotEnforced() []string { return r.lacking }
+func (r *Run) NotEnforced() []string { return r.report.NotEnforced }
 
 // Close ends the connection, and with it the command and a sandbox made for it.
 func (r *Run) Close() {
@@ -159,7 +158,7 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 	stop := context.AfterFunc(ctx, func() { _ = r.conn.Close() })
 	defer stop()
 	// A server that declines may not read it all.
-	_, werr := r.conn.Write(v1.AppendFrame(head, v1.FrameRequest, body))
+	_, werr := r.conn.Write(v1.AppendFrame(head, FrameRequest, body))
 	if head != nil {
 		if err := accepted(r.in); errors.Is(err, ErrDeclined) {
 			return nil, err
@@ -170,27 +169,9 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 	if werr != nil {
 		return nil, r.lost(werr)
 	}
-	kind, payload, err := v1.ReadFrame(r.in, nil, v1.MaxFrame)
-	switch {
-	case err != nil:
-		return nil, r.lost(err)
-	case kind == v1.FrameError:
-		return nil, r.told(payload)
-	case kind != v1.FrameStarted:
-		return nil, unexpected(kind)
-	}
 	p := &process{run: r, moved: make(chan struct{}, 1), ended: make(chan struct{}), done: make(chan struct{})}
-	if r.sandbox == "" && len(payload) > 0 {
-		if err := json.Unmarshal(payload, &r.lacking); err != nil {
-			return nil, fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the start: %w", err)
-		}
-	}
-	if r.sandbox != "" {
-		var started v1.Process
-		if err := json.Unmarshal(payload, &started); err != nil {
-			return nil, fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the start: %w", err)
-		}
-		p.id, p.pid = started.ID, started.PID
+	if err := p.begin(); err != nil {
+		return nil, err
 	}
 	p.out = lanes.New(cmd.Stdout, cmd.Stderr, Window, p.passed, p.follow)
 	if cmd.Stdin || cmd.Terminal != nil {
@@ -232,16 +213,27 @@ func unexpected(kind byte) error {
 	return fault.Errorf(sandpit.ErrProtocol, "running in the server: a frame of type %d is out of place", kind)
 }
 
-// told returns the error in a frame.
-func (r *Run) told(payload []byte) error {
-	var f Failure
-	if err := json.Unmarshal(payload, &f); err != nil {
-		return fault.Errorf(sandpit.ErrProtocol, "running in the server: reading its error: %w", err)
+// parse reads the JSON of a frame.
+func parse(kind byte, payload []byte, v any) error {
+	if err := json.Unmarshal(payload, v); err != nil {
+		return fault.Errorf(sandpit.ErrProtocol, "running in the server: reading a frame of type %d: %w", kind, err)
 	}
-	if f.Outcome != nil {
-		r.outcome = *f.Outcome
+	return nil
+}
+
+// told returns the error in the last frame, or nil.
+func told(payload []byte) error {
+	var end v1.End
+	if err := parse(v1.FrameEnd, payload, &end); err != nil {
+		return err
 	}
-	return decodeError(f.Error)
+	switch {
+	case end.Error != nil:
+		return decodeError(*end.Error)
+	case end.Reason != v1.EndEnded:
+		return decodeError(v1.Error{})
+	}
+	return nil
 }
 
 // process is the command. Its methods are safe for concurrent use.
@@ -254,9 +246,9 @@ type process struct {
 
 	once   sync.Once
 	moved  chan struct{} // gets a value when the server has moved the process to the background
-	ended  chan struct{} // closed when the server has said the last, or can't any more
+	ended  chan struct{} // closed when the last frame has come, or none can any more
 	done   chan struct{} // closed when all output has been passed on, too
-	result sandpit.Result
+	result *v1.Result
 	err    error
 }
 
@@ -313,7 +305,7 @@ func (p *process) sendJSON(kind byte, v any) error {
 // Kill makes the server kill the process and everything that it started, and waits until that
 // has ended. A guest that does not kill it loses a sandbox made for the command.
 func (p *process) Kill(ctx context.Context) error {
-	if err := p.send(v1.FrameKill, nil); err != nil {
+	if err := p.send(FrameKill, nil); err != nil {
 		return err
 	}
 	select {
@@ -330,7 +322,7 @@ func (p *process) Background(ctx context.Context) error {
 	if p.run.sandbox == "" {
 		return fault.Errorf(sandpit.ErrUnsupported, "moving the command to the background: its sandbox ends with it")
 	}
-	if err := p.send(v1.FrameBackground, nil); err != nil {
+	if err := p.send(FrameBackground, nil); err != nil {
 		return err
 	}
 	select {
@@ -356,15 +348,49 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 			p.err = ctx.Err()
 		}
 		if p.stdin != nil {
-			p.stdin.taken(0)
+			p.stdin.end()
 		}
 		close(p.done)
 	})
 	select {
 	case <-p.done:
-		return p.result, p.err
+		if p.err != nil {
+			return sandpit.Result{}, p.err
+		}
+		return p.result.Sandpit(), nil
 	case <-ctx.Done():
 		return sandpit.Result{}, ctx.Err()
+	}
+}
+
+// begin reads frames until the process has been started.
+func (p *process) begin() error {
+	for {
+		kind, payload, err := v1.ReadFrame(p.run.in, nil, v1.MaxFrame)
+		if err != nil {
+			return p.run.lost(err)
+		}
+		switch kind {
+		case FrameReport:
+			err = parse(kind, payload, &p.run.report)
+		case v1.FrameEnd:
+			if err = told(payload); err == nil {
+				err = unexpected(kind)
+			}
+		case v1.FrameStarted:
+			if p.run.sandbox == "" {
+				return nil // nobody can attach to it
+			}
+			var started v1.Process
+			err = parse(kind, payload, &started)
+			p.id, p.pid = started.ID, started.PID
+			return err
+		default:
+			err = unexpected(kind)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
@@ -390,25 +416,37 @@ func (p *process) follow() {
 			if !p.out.Put(lane, payload) {
 				return
 			}
-		case v1.FrameTaken:
+		case FrameTaken:
 			if len(payload) != 4 || p.stdin == nil {
 				p.end(unexpected(kind))
 				return
 			}
-			p.stdin.taken(binary.BigEndian.Uint32(payload))
-		case v1.FrameBackground:
+			p.stdin.room.Give(binary.BigEndian.Uint32(payload))
+		case v1.FrameStdinClosed:
+			if p.stdin != nil {
+				p.stdin.end()
+			}
+		case FrameBackground:
 			select {
 			case p.moved <- struct{}{}:
 			default:
 			}
 		case v1.FramePing:
-		case v1.FrameError:
-			p.end(p.run.told(payload))
-			return
 		case v1.FrameResult:
-			err := json.Unmarshal(payload, &p.run.outcome)
-			if err != nil {
-				err = fault.Errorf(sandpit.ErrProtocol, "running in the server: reading the result: %w", err)
+			p.result = new(v1.Result)
+			if err := parse(kind, payload, p.result); err != nil {
+				p.end(err)
+				return
+			}
+		case FrameReport:
+			if err := parse(kind, payload, &p.run.report); err != nil {
+				p.end(err)
+				return
+			}
+		case v1.FrameEnd:
+			err := told(payload)
+			if err == nil && p.result == nil {
+				err = unexpected(kind)
 			}
 			p.end(err)
 			return
@@ -421,13 +459,11 @@ func (p *process) follow() {
 
 // passed tells the server how much of an output was passed on.
 func (p *process) passed(lane, n int) {
-	_ = p.send(v1.FramePassed, binary.BigEndian.AppendUint32([]byte{v1.FrameStdout + byte(lane)}, uint32(n))) // it may have ended
+	_ = p.send(FramePassed, binary.BigEndian.AppendUint32([]byte{v1.FrameStdout + byte(lane)}, uint32(n))) // it may have ended
 }
 
-// end says how the process ended: with err, or with the outcome that was read.
+// end says how the process ended: with err, or with the result that was read.
 func (p *process) end(err error) {
-	if p.err = err; err == nil {
-		p.result = p.run.outcome.Result.Sandpit()
-	}
+	p.err = err
 	close(p.ended)
 }

@@ -102,16 +102,21 @@ func TestServersThatBreakOff(t *testing.T) {
 		"no first frame":               {switching, sandpit.ErrUnavailable, "has exited"},
 		"half a frame":                 {switching + "\x01\x00\x00", sandpit.ErrUnavailable, "has exited"},
 		"a first frame of another":     {switching + frames(v1.FrameStdout, "x"), sandpit.ErrProtocol, "out of place"},
-		"an error":                     {switching + frames(v1.FrameError, `{"code":"not_found","message":"no such image","hint":"pull it"}`), sandpit.ErrNotFound, "no such image"},
-		"an error that is none":        {switching + frames(v1.FrameError, `[`), sandpit.ErrProtocol, "reading its error"},
+		"an error":                     {switching + frames(v1.FrameEnd, `{"reason":"error","error":{"code":"not_found","message":"no such image","hint":"pull it"}}`), sandpit.ErrNotFound, "no such image"},
+		"an end that is malformed":     {switching + frames(v1.FrameEnd, `[`), sandpit.ErrProtocol, "type 6"},
+		"an end before the start":      {switching + frames(v1.FrameEnd, `{"reason":"ended"}`), sandpit.ErrProtocol, "type 6"},
+		"a malformed report":           {switching + frames(FrameReport, `[`), sandpit.ErrProtocol, "type 36"},
 		"an end after the start":       {begun, sandpit.ErrUnavailable, "has exited"},
 		"half of the output":           {begun + frames(v1.FrameStdout, "out") + "\x02\x00\x00\x00\x09half", sandpit.ErrUnavailable, "has exited"},
 		"a frame that is too long":     {begun + "\x02\x7f\xff\xff\xff", nil, "more than the"},
 		"a frame of no type":           {begun + frames(byte(99), ""), sandpit.ErrProtocol, "type 99"},
 		"a second start":               {begun + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "type 1"},
-		"room for input nobody sends":  {begun + frames(v1.FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 34"},
-		"a result that is none":        {begun + frames(v1.FrameResult, `{"result":`), sandpit.ErrProtocol, "reading the result"},
-		"an error in place of the end": {begun + frames(v1.FrameStdout, "out", v1.FrameError, `{"code":"unavailable","message":"gone"}`), sandpit.ErrUnavailable, "gone"},
+		"room for input nobody sends":  {begun + frames(FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 34"},
+		"a malformed result":           {begun + frames(v1.FrameResult, `{"exit_code":`), sandpit.ErrProtocol, "type 5"},
+		"a result without an end":      {begun + frames(v1.FrameResult, `{}`), sandpit.ErrUnavailable, "has exited"},
+		"an end without a result":      {begun + frames(v1.FrameEnd, `{"reason":"ended"}`), sandpit.ErrProtocol, "type 6"},
+		"an end without an error":      {begun + frames(v1.FrameResult, `{}`, v1.FrameEnd, `{"reason":"drained"}`), nil, "without giving a reason"},
+		"an error in place of the end": {begun + frames(v1.FrameStdout, "out", v1.FrameEnd, `{"reason":"error","error":{"code":"unavailable","message":"gone"}}`), sandpit.ErrUnavailable, "gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t.Context(), says(t, tt.words, 0), sandpit.Command{Argv: []string{"true"}})
@@ -142,10 +147,10 @@ func TestServersThatBreakOffAnExec(t *testing.T) {
 		"a head without an end":   {"HTTP/1.1 101 Switching Protocols\r\nA: b\r\n", ErrDeclined, ""},
 		"a header without an end": {"HTTP/1.1 101 Switching Protocols\r\nA: " + strings.Repeat("x", 32<<10), ErrDeclined, ""},
 		"no first frame":          {switching, sandpit.ErrUnavailable, "has exited"},
-		"an error":                {switching + frames(v1.FrameError, `{"code":"state","message":"it is paused"}`), sandpit.ErrState, "it is paused"},
-		"a start that is none":    {switching + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "reading the start"},
+		"an error":                {switching + frames(v1.FrameEnd, `{"reason":"error","error":{"code":"state","message":"it is paused"}}`), sandpit.ErrState, "it is paused"},
+		"a malformed start":       {switching + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "type 1"},
 		"an end after the start":  {begun, sandpit.ErrUnavailable, "has exited"},
-		"an error after it":       {begun + frames(v1.FrameError, `{"code":"unavailable","message":"it leaves"}`), sandpit.ErrUnavailable, "it leaves"},
+		"an error after it":       {begun + frames(v1.FrameEnd, `{"reason":"drained","error":{"code":"unavailable","message":"it leaves"}}`), sandpit.ErrUnavailable, "it leaves"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			more := int64(1) // it reads the request, too
@@ -238,7 +243,7 @@ func TestOutputIsInOrder(t *testing.T) {
 		words += frames(kind, line)
 		want[kind] += line
 	}
-	words += frames(v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":5}}`)
+	words += frames(v1.FramePing, "", v1.FrameResult, `{"exit_code":5}`, v1.FrameEnd, `{"reason":"ended"}`)
 	var out, errs bytes.Buffer
 	res, err := run(t.Context(), says(t, words, 0), sandpit.Command{Argv: []string{"true"}, Stdout: &out, Stderr: &errs})
 	if err != nil || res.ExitCode != 5 || out.String() != want[v1.FrameStdout] || errs.String() != want[v1.FrameStderr] {
@@ -249,7 +254,7 @@ func TestOutputIsInOrder(t *testing.T) {
 // Input ends when the server says that nobody takes any more, and goes no
 // further than there is room.
 func TestInputWithoutRoom(t *testing.T) {
-	home := says(t, switching+frames(v1.FrameStarted, "", v1.FrameTaken, "\x00\x00\x00\x09"), 1<<40)
+	home := says(t, switching+frames(v1.FrameStarted, "", FrameTaken, "\x00\x00\x00\x09"), 1<<40)
 	r := &Run{Home: home, Version: "test"}
 	defer r.Close()
 	p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Stdin: true})
@@ -309,12 +314,12 @@ func FuzzServer(f *testing.F) {
 	begun := switching + frames(v1.FrameStarted, "")
 	for _, s := range []string{
 		"", "HTTP/1.1 404 Not Found\r\n\r\n", switching, begun,
-		begun + frames(v1.FrameStdout, "out", v1.FrameStderr, "err", v1.FramePing, "", v1.FrameResult, `{"result":{"exit_code":3,"oom_killed":true},"info":{"id":"a"},"metrics":{}}`),
-		begun + frames(v1.FrameTaken, "\xff\xff\xff\xff", v1.FrameTaken, "\x00\x00\x00\x00", v1.FrameTaken, "", v1.FrameResult, "{}"),
-		switching + frames(v1.FrameError, `{"code":"workdir_missing"}`),
-		begun + frames(v1.FrameError, `{"code":"overloaded","message":"\u001b[2J","hint":"a"}`),
+		begun + frames(v1.FrameStdout, "out", v1.FrameStderr, "err", v1.FramePing, "", v1.FrameResult, `{"exit_code":3,"oom_killed":true}`, FrameReport, `{"info":{"id":"a"},"metrics":{}}`, v1.FrameEnd, `{"reason":"ended"}`),
+		begun + frames(FrameTaken, "\xff\xff\xff\xff", FrameTaken, "\x00\x00\x00\x00", v1.FrameStdinClosed, "", FrameTaken, "", v1.FrameResult, "{}", v1.FrameEnd, `{"reason":"ended"}`),
+		switching + frames(FrameReport, `{"not_enforced":["memory"]}`, v1.FrameEnd, `{"reason":"error","error":{"code":"workdir_missing"}}`),
+		begun + frames(v1.FrameEnd, `{"reason":"error","error":{"code":"overloaded","message":"\u001b[2J","hint":"a"}}`),
 		begun + "\x02\xff\xff\xff\xff",
-		switching + frames(v1.FrameError, `{}`),
+		switching + frames(v1.FrameEnd, `{}`),
 	} {
 		f.Add([]byte(s))
 	}

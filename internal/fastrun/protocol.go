@@ -3,10 +3,16 @@
 // removes when the command or the connection has ended, and sandpit exec.
 //
 // The client writes the head of an HTTP/1.1 request with an Upgrade by hand, so it
-// needs neither net/http nor an engine. From then on both ends send the frames of
-// package v1. The request of a run follows its head at once, so that the whole run takes
+// needs neither net/http nor an engine. From then on both ends send frames. The request of a run follows its head at once, so that the whole run takes
 // one round trip. The client of an exec waits until the server has agreed, before it reads
 // any file that a flag names.
+//
+// # Frames
+//
+// The frames of the server are a stream of /v1 as package v1 describes it, from FrameStarted
+// to FrameEnd, and those of the client are what it sends over a WebSocket. Both ends add
+// frames of types from 32 on: without these, nothing is left that a client of /v1 does
+// not know. Nobody sends pings, since an end of a unix socket notices that the other has gone.
 //
 // # Windows
 //
@@ -60,26 +66,30 @@ type Request struct {
 	Spec    *v1.Spec   `json:"spec,omitempty"` // of a run
 	Command v1.Command `json:"command"`
 	WorkDir bool       `json:"workdir,omitempty"` // refuse a run whose working directory is not one
-	Report  bool       `json:"report,omitempty"`  // tell Info and Metrics
+	Report  bool       `json:"report,omitempty"`  // send a Report with Info and Metrics
 }
 
-// Outcome is the payload of a FrameResult. That of a FrameStarted is a v1.Process for
-// an exec. For a run, to whose command nobody can attach, it is a list of the default limits
-// that are not enforced, or empty.
-type Outcome struct {
-	Result  v1.Result   `json:"result"`
-	Info    *v1.Sandbox `json:"info,omitempty"`    // if asked for, a limit was reached, or the start failed
-	Metrics *v1.Metrics `json:"metrics,omitempty"` // if asked for, and known
+// Frame types beside those of package v1. S: from the server, C: from the client.
+const (
+	FrameRequest byte = 32 // C: Request as JSON; always the first
+	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
+	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken
+	FramePassed  byte = 35 // C: 5 bytes: v1.FrameStdout or v1.FrameStderr; the number of its bytes passed on, most significant first
+	FrameReport  byte = 36 // S: Report as JSON; before v1.FrameStarted or before v1.FrameEnd
+
+	// FrameBackground, empty, moves the command to the background (C), which is answered
+	// in kind when it is done (S).
+	FrameBackground byte = 37
+)
+
+// Report describes the sandbox. Fields that are not set are not told.
+type Report struct {
+	NotEnforced []string    `json:"not_enforced,omitempty"` // of a run, before it starts: the default limits that are not
+	Info        *v1.Sandbox `json:"info,omitempty"`         // if asked for, a limit was reached, or the start failed
+	Metrics     *v1.Metrics `json:"metrics,omitempty"`      // if asked for, and known
 }
 
-// Failure is the payload of a FrameError. A program that could not be started has an outcome,
-// without a result.
-type Failure struct {
-	v1.Error
-	Outcome *Outcome `json:"outcome,omitempty"`
-}
-
-// Codes of errors beside those of package v1.
+// Codes of errors in a v1.End, beside those of /v1.
 const (
 	codeNoWorkDir  = "workdir_missing"
 	codeNotWorkDir = "workdir_not_directory"

@@ -1,11 +1,14 @@
 package fastrun_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -61,6 +65,78 @@ func testResults(t *testing.T, s *place) {
 			}
 			if again, err := p.Wait(t.Context()); again != res || err != nil {
 				t.Errorf("asked again: %+v %v", again, err)
+			}
+		})
+	}
+}
+
+// TestFramesAreThoseOfTheAPI reads what the server says as a client of /v1 does, which knows no
+// frames of types from 32 on: the start, output, a result and an end, or an end with an error.
+func TestFramesAreThoseOfTheAPI(t *testing.T) {
+	s := serve(t)
+	s.create("box")
+	place, err := fastrun.Place()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := "GET " + fastrun.RunPath + " HTTP/1.1\r\n" + fastrun.HeaderPlace + ": " + place + "\r\n"
+	exec := "GET " + fastrun.ExecPath("box") + " HTTP/1.1\r\n"
+	for name, tt := range map[string]struct {
+		head, request string
+		kinds         []byte
+		code          string
+	}{
+		"run":         {run, `{"spec":{},"command":{"script":"echo out; exit 3"},"report":true}`, []byte{v1.FrameStarted, v1.FrameStdout, v1.FrameResult, v1.FrameEnd}, ""},
+		"exec":        {exec, `{"command":{"script":"echo out; exit 3"},"report":true}`, []byte{v1.FrameStarted, v1.FrameStdout, v1.FrameResult, v1.FrameEnd}, ""},
+		"failed run":  {run, `{"spec":{},"command":{"argv":["/no/such/program"]}}`, []byte{v1.FrameEnd}, "start_failed"},
+		"failed exec": {exec, `{"command":{"argv":["/no/such/program"]}}`, []byte{v1.FrameEnd}, "start_failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("unix", filepath.Join(s.home, "server.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			head := tt.head + "Host: unix\r\nConnection: Upgrade\r\nUpgrade: " + fastrun.Protocol + "\r\n" + fastrun.HeaderVersion + ": test\r\n\r\n"
+			if _, err := conn.Write(v1.AppendFrame([]byte(head), fastrun.FrameRequest, []byte(tt.request))); err != nil {
+				t.Fatal(err)
+			}
+			in := bufio.NewReader(conn)
+			for line := ""; line != "\r\n"; {
+				if line, err = in.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var kinds []byte
+			got := map[byte]string{}
+			for {
+				kind, payload, err := v1.ReadFrame(in, nil, v1.MaxFrame)
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if kind < 32 {
+					kinds = append(kinds, kind)
+					got[kind] = string(payload)
+				}
+			}
+			var end v1.End
+			if err := json.Unmarshal([]byte(got[v1.FrameEnd]), &end); err != nil || !bytes.Equal(kinds, tt.kinds) {
+				t.Fatalf("the frames are %v, with the end %q", kinds, got[v1.FrameEnd])
+			}
+			if tt.code != "" {
+				if end.Reason != v1.EndError || end.Error == nil || end.Error.Code != tt.code {
+					t.Errorf("it ends with %+v", end)
+				}
+				return
+			}
+			var p v1.Process
+			var res v1.Result
+			err = errors.Join(json.Unmarshal([]byte(got[v1.FrameStarted]), &p), json.Unmarshal([]byte(got[v1.FrameResult]), &res))
+			if err != nil || p.PID == 0 || got[v1.FrameStdout] != "out\n" || res.ExitCode != 3 || end.Reason != v1.EndEnded || end.Error != nil {
+				t.Errorf("got %q, %v", got, err)
 			}
 		})
 	}

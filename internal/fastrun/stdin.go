@@ -15,14 +15,8 @@ type stdin struct {
 
 func newStdin(p *process) *stdin { return &stdin{p: p, room: NewRoom()} }
 
-// taken makes room. 0: no more is taken.
-func (s *stdin) taken(n uint32) {
-	if n == 0 {
-		s.room.Close(io.ErrClosedPipe)
-		return
-	}
-	s.room.Give(n)
-}
+// end says that no more is taken.
+func (s *stdin) end() { s.room.Close(io.ErrClosedPipe) }
 
 // Write sends input, as fast as the process takes it.
 func (s *stdin) Write(b []byte) (int, error) {

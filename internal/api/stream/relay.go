@@ -3,6 +3,7 @@ package stream
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -27,7 +28,7 @@ type Relay struct {
 	conn    net.Conn
 	in      *bufio.Reader
 	room    [2]*fastrun.Room     // for standard output and error
-	started chan sandpit.Process // of Begin
+	started chan sandpit.Process // of Connect
 
 	// Of Serve: reading is closed when reading from the client has ended.
 	reading chan struct{}
@@ -65,14 +66,14 @@ func (s *Relay) Request(req *fastrun.Request) error {
 	if err != nil {
 		return gate.ErrClientGone
 	}
-	if kind != v1.FrameRequest {
+	if kind != fastrun.FrameRequest {
 		return gate.Invalid("the first frame is not a request", "")
 	}
 	return codec.Parse(payload, req)
 }
 
-// Serve passes what the client sends on to the process, once Begin has started it, until
-// Close. The call ends when the client leaves.
+// Serve passes what the client sends on to the process of Connect, until Close. The call ends
+// when the client leaves.
 func (s *Relay) Serve() {
 	_ = s.conn.SetDeadline(time.Time{}) // whoever waits for the command may stop reading for as long as they like
 	// Whatever waits for the client ends with the call.
@@ -99,20 +100,26 @@ func (s *Relay) breakOff() {
 
 // Begin calls start, which starts the process, and tells the client about it. Output
 // waits until the client has been told.
-func (s *Relay) Begin(start func() (p sandpit.Process, about []byte, err error)) error {
+func (s *Relay) Begin(start func() (v1.Process, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A client that has no answer when the connection ends runs the command
 	// itself: it must know before this one may have begun.
 	s.send()
-	p, about, err := start()
+	p, err := start()
 	if err != nil {
 		return err
 	}
-	s.add(v1.FrameStarted, about)
-	s.started <- p
+	payload, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	s.add(v1.FrameStarted, payload)
 	return nil
 }
+
+// Connect names the process to which Serve passes on what the client sends. Call it once.
+func (s *Relay) Connect(p sandpit.Process) { s.started <- p }
 
 // Close closes the connection, and returns when it is no longer used.
 func (s *Relay) Close() {

@@ -53,19 +53,19 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 			if err := control(s.c.Ctx, p, kind, payload); err != nil {
 				return err
 			}
-		case v1.FramePassed:
+		case fastrun.FramePassed:
 			if len(payload) != 5 || payload[0] != v1.FrameStdout && payload[0] != v1.FrameStderr {
 				return errMessage("it names no output, or its length is not 5 bytes")
 			}
 			s.room[payload[0]-v1.FrameStdout].Give(binary.BigEndian.Uint32(payload[1:]))
-		case v1.FrameKill:
+		case fastrun.FrameKill:
 			ctx, cancel := context.WithTimeout(s.c.Ctx, killPatience)
 			err := p.Kill(ctx)
 			cancel()
 			if err != nil {
 				return err // its sandbox goes, and it with that
 			}
-		case v1.FrameBackground:
+		case fastrun.FrameBackground:
 			b, ok := p.(sandpit.Backgrounder)
 			if !ok {
 				return errMessage("the command can't be moved to the background")
@@ -73,7 +73,7 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 			if err := b.Background(s.c.Ctx); err != nil {
 				return err
 			}
-			s.answer(v1.FrameBackground, nil)
+			s.answer(fastrun.FrameBackground, nil)
 		default:
 			return errMessage("its type is unknown")
 		}
@@ -150,7 +150,7 @@ func (i *inlet) pump(in io.WriteCloser) {
 			return
 		}
 		if in == nil {
-			i.tell(0)
+			i.s.answer(v1.FrameStdinClosed, nil)
 			return
 		}
 		if len(input) == 0 {
@@ -159,7 +159,7 @@ func (i *inlet) pump(in io.WriteCloser) {
 		}
 		for piece := range slices.Chunk(input, fastrun.Window/4) {
 			if _, err := in.Write(piece); err != nil { // the process has closed it, or has ended
-				i.tell(0)
+				i.s.answer(v1.FrameStdinClosed, nil)
 				return
 			}
 			i.mu.Lock()
@@ -175,5 +175,5 @@ func (i *inlet) pump(in io.WriteCloser) {
 
 // tell tells the client at once how much was taken, because it may be waiting for that.
 func (i *inlet) tell(n int) {
-	i.s.answer(v1.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
+	i.s.answer(fastrun.FrameTaken, binary.BigEndian.AppendUint32(nil, uint32(n)))
 }

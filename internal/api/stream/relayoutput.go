@@ -1,14 +1,22 @@
 package stream
 
 import (
+	"encoding/json"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Frame sends output, soon, and as fast as the client passes it on.
+// Frame sends a frame, soon. Output is sent as fast as the client passes it on.
 func (s *Relay) Frame(kind byte, payload []byte) error {
+	if !isOutput(kind) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.add(kind, payload)
+		return s.err
+	}
 	for len(payload) > 0 {
 		n, err := s.room[kind-v1.FrameStdout].Take(min(len(payload), 2*gatherSize))
 		if err != nil {
@@ -78,11 +86,27 @@ func (s *Relay) Flush() {
 	s.send()
 }
 
-// Last sends the last frame, with all before it, at once.
-func (s *Relay) Last(kind byte, payload []byte) {
+// Finish tells the client at once how the process has ended, or an error, and notes that.
+// If told is set, it returns the error as the client is told it. No frame is sent after it.
+func (s *Relay) Finish(res sandpit.Result, err error, told func(error) v1.Error) {
+	var result []byte
+	if err == nil {
+		result, err = json.Marshal(v1.FromResult(res))
+	}
+	end, status := endOf(s.c, err)
+	if end.Error != nil {
+		s.c.ReplaceOutcome(status, end.Error.Code, err)
+		if told != nil {
+			*end.Error = told(err)
+		}
+	}
+	last, _ := json.Marshal(end) // of texts and numbers, which never fails
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(kind, payload)
+	if err == nil {
+		s.add(v1.FrameResult, result)
+	}
+	s.add(v1.FrameEnd, last)
 	s.send()
 	s.closed = true
 }

@@ -176,7 +176,7 @@ func (s *Socket) pump(p sandpit.Process, pieces <-chan []byte) {
 		default:
 			if _, err := in.Write(b); err != nil {
 				in = nil // the process has closed it, or is gone
-				_ = s.Frame(v1.FrameDeaf, nil)
+				_ = s.Frame(v1.FrameStdinClosed, nil)
 			}
 		}
 	}

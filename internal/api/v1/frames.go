@@ -8,12 +8,13 @@ import (
 
 // The stream of a process is a sequence of frames: a type byte, the length of the
 // payload in four bytes, most significant first, and the payload. It comes in a
-// chunked response of media type StreamType, or over the connection of package fastrun.
-// In a WebSocket each binary message is one frame without the length.
+// chunked response of media type StreamType, or over the connection of package fastrun, which
+// adds frames of its own, of the types from 32 on. In a WebSocket each binary message is one
+// frame without the length.
 const (
 	StreamType = "application/vnd.sandpit.stream"
 	FrameHead  = 5       // bytes of type and length
-	MaxFrame   = 1 << 20 // bytes of payload, except in a FrameRequest
+	MaxFrame   = 1 << 20 // bytes of payload, except in a fastrun.FrameRequest
 )
 
 // Subprotocol is the protocol of all WebSockets of /v1 (Sec-WebSocket-Protocol).
@@ -22,31 +23,18 @@ const Subprotocol = "sandpit.v1"
 // Frame types, which are also the channels of WebSocket messages. S: from the server, C:
 // from the client, which only a connection that goes both ways has.
 const (
-	FrameStarted byte = 1  // S: Process as JSON; always the first
-	FrameStdout  byte = 2  // S: bytes
-	FrameStderr  byte = 3  // S: bytes
-	FrameLost    byte = 4  // S: 8 bytes, most significant first: the number of lost output bytes
-	FrameResult  byte = 5  // S: Result as JSON: the process has ended
-	FrameEnd     byte = 6  // S: End as JSON; always the last
-	FramePing    byte = 7  // S: empty, at least every 20 s of silence
-	FrameDeaf    byte = 8  // S: empty: the process reads no more input; further input is dropped
-	FrameStdin   byte = 16 // C: bytes
-	FrameEOF     byte = 17 // C: standard input ends
-	FrameResize  byte = 18 // C: Size as JSON
-	FrameSignal  byte = 19 // C: {"signal": 15, "group": false} as JSON
-)
-
-// Frame types of package fastrun alone.
-const (
-	FrameRequest byte = 32 // C: fastrun.Request as JSON; always the first
-	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
-	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken; 0: no more are taken
-	FramePassed  byte = 35 // C: 5 bytes: FrameStdout or FrameStderr; the number of its bytes passed on, most significant first
-	FrameError   byte = 36 // S: Error as JSON; it or a FrameResult is the last
-
-	// FrameBackground, empty, moves the command to the background (C), which is answered
-	// in kind when it is done (S).
-	FrameBackground byte = 37
+	FrameStarted     byte = 1  // S: Process as JSON; always the first
+	FrameStdout      byte = 2  // S: bytes
+	FrameStderr      byte = 3  // S: bytes
+	FrameLost        byte = 4  // S: 8 bytes, most significant first: the number of lost output bytes
+	FrameResult      byte = 5  // S: Result as JSON: the process has ended
+	FrameEnd         byte = 6  // S: End as JSON; always the last
+	FramePing        byte = 7  // S: empty, at least every 20 s of silence
+	FrameStdinClosed byte = 8  // S: empty: the process reads no more input; further input is dropped
+	FrameStdin       byte = 16 // C: bytes
+	FrameEOF         byte = 17 // C: standard input ends
+	FrameResize      byte = 18 // C: Size as JSON
+	FrameSignal      byte = 19 // C: {"signal": 15, "group": false} as JSON
 )
 
 // AppendFrameHead appends the head of a frame with a payload of length bytes.

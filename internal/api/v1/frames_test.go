@@ -39,8 +39,8 @@ func FuzzReadFrame(f *testing.F) {
 }
 
 func TestAppendFrame(t *testing.T) {
-	b := AppendFrame([]byte("before"), FramePassed, []byte("four"))
-	if string(b) != "before\x23\x00\x00\x00\x04four" || binary.BigEndian.Uint32(b[7:]) != 4 {
+	b := AppendFrame([]byte("before"), FrameSignal, []byte("four"))
+	if string(b) != "before\x13\x00\x00\x00\x04four" || binary.BigEndian.Uint32(b[7:]) != 4 {
 		t.Errorf("got %q", b)
 	}
 }

@@ -260,7 +260,7 @@ func (s *commandServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // there is no command
 	}
 	var req fastrun.Request
-	if err := json.Unmarshal(payload, &req); err != nil || kind != v1.FrameRequest {
+	if err := json.Unmarshal(payload, &req); err != nil || kind != fastrun.FrameRequest {
 		panic(fmt.Sprint("frame ", kind, ": ", err))
 	}
 	s.mu.Lock()
@@ -270,7 +270,7 @@ func (s *commandServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.got = &request{Sandbox: name, Command: cmd}
 	s.mu.Unlock()
-	_, _ = conn.Write(v1.AppendFrame(nil, v1.FrameError, []byte(`{"code":"internal","message":"recorded"}`)))
+	_, _ = conn.Write(v1.AppendFrame(nil, v1.FrameEnd, []byte(`{"reason":"error","error":{"code":"internal","message":"recorded"}}`)))
 }
 
 // take returns what has been asked for since the last time.
