@@ -22,6 +22,7 @@ type Options struct {
 	Audit       AuditReader
 	Idempotency Idempotency
 	Webhooks    Webhooks
+	Previews    *preview.Book
 
 	// Version is the server's own.
 	Version string
@@ -33,9 +34,6 @@ type Options struct {
 	// Web returns the scheme and port at which browsers reach the first domain, for previews of
 	// callers at a unix socket. Default: there is none.
 	Web func() (scheme, port string, ok bool)
-
-	// Previews has the previews of the server. Default: an empty one.
-	Previews *preview.Book
 
 	// ComeBack is how long a foreground command with an Idempotency-Key goes on after its
 	// last caller has left. Default: a minute.
@@ -73,9 +71,6 @@ func New(opts Options) *API {
 	}
 	if opts.Web == nil {
 		opts.Web = func() (string, string, bool) { return "", "", false }
-	}
-	if opts.Previews == nil {
-		opts.Previews = preview.New()
 	}
 	if opts.ComeBack == 0 {
 		opts.ComeBack = comeBackTime

@@ -33,6 +33,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/preview"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -276,6 +277,12 @@ func (b *backend) Client(c gate.Caller) sandpit.Client {
 	return b.engine.As(c.Namespace, policy.Default())
 }
 
+// noPreviews is a store without a next server.
+type noPreviews struct{}
+
+func (noPreviews) PutPreview(context.Context, preview.Preview) error { return nil }
+func (noPreviews) DeletePreview(context.Context, string) error       { return nil }
+
 func (b *backend) AllowPreview(c gate.Caller, life time.Duration) (time.Duration, error) {
 	p := policy.Default()
 	if c.Key == "bob" {
@@ -394,7 +401,7 @@ func serve(t testing.TB, change func(*options)) *service {
 	opts := options{
 		api.Options{
 			Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,
-			Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Version: "test",
+			Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Previews: preview.New([]byte("secret"), noPreviews{}, nil), Version: "test",
 		},
 		gate.Options{Keys: s.keys, Audit: s.audit, Log: slog.New(slog.NewTextHandler(s.log, nil)), Limits: gate.Limits{Rate: 1e6, Burst: 1e6}},
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -35,7 +36,7 @@ func previewRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/ports/{port}/previews", ID: "createPreview", Anew: true, Tag: tag, Summary: "Create a preview of a TCP port of a sandbox",
-			Text: "The URL opens the HTTP server at that port in a browser, without a key, until it expires. It ends earlier when it is revoked, and with the sandbox, the key that made it, and the server. Requests with it count as requests of that key.",
+			Text: "The URL opens the HTTP server at that port in a browser, without a key, until it expires. It ends earlier when it is revoked, and with the sandbox and the key that made it. Requests with it count as requests of that key.",
 			In:   v1.NewPreview{}, Status: http.StatusCreated, Out: v1.Preview{}, Guarded: true, handle: fromJSON(createPreview),
 		},
 		{Method: http.MethodGet, Path: oneSandbox + "/previews", ID: "listPreviews", Tag: tag, Summary: "List the previews of a sandbox", Query: pageParams(), Status: http.StatusOK, Out: v1.PreviewList{}, handle: listOf(listPreviews, previewPosition, func(part []v1.Preview, next string) v1.PreviewList { return v1.PreviewList{Previews: part, Next: next} })},
@@ -63,12 +64,12 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 	if err != nil {
 		return none, c.Untouched(err)
 	}
-	now := time.Now()
-	p, token, err := c.api.previews.Add(preview.Preview{
+	now := time.Now().UTC()
+	p, token, err := c.api.previews.Add(c.Ctx, preview.Preview{
 		Sandbox: sb.ID(), Port: port, Namespace: c.Caller.Namespace, Key: c.Caller.Key, Name: c.Caller.Name, CreatedAt: now, ExpiresAt: now.Add(life),
 	})
 	if err != nil {
-		return none, c.Untouched(err)
+		return none, err
 	}
 	c.Detail += " preview " + p.ID // for the audit
 	c.W.Header().Set("Cache-Control", "no-store")
@@ -132,13 +133,12 @@ func revokePreview(c *call) error {
 	if err != nil {
 		return err
 	}
-	p, ok := c.api.previews.Get(sb.ID(), c.R.PathValue("preview"))
-	if !ok {
-		return c.Untouched(fault.NotFoundf("no preview of this sandbox has the ID %.20q", c.R.PathValue("preview")))
+	p, err := c.api.previews.Remove(c.Ctx, sb.ID(), c.R.PathValue("preview"))
+	if errors.Is(err, sandpit.ErrNotFound) {
+		return c.Untouched(err)
 	}
-	c.api.previews.Remove(p.Sandbox, p.ID)
 	c.api.gate.EndPreview(gate.Caller{Name: p.Name, Key: p.Key, Preview: p.ID})
-	return nil
+	return err // the preview is refused even if that can't be stored
 }
 
 // exchangeKey is the key of the token of a preview, a string, in the context of a request that had

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/browsertest"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // preview makes a preview, and returns it with its parsed URL.
@@ -73,6 +74,9 @@ func TestPreviews(t *testing.T) {
 	status, body, _ = s.once(at(u, "/c", "Accept", page, "Cookie", "mine=1; sandpit-preview=old; "+cookie+"; yours=2", "Authorization", "Bearer app"))
 	if status != 200 || !strings.Contains(body, "Cookie: mine=1; yours=2\r\n") || strings.Contains(body, "sandpit-preview") || !strings.Contains(body, "Authorization: Bearer app") {
 		t.Errorf("with the cookie: %d %s", status, body)
+	}
+	if _, body, _ = s.once(at(u, "/c", "Cookie", cookie, "X-Forwarded-Proto", "https")); !strings.Contains(body, "X-Forwarded-Proto: https\r\n") {
+		t.Errorf("behind TLS the sandbox gets %s", body)
 	}
 	if status, _, _ = s.once(at(u, "/c", "Cookie", "sandpit-preview=old", "X-Sandpit-Key", aliceKey)); status != 200 {
 		t.Errorf("with a key and an old cookie: %d", status)
@@ -173,6 +177,94 @@ func TestPreviewsAreRevoked(t *testing.T) {
 		if e.Action == "proxy" && (e.Key != "admin" || e.Namespace != "local") && e.Status != 403 {
 			t.Errorf("it counts for another: %+v", e)
 		}
+	}
+}
+
+// Requests with a preview use up what its key may send and open at a time.
+func TestPreviewsCountAsTheirKey(t *testing.T) {
+	s := serve(t, func(o *options) { o.Limits = gate.Limits{Rate: 1e-6, Burst: 10, Streams: 1} })
+	sb := s.create("", v1.Spec{})
+	s.python(sb, "", socketServer, 1)
+	_, u := s.preview(adminKey, sb, 8080)
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /?%s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", u.RawQuery, u.Host)
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	for range 8 { // after two
+		s.refused(429, "too_many_streams", at(u, "/?"+u.RawQuery))
+	}
+	s.refused(429, "rate_limited", at(u, "/?"+u.RawQuery))
+	s.refused(429, "rate_limited", ask{method: "GET", path: "/v1/sandboxes", key: adminKey})
+	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})
+}
+
+// A preview resumes its sandbox, and waits for one that is stopped to be started. Bodies of any size
+// pass, and answers while they are made.
+func TestPreviewsPassAll(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	const counter = `
+import http.server
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        n, left = 0, int(self.headers["Content-Length"])
+        while left:
+            b = self.rfile.read1(min(left, 65536))
+            n, left = n + len(b), left - len(b)
+            if n == len(b): self.wfile.write(b"5\r\nbegin\r\n")
+        said = b" %d" % n
+        self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(said), said))
+http.server.ThreadingHTTPServer(("127.0.0.1", 8080), H).serve_forever()
+`
+	s.python(sb, "", counter, 1)
+	_, u := s.preview(adminKey, sb, 8080)
+	post := func(body string) string {
+		conn := s.dial()
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /?%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", u.RawQuery, u.Host, len(body))
+		if _, err := io.WriteString(conn, body[:1]); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := make([]byte, 5)
+		if _, err := io.ReadFull(resp.Body, begin); err != nil { // before the rest was sent
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, body[1:]); err != nil {
+			t.Fatal(err)
+		}
+		rest, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(begin) + string(rest)
+	}
+	const size = 20 << 20
+	if got := post(strings.Repeat("x", size)); got != fmt.Sprint("begin ", size) {
+		t.Errorf("got %q", got)
+	}
+	if status, _, _ := s.get(ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/pause"}); status != http.StatusNotImplemented {
+		if got := post("xy"); status != http.StatusOK || got != "begin 2" {
+			t.Errorf("pausing is answered with %d, and a paused one says %q", status, got)
+		}
+	}
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/stop", body: v1.Stop{}})
+	if status, body, _ := s.once(at(u, "/?"+u.RawQuery)); status != 409 || !strings.Contains(body, "can't serve") || strings.Contains(body, sb.ID) || strings.Contains(body, "stopped") {
+		t.Errorf("a stopped one: %d %s", status, body)
+	}
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/restart"})
+	s.python(sb, "", counter, 1)
+	if got := post("xy"); got != "begin 2" {
+		t.Errorf("started again: %q", got)
 	}
 }
 

@@ -299,6 +299,9 @@ func rewrite(r *httputil.ProxyRequest) {
 	}
 	out.Trailer = nil // their names: what they say is not sent anyway
 	r.SetXForwarded()
+	if isSecure(r.In) { // a proxy before the server may provide the TLS
+		out.Header.Set("X-Forwarded-Proto", "https")
+	}
 	out.Header.Del("X-Forwarded-For") // who the callers are is not the guest's business
 }
 

@@ -6,11 +6,12 @@
 // The ID is 16 characters of [a-z2-7], the public name of the preview. The signature is the
 // HMAC-SHA256 of the ID, the ID of the sandbox, the port and the end of the preview, in the same
 // alphabet. So a token is of use only for what it was made for, and a token of another port is
-// refused although the preview exists. Its key is random, made anew by each server, and only in its
-// memory: previews end with their server.
+// refused although the preview exists. It is not enough: a token is of use only while the book has
+// its preview.
 package preview
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -48,11 +49,23 @@ type Preview struct {
 	Name      string // of who made it, for the audit
 	CreatedAt time.Time
 	ExpiresAt time.Time
+
+	revoked bool // but the store still has it
+}
+
+// Store keeps previews for the next server. It drops those of sandboxes that were removed and of
+// keys that were revoked by itself.
+type Store interface {
+	PutPreview(ctx context.Context, p Preview) error
+
+	// DeletePreview deletes a preview. Deleting a missing one is a no-op.
+	DeletePreview(ctx context.Context, id string) error
 }
 
 // Book has all previews of a server. Its methods are safe for concurrent use.
 type Book struct {
-	secret [32]byte
+	secret []byte
+	store  Store
 
 	mu    sync.Mutex
 	held  map[string]map[string]Preview // by sandbox and ID; guarded by mu
@@ -60,41 +73,63 @@ type Book struct {
 	count map[string]int                // by namespace; guarded by mu
 }
 
-// New returns an empty book with a new key.
-func New() *Book {
-	b := &Book{held: map[string]map[string]Preview{}, count: map[string]int{}}
-	_, _ = rand.Read(b.secret[:]) // which never fails
+// New returns a book that signs with a secret of at least 32 random bytes, and has the previews of
+// a store.
+func New(secret []byte, store Store, kept []Preview) *Book {
+	b := &Book{secret: secret, store: store, held: map[string]map[string]Preview{}, count: map[string]int{}}
+	for _, p := range kept {
+		b.hold(p)
+	}
 	return b
 }
 
 // Add adds a preview, to which it gives its ID, and returns the token. The error matches
 // ErrQuota if the namespace has too many, and ErrExhausted if the server has.
-func (b *Book) Add(p Preview) (made Preview, token string, err error) {
+func (b *Book) Add(ctx context.Context, p Preview) (made Preview, token string, err error) {
 	p.ID = strings.ToLower(rand.Text()[:idLen])
+	if err := b.admit(p); err != nil {
+		return p, "", err
+	}
+	if err := b.store.PutPreview(ctx, p); err != nil {
+		b.mu.Lock()
+		b.forget(p)
+		b.mu.Unlock()
+		return p, "", fmt.Errorf("creating a preview: %w", err)
+	}
+	return p, scheme + p.ID + "_" + b.sign(p), nil
+}
+
+// admit holds a preview if there is room.
+func (b *Book) admit(p Preview) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.count[p.Namespace] >= maxOfNamespace || b.all >= maxOfAll {
 		now := time.Now()
-		b.drop(func(p Preview) bool { return p.ended(now) })
+		b.drop(func(p Preview) bool { return !now.Before(p.ExpiresAt) })
 	}
 	switch {
 	case b.count[p.Namespace] >= maxOfNamespace:
-		return p, "", sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "this namespace has %d previews", maxOfNamespace), "revoke some, or wait until they end")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "this namespace has %d previews", maxOfNamespace), "revoke some, or wait until they end")
 	case b.all >= maxOfAll:
-		return p, "", sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the server has too many previews"), "try again later")
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the server has too many previews"), "try again later")
 	}
+	b.hold(p)
+	return nil
+}
+
+// hold adds a preview. Precondition: b.mu is held.
+func (b *Book) hold(p Preview) {
 	if b.held[p.Sandbox] == nil {
 		b.held[p.Sandbox] = map[string]Preview{}
 	}
 	b.held[p.Sandbox][p.ID] = p
 	b.all++
 	b.count[p.Namespace]++
-	return p, scheme + p.ID + "_" + b.sign(p), nil
 }
 
 // sign returns the signature of a preview.
 func (b *Book) sign(p Preview) string {
-	mac := hmac.New(sha256.New, b.secret[:])
+	mac := hmac.New(sha256.New, b.secret)
 	fmt.Fprintf(mac, "preview\n%s\n%s\n%d\n%d\n", p.ID, p.Sandbox, p.Port, p.ExpiresAt.UnixNano())
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)))
 }
@@ -135,13 +170,26 @@ func (b *Book) List(sandbox string) (all []Preview) {
 	return all
 }
 
-// Remove ends a preview. Removing a missing one is a no-op.
-func (b *Book) Remove(sandbox, id string) {
+// Remove ends a preview. The error matches ErrNotFound if there is none. After any other error the
+// preview has ended for this server, and can be removed again.
+func (b *Book) Remove(ctx context.Context, sandbox, id string) (Preview, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if p, ok := b.held[sandbox][id]; ok {
-		b.forget(p)
+	p, ok := b.held[sandbox][id]
+	if ok = ok && time.Now().Before(p.ExpiresAt); ok {
+		p.revoked = true
+		b.held[sandbox][id] = p
 	}
+	b.mu.Unlock()
+	if !ok {
+		return p, fault.NotFoundf("no preview of this sandbox has the ID %.20q", id)
+	}
+	if err := b.store.DeletePreview(ctx, id); err != nil {
+		return p, sandpit.WithHint(fmt.Errorf("revoking the preview %s: %w", id, err), "try again: the preview is refused only until the server restarts")
+	}
+	b.mu.Lock()
+	b.forget(p)
+	b.mu.Unlock()
+	return p, nil
 }
 
 // RemoveSandbox ends the previews of a sandbox.
@@ -160,7 +208,7 @@ func (b *Book) RemoveKey(key string) {
 	b.drop(func(p Preview) bool { return p.Key == key })
 }
 
-func (p Preview) ended(now time.Time) bool { return !now.Before(p.ExpiresAt) }
+func (p Preview) ended(now time.Time) bool { return p.revoked || !now.Before(p.ExpiresAt) }
 
 // drop forgets all previews that a function selects. Precondition: b.mu is held.
 func (b *Book) drop(which func(Preview) bool) {
@@ -173,8 +221,11 @@ func (b *Book) drop(which func(Preview) bool) {
 	}
 }
 
-// forget forgets a preview. Precondition: b.mu is held.
+// forget forgets a preview, if it is there. Precondition: b.mu is held.
 func (b *Book) forget(p Preview) {
+	if _, ok := b.held[p.Sandbox][p.ID]; !ok {
+		return
+	}
 	delete(b.held[p.Sandbox], p.ID)
 	if len(b.held[p.Sandbox]) == 0 {
 		delete(b.held, p.Sandbox)

@@ -1,8 +1,11 @@
 package preview
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,11 +13,39 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
+// kept is a store, which fails if it is broken.
+type kept struct {
+	all    map[string]Preview
+	broken bool
+}
+
+func (k *kept) PutPreview(_ context.Context, p Preview) error {
+	if k.broken {
+		return sandpit.ErrUnavailable
+	}
+	k.all[p.ID] = p
+	return nil
+}
+
+func (k *kept) DeletePreview(_ context.Context, id string) error {
+	if k.broken {
+		return sandpit.ErrUnavailable
+	}
+	delete(k.all, id)
+	return nil
+}
+
+func book(secret string) (*Book, *kept) {
+	k := &kept{all: map[string]Preview{}}
+	return New([]byte(secret), k, nil), k
+}
+
 // A token is of use for its sandbox and port, until its preview ends.
 func TestTokens(t *testing.T) {
-	b := New()
+	b, _ := book("secret")
 	soon := time.Now().Add(time.Hour)
-	p, token, err := b.Add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", Key: "k", ExpiresAt: soon})
+	add := func(p Preview) (Preview, string, error) { return b.Add(t.Context(), p) }
+	p, token, err := add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", Key: "k", ExpiresAt: soon})
 	if err != nil || !isToken(token) || !In("x pv_ "+token+"?") || In(token[:len(token)-1]) {
 		t.Fatalf("%q %v", token, err)
 	}
@@ -28,7 +59,7 @@ func TestTokens(t *testing.T) {
 		}
 		return token[:i] + string(c) + token[i+1:]
 	}
-	_, foreign, _ := New().Add(p)
+	foreign := scheme + p.ID + "_" + New([]byte("another"), nil, nil).sign(p)
 	for name, try := range map[string]struct {
 		token, sandbox string
 		port           uint16
@@ -42,13 +73,17 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s is taken", name)
 		}
 	}
-	b.Remove(p.Sandbox, p.ID)
-	b.Remove(p.Sandbox, p.ID)
+	if got, err := b.Remove(t.Context(), p.Sandbox, p.ID); err != nil || got.ID != p.ID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := b.Remove(t.Context(), p.Sandbox, p.ID); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Error(err)
+	}
 	if _, ok := b.Verify(token, "sb1", 80); ok || len(b.List("sb1")) != 0 {
 		t.Error("it is there after its end")
 	}
-	_, token, _ = b.Add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", Key: "k", ExpiresAt: soon})
-	_, other, _ := b.Add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", Key: "l", ExpiresAt: soon})
+	_, token, _ = add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", Key: "k", ExpiresAt: soon})
+	_, other, _ := add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", Key: "l", ExpiresAt: soon})
 	b.RemoveKey("k")
 	_, gone := b.Verify(token, "sb1", 80)
 	if _, ok := b.Verify(other, "sb1", 80); gone || !ok {
@@ -62,7 +97,7 @@ func TestTokens(t *testing.T) {
 	if _, ok := b.Verify(other, "sb1", 80); ok || b.all != 0 || len(b.held) != 0 || len(b.count) != 0 {
 		t.Errorf("after the end of the sandbox: %v, %+v", ok, b)
 	}
-	_, late, _ := b.Add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", ExpiresAt: time.Now()})
+	_, late, _ := add(Preview{Sandbox: "sb1", Port: 80, Namespace: "a", ExpiresAt: time.Now()})
 	if _, ok := b.Verify(late, "sb1", 80); ok {
 		t.Error("it is taken although its time is over")
 	}
@@ -70,9 +105,9 @@ func TestTokens(t *testing.T) {
 
 // Previews are bounded, and those that have ended make room.
 func TestBound(t *testing.T) {
-	b := New()
+	b, _ := book("secret")
 	add := func(namespace string, until time.Time) error {
-		_, _, err := b.Add(Preview{Sandbox: "sb", Port: 1, Namespace: namespace, ExpiresAt: until})
+		_, _, err := b.Add(t.Context(), Preview{Sandbox: "sb", Port: 1, Namespace: namespace, ExpiresAt: until})
 		return err
 	}
 	now, soon := time.Now(), time.Now().Add(time.Hour)
@@ -91,5 +126,41 @@ func TestBound(t *testing.T) {
 	}
 	if err := add("a", soon); !errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrQuota) {
 		t.Errorf("of all: %v", err)
+	}
+}
+
+// The next server has what the store has, with the same tokens. What the store could not be told is
+// undone, or tried again.
+func TestStored(t *testing.T) {
+	b, k := book("secret")
+	add := func() (Preview, string) {
+		t.Helper()
+		p, token, err := b.Add(t.Context(), Preview{Sandbox: "sb", Port: 80, Namespace: "a", ExpiresAt: time.Now().Add(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, token
+	}
+	one, token := add()
+	next := New([]byte("secret"), k, slices.Collect(maps.Values(k.all)))
+	if got, ok := next.Verify(token, "sb", 80); !ok || got != one || next.all != 1 {
+		t.Errorf("the next server has %+v", got)
+	}
+	if _, ok := New([]byte("another"), k, []Preview{one}).Verify(token, "sb", 80); ok {
+		t.Error("it is taken with another secret")
+	}
+	k.broken = true
+	if _, _, err := b.Add(t.Context(), Preview{Sandbox: "sb", ExpiresAt: one.ExpiresAt}); !errors.Is(err, sandpit.ErrUnavailable) || b.all != 1 {
+		t.Errorf("adding: %v, %d are there", err, b.all)
+	}
+	if _, err := b.Remove(t.Context(), "sb", one.ID); !errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("removing: %v", err)
+	}
+	if _, ok := b.Verify(token, "sb", 80); ok || len(b.List("sb")) != 0 {
+		t.Error("it is there after its end")
+	}
+	k.broken = false
+	if _, err := b.Remove(t.Context(), "sb", one.ID); err != nil || len(k.all) != 0 || b.all != 0 {
+		t.Errorf("removing it again: %v, stored are %v", err, k.all)
 	}
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// Previews of a server follow the policy, also once they exist, and end with the key that made them.
-// One that the server's user makes at the unix socket leads to the TCP address.
+// Previews of a server follow the policy, also once they exist, survive a restart, and end with the
+// key that made them. One that the server's user makes at the unix socket leads to the TCP address.
 func TestPreviews(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
@@ -69,11 +70,25 @@ func TestPreviews(t *testing.T) {
 	if err := here.Call(t.Context(), "POST", "/v1/sandboxes/"+sb.ID()+"/ports/80/previews", v1.NewPreview{}, &local); err != nil {
 		t.Fatal(err)
 	}
-	for name, p := range map[string]v1.Preview{"of a key": made, "of the server's user": local} {
-		if status, body := use(p.URL); status != http.StatusServiceUnavailable || !strings.Contains(body, "can't serve") {
-			t.Errorf("%s: %d %s", name, status, body)
+	for _, restart := range []bool{false, true} {
+		if restart {
+			if err := s.stop(); err != nil {
+				t.Fatal(err)
+			}
+			s.start()
+		}
+		for name, p := range map[string]v1.Preview{"of a key": made, "of the server's user": local} {
+			if status, body := use(p.URL); status != http.StatusServiceUnavailable || !strings.Contains(body, "can't serve") {
+				t.Errorf("%s (restarted: %v): %d %s", name, restart, status, body)
+			}
 		}
 	}
+	s.policy("policies:\n  brief: {previews: 9m}\n")
+	s.reload <- struct{}{}
+	testkit.Until(t, "the policy allows less", func() bool { status, _ := use(made.URL); return status == http.StatusForbidden }, func() string { return "" })
+	s.policy("policies:\n  brief: {previews: 10m}\n")
+	s.reload <- struct{}{}
+	testkit.Until(t, "the policy allows it", func() bool { status, _ := use(made.URL); return status == http.StatusServiceUnavailable }, func() string { return "" })
 	if err := call("", "DELETE", "/v1/keys/"+key.ID, nil, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,8 @@
 //
 // # What outlives what
 //
-//   - Records of sandboxes, keys, responses to repeatable requests and webhooks (package
-//     state): kill -9 and a power cut.
+//   - Records of sandboxes, keys, responses to repeatable requests, webhooks and previews
+//     (package state): kill -9 and a power cut.
 //   - The audit: kill -9; a power cut except for the last second, or completely with
 //     sync-audit.
 //   - Output of processes (package logstore): kill -9, except for what was being written.
@@ -266,7 +266,11 @@ func (s *server) startEngine(ctx context.Context) error {
 			opt.Log.Error("a webhook could not be loaded", "webhook", hook.ID, "error", err)
 		}
 	}
-	s.previews = preview.New()
+	previews, err := s.state.Previews(ctx)
+	if err != nil {
+		return err
+	}
+	s.previews = preview.New(s.state.PreviewSecret(), s.state, previews)
 	s.engine = engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir), Logs: logstore.Bounds{Total: opt.Settings.Logs, Each: opt.Settings.LogsPerNamespace},

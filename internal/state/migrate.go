@@ -75,6 +75,23 @@ CREATE TABLE settings (
 `, `
 ALTER TABLE sandboxes ADD COLUMN secret BLOB; -- sealed; NULL: none
 DROP TABLE settings;
+`, `
+CREATE TABLE previews (
+	id        TEXT PRIMARY KEY,
+	sandbox   TEXT NOT NULL,
+	port      INTEGER NOT NULL,
+	namespace TEXT NOT NULL,
+	key       TEXT NOT NULL, -- empty: of a peer of the unix socket
+	name      TEXT NOT NULL,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER previews_of_sandbox AFTER DELETE ON sandboxes BEGIN
+	DELETE FROM previews WHERE sandbox = OLD.id;
+END;
+CREATE TRIGGER previews_of_key AFTER UPDATE OF revoked ON keys BEGIN
+	DELETE FROM previews WHERE key = OLD.prefix;
+END;
 `}
 }
 

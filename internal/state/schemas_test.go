@@ -18,8 +18,8 @@ import (
 
 // left makes a state directory as a server left it that had an earlier schema.
 // The directories that this reads are never changed. A new schema adds one, of the
-// release before it, with the same contents: two sandboxes, two keys, a webhook and
-// an answer.
+// release before it, with the same contents: two sandboxes, two keys, a webhook, an
+// answer, and since schema 3 a preview.
 func left(t *testing.T, schema int) (dir string) {
 	t.Helper()
 	from := filepath.Join("..", "..", "cmd", "sandpit", "testdata", fmt.Sprintf("schema-%d", schema))
@@ -93,6 +93,9 @@ func TestEverySchema(t *testing.T) {
 			before := rows(t, dir, contents)
 			s := openTest(t, dir)
 			check(t, s)
+			if previews, err := s.Previews(t.Context()); err != nil || (len(previews) == 1 && previews[0].Port == 3000) != (schema >= 3) {
+				t.Errorf("the previews are %+v, %v", previews, err)
+			}
 			if err := s.PutSandbox(t.Context(), record(1)); err != nil {
 				t.Error(err)
 			}

@@ -3,7 +3,9 @@ package state
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,7 +18,10 @@ import (
 // A sealer encrypts secrets that must be readable later, so that a copy of the database
 // alone reveals none. The key is in a file beside it, with mode 0600: whoever can read the
 // directory as this user can read both.
-type sealer struct{ aead cipher.AEAD }
+type sealer struct {
+	aead    cipher.AEAD
+	derived []byte // a key for previews
+}
 
 const sealKeyLen = 32 // AES-256
 
@@ -43,7 +48,11 @@ func openSealer(file string) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sealer{aead}, nil
+	derived, err := hkdf.Expand(sha256.New, key, "previews", sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	return &sealer{aead, derived}, nil
 }
 
 // seal encrypts a value. It can be opened only as the value of the same owner.

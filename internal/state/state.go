@@ -1,5 +1,5 @@
 // Package state stores what a server must not lose: records of sandboxes, keys, answers to requests
-// that may be repeated, and webhooks.
+// that may be repeated, webhooks, and previews.
 //
 // It is one SQLite database in its own directory, which one server at a time may use.
 //
