@@ -133,7 +133,7 @@ func TestPagesAndFilters(t *testing.T) {
 			t.Errorf("there are %d processes of the state %q, want %d", got, state, want)
 		}
 	}
-	for _, query := range []string{"/v1/sandboxes?label=", "/v1/sandboxes?label=a=1&label=a=2", "/v1/sandboxes?state=x", "/v1/sandboxes?state=running&state=x", "/v1/sandboxes?limit=1001", "/v1/sandboxes?after=!", "/v1/sandboxes?since=yesterday", path + "/processes?state=stopped", "/v1/events?kind=events.lost"} {
+	for _, query := range []string{"/v1/sandboxes?label=", "/v1/sandboxes?label=a=1&label=a=2", "/v1/sandboxes?state=x", "/v1/sandboxes?state=running&state=x", "/v1/sandboxes?limit=1001", "/v1/sandboxes?after=!", "/v1/sandboxes?since=yesterday", "/v1/sandboxes?until=", "/v1/events?sandbox=", path + "/processes?state=stopped", "/v1/events?kind=events.lost"} {
 		s.refused(400, "invalid", ask{method: "GET", path: query})
 	}
 	for query, want := range map[string]int{"state=running&state=stopped": 1, "state=stopped": 0, "label=none": 0, "until=2020-01-01T00:00:00Z": 0, "since=2020-01-01T00:00:00Z&state=running": 1} {

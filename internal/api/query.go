@@ -21,7 +21,8 @@ type query struct {
 	err    error
 }
 
-// query returns the parameters. One that the route does not have is refused.
+// query returns the parameters. One that the route does not have is refused, and so is an
+// empty one that would count as absent: a filter is never dropped.
 func (c *call) query() *query {
 	q := new(query)
 	q.values, q.err = url.ParseQuery(c.R.URL.RawQuery)
@@ -36,6 +37,8 @@ func (c *call) query() *query {
 			q.fail(name, "is unknown")
 		case len(values) > 1 && !c.route.Query[i].Many:
 			q.fail(name, "is given more than once")
+		case c.route.Query[i].filled() && slices.Contains(values, ""):
+			q.fail(name, "is empty")
 		case len(values) > maxValues:
 			q.fail(name, fmt.Sprintf("is given more than %d times", maxValues))
 		case c.route.Query[i].Enum != nil && slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(c.route.Query[i].Enum, v) }):

@@ -204,7 +204,7 @@ func tagDoc(tag string) string {
 
 func pathSchema(name string) *huma.Schema {
 	if name == "port" {
-		return &huma.Schema{Type: "integer"}
+		return &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(65535.0)}
 	}
 	return &huma.Schema{Type: "string"}
 }
@@ -217,8 +217,13 @@ func paramSchema(p api.Param) *huma.Schema {
 	for _, e := range p.Enum {
 		s.Enum = append(s.Enum, e)
 	}
-	if p.Most > 0 {
+	switch {
+	case p.Most > 0:
 		s.Minimum, s.Maximum = new(0.0), new(float64(p.Most))
+	case p.Type == "integer":
+		s.Format, s.Minimum = "int64", new(0.0)
+	case p.Type == "number":
+		s.Minimum = new(0.0)
 	}
 	if p.Many {
 		return &huma.Schema{Type: "array", Items: s} // repeated: the default of OpenAPI

@@ -86,7 +86,7 @@ func main() {
 	changed, err := c.UpdateSandboxWithResponse(ctx, first.Id, client.Change{Labels: &map[string]*string{"client": nil, "color": new("red")}})
 	check(err)
 	equal(fmt.Sprint(*changed.JSON200.Labels), "map[color:red]")
-	resp, err := c.FollowEvents(ctx, &client.FollowEventsParams{Sandbox: &first.Id, After: new(int(page.JSON200.Seq))})
+	resp, err := c.FollowEvents(ctx, &client.FollowEventsParams{Sandbox: &first.Id, After: &page.JSON200.Seq})
 	check(err)
 	event, err := updated(resp)
 	check(err)
