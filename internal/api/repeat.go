@@ -33,7 +33,7 @@ const (
 	headerReplayed = "Idempotent-Replayed" // marks the answer to an earlier request
 
 	maxIdempotencyKey = 255      // bytes
-	maxAnswer         = 32 << 10 // bytes of an answer that is kept
+	maxAnswer         = 64 << 10 // bytes of an answer that is kept: a command line of 8 KiB may be six times as long in JSON
 )
 
 // errReplayed ends a handler whose request has been answered as an earlier one.

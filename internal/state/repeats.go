@@ -17,7 +17,7 @@ import (
 const (
 	repeatLife  = 24 * time.Hour
 	maxRepeats  = 32768     // of a namespace; beyond, the oldest are forgotten first
-	maxResponse = 32 << 10  // bytes; of a longer answer only the status is kept
+	maxResponse = 64 << 10  // bytes; of a longer answer only the status is kept
 	maxAnswers  = 128 << 20 // bytes of a namespace; beyond, the oldest are forgotten first
 	maxRepeat   = 255       // bytes of a key
 	trimRepeats = 1024      // so many at once, so that a count is needed as seldom
@@ -37,7 +37,7 @@ type Earlier struct {
 	Resource string // of the earlier request
 
 	// Answered says that Status and Response are those of the earlier request. Response is
-	// nil if it was longer than 32 KiB: make it again from Resource. If Answered is false,
+	// nil if it was longer than 64 KiB: make it again from Resource. If Answered is false,
 	// the server died during the request: if Resource does not exist, carry the request
 	// out with Resource.
 	Answered bool
