@@ -61,40 +61,64 @@ func TestPrivateErrors(t *testing.T) {
 	}
 }
 
-// A ticket ends after its time or with its key, and tickets are bounded for each key.
+// A ticket ends after its time, with its key, or when it is used. Tickets are bounded for each
+// namespace and in all, and administrators have room of their own.
 func TestTicketsAreBounded(t *testing.T) {
 	var all tickets
 	now := time.Now()
-	add := func(secret, key string, until, expires time.Time) bool {
-		return all.add(secret, &ticket{caller: Caller{Key: key, Expires: expires}, until: until})
+	add := func(secret string, c Caller, until time.Time) bool {
+		return all.add(secret, &ticket{caller: c, until: until})
 	}
-	add("late", "k", now.Add(-1), time.Time{})
+	later := now.Add(time.Hour)
+	k := Caller{Key: "k", Namespace: "n"}
+	add("late", k, now.Add(-1))
 	if _, why := all.use("late", target{}); !strings.Contains(why, "expired") {
 		t.Errorf("a late one: %q", why)
 	}
-	add("ended", "k", now.Add(time.Hour), now.Add(-1))
+	add("ended", Caller{Key: "k", Namespace: "n", Expires: now.Add(-1)}, later)
 	if _, why := all.use("ended", target{}); !strings.Contains(why, "its key has ended") {
 		t.Errorf("one of a key that has expired: %q", why)
 	}
 	for i := range maxTickets - 1 {
-		if !add(fmt.Sprint(i), "k", now.Add(time.Hour), time.Time{}) {
-			t.Fatalf("the key gets only %d", i)
+		if !add(fmt.Sprint(i), k, later) {
+			t.Fatalf("the namespace gets only %d", i)
 		}
 	}
-	if add("more", "k", now.Add(time.Hour), time.Time{}) || !add("other", "l", now.Add(time.Hour), time.Time{}) {
-		t.Error("the bound is not that of each key")
+	if add("more", k, later) || add("more", Caller{Key: "k2", Namespace: "n"}, later) || !add("other", Caller{Key: "l", Namespace: "m"}, later) {
+		t.Error("the bound is not that of each namespace")
 	}
 	if who, why := all.use("other", target{}); why != "" || who.Key != "l" {
 		t.Errorf("that of the other key: %+v %q", who, why)
 	}
+	if _, why := all.use("other", target{}); !strings.Contains(why, "was used") {
+		t.Errorf("once more: %q", why)
+	}
 	if _, why := all.use("0", target{hash: [sha256.Size]byte{1}}); !strings.Contains(why, "another request") {
 		t.Errorf("for another request: %q", why)
 	}
+	if !add("more", k, later) {
+		t.Error("used tickets count")
+	}
+	for i := range allTickets - all.total {
+		if !add(fmt.Sprint("many", i), Caller{Key: "k", Namespace: fmt.Sprint(i / maxTickets)}, later) {
+			t.Fatalf("all get only %d", i)
+		}
+	}
+	if add("one more", Caller{Key: "l", Namespace: "m"}, later) || !add("admin", Caller{Key: "a", Admin: true}, later) {
+		t.Error("the bound is not that of all namespaces")
+	}
 	all.revoke("k")
-	if !add("again", "k", now.Add(time.Hour), time.Time{}) {
+	if !add("again", k, later) {
 		t.Error("revoked tickets count")
 	}
-	if len(all.held) != 2 || all.count["k"] != 1 {
+	if len(all.held) != 2 || all.total != 1 || len(all.count) != 2 {
 		t.Errorf("%d are held, %v", len(all.held), all.count)
+	}
+	for i := range 3 * allTickets { // each is used
+		add(fmt.Sprint(i), k, later)
+		_, _ = all.use(fmt.Sprint(i), target{})
+	}
+	if len(all.order) > 2*allTickets {
+		t.Errorf("%d that were used are held", len(all.order))
 	}
 }

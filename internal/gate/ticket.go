@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,18 +24,29 @@ const (
 
 	ticketParam  = "ticket"
 	ticketScheme = "st_"
-	maxTickets   = 1000   // of a key
-	allTickets   = 10_000 // of all
+	maxTickets   = 1000   // of a namespace, or of an administrator's key
+	allTickets   = 50_000 // of all namespaces; those of administrators do not count
 	maxTarget    = 2048   // bytes of the path and query that a ticket is for
 )
 
-// ticket is the right to make one request. It is kept until its time is over, to tell a
-// ticket that was used from an unknown one.
+// ticket is the right to make one request. It is kept until it is used or its time is over.
 type ticket struct {
 	caller Caller
 	target target
 	until  time.Time
-	used   bool
+}
+
+// share is what a ticket counts for: a namespace, or the key of an administrator.
+type share struct {
+	admin bool
+	name  string
+}
+
+func (t *ticket) share() share {
+	if t.caller.Admin {
+		return share{true, t.caller.Key}
+	}
+	return share{false, t.caller.Namespace}
 }
 
 // target is the request that a ticket is for.
@@ -47,8 +59,9 @@ type target struct {
 type tickets struct {
 	mu    sync.Mutex
 	held  map[[sha256.Size]byte]*ticket // guarded by mu
-	order [][sha256.Size]byte           // oldest first; guarded by mu
-	count map[string]int                // by key; guarded by mu
+	order [][sha256.Size]byte           // oldest first, with some that are no longer held; guarded by mu
+	count map[share]int                 // guarded by mu
+	total int                           // of all namespaces; guarded by mu
 }
 
 // NewTicket returns a ticket of the caller for a GET request of the same dialect, and when it
@@ -86,16 +99,22 @@ func (t *tickets) add(secret string, new *ticket) bool {
 	for now := time.Now(); len(t.order) > 0 && (t.held[t.order[0]] == nil || now.After(t.held[t.order[0]].until)); t.order = t.order[1:] {
 		t.drop(t.order[0])
 	}
-	if len(t.order) >= allTickets || t.count[new.caller.Key] >= maxTickets {
+	of := new.share()
+	if t.count[of] >= maxTickets || !of.admin && t.total >= allTickets {
 		return false
 	}
+	if len(t.order) >= 2*allTickets {
+		t.order = slices.DeleteFunc(t.order, func(hash [sha256.Size]byte) bool { return t.held[hash] == nil })
+	}
 	if t.held == nil {
-		t.held, t.count = map[[sha256.Size]byte]*ticket{}, map[string]int{}
+		t.held, t.count = map[[sha256.Size]byte]*ticket{}, map[share]int{}
 	}
 	hash := sha256.Sum256([]byte(secret))
 	t.held[hash] = new
 	t.order = append(t.order, hash)
-	t.count[new.caller.Key]++
+	if t.count[of]++; !of.admin {
+		t.total++
+	}
 	return true
 }
 
@@ -106,8 +125,12 @@ func (t *tickets) drop(hash [sha256.Size]byte) {
 		return
 	}
 	delete(t.held, hash)
-	if t.count[old.caller.Key]--; t.count[old.caller.Key] == 0 {
-		delete(t.count, old.caller.Key)
+	of := old.share()
+	if t.count[of]--; t.count[of] == 0 {
+		delete(t.count, of)
+	}
+	if !of.admin {
+		t.total--
 	}
 }
 
@@ -127,14 +150,12 @@ func (t *tickets) use(secret string, to target) (who Caller, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	found := t.held[sha256.Sum256([]byte(secret))]
-	switch {
-	case found == nil || now.After(found.until) || !found.caller.Expires.IsZero() && !now.Before(found.caller.Expires):
-		return Caller{}, "it has expired or never existed, or its key has ended"
-	case found.used:
-		return Caller{}, "it has been used"
+	hash := sha256.Sum256([]byte(secret))
+	found := t.held[hash]
+	if found == nil || now.After(found.until) || !found.caller.Expires.IsZero() && !now.Before(found.caller.Expires) {
+		return Caller{}, "it was used, has expired or never existed, or its key has ended"
 	}
-	found.used = true // also for another request: its page has lost control of it
+	t.drop(hash) // also if it is for another request: its page has lost control of it
 	if found.target != to {
 		return Caller{}, "it is for another request"
 	}
