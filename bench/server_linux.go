@@ -90,14 +90,19 @@ func rested(c *contestant) *contestant {
 
 // run is a whole sandpit run that uses the server.
 func (s *served) run(name string, argv ...string) *contestant {
-	return s.command(name, append([]string{"run", "--"}, argv...)...)
+	return s.command(name, s.env, append([]string{"run", "--"}, argv...)...)
+}
+
+// overAPI is the environment of commands that use the server as they would use a remote one.
+func (s *served) overAPI() []string {
+	return append(slices.Clone(s.env), "SANDPIT_SERVER=unix://"+filepath.Join(s.home, "server.sock"))
 }
 
 // command is a whole command line of sandpit that uses the server.
-func (s *served) command(name string, argv ...string) *contestant {
+func (s *served) command(name string, env []string, argv ...string) *contestant {
 	return rested(&contestant{name: name, once: func(ctx context.Context, rec *record) error {
 		b := *s.b
-		b.env = s.env
+		b.env = env
 		took, err := b.spawn(ctx, append([]string{b.sandpit}, argv...)...)
 		if err == nil {
 			rec.time(name, took)
@@ -151,12 +156,14 @@ func withServer(measure func(*served, context.Context) error) func(*bench, conte
 // measureLife measures what small things cost by way of a server.
 func (s *served) measureLife(ctx context.Context) error {
 	b := s.b
-	const warm, inside = "sandpit run, with a server", "sandpit exec"
+	const warm, inside, runAPI, execAPI = "sandpit run, with a server", "sandpit exec", "sandpit run, over the plain API", "sandpit exec, over the plain API"
 	sb, err := s.Create(ctx, sandpit.Spec{})
 	if err != nil {
 		return err
 	}
-	rec := contest(ctx, b.opts.rounds, b.budget(), rested(b.command(bare, always(b.true))), s.run(warm, b.true), s.command(inside, "exec", sb.ID(), "--", b.true), s.life())
+	rec := contest(ctx, b.opts.rounds, b.budget(), rested(b.command(bare, always(b.true))), s.life(),
+		s.run(warm, b.true), s.command(runAPI, s.overAPI(), "run", "--", b.true),
+		s.command(inside, s.env, "exec", sb.ID(), "--", b.true), s.command(execAPI, s.overAPI(), "exec", sb.ID(), "--", b.true))
 	if err := sb.Remove(ctx); err != nil {
 		return err
 	}
@@ -166,7 +173,9 @@ func (s *served) measureLife(ctx context.Context) error {
 		to            goal
 	}{
 		{"create + run `true` + destroy, whole command line, warm", warm, goal{atMost, 3, 2}},
+		{"create + run `true` + destroy, whole command line, as from a remote server", runAPI, goal{}},
 		{"exec of `true` in a running sandbox, whole command line", inside, goal{}},
+		{"exec of `true` in a running sandbox, whole command line, as from a remote server", execAPI, goal{}},
 		{"create over the API, warm", "create", goal{}},
 		{"create to first answered exec over the API, warm", "create + first exec", goal{}},
 		{"exec of `true` in a running sandbox, over the API", "exec", goal{atMost, 2, 1.3}},
