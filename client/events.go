@@ -21,7 +21,7 @@ func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 		back := newBackoff(away)
 		for {
 			r := request{method: http.MethodGet, path: "/v1/events", query: eventQuery(q)}
-			err := c.events(ctx, r, func(e event) (bool, error) {
+			err := c.events(ctx, r, &q.After, func(e event) (bool, error) {
 				back = newBackoff(away)
 				var v sandpit.Event
 				if err := json.Unmarshal(e.data, &v); err != nil {
@@ -74,7 +74,7 @@ func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 		left := false
 		back := newBackoff(away)
 		for {
-			err := s.c.events(ctx, request{method: http.MethodGet, path: s.path + "/logs", query: logQuery(q)}, func(e event) (bool, error) {
+			err := s.c.events(ctx, request{method: http.MethodGet, path: s.path + "/logs", query: logQuery(q)}, nil, func(e event) (bool, error) {
 				back = newBackoff(away)
 				var v sandpit.LogEntry
 				if err := json.Unmarshal(e.data, &v); err != nil {

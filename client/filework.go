@@ -126,7 +126,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 		if recursive {
 			query.Set("recursive", "true")
 		}
-		err := f.sb.c.events(ctx, request{method: http.MethodGet, path: f.sb.path + "/files/watch", query: query}, func(e event) (bool, error) {
+		err := f.sb.c.events(ctx, request{method: http.MethodGet, path: f.sb.path + "/files/watch", query: query}, nil, func(e event) (bool, error) {
 			var v sandpit.FileEvent
 			if err := json.Unmarshal(e.data, &v); err != nil {
 				return false, badAnswer("unreadable event: " + err.Error())

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"time"
 )
 
@@ -23,6 +24,7 @@ const maxEvent = 1 << 20
 type eventReader struct {
 	r    *bufio.Reader
 	id   string // stays until another one comes
+	at   string // the id of the latest complete event, also of one without data, which next does not return
 	data []byte
 }
 
@@ -42,6 +44,7 @@ func (e *eventReader) next(alive func()) (event, error) {
 		}
 		alive()
 		if len(line) == 0 {
+			e.at = e.id
 			if some {
 				ev.id, ev.data = e.id, bytes.TrimSuffix(e.data, []byte("\n"))
 				return ev, nil
@@ -91,8 +94,9 @@ func (e *eventReader) line() ([]byte, error) {
 
 // events makes a request that is answered with events and hands each on, until take returns
 // false or an error, or the stream ends. The error is then io.EOF if there is no more, errLost
-// if events are missing, and else one that says why.
-func (c *Client) events(ctx context.Context, r request, take func(event) (bool, error)) error {
+// if events are missing, and else one that says why. position becomes that of the stream, which
+// may be past the latest event; it may be nil.
+func (c *Client) events(ctx context.Context, r request, position *uint64, take func(event) (bool, error)) error {
 	ctx, stop := c.under(ctx)
 	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -112,6 +116,9 @@ func (c *Client) events(ctx context.Context, r request, take func(event) (bool, 
 	for {
 		silence.Reset(patience)
 		ev, err := in.next(func() { silence.Reset(patience) })
+		if at, perr := strconv.ParseUint(in.at, 10, 64); perr == nil && position != nil {
+			*position = at
+		}
 		if err != nil {
 			return c.failed(ctx, err)
 		}

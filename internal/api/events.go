@@ -12,7 +12,7 @@ import (
 func eventRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Ticket: true, Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The first event is begin, with the position at which the stream begins. The latest 10,000 events are stored. An events.lost event means that some are missing, and the stream ends with the reason lost.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: eventFeed(), handle: followEvents},
+		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Ticket: true, Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The first event is begin, with the position at which the stream begins. Pings and the last event have the position that the stream has reached, also past events that are not selected. The latest 10,000 events are stored. An events.lost event means that some are missing, and the stream ends with the reason lost.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: eventFeed(), handle: followEvents},
 	}
 }
 
@@ -43,9 +43,14 @@ func followEvents(c *call) error {
 	return stream.Follow(c.Call, stream.Events, stream.Feed[sandpit.Event]{
 		Live: true, After: events.After, Begin: true,
 		All: func(ctx context.Context) iter.Seq2[sandpit.Event, error] {
-			return untilLost(client.Events(ctx, events))
+			return untilLost(client.Events(ctx, sandpit.EventQuery{After: events.After}))
 		},
-		Name: func(e sandpit.Event) (event string, seq uint64) { return string(e.Kind), e.Seq },
+		Name: func(e sandpit.Event) (event string, seq uint64) {
+			if !events.Matches(e) {
+				return "", e.Seq
+			}
+			return string(e.Kind), e.Seq
+		},
 	})
 }
 

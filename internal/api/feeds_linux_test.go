@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"reflect"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Every stream sends only the events that the reference lists, with the JSON that it lists,
@@ -105,4 +107,31 @@ func after(t *testing.T, r io.Reader, text string) io.Reader {
 	var got strings.Builder
 	readTo(t, io.TeeReader(r, &got), text)
 	return io.MultiReader(strings.NewReader(got.String()), r)
+}
+
+// The position of a stream of events goes on past events that are not selected.
+func TestFilteredEventsKeepTheirPlace(t *testing.T) {
+	s := serve(t, nil)
+	var list v1.SandboxList
+	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes"})
+	s.create("", v1.Spec{})
+	begun := list.Seq
+	s.want(200, &list, ask{method: "GET", path: "/v1/sandboxes"})
+	tries := 0
+	eventually(t, "the end has the position of the latest event", func() bool {
+		tries++
+		id := fmt.Sprint("short", tries)
+		s.keys.mu.Lock()
+		s.keys.all["secret-"+id] = gate.Caller{Name: id, Key: id, Namespace: "local"}
+		s.keys.mu.Unlock()
+		resp := s.do(ask{method: "GET", path: fmt.Sprintf("/v1/events?kind=sandbox.paused&after=%d", begun), key: "secret-" + id})
+		defer resp.Body.Close()
+		if resp.StatusCode != 200 {
+			return false
+		}
+		readTo(t, resp.Body, "begin")
+		s.gate.Revoke(id, nil)
+		text, _ := io.ReadAll(resp.Body)
+		return strings.Contains(string(text), fmt.Sprintf(`"seq":%d`, list.Seq))
+	})
 }

@@ -23,7 +23,8 @@ type Feed[T any] struct {
 	// All returns the elements. An error is the last.
 	All func(context.Context) iter.Seq2[T, error]
 
-	// Name returns what an element is called as a server-sent event, and its position, or 0.
+	// Name returns what an element is called as a server-sent event, and its position, or 0. An
+	// element without a name is not sent, but passed: pings and the end have its position.
 	Name func(T) (event string, seq uint64)
 }
 
@@ -60,6 +61,10 @@ func Follow[T any](c *gate.Call, kind string, feed Feed[T]) error {
 		event, at := feed.Name(v)
 		if at > 0 {
 			seq = at
+			s.passed(at)
+		}
+		if event == "" {
+			continue
 		}
 		if s.line(event, at, v) != nil {
 			return nil // the client has gone

@@ -57,7 +57,8 @@ type Response struct {
 	pending  bool        // something is gathered and the timer set
 	starting bool        // and it is only the first frame
 	closed   bool
-	err      error // of the connection
+	err      error  // of the connection
+	seq      uint64 // the position that pings tell to the client; 0: none
 }
 
 // NewResponse returns a stream of a media type: v1.StreamType for frames, Events or
@@ -102,6 +103,9 @@ func (s *Response) tick() {
 		return
 	}
 	if !s.pending {
+		if s.seq > 0 && s.kind == Events { // an event without data, which is not one but sets Last-Event-ID
+			*s.buf = append(strconv.AppendUint(append(*s.buf, "id: "...), s.seq, 10), '\n')
+		}
 		s.add(v1.FramePing, nil)
 	}
 	s.send(true)
@@ -231,6 +235,13 @@ func (s *Response) line(event string, seq uint64, v any) error {
 	*s.buf = b
 	s.added()
 	return s.err
+}
+
+// passed notes a position, which the next ping tells to the client.
+func (s *Response) passed(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq = seq
 }
 
 // open begins the stream at once, so that the client knows that it has begun.
