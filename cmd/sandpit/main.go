@@ -26,15 +26,16 @@ func main() {
 		os.Exit(other())
 	}
 	os.Exit(carryOut(&cli.App{
-		Stdin:        os.Stdin,
-		Stdout:       os.Stdout,
-		Stderr:       os.Stderr,
-		Environ:      os.Environ(),
-		SystemConfig: config.SystemFile,
-		Version:      version,
-		NewClient:    newClient,
-		Drivers:      drivers,
-		OpenImages:   openImages,
+		Stdin:         os.Stdin,
+		Stdout:        os.Stdout,
+		Stderr:        os.Stderr,
+		Environ:       os.Environ(),
+		SystemConfig:  config.SystemFile,
+		Version:       version,
+		NewClient:     newClient,
+		Drivers:       drivers,
+		FilesInMemory: true, // of package driver/linux
+		OpenImages:    openImages,
 	}, os.Args[1:]))
 }
 

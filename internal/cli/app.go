@@ -68,6 +68,9 @@ type App struct {
 	// Drivers returns the drivers of this program, the preferred one first.
 	Drivers func(home string) []driver.Driver
 
+	// FilesInMemory says that the preferred driver stores a sandbox's own files in memory.
+	FilesInMemory bool
+
 	// OpenImages opens the image store under home.
 	OpenImages func(home string) *image.Store
 

@@ -60,7 +60,7 @@ func (a *App) WarnMachine(o *Options) {
 	if o.memory.is > have {
 		a.Note("%s is more than this machine's memory and swap of %s", o.memory.shownAs("memory"), notation.FormatSize(have))
 	}
-	if o.disk.is > have {
+	if a.FilesInMemory && o.disk.is > have {
 		a.Note("%s is more than this machine's memory and swap of %s, where a sandbox's own files are", o.disk.shownAs("disk"), notation.FormatSize(have))
 	}
 }

@@ -108,13 +108,13 @@ type OOMCounter interface {
 }
 
 // A Limiter is an Instance whose limits can be changed while it runs, also while it is
-// frozen. Optional.
+// frozen. A driver with Capabilities.Changeable makes only Limiters. Optional otherwise.
 type Limiter interface {
-	// SetLimits changes Memory, CPUs and Pids; a field that is 0 is not changed, and
-	// others are ignored. The error matches sandpit.ErrUnsupported if the instance was
-	// made without a limit that is to be changed, and sandpit.ErrState if more memory is
-	// in use than the new limit allows, of which the kernel can free none. In both cases
-	// nothing has changed. After any other error, set the former limits again.
+	// SetLimits changes the limits that are not 0. The error matches
+	// sandpit.ErrUnsupported if one of them is not in Capabilities.Changeable or the
+	// instance was made without it, and sandpit.ErrState if more memory is in use than
+	// the new limit allows, of which the kernel can free none. In both cases nothing has
+	// changed. After any other error, set the former limits again.
 	SetLimits(ctx context.Context, limits sandpit.Limits) error
 }
 
@@ -216,7 +216,8 @@ type Instance interface {
 	// matches sandpit.ErrClosed if the guest has died.
 	Dial(ctx context.Context) (net.Conn, error)
 
-	// Stats returns what the sandbox uses now. Unknown values are -1.
+	// Stats returns what the sandbox uses now. Unknown values are -1. Disk and Files are
+	// at least the limits of the plan if, and only if, nothing more fits.
 	Stats(ctx context.Context) (sandpit.Metrics, error)
 
 	// Done returns a channel that is closed when the guest has died, whatever the
@@ -265,6 +266,10 @@ type Capabilities struct {
 
 	// Features are what the driver can enforce and do here.
 	Features feature.Set
+
+	// Changeable are the limits among Features that a Limiter can change. They are some
+	// of feature.Changeable.
+	Changeable feature.Set
 
 	// MaxNoFile is the largest number of open files that a process may be allowed; 0:
 	// any number.

@@ -38,6 +38,26 @@ func (c Capabilities) Negotiate(required []feature.Feature, limits *sandpit.Limi
 	return enforce, gaps, nil
 }
 
+// NegotiateChange decides whether limits of a living sandbox can be changed. lacking are the
+// gaps that it was made with. If one of the limits can't be changed, the error matches
+// sandpit.ErrUnsupported and names it.
+func (c Capabilities) NegotiateChange(limits []feature.Feature, lacking []sandpit.Gap) error {
+	for _, f := range limits {
+		i := slices.IndexFunc(lacking, func(g sandpit.Gap) bool { return g.What == string(f) })
+		switch {
+		case i >= 0:
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q is not enforced: %s", string(f), lacking[i].Why), lacking[i].Fix)
+		case c.Changeable[f]:
+		case c.Features[f]:
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q of a sandbox can't be changed while it lives", string(f)), "create a new sandbox with this limit")
+		default:
+			gap := c.gap(f)
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q can't be enforced: %s", string(f), gap.Why), gap.Fix)
+		}
+	}
+	return nil
+}
+
 // gap explains why a feature is missing.
 func (c Capabilities) gap(f feature.Feature) sandpit.Gap {
 	i := slices.IndexFunc(c.Gaps, func(g sandpit.Gap) bool { return g.What == string(f) })

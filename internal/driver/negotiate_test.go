@@ -62,3 +62,26 @@ func TestNegotiate(t *testing.T) {
 		}
 	}
 }
+
+func TestNegotiateChange(t *testing.T) {
+	caps := Capabilities{
+		Features:   feature.Set{feature.Memory: true, feature.CPUs: true, feature.Pids: true},
+		Changeable: feature.Set{feature.Memory: true, feature.Pids: true},
+		Gaps:       []sandpit.Gap{{What: "disk", Why: "no quota", Fix: "use another file system"}},
+	}
+	lacking := []sandpit.Gap{{What: "pids", Why: "no controller then", Fix: "create it again"}}
+	if err := caps.NegotiateChange([]feature.Feature{feature.Memory}, lacking); err != nil {
+		t.Error(err)
+	}
+	for f, want := range map[feature.Feature]string{
+		feature.CPUs:  `the limit "cpus" of a sandbox can't be changed while it lives (create a new sandbox with this limit)`,
+		feature.Pids:  `the limit "pids" is not enforced: no controller then (create it again)`,
+		feature.Disk:  `the limit "disk" can't be enforced: no quota (use another file system)`,
+		feature.Files: `the limit "files" can't be enforced: this driver does not support it (use another driver)`,
+	} {
+		err := caps.NegotiateChange([]feature.Feature{feature.Memory, f}, lacking)
+		if !errors.Is(err, sandpit.ErrUnsupported) || err.Error()+" ("+sandpit.Hint(err)+")" != want {
+			t.Errorf("%s: %v (%s)", f, err, sandpit.Hint(err))
+		}
+	}
+}

@@ -300,10 +300,9 @@ func raise(number *atomic.Int64, n int64) int64 {
 	return max(n, seen)
 }
 
-// full reports whether the sandbox's own file system has less than a block, or no file, left of
-// its limits. It is false while the kernel does not answer.
+// full reports whether nothing more fits into the sandbox's own file system, and no more files.
+// It is false while the kernel does not answer.
 func (s *Sandbox) full() (disk, files bool) {
-	const block = 4096 // a page, in which tmpfs counts
 	if s.instance == nil || s.engine.mayTry(s.namespace) != nil {
 		return false, false
 	}
@@ -314,7 +313,7 @@ func (s *Sandbox) full() (disk, files bool) {
 	s.mu.Lock()
 	limits := s.info.Limits
 	s.mu.Unlock()
-	return limits.Disk > 0 && m.Disk > limits.Disk-block, limits.Files > 0 && m.Files >= limits.Files
+	return limits.Disk > 0 && m.Disk >= limits.Disk, limits.Files > 0 && m.Files >= limits.Files
 }
 
 // watch fails the sandbox when the guest dies or breaks the protocol.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
@@ -42,6 +43,12 @@ func (s *Sandbox) update(ctx context.Context, c sandpit.Change, p policy.Policy)
 	next := was
 	if next.labels, next.limits, err = p.Change(c, was.labels, was.limits); err != nil {
 		return failed(err)
+	}
+	if limits := feature.Required(sandpit.Spec{Limits: c.Limits}); len(limits) > 0 {
+		info, _ := s.describe()
+		if err := s.engine.opts.Driver.Probe(ctx).NegotiateChange(limits, info.NotEnforced); err != nil {
+			return failed(err)
+		}
 	}
 	if c.Name != "" {
 		next.name = c.Name
@@ -100,13 +107,14 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 		if err := s.saveSettings(ctx, &began); err != nil {
 			return err
 		}
+		changed := policy.Differing(was.limits, next.limits)
 		undo = append(undo, func() {
 			later := context.WithoutCancel(ctx)
-			if s.setLimits(later, next.limits, was.limits) != nil || s.saveSettings(later, &was) != nil {
+			if s.setLimits(later, policy.Only(was.limits, changed)) != nil || s.saveSettings(later, &was) != nil {
 				s.saveLater()
 			}
 		})
-		if err := s.setLimits(ctx, was.limits, next.limits); err != nil {
+		if err := s.setLimits(ctx, policy.Only(next.limits, changed)); err != nil {
 			return err
 		}
 	}
@@ -129,34 +137,13 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 	return nil
 }
 
-// setLimits has the driver enforce other limits, where they are different.
-func (s *Sandbox) setLimits(ctx context.Context, was, next sandpit.Limits) error {
-	var change sandpit.Limits
-	for _, l := range []struct {
-		feature feature.Feature
-		differs bool
-		take    func()
-	}{
-		{feature.Memory, was.Memory != next.Memory, func() { change.Memory = next.Memory }},
-		{feature.CPUs, was.CPUs != next.CPUs, func() { change.CPUs = next.CPUs }},
-		{feature.Pids, was.Pids != next.Pids, func() { change.Pids = next.Pids }},
-	} {
-		if !l.differs {
-			continue
-		}
-		info, _ := s.describe()
-		for _, g := range info.NotEnforced {
-			if g.What == string(l.feature) {
-				return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the limit %q is not enforced: %s", g.What, g.Why), g.Fix)
-			}
-		}
-		l.take()
-	}
+// setLimits has the driver enforce the limits that are not 0.
+func (s *Sandbox) setLimits(ctx context.Context, limits sandpit.Limits) error {
 	limiter, ok := s.instance.(driver.Limiter)
 	if !ok {
 		return fault.Errorf(sandpit.ErrUnsupported, "the driver %s can't change the limits of a sandbox", s.info.Driver)
 	}
-	return limiter.SetLimits(ctx, change)
+	return limiter.SetLimits(ctx, limits)
 }
 
 // restoreLimits sets the limits of the record again, after an engine that was killed while it
@@ -166,21 +153,11 @@ func (s *Sandbox) restoreLimits(ctx context.Context) {
 	if !now.changing {
 		return
 	}
-	limits := now.limits
+	changed := maps.Clone(s.engine.opts.Driver.Probe(ctx).Changeable)
 	for _, g := range s.info.NotEnforced {
-		switch g.What {
-		case string(feature.Memory):
-			limits.Memory = 0
-		case string(feature.CPUs):
-			limits.CPUs = 0
-		case string(feature.Pids):
-			limits.Pids = 0
-		}
+		delete(changed, feature.Feature(g.What))
 	}
-	err := fault.Errorf(sandpit.ErrUnsupported, "the driver can't change limits")
-	if limiter, ok := s.instance.(driver.Limiter); ok {
-		err = limiter.SetLimits(ctx, limits)
-	}
+	err := s.setLimits(ctx, policy.Only(now.limits, changed))
 	if err != nil {
 		s.mu.Lock()
 		s.info.NotEnforced = append(slices.Clone(s.info.NotEnforced), sandpit.Gap{

@@ -77,6 +77,9 @@ func All() []Feature {
 	return append(Limits(), Mounts, NestedMounts, WritePaths, Pause, Users, Seccomp, Landlock)
 }
 
+// Changeable returns the limits that a [sandpit.Change] can set.
+func Changeable() []Feature { return []Feature{Memory, CPUs, Pids} }
+
 // IsLimit reports whether f is a limit.
 func (f Feature) IsLimit() bool { return slices.Contains(Limits(), f) }
 

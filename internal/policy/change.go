@@ -2,6 +2,7 @@ package policy
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/feature"
@@ -9,8 +10,7 @@ import (
 )
 
 // CheckChange checks what can be known of a change without the sandbox: its name, and that
-// it only changes limits that a sandbox can have changed. Errors match sandpit.ErrInvalid or
-// sandpit.ErrUnsupported.
+// it only changes limits of feature.Changeable. Errors match sandpit.ErrInvalid.
 func CheckChange(c sandpit.Change) error {
 	if c.Name != "" && !notation.IsName(c.Name) {
 		return invalid(notation.NameHint, "%s is not a valid sandbox name", quote(c.Name))
@@ -19,9 +19,9 @@ func CheckChange(c sandpit.Change) error {
 		if l.get(&c.Limits) == 0 {
 			continue
 		}
-		switch l.feature {
-		case feature.Memory, feature.CPUs, feature.Pids:
-		case feature.Life:
+		switch {
+		case slices.Contains(feature.Changeable(), l.feature):
+		case l.feature == feature.Life:
 			return invalid("change the lifetime instead, for example with 'sandpit extend'", "the limit %q is not changed in this way", string(l.feature))
 		default:
 			return invalid("create a new sandbox with this limit; memory, cpus and pids can be changed", "the limit %q of a sandbox can't be changed", string(l.feature))
@@ -54,4 +54,25 @@ func (p Policy) Change(c sandpit.Change, labels map[string]string, was sandpit.L
 		}
 	}
 	return after, was, nil
+}
+
+// Only returns the limits that are in a set; the others are 0.
+func Only(all sandpit.Limits, set feature.Set) (some sandpit.Limits) {
+	for _, l := range limits() {
+		if set[l.feature] {
+			l.take(&some, &all)
+		}
+	}
+	return some
+}
+
+// Differing returns which limits are different.
+func Differing(a, b sandpit.Limits) feature.Set {
+	set := feature.Set{}
+	for _, l := range limits() {
+		if l.get(&a) != l.get(&b) {
+			set[l.feature] = true
+		}
+	}
+	return set
 }

@@ -96,9 +96,12 @@ func (l *lockedOut) Create(context.Context, sandpit.Spec) (sandpit.Sandbox, erro
 
 func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 	caps := b.driver.Probe(ctx)
-	out := v1.Capabilities{Driver: b.driver.Name(), Enforced: map[string]bool{}, Features: features}
+	out := v1.Capabilities{Driver: b.driver.Name(), Enforced: map[string]bool{}, Changeable: map[string]bool{}, Features: features}
 	for _, f := range feature.All() {
 		out.Enforced[string(f)] = caps.Features[f]
+	}
+	for _, f := range feature.Changeable() {
+		out.Changeable[string(f)] = caps.Changeable[f]
 	}
 	for _, g := range caps.Gaps {
 		out.Gaps = append(out.Gaps, v1.Gap(g))

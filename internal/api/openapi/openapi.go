@@ -62,10 +62,12 @@ func Document() *huma.OpenAPI {
 	schemas.Map()["EnvList"] = &huma.Schema{Type: huma.TypeArray, Items: text}
 	schemas.Map()["EnvMap"] = &huma.Schema{Type: huma.TypeObject, AdditionalProperties: text}
 	schemas.Map()["NamedPolicy"].Properties["policy"] = &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
-	enforced := schemas.Map()["Capabilities"].Properties["enforced"]
-	enforced.Properties = map[string]*huma.Schema{}
-	for _, f := range feature.All() {
-		enforced.Properties[string(f)] = &huma.Schema{Type: "boolean"}
+	for name, all := range map[string][]feature.Feature{"enforced": feature.All(), "changeable": feature.Changeable()} {
+		set := schemas.Map()["Capabilities"].Properties[name]
+		set.Properties = map[string]*huma.Schema{}
+		for _, f := range all {
+			set.Properties[string(f)] = &huma.Schema{Type: "boolean"}
+		}
 	}
 	for _, s := range schemas.Map() {
 		walk(s, exact)

@@ -246,10 +246,11 @@ type NamedPolicy struct {
 
 // Capabilities describes what this server can enforce and do on its machine.
 type Capabilities struct {
-	Driver   string          `json:"driver"`
-	Enforced map[string]bool `json:"enforced" doc:"Limits and features, and whether each is enforced"`
-	Gaps     []Gap           `json:"gaps,omitempty" doc:"What is not enforced, why, and how to fix it"`
-	Features []string        `json:"features" doc:"Parts of the API that this server supports"`
+	Driver     string          `json:"driver"`
+	Enforced   map[string]bool `json:"enforced" doc:"Limits and features, and whether each is enforced"`
+	Changeable map[string]bool `json:"changeable" doc:"Limits, and whether each can be changed while a sandbox lives"`
+	Gaps       []Gap           `json:"gaps,omitempty" doc:"What is not enforced, why, and how to fix it"`
+	Features   []string        `json:"features" doc:"Parts of the API that this server supports"`
 }
 
 // Version describes the server.

@@ -63,11 +63,12 @@ type diagnosis struct {
 }
 
 type driverFinding struct {
-	Name      string        `json:"name"`
-	Available bool          `json:"available"`
-	Enforced  feature.Set   `json:"enforced"`
-	Gaps      []sandpit.Gap `json:"gaps"`
-	Facts     []driver.Fact `json:"facts"`
+	Name       string        `json:"name"`
+	Available  bool          `json:"available"`
+	Enforced   feature.Set   `json:"enforced"`
+	Changeable feature.Set   `json:"changeable"` // limits, while a sandbox lives
+	Gaps       []sandpit.Gap `json:"gaps"`
+	Facts      []driver.Fact `json:"facts"`
 }
 
 type homeFinding struct {
@@ -117,7 +118,7 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 	for _, drv := range a.Drivers(home) {
 		caps := probe(ctx, drv)
 		d.Available = d.Available || caps.Available
-		found := driverFinding{drv.Name(), caps.Available, caps.Features, caps.Gaps, caps.Facts}
+		found := driverFinding{drv.Name(), caps.Available, caps.Features, caps.Changeable, caps.Gaps, caps.Facts}
 		if found.Gaps == nil {
 			found.Gaps = []sandpit.Gap{}
 		}
@@ -204,6 +205,9 @@ func (d diagnosis) text() string {
 		}
 		if missing := enforced(drv.Enforced, false); missing != "" {
 			line("not enforced", missing)
+		}
+		if changeable := enforced(drv.Changeable, true); changeable != "" {
+			line("changeable", changeable)
 		}
 		for _, gap := range drv.Gaps {
 			fmt.Fprintf(&b, "\n  %s: %s\n", cli.Harmless(gap.What), cli.Harmless(gap.Why))

@@ -137,6 +137,7 @@ func Contract(t *testing.T, f Factory) {
 		{"Destroy may race with every other call", testDestroyRaces},
 		{"Done is closed when the guest dies", testDone},
 		{"Stats read what is used", testStats},
+		{"Stats tell exactly when nothing more fits", testFull},
 		{"a Handle survives JSON", testHandle},
 		{"what can't be enforced is ErrUnsupported", testUnknownLimits},
 		{"Create that fails leaves nothing", testCreateFails},
@@ -335,6 +336,11 @@ func testProbe(t *testing.T, e *env) {
 			t.Errorf("%s is not enforced, and no gap says why", name)
 		} else if caps.Gaps[i].Why == "" || caps.Gaps[i].Fix == "" {
 			t.Errorf("the gap is %+v", caps.Gaps[i])
+		}
+	}
+	for f := range caps.Changeable {
+		if !caps.Features[f] || !slices.Contains(feature.Changeable(), f) {
+			t.Errorf("%s is changeable, but is not enforced or not one of feature.Changeable", f)
 		}
 	}
 	gaps := caps.Gaps
@@ -590,6 +596,37 @@ func testStats(t *testing.T, e *env) {
 		}
 	} else if !errors.Is(err, sandpit.ErrClosed) {
 		t.Errorf("after Destroy: %v", err)
+	}
+}
+
+func testFull(t *testing.T, e *env) {
+	plan := e.plan(t)
+	plan.Limits.Disk, plan.Limits.Files = 4<<20+1, 100 // the disk is not a whole number of blocks
+	inst := e.create(t, plan)
+	c := configured(t, inst)
+	check := func(when string, disk, files bool) {
+		t.Helper()
+		m, err := inst.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.has(t, feature.Disk) && (m.Disk >= plan.Limits.Disk) != disk || e.has(t, feature.Files) && (m.Files >= plan.Limits.Files) != files {
+			t.Errorf("%s: %d bytes of %d and %d files of %d are in use", when, m.Disk, plan.Limits.Disk, m.Files, plan.Limits.Files)
+		}
+	}
+	check("at first", false, false)
+	if e.has(t, feature.Disk) {
+		shell(t, c, "head -c 16M /dev/zero >/tmp/f 2>/dev/null; :")
+		check("on a full disk", true, false)
+		shell(t, c, "truncate -s 4190208 /tmp/f") // a page and a byte less than the limit
+		check("with one block left", false, false)
+		shell(t, c, "rm /tmp/f")
+	}
+	if e.has(t, feature.Files) {
+		shell(t, c, "mkdir /tmp/d; i=0; while (: >/tmp/d/$i) 2>/dev/null; do i=$((i+1)); done; :")
+		check("with all files", false, true)
+		shell(t, c, "rm /tmp/d/1")
+		check("with one file less", false, false)
 	}
 }
 

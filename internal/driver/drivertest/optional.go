@@ -105,16 +105,27 @@ func answers(t *testing.T, inst driver.Instance, within time.Duration) bool {
 	return false
 }
 
+// limiter returns an instance as a Limiter, or skips the test.
+func (e *env) limiter(t *testing.T, inst driver.Instance) driver.Limiter {
+	t.Helper()
+	l, ok := inst.(driver.Limiter)
+	caps := e.driver.Probe(t.Context())
+	if len(caps.Changeable) > 0 && !ok {
+		t.Fatal("the driver has changeable limits, and its instance is not a Limiter")
+	}
+	for _, f := range feature.Changeable() {
+		if !caps.Changeable[f] {
+			t.Skipf("needs the changeable limit %s: the driver lacks it here", f)
+		}
+	}
+	return l
+}
+
 func testSetLimits(t *testing.T, e *env) {
 	limits := func(p *driver.Plan) { p.Limits.Memory, p.Limits.CPUs, p.Limits.Pids = 128<<20, 2, 32 }
 	plan := e.plan(t)
 	limits(&plan)
-	for _, f := range []feature.Feature{feature.Memory, feature.CPUs, feature.Pids} {
-		if !plan.Enforce[f] {
-			t.Skipf("needs the feature %s: the driver lacks it here", f)
-		}
-	}
-	e.changed(t, optional[driver.Limiter](t, e, e.create(t, plan)))
+	e.changed(t, e.limiter(t, e.create(t, plan)))
 	if e.Without["Recoverer"] != "" {
 		return
 	}
@@ -122,7 +133,7 @@ func testSetLimits(t *testing.T, e *env) {
 	made := e.createPersistent(t, limits)
 	made.(driver.Leaver).Leave()
 	again := e.recover(t, r, made.Handle())
-	e.changed(t, optional[driver.Limiter](t, e, again))
+	e.changed(t, e.limiter(t, again))
 	e.destroy(t, again)
 }
 
@@ -164,8 +175,13 @@ func (e *env) changed(t *testing.T, l driver.Limiter) {
 		}
 	}
 	set(sandpit.Limits{})
-	set(sandpit.Limits{Pids: 64, CPUs: 0.5, Disk: 1})
+	set(sandpit.Limits{Pids: 64, CPUs: 0.5})
 	more()
+	for name, other := range map[string]sandpit.Limits{"disk": {Pids: 1000, Disk: 1 << 30}, "files": {Pids: 1000, Files: 1000}, "nofile": {Pids: 1000, NoFile: 1000}, "output": {Pids: 1000, Output: 1 << 20}, "life": {Pids: 1000, Life: time.Hour}} {
+		if err := l.SetLimits(t.Context(), other); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("changing %s, which can't be changed: %v", name, err)
+		}
+	}
 	checkCPUs(t, inst, c, 0.5)
 	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f")
 	if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 32 << 20, Pids: 1000}); !errors.Is(err, sandpit.ErrState) {
@@ -228,7 +244,7 @@ func testSetMissingLimits(t *testing.T, e *env) {
 		plan.Limits.Memory, plan.Limits.Pids = 128<<20, 32
 		plan.Enforce[missing] = false
 		inst := e.create(t, plan)
-		l := optional[driver.Limiter](t, e, inst)
+		l := e.limiter(t, inst)
 		if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 96 << 20, CPUs: 1, Pids: 8}); !errors.Is(err, sandpit.ErrUnsupported) {
 			t.Errorf("made without %s, which is to be changed: %v", missing, err)
 		}

@@ -120,6 +120,8 @@ func (i *instance) SetLimits(ctx context.Context, limits sandpit.Limits) error {
 	}
 	change := cgroup.Limits{Memory: limits.Memory, CPUs: limits.CPUs, Pids: limits.Pids}
 	switch {
+	case limits != sandpit.Limits{Memory: limits.Memory, CPUs: limits.CPUs, Pids: limits.Pids}:
+		return fault.Errorf(sandpit.ErrUnsupported, "changing the limits of sandbox %s: only memory, cpus and pids can be changed", i.id)
 	case change == (cgroup.Limits{}):
 		return nil
 	case i.group == nil:

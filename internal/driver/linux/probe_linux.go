@@ -22,7 +22,7 @@ import (
 // It does not try to make namespaces, because Create reports that soon enough and Probe
 // delays it. Examine tries, and reads the list of mounts, which may be long.
 func (d *Driver) Probe(context.Context) driver.Capabilities {
-	caps := driver.Capabilities{Available: true, Features: feature.Set{feature.Mounts: true}}
+	caps := driver.Capabilities{Available: true, Features: feature.Set{feature.Mounts: true}, Changeable: feature.Set{}}
 	gap := func(what feature.Feature, why, fix string) {
 		caps.Gaps = append(caps.Gaps, sandpit.Gap{What: string(what), Why: why, Fix: fix})
 	}
@@ -50,6 +50,9 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 			gap(f, err.Error(), "mount cgroups at /sys/fs/cgroup")
 		case layout.Enforceable(f):
 			caps.Features[f] = true
+			if f != feature.Pause {
+				caps.Changeable[f] = true
+			}
 		case f == feature.Pause:
 			gap(f, "sandboxes have no cgroup freezer", "first fix memory, cpus or pids (below)")
 		}

@@ -77,7 +77,8 @@ func (i *instance) look() (disk, files int64, net traffic) {
 
 // scratchUse returns how many bytes and inodes of a sandbox's own file system
 // are in use: its root is an overlay, which answers for its upper layer, in which
-// lies all that the sandbox may write. Nothing of the sandbox's is looked up.
+// lies all that the sandbox may write. That is a tmpfs, which rounds its limit up to whole
+// pages: a full one has at least the limit in use. Nothing of the sandbox's is looked up.
 func scratchUse(root string) (disk, files int64) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(root, &st); err != nil || st.Type != unix.OVERLAYFS_SUPER_MAGIC {
