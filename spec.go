@@ -31,7 +31,8 @@ type Spec struct {
 	WorkDir string
 
 	// User is the user that runs processes: "name", "uid", "name:group" or
-	// "uid:gid". Default: the image's user, or else an unprivileged user ("user",
+	// "uid:gid". Without a group it has that of its line in the image's /etc/passwd, or
+	// group 0. Default: the image's user, or else an unprivileged user ("user",
 	// uid 1000). "root" is uid 0 only inside the sandbox.
 	User string
 

@@ -13,6 +13,7 @@ var userProperties = []property{
 	{"the default user is no root and has no capability", testDefaultUser},
 	{"root is uid 0 with exactly the capabilities of package managers", testRoot},
 	{"a uid and gid may be any", testNumericUser},
+	{"a uid alone has the group of its line in /etc/passwd, or group 0", testGroupOfAUID},
 	{"a Command has a user of its own", testCommandUser},
 	{"a user that does not exist is ErrInvalid", testUnknownUser},
 	{"no program gains rights by its set-user-id bit", testSetUID},
@@ -61,6 +62,31 @@ func testRoot(t *testing.T, e *env) {
 		}
 		if got, want := capabilities(t, sb, sandpit.Command{}), fmt.Sprintf(allCapabilities, rootCapabilities); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func testGroupOfAUID(t *testing.T, e *env) {
+	const ids = `echo $(id -u) $(id -g) $(id -G)`
+	nobody := e.sandbox(t, sandpit.Spec{User: "4321"})
+	if got := shell(t, nobody, ids); got != "4321 0 0" {
+		t.Errorf("a uid that no line of /etc/passwd has is %q", got)
+	}
+	line := shell(t, nobody, `while IFS=: read -r name _ uid gid _; do [ "$uid:$gid" != 0:0 ] && [ "$uid" -lt 60000 ] && echo $uid $gid && break; done </etc/passwd`)
+	uid, _, ok := strings.Cut(line, " ")
+	if !ok {
+		t.Fatalf("/etc/passwd has no users but root: %q", line)
+	}
+	if got := shell(t, e.sandbox(t, sandpit.Spec{User: uid}), `echo $(id -u) $(id -g)`); got != line {
+		t.Errorf("a uid of the line %q is %q", line, got)
+	}
+	if !e.opt.Features[feature.Users] {
+		return
+	}
+	root := e.sandbox(t, sandpit.Spec{User: "root"})
+	for user, want := range map[string]string{"4321": "4321 0", uid: line} {
+		if got := command(t, root, sandpit.Command{Script: `echo $(id -u) $(id -g)`, User: user}); got != want {
+			t.Errorf("as the user of a command %s is %q", user, got)
 		}
 	}
 }

@@ -45,9 +45,6 @@ func chooseUser(asked string, root image.Rootfs) (who, error) {
 		// Docker gives a bare number the group of its passwd line, or root's.
 		if p, ok := lookupPasswd(root.Layers, name); ok {
 			w.gid = p.gid
-		} else if !hasGroup && uid == image.UserID {
-			w.gid = image.UserID
-			w.text = text + ":" + strconv.Itoa(image.UserID)
 		}
 	} else if errors.Is(err, strconv.ErrRange) {
 		return w, fault.Errorf(sandpit.ErrInvalid, "choosing %s: id %q is greater than %d", from, name, maxID)

@@ -32,8 +32,8 @@ type User struct {
 // LookUser finds the user that spec names: "name", "uid", "name:group" or
 // "uid:gid", in the image's own files. An empty spec is the guest's own user.
 //
-// A uid without an entry has the group of the same number. With an explicit
-// group there are no supplementary groups, as in Docker.
+// As in Docker, a uid without an entry has the group 0, and with an explicit group there are
+// no supplementary groups.
 func (s *Settings) LookUser(spec string) (User, error) {
 	own := uint32(os.Geteuid())
 	if spec == "" {
@@ -70,7 +70,10 @@ func (s *Settings) LookUser(spec string) (User, error) {
 	switch {
 	case found:
 	case numeric:
-		u = User{Name: name, UID: uid, GID: uid}
+		u = User{Name: name, UID: uid}
+		if s.single() {
+			u.GID = uint32(os.Getegid())
+		}
 	default:
 		return User{}, wire.Invalid("unknown user " + wire.Quote(name) + ": it is not in the image's /etc/passwd")
 	}
