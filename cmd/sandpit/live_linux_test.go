@@ -327,6 +327,70 @@ func TestExecDetached(t *testing.T) {
 	}
 }
 
+// TestAttachAtAKeyboard attaches to a process that has an input and no terminal, and leaves it by
+// keys. The terminal edits lines as before.
+func TestAttachAtAKeyboard(t *testing.T) {
+	_, _ = withSandbox(t)
+	out, err := commandLine(t, "sandpit", "exec", "-d", "-i", "box", "--", "sh", "-c", `trap '' INT; while read line; do echo "<$line>"; done; echo over; exec sleep 1001`).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(string(out))
+	attach := func(keys ...string) *session {
+		t.Helper()
+		s := startSession(t, append(append([]string{"sandpit", "attach", "--no-history"}, keys...), "box", id)...)
+		s.until("the terminal hands over the keys", func() bool { return s.settings() != s.before })
+		return s
+	}
+	left := func(s *session, code int) {
+		t.Helper()
+		if got := s.exitCode(); got != code {
+			t.Errorf("exit code %d, want %d", got, code)
+		}
+		s.expect("which keeps running; run 'sandpit attach box " + id + "'")
+		if s.settings() != s.before {
+			t.Error("the terminal is not as it was")
+		}
+	}
+	s := attach()
+	s.write("onn\x7fe\r") // with a typing error
+	s.expect("<one>")
+	s.write("half a line\x10\x11")
+	left(s, 0)
+
+	s = attach("--detach-keys", "ctrl-s,ctrl-c") // which mean something to a terminal
+	s.write("two\r")
+	s.expect("two>")
+	s.write("\x13\x03")
+	left(s, 0)
+
+	s = attach()
+	s.write("three\r")
+	s.expect("<three>")
+	interrupt := func() { // ^D ends what this terminal passes on, and the input of the process only if asked to
+		t.Helper()
+		s.until("^C leaves", func() bool { // it does so when ^D has been read, and else discards that
+			for _, key := range []string{"\x04", "\x03"} {
+				s.write(key)
+				time.Sleep(20 * time.Millisecond)
+			}
+			return strings.Contains(s.output(), "keeps running")
+		})
+	}
+	interrupt()
+	left(s, 130)
+
+	s = attach("--close-stdin")
+	s.write("four\r")
+	s.expect("<four>")
+	interrupt()
+	s.until("the input of the process ends", func() bool {
+		out, err := commandLine(t, "sandpit", "logs", "box").Output()
+		return err == nil && strings.Contains(string(out), "over")
+	})
+	left(s, 130)
+}
+
 // TestVanishedClient kills sandpit exec with -9: what it ran is killed, and
 // what others run is not, nor what was begun in the background.
 func TestVanishedClient(t *testing.T) {

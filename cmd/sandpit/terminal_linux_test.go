@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -379,6 +380,73 @@ func TestSignals(t *testing.T) {
 				t.Errorf("exit code %d, output %q", got, rest)
 			}
 		})
+	}
+}
+
+// TestRareSignals sends a command every other signal that can be passed on.
+func TestRareSignals(t *testing.T) {
+	needSandboxes(t)
+	heedSignals(t)
+	var signals []syscall.Signal
+	script := ""
+	for sig := syscall.Signal(1); sig <= 64; sig++ {
+		switch sig {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGURG, syscall.SIGPROF, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP, syscall.SIGTERM, 32, 33, 34:
+			continue
+		}
+		signals = append(signals, sig)
+		script += fmt.Sprintf("trap 'echo got-%d' %[1]d\n", sig)
+	}
+	cmd := commandLine(t, "sandpit", "run", "--", "sh", "-c", script+"trap 'echo got-15; exit 7' 15; echo ready; while :; do sleep 0.02; done")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for r := bufio.NewScanner(out); r.Scan(); {
+			lines <- r.Text()
+		}
+	}()
+	// The last signal that is caught is ignored before that. So it is sent until it is answered.
+	const last = 64
+	send := func(sig syscall.Signal, again <-chan time.Time) {
+		t.Helper()
+		timeout := time.After(patience)
+		want := fmt.Sprintf("got-%d", sig)
+		for got := ""; got != want; {
+			select {
+			case line, ok := <-lines:
+				if got = line; !ok || got != want && got != fmt.Sprintf("got-%d", last) {
+					t.Fatalf("got %q, want %q", got, want)
+				}
+			case <-again:
+				if err := cmd.Process.Signal(sig); err != nil {
+					t.Fatal(err)
+				}
+			case <-timeout:
+				t.Fatalf("no answer to signal %d", sig)
+			}
+		}
+	}
+	if got := <-lines; got != "ready" {
+		t.Fatalf("got %q", got)
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	send(last, tick.C)
+	for _, sig := range append(signals, syscall.SIGTERM) {
+		once := make(chan time.Time, 1)
+		once <- time.Time{}
+		send(sig, once)
+	}
+	if got := exitCode(t, cmd); got != 7 {
+		t.Errorf("exit code %d", got)
 	}
 }
 

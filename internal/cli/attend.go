@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
@@ -145,6 +146,13 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		}
 		defer term.close()
 	}
+	if atTerminal && term == nil && info.Stdin && info.Result == nil && opt.DetachKeys != "" {
+		if term, err = openTerminal(a.Stdin); err != nil {
+			return err
+		}
+		defer term.close()
+		term.keys = opt.DetachKeys
+	}
 	out := newOutput(relay)
 	with := sandpit.AttachOptions{NoHistory: opt.NoHistory, Stdin: !opt.NoStdin, Lost: func(n int64) { a.Note("%d earlier bytes of output are no longer stored", n) }}
 	if with.Stdout, err = out.to(a.Stdout); err != nil {
@@ -166,10 +174,12 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	defer leave(nil)
 	in := process.Stdin()
 	input := !opt.NoStdin && info.Stdin && in != nil
+	var keyboard atomic.Bool
+	keyboard.Store(input && atTerminal)
 	relay.attach(job{
 		process: process, term: term,
 		leave:    func(sig syscall.Signal) { leave(&signalError{sig}) },
-		keyboard: input && atTerminal,
+		keyboard: &keyboard,
 	})
 	if term != nil {
 		term.resize(process)
@@ -177,10 +187,14 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	if input {
 		keys := &detachKeys{WriteCloser: in, keepOpen: !opt.CloseStdin}
 		if term != nil {
-			keys.keys, keys.keepOpen = opt.DetachKeys, true
+			keys.keys = opt.DetachKeys
+			keys.keepOpen = keys.keepOpen || info.Terminal
 			keys.detach = func() error { leave(errDetached); return nil }
 		}
-		go a.feed(keys, a.Stdin)
+		go func() {
+			a.feed(keys, a.Stdin)
+			keyboard.Store(false) // no more input: ^C leaves
+		}()
 	}
 	result, err := process.Wait(waiting)
 	relay.detach()

@@ -5,11 +5,30 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
+
+// rareSignals is the time after which a command gets the signals that are rarely sent, too:
+// to catch them would make each short command slower.
+const rareSignals = 20 * time.Millisecond
+
+// maxSignal is the number of the last signal, as signal(7) has it.
+const maxSignal = 64
+
+// isPassed reports whether a signal that relay does not treat in a way of its own is passed on.
+// The others can't be caught, or are about this program: its children, its writes to closed
+// pipes, its Go runtime (SIGURG, SIGPROF) and C library (32 to 34), and its terminal (SIGTTIN, SIGTTOU).
+func isPassed(sig syscall.Signal) bool {
+	switch sig {
+	case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGURG, syscall.SIGPROF, syscall.SIGTTIN, syscall.SIGTTOU, 32, 33, 34:
+		return false
+	}
+	return true
+}
 
 // relay passes this program's signals on to the command, so that a signal to
 // one is a signal to the other. Only a third Ctrl-C in a short time is a demand to
@@ -44,7 +63,7 @@ type job struct {
 	// leave, if set, ends the attachment to a process that this program did not start.
 	// Signals are then not for the process, except, with keyboard, those of keys.
 	leave    func(syscall.Signal)
-	keyboard bool
+	keyboard *atomic.Bool // nil: there is none
 }
 
 // signalError is the cause of a context that a signal ended.
@@ -100,6 +119,18 @@ func (r *relay) attach(j job) {
 		}
 		r.catch(syscall.SIGCONT)
 		close(r.othersClosed)
+		if watching {
+			return
+		}
+		select {
+		case <-r.quit:
+		case <-time.After(rareSignals):
+			for sig := syscall.Signal(1); sig <= maxSignal; sig++ {
+				if isPassed(sig) {
+					r.catch(sig)
+				}
+			}
+		}
 	}()
 }
 
@@ -188,7 +219,7 @@ const patience = 5 * time.Second
 // signal does what a signal to this program means.
 func (j job) signal(sig syscall.Signal) {
 	switch {
-	case j.leave == nil, j.keyboard && (sig == syscall.SIGINT || sig == syscall.SIGQUIT):
+	case j.leave == nil, j.keyboard != nil && j.keyboard.Load() && (sig == syscall.SIGINT || sig == syscall.SIGQUIT):
 		j.send(sig)
 	case sig != syscall.SIGCONT && sig != syscall.SIGWINCH:
 		j.leave(sig)

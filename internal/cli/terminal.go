@@ -22,8 +22,8 @@ import (
 // IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// terminal is the person's terminal while a command has one of its own. Its
-// methods do nothing on a nil one.
+// terminal is the person's terminal while a command has one of its own, or, with keys, while
+// what is typed there goes to a command without one. Its methods do nothing on a nil one.
 //
 // It is put back by restore; and when this program dies without having done
 // so, by the guard: a process of its own that only waits for that.
@@ -32,8 +32,12 @@ type terminal struct {
 	guard *exec.Cmd
 	pipe  *os.File // what the guard listens to
 
+	// keys, if set, are those that detach. The terminal then is not made raw: lines are still
+	// edited and echoed there, but these keys reach this program at once.
+	keys string
+
 	mu    sync.Mutex
-	saved *term.State // not nil while the terminal is raw
+	saved *term.State // not nil while the settings are changed
 }
 
 // GuardName is the name under which this program acts as its terminal guard: if it is
@@ -113,7 +117,7 @@ func (t *terminal) size() sandpit.TerminalSize {
 	return sandpit.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)}
 }
 
-// raw hands every key to the command.
+// raw hands every key to the command, or, with keys, those to this program.
 func (t *terminal) raw() error {
 	if t == nil {
 		return nil
@@ -123,12 +127,27 @@ func (t *terminal) raw() error {
 	if t.saved != nil {
 		return nil
 	}
-	saved, err := term.MakeRaw(int(t.file.Fd()))
+	saved, err := t.change(int(t.file.Fd()))
 	if err != nil {
 		return fmt.Errorf("preparing the terminal: %w", err)
 	}
 	t.saved = saved
 	return nil
+}
+
+// change changes the settings and returns those before; nil if it does not.
+func (t *terminal) change(fd int) (*term.State, error) {
+	if t.keys == "" {
+		return term.MakeRaw(fd)
+	}
+	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || group != unix.Getpgrp() {
+		return nil, nil // a job in the background would be stopped; SIGCONT tells it when it is not
+	}
+	saved, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	return saved, passKeys(fd, t.keys)
 }
 
 // restore puts the terminal back as it was.
@@ -158,7 +177,7 @@ func (t *terminal) again(process sandpit.Process) {
 
 // resize tells the command the size of the terminal.
 func (t *terminal) resize(process sandpit.Process) {
-	if t == nil || process == nil {
+	if t == nil || process == nil || t.keys != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
