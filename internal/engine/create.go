@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -44,9 +45,24 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec, diale
 		return err
 	})
 	if err := making.wait(context.Background()); err != nil {
-		return nil, err
+		return nil, explainShortage(err)
 	}
 	return s, nil
+}
+
+// explainShortage says what this program or the machine is short of, if nobody has said more.
+func explainShortage(err error) error {
+	if !shortage(err) || sandpit.Hint(err) != "" {
+		return err
+	}
+	hint := "free memory, or raise the limit of processes (pids) of the server"
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		hint = "raise the limit of open files (ulimit -n, or LimitNOFILE of the service), or remove sandboxes"
+	case errors.Is(err, syscall.ENFILE):
+		hint = "raise fs.file-max"
+	}
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creating a sandbox: %w", err), hint)
 }
 
 // build does the work of create.
