@@ -346,7 +346,7 @@ func (p *packer) file(name string) error {
 	return nil
 }
 
-var errShorter = errors.New("it became shorter while it was read; zeros were copied in place of what was missing")
+var errShorter = errors.New("the file became shorter while it was read; zeros replace the missing bytes")
 
 // source is a reader that keeps its error, to tell it from that of a writer.
 type source struct {
@@ -384,7 +384,7 @@ func (u *unpacker) unpack() error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("reading what the sandbox sends: %w", err)
+			return fmt.Errorf("reading from the sandbox: %w", err)
 		}
 		// The first part is the name of the directory itself.
 		_, name, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+h.Name), "/"), "/")
@@ -398,7 +398,7 @@ func (u *unpacker) unpack() error {
 		err = u.entry(name, h, r)
 		switch {
 		case r.err != nil:
-			return fmt.Errorf("reading what the sandbox sends: %w", r.err)
+			return fmt.Errorf("reading from the sandbox: %w", r.err)
 		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS):
 			return err
 		case err != nil:

@@ -81,7 +81,7 @@ func testUpdateRefused(t *testing.T, e *env) {
 		say    string
 	}{
 		"a name in use":       {sandpit.Change{Name: taken, Labels: labels}, sandpit.ErrExists, "in use"},
-		"a name that is none": {sandpit.Change{Name: "no/name", Labels: labels}, sandpit.ErrInvalid, "no/name"},
+		"an invalid name":     {sandpit.Change{Name: "no/name", Labels: labels}, sandpit.ErrInvalid, "no/name"},
 		"a bad label":         {sandpit.Change{Name: name + "2", Labels: map[string]string{"": "x"}}, sandpit.ErrInvalid, "label"},
 		"too long labels":     {sandpit.Change{Labels: map[string]string{"long": strings.Repeat("x", 5000)}}, sandpit.ErrInvalid, "long"},
 		"disk":                {sandpit.Change{Labels: labels, Limits: sandpit.Limits{Disk: 1 << 30}}, sandpit.ErrInvalid, "disk"},

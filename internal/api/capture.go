@@ -45,7 +45,7 @@ func (w captured) Write(b []byte) (int, error) {
 }
 
 // errOutput ends a command whose output can't be held.
-var errOutput error = &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the command was killed because the server holds too much output of commands", Hint: "stream the output with the header Accept: text/event-stream"}
+var errOutput error = &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the command was killed because its output needs more of the server's memory than is left", Hint: "stream the output with the header Accept: text/event-stream"}
 
 // executed answers with the result of a command. Long output is sent piece by piece: as JSON it may
 // be six times as long, which must not be held in memory.

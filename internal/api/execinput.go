@@ -57,7 +57,7 @@ func (c *call) readExec(cmd *v1.Exec) (in execInput, err error) {
 	case len(cmd.StdinData) > maxStdinData:
 		return in, gate.Invalid("stdin_data is longer than 1 MiB", "send a multipart body with the parts command and stdin")
 	case cmd.StdinData != nil && in.part != nil:
-		return in, gate.Invalid("the command has stdin_data, and the body the part stdin", "send one of them")
+		return in, gate.Invalid("the command has stdin_data, and the body has a part stdin", "send only one of them")
 	case cmd.Stdin && in.form == nil:
 		return in, gate.Invalid("standard input can't be streamed in JSON", "use stdin_data, or a multipart body with the parts command and stdin, or the WebSocket")
 	}
@@ -134,7 +134,7 @@ func (in execInput) next(name string) (*multipart.Part, error) {
 		return nil, badForm(err)
 	}
 	if got := part.FormName(); got != name {
-		return nil, gate.Invalid("the multipart body has the part "+strconv.Quote(gate.Bounded(got))+" where "+strconv.Quote(name)+" must be", "send the part command first, then stdin, and no others")
+		return nil, gate.Invalid("the multipart body has the part "+strconv.Quote(gate.Bounded(got))+" where "+strconv.Quote(name)+" is expected", "send the part command first, then stdin, and no others")
 	}
 	switch strings.ToLower(part.Header.Get("Content-Transfer-Encoding")) {
 	case "", "binary", "8bit", "7bit":
@@ -224,7 +224,7 @@ func (c *call) pass(p sandpit.Process, in execInput, ended <-chan struct{}) erro
 		// Before the process may end: it is given up if the body is not valid.
 		in.from.bound(maxPartHead)
 		if _, err := in.form.NextRawPart(); err != io.EOF { //nolint:errorlint // a body that ends too early wraps it
-			return gate.Invalid("the multipart body has a part behind stdin, or no end", "send the part command first, then stdin, and no others")
+			return gate.Invalid("the multipart body has another part after stdin, or no end", "send the part command first, then stdin, and no others")
 		}
 	}
 	f.closed = true

@@ -155,7 +155,7 @@ func (a *API) provePreview(c *gate.Call) (who gate.Caller, ok bool, err error) {
 	tokens := inCookies
 	switch key, _ := credential(c.R); {
 	case len(inURL) > 1:
-		return who, false, gate.Invalid("the URL has several previews", "use one")
+		return who, false, gate.Invalid("the URL has several previews", "send only one")
 	case len(inURL) == 1:
 		tokens = inURL
 	case len(inCookies) == 0 || c.R.Header.Get(headerKey) != "":

@@ -119,7 +119,7 @@ func (d *groupDir) makeRoom(limit int64) error {
 		return number(data), nil
 	}
 	refuse := func(n int64) error {
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "%s of memory are in use, and no less than that can be its limit", notation.FormatSize(n)),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "%s of memory is in use, and the limit can't be less", notation.FormatSize(n)),
 			"end processes or delete files first, or use a higher limit")
 	}
 	if !d.v2 {

@@ -91,7 +91,7 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 // held this, only the name, image and limits are known.
 func (s *Sandbox) Made() (Made, error) {
 	if s.origin == nil {
-		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "telling what sandbox %s was made with: it has no record", s.Name())
+		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "reading the record of sandbox %s: it has none", s.Name())
 	}
 	return decodeMade(s.origin, s.secret, s.image)
 }
@@ -214,7 +214,7 @@ func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMess
 	full := !had && data != nil && len(s.dialects) >= maxDialects
 	s.mu.Unlock()
 	if full {
-		return fault.Errorf(sandpit.ErrQuota, "keeping what the dialect %q needs: %d dialects have something with this sandbox", name, maxDialects)
+		return fault.Errorf(sandpit.ErrQuota, "storing data of the dialect %q: the limit of %d dialects for one sandbox is reached", name, maxDialects)
 	}
 	more := int64(len(data) - len(was))
 	if more > 0 {

@@ -79,7 +79,7 @@ func (c *Call) NewTicket(path string) (secret string, until time.Time, err error
 		return "", until, err
 	}
 	if route := c.service.routeOf(c.R.Host, u); route == nil || !route.Ticketed {
-		return "", until, Invalid("no stream is at the path that the ticket is for", "use the path of a GET request that is answered with a stream or a WebSocket")
+		return "", until, Invalid("the path that the ticket is for is not that of a stream", "use the path of a GET request that is answered with a stream or a WebSocket")
 	}
 	if c.Caller.Key == "" {
 		return "", until, Invalid("a ticket belongs to a key, and this request has none", "send a key; at this socket no ticket is needed")
@@ -172,7 +172,7 @@ func (c *Call) redeem() (had bool, err error) {
 	c.R.URL.RawQuery = rest
 	c.R.RequestURI = c.R.URL.RequestURI()
 	if n > 1 {
-		return true, Invalid("the request has several tickets", "send one")
+		return true, Invalid("the request has several tickets", "send only one")
 	}
 	to, err := targetOf(c.service, c.R.URL)
 	if err != nil {

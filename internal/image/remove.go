@@ -104,7 +104,7 @@ func (s *Store) Remove(ctx context.Context, ref string) (Removed, error) {
 
 func (s *Store) remove(ref string) (Removed, error) {
 	if ref == "host" || ref == "" {
-		return Removed{}, fault.Invalidf("removing image \"host\": it is this machine itself")
+		return Removed{}, fault.Invalidf("removing image \"host\": it is this machine itself, not a stored image")
 	}
 	entries, err := s.find(ref)
 	if err != nil {

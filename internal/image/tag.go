@@ -27,7 +27,7 @@ func (s *Store) Tag(ctx context.Context, ref, name string) (Summary, error) {
 
 func (s *Store) tag(ref, name string) (Summary, error) {
 	if ref == "host" || ref == "" {
-		return Summary{}, fault.Invalidf("it is this machine itself")
+		return Summary{}, fault.Invalidf("it is this machine itself, not a stored image")
 	}
 	to, err := importName(name)
 	if err != nil {

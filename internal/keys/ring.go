@@ -116,7 +116,7 @@ func (r *Ring) Create(ctx context.Context, k Key) (token string, made Key, err e
 	count := len(r.held)
 	r.mu.RUnlock()
 	if count >= maxKeys {
-		return "", Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "creating a key: there are %d", count), "remove expired and revoked keys")
+		return "", Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "creating a key: the limit of %d keys is reached", count), "remove expired and revoked keys")
 	}
 	k.CreatedAt, k.RevokedAt, k.UsedAt = now, time.Time{}, time.Time{}
 	for {

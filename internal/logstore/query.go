@@ -84,7 +84,7 @@ func check(q sandpit.LogQuery) error {
 	case q.Tail < 0:
 		return fault.Errorf(sandpit.ErrInvalid, "reading a log: the number of entries is negative")
 	case q.Follow && !q.Until.IsZero():
-		return fault.Errorf(sandpit.ErrInvalid, "reading a log: it can't be followed until a time")
+		return fault.Errorf(sandpit.ErrInvalid, "reading a log: a log that is followed can't have an end time")
 	}
 	return nil
 }

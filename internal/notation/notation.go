@@ -149,7 +149,7 @@ func parseDays(text string) (time.Duration, error) {
 	if rest != "" {
 		more, err := time.ParseDuration(rest)
 		if err != nil || strings.ContainsAny(rest[:1], "+-") || more > math.MaxInt64-d {
-			return 0, errors.New("what follows the days is not a duration")
+			return 0, errors.New("the text after the days is not a duration")
 		}
 		d += more
 	}

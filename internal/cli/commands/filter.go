@@ -71,7 +71,7 @@ func (f *filter) Set(text string) (err error) {
 		if f.listing {
 			keys = "label, state, name, image, since and until"
 		}
-		return sandpit.WithHint(fmt.Errorf("%q is not a key of filters", key), "use "+keys)
+		return sandpit.WithHint(fmt.Errorf("%q is not a filter", key), "use "+keys)
 	}
 	f.set = true
 	return err

@@ -144,7 +144,7 @@ func (v *alwaysValue) Set(text string) error {
 	if strings.EqualFold(text, v.value) {
 		return nil
 	}
-	err := fmt.Errorf("%q is not possible, only %s", text, v.value)
+	err := fmt.Errorf("%q is not supported, only %s", text, v.value)
 	if v.hint == "" {
 		return sandpit.WithHint(err, "omit --"+v.name)
 	}

@@ -23,7 +23,7 @@ import (
 const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, always
 exists. Others are pulled from registries on first use, or with images pull, and stored
 in the data directory, each layer once. If a server is configured (SANDPIT_SERVER), ls,
-pull and rm are about its images.`
+pull and rm work on its images.`
 
 // imagesCommand is sandpit images.
 func (a *tree) imagesCommand() *cobra.Command {

@@ -117,8 +117,8 @@ func (a *tree) eventsCommand() *cobra.Command {
 	only := eventFilter{Labels: map[string]string{}}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "events [flags]",
-		Long: `Show the events of sandboxes and their processes. Without -f, stored past events are
-shown; with -f, new ones as they happen, and with --since past ones before them.
+		Long: `Show the events of sandboxes and their processes. Without -f, past events that are stored
+are shown. With -f, new events are shown as they happen, and with --since also past ones.
 
 Filters: kind=KIND, sandbox=NAME, label=KEY[=VALUE]. Of several kinds or labels, events have one
 kind and all labels.`,
@@ -218,7 +218,7 @@ func (f *eventFilter) Set(text string) error {
 		}
 		f.Labels[label[0]] = label[1]
 	default:
-		return sandpit.WithHint(fmt.Errorf("%q is not a key of filters", key), "use kind, sandbox and label")
+		return sandpit.WithHint(fmt.Errorf("%q is not a filter", key), "use kind, sandbox and label")
 	}
 	return nil
 }

@@ -407,14 +407,14 @@ func (a *tree) pruneCommand() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "prune [flags]",
 		Long: `Remove the sandboxes that have stopped or failed, with their files, and print their names.
-It asks no question. 'sandpit images prune' removes unused images.
+It does not ask for confirmation. 'sandpit images prune' removes unused images.
 
 Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
 		Example: "  sandpit prune\n  sandpit prune --filter until=7d",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if len(only.States) > 0 {
-			return sandpit.WithHint(cli.Usagef("prune removes what has stopped or failed, not by another state"), "use 'sandpit rm --filter state=...'")
+			return sandpit.WithHint(cli.Usagef("prune removes only stopped and failed sandboxes, and takes no other state"), "use 'sandpit rm --filter state=...'")
 		}
 		only.States = []sandpit.State{sandpit.StateStopped, sandpit.StateFailed}
 		return a.removeMatching(ctx, s, only.query())

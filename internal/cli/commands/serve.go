@@ -26,11 +26,10 @@ listens only on the loopback, unless plain-http is set because a proxy provides 
 
 SIGHUP reloads the policies, which also happens when their file changes. When the server
 ends, its sandboxes keep running, and the next server adopts them. A server refuses to
-start while sandboxes run here of which its state has no record: the state was lost, or is
+start if sandboxes run here that its state does not contain: the state was lost, or is
 an old copy. Restore state/ in the data directory, or use --remove-orphans.
-Sandboxes that were created in another directory, of which this one is a copy, are never
-destroyed: the server names them, with their first process if that directory is not in
-its old place.
+If the data directory is a copy, the sandboxes of the original are never destroyed. The
+server names them, and their first process if the original is not in its old place.
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file given with --config:
 

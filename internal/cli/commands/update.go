@@ -18,8 +18,9 @@ func (a *tree) updateCommand() *cobra.Command {
 	var cmd *cobra.Command
 	cmd = a.serverCommand(&cobra.Command{
 		Use: "update [flags] NAME...",
-		Long: `Change the name, labels and limits of sandboxes, also while they run. What is not given stays
-unchanged. Memory can't become less than is in use. sandpit extend changes lifetimes.`,
+		Long: `Change the name, labels and limits of sandboxes, also while they run. Settings that are
+not given stay unchanged. Memory can't become less than is in use. sandpit extend changes
+lifetimes.`,
 		Example:           "  sandpit update --memory 4g --cpus 2 build\n  sandpit update --label team=a --remove-label old build test\n  sandpit update --name release build",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
