@@ -259,12 +259,7 @@ func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, err
 // List returns a page of the sandboxes that are visible to this client. See
 // sandpit.Client.
 func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
-	query := labelQuery(q.Labels, q.HasLabels)
-	for _, s := range q.States {
-		query.Add("state", string(s))
-	}
-	setTime(query, "since", q.Since)
-	setTime(query, "until", q.Until)
+	query := filterQuery(q)
 	if q.After != "" {
 		query.Set("after", q.After)
 	}
@@ -280,6 +275,17 @@ func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, e
 		page.Sandboxes = append(page.Sandboxes, s.Sandpit())
 	}
 	return page, nil
+}
+
+// filterQuery returns what a query selects as the parameters of a request.
+func filterQuery(q sandpit.ListQuery) url.Values {
+	query := labelQuery(q.Labels, q.HasLabels)
+	for _, s := range q.States {
+		query.Add("state", string(s))
+	}
+	setTime(query, "since", q.Since)
+	setTime(query, "until", q.Until)
+	return query
 }
 
 // labelQuery returns a filter by label as the parameters of a request.

@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
+	"iter"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // filter selects sandboxes: --filter KEY=VALUE, as Docker has it, and --label. Sandboxes
@@ -87,26 +85,6 @@ func (f *filter) matches(i sandpit.Info) bool {
 	return has(f.names, i.Name) && has(f.images, i.Image, shortImage(i.Image))
 }
 
-// query returns the filter as the parameters of a request.
-func (f *filter) query() url.Values {
-	query := url.Values{}
-	for k, v := range f.Labels {
-		query.Add("label", k+"="+v)
-	}
-	for _, k := range f.HasLabels {
-		query.Add("label", k)
-	}
-	for _, s := range f.States {
-		query.Add("state", string(s))
-	}
-	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until} {
-		if !t.IsZero() {
-			query.Set(name, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	return query
-}
-
 // labelFilter is a label that sandboxes have: KEY=VALUE, or KEY with any value.
 type labelFilter struct{ f *filter }
 
@@ -126,39 +104,35 @@ func (l labelFilter) Set(text string) error {
 	return err
 }
 
-// removeMatching removes the sandboxes that a query selects, a part at a time, and prints
-// their names. It reports each that could not be removed.
-func (a *tree) removeMatching(ctx context.Context, s *session, query url.Values) error {
+// A remover removes many sandboxes at a time: a client of a server.
+type remover interface {
+	RemoveAll(ctx context.Context, q sandpit.ListQuery) iter.Seq2[sandpit.Info, error]
+}
+
+// removeAll removes the sandboxes that a query selects, and prints their names. It reports each
+// that could not be removed.
+func (a *tree) removeAll(ctx context.Context, s *session, q sandpit.ListQuery) error {
+	r, ok := s.Client.(remover)
+	if !ok {
+		return fault.Errorf(sandpit.ErrUnsupported, "removing sandboxes: this client does not support filters")
+	}
 	var failed error
-	reported := map[string]bool{}
-	for {
-		var part v1.RemovedList
-		if err := s.call(ctx, http.MethodDelete, "/v1/sandboxes?"+query.Encode(), nil, &part); err != nil {
+	for info, err := range r.RemoveAll(ctx, q) {
+		name := cli.Harmless(info.Name)
+		switch {
+		case info.ID == "":
 			return errors.Join(failed, err)
-		}
-		removed := false
-		for _, r := range part.Sandboxes {
-			name := cli.Harmless(r.Name)
-			switch {
-			case r.Error == nil:
-				removed = true
-				if _, err := fmt.Fprintln(a.Stdout, name); err != nil {
-					return err
-				}
-			case !reported[r.ID]:
-				reported[r.ID] = true
-				err := fmt.Errorf("%s: %s", name, r.Error.Message)
-				if r.Error.Hint != "" {
-					err = sandpit.WithHint(err, r.Error.Hint)
-				}
-				a.PrintError(err)
-				failed = cli.Reported{Err: err}
+		case err != nil:
+			err = fmt.Errorf("%s: %w", name, err)
+			a.PrintError(err)
+			failed = cli.Reported{Err: err}
+		default:
+			if _, err := fmt.Fprintln(a.Stdout, name); err != nil {
+				return err
 			}
 		}
-		if !part.More || !removed {
-			return failed
-		}
 	}
+	return failed
 }
 
 // filterKeys returns how filters of a command begin, for completion.

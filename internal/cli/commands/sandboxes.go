@@ -375,11 +375,7 @@ Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit he
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		if all || only.set {
-			query := only.query()
-			if !only.set {
-				query.Set("all", "true")
-			}
-			return a.removeMatching(ctx, s, query)
+			return a.removeAll(ctx, s, only.ListQuery)
 		}
 		return a.each(ctx, s, args, force, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Remove(ctx) })
 	})
@@ -417,7 +413,7 @@ Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
 			return sandpit.WithHint(cli.Usagef("prune removes only stopped and failed sandboxes, and takes no other state"), "use 'sandpit rm --filter state=...'")
 		}
 		only.States = []sandpit.State{sandpit.StateStopped, sandpit.StateFailed}
-		return a.removeMatching(ctx, s, only.query())
+		return a.removeAll(ctx, s, only.ListQuery)
 	})
 	only.register(cmd.Flags())
 	return cmd

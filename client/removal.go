@@ -1,0 +1,48 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+)
+
+// RemoveAll removes the sandboxes that a query selects: without a filter, all that are visible
+// to this client. It ignores After and Limit. It yields the ID and name of each sandbox once,
+// with an error if that could not be removed, and the others are removed all the same. An
+// error without a sandbox ends it. If the caller stops, some sandboxes may be removed that it
+// has not seen.
+func (c *Client) RemoveAll(ctx context.Context, q sandpit.ListQuery) iter.Seq2[sandpit.Info, error] {
+	query := filterQuery(q)
+	if len(query) == 0 {
+		query.Set("all", "true")
+	}
+	return func(yield func(sandpit.Info, error) bool) {
+		failed := map[string]bool{} // by ID
+		for {
+			var part v1.RemovedList
+			if err := c.call(ctx, request{method: http.MethodDelete, path: "/v1/sandboxes", query: query}, &part); err != nil {
+				yield(sandpit.Info{}, err)
+				return
+			}
+			progress := false
+			for _, r := range part.Sandboxes {
+				var err error
+				if r.Error == nil {
+					progress = true
+				} else if err = hinted(told(*r.Error), r.Error.Hint); failed[r.ID] {
+					continue
+				}
+				failed[r.ID] = err != nil
+				if !yield(sandpit.Info{ID: r.ID, Name: r.Name}, err) {
+					return
+				}
+			}
+			if !part.More || !progress {
+				return
+			}
+		}
+	}
+}
