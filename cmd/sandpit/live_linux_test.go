@@ -626,7 +626,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	}
 	out, err := run([]string{trust, at, with}, "preview", "--for", "10m", "box", "8000")
 	text, link, _ := strings.Cut(out, "\n")
-	if note := regexp.MustCompile(`^sandpit: preview (\w+) expires in \d+m; its URL is shown only once$`).FindStringSubmatch(text); err != nil || note == nil {
+	if note := regexp.MustCompile(`^sandpit: preview (\w+) expires in 10m; its URL is shown only once$`).FindStringSubmatch(text); err != nil || note == nil {
 		t.Errorf("%v %s", err, text)
 	} else {
 		if !regexp.MustCompile(`^https://8000-\w+\.box\.example` + address[strings.LastIndex(address, ":"):] + `/\?sandpit-preview=pv_\w+\n$`).MatchString(link) {

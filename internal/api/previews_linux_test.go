@@ -280,19 +280,20 @@ func TestPreviewInBrowser(t *testing.T) {
         c.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\nSet-Cookie: mine=1; Domain=localhost; Path=/\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         return c.close()
     key = [`, 1)
-	browser := browsertest.Open(t, "about:blank")
 	s := serve(t, nil)
+	browser := browsertest.Open(t, "about:blank") // it ends first, with its sockets
 	sb := s.create(aliceKey, v1.Spec{})
 	s.python(sb, aliceKey, site, 1)
 	page, _ := s.preview(aliceKey, sb, 8080)
-	var got struct{ Title, Text, Search, Cookie, Worker, API string }
+	var got struct{ Title, Text, Search, Cookie, Worker, API, Own string }
 	look := `(async () => ({title: document.title, text: document.querySelector("h1").textContent, search: location.search, cookie: document.cookie,
 		worker: await navigator.serviceWorker.register("/sw.js").then(() => "installed", () => "refused"),
-		api: await fetch(%q, {mode: "no-cors"}).then(r => r.type, () => "refused")}))()`
+		api: await fetch(%q).then(r => r.text(), () => "refused"),
+		own: await fetch("/v1/version").then(r => r.text(), () => "refused")}))()`
 	for range 2 {
 		browser.Go(page.URL)
 		browser.Eval(fmt.Sprintf(look, s.base+"/v1/version"), &got)
-		if got.Title != "app" || got.Text != "/" || got.Search != "" || got.Cookie != "mine=1" || got.Worker != "refused" {
+		if got.Title != "app" || got.Text != "/" || got.Search != "" || got.Cookie != "mine=1" || got.Worker != "refused" || got.API != "refused" || !strings.Contains(got.Own, "<h1>/v1/version</h1>") {
 			t.Fatalf("%+v", got)
 		}
 	}
@@ -324,8 +325,13 @@ func TestPreviewInBrowser(t *testing.T) {
 			t.Errorf("after the end: %+v", got)
 		}
 	}
-	_, next := s.preview(aliceKey, sb, 8081)
-	browser.Go(strings.Replace(next.String(), "/?", "/none?", 1)) // nobody listens there
+	s.python(sb, aliceKey, strings.Replace(site, "8080", "8081", 1), 2)
+	next, _ := s.preview(aliceKey, sb, 8081)
+	browser.Go(next.URL)
+	browser.Eval(`({title: document.title})`, &got)
+	if browser.Eval(fmt.Sprintf(echo, "ws"+strings.TrimPrefix(next.URL, "http")), &said); said != "hello" || got.Title != "app" {
+		t.Errorf("on the page of another port: %q, %+v", said, got)
+	}
 	again, _ := s.preview(aliceKey, sb, 8080)
 	if browser.Eval(fmt.Sprintf(echo, strings.Replace(again.URL, "http", "ws", 1)), &said); said != "refused" {
 		t.Errorf("from a page of another port: %q", said)

@@ -69,7 +69,7 @@ without one.`,
 		if asJSON {
 			return a.PrintJSON(v1.Preview(made))
 		}
-		a.Note("preview %s expires in %s; its URL is shown only once", made.ID, coarse(time.Until(made.ExpiresAt)))
+		a.Note("preview %s expires in %s; its URL is shown only once", made.ID, coarse(made.ExpiresAt.Sub(made.CreatedAt)))
 		_, err = fmt.Fprintln(a.Stdout, cli.Harmless(made.URL))
 		return err
 	})
