@@ -23,7 +23,7 @@ func TestStreamsAreAsDocumented(t *testing.T) {
 	one := "/v1/sandboxes/" + sb.ID
 	var p v1.Process
 	s.want(201, &p, ask{method: "POST", path: one + "/processes", body: v1.Command{Script: `echo a; printf 'b\377' >&2; exec sleep 7998`}})
-	paths := map[string]string{"exec": one + "/exec", "followOutput": one + "/processes/" + p.ID + "/output", "getLogs": one + "/logs?follow", "followEvents": "/v1/events?after=1", "watchFiles": one + "/files/watch?path=/tmp"}
+	paths := map[string]string{"exec": one + "/exec", "followOutput": one + "/processes/" + p.ID + "/output", "getLogs": one + "/logs?follow=true", "followEvents": "/v1/events?after=1", "watchFiles": one + "/files/watch?path=/tmp"}
 	want := map[string][]string{
 		"exec":         {"started", "stdout", "stderr", "result", "end ended"},
 		"followOutput": {"started", "stdout", "stderr", "end drained"},

@@ -69,7 +69,7 @@ func (q *query) text(name string) string { return q.values.Get(name) }
 func (q *query) flag(name string, otherwise bool) bool {
 	switch q.values.Get(name) {
 	case "":
-		return otherwise || q.values.Has(name) // "?follow" alone means it
+		return otherwise
 	case "true", "1":
 		return true
 	case "false", "0":

@@ -62,10 +62,10 @@ type Param struct {
 	Most     int  // of an integer that is bounded; 0: it is not
 }
 
-// filled reports whether the parameter has a value where it is given: a flag needs none, the
-// page after an empty position is the first, and operations explain what they require.
+// filled reports whether the parameter has a value where it is given: the page after an empty
+// position is the first, and operations explain what they require.
 func (p Param) filled() bool {
-	return !p.Required && p.Type != "boolean" && (p.Name != "after" || p.Type != "string")
+	return !p.Required && (p.Name != "after" || p.Type != "string")
 }
 
 func path(doc string) Param { return Param{Name: "path", Type: "string", Required: true, Doc: doc} }

@@ -216,7 +216,7 @@ type Audit struct {
 	Seq       uint64    `json:"seq"`
 	Time      time.Time `json:"time"`
 	RequestID string    `json:"request_id,omitempty"`
-	Phase     string    `json:"phase" enum:"intent,end" doc:"intent: before it takes effect; end: when it has ended"`
+	Phase     string    `json:"phase,omitempty" enum:"intent,end" doc:"intent: before it takes effect; end: when it has ended; absent: of the audit itself"`
 	Caller    string    `json:"caller,omitempty"`
 	Key       string    `json:"key,omitempty" doc:"Its public prefix"`
 	Namespace string    `json:"namespace,omitempty"`
