@@ -24,7 +24,7 @@ func (r *Route) Codes() []string {
 		all = append(all, errcode.AuditUnavailable, errcode.DiskFull)
 	}
 	if r.repeatable() {
-		all = append(all, "state", errcode.IdempotencyMismatch, errcode.OutcomeUnknown)
+		all = append(all, errcode.State, errcode.IdempotencyMismatch, errcode.OutcomeUnknown)
 	}
 	if r.In != nil {
 		all = append(all, errcode.TooLarge)
@@ -42,7 +42,7 @@ func (r *Route) Codes() []string {
 		all = append(all, errcode.TooManyStreams)
 	}
 	if strings.Contains(r.Path, "{") {
-		all = append(all, "not_found")
+		all = append(all, errcode.NotFound)
 	}
 	if strings.HasPrefix(r.Path, oneSandbox) {
 		all = append(all, inSandbox()...)
@@ -83,12 +83,12 @@ func (r *Route) Allows(status int, code string) bool {
 
 // inSandbox returns the codes of operations on a sandbox, whose guest or kernel may fail.
 func inSandbox() []string {
-	return []string{"closed", "state", "protocol", "timeout", "unsupported", errcode.QuotaExceeded}
+	return []string{errcode.Closed, errcode.State, errcode.Protocol, errcode.Timeout, errcode.Unsupported, errcode.QuotaExceeded}
 }
 
 // onFiles returns the codes of operations on files in a sandbox.
 func onFiles() []string {
-	return []string{"file_not_found", "file_exists", "permission", "is_directory", "not_directory", "not_empty", "no_space"}
+	return []string{errcode.FileNotFound, errcode.FileExists, errcode.Permission, errcode.IsDirectory, errcode.NotDirectory, errcode.NotEmpty, errcode.NoSpace}
 }
 
 // failing returns routes, of which each may also fail with the given codes.

@@ -177,7 +177,7 @@ func (c *call) feed(p sandpit.Process, in execInput) (rest func()) {
 }
 
 // errUnread ends a command that does not read the input that its client sends.
-var errUnread error = &gate.Refusal{Code: "timeout", Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"}
+var errUnread error = &gate.Refusal{Code: errcode.Timeout, Message: "the command was killed because it did not read its standard input", Hint: "put the input into a file of the sandbox"}
 
 // pass passes the input to a process until its end, or until the process takes no more. What the
 // process was given by an earlier request with the same key is dropped. The error is one of the

@@ -14,7 +14,7 @@ import (
 func keyRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodPost, Path: "/v1/keys", ID: "createKey", ShowsSecret: true, Tag: tag, Summary: "Create a key", Text: "The response contains the secret, which is not shown again.", In: v1.NewKey{}, Status: http.StatusCreated, Out: v1.Key{}, Admin: true, Guarded: true, Fails: []string{errcode.QuotaExceeded, "not_found"}, handle: fromJSON(createKey)},
+		{Method: http.MethodPost, Path: "/v1/keys", ID: "createKey", ShowsSecret: true, Tag: tag, Summary: "Create a key", Text: "The response contains the secret, which is not shown again.", In: v1.NewKey{}, Status: http.StatusCreated, Out: v1.Key{}, Admin: true, Guarded: true, Fails: []string{errcode.QuotaExceeded, errcode.NotFound}, handle: fromJSON(createKey)},
 		{Method: http.MethodGet, Path: "/v1/keys", ID: "listKeys", Tag: tag, Summary: "List keys", Query: pageParams(), Status: http.StatusOK, Out: v1.KeyList{}, Admin: true, handle: listOf(listKeys, keyPosition, func(part []v1.Key, next string) v1.KeyList { return v1.KeyList{Keys: part, Next: next} })},
 		{Method: http.MethodGet, Path: "/v1/keys/{id}/policy", ID: "getKeyPolicy", Tag: tag, Summary: "Get the policy of a key", Status: http.StatusOK, Out: v1.NamedPolicy{}, Admin: true, handle: asJSON(getKeyPolicy)},
 		{Method: http.MethodDelete, Path: "/v1/keys/{id}", ID: "revokeKey", Tag: tag, Summary: "Revoke a key", Text: "Requests, streams, sockets and tunnels that use the key are closed. Sandboxes and background processes stay.", Status: http.StatusNoContent, Admin: true, Guarded: true, Vital: true, handle: only(revokeKey)},

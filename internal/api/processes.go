@@ -315,7 +315,7 @@ func writeStdin(c *call) error {
 func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	to := input{in: p.Stdin(), stall: c.api.gate.Limits().Tunnel}
 	if to.in == nil {
-		return &gate.Refusal{Code: "state", Message: "the process has no standard input: it was started without one, or has exited", Hint: "start the process with stdin: true"}
+		return &gate.Refusal{Code: errcode.State, Message: "the process has no standard input: it was started without one, or has exited", Hint: "start the process with stdin: true"}
 	}
 	if c.repeat != nil {
 		c.repeat.begun = true
@@ -333,9 +333,9 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	case c.Ctx.Err() != nil:
 		return context.Cause(c.Ctx)
 	case to.timedOut.Load():
-		return &gate.Refusal{Code: "timeout", Message: "the process is not reading its standard input", Hint: "wait until the process reads, then send the rest"}
+		return &gate.Refusal{Code: errcode.Timeout, Message: "the process is not reading its standard input", Hint: "wait until the process reads, then send the rest"}
 	}
-	return &gate.Refusal{Code: "state", Message: "the process no longer accepts input", Hint: "check whether the process has exited"}
+	return &gate.Refusal{Code: errcode.State, Message: "the process no longer accepts input", Hint: "check whether the process has exited"}
 }
 
 // input writes to a process, which has a time to take each part.

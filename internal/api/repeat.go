@@ -225,7 +225,7 @@ func (c *call) replay(earlier *Earlier) error {
 		}
 		return err
 	case earlier.Response == nil:
-		return &gate.Refusal{Code: "state", Message: "the first request with this Idempotency-Key has succeeded; its response was too long to be kept", Hint: "get the present state"}
+		return &gate.Refusal{Code: errcode.State, Message: "the first request with this Idempotency-Key has succeeded; its response was too long to be kept", Hint: "get the present state"}
 	}
 	if c.route.ID == createID {
 		var made v1.Sandbox

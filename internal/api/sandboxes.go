@@ -22,7 +22,7 @@ func sandboxRoutes() []Route {
 			Method: http.MethodPost, Path: sandboxes, ID: createID, Tag: tag, Summary: "Create a sandbox",
 			Text:   "Responds when the sandbox is running. A failed request leaves nothing behind. If a request with an Idempotency-Key names no sandbox, the name is random.",
 			Undone: true,
-			In:     v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists", "state", "unsupported", "integrity", "protocol", "closed", "timeout", "not_found", errcode.QuotaExceeded}, handle: createSandbox,
+			In:     v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists, errcode.State, errcode.Unsupported, errcode.Integrity, errcode.Protocol, errcode.Closed, errcode.Timeout, errcode.NotFound, errcode.QuotaExceeded}, handle: createSandbox,
 		},
 		{
 			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",
@@ -39,10 +39,10 @@ func sandboxRoutes() []Route {
 		{
 			Method: http.MethodPatch, Path: oneSandbox, ID: "updateSandbox", Tag: tag, Summary: "Change the name, labels and limits of a sandbox",
 			Text: "Everything is changed or nothing. Missing fields stay as they are. The body is a JSON merge patch, whose Content-Type may be " + codec.MergePatch + ": null removes a label, and nothing else can be removed. Memory can't become less than is in use.",
-			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"exists"}, handle: fromJSON(updateSandbox),
+			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists}, handle: fromJSON(updateSandbox),
 		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
-		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{"integrity"}, handle: asJSON(restartSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Integrity}, handle: asJSON(restartSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Resume a paused sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
 		{Method: http.MethodPut, Path: oneSandbox + "/lifetime", ID: "setLifetime", Tag: tag, Summary: "Change the lifetime of a sandbox", In: v1.Lifetime{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(setLifetime)},

@@ -14,7 +14,7 @@ import (
 func webhookRoutes() []Route {
 	const tag = "Server"
 	return []Route{
-		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", ShowsSecret: true, Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, Fails: []string{"exists", errcode.QuotaExceeded}, handle: fromJSON(createWebhook)},
+		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", ShowsSecret: true, Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, Fails: []string{errcode.Exists, errcode.QuotaExceeded}, handle: fromJSON(createWebhook)},
 		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Query: pageParams(), Status: http.StatusOK, Out: v1.WebhookList{}, handle: listOf(listWebhooks, webhookPosition, func(part []v1.Webhook, next string) v1.WebhookList { return v1.WebhookList{Webhooks: part, Next: next} })},
 		{Method: http.MethodPost, Path: "/v1/webhooks/{id}/test", ID: "testWebhook", Tag: tag, Summary: "Send a test message to a webhook", Text: "The message has the type webhook.test, and is sent once. A namespace can make one test per second.", Status: http.StatusOK, Out: v1.WebhookTest{}, Guarded: true, handle: asJSON(testWebhook)},
 		{Method: http.MethodDelete, Path: "/v1/webhooks/{id}", ID: "deleteWebhook", Tag: tag, Summary: "Remove a webhook", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(deleteWebhook)},

@@ -27,29 +27,29 @@ type row struct {
 // same request may succeed later; after other 5xx somebody else has to act.
 func table() []row {
 	return []row{
-		{"closed", sandpit.ErrClosed, 410},
-		{"integrity", sandpit.ErrIntegrity, 502},
-		{"protocol", sandpit.ErrProtocol, 502},
-		{"state", sandpit.ErrState, 409},
+		{Closed, sandpit.ErrClosed, 410},
+		{Integrity, sandpit.ErrIntegrity, 502},
+		{Protocol, sandpit.ErrProtocol, 502},
+		{State, sandpit.ErrState, 409},
 		{StartFailed, sandpit.ErrStart, 422},
 		{Forbidden, sandpit.ErrForbidden, 403},
-		{"unsupported", sandpit.ErrUnsupported, 501},
+		{Unsupported, sandpit.ErrUnsupported, 501},
 		{DiskFull, sandpit.ErrDiskFull, 507}, // this and the next two are cases of Overloaded
 		{QuotaExceeded, sandpit.ErrQuota, 403},
 		{RateLimited, sandpit.ErrRateLimited, 429},
 		{Overloaded, sandpit.ErrExhausted, 503},
 		{Unavailable, sandpit.ErrUnavailable, 503},
-		{"is_directory", sandpit.ErrIsDirectory, 400},
-		{"not_directory", sandpit.ErrNotDirectory, 400},
-		{"not_empty", sandpit.ErrNotEmpty, 409},
-		{"no_space", sandpit.ErrNoSpace, 507},
-		{"file_not_found", fs.ErrNotExist, 404},
-		{"file_exists", fs.ErrExist, 409},
-		{"permission", fs.ErrPermission, 403},
-		{"not_found", sandpit.ErrNotFound, 404},
-		{"exists", sandpit.ErrExists, 409},
+		{IsDirectory, sandpit.ErrIsDirectory, 400},
+		{NotDirectory, sandpit.ErrNotDirectory, 400},
+		{NotEmpty, sandpit.ErrNotEmpty, 409},
+		{NoSpace, sandpit.ErrNoSpace, 507},
+		{FileNotFound, fs.ErrNotExist, 404},
+		{FileExists, fs.ErrExist, 409},
+		{Permission, fs.ErrPermission, 403},
+		{NotFound, sandpit.ErrNotFound, 404},
+		{Exists, sandpit.ErrExists, 409},
 		{Invalid, sandpit.ErrInvalid, 400},
-		{"timeout", context.DeadlineExceeded, 504},
+		{Timeout, context.DeadlineExceeded, 504},
 		{Canceled, context.Canceled, StatusClientGone},
 
 		// Of the server itself; each is a case of a kind above.
@@ -89,8 +89,16 @@ func All() []string {
 // Internal is the code of an error that has no kind.
 const Internal = "internal"
 
-// Codes of kinds of errors that other packages name.
+// Codes of kinds of errors.
 const (
+	NotFound      = "not_found"      // of sandboxes, processes, images and others, but not of files
+	Exists        = "exists"         // the name is in use
+	State         = "state"          // not possible in the present state
+	Closed        = "closed"         // the sandbox was removed or has failed
+	Timeout       = "timeout"        // the server or the sandbox took too long
+	Unsupported   = "unsupported"    // by the driver, the machine or the sandbox
+	Integrity     = "integrity"      // content is not what its digest says
+	Protocol      = "protocol"       // the guest or a registry has broken its protocol
 	Invalid       = "invalid"        // the request
 	Forbidden     = "forbidden"      // by the policy, or to all but administrators
 	StartFailed   = "start_failed"   // the program does not exist or can't be executed; the error has an exit code
@@ -100,6 +108,17 @@ const (
 	DiskFull      = "disk_full"      // that of the server
 	Unavailable   = "unavailable"    // something that the server needs does not answer
 	Canceled      = "canceled"       // the client has left
+)
+
+// Codes of errors of files in a sandbox.
+const (
+	FileNotFound = "file_not_found"
+	FileExists   = "file_exists"
+	Permission   = "permission"
+	IsDirectory  = "is_directory"
+	NotDirectory = "not_directory"
+	NotEmpty     = "not_empty"
+	NoSpace      = "no_space"
 )
 
 // Codes of requests that a server refuses before they reach the engine.

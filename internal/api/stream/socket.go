@@ -64,7 +64,7 @@ func Accept(c *gate.Call) (*Socket, error) {
 	// tell secrets by their length.
 	conn, err := websocket.Accept(c.W, c.R, &websocket.AcceptOptions{Subprotocols: []string{v1.Subprotocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		c.NoteOutcome(http.StatusBadRequest, "invalid", err)
+		c.NoteOutcome(http.StatusBadRequest, errcode.Invalid, err)
 		c.W.Taken() // websocket.Accept has answered
 		return nil, err
 	}
