@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -228,7 +228,7 @@ func (p *process) signal(ctx context.Context, sig syscall.Signal, group bool) er
 		return err
 	}
 	if p.exited() {
-		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+		return fault.NotFoundf("sending signal %d: the process has exited", int(sig))
 	}
 	return p.request(ctx, http.MethodPost, "/signal", v1.Signal{Signal: n, Group: group})
 }
@@ -236,7 +236,7 @@ func (p *process) signal(ctx context.Context, sig syscall.Signal, group bool) er
 // Resize changes the size of the terminal.
 func (p *process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	if p.id == "" {
-		return fmt.Errorf("resizing the terminal: %w: the process has exited", sandpit.ErrNotFound)
+		return fault.NotFoundf("resizing the terminal: the process has exited")
 	}
 	return p.request(ctx, http.MethodPost, "/resize", v1.Size{Rows: size.Rows, Cols: size.Cols})
 }

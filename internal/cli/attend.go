@@ -74,7 +74,7 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 				return a.notStarted(ctx, sb, cmd, failed)
 			}
 			if err != nil {
-				return interrupted(ctx, err)
+				return interrupted(ctx, aboutUser(err, cmd.User))
 			}
 			if o.asJSON.is {
 				return a.PrintJSON(jsonStarted{process.ID(), process.PID(), sb.Name()})

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -158,7 +159,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	if err != nil {
 		term.restore()
-		return interrupted(ctx, err)
+		return interrupted(ctx, aboutUser(err, cmd.User))
 	}
 	if m.warn {
 		a.warnLimits(context.WithoutCancel(ctx), sandbox, m.server)
@@ -213,6 +214,14 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 		return outputError(err, "command", code)
 	}
 	return ExitWith(code)
+}
+
+// aboutUser returns the error of a start with a hint, if it is about the user of the command.
+func aboutUser(err error, user string) error {
+	if user != "" && errors.Is(err, sandpit.ErrInvalid) && sandpit.Hint(err) == "" && strings.Contains(err.Error(), strconv.Quote(user)) {
+		return sandpit.WithHint(err, "use a user in the image's /etc/passwd, or a numeric id")
+	}
+	return err
 }
 
 // outputError returns the error of output that could not be passed on: for a closed pipe

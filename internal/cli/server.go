@@ -16,7 +16,7 @@ const thisMachine = "local"
 // configured: run and shell then work in this program, other commands use this user's own
 // server.
 func (o *Options) Server() (address, key string) {
-	if o.server.is == thisMachine {
+	if o.server.is == thisMachine || o.server.is == "" { // which need no key
 		return "", ""
 	}
 	return o.server.is, o.key.is

@@ -161,7 +161,7 @@ func (f *flag) Type() string { return "bool" }
 // words parses a text that must not be empty.
 func words(text string) (string, error) {
 	if strings.TrimSpace(text) == "" {
-		return "", errors.New("it is empty")
+		return "", sandpit.WithHint(errors.New("the value is blank"), "give it a value, or omit it")
 	}
 	return text, nil
 }

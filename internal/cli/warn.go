@@ -14,20 +14,27 @@ import (
 
 // Warnings are single lines on stderr about a command that goes on. --quiet omits them.
 
-// WarnVariables names, once, the SANDPIT_ variables that mean nothing: most likely typing
-// errors.
+// WarnVariables names, once, the SANDPIT_ variables that mean nothing, which are most likely
+// typing errors, and a key without a server.
 func (a *App) WarnVariables(o *Options) {
 	if a.warned {
 		return
 	}
 	a.warned = true
 	unknown := config.UnknownVariables(a.Environ, Keys(o.Settable()))
-	if len(unknown) == 0 {
+	key, _ := a.Lookup("SANDPIT_KEY")
+	if len(unknown) == 0 && key == "" {
 		return
 	}
 	settings := NewOptions(a.Lookup) // the options of exec have none
 	_ = settings.Configure(a.Config())
 	if o.quiet.is || settings.quiet.is {
+		return
+	}
+	if key != "" && settings.server.is == "" {
+		a.Note("SANDPIT_KEY is not used: no server is configured, and a server of this user needs no key; set SANDPIT_SERVER")
+	}
+	if len(unknown) == 0 {
 		return
 	}
 	const shown = 3

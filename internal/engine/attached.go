@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"sync"
 	"syscall"
@@ -64,7 +63,7 @@ func (p *process) ended() bool {
 // Signal sends a signal.
 func (p *process) Signal(ctx context.Context, sig syscall.Signal) error {
 	if p.ended() {
-		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+		return fault.NotFoundf("sending signal %d: the process has exited", int(sig))
 	}
 	return p.use(ctx, func(g sandpit.Process) error { return g.Signal(ctx, sig) })
 }
@@ -72,7 +71,7 @@ func (p *process) Signal(ctx context.Context, sig syscall.Signal) error {
 // SignalGroup signals the process group of the program. See sandpit.GroupSignaler.
 func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
 	if p.ended() {
-		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+		return fault.NotFoundf("sending signal %d: the process has exited", int(sig))
 	}
 	return p.use(ctx, func(g sandpit.Process) error {
 		if g, ok := g.(sandpit.GroupSignaler); ok {
@@ -85,7 +84,7 @@ func (p *process) SignalGroup(ctx context.Context, sig syscall.Signal) error {
 // Resize changes the terminal's size.
 func (p *process) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	if p.ended() {
-		return fmt.Errorf("resizing the terminal: %w: the process has exited", sandpit.ErrNotFound)
+		return fault.NotFoundf("resizing the terminal: the process has exited")
 	}
 	return p.use(ctx, func(g sandpit.Process) error { return g.Resize(ctx, size) })
 }

@@ -11,12 +11,18 @@ import (
 )
 
 // ParseMount reads SRC:DST or SRC:DST:OPTIONS; the options are ro, rw and nosockets,
-// separated by commas. A relative SRC is relative to the working directory of this program.
+// separated by commas. It also reads Docker's form, type=bind,source=SRC,target=DST,readonly. A relative SRC is relative to the working directory of this program.
 // Paths with a colon can't be written in this form. ParseMount does not check whether SRC
 // exists.
 func ParseMount(s string) (sandpit.Mount, error) {
 	const hint = "write a mount as SRC:DST, SRC:DST:ro or SRC:DST:ro,nosockets, for example .:/work:ro"
 	var m sandpit.Mount
+	if strings.HasPrefix(s, "type=") {
+		var err error
+		if s, err = fromDocker(s); err != nil {
+			return m, err
+		}
+	}
 	parts := strings.Split(s, ":")
 	switch len(parts) {
 	case 2:
@@ -48,6 +54,50 @@ func ParseMount(s string) (sandpit.Mount, error) {
 	}
 	m.Source, m.Target = source, parts[1]
 	return m, nil
+}
+
+// fromDocker turns a mount in the form of docker run --mount into SRC:DST or SRC:DST:ro. Options
+// that it does not know are refused.
+func fromDocker(s string) (string, error) {
+	refused := func(why, hint string) (string, error) {
+		return "", sandpit.WithHint(fmt.Errorf("%q is not a mount: %s", s, why), hint)
+	}
+	const form = "write type=bind,source=SRC,target=DST, with readonly if it is, or SRC:DST:ro"
+	kind, source, target, readOnly := "", "", "", false
+	for field := range strings.SplitSeq(s, ",") {
+		key, value, _ := strings.Cut(field, "=")
+		switch key {
+		case "type":
+			kind = value
+		case "source", "src":
+			source = value
+		case "target", "dst", "destination":
+			target = value
+		case "readonly", "ro":
+			switch value {
+			case "", "1", "true":
+				readOnly = true
+			case "0", "false":
+				readOnly = false
+			default:
+				return refused(fmt.Sprintf("%q is not true or false", value), form)
+			}
+		case "consistency": // has no effect on Linux
+		default:
+			return refused(fmt.Sprintf("the option %q is unknown", key), form)
+		}
+	}
+	switch {
+	case kind == "tmpfs":
+		return refused("a tmpfs has a flag of its own", "use --tmpfs "+target)
+	case kind != "bind":
+		return refused("only type=bind is one of a directory of this machine", form)
+	case strings.Contains(source+target, ":"):
+		return refused("a path contains a colon", "mount a directory above it")
+	case readOnly:
+		return source + ":" + target + ":ro", nil
+	}
+	return source + ":" + target, nil
 }
 
 // ParseVolume reads SRC:DST or SRC:DST:OPTIONS as Docker has it: a SRC that starts with neither

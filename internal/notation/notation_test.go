@@ -153,6 +153,11 @@ func TestParseMount(t *testing.T) {
 		"/a:/b:nosockets,ro": {Source: "/a", Target: "/b", ReadOnly: true, NoSockets: true},
 		".:/work":            {Source: here, Target: "/work"},
 		"x y:/b":             {Source: filepath.Join(here, "x y"), Target: "/b"},
+
+		"type=bind,source=/a,target=/b":                                 {Source: "/a", Target: "/b"},
+		"type=bind,src=.,dst=/b,readonly":                               {Source: here, Target: "/b", ReadOnly: true},
+		"type=bind,src=/a,destination=/b,ro=true,consistency=delegated": {Source: "/a", Target: "/b", ReadOnly: true},
+		"type=bind,src=/a,dst=/b,readonly=false":                        {Source: "/a", Target: "/b"},
 	} {
 		got, err := ParseMount(s)
 		if err != nil {
@@ -162,10 +167,20 @@ func TestParseMount(t *testing.T) {
 			t.Errorf("%q: %s", s, diff)
 		}
 	}
-	for _, s := range []string{"", "/a", ":/b", "/a:", "/a:/b:rx", "/a:/b:ro:z", "/a:/b:ro,rw", "/a:/b:rw,ro", "::", "/a:/b:ro,", "/a:/b:ro nosockets"} {
+	for _, s := range []string{
+		"", "/a", ":/b", "/a:", "/a:/b:rx", "/a:/b:ro:z", "/a:/b:ro,rw", "/a:/b:rw,ro", "::", "/a:/b:ro,", "/a:/b:ro nosockets",
+		"type=volume,source=a,target=/b", "type=bind,source=/a", "type=bind,source=/a,target=/b,readonly=maybe", "type=bind,source=/a,target=/b,bind-propagation=shared", "type=bind,source=/a:b,target=/c",
+	} {
 		if _, err := ParseMount(s); err == nil || sandpit.Hint(err) == "" {
 			t.Errorf("%q: got %v", s, err)
 		}
+	}
+}
+
+// What Docker mounts in other ways has flags of its own here.
+func TestParseDockersTmpfs(t *testing.T) {
+	if _, err := ParseMount("type=tmpfs,target=/b"); sandpit.Hint(err) != "use --tmpfs /b" {
+		t.Errorf("got %v, with the hint %q", err, sandpit.Hint(err))
 	}
 }
 

@@ -123,11 +123,11 @@ func (a *tree) auditGrep() *cobra.Command {
 		}
 	})
 	for _, f := range [...][3]string{
-		{"sandbox", "sandbox", "only entries about this sandbox"},
-		{"namespace", "namespace", "only entries of this namespace"},
-		{"caller", "caller", "only entries of this caller"},
-		{"action", "action", "only entries of this operation"},
-		{"request", "request_id", "only entries of this request"},
+		{"sandbox", "sandbox", "only entries about this `SANDBOX`"},
+		{"namespace", "namespace", "only entries of this `NAMESPACE`"},
+		{"caller", "caller", "only entries of this `CALLER`"},
+		{"action", "action", "only entries of this `OPERATION`"},
+		{"request", "request_id", "only entries of this `REQUEST`"},
 	} {
 		where[f[1]] = cmd.Flags().String(f[0], "", f[2])
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
@@ -114,4 +115,21 @@ func (a *tree) fresh(name string) *cobra.Command {
 		}
 	}
 	return nil
+}
+
+// The name that help gives to the value of a flag is not that of a type of Go.
+func TestFlagsHaveNamesOfValues(t *testing.T) {
+	for name, cmd := range leaves(t) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			value, usage := pflag.UnquoteUsage(f)
+			switch {
+			case f.Value.Type() == "bool":
+			case value != strings.ToUpper(value) && !strings.HasPrefix(value, "SRC:DST"), value == "":
+				t.Errorf("%s: --%s %s", name, f.Name, value)
+			}
+			if usage == "" {
+				t.Errorf("%s: --%s has no description", name, f.Name)
+			}
+		})
+	}
 }

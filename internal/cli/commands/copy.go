@@ -403,8 +403,8 @@ is given; otherwise nothing is changed.`,
 		}
 		return sb.Files().Edit(ctx, args[0], []sandpit.Edit{edit})
 	}))
-	cmd.Flags().StringVar(&edit.Old, "old", "", "the text to replace")
-	cmd.Flags().StringVar(&edit.New, "new", "", "the replacement")
+	cmd.Flags().StringVar(&edit.Old, "old", "", "the `TEXT` to replace")
+	cmd.Flags().StringVar(&edit.New, "new", "", "the `TEXT` that replaces it")
 	cmd.Flags().BoolVar(&edit.All, "all", false, "replace every occurrence")
 	return cmd
 }

@@ -67,8 +67,8 @@ func (a *tree) keyCreate() *cobra.Command {
 		_, err := fmt.Fprintln(a.Stdout, key.Secret)
 		return err
 	})
-	cmd.Flags().StringVar(&want.Namespace, "namespace", "", "namespace whose sandboxes it can use (default a new one)")
-	cmd.Flags().StringVar(&want.Policy, "policy", "", "policy of the key (default the policy named default)")
+	cmd.Flags().StringVar(&want.Namespace, "namespace", "", "`NAME` of the namespace whose sandboxes it can use (default a new one)")
+	cmd.Flags().StringVar(&want.Policy, "policy", "", "`NAME` of the policy of the key (default the policy named default)")
 	cmd.Flags().BoolVar(&want.Admin, "admin", false, "allow managing keys, and reading the audit log and metrics")
 	cmd.Flags().Var(&expires, "expires", "time after which the key expires (default never)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -74,7 +74,7 @@ without one.`,
 		return err
 	})
 	cmd.Flags().Var(&life, "for", "time after which it expires (default 1h, or the policy's maximum)")
-	cmd.Flags().StringVar(&revoke, "revoke", "", "end the preview with this ID, and all that it has opened")
+	cmd.Flags().StringVar(&revoke, "revoke", "", "end the preview with this `ID`, and all that it has opened")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

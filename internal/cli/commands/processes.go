@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -170,9 +171,17 @@ func (a *tree) signalCommand() *cobra.Command {
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeProcesses,
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
+		if _, err := strconv.Atoi(args[0]); err != nil {
+			if _, err := parseSignal(args[0]); err == nil {
+				return sandpit.WithHint(cli.Usagef("the process is missing: %s is a signal", args[0]), "write 'sandpit signal -s "+args[0]+" "+sb.Name()+" PROCESS'; 'sandpit ps "+sb.Name()+"' lists them")
+			}
+		}
 		info, err := cli.FindProcess(ctx, sb, args[0])
 		if err != nil {
 			return err
+		}
+		if info.Result != nil {
+			return sandpit.WithHint(fault.NotFoundf("process %s of %s has exited", info.ID, sb.Name()), "run 'sandpit ps -a "+sb.Name()+"' to see how it ended")
 		}
 		process, err := sb.Attach(ctx, info.ID, sandpit.AttachOptions{NoHistory: true})
 		if err != nil {

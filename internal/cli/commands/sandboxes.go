@@ -419,6 +419,11 @@ Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
 	return cmd
 }
 
+func isDuration(text string) bool {
+	_, err := notation.ParseDuration(text)
+	return err == nil
+}
+
 func (a *tree) extendCommand() *cobra.Command {
 	life := newLifetimeFlags()
 	cmd := a.serverCommand(&cobra.Command{
@@ -429,7 +434,11 @@ func (a *tree) extendCommand() *cobra.Command {
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		if !life.life.set && !life.idle.set && !life.expiry.set {
-			return sandpit.WithHint(cli.Usagef("no change is given"), "give --life, --idle or --on-expiry")
+			hint := "give --life, --idle or --on-expiry"
+			if last := args[len(args)-1]; len(args) > 1 && isDuration(last) {
+				hint = "write 'sandpit extend --life " + last + " " + strings.Join(args[:len(args)-1], " ") + "'"
+			}
+			return sandpit.WithHint(cli.Usagef("no change is given"), hint)
 		}
 		return a.each(ctx, s, args, false, func(ctx context.Context, sb sandpit.Sandbox) error {
 			return sb.SetLifetime(ctx, sandpit.Lifetime{Life: life.life.is, Idle: life.idle.is, OnExpiry: life.expiry.is})

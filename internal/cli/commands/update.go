@@ -45,11 +45,11 @@ lifetimes.`,
 		}
 		return a.each(ctx, s, args, false, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Update(ctx, c) })
 	})
-	cmd.Flags().StringVar(&c.Name, "name", "", "new name of the sandbox")
+	cmd.Flags().StringVar(&c.Name, "name", "", "new `NAME` of the sandbox")
 	cmd.Flags().VarP(&labels, "label", "l", "add or replace a label")
 	cmd.Flags().StringArrayVar(&c.RemoveLabels, "remove-label", nil, "remove the label with this `KEY`")
 	cmd.Flags().VarP(&memory, "memory", "m", "memory, including swap, /tmp files and page cache: 512m, 1g")
-	cmd.Flags().Float64Var(&c.Limits.CPUs, "cpus", 0, "CPUs: 0.5, 2")
-	cmd.Flags().Int64Var(&c.Limits.Pids, "pids", 0, "processes and threads")
+	cmd.Flags().Float64Var(&c.Limits.CPUs, "cpus", 0, "`N` CPUs: 0.5, 2")
+	cmd.Flags().Int64Var(&c.Limits.Pids, "pids", 0, "`N` processes and threads")
 	return cmd
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -291,7 +292,7 @@ func (p *Process) signal(ctx context.Context, sig syscall.Signal, group bool) er
 		return err
 	}
 	if p.exited() {
-		return fmt.Errorf("sending signal %d: %w: the process has exited", int(sig), sandpit.ErrNotFound)
+		return fault.NotFoundf("sending signal %d: the process has exited", int(sig))
 	}
 	err = p.c.call(ctx, wire.OpSignal, &wire.Signal{Target: wire.Target{Ref: p.ref}, Signal: uint64(n), Group: group}, nil)
 	if err != nil {
