@@ -93,8 +93,8 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	}
 	c.mu.Lock()
 	limit := c.output
-	if c.apart && d == nil && cmd.Terminal == nil {
-		m.Flags |= wire.StartApart
+	if c.outputWindows && d == nil && cmd.Terminal == nil {
+		m.Flags |= wire.StartWindows
 	}
 	c.mu.Unlock()
 	if cmd.OutputLimit > 0 && (limit == 0 || cmd.OutputLimit < limit) {
@@ -113,8 +113,8 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		return nil, fmt.Errorf("starting a process: %w", err)
 	}
 	p := c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0)
-	if m.Flags&wire.StartApart != 0 {
-		newApart(p, cmd.Stdout, cmd.Stderr).start()
+	if m.Flags&wire.StartWindows != 0 {
+		newOutputs(p, cmd.Stdout, cmd.Stderr).start()
 	} else {
 		go p.deliver(cmd.Stdout, cmd.Stderr)
 	}

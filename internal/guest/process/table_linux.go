@@ -99,7 +99,7 @@ func (t *Table) openStart(s *conn.Stream, msg []byte) error {
 	if m.Flags&(wire.StartStdin|wire.StartTerminal) != 0 {
 		s.In = wire.NewQueue(wire.GuestWindow)
 	}
-	if m.Flags&wire.StartApart != 0 {
+	if m.Flags&wire.StartWindows != 0 {
 		s.Rooms = [2]*wire.Window{wire.NewWindow(wire.PassWindow), wire.NewWindow(wire.PassWindow)}
 	}
 	go t.start(s, m)

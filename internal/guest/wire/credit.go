@@ -24,7 +24,7 @@ const (
 	// streams together: with less, the two ends take more turns. The kernel may grant less
 	// (net.core.wmem_max). It is not part of the protocol.
 	SendBuffer = 512 << 10
-	// PassWindow is what a process that was started with StartApart may write to each of its
+	// PassWindow is what a process that was started with StartWindows may write to each of its
 	// outputs before the host has passed it on. The guest may exceed it by one read, PassExcess.
 	PassWindow = 512 << 10
 	PassExcess = 4 * MaxData

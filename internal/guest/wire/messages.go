@@ -20,8 +20,8 @@ type HelloMessage struct {
 	Build      string // for people
 }
 
-// FeatureApart says that a guest knows StartApart.
-const FeatureApart = 1 << 0
+// FeatureWindows says that a guest knows StartWindows.
+const FeatureWindows = 1 << 0
 
 // Append appends the encoded message, Magic included.
 func (m *HelloMessage) Append(b []byte) []byte {
@@ -197,7 +197,7 @@ const (
 	StartTerminal             // with a new terminal of Rows and Cols
 	StartDetached             // lives on without its stream; its output is kept
 	StartHold                 // with StartDetached: it waits for its stream, as long as that is there
-	StartApart                // the host tells by PASSED what it has passed on: each output waits for itself alone
+	StartWindows              // each output has a window: the host tells by PASSED what it has passed on
 )
 
 // Start requests a process.
