@@ -40,7 +40,7 @@ func followEvents(c *call) error {
 		}
 		events.After = page.Seq
 	}
-	return stream.Follow(c.Call, stream.Events, stream.Feed[sandpit.Event]{
+	return stream.Follow(c.Call, stream.Events, stream.Source[sandpit.Event]{
 		Live: true, After: events.After, Begin: true,
 		All: func(ctx context.Context) iter.Seq2[sandpit.Event, error] {
 			return untilLost(client.Events(ctx, sandpit.EventQuery{After: events.After}))

@@ -272,7 +272,7 @@ func watchFiles(c *call) error {
 	if err != nil {
 		return err
 	}
-	return stream.Follow(c.Call, stream.Events, stream.Feed[sandpit.FileEvent]{
+	return stream.Follow(c.Call, stream.Events, stream.Source[sandpit.FileEvent]{
 		All: func(ctx context.Context) iter.Seq2[sandpit.FileEvent, error] {
 			return files.Watch(ctx, path, recursive)
 		},

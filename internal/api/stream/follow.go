@@ -10,12 +10,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Feed is what Follow sends.
-type Feed[T any] struct {
-	// Live feeds may give nothing for long. Their stream begins at once.
+// Source is what Follow sends.
+type Source[T any] struct {
+	// Live sources may give nothing for long. Their stream begins at once.
 	Live bool
 
-	// After is the position at which the feed begins; 0: at its first element, or it has
+	// After is the position at which the source begins; 0: at its first element, or it has
 	// no positions. With Begin the first event tells the client about it.
 	After uint64
 	Begin bool
@@ -28,11 +28,11 @@ type Feed[T any] struct {
 	Name func(T) (event string, seq uint64)
 }
 
-// Follow sends what a feed gives, one line or event each, until it ends, the client
+// Follow sends what a source gives, one line or event each, until it ends, the client
 // leaves, or the server is about to end. The last line or event is a v1.End, from whose
-// position a client may resume. A feed that fails before it has given anything is an error
+// position a client may resume. A source that fails before it has given anything is an error
 // with a status of its own, unless it is live.
-func Follow[T any](c *gate.Call, kind string, feed Feed[T]) error {
+func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
@@ -41,16 +41,16 @@ func Follow[T any](c *gate.Call, kind string, feed Feed[T]) error {
 	defer context.AfterFunc(c.Gate().Live(), func() { cancel(gate.ErrDraining) })()
 	s := NewResponse(c, kind)
 	defer s.Close()
-	opened := feed.Live
+	opened := source.Live
 	if opened {
 		s.open()
 	}
-	if feed.Begin {
-		_ = s.line("begin", feed.After, v1.Begin{Seq: feed.After})
+	if source.Begin {
+		_ = s.line("begin", source.After, v1.Begin{Seq: source.After})
 	}
-	seq := feed.After
+	seq := source.After
 	var why error
-	for v, err := range feed.All(ctx) {
+	for v, err := range source.All(ctx) {
 		if why = err; err != nil || ctx.Err() != nil {
 			break
 		}
@@ -58,7 +58,7 @@ func Follow[T any](c *gate.Call, kind string, feed Feed[T]) error {
 			opened = true
 			s.open()
 		}
-		event, at := feed.Name(v)
+		event, at := source.Name(v)
 		if at > 0 {
 			seq = at
 			s.passed(at)

@@ -48,7 +48,7 @@ func TestPingsHaveThePosition(t *testing.T) {
 			Credential: func(*http.Request) (string, bool) { return "", false },
 			Fail:       func(c *gate.Call, f gate.Failure) { c.W.WriteHeader(f.Status) },
 			Routes: []gate.Route{{Method: "GET", Path: "/", ID: "follow", Open: true, Handle: func(c *gate.Call) error {
-				return stream.Follow(c, stream.Events, stream.Feed[int]{
+				return stream.Follow(c, stream.Events, stream.Source[int]{
 					Live: true, After: 3, Begin: true,
 					All: func(ctx context.Context) iter.Seq2[int, error] {
 						return func(yield func(int, error) bool) {
