@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -18,7 +19,8 @@ import (
 // Idempotency-Key waits for its caller to come back with the same request, for a while
 // after the last one has left. It gets output that is still kept, and is told how much is not. Its
 // standard input goes on where it has stopped, as soon as the connection that fed it has ended or
-// has stalled.
+// has stalled. How much input an earlier server has passed on is not known: after a restart a repeated
+// request with input is refused, and the process goes on.
 
 // comeBackTime is the default of Options.ComeBack.
 const comeBackTime = time.Minute
@@ -49,8 +51,14 @@ func newForeground(sb sandpit.Sandbox, p sandpit.Process) *foreground {
 	return &foreground{sandbox: sb, process: p, feeding: make(chan struct{}, 1)}
 }
 
-// join adds a caller of a process. Of one that an earlier server has started it is not known how
-// much input it was given: it gets no more.
+// knows reports whether the server has counted the input of a process.
+func (a *awaited) knows(sandbox, process string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all[processKey{sandbox, process}] != nil
+}
+
+// join adds a caller of a process. One that an earlier server has started gets no input.
 func (a *awaited) join(sb sandpit.Sandbox, p sandpit.Process, started bool) *foreground {
 	id := processKey{sb.ID(), p.ID()}
 	a.mu.Lock()
@@ -107,10 +115,10 @@ func (c *call) started(sb sandpit.Sandbox, p sandpit.Process) {
 		return
 	}
 	r.settled = true
+	c.join(sb, p, true) // before a repeated request can find it
 	if err := c.api.opts.Idempotency.Finish(context.WithoutCancel(c.Ctx), c.Caller.Namespace, r.key, sb.ID()+"/"+p.ID(), c.route.Status, nil); err != nil {
 		c.api.gate.Log().Error("storing the process of an Idempotency-Key failed", "request", c.ID, "error", err)
 	}
-	c.join(sb, p, true)
 }
 
 // join makes the call one of the callers of a process.
@@ -160,6 +168,12 @@ func (c *call) again(in execInput) error {
 	info, err := findProcess(c.Ctx, sb, id)
 	if err != nil {
 		return sandpit.WithHint(err, "the server has forgotten the process of the first request with this Idempotency-Key; its output may be in the logs")
+	}
+	if in.given() && info.Result == nil && !c.api.awaited.knows(sandbox, id) {
+		return &gate.Refusal{
+			Code: errcode.OutcomeUnknown, Message: "process " + id + " of the first request with this Idempotency-Key runs, but how much of its standard input it was given is not known, because the server was restarted or the process was moved to the background",
+			Hint: "attach to it, or kill it and use a new key",
+		}
 	}
 	for _, kind := range [...]string{v1.StreamType, stream.Events} {
 		if c.accepts(kind) {

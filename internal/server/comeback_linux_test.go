@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,16 +50,15 @@ func TestExecGoesOn(t *testing.T) {
 	until("a part has come", func() bool { return size() > 0 })
 	conn.Close()
 
-	again := func(ctx context.Context) (out v1.Executed, err error) {
+	repeat := func(ctx context.Context, key, kind string, body io.Reader) (out v1.Executed, err error) {
 		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return server.DialHome(ctx, srv.home) }}
 		defer transport.CloseIdleConnections()
-		body := io.MultiReader(bytes.NewReader([]byte(head)), bytes.NewReader(content), bytes.NewReader([]byte("\r\n--b--\r\n")))
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandpit/v1/sandboxes/box/exec", body)
 		if err != nil {
 			return out, err
 		}
-		req.Header.Set("Content-Type", "multipart/form-data; boundary=b")
-		req.Header.Set("Idempotency-Key", "k")
+		req.Header.Set("Content-Type", kind)
+		req.Header.Set("Idempotency-Key", key)
 		resp, err := (&http.Client{Transport: transport}).Do(req)
 		if err != nil {
 			return out, err
@@ -72,6 +73,9 @@ func TestExecGoesOn(t *testing.T) {
 		}
 		return out, err
 	}
+	again := func(ctx context.Context) (v1.Executed, error) {
+		return repeat(ctx, "k", "multipart/form-data; boundary=b", io.MultiReader(strings.NewReader(head), bytes.NewReader(content), strings.NewReader("\r\n--b--\r\n")))
+	}
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan struct{})
 	go func() {
@@ -85,6 +89,15 @@ func TestExecGoesOn(t *testing.T) {
 	}
 	leave()
 	<-left
+
+	// A command without input is cut off, too.
+	const other = `{"script":"echo begun >/tmp/other; until [ -e /tmp/go ]; do sleep 0.05; done; echo ended"}`
+	if conn, err = server.DialHome(t.Context(), srv.home); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST /v1/sandboxes/box/exec HTTP/1.1\r\nHost: sandpit\r\nIdempotency-Key: other\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(other), other)
+	until("the other has begun", func() bool { _, err := sb.Files().Stat(t.Context(), "/tmp/other"); return err == nil })
+	_ = conn.Close()
 	_ = c.Close()
 	if err := srv.stop(); err != nil {
 		t.Fatal(err)
@@ -96,9 +109,20 @@ func TestExecGoesOn(t *testing.T) {
 	if sb, err = c.Get(t.Context(), "box"); err != nil {
 		t.Fatal(err)
 	}
+	// The server does not know how much input the earlier one has passed on.
+	if out, err := again(t.Context()); err == nil || !strings.Contains(err.Error(), "outcome_unknown") {
+		t.Errorf("%+v, %v", out, err)
+	}
 	if _, err := sandpit.Shell(t.Context(), sb, ">/tmp/go"); err != nil {
 		t.Fatal(err)
 	}
+	if out, err := repeat(t.Context(), "other", "application/json", strings.NewReader(other)); err != nil || out.Stdout != "ended\n" {
+		t.Errorf("%+v, %v", out, err)
+	}
+	until("the first has ended", func() bool {
+		all, err := sb.Processes(t.Context())
+		return err == nil && !slices.ContainsFunc(all, func(p sandpit.ProcessInfo) bool { return p.Result == nil })
+	})
 	if out, err := again(t.Context()); err != nil || out.Stdout != "read\nended\n" || out.Result.ExitCode != 0 {
 		t.Errorf("%+v, %v", out, err)
 	}
