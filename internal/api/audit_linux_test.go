@@ -164,7 +164,7 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 	s.audit.fail(nil)
 	want := []string{
 		"signalProcess " + sb.ID + " process " + p.ID + " signal 9", "killProcess " + sb.ID + " process " + q.ID, "stopSandbox " + sb.ID + " ",
-		"removeSandbox " + sb.ID + " ", "revokeKey  " + key.ID, "deleteWebhook  " + hook.ID,
+		"removeSandbox " + sb.ID + " ", "revokeKey  " + key.ID, "removeWebhook  " + hook.ID,
 	}
 	eventually(t, "all have their entries", func() bool {
 		if err := s.gate.Summarise(t.Context(), false); err != nil {
@@ -172,7 +172,7 @@ func TestVitalRequestsWithoutAnAudit(t *testing.T) {
 		}
 		var got []string
 		for _, e := range s.audit.all() {
-			if e.Phase == "end" && e.Time.Before(full) && e.Status < 300 && slices.Contains([]string{"signalProcess", "killProcess", "stopSandbox", "removeSandbox", "revokeKey", "deleteWebhook"}, e.Action) {
+			if e.Phase == "end" && e.Time.Before(full) && e.Status < 300 && slices.Contains([]string{"signalProcess", "killProcess", "stopSandbox", "removeSandbox", "revokeKey", "removeWebhook"}, e.Action) {
 				got = append(got, e.Action+" "+e.Sandbox+" "+e.Detail)
 			}
 		}
@@ -410,7 +410,7 @@ func TestAuditNamesItsObjects(t *testing.T) {
 	s.want(200, nil, ask{method: "GET", path: one + "/files/stat?path=/etc"})
 	for operation, detail := range map[string]string{
 		"createKey": `name "ci" namespace "team" policy "small" administrator; key ` + key.ID, "createWebhook": "webhook " + hook.ID,
-		"revokeKey": key.ID, "deleteWebhook": hook.ID,
+		"revokeKey": key.ID, "removeWebhook": hook.ID,
 		"signalProcess": "process " + p.ID + " signal 28", "resizeProcess": "process " + p.ID, "killProcess": "process " + p.ID, "waitProcess": "process " + p.ID,
 		"connectPort": "port 8080", "statFile": "/etc",
 	} {

@@ -6,19 +6,20 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// enums names the lists of values that several parameters and fields share. A generated
-// client has one type for each, instead of one for each place.
+// enums names lists of values. A generated client has one type for each, instead of one for
+// each parameter and field that has it.
 func enums() map[string][]any {
 	return map[string][]any{
-		"Encoding":     {"base64"},
-		"ExpiryAction": {"remove", "stop", "pause"},
-		"OutputStream": {"stdout", "stderr"},
-		"PullPolicy":   {"missing", "always", "never"},
-		"SandboxState": {"creating", "running", "paused", "stopped", "failed"},
+		"Encoding":        {"base64"},
+		"ExpiryAction":    {"remove", "stop", "pause"},
+		"ImagePullPolicy": {"missing", "always"},
+		"OutputStream":    {"stdout", "stderr"},
+		"PullPolicy":      {"missing", "always", "never"},
+		"SandboxState":    {"creating", "running", "paused", "stopped", "failed"},
 	}
 }
 
-// nameEnums replaces the shared lists of values in a document by references to schemas.
+// nameEnums replaces these lists in a document by references to schemas.
 func nameEnums(doc *huma.OpenAPI) {
 	all, schemas := enums(), doc.Components.Schemas.Map()
 	name := func(s *huma.Schema) {

@@ -158,6 +158,9 @@ const page = `<!doctype html>
 <pre>curl --unix-socket ~/.local/share/sandpit/server.sock http://sandpit/v1/sandboxes
 curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json' \
   -d '{"script":"echo hello"}' https://HOST:PORT/v1/sandboxes/NAME/exec</pre>
+<p>Generators make a client of openapi.json in many languages. Those for Python (openapi-python-client), TypeScript
+(openapi-typescript) and Go (oapi-codegen) are tested: <code>tools/clients</code> in Sandpit's repository has their
+configuration and an example for each.</p>
 {{range .Chapters}}<h2>{{.Name}}</h2>
 {{range .Routes}}<section id="{{.ID}}">
 <h3>{{.Summary}}</h3>
