@@ -19,34 +19,19 @@ func (l Limits) SameKinds(m Limits) bool {
 	return (l.Memory > 0) == (m.Memory > 0) && (l.CPUs > 0) == (m.CPUs > 0) && (l.Pids > 0) == (m.Pids > 0)
 }
 
-// SetLimits changes the values of a group's limits. This process must have made the group,
-// with limits on the same resources: otherwise the error matches sandpit.ErrInvalid and
-// nothing is changed. It ignores Limits.Devices. Setting less memory than is in use is an
-// error or, with v2, makes the kernel kill a process of the group; the caller must avoid
-// it.
+// SetLimits is Change of a group that this process has made, to limits on the same resources:
+// otherwise the error matches sandpit.ErrInvalid and nothing is changed.
 func (g *Group) SetLimits(limits Limits) error {
-	if err := limits.check(); err != nil {
-		return err
-	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.removed.Load() {
-		return sandpit.ErrClosed
-	}
-	if g.adopted || !limits.SameKinds(g.limits) {
+	mine, was := !g.adopted, g.limits
+	g.mu.Unlock()
+	switch limits.Devices = was.Devices; {
+	case !mine || !limits.SameKinds(was):
 		return fault.Errorf(sandpit.ErrInvalid, "changing the limits of cgroup %s: the set of limits can't change", g.id)
-	}
-	if limits.Devices = g.limits.Devices; limits == g.limits {
+	case limits == was && !g.removed.Load():
 		return nil
 	}
-	for _, d := range g.dirs {
-		d.ctrls &^= devices
-		if err := d.limit(g.l.placeOf(d.path), limits); err != nil {
-			return fmt.Errorf("changing the limits of cgroup %s: %w", g.id, err)
-		}
-	}
-	g.limits = limits
-	return nil
+	return g.Change(limits)
 }
 
 // Change changes the limits of a group that are not 0, also of one that another process has
