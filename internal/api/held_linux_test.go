@@ -9,16 +9,18 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Of JSON the values count, not the bytes alone: they become many times as large.
@@ -103,39 +105,64 @@ func TestHeldOutputIsBounded(t *testing.T) {
 	s.want(200, &out, command(`head -c 1M /dev/zero`))
 }
 
+// A countedConn counts the bytes that are written to it.
+type countedConn struct {
+	net.Conn
+	written *atomic.Int64
+}
+
+func (c countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written.Add(int64(n))
+	return n, err
+}
+
 // Input that a process does not read is held in small pieces, however large the
 // messages are.
 func TestHeldInputIsBounded(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	var written atomic.Int64
+	plain := s.unix
+	s.unix = &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return countedConn{s.dial(), &written}, nil
+	}}}
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	frame := append([]byte{v1.FrameStdin}, make([]byte, v1.MaxFrame)...)
 	const sockets = 10
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
 	for range sockets {
 		conn := s.socket(ctx, execPath(sb), "")
-		if err := conn.Write(ctx, websocket.MessageText, []byte(`{"argv":["sleep","7999"],"stdin":true}`)); err != nil {
+		if err := conn.Write(ctx, websocket.MessageText, []byte(`{"script":"head -c 1 >/dev/null; echo got; exec sleep 7999","stdin":true}`)); err != nil {
 			t.Fatal(err)
 		}
-		receive(t, conn, v1.FrameStarted, "")
 		all.Go(func() {
-			short, cancel := context.WithTimeout(ctx, 3*time.Second)
-			defer cancel()
-			for conn.Write(short, websocket.MessageBinary, frame) == nil {
+			for conn.Write(ctx, websocket.MessageBinary, frame) == nil {
 			}
 		})
+		receive(t, conn, v1.FrameStdout, "got")
 	}
-	time.Sleep(2 * time.Second)
+	s.unix = plain
+	// The server takes no more when nothing was sent during many requests.
+	const most = sockets << 20
+	for quiet := 0; quiet < 20 && written.Load() <= 2*most; quiet++ {
+		was := written.Load()
+		s.want(200, nil, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: ":"}}})
+		if written.Load() != was {
+			quiet = 0
+		}
+	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > sockets<<20 {
-		t.Errorf("%d sockets hold %d bytes", sockets, grown)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > most {
+		t.Errorf("%d sockets hold %d bytes, and have sent %d", sockets, grown, written.Load())
 	}
-	all.Wait()
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID})
 }
 
 // manyEntries is a zip archive whose table of contents has so many entries.
