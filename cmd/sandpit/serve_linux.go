@@ -36,6 +36,9 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 		if opt.Running {
 			var answers bool
 			if answers, err = background.Answers(ctx); err == nil && !answers {
+				if background.Left() {
+					return nil, false, sandpit.WithHint(cli.ErrNoServer, "an earlier one has left sandboxes; 'sandpit stats' starts one that finds them")
+				}
 				return nil, false, cli.ErrNoServer
 			}
 		} else {

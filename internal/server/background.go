@@ -88,6 +88,12 @@ func (b Background) Answers(ctx context.Context) (bool, error) {
 	return err == nil, nil
 }
 
+// Left reports whether a server that has ended has left sandboxes, which the next one adopts.
+func (b Background) Left() bool {
+	left, err := os.ReadDir(filepath.Join(b.Home, runDir))
+	return err == nil && len(left) > 0
+}
+
 // flock takes a lock, and gives up when ctx ends.
 func flock(ctx context.Context, f *os.File) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

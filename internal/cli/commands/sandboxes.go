@@ -152,12 +152,16 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 			return err
 		case len(args) == 1:
 			return sandpit.WithHint(err, "run 'sandpit inspect "+args[0]+"' to start it")
-		case *quiet:
-			return nil
-		case as.given():
+		}
+		silent := *quiet || as.given()
+		if hint := sandpit.Hint(err); hint != "" { // there is something to list
+			a.Note("%v; %s", err, hint)
+		} else if !silent {
+			a.Note("%v; other commands start it", err)
+		}
+		if silent && !*quiet {
 			return printObjects[jsonInfo](a, &as, nil)
 		}
-		a.Note("no server is running; other commands start it")
 		return nil
 	}
 	return at(cmd, placeServer)
