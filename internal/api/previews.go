@@ -65,8 +65,12 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 		return none, c.Untouched(err)
 	}
 	now := time.Now().UTC()
+	expires := now.Add(life)
+	if end := c.Caller.Expires; !end.IsZero() && end.Before(expires) {
+		expires = end
+	}
 	p, token, err := c.api.previews.Add(c.Ctx, preview.Preview{
-		Sandbox: sb.ID(), Port: port, Namespace: c.Caller.Namespace, Key: c.Caller.Key, Name: c.Caller.Name, CreatedAt: now, ExpiresAt: now.Add(life),
+		Sandbox: sb.ID(), Port: port, Namespace: c.Caller.Namespace, Key: c.Caller.Key, Name: c.Caller.Name, CreatedAt: now, ExpiresAt: expires,
 	})
 	if err != nil {
 		return none, err

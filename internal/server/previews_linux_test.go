@@ -64,6 +64,11 @@ func TestPreviews(t *testing.T) {
 	if err := call(key.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{}, &made); err != nil || made.ExpiresAt.Sub(made.CreatedAt).Minutes() != 10 {
 		t.Fatalf("%+v, %v", made, err)
 	}
+	short := s.makeKey(v1.NewKey{Namespace: "brief", Policy: "brief", Expires: 60})
+	var brief v1.Preview
+	if err := call(short.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{}, &brief); err != nil || !brief.ExpiresAt.Equal(*short.ExpiresAt) {
+		t.Errorf("of a key that expires at %v: %+v, %v", short.ExpiresAt, brief, err)
+	}
 	here := s.unix()
 	defer here.Close()
 	sb := create(t, here, "mine")
