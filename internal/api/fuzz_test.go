@@ -1,7 +1,9 @@
 package api
 
 import (
+	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -83,6 +85,50 @@ func FuzzQuery(f *testing.F) {
 			q.seconds("timeout", defaultWait, maxWait)
 			q.time("since")
 			q.mode("mode", 0)
+		}
+	})
+}
+
+// Of previews nothing is left in a request, the redirect stays on its host, and the answer of a
+// sandbox sets cookies for that host alone.
+func FuzzPreviews(f *testing.F) {
+	for _, s := range [][2]string{
+		{"/a?sandpit-preview=pv_x&b=1", "a=1; sandpit-preview=pv_x;Path=/"},
+		{"/?%73andpit-preview=%zz&%zz=1;sandpit-preview", "__HOST-Sandpit-Preview =x;; Domain"},
+		{"//evil.example/?a", "sandpit-preview"},
+		{"/%5cevil.example", "=sandpit-preview; DOMAIN = x"},
+		{"/\\evil.example?", "a=b,sandpit-preview=x"},
+		{"*", ""},
+		{"/%", ";domain=x"},
+	} {
+		f.Add(s[0], s[1])
+	}
+	f.Fuzz(func(t *testing.T, target, cookies string) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			return
+		}
+		r := &http.Request{URL: u, Header: http.Header{"Cookie": {cookies}}}
+		takePreviews(r)
+		if len(u.Query()[previewParam]) > 0 {
+			t.Errorf("the query is %q", u.RawQuery)
+		}
+		for _, c := range r.Cookies() {
+			if isPreviewCookie(c.Name) {
+				t.Errorf("the cookies are %q", r.Header["Cookie"])
+			}
+		}
+		to := locationOf(u)
+		at, err := (&url.URL{Scheme: "http", Host: "here"}).Parse(to)
+		if err != nil || at.Host != "here" || to[0] != '/' || len(to) > 1 && (to[1] == '/' || to[1] == '\\') || strings.ContainsAny(strings.Split(to, "?")[0], "\t\r\n\\") {
+			t.Errorf("the redirect leads to %q, %v", to, err)
+		}
+		h := http.Header{"Set-Cookie": {cookies}, "Clear-Site-Data": {"*"}}
+		confineSite(h)
+		for _, c := range (&http.Response{Header: h}).Cookies() {
+			if c.Domain != "" || isPreviewCookie(c.Name) {
+				t.Errorf("a cookie is set by %q", h["Set-Cookie"])
+			}
 		}
 	})
 }

@@ -279,16 +279,7 @@ func (c *call) enterPreview() (answered bool, err error) {
 	if isSecure(c.R) {
 		cookie.Name, cookie.Secure = secureCookie, true
 	}
-	to := c.R.URL.EscapedPath()
-	switch {
-	case !strings.HasPrefix(to, "/"):
-		to = "/"
-	case strings.HasPrefix(to, "//"):
-		to = "/." + to // otherwise it would name another host
-	}
-	if c.R.URL.RawQuery != "" {
-		to += "?" + c.R.URL.RawQuery
-	}
+	to := locationOf(c.R.URL)
 	if c.hasKey(to) {
 		return false, c.keepKeys()
 	}
@@ -299,6 +290,22 @@ func (c *call) enterPreview() (answered bool, err error) {
 	h.Set("Referrer-Policy", "no-referrer")
 	c.W.WriteHeader(http.StatusSeeOther)
 	return true, nil
+}
+
+// locationOf returns the path and query of a URL as a redirect to them, which does not lead to
+// another host.
+func locationOf(u *url.URL) string {
+	to := u.EscapedPath()
+	switch {
+	case !strings.HasPrefix(to, "/"):
+		to = "/"
+	case strings.HasPrefix(to, "//"):
+		to = "/." + to
+	}
+	if u.RawQuery != "" {
+		to += "?" + u.RawQuery
+	}
+	return to
 }
 
 // wantsPage reports whether a browser opens a page. Without TLS, most say that only in Accept.
