@@ -60,7 +60,9 @@ func (r *Route) streams() bool {
 // repeatable reports whether requests may have an Idempotency-Key: they change something, and to
 // repeat them would do more. PUT and DELETE can be repeated (RFC 9110, 9.2.2); so can each PATCH
 // of this API, which sets values.
-func (r *Route) repeatable() bool { return r.Method == http.MethodPost && r.Guarded && !r.Anew }
+func (r *Route) repeatable() bool {
+	return r.Method == http.MethodPost && r.Guarded && !r.IgnoresIdempotency
+}
 
 // Answers returns the codes of the errors by their statuses.
 func (r *Route) Answers() map[int][]string {

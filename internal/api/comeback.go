@@ -126,33 +126,33 @@ func (c *call) join(sb sandpit.Sandbox, p sandpit.Process, started bool) {
 	c.fore = c.api.awaited.join(sb, p, started)
 }
 
-// left gives up a process whose result is not known, because the call has ended for a cause. The
+// giveUp gives up a process whose result is not known, because the call has ended for a cause. The
 // process is killed with all that it started, unless it was moved to the background, its client may
 // come back, another one waits for it, or it is the server that ends: that does not say that nobody
 // wants it. A client whose connection or body fails may come back.
-func (c *call) left(sb sandpit.Sandbox, p sandpit.Process, cause error) {
+func (c *call) giveUp(sb sandpit.Sandbox, p sandpit.Process, cause error) {
 	switch {
 	case errors.Is(cause, gate.ErrDraining), inBackground(sb, p):
-		c.part(0)
+		c.leave(0)
 	case c.fore == nil, errors.Is(cause, gate.ErrKeyEnded), errors.Is(cause, errOutput), errors.Is(cause, errUnread):
-		if c.part(0) {
+		if c.leave(0) {
 			kill(p)
 			return
 		}
 	default:
-		c.part(c.api.opts.ComeBack)
+		c.leave(c.api.opts.ComeBack)
 	}
 	leaver(p)()
 }
 
-// part ends what join has begun. It reports whether nobody else waits for the process.
-func (c *call) part(within time.Duration) (last bool) {
+// leave ends what join has begun. It reports whether nobody else waits for the process.
+func (c *call) leave(within time.Duration) (last bool) {
 	return c.fore == nil || c.api.awaited.leave(c.fore, within)
 }
 
-// again answers a repeated exec: it attaches to the process of the first, even if the name of its
+// reattach answers a repeated exec: it attaches to the process of the first, even if the name of its
 // sandbox has become that of another.
-func (c *call) again(in execInput) error {
+func (c *call) reattach(in execInput) error {
 	sandbox, id, ok := strings.Cut(c.repeated, "/")
 	if !ok { // an earlier version has stored it
 		return errUnknown
@@ -177,7 +177,7 @@ func (c *call) again(in execInput) error {
 	}
 	for _, kind := range [...]string{v1.StreamType, stream.Events} {
 		if c.accepts(kind) {
-			return c.againStream(sb, info, in, kind)
+			return c.reattachStream(sb, info, in, kind)
 		}
 	}
 	out := &capture{c: c}
@@ -196,7 +196,7 @@ func (c *call) again(in execInput) error {
 	return c.executed(v1.Executed{Process: v1.FromProcess(info), Result: v1.FromResult(res), Lost: out.lost}, out.stdout.Bytes(), out.stderr.Bytes())
 }
 
-func (c *call) againStream(sb sandpit.Sandbox, info sandpit.ProcessInfo, in execInput, kind string) error {
+func (c *call) reattachStream(sb sandpit.Sandbox, info sandpit.ProcessInfo, in execInput, kind string) error {
 	c.duplex(in)
 	s := stream.NewResponse(c.Call, kind)
 	defer s.Close()
@@ -207,7 +207,7 @@ func (c *call) againStream(sb sandpit.Sandbox, info sandpit.ProcessInfo, in exec
 	}
 	if err != nil {
 		if p != nil {
-			c.left(sb, p, err)
+			c.giveUp(sb, p, err)
 		}
 		return err
 	}

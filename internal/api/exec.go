@@ -19,7 +19,7 @@ func execRoutes() []Route {
 	const tag = "Processes"
 	return []Route{
 		{
-			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: execID, Tag: tag, Summary: "Run a command and wait for it", Undone: true,
+			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: execID, Tag: tag, Summary: "Run a command and wait for it", EndsWithClient: true,
 			Text: "The command is killed if the client disconnects. With an Idempotency-Key it is killed only if the client does not come back within a minute: the repeated request attaches to the process, gets its stored output (at most 1 MiB) and what follows, and is told how much is lost; its standard input goes on where the first request has stopped, once the first connection has ended or stalled. After a restart of the server a repeated request with input is answered with outcome_unknown while the process runs. Whether a request is the same is decided by the command alone: as many bytes of its stdin as the process was given are dropped unread, also if they are different. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl --form-string 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
 			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), Guarded: true, Fails: []string{errcode.StartFailed}, handle: execute,
 		},
@@ -60,7 +60,7 @@ func execute(c *call) error {
 		return err
 	}
 	if c.repeated != "" {
-		return c.again(in)
+		return c.reattach(in)
 	}
 	cmd, err := body.Sandpit()
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *call) start(s clientStream, sb sandpit.Sandbox, cmd sandpit.Command, st
 		return describeProcess(p, cmd, began), nil
 	})
 	if err != nil && p != nil {
-		c.left(sb, p, err)
+		c.giveUp(sb, p, err)
 	}
 	return p, err
 }
@@ -194,14 +194,14 @@ func executeSocket(c *call) error {
 }
 
 // await waits for a process in the foreground. When the call ends first, the process is given up:
-// see left.
+// see giveUp.
 func (c *call) await(sb sandpit.Sandbox, p sandpit.Process) (sandpit.Result, error) {
 	res, err := p.Wait(c.Ctx)
 	if cause := context.Cause(c.Ctx); err != nil && cause != nil {
-		c.left(sb, p, cause)
+		c.giveUp(sb, p, cause)
 		return res, cause
 	}
-	c.part(0)
+	c.leave(0)
 	return res, err
 }
 

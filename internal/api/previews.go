@@ -35,7 +35,7 @@ func previewRoutes() []Route {
 	const tag = "Previews"
 	return []Route{
 		{
-			Method: http.MethodPost, Path: oneSandbox + "/ports/{port}/previews", ID: "createPreview", Anew: true, Tag: tag, Summary: "Create a preview of a TCP port of a sandbox",
+			Method: http.MethodPost, Path: oneSandbox + "/ports/{port}/previews", ID: "createPreview", IgnoresIdempotency: true, Tag: tag, Summary: "Create a preview of a TCP port of a sandbox",
 			Text: "The URL opens the HTTP server at that port in a browser, without a key, until it expires. It ends earlier when it is revoked, and with the sandbox and the key that made it. Requests with it count as requests of that key.",
 			In:   v1.NewPreview{}, Status: http.StatusCreated, Out: v1.Preview{}, Guarded: true, handle: fromJSON(createPreview),
 		},

@@ -28,7 +28,7 @@ func processRoutes() []Route {
 		one       = processes + "/{p}"
 	)
 	return []Route{
-		{Method: http.MethodPost, Path: processes, ID: "startProcess", Undone: true, Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, Fails: []string{errcode.StartFailed}, handle: fromJSON(startProcess)},
+		{Method: http.MethodPost, Path: processes, ID: "startProcess", EndsWithClient: true, Tag: tag, Summary: "Start a process in the background", In: v1.Command{}, Status: http.StatusCreated, Out: v1.Process{}, Guarded: true, Fails: []string{errcode.StartFailed}, handle: fromJSON(startProcess)},
 		{Method: http.MethodGet, Path: processes, ID: "listProcesses", Tag: tag, Summary: "List processes: running ones and those that ended last", Query: pageParams(Param{Name: "state", Type: "string", Enum: []string{"running", "ended"}}), Status: http.StatusOK, Out: v1.ProcessList{}, handle: asJSON(listProcesses)},
 		{Method: http.MethodGet, Path: one, ID: "getProcess", Tag: tag, Summary: "Get a process by its ID or pid", Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(getProcess)},
 		{Method: http.MethodDelete, Path: one, ID: "killProcess", Tag: tag, Summary: "Kill a process and its descendants", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(killProcess)},

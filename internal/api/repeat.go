@@ -24,16 +24,16 @@ import (
 //   - The key is taken when the handler is about to change something, that is where it calls
 //     intendFor. It is bound to the path, the query and the JSON of the body. Bytes of other
 //     bodies, such as standard input, are not compared.
-//   - The answer is kept if it is a success. A request that failed gives its key back, unless it may
+//   - The answer is stored if it is a success. A request that failed gives its key back, unless it may
 //     have changed something.
-//   - The client may leave: the request is carried out to its end, unless Route.Undone.
+//   - The client may leave: the request is carried out to its end, unless Route.EndsWithClient.
 //   - A repeated exec attaches to the first process: see comeback.go.
 const (
 	headerKeyOnce  = "Idempotency-Key"
 	headerReplayed = "Idempotent-Replayed" // marks the answer to an earlier request
 
 	maxIdempotencyKey = 255      // bytes
-	maxAnswer         = 64 << 10 // bytes of an answer that is kept: a command line of 8 KiB may be six times as long in JSON
+	maxAnswer         = 64 << 10 // bytes of an answer that is stored: a command line of 8 KiB may be six times as long in JSON
 )
 
 // errReplayed ends a handler whose request has been answered as an earlier one.
@@ -41,14 +41,14 @@ var errReplayed = errors.New("the request has been answered as an earlier one")
 
 // repeatable is a call that has taken an Idempotency-Key.
 type repeatable struct {
-	key      string
-	kept     http.ResponseWriter // what the gate had
-	status   int
-	answer   bytes.Buffer
-	over     bool   // the answer is too long, or is not JSON
-	begun    bool   // it has changed something: an error must not give the key back
-	settled  bool   // the store has heard how it went
-	resource string // what it has made
+	key        string
+	writer     http.ResponseWriter // of the gate
+	status     int
+	answer     bytes.Buffer
+	unstorable bool   // the answer is too long, or is not JSON
+	begun      bool   // it has changed something: an error must not give the key back
+	settled    bool   // the store has heard how it went
+	resource   string // what it has made
 }
 
 // once takes the Idempotency-Key of the call, whose JSON is body or nil. It answers a repeated
@@ -85,9 +85,9 @@ func (c *call) once(body any) error {
 		return c.replay(earlier)
 	}
 	c.repeat = r
-	r.kept, c.W.ResponseWriter = c.W.ResponseWriter, &recorder{c.W.ResponseWriter, r}
-	if !c.route.Undone {
-		c.detach()
+	r.writer, c.W.ResponseWriter = c.W.ResponseWriter, &recorder{c.W.ResponseWriter, r}
+	if !c.route.EndsWithClient {
+		c.outliveClient()
 	}
 	if earlier != nil { // the server died on it
 		c.Detail += "; repeated"
@@ -108,8 +108,8 @@ func (c *call) requestHash(body any) (hash [sha256.Size]byte, err error) {
 	return sha256.Sum256(text), nil
 }
 
-// detach lets the call go on when its client leaves. It still ends with its key and the server.
-func (c *call) detach() {
+// outliveClient lets the call go on when its client leaves. It still ends with its key and the server.
+func (c *call) outliveClient() {
 	client := c.Ctx
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
 	context.AfterFunc(client, func() {
@@ -156,7 +156,7 @@ func (c *call) createdBefore(mark string) error {
 	return errReplayed
 }
 
-// errUnknown is the answer to repetitions of a request of which nobody knows whether it was carried
+// errUnknown answers repetitions of a request that was interrupted, and may have been carried
 // out.
 var errUnknown error = &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the first request with this Idempotency-Key was interrupted, and may have been carried out", Hint: "look at the present state; then, if necessary, send the request with a new key"}
 
@@ -167,19 +167,19 @@ func (c *call) settle(err error) error {
 	if r == nil {
 		return err
 	}
-	c.W.ResponseWriter = r.kept
+	c.W.ResponseWriter = r.writer
 	ctx, store := context.WithoutCancel(c.Ctx), c.api.opts.Idempotency
 	var serr error
 	switch ok := err == nil || errors.Is(err, errReplayed); {
 	case r.settled:
-	case ok && r.status/100 == 2 && !r.over:
+	case ok && r.status/100 == 2 && !r.unstorable:
 		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, r.status, withoutSecret(c.route, r.answer.Bytes()))
-	case errors.Is(err, errUnknown), !ok && (r.begun || c.BrokenOff() != nil && !c.route.Undone):
-		kept := err
+	case errors.Is(err, errUnknown), !ok && (r.begun || c.BrokenOff() != nil && !c.route.EndsWithClient):
+		stored := err
 		if errors.Is(err, context.Canceled) || c.BrokenOff() != nil {
-			kept = errUnknown
+			stored = errUnknown
 		}
-		status, e := codec.Describe(c.Call, kept)
+		status, e := codec.Describe(c.Call, stored)
 		body, _ := json.Marshal(e) // of strings, which never fails
 		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, status, append(body, '\n'))
 	case ok && r.status/100 == 2:
@@ -207,7 +207,7 @@ func withoutSecret(route *Route, body []byte) []byte {
 	return text.Bytes()
 }
 
-// replay answers as an earlier request was answered. An answer that was too long to be kept is
+// replay answers as an earlier request was answered. An answer that was too long to be stored is
 // made again of the sandbox as it is now.
 func (c *call) replay(earlier *Earlier) error {
 	c.W.Header().Set(headerReplayed, "true")
@@ -225,7 +225,7 @@ func (c *call) replay(earlier *Earlier) error {
 		}
 		return err
 	case earlier.Response == nil:
-		return &gate.Refusal{Code: errcode.State, Message: "the first request with this Idempotency-Key has succeeded; its response was too long to be kept", Hint: "get the present state"}
+		return &gate.Refusal{Code: errcode.State, Message: "the first request with this Idempotency-Key has succeeded; its response was too long to be stored", Hint: "get the present state"}
 	}
 	if c.route.ID == createID {
 		var made v1.Sandbox
@@ -256,14 +256,14 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w *recorder) WriteHeader(status int) {
 	if w.r.status == 0 && status >= 200 {
 		w.r.status = status
-		w.r.over = status != http.StatusNoContent && !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
+		w.r.unstorable = status != http.StatusNoContent && !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write notes a part of the body.
 func (w *recorder) Write(b []byte) (int, error) {
-	if w.r.over = w.r.over || w.r.answer.Len()+len(b) > maxAnswer; !w.r.over {
+	if w.r.unstorable = w.r.unstorable || w.r.answer.Len()+len(b) > maxAnswer; !w.r.unstorable {
 		w.r.answer.Write(b)
 	}
 	return w.ResponseWriter.Write(b)

@@ -66,7 +66,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"testWebhook":       {404, ask{path: "/v1/webhooks/none/test"}},
 	}
 	for _, r := range api.Routes() {
-		if r.Method != http.MethodPost || !r.Guarded || r.Anew {
+		if r.Method != http.MethodPost || !r.Guarded || r.IgnoresIdempotency {
 			continue
 		}
 		c, ok := all[r.ID]

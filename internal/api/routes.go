@@ -35,17 +35,17 @@ type Route struct {
 	// share of it, and entered later.
 	Vital bool
 
-	// Undone says that what a request has begun is undone, or ends, when its client leaves. Other
+	// EndsWithClient says that what a request has begun is undone, or ends, when its client leaves. Other
 	// requests with an Idempotency-Key are then carried out to their end.
-	Undone bool
+	EndsWithClient bool
 
 	// ShowsSecret says that the answer has the field "secret", which is not kept for repeated
 	// requests.
 	ShowsSecret bool
 
-	// Anew says that each request is carried out, whatever its Idempotency-Key: the answer is of
-	// use once.
-	Anew bool
+	// IgnoresIdempotency says that each request is carried out, whatever its Idempotency-Key: its
+	// answer can be used only once.
+	IgnoresIdempotency bool
 
 	selfAudited bool // its handler calls Call.Intend, when it knows more
 	handle      func(*call) error

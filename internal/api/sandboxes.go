@@ -20,9 +20,9 @@ func sandboxRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: sandboxes, ID: createID, Tag: tag, Summary: "Create a sandbox",
-			Text:   "Responds when the sandbox is running. A failed request leaves nothing behind. If a request with an Idempotency-Key names no sandbox, the name is random.",
-			Undone: true,
-			In:     v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists, errcode.State, errcode.Unsupported, errcode.Integrity, errcode.Protocol, errcode.Closed, errcode.Timeout, errcode.NotFound, errcode.QuotaExceeded}, handle: createSandbox,
+			Text:           "Responds when the sandbox is running. A failed request leaves nothing behind. If a request with an Idempotency-Key names no sandbox, the name is random.",
+			EndsWithClient: true,
+			In:             v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists, errcode.State, errcode.Unsupported, errcode.Integrity, errcode.Protocol, errcode.Closed, errcode.Timeout, errcode.NotFound, errcode.QuotaExceeded}, handle: createSandbox,
 		},
 		{
 			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",
