@@ -176,7 +176,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	input := !opt.NoStdin && info.Stdin && in != nil
 	var keyboard atomic.Bool
 	keyboard.Store(input && atTerminal)
-	relay.attach(job{
+	relay.assign(job{
 		process: process, term: term,
 		leave:    func(sig syscall.Signal) { leave(&signalError{sig}) },
 		keyboard: &keyboard,
@@ -197,7 +197,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		}()
 	}
 	result, err := process.Wait(waiting)
-	relay.detach()
+	relay.release()
 	term.restore()
 	if failed := out.failure(); failed != nil {
 		return outputError(failed, "process", 0)

@@ -166,7 +166,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	waiting, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
-	relay.attach(job{process: process, term: term, giveUp: func() { giveUp(nil) }})
+	relay.assign(job{process: process, term: term, giveUp: func() { giveUp(nil) }})
 	if cmd.Stdin || term != nil {
 		in := process.Stdin()
 		if b, ok := process.(sandpit.Backgrounder); ok && term != nil && m.stays != "" {
@@ -183,7 +183,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 		go a.feed(in, a.Stdin)
 	}
 	result, err := process.Wait(waiting)
-	relay.detach()
+	relay.release()
 	term.restore()
 	steps.done("the command")
 	switch {

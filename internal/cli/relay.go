@@ -107,8 +107,8 @@ func (r *relay) catch(signals ...os.Signal) {
 // ready returns when a signal that ends programs would be caught.
 func (r *relay) ready() { <-r.early }
 
-// attach gives the relay the command.
-func (r *relay) attach(j job) {
+// assign gives the relay the command.
+func (r *relay) assign(j job) {
 	watching := j.leave != nil
 	r.jobs <- j
 	go func() {
@@ -134,8 +134,8 @@ func (r *relay) attach(j job) {
 	}()
 }
 
-// detach takes the command away from the relay.
-func (r *relay) detach() { r.jobs <- job{} }
+// release takes the command away from the relay.
+func (r *relay) release() { r.jobs <- job{} }
 
 // brokenPipe tells the command that the reader of its output has gone.
 func (r *relay) brokenPipe() {
