@@ -80,6 +80,12 @@ type Client interface {
 	Close() error
 }
 
+// Bounds of [ListQuery.Limit], which the lists of the HTTP API share.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+)
+
 // ListQuery selects the sandboxes that Client.List returns.
 type ListQuery struct {
 	Labels    map[string]string // only sandboxes with all of these labels, which may have empty values
@@ -88,7 +94,7 @@ type ListQuery struct {
 	Since     time.Time         // created at this time or later; zero: any time
 	Until     time.Time         // created before this time; zero: any time
 	After     string            // Page.Next of the previous page; empty: start with the first
-	Limit     int               // default 100, at most 1,000
+	Limit     int               // 0: DefaultPage; at most MaxPage
 }
 
 // Page is a part of a list. A sandbox that is created between the requests for two

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -81,7 +82,7 @@ func FuzzQuery(f *testing.F) {
 			c := &call{Call: &gate.Call{R: r, Ctx: t.Context()}, route: &route}
 			q := c.query()
 			q.flag("recursive", false)
-			q.number("limit", maxPage)
+			q.number("limit", sandpit.MaxPage)
 			q.seconds("timeout", defaultWait, maxWait)
 			q.time("since")
 			q.mode("mode", 0)

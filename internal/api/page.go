@@ -11,16 +11,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Bounds of a page of any list.
-const (
-	defaultPage = 100
-	maxPage     = 1000
-)
-
 // pageParams are the parameters of every list, behind its own.
 func pageParams(own ...Param) []Param {
 	return append(own,
-		Param{Name: "limit", Type: "integer", Most: maxPage, Doc: "Default 100, at most 1,000; a page may have fewer entries"},
+		Param{Name: "limit", Type: "integer", Most: sandpit.MaxPage, Doc: "Default 100, at most 1,000; a page may have fewer entries"},
 		Param{Name: "after", Type: "string", Doc: "The value of next in the previous page"})
 }
 
@@ -38,7 +32,7 @@ type page struct {
 }
 
 func (q *query) page() page {
-	return page{cmp.Or(int(q.number("limit", maxPage)), defaultPage), q.text("after")}
+	return page{cmp.Or(int(q.number("limit", sandpit.MaxPage)), sandpit.DefaultPage), q.text("after")}
 }
 
 // sealed makes a position in a list recognizable as one that this server has returned.

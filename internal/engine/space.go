@@ -184,12 +184,8 @@ func (e *Engine) Live() int {
 	return n
 }
 
-// Bounds of a page.
-const (
-	defaultPage = 100
-	maxPage     = 1000
-	pageBytes   = 1 << 20 // of labels and reasons; one sandbox is always in it
-)
+// pageBytes bounds the labels and reasons in a page. One sandbox is always in it.
+const pageBytes = 1 << 20
 
 // position returns the text of a position in a list: a time, with as many digits as the latest
 // has, so that little else is one.
@@ -209,7 +205,7 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	if q.Limit < 0 {
 		return sandpit.Page{}, fault.Errorf(sandpit.ErrInvalid, "listing sandboxes: the limit is negative")
 	}
-	limit := min(cmp.Or(q.Limit, defaultPage), maxPage)
+	limit := min(cmp.Or(q.Limit, sandpit.DefaultPage), sandpit.MaxPage)
 
 	page := sandpit.Page{Seq: e.events.newest(namespace)} // before the states are read
 	e.mu.Lock()

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -17,9 +16,7 @@ import (
 const (
 	repeatLife  = 24 * time.Hour
 	maxRepeats  = 32768     // of a namespace; beyond, the oldest are forgotten first
-	maxResponse = 64 << 10  // bytes; of a longer answer only the status is kept
 	maxAnswers  = 128 << 20 // bytes of a namespace; beyond, the oldest are forgotten first
-	maxRepeat   = 255       // bytes of a key
 	trimRepeats = 1024      // so many at once, so that a count is needed as seldom
 )
 
@@ -27,7 +24,7 @@ const (
 // out again.
 type Repeatable struct {
 	Namespace string
-	Key       string            // the caller's; 1 to 255 bytes
+	Key       string            // the caller's, of a length that package api bounds
 	Hash      [sha256.Size]byte // of the request: another one with the same key is an error
 	Resource  string            // what it will make, for example the ID of a sandbox; may be empty
 }
@@ -37,7 +34,7 @@ type Earlier struct {
 	Resource string // of the earlier request
 
 	// Answered says that Status and Response are those of the earlier request. Response is
-	// nil if it was longer than 64 KiB: make it again from Resource. If Answered is false,
+	// nil if it was not stored: make it again from Resource. If Answered is false,
 	// the server died during the request: if Resource does not exist, carry the request
 	// out with Resource.
 	Answered bool
@@ -81,9 +78,6 @@ func (r *repeats) end(id [2]string) {
 // It returns sandpit.ErrState while the same request is in progress, and sandpit.ErrInvalid
 // for another request with the key.
 func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, error) {
-	if r.Key == "" || len(r.Key) > maxRepeat {
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the idempotency key has %d bytes", len(r.Key)), fmt.Sprintf("use 1 to %d bytes, for example a random UUID", maxRepeat))
-	}
 	id := [2]string{r.Namespace, r.Key}
 	if !s.repeat.begin(id) {
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "a request with this idempotency key is in progress"), "wait a moment, then send the request again")
@@ -162,13 +156,10 @@ func (s *Store) makeRoom(t *tx, namespace string, now time.Time) error {
 	return nil
 }
 
-// FinishRepeatable stores the answer to a request, and what it has made; an empty resource is that of
-// BeginRepeatable. On an error the request counts as interrupted.
+// FinishRepeatable stores the answer to a request, which package api bounds, and what it has
+// made; an empty resource is that of BeginRepeatable. On an error the request counts as interrupted.
 func (s *Store) FinishRepeatable(ctx context.Context, namespace, key, resource string, status int, response []byte) error {
 	defer s.repeat.end([2]string{namespace, key})
-	if len(response) > maxResponse {
-		response = nil
-	}
 	s.repeat.mu.Lock()
 	if has := s.repeat.stored[namespace]; has != nil {
 		has.bytes += len(response)
