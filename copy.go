@@ -20,6 +20,11 @@ type CopyOptions struct {
 	// number of files, directories and links. A copy that exceeds one of them stops
 	// with ErrQuota. Default: Disk and Files of DefaultLimits. Negative: no maximum.
 	MaxBytes, MaxFiles int64
+
+	// Follow has CopyIn copy what links lead to in place of the links. Links that lead out of
+	// the directory, or to a directory that they are in, are left out. CopyOut returns
+	// ErrUnsupported: a link of a sandbox may lead anywhere.
+	Follow bool
 }
 
 // A CopyError lists what CopyIn or CopyOut has left out or not copied as a whole. Everything else
@@ -60,10 +65,10 @@ func (e *CopyError) Unwrap() []error {
 // created if it is missing. Files that exist there are replaced. The copies belong to the
 // sandbox's user and keep their permission bits, except set-id bits.
 //
-// Symbolic links stay links, wherever they lead: no link in dir is followed, even if
-// a program changes dir meanwhile. What can't be read here, and sockets, pipes and devices,
-// are left out: the error is then a *CopyError, and everything else was copied. A file that the
-// sandbox's user can't write ends the copy.
+// Symbolic links stay links, wherever they lead, without Follow: no link in dir is followed out of
+// it, even if a program changes dir meanwhile. What can't be read here or written there, and
+// sockets, pipes and devices, are left out: the error is then a *CopyError, and everything else
+// was copied.
 func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -79,7 +84,7 @@ func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) er
 		return err
 	}
 	read, write := io.Pipe()
-	p := packer{copying: copying{ctx: ctx, opt: opt}, root: root, tar: tar.NewWriter(write)}
+	p := packer{copying: copying{ctx: ctx, opt: opt}, root: root, tar: tar.NewWriter(write), within: []fs.FileInfo{info}}
 	packed := make(chan error, 1)
 	go func() {
 		err := p.directory(".")
@@ -94,10 +99,24 @@ func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) er
 	if failed := <-packed; err != nil && failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		err = failed // reading was the cause
 	}
+	if isOfAFile(err) { // one file has ended the stream: the others are copied without it
+		p = packer{copying: copying{ctx: ctx, opt: opt}, root: root, files: files, to: to, within: []fs.FileInfo{info}}
+		err = p.directory(".")
+	}
 	if err != nil {
 		return err
 	}
 	return p.skipped()
+}
+
+// isOfAFile reports whether an error is about one file of a sandbox, so that others may be copied.
+func isOfAFile(err error) bool {
+	for _, kind := range []error{fs.ErrPermission, fs.ErrExist, fs.ErrNotExist, ErrNotDirectory, ErrIsDirectory} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
 }
 
 // CopyOut copies what is in a directory of the sandbox to a directory of this machine, which is
@@ -107,9 +126,12 @@ func CopyIn(ctx context.Context, sb Sandbox, dir, to string, opt CopyOptions) er
 // Whatever the sandbox contains, nothing outside of dir is written: links in dir that lead to
 // the outside are not followed. Symbolic links stay links, wherever they lead: a program that
 // follows a link in dir later may leave it. Sockets, pipes, devices and
-// what can't be written here are left out: the error is then a *CopyError, and everything else was
-// copied. A file that the sandbox's user can't read ends the copy.
+// what can't be read there or written here are left out: the error is then a *CopyError, and
+// everything else was copied.
 func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions) error {
+	if opt.Follow {
+		return fmt.Errorf("copying %s: %w: links of a sandbox are not followed", from, ErrUnsupported)
+	}
 	files := sb.Files()
 	info, err := files.Stat(ctx, from)
 	if err == nil && !info.IsDir() {
@@ -128,10 +150,10 @@ func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions)
 	defer root.Close()
 	read, write := io.Pipe()
 	downloaded := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
+	downloading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		err := files.Download(ctx, from, write)
+		err := files.Download(downloading, from, write)
 		write.CloseWithError(err)
 		downloaded <- err
 	}()
@@ -140,10 +162,22 @@ func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions)
 		cancel() // the sandbox may have no end
 	}
 	read.CloseWithError(io.ErrClosedPipe)
-	if failed := <-downloaded; failed != nil && (err == nil || errors.Is(err, failed)) {
-		return failed
+	failed := <-downloaded
+	if errors.Is(err, failed) {
+		err = nil
 	}
-	if err != nil {
+	switch {
+	// One file may have ended the stream: the others are copied without it. A server can only
+	// break off the stream then. If it is gone, the next call says so.
+	case err == nil && (isOfAFile(failed) || errors.Is(failed, ErrUnavailable) || errors.Is(failed, io.ErrUnexpectedEOF)):
+		u = unpacker{copying: copying{ctx: ctx, opt: opt}, root: root}
+		if err := u.take(files, from, "."); err != nil {
+			return fmt.Errorf("copying %s: %w", from, err)
+		}
+		return u.skipped()
+	case err == nil && failed != nil:
+		return failed
+	case err != nil:
 		return fmt.Errorf("copying %s: %w", from, err)
 	}
 	if err := u.special(files, from); err != nil {
@@ -191,6 +225,15 @@ func (c *copying) skip(name string, err error) {
 		err = about.Err
 	}
 	c.left.Skipped = append(c.left.Skipped, Skipped{name, err})
+}
+
+// refused skips a file if err is about it alone, and returns other errors.
+func (c *copying) refused(name string, err error) error {
+	if isOfAFile(err) {
+		c.skip(name, err)
+		return nil
+	}
+	return err
 }
 
 func (c *copying) skipped() error {
@@ -245,11 +288,16 @@ func (e specialError) Error() string {
 
 func (specialError) Is(target error) bool { return target == ErrUnsupported }
 
-// packer writes a directory as a tar stream.
+// packer writes a directory as a tar stream, or, with files, one file after the other to the
+// directory to of a sandbox, which takes longer.
 type packer struct {
 	copying
-	root *os.Root
-	tar  *tar.Writer
+	root  *os.Root
+	tar   *tar.Writer
+	files Files
+	to    string
+
+	within []fs.FileInfo // with Follow, the directories in which the present one is
 }
 
 // directory writes what is in a directory. Only an error of the stream ends it.
@@ -283,10 +331,9 @@ func (p *packer) entry(name string) error {
 	case info.Mode().IsRegular():
 		return p.file(name)
 	case info.IsDir():
-		if err := p.header(name+"/", "", info); err != nil {
-			return err
-		}
-		return p.directory(name)
+		return p.subdirectory(name, info)
+	case info.Mode().Type() == fs.ModeSymlink && p.opt.Follow:
+		return p.followed(name)
 	case info.Mode().Type() == fs.ModeSymlink:
 		target, err := p.root.Readlink(name)
 		if err != nil {
@@ -299,7 +346,70 @@ func (p *packer) entry(name string) error {
 	return nil
 }
 
+// subdirectory writes a directory with what is in it.
+func (p *packer) subdirectory(name string, info fs.FileInfo) error {
+	if p.opt.Follow {
+		p.within = append(p.within, info)
+		defer func() { p.within = p.within[:len(p.within)-1] }()
+	}
+	if p.files == nil {
+		if err := p.header(name+"/", "", info); err != nil {
+			return err
+		}
+		return p.directory(name)
+	}
+	if err := p.count(0); err != nil {
+		return err
+	}
+	there, mode := path.Join(p.to, name), info.Mode().Perm()
+	if err := p.files.Mkdir(p.ctx, there, mode|0o700, true); err != nil {
+		return p.refused(name, err)
+	}
+	if err := p.directory(name); err != nil || mode == mode|0o700 {
+		return err
+	}
+	return p.refused(name, p.files.Chmod(p.ctx, there, mode))
+}
+
+// followed writes what a link leads to, if that is in the directory.
+func (p *packer) followed(name string) error {
+	info, err := p.root.Stat(name)
+	switch {
+	case err != nil:
+		p.skip(name, err)
+	case info.Mode().IsRegular():
+		return p.file(name)
+	case !info.IsDir():
+		p.skip(name, specialError{info.Mode()})
+	case slices.ContainsFunc(p.within, func(dir fs.FileInfo) bool { return os.SameFile(dir, info) }):
+		p.skip(name, errors.New("it leads to a directory that it is in"))
+	default:
+		return p.subdirectory(name, info)
+	}
+	return nil
+}
+
+// place writes a file, or a link to target, to the sandbox.
+func (p *packer) place(name, target string, info fs.FileInfo, content io.Reader) error {
+	if err := p.count(info.Size()); err != nil {
+		return err
+	}
+	there := path.Join(p.to, name)
+	if content == nil {
+		_ = p.files.Remove(p.ctx, there, false)
+		return p.refused(name, p.files.Symlink(p.ctx, target, there))
+	}
+	_, err := p.files.Write(p.ctx, there, content, WriteOptions{Mode: info.Mode().Perm()})
+	if err == nil {
+		err = p.files.Chmod(p.ctx, there, info.Mode().Perm())
+	}
+	return p.refused(name, err)
+}
+
 func (p *packer) header(name, target string, info fs.FileInfo) error {
+	if p.files != nil {
+		return p.place(name, target, info, nil)
+	}
 	h, err := tar.FileInfoHeader(info, target)
 	if err != nil {
 		return err
@@ -325,6 +435,9 @@ func (p *packer) file(name string) error {
 	if err != nil {
 		p.skip(name, err)
 		return nil
+	}
+	if p.files != nil {
+		return p.place(name, "", info, io.LimitReader(f, info.Size()))
 	}
 	if err := p.header(name, "", info); err != nil {
 		return err
@@ -399,12 +512,76 @@ func (u *unpacker) unpack() error {
 		switch {
 		case r.err != nil:
 			return fmt.Errorf("reading from the sandbox: %w", r.err)
-		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS):
-			return err
 		case err != nil:
-			u.skip(name, err)
+			if err := u.kept(name, err); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// take copies what is in a directory of the sandbox, one file after the other, which takes longer
+// than a stream.
+func (u *unpacker) take(files Files, from, name string) error {
+	for after := ""; ; {
+		entries, more, err := files.ReadDir(u.ctx, path.Join(from, name), after, 1000)
+		if err != nil {
+			return u.refused(name, err)
+		}
+		for _, e := range entries {
+			if err := u.takeEntry(files, from, path.Join(name, e.Name), e); err != nil {
+				return err
+			}
+		}
+		if !more || len(entries) == 0 {
+			return nil
+		}
+		after = entries[len(entries)-1].Name
+	}
+}
+
+func (u *unpacker) takeEntry(files Files, from, name string, e FileInfo) error {
+	if err := u.count(e.Size); err != nil {
+		return err
+	}
+	h := &tar.Header{Name: name, Mode: int64(e.Mode.Perm()), Linkname: e.Target, Typeflag: tar.TypeFifo}
+	r := io.Reader(strings.NewReader(""))
+	switch {
+	case e.IsDir():
+		h.Typeflag = tar.TypeDir
+	case e.Mode.Type() == fs.ModeSymlink:
+		h.Typeflag = tar.TypeSymlink
+	case e.Mode.IsRegular():
+		content, err := files.Open(u.ctx, path.Join(from, name), 0, -1)
+		if err != nil {
+			return u.refused(name, err)
+		}
+		defer content.Close()
+		h.Typeflag, r = tar.TypeReg, io.LimitReader(content, e.Size)
+	default:
+		u.skip(name, specialError{e.Mode})
+		return nil
+	}
+	content := &source{r: r}
+	err := u.entry(name, h, content)
+	switch {
+	case content.err != nil:
+		return u.refused(name, content.err)
+	case err != nil:
+		return u.kept(name, err)
+	case e.IsDir():
+		return u.take(files, from, name)
+	}
+	return nil
+}
+
+// kept skips a file that can't be made here, unless no other can be made either.
+func (u *unpacker) kept(name string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) {
+		return err
+	}
+	u.skip(name, err)
+	return nil
 }
 
 func (u *unpacker) entry(name string, h *tar.Header, r io.Reader) error {

@@ -77,8 +77,8 @@ func TestCopyInRaces(t *testing.T) {
 			}
 		}
 	})
-	for range 2000 {
-		got, _, err := packed(t, root, CopyOptions{})
+	for i := range 2000 {
+		got, _, err := packed(t, root, CopyOptions{Follow: i%2 > 0})
 		if err != nil || strings.Contains(got, flagText) {
 			t.Errorf("READ: the stream has %d bytes, with the flag: %v, and %v", len(got), strings.Contains(got, flagText), err)
 			break

@@ -18,6 +18,8 @@ var copyProperties = []property{
 	{"ReadFile and WriteFile move a whole file", testWholeFiles},
 	{"a directory that is copied in and out is the same", testCopyInAndOut},
 	{"a directory is copied without what can't be copied", testCopyLeavesOut},
+	{"CopyIn and CopyOut continue past what the sandbox's user may not read or write", testCopyPastPermissions},
+	{"CopyIn follows links only where that is asked for, and only in the directory", testCopyFollowsLinks},
 	{"Do returns output and files, and removes the sandbox", testDo},
 	{"Do that fails leaves no sandbox", testDoFails},
 }
@@ -134,6 +136,74 @@ func testCopyLeavesOut(t *testing.T, e *env) {
 	if all, err := os.ReadDir(outside); err != nil || len(all) > 0 {
 		t.Errorf("outside there are %v, %v", all, err)
 	}
+}
+
+// leftOut returns the paths that a copy has left out, sorted.
+func leftOut(t *testing.T, err error) (names []string) {
+	t.Helper()
+	left, ok := errors.AsType[*sandpit.CopyError](err)
+	if !ok || left.More > 0 {
+		t.Fatalf("got %v", err)
+	}
+	for _, s := range left.Skipped {
+		names = append(names, s.Path)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// What the sandbox's user may not read or write is left out. Everything else is copied, in the
+// order before and after it.
+func testCopyPastPermissions(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	shell(t, sb, "mkdir -p /tmp/in/m /tmp/in/old && chmod 555 /tmp/in/m && echo was >/tmp/in/z && ln -s nowhere /tmp/in/l")
+	from := t.TempDir()
+	for name, content := range map[string]string{"a": "first", "m/x": "1", "m/y": "2", "n/x": "next", "z": "last"} {
+		must(t, os.MkdirAll(filepath.Join(from, filepath.Dir(name)), 0o755))
+		must(t, os.WriteFile(filepath.Join(from, name), []byte(content), 0o640))
+	}
+	must(t, os.Symlink("z", filepath.Join(from, "l")))
+	must(t, os.Chmod(filepath.Join(from, "n"), 0o555))
+	err := sandpit.CopyIn(guarded(t), sb, from, "/tmp/in", sandpit.CopyOptions{})
+	if got := leftOut(t, err); !slices.Equal(got, []string{"m/x", "m/y"}) || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("left out of what was copied in: %q, %v", got, err)
+	}
+	if got := shell(t, sb, "cd /tmp/in && cat a n/x z && readlink l && stat -c %a n z"); got != "firstnextlastz\n555\n640" {
+		t.Errorf("inside is %q", got)
+	}
+	shell(t, sb, "mkdir -p /tmp/out/m/d /tmp/out/n && cd /tmp/out && echo 1 >a && echo 2 >m/d/x && echo 3 >n/x && echo 4 >secret && echo 5 >z && ln -s z l && mkfifo pipe && chmod 0 secret m/d")
+	to := t.TempDir()
+	err = sandpit.CopyOut(guarded(t), sb, "/tmp/out", to, sandpit.CopyOptions{})
+	if got := leftOut(t, err); !slices.Equal(got, []string{"m/d", "pipe", "secret"}) || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("left out of what was copied out: %q, %v", got, err)
+	}
+	for name, want := range map[string]string{"a": "1\n", "n/x": "3\n", "z": "5\n", "l": "5\n"} {
+		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(got) != want {
+			t.Errorf("%s is %q, %v", name, got, err)
+		}
+	}
+	shell(t, sb, "chmod 755 /tmp/in/m /tmp/in/n /tmp/out/m/d")
+}
+
+func testCopyFollowsLinks(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	from, outside := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+	must(t, os.WriteFile(outside, []byte("secret"), 0o644))
+	must(t, os.MkdirAll(filepath.Join(from, "d/e"), 0o755))
+	must(t, os.WriteFile(filepath.Join(from, "d/x"), []byte("x"), 0o644))
+	for name, target := range map[string]string{
+		"file": "d/x", "dir": "d", "d/e/up": "..", "top": ".", "absolute": outside, "out": "../" + filepath.Base(filepath.Dir(outside)) + "/secret", "dangling": "no",
+	} {
+		must(t, os.Symlink(target, filepath.Join(from, name)))
+	}
+	err := sandpit.CopyIn(guarded(t), sb, from, "/tmp/in", sandpit.CopyOptions{Follow: true})
+	if got := leftOut(t, err); !slices.Equal(got, []string{"absolute", "d/e/up", "dangling", "dir/e/up", "out", "top"}) {
+		t.Errorf("left out: %q", got)
+	}
+	if got := shell(t, sb, "cd /tmp/in && find . ! -type d | sort && cat file dir/x"); got != "./d/x\n./dir/x\n./file\nxx" {
+		t.Errorf("inside is %q", got)
+	}
+	wantKind(t, sandpit.CopyOut(guarded(t), sb, "/tmp/in", t.TempDir(), sandpit.CopyOptions{Follow: true}), sandpit.ErrUnsupported)
 }
 
 // task is a Task with the image of the suite.

@@ -38,8 +38,9 @@ func parsePlace(text string) place {
 
 // cpCommand is sandpit cp.
 func (a *tree) cpCommand() *cobra.Command {
-	return a.serverCommand(&cobra.Command{
-		Use: "cp SRC DST",
+	var opt copyFlags
+	cmd := a.serverCommand(&cobra.Command{
+		Use: "cp [flags] SRC DST",
 		Long: `Copy a file or directory from this machine into a sandbox, or back. The sandbox's side is
 NAME:PATH; PATH is absolute, or relative to the sandbox's working directory. As with
 cp -r, the copy keeps its name if DST is an existing directory. It also keeps its name if
@@ -51,9 +52,12 @@ machine cp follows only the system's links: root's in /, /var, /etc, /usr, /usr/
 /usr/lib and /dev. It refuses other links, because a sandbox may have created them; name
 their targets instead.
 
-In a directory, links are copied as links, wherever they lead. Sockets, pipes, devices and
-what can't be read or written here are named, and everything else is copied: the exit code
-is then 1.`,
+In a directory, links are copied as links, wherever they lead; with --follow, those that stay in
+it are copied as what they lead to. Sockets, pipes, devices and what can't be read or written
+are named, and everything else is copied: the exit code is then 1.
+
+In the sandbox cp has the rights of the sandbox's user, to whom the copies belong. --user gives
+them to another, with the sandbox's own chown.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
@@ -64,6 +68,8 @@ is then 1.`,
 	}, func(ctx context.Context, s *session, args []string) error {
 		from, to := parsePlace(args[0]), parsePlace(args[1])
 		switch {
+		case opt.follow && opt.links:
+			return cli.Usagef("--links and --follow exclude each other")
 		case args[0] == "" || args[1] == "":
 			return sandpit.WithHint(cli.Usagef("the source or destination of cp is empty"), "write 'sandpit cp SRC DST'")
 		case from.sandbox == "" && to.sandbox == "":
@@ -75,7 +81,11 @@ is then 1.`,
 			if err != nil {
 				return err
 			}
-			return wholeName(a.copyIn(ctx, sb, from.path, to.path), sb, to.path)
+			return wholeName(a.copyIn(ctx, sb, from.path, to.path, opt), sb, to.path)
+		case opt.user != "":
+			return sandpit.WithHint(cli.Usagef("--user is about files in a sandbox"), "omit it: copies on this machine belong to you")
+		case opt.follow:
+			return sandpit.WithHint(cli.Usagef("links of a sandbox are not followed"), "copy inside first: sandpit exec "+from.sandbox+" -- cp -rL SRC DST")
 		}
 		sb, err := s.find(ctx, from.sandbox)
 		if err != nil {
@@ -83,6 +93,16 @@ is then 1.`,
 		}
 		return wholeName(a.copyOut(ctx, sb, from.path, to.path), sb, from.path)
 	})
+	cmd.Flags().StringVarP(&opt.user, "user", "u", "", "`OWNER` of what is copied into the sandbox, in the form of chown: root, 1000:1000")
+	cmd.Flags().BoolVar(&opt.links, "links", false, "copy links in a directory as links (the default)")
+	cmd.Flags().BoolVarP(&opt.follow, "follow", "L", false, "copy what links in a directory lead to, if it is in the directory, too")
+	return cmd
+}
+
+// copyFlags are the flags of cp.
+type copyFlags struct {
+	user          string
+	links, follow bool
 }
 
 // wholeName returns the error of cp with the whole name of the path in the sandbox, if it is
@@ -100,11 +120,13 @@ func wholeName(err error, sb sandpit.Sandbox, name string) error {
 }
 
 // copyIn copies a file or directory of this machine into a sandbox.
-func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string) error {
+func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, opt copyFlags) error {
 	files := sb.Files()
 	if from == "-" {
-		_, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{})
-		return wantsDirectory(err, "create the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
+		if _, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{}); err != nil {
+			return wantsDirectory(err, "create the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
+		}
+		return giveTo(ctx, sb, to, opt.user)
 	}
 	source, again, err := openSource(from)
 	if err != nil {
@@ -142,11 +164,43 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string) 
 		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: named}); err != nil {
 			return wantsDirectory(err, "add a slash to the end of DST to create the directory")
 		}
-		return files.Chmod(ctx, to, info.Mode().Perm())
+		if err := files.Chmod(ctx, to, info.Mode().Perm()); err != nil {
+			return err
+		}
+		return giveTo(ctx, sb, to, opt.user)
 	case !info.IsDir():
 		return sandpit.WithHint(cli.Usagef("%s is not a file or a directory", from), "use '-' and a redirection to copy its contents")
 	}
-	return a.notCopied(sandpit.CopyIn(ctx, sb, again, to, unbounded), from)
+	with := unbounded
+	if opt.follow {
+		with.Follow, with.MaxFiles = true, 0 // a few links can make very many copies
+	}
+	err = sandpit.CopyIn(ctx, sb, again, to, with)
+	if _, partly := errors.AsType[*sandpit.CopyError](err); err == nil || partly {
+		if err := giveTo(ctx, sb, to, opt.user); err != nil {
+			return err
+		}
+	}
+	return a.notCopied(err, from)
+}
+
+// giveTo gives a file, or a directory and what is in it, to an owner; "" leaves it to the user
+// of the sandbox.
+func giveTo(ctx context.Context, sb sandpit.Sandbox, name, owner string) error {
+	if owner == "" {
+		return nil
+	}
+	failed := func(err error) error {
+		return sandpit.WithHint(fmt.Errorf("the copy is there, but was not given to %s: %w", owner, err), "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
+	}
+	out, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"chown", "-hR", "--", owner, name}, User: "root", OutputLimit: 4 << 10})
+	switch {
+	case err != nil:
+		return failed(err)
+	case !out.Success():
+		return failed(errors.New(strings.TrimSpace(string(out.Stderr))))
+	}
+	return nil
 }
 
 // unbounded is a copy whose size is the user's own matter, who can end it.
