@@ -87,7 +87,7 @@ func (c *call) once(body any) error {
 	c.repeat = r
 	r.writer, c.W.ResponseWriter = c.W.ResponseWriter, &recorder{c.W.ResponseWriter, r}
 	if !c.route.EndsWithClient {
-		c.outliveClient()
+		c.OutliveClient()
 	}
 	if earlier != nil { // the server died on it
 		c.Detail += "; repeated"
@@ -106,18 +106,6 @@ func (c *call) requestHash(body any) (hash [sha256.Size]byte, err error) {
 		text = append([]byte(c.R.URL.RequestURI()+"\n"), text...)
 	}
 	return sha256.Sum256(text), nil
-}
-
-// outliveClient lets the call go on when its client leaves. It still ends with its key and the server.
-func (c *call) outliveClient() {
-	client := c.Ctx
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
-	context.AfterFunc(client, func() {
-		if cause := context.Cause(client); errors.Is(cause, gate.ErrDraining) || errors.Is(cause, gate.ErrKeyEnded) {
-			cancel(cause)
-		}
-	})
-	c.Ctx = ctx
 }
 
 // markSign begins the marks of sandboxes. Earlier versions stored names there.

@@ -411,6 +411,52 @@ func TestRevokedKeyEndsItsCallsOfEveryDialect(t *testing.T) {
 	all.Wait()
 }
 
+// A detached call goes on when its client leaves, and still ends with the key and the server, also
+// after that.
+func TestDetachedCallsEnd(t *testing.T) {
+	for name, end := range map[string]func(*gate.Gate){
+		"key": func(g *gate.Gate) { g.Revoke("k1", nil) },
+		"server": func(g *gate.Gate) {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = g.Close(over)
+		},
+	} {
+		s := serve(t, gate.Limits{})
+		gone, why := make(chan error), make(chan error)
+		url := s.server(echo("X-Key", "detached", func(c *gate.Call, _ []byte) error {
+			client := c.Ctx
+			c.OutliveClient()
+			gone <- nil
+			<-client.Done()
+			gone <- c.Ctx.Err()
+			<-c.Ctx.Done()
+			why <- c.BrokenOff()
+			return nil
+		}))
+		ctx, leave := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/boxes/b/detached", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Key", "s1")
+		go func() {
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		<-gone
+		leave()
+		if err := <-gone; err != nil {
+			t.Errorf("%s: it has ended with its client: %v", name, err)
+		}
+		end(s.gate)
+		if err := <-why; !errors.Is(err, map[string]error{"key": gate.ErrKeyEnded, "server": gate.ErrDraining}[name]) {
+			t.Errorf("%s: it ends with %v", name, err)
+		}
+	}
+}
+
 // A client that stops sending is refused in the form of the dialect.
 func TestStalledBodyEnds(t *testing.T) {
 	s := serve(t, gate.Limits{Stall: time.Second})

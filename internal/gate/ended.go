@@ -50,6 +50,18 @@ func (c *Call) breakOff(why error) {
 	_ = control.SetWriteDeadline(time.Now().Add(LastWords))
 }
 
+// OutliveClient lets the call go on when its client leaves, also if it has left. The call still ends with
+// its key and the server. Its handler calls it before it starts goroutines that use the call.
+func (c *Call) OutliveClient() {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	why := c.BrokenOff()
+	c.Ctx, c.Cancel = context.WithCancelCause(context.WithoutCancel(c.Ctx))
+	if why != nil {
+		c.Cancel(why)
+	}
+}
+
 // A deadline of HTTP/1 matters to a read or write in progress, and to the next one. One of HTTP/2
 // breaks the stream off when it is reached, although the handler may neither read nor write then.
 // Therefore the deadlines of an HTTP/2 stream are removed after each read and write.
