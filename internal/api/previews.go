@@ -213,22 +213,7 @@ func (a *API) ownerOf(ctx context.Context, p preview.Preview) (gate.Caller, erro
 
 // takePreviews takes the tokens of previews out of the URL and the cookies of a request.
 func takePreviews(r *http.Request) (inURL, inCookies []string) {
-	if strings.Contains(r.URL.RawQuery, previewParam) || strings.Contains(r.URL.RawQuery, "%") {
-		var kept []string
-		for part := range strings.SplitSeq(r.URL.RawQuery, "&") {
-			name, value, _ := strings.Cut(part, "=")
-			if plain, err := url.QueryUnescape(name); err != nil || plain != previewParam {
-				kept = append(kept, part)
-				continue
-			}
-			value, _ = url.QueryUnescape(value)
-			inURL = append(inURL, value)
-		}
-		if inURL != nil {
-			r.URL.RawQuery = strings.Join(kept, "&")
-			r.RequestURI = r.URL.RequestURI()
-		}
-	}
+	inURL = gate.TakeQuery(r, previewParam)
 	lines := r.Header["Cookie"]
 	r.Header.Del("Cookie")
 	for _, line := range lines {

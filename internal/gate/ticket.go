@@ -71,7 +71,7 @@ func (c *Call) NewTicket(path string) (secret string, until time.Time, err error
 	if err != nil || len(path) > maxTarget || !strings.HasPrefix(path, "/") || strings.Contains(path, "#") {
 		return "", until, Invalid("the path that the ticket is for is not valid", "use a path of this server with its query, such as /v1/events?after=1")
 	}
-	if _, _, n := cutTicket(u.RawQuery); n > 0 {
+	if _, values := cutQuery(u.RawQuery, ticketParam); values != nil {
 		return "", until, Invalid("the path that the ticket is for has a ticket", "omit it")
 	}
 	to, err := targetOf(c.service, u)
@@ -165,44 +165,24 @@ func (t *tickets) use(secret string, to target) (who Caller, why string) {
 // redeem sets the caller if the request has a ticket, which it removes from the URL, so that
 // nothing else sees it.
 func (c *Call) redeem() (had bool, err error) {
-	rest, secret, n := cutTicket(c.R.URL.RawQuery)
-	if n == 0 {
+	secrets := TakeQuery(c.R, ticketParam)
+	switch {
+	case secrets == nil:
 		return false, nil
-	}
-	c.R.URL.RawQuery = rest
-	c.R.RequestURI = c.R.URL.RequestURI()
-	if n > 1 {
+	case len(secrets) > 1:
 		return true, Invalid("the request has several tickets", "send only one")
 	}
 	to, err := targetOf(c.service, c.R.URL)
 	if err != nil {
 		return true, err
 	}
-	who, why := c.gate.tickets.use(secret, to)
+	who, why := c.gate.tickets.use(secrets[0], to)
 	if why != "" {
 		c.challenge()
 		return true, &Refusal{Code: errcode.TicketInvalid, Message: "the ticket is not valid: " + why, Hint: "ask for a new ticket for each request"}
 	}
 	c.Caller, c.known = who, true
 	return true, nil
-}
-
-// cutTicket cuts the tickets out of a query. It returns the last, and how many there are.
-func cutTicket(query string) (rest, secret string, n int) {
-	if !strings.Contains(query, ticketParam) && !strings.Contains(query, "%") {
-		return query, "", 0
-	}
-	var kept []string
-	for part := range strings.SplitSeq(query, "&") {
-		name, value, _ := strings.Cut(part, "=")
-		if plain, err := url.QueryUnescape(name); err != nil || plain != ticketParam {
-			kept = append(kept, part)
-			continue
-		}
-		secret, _ = url.QueryUnescape(value)
-		n++
-	}
-	return strings.Join(kept, "&"), secret, n
 }
 
 // targetOf returns what a ticket for a URL is for. The order of parameters does not matter.
