@@ -106,6 +106,7 @@ func TestInputArrives(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			home := shortHome(t)
 			if way != "alone" {
+				t.Cleanup(func() { endServer(t, home) })
 				startServer(t, home)
 			}
 			program := filepath.Join(binDir(t), "sandpit")
