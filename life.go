@@ -189,8 +189,8 @@ type Port struct {
 	Address string `json:"address"` // "127.0.0.1", "::", …
 }
 
-// A Previewer is a sandbox whose ports people can open in a browser, without a key: that of
-// a server that browsers reach. It is optional; use a type assertion.
+// A Previewer is a sandbox whose ports can be opened in a browser without a key. Sandboxes of
+// the remote client implement it. It is optional; use a type assertion.
 type Previewer interface {
 	// Preview creates a preview of a TCP port, which lasts for the given time. 0: one hour, or
 	// the policy's maximum if that is less. Nothing needs to listen yet. It returns
