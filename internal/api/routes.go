@@ -89,7 +89,7 @@ func Routes() []Route {
 	)
 	for i := range all {
 		if all[i].repeatable() {
-			all[i].Headers = append(all[i].Headers, Param{Name: headerKeyOnce, Type: "string", Doc: "1 to 255 bytes that no other request has, such as a random UUID: the request can be repeated"})
+			all[i].Headers = append(all[i].Headers, Param{Name: headerKeyOnce, Type: "string", Doc: "1 to 255 bytes, unique to this request, such as a random UUID. The request can then be repeated safely."})
 		}
 	}
 	return all

@@ -38,7 +38,7 @@ func sandboxRoutes() []Route {
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},
 		{
 			Method: http.MethodPatch, Path: oneSandbox, ID: "updateSandbox", Tag: tag, Summary: "Change the name, labels and limits of a sandbox",
-			Text: "Everything is changed or nothing. Missing fields stay as they are. The body is a JSON merge patch, whose Content-Type may be " + codec.MergePatch + ": null removes a label, and nothing else can be removed. Memory can't become less than is in use.",
+			Text: "Either all changes are made or none. Missing fields stay as they are. The body is a JSON merge patch, whose Content-Type may be " + codec.MergePatch + ": null removes a label, and nothing else can be removed. Memory can't become less than is in use.",
 			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists}, handle: fromJSON(updateSandbox),
 		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},

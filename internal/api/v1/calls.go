@@ -103,7 +103,7 @@ type Image struct {
 	Digest    string    `json:"digest,omitempty" doc:"Digest of its manifest"`
 	Size      int64     `json:"size" doc:"Bytes on disk"`
 	Layers    int       `json:"layers,omitempty"`
-	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was added to the store; for others than administrators, when the image was built"`
+	CreatedAt time.Time `json:"created_at,omitzero" doc:"When it was added to the store. Callers who are not administrators get the time at which the image was built."`
 	InUse     bool      `json:"in_use,omitempty" doc:"Whether a sandbox uses it"`
 }
 

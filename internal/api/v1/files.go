@@ -29,7 +29,7 @@ func ParseFilePosition(text string) (name string, err error) {
 
 // Grep is a search in the files below a directory. See sandpit.GrepQuery.
 type Grep struct {
-	Pattern    string `json:"pattern" doc:"RE2, or a string with fixed"`
+	Pattern    string `json:"pattern" doc:"An RE2 expression; with fixed, a plain string"`
 	Fixed      bool   `json:"fixed,omitempty"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
 	Glob       string `json:"glob,omitempty" doc:"Pattern for the relative path"`
