@@ -90,7 +90,7 @@ func TestRunWithoutHome(t *testing.T) {
 	}
 	// What has state needs a place for it.
 	cmd := command([]string{"TMPDIR=" + temp}, "run", "--image", "example.invalid/x", "true")
-	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "HOME is not set") {
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "HOME is not set to an absolute path") {
 		t.Errorf("an image: %s", out)
 	}
 }

@@ -442,6 +442,47 @@ func TestSlowAndLargeRequests(t *testing.T) {
 	s.want(200, nil, ask{method: "GET", path: "/v1/version"})
 }
 
+// A body that is cut is a typed error, if its client still reads, and leaves nothing behind.
+func TestCutBodies(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	one := "/v1/sandboxes/" + sb.ID
+	for name, c := range map[string]struct{ method, path, kind, body string }{
+		"create":    {"POST", "/v1/sandboxes", "application/json", `{"name":"cut"`},
+		"whole":     {"POST", "/v1/sandboxes", "application/json", `{"name":"cut"}`}, // and yet shorter than was said
+		"exec":      {"POST", one + "/exec", "application/json", `{"argv":["touch","/tmp/cut"]`},
+		"process":   {"POST", one + "/processes", "application/json", `{"argv":["touch","/tmp/cut"]`},
+		"multipart": {"POST", one + "/exec", "multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=\"command\"\r\n\r\n{\"argv\":[\"touch\","},
+		"file":      {"PUT", one + "/files?path=/tmp/cut", "application/octet-stream", "half"},
+		"change":    {"PATCH", one, "application/json", `{"name":"cut"`},
+	} {
+		conn := s.dial()
+		fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: sandpit\r\nContent-Type: %s\r\nContent-Length: 1000\r\n\r\n%s", c.method, c.path, c.kind, c.body)
+		if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			continue // the server may close the connection of a client that is gone
+		}
+		var e v1.Error
+		if err := json.NewDecoder(resp.Body).Decode(&e); resp.StatusCode != 499 || e.Code != "canceled" {
+			t.Errorf("%s: %s %+v, %v", name, resp.Status, e, err)
+		}
+		_ = resp.Body.Close()
+	}
+	s.refused(404, "not_found", ask{method: "GET", path: "/v1/sandboxes/cut"})
+	s.refused(404, "file_not_found", ask{method: "GET", path: one + "/files?path=/tmp/cut"})
+	if got := s.pages(one+"/processes", "processes", 100); len(got) > 0 {
+		t.Errorf("processes were started: %v", got)
+	}
+	var box v1.Sandbox
+	s.want(200, &box, ask{method: "GET", path: one})
+	if box.Name != sb.Name {
+		t.Errorf("the sandbox was renamed to %q", box.Name)
+	}
+}
+
 // While the server ends, what goes on may end, and nothing begins.
 func TestDraining(t *testing.T) {
 	s := serve(t, nil)

@@ -339,6 +339,9 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 		}
 		return sandpit.WithHint(err, "write 'sandpit run --image "+Harmless(name+rest)+"' if it is an image")
 	}
+	if cmd.Dir != "" && strings.HasPrefix(failed.Reason, "entering ") {
+		return sandpit.WithHint(err, "create the directory first, or choose another one with --workdir")
+	}
 	if failed.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrNone is the error where there is no such place.
-var ErrNone = errors.New("no directory for images and state: HOME is not set")
+var ErrNone = errors.New("no directory for images and state: HOME is not set to an absolute path")
 
 // Default returns the data directory of a user: /var/lib/sandpit for root, else
 // $XDG_DATA_HOME/sandpit, else ~/.local/share/sandpit. Variables are found by

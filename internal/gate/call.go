@@ -119,7 +119,7 @@ func (c *Call) admit() error {
 		c.Detail = c.route.Detail(c.R)
 	}
 	if c.route.Admin && !c.Caller.Admin {
-		return &Refusal{Code: errcode.Forbidden, Message: "this requires an administrator's key", Hint: "use an administrator's key"}
+		return &Refusal{Code: errcode.Forbidden, Message: "this requires an administrator's key", Hint: "ask the operator to do it, or for a key of 'sandpit key create --admin'"}
 	}
 	if c.route.SelfAudited {
 		return nil

@@ -31,7 +31,10 @@ func TestKeyIsNeeded(t *testing.T) {
 		t.Fatalf("the first key was said as %q", s.said)
 	}
 	url := "https://" + s.tcp + "/v1/sandboxes"
-	for name, key := range map[string]string{"none": "", "unknown": "sp_aaaaaaaa_" + strings.Repeat("a", 40), "half of one": s.key[:20], "changed": s.key[:len(s.key)-1] + "9"} {
+	other := newServed(t)
+	other.overTCP()
+	other.start()
+	for name, key := range map[string]string{"none": "", "of another server": other.key, "unknown": "sp_aaaaaaaa_" + strings.Repeat("a", 40), "half of one": s.key[:20], "changed": s.key[:len(s.key)-1] + "9"} {
 		status, body, header := s.get("GET", url, key, "")
 		if status != http.StatusUnauthorized || !strings.Contains(body, `"unauthenticated"`) || header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%s: %d %s", name, status, body)

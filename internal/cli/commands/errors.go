@@ -25,6 +25,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		name := unknown.GetSpecifiedName()
 		short := unknown.GetSpecifiedShortnames() != ""
 		known := habitHint(cmd.Name(), name)
+		if !cmd.HasParent() {
+			see = "write flags behind the command: 'sandpit COMMAND [flags]'"
+		}
 		if known != "" {
 			see = known
 		}

@@ -67,11 +67,13 @@ func (c *Client) StartDetached(ctx context.Context, cmd sandpit.Command, d Detac
 }
 
 func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Process, error) {
-	if (len(cmd.Argv) > 0) == (cmd.Script != "") {
-		return nil, fmt.Errorf("starting a process: %w: either a program or a script is needed", sandpit.ErrInvalid)
-	}
-	if cmd.Timeout < 0 || cmd.OutputLimit < 0 || cmd.NoFile < 0 {
-		return nil, fmt.Errorf("starting a process: %w: a limit is negative", sandpit.ErrInvalid)
+	switch {
+	case len(cmd.Argv) > 0 && cmd.Script != "":
+		return nil, sandpit.WithHint(fault.Invalidf("starting a process: argv and a script exclude each other"), "give one of them")
+	case len(cmd.Argv) == 0 && cmd.Script == "":
+		return nil, sandpit.WithHint(fault.Invalidf("starting a process: no program is given"), "give argv or a script")
+	case cmd.Timeout < 0 || cmd.OutputLimit < 0 || cmd.NoFile < 0:
+		return nil, fault.Invalidf("starting a process: a limit is negative")
 	}
 	m := &wire.Start{
 		Argv: cmd.Argv, Script: cmd.Script, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User,
