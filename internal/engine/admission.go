@@ -224,19 +224,33 @@ func (a *admission) leave(d *demand) {
 	a.serve()
 }
 
-// change changes the capacity that a sandbox has, unless what it needs in addition is not
-// free or it has left. It does not wait.
-func (a *admission) change(d *demand, memory int64, cpus float64) bool {
+// change changes the capacity that a sandbox has, unless it has left, or what it needs in
+// addition is not free or creates of its namespace wait for it. It does not wait.
+func (a *admission) change(namespace string, d *demand, memory int64, cpus float64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	more := demand{memory: memory - d.memory, cpus: cpus - d.cpus}
-	if d.sandboxes == 0 || (more.memory > 0 || more.cpus > 0) && !a.fits(demand{memory: max(more.memory, 0), cpus: max(more.cpus, 0)}) {
+	if d.sandboxes == 0 || (more.memory > 0 || more.cpus > 0) && (len(a.queues[namespace]) > 0 || !a.fits(demand{memory: max(more.memory, 0), cpus: max(more.cpus, 0)})) {
 		return false
 	}
-	a.take(more, 1)
+	a.set(d, memory, cpus)
+	return true
+}
+
+// restore undoes a change, also if others have taken the capacity: the sandbox has its old limits.
+func (a *admission) restore(d *demand, memory int64, cpus float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if d.sandboxes > 0 {
+		a.set(d, memory, cpus)
+	}
+}
+
+// set changes what a sandbox has. Precondition: a.mu is held.
+func (a *admission) set(d *demand, memory int64, cpus float64) {
+	a.take(demand{memory: memory - d.memory, cpus: cpus - d.cpus}, 1)
 	d.memory, d.cpus = memory, cpus
 	a.serve()
-	return true
 }
 
 // serve admits creates that fit: the first of each queue, the queues in turn.

@@ -190,6 +190,28 @@ func TestAdmissionIsFair(t *testing.T) {
 	})
 }
 
+// A sandbox grows only past creates of other namespaces that do not fit, and gets back what it had.
+func TestGrowthWaitsItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := admission{capacity: Capacity{Memory: 10, Wait: time.Minute}}
+		d := demand{memory: 4, sandboxes: 1}
+		a.claim(d)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = a.enter(t.Context(), "x", demand{memory: 9, sandboxes: 1}) })
+		synctest.Wait()
+		if a.change("x", &d, 5, 0) || !a.change("y", &d, 5, 0) || a.change("y", &d, 11, 0) {
+			t.Errorf("it has %+v, and all %+v", d, a.used)
+		}
+		if !a.change("x", &d, 1, 0) { // which lets the create in
+			t.Error("it can't be made smaller")
+		}
+		wg.Wait()
+		if a.restore(&d, 5, 0); d.memory != 5 || a.used.memory != 14 {
+			t.Errorf("it has %+v back, and all %+v", d, a.used)
+		}
+	})
+}
+
 func TestBucket(t *testing.T) {
 	var b bucket
 	now := time.Unix(1e9, 0)

@@ -98,10 +98,10 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 	}
 	if next.limits != was.limits {
 		gate := &s.engine.gate
-		if !gate.change(&s.demand, next.limits.Memory, next.limits.CPUs) {
+		if !gate.change(s.namespace, &s.demand, next.limits.Memory, next.limits.CPUs) {
 			return fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(next.limits.Memory, next.limits.CPUs))
 		}
-		undo = append(undo, func() { gate.change(&s.demand, was.limits.Memory, was.limits.CPUs) })
+		undo = append(undo, func() { gate.restore(&s.demand, was.limits.Memory, was.limits.CPUs) })
 		began := was
 		began.changing = true // if this engine is killed, the next one sets the limits of the record
 		if err := s.saveSettings(ctx, &began); err != nil {
