@@ -122,10 +122,13 @@ func (d *groupDir) makeRoom(limit int64) error {
 	if err != nil || n <= limit {
 		return err
 	}
-	if err := writeFile(d.path+"/memory.high", strconv.FormatInt(limit, 10)); err != nil {
-		return err
+	// A signal to this thread ends the kernel's work early: it is repeated while it frees something.
+	for last := n + 1; err == nil && n > limit && n < last; {
+		last = n
+		if err = writeFile(d.path+"/memory.high", strconv.FormatInt(limit, 10)); err == nil {
+			n, err = inUse("/memory.current")
+		}
 	}
-	n, err = inUse("/memory.current")
 	if err == nil && n > limit {
 		err = refuse(n)
 	}

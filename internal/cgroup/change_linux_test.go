@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -62,5 +63,40 @@ func TestSetLimits(t *testing.T) {
 	}
 	if err := g.SetLimits(testLimits); !errors.Is(err, sandpit.ErrClosed) {
 		t.Errorf("after Remove: %v", err)
+	}
+}
+
+// A limit of memory that is below what is in use is refused: it kills nothing, and changes nothing.
+func TestLimitBelowUse(t *testing.T) {
+	l := layout(t)
+	g := newGroup(t, l, testLimits)
+	c := startIn(t, g, helper(t, "hold"))
+	if got := c.line(t); !strings.HasPrefix(got, "holding") {
+		t.Fatal(got)
+	}
+	low := testLimits
+	low.Memory = 16 << 20
+	if err := g.SetLimits(low); !errors.Is(err, sandpit.ErrState) || sandpit.Hint(err) == "" {
+		t.Errorf("a limit below what is in use: %v", err)
+	}
+	for _, d := range g.dirs {
+		for name, want := range map[string]string{"memory.max": "67108864", "memory.high": "max", "memory.limit_in_bytes": "67108864"} {
+			if data, err := os.ReadFile(filepath.Join(d.path, name)); err == nil && strings.TrimSpace(string(data)) != want && d.ctrls&memory != 0 {
+				t.Errorf("%s is %s", name, data)
+			}
+		}
+	}
+	fmt.Fprintln(c.in, "go")
+	if got := c.line(t); !strings.HasPrefix(got, "held 1") {
+		t.Errorf("the process says %q", got)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("the process ends with %v", err)
+	}
+	if kills, err := g.OOMKills(); kills != 0 || err != nil {
+		t.Errorf("%d were killed, %v", kills, err)
+	}
+	if err := g.SetLimits(low); err != nil {
+		t.Errorf("when it is free: %v", err)
 	}
 }

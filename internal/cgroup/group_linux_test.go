@@ -38,6 +38,8 @@ func TestMain(m *testing.M) {
 	case "spin":
 		for { //nolint:staticcheck // a processor kept busy is the point
 		}
+	case "hold":
+		hold()
 	case "own":
 		own()
 	case "gaps":
@@ -60,6 +62,17 @@ func bomb() {
 		all = append(all, b)
 	}
 	fmt.Println("survived", len(all))
+}
+
+// hold holds 40 MiB until it is told to go on.
+func hold() {
+	b := make([]byte, 40<<20)
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+	fmt.Println("holding", len(b))
+	waitGo()
+	fmt.Println("held", b[len(b)-4096])
 }
 
 // forks starts processes until it can't, and says how many.

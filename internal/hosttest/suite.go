@@ -40,7 +40,7 @@ func Suites() []Suite {
 		{Name: "smoke", Package: "internal/hosttest/smoke", Run: ".", Refused: ".", Quick: true},
 		{
 			Name: "cgroup", Package: "internal/cgroup", Run: ".",
-			Quick: true, QuickRun: "^Test(LimitsAreSet|AttachAndStats|MemoryBomb|KillTree|Freeze)$",
+			Quick: true, QuickRun: "^Test(LimitsAreSet|SetLimits|LimitBelowUse|Stats|MemoryBomb|KillTree)$",
 		},
 		{Name: "drivertest", Package: "internal/driver/linux", Run: "^TestDriver", Quick: true, QuickRun: "^TestDriver$/^Driver$"},
 		{Name: "posture", Package: "internal/driver/linux", Run: "^TestPosture", Quick: true},
