@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,13 +77,32 @@ command fails when the sandbox is stopped or removed.`,
 	})
 }
 
+// serverPause is the time between attempts to reach a server that does not answer.
+const serverPause = time.Second
+
 // outlast returns when the sandbox is stopped, removed or failed, with an error that says
-// which, or when ctx ends.
+// which, or when ctx ends. Sandboxes outlive their server, which may come back.
 func (s *session) outlast(ctx context.Context, sb sandpit.Sandbox) error {
 	watcher, ok := s.Client.(sandpit.Watcher)
 	if !ok {
 		return nil
 	}
+	for {
+		err := s.watchEnd(ctx, watcher, sb)
+		if err != nil && !errors.Is(err, sandpit.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(serverPause):
+		}
+	}
+}
+
+// watchEnd is outlast until the server can't be reached. It returns nil when the server
+// ends the stream of events.
+func (s *session) watchEnd(ctx context.Context, watcher sandpit.Watcher, sb sandpit.Sandbox) error {
 	// The events after the list, and the state after that: no end is missed.
 	page, err := s.List(ctx, sandpit.ListQuery{Limit: 1})
 	if err != nil {
