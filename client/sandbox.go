@@ -142,7 +142,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 // Restart starts a stopped sandbox. See sandpit.Lifecycle.
 func (s *sandbox) Restart(ctx context.Context) error {
-	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/restart"})
+	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/start"})
 }
 
 // Pause freezes all processes. See sandpit.Lifecycle.

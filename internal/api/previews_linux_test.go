@@ -261,7 +261,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8080), H).serve_forever()
 	if status, body, _ := s.once(at(u, "/?"+u.RawQuery)); status != 409 || !strings.Contains(body, "can't serve") || strings.Contains(body, sb.ID) || strings.Contains(body, "stopped") {
 		t.Errorf("a stopped one: %d %s", status, body)
 	}
-	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/restart"})
+	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/start"})
 	s.python(sb, "", counter, 1)
 	if got := post("xy"); got != "begin 2" {
 		t.Errorf("started again: %q", got)

@@ -599,7 +599,7 @@ func TestStopWithoutGrace(t *testing.T) {
 			return status == 200
 		})
 		s.want(200, nil, ask{method: "POST", path: one + "/stop", body: body, header: map[string]string{"Content-Type": "application/json"}})
-		s.want(200, nil, ask{method: "POST", path: one + "/restart"})
+		s.want(200, nil, ask{method: "POST", path: one + "/start"})
 		if status, answer, _ := s.get(ask{method: "GET", path: one + "/files/stat?path=/tmp/term"}); status != want {
 			t.Errorf("after %s: %d %s", body, status, answer)
 		}

@@ -43,7 +43,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		ask    ask
 	}{
 		"createSandbox":     {201, ask{path: "/v1/sandboxes", body: v1.Spec{}}},
-		"restartSandbox":    {200, ask{path: base + "/restart"}},
+		"startSandbox":      {200, ask{path: base + "/start"}},
 		"pauseSandbox":      {200, ask{path: base + "/pause"}},
 		"resumeSandbox":     {200, ask{path: base + "/resume"}},
 		"stopSandbox":       {404, ask{path: "/v1/sandboxes/none/stop", body: v1.Stop{}}},

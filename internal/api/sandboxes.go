@@ -42,7 +42,7 @@ func sandboxRoutes() []Route {
 			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists}, handle: fromJSON(updateSandbox),
 		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
-		{Method: http.MethodPost, Path: oneSandbox + "/restart", ID: "restartSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Integrity}, handle: asJSON(restartSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/start", ID: "startSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Integrity}, handle: asJSON(startSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Resume a paused sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
 		{Method: http.MethodPut, Path: oneSandbox + "/lifetime", ID: "setLifetime", Tag: tag, Summary: "Change the lifetime of a sandbox", In: v1.Lifetime{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(setLifetime)},
@@ -146,7 +146,7 @@ func stopSandbox(c *call, in *v1.Stop) (v1.Sandbox, error) {
 	return c.change(func(l sandpit.Lifecycle) error { return l.Stop(c.Ctx, grace) })
 }
 
-func restartSandbox(c *call) (v1.Sandbox, error) {
+func startSandbox(c *call) (v1.Sandbox, error) {
 	return c.change(func(l sandpit.Lifecycle) error { return l.Restart(c.Ctx) })
 }
 

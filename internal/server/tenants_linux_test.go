@@ -299,7 +299,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		{"GET", ""},
 		{"DELETE", ""},
 		{"POST", "/stop", `{}`},
-		{"POST", "/restart", ``},
+		{"POST", "/start", ``},
 		{"POST", "/pause", ``},
 		{"POST", "/resume", ``},
 		{"PUT", "/lifetime", `{"life":60}`},
