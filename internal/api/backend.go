@@ -22,6 +22,10 @@ type Backend interface {
 	CreateMarked(ctx context.Context, c gate.Caller, spec sandpit.Spec, mark string) (sandpit.Sandbox, error)
 	Marked(c gate.Caller, mark string) (sandpit.Sandbox, error)
 
+	// RemoveSelected is Remove of Client for a sandbox that a query has selected, by its ID. It
+	// reports whether the query still does: otherwise nothing is removed.
+	RemoveSelected(ctx context.Context, c gate.Caller, id string, q sandpit.ListQuery) (selected bool, err error)
+
 	// AllowPreview returns how long a preview lasts that a caller requests for the given
 	// time; 0: as long as usual. The error says that the caller may have none, or not for so
 	// long.

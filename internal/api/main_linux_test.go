@@ -300,6 +300,10 @@ func (b *backend) Marked(c gate.Caller, mark string) (sandpit.Sandbox, error) {
 	return b.engine.As(c.Namespace, policy.Default()).FindFor("once", json.RawMessage(strconv.Quote(mark)))
 }
 
+func (b *backend) RemoveSelected(ctx context.Context, c gate.Caller, id string, q sandpit.ListQuery) (bool, error) {
+	return b.engine.As(c.Namespace, policy.Default()).RemoveSelected(ctx, id, q)
+}
+
 func (b *backend) Capabilities(context.Context) (v1.Capabilities, error) {
 	return v1.Capabilities{Driver: "linux", Enforced: map[string]bool{"memory": true}}, nil
 }

@@ -46,19 +46,22 @@ func removeSandboxes(c *call) (v1.RemovedList, error) {
 	if len(page.Sandboxes) == 0 {
 		_ = c.Untouched(nil)
 	}
-	errs := make([]error, len(page.Sandboxes))
+	errs, selected := make([]error, len(page.Sandboxes)), make([]bool, len(page.Sandboxes))
 	var wait sync.WaitGroup
 	places := make(chan struct{}, removedAtOnce)
 	for i, info := range page.Sandboxes {
 		places <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-places }()
-			errs[i] = client.Remove(c.Ctx, info.ID)
+			selected[i], errs[i] = c.api.opts.Backend.RemoveSelected(c.Ctx, c.Caller, info.ID, filter)
 		})
 	}
 	wait.Wait()
 	removed, failed := "", ""
 	for i, info := range page.Sandboxes {
+		if !selected[i] && errs[i] == nil { // its labels or state have changed meanwhile
+			continue
+		}
 		one := v1.Removed{ID: info.ID, Name: info.Name}
 		switch err := errs[i]; {
 		case errors.Is(err, sandpit.ErrNotFound), errors.Is(err, sandpit.ErrClosed): // by another caller

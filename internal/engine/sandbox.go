@@ -160,6 +160,13 @@ func (s *Sandbox) present() sandpit.State {
 // callOff begins the removal: it refuses new work in the sandbox, and cancels its creation.
 func (s *Sandbox) callOff() {
 	s.mu.Lock()
+	s.refuse()
+	s.mu.Unlock()
+	s.cancel(errRemoved)
+}
+
+// refuse refuses new work in the sandbox. Precondition: s.mu is held.
+func (s *Sandbox) refuse() {
 	if !s.removing {
 		s.removing = true
 		close(s.gone)
@@ -167,8 +174,6 @@ func (s *Sandbox) callOff() {
 			s.timer.Stop()
 		}
 	}
-	s.mu.Unlock()
-	s.cancel(errRemoved)
 }
 
 // removal returns the task that removes the sandbox. If there is none, it starts one and

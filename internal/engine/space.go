@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -218,11 +219,8 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	var last *Sandbox
 	size := int64(0)
 	for _, s := range sp.order[from:] {
-		if !q.Since.IsZero() && s.created.Before(q.Since) || !q.Until.IsZero() && !s.created.Before(q.Until) {
-			continue
-		}
 		info, ok := s.describe()
-		if !ok || len(q.States) > 0 && !slices.Contains(q.States, info.State) || !sandpit.HaveLabels(info.Labels, q.Labels, q.HasLabels) {
+		if !ok || !selects(q, info) {
 			continue
 		}
 		size += ledger.Labels(info.Labels) + int64(len(info.Reason))
@@ -235,11 +233,40 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	return page, nil
 }
 
+// selects reports whether a query selects a sandbox.
+func selects(q sandpit.ListQuery, info sandpit.Info) bool {
+	return (q.Since.IsZero() || !info.CreatedAt.Before(q.Since)) && (q.Until.IsZero() || info.CreatedAt.Before(q.Until)) &&
+		(len(q.States) == 0 || slices.Contains(q.States, info.State)) && sandpit.HaveLabels(info.Labels, q.Labels, q.HasLabels)
+}
+
+// RemoveSelected removes the sandbox with an ID if a query selects it at that moment, and reports
+// whether it does: since it was listed, its labels or state may have changed.
+func (t *Tenant) RemoveSelected(ctx context.Context, id string, q sandpit.ListQuery) (selected bool, err error) {
+	s, err := t.engine.find(t.namespace, id)
+	if err != nil || s.id != id {
+		return false, err
+	}
+	s.mu.Lock()
+	info, ok := s.described()
+	if ok && !selects(q, info) {
+		s.mu.Unlock()
+		return false, nil
+	}
+	s.refuse()
+	s.mu.Unlock()
+	return true, s.Remove(ctx)
+}
+
 // describe returns the description of the sandbox, or false once it is being removed,
 // unless the removal is stuck or has failed.
 func (s *Sandbox) describe() (sandpit.Info, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.described()
+}
+
+// described is describe with s.mu held.
+func (s *Sandbox) described() (sandpit.Info, bool) {
 	info := s.info
 	info.CreatedAt, info.State, info.Reason = s.created, s.state, s.reason
 	info.Idle, info.OnExpiry = s.idle, s.onExpiry

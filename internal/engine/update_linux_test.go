@@ -179,3 +179,27 @@ func TestUpdateIsCharged(t *testing.T) {
 		t.Errorf("what it had is not returned: %v", err)
 	}
 }
+
+// A sandbox that a query has selected is removed only if it still does.
+func TestRemoveSelected(t *testing.T) {
+	e := newSurvivor(t).open(t, func(*engine.Options) {})
+	sb := made(t, e, sandpit.Spec{Labels: map[string]string{"team": "a"}})
+	own := e.As("", policy.Default())
+	q := sandpit.ListQuery{Labels: map[string]string{"team": "a"}, States: []sandpit.State{sandpit.StateRunning}, Limit: 1}
+	if err := sb.(sandpit.Lifecycle).Update(t.Context(), sandpit.Change{Labels: map[string]string{"team": "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if selected, err := own.RemoveSelected(t.Context(), sb.ID(), q); selected || err != nil {
+		t.Errorf("with another label: %t, %v", selected, err)
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "echo alive"); err != nil || string(out.Stdout) != "alive\n" {
+		t.Errorf("it says %q, %v", out.Stdout, err)
+	}
+	q.Labels["team"] = "b"
+	if selected, err := own.RemoveSelected(t.Context(), sb.ID(), q); !selected || err != nil {
+		t.Errorf("with the label: %t, %v", selected, err)
+	}
+	if _, err := own.RemoveSelected(t.Context(), sb.ID(), q); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("once more: %v", err)
+	}
+}
