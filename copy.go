@@ -382,7 +382,7 @@ func (p *packer) followed(name string) error {
 	case !info.IsDir():
 		p.skip(name, specialError{info.Mode()})
 	case slices.ContainsFunc(p.within, func(dir fs.FileInfo) bool { return os.SameFile(dir, info) }):
-		p.skip(name, errors.New("it leads to a directory that it is in"))
+		p.skip(name, errors.New("the link leads to a directory that contains it"))
 	default:
 		return p.subdirectory(name, info)
 	}
@@ -513,7 +513,7 @@ func (u *unpacker) unpack() error {
 		case r.err != nil:
 			return fmt.Errorf("reading from the sandbox: %w", r.err)
 		case err != nil:
-			if err := u.kept(name, err); err != nil {
+			if err := u.skipFailed(name, err); err != nil {
 				return err
 			}
 		}
@@ -568,15 +568,15 @@ func (u *unpacker) takeEntry(files Files, from, name string, e FileInfo) error {
 	case content.err != nil:
 		return u.refused(name, content.err)
 	case err != nil:
-		return u.kept(name, err)
+		return u.skipFailed(name, err)
 	case e.IsDir():
 		return u.take(files, from, name)
 	}
 	return nil
 }
 
-// kept skips a file that can't be made here, unless no other can be made either.
-func (u *unpacker) kept(name string, err error) error {
+// skipFailed skips a file that can't be made here, unless no other can be made either.
+func (u *unpacker) skipFailed(name string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) {
 		return err
 	}

@@ -18,17 +18,17 @@ import (
 // HOME is missing, not set or not writable, as with cron and services, gets one for this
 // sandbox alone. It is left behind only if this program is killed.
 func (o *Options) runDir(image string) (dir string, remove func() error, err error) {
-	kept := func() error { return nil }
+	keep := func() error { return nil }
 	if address, _ := o.Server(); address != "" {
-		return "", kept, nil // what the sandbox needs is there
+		return "", keep, nil // what the sandbox needs is there
 	}
 	byDefault, none := datadir.Default(o.lookup)
 	if o.home.set || image != "" && image != "host" || none == nil && usable(byDefault) {
 		dir, err = o.DataDir()
-		return dir, kept, err
+		return dir, keep, err
 	}
 	if dir, err = os.MkdirTemp("", "sandpit-"); err != nil {
-		return "", kept, sandpit.WithHint(fmt.Errorf("making a data directory for this sandbox, because this user has none: %w", err),
+		return "", keep, sandpit.WithHint(fmt.Errorf("making a data directory for this sandbox, because this user has none: %w", err),
 			"set SANDPIT_HOME or TMPDIR to a directory that you can write to")
 	}
 	return dir, func() error { return os.RemoveAll(dir) }, nil

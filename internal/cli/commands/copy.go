@@ -83,7 +83,7 @@ them to another, with the sandbox's own chown.`,
 			}
 			return wholeName(a.copyIn(ctx, sb, from.path, to.path, opt), sb, to.path)
 		case opt.user != "":
-			return sandpit.WithHint(cli.Usagef("--user is about files in a sandbox"), "omit it: copies on this machine belong to you")
+			return sandpit.WithHint(cli.Usagef("--user applies only to copies into a sandbox"), "omit it: copies on this machine belong to you")
 		case opt.follow:
 			return sandpit.WithHint(cli.Usagef("links of a sandbox are not followed"), "copy inside first: sandpit exec "+from.sandbox+" -- cp -rL SRC DST")
 		}
@@ -191,7 +191,7 @@ func giveTo(ctx context.Context, sb sandpit.Sandbox, name, owner string) error {
 		return nil
 	}
 	failed := func(err error) error {
-		return sandpit.WithHint(fmt.Errorf("the copy is there, but was not given to %s: %w", owner, err), "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
+		return sandpit.WithHint(fmt.Errorf("the files were copied, but do not belong to %s: %w", owner, err), "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
 	}
 	out, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"chown", "-hR", "--", owner, name}, User: "root", OutputLimit: 4 << 10})
 	switch {

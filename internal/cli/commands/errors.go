@@ -43,7 +43,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &invalid) && isNumError(invalid.Unwrap()):
 		return sandpit.WithHint(cli.Usagef("--%s: %q is not a number, is negative or is too large", invalid.GetFlag().Name, invalid.GetValue()), see)
 	case errors.As(err, &invalid) && errors.Is(err, notation.ErrNotPositive):
-		return sandpit.WithHint(cli.Usagef("--%s: %q is not more than 0", invalid.GetFlag().Name, invalid.GetValue()), "give a greater value, or omit the flag")
+		return sandpit.WithHint(cli.Usagef("--%s: %q is not greater than 0", invalid.GetFlag().Name, invalid.GetValue()), "give a greater value, or omit the flag")
 	case errors.As(err, &invalid):
 		return cli.WithHintOf(cli.Usagef("--%s: %v", invalid.GetFlag().Name, invalid.Unwrap()), err)
 	case errors.Is(err, pflag.ErrHelp):
