@@ -115,7 +115,7 @@ func (e *env) limiter(t *testing.T, inst driver.Instance) driver.Limiter {
 	}
 	for _, f := range feature.Changeable() {
 		if !caps.Changeable[f] {
-			t.Skipf("needs the changeable limit %s: the driver lacks it here", f)
+			t.Skipf("needs the feature %s, and to change it: the driver lacks it here", f)
 		}
 	}
 	return l
