@@ -51,6 +51,8 @@ func TestStreamsAreAsDocumented(t *testing.T) {
 		switch r.ID { // what must have come before the server drains
 		case "followOutput":
 			bodies[r.ID] = after(t, resp.Body, `"data":"Yv8="}`)
+		case "followEvents":
+			bodies[r.ID] = after(t, resp.Body, `"reason":"lost"`)
 		case "getLogs":
 			bodies[r.ID] = after(t, resp.Body, `"data":"YQo="}`)
 		case "watchFiles":
