@@ -180,24 +180,54 @@ func TestPreviewsAreRevoked(t *testing.T) {
 	}
 }
 
-// Requests with a preview use up what its key may send and open at a time.
+// Requests with previews use up a half of what their key may send and open at a time, and leave the
+// rest to its owner. Owners who have used up their rate can still revoke.
 func TestPreviewsCountAsTheirKey(t *testing.T) {
-	s := serve(t, func(o *options) { o.Limits = gate.Limits{Rate: 1e-6, Burst: 10, Streams: 1} })
+	s := serve(t, func(o *options) { o.Limits = gate.Limits{Rate: 1e-6, Burst: 12, Streams: 2} })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", socketServer, 1)
-	_, u := s.preview(adminKey, sb, 8080)
+	p, u := s.preview(adminKey, sb, 8080)
+	_, second := s.preview(adminKey, sb, 8080)
 	conn := s.dial()
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET /?%s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", u.RawQuery, u.Host)
 	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%+v, %v", resp, err)
 	}
-	for range 8 { // after two
+	for range 5 { // after one
 		s.refused(429, "too_many_streams", at(u, "/?"+u.RawQuery))
 	}
-	s.refused(429, "rate_limited", at(u, "/?"+u.RawQuery))
+	for range 3 {
+		s.refused(429, "rate_limited", at(u, "/?"+u.RawQuery))
+		s.refused(429, "rate_limited", at(second, "/?"+second.RawQuery))
+	}
+	for range 4 { // after two
+		s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: adminKey})
+	}
 	s.refused(429, "rate_limited", ask{method: "GET", path: "/v1/sandboxes", key: adminKey})
+	s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID + "/previews/" + p.ID, key: adminKey})
+	s.refused(429, "rate_limited", ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID + "/previews/" + p.ID, key: adminKey})
 	s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes", key: bobKey})
+}
+
+// Requests with previews use up at most a half of their key's share of the audit.
+func TestPreviewsLeaveAudit(t *testing.T) {
+	s := serve(t, func(o *options) {
+		o.Limits = gate.Limits{Rate: 1e6, Burst: 1e6, Audit: gate.AuditShare{Rate: 1e-6, Burst: 128 << 10}}
+	})
+	sb := s.create(aliceKey, v1.Spec{})
+	_, u := s.preview(aliceKey, sb, 8080) // where nobody listens
+	refused := 0
+	for range 2000 {
+		if status, _, _ := s.once(at(u, "/?"+u.RawQuery)); status == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused == 0 || refused == 2000 {
+		t.Fatalf("%d of 2000 requests were refused", refused)
+	}
+	s.refused(429, "audit_rate", at(u, "/?"+u.RawQuery))
+	s.want(200, nil, ask{method: "POST", path: execPath(sb), key: aliceKey, body: v1.Exec{Command: v1.Command{Argv: []string{"true"}}}})
 }
 
 // A preview resumes its sandbox, and waits for one that is stopped to be started. Bodies of any size

@@ -31,6 +31,12 @@ type Caller struct {
 // have none, unless others make requests with a preview of theirs.
 func (c Caller) limited() bool { return c.Key != "" || c.Preview != "" }
 
+// owner returns who has given away the preview of a request.
+func (c Caller) owner() Caller {
+	c.Preview = ""
+	return c
+}
+
 type peerKey struct{}
 
 // WithPeer notes who is at the other end of a unix socket, as the kernel reports it. It is
@@ -74,9 +80,10 @@ func (c *Call) Conn() *httpconn.Conn {
 type admissionKey struct{}
 
 // WithAdmission sets a function that the gate calls with the namespace of each caller
-// with a valid key, or with "" for a stranger. If it returns false, the namespace has too
-// many connections, and the gate refuses the request. It is for http.Server.ConnContext.
-func WithAdmission(ctx context.Context, admit func(namespace string) bool) context.Context {
+// with a valid key or preview, or with "" for a stranger. If it returns false, the namespace or its
+// previews have too many connections, and the gate refuses the request. It is for
+// http.Server.ConnContext.
+func WithAdmission(ctx context.Context, admit func(namespace string, preview bool) bool) context.Context {
 	return context.WithValue(ctx, admissionKey{}, admit)
 }
 
@@ -86,12 +93,12 @@ const TooManyConnections = "too many connections are open"
 // admitConnection calls the function of WithAdmission, after the caller has been
 // identified.
 func (c *Call) admitConnection() error {
-	admit, ok := c.R.Context().Value(admissionKey{}).(func(string) bool)
+	admit, ok := c.R.Context().Value(admissionKey{}).(func(string, bool) bool)
 	switch {
 	case !ok || !c.known && c.R.ProtoMajor > 1: // other requests of HTTP/2 may be a caller's
 	case !c.known:
-		admit("")
-	case !admit(c.connectionShare()):
+		admit("", false)
+	case !admit(c.connectionShare(), c.Caller.Preview != ""):
 		c.W.Header().Set("Connection", "close")
 		return &Refusal{Code: errcode.TooManyConnections, Message: TooManyConnections, Hint: "reuse connections", After: time.Second}
 	}

@@ -164,9 +164,8 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.leave()
-	ctx, cancel := context.WithCancelCause(r.Context())
-	c.Ctx, c.Cancel = ctx, cancel
-	defer cancel(nil)
+	c.Ctx, c.Cancel = context.WithCancelCause(r.Context())
+	defer func() { c.Cancel(nil) }() // which OutliveClient replaces
 	stop := context.AfterFunc(g.all, func() { c.breakOff(ErrDraining) })
 	defer stop()
 	defer c.finish()

@@ -116,10 +116,12 @@ const clockStep = time.Minute
 // hold notes that a call of a key or preview is in progress, and ends it when that expires.
 // Precondition: l.mu is held.
 func (l *limiter) hold(u *use, c *Call) {
-	if u.calls == nil {
-		u.calls = map[*Call]*time.Timer{}
+	for in := u; in != nil; in = in.within {
+		if in.calls == nil {
+			in.calls = map[*Call]*time.Timer{}
+		}
+		in.calls[c] = nil
 	}
-	u.calls[c] = nil
 	if until := c.Caller.Expires; !until.IsZero() {
 		u.calls[c] = time.AfterFunc(min(time.Until(until), clockStep), func() { l.expired(u, c) })
 	}
@@ -166,9 +168,11 @@ func (g *Gate) EndPreview(who Caller) {
 	l := &g.limiter
 	l.mu.Lock()
 	var all []*Call
-	for c := range l.of(who).calls {
-		if c.Caller.Preview == who.Preview {
-			all = append(all, c)
+	if u := l.callers[callerID(who.owner())]; u != nil && u.previews != nil {
+		for c := range u.previews.calls {
+			if c.Caller.Preview == who.Preview {
+				all = append(all, c)
+			}
 		}
 	}
 	l.mu.Unlock()

@@ -35,17 +35,21 @@ func (c *Call) Hold(kind int, n int64) error {
 	}
 	u := l.of(c.Caller)
 	more := n - c.held[kind]
-	bound := l.limits.held(kind)
-	switch {
-	case n > bound.one:
-		return &Refusal{Code: errcode.TooLarge, Message: "this request needs more of the server's memory than one caller may use", Hint: "send or request less at once"}
-	case more > 0 && u.held[kind]+more > bound.one:
-		return &Refusal{Code: errcode.RateLimited, Message: "too many large requests of this caller are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
-	case more > 0 && l.held[kind]+more > bound.all:
+	for in := u; in != nil; in = in.within {
+		switch one := in.limits.held(kind).one; {
+		case n > one:
+			return &Refusal{Code: errcode.TooLarge, Message: "this request needs more of the server's memory than one caller may use", Hint: "send or request less at once"}
+		case more > 0 && in.held[kind]+more > one:
+			return &Refusal{Code: errcode.RateLimited, Message: "too many large requests of this caller are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
+		}
+	}
+	if more > 0 && l.held[kind]+more > l.limits.held(kind).all {
 		return &Refusal{Code: errcode.Overloaded, Message: "too many large requests are in progress", Hint: "try again in a moment", After: time.Second}
 	}
+	for in := u; in != nil; in = in.within {
+		in.held[kind] += more
+	}
 	c.held[kind] += more
-	u.held[kind] += more
 	l.held[kind] += more
 	return nil
 }

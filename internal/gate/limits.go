@@ -116,10 +116,27 @@ type limiter struct {
 	pending   []pendingEntry      // of vital requests, oldest first; guarded by mu
 }
 
+// half returns the bounds of requests with previews of a caller: its owner can always do something.
+func (l Limits) half() Limits {
+	l.Rate, l.Burst = l.Rate/2, max(l.Burst/2, 1)
+	l.Streams, l.Calls = max(l.Streams/2, 1), max(l.Calls/2, 1)
+	l.Memory, l.Spool = l.Memory/2, l.Spool/2
+	l.Audit.Rate, l.Audit.Burst = l.Audit.Rate/2, l.Audit.Burst/2
+	return l
+}
+
+// vitalPart is the part of the rate and burst of a key that its vital requests have of their own.
+const vitalPart = 10
+
 // use is what one caller uses. The limiter's mu guards it, but for the rate limiters, which
 // have locks of their own.
 type use struct {
+	limits   Limits
+	previews *use // of requests with previews of the caller; nil before the first
+	within   *use // that of the caller, if this is of its previews, which count there, too; or nil
+
 	bucket  *rate.Limiter
+	vital   *rate.Limiter // of vital requests that find the bucket empty
 	audit   *rate.Limiter // bytes that the caller may add; negative after it has added more
 	refused *rate.Limiter // refusals for too many requests that get an entry of their own
 	acts    map[act]bool  // recorded since the share of the audit was used up
@@ -144,40 +161,56 @@ func (l *limiter) init(limits Limits) {
 
 func callerID(c Caller) string {
 	switch {
+	case c.Preview != "":
+		return "previews of " + callerID(c.owner())
 	case c.Key != "":
 		return "key " + c.Key
-	case c.Preview != "":
-		return "previews of " + c.Name
 	}
 	return "peer " + c.Name
 }
 
-// of returns the usage of a caller. Precondition: l.mu is held.
+// of returns the usage of a caller. What a caller uses counts there and in all that it is within.
+// Precondition: l.mu is held.
 func (l *limiter) of(c Caller) *use {
 	now := time.Now()
 	if now.Sub(l.swept) > forget {
 		for id, u := range l.callers {
-			if u.streams == 0 && len(u.calls) == 0 && u.held == [heldKinds]int64{} && now.Sub(u.seen) > forget && u.audit.Tokens() >= float64(u.audit.Burst()) {
+			if u.streams == 0 && len(u.calls) == 0 && u.held == [heldKinds]int64{} && now.Sub(u.seen) > forget && u.hasAllAudit() && u.previews.hasAllAudit() {
 				delete(l.callers, id)
 			}
 		}
 		l.swept = now
 	}
-	id := callerID(c)
+	id := callerID(c.owner())
 	u := l.callers[id]
 	if u == nil {
-		u = &use{
-			bucket: rate.NewLimiter(rate.Limit(l.limits.Rate), l.limits.Burst),
-			audit:  l.limits.Audit.limiter(), refused: rate.NewLimiter(refusedRate, refusedBurst),
-		}
+		u = l.limits.use(nil)
 		l.callers[id] = u
 	}
 	if u.acts != nil && u.audit.Tokens() > 0 {
 		u.acts = nil
 	}
 	u.seen = now
-	return u
+	if c.Preview == "" {
+		return u
+	}
+	if u.previews == nil {
+		u.previews = l.limits.half().use(u)
+	}
+	return u.previews
 }
+
+// use returns a new use with these limits.
+func (l Limits) use(within *use) *use {
+	return &use{
+		limits: l, within: within,
+		bucket: rate.NewLimiter(rate.Limit(l.Rate), l.Burst),
+		vital:  rate.NewLimiter(rate.Limit(l.Rate/vitalPart), max(l.Burst/vitalPart, 1)),
+		audit:  l.Audit.limiter(), refused: rate.NewLimiter(refusedRate, refusedBurst),
+	}
+}
+
+func (u *use) hasAllAudit() bool { return u == nil || u.audit.Tokens() >= float64(u.audit.Burst()) }
 
 // request counts a request, or refuses it because its key has sent too many.
 func (l *limiter) request(c *Call) error {
@@ -187,7 +220,11 @@ func (l *limiter) request(c *Call) error {
 	l.mu.Lock()
 	u := l.of(c.Caller)
 	l.hold(u, c)
-	revoked, many := u.revoked, len(u.calls) > l.limits.Calls
+	var revoked, many bool
+	for in := u; in != nil; in = in.within {
+		revoked = revoked || in.revoked
+		many = many || len(in.calls) > in.limits.Calls
+	}
 	l.mu.Unlock()
 	if revoked { // since it was verified
 		return c.whyEnded()
@@ -195,13 +232,26 @@ func (l *limiter) request(c *Call) error {
 	if many {
 		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
 	}
-	r := u.bucket.Reserve()
-	wait := r.Delay()
-	if wait == 0 {
-		return l.mayEnter(u, c)
+	if wait := u.take(); wait > 0 && !(c.Vital && u.vital.Allow()) {
+		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
 	}
-	r.Cancel()
-	return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
+	return l.mayEnter(u, c)
+}
+
+// take takes a request from the bucket, and from those that it is within, or returns for how long
+// there is none.
+func (u *use) take() (wait time.Duration) {
+	if u == nil {
+		return 0
+	}
+	r := u.bucket.Reserve()
+	if wait = r.Delay(); wait == 0 {
+		wait = u.within.take()
+	}
+	if wait > 0 {
+		r.Cancel()
+	}
+	return wait
 }
 
 // OpenStream counts the call as a stream until it ends, or refuses it. Handlers whose answers
@@ -211,13 +261,17 @@ func (c *Call) OpenStream() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.of(c.Caller)
-	if u.streams >= l.limits.Streams {
-		return &Refusal{Code: errcode.TooManyStreams, Message: "too many streams of this caller are open", Hint: "close some", After: time.Second}
+	for in := u; in != nil; in = in.within {
+		if in.streams >= in.limits.Streams {
+			return &Refusal{Code: errcode.TooManyStreams, Message: "too many streams of this caller are open", Hint: "close some", After: time.Second}
+		}
 	}
 	if l.streams >= l.limits.TotalStreams {
 		return &Refusal{Code: errcode.Overloaded, Message: "too many streams are open", Hint: "try again in a moment", After: time.Second}
 	}
-	u.streams++
+	for in := u; in != nil; in = in.within {
+		in.streams++
+	}
 	l.streams++
 	c.streams++
 	return nil
@@ -231,15 +285,18 @@ func (l *limiter) release(c *Call) {
 	if c.streams == 0 && c.held == [heldKinds]int64{} && !c.Caller.limited() {
 		return
 	}
-	u := l.of(c.Caller)
-	if timer := u.calls[c]; timer != nil {
-		timer.Stop()
+	for u := l.of(c.Caller); u != nil; u = u.within {
+		if timer := u.calls[c]; timer != nil {
+			timer.Stop()
+		}
+		delete(u.calls, c)
+		u.streams -= c.streams
+		for kind, n := range c.held {
+			u.held[kind] -= n
+		}
 	}
-	delete(u.calls, c)
-	u.streams -= c.streams
 	l.streams -= c.streams
 	for kind, n := range c.held {
-		u.held[kind] -= n
 		l.held[kind] -= n
 	}
 	c.streams, c.held = 0, [heldKinds]int64{}

@@ -84,19 +84,26 @@ func (s AuditShare) limiter() *rate.Limiter {
 
 // mayEnter refuses a request if its key has used up its share of the audit.
 func (l *limiter) mayEnter(u *use, c *Call) error {
-	left := u.audit.Tokens()
-	if left > 0 {
+	if u = u.outOfAudit(); u == nil {
 		return nil
 	}
 	wait := time.Second
-	if r := l.limits.Audit.Rate; r > 0 {
-		wait += time.Duration(min(-left/r, 3600) * float64(time.Second))
+	if r := u.limits.Audit.Rate; r > 0 {
+		wait += time.Duration(min(-min(u.audit.Tokens(), 0)/r, 3600) * float64(time.Second))
 	}
 	c.errAuditShare = &Refusal{Code: errcode.AuditRate, Message: "this key has used up its share of the audit log", Hint: "send requests less often; the operator can enlarge the audit log (audit-size in server.yaml)", After: wait}
 	if c.Vital {
 		return nil
 	}
 	return c.errAuditShare
+}
+
+// outOfAudit returns u, or what it is within, if that has used up its share of the audit, or nil.
+func (u *use) outOfAudit() *use {
+	for u != nil && u.audit.Tokens() > 0 {
+		u = u.within
+	}
+	return u
 }
 
 // charge subtracts the bytes of an entry from the share of the caller.
@@ -108,7 +115,9 @@ func (l *limiter) charge(c *Call, size int) {
 		l.mu.Lock()
 		u := l.of(c.Caller)
 		l.mu.Unlock()
-		u.audit.ReserveN(time.Now(), size)
+		for ; u != nil; u = u.within {
+			u.audit.ReserveN(time.Now(), size)
+		}
 	}
 }
 
@@ -125,7 +134,7 @@ func (l *limiter) summarised(c *Call) string {
 		l.mu.Lock()
 		u := l.of(c.Caller)
 		l.mu.Unlock()
-		if u.audit.Tokens() <= 0 || !u.refused.Allow() {
+		if u.outOfAudit() != nil || !u.refused.Allow() {
 			return c.code
 		}
 	}

@@ -45,6 +45,7 @@ type connections struct {
 	mu          sync.Mutex
 	waiting     crowd          // all strangers; guarded by mu
 	byNamespace map[string]int // guarded by mu
+	previews    map[string]int // those in byNamespace that were used with previews last; guarded by mu
 	keys        int            // connections in byNamespace; guarded by mu
 	peers       int            // connections of users of the unix socket; guarded by mu
 	dropped     uint64         // guarded by mu
@@ -54,13 +55,14 @@ type connections struct {
 
 // shares of all connections: a quarter for strangers, half of which one address
 // may have; half for callers with keys, a quarter of which those of one
-// namespace may have; and a quarter for users of the unix socket.
+// namespace may have, of which half may be used with previews; and a quarter for users of the unix
+// socket.
 func newConnections(s Settings, files int, log *slog.Logger) *connections {
 	return &connections{
 		strangers: s.Connections / 4, perAddress: s.ConnectionsPerAddress,
 		keyed: s.Connections / 2, perNamespace: s.Connections / 8, local: s.Connections / 4,
 		reserved: files - reservedFiles(files), log: log,
-		byNamespace: map[string]int{},
+		byNamespace: map[string]int{}, previews: map[string]int{},
 	}
 }
 
@@ -87,6 +89,7 @@ type connection struct {
 	place     *crowd // among strangers; nil when it is none
 	state     http.ConnState
 	namespace string // of the caller whose it is
+	preview   bool   // the last request was made with a preview
 	peer      bool   // of a user of the unix socket
 	timedOut  bool   // strangerTime is over
 	closed    bool
@@ -294,24 +297,31 @@ func (a *connections) noteState(conn net.Conn, state http.ConnState) {
 }
 
 // admit notes the namespace of the requests on a connection: that of callers with a valid
-// key, or "" for a stranger. It reports whether the namespace may have one more connection.
-func (c *connection) admit(namespace string) bool {
+// key or preview, or "" for a stranger. It reports whether the namespace, and its previews, may have
+// one more connection.
+func (c *connection) admit(namespace string, preview bool) bool {
 	a := c.all
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case c.closed || c.peer || c.namespace == namespace:
+	case c.closed || c.peer || c.namespace == namespace && c.preview == preview:
 		return true
-	case namespace != "" && (a.byNamespace[namespace] >= a.perNamespace || c.namespace == "" && a.keys >= a.keyed):
+	case namespace == "":
+		a.forget(c)
+		a.enter(c)
+		return true
+	case c.namespace != namespace && a.byNamespace[namespace] >= a.perNamespace,
+		c.namespace == "" && a.keys >= a.keyed,
+		preview && a.previews[namespace] >= a.perNamespace/2:
 		return false
 	}
 	a.forget(c)
-	if c.namespace = namespace; namespace == "" {
-		a.enter(c)
-		return true
-	}
+	c.namespace, c.preview = namespace, preview
 	a.byNamespace[namespace]++
 	a.keys++
+	if preview {
+		a.previews[namespace]++
+	}
 	return true
 }
 
@@ -342,7 +352,12 @@ func (a *connections) forget(c *connection) {
 		if a.byNamespace[c.namespace]--; a.byNamespace[c.namespace] == 0 {
 			delete(a.byNamespace, c.namespace)
 		}
-		c.namespace = ""
+		if c.preview {
+			if a.previews[c.namespace]--; a.previews[c.namespace] == 0 {
+				delete(a.previews, c.namespace)
+			}
+		}
+		c.namespace, c.preview = "", false
 	}
 }
 

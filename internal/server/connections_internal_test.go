@@ -35,7 +35,7 @@ func TestStrangersEnd(t *testing.T) {
 		busy, asks := add()
 		a.noteState(busy, http.StateActive)
 		known, keeps := add()
-		known.admit("a")
+		known.admit("a", false)
 		time.Sleep(strangerTime - time.Second)
 		synctest.Wait()
 		if over(quiet) || over(asks) || over(keeps) {
@@ -50,7 +50,7 @@ func TestStrangersEnd(t *testing.T) {
 		if !over(asks) {
 			t.Error("one has not ended after its answer")
 		}
-		known.admit("")
+		known.admit("", false)
 		time.Sleep(strangerTime + time.Second)
 		synctest.Wait()
 		if !over(keeps) {
@@ -176,7 +176,7 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 			}
 			a.makeRoom()
 			for _, c := range lone {
-				if c.closed || !c.admit(c.RemoteAddr().String()) {
+				if c.closed || !c.admit(c.RemoteAddr().String(), false) {
 					t.Errorf("%s was pushed out", c.RemoteAddr())
 				}
 			}
@@ -213,6 +213,36 @@ func TestTheCrowdMakesRoom(t *testing.T) {
 	}
 }
 
+// Connections that are used with previews are at most a half of those of their namespace, which has
+// the rest for its keys.
+func TestPreviewsLeaveConnections(t *testing.T) {
+	a := newConnections(Settings{Connections: 64, ConnectionsPerAddress: 64}, 1<<20, slog.New(slog.DiscardHandler))
+	add := func() *connection { return a.add(fakeConn{from: "10.0.0.1"}, "").(*connection) }
+	half := a.perNamespace / 2
+	var all []*connection
+	for i := range a.perNamespace {
+		all = append(all, add())
+		if got := all[i].admit("a", true); got != (i < half) {
+			t.Fatalf("connection %d of previews: %v", i, got)
+		}
+		if i >= half && !all[i].admit("a", false) {
+			t.Fatalf("connection %d of the namespace is refused", i)
+		}
+	}
+	if all[half].admit("a", true) || add().admit("a", false) || !all[0].admit("a", true) {
+		t.Error("the bounds don't hold")
+	}
+	if !all[0].admit("a", false) || !all[half].admit("a", true) || all[0].admit("a", true) || !add().admit("b", true) {
+		t.Error("a connection that is no longer used with a preview is counted as one")
+	}
+	for _, c := range all {
+		_ = c.Close()
+	}
+	if len(a.byNamespace) != 1 || a.keys != 1 || len(a.previews) != 1 {
+		t.Errorf("%d connections, %v, %v are left", a.keys, a.byNamespace, a.previews)
+	}
+}
+
 // A connection for which there is no room gets the response of its own service.
 func TestFullIsTheServices(t *testing.T) {
 	for _, full := range []string{"a dialect's own words", ""} {
@@ -235,7 +265,7 @@ func BenchmarkAdmit(b *testing.B) {
 	c := a.add(near, "").(*connection)
 	defer c.Close()
 	for b.Loop() {
-		if !c.admit("a") {
+		if !c.admit("a", false) {
 			b.Fatal("there is no room")
 		}
 	}
@@ -248,7 +278,7 @@ func BenchmarkCount(b *testing.B) {
 	defer far.Close()
 	for b.Loop() {
 		c := a.add(near, "").(*connection)
-		c.admit("a")
+		c.admit("a", false)
 		_ = c.Close()
 	}
 }
