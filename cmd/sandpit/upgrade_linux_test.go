@@ -18,13 +18,13 @@ import (
 )
 
 // upgradeFrom is the oldest program whose sandboxes and state this one promises
-// to take over, as long as no release has a tag: the first that has left the
-// state that testdata/schema-1 is. When there are tags, the newest one before
+// to take over, as long as no release has a tag. When there are tags, the newest one before
 // this commit is used, and this can go. Until then it moves on only together with
 // a change that ends the reading of what was written before it: of the schema
 // (internal/state), of a handle or a record (driver.HandleVersion, the engine's
-// dataVersion) or of the guest's protocol (wire.MinVersion).
-const upgradeFrom = "efbebf5734972bfd704b4970779be15043d91554"
+// dataVersion) or of the guest's protocol (wire.MinVersion), or of the API that the
+// commands of one program and the server of the other speak.
+const upgradeFrom = "9aef64d7749622a7e2995897cf2008fc7944df11"
 
 // TestUpgrade replaces a server of an older program by the one under test, when
 // it has ended and when it was killed, and looks whether anything is lost; then

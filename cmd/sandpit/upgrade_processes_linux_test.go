@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -171,14 +170,7 @@ func upgradeForeground(u *upgrade) func(*upgrade) {
 		if err != nil || len(list) != 1 {
 			t.Fatalf("the processes are %+v, %v", list, err)
 		}
-		if res := list[0].Result; u.old.ref == upgradeFrom && u.signal == syscall.SIGTERM {
-			// That program, when it is asked to end, kills what is in the
-			// foreground; later ones let it go on. How it ended is kept.
-			if res == nil || res.Signal == 0 {
-				t.Errorf("that the old server has killed it is not known: %+v", list[0])
-			}
-			return
-		} else if res != nil {
+		if res := list[0].Result; res != nil {
 			t.Fatalf("it has ended: %+v", res)
 		}
 		var wrote bytes.Buffer
