@@ -153,10 +153,7 @@ func (c *call) leave(within time.Duration) (last bool) {
 // reattach answers a repeated exec: it attaches to the process of the first, even if the name of its
 // sandbox has become that of another.
 func (c *call) reattach(in execInput) error {
-	sandbox, id, ok := strings.Cut(c.repeated, "/")
-	if !ok { // an earlier version has stored it
-		return errUnknown
-	}
+	sandbox, id, _ := strings.Cut(c.repeated, "/")
 	c.Target = sandbox
 	sb, err := c.sandbox()
 	if errors.Is(err, sandpit.ErrNotFound) || err == nil && sb.ID() != sandbox {

@@ -337,7 +337,7 @@ func TestIdempotency(t *testing.T) {
 	for _, name := range []string{"box", "free"} {
 		s.repeats.mu.Lock()
 		began, _ := json.Marshal(v1.Spec{Name: name})
-		s.repeats.all["local/"+name] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(began), Resource: "/" + name}}
+		s.repeats.all["local/"+name] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(append([]byte("/v1/sandboxes\n"), began...)), Resource: "/" + name}}
 		s.repeats.mu.Unlock()
 	}
 	s.want(201, nil, ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "box"}})
@@ -345,10 +345,10 @@ func TestIdempotency(t *testing.T) {
 	if h = s.want(201, nil, create("free", v1.Spec{Name: "free"})); h.Get("Idempotent-Replayed") != "" {
 		t.Error(h)
 	}
-	// An earlier version has stored a name: nobody knows whether the sandbox was made.
+	// Without a mark nobody knows whether the sandbox was made.
 	s.repeats.mu.Lock()
 	began, _ := json.Marshal(v1.Spec{})
-	s.repeats.all["local/k0"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(began), Resource: "box"}}
+	s.repeats.all["local/k0"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(append([]byte("/v1/sandboxes\n"), began...))}}
 	s.repeats.mu.Unlock()
 	s.refused(409, "outcome_unknown", create("k0", v1.Spec{}))
 	// Many at once.
@@ -386,7 +386,7 @@ func (vagueSandbox) Info(context.Context) (sandpit.Info, error) {
 func TestIdempotencyKeyIsGivenBack(t *testing.T) {
 	s := serve(t, func(o *options) { o.Backend = vague{o.Backend} })
 	begun, _ := json.Marshal(v1.Spec{Name: "box"})
-	s.repeats.all["local/k"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(begun), Resource: "/mark"}}
+	s.repeats.all["local/k"] = &repeat{Repeatable: api.Repeatable{Hash: sha256.Sum256(append([]byte("/v1/sandboxes\n"), begun...)), Resource: "/mark"}}
 	again := ask{method: "POST", path: "/v1/sandboxes", body: v1.Spec{Name: "box"}, header: map[string]string{"Idempotency-Key": "k"}}
 	s.refused(410, "closed", again)
 	s.repeats.mu.Lock()

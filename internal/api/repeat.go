@@ -68,7 +68,7 @@ func (c *call) once(body any) error {
 	}
 	r := &repeatable{key: key}
 	if c.route.ID == createID {
-		r.resource = markSign + gate.NewRequestID() // to find it if the server dies before it has noted the answer
+		r.resource = gate.NewRequestID() // to find it if the server dies before it has noted the answer
 	}
 	earlier, err := c.api.opts.Idempotency.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: hash, Resource: r.resource})
 	switch {
@@ -102,19 +102,13 @@ func (c *call) requestHash(body any) (hash [sha256.Size]byte, err error) {
 	if err != nil {
 		return hash, err
 	}
-	if _, ok := body.(*v1.Spec); !ok { // of which earlier versions have stored hashes
-		text = append([]byte(c.R.URL.RequestURI()+"\n"), text...)
-	}
-	return sha256.Sum256(text), nil
+	return sha256.Sum256(append([]byte(c.R.URL.RequestURI()+"\n"), text...)), nil
 }
-
-// markSign begins the marks of sandboxes. Earlier versions stored names there.
-const markSign = "/"
 
 // takeOver carries out a request that an earlier server may have carried out. The sandbox that a
 // create has made is found by its mark. Of others the outcome is unknown.
 func (c *call) takeOver(earlier *Earlier) error {
-	if !strings.HasPrefix(earlier.Resource, markSign) {
+	if earlier.Resource == "" {
 		return errUnknown
 	}
 	c.repeat.resource = earlier.Resource
