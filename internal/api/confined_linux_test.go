@@ -134,15 +134,18 @@ func TestNothingPassesBesideTheAnswer(t *testing.T) {
 func TestSitesAreKeptApart(t *testing.T) {
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
-	cookies := `Set-Cookie: a=1; Path=/; domain = localhost;HttpOnly\r\nSet-Cookie: sandpit-preview=x\r\nSet-Cookie:  __host-Sandpit-Preview =x; Secure\r\nSet-Cookie: b=domain; DOMAIN=x; Domain\r\nSet-Cookie: =sandpit-preview\r\n`
+	cookies := `Set-Cookie: a=1; Path=/; domain = localhost;HttpOnly\r\nSet-Cookie: sandpit-preview=x\r\nSet-Cookie:  __host-Sandpit-Preview =x; Secure\r\nSet-Cookie: b=domain; DOMAIN=x; Domain\r\nSet-Cookie: =sandpit-preview\r\nReporting-Endpoints: x\r\nCache-Control: public, max-age=9\r\nCache-Control: S-MaxAge=9, no-transform\r\nCDN-Cache-Control: public\r\n`
 	s.python(sb, "", strings.Replace(mirror, `bad = b"`, `bad = b"`+cookies, 1), 1)
 	heads, _, trailer := s.heads("GET /trailers HTTP/1.1\r\nHost: 8080-" + sb.ID + ".localhost\r\nConnection: close\r\n\r\n")
 	if len(heads) != 1 || trailer.Get("Set-Cookie") == "" {
 		t.Errorf("%q %v", heads, trailer)
 	}
 	heads, _, _ = s.heads("GET / HTTP/1.1\r\nHost: 8080-" + sb.ID + ".localhost\r\nConnection: close\r\n\r\n")
+	if h := header(t, heads[0]); h.Get("Cache-Control") != "private, max-age=9, no-transform" || h.Get("CDN-Cache-Control") != "" {
+		t.Errorf("shared caches may keep it: %v", h)
+	}
 	for _, h := range []http.Header{trailer, header(t, heads[0])} {
-		if got, want := fmt.Sprintf("%q", h["Set-Cookie"]), `["a=1; Path=/;HttpOnly" "b=domain" "=sandpit-preview" "sandbox=1"]`; got != want || h.Get("Clear-Site-Data") != "" {
+		if got, want := fmt.Sprintf("%q", h["Set-Cookie"]), `["a=1; Path=/;HttpOnly" "b=domain" "=sandpit-preview" "sandbox=1"]`; got != want || h.Get("Clear-Site-Data")+h.Get("Nel")+h.Get("Report-To")+h.Get("Reporting-Endpoints")+h.Get("Alt-Svc") != "" {
 			t.Errorf("%s, want %s: %v", got, want, h)
 		}
 	}

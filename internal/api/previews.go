@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -28,7 +27,6 @@ const (
 
 	previewCookie = "sandpit-preview"
 	secureCookie  = "__Host-" + previewCookie // which no other host can set (RFC 6265bis, 4.1.3.2); needs TLS
-	maxCookies    = 8                         // of these names that are tried: other hosts may add some without TLS
 )
 
 func previewRoutes() []Route {
@@ -49,14 +47,15 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 	if err != nil {
 		return none, c.Untouched(err)
 	}
-	if !(math.Abs(in.Expires) < math.MaxInt32) { // NaN too
-		return none, c.Untouched(gate.Invalid(fmt.Sprintf("the expiry of %.10g seconds is out of range", in.Expires), "use a shorter time"))
+	asked := time.Duration(in.Expires * float64(time.Second))
+	if !(math.Abs(in.Expires) < math.MaxInt32) || asked == 0 && in.Expires != 0 { // NaN too
+		return none, c.Untouched(gate.Invalid(fmt.Sprintf("the expiry of %.10g seconds is out of range", in.Expires), "use a time of at least a millisecond and at most some days"))
 	}
 	sb, err := c.sandbox()
 	if err != nil {
 		return none, err
 	}
-	life, err := c.api.opts.Backend.AllowPreview(c.Caller, time.Duration(in.Expires*float64(time.Second)))
+	life, err := c.api.opts.Backend.AllowPreview(c.Caller, asked)
 	if err != nil {
 		return none, c.Untouched(err)
 	}
@@ -137,12 +136,12 @@ func revokePreview(c *call) error {
 	if err != nil {
 		return err
 	}
-	p, err := c.api.previews.Remove(c.Ctx, sb.ID(), c.R.PathValue("preview"))
-	if errors.Is(err, sandpit.ErrNotFound) {
+	p, err := c.api.previews.Revoke(sb.ID(), c.R.PathValue("preview"))
+	if err != nil {
 		return c.Untouched(err)
 	}
-	c.api.gate.EndPreview(gate.Caller{Name: p.Name, Key: p.Key, Preview: p.ID})
-	return err // the preview is refused even if that can't be stored
+	c.api.gate.EndPreview(gate.Caller{Name: p.Name, Key: p.Key, Preview: p.ID}) // also while the disk hangs
+	return c.api.previews.Save(context.WithoutCancel(c.Ctx), p)
 }
 
 // exchangeKey is the key of the token of a preview, a string, in the context of a request that had
@@ -175,13 +174,13 @@ func (a *API) provePreview(c *gate.Call) (who gate.Caller, ok bool, err error) {
 	if err != nil {
 		return who, false, err
 	}
-	for _, token := range tokens[:min(len(tokens), maxCookies)] {
+	for _, token := range tokens {
 		p, found := a.previews.Verify(token, to.sandbox, port)
 		if !found {
 			continue
 		}
 		if who, err = a.ownerOf(c.Ctx, p); err != nil {
-			return gate.Caller{}, false, err
+			continue
 		}
 		if len(inURL) == 1 {
 			c.R = c.R.WithContext(context.WithValue(c.R.Context(), exchangeKey{}, token))
@@ -214,15 +213,17 @@ func (a *API) ownerOf(ctx context.Context, p preview.Preview) (gate.Caller, erro
 // takePreviews takes the tokens of previews out of the URL and the cookies of a request.
 func takePreviews(r *http.Request) (inURL, inCookies []string) {
 	inURL = gate.TakeQuery(r, previewParam)
+	ours := cookieName(r)
 	lines := r.Header["Cookie"]
 	r.Header.Del("Cookie")
 	for _, line := range lines {
 		var kept []string
 		for part := range strings.SplitSeq(line, ";") {
 			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-			if isPreviewCookie(name) {
+			switch {
+			case name == ours:
 				inCookies = append(inCookies, value)
-			} else {
+			case !isPreviewCookie(name):
 				kept = append(kept, part)
 			}
 		}
@@ -233,7 +234,16 @@ func takePreviews(r *http.Request) (inURL, inCookies []string) {
 	return inURL, inCookies
 }
 
-// isPreviewCookie reports whether a cookie is the server's. Browsers compare prefixes of names
+// cookieName returns the exact name of the server's cookie. With TLS it is the one that pages of
+// other hosts can't add. Without, they can add as many of the other as a browser sends.
+func cookieName(r *http.Request) string {
+	if isSecure(r) {
+		return secureCookie
+	}
+	return previewCookie
+}
+
+// isPreviewCookie reports whether a cookie is or looks like the server's. Browsers compare prefixes of names
 // without case (RFC 6265bis, 5.7).
 func isPreviewCookie(name string) bool {
 	name = strings.TrimSpace(name)
@@ -258,11 +268,8 @@ func (c *call) enterPreview() (answered bool, err error) {
 		return false, nil
 	}
 	cookie := http.Cookie{
-		Name: previewCookie, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Name: cookieName(c.R), Value: token, Path: "/", Secure: isSecure(c.R), HttpOnly: true, SameSite: http.SameSiteLaxMode,
 		MaxAge: max(1, int(time.Until(c.Caller.Expires).Seconds())),
-	}
-	if isSecure(c.R) {
-		cookie.Name, cookie.Secure = secureCookie, true
 	}
 	to := locationOf(c.R.URL)
 	if c.hasKey(to) {
@@ -340,9 +347,13 @@ func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 }
 
 // confineSite removes from the answer of a port's own host what browsers would apply to other hosts
-// of the domain, or to the preview: they clear the cookies of all of them (Clear Site Data, 4.2).
+// of the domain, or to the preview: they clear the cookies of all of them (Clear Site Data, 4.2). They
+// would also report the URLs of previews, with tokens, to others (Network Error Logging, Reporting),
+// and let another server answer, also later (RFC 7838).
 func confineSite(h http.Header) {
-	h.Del("Clear-Site-Data")
+	for _, name := range [...]string{"Clear-Site-Data", "Nel", "Report-To", "Reporting-Endpoints", "Alt-Svc"} {
+		h.Del(name)
+	}
 	cookies := h["Set-Cookie"]
 	h.Del("Set-Cookie")
 	for _, line := range cookies {

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/browsertest"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/preview"
 )
 
 // preview makes a preview, and returns it with its parsed URL.
@@ -71,11 +72,14 @@ func TestPreviews(t *testing.T) {
 	if h.Get("Location") != "/.//evil.example/" || !strings.HasPrefix(h.Get("Set-Cookie"), "__Host-sandpit-preview="+token+"; Path=/; ") || !strings.Contains(h.Get("Set-Cookie"), "; Secure") {
 		t.Errorf("behind TLS: %v", h)
 	}
-	status, body, _ = s.once(at(u, "/c", "Accept", page, "Cookie", "mine=1; sandpit-preview=old; "+cookie+"; yours=2", "Authorization", "Bearer app"))
-	if status != 200 || !strings.Contains(body, "Cookie: mine=1; yours=2\r\n") || strings.Contains(body, "sandpit-preview") || !strings.Contains(body, "Authorization: Bearer app") {
+	status, body, _ = s.once(at(u, "/c", "Accept", page, "Cookie", "mine=1; "+strings.Repeat("sandpit-preview=old; ", 20)+"__Host-sandpit-preview=old; Sandpit-Preview=old; "+cookie+"; yours=2", "Authorization", "Bearer app"))
+	if status != 200 || !strings.Contains(body, "Cookie: mine=1; yours=2\r\n") || strings.Contains(strings.ToLower(body), "sandpit-preview") || !strings.Contains(body, "Authorization: Bearer app") {
 		t.Errorf("with the cookie: %d %s", status, body)
 	}
-	if _, body, _ = s.once(at(u, "/c", "Cookie", cookie, "X-Forwarded-Proto", "https")); !strings.Contains(body, "X-Forwarded-Proto: https\r\n") {
+	for _, others := range []string{cookie, "__host-" + cookie, "__Host-Sandpit-Preview=" + token} { // which pages of other hosts can add
+		s.refused(403, "preview_invalid", at(u, "/c", "Cookie", "__Host-sandpit-preview=x; "+others, "X-Forwarded-Proto", "https"))
+	}
+	if _, body, _ = s.once(at(u, "/c", "Cookie", cookie+"; __Host-"+cookie, "X-Forwarded-Proto", "https")); !strings.Contains(body, "X-Forwarded-Proto: https\r\n") {
 		t.Errorf("behind TLS the sandbox gets %s", body)
 	}
 	if status, _, _ = s.once(at(u, "/c", "Cookie", "sandpit-preview=old", "X-Sandpit-Key", aliceKey)); status != 200 {
@@ -103,7 +107,7 @@ func TestPreviews(t *testing.T) {
 	}
 	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + s.create(bobKey, v1.Spec{}).ID + "/ports/1/previews", key: bobKey, body: v1.NewPreview{}})
 	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: 25 * 3600}})
-	for _, bad := range []float64{-1, 1e300} {
+	for _, bad := range []float64{-1, 1e300, 1e-10, -1e-10} {
 		s.refused(400, "invalid", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: bad}})
 	}
 	s.refused(501, "unsupported", ask{method: "POST", path: "/v1/sandboxes/" + s.create("", v1.Spec{}).ID + "/ports/1/previews", body: v1.NewPreview{}})
@@ -177,6 +181,61 @@ func TestPreviewsAreRevoked(t *testing.T) {
 		if e.Action == "proxy" && (e.Key != "admin" || e.Namespace != "local") && e.Status != 403 {
 			t.Errorf("it counts for another: %+v", e)
 		}
+	}
+}
+
+// hangingStore keeps no previews, and hangs while it deletes one.
+type hangingStore struct {
+	began, release chan struct{}
+	bounded        bool // the context ended with the client
+}
+
+func (h *hangingStore) PutPreview(context.Context, preview.Preview) error { return nil }
+
+func (h *hangingStore) DeletePreview(ctx context.Context, _ string) error {
+	h.bounded = ctx.Done() != nil
+	close(h.began)
+	<-h.release
+	return nil
+}
+
+// What a preview has opened ends before its revocation is on disk, and the revocation is written also
+// if its caller has left.
+func TestPreviewsEndBeforeTheDisk(t *testing.T) {
+	store := &hangingStore{began: make(chan struct{}), release: make(chan struct{})}
+	s := serve(t, func(o *options) { o.Previews = preview.New([]byte("secret"), store, nil) })
+	sb := s.create(aliceKey, v1.Spec{})
+	s.python(sb, aliceKey, socketServer, 1)
+	p, u := s.preview(aliceKey, sb, 8080)
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /?%s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", u.RawQuery, u.Host)
+	br := bufio.NewReader(conn)
+	if resp, err := http.ReadResponse(br, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	left := make(chan error, 1)
+	go func() {
+		resp, err := s.try(ctx, ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID + "/previews/" + p.ID, key: aliceKey})
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		left <- err
+	}()
+	<-store.began
+	if _, err := io.Copy(io.Discard, br); err != nil {
+		t.Logf("it ended with %v", err)
+	}
+	s.refused(403, "preview_invalid", at(u, "/?"+u.RawQuery))
+	leave()
+	if err := <-left; err == nil {
+		t.Error("the revocation did not wait for the store")
+	}
+	close(store.release)
+	if err := s.gate.Close(t.Context()); err != nil || store.bounded {
+		t.Errorf("the revocation ended with its caller (%v): %v", store.bounded, err)
 	}
 }
 

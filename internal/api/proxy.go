@@ -313,6 +313,7 @@ func confine(r *http.Response) error {
 	}
 	c := passedOf(r.Request.Context())
 	c.confineHeader(r.Header)
+	keepPrivate(r.Header)
 	if !c.forward.byHost {
 		r.Header.Set("Content-Security-Policy", "sandbox")
 	}
@@ -323,13 +324,32 @@ func confine(r *http.Response) error {
 	return nil
 }
 
+// keepPrivate keeps caches that serve several users from storing an answer: it was for a caller who
+// has proven a right, in a way that they may not know (RFC 9111, 3.5 and 5.2.2; RFC 9213, 2.1).
+func keepPrivate(h http.Header) {
+	kept := []string{"private"}
+	for _, line := range h["Cache-Control"] {
+		for part := range strings.SplitSeq(line, ",") {
+			part = strings.TrimSpace(part)
+			switch name, _, _ := strings.Cut(strings.ToLower(part), "="); name {
+			case "", "public", "private", "s-maxage":
+			default:
+				kept = append(kept, part)
+			}
+		}
+	}
+	h.Set("Cache-Control", strings.Join(kept, ", "))
+	h.Del("Cdn-Cache-Control")
+	h.Del("Surrogate-Control")
+}
+
 // confineHeader removes what a sandbox must not send, from headers or trailers.
 func (c *call) confineHeader(h http.Header) {
 	if c.W.Header().Get("Access-Control-Allow-Origin") != "" { // the server's word: of two, browsers take none
 		h.Del("Access-Control-Allow-Origin")
 	}
 	if !c.forward.byHost { // browsers would keep these for the server's own name
-		for _, name := range [...]string{"Set-Cookie", "Set-Cookie2", "Strict-Transport-Security", "Public-Key-Pins", "Alt-Svc", "Clear-Site-Data", "Accept-Ch", "Nel", "Report-To"} {
+		for _, name := range [...]string{"Set-Cookie", "Set-Cookie2", "Strict-Transport-Security", "Public-Key-Pins", "Alt-Svc", "Clear-Site-Data", "Accept-Ch", "Nel", "Report-To", "Reporting-Endpoints"} {
 			h.Del(name)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,10 +35,12 @@ const (
 	tokenLen = len(scheme) + idLen + 1 + signLen
 )
 
-// Bounds of previews. One takes less than 1 KiB of memory.
+// Bounds of previews. One takes less than 1 KiB of memory. A namespace may also have no more than a
+// part of those for which there is room left: then many that take what they get leave some for others.
 const (
 	maxOfNamespace = 1000
-	maxOfAll       = 10_000
+	maxOfAll       = 20_000
+	ofRest         = 16 // the divisor of that part
 )
 
 // Preview is the right to use a port of a sandbox.
@@ -49,8 +53,6 @@ type Preview struct {
 	Name      string // of who made it, for the audit
 	CreatedAt time.Time
 	ExpiresAt time.Time
-
-	revoked bool // but the store still has it
 }
 
 // Store keeps previews for the next server. It drops those of sandboxes that were removed and of
@@ -71,12 +73,14 @@ type Book struct {
 	held  map[string]map[string]Preview // by sandbox and ID; guarded by mu
 	all   int                           // in held; guarded by mu
 	count map[string]int                // by namespace; guarded by mu
+
+	unsaved map[string]Preview // by ID: revoked, but the store may still have them; guarded by mu
 }
 
 // New returns a book that signs with a secret of at least 32 random bytes, and has the previews of
 // a store.
 func New(secret []byte, store Store, kept []Preview) *Book {
-	b := &Book{secret: secret, store: store, held: map[string]map[string]Preview{}, count: map[string]int{}}
+	b := &Book{secret: secret, store: store, held: map[string]map[string]Preview{}, count: map[string]int{}, unsaved: map[string]Preview{}}
 	for _, p := range kept {
 		b.hold(p)
 	}
@@ -103,14 +107,14 @@ func (b *Book) Add(ctx context.Context, p Preview) (made Preview, token string, 
 func (b *Book) admit(p Preview) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.count[p.Namespace] >= maxOfNamespace || b.all >= maxOfAll {
+	if b.count[p.Namespace] >= min(maxOfNamespace, (maxOfAll-b.all)/ofRest) {
 		now := time.Now()
 		b.drop(func(p Preview) bool { return !now.Before(p.ExpiresAt) })
 	}
 	switch {
 	case b.count[p.Namespace] >= maxOfNamespace:
 		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "this namespace has %d previews", maxOfNamespace), "revoke some, or wait until they end")
-	case b.all >= maxOfAll:
+	case b.count[p.Namespace] >= (maxOfAll-b.all)/ofRest:
 		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the server has too many previews"), "try again later")
 	}
 	b.hold(p)
@@ -170,26 +174,46 @@ func (b *Book) List(sandbox string) (all []Preview) {
 	return all
 }
 
-// Remove ends a preview. The error matches ErrNotFound if there is none. After any other error the
-// preview has ended for this server, and can be removed again.
-func (b *Book) Remove(ctx context.Context, sandbox, id string) (Preview, error) {
+// Revoke ends a preview for this server. Save must follow, so that it does not come back with the
+// next one. The error matches ErrNotFound if there is none that is valid, or that Save must delete.
+func (b *Book) Revoke(sandbox, id string) (Preview, error) {
 	b.mu.Lock()
-	p, ok := b.held[sandbox][id]
-	if ok = ok && time.Now().Before(p.ExpiresAt); ok {
-		p.revoked = true
-		b.held[sandbox][id] = p
+	defer b.mu.Unlock()
+	if p, ok := b.unsaved[id]; ok && p.Sandbox == sandbox {
+		return p, nil
 	}
-	b.mu.Unlock()
-	if !ok {
+	p, ok := b.held[sandbox][id]
+	if !ok || p.ended(time.Now()) {
 		return p, fault.NotFoundf("no preview of this sandbox has the ID %.20q", id)
 	}
-	if err := b.store.DeletePreview(ctx, id); err != nil {
-		return p, sandpit.WithHint(fmt.Errorf("revoking the preview %s: %w", id, err), "try again: the preview is refused only until the server restarts")
+	b.forget(p)
+	b.unsaved[id] = p
+	return p, nil
+}
+
+// Save deletes a revoked preview from the store. After an error Settle tries again.
+func (b *Book) Save(ctx context.Context, p Preview) error {
+	if err := b.store.DeletePreview(ctx, p.ID); err != nil {
+		return fmt.Errorf("revoking the preview %s: it is refused from now on, but that is not on disk yet; the server keeps trying to write it: %w", p.ID, err)
 	}
 	b.mu.Lock()
-	b.forget(p)
+	defer b.mu.Unlock()
+	delete(b.unsaved, p.ID)
+	return nil
+}
+
+// Settle saves the previews that were revoked and could not be saved before, and returns their
+// number. It is free if there are none.
+func (b *Book) Settle(ctx context.Context) (int, error) {
+	b.mu.Lock()
+	unsaved := slices.Collect(maps.Values(b.unsaved))
 	b.mu.Unlock()
-	return p, nil
+	for n, p := range unsaved {
+		if err := b.Save(ctx, p); err != nil {
+			return n, err
+		}
+	}
+	return len(unsaved), nil
 }
 
 // RemoveSandbox ends the previews of a sandbox.
@@ -208,7 +232,7 @@ func (b *Book) RemoveKey(key string) {
 	b.drop(func(p Preview) bool { return p.Key == key })
 }
 
-func (p Preview) ended(now time.Time) bool { return p.revoked || !now.Before(p.ExpiresAt) }
+func (p Preview) ended(now time.Time) bool { return !now.Before(p.ExpiresAt) }
 
 // drop forgets all previews that a function selects. Precondition: b.mu is held.
 func (b *Book) drop(which func(Preview) bool) {

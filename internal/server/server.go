@@ -625,6 +625,12 @@ func (s *server) settle(ctx context.Context) {
 	case n > 0:
 		s.opt.Log.Info("revocations of keys are on disk now", "keys", n)
 	}
+	switch n, err := s.previews.Settle(ctx); {
+	case err != nil:
+		s.opt.Log.Error("the revocation of a preview is not on disk yet", "error", err)
+	case n > 0:
+		s.opt.Log.Info("revocations of previews are on disk now", "previews", n)
+	}
 }
 
 // keepRevoked is the time that invalid keys stay listed.
@@ -661,6 +667,15 @@ func (s *server) close() error {
 		})
 		if err != nil {
 			s.opt.Log.Error("the revocation of a key is not on disk: the key will be valid again", "error", err)
+		}
+	}
+	if s.previews != nil {
+		err := within("the revocations of previews", func() error {
+			_, err := s.previews.Settle(ctx)
+			return err
+		})
+		if err != nil {
+			s.opt.Log.Error("the revocation of a preview is not on disk: the preview will be valid again", "error", err)
 		}
 	}
 	// The ends of the last answers may still be in net/http's hands.
