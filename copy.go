@@ -140,6 +140,9 @@ func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions)
 	if err != nil {
 		return err
 	}
+	if _, _, err := files.ReadDir(ctx, from, "", 1); err != nil { // nothing is made here then
+		return fmt.Errorf("copying %s: %w", from, err)
+	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -376,6 +379,10 @@ func (p *packer) followed(name string) error {
 	info, err := p.root.Stat(name)
 	switch {
 	case err != nil:
+		if _, ofKernel := errors.AsType[syscall.Errno](err); !ofKernel { // os.Root's own
+			target, _ := p.root.Readlink(name)
+			err = fmt.Errorf("it is a link that leads out of the directory, by way of %s", target)
+		}
 		p.skip(name, err)
 	case info.Mode().IsRegular():
 		return p.file(name)

@@ -37,7 +37,7 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 			var answers bool
 			if answers, err = background.Answers(ctx); err == nil && !answers {
 				if background.Left() {
-					return nil, false, sandpit.WithHint(cli.ErrNoServer, "an earlier server has left sandboxes; 'sandpit stats' starts a server that adopts them")
+					return nil, false, sandpit.WithHint(cli.ErrNoServer, "an earlier server has left sandboxes; start your server again, or run 'sandpit stats' to start one for this user")
 				}
 				return nil, false, cli.ErrNoServer
 			}

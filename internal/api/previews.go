@@ -94,7 +94,7 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 	if local != nil && local.Network() == "unix" {
 		var ok bool
 		if scheme, at, ok = c.api.opts.Web(); !ok {
-			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), "use 'sandpit forward NAME PORT', or a server with the TCP address 127.0.0.1:7878 in listen")
+			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), "use 'sandpit forward NAME PORT', or start the server with 'sandpit serve --listen 127.0.0.1:7878'")
 		}
 	} else {
 		if isSecure(c.R) {

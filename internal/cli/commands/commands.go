@@ -144,15 +144,26 @@ func named(args []string, name string) bool {
 }
 
 func unknownCommand(cmd *cobra.Command, name string) error {
-	err := cli.Usagef("unknown command %q", name)
-	if hint := commandHabit(name); hint != "" && !cmd.HasParent() {
-		return sandpit.WithHint(err, hint)
-	}
-	for _, like := range cmd.SuggestionsFor(name) {
-		// Two changes can turn a short word into an unrelated one, such as nope into top.
-		if name != "" && like != name && (like[0] == name[0] || distance(like, name, 3) < 2) {
-			return sandpit.WithHint(err, "did you mean 'sandpit "+like+"'?")
+	hint := "to run a program: 'sandpit run -- " + cmp.Or(name, "CMD") + "'; for all commands: 'sandpit help'"
+	return sandpit.WithHint(cli.Usagef("unknown command %q", name), cmp.Or(meant(cmd, name), hint))
+}
+
+// meant returns a hint to the command that an unknown one probably means, or "".
+func meant(cmd *cobra.Command, name string) string {
+	similar := cmd.SuggestionsFor(name)
+	if !cmd.HasParent() {
+		if hint := commandHabit(name); hint != "" {
+			return hint
+		}
+		if distance("help", name, 3) < 3 { // which cobra does not suggest
+			similar = append(similar, "help")
 		}
 	}
-	return sandpit.WithHint(err, "to run a program: 'sandpit run -- "+cmp.Or(name, "CMD")+"'; for all commands: 'sandpit help'")
+	for _, like := range similar {
+		// Two changes can turn a short word into an unrelated one, such as nope into top.
+		if name != "" && like != name && (like[0] == name[0] || distance(like, name, 3) < 2) {
+			return "did you mean 'sandpit " + like + "'?"
+		}
+	}
+	return ""
 }

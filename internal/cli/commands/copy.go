@@ -38,7 +38,7 @@ func parsePlace(text string) place {
 
 // cpCommand is sandpit cp.
 func (a *tree) cpCommand() *cobra.Command {
-	var opt copyFlags
+	opt := copyFlags{user: textFlag("OWNER")}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "cp [flags] SRC DST",
 		Long: `Copy a file or directory from this machine into a sandbox, or back. The sandbox's side is
@@ -82,7 +82,7 @@ them to another, with the sandbox's own chown.`,
 				return err
 			}
 			return wholeName(a.copyIn(ctx, sb, from.path, to.path, opt), sb, to.path)
-		case opt.user != "":
+		case opt.user.set:
 			return sandpit.WithHint(cli.Usagef("--user applies only to copies into a sandbox"), "omit it: copies on this machine belong to you")
 		case opt.follow:
 			return sandpit.WithHint(cli.Usagef("links of a sandbox are not followed"), "copy inside first: sandpit exec "+from.sandbox+" -- cp -rL SRC DST")
@@ -93,7 +93,7 @@ them to another, with the sandbox's own chown.`,
 		}
 		return wholeName(a.copyOut(ctx, sb, from.path, to.path), sb, from.path)
 	})
-	cmd.Flags().StringVarP(&opt.user, "user", "u", "", "`OWNER` of what is copied into the sandbox, in the form of chown: root, 1000:1000")
+	cmd.Flags().VarP(&opt.user, "user", "u", "owner of what is copied into the sandbox, in the form of chown: root, 1000:1000")
 	cmd.Flags().BoolVar(&opt.links, "links", false, "copy links in a directory as links (the default)")
 	cmd.Flags().BoolVarP(&opt.follow, "follow", "L", false, "copy what links in a directory lead to, if it is in the directory, too")
 	return cmd
@@ -101,7 +101,7 @@ them to another, with the sandbox's own chown.`,
 
 // copyFlags are the flags of cp.
 type copyFlags struct {
-	user          string
+	user          parsed[string]
 	links, follow bool
 }
 
@@ -126,7 +126,7 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 		if _, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{}); err != nil {
 			return wantsDirectory(err, "create the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
 		}
-		return giveTo(ctx, sb, to, opt.user)
+		return giveTo(ctx, sb, to, opt.user.is)
 	}
 	source, again, err := openSource(from)
 	if err != nil {
@@ -158,7 +158,7 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 	case info.Mode().IsRegular():
 		f, err := os.Open(again)
 		if err != nil {
-			return fmt.Errorf("copying: %w", err)
+			return opening(err, again, from)
 		}
 		defer f.Close()
 		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: named}); err != nil {
@@ -167,7 +167,7 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 		if err := files.Chmod(ctx, to, info.Mode().Perm()); err != nil {
 			return err
 		}
-		return giveTo(ctx, sb, to, opt.user)
+		return giveTo(ctx, sb, to, opt.user.is)
 	case !info.IsDir():
 		return sandpit.WithHint(cli.Usagef("%s is not a file or a directory", from), "use '-' and a redirection to copy its contents")
 	}
@@ -175,13 +175,21 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 	if opt.follow {
 		with.Follow, with.MaxFiles = true, 0 // a few links can make very many copies
 	}
-	err = sandpit.CopyIn(ctx, sb, again, to, with)
+	err = opening(sandpit.CopyIn(ctx, sb, again, to, with), again, from)
 	if _, partly := errors.AsType[*sandpit.CopyError](err); err == nil || partly {
-		if err := giveTo(ctx, sb, to, opt.user); err != nil {
+		if err := giveTo(ctx, sb, to, opt.user.is); err != nil {
 			return err
 		}
 	}
 	return a.notCopied(err, from)
+}
+
+// opening returns the error of opening again with the name that the user knows.
+func opening(err error, again, name string) error {
+	if about, ok := errors.AsType[*fs.PathError](err); ok && about.Path == again {
+		return fmt.Errorf("copying: opening %s: %w", name, about.Err)
+	}
+	return err
 }
 
 // giveTo gives a file, or a directory and what is in it, to an owner; "" leaves it to the user
@@ -190,15 +198,15 @@ func giveTo(ctx context.Context, sb sandpit.Sandbox, name, owner string) error {
 	if owner == "" {
 		return nil
 	}
-	failed := func(err error) error {
-		return sandpit.WithHint(fmt.Errorf("the files were copied, but do not belong to %s: %w", owner, err), "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
+	failed := func(err error, hint string) error {
+		return sandpit.WithHint(fmt.Errorf("the files were copied, but do not belong to %s: %w", owner, err), hint)
 	}
 	out, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"chown", "-hR", "--", owner, name}, User: "root", OutputLimit: 4 << 10})
 	switch {
 	case err != nil:
-		return failed(err)
+		return failed(err, "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
 	case !out.Success():
-		return failed(errors.New(strings.TrimSpace(string(out.Stderr))))
+		return failed(errors.New(strings.TrimSpace(string(out.Stderr))), "use a user of /etc/passwd in the sandbox, or a number")
 	}
 	return nil
 }
@@ -261,6 +269,9 @@ func (a *tree) copyOut(ctx context.Context, sb sandpit.Sandbox, from, to string)
 			_ = dir.Close()
 		}
 		return writeLocal("copying", to, info.Mode.Perm(), func(w io.Writer) error { return copyFile(ctx, files, from, w) })
+	}
+	if _, _, err := files.ReadDir(ctx, from, "", 1); err != nil {
+		return err // nothing is made here then
 	}
 	root, err := openDirectory(to, true)
 	if err != nil {

@@ -31,6 +31,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		if known != "" {
 			see = known
 		}
+		if text := unknown.GetSpecifiedShortnames(); short && cmd.Name() == "signal" {
+			if _, err := parseSignal(text); err == nil { // as of kill(1)
+				see = "write 'sandpit signal -s " + text + " NAME PROCESS'"
+			}
+		}
 		if short {
 			return sandpit.WithHint(cli.Usagef("unknown flag -%s", name), see)
 		}

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
@@ -128,7 +130,7 @@ func (a *tree) helpCommand() *cobra.Command {
 			}
 			target, rest, err := cmd.Root().Find(args)
 			if err != nil || target == cmd.Root() || len(rest) > 0 && target.HasSubCommands() {
-				return unknownCommand(cmd.Root(), strings.Join(args, " "))
+				return sandpit.WithHint(cli.Usagef("unknown command %q", strings.Join(args, " ")), cmp.Or(meant(cmd.Root(), args[0]), "run 'sandpit help' to list all commands"))
 			}
 			return target.Help()
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -198,11 +199,22 @@ type eventFilter sandpit.EventQuery
 func (f *eventFilter) String() string { return "" }
 func (f *eventFilter) Type() string   { return "KEY=VALUE" }
 
+// kindNames lists the kinds of events.
+func kindNames() string {
+	var names []string
+	for _, kind := range sandpit.EventKinds() {
+		names = append(names, string(kind))
+	}
+	return strings.Join(names, ", ")
+}
+
 // Set adds a KEY=VALUE.
 func (f *eventFilter) Set(text string) error {
 	switch key, value, _ := strings.Cut(text, "="); {
 	case value == "":
 		return sandpit.WithHint(fmt.Errorf("%q is not KEY=VALUE", text), "write a filter as kind=sandbox.created, sandbox=work or label=team=a")
+	case (key == "kind" || key == "event" || key == "type") && !slices.Contains(sandpit.EventKinds(), sandpit.EventKind(value)):
+		return sandpit.WithHint(fmt.Errorf("%q is not a kind of event", value), "use one of "+kindNames())
 	case key == "kind", key == "event", key == "type":
 		f.Kinds = append(f.Kinds, sandpit.EventKind(value))
 	case (key == "sandbox" || key == "container") && f.Sandbox == "":

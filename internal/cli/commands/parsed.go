@@ -1,8 +1,10 @@
 package commands
 
 import (
+	"errors"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -49,4 +51,14 @@ func (l *parsedList[T]) Type() string   { return l.shown }
 // durationFlag is a flag of a duration.
 func durationFlag() parsed[time.Duration] {
 	return parsed[time.Duration]{parse: notation.ParseDuration, shown: "DURATION"}
+}
+
+// textFlag is a flag of a text that is not empty, as an unset variable of a shell would be.
+func textFlag(shown string) parsed[string] { return parsed[string]{parse: notEmpty, shown: shown} }
+
+func notEmpty(text string) (string, error) {
+	if text == "" {
+		return "", sandpit.WithHint(errors.New("the value is empty"), "give it a value, or omit the flag")
+	}
+	return text, nil
 }

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 // previewCommand is sandpit preview.
 func (a *tree) previewCommand() *cobra.Command {
-	var revoke string
+	revoke := textFlag("ID")
 	var asJSON bool
 	life := durationFlag()
 	cmd := a.serverCommand(&cobra.Command{
@@ -35,7 +36,7 @@ without one.`,
 		Args:              arguments(1, 2),
 		ValidArgsFunction: a.completeNames(1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		if len(args) == 2 && revoke != "" {
+		if len(args) == 2 && revoke.set {
 			return sandpit.WithHint(cli.Usagef("--revoke takes no PORT"), "write 'sandpit preview --revoke ID NAME'")
 		}
 		if len(args) == 1 && life.set {
@@ -57,8 +58,12 @@ without one.`,
 			return fault.Errorf(sandpit.ErrUnsupported, "previews: this client does not support them")
 		}
 		switch {
-		case revoke != "":
-			return p.RevokePreview(ctx, revoke)
+		case revoke.set:
+			err := p.RevokePreview(ctx, revoke.is)
+			if errors.Is(err, sandpit.ErrNotFound) {
+				return sandpit.WithHint(err, "run 'sandpit preview "+sb.Name()+"' to list them")
+			}
+			return err
 		case len(args) == 1:
 			return a.listPreviews(ctx, p, asJSON)
 		}
@@ -74,7 +79,7 @@ without one.`,
 		return err
 	})
 	cmd.Flags().Var(&life, "for", "time after which it expires (default 1h, or the policy's maximum)")
-	cmd.Flags().StringVar(&revoke, "revoke", "", "end the preview with this `ID`, and all that it has opened")
+	cmd.Flags().Var(&revoke, "revoke", "end the preview with this ID, and all that it has opened")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

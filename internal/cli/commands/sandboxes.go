@@ -150,6 +150,8 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 		switch {
 		case !errors.Is(err, cli.ErrNoServer):
 			return err
+		case len(args) == 1 && sandpit.Hint(err) != "":
+			return err
 		case len(args) == 1:
 			return sandpit.WithHint(err, "run 'sandpit inspect "+args[0]+"' to start it")
 		}

@@ -14,9 +14,11 @@ import (
 func (a *tree) updateCommand() *cobra.Command {
 	var c sandpit.Change
 	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
+	name, remove := textFlag("NAME"), parsedList[string]{parse: notEmpty, shown: "KEY"}
 	memory := parsed[int64]{parse: notation.ParseSize, shown: "SIZE"}
-	var cmd *cobra.Command
-	cmd = a.serverCommand(&cobra.Command{
+	cpus := parsed[float64]{parse: notation.ParseCPUs, shown: "N"}
+	pids := parsed[int64]{parse: notation.ParseCount, shown: "N"}
+	cmd := a.serverCommand(&cobra.Command{
 		Use: "update [flags] NAME...",
 		Long: `Change the name, labels and limits of sandboxes, also while they run. Settings that are
 not given stay unchanged. Memory can't become less than is in use. sandpit extend changes
@@ -25,12 +27,8 @@ lifetimes.`,
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		for _, flag := range []string{"name", "cpus", "pids"} {
-			if value := cmd.Flag(flag).Value.String(); cmd.Flags().Changed(flag) && (value == "" || value == "0") {
-				return sandpit.WithHint(cli.Usagef("--%s has no value", flag), "leave it out to keep the present one")
-			}
-		}
-		c.Limits.Memory = memory.is
+		c.Name, c.RemoveLabels = name.is, remove.are
+		c.Limits.Memory, c.Limits.CPUs, c.Limits.Pids = memory.is, cpus.is, pids.is
 		for _, l := range labels.are {
 			if c.Labels == nil {
 				c.Labels = map[string]string{}
@@ -45,11 +43,11 @@ lifetimes.`,
 		}
 		return a.each(ctx, s, args, false, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Update(ctx, c) })
 	})
-	cmd.Flags().StringVar(&c.Name, "name", "", "new `NAME` of the sandbox")
+	cmd.Flags().Var(&name, "name", "new name of the sandbox")
 	cmd.Flags().VarP(&labels, "label", "l", "add or replace a label")
-	cmd.Flags().StringArrayVar(&c.RemoveLabels, "remove-label", nil, "remove the label with this `KEY`")
+	cmd.Flags().Var(&remove, "remove-label", "remove the label with this key")
 	cmd.Flags().VarP(&memory, "memory", "m", "memory, including swap, /tmp files and page cache: 512m, 1g")
-	cmd.Flags().Float64Var(&c.Limits.CPUs, "cpus", 0, "`N` CPUs: 0.5, 2")
-	cmd.Flags().Int64Var(&c.Limits.Pids, "pids", 0, "`N` processes and threads")
+	cmd.Flags().Var(&cpus, "cpus", "CPUs: 2, 0.5")
+	cmd.Flags().Var(&pids, "pids", "processes and threads")
 	return cmd
 }
