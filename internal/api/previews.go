@@ -179,7 +179,7 @@ func (a *API) provePreview(c *gate.Call) (who gate.Caller, ok bool, err error) {
 		if !found {
 			continue
 		}
-		if who, err = a.ownerOf(c.Ctx, p); err != nil {
+		if who, err = a.opts.ownerOf(c.Ctx, p); err != nil {
 			continue
 		}
 		if len(inURL) == 1 {
@@ -192,15 +192,15 @@ func (a *API) provePreview(c *gate.Call) (who gate.Caller, ok bool, err error) {
 
 // ownerOf returns who a request with a preview counts for: the owner of the key that made it, who is
 // never an administrator in it, if its policy still allows the preview.
-func (a *API) ownerOf(ctx context.Context, p preview.Preview) (gate.Caller, error) {
+func (o *Options) ownerOf(ctx context.Context, p preview.Preview) (gate.Caller, error) {
 	who := gate.Caller{Name: p.Name, Namespace: p.Namespace}
 	if p.Key != "" {
 		var err error
-		if who, err = a.opts.Keys.Holder(ctx, p.Key); err != nil {
+		if who, err = o.Keys.Holder(ctx, p.Key); err != nil {
 			return who, gate.ErrPreviewEnded
 		}
 	}
-	if _, err := a.opts.Backend.AllowPreview(who, p.ExpiresAt.Sub(p.CreatedAt)); err != nil {
+	if _, err := o.Backend.AllowPreview(who, p.ExpiresAt.Sub(p.CreatedAt)); err != nil {
 		return who, gate.ErrPreviewEnded
 	}
 	who.Admin, who.Preview = false, p.ID
@@ -208,6 +208,16 @@ func (a *API) ownerOf(ctx context.Context, p preview.Preview) (gate.Caller, erro
 		who.Expires = p.ExpiresAt
 	}
 	return who, nil
+}
+
+// EndRefusedPreviews ends what previews have opened that the present policies do not allow. Call it
+// when the policies have changed.
+func (o *Options) EndRefusedPreviews(ctx context.Context) {
+	for _, p := range o.Previews.All() {
+		if _, err := o.ownerOf(ctx, p); err != nil {
+			o.Gate.EndPreview(gate.Caller{Name: p.Name, Key: p.Key, Preview: p.ID})
+		}
+	}
 }
 
 // takePreviews takes the tokens of previews out of the URL and the cookies of a request.
@@ -250,14 +260,18 @@ func isPreviewCookie(name string) bool {
 	return strings.EqualFold(name, previewCookie) || strings.EqualFold(name, secureCookie)
 }
 
-// enterPreview refuses a call whose preview has ended since it was proven, and redirects a browser
+// enterPreview refuses a call whose preview has ended, or was forbidden, since it was proven, and redirects a browser
 // that comes with a URL that has a token.
 func (c *call) enterPreview() (answered bool, err error) {
 	if c.Caller.Preview == "" {
 		return false, nil
 	}
-	if _, ok := c.api.previews.Get(c.forward.sandbox, c.Caller.Preview); !ok {
+	p, ok := c.api.previews.Get(c.forward.sandbox, c.Caller.Preview)
+	if !ok {
 		return false, gate.ErrPreviewEnded
+	}
+	if _, err := c.api.opts.ownerOf(c.Ctx, p); err != nil {
+		return false, err
 	}
 	if c.R.Header.Get("Service-Worker") != "" {
 		// It would see the URLs of later requests, with tokens, and answer after the end.

@@ -174,6 +174,21 @@ func (b *Book) List(sandbox string) (all []Preview) {
 	return all
 }
 
+// All returns the previews of all sandboxes that have not ended, in no order.
+func (b *Book) All() (all []Preview) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, of := range b.held {
+		for _, p := range of {
+			if !p.ended(now) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
 // Revoke ends a preview for this server. Save must follow, so that it does not come back with the
 // next one. The error matches ErrNotFound if there is none that is valid, or that Save must delete.
 func (b *Book) Revoke(sandbox, id string) (Preview, error) {

@@ -119,6 +119,70 @@ func TestPreviews(t *testing.T) {
 	}
 }
 
+// A policy that allows less ends what previews have opened that it does not allow.
+func TestPreviewsEndWithTheirPolicy(t *testing.T) {
+	t.Parallel()
+	testkit.NeedProgram(t, "python3")
+	s := newServed(t)
+	s.policy("policies:\n  some: {previews: 10m}\n")
+	s.overTCP()
+	s.settings.Domain = "box.example"
+	s.start()
+	c := s.with(s.keyOf("a", "some"))
+	defer c.Close()
+	sb := create(t, c, "box")
+	const program = `
+import socket
+l = socket.socket(); l.bind(("127.0.0.1", 8080)); l.listen(9)
+kept = []
+while True:
+    c, _ = l.accept()
+    c.recv(65536); c.sendall(b"HTTP/1.1 200 OK\r\n\r\nbegin"); kept.append(c)
+`
+	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"python3", "-c", program}}); err != nil {
+		t.Fatal(err)
+	}
+	open := func(life int) (body io.Reader) {
+		var p v1.Preview
+		if err := c.Call(t.Context(), "POST", "/v1/sandboxes/box/ports/8080/previews", v1.NewPreview{Expires: float64(life)}, &p); err != nil {
+			t.Fatal(err)
+		}
+		u, err := url.Parse(p.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Until(t, "it listens", func() bool {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.tcp+"/?"+u.RawQuery, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = u.Host
+			resp, err := s.http().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			body = resp.Body
+			return resp.StatusCode == http.StatusOK
+		}, func() string { return "" })
+		if _, err := io.ReadFull(body, make([]byte, len("begin"))); err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	long, short := open(600), open(60)
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, short); close(ended) }()
+	s.policy("policies:\n  some: {previews: 5m}\n")
+	s.reload <- struct{}{}
+	_, _ = io.Copy(io.Discard, long)
+	select {
+	case <-ended:
+		t.Error("one that is allowed ended, too")
+	default:
+	}
+}
+
 // Without a domain there are previews only if browsers reach the server at the names below localhost,
 // which are 127.0.0.1 and ::1 for them.
 func TestPreviewsNeedAnAddress(t *testing.T) {

@@ -160,6 +160,7 @@ type server struct {
 	runs      runs
 	tracer    *otlp.Exporter // or nil
 	gate      *gate.Gate
+	api       api.Options
 	handlers  map[string]http.Handler // by service
 	listeners []listener
 	conns     *connections
@@ -347,6 +348,7 @@ func (s *server) startAPI() error {
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
+	s.api = opts
 	s.handlers = map[string]http.Handler{}
 	for name, service := range services() {
 		s.handlers[name] = s.gate.Handler(service.dialect(opts))
@@ -545,7 +547,7 @@ func (s *server) serve(ctx context.Context) error {
 		}()
 	}
 	go s.manager.watchdog(ctx)
-	go s.policies.Watch(ctx, 2*time.Second, s.policyChanged)
+	go s.policies.Watch(ctx, 2*time.Second, func(err error) { s.policyChanged(ctx, err) })
 	go s.upkeep(ctx)
 	go s.reload(ctx)
 	if s.opt.Settings.IdleExit > 0 {
@@ -558,12 +560,13 @@ func (s *server) serve(ctx context.Context) error {
 	return nil
 }
 
-func (s *server) policyChanged(err error) {
+func (s *server) policyChanged(ctx context.Context, err error) {
 	if err != nil {
 		s.opt.Log.Error("the policy file is invalid, so the previous policies stay in force", "error", err)
 		return
 	}
 	s.engine.SetPool(engine.Pool{Size: s.poolSize()})
+	s.api.EndRefusedPreviews(ctx)
 	s.opt.Log.Info("policies reloaded")
 	if now := int64(s.policies.Set().Named); s.named.Swap(now) > 0 && now == 0 {
 		s.opt.Log.Warn("the policy file names no policies any more: the built-in one applies to keys without a policy, and keys with another can create nothing")
@@ -577,7 +580,7 @@ func (s *server) reload(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.opt.Reload:
-			s.policyChanged(s.policies.Reload())
+			s.policyChanged(ctx, s.policies.Reload())
 		}
 	}
 }
