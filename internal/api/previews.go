@@ -49,7 +49,7 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 	}
 	asked := time.Duration(in.Expires * float64(time.Second))
 	if !(math.Abs(in.Expires) < math.MaxInt32) || asked == 0 && in.Expires != 0 { // NaN too
-		return none, c.Untouched(gate.Invalid(fmt.Sprintf("the expiry of %.10g seconds is out of range", in.Expires), "use a time of at least a millisecond and at most some days"))
+		return none, c.Untouched(gate.Invalid(fmt.Sprintf("the expiry of %.10g seconds is out of range", in.Expires), "use a time of a second or more that the policy allows"))
 	}
 	sb, err := c.sandbox()
 	if err != nil {
