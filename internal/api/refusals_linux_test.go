@@ -124,6 +124,39 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A refusal names what is wrong and what to do.
+func TestWordsOfRefusals(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	var p v1.Process
+	s.want(201, &p, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/processes", body: v1.Command{Argv: []string{"sleep", "7652"}}})
+	signal := "/v1/sandboxes/" + sb.ID + "/processes/" + p.ID + "/signal"
+	for _, c := range []struct {
+		method, path, body string
+		message, hint      string
+	}{
+		{"POST", execPath(sb), `{"argv":["a"],"script":"b"}`, "argv and a script exclude each other", "give one of them"},
+		{"POST", execPath(sb), `{}`, "no program is given", "give argv or a script"},
+		{"POST", execPath(sb), `{"argv":["a"],"timeout":-1}`, `"timeout" must not be negative`, "leave it out"},
+		{"POST", execPath(sb), `{"argv":["a"],"nofile":-1}`, `"nofile" must not be negative`, "leave it out"},
+		{"POST", execPath(sb), `{"argv":["a"],"cwd":"/"}`, `"cwd" is unknown`, "dir"},
+		{"POST", "/v1/sandboxes", `{"memory":1}`, `"memory" is unknown`, "limits"},
+		{"POST", signal, `{}`, `"signal" is missing`, "15 for SIGTERM"},
+		{"POST", signal, `{"signal":65}`, `"signal" must be a number from 1 to 64`, "15 for SIGTERM"},
+		{"POST", signal, `{"signal":"FOO"}`, `"signal" must be a number from 1 to 64`, "/docs"},
+		{"DELETE", "/v1/sandboxes", "", "no filter is given", "all=true"},
+		{"POST", "/v1/tickets", `{}`, `"path" is missing`, "/v1/events"},
+	} {
+		a := ask{method: c.method, path: c.path}
+		if c.body != "" {
+			a.body = c.body
+		}
+		if e := s.refused(400, "invalid", a); !strings.Contains(e.Message, c.message) || !strings.Contains(e.Hint, c.hint) {
+			t.Errorf("%s %s %s: %q (hint: %s)", c.method, c.path, c.body, e.Message, e.Hint)
+		}
+	}
+}
+
 func gzipped(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer

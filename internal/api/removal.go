@@ -9,6 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Bounds of a removal by filter: an entry of the audit has room for the IDs of so many
@@ -27,8 +28,8 @@ func removeSandboxes(c *call) (v1.RemovedList, error) {
 	switch {
 	case all && filtered:
 		q.fail("all", "can't be combined with a filter")
-	case !all && !filtered:
-		q.fail("label", "is missing; give a filter, or all=true")
+	case !all && !filtered && q.err == nil:
+		q.err = gate.Invalid("no filter is given", "give label, state, since or until, or all=true")
 	}
 	if q.err != nil {
 		return out, c.Untouched(q.err)

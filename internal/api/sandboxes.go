@@ -167,7 +167,11 @@ func updateSandbox(c *call, in *v1.Change) (v1.Sandbox, error) {
 }
 
 func setLifetime(c *call, in *v1.Lifetime) (v1.Sandbox, error) {
-	return c.change(func(l sandpit.Lifecycle) error { return l.SetLifetime(c.Ctx, in.Sandpit()) })
+	life, err := in.Sandpit()
+	if err != nil {
+		return v1.Sandbox{}, c.Untouched(err)
+	}
+	return c.change(func(l sandpit.Lifecycle) error { return l.SetLifetime(c.Ctx, life) })
 }
 
 func getMetrics(c *call) (v1.Metrics, error) {

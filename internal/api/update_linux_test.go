@@ -29,14 +29,14 @@ func TestUpdateSandbox(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"limits":{"disk":1073741824}}`: `"limits.disk" is unknown`,
 		`{"limits":{"life":60}}`:         `"limits.life" is unknown`,
-		`{"name":""}`:                    `"name" has no value`,
+		`{"name":""}`:                    `"name" must not be empty`,
 		`{"name":null}`:                  `"name" can't be null`,
 		`{"labels":null}`:                `"labels" can't be null`,
 		`{"limits":null}`:                `"limits" can't be null`,
-		`{"limits":{"memory":0}}`:        `"limits.memory" has no value`,
+		`{"limits":{"memory":0}}`:        `"limits.memory" must be more than 0`,
 		`{"limits":{"memory":null}}`:     `"limits.memory" can't be null`,
-		`{"limits":{"cpus":-1}}`:         `"limits.cpus" has no value`,
-		`{"limits":{"pids":0}}`:          `"limits.pids" has no value`,
+		`{"limits":{"cpus":-1}}`:         `"limits.cpus" must be more than 0`,
+		`{"limits":{"pids":0}}`:          `"limits.pids" must be more than 0`,
 	} {
 		if e := s.refused(400, "invalid", ask{method: "PATCH", path: path, body: body}); !strings.Contains(e.Message, want) || e.Hint == "" {
 			t.Errorf("the answer to %s is %q with the hint %q", body, e.Message, e.Hint)
@@ -45,6 +45,23 @@ func TestUpdateSandbox(t *testing.T) {
 	s.want(200, &got, ask{method: "PATCH", path: path, body: `{"labels":{"d":""}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}})
 	if !maps.Equal(got.Labels, map[string]string{"b": "2", "c": "hidden", "d": ""}) {
 		t.Errorf("after a merge patch the labels are %v", got.Labels)
+	}
+	for body, want := range map[string]string{
+		`{"life":0}`:         `"life" must be more than 0`,
+		`{"life":1e-12}`:     `"life" must be more than 0`,
+		`{"life":null}`:      `"life" can't be null`,
+		`{"idle":0}`:         `"idle" must be more than 0`,
+		`{"idle":-2}`:        `"idle" must be more than 0`,
+		`{"idle":null}`:      `"idle" can't be null`,
+		`{"on_expiry":""}`:   `"on_expiry" must not be empty`,
+		`{"on_expiry":null}`: `"on_expiry" can't be null`,
+	} {
+		if e := s.refused(400, "invalid", ask{method: "PUT", path: path + "/lifetime", body: body}); !strings.Contains(e.Message, want) || e.Hint == "" {
+			t.Errorf("the answer to %s is %q with the hint %q", body, e.Message, e.Hint)
+		}
+	}
+	for _, body := range []string{`{}`, `{"life":60,"idle":-1,"on_expiry":"stop"}`} {
+		s.want(200, nil, ask{method: "PUT", path: path + "/lifetime", body: body})
 	}
 	s.refused(415, "unsupported_media", ask{method: "PUT", path: path + "/lifetime", body: `{}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}})
 	found := false

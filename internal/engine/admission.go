@@ -237,6 +237,21 @@ func (a *admission) change(namespace string, d *demand, memory int64, cpus float
 	return true
 }
 
+// most returns for people what a sandbox can have at present, with what it has.
+func (a *admission) most(d *demand) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var memory int64
+	var cpus float64
+	if c := a.capacity.Memory; c > 0 {
+		memory = d.memory + max(0, c-a.used.memory)
+	}
+	if c := a.capacity.CPUs; c > 0 {
+		cpus = d.cpus + max(0, c-a.used.cpus)
+	}
+	return amounts(memory, cpus)
+}
+
 // restore undoes a change, also if others have taken the capacity: the sandbox has its old limits.
 func (a *admission) restore(d *demand, memory int64, cpus float64) {
 	a.mu.Lock()

@@ -99,7 +99,7 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 	if next.limits != was.limits {
 		gate := &s.engine.gate
 		if !gate.change(s.namespace, &s.demand, next.limits.Memory, next.limits.CPUs) {
-			return fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(next.limits.Memory, next.limits.CPUs))
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(next.limits.Memory, next.limits.CPUs)), "request at most "+gate.most(&s.demand))
 		}
 		undo = append(undo, func() { gate.restore(&s.demand, was.limits.Memory, was.limits.CPUs) })
 		began := was

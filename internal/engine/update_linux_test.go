@@ -154,8 +154,8 @@ func TestUpdateIsCharged(t *testing.T) {
 	memory := func(mib int64) error {
 		return sb.Update(t.Context(), sandpit.Change{Limits: sandpit.Limits{Memory: mib << 20}})
 	}
-	if err := memory(300); !errors.Is(err, sandpit.ErrExhausted) {
-		t.Errorf("got %v", err)
+	if err := memory(300); !errors.Is(err, sandpit.ErrExhausted) || !strings.HasPrefix(sandpit.Hint(err), "request at most 256 MiB of memory") {
+		t.Errorf("got %v (hint: %s)", err, sandpit.Hint(err))
 	}
 	if err := memory(192); err != nil {
 		t.Fatal(err)

@@ -67,6 +67,9 @@ type tickets struct {
 // NewTicket returns a ticket of the caller for a GET request of the same dialect, and when it
 // ends. path has the query. The route must be Ticketed.
 func (c *Call) NewTicket(path string) (secret string, until time.Time, err error) {
+	if path == "" {
+		return "", until, Invalid(`the field "path" is missing`, "send the path and query of the stream, such as /v1/events?after=1")
+	}
 	u, err := url.ParseRequestURI(path)
 	if err != nil || len(path) > maxTarget || !strings.HasPrefix(path, "/") || strings.Contains(path, "#") {
 		return "", until, Invalid("the path that the ticket is for is not valid", "use a path of this server with its query, such as /v1/events?after=1")

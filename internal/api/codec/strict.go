@@ -57,6 +57,7 @@ type field struct {
 	name    string // in JSON
 	t       reflect.Type
 	notNull bool
+	kind    string // of its values; empty: that of the type
 }
 
 // next returns the next byte that is not white space.
@@ -150,12 +151,13 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 		}
 		name, ok := w.text()
 		twice, in, notNull := names[string(name)], each, false
+		kind := ""
 		if fields != nil {
 			i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(name) })
 			if i < 0 {
 				return unknownField(string(name), fields)
 			}
-			twice, given[i], in, notNull = given[i], true, fields[i].t, fields[i].notNull
+			twice, given[i], in, notNull, kind = given[i], true, fields[i].t, fields[i].notNull, fields[i].kind
 		} else {
 			names[string(name)] = true
 		}
@@ -168,7 +170,10 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 		w.next()
 		w.at++ // the colon
 		if notNull && w.next() == 'n' {
-			return &misfit{string(name), "can't be null", "leave it out to keep the present value"}
+			return &misfit{string(name), "can't be null", "give it a value, or leave it out"}
+		}
+		if kind != "" && !fits(w.next(), in) {
+			return &misfit{string(name), "must be " + kind, "see /docs"}
 		}
 		if m := w.value(in); m != nil {
 			return m.within(string(name))
@@ -178,24 +183,20 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 	return nil
 }
 
-// fewFields is the number of fields up to which a hint names all.
-const fewFields = 8
-
 func unknownField(name string, fields []field) *misfit {
 	for _, known := range fields {
 		if strings.EqualFold(known.name, name) {
 			return &misfit{name, "is unknown", fmt.Sprintf("write it as %q", known.name)}
 		}
 	}
-	hint := "see /docs"
-	if len(fields) <= fewFields {
-		names := make([]string, len(fields))
-		for i, f := range fields {
-			names[i] = f.name
-		}
-		hint = "the fields here are " + strings.Join(names, ", ")
+	if len(fields) == 0 {
+		return &misfit{name, "is unknown", "no fields are known here"}
 	}
-	return &misfit{name, "is unknown", hint}
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.name
+	}
+	return &misfit{name, "is unknown", "the fields here are " + strings.Join(names, ", ")}
 }
 
 // text goes past a string and returns it. ok is false if it has an unpaired surrogate,
@@ -269,7 +270,11 @@ func (w *strictReader) fieldsOf(t reflect.Type) []field {
 		case name == "" && f.Anonymous:
 			all = append(all, w.fieldsOf(f.Type)...)
 		default:
-			all = append(all, field{cmp.Or(name, f.Name), f.Type, f.Tag.Get("null") == "refused"})
+			kind := ""
+			if most := f.Tag.Get("maximum"); most != "" {
+				kind = "a number from " + cmp.Or(f.Tag.Get("minimum"), "0") + " to " + most
+			}
+			all = append(all, field{cmp.Or(name, f.Name), f.Type, f.Tag.Get("null") == "refused", kind})
 		}
 	}
 	w.fields[t] = all

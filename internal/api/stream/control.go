@@ -29,10 +29,16 @@ func control(ctx context.Context, p sandpit.Process, kind byte, payload []byte) 
 	return nil
 }
 
+// hintSignal says how to name a signal: numbers are what signal(7) gives the system calls.
+const hintSignal = "send a number from 1 to 64, such as 15 for SIGTERM"
+
 // Signal sends the signal that a client asks for.
 func Signal(ctx context.Context, p sandpit.Process, sig v1.Signal) error {
+	if sig.Signal == 0 {
+		return gate.Invalid(`the field "signal" is missing or 0`, hintSignal)
+	}
 	if sig.Signal < 1 || sig.Signal > 64 {
-		return gate.Invalid("the signal does not exist", "use a number from 1 to 64")
+		return gate.Invalid(`the field "signal" must be a number from 1 to 64`, hintSignal)
 	}
 	if sig.Group {
 		if g, ok := p.(sandpit.GroupSignaler); ok {

@@ -46,7 +46,7 @@ type Socket struct {
 // Accept makes a WebSocket of the connection of a call. Close it in the end.
 func Accept(c *gate.Call) (*Socket, error) {
 	if c.R.ProtoMajor != 1 || c.R.ProtoMinor == 0 {
-		return nil, &gate.Refusal{Code: errcode.Invalid, Message: "WebSockets need HTTP/1.1", Hint: "do not offer h2 in the TLS handshake"}
+		return nil, &gate.Refusal{Code: errcode.Invalid, Message: "this path opens a WebSocket, which needs HTTP/1.1", Hint: "connect with a WebSocket client that does not offer h2; to run a command by HTTP/2, send a POST"}
 	}
 	if !hasToken(c.R.Header, "Connection", "upgrade") || !hasToken(c.R.Header, "Upgrade", "websocket") {
 		c.W.Header().Set("Upgrade", "websocket")

@@ -63,7 +63,7 @@ type ProcessList struct {
 
 // Signal is sent to a process.
 type Signal struct {
-	Signal int  `json:"signal" minimum:"1" maximum:"64"`
+	Signal int  `json:"signal" minimum:"1" maximum:"64" doc:"Such as 15 for SIGTERM"`
 	Group  bool `json:"group,omitempty" doc:"Send it to the process group that the process leads"`
 }
 

@@ -278,22 +278,29 @@ func orZero[T any](p *T) (v T) {
 	return v
 }
 
+const hintKeep = "leave it out to keep the present one"
+
+func empty(name string) error {
+	return sandpit.WithHint(fault.Invalidf("the field %q must not be empty", name), hintKeep)
+}
+
+func tooSmall(name string) error {
+	return sandpit.WithHint(fault.Invalidf("the field %q must be more than 0", name), hintKeep)
+}
+
 // Sandpit converts the change back. An error says what can't be a change: no value is a request
 // for a default.
 func (c Change) Sandpit() (sandpit.Change, error) {
 	limits := orZero(c.Limits)
-	for _, f := range []struct {
-		name  string
-		empty bool
-	}{
-		{"name", c.Name != nil && *c.Name == ""},
-		{"limits.memory", limits.Memory != nil && *limits.Memory <= 0},
-		{"limits.cpus", limits.CPUs != nil && !(*limits.CPUs > 0)},
-		{"limits.pids", limits.Pids != nil && *limits.Pids <= 0},
-	} {
-		if f.empty {
-			return sandpit.Change{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the field %q has no value", f.name), "leave it out to keep the present one")
-		}
+	switch {
+	case c.Name != nil && *c.Name == "":
+		return sandpit.Change{}, empty("name")
+	case limits.Memory != nil && *limits.Memory <= 0:
+		return sandpit.Change{}, tooSmall("limits.memory")
+	case limits.CPUs != nil && !(*limits.CPUs > 0):
+		return sandpit.Change{}, tooSmall("limits.cpus")
+	case limits.Pids != nil && *limits.Pids <= 0:
+		return sandpit.Change{}, tooSmall("limits.pids")
 	}
 	out := sandpit.Change{Name: orZero(c.Name), Limits: sandpit.Limits{Memory: orZero(limits.Memory), CPUs: orZero(limits.CPUs), Pids: orZero(limits.Pids)}}
 	for k, v := range c.Labels {
@@ -311,12 +318,21 @@ func (c Change) Sandpit() (sandpit.Change, error) {
 
 // FromLifetime converts a change of a lifetime to the form of the API.
 func FromLifetime(l sandpit.Lifetime) Lifetime {
-	return Lifetime{Life: Seconds(l.Life), Idle: idle(l.Idle), OnExpiry: string(l.OnExpiry)}
+	return Lifetime{Life: unlessZero(Seconds(l.Life)), Idle: unlessZero(idle(l.Idle)), OnExpiry: unlessZero(string(l.OnExpiry))}
 }
 
-// Sandpit returns the change in Go.
-func (l Lifetime) Sandpit() sandpit.Lifetime {
-	return sandpit.Lifetime{Life: Duration(l.Life), Idle: idleTime(l.Idle), OnExpiry: sandpit.Expiry(l.OnExpiry)}
+// Sandpit returns the change in Go. An error says what can't be a change, as for Change.
+func (l Lifetime) Sandpit() (sandpit.Lifetime, error) {
+	out := sandpit.Lifetime{Life: Duration(orZero(l.Life)), Idle: idleTime(orZero(l.Idle)), OnExpiry: sandpit.Expiry(orZero(l.OnExpiry))}
+	switch {
+	case l.Life != nil && out.Life <= 0:
+		return out, tooSmall("life")
+	case l.Idle != nil && out.Idle <= 0 && out.Idle != sandpit.NoIdle:
+		return out, sandpit.WithHint(tooSmall("idle"), hintKeep+"; -1 is never")
+	case l.OnExpiry != nil && out.OnExpiry == "":
+		return out, empty("on_expiry")
+	}
+	return out, nil
 }
 
 // fileType names a type of files.

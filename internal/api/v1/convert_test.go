@@ -103,7 +103,11 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		check("metrics", overJSON(t, v1.FromMetrics(m, now)).Sandpit(), sandpit.Sample{Time: now, Metrics: m})
 	}
 	for _, l := range []sandpit.Lifetime{{}, {Life: time.Hour, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryStop}} {
-		check("lifetime", overJSON(t, v1.FromLifetime(l)).Sandpit(), l)
+		got, err := overJSON(t, v1.FromLifetime(l)).Sandpit()
+		if err != nil {
+			t.Error(err)
+		}
+		check("lifetime", got, l)
 	}
 	for _, mode := range []fs.FileMode{
 		0o644, fs.ModeDir | fs.ModeSticky | 0o777, fs.ModeSymlink | 0o777, fs.ModeNamedPipe | fs.ModeSetuid | fs.ModeSetgid | 0o711,

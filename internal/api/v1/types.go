@@ -172,9 +172,9 @@ type NewLimits struct {
 
 // Lifetime changes when a sandbox expires. Missing fields are not changed.
 type Lifetime struct {
-	Life     float64 `json:"life,omitempty" doc:"Seconds from now"`
-	Idle     float64 `json:"idle,omitempty" doc:"Seconds; -1: never"`
-	OnExpiry string  `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+	Life     *float64 `json:"life,omitempty" null:"refused" exclusiveMinimum:"0" doc:"Seconds from now"`
+	Idle     *float64 `json:"idle,omitempty" null:"refused" doc:"Seconds, more than 0; -1: never"`
+	OnExpiry *string  `json:"on_expiry,omitempty" null:"refused" enum:"remove,stop,pause"`
 }
 
 // FileInfo describes a file in a sandbox.

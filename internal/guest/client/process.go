@@ -72,8 +72,14 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		return nil, sandpit.WithHint(fault.Invalidf("starting a process: argv and a script exclude each other"), "give one of them")
 	case len(cmd.Argv) == 0 && cmd.Script == "":
 		return nil, sandpit.WithHint(fault.Invalidf("starting a process: no program is given"), "give argv or a script")
-	case cmd.Timeout < 0 || cmd.OutputLimit < 0 || cmd.NoFile < 0:
-		return nil, fault.Invalidf("starting a process: a limit is negative")
+	}
+	for _, limit := range [...]struct {
+		name  string
+		value int64
+	}{{"timeout", int64(cmd.Timeout)}, {"output_limit", cmd.OutputLimit}, {"nofile", cmd.NoFile}} {
+		if limit.value < 0 {
+			return nil, sandpit.WithHint(fault.Invalidf("starting a process: %q must not be negative", limit.name), "leave it out for no limit of its own")
+		}
 	}
 	m := &wire.Start{
 		Argv: cmd.Argv, Script: cmd.Script, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User,
