@@ -30,18 +30,25 @@ func (g *Group) Freeze() error {
 	if err := g.setFrozen(true); err != nil {
 		return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
 	}
+	is, err := g.awaitFrozen()
+	if err == nil && !is {
+		err = os.ErrDeadlineExceeded
+	}
+	if err != nil {
+		_ = g.setFrozen(false)
+		return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
+	}
+	return nil
+}
+
+// awaitFrozen reports whether every process of the group is stopped. While some are being
+// stopped, it waits, for at most freezeTime.
+func (g *Group) awaitFrozen() (bool, error) {
 	deadline := time.Now().Add(freezeTime)
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
-		is, err := g.frozen()
-		if err != nil || !is && !time.Now().Before(deadline) {
-			_ = g.setFrozen(false)
-			if err == nil {
-				err = os.ErrDeadlineExceeded
-			}
-			return fmt.Errorf("freezing cgroup %s: %w", g.id, err)
-		}
-		if is {
-			return nil
+		is, begun, err := g.frozen()
+		if err != nil || is || !begun || !time.Now().Before(deadline) {
+			return is, err
 		}
 		time.Sleep(pause)
 	}
@@ -63,7 +70,9 @@ func (g *Group) Thaw() error {
 	return nil
 }
 
-// Frozen reports whether every process of the group is stopped.
+// Frozen reports whether every process of the group is stopped. If the group is being frozen,
+// it waits for the kernel, for at most ten seconds: on a busy machine a frozen group may
+// look for a moment as if a process ran.
 func (g *Group) Frozen() (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,23 +82,30 @@ func (g *Group) Frozen() (bool, error) {
 	if _, err := g.freezeDir(); err != nil {
 		return false, nil
 	}
-	return g.frozen()
+	return g.awaitFrozen()
 }
 
-func (g *Group) frozen() (bool, error) {
+// frozen reports whether every process of the group is stopped, and whether the kernel was
+// told to stop them.
+func (g *Group) frozen() (is, begun bool, err error) {
 	d, err := g.freezeDir()
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	var buf [256]byte
 	if d.v2 {
 		data, err := readSmall(d.path+"/cgroup.events", buf[:])
-		return field(data, "frozen") == 1, err
+		if is = field(data, "frozen") == 1; is || err != nil {
+			return is, is, err
+		}
+		data, err = readSmall(d.path+"/cgroup.freeze", buf[:])
+		return false, bytes.HasPrefix(data, []byte("1")), err
 	}
 	data, err := readSmall(d.path+"/freezer.state", buf[:])
 	if err == nil && bytes.HasPrefix(data, []byte("FREEZING")) {
 		// v1 may miss a process that was being forked: it is asked again.
-		err = g.setFrozen(true)
+		return false, true, g.setFrozen(true)
 	}
-	return bytes.HasPrefix(data, []byte("FROZEN")), err
+	is = bytes.HasPrefix(data, []byte("FROZEN"))
+	return is, is, err
 }
