@@ -336,9 +336,9 @@ func TestAttachAtAKeyboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := strings.TrimSpace(string(out))
-	attach := func(keys ...string) *session {
+	attach := func(flags ...string) *session {
 		t.Helper()
-		s := startSession(t, append(append([]string{"sandpit", "attach", "--no-history"}, keys...), "box", id)...)
+		s := startSession(t, append(append([]string{"sandpit", "attach", "--no-history"}, flags...), "box", id)...)
 		s.until("the terminal hands over the keys", func() bool { return s.settings() != s.before })
 		return s
 	}
@@ -389,6 +389,17 @@ func TestAttachAtAKeyboard(t *testing.T) {
 		return err == nil && strings.Contains(string(out), "over")
 	})
 	left(s, 130)
+
+	// Keys detach from a process without an input, too, and after ^D.
+	if out, err = commandLine(t, "sandpit", "exec", "-d", "box", "--", "sleep", "1001").Output(); err != nil {
+		t.Fatal(err)
+	}
+	id = strings.TrimSpace(string(out))
+	for _, typed := range []string{"\x10\x11", "text\r\x04\x10\x11"} {
+		s = attach()
+		s.write(typed)
+		left(s, 0)
+	}
 }
 
 // TestVanishedClient kills sandpit exec with -9: what it ran is killed, and

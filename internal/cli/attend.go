@@ -146,7 +146,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		}
 		defer term.close()
 	}
-	if atTerminal && term == nil && info.Stdin && info.Result == nil && opt.DetachKeys != "" {
+	if atTerminal && term == nil && info.Result == nil && opt.DetachKeys != "" {
 		if term, err = openTerminal(a.Stdin); err != nil {
 			return err
 		}
@@ -184,8 +184,11 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	if term != nil {
 		term.resize(process)
 	}
-	if input {
+	if input || term != nil {
 		keys := &detachKeys{WriteCloser: in, keepOpen: !opt.CloseStdin}
+		if !input {
+			keys.WriteCloser = nowhere{}
+		}
 		if term != nil {
 			keys.keys = opt.DetachKeys
 			keys.keepOpen = keys.keepOpen || info.Terminal
@@ -194,6 +197,10 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		go func() {
 			a.feed(keys, a.Stdin)
 			keyboard.Store(false) // no more input: ^C leaves
+			if term != nil && waiting.Err() == nil {
+				keys.WriteCloser = nowhere{} // the keys detach still
+				a.feed(keys, a.Stdin)
+			}
 		}()
 	}
 	result, err := process.Wait(waiting)
@@ -217,6 +224,12 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	a.ExplainTimeout(ctx, sb, info, result)
 	return ExitWith(result.ExitCode)
 }
+
+// nowhere takes what is typed to a process without an input.
+type nowhere struct{}
+
+func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (nowhere) Close() error                { return nil }
 
 // noteDetached says that a process goes on, and how to find it again.
 func (a *App) noteDetached(sandbox, process string) {

@@ -141,6 +141,9 @@ func (o *Options) program(cmd *sandpit.Command, image string) error {
 
 // checkTerminal refuses flags about input and output that exclude each other.
 func (a *App) checkTerminal(o *Options) error {
+	if o.detachOn.is != "" && (!o.tty.is || o.detach.is) {
+		return sandpit.WithHint(Usagef("--detach-keys needs --tty, and excludes --detach"), "omit it, or give it to 'sandpit attach'")
+	}
 	if !o.tty.is {
 		return nil
 	}

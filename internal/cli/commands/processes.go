@@ -77,9 +77,9 @@ func (a *tree) attachCommand() *cobra.Command {
 standard input to it, if it was started with one (exec -d with -i or -t). The exit code is
 that of the process.
 
-It keeps running when this command ends, and its input stays open. At a terminal, ^P^Q detaches,
-and ^C is passed on to a process that has an input, until ^D has ended yours. Otherwise ^C
-detaches. SIGTERM, SIGHUP and a closed output always do: the exit code is then 128+n for
+It keeps running when this command ends, and its input stays open. At a terminal, ^P^Q detaches
+unless --no-stdin is given, and ^C is passed on to a process that has an input, until ^D has
+ended yours. Otherwise ^C detaches. SIGTERM, SIGHUP and a closed output always do: the exit code is then 128+n for
 signal n.`,
 		Example: "  sandpit attach work p3\n  sandpit attach --no-stdin work p3 | head -1\n  echo 'print(1)' | sandpit attach -i work p4",
 		Args:    arguments(2, 2),
@@ -94,6 +94,9 @@ signal n.`,
 	cmd.ValidArgsFunction = a.completeProcesses
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		opt.NoStdin, opt.DetachKeys = opt.NoStdin || !stdin, keys.is
+		if keys.set && keys.is != "" && (opt.NoStdin || !cli.IsTerminal(a.Stdin)) {
+			return sandpit.WithHint(cli.Usagef("--detach-keys needs a terminal as standard input, and excludes --no-stdin"), "omit it")
+		}
 		return a.Attach(cmd.Context(), a.opener(args[0]), args[1], opt)
 	}
 	return at(cmd, placeServer)
