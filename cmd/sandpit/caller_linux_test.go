@@ -95,6 +95,68 @@ func TestRunWithoutHome(t *testing.T) {
 	}
 }
 
+// Where there is no data directory, doctor says that commands can be run.
+func TestDoctorWithoutHome(t *testing.T) {
+	needSandboxes(t)
+	_, command := ordinary(t)
+	_, err := command(nil, "run", "true").Output()
+	testkit.Need(t, "sandboxes of an ordinary user", err)
+	out, err := command(nil, "doctor").Output()
+	if err != nil || !strings.HasSuffix(string(out), "\nsandpit run works here; images and sandboxes that stay need SANDPIT_HOME\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A user who may not connect to the server of another is told so, and not that none is running.
+func TestServerOfAnother(t *testing.T) {
+	testkit.NeedRoot(t, "to have a server of another user")
+	home := shortHome(t)
+	startServer(t, home)
+	t.Cleanup(func() { endServer(t, home) })
+	_, command := ordinary(t)
+	for mode, want := range map[os.FileMode]string{
+		0o755: "the server in " + home + " belongs to root: permission denied",
+		0o700: home + ": permission denied",
+	} {
+		if err := os.Chmod(home, mode); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range [][]string{{"ps"}, {"create"}} {
+			cmd := command([]string{"SANDPIT_HOME=" + home}, line...)
+			out, _ := cmd.CombinedOutput()
+			if cmd.ProcessState.ExitCode() != 125 || string(out) != "sandpit: looking for a server: "+want+"\nhint: set SANDPIT_HOME to a directory of yours\n" {
+				t.Errorf("%s, mode %o: %s", line, mode, out)
+			}
+		}
+	}
+}
+
+// create names the default limits that are not enforced, as run does, unless it is to be quiet.
+func TestCreateNamesLimits(t *testing.T) {
+	needSandboxes(t)
+	dir, command := ordinary(t)
+	home := filepath.Join(dir, "data")
+	t.Cleanup(func() { endServer(t, home) })
+	said := func(argv ...string) bool {
+		t.Helper()
+		var stderr strings.Builder
+		cmd := command([]string{"SANDPIT_HOME=" + home}, argv...)
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v: %s", err, &stderr)
+		}
+		return strings.Contains(stderr.String(), "are not enforced on this machine; ")
+	}
+	_, err := command([]string{"SANDPIT_HOME=" + home}, "run", "true").Output()
+	testkit.Need(t, "sandboxes of an ordinary user", err)
+	if ran, made := said("run", "true"), said("create", "one"); ran != made {
+		t.Errorf("run names limits: %v; create: %v", ran, made)
+	}
+	if said("create", "-q", "two") {
+		t.Error("create -q names limits")
+	}
+}
+
 // What was written to the standard input of a command arrives, however many run at once.
 func TestInputArrives(t *testing.T) {
 	needSandboxes(t)

@@ -12,8 +12,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"syscall"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/config"
 )
@@ -25,7 +28,7 @@ func main() {
 	if other := otherPart(os.Args); other != nil {
 		os.Exit(other())
 	}
-	os.Exit(carryOut(&cli.App{
+	app := &cli.App{
 		Stdin:         os.Stdin,
 		Stdout:        os.Stdout,
 		Stderr:        os.Stderr,
@@ -36,7 +39,23 @@ func main() {
 		Drivers:       drivers,
 		FilesInMemory: true, // of package driver/linux
 		OpenImages:    openImages,
-	}, os.Args[1:]))
+	}
+	if err := checkFiles(); err != nil {
+		os.Exit(app.Report(err))
+	}
+	os.Exit(carryOut(app, os.Args[1:]))
+}
+
+// leastFiles is the number of open files that this program needs to find out what it is to do.
+// With fewer, the Go runtime may abort it.
+const leastFiles = 16
+
+func checkFiles() error {
+	var lim syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil || lim.Cur >= leastFiles {
+		return nil //nolint:nilerr // the limit is unknown, and may be high enough
+	}
+	return sandpit.WithHint(fmt.Errorf("this program may open only %d files", lim.Cur), "raise the limit to at least 64 (ulimit -n)")
 }
 
 // otherPart returns what this program is when it is not the command line, by

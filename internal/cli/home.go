@@ -22,8 +22,7 @@ func (o *Options) runDir(image string) (dir string, remove func() error, err err
 	if address, _ := o.Server(); address != "" {
 		return "", keep, nil // what the sandbox needs is there
 	}
-	byDefault, none := datadir.Default(o.lookup)
-	if o.home.set || image != "" && image != "host" || none == nil && usable(byDefault) {
+	if !o.homeless() || image != "" && image != "host" {
 		dir, err = o.DataDir()
 		return dir, keep, err
 	}
@@ -33,6 +32,15 @@ func (o *Options) runDir(image string) (dir string, remove func() error, err err
 	}
 	return dir, func() error { return os.RemoveAll(dir) }, nil
 }
+
+// homeless reports whether a run of the host image gets a data directory for itself alone.
+func (o *Options) homeless() bool {
+	byDefault, none := datadir.Default(o.lookup)
+	return !o.home.set && (none != nil || !usable(byDefault))
+}
+
+// OnlyRuns reports whether this user has no data directory, but can run commands without one.
+func (o *Options) OnlyRuns() bool { return o.homeless() && usable(os.TempDir()) }
 
 // usable reports whether this user can write to a directory, or can make it.
 func usable(dir string) bool {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
 	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/feature"
@@ -80,7 +81,14 @@ func (s *scalar[T]) shownAs(name string) string {
 	return name + " " + s.text + " (" + s.from.Where + ")"
 }
 
-// warnLimits names the default limits that are not enforced for the sandbox of a run.
+// WarnLimits names the default limits that are not enforced for a new sandbox.
+func (a *App) WarnLimits(ctx context.Context, o *Options, sb sandpit.Sandbox) {
+	if server, _ := o.Server(); !o.quiet.is {
+		a.warnLimits(ctx, sb, server)
+	}
+}
+
+// warnLimits is WarnLimits for the sandbox of a run.
 func (a *App) warnLimits(ctx context.Context, sandbox place, server string) {
 	var lacking []string
 	switch run := sandbox.(type) {

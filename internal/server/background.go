@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // SocketIn returns the address of the server that belongs to a data directory.
@@ -77,15 +79,33 @@ func (b Background) Ensure(ctx context.Context) (started bool, err error) {
 }
 
 // Answers reports whether there is a server. The error matches sandpit.ErrForbidden if a
-// program of another user has taken its place.
+// program of another user has taken its place, or if this user may not connect to it.
 func (b Background) Answers(ctx context.Context) (bool, error) {
 	conn, err := DialHome(ctx, b.Home)
-	if err == nil {
+	switch {
+	case err == nil:
 		_ = conn.Close()
-	} else if errors.Is(err, sandpit.ErrForbidden) {
+	case errors.Is(err, sandpit.ErrForbidden):
 		return false, fmt.Errorf("looking for a server: %w", err)
+	case errors.Is(err, fs.ErrPermission):
+		return false, sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "looking for a server: %s: permission denied", b.place()),
+			"set SANDPIT_HOME to a directory of yours")
 	}
 	return err == nil, nil
+}
+
+// place names the server that this user may not connect to, or its directory if even that is
+// closed.
+func (b Background) place() string {
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(b.Home, "server.sock"), &st) != nil {
+		return b.Home
+	}
+	owner := "root"
+	if st.Uid != 0 {
+		owner = fmt.Sprintf("user %d", st.Uid)
+	}
+	return fmt.Sprintf("the server in %s belongs to %s", b.Home, owner)
 }
 
 // Left reports whether a server that has ended has left sandboxes, which the next one adopts.

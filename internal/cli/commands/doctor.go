@@ -60,6 +60,8 @@ type diagnosis struct {
 	Unknown   []string        `json:"unknown_variables"` // SANDPIT_* that nothing reads
 	Problem   string          `json:"problem,omitempty"` // with the configuration
 	Fix       string          `json:"fix,omitempty"`
+
+	onlyRuns bool // without a data directory
 }
 
 type driverFinding struct {
@@ -127,7 +129,8 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 		}
 		d.Drivers = append(d.Drivers, found)
 	}
-	d.Available = d.Available && d.Home.Problem == "" && d.Problem == ""
+	d.onlyRuns = d.Home.Problem != "" && o.OnlyRuns()
+	d.Available = d.Available && (d.Home.Problem == "" || d.onlyRuns) && d.Problem == ""
 	return d
 }
 
@@ -256,9 +259,12 @@ func (d diagnosis) text() string {
 	for _, name := range d.Unknown {
 		problem(name+" is set, but unknown", "correct its name; see 'sandpit help config'")
 	}
-	if d.Available {
+	switch {
+	case d.Available && d.onlyRuns:
+		b.WriteString("\nsandpit run works here; images and sandboxes that stay need SANDPIT_HOME\n")
+	case d.Available:
 		b.WriteString("\nsandboxes can be created here\n")
-	} else {
+	default:
 		b.WriteString("\nsandboxes can't be created here\n")
 	}
 	return b.String()

@@ -165,8 +165,8 @@ and label are merged; an entry at a higher level replaces the one with the same 
 read-only and write can't be combined: the one at the higher level applies.
 
 Every setting is enforced, or the run is refused. Only built-in defaults are omitted
-where a machine can't enforce them: sandpit run names these in a line, unless -q or quiet
-is set, and 'sandpit doctor' says why.
+where a machine can't enforce them: sandpit run and create name these in a line, unless -q or
+quiet is set, and 'sandpit doctor' says why.
 
 The keys of a file are the names of flags. An unknown key is an error.
 

@@ -111,6 +111,7 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 			if err != nil {
 				return err
 			}
+			a.WarnLimits(ctx, o, sb)
 			_, err = fmt.Fprintln(a.Stdout, sb.Name())
 			return err
 		})
