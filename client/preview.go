@@ -19,7 +19,7 @@ func (s *sandbox) Preview(ctx context.Context, port uint16, life time.Duration) 
 	if err := s.open(); err != nil {
 		return sandpit.Preview{}, err
 	}
-	body, err := encode(v1.NewPreview{Expires: v1.Seconds(life)})
+	body, err := encode(v1.FromPreviewTime(life))
 	if err != nil {
 		return sandpit.Preview{}, fmt.Errorf("creating a preview of sandbox %s: %w", s.Name(), err)
 	}

@@ -50,6 +50,7 @@ var errOutput error = &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the 
 // executed answers with the result of a command. Long output is sent piece by piece: as JSON it may
 // be six times as long, which must not be held in memory.
 func (c *call) executed(out v1.Executed, stdout, stderr []byte) error {
+	out.Process.Result = nil // it is beside the process
 	if len(stdout)+len(stderr) <= gate.FreeBody {
 		out.SetOutput(stdout, stderr)
 		body, err := json.Marshal(out)

@@ -38,7 +38,7 @@ func TestRepeatedExecKeepsItsSandbox(t *testing.T) {
 	a := keyed("k", ask{method: "POST", path: "/v1/sandboxes/box/exec", body: v1.Exec{Command: v1.Command{Script: "echo first"}}})
 	var out v1.Executed
 	s.want(200, &out, a)
-	ref := out.Process.ID
+	ref, began := out.Process.ID, out.Process.StartedAt
 	s.want(200, nil, ask{method: "PATCH", path: "/v1/sandboxes/box", body: v1.Change{Name: new("old")}})
 	second := s.create("", v1.Spec{Name: "box"})
 	var other v1.Process
@@ -47,7 +47,7 @@ func TestRepeatedExecKeepsItsSandbox(t *testing.T) {
 		t.Fatalf("the processes are %s and %s", ref, other.ID)
 	}
 	out = v1.Executed{}
-	if h := s.want(200, &out, a); h.Get("Idempotent-Replayed") != "true" || out.Stdout != "first\n" {
+	if h := s.want(200, &out, a); h.Get("Idempotent-Replayed") != "true" || out.Stdout != "first\n" || !out.Process.StartedAt.Equal(began) || out.Process.Result != nil {
 		t.Errorf("after the name was reused: %+v", out)
 	}
 	if ends := s.ends("exec"); ends[len(ends)-1].Sandbox != first.ID {

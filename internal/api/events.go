@@ -10,7 +10,7 @@ import (
 )
 
 func eventRoutes() []Route {
-	const tag = "Server"
+	const tag = "Events"
 	return []Route{
 		{Method: http.MethodGet, Path: "/v1/events", ID: "followEvents", Ticket: true, Tag: tag, Summary: "Follow the events of sandboxes and processes", Text: "The first event is begin, with the position at which the stream begins. Pings and the last event have the position that the stream has reached, which counts events that are not selected, too. The latest 10,000 events are stored. An events.lost event means that some are missing, and the stream ends with the reason lost.", Query: []Param{labelParam(), {Name: "kind", Type: "string", Many: true, Enum: eventKinds(), Doc: "If repeated, one must match"}, {Name: "sandbox", Type: "string", Doc: "Its id, or its name at the time of the event"}, {Name: "after", Type: "integer", Doc: "Only events with a greater seq; default: new events only. The header Last-Event-ID has the same effect; the greater of both counts."}}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: eventFeed(), handle: followEvents},
 	}

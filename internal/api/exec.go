@@ -218,8 +218,12 @@ func kill(p sandpit.Process) {
 	_ = p.Kill(ctx) // its sandbox's lifetime is the last resort
 }
 
-// describeProcess is a process that has just been started.
+// describeProcess is a process that has just been started. began counts if the process does not know
+// when it was started.
 func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1.Process {
+	if s, ok := p.(interface{ StartedAt() time.Time }); ok {
+		began = s.StartedAt()
+	}
 	argv := cmd.Argv
 	if cmd.Script != "" {
 		argv = []string{"/bin/sh", "-c", cmd.Script}

@@ -12,7 +12,7 @@ import (
 )
 
 func keyRoutes() []Route {
-	const tag = "Server"
+	const tag = "Keys"
 	return []Route{
 		{Method: http.MethodPost, Path: "/v1/keys", ID: "createKey", ShowsSecret: true, Tag: tag, Summary: "Create a key", Text: "The response contains the secret, which is not shown again.", In: v1.NewKey{}, Status: http.StatusCreated, Out: v1.Key{}, Admin: true, Guarded: true, Fails: []string{errcode.QuotaExceeded, errcode.NotFound}, handle: fromJSON(createKey)},
 		{Method: http.MethodGet, Path: "/v1/keys", ID: "listKeys", Tag: tag, Summary: "List keys", Query: pageParams(), Status: http.StatusOK, Out: v1.KeyList{}, Admin: true, handle: listOf(listKeys, keyPosition, func(part []v1.Key, next string) v1.KeyList { return v1.KeyList{Keys: part, Next: next} })},

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -47,9 +46,9 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 	if err != nil {
 		return none, c.Untouched(err)
 	}
-	asked := time.Duration(in.Expires * float64(time.Second))
-	if !(math.Abs(in.Expires) < math.MaxInt32) || asked == 0 && in.Expires != 0 { // NaN too
-		return none, c.Untouched(gate.Invalid(fmt.Sprintf("the expiry of %.10g seconds is out of range", in.Expires), "use a time of a second or more that the policy allows"))
+	asked, err := in.Sandpit()
+	if err != nil {
+		return none, c.Untouched(err)
 	}
 	sb, err := c.sandbox()
 	if err != nil {
@@ -331,8 +330,15 @@ func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 	if to, ok := a.target(c.R); !ok || !to.byHost {
 		return false
 	}
+	if key, _ := credential(c.R); f.Code == errcode.Unauthenticated && key == "" {
+		f.Hint = "open a preview of the port, or send a key in the header " + headerKey + ": Authorization is the sandbox's"
+	}
 	if c.Caller.Preview != "" {
 		switch f.Code {
+		case errcode.Unavailable:
+			f.Message, f.Hint, f.Path = "nothing answers at this port of the sandbox", "try again when its server has started", ""
+		case errcode.State:
+			f.Message, f.Hint, f.Path = "the sandbox is not running", "ask its owner to start it", ""
 		case errcode.PreviewInvalid, errcode.Invalid, errcode.RateLimited, errcode.Overloaded, errcode.TooManyStreams, errcode.TooManyConnections, errcode.Draining:
 		default:
 			f.Message, f.Hint, f.Path = "the sandbox can't serve this request", "try again later, or ask the owner of the preview", ""
@@ -347,6 +353,10 @@ func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 		title, text = "This preview is not available", "The link has expired, was revoked, or is incomplete. Ask for a new one."
 	case errcode.Forbidden, errcode.OriginRefused, errcode.Invalid:
 		text = "The request was refused."
+	case errcode.Unavailable:
+		text = "Nothing answers at this port of the sandbox. Try again when its server has started."
+	case errcode.State:
+		text = "The sandbox is not running. Ask its owner to start it."
 	}
 	h := c.W.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")

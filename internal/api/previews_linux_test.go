@@ -106,16 +106,25 @@ func TestPreviews(t *testing.T) {
 		}
 	}
 	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + s.create(bobKey, v1.Spec{}).ID + "/ports/1/previews", key: bobKey, body: v1.NewPreview{}})
-	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: 25 * 3600}})
-	for _, bad := range []float64{-1, 1e300, 1e-10, -1e-10} {
-		s.refused(400, "invalid", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: bad}})
+	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: new(25 * 3600.0)}})
+	s.refused(403, "forbidden", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: v1.NewPreview{Expires: new(1e300)}})
+	for _, bad := range []string{"-1", "0", "null", "1e-10", "-1e-10"} {
+		if e := s.refused(400, "invalid", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: aliceKey, body: `{"expires":` + bad + `}`}); !strings.Contains(e.Message, `"expires"`) || e.Hint == "" {
+			t.Errorf("%s: %+v", bad, e)
+		}
+	}
+	if e := s.refused(401, "unauthenticated", at(u, "/")); !strings.Contains(e.Hint, "X-Sandpit-Key") {
+		t.Errorf("without a key or preview: %+v", e)
+	}
+	if e := s.refused(403, "origin_refused", at(u, "/", "Cookie", cookie, "Sec-Fetch-Site", "cross-site")); !strings.Contains(e.Hint, "open the address itself") {
+		t.Errorf("from another page: %+v", e)
 	}
 	s.refused(501, "unsupported", ask{method: "POST", path: "/v1/sandboxes/" + s.create("", v1.Spec{}).ID + "/ports/1/previews", body: v1.NewPreview{}})
 	s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/1/previews", key: bobKey, body: v1.NewPreview{}})
 	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/sandboxes/" + other.ID + "/previews/" + p.ID, key: aliceKey})
 
 	_, second := s.preview(aliceKey, sb, 8081)
-	if status, body, _ := s.once(at(second, "/?"+second.RawQuery)); status != 503 || strings.Contains(body, sb.ID) || strings.Contains(body, "web") {
+	if status, body, _ := s.once(at(second, "/?"+second.RawQuery)); status != 503 || !strings.Contains(body, "nothing answers at this port") || strings.Contains(body, sb.ID) || strings.Contains(body, "web") {
 		t.Errorf("nobody listens: %d %s", status, body)
 	}
 	var list v1.PreviewList
@@ -347,8 +356,14 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8080), H).serve_forever()
 		}
 	}
 	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/stop", body: v1.Stop{}})
-	if status, body, _ := s.once(at(u, "/?"+u.RawQuery)); status != 409 || !strings.Contains(body, "can't serve") || strings.Contains(body, sb.ID) || strings.Contains(body, "stopped") {
+	if status, body, _ := s.once(at(u, "/?"+u.RawQuery)); status != 409 || !strings.Contains(body, "the sandbox is not running") || strings.Contains(body, sb.ID) || strings.Contains(body, "stopped") {
 		t.Errorf("a stopped one: %d %s", status, body)
+	}
+	if status, body, _ := s.once(at(u, "/?"+u.RawQuery, "Accept", "text/html", "Sec-Fetch-Mode", "cors")); status != 409 || strings.Contains(body, "<h1>") {
+		t.Errorf("to a script: %d %s", status, body)
+	}
+	if status, body, _ := s.once(at(u, "/", "Accept", "text/html", "Cookie", "sandpit-preview="+u.Query().Get("sandpit-preview"))); status != 409 || !strings.Contains(body, "Ask its owner to start it") {
+		t.Errorf("to a browser: %d %s", status, body)
 	}
 	s.want(200, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/start"})
 	s.python(sb, "", counter, 1)

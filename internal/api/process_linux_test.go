@@ -386,6 +386,10 @@ func TestBackground(t *testing.T) {
 	}
 
 	// What was written is in the log.
+	s.refused(404, "not_found", ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?process=p999"})
+	for _, name := range []string{p.ID, fmt.Sprint(p.PID)} {
+		s.want(200, nil, ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?process=" + name})
+	}
 	_, body, h := s.get(ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?stream=stdout"})
 	if h.Get("Content-Type") != "application/x-ndjson" || strings.Count(string(body), "\n") < 3 {
 		t.Errorf("%v: %s", h, body)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"math"
 	"net/http"
@@ -214,6 +215,22 @@ func getHistory(c *call) (v1.MetricsHistory, error) {
 // their 64-bit floating point.
 const maxSeq = 1 << 53
 
+// knownProcess returns an error if neither the sandbox nor its log knows a process: the log keeps
+// output longer than the sandbox remembers who wrote it.
+func knownProcess(ctx context.Context, sb sandpit.Sandbox, name string) error {
+	if name == "" {
+		return nil
+	}
+	_, err := findProcess(ctx, sb, name)
+	if !errors.Is(err, sandpit.ErrNotFound) {
+		return err
+	}
+	for _, lerr := range sb.Logs(ctx, sandpit.LogQuery{Process: name, Tail: 1}) {
+		return lerr
+	}
+	return err
+}
+
 func getLogs(c *call) error {
 	q := c.query()
 	log := sandpit.LogQuery{
@@ -230,6 +247,9 @@ func getLogs(c *call) error {
 	sb, err := c.sandbox()
 	if err != nil {
 		return err
+	}
+	if err := knownProcess(c.Ctx, sb, log.Process); err != nil {
+		return c.Untouched(err)
 	}
 	kind := stream.Lines
 	if c.accepts(stream.Events) {

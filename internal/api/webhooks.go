@@ -12,7 +12,7 @@ import (
 )
 
 func webhookRoutes() []Route {
-	const tag = "Server"
+	const tag = "Events"
 	return []Route{
 		{Method: http.MethodPost, Path: "/v1/webhooks", ID: "createWebhook", ShowsSecret: true, Tag: tag, Summary: "Create a webhook, which sends events to a URL", In: v1.NewWebhook{}, Status: http.StatusCreated, Out: v1.Webhook{}, Guarded: true, Fails: []string{errcode.Exists, errcode.QuotaExceeded}, handle: fromJSON(createWebhook)},
 		{Method: http.MethodGet, Path: "/v1/webhooks", ID: "listWebhooks", Tag: tag, Summary: "List webhooks", Query: pageParams(), Status: http.StatusOK, Out: v1.WebhookList{}, handle: listOf(listWebhooks, webhookPosition, func(part []v1.Webhook, next string) v1.WebhookList { return v1.WebhookList{Webhooks: part, Next: next} })},

@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -34,6 +35,9 @@ func (p *process) ID() string { return p.h.info.ID }
 
 // PID returns the process id inside the sandbox.
 func (p *process) PID() int { return p.h.info.PID }
+
+// StartedAt returns when the process was started, as Processes does.
+func (p *process) StartedAt() time.Time { return p.h.info.StartedAt }
 
 // Stdin writes to standard input, or is nil.
 func (p *process) Stdin() io.WriteCloser { return p.stdin }

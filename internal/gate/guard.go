@@ -66,7 +66,11 @@ func (c *Call) guard() error {
 	case own && sameHost(origin, c.R.Host):
 		return nil // for example a page of a sandbox that sends requests to that sandbox
 	}
-	return &Refusal{Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: "ask the operator to allow this Origin (origins in server.yaml)"}
+	hint := "ask the operator to allow this Origin (origins in server.yaml)"
+	if own {
+		hint = "open the address itself in a browser; other pages can use it only if the operator allows their Origin (origins in server.yaml)"
+	}
+	return &Refusal{Code: errcode.OriginRefused, Message: "requests from this Origin are not allowed", Hint: hint}
 }
 
 // opensPage reports whether a browser makes the request to show a page in a tab: not in a frame,

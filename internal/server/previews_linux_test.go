@@ -58,7 +58,7 @@ func TestPreviews(t *testing.T) {
 	if err := call(s.keyOf("none", "none"), "POST", path+"/ports/80/previews", v1.NewPreview{}, nil); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "none.previews") {
 		t.Errorf("without the right: %v", err)
 	}
-	if err := call(key.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{Expires: 601}, nil); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "brief.previews") {
+	if err := call(key.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{Expires: new(601.0)}, nil); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "brief.previews") {
 		t.Errorf("for too long: %v", err)
 	}
 	if err := call(key.Secret, "POST", path+"/ports/80/previews", v1.NewPreview{}, &made); err != nil || made.ExpiresAt.Sub(made.CreatedAt).Minutes() != 10 {
@@ -83,7 +83,7 @@ func TestPreviews(t *testing.T) {
 			s.start()
 		}
 		for name, p := range map[string]v1.Preview{"of a key": made, "of the server's user": local} {
-			if status, body := use(p.URL); status != http.StatusServiceUnavailable || !strings.Contains(body, "can't serve") {
+			if status, body := use(p.URL); status != http.StatusServiceUnavailable || !strings.Contains(body, "nothing answers at this port") {
 				t.Errorf("%s (restarted: %v): %d %s", name, restart, status, body)
 			}
 		}
@@ -144,7 +144,7 @@ while True:
 	}
 	open := func(life int) (body io.Reader) {
 		var p v1.Preview
-		if err := c.Call(t.Context(), "POST", "/v1/sandboxes/box/ports/8080/previews", v1.NewPreview{Expires: float64(life)}, &p); err != nil {
+		if err := c.Call(t.Context(), "POST", "/v1/sandboxes/box/ports/8080/previews", v1.NewPreview{Expires: new(float64(life))}, &p); err != nil {
 			t.Fatal(err)
 		}
 		u, err := url.Parse(p.URL)

@@ -198,8 +198,14 @@ func tagDoc(tag string) string {
 		return "Run commands, and follow and control processes"
 	case "Files":
 		return "Read, write and search the files of a sandbox"
+	case "Events":
+		return "Follow what happens to sandboxes and processes, and have it sent to webhooks"
+	case "Images":
+		return "List, pull, import and remove images"
+	case "Keys":
+		return "Create and revoke keys, and create tickets for web pages"
 	case "Server":
-		return "Events, webhooks, images, policies, keys, the audit and the server itself"
+		return "Version, capabilities, health, metrics, policy, audit and this reference"
 	}
 	return ""
 }

@@ -160,7 +160,7 @@ type Ticket struct {
 
 // NewPreview is a request for a preview.
 type NewPreview struct {
-	Expires float64 `json:"expires,omitempty" doc:"Seconds from now; default: 3600, or the policy's maximum if that is less"`
+	Expires *float64 `json:"expires,omitempty" null:"refused" exclusiveMinimum:"0" doc:"Seconds from now; default: 3600, or the policy's maximum if that is less"`
 }
 
 // Preview is the right to use a port of a sandbox without a key. Its URL is in the answer only when

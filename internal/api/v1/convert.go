@@ -335,6 +335,20 @@ func (l Lifetime) Sandpit() (sandpit.Lifetime, error) {
 	return out, nil
 }
 
+// FromPreviewTime requests a preview that lasts so long; 0: as long as usual.
+func FromPreviewTime(life time.Duration) NewPreview {
+	return NewPreview{Expires: unlessZero(Seconds(life))}
+}
+
+// Sandpit returns how long the preview is to last; 0: as long as usual.
+func (p NewPreview) Sandpit() (time.Duration, error) {
+	life := Duration(orZero(p.Expires))
+	if p.Expires != nil && life <= 0 {
+		return 0, sandpit.WithHint(fault.Invalidf("the field %q must be more than 0", "expires"), "leave it out for the default")
+	}
+	return life, nil
+}
+
 // fileType names a type of files.
 type fileType struct {
 	name string
