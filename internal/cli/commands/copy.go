@@ -121,6 +121,9 @@ func wholeName(err error, sb sandpit.Sandbox, name string) error {
 
 // copyIn copies a file or directory of this machine into a sandbox.
 func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, opt copyFlags) error {
+	if err := checkOwner(ctx, sb, opt.user.is); err != nil {
+		return err
+	}
 	files := sb.Files()
 	if from == "-" {
 		if _, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{}); err != nil {
@@ -192,6 +195,19 @@ func opening(err error, again, name string) error {
 	return err
 }
 
+// checkOwner refuses an owner that the sandbox does not know, before anything is copied. That of
+// a group alone is left to chown.
+func checkOwner(ctx context.Context, sb sandpit.Sandbox, owner string) error {
+	if owner == "" || strings.HasPrefix(owner, ":") || strings.HasSuffix(owner, ":") {
+		return nil
+	}
+	_, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"true"}, User: owner})
+	if errors.Is(err, sandpit.ErrInvalid) {
+		return sandpit.WithHint(fmt.Errorf("--user: %w", err), "use a user in the image's /etc/passwd, or a numeric id")
+	}
+	return nil // another error is met again, and then told
+}
+
 // giveTo gives a file, or a directory and what is in it, to an owner; "" leaves it to the user
 // of the sandbox.
 func giveTo(ctx context.Context, sb sandpit.Sandbox, name, owner string) error {
@@ -206,7 +222,7 @@ func giveTo(ctx context.Context, sb sandpit.Sandbox, name, owner string) error {
 	case err != nil:
 		return failed(err, "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
 	case !out.Success():
-		return failed(errors.New(strings.TrimSpace(string(out.Stderr))), "use a user of /etc/passwd in the sandbox, or a number")
+		return failed(errors.New(strings.TrimSpace(string(out.Stderr))), "use a user and a group that the sandbox has, or numbers")
 	}
 	return nil
 }

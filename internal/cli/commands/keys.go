@@ -45,7 +45,7 @@ a key: the key is shown once, when it is created.`,
 func (a *tree) keyCreate() *cobra.Command {
 	var want v1.NewKey
 	var asJSON bool
-	expires := durationFlag()
+	namespace, policy, expires := textFlag("NAME"), textFlag("NAME"), durationFlag()
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "create [flags] [NAME]",
 		Short:   "create a key and show it once",
@@ -55,7 +55,7 @@ func (a *tree) keyCreate() *cobra.Command {
 		if len(args) == 1 {
 			want.Name = args[0]
 		}
-		want.Expires = expires.is.Seconds()
+		want.Namespace, want.Policy, want.Expires = namespace.is, policy.is, expires.is.Seconds()
 		var key v1.Key
 		if err := s.call(ctx, "POST", "/v1/keys", want, &key); err != nil {
 			return err
@@ -67,8 +67,8 @@ func (a *tree) keyCreate() *cobra.Command {
 		_, err := fmt.Fprintln(a.Stdout, key.Secret)
 		return err
 	})
-	cmd.Flags().StringVar(&want.Namespace, "namespace", "", "`NAME` of the namespace whose sandboxes it can use (default a new one)")
-	cmd.Flags().StringVar(&want.Policy, "policy", "", "`NAME` of the policy of the key (default the policy named default)")
+	cmd.Flags().Var(&namespace, "namespace", "namespace whose sandboxes it can use (default a new one)")
+	cmd.Flags().Var(&policy, "policy", "policy of the key (default the policy named default)")
 	cmd.Flags().BoolVar(&want.Admin, "admin", false, "allow managing keys, and reading the audit log and metrics")
 	cmd.Flags().Var(&expires, "expires", "time after which the key expires (default never)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -23,7 +23,7 @@ func (a *tree) logsCommand() *cobra.Command {
 	var asJSON, times bool
 	since := parsed[time.Time]{parse: parseSince, shown: "TIME"}
 	tail := parsed[int64]{parse: parseTail, shown: "N"}
-	stream := parsed[string]{parse: parseStream, shown: "STREAM"}
+	stream, process := parsed[string]{parse: parseStream, shown: "STREAM"}, textFlag("PROCESS")
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "logs [flags] NAME",
 		Long: `Show the output of the processes of a sandbox, oldest first; standard error goes to
@@ -33,8 +33,8 @@ standard error. The latest 16 MiB of each sandbox are stored.`,
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, _ []string) error {
 		q.Since, q.Tail, q.Stream = since.is, int(tail.is), stream.is
-		if q.Process != "" {
-			info, err := cli.FindProcess(ctx, sb, q.Process)
+		if process.set {
+			info, err := cli.FindProcess(ctx, sb, process.is)
 			if err != nil {
 				return err
 			}
@@ -53,7 +53,7 @@ standard error. The latest 16 MiB of each sandbox are stored.`,
 	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "follow new output")
 	cmd.Flags().VarP(&tail, "tail", "n", "only this number of latest entries")
 	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago: 2026-01-02T15:04:05Z, 10m")
-	cmd.Flags().StringVarP(&q.Process, "process", "p", "", "only output of this `PROCESS`, by ID or pid")
+	cmd.Flags().VarP(&process, "process", "p", "only output of this process, by ID or pid")
 	cmd.Flags().Var(&stream, "stream", "only stdout or stderr")
 	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "show the time and the process of each entry")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")

@@ -53,7 +53,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
 
 // serveCommand is sandpit serve.
 func (a *tree) serveCommand() *cobra.Command {
-	opt := cli.ServeOptions{}
+	opt, config := cli.ServeOptions{}, textFlag("FILE")
 	idle := parsed[time.Duration]{parse: notation.ParseDurationOrNever, shown: "DURATION"}
 	cmd := &cobra.Command{
 		Use:               "serve [flags]",
@@ -63,7 +63,7 @@ func (a *tree) serveCommand() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
-	cmd.Flags().StringVar(&opt.Settings, "config", "", "`FILE` with the server's settings (default /etc/sandpit/server.yaml)")
+	cmd.Flags().Var(&config, "config", "file with the server's settings (default /etc/sandpit/server.yaml)")
 	cmd.Flags().Var(&idle, "idle-exit", "exit after this time without sandboxes and requests (default never)")
 	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here without a record")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
@@ -72,6 +72,7 @@ func (a *tree) serveCommand() *cobra.Command {
 		if idle.set {
 			opt.IdleExit = &idle.is
 		}
+		opt.Settings = config.is
 		if opt.Background {
 			// The process that started it has read the configuration, and passes on what is needed.
 			opt.Home, _ = a.Lookup("SANDPIT_HOME")
