@@ -155,6 +155,20 @@ func TestWordsOfRefusals(t *testing.T) {
 			t.Errorf("%s %s %s: %q (hint: %s)", c.method, c.path, c.body, e.Message, e.Hint)
 		}
 	}
+	client, base := s.http2()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", base+execPath(sb), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Sandpit-Key", adminKey)
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 400 || !strings.Contains(string(body), "this path opens a WebSocket") || !strings.Contains(string(body), "send a POST") {
+		t.Errorf("a socket over HTTP/2: %s %s, %v", resp.Status, body, err)
+	}
 }
 
 func gzipped(t *testing.T, text string) string {
