@@ -127,7 +127,7 @@ func isOfAFile(err error) bool {
 // the outside are not followed. Symbolic links stay links, wherever they lead: a program that
 // follows a link in dir later may leave it. Sockets, pipes, devices and
 // what can't be read there or written here are left out: the error is then a *CopyError, and
-// everything else was copied.
+// everything else was copied. If from itself can't be read, nothing is made.
 func CopyOut(ctx context.Context, sb Sandbox, from, dir string, opt CopyOptions) error {
 	if opt.Follow {
 		return fmt.Errorf("copying %s: %w: links of a sandbox are not followed", from, ErrUnsupported)

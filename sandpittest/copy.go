@@ -182,6 +182,14 @@ func testCopyPastPermissions(t *testing.T, e *env) {
 			t.Errorf("%s is %q, %v", name, got, err)
 		}
 	}
+	none := filepath.Join(to, "none") // of a directory that can't be read, nothing is made
+	err = sandpit.CopyOut(guarded(t), sb, "/tmp/out/m/d", none, sandpit.CopyOptions{})
+	if _, partly := errors.AsType[*sandpit.CopyError](err); partly || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a directory that can't be read: %v", err)
+	}
+	if _, err := os.Lstat(none); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("made for a directory that can't be read: %v", err)
+	}
 	shell(t, sb, "chmod 755 /tmp/in/m /tmp/in/n /tmp/out/m/d")
 }
 
