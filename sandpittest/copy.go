@@ -164,6 +164,7 @@ func testCopyPastPermissions(t *testing.T, e *env) {
 	}
 	must(t, os.Symlink("z", filepath.Join(from, "l")))
 	must(t, os.Chmod(filepath.Join(from, "n"), 0o555))
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(from, "n"), 0o755) }) // or an ordinary user can't remove it
 	err := sandpit.CopyIn(guarded(t), sb, from, "/tmp/in", sandpit.CopyOptions{})
 	if got := leftOut(t, err); !slices.Equal(got, []string{"m/x", "m/y"}) || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("left out of what was copied in: %q, %v", got, err)

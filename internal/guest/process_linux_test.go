@@ -646,7 +646,7 @@ func TestUsers(t *testing.T) {
 	for _, tc := range []struct{ user, want string }{
 		{"daemon", "1\n1\n1\n/usr/sbin\n"},
 		{"daemon:0", "1\n0\n0\n/usr/sbin\n"},
-		{"12345", "12345\n12345\n12345\n/\n"},
+		{"12345", "12345\n0\n0\n/\n"},
 		{"12345:54321", "12345\n54321\n54321\n/\n"},
 	} {
 		_, out, stderr := run(t, c, sandpit.Command{Script: ids, User: tc.user, Env: []string{"PATH=/usr/bin:/bin"}})

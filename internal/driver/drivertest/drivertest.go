@@ -901,11 +901,7 @@ func testMounts(t *testing.T, e *env) {
 	if err := os.Mkdir(rw+"/in", 0o777); err != nil {
 		t.Fatal(err)
 	}
-	socket, err := net.Listen("unix", ro+"/socket")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socket.Close()
+	listenIn(t, ro)
 	plan.Mounts = []sandpit.Mount{{Source: rw, Target: "/deep/down/rw"}, {Source: ro, Target: "/no-sockets", ReadOnly: true, NoSockets: true}, {Source: ro, Target: "/ro", ReadOnly: true}}
 	if e.has(t, feature.NestedMounts) {
 		plan.Mounts = slices.Insert(plan.Mounts, 1, sandpit.Mount{Source: ro, Target: "/deep/down/rw/in", ReadOnly: true})
@@ -1145,4 +1141,21 @@ func testProgress(t *testing.T, e *env) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// listenIn listens on a socket in a directory, until the end of the test. The name of the
+// directory may be longer than that of a socket (unix(7)).
+func listenIn(t *testing.T, dir string) {
+	t.Helper()
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/socket", d.Fd())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false) // the descriptor is gone by then
+	t.Cleanup(func() { _ = l.Close() })
 }

@@ -118,6 +118,9 @@ func (i *instance) SetLimits(ctx context.Context, limits sandpit.Limits) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := i.owned(); err != nil {
+		return err
+	}
 	change := cgroup.Limits{Memory: limits.Memory, CPUs: limits.CPUs, Pids: limits.Pids}
 	switch {
 	case limits != sandpit.Limits{Memory: limits.Memory, CPUs: limits.CPUs, Pids: limits.Pids}:
