@@ -274,7 +274,15 @@ func testFreeze(t *testing.T, e *env) {
 		}
 		frozen(t, f, true)
 	}
+	// The kernel may count the last moment of a process late: it is waited for.
 	before, err := inst.Stats(t.Context())
+	for end := time.Now().Add(guard); err == nil && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+		last := before.CPU
+		if before, err = inst.Stats(t.Context()); before.CPU == last {
+			break
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
