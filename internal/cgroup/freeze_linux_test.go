@@ -12,7 +12,7 @@ func TestFrozen(t *testing.T) {
 	l := layout(t)
 	g := newGroup(t, l, testLimits)
 	if _, err := g.freezeDir(); err != nil {
-		testkit.Lacks(t, "cgroups with limits for this user: there is no freezer")
+		testkit.Lacks(t, "cgroups with limits for this user: the freezer is missing")
 	}
 	for range 8 {
 		startIn(t, g, exec.Command("sh", "-c", "echo begun; while :; do sleep 0.01 & wait; done")).line(t)

@@ -59,7 +59,7 @@ type target struct {
 type tickets struct {
 	mu    sync.Mutex
 	held  map[[sha256.Size]byte]*ticket // guarded by mu
-	order [][sha256.Size]byte           // oldest first, with some that are no longer held; guarded by mu
+	order [][sha256.Size]byte           // oldest first; used tickets stay in it for a while; guarded by mu
 	count map[share]int                 // guarded by mu
 	total int                           // of all namespaces; guarded by mu
 }

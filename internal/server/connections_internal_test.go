@@ -233,7 +233,7 @@ func TestPreviewsLeaveConnections(t *testing.T) {
 		t.Error("the bounds don't hold")
 	}
 	if !all[0].admit("a", false) || !all[half].admit("a", true) || all[0].admit("a", true) || !add().admit("b", true) {
-		t.Error("a connection that is no longer used with a preview is counted as one")
+		t.Error("a connection counts for a preview after a request with the key")
 	}
 	for _, c := range all {
 		_ = c.Close()
