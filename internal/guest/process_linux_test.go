@@ -866,6 +866,21 @@ func TestPID1(t *testing.T) {
 		t.Fatalf("got %+v, %v", info, err)
 	}
 	t.Run("signals", func(t *testing.T) {
+		// None is left to its default, which ends pid 1 when its first thread blocks
+		// the signal at that moment.
+		_, out, _ := run(t, c, sandpit.Command{Script: "grep -E 'SigIgn|SigCgt' /proc/1/status"})
+		var kept uint64
+		for line := range strings.Lines(out) {
+			_, mask, _ := strings.Cut(line, ":")
+			n, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept |= n
+		}
+		if want := ^uint64(1<<(unix.SIGKILL-1) | 1<<(unix.SIGSTOP-1)); kept != want {
+			t.Errorf("these signals are left to their default: %x", want&^kept)
+		}
 		// As root, with every signal there is, several times.
 		res, out, stderr := run(t, c, sandpit.Command{Argv: []string{"bash", "-c", "for n in 1 2; do for s in {1..64}; do kill -$s 1; done; done; echo done"}})
 		if out != "done\n" {
