@@ -3,7 +3,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 
@@ -35,12 +34,30 @@ func (g *Group) count(k *counter, name, key string) (int64, error) {
 	if f == nil {
 		return -1, err
 	}
-	var buf [512]byte
-	n, err := f.ReadAt(buf[:], 0)
-	if err != nil && err != io.EOF {
+	var buf [256]byte
+	n, err := preadOnce(f, buf[:])
+	if err != nil {
 		return -1, fmt.Errorf("reading cgroup %s: %w", g.id, err)
 	}
 	return field(buf[:n], key), nil
+}
+
+// preadOnce reads the start of a file. ReadAt would look for more, and the kernel would make
+// the whole text again to find that there is none.
+func preadOnce(f *os.File, buf []byte) (n int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if outer := raw.Read(func(fd uintptr) bool {
+		for n, err = unix.Pread(int(fd), buf, 0); err == unix.EINTR; {
+			n, err = unix.Pread(int(fd), buf, 0)
+		}
+		return true
+	}); outer != nil {
+		return 0, outer
+	}
+	return n, err
 }
 
 // openCounter returns the file that has the count, or nil if there is none.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -16,15 +17,15 @@ import (
 
 // strict refuses JSON that another parser may read differently: a repeated field, of
 // which encoding/json takes the last; a name that differs from a field's in its case; an
-// unknown field; text that is not Unicode. It names a value of a wrong type by its path. A proxy or policy in front of the server may
-// have read it differently.
+// unknown field; text that is not Unicode. A proxy or policy in front of the server may
+// have read it differently. It names a value of a wrong type by its path.
 //
 // data is the JSON of an object that has been read into a value of type t.
 func strict(data []byte, t reflect.Type) error {
 	if !utf8.Valid(data) {
 		return gate.Invalid("the body is not UTF-8", "send other bytes in base64, with the field encoding")
 	}
-	w := strictReader{data: data, fields: map[reflect.Type][]field{}}
+	w := strictReader{data: data}
 	if m := w.value(t); m != nil {
 		return gate.Invalid(fmt.Sprintf("the field %.200q %s", m.field, m.why), m.hint)
 	}
@@ -47,9 +48,8 @@ func (m *misfit) within(name string) *misfit {
 
 // strictReader walks through JSON that is known to be well-formed.
 type strictReader struct {
-	data   []byte
-	at     int
-	fields map[reflect.Type][]field // of structs
+	data []byte
+	at   int
 }
 
 // field is a field of a struct.
@@ -133,7 +133,7 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 	if t = open(t); t != nil {
 		switch t.Kind() {
 		case reflect.Struct:
-			fields = w.fieldsOf(t)
+			fields = fieldsOf(t)
 		case reflect.Map:
 			each = t.Elem()
 		}
@@ -255,20 +255,23 @@ func open(t reflect.Type) reflect.Type {
 	return t
 }
 
+// known has the result of fieldsOf for each type of a body, []field by reflect.Type: to find
+// them takes longer than all the rest.
+var known sync.Map
+
 // fieldsOf returns the fields of a struct and of those embedded in it; never nil.
-func (w *strictReader) fieldsOf(t reflect.Type) []field {
-	all, ok := w.fields[t]
-	if ok {
-		return all
+func fieldsOf(t reflect.Type) []field {
+	if all, ok := known.Load(t); ok {
+		return all.([]field)
 	}
-	all = make([]field, 0, t.NumField())
+	all := make([]field, 0, t.NumField())
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-" || !f.IsExported():
 		case name == "" && f.Anonymous:
-			all = append(all, w.fieldsOf(f.Type)...)
+			all = append(all, fieldsOf(f.Type)...)
 		default:
 			kind := ""
 			if most := f.Tag.Get("maximum"); most != "" {
@@ -277,6 +280,6 @@ func (w *strictReader) fieldsOf(t reflect.Type) []field {
 			all = append(all, field{cmp.Or(name, f.Name), f.Type, f.Tag.Get("null") == "refused", kind})
 		}
 	}
-	w.fields[t] = all
+	known.Store(t, all)
 	return all
 }
