@@ -69,6 +69,7 @@ type reader struct {
 	at             int64
 	left           bool
 	done           chan struct{} // closed when it has got everything
+	cancel         func()        // called when it leaves; or nil
 }
 
 func (s *Sandbox) newBroadcaster(keep int) *broadcaster {
@@ -298,6 +299,9 @@ func (h *broadcaster) leave(r *reader) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.left = true
+	if r.cancel != nil {
+		r.cancel()
+	}
 	h.notify() // deliver removes it
 }
 

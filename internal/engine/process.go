@@ -101,6 +101,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 	stdout, stderr := &source{h: h, stream: stdoutStream}, &source{h: h, stream: stderrStream}
 	owner := &reader{stdout: cmd.Stdout, stderr: cmd.Stderr, waitFor: !cmd.Background}
 	var guest sandpit.Process
+	var windows *client.Process // the owner's outputs wait for different readers
 	var err error
 	if direct {
 		stdout.direct, stderr.direct = lanes.Exclusive(cmd.Stdout, cmd.Stderr)
@@ -108,7 +109,14 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 		guest, err = s.guest.Start(ctx, cmd)
 	} else {
 		cmd.Stdout, cmd.Stderr = stdout, stderr
-		guest, err = s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true})
+		d := client.Detach{Keep: guestKeeps, Hold: true, Windows: owner.waitFor && lanes.Apart(owner.stdout, owner.stderr)}
+		var detached *client.Process
+		if detached, err = s.guest.StartDetached(ctx, cmd, d); err == nil {
+			guest = detached
+			if d.Windows {
+				windows = detached
+			}
+		}
 	}
 	if err != nil {
 		h.forget()
@@ -136,7 +144,11 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 		h.stdin = newStdinPump(in)
 		p.stdin = &stdinWriter{p: h.stdin, s: s}
 	}
-	if !direct && (owner.stdout != nil || owner.stderr != nil) {
+	switch {
+	case windows != nil:
+		p.reader = owner
+		h.readApart(owner, windows)
+	case !direct && (owner.stdout != nil || owner.stderr != nil):
 		p.reader = owner
 		h.read(owner, true)
 	}

@@ -241,6 +241,39 @@ func TestOutputsAreApart(t *testing.T) {
 	}
 }
 
+// An output with a window waits until it was passed on, and no longer once all is.
+func TestDetachedWindows(t *testing.T) {
+	c := start(t)
+	ctx := within(t, 2*time.Minute)
+	const much = 8 << 20
+	var stdout, stderr atomic.Int64
+	count := func(n *atomic.Int64) writerFunc {
+		return func(b []byte) (int, error) {
+			n.Add(int64(len(b)))
+			return len(b), nil
+		}
+	}
+	p, err := c.StartDetached(ctx, sandpit.Command{
+		Script: fmt.Sprintf("head -c %d /dev/zero & head -c %d /dev/zero >&2; wait", much, client.PassWindow),
+		Stdout: count(&stdout), Stderr: count(&stderr),
+	}, client.Detach{Hold: true, Windows: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "one has come, and the other as far as it may", func() bool {
+		return stderr.Load() == client.PassWindow && stdout.Load() >= client.PassWindow
+	})
+	p.Passed(false, client.PassWindow)
+	testkit.Until(t, "as much comes again", func() bool { return stdout.Load() >= 2*client.PassWindow })
+	if n := stdout.Load(); n > client.PassWindow+client.MaxUnpassed {
+		t.Errorf("%d bytes came", n)
+	}
+	p.PassedAll()
+	if res, err := p.Wait(ctx); err != nil || !res.Success() || stdout.Load() != much || stderr.Load() != client.PassWindow {
+		t.Errorf("got %+v, %v, %d and %d bytes", res, err, stdout.Load(), stderr.Load())
+	}
+}
+
 func TestWhatMakesNoSense(t *testing.T) {
 	c := start(t)
 	for name, cmd := range map[string]sandpit.Command{

@@ -3,6 +3,7 @@
 package lanes
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"sync"
@@ -20,7 +21,7 @@ type Lanes struct {
 	next     func()
 	patience time.Duration
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards writers and the fields below
 	lanes [2]lane
 	idle  sync.Cond
 }
@@ -78,17 +79,29 @@ func (l *Lanes) Put(lane int, b []byte) (reading bool) {
 // write writes a piece. Precondition: l.mu is held, which write releases meanwhile, and the
 // lane is busy.
 func (l *Lanes) write(lane int, b []byte) {
+	w := l.writers[lane]
 	l.mu.Unlock()
 	defer l.mu.Lock()
-	if w := &l.writers[lane]; *w != nil {
-		if _, err := (*w).Write(b); err != nil {
-			*w = nil
+	if w != nil {
+		if _, err := w.Write(b); err != nil {
+			l.mu.Lock()
+			l.writers[lane] = nil
+			l.mu.Unlock()
 		}
 	}
 	untold := &l.lanes[lane].untold
 	if *untold += len(b); *untold >= l.window/4 {
 		l.passed(lane, *untold)
 		*untold = 0
+	}
+}
+
+// Drop drops what waits, and what comes later. A write in progress goes on.
+func (l *Lanes) Drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.lanes {
+		l.writers[i], l.lanes[i].waiting = nil, nil
 	}
 }
 
@@ -112,6 +125,23 @@ func (l *Lanes) Wait(ctx context.Context) {
 		l.idle.L = &l.mu
 		l.idle.Wait()
 	}
+}
+
+// Joined is implemented by writers that never wait, or not each for its own reader alone, such
+// as those of two streams over one connection.
+type Joined interface{ Joined() }
+
+// Apart reports whether two writers wait for different readers, so that Lanes are of use.
+func Apart(a, b io.Writer) bool {
+	return a != nil && b != nil && !same(a, b) && !(joined(a) && joined(b))
+}
+
+func joined(w io.Writer) bool {
+	switch w.(type) {
+	case Joined, *bytes.Buffer:
+		return true
+	}
+	return false
 }
 
 // Exclusive returns the writers, which never write at the same time if they are one.

@@ -155,3 +155,51 @@ func TestExclusive(t *testing.T) {
 		t.Errorf("%d bytes", one.Len())
 	}
 }
+
+// What is dropped is not written, and a write in progress goes on.
+func TestDrop(t *testing.T) {
+	open := make(chan struct{})
+	var got bytes.Buffer
+	l := New(writer(func(b []byte) {
+		<-open
+		got.Write(b)
+	}), writer(func(b []byte) { got.Write(b) }), 4, func(int, int) {}, nil)
+	l.patience = 0
+	<-put(l, []string{"0a", "0b", "0c"})
+	l.Drop()
+	if n := l.Waiting(0); n != 0 {
+		t.Errorf("%d bytes wait", n)
+	}
+	close(open)
+	l.Wait(t.Context())
+	<-put(l, []string{"0d", "1e"})
+	l.Wait(t.Context())
+	if got.String() != "a" {
+		t.Errorf("got %q", got.String())
+	}
+}
+
+type joinedWriter struct{ writer }
+
+func (joinedWriter) Joined() {}
+
+func TestApart(t *testing.T) {
+	a, b := &failing{}, &failing{}
+	for name, tt := range map[string]struct {
+		a, b io.Writer
+		want bool
+	}{
+		"two":                {a, b, true},
+		"one":                {a, a, false},
+		"one, not compared":  {writer(nil), writer(nil), true},
+		"only one":           {a, nil, false},
+		"none":               {nil, nil, false},
+		"memory":             {new(bytes.Buffer), new(bytes.Buffer), false},
+		"one of them memory": {a, new(bytes.Buffer), true},
+		"joined":             {joinedWriter{}, joinedWriter{}, false},
+	} {
+		if got := Apart(tt.a, tt.b); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -63,15 +63,15 @@ type Client struct {
 	delayed   []byte // frames to be written when possible
 	flushing  bool
 
-	mu            sync.Mutex
-	streams       map[uint32]*stream
-	last          uint32
-	window        int  // that the guest gives each stream; 0 until it has greeted
-	outputWindows bool // the guest knows StartWindows
-	output        int64
-	err           error         // why the connection has ended
-	done          chan struct{} // closed when it has
-	pings         []chan struct{}
+	mu       sync.Mutex
+	streams  map[uint32]*stream
+	last     uint32
+	window   int    // that the guest gives each stream; 0 until it has greeted
+	features uint64 // of the guest
+	output   int64
+	err      error         // why the connection has ended
+	done     chan struct{} // closed when it has
+	pings    []chan struct{}
 }
 
 var errBroken = errors.New("the connection to the guest is closed")
@@ -251,7 +251,7 @@ func (c *Client) readFrames(greeted chan struct{}) error {
 					"use the guest that belongs to this version of sandpit")
 			}
 			c.mu.Lock()
-			c.window, c.outputWindows = int(peer.Window), peer.Features&wire.FeatureWindows != 0
+			c.window, c.features = int(peer.Window), peer.Features
 			for _, s := range c.streams { // opened before the window was known
 				s.out.Add(uint32(peer.Window))
 			}

@@ -28,6 +28,8 @@ type Process struct {
 	in  *stdin
 	opt AttachOptions // of one that was attached to
 
+	windows bool // the guest is told what was passed on of each output
+
 	// Set before done is closed.
 	res  sandpit.Result
 	err  error
@@ -43,6 +45,34 @@ var (
 type Detach struct {
 	Keep int64 // bytes of its latest output kept for those who attach; 0: 64 KiB; at most 1 MiB
 	Hold bool  // the process waits for its Stdout and Stderr, which lose nothing, while this connection lives
+
+	// Windows, with Hold, makes each output wait for Passed and PassedAll as well, unless the process has
+	// a terminal: the guest sends at most MaxUnpassed bytes more of it than were passed on.
+	Windows bool
+}
+
+// Bounds of an output with a window, in bytes: see Detach.Windows. Passed should be called at least
+// for each quarter of a PassWindow.
+const (
+	PassWindow  = wire.PassWindow
+	MaxUnpassed = wire.PassWindow + wire.PassExcess
+)
+
+// Passed tells the guest that n bytes of an output were passed on.
+func (p *Process) Passed(stderr bool, n int) {
+	output := wire.Data
+	if stderr {
+		output = wire.Data2
+	}
+	if p.windows {
+		p.s.passed(output, n)
+	}
+}
+
+// PassedAll tells the guest that the outputs no longer wait for Passed.
+func (p *Process) PassedAll() {
+	p.Passed(false, wire.PassAll)
+	p.Passed(true, wire.PassAll)
 }
 
 // Start starts a process, as sandpit.Sandbox says. Unless it is a background process, it
@@ -101,7 +131,11 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	}
 	c.mu.Lock()
 	limit := c.output
-	if c.outputWindows && d == nil && cmd.Terminal == nil {
+	needs := uint64(wire.FeatureWindows)
+	if d != nil {
+		needs |= wire.FeaturePassAll
+	}
+	if cmd.Terminal == nil && c.features&needs == needs && (d == nil || d.Hold && d.Windows) {
 		m.Flags |= wire.StartWindows
 	}
 	c.mu.Unlock()
@@ -121,7 +155,8 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		return nil, fmt.Errorf("starting a process: %w", err)
 	}
 	p := c.newProcess(s, started, m.Flags&(wire.StartStdin|wire.StartTerminal) != 0)
-	if m.Flags&wire.StartWindows != 0 {
+	p.windows = m.Flags&wire.StartWindows != 0
+	if p.windows && d == nil {
 		newOutputs(p, cmd.Stdout, cmd.Stderr).start()
 	} else {
 		go p.deliver(cmd.Stdout, cmd.Stderr)

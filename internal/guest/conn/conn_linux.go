@@ -108,7 +108,7 @@ func (c *Conn) Leave(why *wire.ErrorMessage, patience time.Duration) {
 var errVersion = errors.New("no common protocol version")
 
 func (c *Conn) read() error {
-	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Features: wire.FeatureWindows, Build: Build()}
+	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Features: wire.FeatureWindows | wire.FeaturePassAll, Build: Build()}
 	if err := c.send(wire.Hello, 0, hello.Append(nil)); err != nil {
 		return nil
 	}
@@ -250,8 +250,13 @@ func (c *Conn) frame(r *wire.Reader, h wire.Header) error {
 			return errors.New("malformed PASSED frame")
 		}
 		room := s.Room(output)
-		if room == nil || !room.Add(n) {
+		switch {
+		case room == nil:
 			return errors.New("unexpected PASSED frame")
+		case n == wire.PassAll:
+			room.Fail(ErrGone)
+		case !room.Add(n):
+			return errors.New("PASSED frame for more than was sent")
 		}
 		return nil
 	case wire.Close:

@@ -28,6 +28,8 @@ const (
 	// outputs before the host has passed it on. The guest may exceed it by one read, PassExcess.
 	PassWindow = 512 << 10
 	PassExcess = 4 * MaxData
+	// PassAll in a PASSED frame ends the window of that output.
+	PassAll = 1<<32 - 1
 	// MinWindow is the smallest window that may be announced.
 	MinWindow = 2 * (MaxData + HeaderSize)
 	// MaxWindow is the largest window that may be announced, and the largest credit of a

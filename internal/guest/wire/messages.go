@@ -20,8 +20,11 @@ type HelloMessage struct {
 	Build      string // for people
 }
 
-// FeatureWindows says that a guest knows StartWindows.
-const FeatureWindows = 1 << 0
+// What a guest may know.
+const (
+	FeatureWindows = 1 << iota // StartWindows
+	FeaturePassAll             // PassAll
+)
 
 // Append appends the encoded message, Magic included.
 func (m *HelloMessage) Append(b []byte) []byte {
