@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 )
 
 // Start starts a process. See sandpit.Sandbox.
@@ -35,8 +36,8 @@ func (s *sandbox) start(ctx context.Context, cmd sandpit.Command) (*process, err
 	switch {
 	case cmd.Background:
 		return s.startBackground(ctx, body, cmd)
-	case cmd.Stdin || cmd.Terminal != nil:
-		return s.interactive(ctx, s.path+"/exec", nil, body, out)
+	case cmd.Stdin || cmd.Terminal != nil || lanes.Apart(cmd.Stdout, cmd.Stderr):
+		return s.interactive(ctx, s.path+"/exec", url.Values{"windows": {"true"}}, body, cmd.Stdin || cmd.Terminal != nil, out)
 	default:
 		return s.streamed(ctx, request{method: http.MethodPost, path: s.path + "/exec", body: body, accept: v1.StreamType}, out)
 	}
@@ -120,7 +121,7 @@ func (s *sandbox) attach(ctx context.Context, id string, opt sandpit.AttachOptio
 	switch {
 	case opt.Stdin:
 		query.Set("stdin", "true")
-		return s.interactive(ctx, path+"/attach", query, nil, out)
+		return s.interactive(ctx, path+"/attach", query, nil, true, out)
 	case opt.Stdout != nil || opt.Stderr != nil:
 		return s.streamed(ctx, request{method: http.MethodGet, path: path + "/output", query: query, accept: v1.StreamType}, out)
 	}
@@ -145,9 +146,9 @@ func (s *sandbox) streamed(ctx context.Context, r request, out output) (*process
 	return s.begin(ctx, l, newBodyFrames(resp.Body), nil, out)
 }
 
-// interactive opens a WebSocket to a process. The first message is the command,
-// unless that is nil.
-func (s *sandbox) interactive(ctx context.Context, path string, query url.Values, command []byte, out output) (*process, error) {
+// interactive opens a WebSocket to a process. The first message is the command, unless that is
+// nil. One with a command has windows.
+func (s *sandbox) interactive(ctx context.Context, path string, query url.Values, command []byte, input bool, out output) (*process, error) {
 	l := s.c.tie(ctx)
 	var conn *websocket.Conn
 	err := s.c.inTurn(l.ctx, func() (again bool, err error) {
@@ -163,7 +164,14 @@ func (s *sandbox) interactive(ctx context.Context, path string, query url.Values
 			return nil, s.notStarted(ctx, l, s.c.failed(l.ctx, err))
 		}
 	}
-	return s.begin(ctx, l, newSocketFrames(l.ctx, conn), newStdin(conn, l.ctx), out)
+	var in *stdin
+	if input {
+		in = newStdin(conn, l.ctx)
+	}
+	if in != nil && command != nil {
+		in.room = lanes.NewRoom(v1.InputWindow)
+	}
+	return s.begin(ctx, l, newSocketFrames(l.ctx, conn, command != nil), in, out)
 }
 
 // begin waits until the process has started, and then has its output delivered.

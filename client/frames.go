@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
@@ -121,11 +122,22 @@ type socketFrames struct {
 	buf  *[frameBuffer]byte
 	msg  io.Reader // of the output that is being handed on
 	kind byte
+
+	windows bool // see v1.Window
 }
 
-func newSocketFrames(ctx context.Context, conn *websocket.Conn) *socketFrames {
+func newSocketFrames(ctx context.Context, conn *websocket.Conn, windows bool) *socketFrames {
 	conn.SetReadLimit(1 + v1.MaxFrame)
-	return &socketFrames{conn: conn, ctx: ctx, buf: buffers.Get().(*[frameBuffer]byte)}
+	return &socketFrames{conn: conn, ctx: ctx, buf: buffers.Get().(*[frameBuffer]byte), windows: windows}
+}
+
+// renew leaves what next has returned to whoever still uses it.
+func (f *socketFrames) renew() { f.buf = buffers.Get().(*[frameBuffer]byte) }
+
+// passed tells the server how much of an output was passed on.
+func (f *socketFrames) passed(lane, n int) {
+	msg := binary.BigEndian.AppendUint32([]byte{v1.FramePassed, v1.FrameStdout + byte(lane)}, uint32(n))
+	_ = f.conn.Write(f.ctx, websocket.MessageBinary, msg) // the process may have ended
 }
 
 func (f *socketFrames) next() (byte, []byte, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -94,49 +95,102 @@ const endGrace = 50 * time.Millisecond
 
 // stream reads a stream to its last frame.
 func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) {
+	r := &reading{p: p, f: f, out: out, ended: make(chan struct{})}
 	// While the output is not read, the server is not silent.
-	silence := time.AfterFunc(patience, func() { l.cancel(errSilent) })
-	defer silence.Stop()
-	var res *v1.Result
-	for {
-		kind, b, err := f.next()
-		if err != nil && res != nil {
-			return res.Sandpit(), nil
+	r.silence = time.AfterFunc(patience, func() { l.cancel(errSilent) })
+	if s, ok := f.(*socketFrames); ok && s.windows {
+		r.lanes = lanes.New(out.stdout, out.stderr, v1.Window, s.passed, func() {
+			s.renew()
+			r.follow()
+		})
+		go r.follow()
+		<-r.ended
+		if r.lanes.Wait(l.ctx); l.ctx.Err() != nil {
+			s.renew() // a write may still go on
 		}
-		if err != nil {
-			return sandpit.Result{}, err
-		}
-		silence.Stop()
-		switch kind {
-		case v1.FrameStdout:
-			put(&out.stdout, b)
-		case v1.FrameStderr:
-			put(&out.stderr, b)
-		case v1.FrameStdinClosed:
-			if p.in != nil {
-				p.in.end()
-			}
-		case v1.FrameLost:
-			if len(b) == 8 && out.lost != nil {
-				out.lost(int64(min(binary.BigEndian.Uint64(b), math.MaxInt64)))
-			}
-		case v1.FrameResult:
-			res = new(v1.Result)
-			if err := json.Unmarshal(b, res); err != nil {
-				return sandpit.Result{}, badAnswer("unreadable JSON: " + err.Error())
-			}
-		case v1.FrameEnd:
-			err := endError(b)
-			if err == nil && res == nil {
-				err = badAnswer("a stream that ends without a result")
-			}
-			if err != nil {
-				return sandpit.Result{}, err
-			}
-			return res.Sandpit(), nil
-		}
-		silence.Reset(patience)
+	} else {
+		r.follow()
 	}
+	if r.err != nil {
+		return sandpit.Result{}, r.err
+	}
+	return r.res.Sandpit(), nil
+}
+
+// reading is a stream that is being read.
+type reading struct {
+	p       *process
+	f       frames
+	out     output
+	lanes   *lanes.Lanes // with windows: the outputs, of which one may be stuck
+	silence *time.Timer
+
+	ended chan struct{} // closed when err is set
+	res   *v1.Result
+	err   error
+}
+
+// follow reads frames until the last, or until another goroutine does.
+func (r *reading) follow() {
+	for {
+		r.silence.Reset(patience)
+		kind, b, err := r.f.next()
+		r.silence.Stop()
+		more := err == nil
+		switch {
+		case err != nil && r.res != nil: // the result is enough
+		case err != nil:
+			r.err = err
+		case r.lanes != nil && isOutput(kind):
+			lane := int(kind - v1.FrameStdout)
+			if r.lanes.Waiting(lane)+len(b) > v1.Window {
+				more, r.err = false, badAnswer("more output than was asked for")
+			} else if !r.lanes.Put(lane, b) {
+				return
+			}
+		default:
+			more, r.err = r.frame(kind, b)
+		}
+		if !more {
+			close(r.ended)
+			return
+		}
+	}
+}
+
+// frame takes a frame, and reports whether more may come.
+func (r *reading) frame(kind byte, b []byte) (more bool, err error) {
+	in := r.p.in
+	switch kind {
+	case v1.FrameStdout:
+		put(&r.out.stdout, b)
+	case v1.FrameStderr:
+		put(&r.out.stderr, b)
+	case v1.FrameStdinClosed:
+		if in != nil {
+			in.end()
+		}
+	case v1.FrameTaken:
+		if len(b) == 4 && in != nil && in.room != nil {
+			in.room.Give(binary.BigEndian.Uint32(b))
+		}
+	case v1.FrameLost:
+		if len(b) == 8 && r.out.lost != nil {
+			r.out.lost(int64(min(binary.BigEndian.Uint64(b), math.MaxInt64)))
+		}
+	case v1.FrameResult:
+		r.res = new(v1.Result)
+		if err := json.Unmarshal(b, r.res); err != nil {
+			return false, badAnswer("unreadable JSON: " + err.Error())
+		}
+	case v1.FrameEnd:
+		err := endError(b)
+		if err == nil && r.res == nil {
+			err = badAnswer("a stream that ends without a result")
+		}
+		return false, err
+	}
+	return true, nil
 }
 
 // put writes to a writer that gets nothing more once it has failed.

@@ -9,6 +9,7 @@ import (
 	"github.com/coder/websocket"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 )
 
 // stdin is the standard input of a process, over its WebSocket. Only one message
@@ -18,6 +19,7 @@ type stdin struct {
 	conn  *websocket.Conn
 	ctx   context.Context
 	queue chan *frame
+	room  *lanes.Room // what the server has room for; nil: it takes what the process takes
 
 	mu     sync.Mutex // one Write at a time
 	close  sync.Once
@@ -56,8 +58,16 @@ func (w *stdin) Write(b []byte) (int, error) {
 	}
 	sent := 0
 	for len(b) > 0 {
+		part := b
+		if w.room != nil {
+			n, err := w.room.Take(min(len(b), stdinChunk))
+			if err != nil {
+				return sent, err
+			}
+			part = b[:n]
+		}
 		f := stdinFrames.Get().(*frame)
-		f.set(v1.FrameStdin, b)
+		f.set(v1.FrameStdin, part)
 		n := f.n - 1
 		select {
 		case w.queue <- f:
@@ -74,7 +84,12 @@ func (w *stdin) Write(b []byte) (int, error) {
 
 // Close closes standard input. A Write that is waiting fails.
 func (w *stdin) Close() error {
-	w.close.Do(func() { close(w.closed) })
+	w.close.Do(func() {
+		close(w.closed)
+		if w.room != nil {
+			w.room.Close(os.ErrClosed)
+		}
+	})
 	return nil
 }
 
@@ -108,4 +123,11 @@ func (w *stdin) send() {
 }
 
 // end makes every Write fail.
-func (w *stdin) end() { w.over.Do(func() { close(w.ended) }) }
+func (w *stdin) end() {
+	w.over.Do(func() {
+		close(w.ended)
+		if w.room != nil {
+			w.room.Close(syscall.EPIPE)
+		}
+	})
+}

@@ -27,6 +27,7 @@ var outputProperties = []property{
 	{"output that nobody wants is counted", testNoWriters},
 	{"a process that writes single bytes is carried", testSingleBytes},
 	{"one that does not read its output does not hold up others", testStuckReader},
+	{"an output that nobody reads does not hold up the other one, nor input", testStuckOutput},
 }
 
 func testStreams(t *testing.T, e *env) {
@@ -239,5 +240,32 @@ func testStuckReader(t *testing.T, e *env) {
 	close(g.open)
 	if res := wait(t, p); res.StdoutBytes != 50000000 {
 		t.Errorf("got %+v", res)
+	}
+}
+
+func testStuckOutput(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	const much = 4 << 20
+	for _, input := range []bool{false, true} {
+		g := gate{make(chan struct{})}
+		var errs written
+		cmd := sandpit.Command{
+			Script: fmt.Sprintf("head -c %d /dev/zero & head -c %[1]d /dev/zero | tr '\\0' x >&2; echo free >&2; wc -c >&2; wait", much),
+			Stdin:  input, Stdout: g, Stderr: &errs,
+		}
+		p := start(t, sb, cmd)
+		want := "0\n"
+		if input {
+			if _, err := io.CopyN(p.Stdin(), repeat('y'), much); err != nil {
+				t.Fatal(err)
+			}
+			_ = p.Stdin().Close()
+			want = fmt.Sprintln(much)
+		}
+		errs.until(t, "free\n"+want)
+		close(g.open)
+		if res := wait(t, p); !res.Success() || res.StdoutBytes != much || res.DroppedBytes != 0 || len(errs.String()) != much+len("free\n"+want) {
+			t.Errorf("got %+v, %d bytes of stderr", res, len(errs.String()))
+		}
 	}
 }

@@ -44,6 +44,9 @@ func (w captured) Write(b []byte) (int, error) {
 	return w.to.Write(b)
 }
 
+// Joined is that of lanes.Joined: it never waits.
+func (captured) Joined() {}
+
 // errOutput ends a command whose output can't be held.
 var errOutput error = &gate.Refusal{Code: errcode.OutputTooLarge, Message: "the command was killed because its output needs more of the server's memory than is left", Hint: "stream the output with the header Accept: text/event-stream"}
 

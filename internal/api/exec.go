@@ -25,7 +25,8 @@ func execRoutes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Ticket: true, Tag: tag, Summary: "Run a command over a WebSocket",
-			Text:   "The client's first message is a Command as text. Closing the socket kills the command. " + socketText,
+			Text:   "The client's first message is a Command as text. Closing the socket kills the command. " + socketText + windowText,
+			Query:  []Param{flag("windows", "Let no stream hold up another one; see above")},
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, Fails: []string{errcode.StartFailed}, handle: executeSocket,
 		},
 	}
@@ -36,6 +37,9 @@ const (
 	channels   = "The server sends 1 started (a Process, the first), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight, big-endian), 5 result (a Result), 6 end (an End, the last), 7 ping, 8 stdin closed (the command reads no more input)."
 	socketText = "The subprotocol is " + v1.Subprotocol + ". Each binary message is a byte, the channel, and a payload. " + channels + " The client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal), at most 1 MiB each. After end the socket is closed: 1000 ended, 1001 drained, 1008 key or policy, 1009 a message is too large, 1011 an error of the server, 4000 and the HTTP status for another error."
 )
+
+// windowText describes v1.Window.
+const windowText = " With windows=true, the server sends at most 1 MiB of each output beyond what the client has passed on, and the client at most 256 KiB of input beyond what the process has taken. The client then sends 20 passed (a byte, 2 or 3, and a count of bytes in four, big-endian) at least for each 256 KiB, and the server 9 taken (a count of bytes in four). Without it, an output that the client does not take holds up everything behind it."
 
 const execID = "exec"
 
@@ -158,6 +162,11 @@ func executeSocket(c *call) error {
 	if c.R.Header.Get("Upgrade") == fastrun.Protocol {
 		return executeFast(c)
 	}
+	q := c.query()
+	windows := q.flag("windows", false)
+	if q.err != nil {
+		return q.err
+	}
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
@@ -171,6 +180,9 @@ func executeSocket(c *call) error {
 		return err
 	}
 	defer s.Close()
+	if windows {
+		s.Windows()
+	}
 	in := new(v1.Command)
 	if err = s.First(in, maxCommand); err == nil {
 		err = c.intendFor(in)

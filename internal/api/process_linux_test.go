@@ -236,6 +236,74 @@ func ended(t *testing.T, conn *websocket.Conn, code websocket.StatusCode) (end v
 	return end
 }
 
+// TestSocketWindows checks that with windows an output that the client has not passed on holds up nothing
+// else, and that nobody may send more than there is room for.
+func TestSocketWindows(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	open := func(command string) *websocket.Conn {
+		conn := s.socket(t.Context(), execPath(sb)+"?windows=true", "")
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(command)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, conn, v1.FrameStarted, "}")
+		return conn
+	}
+	const much = 8 << 20
+	conn := open(`{"script":"head -c 8388608 /dev/zero & read x; echo $x >&2; wait","stdin":true}`)
+	got := map[byte]int{}
+	all := func(kind byte, n int) {
+		t.Helper()
+		for got[kind] < n {
+			_, msg, err := conn.Read(t.Context())
+			if err != nil {
+				t.Fatalf("after %v: %v", got, err)
+			}
+			got[msg[0]] += len(msg) - 1
+		}
+	}
+	all(v1.FrameStdout, v1.Window)
+	sendFrame(t, conn, v1.FrameStdin, "through\n")
+	all(v1.FrameStderr, len("through\n"))
+	if got[v1.FrameStdout] != v1.Window {
+		t.Errorf("%d bytes came, of a window of %d", got[v1.FrameStdout], v1.Window)
+	}
+	for got[v1.FrameStdout] < much {
+		sendFrame(t, conn, v1.FramePassed, "\x02\x00\x04\x00\x00") // 256 KiB
+		all(v1.FrameStdout, min(got[v1.FrameStdout]+1, much))
+	}
+	if end := ended(t, conn, websocket.StatusNormalClosure); end.Reason != v1.EndEnded {
+		t.Errorf("it ended with %+v", end)
+	}
+
+	// Input that is taken is told, and more than there is room for is refused.
+	conn = open(`{"argv":["wc","-c"],"stdin":true}`)
+	taken := 0
+	for range 8 {
+		sendFrame(t, conn, v1.FrameStdin, strings.Repeat("x", v1.InputWindow/2))
+		for taken -= v1.InputWindow / 2; taken < -v1.InputWindow/2; {
+			taken += int(binary.BigEndian.Uint32([]byte(receive(t, conn, v1.FrameTaken, ""))))
+		}
+	}
+	sendFrame(t, conn, v1.FrameEOF, "")
+	receive(t, conn, v1.FrameStdout, fmt.Sprintln(4*v1.InputWindow))
+	ended(t, conn, websocket.StatusNormalClosure)
+	for name, msg := range map[string]string{
+		"more input than there is room for": string(rune(v1.FrameStdin)) + strings.Repeat("x", v1.MaxFrame),
+		"no output":                         string(rune(v1.FramePassed)) + "\x01\x00\x00\x00\x01",
+		"a short count":                     string(rune(v1.FramePassed)) + "\x02\x00",
+		"a long count":                      string(rune(v1.FramePassed)) + "\x02\x00\x00\x00\x00\x00\x00",
+	} {
+		conn := open(`{"argv":["sleep","600"],"stdin":true}`)
+		if err := conn.Write(t.Context(), websocket.MessageBinary, []byte(msg)); err != nil {
+			t.Fatal(err)
+		}
+		if e := ended(t, conn, 4400); e.Error == nil || e.Error.Code != "invalid" {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+}
+
 // What a client may not send over a WebSocket ends its call, with a reason.
 func TestSocketRefuses(t *testing.T) {
 	s := serve(t, nil)
@@ -267,6 +335,7 @@ func TestSocketRefuses(t *testing.T) {
 		"no size":            {[]byte{v1.FrameResize, '['}, "invalid", 4400},
 		"too long a signal":  {append([]byte{v1.FrameSignal}, []byte(`{"signal":1}`+strings.Repeat(" ", 5000))...), "invalid", 4400},
 		"too long":           {long, "too_large", websocket.StatusMessageTooBig},
+		"no windows":         {[]byte{v1.FramePassed, v1.FrameStdout, 0, 0, 0, 1}, "invalid", 4400},
 	} {
 		conn := s.socket(t.Context(), execPath(sb), "")
 		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["sleep","600"]}`)); err != nil {

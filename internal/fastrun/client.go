@@ -173,7 +173,7 @@ func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*pro
 	if err := p.begin(); err != nil {
 		return nil, err
 	}
-	p.out = lanes.New(cmd.Stdout, cmd.Stderr, Window, p.passed, p.follow)
+	p.out = lanes.New(cmd.Stdout, cmd.Stderr, v1.Window, p.passed, p.follow)
 	if cmd.Stdin || cmd.Terminal != nil {
 		p.stdin = newStdin(p)
 	}
@@ -409,14 +409,14 @@ func (p *process) follow() {
 		switch kind {
 		case v1.FrameStdout, v1.FrameStderr:
 			lane := int(kind - v1.FrameStdout)
-			if p.out.Waiting(lane)+len(payload) > Window {
+			if p.out.Waiting(lane)+len(payload) > v1.Window {
 				p.end(unexpected(kind)) // the server sends more than it was told that there is room for
 				return
 			}
 			if !p.out.Put(lane, payload) {
 				return
 			}
-		case FrameTaken:
+		case v1.FrameTaken:
 			if len(payload) != 4 || p.stdin == nil {
 				p.end(unexpected(kind))
 				return
@@ -459,7 +459,7 @@ func (p *process) follow() {
 
 // passed tells the server how much of an output was passed on.
 func (p *process) passed(lane, n int) {
-	_ = p.send(FramePassed, binary.BigEndian.AppendUint32([]byte{v1.FrameStdout + byte(lane)}, uint32(n))) // it may have ended
+	_ = p.send(v1.FramePassed, binary.BigEndian.AppendUint32([]byte{v1.FrameStdout + byte(lane)}, uint32(n))) // it may have ended
 }
 
 // end says how the process ended: with err, or with the result that was read.

@@ -111,7 +111,7 @@ func TestServersThatBreakOff(t *testing.T) {
 		"a frame that is too long":     {begun + "\x02\x7f\xff\xff\xff", nil, "more than the"},
 		"a frame of no type":           {begun + frames(byte(99), ""), sandpit.ErrProtocol, "type 99"},
 		"a second start":               {begun + frames(v1.FrameStarted, ""), sandpit.ErrProtocol, "type 1"},
-		"room for input nobody sends":  {begun + frames(FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 34"},
+		"room for input nobody sends":  {begun + frames(v1.FrameTaken, "\x00\x00\x00\x01"), sandpit.ErrProtocol, "type 9"},
 		"a malformed result":           {begun + frames(v1.FrameResult, `{"exit_code":`), sandpit.ErrProtocol, "type 5"},
 		"a result without an end":      {begun + frames(v1.FrameResult, `{}`), sandpit.ErrUnavailable, "has exited"},
 		"an end without a result":      {begun + frames(v1.FrameEnd, `{"reason":"ended"}`), sandpit.ErrProtocol, "type 6"},
@@ -209,7 +209,7 @@ func TestKillOfASilentServer(t *testing.T) {
 func TestMoreOutputThanThereIsRoomFor(t *testing.T) {
 	words := switching + frames(v1.FrameStarted, "")
 	for range 10 {
-		words += frames(v1.FrameStdout, strings.Repeat("x", Window/4))
+		words += frames(v1.FrameStdout, strings.Repeat("x", v1.Window/4))
 	}
 	stuck := make(chan struct{})
 	out := writerFunc(func(p []byte) (int, error) {
@@ -254,7 +254,7 @@ func TestOutputIsInOrder(t *testing.T) {
 // Input ends when the server says that nobody takes any more, and goes no
 // further than there is room.
 func TestInputWithoutRoom(t *testing.T) {
-	home := says(t, switching+frames(v1.FrameStarted, "", FrameTaken, "\x00\x00\x00\x09"), 1<<40)
+	home := says(t, switching+frames(v1.FrameStarted, "", v1.FrameTaken, "\x00\x00\x00\x09"), 1<<40)
 	r := &Run{Home: home, Version: "test"}
 	defer r.Close()
 	p, err := r.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Stdin: true})
@@ -263,7 +263,7 @@ func TestInputWithoutRoom(t *testing.T) {
 	}
 	wrote := make(chan int, 1)
 	go func() {
-		n, err := p.Stdin().Write(make([]byte, 2*Window))
+		n, err := p.Stdin().Write(make([]byte, 2*v1.Window))
 		if err == nil {
 			t.Error("all of it was taken")
 		}
@@ -275,36 +275,8 @@ func TestInputWithoutRoom(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	// 9 bytes of room are worth nothing before some was used.
-	if n := <-wrote; n > Window+9 {
+	if n := <-wrote; n > v1.Window+9 {
 		t.Errorf("%d bytes were sent", n)
-	}
-}
-
-func TestRoom(t *testing.T) {
-	r := NewRoom()
-	if n, err := r.Take(Window + 1); n != Window || err != nil {
-		t.Fatalf("%d, %v", n, err)
-	}
-	r.Give(3)
-	if n, err := r.Take(5); n != 3 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	r.Give(1 << 31) // more than there ever was
-	r.Give(1<<32 - 1)
-	if n, err := r.Take(2 * Window); n != Window || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	waiting := make(chan error, 1)
-	go func() {
-		_, err := r.Take(1)
-		waiting <- err
-	}()
-	if !r.Close(io.ErrClosedPipe) || r.Close(os.ErrClosed) {
-		t.Error("the first that closes it is not told apart")
-	}
-	r.Give(7)
-	if err := <-waiting; !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("who waits is told %v", err)
 	}
 }
 
@@ -315,7 +287,7 @@ func FuzzServer(f *testing.F) {
 	for _, s := range []string{
 		"", "HTTP/1.1 404 Not Found\r\n\r\n", switching, begun,
 		begun + frames(v1.FrameStdout, "out", v1.FrameStderr, "err", v1.FramePing, "", v1.FrameResult, `{"exit_code":3,"oom_killed":true}`, FrameReport, `{"info":{"id":"a"},"metrics":{}}`, v1.FrameEnd, `{"reason":"ended"}`),
-		begun + frames(FrameTaken, "\xff\xff\xff\xff", FrameTaken, "\x00\x00\x00\x00", v1.FrameStdinClosed, "", FrameTaken, "", v1.FrameResult, "{}", v1.FrameEnd, `{"reason":"ended"}`),
+		begun + frames(v1.FrameTaken, "\xff\xff\xff\xff", v1.FrameTaken, "\x00\x00\x00\x00", v1.FrameStdinClosed, "", v1.FrameTaken, "", v1.FrameResult, "{}", v1.FrameEnd, `{"reason":"ended"}`),
 		switching + frames(FrameReport, `{"not_enforced":["memory"]}`, v1.FrameEnd, `{"reason":"error","error":{"code":"workdir_missing"}}`),
 		begun + frames(v1.FrameEnd, `{"reason":"error","error":{"code":"overloaded","message":"\u001b[2J","hint":"a"}}`),
 		begun + "\x02\xff\xff\xff\xff",

@@ -18,7 +18,7 @@
 //
 // Everything shares the connection, so neither end may leave any of it unread for long.
 // Standard input and each output are sent only as far as the other end has given room: a
-// Window for each. A client that does not pass an output on holds up what the command
+// v1.Window for each. A client that does not pass an output on holds up what the command
 // writes to it, but not the other output, no signal and no input.
 //
 // # Who runs the command
@@ -55,10 +55,6 @@ const (
 	// MaxRequest bounds the first frame; a command line of 8 MiB is more than
 	// execve(2) takes.
 	MaxRequest = 10 << 20
-
-	// Window bounds the unread standard input of a command, and each unread output: later
-	// frames are never held up.
-	Window = 1 << 20
 )
 
 // Request is the payload of a FrameRequest.
@@ -73,8 +69,6 @@ type Request struct {
 const (
 	FrameRequest byte = 32 // C: Request as JSON; always the first
 	FrameKill    byte = 33 // C: empty: kill the command and everything that it started
-	FrameTaken   byte = 34 // S: 4 bytes, most significant first: the number of standard input bytes taken
-	FramePassed  byte = 35 // C: 5 bytes: v1.FrameStdout or v1.FrameStderr; the number of its bytes passed on, most significant first
 	FrameReport  byte = 36 // S: Report as JSON; before v1.FrameStarted or before v1.FrameEnd
 
 	// FrameBackground, empty, moves the command to the background (C), which is answered

@@ -334,11 +334,11 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Output that nobody takes holds the process up, and nothing else.
-// An output of a run that nobody takes does not hold up the other one.
-func TestOutputsAreApart(t *testing.T) {
+// An output that nobody takes does not hold up the other one.
+func TestOutputsAreApart(t *testing.T) { bothWays(t, testOutputsAreApart) }
+
+func testOutputsAreApart(t *testing.T, s *place) {
 	const much = 8 << 20
-	s := serve(t)
 	for _, first := range []bool{true, false} {
 		stuck := newValve()
 		var other testkit.Buffer
@@ -355,6 +355,7 @@ func TestOutputsAreApart(t *testing.T) {
 	}
 }
 
+// Output that nobody takes holds the process up, and nothing else.
 func TestOutputThatNobodyTakes(t *testing.T) { bothWays(t, testOutputThatNobodyTakes) }
 
 func testOutputThatNobodyTakes(t *testing.T, s *place) {

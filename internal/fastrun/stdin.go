@@ -5,15 +5,16 @@ import (
 	"os"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/lanes"
 )
 
 // stdin is the standard input of a process.
 type stdin struct {
 	p    *process
-	room *Room
+	room *lanes.Room
 }
 
-func newStdin(p *process) *stdin { return &stdin{p: p, room: NewRoom()} }
+func newStdin(p *process) *stdin { return &stdin{p: p, room: lanes.NewRoom(v1.Window)} }
 
 // end says that no more is taken.
 func (s *stdin) end() { s.room.Close(io.ErrClosedPipe) }

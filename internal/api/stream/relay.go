@@ -27,7 +27,7 @@ type Relay struct {
 	c       *gate.Call
 	conn    net.Conn
 	in      *bufio.Reader
-	room    [2]*fastrun.Room     // for standard output and error
+	rooms   *rooms
 	started chan sandpit.Process // of Connect
 
 	// Of Serve: reading is closed when reading from the client has ended.
@@ -57,7 +57,7 @@ func NewRelay(c *gate.Call) (*Relay, error) {
 }
 
 func newRelay(c *gate.Call, conn net.Conn, in *bufio.Reader) *Relay {
-	return &Relay{c: c, conn: conn, in: in, room: [2]*fastrun.Room{fastrun.NewRoom(), fastrun.NewRoom()}, started: make(chan sandpit.Process, 1)}
+	return &Relay{c: c, conn: conn, in: in, rooms: newRooms(), started: make(chan sandpit.Process, 1)}
 }
 
 // Request reads the first frame.
@@ -88,9 +88,7 @@ func (s *Relay) Serve() {
 // breakOff closes the connection: at once if the client has left, or else after a moment
 // for the last frames.
 func (s *Relay) breakOff() {
-	for _, room := range s.room {
-		room.Close(context.Cause(s.c.Ctx))
-	}
+	s.rooms.close(context.Cause(s.c.Ctx))
 	if errors.Is(context.Cause(s.c.Ctx), gate.ErrClientGone) {
 		_ = s.conn.Close()
 		return

@@ -69,11 +69,11 @@ func FuzzRunInput(f *testing.F) {
 		frame(nil, v1.FrameSignal, []byte(`{"signal":15,"group":true}`)),
 		frame(nil, v1.FrameSignal, []byte(`{"signal":-1}`)),
 		frame(nil, v1.FrameResize, []byte(`{"rows":99999,"cols":-1}`)),
-		frame(frame(nil, fastrun.FramePassed, []byte{v1.FrameStderr, 255, 255, 255, 255}), fastrun.FramePassed, []byte{1, 0, 0, 0, 0}),
+		frame(frame(nil, v1.FramePassed, []byte{v1.FrameStderr, 255, 255, 255, 255}), v1.FramePassed, []byte{1, 0, 0, 0, 0}),
 		frame(nil, fastrun.FrameKill, []byte("x")),
 		frame(nil, 99, nil),
 		{v1.FrameStdin, 0xff, 0xff, 0xff, 0xff},
-		frame(nil, v1.FrameStdin, make([]byte, fastrun.Window)),
+		frame(nil, v1.FrameStdin, make([]byte, v1.Window)),
 	} {
 		f.Add(s)
 	}
@@ -94,7 +94,7 @@ func FuzzRunInput(f *testing.F) {
 		}
 		var whole []byte
 		for in := bytes.NewReader(sent); ; {
-			kind, payload, err := v1.ReadFrame(in, nil, fastrun.Window)
+			kind, payload, err := v1.ReadFrame(in, nil, v1.Window)
 			if err != nil {
 				break
 			}

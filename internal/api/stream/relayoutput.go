@@ -17,22 +17,16 @@ func (s *Relay) Frame(kind byte, payload []byte) error {
 		s.add(kind, payload)
 		return s.err
 	}
-	for len(payload) > 0 {
-		n, err := s.room[kind-v1.FrameStdout].Take(min(len(payload), 2*gatherSize))
-		if err != nil {
-			return err
-		}
+	return s.rooms.send(kind, payload, 2*gatherSize, func(part []byte) error {
 		s.mu.Lock()
-		s.add(kind, payload[:n])
-		err = s.err
-		s.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		payload = payload[n:]
-	}
-	return nil
+		defer s.mu.Unlock()
+		s.add(kind, part)
+		return s.err
+	})
 }
+
+// apart reports that each output has a window.
+func (s *Relay) apart() bool { return true }
 
 // add gathers a frame, and sends what is gathered if it is much. Precondition:
 // s.mu is held.

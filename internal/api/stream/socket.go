@@ -38,6 +38,8 @@ type Socket struct {
 	reading  chan struct{}
 	stopPing func()
 
+	rooms *rooms // nil: without windows
+
 	mu   sync.Mutex
 	buf  []byte
 	last time.Time // something was sent
@@ -87,8 +89,27 @@ func hasToken(h http.Header, name, word string) bool {
 	return false
 }
 
-// Frame sends a frame.
+// Windows bounds each output by a v1.Window, and the input by a v1.InputWindow. Call it before
+// anything is sent.
+func (s *Socket) Windows() {
+	s.rooms = newRooms()
+	context.AfterFunc(s.c.Ctx, func() { s.rooms.close(context.Cause(s.c.Ctx)) })
+}
+
+func (s *Socket) apart() bool { return s.rooms != nil }
+
+// socketPiece is the size in bytes of a message of output if there are windows.
+const socketPiece = 256 << 10
+
+// Frame sends a frame. With windows, output is sent as fast as the client passes it on.
 func (s *Socket) Frame(kind byte, payload []byte) error {
+	if s.rooms != nil && isOutput(kind) {
+		return s.rooms.send(kind, payload, socketPiece, func(part []byte) error { return s.frame(kind, part) })
+	}
+	return s.frame(kind, payload)
+}
+
+func (s *Socket) frame(kind byte, payload []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.frameLocked(kind, payload)
@@ -151,14 +172,22 @@ const (
 
 // receive takes what the client sends until it leaves, which ends the call.
 func (s *Socket) receive(p sandpit.Process) {
+	controls := rate.NewLimiter(maxControls, maxControls)
+	if s.rooms != nil {
+		in := newInlet(p, v1.InputWindow, func(kind byte, payload []byte) { _ = s.frame(kind, payload) })
+		err := s.take(p, func(piece []byte) error { return in.put(piece, piece == nil) }, controls)
+		in.close()
+		s.c.Cancel(err)
+		<-in.done
+		return
+	}
 	stdin := make(chan []byte, stdinQueue)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		s.pump(p, stdin)
 	}()
-	controls := rate.NewLimiter(maxControls, maxControls)
-	err := s.take(p, stdin, controls)
+	err := s.take(p, func(piece []byte) error { return s.put(stdin, piece) }, controls)
 	close(stdin)
 	s.c.Cancel(err)
 	<-done
@@ -187,8 +216,8 @@ func errMessage(why string) error {
 	return gate.Invalid("a message of the client is not valid: "+why, "see /docs")
 }
 
-// take reads messages.
-func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Limiter) error {
+// take reads messages. put takes pieces of standard input; nil ends it.
+func (s *Socket) take(p sandpit.Process, put func(piece []byte) error, controls *rate.Limiter) error {
 	for {
 		kind, r, err := s.conn.Reader(s.io)
 		if err != nil {
@@ -204,10 +233,10 @@ func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 		msg := &message{r: r}
 		switch channel[0] {
 		case v1.FrameStdin:
-			err = s.input(msg, stdin)
+			err = msg.pass(put)
 		case v1.FrameEOF:
 			if _, err = msg.whole(0); err == nil {
-				err = s.put(stdin, nil)
+				err = put(nil)
 			}
 		case v1.FrameResize, v1.FrameSignal:
 			var text []byte
@@ -218,25 +247,22 @@ func (s *Socket) take(p sandpit.Process, stdin chan<- []byte, controls *rate.Lim
 				return context.Cause(s.c.Ctx)
 			}
 			err = control(s.c.Ctx, p, channel[0], text)
+		case v1.FramePassed:
+			var payload []byte
+			if payload, err = msg.whole(5); err != nil {
+				break
+			}
+			if s.rooms == nil {
+				err = errMessage("the socket was opened without windows")
+				break
+			}
+			err = s.rooms.passed(payload)
 		case v1.FramePing:
 			_, err = msg.whole(0)
 		default:
 			err = errMessage(fmt.Sprintf("the channel %d is unknown", channel[0]))
 		}
 		if err != nil {
-			return err
-		}
-	}
-}
-
-// input queues the standard input in a message.
-func (s *Socket) input(msg *message, stdin chan<- []byte) error {
-	for {
-		piece, err := msg.next(stdinPiece)
-		if err != nil || len(piece) == 0 {
-			return err
-		}
-		if err := s.put(stdin, piece); err != nil {
 			return err
 		}
 	}
@@ -272,6 +298,19 @@ func (m *message) next(limit int) ([]byte, error) {
 		return nil, gate.ErrClientGone
 	}
 	return bytes.Clone(buf[:n]), nil
+}
+
+// pass passes the payload on in pieces.
+func (m *message) pass(put func(piece []byte) error) error {
+	for {
+		piece, err := m.next(stdinPiece)
+		if err != nil || len(piece) == 0 {
+			return err
+		}
+		if err := put(piece); err != nil {
+			return err
+		}
+	}
 }
 
 // whole returns the payload, and an error if it is longer than limit bytes.

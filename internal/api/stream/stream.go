@@ -29,10 +29,21 @@ type Sink interface {
 	Frame(kind byte, payload []byte) error
 }
 
-// Output returns writers that send a process's standard output and error to a client.
+// Output returns writers that send a process's standard output and error to a client. They are
+// lanes.Joined unless the connection has windows.
 func Output(s Sink) (stdout, stderr io.Writer) {
-	return output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
+	out, errs := output{s, v1.FrameStdout}, output{s, v1.FrameStderr}
+	if w, ok := s.(interface{ apart() bool }); ok && w.apart() {
+		return out, errs
+	}
+	return joined{out}, joined{errs}
 }
+
+// joined is an output that waits for the other one, too.
+type joined struct{ output }
+
+// Joined is that of lanes.Joined.
+func (joined) Joined() {}
 
 // output is a process's standard output or error on its way to the client.
 type output struct {

@@ -15,6 +15,13 @@ const (
 	StreamType = "application/vnd.sandpit.stream"
 	FrameHead  = 5       // bytes of type and length
 	MaxFrame   = 1 << 20 // bytes of payload, except in a fastrun.FrameRequest
+
+	// Window bounds each output of a process over a connection with windows, and InputWindow the
+	// input over a WebSocket with windows, in bytes. The sender sends no more than that before it is
+	// told by FramePassed or FrameTaken what the other end has passed on. So the other end never has
+	// to leave later frames unread.
+	Window      = 1 << 20
+	InputWindow = 256 << 10
 )
 
 // Subprotocol is the protocol of all WebSockets of /v1 (Sec-WebSocket-Protocol).
@@ -31,10 +38,12 @@ const (
 	FrameEnd         byte = 6  // S: End as JSON; always the last
 	FramePing        byte = 7  // S: empty, at least every 20 s of silence
 	FrameStdinClosed byte = 8  // S: empty: the process reads no more input; further input is dropped
+	FrameTaken       byte = 9  // S: 4 bytes, most significant first: the number of standard input bytes that the process has taken; only with windows
 	FrameStdin       byte = 16 // C: bytes
 	FrameEOF         byte = 17 // C: standard input ends
 	FrameResize      byte = 18 // C: Size as JSON
 	FrameSignal      byte = 19 // C: {"signal": 15, "group": false} as JSON
+	FramePassed      byte = 20 // C: 5 bytes: FrameStdout or FrameStderr; the number of its bytes passed on, most significant first; only with windows
 )
 
 // AppendFrameHead appends the head of a frame with a payload of length bytes.

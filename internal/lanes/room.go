@@ -1,11 +1,11 @@
-package fastrun
+package lanes
 
 import "sync"
 
-// Room counts how much of a stream may still be sent: its receiver holds at most the
-// Window, and so never has to leave later frames unread. Its methods are safe for
-// concurrent use.
+// Room counts how much of a stream may still be sent: its receiver holds at most a window, in
+// bytes, and so never has to leave later frames unread. Its methods are safe for concurrent use.
 type Room struct {
+	window int
 	mu     sync.Mutex
 	change sync.Cond
 	left   int
@@ -13,8 +13,8 @@ type Room struct {
 }
 
 // NewRoom returns the room of a new stream.
-func NewRoom() *Room {
-	r := &Room{left: Window}
+func NewRoom(window int) *Room {
+	r := &Room{window: window, left: window}
 	r.change.L = &r.mu
 	return r
 }
@@ -39,7 +39,7 @@ func (r *Room) Take(want int) (int, error) {
 func (r *Room) Give(n uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.left = int(min(uint64(r.left)+uint64(n), Window))
+	r.left = int(min(uint64(r.left)+uint64(n), uint64(r.window)))
 	r.change.Broadcast()
 }
 
