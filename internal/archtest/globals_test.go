@@ -66,6 +66,7 @@ var suites = map[string]bool{"sandpittest": true, "internal/driver/drivertest": 
 // ofTheProcess names variables of packages that stand for what is the process's own, with the
 // reason: one for each user of the package would be wrong.
 var ofTheProcess = map[string]string{
+	"internal/api/codec.known":              "the fields of types are the program's own, and each is found once",
 	"internal/driver/linux.processDumpable": "PR_SET_DUMPABLE is a right of the process, which all drivers in it change and restore",
 }
 
