@@ -457,6 +457,19 @@ func TestDetachedCallsEnd(t *testing.T) {
 	}
 }
 
+// The context of a detached call, and what it has started, end with its handler.
+func TestDetachedCallsEndWithTheirHandler(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	contexts := make(chan context.Context, 1)
+	url := s.server(echo("X-Key", "detached", func(c *gate.Call, _ []byte) error {
+		c.OutliveClient()
+		contexts <- c.Ctx
+		return nil
+	}))
+	s.want(200, "", "POST", url+"/boxes/b/detached", "", "X-Key", "s1")
+	<-(<-contexts).Done()
+}
+
 // A client that stops sending is refused in the form of the dialect.
 func TestStalledBodyEnds(t *testing.T) {
 	s := serve(t, gate.Limits{Stall: time.Second})

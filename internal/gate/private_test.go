@@ -122,3 +122,39 @@ func TestTicketsAreBounded(t *testing.T) {
 		t.Errorf("%d that were used are held", len(all.order))
 	}
 }
+
+// What requests with previews hold counts as their key's, and is at most half of what it may hold.
+// The other half stays for its owner, and all of it comes back.
+func TestPreviewsHoldHalf(t *testing.T) {
+	g := &Gate{}
+	g.limiter.init(Limits{Memory: 100, TotalMemory: 1000, Spool: 40, TotalSpool: 1000}.withDefaults())
+	owner := Caller{Key: "k1"}
+	preview := owner
+	preview.Preview = "p1"
+	call := func(who Caller) *Call { return &Call{gate: g, Caller: who} }
+	for kind, all := range map[int]int64{InMemory: 100, OnDisk: 40} {
+		first, second, own := call(preview), call(preview), call(owner)
+		for _, c := range []struct {
+			call *Call
+			n    int64
+			ok   bool
+		}{
+			{first, all/2 + 1, false},
+			{first, all / 2, true},
+			{second, 1, false},
+			{own, all/2 + 1, false},
+			{own, all / 2, true},
+			{own, 0, true},
+		} {
+			if err := c.call.Hold(kind, c.n); (err == nil) != c.ok {
+				t.Errorf("holding %d of kind %d: %v", c.n, kind, err)
+			}
+		}
+		for _, c := range []*Call{first, second, own} {
+			g.limiter.release(c)
+		}
+		if held := g.limiter.of(preview).held; held != [heldKinds]int64{} || g.limiter.of(owner).held != held || g.limiter.held != held {
+			t.Errorf("after the ends of all calls %v is held", held)
+		}
+	}
+}
