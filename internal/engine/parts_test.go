@@ -519,6 +519,15 @@ func TestOverdue(t *testing.T) {
 				synctest.Wait()
 			}
 		},
+		"a client that does not read one output": func(_ *testing.T, _ *Sandbox, h *broadcaster) func() {
+			r, w := io.Pipe()
+			go counted{h, w}.Write([]byte("x"))
+			time.Sleep(time.Hour + time.Millisecond)
+			return func() {
+				r.Close()
+				synctest.Wait()
+			}
+		},
 	} {
 		for _, ends := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, ends %t", name, ends), func(t *testing.T) {

@@ -272,6 +272,21 @@ func TestDetachedWindows(t *testing.T) {
 	if res, err := p.Wait(ctx); err != nil || !res.Success() || stdout.Load() != much || stderr.Load() != client.PassWindow {
 		t.Errorf("got %+v, %v, %d and %d bytes", res, err, stdout.Load(), stderr.Load())
 	}
+
+	// Without its host it waits for nobody.
+	p, err = c.StartDetached(ctx, sandpit.Command{Script: fmt.Sprintf("head -c %d /dev/zero", much), Stdout: count(&stdout)}, client.Detach{Hold: true, Windows: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "as much comes as may", func() bool { return stdout.Load() >= much+client.PassWindow })
+	p.Detach()
+	again, err := c.Attach(ctx, p.Ref(), 0, client.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := again.Wait(ctx); err != nil || !res.Success() || res.StdoutBytes != much {
+		t.Errorf("got %+v, %v", res, err)
+	}
 }
 
 func TestWhatMakesNoSense(t *testing.T) {
