@@ -47,8 +47,8 @@ type Command struct {
 	// Stdout and Stderr receive the output as it arrives; nil discards it. If they are
 	// the same writer, it is not called twice at the same time; two different ones may be
 	// called at the same time. A writer that blocks slows the process down and loses no
-	// output. If both are set, it does not hold up the other one. After a writer fails,
-	// its output is discarded.
+	// output. If both are set, and neither is a *bytes.Buffer, it does not hold up the
+	// other one. After a writer fails, its output is discarded.
 	Stdout, Stderr io.Writer
 
 	// Timeout is the time after the start at which the process and all its

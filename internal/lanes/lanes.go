@@ -131,9 +131,10 @@ func (l *Lanes) Wait(ctx context.Context) {
 // as those of two streams over one connection.
 type Joined interface{ Joined() }
 
-// Apart reports whether two writers wait for different readers, so that Lanes are of use.
+// Apart reports whether two writers wait for different readers, so that Lanes are of use. A
+// *bytes.Buffer has no reader before the end.
 func Apart(a, b io.Writer) bool {
-	return a != nil && b != nil && !same(a, b) && !(joined(a) && joined(b))
+	return a != nil && b != nil && !same(a, b) && !joined(a) && !joined(b)
 }
 
 func joined(w io.Writer) bool {
