@@ -224,17 +224,32 @@ func (a *admission) leave(d *demand) {
 	a.serve()
 }
 
-// change changes the capacity that a sandbox has, unless it has left, or what it needs in
-// addition is not free or creates of its namespace wait for it. It does not wait.
-func (a *admission) change(namespace string, d *demand, memory int64, cpus float64) bool {
+// hold has a sandbox hold the larger of what it has and of the amounts of a change, until
+// settle is called: both limits may be in force meanwhile. It fails if the sandbox has left,
+// or what it needs in addition is not free, or creates of its namespace wait for it. It does
+// not wait.
+func (a *admission) hold(namespace string, d *demand, memory int64, cpus float64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := demand{memory: memory - d.memory, cpus: cpus - d.cpus}
-	if d.sandboxes == 0 || (more.memory > 0 || more.cpus > 0) && (len(a.queues[namespace]) > 0 || !a.fits(demand{memory: max(more.memory, 0), cpus: max(more.cpus, 0)})) {
+	more := demand{memory: max(memory-d.memory, 0), cpus: max(cpus-d.cpus, 0)}
+	if d.sandboxes == 0 || more != (demand{}) && (len(a.queues[namespace]) > 0 || !a.fits(more)) {
 		return false
 	}
-	a.set(d, memory, cpus)
+	a.take(more, 1)
+	d.memory, d.cpus = d.memory+more.memory, d.cpus+more.cpus
 	return true
+}
+
+// settle ends what hold began: the sandbox needs these amounts, and the rest is free.
+func (a *admission) settle(d *demand, memory int64, cpus float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if d.sandboxes == 0 { // it has left
+		return
+	}
+	a.take(demand{memory: memory - d.memory, cpus: cpus - d.cpus}, 1)
+	d.memory, d.cpus = memory, cpus
+	a.serve()
 }
 
 // most returns for people what a sandbox can have at present, with what it has.
@@ -250,22 +265,6 @@ func (a *admission) most(d *demand) string {
 		cpus = d.cpus + max(0, c-a.used.cpus)
 	}
 	return amounts(memory, cpus)
-}
-
-// restore undoes a change, also if others have taken the capacity: the sandbox has its old limits.
-func (a *admission) restore(d *demand, memory int64, cpus float64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if d.sandboxes > 0 {
-		a.set(d, memory, cpus)
-	}
-}
-
-// set changes what a sandbox has. Precondition: a.mu is held.
-func (a *admission) set(d *demand, memory int64, cpus float64) {
-	a.take(demand{memory: memory - d.memory, cpus: cpus - d.cpus}, 1)
-	d.memory, d.cpus = memory, cpus
-	a.serve()
 }
 
 // serve admits creates that fit: the first of each queue, the queues in turn.

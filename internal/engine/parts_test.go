@@ -190,7 +190,8 @@ func TestAdmissionIsFair(t *testing.T) {
 	})
 }
 
-// A sandbox grows only past creates of other namespaces that do not fit, and gets back what it had.
+// A sandbox grows only past creates of other namespaces that do not fit, and what it gives up is free
+// once its new limits are in force.
 func TestGrowthWaitsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := admission{capacity: Capacity{Memory: 10, Wait: time.Minute}}
@@ -199,15 +200,20 @@ func TestGrowthWaitsItsTurn(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = a.enter(t.Context(), "x", demand{memory: 9, sandboxes: 1}) })
 		synctest.Wait()
-		if a.change("x", &d, 5, 0) || !a.change("y", &d, 5, 0) || a.change("y", &d, 11, 0) {
+		if a.hold("x", &d, 5, 0) || !a.hold("y", &d, 5, 0) || a.hold("y", &d, 11, 0) {
 			t.Errorf("it has %+v, and all %+v", d, a.used)
 		}
-		if !a.change("x", &d, 1, 0) { // which lets the create in
-			t.Error("it can't be made smaller")
+		if !a.hold("x", &d, 1, 0) || d.memory != 5 || len(a.queues) != 1 {
+			t.Errorf("before the change is in force, it has %+v, and %v wait", d, a.turn)
 		}
+		a.settle(&d, 1, 0)
 		wg.Wait()
-		if a.restore(&d, 5, 0); d.memory != 5 || a.used.memory != 14 {
-			t.Errorf("it has %+v back, and all %+v", d, a.used)
+		if d.memory != 1 || a.used.memory != 10 {
+			t.Errorf("it has %+v, and all %+v", d, a.used)
+		}
+		a.leave(&d)
+		if a.settle(&d, 4, 0); a.used.memory != 9 || a.hold("y", &d, 1, 0) {
+			t.Errorf("once it has left, it has %+v, and all %+v", d, a.used)
 		}
 	})
 }

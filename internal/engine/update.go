@@ -53,6 +53,9 @@ func (s *Sandbox) update(ctx context.Context, c sandpit.Change, p policy.Policy)
 	if c.Name != "" {
 		next.name = c.Name
 	}
+	if c.Limits != (sandpit.Limits{}) {
+		next.changing = false
+	}
 	if err := s.changeTo(ctx, was, next); err != nil {
 		return failed(err)
 	}
@@ -96,21 +99,31 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 			undo = append(undo, func() { lock(); s.nameLock = release })
 		}
 	}
-	if next.limits != was.limits {
+	limits := next.limits != was.limits || next.changing != was.changing
+	if limits {
 		gate := &s.engine.gate
-		if !gate.change(s.namespace, &s.demand, next.limits.Memory, next.limits.CPUs) {
+		if !gate.hold(s.namespace, &s.demand, next.limits.Memory, next.limits.CPUs) {
 			return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(next.limits.Memory, next.limits.CPUs)), "request at most "+gate.most(&s.demand))
 		}
-		undo = append(undo, func() { gate.restore(&s.demand, was.limits.Memory, was.limits.CPUs) })
+		undone := true
+		undo = append(undo, func() {
+			if undone { // otherwise either limits may be in force
+				gate.settle(&s.demand, was.limits.Memory, was.limits.CPUs)
+			}
+		})
 		began := was
 		began.changing = true // if this engine is killed, the next one sets the limits of the record
 		if err := s.saveSettings(ctx, &began); err != nil {
 			return err
 		}
 		changed := policy.Differing(was.limits, next.limits)
+		if was.changing {
+			changed = s.changeable(ctx)
+		}
 		undo = append(undo, func() {
 			later := context.WithoutCancel(ctx)
-			if s.setLimits(later, policy.Only(was.limits, changed)) != nil || s.saveSettings(later, &was) != nil {
+			undone = s.setLimits(later, policy.Only(was.limits, changed)) == nil
+			if !undone || s.saveSettings(later, &was) != nil {
 				s.saveLater()
 			}
 		})
@@ -123,6 +136,9 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 			s.saveLater() // what a disk that hangs has taken all the same is replaced
 		}
 		return err
+	}
+	if limits {
+		s.engine.gate.settle(&s.demand, next.limits.Memory, next.limits.CPUs)
 	}
 	if more < 0 {
 		s.refund(-more)
@@ -146,6 +162,16 @@ func (s *Sandbox) setLimits(ctx context.Context, limits sandpit.Limits) error {
 	return limiter.SetLimits(ctx, limits)
 }
 
+// changeable returns which limits of the sandbox can be changed.
+func (s *Sandbox) changeable(ctx context.Context) feature.Set {
+	info, _ := s.describe()
+	set := maps.Clone(s.engine.opts.Driver.Probe(ctx).Changeable)
+	for _, g := range info.NotEnforced {
+		delete(set, feature.Feature(g.What))
+	}
+	return set
+}
+
 // restoreLimits sets the limits of the record again, after an engine that was killed while it
 // changed them. They are those before the change.
 func (s *Sandbox) restoreLimits(ctx context.Context) {
@@ -153,11 +179,7 @@ func (s *Sandbox) restoreLimits(ctx context.Context) {
 	if !now.changing {
 		return
 	}
-	changed := maps.Clone(s.engine.opts.Driver.Probe(ctx).Changeable)
-	for _, g := range s.info.NotEnforced {
-		delete(changed, feature.Feature(g.What))
-	}
-	err := s.setLimits(ctx, policy.Only(now.limits, changed))
+	err := s.setLimits(ctx, policy.Only(now.limits, s.changeable(ctx)))
 	if err != nil {
 		s.mu.Lock()
 		s.info.NotEnforced = append(slices.Clone(s.info.NotEnforced), sandpit.Gap{

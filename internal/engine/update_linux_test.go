@@ -132,17 +132,23 @@ func TestUpdateOnAFullDisk(t *testing.T) {
 	}
 }
 
+// withCapacity returns an engine with a capacity, whose sandboxes end with it.
+func withCapacity(t *testing.T, c engine.Capacity) *engine.Engine {
+	t.Helper()
+	images, guests := engine.Home(t.TempDir())
+	e := engine.New(engine.Options{
+		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: image.Open(images, image.Options{NoSync: true}),
+		Policy: policy.Default(), Capacity: c,
+	})
+	t.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
 // A change of limits is charged to the capacity, and what it no longer needs is free.
 func TestUpdateIsCharged(t *testing.T) {
 	needGuest(t)
 	testkit.NeedRoot(t, "to have limits of a sandbox in any case")
-	dir := t.TempDir()
-	images, guests := engine.Home(dir)
-	e := engine.New(engine.Options{
-		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: image.Open(images, image.Options{NoSync: true}),
-		Policy: policy.Default(), Capacity: engine.Capacity{Memory: 256 << 20, Wait: time.Millisecond},
-	})
-	t.Cleanup(func() { _ = e.Close() })
+	e := withCapacity(t, engine.Capacity{Memory: 256 << 20, Wait: time.Millisecond})
 	create := func() error {
 		_, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 128 << 20}})
 		return err
@@ -177,6 +183,41 @@ func TestUpdateIsCharged(t *testing.T) {
 	}
 	if err := create(); err != nil {
 		t.Errorf("what it had is not returned: %v", err)
+	}
+}
+
+// A change that fails lets no create in, and one that succeeds does.
+func TestFailedUpdateFreesNothing(t *testing.T) {
+	needGuest(t)
+	testkit.NeedRoot(t, "to have limits of a sandbox in any case")
+	e := withCapacity(t, engine.Capacity{Memory: 256 << 20, Wait: time.Hour})
+	sb, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 192 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "head -c 64M /dev/zero >/dev/shm/f && echo filled"); err != nil || string(out.Stdout) != "filled\n" {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	created := make(chan error, 1)
+	go func() {
+		_, err := e.Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{Memory: 128 << 20}})
+		created <- err
+	}()
+	testkit.Until(t, "a create waits", func() bool { return e.Waiting() == 1 })
+	memory := func(mib int64) error {
+		return sb.Update(t.Context(), sandpit.Change{Limits: sandpit.Limits{Memory: mib << 20}})
+	}
+	if err := memory(32); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("less memory than is in use: %v", err)
+	}
+	if n := e.Waiting(); n != 1 {
+		t.Errorf("%d creates wait after a change that failed", n)
+	}
+	if err := memory(128); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-created; err != nil {
+		t.Error(err)
 	}
 }
 
