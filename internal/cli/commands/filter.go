@@ -60,10 +60,12 @@ func (f *filter) Set(text string) (err error) {
 		f.names = append(f.names, value)
 	case (key == "image" || key == "ancestor") && f.listing:
 		f.images = append(f.images, value)
-	case key == "since":
+	case key == "since" && f.Since.IsZero():
 		f.Since, err = parseSince(value)
-	case key == "until":
+	case key == "until" && f.Until.IsZero():
 		f.Until, err = parseSince(value)
+	case key == "since", key == "until":
+		return sandpit.WithHint(fmt.Errorf("%s is given twice", key), "give one time")
 	default:
 		keys := "label, state, since and until"
 		if f.listing {
@@ -97,11 +99,21 @@ func (l labelFilter) Set(text string) error {
 		l.f.HasLabels = append(l.f.HasLabels, text)
 		return nil
 	}
+	return requireLabel(l.f.Labels, text)
+}
+
+// requireLabel adds KEY=VALUE to the labels of a filter, all of which are needed. It refuses a
+// second value of a key: nothing has both.
+func requireLabel(labels map[string]string, text string) error {
 	label, err := parseLabel(text)
-	if err == nil {
-		l.f.Labels[label[0]] = label[1]
+	if err != nil {
+		return err
 	}
-	return err
+	if value, given := labels[label[0]]; given && value != label[1] {
+		return sandpit.WithHint(fmt.Errorf("label %q is given twice with different values", label[0]), "run the command once for each value")
+	}
+	labels[label[0]] = label[1]
+	return nil
 }
 
 // A remover removes many sandboxes at a time: a client of a server.

@@ -224,11 +224,7 @@ func (f *eventFilter) Set(text string) error {
 	case key == "label" && !strings.Contains(value, "="):
 		f.HasLabels = append(f.HasLabels, value)
 	case key == "label":
-		label, err := parseLabel(value)
-		if err != nil {
-			return err
-		}
-		f.Labels[label[0]] = label[1]
+		return requireLabel(f.Labels, value)
 	default:
 		return sandpit.WithHint(fmt.Errorf("%q is not a filter", key), "use kind, sandbox and label")
 	}
