@@ -61,6 +61,9 @@ func (d *detachKeys) Write(p []byte) (int, error) {
 			continue
 		}
 		if d.pressed++; d.pressed == len(d.keys) {
+			if len(pass) > 0 {
+				_, _ = d.WriteCloser.Write(pass) // also a process that has closed its input can be left
+			}
 			if err := d.detach(); err != nil {
 				return 0, err
 			}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -34,16 +35,18 @@ func TestDetachKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in, detached := new(keysInput), false
-		d := &detachKeys{WriteCloser: in, keys: keys, detach: func() error { detached = true; return nil }}
-		for i := range len(tt.typed) {
-			if _, err = d.Write([]byte{tt.typed[i]}); err != nil {
-				break
+		for _, size := range []int{1, len(tt.typed)} { // key by key, and all in one read
+			in, detached := new(keysInput), false
+			d := &detachKeys{WriteCloser: in, keys: keys, detach: func() error { detached = true; return nil }}
+			for part := range slices.Chunk([]byte(tt.typed), size) {
+				if _, err = d.Write(part); err != nil {
+					break
+				}
 			}
-		}
-		_ = d.Close()
-		if detached != tt.detached || errors.Is(err, errDetached) != detached || in.closed == detached || in.String() != tt.passed {
-			t.Errorf("%s, %q: %q was passed on, detached %v, closed %v, %v", tt.keys, tt.typed, in, detached, in.closed, err)
+			_ = d.Close()
+			if detached != tt.detached || errors.Is(err, errDetached) != detached || in.closed == detached || in.String() != tt.passed {
+				t.Errorf("%s, %q, %d at a time: %q was passed on, detached %v, closed %v, %v", tt.keys, tt.typed, size, in, detached, in.closed, err)
+			}
 		}
 	}
 	for _, text := range []string{"ctrl-", "ctrl-1", "ctrl-pp", "pq", ",", "p,,q", " ", "ctrl-p ctrl-q", "é"} {
