@@ -2,10 +2,14 @@ package main
 
 import (
 	"bufio"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestSignalsEndStreams ends what has no end of its own: the exit code says that
@@ -60,5 +64,63 @@ func TestSignalsEndStreams(t *testing.T) {
 				t.Errorf("exit code %d, want %d", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestEventsOverASlowConnection lists past events by way of a proxy that delays each piece: all
+// are shown, however long they take.
+func TestEventsOverASlowConnection(t *testing.T) {
+	_, _ = withSandbox(t)
+	socket, ok := strings.CutPrefix(os.Getenv("SANDPIT_SERVER"), "unix://")
+	if !ok {
+		t.Fatal("the server has no socket")
+	}
+	l, err := net.Listen("unix", filepath.Join(shortHome(t), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	slowly := func(to, from net.Conn) {
+		defer to.Close()
+		for buf := make([]byte, 64<<10); ; {
+			n, err := from.Read(buf)
+			if err != nil {
+				return
+			}
+			time.Sleep(300 * time.Millisecond)
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", socket)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go slowly(far, near)
+			go slowly(near, far)
+		}
+	}()
+	t.Setenv("SANDPIT_SERVER", "unix://"+l.Addr().String())
+	for _, argv := range [][]string{{"sandpit", "events"}, {"sandpit", "events", "--filter", "kind=sandbox.created"}} {
+		out, err := commandLine(t, argv...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "  sandbox.created  box\n") {
+			t.Errorf("%v: %v: %s", argv, err, out)
+		}
+	}
+	for _, argv := range [][]string{
+		{"sandpit", "events", "--filter", "kind=sandbox.removed"},
+		{"sandpit", "events", "--after", "9000000000000000000"},
+	} {
+		if out, err := commandLine(t, argv...).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%v: %v: %s", argv, err, out)
+		}
 	}
 }

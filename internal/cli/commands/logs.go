@@ -126,40 +126,34 @@ kind and all labels.`,
 		Example: "  sandpit events -f\n  sandpit events --since 1h --filter kind=process.exited --json",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
-		watching, cancel := context.WithCancel(ctx)
-		defer cancel()
-		if after == 0 && (!follow || since.set) {
-			after = 1 // from the first that is kept
+		query := sandpit.EventQuery(only)
+		if query.After = after; after == 0 && (!follow || since.set) {
+			query.After = 1 // from the first that is kept
 		}
-		only.After = after
-		begun := time.Now()
-		var idle *time.Timer
+		until := uint64(math.MaxUint64)
 		if !follow {
-			// The stream has no end: the past is over when nothing comes for a moment.
-			idle = time.AfterFunc(500*time.Millisecond, cancel)
-			defer idle.Stop()
+			page, err := s.List(ctx, sandpit.ListQuery{Limit: 1})
+			if err != nil || query.After >= page.Seq {
+				return err
+			}
+			// The stream has no end, and of events that it does not select it says nothing: all are
+			// asked for, up to this one.
+			until, query = page.Seq, sandpit.EventQuery{After: query.After}
 		}
-		for event, err := range s.Events(watching, sandpit.EventQuery(only)) {
-			if watching.Err() != nil && ctx.Err() == nil {
+		for event, err := range s.Events(ctx, query) {
+			switch {
+			case err != nil:
+				return err
+			case event.Kind == sandpit.EventLost && !follow: // what is not kept was not asked for
+			case event.Seq > until:
+			case event.Kind != sandpit.EventLost && (event.Time.Before(since.is) || !sandpit.EventQuery(only).Matches(event)):
+			default:
+				if err := a.printEvent(event, asJSON); err != nil {
+					return err
+				}
+			}
+			if event.Seq >= until {
 				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if !follow {
-				if event.Kind == sandpit.EventLost {
-					continue // what is not kept was not asked for
-				}
-				if event.Time.After(begun) {
-					return nil
-				}
-				idle.Reset(500 * time.Millisecond)
-			}
-			if event.Time.Before(since.is) && event.Kind != sandpit.EventLost {
-				continue
-			}
-			if err := a.printEvent(event, asJSON); err != nil {
-				return err
 			}
 		}
 		return ctx.Err()
