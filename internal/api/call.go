@@ -16,6 +16,7 @@ type call struct {
 	route   *Route
 	forward target // of the reverse proxy
 
+	compared []byte      // SHA-256 of what requests with one Idempotency-Key must have in common
 	repeat   *repeatable // its Idempotency-Key, if it is carried out with one
 	repeated string      // the sandbox and process that it attaches to as a repeated exec
 	fore     *foreground // of an exec with a key
@@ -55,7 +56,7 @@ func asJSON[Out any](f func(*call) (Out, error)) func(*call) error {
 func fromJSON[In, Out any](f func(*call, *In) (Out, error)) func(*call) error {
 	return func(c *call) error {
 		in := new(In)
-		if err := codec.Read(c.Call, in, codec.MaxBody); err != nil {
+		if err := codec.Read(c.Call, in, codec.MaxBody, c.compare); err != nil {
 			return c.Untouched(err)
 		}
 		if err := c.intendFor(in); err != nil {
@@ -73,7 +74,7 @@ func fromJSON[In, Out any](f func(*call, *In) (Out, error)) func(*call) error {
 func fromJSONOnly[In any](f func(*call, *In) error) func(*call) error {
 	return func(c *call) error {
 		in := new(In)
-		if err := codec.Read(c.Call, in, codec.MaxBody); err != nil {
+		if err := codec.Read(c.Call, in, codec.MaxBody, c.compare); err != nil {
 			return c.Untouched(err)
 		}
 		if err := c.intendFor(in); err != nil {

@@ -15,7 +15,7 @@ const createID = "createSandbox"
 // createSandbox makes a sandbox.
 func createSandbox(c *call) error {
 	in := new(v1.Spec)
-	if err := codec.Read(c.Call, in, codec.MaxBody); err != nil {
+	if err := codec.Read(c.Call, in, codec.MaxBody, c.compare); err != nil {
 		return err
 	}
 	if err := c.intendFor(in); err != nil {

@@ -49,7 +49,7 @@ func (c *call) readExec(cmd *v1.Exec) (in execInput, err error) {
 	if kind == multipartForm {
 		in, err = c.readForm(cmd, params["boundary"])
 	} else {
-		err = codec.Read(c.Call, cmd, maxCommand)
+		err = codec.Read(c.Call, cmd, maxCommand, c.compare)
 	}
 	switch {
 	case err != nil:
@@ -88,6 +88,7 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 	if err := codec.ParseHeld(c.Call, data, cmd); err != nil {
 		return in, err
 	}
+	c.compare(data)
 	if in.part, err = in.next(partStdin); err != nil {
 		return in, err
 	}

@@ -18,7 +18,7 @@ func (c *call) Intend(detail string) error {
 	if err := c.Call.Intend(detail); err != nil {
 		return err
 	}
-	return c.once(nil)
+	return c.once()
 }
 
 // intendFor is Intend with the details that a body has.
@@ -32,7 +32,7 @@ func (c *call) intendFor(body any) error {
 	if err := c.Call.Intend(c.detailOf(body)); err != nil {
 		return err
 	}
-	return c.once(body)
+	return c.once()
 }
 
 // subject is what a call is about, beside the sandbox: a process, a port, a key,

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ import (
 // and its repetitions get the first answer (draft-ietf-httpapi-idempotency-key-header):
 //
 //   - The key is taken when the handler is about to change something, that is where it calls
-//     intendFor. It is bound to the path, the query and the JSON of the body. Bytes of other
+//     intendFor. It is bound to the path, the query and the bytes of the JSON of the body. Other
 //     bodies, such as standard input, are not compared.
 //   - The answer is stored if it is a success. A request that failed gives its key back, unless it may
 //     have changed something.
@@ -51,9 +52,9 @@ type repeatable struct {
 	resource   string // what it has made
 }
 
-// once takes the Idempotency-Key of the call, whose JSON is body or nil. It answers a repeated
-// request, and then returns errReplayed or an error.
-func (c *call) once(body any) error {
+// once takes the Idempotency-Key of the call. It answers a repeated request, and then returns
+// errReplayed or an error.
+func (c *call) once() error {
 	keys := c.R.Header.Values(headerKeyOnce)
 	if len(keys) == 0 || !c.route.repeatable() || c.repeat != nil {
 		return nil
@@ -62,15 +63,14 @@ func (c *call) once(body any) error {
 	if len(keys) > 1 || key == "" || len(key) > maxIdempotencyKey {
 		return c.Untouched(gate.Invalid("the Idempotency-Key must be one header of 1 to 255 bytes", "use a random UUID"))
 	}
-	hash, err := c.requestHash(body)
-	if err != nil {
-		return err
+	if c.compared == nil {
+		c.compare([]byte("null"))
 	}
 	r := &repeatable{key: key}
 	if c.route.ID == createID {
 		r.resource = gate.NewRequestID() // to find it if the server dies before it has noted the answer
 	}
-	earlier, err := c.api.opts.Idempotency.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: hash, Resource: r.resource})
+	earlier, err := c.api.opts.Idempotency.Begin(c.Ctx, Repeatable{Namespace: c.Caller.Namespace, Key: key, Hash: [sha256.Size]byte(c.compared), Resource: r.resource})
 	switch {
 	case errors.Is(err, sandpit.ErrInvalid):
 		return c.Untouched(&gate.Refusal{Code: errcode.IdempotencyMismatch, Message: "the Idempotency-Key was used for another request", Hint: "use a new key for each request"})
@@ -96,13 +96,16 @@ func (c *call) once(body any) error {
 	return nil
 }
 
-// requestHash returns what a repeated request must have in common with the first.
-func (c *call) requestHash(body any) (hash [sha256.Size]byte, err error) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return hash, err
+// compare notes the JSON of a request that may have an Idempotency-Key. It needs no memory, however
+// long that is.
+func (c *call) compare(body []byte) {
+	if !c.route.repeatable() || c.R.Header.Get(headerKeyOnce) == "" {
+		return
 	}
-	return sha256.Sum256(append([]byte(c.R.URL.RequestURI()+"\n"), text...)), nil
+	h := sha256.New()
+	_, _ = io.WriteString(h, c.R.URL.RequestURI()+"\n") // a hash returns no errors
+	_, _ = h.Write(body)
+	c.compared = h.Sum(nil)
 }
 
 // takeOver carries out a request that an earlier server may have carried out. The sandbox that a

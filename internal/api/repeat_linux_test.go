@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,29 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 			t.Errorf("the audit says of %s: %+v", id, ends)
 		}
 	}
+}
+
+// An Idempotency-Key costs no memory for a long body, whose bytes it compares.
+func TestIdempotencyOfLongBodies(t *testing.T) {
+	s := serve(t, nil)
+	a := ask{method: "POST", path: "/v1/sandboxes/none/exec", body: `{"argv":["` + strings.Repeat("<", 8<<20) + `"]}`, header: asJSON()}
+	allocated := func(a ask) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s.refused(404, "not_found", a)
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	allocated(a)
+	plain, once := allocated(a), allocated(keyed("long", a))
+	if once > plain+16<<20 {
+		t.Errorf("a request of 8 MiB allocates %d MiB, with a key %d MiB", plain>>20, once>>20)
+	}
+	create := keyed("create", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":"once"}`, header: asJSON()})
+	s.want(201, nil, create)
+	s.want(201, nil, create)
+	create.body = `{ "name":"once"}`
+	s.refused(422, "idempotency_mismatch", create)
 }
 
 // A request that was interrupted by the end of its server is not carried out again.

@@ -32,8 +32,9 @@ const MaxBody = 10 << 20
 const MergePatch = "application/merge-patch+json"
 
 // Read reads the body of a call, which has at most limit bytes. A field that v does not
-// have is refused. An empty body is an empty object.
-func Read(c *gate.Call, v any, limit int64) error {
+// have is refused. An empty body is an empty object. If seen is not nil, it gets the bytes of a valid
+// body, and must not keep them.
+func Read(c *gate.Call, v any, limit int64, seen func(body []byte)) error {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		kind, _, err := mime.ParseMediaType(ct)
 		if err != nil || kind != "application/json" && (kind != MergePatch || c.R.Method != http.MethodPatch) {
@@ -52,7 +53,13 @@ func Read(c *gate.Call, v any, limit int64) error {
 			return err
 		}
 	}
-	return ParseHeld(c, buf.Bytes(), v)
+	if err := ParseHeld(c, buf.Bytes(), v); err != nil {
+		return err
+	}
+	if seen != nil {
+		seen(buf.Bytes())
+	}
+	return nil
 }
 
 // ParseHeld is Parse, and counts data and v as memory that the call holds.
