@@ -34,6 +34,9 @@ const oomScoreAdj = 500
 // create makes a sandbox for a tenant. It is canceled when ctx ends or when it takes too
 // long. If the cancellation takes too long, too, it is stuck, and goes on alone.
 func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec, dialects map[string]json.RawMessage) (*Sandbox, error) {
+	if t.locked != nil {
+		return nil, fault.Errorf(sandpit.ErrForbidden, "creating a sandbox: %w", t.locked)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	making := &task{what: "creating", about: "a sandbox", namespace: t.namespace, cancel: cancel}
 	if spec.Name != "" {

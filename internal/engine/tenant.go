@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -14,6 +15,7 @@ type Tenant struct {
 	engine    *Engine
 	namespace string
 	policy    policy.Policy
+	locked    error // why it has no policy; nil: it has one
 }
 
 var _ sandpit.Client = (*Tenant)(nil)
@@ -22,6 +24,13 @@ var _ sandpit.Client = (*Tenant)(nil)
 // call it again after a change of the policy.
 func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
 	return &Tenant{engine: e, namespace: namespace, policy: p}
+}
+
+// WithoutPolicy returns the tenant as a caller whose policy is gone, for the reason why. It may
+// use and remove its sandboxes. Creating, changing and extending
+// them fails with an error that matches sandpit.ErrForbidden.
+func (t *Tenant) WithoutPolicy(why error) *Tenant {
+	return &Tenant{engine: t.engine, namespace: t.namespace, policy: t.policy, locked: why}
 }
 
 // Create makes a sandbox. See sandpit.Client.
@@ -72,10 +81,16 @@ type view struct {
 
 // Update changes the sandbox. See sandpit.Lifecycle.
 func (v view) Update(ctx context.Context, c sandpit.Change) error {
+	if why := v.tenant.locked; why != nil {
+		return fault.Errorf(sandpit.ErrForbidden, "changing sandbox %s: %w", v.Name(), why)
+	}
 	return v.update(ctx, c, v.tenant.policy)
 }
 
 // SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.
 func (v view) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
+	if why := v.tenant.locked; why != nil {
+		return fault.Errorf(sandpit.ErrForbidden, "changing the lifetime of sandbox %s: %w", v.Name(), why)
+	}
 	return v.setLifetime(ctx, life, v.tenant.policy)
 }

@@ -47,11 +47,13 @@ func (b *backend) policyOf(c gate.Caller) (policy.Policy, error) {
 	return b.policies.Policy(c.Policy)
 }
 
-// Client returns a tenant. A caller whose policy is gone may only look.
-func (b *backend) Client(c gate.Caller) sandpit.Client {
+// Client is api.Backend.Client.
+func (b *backend) Client(c gate.Caller) sandpit.Client { return b.tenant(c) }
+
+func (b *backend) tenant(c gate.Caller) *engine.Tenant {
 	p, err := b.policyOf(c)
 	if err != nil {
-		return &lockedOut{Tenant: b.engine.As(c.Namespace, policy.ServerDefault()), err: err}
+		return b.engine.As(c.Namespace, policy.ServerDefault()).WithoutPolicy(err)
 	}
 	return b.engine.As(c.Namespace, p)
 }
@@ -70,11 +72,7 @@ const onceDialect = "once"
 
 // CreateMarked creates a sandbox that can be found again. See api.Backend.
 func (b *backend) CreateMarked(ctx context.Context, c gate.Caller, spec sandpit.Spec, mark string) (sandpit.Sandbox, error) {
-	t, ok := b.Client(c).(*engine.Tenant)
-	if !ok {
-		return b.Client(c).Create(ctx, spec) // which returns the reason
-	}
-	return t.CreateFor(ctx, spec, onceDialect, json.RawMessage(strconv.Quote(mark)))
+	return b.tenant(c).CreateFor(ctx, spec, onceDialect, json.RawMessage(strconv.Quote(mark)))
 }
 
 // Marked finds a sandbox by its mark. See api.Backend.
@@ -87,17 +85,6 @@ func (b *backend) Marked(c gate.Caller, mark string) (sandpit.Sandbox, error) {
 func (b *backend) RemoveSelected(ctx context.Context, c gate.Caller, id string, q sandpit.ListQuery) (selected bool, err error) {
 	// Callers without a policy may remove what they have.
 	return b.engine.As(c.Namespace, policy.ServerDefault()).RemoveSelected(ctx, id, q)
-}
-
-// lockedOut is the client of a caller without a policy.
-type lockedOut struct {
-	*engine.Tenant
-	err error
-}
-
-// Create returns the reason.
-func (l *lockedOut) Create(context.Context, sandpit.Spec) (sandpit.Sandbox, error) {
-	return nil, fault.Errorf(sandpit.ErrForbidden, "creating a sandbox: %w", l.err)
 }
 
 func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {

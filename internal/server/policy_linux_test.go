@@ -155,13 +155,28 @@ func TestPolicyIsReloaded(t *testing.T) {
 	if got := memory(); got != "96" {
 		t.Errorf("after a maximum without a value: at most %s MiB", got)
 	}
-	// A key whose policy is gone may do nothing.
+	// A key whose policy is gone may use what it has, within what was allowed, and remove it.
+	kept := create(t, c, "kept")
 	s.policy("policies: {}\n")
 	s.reload <- struct{}{}
 	testkit.Until(t, "the policy is gone", func() bool {
 		_, err := c.Create(t.Context(), small(""))
 		return errors.Is(err, sandpit.ErrForbidden) && strings.Contains(err.Error(), "small")
 	})
+	for _, change := range []sandpit.Change{{Limits: sandpit.Limits{Memory: 4 << 30}}, {Limits: sandpit.Limits{Pids: 20000}}, {Name: "other"}} {
+		if err := kept.Update(t.Context(), change); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "small") {
+			t.Errorf("changing it to %+v: %v", change, err)
+		}
+	}
+	if err := kept.SetLifetime(t.Context(), sandpit.Lifetime{Life: 100 * time.Hour}); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "small") {
+		t.Errorf("a longer life: %v", err)
+	}
+	if out, err := sandpit.Shell(t.Context(), kept, "echo works"); err != nil || string(out.Stdout) != "works\n" {
+		t.Errorf("got %q, %v", out.Stdout, err)
+	}
+	if err := kept.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
 	testkit.Until(t, "it is warned of", func() bool { return strings.Contains(s.log.String(), "the policy file names no policies any more") })
 	if status, body, _ := s.get("GET", "http://sandpit/v1/keys/aaaaaaaa/policy", "", ""); status != http.StatusNotFound {
 		t.Errorf("a key that is none: %d %s", status, body)
