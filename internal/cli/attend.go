@@ -221,7 +221,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	default:
 		return lostSight(fmt.Errorf("waiting for the process: %w", err), sb.Name(), process)
 	}
-	a.ExplainTimeout(ctx, sb, info, result)
+	a.ExplainFound(ctx, sb, info, result)
 	return ExitWith(result.ExitCode)
 }
 
@@ -239,17 +239,10 @@ func (a *App) noteDetached(sandbox, process string) {
 	a.Note("detached from process %s of %s, which keeps running; run 'sandpit attach %[2]s %[1]s' to attach again", process, sandbox)
 }
 
-// ExplainTimeout says why a process that was found again was killed, if it ran out of time.
-func (a *App) ExplainTimeout(ctx context.Context, sb sandpit.Sandbox, info sandpit.ProcessInfo, result sandpit.Result) {
-	if !result.TimedOut {
-		return
-	}
-	box, err := sb.Info(ctx)
-	if err != nil || info.Timeout == 0 {
-		a.Note("killed: timeout exceeded; raise it with --timeout")
-		return
-	}
-	a.noteTimeout(info.Timeout, box.Limits.Life, result)
+// ExplainFound says on stderr which limits a process that was found again reached, and how to
+// raise them.
+func (a *App) ExplainFound(ctx context.Context, sb sandpit.Sandbox, info sandpit.ProcessInfo, result sandpit.Result) {
+	a.explain(ctx, bounded{sandbox: sb, stays: sb.Name(), timeout: info.Timeout, found: true}, result)
 }
 
 // FindProcess finds a process by its id or its pid; of several that had the pid,

@@ -200,13 +200,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	if m.json {
 		return a.printReport(ctx, sandbox, m, report{result: result, code: code, stdout: captured.stdout.Bytes(), stderr: captured.stderr.Bytes()})
 	}
-	var info sandpit.Info
-	if result.OOMKilled || result.TimedOut || result.Truncated || result.PidsRefused || result.DiskFull || result.FilesFull {
-		if info, err = sandbox.Info(context.WithoutCancel(ctx)); err != nil {
-			return fmt.Errorf("reading the sandbox's limits: %w", err)
-		}
-	}
-	a.explain(cmd, m, result, info)
+	a.explain(ctx, bounded{sandbox: sandbox, stays: m.stays, timeout: m.timeout, output: cmd.OutputLimit}, result)
 	if err := out.failure(); err != nil {
 		if result.Signal == int(syscall.SIGKILL) {
 			code = 0
@@ -377,41 +371,89 @@ func (a *App) isImage(name string) bool {
 	return tagged && tag != ""
 }
 
-// explain says on stderr what a bare exit code would not tell.
-func (a *App) explain(cmd sandpit.Command, m modes, result sandpit.Result, info sandpit.Info) {
+// A bounded is a command that may have reached a limit, for explain.
+type bounded struct {
+	sandbox place
+	stays   string        // as in modes
+	timeout time.Duration // its own; 0: none, or unknown if the command was found again
+	output  int64         // its own limit; 0: none
+	found   bool          // it was found again
+}
+
+// explain says on stderr which limits the command reached, and how to raise them.
+func (a *App) explain(ctx context.Context, c bounded, result sandpit.Result) {
+	if !result.OOMKilled && !result.TimedOut && !result.Truncated && !result.PidsRefused && !result.DiskFull && !result.FilesFull {
+		return
+	}
+	info, err := c.sandbox.Info(context.WithoutCancel(ctx))
+	if err != nil {
+		a.Note("the command reached a limit; reading it failed: %v", err)
+		return
+	}
+	limits := info.Limits
 	if result.TimedOut {
-		a.noteTimeout(m.timeout, info.Limits.Life, result)
+		a.explainTime(c, limits.Life, result)
 	}
 	if result.OOMKilled {
 		who := ""
 		if result.Signal == 0 {
 			who = "a process of the command was "
 		}
-		a.Note("%skilled: out of memory (limit %s); raise it with --memory", who, notation.FormatSize(info.Limits.Memory))
+		a.Note("%skilled: out of memory (limit %s); %s", who, notation.FormatSize(limits.Memory), c.remedy("memory", "SIZE"))
 	}
 	if result.PidsRefused {
-		a.Note("a process or thread was refused: the limit of %d processes was reached; raise it with --pids", info.Limits.Pids)
+		a.Note("a process or thread was refused: the limit of %d processes was reached; %s", limits.Pids, c.remedy("pids", "N"))
 	}
 	if result.DiskFull {
-		a.Note("the sandbox's disk is full (limit %s); raise it with --disk", notation.FormatSize(info.Limits.Disk))
+		a.Note("the sandbox's disk is full (limit %s); %s", notation.FormatSize(limits.Disk), c.remedy("disk", ""))
 	}
 	if result.FilesFull {
-		a.Note("the sandbox can't have more files (limit %d); raise it with --files", info.Limits.Files)
+		a.Note("the sandbox can't have more files (limit %d); %s", limits.Files, c.remedy("files", ""))
 	}
 	if result.Truncated {
-		limit := cmp.Or(cmd.OutputLimit, info.Limits.Output)
-		a.Note("output exceeded the limit of %s: %s dropped; raise it with --output-limit", notation.FormatSize(limit), notation.FormatSize(result.DroppedBytes))
+		a.explainOutput(c, limits.Output, result)
 	}
 }
 
-// noteTimeout says that a command ran out of its time, if that is not 0, or of that of its
-// sandbox.
-func (a *App) noteTimeout(timeout, life time.Duration, result sandpit.Result) {
-	if timeout > 0 && result.Wall < life {
-		a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(timeout))
-	} else {
-		a.Note("killed: the sandbox's lifetime of %s has ended; raise it with --timeout", notation.FormatDuration(life))
+// remedy says how to raise a limit of the sandbox. The shown form of a value is empty for limits
+// that can't be changed after the creation.
+func (c bounded) remedy(flag, shown string) string {
+	switch {
+	case c.stays == "":
+		return "raise it with --" + flag
+	case shown != "":
+		return "raise it with 'sandpit update --" + flag + " " + shown + " " + c.stays + "'"
+	default:
+		return "create a sandbox with a larger --" + flag
 	}
+}
+
+// explainTime says whether the command ran out of its own time, or of that of its sandbox.
+func (a *App) explainTime(c bounded, life time.Duration, result sandpit.Result) {
+	switch {
+	case c.timeout > 0 && result.Wall >= c.timeout:
+		a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(c.timeout))
+	case c.timeout == 0 && c.found:
+		a.Note("killed: its timeout, or the sandbox's lifetime of %s, has ended", notation.FormatDuration(life))
+	case c.stays == "":
+		a.Note("killed: the sandbox's lifetime of %s has ended; raise it with --timeout", notation.FormatDuration(life))
+	default:
+		a.Note("killed: the sandbox's lifetime of %s has ended; create a sandbox with a larger --life, or use 'sandpit extend' in time", notation.FormatDuration(life))
+	}
+}
+
+// explainOutput says how much output was dropped because of the smaller one of two limits: that
+// of the command and that of its sandbox.
+func (a *App) explainOutput(c bounded, limit int64, result sandpit.Result) {
+	own, passed := c.output, result.StdoutBytes+result.StderrBytes-result.DroppedBytes
+	if c.found && passed < limit {
+		own = passed // nothing else tells the limit of a command that was found again
+	}
+	remedy := c.remedy("output-limit", "")
+	if own > 0 && (own < limit || limit == 0) {
+		limit, remedy = own, "raise it with --output-limit"
+	}
+	a.Note("output exceeded the limit of %s: %s dropped; %s", notation.FormatSize(limit), notation.FormatSize(result.DroppedBytes), remedy)
 }
 
 // interrupted returns the exit code of the signal that ended ctx, or else err.

@@ -156,7 +156,7 @@ func (a *tree) waitCommand() *cobra.Command {
 		case err != nil:
 			return err
 		}
-		a.ExplainTimeout(ctx, sb, info, result)
+		a.ExplainFound(ctx, sb, info, result)
 		return cli.ExitWith(result.ExitCode)
 	}))
 	cmd.Flags().Var(&timeout, "timeout", "maximum time to wait")
