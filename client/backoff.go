@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // backoff spaces out tries until they are no longer useful.
@@ -24,10 +27,15 @@ func newBackoff(limit time.Duration) *backoff {
 	return &backoff{until: time.Now().Add(limit), next: firstPause}
 }
 
-// wait waits until the next try. It is false when the time is over or ctx has
-// ended.
-func (b *backoff) wait(ctx context.Context) bool {
-	pause := b.next/2 + rand.N(b.next/2+1)
+// passing reports whether the same request may succeed later.
+func passing(err error) bool {
+	return errors.Is(err, sandpit.ErrUnavailable) || sandpit.RetryAfter(err) > 0
+}
+
+// wait waits until the next try, at least for as long as err says. It is false when the time is
+// over or ctx has ended.
+func (b *backoff) wait(ctx context.Context, err error) bool {
+	pause := max(b.next/2, sandpit.RetryAfter(err)) + rand.N(b.next/2+1)
 	b.next = min(2*b.next, mostPause)
 	if time.Now().Add(pause).After(b.until) {
 		return false

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"iter"
 	"net/http"
@@ -14,7 +13,9 @@ import (
 )
 
 // Events returns events. See sandpit.Watcher. If the server is unavailable, for example
-// during an upgrade, Events continues where it stopped when the server is back.
+// during an upgrade, or asks to try again later, Events continues where it stopped. If
+// that takes too long, and when another error ends a stream that has begun, the error is an
+// *InterruptedError, which has the position.
 func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
 	return func(yield func(sandpit.Event, error) bool) {
 		left := false // the caller wants no more
@@ -39,7 +40,7 @@ func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 			if left || ctx.Err() != nil || err == io.EOF {
 				return
 			}
-			if !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(ctx) {
+			if !passing(err) || !back.wait(ctx, err) {
 				if ctx.Err() == nil {
 					yield(sandpit.Event{}, interrupted(err, q.After))
 				}
@@ -64,7 +65,7 @@ func eventQuery(q sandpit.EventQuery) url.Values {
 }
 
 // Logs returns the output of processes. See sandpit.ProcessKeeper. Like Events,
-// it continues when the server is back.
+// it continues where it stopped, or ends with an *InterruptedError.
 func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpit.LogEntry, error] {
 	return func(yield func(sandpit.LogEntry, error) bool) {
 		if err := s.open(); err != nil {
@@ -88,7 +89,7 @@ func (s *sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 			if left || ctx.Err() != nil || err == io.EOF {
 				return
 			}
-			if !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(ctx) {
+			if !passing(err) || !back.wait(ctx, err) {
 				if ctx.Err() == nil {
 					yield(sandpit.LogEntry{}, s.explain(ctx, interrupted(err, q.After)))
 				}

@@ -2,16 +2,15 @@ package client
 
 import (
 	"encoding/json"
-	"errors"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// InterruptedError reports that a stream broke off without its last event, because the
-// connection was cut or the server was killed, and could not be resumed. It matches
-// sandpit.ErrUnavailable.
+// InterruptedError reports that a stream broke off before its end and could not be resumed,
+// for example because the connection was cut or the server was killed. It matches what Err,
+// the reason, matches: sandpit.ErrUnavailable unless the server refused to go on.
 type InterruptedError struct {
 	// After is the position after which to resume: for Events, or as LogQuery.After.
 	// 0: nothing has come, or the stream has no positions.
@@ -25,9 +24,10 @@ func (e *InterruptedError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InterruptedError) Unwrap() error { return e.Err }
 
-// interrupted adds the position to the error of a stream that could not be resumed.
+// interrupted adds the position to the error of a stream that could not be resumed. A stream
+// that was refused has none.
 func interrupted(err error, after uint64) error {
-	if !errors.Is(err, sandpit.ErrUnavailable) {
+	if after == 0 && !passing(err) {
 		return err
 	}
 	return &InterruptedError{After: after, Err: err}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -29,11 +28,13 @@ type process struct {
 	in  *stdin
 	l   *link // of its stream, or nil
 
-	// done is closed at the end. When no stream tells it, asks is set and the
-	// first Wait begins to ask for it.
+	// done is closed at the end. When no stream tells it, Wait asks for it: one caller
+	// at a time, which has put something into turn, which is else nil.
 	done chan struct{}
-	asks bool
-	ask  sync.Once
+	turn chan struct{}
+
+	detached context.Context // ends with Detach
+	detach   context.CancelFunc
 
 	// Set before done is closed.
 	res sandpit.Result
@@ -53,7 +54,11 @@ func (s *sandbox) process(v v1.Process, asks bool) (*process, error) {
 	if v.PID < 0 || v.PID > math.MaxInt32 || v.ID != "" && !isName(v.ID) || asks && v.ID == "" && v.Result == nil {
 		return nil, badAnswer("an impossible process")
 	}
-	p := &process{sb: s, id: v.ID, pid: v.PID, done: make(chan struct{}), asks: asks}
+	p := &process{sb: s, id: v.ID, pid: v.PID, done: make(chan struct{})}
+	if asks {
+		p.turn = make(chan struct{}, 1)
+		p.detached, p.detach = context.WithCancel(context.Background())
+	}
 	if asks && v.Result != nil {
 		p.end(v.Result.Sandpit(), nil)
 	}
@@ -241,14 +246,19 @@ func (p *process) Stdin() io.WriteCloser {
 	return p.in
 }
 
-// exited reports whether the process is known to have exited.
-func (p *process) exited() bool {
+// over reports whether done is closed.
+func (p *process) over() bool {
 	select {
 	case <-p.done:
-		return p.err == nil
+		return true
 	default:
-		return p.id == ""
+		return false
 	}
+}
+
+// exited reports whether the process is known to have exited.
+func (p *process) exited() bool {
+	return p.over() && p.err == nil || p.id == ""
 }
 
 // request makes a request about the process.
@@ -320,31 +330,33 @@ func (p *process) Background(ctx context.Context) error {
 func (p *process) Detach() {
 	if p.l != nil {
 		p.l.cancel(errDetached)
+	} else {
+		p.detach()
 	}
 }
 
 // Wait waits until the process exits. See sandpit.Process.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
-	select {
-	case <-p.done:
-	default:
-		if p.asks {
-			p.ask.Do(func() {
-				if !p.sb.c.goWork(p.follow) {
-					p.end(sandpit.Result{}, errClosed)
-				}
-			})
-		}
+	if !p.over() {
 		select {
 		case <-p.done:
 		case <-ctx.Done():
 			return sandpit.Result{}, ctx.Err()
+		case p.turn <- struct{}{}:
+			defer func() { <-p.turn }()
 		}
 	}
-	if p.err != nil {
-		return sandpit.Result{}, p.err
+	if p.over() {
+		return p.res, p.err
 	}
-	return p.res, nil
+	res, err := p.ask(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		p.end(res, nil)
+	}
+	return res, err
 }
 
 // Waiting for a process in the background: how long the server may keep one
@@ -355,8 +367,15 @@ const (
 	away     = 30 * time.Second
 )
 
-// follow asks for the end of the process until it comes.
-func (p *process) follow() {
+// ask asks for the end of the process until it comes. The server counts whoever asks as
+// somebody who waits, so nobody asks for longer than a caller waits.
+func (p *process) ask(ctx context.Context) (sandpit.Result, error) {
+	c := p.sb.c
+	ctx, stop := c.under(ctx)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.detached, func() { cancel(errDetached) })()
 	r := request{
 		method: http.MethodGet, path: p.sb.path + "/processes/" + p.id + "/wait",
 		query: url.Values{"timeout": {strconv.Itoa(int(longPoll / time.Second))}},
@@ -364,19 +383,19 @@ func (p *process) follow() {
 	back := newBackoff(away)
 	for {
 		var v v1.Process
-		err := p.sb.c.within(p.sb.c.ctx, longPoll+patience, r, &v)
+		err := c.within(ctx, longPoll+patience, r, &v)
 		switch {
 		case err == nil && v.Result != nil:
-			p.end(v.Result.Sandpit(), nil)
-			return
+			return v.Result.Sandpit(), nil
 		case err == nil:
 			back = newBackoff(away)
-		case !errors.Is(err, sandpit.ErrUnavailable) || !back.wait(p.sb.c.ctx):
-			ctx, cancel := context.WithTimeout(p.sb.c.ctx, lookPatience)
-			err = p.sb.explain(ctx, err)
-			cancel()
-			p.end(sandpit.Result{}, err)
-			return
+		case !passing(err) || !back.wait(ctx, err):
+			if ctx.Err() != nil {
+				return sandpit.Result{}, c.failed(ctx, ctx.Err())
+			}
+			ctx, cancel := context.WithTimeout(ctx, lookPatience)
+			defer cancel()
+			return sandpit.Result{}, p.sb.explain(ctx, err)
 		}
 	}
 }
