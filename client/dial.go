@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -19,14 +20,15 @@ import (
 // Ports returns the TCP ports on which processes in the sandbox listen. See
 // sandpit.Networker.
 func (s *sandbox) Ports(ctx context.Context) ([]sandpit.Port, error) {
-	if err := s.open(); err != nil {
+	var all []sandpit.Port
+	err := pages(ctx, s, "/ports", url.Values{}, func(v v1.PortList) (string, error) {
+		all = append(all, v.Ports...)
+		return v.Next, nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	var v v1.PortList
-	if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/ports"}, &v); err != nil {
-		return nil, s.explain(ctx, err)
-	}
-	return v.Ports, nil
+	return all, nil
 }
 
 // Dial connects to a TCP port of the sandbox. See sandpit.Networker.

@@ -73,27 +73,21 @@ func (s *sandbox) startBackground(ctx context.Context, body []byte, cmd sandpit.
 
 // Processes returns the processes of the sandbox. See sandpit.ProcessKeeper.
 func (s *sandbox) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) {
-	if err := s.open(); err != nil {
-		return nil, err
-	}
 	all := []sandpit.ProcessInfo{}
-	for query := (url.Values{"limit": {"1000"}}); ; {
-		var list v1.ProcessList
-		if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/processes", query: query}, &list); err != nil {
-			return nil, s.explain(ctx, err)
-		}
+	err := pages(ctx, s, "/processes", url.Values{}, func(list v1.ProcessList) (string, error) {
 		for _, p := range list.Processes {
 			info, err := p.Sandpit()
 			if err != nil {
-				return nil, s.explain(ctx, badAnswer(err.Error()))
+				return "", badAnswer(err.Error())
 			}
 			all = append(all, info)
 		}
-		if list.Next == "" || list.Next == query.Get("after") {
-			return all, nil
-		}
-		query.Set("after", list.Next)
+		return list.Next, nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return all, nil
 }
 
 // Attach attaches to a process. See sandpit.ProcessKeeper.

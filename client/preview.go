@@ -32,22 +32,16 @@ func (s *sandbox) Preview(ctx context.Context, port uint16, life time.Duration) 
 
 // Previews returns the previews of the sandbox. See sandpit.Previewer.
 func (s *sandbox) Previews(ctx context.Context) (all []sandpit.Preview, err error) {
-	if err := s.open(); err != nil {
-		return nil, err
-	}
-	for query := (url.Values{"limit": {"1000"}}); ; {
-		var v v1.PreviewList
-		if err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + "/previews", query: query}, &v); err != nil {
-			return nil, s.explain(ctx, err)
-		}
+	err = pages(ctx, s, "/previews", url.Values{}, func(v v1.PreviewList) (string, error) {
 		for _, p := range v.Previews {
 			all = append(all, sandpit.Preview(p))
 		}
-		if v.Next == "" {
-			return all, nil
-		}
-		query.Set("after", v.Next)
+		return v.Next, nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return all, nil
 }
 
 // RevokePreview ends a preview. See sandpit.Previewer.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -102,20 +103,46 @@ func (s *sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
 
 // History returns the resource usage of the sandbox over time. See sandpit.Meter.
 func (s *sandbox) History(ctx context.Context, since time.Time) ([]sandpit.Sample, error) {
-	if err := s.open(); err != nil {
+	query := url.Values{}
+	setTime(query, "since", since)
+	var all []sandpit.Sample
+	err := pages(ctx, s, "/metrics/history", query, func(v v1.MetricsHistory) (string, error) {
+		for _, m := range v.Samples {
+			all = append(all, m.Sandpit())
+		}
+		return v.Next, nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	r := request{method: http.MethodGet, path: s.path + "/metrics/history", query: url.Values{"limit": {"1000"}}}
-	setTime(r.query, "since", since)
-	var v v1.MetricsHistory
-	if err := s.c.quick(ctx, r, &v); err != nil {
-		return nil, s.explain(ctx, err)
-	}
-	var all []sandpit.Sample
-	for _, m := range v.Samples {
-		all = append(all, m.Sandpit())
-	}
 	return all, nil
+}
+
+// pages reads a list of the sandbox, page by page. take returns the position of the next page, or
+// "" with the last one.
+func pages[List any](ctx context.Context, s *sandbox, path string, query url.Values, take func(List) (next string, err error)) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	query.Set("limit", strconv.Itoa(sandpit.MaxPage))
+	for {
+		var list List
+		err := s.c.quick(ctx, request{method: http.MethodGet, path: s.path + path, query: query}, &list)
+		next := ""
+		if err == nil {
+			next, err = take(list)
+		}
+		if err == nil && next != "" && next == query.Get("after") {
+			err = badAnswer("the same page of a list again")
+		}
+		if err != nil {
+			return s.explain(ctx, err)
+		}
+		if next == "" {
+			return nil
+		}
+		query.Set("after", next)
+	}
 }
 
 // Remove destroys the sandbox.

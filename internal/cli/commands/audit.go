@@ -80,7 +80,7 @@ func (a *tree) auditGrep() *cobra.Command {
 		Example: "  sandpit audit grep --sandbox work --since 1h\n  sandpit audit grep --denied --json",
 		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
-		query := url.Values{"limit": {"1000"}}
+		query := url.Values{}
 		about := map[string]bool{}
 		if name := *where["sandbox"]; name != "" {
 			// It stands in the audit as it was asked for: by name or by id.
@@ -103,24 +103,17 @@ func (a *tree) auditGrep() *cobra.Command {
 		if denied {
 			query.Set("denied", "true")
 		}
-		for {
-			var page v1.AuditList
-			if err := s.call(ctx, "GET", "/v1/audit?"+query.Encode(), nil, &page); err != nil {
-				return err
-			}
+		return pages(ctx, s, "/v1/audit", query, func(page v1.AuditList) (string, error) {
 			for _, e := range page.Entries {
 				if len(about) > 0 && !about[e.Sandbox] {
 					continue
 				}
 				if err := a.printAudit(e, asJSON); err != nil {
-					return err
+					return "", err
 				}
 			}
-			if page.Next == "" {
-				return nil
-			}
-			query.Set("after", page.Next)
-		}
+			return page.Next, nil
+		})
 	})
 	for _, f := range [...][3]string{
 		{"sandbox", "sandbox", "only entries about this `SANDBOX`"},

@@ -203,10 +203,12 @@ func (a *tree) printImageNames(images []jsonImage) error {
 }
 
 // images returns the images of the server.
-func (s *session) images(ctx context.Context) ([]v1.Image, error) {
-	var list v1.ImageList
-	err := s.call(ctx, http.MethodGet, "/v1/images", nil, &list)
-	return list.Images, err
+func (s *session) images(ctx context.Context) (all []v1.Image, err error) {
+	err = pages(ctx, s, "/v1/images", url.Values{}, func(page v1.ImageList) (string, error) {
+		all = append(all, page.Images...)
+		return page.Next, nil
+	})
+	return all, err
 }
 
 // shortDigest is enough of a digest to tell images apart, and to name one by.

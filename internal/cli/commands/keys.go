@@ -83,15 +83,12 @@ func (a *tree) keyList() *cobra.Command {
 		Args:  noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		all := []v1.Key{}
-		for query := (url.Values{"limit": {"1000"}}); ; {
-			var page v1.KeyList
-			if err := s.call(ctx, "GET", "/v1/keys?"+query.Encode(), nil, &page); err != nil {
-				return err
-			}
-			if all = append(all, page.Keys...); page.Next == "" {
-				break
-			}
-			query.Set("after", page.Next)
+		err := pages(ctx, s, "/v1/keys", url.Values{}, func(page v1.KeyList) (string, error) {
+			all = append(all, page.Keys...)
+			return page.Next, nil
+		})
+		if err != nil {
+			return err
 		}
 		if asJSON {
 			return a.PrintJSON(all)

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -154,6 +157,23 @@ func (s *session) list(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info
 	}
 }
 
+// pages reads a list of the server, page by page. take returns the position of the next page, or
+// "" with the last one.
+func pages[List any](ctx context.Context, s *session, path string, query url.Values, take func(List) (next string, err error)) error {
+	query.Set("limit", strconv.Itoa(sandpit.MaxPage))
+	for {
+		var list List
+		if err := s.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &list); err != nil {
+			return err
+		}
+		next, err := take(list)
+		if err != nil || next == "" {
+			return err
+		}
+		query.Set("after", next)
+	}
+}
+
 // completeNames completes the names of sandboxes, for the first limit arguments;
 // -1: all of them.
 func (a *tree) completeNames(limit int) cobra.CompletionFunc {
@@ -161,11 +181,11 @@ func (a *tree) completeNames(limit int) cobra.CompletionFunc {
 		if limit >= 0 && len(args) >= limit {
 			return nil
 		}
-		page, err := s.List(ctx, sandpit.ListQuery{Limit: 1000})
+		infos, err := s.list(ctx, sandpit.ListQuery{Limit: sandpit.MaxPage})
 		if err != nil {
 			return nil
 		}
-		for _, info := range page.Sandboxes {
+		for _, info := range infos {
 			if strings.HasPrefix(info.Name, prefix) && !slices.Contains(args, info.Name) {
 				names = append(names, info.Name)
 			}
