@@ -48,7 +48,7 @@ func asJSON[Out any](f func(*call) (Out, error)) func(*call) error {
 		if err != nil {
 			return err
 		}
-		return codec.Answer(c.Call, c.route.Status, out)
+		return c.answer(out)
 	}
 }
 
@@ -66,7 +66,7 @@ func fromJSON[In, Out any](f func(*call, *In) (Out, error)) func(*call) error {
 		if err != nil {
 			return err
 		}
-		return codec.Answer(c.Call, c.route.Status, out)
+		return c.answer(out)
 	}
 }
 
@@ -85,6 +85,14 @@ func fromJSONOnly[In any](f func(*call, *In) error) func(*call) error {
 		}
 		return c.done()
 	}
+}
+
+// answer sends what a handler has returned.
+func (c *call) answer(out any) error {
+	if c.route.Guarded && !c.route.IgnoresIdempotency {
+		return codec.Report(c.Call, c.route.Status, out)
+	}
+	return codec.Answer(c.Call, c.route.Status, out)
 }
 
 // only makes a handler of a function that has nothing to answer.

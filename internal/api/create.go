@@ -35,6 +35,9 @@ func createSandbox(c *call) error {
 	if err != nil {
 		return err
 	}
+	if c.repeat != nil {
+		c.repeat.made = true
+	}
 	c.Target = sb.ID() // for the audit
 	out, err := describe(c.Ctx, sb)
 	if err != nil {
@@ -54,5 +57,5 @@ func (c *call) create(spec sandpit.Spec) (sandpit.Sandbox, error) {
 
 func (c *call) created(out v1.Sandbox) error {
 	c.W.Header().Set("Location", sandboxes+"/"+out.ID)
-	return codec.Answer(c.Call, http.StatusCreated, out)
+	return codec.Report(c.Call, http.StatusCreated, out)
 }

@@ -75,6 +75,24 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	})
 }
 
+// A create that has succeeded says so, also if the caller holds too much for its answer. Repetitions
+// find the sandbox.
+func TestCreateIsAnswered(t *testing.T) {
+	const held = 2 << 20
+	s := serve(t, func(o *options) { o.Limits.Memory = 2*held + 120<<10 })
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n%s", aliceKey, strings.Repeat(" ", held))
+	eventually(t, "the server has read it", func() bool { return unread(t, conn) == 0 })
+	long := `"` + strings.Repeat("<", 4000) + `"` // six times as long in the answer
+	a := keyed("k", ask{method: "POST", path: "/v1/sandboxes", key: aliceKey, header: asJSON(), body: `{"labels":{"a":` + long + `,"b":` + long + `,"c":` + long + `,"d":` + long + `}}`})
+	var first, second v1.Sandbox
+	s.want(201, &first, a)
+	if h := s.want(201, &second, a); h.Get("Idempotent-Replayed") != "true" || second.ID != first.ID || len(second.Labels) != 4 {
+		t.Errorf("repeated: %v %s, first %s", h, second.ID, first.ID)
+	}
+}
+
 // Output that is answered as a whole is sent without being held as JSON, and a
 // command of which the output can't be held is killed, and its caller told.
 func TestHeldOutputIsBounded(t *testing.T) {

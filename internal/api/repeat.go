@@ -48,6 +48,7 @@ type repeatable struct {
 	answer     bytes.Buffer
 	unstorable bool   // the answer is too long, or is not JSON
 	begun      bool   // it has changed something: an error must not give the key back
+	made       bool   // its sandbox is there, or may be: repetitions look for that, whatever became of the answer
 	settled    bool   // the store has heard how it went
 	resource   string // what it has made
 }
@@ -114,9 +115,10 @@ func (c *call) takeOver(earlier *Earlier) error {
 	if earlier.Resource == "" {
 		return errUnknown
 	}
-	c.repeat.resource = earlier.Resource
+	c.repeat.resource, c.repeat.made = earlier.Resource, true
 	err := c.createdBefore(earlier.Resource)
 	if errors.Is(err, sandpit.ErrNotFound) {
+		c.repeat.made = false
 		return nil
 	}
 	return err
@@ -159,6 +161,8 @@ func (c *call) settle(err error) error {
 	case r.settled:
 	case ok && r.status/100 == 2 && !r.unstorable:
 		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, r.status, withoutSecret(c.route, r.answer.Bytes()))
+	case !ok && r.made:
+		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, c.route.Status, nil)
 	case errors.Is(err, errUnknown), !ok && (r.begun || c.BrokenOff() != nil && !c.route.EndsWithClient):
 		stored := err
 		if errors.Is(err, context.Canceled) || c.BrokenOff() != nil {

@@ -44,7 +44,7 @@ type Route struct {
 	ShowsSecret bool
 
 	// IgnoresIdempotency says that each request is carried out, whatever its Idempotency-Key: its
-	// answer can be used only once.
+	// answer can be used only once, or it changes nothing and its answer is content of files.
 	IgnoresIdempotency bool
 
 	selfAudited bool // its handler calls Call.Intend, when it knows more

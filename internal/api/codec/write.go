@@ -18,16 +18,31 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// Answer sends v as the answer to a call.
+// Answer sends v as the answer to a call that has changed nothing: it returns an error if the call
+// can't hold so much.
 func Answer(c *gate.Call, status int, v any) error {
 	var body bytes.Buffer
-	// A request whose answer is refused here changed nothing, and can be repeated.
 	err := Encode(&gate.Holder{Call: c, Kind: gate.InMemory, W: &body, Free: gate.FreeBody, Each: gate.HeldByte}, v)
 	if err != nil {
 		return Unheld(err)
 	}
 	body.WriteByte('\n')
 	Write(c.W, status, body.Bytes())
+	return nil
+}
+
+// Report sends v as the answer to a call that has changed something, which nobody must be told did
+// not happen. v describes one thing, or a few, and has bounds: it counts as far as the call can hold
+// it.
+func Report(c *gate.Call, status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(body) > gate.FreeBody {
+		_ = c.Hold(gate.InMemory, gate.HeldByte*int64(len(body)))
+	}
+	Write(c.W, status, append(body, '\n'))
 	return nil
 }
 
