@@ -54,6 +54,12 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 	if err != nil {
 		return none, err
 	}
+	if info, err := sb.Info(c.Ctx); err != nil || info.State == sandpit.StateCreating {
+		if err == nil {
+			err = fault.Errorf(sandpit.ErrState, "sandbox %q is %s", info.Name, info.State)
+		}
+		return none, c.Untouched(err)
+	}
 	life, err := c.api.opts.Backend.AllowPreview(c.Caller, asked)
 	if err != nil {
 		return none, c.Untouched(err)
@@ -71,6 +77,10 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 		Sandbox: sb.ID(), Port: port, Namespace: c.Caller.Namespace, Key: c.Caller.Key, Name: c.Caller.Name, CreatedAt: now, ExpiresAt: expires,
 	})
 	if err != nil {
+		return none, err
+	}
+	if _, err := c.api.opts.Backend.Client(c.Caller).Get(c.Ctx, sb.ID()); err != nil { // it was removed meanwhile
+		c.api.previews.RemoveSandbox(sb.ID())
 		return none, err
 	}
 	c.Detail += " preview " + p.ID // for the audit

@@ -208,6 +208,25 @@ func (h *hangingStore) DeletePreview(ctx context.Context, _ string) error {
 	return nil
 }
 
+// storeFunc calls a function while it stores a preview.
+type storeFunc func()
+
+func (f storeFunc) PutPreview(context.Context, preview.Preview) error { f(); return nil }
+func (storeFunc) DeletePreview(context.Context, string) error         { return nil }
+
+// A preview that is created while its sandbox is removed does not stay, where it would count.
+func TestPreviewsDoNotOutliveTheirSandbox(t *testing.T) {
+	var remove func()
+	book := preview.New([]byte("secret"), storeFunc(func() { remove() }), nil)
+	s := serve(t, func(o *options) { o.Previews = book })
+	sb := s.create(aliceKey, v1.Spec{})
+	remove = func() { s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/" + sb.ID, key: aliceKey}) }
+	s.refused(404, "not_found", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/ports/80/previews", key: aliceKey, body: v1.NewPreview{}})
+	if all := book.All(); len(all) > 0 {
+		t.Errorf("there are %+v", all)
+	}
+}
+
 // What a preview has opened ends before its revocation is on disk, and the revocation is written also
 // if its caller has left.
 func TestPreviewsEndBeforeTheDisk(t *testing.T) {

@@ -14,6 +14,33 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
+// A sandbox that waits for capacity has no previews: they would outlive it if it is never made.
+func TestPreviewsNeedASandbox(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.settings.Sandboxes = 1
+	s.start()
+	c := s.unix()
+	defer c.Close()
+	create(t, c, "first")
+	created := make(chan error, 1)
+	go func() {
+		_, err := c.Create(t.Context(), small("waiter"))
+		created <- err
+	}()
+	testkit.Until(t, "it waits", func() bool { return s.waiting() == 1 })
+	err := c.Call(t.Context(), "POST", "/v1/sandboxes/waiter/ports/80/previews", v1.NewPreview{}, nil)
+	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), `sandbox "waiter" is creating`) {
+		t.Errorf("got %v", err)
+	}
+	if err := c.Remove(t.Context(), "waiter"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-created; err == nil {
+		t.Error("a sandbox that was removed was made")
+	}
+}
+
 // Previews of a server follow the policy, also once they exist, survive a restart, and end with the
 // key that made them. One that the server's user makes at the unix socket leads to the TCP address.
 func TestPreviews(t *testing.T) {
