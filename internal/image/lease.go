@@ -133,7 +133,8 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 		return s.acquireFile(ctx, ref, kind, rest, want, opt)
 	case "sha256":
 		if !ValidDigest(ref) {
-			return nil, fault.Invalidf("using image %q: the digest is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(ref))
+			return nil, sandpit.WithHint(fault.Invalidf("using image %q: the digest is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(ref)),
+				"give all of it, which 'sandpit images ls --format {{.Digest}}' prints")
 		}
 		if l, ok := s.open(rest, ref); ok {
 			return l, nil

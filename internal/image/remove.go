@@ -165,6 +165,10 @@ func (s *Store) remove(ref string) (Removed, error) {
 func (s *Store) find(ref string) ([]refEntry, error) {
 	unknown := sandpit.WithHint(fault.NotFoundf("it is not in the store"), "run 'sandpit images ls' to list stored images")
 	if hex, ok := strings.CutPrefix(ref, DigestPrefix); ok {
+		hex, err := s.wholeDigest(hex)
+		if err != nil {
+			return nil, err
+		}
 		var list []refEntry
 		for _, e := range s.refs() {
 			if e.image == hex {
@@ -202,6 +206,28 @@ func (s *Store) find(ref string) ([]refEntry, error) {
 		}
 	}
 	return list[:1], nil
+}
+
+// minDigest is the number of hexadecimal digits that name an image, if only one begins with them.
+const minDigest = 12
+
+// wholeDigest returns the digits of the one stored image whose digest begins with start, or
+// start if there is none.
+func (s *Store) wholeDigest(start string) (string, error) {
+	if len(start) < minDigest {
+		return start, nil
+	}
+	whole := start
+	for hex := range s.records() {
+		switch {
+		case !strings.HasPrefix(hex, start):
+		case whole != start:
+			return "", sandpit.WithHint(fault.Invalidf("several images have digests that begin like this"), "give more of the digest; 'sandpit images ls --format {{.Digest}}' prints all of it")
+		default:
+			whole = hex
+		}
+	}
+	return whole, nil
 }
 
 // storedName returns the name under which a reference is kept.

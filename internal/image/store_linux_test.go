@@ -377,7 +377,16 @@ func TestRemove(t *testing.T) {
 		}
 	}
 	lb.Release()
-	if _, err := s.Remove(t.Context(), digestOf(t, b)); err != nil {
+	// As much of a digest as lists show names an image, and less does not.
+	short := digestOf(t, b)[:len("sha256:")+12]
+	if d, err := s.Inspect(t.Context(), short); err != nil || d.Digest != digestOf(t, b) {
+		t.Errorf("inspected %+v, %v", d, err)
+	}
+	_, err = s.Remove(t.Context(), short[:len(short)-1])
+	wantError(t, err, sandpit.ErrNotFound, true)
+	_, err = s.Acquire(t.Context(), short, image.AcquireOptions{Pull: sandpit.PullNever})
+	wantError(t, err, sandpit.ErrInvalid, true)
+	if _, err := s.Remove(t.Context(), short); err != nil {
 		t.Error(err)
 	}
 	for _, ref := range []string{refA, refB, "none", digestOf(t, b)} {
