@@ -36,6 +36,13 @@ func parsePlace(text string) place {
 	return place{name, rest}
 }
 
+// meansContents reports whether a source of cp is what is in a directory, and not the directory
+// with its name: ".", "dir/.".
+func meansContents(name string) bool {
+	name = strings.TrimRight(name, "/")
+	return name == "." || strings.HasSuffix(name, "/.")
+}
+
 // cpCommand is sandpit cp.
 func (a *tree) cpCommand() *cobra.Command {
 	opt := copyFlags{user: textFlag("OWNER")}
@@ -44,8 +51,9 @@ func (a *tree) cpCommand() *cobra.Command {
 		Long: `Copy a file or directory from this machine into a sandbox, or back. The sandbox's side is
 NAME:PATH; PATH is absolute, or relative to the sandbox's working directory. As with
 cp -r, the copy keeps its name if DST is an existing directory. It also keeps its name if
-DST ends in a slash, which creates the directory if necessary. '-' stands for standard
-input or output.
+DST ends in a slash, which creates the directory if necessary. A SRC that is '.' or ends in
+'/.' means what is in the directory, which DST then gets beside what it has. '-' stands for
+standard input or output.
 
 A symbolic link at the destination is replaced, never followed. Elsewhere in a path of this
 machine cp follows only the system's links: root's in /, /var, /etc, /usr, /usr/bin,
@@ -59,6 +67,7 @@ are named, and everything else is copied: the exit code is then 1.
 In the sandbox cp has the rights of the sandbox's user, to whom the copies belong. --user gives
 them to another, with the sandbox's own chown.`,
 		Example: `  sandpit cp ./src work:/workspace/
+  sandpit cp ./src/. work:/workspace/
   sandpit cp work:/workspace/result.json .
   sandpit cp work:/var/log/app.log -`,
 		Args: arguments(2, 2),
@@ -154,7 +163,11 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 		return err
 	}
 	named := strings.HasSuffix(to, "/") // as a directory, which is made if need be
-	if isDir || named {
+	contents := meansContents(from)
+	if contents && isDir && opt.user.set { // what it has already must keep its owner
+		return sandpit.WithHint(cli.Usagef("--user can't be combined with a copy of contents into an existing directory"), "name a new directory, or the source without '/.'")
+	}
+	if (isDir || named) && !contents {
 		to = path.Join(to, filepath.Base(whole))
 	}
 	switch {
@@ -267,7 +280,7 @@ func (a *tree) copyOut(ctx context.Context, sb sandpit.Sandbox, from, to string)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("copying: %w", err)
 	}
-	into := err == nil && local.IsDir() || strings.HasSuffix(to, "/")
+	into := (err == nil && local.IsDir() || strings.HasSuffix(to, "/")) && !meansContents(from)
 	name := path.Base(path.Clean(from))
 	if into && (name == "." || name == ".." || name == "/") {
 		// What it is called is the sandbox's to say; it is given no name here.
@@ -471,10 +484,11 @@ func parseMode(text string) (fs.FileMode, error) {
 // editCommand is sandpit edit.
 func (a *tree) editCommand() *cobra.Command {
 	var edit sandpit.Edit
+	replacement := parsed[string]{parse: func(text string) (string, error) { return text, nil }, shown: "TEXT"}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "edit [flags] NAME PATH",
 		Long: `Replace exact text in a file of a sandbox. The text must occur exactly once, unless --all
-is given; otherwise nothing is changed.`,
+is given; otherwise nothing is changed. --new '' deletes it.`,
 		Example:           `  sandpit edit --old 'debug = false' --new 'debug = true' work /workspace/config.toml`,
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeNames(1),
@@ -482,10 +496,14 @@ is given; otherwise nothing is changed.`,
 		if edit.Old == "" {
 			return sandpit.WithHint(cli.Usagef("the text to replace is empty"), "give it with --old")
 		}
+		if !replacement.set {
+			return sandpit.WithHint(cli.Usagef("the new text is missing"), "give it with --new; --new '' deletes the old text")
+		}
+		edit.New = replacement.is
 		return sb.Files().Edit(ctx, args[0], []sandpit.Edit{edit})
 	}))
 	cmd.Flags().StringVar(&edit.Old, "old", "", "the `TEXT` to replace")
-	cmd.Flags().StringVar(&edit.New, "new", "", "the `TEXT` that replaces it")
+	cmd.Flags().Var(&replacement, "new", "the text that replaces it; '' deletes it")
 	cmd.Flags().BoolVar(&edit.All, "all", false, "replace every occurrence")
 	return cmd
 }
