@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -103,7 +104,7 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 	if local != nil && local.Network() == "unix" {
 		var ok bool
 		if scheme, at, ok = c.api.opts.Web(); !ok {
-			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), "use 'sandpit forward NAME PORT', or start the server with 'sandpit serve --listen 127.0.0.1:7878'")
+			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), fmt.Sprintf("use 'sandpit forward NAME PORT', or run 'kill %d' (its sandboxes keep running), then 'sandpit serve --listen 127.0.0.1:7878'", os.Getpid()))
 		}
 	} else {
 		if isSecure(c.R) {

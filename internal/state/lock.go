@@ -81,12 +81,12 @@ func (inUseError) Error() string        { return sandpit.ErrState.Error() }
 func (inUseError) Is(target error) bool { return target == sandpit.ErrState }
 
 func lockedError(dir string, pid int) error {
-	who := "another server"
+	who, stop := "another server", "stop that server"
 	if pid > 0 {
-		who = fmt.Sprintf("another server, process %d,", pid)
+		who, stop = fmt.Sprintf("another server, process %d,", pid), fmt.Sprintf("run 'kill %d'", pid)
 	}
 	return sandpit.WithHint(fault.Errorf(ErrInUse, "opening the state in %s: %s uses it", dir, who),
-		"stop that server first, or set SANDPIT_HOME to another directory")
+		stop+" first (its sandboxes keep running), or set SANDPIT_HOME to another directory")
 }
 
 // dropLock releases a lock. Closing it is not enough: a child that this process is just

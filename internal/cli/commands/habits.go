@@ -47,6 +47,7 @@ func habits() []habit {
 		{"ps", "no-trunc", "", "true", ""},
 		{"rm", "v volumes", "", "true", ""},
 		{"prune", "f force", "", "true", ""},
+		{"kill", "9", "", "true", ""},
 		{"cp", "r R recursive", "", "true", ""},
 
 		// Other names.

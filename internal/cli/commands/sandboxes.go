@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +127,7 @@ func (a *tree) psCommand() *cobra.Command {
 		Short: "list sandboxes, or the processes of one",
 		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
 list those that have stopped, failed or exited. --filter state=STATE implies -a. No server
-is started.
+is started: if none is running, but sandboxes of an earlier one are left, that is an error.
 
 Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME. A TIME
 is that of creation, or how long ago that was: until=24h selects what is older than a day.`,
@@ -151,20 +152,16 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 		switch {
 		case !errors.Is(err, cli.ErrNoServer):
 			return err
-		case len(args) == 1 && sandpit.Hint(err) != "":
+		case sandpit.Hint(err) != "": // there is something to list
 			return err
 		case len(args) == 1:
 			return sandpit.WithHint(err, "run 'sandpit inspect "+args[0]+"' to start it")
-		}
-		silent := *quiet || as.given()
-		if hint := sandpit.Hint(err); hint != "" { // there is something to list
-			a.Note("%v; %s", err, hint)
-		} else if !silent {
-			a.Note("%v; other commands start it", err)
-		}
-		if silent && !*quiet {
+		case *quiet:
+			return nil
+		case as.given():
 			return printObjects[jsonInfo](a, &as, nil)
 		}
+		a.Note("%v; other commands start it", err)
 		return nil
 	}
 	return at(cmd, placeServer)
@@ -321,7 +318,8 @@ func (a *tree) inspectCommand() *cobra.Command {
 	return cmd
 }
 
-// stateCommand is a command that does one thing to each sandbox it is given.
+// stateCommand is a command that does one thing to each sandbox it is given, if all exist: what
+// is meant as a process of the first one must not change that.
 func (a *tree) stateCommand(use, long string, do func(context.Context, sandpit.Sandbox) error) *cobra.Command {
 	name, _, _ := strings.Cut(use, " ")
 	return a.serverCommand(&cobra.Command{
@@ -329,6 +327,20 @@ func (a *tree) stateCommand(use, long string, do func(context.Context, sandpit.S
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
+		var first sandpit.Sandbox
+		for _, arg := range args {
+			sb, err := s.find(ctx, arg)
+			if errors.Is(err, sandpit.ErrNotFound) && first != nil && (name == "kill" || name == "stop") {
+				if _, e := cli.FindProcess(ctx, first, arg); e == nil {
+					signal := map[string]string{"kill": "KILL", "stop": "TERM"}[name]
+					return sandpit.WithHint(err, "run 'sandpit signal -s "+signal+" "+first.Name()+" "+arg+"' to end that process alone")
+				}
+			}
+			if err != nil {
+				return err
+			}
+			first = cmp.Or(first, sb)
+		}
 		return a.each(ctx, s, args, false, do)
 	})
 }
@@ -353,7 +365,7 @@ func (a *tree) startCommand() *cobra.Command {
 }
 
 func (a *tree) killCommand() *cobra.Command {
-	return a.stateCommand("kill NAME...", "End all processes of a sandbox with SIGKILL. Its files stay.",
+	return a.stateCommand("kill NAME...", "End all processes of a sandbox with SIGKILL. Its files stay. 'sandpit signal' ends one\nprocess.",
 		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Stop(ctx, 0) })
 }
 
