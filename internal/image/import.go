@@ -85,6 +85,9 @@ func (s *Store) importImage(ctx context.Context, src, name string, opt ImportOpt
 
 // importName reads the name that an image is to have.
 func importName(name string) (Reference, error) {
+	if name == "host" {
+		return Reference{}, sandpit.WithHint(fault.Invalidf("the name host always means this machine"), "choose another name")
+	}
 	ref, err := ParseReference(name)
 	if err != nil {
 		return ref, err

@@ -73,7 +73,7 @@ func parseAuditEntry(text string) (cli.AuditEntry, error) {
 func (a *tree) auditGrep() *cobra.Command {
 	var asJSON, denied bool
 	since, until := parsed[time.Time]{parse: parseSince, shown: "TIME"}, parsed[time.Time]{parse: parseSince, shown: "TIME"}
-	where := map[string]*string{}
+	where := map[string]*parsed[string]{}
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "grep [flags]",
 		Short:   "search the audit log",
@@ -82,7 +82,7 @@ func (a *tree) auditGrep() *cobra.Command {
 	}, func(ctx context.Context, s *session, _ []string) error {
 		query := url.Values{}
 		about := map[string]bool{}
-		if name := *where["sandbox"]; name != "" {
+		if name := where["sandbox"].is; name != "" {
 			// It stands in the audit as it was asked for: by name or by id.
 			about[name] = true
 			if sb, err := s.Get(ctx, name); err == nil {
@@ -90,8 +90,8 @@ func (a *tree) auditGrep() *cobra.Command {
 			}
 		}
 		for name, value := range where {
-			if *value != "" && name != "sandbox" {
-				query.Set(name, *value)
+			if value.set && name != "sandbox" {
+				query.Set(name, value.is)
 			}
 		}
 		if since.set {
@@ -115,14 +115,16 @@ func (a *tree) auditGrep() *cobra.Command {
 			return page.Next, nil
 		})
 	})
-	for _, f := range [...][3]string{
-		{"sandbox", "sandbox", "only entries about this `SANDBOX`"},
-		{"namespace", "namespace", "only entries of this `NAMESPACE`"},
-		{"caller", "caller", "only entries of this `CALLER`"},
-		{"action", "action", "only entries of this `OPERATION`"},
-		{"request", "request_id", "only entries of this `REQUEST`"},
+	for _, f := range [...][4]string{
+		{"sandbox", "sandbox", "SANDBOX", "only entries about this sandbox"},
+		{"namespace", "namespace", "NAMESPACE", "only entries of this namespace"},
+		{"caller", "caller", "CALLER", "only entries of this caller"},
+		{"action", "action", "OPERATION", "only entries of this operation"},
+		{"request", "request_id", "REQUEST", "only entries of this request"},
 	} {
-		where[f[1]] = cmd.Flags().String(f[0], "", f[2])
+		value := textFlag(f[2])
+		where[f[1]] = &value
+		cmd.Flags().Var(&value, f[0], f[3])
 	}
 	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago")
 	cmd.Flags().Var(&until, "until", "only entries before this time or this long ago")

@@ -23,7 +23,8 @@ import (
 const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, always
 exists. Others are pulled from registries on first use, or with images pull, and stored
 in the data directory, each layer once. If a server is configured (SANDPIT_SERVER), ls,
-pull and rm work on its images.`
+pull and rm work on its images. On this machine, ls shows only the stored images; a server
+lists host, too.`
 
 // imagesCommand is sandpit images.
 func (a *tree) imagesCommand() *cobra.Command {
@@ -365,35 +366,27 @@ func (a *tree) imagesRemove() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		for _, ref := range args {
+		return a.eachText(cmd.Context(), args, func(ref string) error {
 			removed, err := store.Remove(cmd.Context(), ref)
 			if err != nil {
 				return err
 			}
-			what := removed.Name
-			if what == "" {
-				what = removed.Image
-			}
-			if _, err := fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(what), notation.FormatSize(removed.Bytes)); err != nil {
-				return err
-			}
-		}
-		return nil
+			_, err = fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(cmp.Or(removed.Name, removed.Image)), notation.FormatSize(removed.Bytes))
+			return err
+		})
 	}
 	return at(cmd, placeServer)
 }
 
 // serverRemove has the configured server remove images.
 func (a *tree) serverRemove(ctx context.Context, s *session, refs []string) error {
-	for _, ref := range refs {
+	return a.eachText(ctx, refs, func(ref string) error {
 		if err := s.call(ctx, http.MethodDelete, "/v1/images?"+url.Values{"image": {ref}}.Encode(), nil, nil); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(ref)); err != nil {
-			return err
-		}
-	}
-	return nil
+		_, err := fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(ref))
+		return err
+	})
 }
 
 func (a *tree) imagesPrune() *cobra.Command {

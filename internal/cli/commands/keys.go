@@ -53,6 +53,9 @@ func (a *tree) keyCreate() *cobra.Command {
 		Args:    arguments(0, 1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 1 {
+			if args[0] == "" {
+				return sandpit.WithHint(cli.Usagef("the name is empty"), "give it a value, or omit it")
+			}
 			want.Name = args[0]
 		}
 		want.Namespace, want.Policy, want.Expires = namespace.is, policy.is, expires.is.Seconds()
@@ -121,21 +124,13 @@ func (a *tree) keyRevoke() *cobra.Command {
 		Short: "revoke keys immediately and permanently",
 		Args:  arguments(1, -1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		var failed error
-		for _, key := range args {
+		return a.eachText(ctx, args, func(key string) error {
 			path, err := keyPath(key)
-			if err == nil {
-				err = s.call(ctx, "DELETE", path, nil, nil)
-			}
-			switch {
-			case err != nil && (len(args) == 1 || ctx.Err() != nil):
+			if err != nil {
 				return err
-			case err != nil:
-				a.PrintError(err)
-				failed = cli.Reported{Err: err}
 			}
-		}
-		return failed
+			return s.call(ctx, "DELETE", path, nil, nil)
+		})
 	})
 }
 

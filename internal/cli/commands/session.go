@@ -142,6 +142,22 @@ func (a *tree) each(ctx context.Context, s *session, args []string, absent bool,
 	return failed
 }
 
+// eachText does something for each argument, also after one has failed. An error of do names
+// its argument.
+func (a *tree) eachText(ctx context.Context, args []string, do func(string) error) error {
+	var failed error
+	for _, arg := range args {
+		switch err := do(arg); {
+		case err != nil && (len(args) == 1 || ctx.Err() != nil):
+			return err
+		case err != nil:
+			a.PrintError(err)
+			failed = cli.Reported{Err: err}
+		}
+	}
+	return failed
+}
+
 // list returns every sandbox that matches.
 func (s *session) list(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info, error) {
 	var all []sandpit.Info

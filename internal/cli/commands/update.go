@@ -35,6 +35,11 @@ lifetimes.`,
 			}
 			c.Labels[l[0]] = l[1]
 		}
+		for _, key := range c.RemoveLabels {
+			if _, both := c.Labels[key]; both {
+				return sandpit.WithHint(cli.Usagef("--label and --remove-label both name %q", key), "give one of them")
+			}
+		}
 		switch {
 		case c.Name == "" && len(c.Labels)+len(c.RemoveLabels) == 0 && c.Limits == (sandpit.Limits{}):
 			return sandpit.WithHint(cli.Usagef("no change is given"), "give --name, --label, --remove-label, --memory, --cpus or --pids")
