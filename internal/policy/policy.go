@@ -153,6 +153,22 @@ func limits() [8]limit {
 	}
 }
 
+// SetDefaults sets the defaults that are not 0 in own. One above its maximum is refused with an
+// error that matches sandpit.ErrInvalid.
+func (p *Policy) SetDefaults(own sandpit.Limits) error {
+	for _, l := range limits() {
+		value, allowed := l.get(&own), l.get(&p.Max)
+		switch {
+		case value == 0:
+		case allowed > 0 && value > allowed:
+			return invalid("lower the default, or raise the maximum", "the default %s of %s is more than the maximum of %s", l.noun, l.format(value), l.format(allowed))
+		default:
+			l.take(&p.Default, &own)
+		}
+	}
+	return nil
+}
+
 // CapDefaults lowers the defaults to the maxima.
 func (p *Policy) CapDefaults() {
 	for _, l := range limits() {

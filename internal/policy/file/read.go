@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -49,10 +50,11 @@ func (s *Set) readPolicies(v yamldoc.Value) error {
 }
 
 // readPolicy reads a policy, which has the fields of base that it does not name. An inherited
-// default above a maximum of its own is lowered.
+// default above a maximum of its own is lowered; a default of its own above its maximum is refused.
 func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 	p, r := base, new(*base.Rules) // its lists are replaced, and never changed
 	p.Name, p.Rules = v.Name, r
+	var own sandpit.Limits
 	if v.IsNull() { // a name alone
 		return p, nil
 	}
@@ -61,7 +63,7 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 		"mounts":             yamldoc.List(&r.Mounts, parseMount),
 		"write-paths":        writePaths(&r.Write),
 		"on-expiry":          yamldoc.List(&r.OnExpiry, parseExpiry),
-		"defaults":           limits(&p.Default, &r.Idle),
+		"defaults":           limits(&own, &r.Idle),
 		"maximum":            limits(&p.Max, &r.MaxIdle),
 		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
 		"previews":           yamldoc.Parse(&r.Previews, parsePreviews),
@@ -79,7 +81,7 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 	if r.MaxIdle > 0 && r.Idle > r.MaxIdle {
 		return p, v.Fail(fmt.Errorf("the default idle time of %s is more than the maximum of %s", notation.FormatDuration(r.Idle), notation.FormatDuration(r.MaxIdle)))
 	}
-	if err := p.CheckDefaults(); err != nil {
+	if err := cmp.Or(p.SetDefaults(own), p.CheckDefaults()); err != nil {
 		return p, v.Fail(err)
 	}
 	p.CapDefaults() // so that what is shown is what sandboxes get
