@@ -107,7 +107,7 @@ type ProcessInfo struct {
 	PID        int
 	Argv       []string // a script is /bin/sh -c SCRIPT
 	ArgvCut    bool     // Argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length
-	User       string
+	User       string   // as Command.User names it; by default the name or id of the sandbox's
 	Background bool
 	StartedAt  time.Time
 	Terminal   bool

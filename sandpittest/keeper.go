@@ -83,6 +83,9 @@ func testProcesses(t *testing.T, e *env) {
 	if !c.Terminal || c.Result != nil {
 		t.Errorf("got %+v", c)
 	}
+	if a.User == "" {
+		t.Error("a process of the sandbox's user is listed without a user")
+	}
 	must(t, sleeper.Kill(t.Context()))
 	eventually(t, "the end is listed", func() bool {
 		list, err := sb.Processes(t.Context())

@@ -212,7 +212,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
 	s.setName(r.Name)
-	s.created, s.labels, s.image = r.CreatedAt, d.Labels, d.Config
+	s.created, s.labels, s.image, s.user = r.CreatedAt, d.Labels, d.Config, userName(made.Guest.User)
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
 	s.changing = d.Changing

@@ -261,7 +261,9 @@ func TestCommandLinesAfterARestart(t *testing.T) {
 		t.Fatalf("%d processes are %d, %v", len(before), len(after), err)
 	}
 	for i, p := range before {
-		if q := after[i]; !slices.Equal(p.Argv, q.Argv) || p.ArgvCut != q.ArgvCut {
+		if q := after[i]; p.User == "" || q.User != p.User {
+			t.Errorf("process %d had the user %q, and has %q", i, p.User, q.User)
+		} else if !slices.Equal(p.Argv, q.Argv) || p.ArgvCut != q.ArgvCut {
 			t.Errorf("process %d had %d bytes (cut: %v), and has %d (cut: %v)", i, len(strings.Join(p.Argv, "")), p.ArgvCut, len(strings.Join(q.Argv, "")), q.ArgvCut)
 		}
 	}

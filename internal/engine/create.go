@@ -138,6 +138,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		lease.Release()
 		return nil, err
 	}
+	s.user = userName(config.User)
 	if s.persistent {
 		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
 	}

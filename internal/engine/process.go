@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -124,7 +125,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 	}
 	h.process, h.oomKills, h.refused = guest, before, refused
 	h.info = sandpit.ProcessInfo{
-		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: strings.Clone(cmd.User), Background: cmd.Background,
+		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: cmp.Or(strings.Clone(cmd.User), s.user), Background: cmd.Background,
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil, Timeout: max(cmd.Timeout, 0),
 	}
 	if r, ok := guest.(interface{ Ref() uint64 }); ok && r.Ref() != 0 {

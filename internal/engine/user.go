@@ -20,6 +20,12 @@ type who struct {
 	text     string // as the guest is told, which looks the rest up inside
 }
 
+// userName returns the name or id of a user without the group. The guest lists processes by it.
+func userName(text string) string {
+	name, _, _ := strings.Cut(text, ":")
+	return name
+}
+
 // maxID is the highest user or group id in a sandbox: the ids are 16 bits wide.
 const maxID = 65534
 

@@ -154,7 +154,8 @@ const page = `<!doctype html>
 <main>
 <h1>Sandpit API</h1>
 <p>{{.About}} For programs:  <a href="/v1/openapi.json">openapi.json</a>.</p>
-<p>Send a key as <code>Authorization: Bearer KEY</code>. The server's unix socket needs none:</p>
+<p>Send a key as <code>Authorization: Bearer KEY</code>. The server's unix socket needs none. It is in the data
+directory, which is /var/lib/sandpit for root:</p>
 <pre>curl --unix-socket ~/.local/share/sandpit/server.sock http://sandpit/v1/sandboxes
 curl -H "Authorization: Bearer $SANDPIT_KEY" -H 'Content-Type: application/json' \
   -d '{"script":"echo hello"}' https://HOST:PORT/v1/sandboxes/NAME/exec</pre>

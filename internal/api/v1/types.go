@@ -111,7 +111,7 @@ type Process struct {
 	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
 	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv is in base64. Absent: text"`
 	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"True if argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length"`
-	User       string    `json:"user,omitempty"`
+	User       string    `json:"user,omitempty" doc:"The user of the command; by default the name or id of the sandbox's"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`
 	Stdin      bool      `json:"stdin,omitempty" doc:"True if it was started with a standard input or a terminal, so that attach can write to it"`
