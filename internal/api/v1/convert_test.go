@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,93 @@ func overJSON[T any](t *testing.T, v T) T {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// filled returns a T of which each field has a value of its own, apart from those in except, such
+// as "Limits.Disk", which keep their zero value.
+func filled[T any](t *testing.T, except ...string) (v T) {
+	t.Helper()
+	var n int64
+	var fill func(path string, v reflect.Value)
+	fill = func(path string, v reflect.Value) {
+		if slices.Contains(except, path) {
+			return
+		}
+		n++
+		switch {
+		case v.Type() == reflect.TypeFor[time.Time]():
+			v.Set(reflect.ValueOf(time.Unix(n, n).UTC()))
+		case v.Kind() == reflect.Struct:
+			for i := range v.NumField() {
+				fill(strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), v.Field(i))
+			}
+		case v.Kind() == reflect.Pointer:
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(path, v.Elem())
+		case v.Kind() == reflect.Slice:
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			fill(path, v.Index(0))
+		case v.Kind() == reflect.Map:
+			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(path, key)
+			fill(path, value)
+			v.Set(reflect.MakeMap(v.Type()))
+			v.SetMapIndex(key, value)
+		case v.Kind() == reflect.String:
+			v.SetString(fmt.Sprint("v", n))
+		case v.Kind() == reflect.Bool:
+			v.SetBool(true)
+		case v.CanInt():
+			v.SetInt(n)
+		case v.CanUint():
+			v.SetUint(uint64(n))
+		case v.CanFloat():
+			v.SetFloat(float64(n) + 0.5)
+		default:
+			t.Errorf("the field %s of a %T can't be filled", path, *new(T))
+		}
+	}
+	fill("", reflect.ValueOf(&v).Elem())
+	return v
+}
+
+// carried checks that a T with a value in each field, apart from those in except, comes back as it
+// was sent.
+func carried[T any](t *testing.T, through func(T) (T, error), except ...string) {
+	t.Helper()
+	sent := filled[T](t, except...)
+	got, err := through(sent)
+	if err != nil {
+		t.Errorf("%T: %v", sent, err)
+	}
+	if diff := cmp.Diff(sent, got); diff != "" {
+		t.Errorf("%T (-sent +received):\n%s", sent, diff)
+	}
+}
+
+func TestEachFieldIsCarried(t *testing.T) {
+	carried(t, func(v sandpit.Spec) (sandpit.Spec, error) { return overJSON(t, v1.FromSpec(v)).Sandpit() })
+	carried(t, func(v sandpit.Info) (sandpit.Info, error) { return overJSON(t, v1.FromInfo(v)).Sandpit(), nil })
+	carried(t, func(v sandpit.Command) (sandpit.Command, error) { return overJSON(t, v1.FromCommand(v)).Sandpit() },
+		"Background", "Stdout", "Stderr") // the route says Background; the writers are the client's
+	carried(t, func(v sandpit.ProcessInfo) (sandpit.ProcessInfo, error) {
+		return overJSON(t, v1.FromProcess(v)).Sandpit()
+	})
+	carried(t, func(v sandpit.Result) (sandpit.Result, error) { return overJSON(t, v1.FromResult(v)).Sandpit(), nil })
+	carried(t, func(v sandpit.Sample) (sandpit.Sample, error) {
+		return overJSON(t, v1.FromMetrics(v.Metrics, v.Time)).Sandpit(), nil
+	})
+	carried(t, func(v sandpit.Lifetime) (sandpit.Lifetime, error) {
+		return overJSON(t, v1.FromLifetime(v)).Sandpit()
+	})
+	carried(t, func(v sandpit.FileInfo) (sandpit.FileInfo, error) { return overJSON(t, v1.FromFile(v)).Sandpit() })
+	carried(t, func(v sandpit.Change) (sandpit.Change, error) {
+		change, err := v1.FromChange(v)
+		if err != nil {
+			return v, err
+		}
+		return overJSON(t, change).Sandpit()
+	}, "Limits.Disk", "Limits.Files", "Limits.NoFile", "Limits.Output", "Limits.Life") // which can't be changed
 }
 
 func TestNothingIsLostOnTheWay(t *testing.T) {
