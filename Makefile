@@ -141,7 +141,7 @@ vet: ## go vet, with the assembly of both architectures
 	GOOS=linux GOARCH=arm64 $(GO) vet ./...
 
 .PHONY: lint
-lint: ## golangci-lint, gofumpt and govulncheck, at the versions of tools/go.mod
+lint: ## go mod tidy -diff, golangci-lint, gofumpt and govulncheck, at the versions of tools/go.mod
 	@bash scripts/lint.sh
 
 .PHONY: fmt

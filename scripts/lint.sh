@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint and known vulnerabilities, with the tools of tools/go.mod, which
+# Tidy modules, format, lint and known vulnerabilities, with the tools of tools/go.mod, which
 # is a module of its own so that they are not dependencies of ours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,17 @@ if ! go -C tools build -o "../$tools/" tool 2>"$tools/log"; then
   not_run "golangci-lint, gofumpt and govulncheck, as they could not be built. Run 'make lint' where the Go module proxy can be reached"
   [ -z "${CI:-}" ]
   exit
+fi
+
+# The diff is on stdout. Without the modules that only the tests of dependencies need, and without a
+# proxy, there is none and an error on stderr.
+if ! untidy=$(go mod tidy -diff 2>"$tools/log"); then
+  if [ -n "$untidy" ]; then
+    printf 'lint: run "go mod tidy":\n%s\n' "$untidy" >&2
+    exit 1
+  fi
+  tail -3 "$tools/log" >&2
+  not_run "go mod tidy -diff, as the Go module proxy can't be reached"
 fi
 
 unformatted=$(git ls-files -z '*.go' | xargs -0 -r "$tools/gofumpt" -l)
