@@ -103,7 +103,7 @@ func TestStuckSandbox(t *testing.T) {
 func TestStuckSearch(t *testing.T) {
 	s := newServed(t)
 	s.change = func(o *server.Options) {
-		o.Patience = engine.Patience{Read: 2 * time.Second, Undo: time.Millisecond}
+		o.Patience = engine.Patience{Read: 2 * time.Second, Undo: time.Second}
 	}
 	s.start()
 	const search = "http://sandpit/v1/audit"
