@@ -67,7 +67,8 @@
 // broadcaster per process. It takes the output, keeps the latest in a ring of up to 1 MiB,
 // appends it to the sandbox's log, and lets every attached client read the ring from a
 // goroutine of its own. A client that is too slow is told how many bytes it lost. Only the
-// owner of a foreground process, who asked for all of the output, is waited for.
+// owner of a foreground process, who asked for all of the output, is waited for. Its two
+// outputs wait each for its own reader, if there are two (apart.go).
 //
 // # Tenants and capacity
 //
