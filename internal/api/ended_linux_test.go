@@ -198,3 +198,26 @@ func (s *service) endedBy(name string) int {
 	}
 	return n
 }
+
+// A key may expire while a request takes its Idempotency-Key. The race detector sees whether the two
+// touch the same things.
+func TestKeyExpiresMeanwhile(t *testing.T) {
+	s := serve(t, nil)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 100 {
+				id := fmt.Sprintf("e%d-%d", w, i)
+				s.keys.mu.Lock()
+				s.keys.all["secret-"+id] = gate.Caller{Name: id, Key: id, Namespace: id, Expires: time.Now().Add(time.Duration(i*15) * time.Microsecond)}
+				s.keys.mu.Unlock()
+				a := keyed("k", ask{method: "POST", path: "/v1/sandboxes/none/exec", body: v1.Exec{Command: v1.Command{Script: "true"}}})
+				a.key = "secret-" + id
+				if resp, err := s.try(t.Context(), a); err == nil {
+					resp.Body.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -62,7 +62,9 @@ type Call struct {
 	held     [heldKinds]int64 // bytes
 	released bool             // nothing more is counted
 
-	deadlines sync.Mutex // of the connection; held while they are set
+	// control sets the deadlines of the connection, also while a handler replaces W.ResponseWriter.
+	control   *http.ResponseController
+	deadlines sync.Mutex // held while they are set
 	over      bool       // the handler is about to return; guarded by deadlines
 
 	span *otlp.Span

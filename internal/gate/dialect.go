@@ -152,7 +152,7 @@ func (g *Gate) claim(id string) {
 // ServeHTTP answers a request.
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g := s.gate
-	c := &Call{gate: g, service: s, R: r, Ctx: r.Context(), ID: NewRequestID(), began: time.Now()}
+	c := &Call{gate: g, service: s, control: http.NewResponseController(w), R: r, Ctx: r.Context(), ID: NewRequestID(), began: time.Now()}
 	c.W = &Writer{ResponseWriter: w, call: c}
 	if r.ProtoMajor == 1 {
 		c.W.renew() // the connection may have the deadline of an earlier request

@@ -3,7 +3,6 @@ package gate
 import (
 	"context"
 	"errors"
-	"net/http"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -45,9 +44,8 @@ func (c *Call) breakOff(why error) {
 		c.W.closeSoon()
 		return
 	}
-	control := http.NewResponseController(c.W.ResponseWriter)
-	_ = control.SetReadDeadline(time.Unix(1, 0))
-	_ = control.SetWriteDeadline(time.Now().Add(LastWords))
+	_ = c.control.SetReadDeadline(time.Unix(1, 0))
+	_ = c.control.SetWriteDeadline(time.Now().Add(LastWords))
 }
 
 // OutliveClient lets the call go on when its client leaves, also if it has left. The call still ends with
@@ -71,7 +69,7 @@ func (c *Call) readUntil(t time.Time) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	if !c.over && c.BrokenOff() == nil {
-		_ = http.NewResponseController(c.W.ResponseWriter).SetReadDeadline(t)
+		_ = c.control.SetReadDeadline(t)
 	}
 }
 
@@ -89,7 +87,7 @@ func (c *Call) writeFor(d time.Duration) {
 	if c.BrokenOff() != nil {
 		d = min(d, LastWords)
 	}
-	_ = http.NewResponseController(c.W.ResponseWriter).SetWriteDeadline(time.Now().Add(d))
+	_ = c.control.SetWriteDeadline(time.Now().Add(d))
 }
 
 // hasWritten notes that a write has returned.
@@ -97,7 +95,7 @@ func (c *Call) hasWritten() {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	if c.R.ProtoMajor > 1 && c.BrokenOff() == nil {
-		_ = http.NewResponseController(c.W.ResponseWriter).SetWriteDeadline(time.Time{})
+		_ = c.control.SetWriteDeadline(time.Time{})
 	}
 }
 

@@ -28,12 +28,11 @@ func (c *Call) linger() {
 	if c.bodyRead() || c.W.hijacked.Load() {
 		return
 	}
-	control := http.NewResponseController(c.W.ResponseWriter)
-	_ = control.SetReadDeadline(time.Now().Add(restTime))
+	_ = c.control.SetReadDeadline(time.Now().Add(restTime))
 	if c.R.ProtoMajor != 1 || !c.W.whole() || c.W.FlushError() != nil {
 		return
 	}
-	defer context.AfterFunc(c.gate.live, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(c.gate.live, func() { _ = c.control.SetReadDeadline(time.Unix(1, 0)) })()
 	buf := make([]byte, 32<<10)
 	until := time.Now().Add(lingerTime)
 	for left := lingerBytes; left > 0 && c.gate.live.Err() == nil && time.Now().Before(until); {
@@ -41,7 +40,7 @@ func (c *Call) linger() {
 		if deadline.After(until) {
 			deadline = until
 		}
-		_ = control.SetReadDeadline(deadline)
+		_ = c.control.SetReadDeadline(deadline)
 		n, err := c.R.Body.Read(buf)
 		if left -= n; err != nil {
 			return
