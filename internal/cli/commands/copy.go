@@ -62,7 +62,8 @@ their targets instead.
 
 In a directory, links are copied as links, wherever they lead; with --follow, those that stay in
 it are copied as what they lead to. Sockets, pipes, devices and what can't be read or written
-are named, and everything else is copied: the exit code is then 1.
+are named, and everything else is copied: the exit code is then 1. An archive, from a directory
+to '-', fails at the first file that can't be read.
 
 In the sandbox cp has the rights of the sandbox's user, to whom the copies belong. --user gives
 them to another, with the sandbox's own chown.`,
@@ -272,7 +273,7 @@ func (a *tree) copyOut(ctx context.Context, sb sandpit.Sandbox, from, to string)
 	}
 	if to == "-" {
 		if info.IsDir() {
-			return files.Download(ctx, from, a.Stdout)
+			return archiveError(ctx, sb, from, files.Download(ctx, from, a.Stdout))
 		}
 		return copyFile(ctx, files, from, a.Stdout)
 	}
@@ -313,6 +314,44 @@ func (a *tree) copyOut(ctx context.Context, sb sandpit.Sandbox, from, to string)
 	}
 	defer dir.Close()
 	return a.notCopied(sandpit.CopyOut(ctx, sb, from, again, unbounded), from)
+}
+
+// archiveError returns the error of an archive of a directory. A server can only break off an
+// archive that it has begun: if that was because of a file that can't be read, the error names it.
+func archiveError(ctx context.Context, sb sandpit.Sandbox, dir string, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, sandpit.ErrUnavailable) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	unread := unreadable(ctx, sb.Files(), dir)
+	if !errors.Is(unread, fs.ErrPermission) {
+		return err
+	}
+	return sandpit.WithHint(fmt.Errorf("copying %s:%s: %w", sb.Name(), dir, unread),
+		"the archive is not complete; copy to a directory, which leaves out what can't be read")
+}
+
+// unreadable returns the error of the first file or directory in dir that can't be read, or nil.
+func unreadable(ctx context.Context, files sandpit.Files, dir string) error {
+	entries, err := readWholeDir(ctx, files, dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := path.Join(dir, e.Name)
+		switch {
+		case e.IsDir():
+			err = unreadable(ctx, files, name)
+		case e.Mode.IsRegular():
+			var f io.ReadCloser
+			if f, err = files.Open(ctx, name, 0, 1); err == nil {
+				err = f.Close()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wantsDirectory returns the error of a write with a hint, if it is that the file's
