@@ -189,11 +189,11 @@ func (s *sandbox) Update(ctx context.Context, c sandpit.Change) error {
 	}
 	change, err := v1.FromChange(c)
 	if err != nil {
-		return fmt.Errorf("changing sandbox %s: it is unchanged: %w", s.Name(), err)
+		return fmt.Errorf("changing sandbox %q: %w", s.Name(), err)
 	}
 	body, err := encode(change)
 	if err != nil {
-		return fmt.Errorf("changing sandbox %s: %w", s.Name(), err)
+		return fmt.Errorf("changing sandbox %q: %w", s.Name(), err)
 	}
 	var v v1.Sandbox
 	if err := s.c.quick(ctx, request{method: http.MethodPatch, path: s.path, body: body}, &v); err != nil {

@@ -65,7 +65,11 @@ func (g *Group) Change(limits Limits) error {
 	for _, some := range [...]ctrls{memory, cpu | pids} {
 		for _, d := range g.dirs {
 			if d.ctrls &= some; d.ctrls&memory != 0 && asked[memory] {
-				if err := d.makeRoom(limits.Memory); err != nil {
+				err := d.makeRoom(limits.Memory)
+				if errors.Is(err, sandpit.ErrState) {
+					return err // the caller says of what
+				}
+				if err != nil {
 					return fmt.Errorf("changing the limits of cgroup %s: %w", g.id, err)
 				}
 			}
@@ -104,7 +108,7 @@ func (d *groupDir) makeRoom(limit int64) error {
 		return number(data), nil
 	}
 	refuse := func(n int64) error {
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "%s of memory is in use, and the limit can't be less", notation.FormatSize(n)),
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "%s of memory is in use, which is more than %s", notation.FormatSize(n), notation.FormatSize(limit)),
 			"end processes or delete files first, or use a higher limit")
 	}
 	if !d.v2 {

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -110,10 +112,9 @@ func (a *admission) enter(ctx context.Context, namespace string, d demand) error
 		a.mu.Unlock()
 		return nil
 	}
-	c := a.capacity
-	if c.Memory > 0 && d.memory > c.Memory || c.CPUs > 0 && d.cpus > c.CPUs+cpuTolerance {
+	if err := a.tooSmall(d); err != nil {
 		a.mu.Unlock()
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "creating a sandbox: it needs %s, and this server has %s in total", amounts(d.memory, d.cpus), amounts(c.Memory, c.CPUs)), "request less memory or fewer cpus")
+		return fmt.Errorf("creating a sandbox: %w", err)
 	}
 	if len(a.queues[namespace]) >= maxWaiting {
 		a.mu.Unlock()
@@ -225,19 +226,39 @@ func (a *admission) leave(d *demand) {
 }
 
 // hold has a sandbox hold the larger of what it has and of the amounts of a change, until
-// settle is called: both limits may be in force meanwhile. It fails if the sandbox has left,
-// or what it needs in addition is not free, or creates of its namespace wait for it. It does
-// not wait.
-func (a *admission) hold(namespace string, d *demand, memory int64, cpus float64) bool {
+// settle is called: both limits may be in force meanwhile. It does not wait. The error matches
+// sandpit.ErrQuota if the server is too small, sandpit.ErrExhausted if there is no room now or
+// creates of the namespace wait for some, and sandpit.ErrState if the sandbox has left.
+func (a *admission) hold(namespace string, d *demand, memory int64, cpus float64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := demand{memory: max(memory-d.memory, 0), cpus: max(cpus-d.cpus, 0)}
-	if d.sandboxes == 0 || more != (demand{}) && (len(a.queues[namespace]) > 0 || !a.fits(more)) {
-		return false
+	var want, more demand
+	if memory > d.memory {
+		want.memory, more.memory = memory, memory-d.memory
+	}
+	if cpus > d.cpus {
+		want.cpus, more.cpus = cpus, cpus-d.cpus
+	}
+	switch {
+	case d.sandboxes == 0:
+		return fault.Errorf(sandpit.ErrState, "the sandbox has failed")
+	case more == (demand{}):
+		return nil
+	}
+	if err := a.tooSmall(want); err != nil {
+		return err
+	}
+	if n := len(a.queues[namespace]); n > 0 {
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "creates of this namespace that wait for capacity come first (waiting: %d)", n), "remove those that have the state creating, or try again later")
+	}
+	c := a.capacity
+	free := demand{memory: d.memory + max(c.Memory-a.used.memory, 0), cpus: d.cpus + max(c.CPUs-a.used.cpus, 0)}
+	if lacks, has := c.exceeded(want, free); lacks != (demand{}) {
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(lacks)), "request at most "+amounts(has)+", or try again later")
 	}
 	a.take(more, 1)
 	d.memory, d.cpus = d.memory+more.memory, d.cpus+more.cpus
-	return true
+	return nil
 }
 
 // settle ends what hold began: the sandbox needs these amounts, and the rest is free.
@@ -252,19 +273,26 @@ func (a *admission) settle(d *demand, memory int64, cpus float64) {
 	a.serve()
 }
 
-// most returns for people what a sandbox can have at present, with what it has.
-func (a *admission) most(d *demand) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var memory int64
-	var cpus float64
-	if c := a.capacity.Memory; c > 0 {
-		memory = d.memory + max(0, c-a.used.memory)
+// tooSmall returns the error that the server is too small, or nil.
+func (a *admission) tooSmall(d demand) error {
+	c := a.capacity
+	needs, has := c.exceeded(d, demand{memory: c.Memory, cpus: c.CPUs})
+	if needs == (demand{}) {
+		return nil
 	}
-	if c := a.capacity.CPUs; c > 0 {
-		cpus = d.cpus + max(0, c-a.used.cpus)
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "it needs %s, and this server has %s in total", amounts(needs), amounts(has)), "request less")
+}
+
+// exceeded returns the amounts of which a demand is above a bound, and those of the bound, where
+// the capacity is bounded.
+func (c Capacity) exceeded(d, bound demand) (needs, has demand) {
+	if c.Memory > 0 && d.memory > bound.memory {
+		needs.memory, has.memory = d.memory, bound.memory
 	}
-	return amounts(memory, cpus)
+	if c.CPUs > 0 && d.cpus > bound.cpus+cpuTolerance {
+		needs.cpus, has.cpus = d.cpus, bound.cpus
+	}
+	return needs, has
 }
 
 // serve admits creates that fit: the first of each queue, the queues in turn.
@@ -316,14 +344,14 @@ func (b *bucket) take(rate float64, now time.Time) time.Duration {
 	return 0
 }
 
-// amounts returns memory and cpus for people; 0 is no limit.
-func amounts(memory int64, cpus float64) string {
-	size, count := "unlimited memory", "unlimited cpus"
-	if memory > 0 {
-		size = notation.FormatSize(memory) + " of memory"
+// amounts returns the memory and cpus of a demand for people, those that are not 0.
+func amounts(d demand) string {
+	var all []string
+	if d.memory > 0 {
+		all = append(all, notation.FormatSize(d.memory)+" of memory")
 	}
-	if cpus > 0 {
-		count = strconv.FormatFloat(cpus, 'g', 4, 64) + " cpus"
+	if d.cpus > 0 {
+		all = append(all, strconv.FormatFloat(d.cpus, 'g', 4, 64)+" cpus")
 	}
-	return size + " and " + count
+	return strings.Join(all, " and ")
 }

@@ -200,10 +200,21 @@ func TestGrowthWaitsItsTurn(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = a.enter(t.Context(), "x", demand{memory: 9, sandboxes: 1}) })
 		synctest.Wait()
-		if a.hold("x", &d, 5, 0) || !a.hold("y", &d, 5, 0) || a.hold("y", &d, 11, 0) {
-			t.Errorf("it has %+v, and all %+v", d, a.used)
+		refused := func(namespace string, memory int64, kind error, message string) {
+			t.Helper()
+			if err := a.hold(namespace, &d, memory, 0); !errors.Is(err, kind) || !strings.Contains(err.Error(), message) {
+				t.Errorf("to %d in %s: %v", memory, namespace, err)
+			}
 		}
-		if !a.hold("x", &d, 1, 0) || d.memory != 5 || len(a.queues) != 1 {
+		refused("x", 5, sandpit.ErrExhausted, "creates of this namespace that wait for capacity come first (waiting: 1)")
+		if err := a.hold("y", &d, 5, 0); err != nil || d.memory != 5 || a.used.memory != 5 {
+			t.Errorf("it has %+v, and all %+v: %v", d, a.used, err)
+		}
+		refused("x", 11, sandpit.ErrQuota, "it needs 11 B of memory, and this server has 10 B of memory in total")
+		a.claim(demand{memory: 1})
+		refused("y", 10, sandpit.ErrExhausted, "this server has no room for 10 B of memory")
+		a.take(demand{memory: 1}, -1)
+		if err := a.hold("x", &d, 1, 0); err != nil || d.memory != 5 || len(a.queues) != 1 {
 			t.Errorf("before the change is in force, it has %+v, and %v wait", d, a.turn)
 		}
 		a.settle(&d, 1, 0)
@@ -212,9 +223,10 @@ func TestGrowthWaitsItsTurn(t *testing.T) {
 			t.Errorf("it has %+v, and all %+v", d, a.used)
 		}
 		a.leave(&d)
-		if a.settle(&d, 4, 0); a.used.memory != 9 || a.hold("y", &d, 1, 0) {
+		if a.settle(&d, 4, 0); a.used.memory != 9 {
 			t.Errorf("once it has left, it has %+v, and all %+v", d, a.used)
 		}
+		refused("y", 1, sandpit.ErrState, "has failed")
 	})
 }
 
@@ -564,10 +576,10 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-func TestDemandAboveTheCapacityNamesBoth(t *testing.T) {
+func TestDemandAboveTheCapacity(t *testing.T) {
 	a := &admission{capacity: Capacity{Memory: 1 << 30}}
 	err := a.enter(t.Context(), "x", demand{memory: 2 << 30, cpus: 1})
-	const want = "creating a sandbox: it needs 2 GiB of memory and 1 cpus, and this server has 1 GiB of memory and unlimited cpus in total"
+	const want = "creating a sandbox: it needs 2 GiB of memory, and this server has 1 GiB of memory in total"
 	if !errors.Is(err, sandpit.ErrExhausted) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

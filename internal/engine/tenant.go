@@ -82,7 +82,7 @@ type view struct {
 // Update changes the sandbox. See sandpit.Lifecycle.
 func (v view) Update(ctx context.Context, c sandpit.Change) error {
 	if why := v.tenant.locked; why != nil {
-		return fault.Errorf(sandpit.ErrForbidden, "changing sandbox %s: %w", v.Name(), why)
+		return fault.Errorf(sandpit.ErrForbidden, "changing sandbox %q: %w", v.Name(), why)
 	}
 	return v.update(ctx, c, v.tenant.policy)
 }

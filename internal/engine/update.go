@@ -25,7 +25,7 @@ func (s *Sandbox) Update(ctx context.Context, c sandpit.Change) error {
 // the record never says what is not enforced.
 func (s *Sandbox) update(ctx context.Context, c sandpit.Change, p policy.Policy) error {
 	failed := func(err error) error {
-		return fmt.Errorf("changing sandbox %s: it is unchanged: %w", s.Name(), err)
+		return fmt.Errorf("changing sandbox %q: %w", s.Name(), err)
 	}
 	if err := policy.CheckChange(c); err != nil {
 		return failed(err)
@@ -102,8 +102,8 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 	limits := next.limits != was.limits || next.changing != was.changing
 	if limits {
 		gate := &s.engine.gate
-		if !gate.hold(s.namespace, &s.demand, next.limits.Memory, next.limits.CPUs) {
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "this server has no room for %s", amounts(next.limits.Memory, next.limits.CPUs)), "request at most "+gate.most(&s.demand))
+		if err := gate.hold(s.namespace, &s.demand, next.limits.Memory, next.limits.CPUs); err != nil {
+			return err
 		}
 		undone := true
 		undo = append(undo, func() {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -111,7 +112,7 @@ func TestUpdateOnAFullDisk(t *testing.T) {
 	sb := made(t, e, sandpit.Spec{Name: "box", Labels: map[string]string{"a": "1"}})
 	change := sandpit.Change{Name: "other", Labels: map[string]string{"a": "2", "b": "3"}}
 	srv.store.setFail(fmt.Errorf("writing: %w", sandpit.ErrDiskFull))
-	if err := sb.Update(t.Context(), change); !errors.Is(err, sandpit.ErrDiskFull) || !strings.Contains(err.Error(), "it is unchanged") {
+	if err := sb.Update(t.Context(), change); !errors.Is(err, sandpit.ErrDiskFull) {
 		t.Errorf("got %v", err)
 	}
 	srv.store.setFail(nil)
@@ -160,8 +161,8 @@ func TestUpdateIsCharged(t *testing.T) {
 	memory := func(mib int64) error {
 		return sb.Update(t.Context(), sandpit.Change{Limits: sandpit.Limits{Memory: mib << 20}})
 	}
-	if err := memory(300); !errors.Is(err, sandpit.ErrExhausted) || !strings.HasPrefix(sandpit.Hint(err), "request at most 256 MiB of memory") {
-		t.Errorf("got %v (hint: %s)", err, sandpit.Hint(err))
+	if err := memory(300); !errors.Is(err, sandpit.ErrQuota) || err.Error() != fmt.Sprintf("changing sandbox %q: it needs 300 MiB of memory, and this server has 256 MiB of memory in total", sb.Name()) {
+		t.Errorf("got %v", err)
 	}
 	if err := memory(192); err != nil {
 		t.Fatal(err)
@@ -175,8 +176,9 @@ func TestUpdateIsCharged(t *testing.T) {
 	if err := create(); err != nil {
 		t.Errorf("the memory is not returned: %v", err)
 	}
-	if err := memory(200); !errors.Is(err, sandpit.ErrExhausted) {
-		t.Errorf("got %v", err)
+	if err := memory(200); !errors.Is(err, sandpit.ErrExhausted) || errors.Is(err, sandpit.ErrQuota) || !strings.HasSuffix(err.Error(), ": this server has no room for 200 MiB of memory") ||
+		!strings.HasPrefix(sandpit.Hint(err), "request at most 128 MiB of memory, ") {
+		t.Errorf("got %v (hint: %s)", err, sandpit.Hint(err))
 	}
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Fatal(err)
@@ -207,7 +209,10 @@ func TestFailedUpdateFreesNothing(t *testing.T) {
 	memory := func(mib int64) error {
 		return sb.Update(t.Context(), sandpit.Change{Limits: sandpit.Limits{Memory: mib << 20}})
 	}
-	if err := memory(32); !errors.Is(err, sandpit.ErrState) {
+	if err := memory(200); !errors.Is(err, sandpit.ErrExhausted) || !strings.Contains(err.Error(), "wait for capacity come first") {
+		t.Errorf("growing before a create: %v", err)
+	}
+	if err := memory(32); !errors.Is(err, sandpit.ErrState) || !regexp.MustCompile(`^changing sandbox "[a-z0-9]+": [0-9.]+ MiB of memory is in use, which is more than 32 MiB$`).MatchString(err.Error()) {
 		t.Errorf("less memory than is in use: %v", err)
 	}
 	if n := e.Waiting(); n != 1 {
