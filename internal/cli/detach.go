@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -43,6 +44,9 @@ type detachKeys struct {
 	pressed int // of keys: they are held back
 }
 
+// settlePatience is how long a process may take to read what was typed before the keys.
+const settlePatience = time.Second
+
 // errDetached is the cause of a context that the keys have ended.
 var errDetached = errors.New("detached by keys")
 
@@ -63,6 +67,9 @@ func (d *detachKeys) Write(p []byte) (int, error) {
 		if d.pressed++; d.pressed == len(d.keys) {
 			if len(pass) > 0 {
 				_, _ = d.WriteCloser.Write(pass) // also a process that has closed its input can be left
+			}
+			if in, ok := d.WriteCloser.(interface{ Settle(time.Duration) }); ok {
+				in.Settle(settlePatience) // what is still on its way when this program ends gets lost
 			}
 			if err := d.detach(); err != nil {
 				return 0, err

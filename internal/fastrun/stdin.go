@@ -3,6 +3,7 @@ package fastrun
 import (
 	"io"
 	"os"
+	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/lanes"
@@ -34,6 +35,9 @@ func (s *stdin) Write(b []byte) (int, error) {
 	}
 	return sent, nil
 }
+
+// Settle waits until the server has passed on what was written, but no longer than patience.
+func (s *stdin) Settle(patience time.Duration) { s.room.Settle(patience) }
 
 // Close ends the input.
 func (s *stdin) Close() error {

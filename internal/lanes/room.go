@@ -1,6 +1,9 @@
 package lanes
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Room counts how much of a stream may still be sent: its receiver holds at most a window, in
 // bytes, and so never has to leave later frames unread. Its methods are safe for concurrent use.
@@ -41,6 +44,24 @@ func (r *Room) Give(n uint32) {
 	defer r.mu.Unlock()
 	r.left = int(min(uint64(r.left)+uint64(n), uint64(r.window)))
 	r.change.Broadcast()
+}
+
+// Settle waits until all bytes that were taken are consumed, or nothing more is sent, but no
+// longer than patience.
+func (r *Room) Settle(patience time.Duration) {
+	over := false
+	timer := time.AfterFunc(patience, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		over = true
+		r.change.Broadcast()
+	})
+	defer timer.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.left < r.window && r.err == nil && !over {
+		r.change.Wait()
+	}
 }
 
 // Close ends every Take with an error. It reports false if it was called before; then the

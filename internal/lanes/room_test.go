@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 )
 
 func TestRoom(t *testing.T) {
@@ -34,4 +35,21 @@ func TestRoom(t *testing.T) {
 	if err := <-waiting; !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("who waits is told %v", err)
 	}
+}
+
+// Settle waits for the receiver, and for no other reason than those that it names.
+func TestRoomSettles(t *testing.T) {
+	r := NewRoom(10)
+	r.Settle(time.Hour) // nothing was sent
+	if n, err := r.Take(4); n != 4 || err != nil {
+		t.Fatal(n, err)
+	}
+	r.Settle(time.Nanosecond) // it is not consumed
+	go r.Give(4)
+	r.Settle(time.Hour)
+	if n, err := r.Take(10); n != 10 || err != nil {
+		t.Errorf("it has settled with %d bytes consumed, %v", n, err)
+	}
+	go r.Close(io.ErrClosedPipe)
+	r.Settle(time.Hour)
 }

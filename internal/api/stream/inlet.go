@@ -72,7 +72,8 @@ func (i *inlet) next(memory []byte) (input []byte, more bool) {
 }
 
 // pump writes the input to the process, and tells the client how much was taken,
-// early enough that the client never waits while there is room.
+// early enough that the client never waits while there is room, and when there is no more:
+// a client that leaves can wait for that.
 func (i *inlet) pump(in io.WriteCloser) {
 	defer close(i.done)
 	var input []byte
@@ -97,8 +98,9 @@ func (i *inlet) pump(in io.WriteCloser) {
 			}
 			i.mu.Lock()
 			i.held -= len(piece)
+			empty := i.held == 0
 			i.mu.Unlock()
-			if untold += len(piece); untold >= i.window/4 {
+			if untold += len(piece); empty || untold >= i.window/4 {
 				i.tell(untold)
 				untold = 0
 			}
