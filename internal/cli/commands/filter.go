@@ -123,7 +123,19 @@ type remover interface {
 
 // removeAll removes the sandboxes that a query selects, and prints their names. It reports each
 // that could not be removed.
-func (a *tree) removeAll(ctx context.Context, s *session, q sandpit.ListQuery) error {
+func (a *tree) removeAll(ctx context.Context, q sandpit.ListQuery) error {
+	remove := func(ctx context.Context, s *session) error { return a.removeAt(ctx, s, q) }
+	err := a.withServer(ctx, true, remove)
+	switch {
+	case !errors.Is(err, cli.ErrNoServer):
+		return err
+	case sandpit.Hint(err) == "": // no sandboxes of an earlier server are left
+		return nil
+	}
+	return a.withServer(ctx, false, remove)
+}
+
+func (a *tree) removeAt(ctx context.Context, s *session, q sandpit.ListQuery) error {
 	r, ok := s.Client.(remover)
 	if !ok {
 		return fault.Errorf(sandpit.ErrUnsupported, "removing sandboxes: this client does not support filters")

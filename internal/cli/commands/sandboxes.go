@@ -393,9 +393,6 @@ Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit he
 		Args:              arguments(0, -1),
 		ValidArgsFunction: a.completeNames(-1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		if all || only.set {
-			return a.removeAll(ctx, s, only.ListQuery)
-		}
 		return a.each(ctx, s, args, force, func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Remove(ctx) })
 	})
 	remove := cmd.RunE
@@ -407,6 +404,8 @@ Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit he
 			return nil // as rm of files
 		case !matching && len(args) == 0:
 			return sandpit.WithHint(cli.Usagef("no sandbox is given"), "give names, --filter or --all")
+		case matching:
+			return a.removeAll(cmd.Context(), only.ListQuery)
 		}
 		return remove(cmd, args)
 	}
@@ -419,21 +418,23 @@ Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit he
 // pruneCommand is sandpit prune.
 func (a *tree) pruneCommand() *cobra.Command {
 	var only filter
-	cmd := a.serverCommand(&cobra.Command{
+	cmd := at(&cobra.Command{
 		Use: "prune [flags]",
 		Long: `Remove the sandboxes that have stopped or failed, with their files, and print their names.
 It does not ask for confirmation. 'sandpit images prune' removes unused images.
 
 Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
-		Example: "  sandpit prune\n  sandpit prune --filter until=7d",
-		Args:    noArguments,
-	}, func(ctx context.Context, s *session, _ []string) error {
+		Example:           "  sandpit prune\n  sandpit prune --filter until=7d",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}, placeServer)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(only.States) > 0 {
 			return sandpit.WithHint(cli.Usagef("prune removes only stopped and failed sandboxes, and takes no other state"), "use 'sandpit rm --filter state=...'")
 		}
 		only.States = []sandpit.State{sandpit.StateStopped, sandpit.StateFailed}
-		return a.removeAll(ctx, s, only.ListQuery)
-	})
+		return a.removeAll(cmd.Context(), only.ListQuery)
+	}
 	only.register(cmd.Flags())
 	return cmd
 }
