@@ -101,6 +101,12 @@ func TestCreateFor(t *testing.T) {
 	if got := string(sb.Dialect("d")); got != data {
 		t.Errorf("the dialect has %q", got)
 	}
+	if found, err := own.FindFor("d", json.RawMessage(data)); err != nil || found.ID() != sb.ID() {
+		t.Errorf("its tenant found %v, %v", found, err)
+	}
+	if found, err := e.As("other", policy.Default()).FindFor("d", json.RawMessage(data)); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("another tenant found %v, %v", found, err)
+	}
 	if first, _ := store.first.Load(sb.ID()); !strings.Contains(fmt.Sprint(first), "template") {
 		t.Errorf("the first record is %v", first)
 	}

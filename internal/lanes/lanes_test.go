@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -154,6 +155,37 @@ func TestExclusive(t *testing.T) {
 	if one.Len() != 200 {
 		t.Errorf("%d bytes", one.Len())
 	}
+}
+
+// Lanes to one writer take turns.
+func TestLanesToOneWriterTakeTurns(t *testing.T) {
+	one := &single{}
+	l := New(one, one, 4, func(int, int) {}, nil)
+	l.patience = time.Hour
+	var both sync.WaitGroup
+	for lane := range 2 {
+		both.Go(func() {
+			for range 1000 {
+				l.Put(lane, []byte("a"))
+			}
+		})
+	}
+	both.Wait()
+	if one.twice.Load() {
+		t.Error("the writer was called twice at the same time")
+	}
+}
+
+// single notices calls at the same time.
+type single struct{ busy, twice atomic.Bool }
+
+func (w *single) Write(b []byte) (int, error) {
+	if w.busy.Swap(true) {
+		w.twice.Store(true)
+	}
+	runtime.Gosched()
+	w.busy.Store(false)
+	return len(b), nil
 }
 
 // What is dropped is not written, and a write in progress goes on.
