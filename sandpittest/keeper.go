@@ -24,7 +24,7 @@ var keeperProperties = []property{
 	{"one who is slow stalls nobody, and is told what was lost", testSlowAttacher},
 	{"how a process ended is kept after its end", testResultKept},
 	{"input, signals and a terminal work for who has attached", testAttachedInput},
-	{"who leaves leaves the process alone", testDetach},
+	{"detaching leaves the process alone", testDetach},
 	{"a process that is not there is ErrNotFound", testAttachUnknown},
 	{"a background process survives the client that started it", testSurvivesClient},
 	{"a foreground process ends with the client that started it", testForegroundClient},

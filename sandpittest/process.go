@@ -21,7 +21,7 @@ import (
 
 var processProperties = []property{
 	{"a non-zero exit is a value", testExitCodes},
-	{"death by a signal is told", testSignals},
+	{"death by a signal is reported", testSignals},
 	{"a signal reaches the process, and its group", testSignalGroup},
 	{"a missing program is 127", testMissingProgram},
 	{"a program that can't be executed is 126", testNotExecutable},
@@ -35,7 +35,7 @@ var processProperties = []property{
 	{"arguments beyond the limit are refused clearly", testTooLargeArguments},
 	{"arguments are bytes", testOddArguments},
 	{"the environment has odd values", testEnvironment},
-	{"what is no environment variable is ErrInvalid", testBadEnvironment},
+	{"an invalid environment variable is ErrInvalid", testBadEnvironment},
 	{"a Command that makes no sense is ErrInvalid", testBadCommands},
 	{"FromImage and Entrypoint work as in Docker", testEntrypoint},
 	{"Wait may be called many times, by many", testWaitByMany},

@@ -10,7 +10,7 @@ import (
 )
 
 var userProperties = []property{
-	{"the default user is no root and has no capability", testDefaultUser},
+	{"the default user is not root and has no capability", testDefaultUser},
 	{"root is uid 0 with exactly the capabilities of package managers", testRoot},
 	{"a uid and gid may be any", testNumericUser},
 	{"a uid alone has the group of its line in /etc/passwd, or group 0", testGroupOfAUID},

@@ -63,7 +63,7 @@ func run(ctx context.Context, guest local.IsGuest) error {
 	if _, err := sb.Files().Write(ctx, "program.sh", strings.NewReader(program), sandpit.WriteOptions{}); err != nil {
 		return err
 	}
-	// Its output comes as it is written. A program that fails is no error.
+	// Its output comes as it is written. A program that fails is not an error.
 	p, err := sb.Start(ctx, sandpit.Command{Argv: []string{"sh", "program.sh"}, Stdout: os.Stdout, Stderr: os.Stderr, Timeout: 10 * time.Second})
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ func (t *Tenant) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 // Close does nothing, because other tenants use the engine.
 func (t *Tenant) Close() error { return nil }
 
-// view is a sandbox as a tenant sees it: changes are bound by his policy.
+// view is a sandbox as a tenant sees it: the tenant's policy bounds its changes.
 type view struct {
 	*Sandbox
 	tenant *Tenant

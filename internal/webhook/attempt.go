@@ -63,8 +63,8 @@ func (s *Sender) attempt(ctx context.Context, q *queue, suffix string, body []by
 	return res.StatusCode, again, fmt.Errorf("it responded with status %d", res.StatusCode)
 }
 
-// shorten leaves out what the owner of the hook knows, its URL, and what is not
-// his to know: addresses of this machine and of its name server.
+// shorten leaves out what the owner of the hook knows, its URL, and what the
+// owner must not know: addresses of this machine and of its name server.
 func shorten(err error) error {
 	if errors.Is(err, errPrivate) {
 		return errPrivate
