@@ -123,9 +123,6 @@ func (d *groupDir) makeRoom(limit int64) error {
 		return err
 	}
 	n, err := inUse("/memory.current")
-	if err != nil || n <= limit {
-		return err
-	}
 	// A signal to this thread ends the kernel's work early: it is repeated while it frees something.
 	for last := n + 1; err == nil && n > limit && n < last; {
 		last = n
@@ -136,6 +133,7 @@ func (d *groupDir) makeRoom(limit int64) error {
 	if err == nil && n > limit {
 		err = refuse(n)
 	}
+	// Also if there was nothing to free: a process that was killed here has left it low.
 	return cmp.Or(writeFile(d.path+"/memory.high", "max"), err)
 }
 

@@ -66,6 +66,40 @@ func TestSetLimits(t *testing.T) {
 	}
 }
 
+// A process that was killed while it freed memory does not leave a group of cgroup v2 throttled:
+// the next one sets the limits again.
+func TestChangeAfterKill(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"memory.high": "16777216", "memory.current": "60000000", "memory.max": "419430400", "memory.swap.max": "0"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &groupDir{path: dir, v2: true, ctrls: memory}
+	if err := d.makeRoom(400 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "memory.high")); err != nil || !strings.HasPrefix(string(data), "max") {
+		t.Errorf("memory.high is %q, %v", data, err)
+	}
+
+	g := newGroup(t, layout(t), testLimits)
+	for _, d := range g.dirs {
+		if !d.v2 || d.ctrls&memory == 0 {
+			continue
+		}
+		if err := writeFile(d.path+"/memory.high", "16777216"); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Change(testLimits); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(d.path + "/memory.high"); err != nil || string(data) != "max\n" {
+			t.Errorf("memory.high is %q, %v", data, err)
+		}
+	}
+}
+
 // A limit of memory that is below what is in use is refused: it kills nothing, and changes nothing.
 func TestLimitBelowUse(t *testing.T) {
 	l := layout(t)
