@@ -155,7 +155,8 @@ func (c *Client) open() error {
 }
 
 // Close closes the client. Calls and streams in progress fail, and the server kills
-// the client's foreground processes. Sandboxes and background processes stay.
+// the client's foreground processes. Sandboxes and background processes stay. A Write in
+// progress of a Stdout or Stderr may go on; none begins once Close has returned.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -176,10 +176,13 @@ func (s *sandbox) begin(ctx context.Context, l *link, f frames, in *stdin, out o
 	}
 	if err == nil {
 		p.in, p.l = in, l
-		if s.c.goWork(func() { p.deliver(l, f, out) }) {
+		ok := s.c.goWork(func() {
 			if in != nil {
-				s.c.goWork(in.send) // if not, Close has ended the link
+				s.c.work.Go(in.send)
 			}
+			p.deliver(l, f, out)
+		})
+		if ok {
 			return p, nil
 		}
 		err = errClosed

@@ -161,8 +161,10 @@ func (f *socketFrames) next() (byte, []byte, error) {
 		if typ != websocket.MessageBinary {
 			return 0, nil, badAnswer("a text message")
 		}
-		if _, err := io.ReadFull(msg, f.buf[:1]); err != nil {
+		if _, err := io.ReadFull(msg, f.buf[:1]); err == io.EOF {
 			return 0, nil, badAnswer("an empty message")
+		} else if err != nil {
+			return 0, nil, err
 		}
 		kind := f.buf[0]
 		if isOutput(kind) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -79,48 +80,33 @@ type output struct {
 
 // deliver hands the output on until the end of the stream.
 func (p *process) deliver(l *link, f frames, out output) {
-	res, err := p.stream(l, f, out)
-	if err == nil {
+	r := &reading{p: p, f: f, out: out, ended: make(chan struct{})}
+	res, err := r.all(l)
+	switch {
+	case err == nil:
 		// The rest of the answer is only its end: with it, the connection can
 		// be used again by whoever waits for this process.
 		timer := time.AfterFunc(endGrace, func() { l.cancel(nil) })
 		f.finish()
 		timer.Stop()
 		l.end()
-	} else {
+	case r.over():
 		err = p.sb.broken(l, err)
 		l.end()
 		f.finish()
+	default:
+		err = p.sb.broken(l, err)
+		l.end()
+		go func() {
+			<-r.ended
+			f.finish()
+		}()
 	}
 	p.end(res, err)
 }
 
 // endGrace is how long the end of an answer may come after the last frame.
 const endGrace = 50 * time.Millisecond
-
-// stream reads a stream to its last frame.
-func (p *process) stream(l *link, f frames, out output) (sandpit.Result, error) {
-	r := &reading{p: p, f: f, out: out, ended: make(chan struct{})}
-	// While the output is not read, the server is not silent.
-	r.silence = time.AfterFunc(patience, func() { l.cancel(errSilent) })
-	if s, ok := f.(*socketFrames); ok && s.windows {
-		r.lanes = lanes.New(out.stdout, out.stderr, v1.Window, s.passed, func() {
-			s.renew()
-			r.follow()
-		})
-		go r.follow()
-		<-r.ended
-		if r.lanes.Wait(l.ctx); l.ctx.Err() != nil {
-			s.renew() // a write may still go on
-		}
-	} else {
-		r.follow()
-	}
-	if r.err != nil {
-		return sandpit.Result{}, r.err
-	}
-	return r.res.Sandpit(), nil
-}
 
 // reading is a stream that is being read.
 type reading struct {
@@ -129,10 +115,57 @@ type reading struct {
 	out     output
 	lanes   *lanes.Lanes // with windows: the outputs, of which one may be stuck
 	silence *time.Timer
+	handing atomic.Bool // without windows: the caller's code may be called
 
 	ended chan struct{} // closed when err is set
 	res   *v1.Result
 	err   error
+}
+
+// all reads a stream to its last frame. If the link ends while a writer of the caller is stuck,
+// all does not wait for that: another goroutine still reads, and calls no writer any more.
+func (r *reading) all(l *link) (sandpit.Result, error) {
+	// While the output is not read, the server is not silent.
+	r.silence = time.AfterFunc(patience, func() { l.cancel(errSilent) })
+	if s, ok := r.f.(*socketFrames); ok && s.windows {
+		r.lanes = lanes.New(r.out.stdout, r.out.stderr, v1.Window, s.passed, func() {
+			s.renew()
+			r.follow()
+		})
+		go r.follow()
+		<-r.ended
+		if r.lanes.Wait(l.ctx); l.ctx.Err() != nil {
+			r.lanes.Drop()
+			s.renew() // a write may still go on
+			if r.err == nil {
+				r.err = l.ctx.Err()
+			}
+		}
+	} else {
+		go r.follow()
+		select {
+		case <-r.ended:
+		case <-l.ctx.Done():
+			if r.handing.Load() {
+				return sandpit.Result{}, l.ctx.Err()
+			}
+			<-r.ended
+		}
+	}
+	if r.err != nil {
+		return sandpit.Result{}, r.err
+	}
+	return r.res.Sandpit(), nil
+}
+
+// over reports whether nothing is read any more.
+func (r *reading) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // follow reads frames until the last, or until another goroutine does.
@@ -154,7 +187,13 @@ func (r *reading) follow() {
 				return
 			}
 		default:
-			more, r.err = r.frame(kind, b)
+			r.handing.Store(true)
+			if r.err = r.p.l.ctx.Err(); r.err == nil {
+				more, r.err = r.frame(kind, b)
+			} else {
+				more = false
+			}
+			r.handing.Store(false)
 		}
 		if !more {
 			close(r.ended)
