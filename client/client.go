@@ -260,7 +260,10 @@ func (c *Client) Get(ctx context.Context, idOrName string) (sandpit.Sandbox, err
 // List returns a page of the sandboxes that are visible to this client. See
 // sandpit.Client.
 func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
-	query := filterQuery(q)
+	query, err := filterQuery(q)
+	if err != nil {
+		return sandpit.Page{}, err
+	}
 	if q.After != "" {
 		query.Set("after", q.After)
 	}
@@ -279,26 +282,41 @@ func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, e
 }
 
 // filterQuery returns what a query selects as the parameters of a request.
-func filterQuery(q sandpit.ListQuery) url.Values {
-	query := labelQuery(q.Labels, q.HasLabels)
+func filterQuery(q sandpit.ListQuery) (url.Values, error) {
+	query, err := labelQuery(q.Labels, q.HasLabels)
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range q.States {
 		query.Add("state", string(s))
 	}
 	setTime(query, "since", q.Since)
 	setTime(query, "until", q.Until)
-	return query
+	return query, nil
 }
 
-// labelQuery returns a filter by label as the parameters of a request.
-func labelQuery(want map[string]string, has []string) url.Values {
+// labelQuery returns a filter by label as the parameters of a request. In one, a name ends at the
+// first '='.
+func labelQuery(want map[string]string, has []string) (url.Values, error) {
 	query := url.Values{}
+	add := func(name, label string) error {
+		if name == "" || strings.ContainsRune(name, '=') {
+			return fault.Errorf(sandpit.ErrInvalid, "%q is not a valid label name", name)
+		}
+		query.Add("label", label)
+		return nil
+	}
 	for _, k := range slices.Sorted(maps.Keys(want)) {
-		query.Add("label", k+"="+want[k])
+		if err := add(k, k+"="+want[k]); err != nil {
+			return nil, err
+		}
 	}
 	for _, k := range has {
-		query.Add("label", k)
+		if err := add(k, k); err != nil {
+			return nil, err
+		}
 	}
-	return query
+	return query, nil
 }
 
 // setTime sets a parameter that is a time, unless that is zero.

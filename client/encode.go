@@ -30,6 +30,15 @@ func isText(what string, all ...string) error {
 	return nil
 }
 
+func isTextMap(what string, all map[string]string) error {
+	for k, v := range all {
+		if err := isText(what, k, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func encodeSpec(s sandpit.Spec) ([]byte, error) {
 	parts := []struct {
 		what string
@@ -49,10 +58,8 @@ func encodeSpec(s sandpit.Spec) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for k, v := range s.Labels {
-		if err := isText("label", k, v); err != nil {
-			return nil, err
-		}
+	if err := isTextMap("label", s.Labels); err != nil {
+		return nil, err
 	}
 	for _, m := range s.Mounts {
 		if err := isText("mount", m.Source, m.Target); err != nil {
@@ -67,9 +74,30 @@ func encodeSpec(s sandpit.Spec) ([]byte, error) {
 	return encode(v1.FromSpec(s))
 }
 
+func encodeChange(c sandpit.Change) ([]byte, error) {
+	if err := isText("name", c.Name); err != nil {
+		return nil, err
+	}
+	if err := isTextMap("label", c.Labels); err != nil {
+		return nil, err
+	}
+	if err := isText("label", c.RemoveLabels...); err != nil {
+		return nil, err
+	}
+	change, err := v1.FromChange(c)
+	if err != nil {
+		return nil, err
+	}
+	return encode(change)
+}
+
 func encodeCommand(c sandpit.Command) ([]byte, error) {
 	if err := isText("user", c.User); err != nil {
 		return nil, err
 	}
-	return encode(v1.FromCommand(c))
+	b, err := encode(v1.FromCommand(c))
+	if err == nil && len(b) > v1.MaxCommand {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the command is longer than %d MiB of JSON", v1.MaxCommand>>20), "put long arguments and scripts into files of the sandbox")
+	}
+	return b, err
 }

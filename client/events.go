@@ -21,8 +21,13 @@ func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 		left := false // the caller wants no more
 		back := newBackoff(away)
 		for {
-			r := request{method: http.MethodGet, path: "/v1/events", query: eventQuery(q)}
-			err := c.events(ctx, r, &q.After, func(e event) (bool, error) {
+			query, err := eventQuery(q)
+			if err != nil {
+				yield(sandpit.Event{}, err)
+				return
+			}
+			r := request{method: http.MethodGet, path: "/v1/events", query: query}
+			err = c.events(ctx, r, &q.After, func(e event) (bool, error) {
 				back = newBackoff(away)
 				var v sandpit.Event
 				if err := json.Unmarshal(e.data, &v); err != nil {
@@ -50,8 +55,11 @@ func (c *Client) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[san
 	}
 }
 
-func eventQuery(q sandpit.EventQuery) url.Values {
-	v := labelQuery(q.Labels, q.HasLabels)
+func eventQuery(q sandpit.EventQuery) (url.Values, error) {
+	v, err := labelQuery(q.Labels, q.HasLabels)
+	if err != nil {
+		return nil, err
+	}
 	for _, k := range q.Kinds {
 		v.Add("kind", string(k))
 	}
@@ -61,7 +69,7 @@ func eventQuery(q sandpit.EventQuery) url.Values {
 	if q.After > 0 {
 		v.Set("after", strconv.FormatUint(q.After, 10))
 	}
-	return v
+	return v, nil
 }
 
 // Logs returns the output of processes. See sandpit.ProcessKeeper. Like Events,

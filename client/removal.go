@@ -15,11 +15,15 @@ import (
 // error without a sandbox ends it. If the caller stops, some sandboxes may be removed that it
 // has not seen.
 func (c *Client) RemoveAll(ctx context.Context, q sandpit.ListQuery) iter.Seq2[sandpit.Info, error] {
-	query := filterQuery(q)
-	if len(query) == 0 {
-		query.Set("all", "true")
-	}
 	return func(yield func(sandpit.Info, error) bool) {
+		query, err := filterQuery(q)
+		if err != nil {
+			yield(sandpit.Info{}, err)
+			return
+		}
+		if len(query) == 0 {
+			query.Set("all", "true")
+		}
 		failed := map[string]bool{} // by ID
 		for {
 			var part v1.RemovedList

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -164,7 +165,9 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("stopping sandbox %s: %w", s.Name(), err)
 	}
-	return s.change(ctx, grace+patience, request{method: http.MethodPost, path: s.path + "/stop", body: body})
+	limit := max(grace, 0)
+	limit += min(patience, math.MaxInt64-limit)
+	return s.change(ctx, limit, request{method: http.MethodPost, path: s.path + "/stop", body: body})
 }
 
 // Restart starts a stopped sandbox. See sandpit.Lifecycle.
@@ -187,11 +190,7 @@ func (s *sandbox) Update(ctx context.Context, c sandpit.Change) error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	change, err := v1.FromChange(c)
-	if err != nil {
-		return fmt.Errorf("changing sandbox %q: %w", s.Name(), err)
-	}
-	body, err := encode(change)
+	body, err := encodeChange(c)
 	if err != nil {
 		return fmt.Errorf("changing sandbox %q: %w", s.Name(), err)
 	}

@@ -200,6 +200,13 @@ func testListQueries(t *testing.T, e *env) {
 			wantKind(t, err, sandpit.ErrInvalid)
 		}
 	}
+	// This is not the name of a label, but the text of one.
+	page, err := e.client.List(t.Context(), sandpit.ListQuery{HasLabels: []string{"mark=" + mark}})
+	if err != nil {
+		wantKind(t, err, sandpit.ErrInvalid)
+	} else if len(page.Sandboxes) != 0 {
+		t.Errorf("a name with '=' selects %d sandboxes", len(page.Sandboxes))
+	}
 }
 
 // until collects the events of a query up to the first that is last.

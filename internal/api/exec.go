@@ -45,8 +45,7 @@ const execID = "exec"
 
 // Bounds of a command.
 const (
-	maxCommand   = 10 << 20 // bytes of JSON; a command line of 8 MiB is more than execve(2) takes
-	maxStdinData = 1 << 20  // bytes
+	maxStdinData = 1 << 20 // bytes
 	killTime     = 10 * time.Second
 )
 
@@ -184,7 +183,7 @@ func executeSocket(c *call) error {
 		s.Windows()
 	}
 	in := new(v1.Command)
-	if err = s.First(in, maxCommand); err == nil {
+	if err = s.First(in, v1.MaxCommand); err == nil {
 		err = c.intendFor(in)
 	}
 	var cmd sandpit.Command

@@ -49,7 +49,7 @@ func (c *call) readExec(cmd *v1.Exec) (in execInput, err error) {
 	if kind == multipartForm {
 		in, err = c.readForm(cmd, params["boundary"])
 	} else {
-		err = codec.Read(c.Call, cmd, maxCommand, c.compare)
+		err = codec.Read(c.Call, cmd, v1.MaxCommand, c.compare)
 	}
 	switch {
 	case err != nil:
@@ -71,7 +71,7 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 	if boundary == "" {
 		return in, gate.Invalid("the Content-Type of the multipart body has no boundary", "let your HTTP library make the body and the header")
 	}
-	held := &gate.Holder{Call: c.Call, Kind: gate.InMemory, R: c.Body(maxCommand+partHeads, codec.BodyTime), Free: gate.FreeBody, Each: gate.HeldByte}
+	held := &gate.Holder{Call: c.Call, Kind: gate.InMemory, R: c.Body(v1.MaxCommand+partHeads, codec.BodyTime), Free: gate.FreeBody, Each: gate.HeldByte}
 	in.from = &formBody{r: held}
 	in.form = multipart.NewReader(in.from, boundary)
 	part, err := in.next(partCommand)

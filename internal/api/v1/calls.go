@@ -32,6 +32,10 @@ type Stop struct {
 	Grace *float64 `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; default 10, at most 600; 0: SIGKILL at once"`
 }
 
+// MaxCommand bounds the JSON of a command, in bytes. A command line of 8 MiB is more than
+// execve(2) takes.
+const MaxCommand = 10 << 20
+
 // Exec is a command whose caller waits for it.
 type Exec struct {
 	Command
