@@ -27,7 +27,7 @@ func Document() *huma.OpenAPI {
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{
 			Title: "Sandpit", Version: "v1", License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
-			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters are refused. A field that is null counts as absent; a PATCH refuses it. A POST that changes something may have an Idempotency-Key; then the request can be repeated for 24 hours. It is carried out once, also if its client leaves meanwhile, and repetitions get the first response with the header Idempotent-Replayed, without secrets. While the first is in progress they get 409 with Retry-After. A key with another path, query or JSON, whose bytes are compared, gets 422 idempotency_mismatch. A request that failed gives its key back. If the server ended during a request that it can not find again, repetitions get 409 outcome_unknown. Requests by other methods can be repeated without a key. Every response has the header X-Request-Id; every error is an Error with a stable code.",
+			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters of requests are refused. Later versions may send more fields, events and frames; clients must ignore those that they do not know. A field that is null counts as absent; a PATCH refuses it. A request that changes something by POST or PATCH, and one that writes a file, may have an Idempotency-Key; then the request can be repeated for 24 hours. It is carried out once, also if its client leaves meanwhile, and repetitions get the first response with the header Idempotent-Replayed, without secrets. While the first is in progress they get 409 with Retry-After. A key with another path, query or JSON, whose bytes are compared, gets 422 idempotency_mismatch. Other bodies, such as standard input and files, are not compared: a repeated request with other content is not carried out. A request that failed gives its key back. If the server ended during a request that it can not find again, repetitions get 409 outcome_unknown. A request without a key gets that if the server shut down while it carried the request out. Requests by other methods ignore the header: to repeat them changes nothing more. Every response has the header X-Request-Id; every error is an Error with a stable code.",
 		},
 		Servers: []*huma.Server{{URL: "/"}},
 		Components: &huma.Components{
@@ -72,8 +72,43 @@ func Document() *huma.OpenAPI {
 	for _, s := range schemas.Map() {
 		walk(s, exact)
 	}
+	open(doc)
 	nameEnums(doc)
 	return doc
+}
+
+// open lets the schemas of responses have other fields than those of this version: clients that are
+// generated from them must not fail when a later server sends more. Those of requests alone stay closed.
+func open(doc *huma.OpenAPI) {
+	all, seen := doc.Components.Schemas.Map(), map[*huma.Schema]bool{}
+	var visit func(s *huma.Schema)
+	visit = func(s *huma.Schema) {
+		if seen[s] {
+			return
+		}
+		seen[s] = true
+		if s.AdditionalProperties == false {
+			s.AdditionalProperties = nil
+		}
+		if s.Ref != "" {
+			walk(all[refName(s.Ref)], visit)
+		}
+		if part, ok := s.Extensions["contentSchema"].(*huma.Schema); ok {
+			walk(part, visit)
+		}
+	}
+	for _, path := range doc.Paths {
+		for _, op := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
+			if op == nil {
+				continue
+			}
+			for _, resp := range op.Responses {
+				for _, media := range resp.Content {
+					walk(media.Schema, visit)
+				}
+			}
+		}
+	}
 }
 
 // JSON returns the document as it is served.

@@ -118,6 +118,61 @@ func TestEveryRouteIsDocumented(t *testing.T) {
 	}
 }
 
+// Clients that are generated from the document ignore fields that a later server sends. Of requests,
+// the document says that the server refuses unknown fields.
+func TestResponsesAreOpen(t *testing.T) {
+	text, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			Responses map[string]struct{ Content map[string]any }
+		}
+		Components struct{ Schemas map[string]any }
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	sent := map[string]bool{}
+	var visit func(v any, object func(schema map[string]any))
+	visit = func(v any, object func(schema map[string]any)) {
+		switch v := v.(type) {
+		case []any:
+			for _, part := range v {
+				visit(part, object)
+			}
+		case map[string]any:
+			if v["type"] == "object" {
+				object(v)
+			}
+			if ref, ok := v["$ref"].(string); ok && !sent[ref] {
+				sent[ref] = true
+				visit(doc.Components.Schemas[strings.TrimPrefix(ref, "#/components/schemas/")], object)
+			}
+			for _, part := range v {
+				visit(part, object)
+			}
+		}
+	}
+	for path, all := range doc.Paths {
+		for method, op := range all {
+			for status, resp := range op.Responses {
+				visit(resp.Content, func(s map[string]any) {
+					if s["additionalProperties"] == false {
+						t.Errorf("%s %s: a response %s has a closed object: %v", method, path, status, s)
+					}
+				})
+			}
+		}
+	}
+	for _, name := range []string{"Spec", "Exec", "Change"} {
+		if s := doc.Components.Schemas[name].(map[string]any); s["additionalProperties"] != false || sent["#/components/schemas/"+name] {
+			t.Errorf("the request %s is open", name)
+		}
+	}
+}
+
 // The page is read with nothing but its own style sheet.
 func TestPageStandsAlone(t *testing.T) {
 	page, err := os.ReadFile("docs.html")
