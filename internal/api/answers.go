@@ -58,10 +58,10 @@ func (r *Route) streams() bool {
 }
 
 // repeatable reports whether requests may have an Idempotency-Key: they change something, and to
-// repeat them would do more. PUT and DELETE can be repeated (RFC 9110, 9.2.2); so can each PATCH
-// of this API, which sets values.
+// repeat them would do more, or fail: of a PATCH that renames a sandbox, that name is gone. PUT and DELETE
+// can be repeated (RFC 9110, 9.2.2), except a PUT that appends.
 func (r *Route) repeatable() bool {
-	return r.Method == http.MethodPost && r.Guarded && !r.IgnoresIdempotency
+	return (r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Appends) && r.Guarded && !r.IgnoresIdempotency
 }
 
 // Answers returns the codes of the errors by their statuses.

@@ -140,7 +140,7 @@ func (a *API) behind(route *Route) gate.Route {
 			} else if err != nil {
 				return c.settle(c.Untouched(err))
 			}
-			if err := c.settle(route.handle(c)); !errors.Is(err, errReplayed) {
+			if err := c.settle(c.unsure(route.handle(c))); !errors.Is(err, errReplayed) {
 				return err
 			}
 			return nil

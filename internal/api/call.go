@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
@@ -17,7 +16,9 @@ type call struct {
 	forward target // of the reverse proxy
 
 	compared []byte      // SHA-256 of what requests with one Idempotency-Key must have in common
+	begun    bool        // it may have changed something, and to repeat it would do more
 	repeat   *repeatable // its Idempotency-Key, if it is carried out with one
+	runs     string      // the process that it has started in the foreground
 	repeated string      // the sandbox and process that it attaches to as a repeated exec
 	fore     *foreground // of an exec with a key
 }
@@ -111,9 +112,4 @@ func list[T any](all []T) []T {
 		return []T{}
 	}
 	return all
-}
-
-// accepts reports whether the client asks for a media type by name.
-func (c *call) accepts(kind string) bool {
-	return strings.Contains(c.R.Header.Get("Accept"), kind)
 }

@@ -107,9 +107,10 @@ func (a *awaited) leave(f *foreground, within time.Duration) (last bool) {
 	return true
 }
 
-// started binds the Idempotency-Key of the call, if it has one, to the process that it has started.
+// started notes the process that the call has started, and binds its Idempotency-Key to that, if it has one.
 // Nobody can find a process without an ID again: its answer is kept as that of any other request.
 func (c *call) started(sb sandpit.Sandbox, p sandpit.Process) {
+	c.runs = p.ID()
 	r := c.repeat
 	if r == nil || p.ID() == "" {
 		return
@@ -172,10 +173,8 @@ func (c *call) reattach(in execInput) error {
 			Hint: "attach to it, or kill it and use a new key",
 		}
 	}
-	for _, kind := range [...]string{v1.StreamType, stream.Events} {
-		if c.accepts(kind) {
-			return c.reattachStream(sb, info, in, kind)
-		}
+	if kind := c.prefers(jsonType, v1.StreamType, stream.Events); kind != jsonType {
+		return c.reattachStream(sb, info, in, kind)
 	}
 	out := &capture{c: c}
 	p, err := sb.Attach(c.Ctx, id, sandpit.AttachOptions{Stdout: bounded{out, &out.stdout}, Stderr: bounded{out, &out.stderr}, Lost: out.lose, Stdin: in.given()})

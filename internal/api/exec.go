@@ -74,10 +74,8 @@ func execute(c *call) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range [...]string{v1.StreamType, stream.Events} {
-		if c.accepts(kind) {
-			return c.executeStream(sb, cmd, in, kind)
-		}
+	if kind := c.prefers(jsonType, v1.StreamType, stream.Events); kind != jsonType {
+		return c.executeStream(sb, cmd, in, kind)
 	}
 	return c.executeWhole(sb, cmd, in)
 }

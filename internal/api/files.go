@@ -28,8 +28,8 @@ func fileRoutes() []Route {
 	return []Route{
 		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range. The header X-Sandpit-Mode has the permission bits. HEAD returns the same status and headers without reading the file.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, Also: []int{http.StatusPartialContent}, Fails: []string{errcode.InvalidRange}, handle: readFile},
 		{
-			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended.",
-			Query: []Param{path(""), mode, flag("append", "Append to the file"), flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, handle: asJSON(writeFile),
+			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended. To repeat a request that appends is safe with an Idempotency-Key only.",
+			Query: []Param{path(""), mode, flag("append", "Append to the file"), flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, Appends: true, handle: asJSON(writeFile),
 		},
 		{Method: http.MethodDelete, Path: files, ID: "removeFile", Tag: tag, Summary: "Remove a file or directory", Query: []Param{path(""), recursive}, Status: http.StatusNoContent, Guarded: true, handle: only(removeFile)},
 		{Method: http.MethodGet, Path: files + "/stat", ID: "statFile", Tag: tag, Summary: "Describe a file", Query: []Param{path(""), {Name: "follow", Type: "boolean", Doc: "false: describe a symbolic link itself"}}, Status: http.StatusOK, Out: v1.FileInfo{}, handle: asJSON(statFile)},
@@ -255,6 +255,7 @@ func writeFile(c *call) (v1.Written, error) {
 		if c.R.Body != http.NoBody {
 			src = c.Body(-1, 0)
 		}
+		c.begun = opt.Append
 		n, err := files.Write(c.Ctx, q.text("path"), src, opt)
 		out.Bytes = n
 		return err

@@ -114,6 +114,8 @@ func TestFiles(t *testing.T) {
 		{400, "not_directory", ask{method: "GET", path: at("/list", "/tmp/d/c")}},
 		{403, "permission", ask{method: "GET", path: at("", "/tmp/closed")}},
 		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=9")}},
+		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=")}},
+		{400, "invalid", ask{method: "GET", path: at("/list", "")}},
 		{400, "invalid", ask{method: "GET", path: at("/list", "/tmp/d", "after=!")}},
 		{400, "invalid", ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.FileEdits{Edits: []sandpit.Edit{{Old: "none"}}}}},
 	} {

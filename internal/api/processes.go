@@ -317,9 +317,7 @@ func (c *call) copyInto(p sandpit.Process, leave func()) error {
 	if to.in == nil {
 		return &gate.Refusal{Code: errcode.State, Message: "the process has no standard input: it was started without one, or has exited", Hint: "start the process with stdin: true"}
 	}
-	if c.repeat != nil {
-		c.repeat.begun = true
-	}
+	c.begun = true
 	defer context.AfterFunc(c.Ctx, leave)()
 	to.timer = time.AfterFunc(to.stall, func() {
 		to.timedOut.Store(true)
@@ -373,17 +371,13 @@ func followOutput(c *call) error {
 	if err != nil {
 		return err
 	}
-	kind := v1.StreamType
-	if c.accepts(stream.Events) {
-		kind = stream.Events
-	}
-	s := stream.NewResponse(c.Call, kind)
+	s := stream.NewResponse(c.Call, c.prefers(v1.StreamType, stream.Events))
 	defer s.Close()
 	p, err := c.attachStream(s, sb, info, stream.Attachment(s, history, false))
 	if p != nil {
 		defer leaver(p)()
 	}
-	if err != nil {
+	if err != nil || c.R.Method == http.MethodHead {
 		return err
 	}
 	s.Finish(c.watch(p))

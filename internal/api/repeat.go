@@ -19,8 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// A request that changes something by POST may have an Idempotency-Key. Then it is carried out once,
-// and its repetitions get the first answer (draft-ietf-httpapi-idempotency-key-header):
+// A request of a repeatable Route may have an Idempotency-Key. Then it is carried out once, and its repetitions get the first answer (draft-ietf-httpapi-idempotency-key-header):
 //
 //   - The key is taken when the handler is about to change something, that is where it calls
 //     intendFor. It is bound to the path, the query and the bytes of the JSON of the body. Other
@@ -47,7 +46,6 @@ type repeatable struct {
 	status     int
 	answer     bytes.Buffer
 	unstorable bool   // the answer is too long, or is not JSON
-	begun      bool   // it has changed something: an error must not give the key back
 	made       bool   // its sandbox is there, or may be: repetitions look for that, whatever became of the answer
 	settled    bool   // the store has heard how it went
 	resource   string // what it has made
@@ -147,6 +145,23 @@ func (c *call) createdBefore(mark string) error {
 // out.
 var errUnknown error = &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the first request with this Idempotency-Key was interrupted, and may have been carried out", Hint: "look at the present state; then, if necessary, send the request with a new key"}
 
+// unsure returns the error of a call that has returned err. If the server has broken off a call that may
+// have changed something, its client must not take the error for one that allows to repeat the request:
+// to repeat it would do more.
+func (c *call) unsure(err error) error {
+	switch {
+	case err == nil, c.repeat != nil, !errors.Is(c.BrokenOff(), gate.ErrDraining), !c.MayHaveActed():
+		return err
+	case !errors.Is(err, sandpit.ErrUnavailable) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+		return err
+	case c.runs != "":
+		return &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the server is shutting down; process " + c.runs + " of this request goes on", Hint: "attach to the process: the same request would start another one"}
+	case c.begun, c.R.Method == http.MethodPost && c.route.repeatable() && !c.route.EndsWithClient:
+		return &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the server is shutting down, and the request may have been carried out", Hint: "look at the present state before you send it again; requests with an Idempotency-Key can be repeated"}
+	}
+	return err
+}
+
 // settle tells the store how the call went, and returns what the gate must answer. err is what the
 // handler has returned.
 func (c *call) settle(err error) error {
@@ -163,7 +178,7 @@ func (c *call) settle(err error) error {
 		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, r.status, withoutSecret(c.route, r.answer.Bytes()))
 	case !ok && r.made:
 		serr = store.Finish(ctx, c.Caller.Namespace, r.key, r.resource, c.route.Status, nil)
-	case errors.Is(err, errUnknown), !ok && (r.begun || c.BrokenOff() != nil && !c.route.EndsWithClient):
+	case errors.Is(err, errUnknown), !ok && (c.begun || c.BrokenOff() != nil && !c.route.EndsWithClient):
 		stored := err
 		if errors.Is(err, context.Canceled) || c.BrokenOff() != nil {
 			stored = errUnknown

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +29,11 @@ func keyed(key string, a ask) ask {
 	return a
 }
 
-// Each request by POST that changes something is carried out once for each Idempotency-Key, and
-// repeated with its first answer.
+// Each request of a route that has the header Idempotency-Key is carried out once for each key, and
+// repeated with its first answer. Those are all that POST, and others of which a repetition does more.
 func TestEveryPostCanBeRepeated(t *testing.T) {
 	s := serve(t, nil)
-	sb := s.create("", v1.Spec{})
+	sb := s.create("", v1.Spec{Name: "box"})
 	base := "/v1/sandboxes/" + sb.ID
 	sh := func(script string) string { return s.shell(sb, script) }
 	sh("echo old > /tmp/edited; echo x > /tmp/from; echo x > /tmp/copied")
@@ -63,10 +64,15 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"pullImage":         {503, ask{path: "/v1/images/pull", body: v1.ImagePull{Image: "x"}}},
 		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once" + strings.Repeat("<", 50)}}},
 		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},
+		"updateSandbox":     {200, ask{path: "/v1/sandboxes/box", body: `{"name":"renamed"}`, header: asJSON()}},
+		"writeFile":         {200, ask{path: base + "/files?append=true&path=/tmp/appended", body: "a line\n"}},
 		"testWebhook":       {404, ask{path: "/v1/webhooks/none/test"}},
 	}
 	for _, r := range api.Routes() {
-		if r.Method != http.MethodPost || !r.Guarded || r.IgnoresIdempotency {
+		if !slices.ContainsFunc(r.Headers, func(h api.Param) bool { return h.Name == "Idempotency-Key" }) {
+			if r.Method == http.MethodPost && r.Guarded && !r.IgnoresIdempotency {
+				t.Errorf("%s can't be repeated", r.ID)
+			}
 			continue
 		}
 		c, ok := all[r.ID]
@@ -77,7 +83,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		t.Run(r.ID, func(t *testing.T) {
 			s := *s
 			s.t = t
-			c.ask.method = "POST"
+			c.ask.method = r.Method
 			a := keyed("key-"+r.ID, c.ask)
 			status, first, h := s.get(a)
 			if status != c.status || h.Get("Idempotent-Replayed") != "" {
@@ -129,7 +135,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		})
 	}
 	eventually(t, "the line and the signal have come", func() bool { return sh("cat /tmp/lines /tmp/signals") == "a line\nsignal\n" })
-	if got := sh("cat /tmp/edited /tmp/executed /tmp/started"); got != "new\nx\nx\n" {
+	if got := sh("cat /tmp/edited /tmp/executed /tmp/started /tmp/appended"); got != "new\nx\nx\na line\n" {
 		t.Errorf("more than once was done: %q", got)
 	}
 	for id, detail := range map[string]string{"startProcess": "; repeated", "makeDirectory": "; repeated"} {

@@ -39,6 +39,9 @@ type Route struct {
 	// requests with an Idempotency-Key are then carried out to their end.
 	EndsWithClient bool
 
+	// Appends says that a PUT may add to what is there, so that it may have an Idempotency-Key.
+	Appends bool
+
 	// ShowsSecret says that the answer has the field "secret", which is not kept for repeated
 	// requests.
 	ShowsSecret bool
@@ -63,10 +66,8 @@ type Param struct {
 }
 
 // filled reports whether the parameter has a value where it is given: the page after an empty
-// position is the first, and operations explain what they require.
-func (p Param) filled() bool {
-	return !p.Required && (p.Name != "after" || p.Type != "string")
-}
+// position is the first.
+func (p Param) filled() bool { return p.Name != "after" || p.Type != "string" }
 
 func path(doc string) Param { return Param{Name: "path", Type: "string", Required: true, Doc: doc} }
 

@@ -251,11 +251,7 @@ func getLogs(c *call) error {
 	if err := knownProcess(c.Ctx, sb, log.Process); err != nil {
 		return c.Untouched(err)
 	}
-	kind := stream.Lines
-	if c.accepts(stream.Events) {
-		kind = stream.Events
-	}
-	return stream.Follow(c.Call, kind, stream.Source[sandpit.LogEntry]{
+	return stream.Follow(c.Call, c.prefers(stream.Lines, stream.Events), stream.Source[sandpit.LogEntry]{
 		Live: log.Follow, After: log.After,
 		All:  func(ctx context.Context) iter.Seq2[sandpit.LogEntry, error] { return sb.Logs(ctx, log) },
 		Name: func(e sandpit.LogEntry) (event string, seq uint64) { return e.Stream, e.Seq },

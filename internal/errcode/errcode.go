@@ -137,7 +137,7 @@ const (
 	UnsupportedMedia    = "unsupported_media"    // the type or encoding of the body
 	UpgradeRequired     = "upgrade_required"     // the path needs a WebSocket or another upgrade
 	IdempotencyMismatch = "idempotency_mismatch" // the key was used for another request
-	OutcomeUnknown      = "outcome_unknown"      // the first request with the key was interrupted
+	OutcomeUnknown      = "outcome_unknown"      // the request, or the first one with its key, was interrupted
 	NoRoute             = "no_route"             // this server has no such path
 	MethodNotAllowed    = "method_not_allowed"   // nothing can be done with the path in this way
 	AuditUnavailable    = "audit_unavailable"    // the request can't be recorded

@@ -186,6 +186,10 @@ func (c *Call) Untouched(err error) error {
 	return err
 }
 
+// MayHaveActed reports whether the call may have changed something: the audit has it, or need not
+// have it yet, and its handler has not called Untouched.
+func (c *Call) MayHaveActed() bool { return (c.intended || c.Vital) && !c.unchanged }
+
 // EntersLater reports whether the call is vital and goes on without an entry in the audit. Its
 // handler should find out whether there is anything to change, and else call
 // Untouched: then its entry makes room for others.

@@ -41,9 +41,12 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 	defer context.AfterFunc(c.Gate().Live(), func() { cancel(gate.ErrDraining) })()
 	s := NewResponse(c, kind)
 	defer s.Close()
-	opened := source.Live
+	opened, head := source.Live, c.R.Method == http.MethodHead
 	if opened {
 		s.open()
+		if head {
+			return nil
+		}
 	}
 	if source.Begin {
 		_ = s.line("begin", source.After, v1.Begin{Seq: source.After})
@@ -57,6 +60,9 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 		if !opened {
 			opened = true
 			s.open()
+			if head {
+				return nil
+			}
 		}
 		event, at := source.Name(v)
 		if at > 0 {
