@@ -83,7 +83,7 @@ func main() {
 	equal(strings.Join(names, " "), "go-one go-two")
 
 	// Labels change, which is an event.
-	changed, err := c.UpdateSandboxWithResponse(ctx, first.Id, client.Change{Labels: &map[string]*string{"client": nil, "color": new("red")}})
+	changed, err := c.UpdateSandboxWithResponse(ctx, first.Id, nil, client.Change{Labels: &map[string]*string{"client": nil, "color": new("red")}})
 	check(err)
 	equal(fmt.Sprint(*changed.JSON200.Labels), "map[color:red]")
 	resp, err := c.FollowEvents(ctx, &client.FollowEventsParams{Sandbox: &first.Id, After: &page.JSON200.Seq})
