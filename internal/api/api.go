@@ -111,7 +111,7 @@ func (a *API) Dialect() gate.Dialect {
 			codec.Write(c.W, f.Status, append(body, '\n'))
 		},
 		AllowHeaders:  "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Port, X-Sandpit-Sandbox",
-		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed, X-Sandpit-Mode",
+		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed, X-Sandpit-Mode, Content-Range",
 	}
 	for _, route := range append(Routes(), runRoute()) {
 		d.Routes = append(d.Routes, a.behind(&route))

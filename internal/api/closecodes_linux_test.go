@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -36,8 +38,9 @@ func TestCloseCodes(t *testing.T) {
 		"a message is too large": {sb, lasting, func(c *websocket.Conn) {
 			sendFrame(t, c, v1.FrameStdin, string(make([]byte, v1.MaxFrame+1)))
 		}, 1009, errcode.TooLarge},
-		"the command is malformed": {sb, `{}`, nil, 4400, errcode.Invalid},
-		"no such program":          {sb, `{"argv":["/no/such/program"]}`, nil, 4422, errcode.StartFailed},
+		"the first message is too large": {sb, `{"script":"` + strings.Repeat("x", 10<<20) + `"}`, nil, 1009, errcode.TooLarge},
+		"the command is malformed":       {sb, `{}`, nil, 4400, errcode.Invalid},
+		"no such program":                {sb, `{"argv":["/no/such/program"]}`, nil, 4422, errcode.StartFailed},
 		"the sandbox is removed": {s.create(aliceKey, v1.Spec{Name: "box"}), lasting, func(*websocket.Conn) {
 			s.want(204, nil, ask{method: "DELETE", path: "/v1/sandboxes/box", key: aliceKey})
 		}, 4410, "closed"},
@@ -75,6 +78,14 @@ func TestCloseCodes(t *testing.T) {
 		t.Errorf("Close says %v", err)
 	}
 	closed(t, "the server ends", drained, 1001, errcode.Unavailable)
+}
+
+// A client that opens a WebSocket and does not say what to run is told so.
+func TestFirstMessageInTime(t *testing.T) {
+	s := serve(t, func(o *options) { o.Limits.First = 100 * time.Millisecond })
+	conn := s.socket(t.Context(), execPath(s.create("", v1.Spec{})), "")
+	closed(t, "no first message", conn, 4408, errcode.BodyTimeout)
+	eventually(t, "its call has ended", func() bool { return s.ended("execSocket") == 1 })
 }
 
 // closed reads the last message of a WebSocket, which is closed with a code and a reason.

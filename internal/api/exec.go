@@ -25,9 +25,9 @@ func execRoutes() []Route {
 		},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/exec", ID: "execSocket", Ticket: true, Tag: tag, Summary: "Run a command over a WebSocket",
-			Text:   "The client's first message is a Command as text. Closing the socket kills the command. " + socketText + windowText,
+			Text:   "The client's first message is a Command as text, of at most 10 MiB, within 10 seconds. Closing the socket kills the command. " + socketText + windowText,
 			Query:  []Param{flag("windows", "Let no stream hold up another one; see above")},
-			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, Fails: []string{errcode.StartFailed}, handle: executeSocket,
+			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, selfAudited: true, Fails: []string{errcode.StartFailed, errcode.TooLarge, errcode.BodyTimeout}, handle: executeSocket,
 		},
 	}
 }
@@ -35,7 +35,7 @@ func execRoutes() []Route {
 // channels describes the bytes that begin frames and messages, and socketText WebSockets.
 const (
 	channels   = "The server sends 1 started (a Process, the first), 2 stdout, 3 stderr, 4 lost (a count of bytes in eight, big-endian), 5 result (a Result), 6 end (an End, the last), 7 ping, 8 stdin closed (the command reads no more input)."
-	socketText = "The subprotocol is " + v1.Subprotocol + ". Each binary message is a byte, the channel, and a payload. " + channels + " The client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal), at most 1 MiB each. After end the socket is closed: 1000 ended, 1001 drained, 1008 key or policy, 1009 a message is too large, 1011 an error of the server, 4000 and the HTTP status for another error."
+	socketText = "The subprotocol is " + v1.Subprotocol + ". Each binary message is a byte, the channel, and a payload. " + channels + " The client sends 16 stdin, 17 end of stdin, 18 resize (a Size), 19 signal (a Signal), 7 ping, at most 1 MiB each. After end the socket is closed: 1000 ended, 1001 drained, 1008 key or policy, 1009 a message is too large, 1011 an error of the server, 4000 and the HTTP status for another error."
 )
 
 // windowText describes v1.Window.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -376,7 +377,17 @@ func TestPorts(t *testing.T) {
 	if got != "all: over ws" {
 		t.Errorf("%q", got)
 	}
-	_ = ws.Close(websocket.StatusNormalClosure, "")
+	if _, msg, err := ws.Read(ctx); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("both directions have ended: %q, %v", msg, err)
+	}
+	ws = s.socket(t.Context(), one+"/ports/9090/tcp", aliceKey)
+	if err := ws.Write(t.Context(), websocket.MessageText, []byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	var how websocket.CloseError
+	if _, msg, err := ws.Read(ctx); !errors.As(err, &how) || how.Code != 4400 || how.Reason != "invalid" {
+		t.Errorf("after a text message: %q, %v", msg, err)
+	}
 	resp2 := s.do(ask{method: "GET", path: one + "/ports/81/tcp", key: aliceKey, header: map[string]string{"Connection": "Upgrade", "Upgrade": "tcp"}})
 	resp2.Body.Close()
 	if resp2.StatusCode != 503 {

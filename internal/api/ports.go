@@ -19,7 +19,7 @@ func portRoutes() []Route {
 		{Method: http.MethodGet, Path: oneSandbox + "/ports", ID: "listPorts", Tag: tag, Summary: "List the TCP ports on which programs in a sandbox listen", Query: pageParams(), Status: http.StatusOK, Out: v1.PortList{}, handle: listOf(listPorts, portPosition, func(part []sandpit.Port, next string) v1.PortList { return v1.PortList{Ports: part, Next: next} })},
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/ports/{port}/tcp", ID: "connectPort", Ticket: true, Tag: tag, Summary: "Connect to a TCP port of a sandbox",
-			Text:   "With Upgrade: tcp the connection carries the raw bytes of the TCP connection, and each direction can be closed separately. A WebSocket (subprotocol " + v1.Subprotocol + ") carries them in binary messages; an empty one ends a direction.",
+			Text:   "With Upgrade: tcp the connection carries the raw bytes of the TCP connection, and each direction can be closed separately. A WebSocket (subprotocol " + v1.Subprotocol + ") carries them in binary messages; an empty one ends a direction. When both have ended, the server closes the socket with 1000.",
 			Status: http.StatusSwitchingProtocols, Upgrade: true, Guarded: true, handle: connectPort,
 		},
 	}

@@ -499,6 +499,8 @@ func TestBackground(t *testing.T) {
 		}
 	}
 	s.refused(400, "invalid", ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs", header: map[string]string{"Last-Event-ID": "x"}})
+	s.refused(400, "invalid", ask{method: "GET", path: "/v1/events", header: map[string]string{"Last-Event-ID": "18446744073709551615"}})
+	s.refused(400, "invalid", ask{method: "GET", path: "/v1/sandboxes/" + sb.ID + "/logs?follow=true&until=2026-01-02T03:04:05Z"})
 }
 
 // A client that doesn't read is dropped in time, and holds nobody up.

@@ -84,8 +84,8 @@ func (q *query) flag(name string, otherwise bool) bool {
 // its first request. resumed reports whether the client did.
 func (c *call) after(q *query) (after uint64, resumed bool) {
 	last, err := stream.ResumeAfter(c.R)
-	if err != nil {
-		q.fail("Last-Event-ID", "is not a number")
+	if err != nil || last > maxSeq {
+		q.fail("Last-Event-ID", "must be a number from 0 to "+strconv.FormatUint(maxSeq, 10))
 	}
 	return max(q.number("after", maxSeq), last), last > 0
 }

@@ -59,7 +59,7 @@ func sandboxRoutes() []Route {
 			Query: append(timeParams(
 				Param{Name: "process", Type: "string", Doc: "Its id"},
 				Param{Name: "stream", Type: "string", Enum: []string{"stdout", "stderr"}}),
-				Param{Name: "after", Type: "integer", Doc: "Only entries with a greater seq. The header Last-Event-ID has the same effect; the greater of both counts."},
+				Param{Name: "after", Type: "integer", Doc: "Only entries with a greater seq. The header Last-Event-ID has the same effect; the greater of both counts. After one that the log has not reached, nothing comes until it has."},
 				Param{Name: "tail", Type: "integer", Doc: "Only this number of latest entries"},
 				flag("follow", "Follow new entries until the sandbox is removed; not with until")),
 			Status: http.StatusOK, Other: []string{stream.Lines, stream.Events}, Feed: logFeed(), handle: getLogs,
@@ -240,6 +240,9 @@ func getLogs(c *call) error {
 	var resumed bool
 	if log.After, resumed = c.after(q); resumed {
 		log.Tail = 0 // it bounds what the first request gets
+	}
+	if log.Follow && !log.Until.IsZero() {
+		q.fail("until", "can't be used with follow")
 	}
 	if q.err != nil {
 		return q.err

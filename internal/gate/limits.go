@@ -18,6 +18,7 @@ type Limits struct {
 	Streams      int           // open streams of a key; default 1,000
 	TotalStreams int           // open streams of all; default 10,000
 	Stall        time.Duration // how long a client may make no progress in sending or receiving; default 30 s
+	First        time.Duration // in which the first message of a WebSocket must come; default 10 s
 	Tunnel       time.Duration // the same for each end of a tunnel, and for a process that does not read its input; default 10 min
 	Calls        int           // calls of a key in progress; default 2,000
 	Memory       int64         // bytes of memory that large requests and answers of a key take together; default 256 MiB
@@ -66,6 +67,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Stall == 0 {
 		l.Stall = stall
+	}
+	if l.First == 0 {
+		l.First = HeaderTime
 	}
 	if l.Tunnel == 0 {
 		l.Tunnel = tunnelStall

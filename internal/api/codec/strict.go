@@ -60,6 +60,9 @@ type field struct {
 	kind    string // of its values; empty: that of the type
 }
 
+// plain reports whether values of a type, in a list or map, can't be null: it would be read as another value.
+func plain(t reflect.Type) bool { return t != nil && t.Kind() != reflect.Pointer && open(t) != nil }
+
 // next returns the next byte that is not white space.
 func (w *strictReader) next() byte {
 	for w.data[w.at] == ' ' || w.data[w.at] == '\t' || w.data[w.at] == '\r' || w.data[w.at] == '\n' {
@@ -119,6 +122,9 @@ func (w *strictReader) list(t reflect.Type) *misfit {
 		if w.data[w.at] == ',' {
 			w.at++
 		}
+		if w.next() == 'n' && plain(t) {
+			return &misfit{"[" + strconv.Itoa(i) + "]", "can't be null", "give it a value, or leave it out"}
+		}
 		if m := w.value(t); m != nil {
 			return m.within("[" + strconv.Itoa(i) + "]")
 		}
@@ -169,7 +175,7 @@ func (w *strictReader) object(t reflect.Type) *misfit {
 		}
 		w.next()
 		w.at++ // the colon
-		if notNull && w.next() == 'n' {
+		if w.next() == 'n' && (notNull || fields == nil && plain(in)) {
 			return &misfit{string(name), "can't be null", "give it a value, or leave it out"}
 		}
 		if kind != "" && !fits(w.next(), in) {

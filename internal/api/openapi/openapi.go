@@ -27,11 +27,12 @@ func Document() *huma.OpenAPI {
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{
 			Title: "Sandpit", Version: "v1", License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
-			Description: "Safe computers for AI agents. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters of requests are refused. Later versions may send more fields, events and frames; clients must ignore those that they do not know. A field that is null counts as absent; a PATCH refuses it. A request that changes something by POST or PATCH, and one that writes a file, may have an Idempotency-Key; then the request can be repeated for 24 hours. It is carried out once, also if its client leaves meanwhile, and repetitions get the first response with the header Idempotent-Replayed, without secrets. While the first is in progress they get 409 with Retry-After. A key with another path, query or JSON, whose bytes are compared, gets 422 idempotency_mismatch. Other bodies, such as standard input and files, are not compared: a repeated request with other content is not carried out. A request that failed gives its key back. If the server ended during a request that it can not find again, repetitions get 409 outcome_unknown. A request without a key gets that if the server shut down while it carried the request out. Requests by other methods ignore the header: to repeat them changes nothing more. Every response has the header X-Request-Id; every error is an Error with a stable code.",
+			Description: "Safe computers for AI agents. Integers have no fraction or exponent. Sizes are in bytes, times in RFC 3339, durations in seconds. Strings are text; an object whose strings may be other bytes has the field encoding, which says base64 if they are in base64. Paths in parameters are percent-encoded bytes. Unknown fields and parameters of requests are refused. Later versions may send more fields, events and frames; clients must ignore those that they do not know. A field that is null counts as absent; a PATCH refuses it. Elements of lists and maps can't be null, except labels in a PATCH. A request that changes something by POST or PATCH, and one that writes a file, may have an Idempotency-Key; then the request can be repeated for 24 hours. It is carried out once, also if its client leaves meanwhile, and repetitions get the first response with the header Idempotent-Replayed, without secrets. While the first is in progress they get 409 with Retry-After. A key with another path, query or JSON, whose bytes are compared, gets 422 idempotency_mismatch. Other bodies, such as standard input and files, are not compared: a repeated request with other content is not carried out. A request that failed gives its key back. If the server ended during a request that it can not find again, repetitions get 409 outcome_unknown. A request without a key gets that if the server shut down while it carried the request out. Requests by other methods ignore the header: to repeat them changes nothing more. Every response has the header X-Request-Id; every error is an Error with a stable code. The exceptions are responses to what is not a valid HTTP request (400, 417, 431, 501, 505), which are plain text without that header.",
 		},
 		Servers: []*huma.Server{{URL: "/"}},
 		Components: &huma.Components{
 			Schemas: schemas,
+			Headers: headers(),
 			SecuritySchemes: map[string]*huma.SecurityScheme{
 				"ticket": {Type: "apiKey", In: "query", Name: "ticket", Description: "A ticket of POST /v1/tickets, for web pages."},
 				"key":    {Type: "http", Scheme: "bearer", Description: "A key. The server's unix socket needs none: there the kernel identifies the caller."},
@@ -179,10 +180,13 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 	for status, codes := range r.Answers() {
 		op.Responses[strconv.Itoa(status)] = failure(status, codes, failed)
 	}
+	for status, resp := range op.Responses {
+		resp.Headers = sent(&r, status)
+	}
 	for _, status := range r.Also {
 		also := op.Responses[strconv.Itoa(status)]
 		if also == nil {
-			op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: ok.Content}
+			op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: ok.Content, Headers: sent(&r, strconv.Itoa(status))}
 			continue
 		}
 		also.Content["application/json"].Schema = &huma.Schema{OneOf: []*huma.Schema{ok.Content["application/json"].Schema, failed}}
@@ -192,14 +196,51 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 
 // failure returns the response with a status for errors of the given codes.
 func failure(status int, codes []string, failed *huma.Schema) *huma.Response {
-	resp := &huma.Response{
+	return &huma.Response{
 		Description: http.StatusText(status) + ": " + strings.Join(codes, ", "),
 		Content:     map[string]*huma.MediaType{"application/json": {Schema: failed}},
 	}
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		resp.Headers = map[string]*huma.Param{"Retry-After": {Description: "Seconds after which to try again", Schema: &huma.Schema{Type: "integer"}}}
+}
+
+// headers are those of responses that are not the same everywhere in HTTP.
+func headers() map[string]*huma.Header {
+	text := &huma.Schema{Type: huma.TypeString}
+	return map[string]*huma.Header{
+		"X-Request-Id":        {Description: "Names the request in the audit and the log", Schema: text},
+		"Retry-After":         {Description: "Seconds after which to try again", Schema: &huma.Schema{Type: huma.TypeInteger}},
+		"Idempotent-Replayed": {Description: "true: this is the response to an earlier request with the same Idempotency-Key", Schema: text},
+		"Location":            {Description: "The path of the new sandbox", Schema: text},
+		"X-Sandpit-Mode":      {Description: "The permission bits of the file, in octal", Schema: text},
+		"Content-Range":       {Description: "The range of the file, as bytes FROM-TO/SIZE", Schema: text},
 	}
-	return resp
+}
+
+// sent returns the headers of the responses of a route with a status. What errors have besides Retry-After
+// is not repeated for each of them.
+func sent(r *api.Route, status string) map[string]*huma.Param {
+	var names []string
+	repeatable := slices.ContainsFunc(r.Headers, func(h api.Param) bool { return h.Name == "Idempotency-Key" })
+	switch {
+	case status == "429", status == "503", status == "409" && repeatable:
+		names = append(names, "Retry-After")
+	case status == "206":
+		names = append(names, "X-Sandpit-Mode", "Content-Range")
+	case r.ID == "readFile" && status == "200":
+		names = append(names, "X-Sandpit-Mode")
+	case r.ID == "createSandbox" && status == "201":
+		names = append(names, "Location")
+	}
+	if status[0] == '2' {
+		names = append(names, "X-Request-Id")
+		if repeatable {
+			names = append(names, "Idempotent-Replayed")
+		}
+	}
+	all := map[string]*huma.Param{}
+	for _, name := range names {
+		all[name] = &huma.Param{Ref: "#/components/headers/" + name}
+	}
+	return all
 }
 
 // PathParams returns the names of the parameters in a path.

@@ -173,6 +173,29 @@ func TestResponsesAreOpen(t *testing.T) {
 	}
 }
 
+// The headers that a client needs are described where they are sent.
+func TestHeadersAreDocumented(t *testing.T) {
+	doc := openapi.Document()
+	for _, tt := range []struct{ path, method, status, header string }{
+		{"/v1/sandboxes", "post", "201", "Location"},
+		{"/v1/sandboxes", "post", "201", "Idempotent-Replayed"},
+		{"/v1/sandboxes", "post", "409", "Retry-After"},
+		{"/v1/sandboxes", "get", "429", "Retry-After"},
+		{"/v1/sandboxes", "get", "200", "X-Request-Id"},
+		{"/v1/sandboxes/{sb}/files", "get", "206", "Content-Range"},
+		{"/v1/sandboxes/{sb}/files", "get", "206", "X-Sandpit-Mode"},
+		{"/v1/sandboxes/{sb}/files", "get", "200", "X-Sandpit-Mode"},
+	} {
+		op := doc.Paths[tt.path].Get
+		if tt.method == "post" {
+			op = doc.Paths[tt.path].Post
+		}
+		if h := op.Responses[tt.status].Headers[tt.header]; h == nil || h.Ref != "#/components/headers/"+tt.header || doc.Components.Headers[tt.header] == nil {
+			t.Errorf("%s %s does not say that %s has %s", tt.method, tt.path, tt.status, tt.header)
+		}
+	}
+}
+
 // The page is read with nothing but its own style sheet.
 func TestPageStandsAlone(t *testing.T) {
 	page, err := os.ReadFile("docs.html")

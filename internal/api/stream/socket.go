@@ -325,28 +325,46 @@ func (m *message) whole(limit int) ([]byte, error) {
 // pieces are buffers for messages, whose length is not known before they are read.
 var pieces = sync.Pool{New: func() any { return new([stdinPiece]byte) }}
 
-// First reads v from the first message, which is JSON in a text message of at most
-// limit bytes.
+var errLate error = &gate.Refusal{Code: errcode.BodyTimeout, Message: "the first message did not arrive in time", Hint: "send the Command as soon as the socket is open"}
+
+// First reads v from the first message, which is JSON in a text message of at most limit bytes. A client
+// that does not send it within gate.Limits.First is told so.
 func (s *Socket) First(v any, limit int64) error {
-	ctx, cancel := context.WithTimeout(s.io, gate.HeaderTime)
-	defer cancel()
-	s.conn.SetReadLimit(limit)
-	kind, msg, err := s.conn.Reader(ctx)
+	late := make(chan struct{})
+	timer := time.AfterFunc(s.c.Gate().Limits().First, func() {
+		defer close(late)
+		s.Refuse(errLate) // which ends the read
+	})
+	data, err := s.first(limit)
+	if !timer.Stop() {
+		<-late
+		return errLate
+	}
 	if err != nil {
-		return gate.ErrClientGone
+		return err
+	}
+	return codec.ParseHeld(s.c, data, v)
+}
+
+func (s *Socket) first(limit int64) ([]byte, error) {
+	kind, msg, err := s.conn.Reader(s.io)
+	if err != nil {
+		return nil, gate.ErrClientGone
 	}
 	if kind != websocket.MessageText {
-		return gate.Invalid("the first message is not a valid Command", "send the Command as a text message")
+		return nil, gate.Invalid("the first message is not a valid Command", "send the Command as a text message")
 	}
 	buf := new(bytes.Buffer)
 	var r *gate.Refusal
-	if err := s.c.ReadAll(buf, msg); errors.As(err, &r) {
-		return err
+	if err := s.c.ReadAll(buf, io.LimitReader(msg, limit+1)); errors.As(err, &r) {
+		return nil, err
 	} else if err != nil {
-		return gate.ErrClientGone
+		return nil, gate.ErrClientGone
 	}
-	s.conn.SetReadLimit(-1)
-	return codec.ParseHeld(s.c, buf.Bytes(), v)
+	if int64(buf.Len()) > limit {
+		return nil, &gate.Refusal{Code: errcode.TooLarge, Message: "the first message is too large", Hint: "pass large input as standard input"}
+	}
+	return buf.Bytes(), nil
 }
 
 // Begin calls start, which starts a process or attaches to one, and tells the client

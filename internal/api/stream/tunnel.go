@@ -63,11 +63,17 @@ func (s *Socket) Tunnel(inside net.Conn) {
 	stall := s.c.Gate().Limits().Tunnel
 	in := patientReader{inside, stall, new(atomic.Bool)}
 	reading, heard := make(chan struct{}), make(chan struct{}, 1)
+	ended := make(chan struct{}) // closed when the client has ended its direction
+	refused := make(chan error, 1)
 	go func() {
 		defer close(reading)
+		end := sync.OnceFunc(func() { close(ended) })
 		for {
 			kind, msg, err := s.conn.Reader(s.io)
 			if err != nil || kind != websocket.MessageBinary {
+				if err == nil {
+					refused <- errMessage("it is not binary")
+				}
 				_ = inside.Close()
 				return
 			}
@@ -79,6 +85,7 @@ func (s *Socket) Tunnel(inside net.Conn) {
 			case n == 0:
 				closeHalf(inside, nil)
 				in.leaveAlone()
+				end()
 			}
 			select {
 			case heard <- struct{}{}:
@@ -97,6 +104,8 @@ func (s *Socket) Tunnel(inside net.Conn) {
 			select {
 			case <-heard:
 				quiet.Reset(stall)
+			case <-ended:
+				more = false
 			case <-reading:
 				more = false
 			case <-quiet.C:
@@ -111,6 +120,12 @@ func (s *Socket) Tunnel(inside net.Conn) {
 		end, status = endOf(s.c, why)
 	} else if err != nil && !errors.Is(err, net.ErrClosed) {
 		end, status = v1.End{Reason: v1.EndError}, http.StatusBadGateway
+	}
+	select {
+	case why := <-refused:
+		end, status = endOf(s.c, why)
+		s.c.ReplaceOutcome(status, end.Error.Code, why)
+	default:
 	}
 	s.close(end, status)
 	<-reading

@@ -153,12 +153,20 @@ func FromCommand(c sandpit.Command) Command {
 	return v
 }
 
+// timeout returns the timeout of a command. One that is less than a nanosecond is one, because 0 is none.
+func timeout(seconds float64) time.Duration {
+	if d := Duration(seconds); d != 0 || seconds <= 0 {
+		return d
+	}
+	return 1
+}
+
 // Sandpit returns the Command in Go. It returns ErrInvalid if its strings can't be decoded.
 func (c Command) Sandpit() (sandpit.Command, error) {
 	d := newDecoder(c.Encoding)
 	v := sandpit.Command{
 		Argv: d.list("argv", c.Argv), Script: d.text("script", c.Script), FromImage: c.FromImage, Env: d.env(c.Env), Dir: d.text("dir", c.Dir),
-		User: c.User, Stdin: c.Stdin, Timeout: Duration(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
 	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = append([]string{}, d.list("entrypoint", *c.Entrypoint)...)

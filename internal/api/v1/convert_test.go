@@ -274,6 +274,15 @@ func TestDurationsAreBounded(t *testing.T) {
 	}
 }
 
+// A timeout that is shorter than a Duration can say is not none.
+func TestShortTimeouts(t *testing.T) {
+	for seconds, want := range map[float64]time.Duration{0: 0, 1e-12: 1, 1e-9: 1, -1e-12: 0, 1: time.Second} {
+		if c, err := (v1.Command{Timeout: seconds}).Sandpit(); err != nil || c.Timeout != want {
+			t.Errorf("%v s is %v, %v", seconds, c.Timeout, err)
+		}
+	}
+}
+
 func FuzzParseMode(f *testing.F) {
 	for _, s := range []string{"0644", "7777", "10000", "", "-1", "0o644", "٧"} {
 		f.Add(s)

@@ -94,14 +94,14 @@ type Command struct {
 	Stdin       bool      `json:"stdin,omitempty" doc:"Keep standard input open"`
 	Terminal    *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
 	Timeout     float64   `json:"timeout,omitempty" doc:"Seconds after which the process and its descendants are killed"`
-	OutputLimit int64     `json:"output_limit,omitempty"`
+	OutputLimit int64     `json:"output_limit,omitempty" doc:"Bytes of output after which the rest is dropped, if that is less than the limit of the sandbox; 0 or less: that limit"`
 	NoFile      int64     `json:"nofile,omitempty"`
 }
 
 // Size of a terminal, in character cells.
 type Size struct {
-	Rows uint16 `json:"rows"`
-	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows" maximum:"65535"`
+	Cols uint16 `json:"cols" maximum:"65535"`
 }
 
 // Process describes a process.
