@@ -227,10 +227,13 @@ func kill(p sandpit.Process) {
 	_ = p.Kill(ctx) // its sandbox's lifetime is the last resort
 }
 
+// dated is a process that knows when it was started: one of the engine.
+type dated interface{ StartedAt() time.Time }
+
 // describeProcess is a process that has just been started. began counts if the process does not know
 // when it was started.
 func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1.Process {
-	if s, ok := p.(interface{ StartedAt() time.Time }); ok {
+	if s, ok := p.(dated); ok {
 		began = s.StartedAt()
 	}
 	argv := cmd.Argv

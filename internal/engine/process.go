@@ -85,6 +85,10 @@ func (s *Sandbox) enterStart(ctx context.Context) error {
 	}
 }
 
+// referenced is a process with a number that is unique in its sandbox, or 0 if it was killed while
+// it was being started.
+type referenced interface{ Ref() uint64 }
+
 // start starts a program and makes its broadcaster. A foreground process of a sandbox that
 // ends with the engine writes directly to its owner.
 func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster, *process, error) {
@@ -128,7 +132,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: cmp.Or(strings.Clone(cmd.User), s.user), Background: cmd.Background,
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil, Timeout: max(cmd.Timeout, 0),
 	}
-	if r, ok := guest.(interface{ Ref() uint64 }); ok && r.Ref() != 0 {
+	if r, ok := guest.(referenced); ok && r.Ref() != 0 {
 		h.ref = r.Ref()
 		h.info.ID = processID(h.ref)
 		h.log = s.logs.Process(h.info.ID, h.info.PID)

@@ -85,13 +85,8 @@ func (s *Set) Policy(name string) (policy.Policy, error) {
 // Names returns the names of the policies, in order.
 func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.policies)) }
 
-// Read reads a file. Errors match sandpit.ErrInvalid, and name the file, the line and the
+// read reads a file. Errors match sandpit.ErrInvalid, and name the file, the line and the
 // mistake.
-func Read(name string) (*Set, error) {
-	set, _, err := read(name)
-	return set, err
-}
-
 func read(name string) (*Set, os.FileInfo, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -314,14 +314,14 @@ func TestFilesThatAreNotRead(t *testing.T) {
 	if err := os.Chmod(name, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(name); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(sandpit.Hint(err), "chmod") {
+	if _, _, err := read(name); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(sandpit.Hint(err), "chmod") {
 		t.Errorf("everyone may write: %v", err)
 	}
-	if _, err := Read(dir); !errors.Is(err, sandpit.ErrInvalid) {
+	if _, _, err := read(dir); !errors.Is(err, sandpit.ErrInvalid) {
 		t.Errorf("a directory: %v", err)
 	}
 	write(t, name, "# "+strings.Repeat("a", maxFile))
-	if _, err := Read(name); !errors.Is(err, sandpit.ErrInvalid) {
+	if _, _, err := read(name); !errors.Is(err, sandpit.ErrInvalid) {
 		t.Errorf("too long: %v", err)
 	}
 	var many strings.Builder
