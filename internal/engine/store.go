@@ -21,7 +21,8 @@ type Record struct {
 	Data json.RawMessage
 
 	// Secret is the environment that the sandbox was made with. The store's files alone
-	// must not reveal it. It is nil if there is none or it is lost.
+	// must not reveal it. It never changes, so a store that has one need not replace it. It is
+	// nil if there is none or it is lost.
 	Secret json.RawMessage
 }
 

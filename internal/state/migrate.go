@@ -92,6 +92,16 @@ END;
 CREATE TRIGGER previews_of_key AFTER UPDATE OF revoked ON keys BEGIN
 	DELETE FROM previews WHERE key = OLD.prefix;
 END;
+`, `
+CREATE TABLE secrets (
+	sandbox TEXT PRIMARY KEY,
+	secret  BLOB NOT NULL -- sealed
+) STRICT;
+INSERT INTO secrets SELECT id, secret FROM sandboxes WHERE secret IS NOT NULL;
+ALTER TABLE sandboxes DROP COLUMN secret;
+CREATE TRIGGER secrets_of_sandbox AFTER DELETE ON sandboxes BEGIN
+	DELETE FROM secrets WHERE sandbox = OLD.id;
+END;
 `}
 }
 

@@ -15,8 +15,9 @@ var _ engine.Store = (*Store)(nil)
 // the largest Spec needs.
 const maxRecord = 32 << 20
 
-// PutSandbox writes a record, or replaces the one with the same ID. It returns ErrExists if
-// another sandbox of the namespace has the name.
+// PutSandbox writes a record, or replaces the one with the same ID. Its secret, which may be
+// large, is written once: see engine.Record. PutSandbox returns ErrExists if another sandbox of
+// the namespace has the name.
 func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	if r.ID == "" || r.Name == "" || len(r.Data)+len(r.Secret) > maxRecord {
 		return fault.Errorf(sandpit.ErrInvalid, "recording the sandbox %.80q: it has no id or name, or is longer than %d bytes", r.ID, maxRecord)
@@ -24,10 +25,6 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	data := []byte(r.Data)
 	if data == nil {
 		data = []byte{}
-	}
-	var secret []byte
-	if r.Secret != nil {
-		secret = s.seal.seal(string(r.Secret), "sandbox "+r.ID)
 	}
 	update := s.update
 	switch r.State {
@@ -37,12 +34,20 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 		update = s.updateVitally
 	}
 	return update(ctx, func(t *tx) error {
-		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data, secret) VALUES (?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data, secret=excluded.secret`,
-			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data, secret)
+		_, err := t.exec(`INSERT INTO sandboxes (id, namespace, name, state, created, data) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET namespace=excluded.namespace, name=excluded.name, state=excluded.state, created=excluded.created, data=excluded.data`,
+			r.ID, r.Namespace, r.Name, string(r.State), r.CreatedAt.UnixNano(), data)
 		if isTaken(err) {
 			return sandpit.WithHint(fault.Errorf(sandpit.ErrExists, "recording the sandbox %s: another sandbox has that name", r.Name), "choose another name, or omit it")
 		}
+		if err != nil || r.Secret == nil {
+			return err
+		}
+		var has int
+		if err := t.row("SELECT count(*) FROM secrets WHERE sandbox=?", []any{r.ID}, &has); err != nil || has > 0 {
+			return err
+		}
+		_, err = t.exec("INSERT INTO secrets (sandbox, secret) VALUES (?, ?)", r.ID, s.seal.seal(string(r.Secret), "sandbox "+r.ID))
 		return err
 	})
 }
@@ -58,7 +63,7 @@ func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 // Sandboxes returns all records, oldest first. A secret that was sealed with another
 // key is lost.
 func (s *Store) Sandboxes(ctx context.Context) ([]engine.Record, error) {
-	return list(ctx, s, "SELECT id, namespace, name, state, created, data, secret FROM sandboxes ORDER BY created, seq", func(scan scanner) (engine.Record, error) {
+	return list(ctx, s, "SELECT id, namespace, name, state, created, data, secret FROM sandboxes LEFT JOIN secrets ON sandbox=id ORDER BY created, seq", func(scan scanner) (engine.Record, error) {
 		var (
 			r       engine.Record
 			created int64

@@ -91,6 +91,13 @@ func TestEverySchema(t *testing.T) {
 			}
 			const contents = "SELECT id || namespace || name || state || created || data FROM sandboxes"
 			before := rows(t, dir, contents)
+			secret := schema == 2 || schema == 3 // in a column that the next schema no longer has
+			if secret {
+				raw(t, dir, func(db *sql.DB) error {
+					_, err := db.ExecContext(t.Context(), "UPDATE sandboxes SET secret=(SELECT secret FROM webhooks) WHERE name='old'")
+					return err
+				})
+			}
 			s := openTest(t, dir)
 			check(t, s)
 			if previews, err := s.Previews(t.Context()); err != nil || (len(previews) == 1 && previews[0].Port == 3000) != (schema >= 3) {
@@ -107,6 +114,10 @@ func TestEverySchema(t *testing.T) {
 			}
 			if diff := cmp.Diff(before, rows(t, dir, contents)); diff != "" {
 				t.Errorf("the records: %s", diff)
+			}
+			const moved = "SELECT name FROM secrets JOIN sandboxes ON sandboxes.id=sandbox WHERE name='old' AND secret=(SELECT secret FROM webhooks)"
+			if n := len(rows(t, dir, moved)); (n == 1) != secret {
+				t.Errorf("%d secrets are kept", n)
 			}
 			if diff := cmp.Diff(rows(t, fresh, schemaOf), rows(t, dir, schemaOf)); diff != "" {
 				t.Errorf("a new database, and this one, which a step that was released has made otherwise: %s", diff)

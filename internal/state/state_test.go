@@ -233,7 +233,7 @@ func TestSchemas(t *testing.T) {
 		t.Errorf("after a migration: %v, %v", got, err)
 	}
 	s.Close()
-	if info, err := os.Stat(filepath.Join(dir, "state.db.schema-3")); err != nil || info.Mode() != 0o600 {
+	if info, err := os.Stat(filepath.Join(dir, "state.db.schema-4")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the copy of the old schema: %v", err)
 	}
 
@@ -243,7 +243,7 @@ func TestSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Open(t.Context(), dir)
-	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 4, but this version of Sandpit supports only schemas up to 3") || sandpit.Hint(err) == "" {
+	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 5, but this version of Sandpit supports only schemas up to 4") || sandpit.Hint(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	if after, err := os.ReadFile(filepath.Join(dir, fileDatabase)); err != nil || string(after) != string(before) {
@@ -251,7 +251,7 @@ func TestSchemas(t *testing.T) {
 	}
 
 	// The copy is a way back.
-	if err := os.Rename(filepath.Join(dir, "state.db.schema-3"), filepath.Join(dir, fileDatabase)); err != nil {
+	if err := os.Rename(filepath.Join(dir, "state.db.schema-4"), filepath.Join(dir, fileDatabase)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != 1 {
@@ -276,6 +276,25 @@ func TestSecretsOfRecords(t *testing.T) {
 	got, err := s.Sandboxes(t.Context())
 	if err != nil || len(got) != 2 || string(got[0].Secret) != secret || got[1].Secret != nil {
 		t.Errorf("got %+v, %v", got, err)
+	}
+	// A change of the record writes the secret, which may be large, no second time.
+	sealed := func() (text string) {
+		t.Helper()
+		err := s.view(t.Context(), func(t *tx) error {
+			return t.row("SELECT hex(secret) FROM secrets WHERE sandbox=?", []any{r.ID}, &text)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := sealed()
+	r.State = sandpit.StateStopped
+	if err := s.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if sealed() != before {
+		t.Error("it was written again")
 	}
 	unseen := func(when string) {
 		t.Helper()
@@ -313,7 +332,7 @@ func TestABrokenStepChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	openTest(t, dir).Close()
 	_, err := open(t.Context(), dir, append(migrations(), "CREATE TABLE new (a TEXT) STRICT; ALTER TABLE nowhere ADD COLUMN x TEXT"))
-	if err == nil || !strings.Contains(err.Error(), "changing the schema from 3 to 4") {
+	if err == nil || !strings.Contains(err.Error(), "changing the schema from 4 to 5") {
 		t.Fatalf("got %v", err)
 	}
 	if err := openTest(t, dir).PutSandbox(t.Context(), record(1)); err != nil {
