@@ -63,7 +63,9 @@ type Command struct {
 
 	// Background lets the process outlive the client: it continues after the client
 	// is closed or disconnected, and callers can attach to it. Its output is stored
-	// as ProcessKeeper describes, and a slow Stdout or Stderr does not block it.
+	// as ProcessKeeper describes, and a slow Stdout or Stderr does not block it: it loses
+	// the oldest output that it has not received. Result has the number of bytes that were
+	// written, and AttachOptions.Lost tells what is lost.
 	Background bool
 }
 

@@ -24,29 +24,29 @@ func (c *Client) RemoveAll(ctx context.Context, q sandpit.ListQuery) iter.Seq2[s
 		if len(query) == 0 {
 			query.Set("all", "true")
 		}
-		failed := map[string]bool{} // by ID
 		for {
 			var part v1.RemovedList
 			if err := c.call(ctx, request{method: http.MethodDelete, path: "/v1/sandboxes", query: query}, &part); err != nil {
 				yield(sandpit.Info{}, err)
 				return
 			}
-			progress := false
 			for _, r := range part.Sandboxes {
 				var err error
-				if r.Error == nil {
-					progress = true
-				} else if err = hinted(told(*r.Error), r.Error.Hint); failed[r.ID] {
-					continue
+				if r.Error != nil {
+					err = hinted(told(*r.Error), r.Error.Hint)
 				}
-				failed[r.ID] = err != nil
 				if !yield(sandpit.Info{ID: r.ID, Name: r.Name}, err) {
 					return
 				}
 			}
-			if !part.More || !progress {
+			if part.Next == "" {
 				return
 			}
+			if part.Next == query.Get("after") {
+				yield(sandpit.Info{}, badAnswer("the same part of a removal again"))
+				return
+			}
+			query.Set("after", part.Next)
 		}
 	}
 }

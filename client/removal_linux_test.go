@@ -79,13 +79,14 @@ func TestRemoveAll(t *testing.T) {
 func TestRemoveAllFails(t *testing.T) {
 	stuck := v1.Removed{ID: "id1", Name: "stuck", Error: &v1.Error{Code: "unavailable", Message: "the kernel does not answer", Hint: "try again later"}}
 	parts := []v1.RemovedList{
-		{Sandboxes: []v1.Removed{stuck, {ID: "id2", Name: "two"}}, More: true},
-		{Sandboxes: []v1.Removed{stuck, {ID: "id3", Name: "three"}}, More: true},
-		{Sandboxes: []v1.Removed{stuck}, More: true},
+		{Sandboxes: []v1.Removed{stuck}, Next: "1"}, // all of the oldest
+		{Sandboxes: []v1.Removed{{ID: "id2", Name: "two"}, {ID: "id3", Name: "three"}}, Next: "3"},
+		{Sandboxes: []v1.Removed{}},
 	}
+	uris := []string{"/v1/sandboxes?state=failed", "/v1/sandboxes?after=1&state=failed", "/v1/sandboxes?after=3&state=failed"}
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodDelete || r.URL.RequestURI() != "/v1/sandboxes?state=failed" || asked == len(parts) {
+		if r.Method != http.MethodDelete || asked == len(parts) || r.URL.RequestURI() != uris[asked] {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}

@@ -24,6 +24,7 @@ func removeSandboxes(c *call) (v1.RemovedList, error) {
 	out := v1.RemovedList{Sandboxes: []v1.Removed{}}
 	q := c.query()
 	all, filter := q.flag("all", false), q.sandboxes()
+	filter.After = q.text("after")
 	filtered := len(filter.Labels)+len(filter.HasLabels)+len(filter.States) > 0 || !filter.Since.IsZero() || !filter.Until.IsZero()
 	switch {
 	case all && filtered:
@@ -79,6 +80,6 @@ func removeSandboxes(c *call) (v1.RemovedList, error) {
 	if failed != "" {
 		c.Detail += "; failed" + failed
 	}
-	out.More = page.Next != ""
+	out.Next = page.Next
 	return out, nil
 }

@@ -17,7 +17,7 @@ func TestRemoveSandboxesByFilter(t *testing.T) {
 	}
 	other := s.create("", v1.Spec{Labels: map[string]string{"team": "b"}})
 	others := s.create(aliceKey, v1.Spec{Labels: map[string]string{"team": "a"}})
-	for _, query := range []string{"", "?all=false", "?all=true&label=team=a", "?label=", "?all=", "?until=", "?state=failed&until=", "?state=x", "?limit=1", "?al=true"} {
+	for _, query := range []string{"", "?all=false", "?all=true&label=team=a", "?label=", "?all=", "?until=", "?state=failed&until=", "?state=x", "?limit=1", "?al=true", "?after=1", "?all=true&after=-"} {
 		s.refused(400, "invalid", ask{method: "DELETE", path: "/v1/sandboxes" + query})
 	}
 	var got v1.RemovedList
@@ -26,7 +26,7 @@ func TestRemoveSandboxesByFilter(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	s.want(200, &got, ask{method: "DELETE", path: "/v1/sandboxes?label=team=a&label=n&state=running&state=paused"})
-	if len(got.Sandboxes) != 3 || got.More {
+	if len(got.Sandboxes) != 3 || got.Next != "" {
 		t.Errorf("got %+v", got)
 	}
 	for i, r := range got.Sandboxes {

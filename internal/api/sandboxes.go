@@ -32,8 +32,8 @@ func sandboxRoutes() []Route {
 		},
 		{
 			Method: http.MethodDelete, Path: sandboxes, ID: "removeSandboxes", Tag: tag, Summary: "Remove sandboxes by label, state or time of creation",
-			Text:  "At least one filter is required, or all=true. At most 50 sandboxes are removed, the oldest first; more says whether others match. The response has every sandbox that matched, with an error if it could not be removed.",
-			Query: timeParams(labelParam(), stateParam(), flag("all", "Remove all sandboxes; not with a filter")), Status: http.StatusOK, Out: v1.RemovedList{}, Guarded: true, Vital: true, selfAudited: true, handle: asJSON(removeSandboxes),
+			Text:  "At least one filter is required, or all=true. At most 50 sandboxes are removed, the oldest first; next says whether others may match. The response has every sandbox that matched, with an error if it could not be removed.",
+			Query: timeParams(labelParam(), stateParam(), flag("all", "Remove all sandboxes; not with a filter"), Param{Name: "after", Type: "string", Doc: "The value of next in the previous response: only newer sandboxes"}), Status: http.StatusOK, Out: v1.RemovedList{}, Guarded: true, Vital: true, selfAudited: true, handle: asJSON(removeSandboxes),
 		},
 		{Method: http.MethodGet, Path: oneSandbox, ID: "getSandbox", Tag: tag, Summary: "Describe a sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, handle: asJSON(getSandbox)},
 		{Method: http.MethodDelete, Path: oneSandbox, ID: "removeSandbox", Tag: tag, Summary: "Remove a sandbox and everything in it", Status: http.StatusNoContent, Guarded: true, Vital: true, handle: only(removeSandbox)},

@@ -17,7 +17,7 @@ type SandboxList struct {
 // RemovedList is what a removal by filter has done, oldest first.
 type RemovedList struct {
 	Sandboxes []Removed `json:"sandboxes"`
-	More      bool      `json:"more" doc:"More sandboxes match: send the request again"`
+	Next      string    `json:"next,omitempty" doc:"More sandboxes may match: send the request again with it as after; absent after the last one"`
 }
 
 // Removed is the removal of a sandbox.
