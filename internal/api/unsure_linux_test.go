@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,10 +29,13 @@ func TestDrainingInvitesNoRepetition(t *testing.T) {
 		e      v1.Error
 		header http.Header
 	}
+	input, more := io.Pipe() // which never ends
+	defer more.Close()
+	go func() { _, _ = io.WriteString(more, "xx") }()
 	asks := map[string]ask{
 		"exec":  run("plain"),
 		"keyed": keyed("k", run("keyed")),
-		"stdin": {method: "POST", path: base + "/processes/" + reader.ID + "/stdin", body: strings.Repeat("x", 4<<20)},
+		"stdin": {method: "POST", path: base + "/processes/" + reader.ID + "/stdin", body: input},
 	}
 	answers := map[string]chan answer{}
 	for name, a := range asks {
