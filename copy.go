@@ -591,6 +591,15 @@ func (u *unpacker) skipFailed(name string, err error) error {
 	return nil
 }
 
+// clear removes the file or link that a new one replaces. As with cp, a directory is not replaced.
+func (u *unpacker) clear(name string) error {
+	if info, err := u.root.Lstat(name); err == nil && info.IsDir() {
+		return fmt.Errorf("%w: a directory is in the place of the file or link", fs.ErrExist)
+	}
+	_ = u.root.Remove(name)
+	return nil
+}
+
 func (u *unpacker) entry(name string, h *tar.Header, r io.Reader) error {
 	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
@@ -607,7 +616,9 @@ func (u *unpacker) entry(name string, h *tar.Header, r io.Reader) error {
 		}
 		return nil
 	case tar.TypeReg:
-		_ = u.root.Remove(name)
+		if err := u.clear(name); err != nil {
+			return err
+		}
 		f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 		if err != nil {
 			return err
@@ -615,7 +626,9 @@ func (u *unpacker) entry(name string, h *tar.Header, r io.Reader) error {
 		_, err = io.Copy(f, r)
 		return errors.Join(err, f.Close())
 	case tar.TypeSymlink:
-		_ = u.root.Remove(name)
+		if err := u.clear(name); err != nil {
+			return err
+		}
 		return u.root.Symlink(h.Linkname, name)
 	}
 	return specialError{h.FileInfo().Mode()}

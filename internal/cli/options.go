@@ -152,7 +152,7 @@ func (o *Options) Sections() []Section {
 			{"memory", "m", &o.memory, "memory, including swap, /tmp files and page cache: 512m, 1g (default 2g)", false},
 			{"cpus", "", &o.cpus, "CPUs: 2, 0.5 (default 2)", false},
 			{"pids", "", &o.pids, "processes and threads (default 1024)", false},
-			{"disk", "", &o.disk, "bytes written to the sandbox's own files (default 1g)", false},
+			{"disk", "", &o.disk, "bytes written to the sandbox's own files (default 1g, or most of the memory if that is less)", false},
 			{"files", "", &o.files, "files and directories created in the sandbox (default 262144)", false},
 			{"nofile", "", &o.nofile, "open files per process (default 4096)", false},
 			{"output-limit", "", &o.output, "output of CMD; the rest is counted and dropped (default 1g; 16m with --json)", false},

@@ -407,7 +407,7 @@ func TestEdit(t *testing.T) {
 		"several":     {[]sandpit.Edit{{Old: "alpha", New: "x"}, {Old: "x\nbeta", New: "y"}, {Old: "gamma\n", New: ""}}, "y\nbeta\n", ""},
 		"all":         {[]sandpit.Edit{{Old: "beta", New: "b", All: true}}, "alpha\nb\nb\ngamma\n", ""},
 		"twice":       {[]sandpit.Edit{{Old: "alpha", New: "x"}, {Old: "beta", New: "b"}}, before, "edit 2: the text to replace occurs 2 times"},
-		"not there":   {[]sandpit.Edit{{Old: "delta", New: "b", All: true}}, before, "occurs 0 times"},
+		"not there":   {[]sandpit.Edit{{Old: "delta", New: "b", All: true}}, before, "edit 1: the text to replace is not in the file"},
 		"nothing":     {nil, before, "no edit"},
 		"empty":       {[]sandpit.Edit{{New: "b"}}, before, "is empty"},
 		"to the same": {[]sandpit.Edit{{Old: "a", New: "a", All: true}}, before, ""},

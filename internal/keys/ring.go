@@ -145,7 +145,7 @@ func (r *Ring) Revoke(ctx context.Context, prefix string) (Key, error) {
 	e, ok := r.held[prefix]
 	if !ok {
 		r.mu.Unlock()
-		return Key{}, notFound("revoking the key %.20q: not found", prefix)
+		return Key{}, notFound("no key has the ID %.20q", prefix)
 	}
 	// It is refused from now on, whatever the store does.
 	if e.RevokedAt.IsZero() {

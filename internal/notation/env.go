@@ -2,7 +2,6 @@ package notation
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -75,7 +74,7 @@ func ReadEnvFile(r io.Reader, lookup Lookup) ([]string, error) {
 func ParseLabel(s string) (key, value string, err error) {
 	key, value, _ = strings.Cut(s, "=")
 	if key == "" {
-		return "", "", errors.New("the name is missing")
+		return "", "", sandpit.WithHint(fmt.Errorf("%q has no key", s), "write KEY=VALUE")
 	}
 	return key, value, nil
 }

@@ -23,10 +23,10 @@ func listen(ctx context.Context, a Address) (net.Listener, error) {
 	if a.Network != "unix" {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.Host)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: %w", a, err), "choose another port: another program uses this one")
+			return nil, sandpit.WithHint(fmt.Errorf("listening on %s: %w", a, withoutAddress(err)), "choose another port: another program uses this one")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("listening on %s: %w", a, err)
+			return nil, fmt.Errorf("listening on %s: %w", a, withoutAddress(err))
 		}
 		return l, nil
 	}
@@ -61,10 +61,18 @@ func listen(ctx context.Context, a Address) (net.Listener, error) {
 		err = os.Chmod(a.Host, 0o600)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listening on %s: %w", a, err)
+		return nil, fmt.Errorf("listening on %s: %w", a, withoutAddress(err))
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // under its short name it could not be found
 	return &unixListener{Listener: l, path: a.Host}, nil
+}
+
+// withoutAddress returns the cause of an error of listening, which names the address itself.
+func withoutAddress(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err
+	}
+	return err
 }
 
 // unixListener removes its file when it is closed.

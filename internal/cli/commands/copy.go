@@ -137,7 +137,10 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 	files := sb.Files()
 	if from == "-" {
 		if _, err := files.Write(ctx, to, a.Stdin, sandpit.WriteOptions{}); err != nil {
-			return wantsDirectory(err, "create the directory first: sandpit exec NAME -- mkdir -p DIRECTORY")
+			if errors.Is(err, sandpit.ErrIsDirectory) {
+				return sandpit.WithHint(err, "name a file; a tar stream is unpacked by: sandpit exec -i "+sb.Name()+" -- tar x -C "+to)
+			}
+			return wantsDirectory(err, createFirst(sb, to))
 		}
 		return giveTo(ctx, sb, to, opt.user.is)
 	}
@@ -179,7 +182,7 @@ func (a *tree) copyIn(ctx context.Context, sb sandpit.Sandbox, from, to string, 
 		}
 		defer f.Close()
 		if _, err := files.Write(ctx, to, f, sandpit.WriteOptions{Mode: info.Mode().Perm(), Parents: named}); err != nil {
-			return wantsDirectory(err, "add a slash to the end of DST to create the directory")
+			return wantsDirectory(err, createFirst(sb, to))
 		}
 		if err := files.Chmod(ctx, to, info.Mode().Perm()); err != nil {
 			return err
@@ -209,18 +212,29 @@ func opening(err error, again, name string) error {
 	return err
 }
 
-// checkOwner refuses an owner that the sandbox does not know, before anything is copied. That of
-// a group alone is left to chown.
+// checkOwner refuses an owner that the sandbox does not know or can't give files to, before
+// anything is copied.
 func checkOwner(ctx context.Context, sb sandpit.Sandbox, owner string) error {
-	if owner == "" || strings.HasPrefix(owner, ":") || strings.HasSuffix(owner, ":") {
+	if owner == "" {
 		return nil
 	}
-	_, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"true"}, User: owner})
-	if errors.Is(err, sandpit.ErrInvalid) {
-		return sandpit.WithHint(fmt.Errorf("--user: %w", err), "use a user in the image's /etc/passwd, or a numeric id")
+	user := strings.TrimSuffix(owner, ":") // the user with its own group
+	if strings.HasPrefix(owner, ":") {
+		user = "root" + owner // a group alone
+	}
+	for _, user := range [...]string{user, "root"} { // root runs chown
+		_, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"true"}, User: user})
+		switch {
+		case errors.Is(err, sandpit.ErrInvalid):
+			return sandpit.WithHint(fmt.Errorf("--user: %w", err), "use a user and a group of the image's /etc/passwd and /etc/group, or numeric ids")
+		case errors.Is(err, sandpit.ErrUnsupported):
+			return sandpit.WithHint(fmt.Errorf("--user: %w", err), ownerHint)
+		}
 	}
 	return nil // another error is met again, and then told
 }
+
+const ownerHint = "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'"
 
 // giveTo gives a file, or a directory and what is in it, to an owner; "" leaves it to the user
 // of the sandbox.
@@ -229,12 +243,12 @@ func giveTo(ctx context.Context, sb sandpit.Sandbox, name, owner string) error {
 		return nil
 	}
 	failed := func(err error, hint string) error {
-		return sandpit.WithHint(fmt.Errorf("the files were copied, but do not belong to %s: %w", owner, err), hint)
+		return sandpit.WithHint(fmt.Errorf("the files were copied, but do not belong to %q: %w", owner, err), hint)
 	}
 	out, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"chown", "-hR", "--", owner, name}, User: "root", OutputLimit: 4 << 10})
 	switch {
 	case err != nil:
-		return failed(err, "--user needs a sandbox with several users and a chown program; see 'sandpit doctor'")
+		return failed(err, ownerHint)
 	case !out.Success():
 		return failed(errors.New(strings.TrimSpace(string(out.Stderr))), "use a user and a group that the sandbox has, or numbers")
 	}
@@ -352,6 +366,11 @@ func unreadable(ctx context.Context, files sandpit.Files, dir string) error {
 		}
 	}
 	return nil
+}
+
+// createFirst is the hint for a file whose directory is not there.
+func createFirst(sb sandpit.Sandbox, name string) string {
+	return "create the directory first: sandpit exec " + sb.Name() + " -- mkdir -p " + path.Dir(name)
 }
 
 // wantsDirectory returns the error of a write with a hint, if it is that the file's

@@ -46,8 +46,11 @@ command fails when the sandbox is stopped or removed.`,
 				return err
 			}
 		}
+		if err := ended(ctx, sb); err != nil {
+			return err
+		}
+		listeners := make([]net.Listener, len(args))
 		for i, local := range locals {
-			port := ports[i]
 			l, err := net.Listen("tcp", local)
 			if err != nil {
 				var op *net.OpError
@@ -57,6 +60,10 @@ command fails when the sandbox is stopped or removed.`,
 				return sandpit.WithHint(fmt.Errorf("listening on %s: %w", local, err), "choose another port, or 0 for a free one")
 			}
 			defer l.Close()
+			listeners[i] = l
+		}
+		for i, l := range listeners {
+			port := ports[i]
 			if _, err := fmt.Fprintf(a.Stdout, "%s -> %s:%d\n", l.Addr(), sb.Name(), port); err != nil {
 				return err
 			}

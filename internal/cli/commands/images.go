@@ -410,7 +410,7 @@ func (a *tree) imagesPrune() *cobra.Command {
 		for _, name := range pruned.Names {
 			fmt.Fprintf(&b, "removed %s\n", cli.Harmless(name))
 		}
-		fmt.Fprintf(&b, "freed %s: %d images, %d layers, %d blobs\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
+		fmt.Fprintf(&b, "freed %s (images: %d, layers: %d, blobs: %d)\n", notation.FormatSize(pruned.Bytes), pruned.Images, pruned.Layers, pruned.Blobs)
 		_, err = a.Stdout.WriteString(b.String())
 		return err
 	})

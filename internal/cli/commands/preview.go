@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,6 +77,9 @@ without one.`,
 			return a.PrintJSON(v1.Preview(made))
 		}
 		a.Note("preview %s expires in %s; its URL is shown only once", made.ID, coarse(made.ExpiresAt.Sub(made.CreatedAt)))
+		if refusedByBrowsers(made.URL) {
+			a.Note("browsers refuse certificates for names below localhost; set 'domain' in server.yaml to a name with a certificate")
+		}
 		_, err = fmt.Fprintln(a.Stdout, cli.Harmless(made.URL))
 		return err
 	})
@@ -82,6 +87,12 @@ without one.`,
 	cmd.Flags().Var(&revoke, "revoke", "end the preview with this ID, and all that it has opened")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// refusedByBrowsers reports whether a URL needs a certificate for a name below localhost.
+func refusedByBrowsers(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme == "https" && strings.HasSuffix(u.Hostname(), ".localhost")
 }
 
 func (a *tree) listPreviews(ctx context.Context, p sandpit.Previewer, asJSON bool) error {

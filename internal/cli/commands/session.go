@@ -114,7 +114,11 @@ func separately(arg string) string {
 	if !ok || box == "" || path == "" {
 		return ""
 	}
-	return "write the sandbox and the path separately: " + box + " " + path
+	what := "path"
+	if strings.Trim(path, "0123456789") == "" {
+		what = "port"
+	}
+	return "write the sandbox and the " + what + " separately: " + box + " " + path
 }
 
 // each does something to every sandbox that args name. It goes on after a failure, and

@@ -34,7 +34,10 @@ func edit(m *wire.Edits, path string) error {
 			return wire.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is empty")
 		}
 		n := strings.Count(text, e.Old)
-		if n == 0 || n > 1 && !e.All {
+		if n == 0 {
+			return wire.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace is not in the file")
+		}
+		if n > 1 && !e.All {
 			return wire.Invalid("edit " + strconv.Itoa(i+1) + ": the text to replace occurs " + strconv.Itoa(n) + " times in the file")
 		}
 		if len(text)+n*(len(e.New)-len(e.Old)) > maxEdit {

@@ -46,8 +46,11 @@ func (s *Settings) Landlock() []int {
 
 // Path makes a path of a request absolute. It may have any bytes except NUL.
 func (s *Settings) Path(p string) (string, error) {
-	if p == "" || strings.IndexByte(p, 0) >= 0 {
-		return "", wire.Invalid("the path is empty or has a NUL in it")
+	if p == "" {
+		return "", wire.Invalid("the path is empty")
+	}
+	if strings.IndexByte(p, 0) >= 0 {
+		return "", wire.Invalid("the path has a NUL in it")
 	}
 	if p[0] == '/' {
 		return p, nil
