@@ -39,6 +39,7 @@ type processKey struct{ sandbox, process string }
 type foreground struct {
 	sandbox sandpit.Sandbox
 	process sandpit.Process
+	counted bool        // this server has started it, and passes on all its input
 	callers int         // guarded by awaited.mu
 	timer   *time.Timer // kills it; nil while there are callers; guarded by awaited.mu
 
@@ -55,7 +56,8 @@ func newForeground(sb sandpit.Sandbox, p sandpit.Process) *foreground {
 func (a *awaited) knows(sandbox, process string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.all[processKey{sandbox, process}] != nil
+	f := a.all[processKey{sandbox, process}]
+	return f != nil && f.counted
 }
 
 // join adds a caller of a process. One that an earlier server has started gets no input.
@@ -66,7 +68,7 @@ func (a *awaited) join(sb sandpit.Sandbox, p sandpit.Process, started bool) *for
 	f := a.all[id]
 	if f == nil {
 		f = newForeground(sb, p)
-		f.closed = !started
+		f.counted, f.closed = started, !started
 		if a.all == nil {
 			a.all = map[processKey]*foreground{}
 		}
@@ -105,6 +107,28 @@ func (a *awaited) leave(f *foreground, within time.Duration) (last bool) {
 		}
 	})
 	return true
+}
+
+// begin starts a process. With an Idempotency-Key the start goes on for a while when the client
+// leaves: the process may run already, and the repeated request must find it.
+func (c *call) begin(sb sandpit.Sandbox, cmd sandpit.Command) (sandpit.Process, error) {
+	if c.repeat == nil {
+		return sb.Start(c.Ctx, cmd)
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.Ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(c.Ctx, func() {
+		if why := c.BrokenOff(); why != nil {
+			cancel(why)
+			return
+		}
+		time.AfterFunc(killTime, func() { cancel(context.Cause(c.Ctx)) })
+	})()
+	p, err := sb.Start(ctx, cmd)
+	if err != nil && ctx.Err() != nil {
+		c.begun = true
+	}
+	return p, err
 }
 
 // started notes the process that the call has started, and binds its Idempotency-Key to that, if it has one.

@@ -88,7 +88,7 @@ func (c *call) executeWhole(sb sandpit.Sandbox, cmd sandpit.Command, in execInpu
 		cmd.OutputLimit = sandpit.DefaultCapture
 	}
 	began := time.Now()
-	p, err := sb.Start(c.Ctx, cmd)
+	p, err := c.begin(sb, cmd)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (c *call) start(s clientStream, sb sandpit.Sandbox, cmd sandpit.Command, st
 	cmd.Stdout, cmd.Stderr = stream.Output(s)
 	began := time.Now()
 	err = s.Begin(func() (v1.Process, error) {
-		started, err := sb.Start(c.Ctx, cmd)
+		started, err := c.begin(sb, cmd)
 		if err != nil {
 			return v1.Process{}, err
 		}

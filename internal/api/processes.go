@@ -71,7 +71,7 @@ func startProcess(c *call, in *v1.Command) (v1.Process, error) {
 	}
 	cmd.Background = true
 	began := time.Now()
-	p, err := sb.Start(c.Ctx, cmd)
+	p, err := c.begin(sb, cmd)
 	if err != nil {
 		return v1.Process{}, err
 	}

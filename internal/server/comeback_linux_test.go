@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -109,8 +110,24 @@ func TestExecGoesOn(t *testing.T) {
 	if sb, err = c.Get(t.Context(), "box"); err != nil {
 		t.Fatal(err)
 	}
-	// The server does not know how much input the earlier one has passed on.
-	if out, err := again(t.Context()); err == nil || !strings.Contains(err.Error(), "outcome_unknown") {
+	// The server does not know how much input the earlier one has passed on, also while a caller
+	// without input waits.
+	plain, _, _ := strings.Cut(head, "--b\r\nContent-Disposition: form-data; name=\"stdin\"")
+	if conn, err = server.DialHome(t.Context(), srv.home); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintf(conn, "POST /v1/sandboxes/box/exec HTTP/1.1\r\nHost: sandpit\r\nAccept: text/event-stream\r\nIdempotency-Key: k\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n%s--b--\r\n", len(plain)+7, plain)
+	read := bufio.NewReader(conn)
+	for line := ""; !strings.Contains(line, "event: stdout"); {
+		if line, err = read.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if out, err := again(ctx); err == nil || !strings.Contains(err.Error(), "outcome_unknown") {
 		t.Errorf("%+v, %v", out, err)
 	}
 	if _, err := sandpit.Shell(t.Context(), sb, ">/tmp/go"); err != nil {
