@@ -17,7 +17,8 @@ const (
 	repeatLife  = 24 * time.Hour
 	maxRepeats  = 32768     // of a namespace; beyond, the oldest are forgotten first
 	maxAnswers  = 128 << 20 // bytes of a namespace; beyond, the oldest are forgotten first
-	trimRepeats = 1024      // so many at once, so that a count is needed as seldom
+	trimRepeats = 256       // so many at once, so that a count is needed as seldom
+	trimAnswers = 1 << 20   // bytes of them: nobody can write meanwhile
 )
 
 // Repeatable is a request that its caller may repeat with the same key, without carrying it
@@ -144,8 +145,7 @@ func (s *Store) makeRoom(t *tx, namespace string, now time.Time) error {
 		}
 	}
 	if full() {
-		_, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE namespace=? ORDER BY seq LIMIT ?)", namespace, max(has.count-maxRepeats, 0)+trimRepeats)
-		if err != nil {
+		if _, err := forget(t, "namespace=? ORDER BY seq", namespace); err != nil {
 			return err
 		}
 		delete(s.repeat.stored, namespace) // it is counted again
@@ -154,6 +154,18 @@ func (s *Store) makeRoom(t *tx, namespace string, now time.Time) error {
 	has.count++
 	s.repeat.stored[namespace] = has
 	return nil
+}
+
+// forget deletes the first of the requests that a condition selects: trimRepeats, or fewer with
+// trimAnswers bytes, and at least one.
+func forget(t *tx, which string, of any) (removed int64, err error) {
+	res, err := t.exec(`DELETE FROM repeats WHERE seq IN (SELECT seq FROM (
+		SELECT seq, coalesce(sum(size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+		FROM (SELECT seq, length(response) AS size FROM repeats WHERE `+which+` LIMIT ?)) WHERE before<=?)`, of, trimRepeats, trimAnswers)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
 }
 
 // FinishRepeatable stores the answer to a request, which package api bounds, and what it has
@@ -185,15 +197,11 @@ func (s *Store) Sweep(ctx context.Context) error {
 	now := s.now().UnixNano()
 	for {
 		var removed int64
-		err := s.updateLazily(ctx, func(t *tx) error {
-			res, err := t.exec("DELETE FROM repeats WHERE seq IN (SELECT seq FROM repeats WHERE expires<=? LIMIT ?)", now, trimRepeats)
-			if err != nil {
-				return err
-			}
-			removed, err = res.RowsAffected()
+		err := s.updateLazily(ctx, func(t *tx) (err error) {
+			removed, err = forget(t, "expires<=? ORDER BY expires", now)
 			return err
 		})
-		if err != nil || removed < trimRepeats {
+		if err != nil || removed == 0 {
 			return err
 		}
 	}

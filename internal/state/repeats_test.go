@@ -109,6 +109,40 @@ func TestRepeatablesAreBounded(t *testing.T) {
 	}
 }
 
+// However long the answers are that are forgotten, a transaction deletes few of them: nobody else can
+// write meanwhile.
+func TestLongAnswersAreForgottenByAndBy(t *testing.T) {
+	s := openTest(t, t.TempDir())
+	for _, namespace := range []string{"ns", "expired"} {
+		expires := time.Now().Add(map[string]time.Duration{"ns": time.Hour, "expired": -time.Hour}[namespace])
+		fill := fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT INTO repeats (namespace, key, hash, resource, status, response, expires) SELECT '%s', 'old' || i, x'00', '', 200, zeroblob(%d), %d FROM n", maxAnswers/(1<<20)+10, namespace, 1<<20, expires.UnixNano())
+		if _, err := s.tx.conn.ExecContext(t.Context(), fill); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const inNamespace = "SELECT count(*) FROM repeats WHERE namespace='ns'"
+	before := count(t, s, inNamespace)
+	for i := range 12 {
+		if _, err := s.BeginRepeatable(t.Context(), Repeatable{Namespace: "ns", Key: fmt.Sprint("new", i)}); err != nil {
+			t.Fatal(err)
+		}
+		now := count(t, s, inNamespace)
+		if now < before-1 {
+			t.Errorf("a request has forgotten %d answers of 1 MiB", before-now+1)
+		}
+		before = now
+	}
+	if n := count(t, s, "SELECT count(*) FROM repeats WHERE namespace='ns' AND response IS NOT NULL"); n > maxAnswers>>20 {
+		t.Errorf("there are %d answers of 1 MiB", n)
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, s, "SELECT count(*) FROM repeats WHERE namespace='expired'"); n != 0 {
+		t.Errorf("%d are left that have expired", n)
+	}
+}
+
 func count(t *testing.T, s *Store, query string) (n int) {
 	t.Helper()
 	if err := s.tx.conn.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
