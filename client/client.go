@@ -155,8 +155,8 @@ func (c *Client) open() error {
 }
 
 // Close closes the client. Calls and streams in progress fail, and the server kills
-// the client's foreground processes. Sandboxes and background processes stay. A Write in
-// progress of a Stdout or Stderr may go on; none begins once Close has returned.
+// the client's foreground processes. Sandboxes and background processes stay. One
+// Write of a Stdout or Stderr may be in progress or about to begin then; none follows.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

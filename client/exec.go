@@ -211,7 +211,7 @@ func (s *sandbox) started(l *link, f frames) (*process, error) {
 			return s.process(v, false)
 		case kind == v1.FrameEnd:
 			return nil, endError(b)
-		default:
+		case isOutput(kind), kind == v1.FrameResult:
 			return nil, badAnswer(fmt.Sprintf("a first frame of type %d", kind))
 		}
 	}

@@ -25,7 +25,7 @@ func (e *InterruptedError) Error() string { return e.Err.Error() }
 func (e *InterruptedError) Unwrap() error { return e.Err }
 
 // interrupted adds the position to the error of a stream that could not be resumed. A stream
-// that was refused has none.
+// that was refused at once has none, unless the caller gave one.
 func interrupted(err error, after uint64) error {
 	if after == 0 && !passing(err) {
 		return err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -119,6 +120,13 @@ func (w *stdin) send() {
 		case <-w.ctx.Done():
 			return
 		}
+	}
+}
+
+// Settle waits until the process has taken what was written, but no longer than patience.
+func (w *stdin) Settle(patience time.Duration) {
+	if w.room != nil {
+		w.room.Settle(patience)
 	}
 }
 

@@ -43,7 +43,7 @@ func heard[T any](t *testing.T, what string, c <-chan T) (v T) {
 	select {
 	case v = <-c:
 	case <-time.After(testkit.Patience):
-		t.Fatalf("in vain for %s", what)
+		t.Fatalf("timed out waiting for %s", what)
 	}
 	return v
 }

@@ -113,7 +113,9 @@ func (a *awaited) leave(f *foreground, within time.Duration) (last bool) {
 // leaves: the process may run already, and the repeated request must find it.
 func (c *call) begin(sb sandpit.Sandbox, cmd sandpit.Command) (sandpit.Process, error) {
 	if c.repeat == nil {
-		return sb.Start(c.Ctx, cmd)
+		p, err := sb.Start(c.Ctx, cmd)
+		c.begun = err != nil && c.Ctx.Err() != nil // the command may have run until it was killed
+		return p, err
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.Ctx))
 	defer cancel(nil)

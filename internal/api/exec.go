@@ -227,19 +227,23 @@ func kill(p sandpit.Process) {
 	_ = p.Kill(ctx) // its sandbox's lifetime is the last resort
 }
 
-// dated is a process that knows when it was started: one of the engine.
-type dated interface{ StartedAt() time.Time }
+// described is a process that knows whose it is, and when it was started: one of the engine.
+type described interface {
+	StartedAt() time.Time
+	User() string
+}
 
 // describeProcess is a process that has just been started. began counts if the process does not know
 // when it was started.
 func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1.Process {
-	if s, ok := p.(dated); ok {
-		began = s.StartedAt()
+	user := cmd.User
+	if s, ok := p.(described); ok {
+		began, user = s.StartedAt(), s.User()
 	}
 	argv := cmd.Argv
 	if cmd.Script != "" {
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
 	argv, cut := cmdline.Clip(argv)
-	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: cmd.User, Background: cmd.Background, Terminal: cmd.Terminal != nil, Stdin: cmd.Stdin || cmd.Terminal != nil, StartedAt: began, Timeout: max(cmd.Timeout, 0)})
+	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: user, Background: cmd.Background, Terminal: cmd.Terminal != nil, Stdin: cmd.Stdin || cmd.Terminal != nil, StartedAt: began, Timeout: max(cmd.Timeout, 0)})
 }

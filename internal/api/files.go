@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -255,12 +257,17 @@ func writeFile(c *call) (v1.Written, error) {
 		if c.R.Body != http.NoBody {
 			src = c.Body(-1, 0)
 		}
-		c.begun = opt.Append
 		n, err := files.Write(c.Ctx, q.text("path"), src, opt)
 		out.Bytes = n
+		c.begun = opt.Append && (c.Ctx.Err() != nil || !neverBegan(err))
 		return err
 	})
 	return out, err
+}
+
+// neverBegan reports whether a write has failed before it could change anything.
+func neverBegan(err error) bool {
+	return slices.ContainsFunc([]error{sandpit.ErrNotFound, fs.ErrNotExist, fs.ErrPermission, sandpit.ErrInvalid, sandpit.ErrState}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 func watchFiles(c *call) error {

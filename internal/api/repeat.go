@@ -19,7 +19,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// A request of a repeatable Route may have an Idempotency-Key. Then it is carried out once, and its repetitions get the first answer (draft-ietf-httpapi-idempotency-key-header):
+// A request of a repeatable Route may have an Idempotency-Key. Then it is carried out once, and its
+// repetitions get the first answer (draft-ietf-httpapi-idempotency-key-header):
 //
 //   - The key is taken when the handler is about to change something, that is where it calls
 //     intendFor. It is bound to the path, the query and the bytes of the JSON of the body. Other
@@ -156,7 +157,7 @@ func (c *call) unsure(err error) error {
 		return err
 	case c.runs != "":
 		return &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the server is shutting down; process " + c.runs + " of this request goes on", Hint: "attach to the process: the same request would start another one"}
-	case c.begun, c.R.Method == http.MethodPost && c.route.repeatable() && !c.route.EndsWithClient:
+	case c.begun, c.R.Method != http.MethodPut && c.route.repeatable() && !c.route.EndsWithClient:
 		return &gate.Refusal{Code: errcode.OutcomeUnknown, Message: "the server is shutting down, and the request may have been carried out", Hint: "look at the present state before you send it again; requests with an Idempotency-Key can be repeated"}
 	}
 	return err

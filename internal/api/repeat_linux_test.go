@@ -39,6 +39,9 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 	sh("echo old > /tmp/edited; echo x > /tmp/from; echo x > /tmp/copied")
 	var reader v1.Process
 	s.want(201, &reader, ask{method: "POST", path: base + "/processes", body: v1.Command{Script: `trap 'echo signal >>/tmp/signals' USR1; while :; do read line && echo "$line" >>/tmp/lines; done`, Stdin: true}})
+	if reader.User == "" {
+		t.Error("a process is started without a user")
+	}
 	process := base + "/processes/" + reader.ID
 	all := map[string]struct {
 		status int
@@ -304,4 +307,32 @@ func (s *service) shell(sb v1.Sandbox, script string) string {
 	var out v1.Executed
 	s.want(200, &out, ask{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Script: script}}})
 	return out.Stdout
+}
+
+// An append that was refused before it began gives its key back.
+func TestRefusedAppendGivesItsKeyBack(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID
+	for i, where := range []string{"/tmp/none/f", "/proc/version", "/tmp/f"} {
+		request := keyed(fmt.Sprint("k", i), ask{method: "PUT", path: base + "/files?append=true&path=" + where, body: "a line\n"})
+		if where == "/tmp/f" {
+			s.want(200, nil, ask{method: "POST", path: base + "/stop", body: v1.Stop{}})
+			s.refused(409, "state", request)
+			s.want(200, nil, ask{method: "POST", path: base + "/start"})
+		} else {
+			for range 2 {
+				if status, _, header := s.get(request); status/100 != 4 || header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("%s: %d, %v", where, status, header)
+				}
+			}
+			s.shell(sb, "mkdir -p /tmp/none")
+		}
+		if where != "/proc/version" {
+			s.want(200, nil, request)
+			if got := s.shell(sb, "cat "+where); got != "a line\n" {
+				t.Errorf("%s is %q", where, got)
+			}
+		}
+	}
 }

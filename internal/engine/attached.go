@@ -39,6 +39,9 @@ func (p *process) PID() int { return p.h.info.PID }
 // StartedAt returns when the process was started, as Processes does.
 func (p *process) StartedAt() time.Time { return p.h.info.StartedAt }
 
+// User returns the user whose process it is, as lists name it.
+func (p *process) User() string { return p.h.info.User }
+
 // Stdin writes to standard input, or is nil.
 func (p *process) Stdin() io.WriteCloser { return p.stdin }
 

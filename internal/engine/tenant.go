@@ -27,8 +27,8 @@ func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
 }
 
 // WithoutPolicy returns the tenant as a caller whose policy is gone, for the reason why. It may
-// use and remove its sandboxes. Creating, changing and extending
-// them fails with an error that matches sandpit.ErrForbidden.
+// use and remove its sandboxes. Creating, changing and extending them fails with an error that
+// matches sandpit.ErrForbidden.
 func (t *Tenant) WithoutPolicy(why error) *Tenant {
 	return &Tenant{engine: t.engine, namespace: t.namespace, policy: t.policy, locked: why}
 }

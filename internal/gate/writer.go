@@ -111,15 +111,15 @@ func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		w.conn = conn
 		w.Taken()
 		if w.call.BrokenOff() != nil { // meanwhile
-			w.closeSoon()
+			w.CloseSoon()
 		}
 	}
 	return conn, rw, err
 }
 
-// closeSoon closes a connection that was taken over, after a moment for the last words. Its
+// CloseSoon closes a connection that was taken over, after a moment for the last words. Its
 // handler may have ended already but for a client that does not say goodbye.
-func (w *Writer) closeSoon() {
+func (w *Writer) CloseSoon() {
 	if w.conn != nil {
 		time.AfterFunc(LastWords, func() { _ = w.conn.Close() })
 	}

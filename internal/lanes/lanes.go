@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,7 @@ type Lanes struct {
 	passed   func(lane, n int)
 	next     func()
 	patience time.Duration
+	one      *exclusive // if both are one writer
 
 	mu    sync.Mutex // guards writers and the fields below
 	lanes [2]lane
@@ -46,7 +48,8 @@ const patience = 10 * time.Millisecond
 // goroutine of its own, as the last caller no longer does.
 func New(a, b io.Writer, window int, passed func(lane, n int), next func()) *Lanes {
 	a, b = Exclusive(a, b)
-	return &Lanes{writers: [2]io.Writer{a, b}, window: window, passed: passed, next: next, patience: patience}
+	one, _ := a.(*exclusive)
+	return &Lanes{writers: [2]io.Writer{a, b}, window: window, passed: passed, next: next, patience: patience, one: one}
 }
 
 // Put writes a piece, or has it wait behind what its lane is writing. It does not keep b. It
@@ -102,6 +105,9 @@ func (l *Lanes) Drop() {
 	defer l.mu.Unlock()
 	for i := range l.lanes {
 		l.writers[i], l.lanes[i].waiting = nil, nil
+	}
+	if l.one != nil {
+		l.one.over.Store(true) // a write of one lane may wait for that of the other
 	}
 }
 
@@ -161,12 +167,16 @@ func same(a, b io.Writer) bool {
 }
 
 type exclusive struct {
-	mu sync.Mutex
-	to io.Writer
+	mu   sync.Mutex
+	to   io.Writer
+	over atomic.Bool // nothing more is written
 }
 
 func (w *exclusive) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over.Load() {
+		return len(b), nil
+	}
 	return w.to.Write(b)
 }

@@ -188,6 +188,37 @@ func (w *single) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// A write that waits for one of the other lane to the same writer is dropped, too.
+func TestDropOfOneWriter(t *testing.T) {
+	entered, open := make(chan struct{}, 2), make(chan struct{})
+	w := writer(func([]byte) {
+		entered <- struct{}{}
+		<-open
+	})
+	one := &w // functions can't be compared
+	l := New(one, one, 4, func(int, int) {}, nil)
+	l.patience = time.Hour
+	var both sync.WaitGroup
+	both.Go(func() { l.Put(0, []byte("a")) })
+	<-entered
+	both.Go(func() { l.Put(1, []byte("b")) })
+	for {
+		l.mu.Lock()
+		busy := l.lanes[1].busy
+		l.mu.Unlock()
+		if busy {
+			break
+		}
+		runtime.Gosched()
+	}
+	l.Drop()
+	close(open)
+	both.Wait()
+	if len(entered) != 0 {
+		t.Error("the second write was made")
+	}
+}
+
 // What is dropped is not written, and a write in progress goes on.
 func TestDrop(t *testing.T) {
 	open := make(chan struct{})

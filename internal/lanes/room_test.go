@@ -29,11 +29,11 @@ func TestRoom(t *testing.T) {
 		waiting <- err
 	}()
 	if !r.Close(io.ErrClosedPipe) || r.Close(os.ErrClosed) {
-		t.Error("the first that closes it is not told apart")
+		t.Error("Close did not report which call was the first")
 	}
 	r.Give(7)
 	if err := <-waiting; !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("who waits is told %v", err)
+		t.Errorf("Take returned %v", err)
 	}
 }
 

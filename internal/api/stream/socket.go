@@ -424,6 +424,7 @@ func (s *Socket) close(end v1.End, status int) {
 	if end.Error != nil {
 		reason = end.Error.Code
 	}
+	s.c.W.CloseSoon() // Close reads what is left of a message, for as long as that takes
 	_ = s.conn.Close(closeCode(end, status), reason)
 }
 

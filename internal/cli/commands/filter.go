@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -129,10 +132,25 @@ func (a *tree) removeAll(ctx context.Context, q sandpit.ListQuery) error {
 	switch {
 	case !errors.Is(err, cli.ErrNoServer):
 		return err
-	case sandpit.Hint(err) == "": // no sandboxes of an earlier server are left
+	case sandpit.Hint(err) == "" && !a.hadServer(): // nor any sandbox that runs
 		return nil
 	}
 	return a.withServer(ctx, false, remove)
+}
+
+// hadServer reports whether this user has had a server. Sandboxes that are stopped or have failed
+// may be left then, of which only its state knows.
+func (a *tree) hadServer() bool {
+	o := cli.NewOptions(a.Lookup)
+	if o.Configure(a.Config()) != nil {
+		return true
+	}
+	home, err := o.DataDir()
+	if err != nil {
+		return true
+	}
+	_, err = os.Stat(filepath.Join(home, "state"))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func (a *tree) removeAt(ctx context.Context, s *session, q sandpit.ListQuery) error {

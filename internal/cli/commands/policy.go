@@ -107,7 +107,7 @@ func (a *tree) printPolicy(p policy.Policy, o *cli.Options) error {
 		b.WriteString("\nSet here for every run:\n" + changed.String())
 	}
 	b.WriteString(`
-Disk: the default is at most the memory limit less an eighth, and less 12 MiB at least.
+Disk: the default is at most the memory limit minus an eighth of it or 12 MiB, whichever is larger.
 Egress: none; a sandbox has only a loopback interface.
 Host files: only the image, which is read-only, and what --mount names.
 `)

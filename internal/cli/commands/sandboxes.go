@@ -140,7 +140,7 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 	as.register(cmd, jsonInfo{})
 	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
-	only := filter{ListQuery: sandpit.ListQuery{Limit: 1000}, listing: true}
+	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}, listing: true}
 	only.register(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error {

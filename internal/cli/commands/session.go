@@ -171,11 +171,18 @@ func (s *session) list(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info
 			return nil, err
 		}
 		all = append(all, page.Sandboxes...)
-		if q.After = page.Next; q.After == "" {
+		switch page.Next {
+		case "":
 			return all, nil
+		case q.After:
+			return nil, errSamePage
 		}
+		q.After = page.Next
 	}
 }
+
+// errSamePage is why a list is not read on: it would have no end.
+var errSamePage = fault.Errorf(sandpit.ErrUnavailable, "the server sends the same page of a list again")
 
 // pages reads a list of the server, page by page. take returns the position of the next page, or
 // "" with the last one.
@@ -189,6 +196,9 @@ func pages[List any](ctx context.Context, s *session, path string, query url.Val
 		next, err := take(list)
 		if err != nil || next == "" {
 			return err
+		}
+		if next == query.Get("after") {
+			return errSamePage
 		}
 		query.Set("after", next)
 	}

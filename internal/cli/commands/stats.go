@@ -193,7 +193,7 @@ func (s *session) measured(ctx context.Context, names []string, before []use) (r
 	for _, b := range before {
 		known[b.sb.ID()] = b.sb
 	}
-	infos, err := s.list(ctx, sandpit.ListQuery{Limit: 1000, States: []sandpit.State{sandpit.StateRunning}})
+	infos, err := s.list(ctx, sandpit.ListQuery{Limit: sandpit.MaxPage, States: []sandpit.State{sandpit.StateRunning}})
 	if err != nil {
 		return nil, err
 	}

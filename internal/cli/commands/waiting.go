@@ -25,7 +25,7 @@ func (a *tree) sayWaiting(ctx context.Context, s *session) (stop func()) {
 		case <-ctx.Done():
 			return
 		}
-		infos, err := s.list(ctx, sandpit.ListQuery{States: []sandpit.State{sandpit.StateCreating}, Limit: 1000})
+		infos, err := s.list(ctx, sandpit.ListQuery{States: []sandpit.State{sandpit.StateCreating}, Limit: sandpit.MaxPage})
 		waiting := 0
 		for _, info := range infos {
 			if info.Reason != "" { // it waits for room

@@ -11,9 +11,10 @@ import (
 
 // ignoreSignals makes the guest deaf to every signal that a process in the
 // sandbox can send it. As pid 1 it is spared only those that it handles not at
-// all, and the Go runtime handles nearly all of them. Nor is it always spared
-// these: one that its first thread blocks at that moment, as every thread does
-// while it makes another, goes to a thread that doesn't, and ends them all.
+// all, and the Go runtime handles nearly all of them. Nor does the kernel always
+// spare it those: if the first thread blocks a signal when it arrives, as it does
+// while it makes a thread, another thread gets the signal, and its default action
+// ends the program.
 func ignoreSignals() {
 	for n := 1; n <= 64; n++ {
 		switch s := syscall.Signal(n); s {
