@@ -146,6 +146,46 @@ func (f *onlyStarted) next() (byte, []byte, error) {
 
 func (f *onlyStarted) finish() {}
 
+// framesOf is a stream of frames, which are their types.
+type framesOf struct{ kinds []byte }
+
+func (f *framesOf) next() (byte, []byte, error) {
+	if len(f.kinds) == 0 {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	kind := f.kinds[0]
+	f.kinds = f.kinds[1:]
+	if kind == v1.FrameStarted {
+		return kind, []byte(`{"id":"p","pid":7}`), nil
+	}
+	return kind, nil, nil
+}
+
+func (f *framesOf) finish() {}
+
+// A later server may send frames that this client does not know, also before the process has started.
+func TestUnknownFramesAreIgnored(t *testing.T) {
+	c, err := New(Options{Address: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, test := range []struct {
+		kinds []byte
+		ok    bool
+	}{
+		{[]byte{200, v1.FramePing, v1.FrameStarted}, true},
+		{[]byte{v1.FrameStdout, v1.FrameStarted}, false},
+		{[]byte{v1.FrameResult, v1.FrameStarted}, false},
+	} {
+		l := c.tie(t.Context())
+		p, err := c.sandbox("id", "name").started(l, &framesOf{test.kinds})
+		if l.end(); (err == nil) != test.ok || test.ok && p.id != "p" {
+			t.Errorf("%v: %v", test.kinds, err)
+		}
+	}
+}
+
 // A Write to an input fails when the client is closed, also while the process is being started.
 func TestCloseEndsInput(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

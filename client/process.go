@@ -90,7 +90,7 @@ func (p *process) deliver(l *link, f frames, out output) {
 		f.finish()
 		timer.Stop()
 		l.end()
-	case r.over():
+	case isClosed(r.ended):
 		err = p.sb.broken(l, err)
 		l.end()
 		f.finish()
@@ -156,16 +156,6 @@ func (r *reading) all(l *link) (sandpit.Result, error) {
 		return sandpit.Result{}, r.err
 	}
 	return r.res.Sandpit(), nil
-}
-
-// over reports whether nothing is read any more.
-func (r *reading) over() bool {
-	select {
-	case <-r.ended:
-		return true
-	default:
-		return false
-	}
 }
 
 // follow reads frames until the last, or until another goroutine does.
@@ -285,10 +275,10 @@ func (p *process) Stdin() io.WriteCloser {
 	return p.in
 }
 
-// over reports whether done is closed.
-func (p *process) over() bool {
+// isClosed reports whether a channel is closed on which nothing is sent.
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-p.done:
+	case <-c:
 		return true
 	default:
 		return false
@@ -297,7 +287,7 @@ func (p *process) over() bool {
 
 // exited reports whether the process is known to have exited.
 func (p *process) exited() bool {
-	return p.over() && p.err == nil || p.id == ""
+	return isClosed(p.done) && p.err == nil || p.id == ""
 }
 
 // request makes a request about the process.
@@ -376,7 +366,7 @@ func (p *process) Detach() {
 
 // Wait waits until the process exits. See sandpit.Process.
 func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
-	if !p.over() {
+	if !isClosed(p.done) {
 		select {
 		case <-p.done:
 		case <-ctx.Done():
@@ -385,7 +375,7 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 			defer func() { <-p.turn }()
 		}
 	}
-	if p.over() {
+	if isClosed(p.done) {
 		return p.res, p.err
 	}
 	res, err := p.ask(ctx)

@@ -1,9 +1,14 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +90,41 @@ func TestFirstMessageInTime(t *testing.T) {
 	s := serve(t, func(o *options) { o.Limits.First = 100 * time.Millisecond })
 	conn := s.socket(t.Context(), execPath(s.create("", v1.Spec{})), "")
 	closed(t, "no first message", conn, 4408, errcode.BodyTimeout)
+	eventually(t, "its call has ended", func() bool { return s.ended("execSocket") == 1 })
+}
+
+// Nor does a client hold a connection that sends a part of its first message and then nothing.
+func TestUnfinishedFirstMessage(t *testing.T) {
+	s := serve(t, func(o *options) { o.Limits.First = 200 * time.Millisecond })
+	sb := s.create("", v1.Spec{})
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: sandpit\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", execPath(sb), v1.Subprotocol)
+	r := bufio.NewReader(conn)
+	if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	head := binary.BigEndian.AppendUint64([]byte{0x81, 0xff}, 5<<20) // a whole text message, masked (RFC 6455, 5.2)
+	_, _ = conn.Write(append(head, 0, 0, 0, 0))
+	over := make(chan struct{})
+	go func() {
+		for { // one Read of the server follows the other when its time is over
+			select {
+			case <-over:
+				return
+			case <-time.After(5 * time.Millisecond):
+				_, _ = conn.Write([]byte(" "))
+			}
+		}
+	}()
+	_, err := r.Peek(1) // its last words
+	close(over)
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := io.Copy(io.Discard, r); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection stays open")
+	}
 	eventually(t, "its call has ended", func() bool { return s.ended("execSocket") == 1 })
 }
 

@@ -6,11 +6,15 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // A server that ends invites no client to do again what it may have done: it says 503 only if the
@@ -85,4 +89,64 @@ func TestDrainingInvitesNoRepetition(t *testing.T) {
 	if err != nil || running != 3 {
 		t.Errorf("its processes are %+v, %v", all, err)
 	}
+}
+
+// breaking is a backend whose sandboxes start and change nothing until the call is broken off, and
+// don't say then how far they came.
+type breaking struct {
+	api.Backend
+	under chan<- struct{}
+}
+
+type breakingClient struct {
+	sandpit.Client
+	under chan<- struct{}
+}
+
+type breakingSandbox struct {
+	sandpit.Sandbox
+	under chan<- struct{}
+}
+
+func (b breaking) Client(c gate.Caller) sandpit.Client {
+	return breakingClient{b.Backend.Client(c), b.under}
+}
+
+func (c breakingClient) Get(ctx context.Context, name string) (sandpit.Sandbox, error) {
+	sb, err := c.Client.Get(ctx, name)
+	return breakingSandbox{sb, c.under}, err
+}
+
+func (s breakingSandbox) Start(ctx context.Context, _ sandpit.Command) (sandpit.Process, error) {
+	s.under <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (s breakingSandbox) Update(ctx context.Context, _ sandpit.Change) error {
+	s.under <- struct{}{}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Nor does a server that ends before the start of a command, or a change, has an outcome.
+func TestDrainingDuringStartsAndChanges(t *testing.T) {
+	under := make(chan struct{}, 2)
+	s := serve(t, func(o *options) { o.Backend = breaking{o.Backend, under} })
+	sb := s.create("", v1.Spec{})
+	var all sync.WaitGroup
+	for _, a := range []ask{
+		{method: "POST", path: execPath(sb), body: v1.Exec{Command: v1.Command{Argv: []string{"true"}}}},
+		{method: "PATCH", path: "/v1/sandboxes/" + sb.ID, body: `{"name":"other"}`, header: asJSON()},
+	} {
+		all.Go(func() { s.refused(409, "outcome_unknown", a) })
+	}
+	<-under
+	<-under
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.gate.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close says %v", err)
+	}
+	all.Wait()
 }

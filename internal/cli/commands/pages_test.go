@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"strconv"
 	"testing"
@@ -39,5 +40,27 @@ func TestAllImagesAreListed(t *testing.T) {
 		if image.Reference != strconv.Itoa(i) {
 			t.Errorf("image %d is %s", i, image.Reference)
 		}
+	}
+}
+
+// stuck is a server that sends the same page for ever.
+type stuck struct{ sandpit.Client }
+
+func (stuck) Call(_ context.Context, _, _ string, _, out any) error {
+	out.(*v1.ImageList).Next = "again"
+	return nil
+}
+
+func (stuck) List(context.Context, sandpit.ListQuery) (sandpit.Page, error) {
+	return sandpit.Page{Next: "again"}, nil
+}
+
+func TestListsEnd(t *testing.T) {
+	s := &session{Client: stuck{}}
+	if _, err := s.images(t.Context()); !errors.Is(err, errSamePage) {
+		t.Errorf("listing images: %v", err)
+	}
+	if _, err := s.list(t.Context(), sandpit.ListQuery{}); !errors.Is(err, errSamePage) {
+		t.Errorf("listing sandboxes: %v", err)
 	}
 }
