@@ -41,7 +41,7 @@ func (c *Call) breakOff(why error) {
 	}
 	c.Cancel(why)
 	if c.W.hijacked.Load() {
-		c.W.CloseSoon()
+		c.W.CloseIn(LastWords)
 		return
 	}
 	_ = c.control.SetReadDeadline(time.Unix(1, 0))

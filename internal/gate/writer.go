@@ -111,17 +111,17 @@ func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		w.conn = conn
 		w.Taken()
 		if w.call.BrokenOff() != nil { // meanwhile
-			w.CloseSoon()
+			w.CloseIn(LastWords)
 		}
 	}
 	return conn, rw, err
 }
 
-// CloseSoon closes a connection that was taken over, after a moment for the last words. Its
-// handler may have ended already but for a client that does not say goodbye.
-func (w *Writer) CloseSoon() {
+// CloseIn closes a connection that was taken over, after d for the last words. Its handler
+// may have ended already but for a client that does not say goodbye.
+func (w *Writer) CloseIn(d time.Duration) {
 	if w.conn != nil {
-		time.AfterFunc(LastWords, func() { _ = w.conn.Close() })
+		time.AfterFunc(d, func() { _ = w.conn.Close() })
 	}
 }
 

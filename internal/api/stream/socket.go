@@ -418,13 +418,18 @@ func (s *Socket) Refuse(err error) {
 	s.close(end, status)
 }
 
+// goodbye is how long a client may take for the rest of what was sent to it, and for its part
+// of the close handshake. The library bounds the handshake by as much, but not the rest of a
+// message that the client has begun.
+const goodbye = 5 * time.Second
+
 // close closes the socket with the code and reason that fit its end.
 func (s *Socket) close(end v1.End, status int) {
 	reason := ""
 	if end.Error != nil {
 		reason = end.Error.Code
 	}
-	s.c.W.CloseSoon() // Close reads what is left of a message, for as long as that takes
+	s.c.W.CloseIn(goodbye)
 	_ = s.conn.Close(closeCode(end, status), reason)
 }
 
