@@ -48,12 +48,12 @@ func TestErrorsAreThoseOfTheServer(t *testing.T) {
 		c := against(t, func(w http.ResponseWriter, _ *http.Request) {
 			e := v1.FromError(sandpit.WithHint(fmt.Errorf("doing it: %w", kind), "do that"))
 			e.RequestID = "r-1"
-			w.Header().Set("Retry-After", "7")
+			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(http.StatusTeapot)
 			_ = json.NewEncoder(w).Encode(e)
 		})
 		_, err := c.Create(t.Context(), sandpit.Spec{})
-		if !errors.Is(err, kind) || err.Error() != "doing it: "+kind.Error() || sandpit.Hint(err) != "do that" || RequestID(err) != "r-1" || sandpit.RetryAfter(err) != 7*time.Second {
+		if !errors.Is(err, kind) || err.Error() != "doing it: "+kind.Error() || sandpit.Hint(err) != "do that" || RequestID(err) != "r-1" || sandpit.RetryAfter(err) != time.Hour {
 			t.Errorf("%v: got %q, hint %q, request %q, again after %v", kind, err, sandpit.Hint(err), RequestID(err), sandpit.RetryAfter(err))
 		}
 	}

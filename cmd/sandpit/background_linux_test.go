@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestCommandWhileServerEnds asks for a server while the one before finishes what
 // it has to: the next one takes its place as soon as it is free.
 func TestCommandWhileServerEnds(t *testing.T) {
+	testkit.NeedFull(t, "it waits for ten seconds")
 	needSandboxes(t)
 	t.Parallel() // it waits, mostly: as long as a server that ends
 	home := shortHome(t)

@@ -128,6 +128,7 @@ func TestServerOfARunIsKilled(t *testing.T) {
 // TestServerOfARunEnds has the server of runs asked to end: it finishes what
 // ends in time, and breaks off the rest, which hears so.
 func TestServerOfARunEnds(t *testing.T) {
+	testkit.NeedFull(t, "it waits for ten seconds")
 	needSandboxes(t)
 	t.Parallel() // it waits, mostly: as long as a server that ends
 	home := shortHome(t)

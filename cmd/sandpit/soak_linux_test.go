@@ -28,6 +28,7 @@ import (
 // turn, in which clients vanish, guests are killed and the server itself is, and
 // then looks at what it still holds.
 func TestSoak(t *testing.T) {
+	testkit.NeedFull(t, "it waits for six seconds")
 	needSandboxes(t)
 	lasting := 5 * time.Second
 	long := os.Getenv("SANDPIT_TEST_LONG") != ""

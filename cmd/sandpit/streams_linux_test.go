@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestSignalsEndStreams ends what has no end of its own: the exit code says that
@@ -70,6 +72,7 @@ func TestSignalsEndStreams(t *testing.T) {
 // TestEventsOverASlowConnection lists past events by way of a proxy that delays each piece: all
 // are shown, however long they take.
 func TestEventsOverASlowConnection(t *testing.T) {
+	testkit.NeedFull(t, "it waits for eight seconds")
 	_, _ = withSandbox(t)
 	socket, ok := strings.CutPrefix(os.Getenv("SANDPIT_SERVER"), "unix://")
 	if !ok {

@@ -199,6 +199,7 @@ func TestTerminal(t *testing.T) {
 
 // TestTerminalRestored ends sandpit and the command in every way.
 func TestTerminalRestored(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	needSandboxes(t)
 	for _, tt := range []struct {
 		name string

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // TestCloseCodes lists the codes with which WebSockets are closed: one end, or error, for
@@ -96,6 +97,7 @@ func TestFirstMessageInTime(t *testing.T) {
 
 // Nor does a client hold a connection that sends a part of its first message and then nothing.
 func TestUnfinishedFirstMessage(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	s := serve(t, func(o *options) { o.Limits.First = 200 * time.Millisecond })
 	sb := s.create("", v1.Spec{})
 	conn := s.dial()

@@ -82,6 +82,7 @@ func (s *service) http2() (*http.Client, string) {
 // The connection of a first caller dies without a word, in the middle of the input. Its command is
 // not killed, because another caller waits for it, which passes the rest of the input.
 func TestSilentCallerIsReplaced(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	s := serve(t, func(o *options) { o.Limits.Stall = 2 * time.Second })
 	sb := s.create("", v1.Spec{})
 	body := rawForm("cat")

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // alice's other key, and one that expires.
@@ -80,6 +81,7 @@ func TestExpiredKeyEndsAll(t *testing.T) {
 // A client that takes nothing of an answer without end is dropped, and what it
 // had going on ends.
 func TestStalledReadersAreDropped(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	s := serve(t, func(o *options) { o.Limits.Stall, o.Limits.Tunnel = 300*time.Millisecond, 300*time.Millisecond })
 	sb, p := s.talking("")
 	want := map[string]int{}
@@ -103,6 +105,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 // A tunnel of which one end has ended its direction ends when the other says
 // nothing more, and not before.
 func TestHalfATunnelEnds(t *testing.T) {
+	testkit.NeedFull(t, "it waits for ten seconds")
 	// On a busy machine a word may be late: then a longer wait has to do. All words
 	// together always take longer than that.
 	for wait := 2 * time.Second; ; wait *= 2 {

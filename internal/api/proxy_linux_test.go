@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // oddities answers as its path says: with a status, with cookies, or with what it
@@ -140,6 +141,7 @@ func messages(n int) []byte {
 // What is sent to somebody in a sandbox who takes nothing of it is given up after a
 // while: the client, who can't be read from meanwhile, may have left long ago.
 func TestWhatNobodyTakesIsGivenUp(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	s := serve(t, func(o *options) { o.Limits.Tunnel = 500 * time.Millisecond })
 	sb := s.create("", v1.Spec{})
 	s.python(sb, "", deaf, 1)

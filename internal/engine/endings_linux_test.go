@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // slowStore is a store of which DeleteSandbox tells when it has removed a record, and
@@ -71,6 +72,7 @@ func TestRemovedRecordIsNotWrittenAgain(t *testing.T) {
 // A record that takes long to be written again keeps changes of other sandboxes waiting
 // neither for it nor for their own. (The catalogue's L14f.)
 func TestSlowRecordHoldsUpNoOther(t *testing.T) {
+	testkit.NeedFull(t, "it waits for four seconds")
 	srv := newSurvivor(t)
 	store := &stallingStore{mapStore: srv.store, reached: make(chan struct{}), released: make(chan struct{})}
 	e := srv.open(t, func(o *engine.Options) { o.Store = store })
@@ -141,6 +143,7 @@ func (c fragileConn) Write(p []byte) (int, error) {
 // A sandbox whose guest dies while it is adopted, at whatever moment, is a failed one:
 // that is said once, it takes no room, and its record says so. (The catalogue's L13z.)
 func TestGuestDiesDuringAdoption(t *testing.T) {
+	testkit.NeedFull(t, "it waits for three seconds")
 	cut := 0
 	for writes := int64(0); ; writes++ {
 		srv := newSurvivor(t)

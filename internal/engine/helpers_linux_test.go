@@ -57,6 +57,7 @@ func withEnv(t *testing.T, env ...string) string {
 // starts without them, so that no loader or interpreter can be led astray by
 // them. (The catalogue's A12.)
 func TestHelpersHaveNoneOfAnImagesVariables(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	needGuest(t)
 	testkit.NeedRoot(t, "to read the variables of the guest")
 	evil := []string{

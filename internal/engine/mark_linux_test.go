@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // hangingMark puts a FIFO in the place of a mark: who opens it for writing waits. The
@@ -37,6 +38,7 @@ func hangingMark(t *testing.T, srv *survivor, id, mark string) (goOn func()) {
 // A data directory that hangs keeps no removal, asked for or on expiry, from killing.
 // (The catalogue's L13y.)
 func TestRemovalWhileTheDataDirectoryHangs(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	for name, remove := range map[string]func(t *testing.T, sb sandpit.Sandbox) error{
 		"asked": func(t *testing.T, sb sandpit.Sandbox) error { return sb.Remove(t.Context()) },
 		"expired": func(t *testing.T, sb sandpit.Sandbox) error {
@@ -71,6 +73,7 @@ func TestRemovalWhileTheDataDirectoryHangs(t *testing.T) {
 // A stop that can't be recorded does not wait for its mark on a disk that hangs, and
 // keeps no removal waiting. (The catalogue's L13y.)
 func TestStopWhileTheDataDirectoryHangs(t *testing.T) {
+	testkit.NeedFull(t, "it waits for four seconds")
 	srv := newSurvivor(t)
 	e := srv.open(t)
 	sb := made(t, e, sandpit.Spec{Name: "box"})

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // mute is bare with guests that do not answer, and instances that can't be
@@ -171,6 +172,7 @@ func TestSilentGuestOfAPausedSandbox(t *testing.T) {
 // still if it was to be stopped or paused, and is removed where it can't be frozen.
 // What it was promised is charged as long as it lives. (The catalogue's L13v.)
 func TestSilentGuestExpires(t *testing.T) {
+	testkit.NeedFull(t, "it waits for three seconds")
 	for name, tt := range map[string]struct {
 		policy sandpit.Expiry
 		rigid  bool // it can't be frozen
@@ -251,6 +253,7 @@ func TestSilentGuestExpires(t *testing.T) {
 // A running sandbox whose guest has fallen silent since stands still when its time
 // is over and it was to be stopped or paused. (The catalogue's L13v.)
 func TestGuestFallsSilentBeforeItExpires(t *testing.T) {
+	testkit.NeedFull(t, "it waits for six seconds")
 	for _, policy := range []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryPause} {
 		srv := newSurvivor(t)
 		e := srv.open(t, func(o *engine.Options) { o.Patience = engine.Patience{Expire: 100 * time.Millisecond} })

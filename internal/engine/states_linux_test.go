@@ -193,6 +193,7 @@ func TestPauseAndResume(t *testing.T) {
 
 // What is to happen when the time is over happens, with its reason.
 func TestExpiry(t *testing.T) {
+	testkit.NeedFull(t, "it waits for six seconds")
 	srv := newSurvivor(t)
 	e := srv.open(t)
 	var mu sync.Mutex
@@ -390,6 +391,7 @@ func TestRemoveAmongOthers(t *testing.T) {
 // force, not even after a restart; what a store has taken that did not say so is
 // replaced. (The catalogue's L14d.)
 func TestLifetimeOnAFullDisk(t *testing.T) {
+	testkit.NeedFull(t, "it waits for three seconds")
 	srv := newSurvivor(t)
 	e := srv.open(t)
 	sb := made(t, e, sandpit.Spec{})
@@ -622,6 +624,7 @@ func TestCapacity(t *testing.T) {
 // written: killing in one that is paused, resuming, pausing and stopping it on a
 // full disk. The record is written when there is room.
 func TestChangesOnAFullDisk(t *testing.T) {
+	testkit.NeedFull(t, "it waits for eight seconds")
 	srv := newSurvivor(t)
 	e := srv.open(t)
 	sb := made(t, e, sandpit.Spec{})

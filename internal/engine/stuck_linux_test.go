@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // stalling is a driver of which Recover hangs for some sandboxes.
@@ -40,6 +41,7 @@ func (d stalling) Recover(ctx context.Context, h driver.Handle) (driver.Instance
 // nor the start of the server waiting, and keep their names. When it hangs no
 // longer, they are adopted after all. (The catalogue's L13c.)
 func TestStuckAdoption(t *testing.T) {
+	testkit.NeedFull(t, "it waits for three seconds")
 	srv := newSurvivor(t)
 	first := srv.open(t)
 	stall := stalling{bare: bare{srv.dir}, ids: map[string]bool{}, released: make(chan struct{})}

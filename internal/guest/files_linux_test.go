@@ -357,6 +357,7 @@ func TestDirectories(t *testing.T) {
 }
 
 func TestRemoveLargeTrees(t *testing.T) {
+	testkit.NeedFull(t, "it waits for four seconds")
 	f := start(t).Files()
 	dir := t.TempDir()
 	must := func(err error) {

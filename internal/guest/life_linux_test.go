@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/guest/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // listen gives the guest a socket to listen on and returns its path.
@@ -179,6 +180,7 @@ func TestGuestOutlivesItsOwner(t *testing.T) {
 
 // What does not greet takes a place for a while only, and does not keep others out.
 func TestListenerIsBounded(t *testing.T) {
+	testkit.NeedFull(t, "it waits for three seconds")
 	g := newGuest(t)
 	path := g.listen()
 	var idle []net.Conn

@@ -534,6 +534,7 @@ func fugitives(m string) map[string]string {
 }
 
 func TestTimeoutKillsTheWholeTree(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	c := start(t)
 	m := marker(t)
 	for name, script := range fugitives(m) {

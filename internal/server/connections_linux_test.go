@@ -210,6 +210,7 @@ func TestStrangersAreTold(t *testing.T) {
 // TestUseOfKeysOutlivesTheDrain records when a key was last used, although a call uses up
 // the time in which a server drains.
 func TestUseOfKeysOutlivesTheDrain(t *testing.T) {
+	testkit.NeedFull(t, "it waits for ten seconds")
 	t.Parallel()
 	s := newServed(t).start()
 	c := s.with(s.makeKey(v1.NewKey{Namespace: "team"}).Secret)

@@ -131,6 +131,7 @@ const (
 // WebSocket. Others are served meanwhile; to who reads, the command is what it is
 // without, and who does not read is dropped.
 func TestFloodedSocket(t *testing.T) {
+	testkit.NeedFull(t, "it waits for eight seconds")
 	t.Parallel()
 	count := 20_000
 	if long() {

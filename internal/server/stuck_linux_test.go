@@ -101,6 +101,7 @@ func TestStuckSandbox(t *testing.T) {
 // A search of the audit that hangs is given up and reported; what it holds up goes on
 // alone, and the server serves on. (The catalogue's L13p.)
 func TestStuckSearch(t *testing.T) {
+	testkit.NeedFull(t, "it waits for four seconds")
 	s := newServed(t)
 	s.change = func(o *server.Options) {
 		o.Patience = engine.Patience{Read: 2 * time.Second, Undo: time.Second}

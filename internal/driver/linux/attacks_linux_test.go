@@ -597,6 +597,7 @@ func TestAttackC6ManyOfEverything(t *testing.T) {
 }
 
 func TestAttackD3GuestIsStopped(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
 	asEach(t, func(t *testing.T, c sandpit.Client, user string) {
 		sb := box(t, c, sandpit.Spec{User: user})
 		// The helper above a process is that user's: it can be killed and

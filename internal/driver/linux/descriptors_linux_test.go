@@ -134,6 +134,7 @@ func (b *busyDescriptors) check(pid int) {
 // Whatever other goroutines open and close while sandboxes are made, or fail to be
 // made, nothing of it gets into one, and no descriptor of theirs is closed or replaced.
 func TestLeakOfDescriptors(t *testing.T) {
+	testkit.NeedFull(t, "it waits for four seconds")
 	testkit.NeedWorkingHost(t)
 	const makers, each = 3, 20
 	fault := errors.New("injected")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // probeHoldPipe takes the lock of the pipe that is its standard input and sleeps in the
@@ -200,6 +201,7 @@ func startReady(t *testing.T, sb sandpit.Sandbox, cmd sandpit.Command, name stri
 // is the matter of that process alone. It ends at its timeout; others, the files and
 // the list of processes go on; and its sandbox can be removed.
 func TestAttackL13sHeldStreams(t *testing.T) {
+	testkit.NeedFull(t, "it waits for twenty seconds")
 	asEach(t, func(t *testing.T, _ sandpit.Client, user string) {
 		for kind, fd := range map[string]string{"input": "0", "output": "1", "terminal": "1"} {
 			t.Run(kind, func(t *testing.T) {
