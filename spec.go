@@ -57,6 +57,10 @@ type Spec struct {
 	// can be in the list.
 	Write []string
 
+	// Egress says what the sandbox may reach outside. Default: nothing; it has a loopback
+	// interface only.
+	Egress Egress
+
 	// Labels are set by the caller for its own use.
 	Labels map[string]string
 

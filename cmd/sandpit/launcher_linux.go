@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fullprogram"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -30,3 +31,7 @@ func carryOut(app *cli.App, args []string) int {
 func openImages(home string) *image.Store {
 	return image.Open(filepath.Join(home, "images"), image.Options{})
 }
+
+// sandboxNetwork returns nil: Launch leaves a command line that needs a network to the full
+// program.
+func sandboxNetwork() engine.Network { return nil }

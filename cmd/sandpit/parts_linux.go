@@ -22,6 +22,7 @@ func newClient(opt cli.ClientOptions) (sandpit.Client, error) {
 		Policy:  policy.Default(),
 		Acquire: opt.Acquire,
 		Trace:   opt.Trace,
+		Network: sandboxNetwork(),
 	}), nil
 }
 

@@ -67,8 +67,9 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
 		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
-		Say: func(text string) { app.Note("%s", text) },
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Network: sandboxNetwork(),
+		Say:     func(text string) { app.Note("%s", text) },
+		Log:     slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	return wantsHome(err, opt.Home)
 }

@@ -87,6 +87,15 @@ func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Comman
 		}
 		return sandbox.Remove(ctx)
 	}
+	if spec.Egress.Asked() && m.warn {
+		remove := m.remove
+		m.remove = func() error {
+			if !removed {
+				a.tellDenials(ctx, sandbox)
+			}
+			return remove()
+		}
+	}
 	defer func() {
 		err = orFailure(err, "removing the sandbox", m.remove())
 		steps.done("remove the sandbox")

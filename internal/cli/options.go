@@ -31,6 +31,8 @@ type Options struct {
 	tmpfs                              list[sandpit.Tmpfs]
 	write                              list[string]
 	readOnly                           flag
+	egress                             scalar[sandpit.EgressPreset]
+	allow, deny, resolve, dns          list[string]
 	interactive, tty, asJSON, initTime flag
 	detach                             flag           // of exec
 	detachOn                           scalar[string] // of exec: --detach-keys
@@ -70,6 +72,11 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.mount = list[sandpit.Mount]{parse: notation.ParseMount, shown: "SRC:DST[:ro[,nosockets]]"}
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
 	o.write = list[string]{parse: notation.ParsePath, shown: "PATH"}
+	o.egress = scalar[sandpit.EgressPreset]{parse: notation.ParseEgress, shown: "PRESET"}
+	o.allow = list[string]{parse: words, shown: "RULE", adds: true}
+	o.deny = list[string]{parse: words, shown: "RULE", adds: true}
+	o.resolve = list[string]{parse: words, shown: "HOST:ADDR", adds: true}
+	o.dns = list[string]{parse: words, shown: "ADDR"}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
 	o.detach, o.quiet = newFlag(), newFlag()
 	o.detachOn = scalar[string]{parse: ParseDetachKeys, shown: "KEYS"}
@@ -163,6 +170,13 @@ func (o *Options) Sections() []Section {
 			{"tmpfs", "", &o.tmpfs, "mount an empty directory in memory (default size 64m)", false},
 			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
 			{"write", "", &o.write, "make only this path writable", false},
+		}},
+		{"Network", []Entry{
+			{"egress", "", &o.egress, "what may be reached: none, registries, public, all or learn (default none)", false},
+			{"allow", "", &o.allow, "allow HOST, HOST:PORT, *.HOST, CIDR or a set, after udp: or ping: if it is not TCP; or METHOD:https://HOST/PATH*", false},
+			{"deny", "", &o.deny, "deny the same; wins over --allow and --egress", false},
+			{"resolve", "", &o.resolve, "use this address for a host; allows nothing by itself", false},
+			{"dns", "", &o.dns, "name server that Sandpit asks (default the machine's)", false},
 		}},
 		{"The sandbox", []Entry{
 			{"name", "", &o.name, "unique name of the sandbox", true},
@@ -318,6 +332,7 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 		Tmpfs:    o.tmpfs.values(),
 		ReadOnly: o.readOnly.is,
 		Write:    o.write.values(),
+		Egress:   sandpit.Egress{Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values()},
 	}
 	// A command that may run for longer than sandboxes live by default needs
 	// one that lives as long, with time to be made and cleaned up.

@@ -16,6 +16,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/netip"
+	"os"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -133,6 +135,24 @@ type Freezer interface {
 
 	// Frozen reports whether the processes are stopped.
 	Frozen(ctx context.Context) (bool, error)
+}
+
+// A Linker is an Instance that can be given a network interface beside its loopback. A driver
+// with feature.Egress makes only Linkers. Optional otherwise.
+type Linker interface {
+	// Link makes the interface, or attaches to the one that is there, and returns its other
+	// end: a Read returns an IP packet that the sandbox sends, and a Write delivers one to
+	// it. The file is non-blocking. When it is closed the interface stays, and packets are
+	// lost until the next Link. The error matches sandpit.ErrUnsupported if this machine
+	// has no such interfaces, and sandpit.ErrExists if another file is open. It may be
+	// called while the sandbox runs, also in another process after Recover.
+	Link(ctx context.Context, l Link) (*os.File, error)
+}
+
+// Link describes a network interface. Every destination is routed to it.
+type Link struct {
+	MTU        int          // bytes
+	IPv4, IPv6 netip.Prefix // the address inside with its network; IPv6 is left out where the machine has none
 }
 
 // A Preparer is a driver that can do part of Create ahead, before the plan is known.

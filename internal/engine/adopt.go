@@ -216,6 +216,9 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
 	s.changing = d.Changing
+	if d.Egress != nil {
+		s.egress = *d.Egress
+	}
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}

@@ -89,6 +89,9 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	required := feature.Required(spec) // also what only the policy asks for
 	limits, err := policy.Resolve(spec, t.policy)
 	if err == nil {
+		spec.Egress, err = e.allowEgress(spec.Egress, t.policy)
+	}
+	if err == nil {
 		err = e.mayCreate(t)
 	}
 	if err != nil {
@@ -153,6 +156,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		ID: s.id, Name: s.Name(), Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
 		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: gaps,
 	}
+	s.egress = spec.Egress
 	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
 	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
@@ -346,6 +350,12 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		return err
 	}
 	trace("guest")
+	if err := s.joinNetwork(ctx, s.egress); err != nil {
+		return err
+	}
+	if s.egress.Asked() {
+		trace("network")
+	}
 	s.noteGaps()
 	s.logs, err = s.openLog()
 	return err

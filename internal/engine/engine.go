@@ -49,6 +49,9 @@ type Options struct {
 	// Pool configures the warm pool; none by default.
 	Pool Pool
 
+	// Network gives sandboxes egress. If it is nil, a Spec with Egress is refused.
+	Network Network
+
 	// Patience says how long to wait for operations that may hang.
 	Patience Patience
 

@@ -33,6 +33,7 @@ type data struct {
 	Image       string            `json:"image"`
 	Config      image.Config      `json:"config"`
 	Limits      sandpit.Limits    `json:"limits"`
+	Egress      *sandpit.Egress   `json:"egress,omitempty"`   // none: nothing is reached
 	Changing    bool              `json:"changing,omitempty"` // other limits may be in force
 	NotEnforced []sandpit.Gap     `json:"not_enforced,omitempty"`
 	Deadline    time.Time         `json:"deadline,omitzero"`
@@ -86,6 +87,9 @@ func (s *Sandbox) record(next *settings) (Record, error) {
 		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: x.labels, Image: s.info.Image, Config: s.image,
 		Limits: x.limits, Changing: x.changing, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
 		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Dialects: maps.Clone(s.dialects),
+	}
+	if x.egress.Asked() || s.network != nil {
+		d.Egress = &x.egress
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: x.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
 	s.mu.Unlock()
@@ -147,7 +151,7 @@ func (s *Sandbox) saveSettings(ctx context.Context, next *settings) error {
 	defer s.mu.Unlock()
 	s.setName(next.name)
 	s.info.Name, s.labels, s.info.Limits, s.expiry = next.name, next.labels, next.limits, next.expiry
-	s.changing = next.changing
+	s.egress, s.changing = next.egress, next.changing
 	s.arm()
 	return nil
 }

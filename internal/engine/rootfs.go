@@ -5,15 +5,16 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
-// rootFiles are files that every sandbox has. There is no name server, because without
-// egress a sandbox reaches only itself.
+// rootFiles are files that every sandbox has. The name server is reached only with egress,
+// which a running sandbox can be given, too; without, questions fail at once.
 func rootFiles(hostname string) []driver.File {
 	return []driver.File{
 		{Path: "/etc/hostname", Mode: 0o644, Data: []byte(hostname + "\n")},
 		{Path: "/etc/hosts", Mode: 0o644, Data: []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + hostname + "\n")},
-		{Path: "/etc/resolv.conf", Mode: 0o644, Data: []byte("# no network\n")},
+		{Path: "/etc/resolv.conf", Mode: 0o644, Data: []byte("nameserver " + netaddr.Gateway4().String() + "\n")},
 	}
 }
 

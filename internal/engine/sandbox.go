@@ -92,6 +92,9 @@ type Sandbox struct {
 	announced []uint64    // processes whose end was announced, which the guest has yet to be told
 	noting    *time.Timer // to tell it; nil: not set
 	samples   samples
+
+	egress  sandpit.Egress // what it may reach
+	network Joined         // nil: it has no interface, or none yet
 }
 
 // expiry is when a sandbox expires, and what happens then.
@@ -107,6 +110,7 @@ type settings struct {
 	name   string
 	labels map[string]string
 	limits sandpit.Limits
+	egress sandpit.Egress
 	expiry
 
 	changing bool // the limits are being changed: others may be in force
@@ -116,7 +120,7 @@ type settings struct {
 func (s *Sandbox) settings() settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return settings{s.Name(), s.labels, s.info.Limits, s.expiry, s.changing}
+	return settings{s.Name(), s.labels, s.info.Limits, s.egress, s.expiry, s.changing}
 }
 
 var _ sandpit.Sandbox = (*Sandbox)(nil)
@@ -448,6 +452,7 @@ func (s *Sandbox) takeDown(ctx context.Context, reason string) error {
 	if s.instance != nil {
 		enter(progress, "mark")
 		_ = s.mark(ctx, true, removalMark) // best effort: killing does not wait for a disk that hangs
+		s.leaveNetwork()
 		err := s.instance.Destroy(ctx)
 		s.mu.Lock()
 		s.undone = err
@@ -531,6 +536,7 @@ func (s *Sandbox) abandon() bool {
 		cancel()
 	}
 	s.closeGuest()
+	s.leaveNetwork()
 	for _, h := range s.processes() {
 		<-h.done
 	}

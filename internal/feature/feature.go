@@ -32,6 +32,7 @@ const (
 	NestedMounts Feature = "nested-mounts" // a read-only mount inside a writable one, which no sandbox can replace
 	WritePaths   Feature = "write-paths"   // Spec.Write
 	Pause        Feature = "pause"         // ExpiryPause, and Lifecycle.Pause
+	Egress       Feature = "egress"        // Spec.Egress
 )
 
 // Features that no Spec asks for. A sandbox without them has fewer layers of isolation, or
@@ -74,7 +75,7 @@ func Limits() []Feature {
 
 // All returns every feature.
 func All() []Feature {
-	return append(Limits(), Mounts, NestedMounts, WritePaths, Pause, Users, Seccomp, Landlock)
+	return append(Limits(), Mounts, NestedMounts, WritePaths, Pause, Egress, Users, Seccomp, Landlock)
 }
 
 // Changeable returns the limits that a [sandpit.Change] can set.
@@ -119,6 +120,7 @@ func requests(s sandpit.Spec) []request {
 		{Mounts, "mounting host directories", len(s.Mounts) > 0},
 		{NestedMounts, "mounting read-only inside a writable mount", slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
 		{WritePaths, "restricting writes", s.Write != nil},
+		{Egress, "reaching the network", s.Egress.Asked()},
 		{Pause, "pausing at the end of the lifetime", s.OnExpiry == sandpit.ExpiryPause},
 	}
 }

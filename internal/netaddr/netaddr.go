@@ -5,6 +5,7 @@ package netaddr
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -29,6 +30,37 @@ func IsPublic(a netip.Addr) bool {
 		}
 	}
 	return true
+}
+
+// IsPublicNet reports whether every address of a network is public.
+func IsPublicNet(p netip.Prefix) bool {
+	if !IsPublic(p.Masked().Addr()) {
+		return false
+	}
+	overlaps := func(block netip.Prefix) bool { return block.Overlaps(p) }
+	return !slices.ContainsFunc(special(), overlaps) && !slices.ContainsFunc(private4(), overlaps) && (p.Addr().Is4() || p.Bits() >= globalUnicast().Bits())
+}
+
+// private4 are the blocks of IPv4 of which IsLocal and IsPrivate speak (RFC 1122, 1918, 3927,
+// 5771). Those of IPv6 lie outside of globalUnicast.
+var private4 = sync.OnceValue(func() (all []netip.Prefix) {
+	for _, block := range [...]string{"10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/4"} {
+		all = append(all, netip.MustParsePrefix(block))
+	}
+	return all
+})
+
+// IsPrivate reports whether an address belongs to a private network (RFC 1918, RFC 4193), and
+// is not a cloud's metadata service.
+func IsPrivate(a netip.Addr) bool {
+	a = a.Unmap()
+	return a.IsPrivate() && a.Zone() == "" && a != awsMetadata()
+}
+
+// awsMetadata is the metadata service of Amazon EC2 over IPv6 (EC2 user guide, "Use the
+// Instance Metadata Service").
+func awsMetadata() netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x0e, 3: 0xc2, 14: 2, 15: 0x54})
 }
 
 // globalUnicast is the only part of IPv6 from which addresses are assigned (RFC 4291,

@@ -209,6 +209,15 @@ func ParseCount(s string) (int64, error) {
 	return n, nil
 }
 
+// ParseEgress reads a preset of egress.
+func ParseEgress(s string) (sandpit.EgressPreset, error) {
+	switch p := sandpit.EgressPreset(s); p {
+	case sandpit.EgressNone, sandpit.EgressRegistries, sandpit.EgressPublic, sandpit.EgressAll, sandpit.EgressLearn:
+		return p, nil
+	}
+	return "", fmt.Errorf("%q is not none, registries, public, all or learn", s)
+}
+
 // ParsePull reads a pull policy: "missing", "always" or "never".
 func ParsePull(s string) (sandpit.PullPolicy, error) {
 	switch p := sandpit.PullPolicy(s); p {

@@ -34,6 +34,10 @@ type Rules struct {
 	// It has at least one.
 	OnExpiry []sandpit.Expiry
 
+	// Egress has the rules of egress that may be asked for, and whatever they include; a preset
+	// is a rule, too. None by default. Deny is added to what each sandbox denies.
+	Egress, Deny []string
+
 	// Sandboxes bounds the sandboxes of a namespace; 0: by capacity only.
 	Sandboxes int
 
@@ -73,6 +77,7 @@ func ServerDefault() Policy {
 		Rules: &Rules{
 			Images:    []Image{{kind: kindHost, text: "host"}, {kind: kindRegistry, registry: "*", repository: "*", text: "*"}},
 			OnExpiry:  []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause},
+			Egress:    []string{string(sandpit.EgressPublic)},
 			Sandboxes: 1000,
 			Previews:  DefaultPreviews,
 		},

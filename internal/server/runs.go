@@ -23,7 +23,7 @@ func newRuns(opt *Options, pool int, book *ledger.Ledger) runs {
 	}
 	return runs{place: place, engine: engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
-		Pool: engine.Pool{Size: pool}, Memory: book, Patience: opt.Patience, Hangs: opt.logStuck,
+		Pool: engine.Pool{Size: pool}, Memory: book, Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network,
 	})}
 }
 

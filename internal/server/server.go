@@ -90,6 +90,9 @@ type Options struct {
 	// Patience says how long to wait for operations that may hang.
 	Patience engine.Patience
 
+	// Network gives sandboxes egress; nil: none have any.
+	Network engine.Network
+
 	// Say shows the operator a message, once.
 	Say func(string)
 
@@ -279,7 +282,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.observe,
-		Patience: opt.Patience, Hangs: opt.logStuck,
+		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network,
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {

@@ -104,6 +104,7 @@ func FromSpec(s sandpit.Spec) Spec {
 	if s.Write != nil {
 		v.Write = &s.Write
 	}
+	v.Egress = FromEgress(s.Egress)
 	for _, m := range s.Mounts {
 		v.Mounts = append(v.Mounts, Mount(m))
 	}
@@ -127,6 +128,7 @@ func (s Spec) Sandpit() (sandpit.Spec, error) {
 	if s.Write != nil {
 		v.Write = append([]string{}, *s.Write...)
 	}
+	v.Egress = s.Egress.Sandpit()
 	for _, m := range s.Mounts {
 		v.Mounts = append(v.Mounts, sandpit.Mount(m))
 	}
@@ -134,6 +136,30 @@ func (s Spec) Sandpit() (sandpit.Spec, error) {
 		v.Tmpfs = append(v.Tmpfs, sandpit.Tmpfs(t))
 	}
 	return v, d.err
+}
+
+// FromEgress converts an Egress to the form of the API; nil if it asks for nothing.
+func FromEgress(e sandpit.Egress) *Egress {
+	v := &Egress{Preset: string(e.Preset), Allow: e.Allow, Deny: e.Deny, Resolve: e.Resolve, DNS: e.DNS}
+	if e.Bounds != (sandpit.EgressBounds{}) {
+		v.Bounds = new(EgressBounds(e.Bounds))
+	}
+	if v.Preset == "" && len(v.Allow)+len(v.Deny)+len(v.Resolve)+len(v.DNS) == 0 && v.Bounds == nil {
+		return nil
+	}
+	return v
+}
+
+// Sandpit returns the Egress in Go.
+func (e *Egress) Sandpit() sandpit.Egress {
+	if e == nil {
+		return sandpit.Egress{}
+	}
+	v := sandpit.Egress{Preset: sandpit.EgressPreset(e.Preset), Allow: e.Allow, Deny: e.Deny, Resolve: e.Resolve, DNS: e.DNS}
+	if e.Bounds != nil {
+		v.Bounds = sandpit.EgressBounds(*e.Bounds)
+	}
+	return v
 }
 
 // FromCommand converts a Command to the form of the API, without its writers. The route

@@ -61,9 +61,29 @@ type Spec struct {
 	Tmpfs    []Tmpfs           `json:"tmpfs,omitempty"`
 	ReadOnly bool              `json:"read_only,omitempty"`
 	Write    *[]string         `json:"write,omitempty" doc:"The only writable paths"`
+	Egress   *Egress           `json:"egress,omitempty" doc:"What the sandbox may reach outside. Default: nothing"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Idle     float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
 	OnExpiry string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+}
+
+// Egress says what a sandbox may reach outside of itself.
+type Egress struct {
+	Preset  string        `json:"preset,omitempty" enum:"none,registries,public,all,learn" doc:"Default: none"`
+	Allow   []string      `json:"allow,omitempty" doc:"HOST, HOST:PORT, *.HOST, ADDRESS, CIDR or a set (package-registries, git-hosts, llm-apis), optionally after udp: or ping:, or METHOD:https://HOST/PATH*"`
+	Deny    []string      `json:"deny,omitempty" doc:"Rules that win over allow and preset"`
+	Resolve []string      `json:"resolve,omitempty" doc:"HOST:ADDRESS; allows nothing by itself"`
+	DNS     []string      `json:"dns,omitempty" doc:"Name servers of Sandpit's side, ADDRESS or ADDRESS:PORT. Default: the machine's"`
+	Bounds  *EgressBounds `json:"bounds,omitempty"`
+}
+
+// EgressBounds bound the traffic of a sandbox.
+type EgressBounds struct {
+	Connections    int64 `json:"connections,omitempty" doc:"Open at once; default 512"`
+	NewConnections int64 `json:"new_connections,omitempty" doc:"Per second; default 100"`
+	Sent           int64 `json:"sent,omitempty" doc:"Bytes in all; default unlimited"`
+	Received       int64 `json:"received,omitempty" doc:"Bytes in all; default unlimited"`
+	Bandwidth      int64 `json:"bandwidth,omitempty" doc:"Bytes per second each way; default unlimited"`
 }
 
 // Mount shows a host path in the sandbox.

@@ -31,10 +31,10 @@ const (
 // habits returns all habits.
 func habits() []habit {
 	const (
-		closed  = "the network of a sandbox is always closed; omit it, and use 'sandpit forward NAME PORT' to reach a port"
+		closed  = "use --egress or --allow to say what the sandbox may reach, and 'sandpit forward NAME PORT' to reach a port of it"
 		powers  = "omit it: no program in a sandbox can have capabilities, devices or more rights than its user"
 		own     = "omit it: a sandbox always has namespaces of its own"
-		forward = "the network is closed; use 'sandpit forward NAME PORT' with a sandbox of 'sandpit create'"
+		forward = "nothing reaches a sandbox from outside; use 'sandpit forward NAME PORT' with a sandbox of 'sandpit create'"
 	)
 	return []habit{
 		// What is always so.
@@ -88,7 +88,8 @@ func habits() []habit {
 		{started, "privileged", "", "", powers},
 		{anew, "cap-add device device-cgroup-rule group-add", "", "", powers},
 		{anew, "gpus runtime", "", "", "omit it: sandboxes have no devices of this machine, also no GPU"},
-		{anew, "dns add-host link ip mac-address network-alias", "", "", closed},
+		{anew, "add-host", "", "", "use --resolve HOST:ADDR, and --allow HOST to let the sandbox reach it"},
+		{anew, "link ip mac-address network-alias", "", "", closed},
 		{anew, "share-net", "", "", closed},
 		{anew, "restart", "", "", "omit it: a sandbox has no command of its own to restart"},
 		{anew, "platform", "", "", "omit it: programs run on this machine's own processor"},
@@ -199,7 +200,7 @@ func commandHabit(name string) string {
 		{"system df", "use 'sandpit prune', 'sandpit images prune', 'sandpit stats' or 'sandpit doctor'"},
 		{"container sandbox sbx", "omit it: 'sandpit ps', 'sandpit create' and others are about sandboxes"},
 		{"volume volumes", "named volumes do not exist; use --mount SOURCE:TARGET"},
-		{"network", "the network of a sandbox is always closed; use 'sandpit forward NAME PORT'"},
+		{"network", "use --egress or --allow of 'sandpit run' and 'sandpit create' to open the network, and 'sandpit forward NAME PORT' to reach a port"},
 		{"diff checkpoint snapshot", "changes and snapshots of a sandbox do not exist; use 'sandpit cp' to keep files"},
 		{"server daemon", "did you mean 'sandpit serve'?"},
 		{"processes", "use 'sandpit ps NAME'"},

@@ -36,6 +36,12 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 		caps.Features[f] = true
 	}
 
+	if err := unix.Faccessat(unix.AT_FDCWD, tunPath, unix.R_OK|unix.W_OK, unix.AT_EACCESS); err != nil {
+		gap(feature.Egress, tunPath+" can't be used: "+err.Error(), tunFix)
+	} else {
+		caps.Features[feature.Egress] = true
+	}
+
 	// Raising the hard limit takes a capability of the host, which the guest
 	// has not.
 	var lim unix.Rlimit

@@ -68,6 +68,7 @@ func TestParse(t *testing.T) {
 		Write:    []string{"/workspace", "/tmp"},
 		Idle:     10 * time.Minute,
 		MaxIdle:  time.Hour,
+		Egress:   []string{"public"},
 		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour,
 	}, r); diff != "" {
 		t.Error(diff)

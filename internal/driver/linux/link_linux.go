@@ -1,0 +1,173 @@
+package linux
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/sysprog"
+)
+
+// The interface of a sandbox is a TUN device (Documentation/networking/tuntap.rst): what is
+// routed to it can be read from a descriptor. A child joins the sandbox's user and network
+// namespaces, makes the device or attaches to it, and passes the descriptor on. The device is
+// persistent, so that it stays when the descriptor is closed: connections of the sandbox then
+// hang until somebody attaches to it again, and nobody waits for the kernel to unregister it.
+
+// tunPath is the file by which TUN devices are made.
+const tunPath = "/dev/net/tun"
+
+// linkName is the name of the interface inside, which programs expect of a first one.
+const linkName = "eth0"
+
+// linkIndex is its index, which is chosen so that it is known before the device is made.
+const linkIndex = 1000
+
+var _ driver.Linker = (*instance)(nil)
+
+// Link makes the sandbox's interface or attaches to it. See driver.Linker.
+func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := i.owned(); err != nil {
+		return nil, err
+	}
+	dumpable, leave := processDumpable.enter()
+	defer leave()
+	fd, err := i.link(ctx, l, dumpable)
+	if err != nil {
+		return nil, fmt.Errorf("making the network interface of %s: %w", i.id, explainLink(err))
+	}
+	return os.NewFile(uintptr(fd), linkName), nil
+}
+
+func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socketpair", err)
+	}
+	defer unix.Close(ends[0])
+	p := linkSteps(l, i.child.PidFD, ends[1], dumpable)
+	child, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: ends[1]})
+	unix.Close(ends[1])
+	if err != nil {
+		return -1, err
+	}
+	reap(child.PID)
+	defer child.Release()
+	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxTrees))
+	n, oobn, err := hear(ctx, ends[0], buf, oob)
+	if err != nil {
+		return -1, err
+	}
+	if failed, ok := p.DecodeReport(buf[:n]); ok {
+		return -1, failed
+	}
+	fds := receivedFDs(oob[:oobn])
+	if len(fds) != 1 {
+		closeAll(fds)
+		return -1, fmt.Errorf("received %d descriptors, not one", len(fds))
+	}
+	return fds[0], nil
+}
+
+// openingTUN is the step that fails where there is no TUN.
+const openingTUN = "opening " + tunPath
+
+// explainLink says what to do about a link that can't be made.
+func explainLink(err error) error {
+	var step *sysprog.StepError
+	switch {
+	case !errors.As(err, &step):
+		return err
+	case step.What == openingTUN:
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, tunFix)
+	case errors.Is(err, unix.EBUSY):
+		return fault.Errorf(sandpit.ErrExists, "another process is attached to it")
+	}
+	return err
+}
+
+// tunFix says how to get TUN devices.
+const tunFix = "load the module (modprobe tun); in a container, pass the device on (--device /dev/net/tun)"
+
+// linkSteps makes the interface, and sends its descriptor over the socket.
+func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Program {
+	p := new(sysprog.Program)
+	p.Grow(24)
+	p.Call("entering the sandbox", unix.SYS_SETNS, sysprog.Int(sandbox), sysprog.Int(unix.CLONE_NEWUSER|unix.CLONE_NEWNET))
+	if dumpable {
+		p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
+	}
+	// In the network namespace, to which the file belongs from then on, but by the host's path.
+	tun := p.Call(openingTUN, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(tunPath), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK), sysprog.Int(0)).Result()
+	index := binary.NativeEndian.AppendUint32(nil, linkIndex)
+	p.Call("choosing the index of the interface", unix.SYS_IOCTL, sysprog.From(tun), sysprog.Int(unix.TUNSETIFINDEX), p.Bytes(index))
+	ioctl := func(what string, fd sysprog.Reg, request uint, b []byte) sysprog.Step {
+		return p.Call(what, unix.SYS_IOCTL, sysprog.From(fd), sysprog.Int(request), p.Bytes(b))
+	}
+	ioctl("making the interface", tun, unix.TUNSETIFF, ifreq(binary.NativeEndian.AppendUint16(nil, unix.IFF_TUN|unix.IFF_NO_PI)))
+	p.Call("keeping the interface", unix.SYS_IOCTL, sysprog.From(tun), sysprog.Int(unix.TUNSETPERSIST), sysprog.Int(1))
+
+	inet := p.Call("opening a socket", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).Result()
+	ioctl("setting the MTU", inet, unix.SIOCSIFMTU, ifreq(binary.NativeEndian.AppendUint32(nil, uint32(l.MTU))))
+	ioctl("setting the IPv4 address", inet, unix.SIOCSIFADDR, ifreq(sockaddr4(l.IPv4.Addr())))
+	ioctl("setting the IPv4 network", inet, unix.SIOCSIFNETMASK, ifreq(sockaddr4(mask(l.IPv4.Bits()))))
+	ioctl("bringing the interface up", inet, unix.SIOCSIFFLAGS, ifreq(binary.NativeEndian.AppendUint16(nil, unix.IFF_UP|unix.IFF_RUNNING)))
+	// struct rtentry of linux/route.h: any destination, by this interface.
+	route := make([]byte, 120)
+	for _, at := range []int{8, 24, 40} { // destination, gateway, mask
+		copy(route[at:], sockaddr4(netip.IPv4Unspecified()))
+	}
+	binary.NativeEndian.PutUint16(route[56:], unix.RTF_UP)
+	p.PutPointer(route, 88, append([]byte(linkName), 0))
+	ioctl("setting the IPv4 route", inet, unix.SIOCADDRT, route).Ignore(unix.EEXIST)
+
+	const steps6 = 2
+	inet6 := p.Call("opening a socket", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET6), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).
+		Ignore(unix.EAFNOSUPPORT).SkipAfterIgnored(steps6).Result()
+	// struct in6_ifreq of linux/ipv6.h.
+	address := binary.NativeEndian.AppendUint32(l.IPv6.Addr().AsSlice(), uint32(l.IPv6.Bits()))
+	address = binary.NativeEndian.AppendUint32(address, linkIndex)
+	// Where IPv6 is disabled, these fail.
+	ioctl("setting the IPv6 address", inet6, unix.SIOCSIFADDR, address).Ignore(unix.EEXIST, unix.EACCES, unix.EPERM)
+	// struct in6_rtmsg of linux/ipv6_route.h: any destination, by this interface.
+	route6 := make([]byte, 80)
+	binary.NativeEndian.PutUint32(route6[56:], 1024) // metric
+	binary.NativeEndian.PutUint32(route6[72:], unix.RTF_UP)
+	binary.NativeEndian.PutUint32(route6[76:], linkIndex)
+	ioctl("setting the IPv6 route", inet6, unix.SIOCADDRT, route6).Ignore(unix.EEXIST, unix.EACCES, unix.EPERM)
+
+	control := controlMessage(1)
+	p.Store32(tun, control, unix.CmsgLen(0))
+	p.Call("sending the interface", unix.SYS_SENDMSG, sysprog.Int(socket), messageHeader(p, []byte{goMessage}, control), sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
+	return p
+}
+
+// ifreq is struct ifreq of netdevice(7) for the interface.
+func ifreq(value []byte) []byte {
+	b := make([]byte, 40)
+	copy(b, linkName)
+	copy(b[unix.IFNAMSIZ:], value)
+	return b
+}
+
+// sockaddr4 is struct sockaddr_in of ip(7).
+func sockaddr4(a netip.Addr) []byte {
+	b := binary.NativeEndian.AppendUint16(make([]byte, 0, unix.SizeofSockaddrInet4), unix.AF_INET)
+	return append(append(b, 0, 0), a.AsSlice()...)[:unix.SizeofSockaddrInet4]
+}
+
+// mask is the mask of an IPv4 network.
+func mask(bits int) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-bits))))
+}

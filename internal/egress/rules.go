@@ -1,0 +1,299 @@
+// Package egress decides which destinations a sandbox may reach. It is pure: it opens no
+// connection and resolves no name. One normaliser (Name) serves rules, DNS, TLS, HTTP and
+// CONNECT, so that no two of them read one name differently.
+//
+// Names decide. A rule about a name is matched with the name that the sandbox asked for, and
+// the addresses of that name are then checked by themselves (Rules.Dialable), as whoever owns
+// the name chooses them.
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+)
+
+// Rules are a sandbox's egress, compiled. They are immutable.
+type Rules struct {
+	allow, deny []Rule
+	preset      preset
+	presetName  string
+	resolve     map[string][]netip.Addr
+}
+
+// Bounds of what one sandbox may ask for.
+const (
+	MaxRules   = 1024 // rules, and addresses of Resolve; sets count as one
+	MaxServers = 8    // name servers
+)
+
+// Compile reads an Egress. Errors match sandpit.ErrInvalid.
+func Compile(e sandpit.Egress) (*Rules, error) {
+	r := &Rules{presetName: string(e.Preset), resolve: map[string][]netip.Addr{}}
+	var known bool
+	if r.preset, known = presetOf(e.Preset); !known {
+		return nil, sandpit.WithHint(fault.Invalidf("there is no egress preset %q", fault.Clip(string(e.Preset))), "use none, registries, public, all or learn")
+	}
+	if n := len(e.Allow) + len(e.Deny) + len(e.Resolve); n > MaxRules {
+		return nil, fault.Invalidf("%d egress rules exceed the limit of %d", n, MaxRules)
+	}
+	var err error
+	if r.allow, err = parseRules(e.Allow); err != nil {
+		return nil, err
+	}
+	for _, set := range r.preset.sets {
+		r.allow = append(r.allow, setMembers(set)...)
+	}
+	if r.deny, err = parseRules(e.Deny); err != nil {
+		return nil, err
+	}
+	for _, text := range e.Resolve {
+		host, addr, err := ParseResolve(text)
+		if err != nil {
+			return nil, err
+		}
+		r.resolve[host] = append(r.resolve[host], addr)
+	}
+	_, err = Servers(e.DNS)
+	return r, err
+}
+
+// Allowance reads what a policy allows: rules and presets. Errors match sandpit.ErrInvalid.
+func Allowance(texts []string) (*Rules, error) {
+	all := &Rules{}
+	for _, text := range texts {
+		named := []string{text}
+		if p, ok := presetOf(sandpit.EgressPreset(text)); ok && text != "" {
+			all.preset.public = all.preset.public || p.public
+			all.preset.private = all.preset.private || p.private
+			named = p.sets
+		}
+		rules, err := parseRules(named)
+		if err != nil {
+			return nil, err
+		}
+		all.allow = append(all.allow, rules...)
+	}
+	return all, nil
+}
+
+// Beyond returns the text of a rule or preset of e that is not among the allowed ones, or "".
+// Errors match sandpit.ErrInvalid.
+func Beyond(e sandpit.Egress, allowed []string) (string, error) {
+	rules, err := Compile(e)
+	if err != nil {
+		return "", err
+	}
+	all, err := Allowance(allowed)
+	if err != nil {
+		return "", err
+	}
+	return rules.beyond(all), nil
+}
+
+// Decide says whether e allows a destination, in the form of ParseDestination. Errors match
+// sandpit.ErrInvalid.
+func Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
+	rules, err := Compile(e)
+	if err != nil {
+		return sandpit.EgressDecision{}, err
+	}
+	to, err := ParseDestination(destination)
+	if err != nil {
+		return sandpit.EgressDecision{}, err
+	}
+	return rules.Decide(to), nil
+}
+
+// beyond returns the text of something that r allows and all does not, or "".
+func (r *Rules) beyond(all *Rules) string {
+	if r.preset.public && !all.preset.public || r.preset.private && !all.preset.private {
+		return r.presetName
+	}
+	for i := range r.allow {
+		rule := &r.allow[i]
+		byPreset := rule.Protocol == TCP && (all.preset.public && (rule.Host != "" || netaddr.IsPublicNet(rule.Prefix)) ||
+			all.preset.private && rule.Host == "" && netaddr.IsPrivate(rule.Prefix.Addr()) && netaddr.IsPrivate(last(rule.Prefix)))
+		if !byPreset && !slices.ContainsFunc(all.allow, func(a Rule) bool { return a.Includes(rule) }) {
+			return rule.Text
+		}
+	}
+	return ""
+}
+
+// last returns the last address of a network.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// ParseResolve reads HOST:ADDRESS. Errors match sandpit.ErrInvalid.
+func ParseResolve(text string) (host string, addr netip.Addr, err error) {
+	name, address, ok := strings.Cut(text, ":")
+	if ok {
+		addr, ok = Addr(strings.TrimSuffix(strings.TrimPrefix(address, "["), "]"))
+	}
+	if !ok {
+		return "", addr, fault.Invalidf("resolve %q: write HOST:ADDRESS, such as example.com:192.0.2.1", fault.Clip(text))
+	}
+	if host, err = Name(name); err != nil {
+		return "", addr, fmt.Errorf("resolve %q: %w", fault.Clip(text), err)
+	}
+	return host, addr, nil
+}
+
+// Servers reads name servers, ADDRESS or ADDRESS:PORT. Errors match sandpit.ErrInvalid.
+func Servers(texts []string) (servers []netip.AddrPort, err error) {
+	const port = 53 // RFC 1035, section 4.2
+	if len(texts) > MaxServers {
+		return nil, fault.Invalidf("%d name servers exceed the limit of %d", len(texts), MaxServers)
+	}
+	for _, text := range texts {
+		if a, ok := Addr(text); ok {
+			servers = append(servers, netip.AddrPortFrom(a, port))
+			continue
+		}
+		ap, err := netip.ParseAddrPort(text)
+		if err != nil || ap.Addr().Zone() != "" || ap.Port() == 0 {
+			return nil, fault.Invalidf("name server %q: write ADDRESS or ADDRESS:PORT", fault.Clip(text))
+		}
+		servers = append(servers, netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()))
+	}
+	return servers, nil
+}
+
+// A Destination is where a sandbox wants to go: a Name, or an address.
+type Destination struct {
+	Protocol Protocol
+	Host     string
+	Addr     netip.Addr // if Host is empty
+	Port     uint16
+}
+
+// ParseDestination reads HOST, HOST:PORT or the same after udp: or ping:. Errors match
+// sandpit.ErrInvalid.
+func ParseDestination(text string) (d Destination, err error) {
+	d.Protocol = TCP
+	rest := text
+	for _, p := range []Protocol{TCP, UDP, Ping} {
+		if after, ok := strings.CutPrefix(text, string(p)+":"); ok {
+			d.Protocol, rest = p, after
+		}
+	}
+	host, port, err := cutPort(rest)
+	if err != nil {
+		return d, err
+	}
+	d.Port = port
+	var ok bool
+	if d.Addr, ok = Addr(host); !ok {
+		d.Host, err = Name(host)
+	}
+	return d, err
+}
+
+func (d Destination) String() string {
+	host := d.Host
+	if host == "" {
+		host = d.Addr.String()
+		if d.Addr.Is6() && d.Port != 0 {
+			host = "[" + host + "]"
+		}
+	}
+	if d.Port != 0 {
+		host = fmt.Sprintf("%s:%d", host, d.Port)
+	}
+	if d.Protocol != TCP {
+		host = string(d.Protocol) + ":" + host
+	}
+	return host
+}
+
+// Decide says whether a destination is allowed as far as its name, or its address, protocol and port
+// decide. Rules about requests count as allowing, as their requests are decided later: see Request.
+func (r *Rules) Decide(d Destination) sandpit.EgressDecision {
+	if i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.HTTP == nil && rule.about(d) }); i >= 0 {
+		return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "denied by the rule " + r.deny[i].Text}
+	}
+	if i := slices.IndexFunc(r.allow, func(rule Rule) bool { return rule.about(d) }); i >= 0 {
+		return sandpit.EgressDecision{Allowed: true, Rule: r.allow[i].Text, Why: "allowed by the rule " + r.allow[i].Text}
+	}
+	if d.Protocol == TCP && (r.preset.public && (d.Host != "" || netaddr.IsPublic(d.Addr)) || r.preset.private && d.Host == "" && netaddr.IsPrivate(d.Addr)) {
+		return sandpit.EgressDecision{Allowed: true, Rule: r.presetName, Why: "allowed by the preset " + r.presetName}
+	}
+	if d.Host == "" && !netaddr.IsPublic(d.Addr) {
+		return sandpit.EgressDecision{Why: "the address is not public, and no rule names it"}
+	}
+	return sandpit.EgressDecision{Why: "no rule allows it"}
+}
+
+func (r *Rule) about(d Destination) bool {
+	return r.serves(d.Protocol, d.Port) && (d.Host != "" && r.names(d.Host) || d.Host == "" && r.covers(d.Addr))
+}
+
+// Resolvable reports whether any destination of a name is allowed: then the name gets an
+// address inside.
+func (r *Rules) Resolvable(name string) bool {
+	for _, p := range []Protocol{TCP, UDP, Ping} {
+		if r.Decide(Destination{Protocol: p, Host: name}).Allowed {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.names(name) }) // of which only some ports are denied
+}
+
+// Dialable says whether an address may be dialled for an allowed destination. Who owns a name
+// chooses its addresses, so that it may not lead to this machine or a private network,
+// unless Resolve or a rule about addresses says so.
+func (r *Rules) Dialable(d Destination, a netip.Addr) sandpit.EgressDecision {
+	a = a.Unmap()
+	byAddr := Destination{Protocol: d.Protocol, Addr: a, Port: d.Port}
+	if i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.HTTP == nil && rule.about(byAddr) }); i >= 0 {
+		return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "the address " + a.String() + " is denied by the rule " + r.deny[i].Text}
+	}
+	switch {
+	case netaddr.IsPublic(a), r.Named(d, a), r.preset.private && netaddr.IsPrivate(a):
+		return sandpit.EgressDecision{Allowed: true}
+	}
+	return sandpit.EgressDecision{Why: "its address " + a.String() + " is not public, and no rule names it"}
+}
+
+// Named reports whether a rule about addresses, or Resolve, names an address for a destination.
+func (r *Rules) Named(d Destination, a netip.Addr) bool {
+	byAddr := Destination{Protocol: d.Protocol, Addr: a, Port: d.Port}
+	return d.Host != "" && slices.Contains(r.resolve[d.Host], a) || slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.about(byAddr) })
+}
+
+// Addresses returns the addresses that Resolve gives a name.
+func (r *Rules) Addresses(name string) []netip.Addr { return r.resolve[name] }
+
+// Intercepts reports whether requests to a destination are decided one by one, so that TLS has
+// to be intercepted.
+func (r *Rules) Intercepts(d Destination) bool {
+	about := func(rule Rule) bool { return rule.HTTP != nil && rule.about(d) }
+	return slices.ContainsFunc(r.allow, about) || slices.ContainsFunc(r.deny, about)
+}
+
+// Request decides about a request over HTTP to an allowed destination.
+func (r *Rules) Request(d Destination, method, path string) sandpit.EgressDecision {
+	matches := func(rule Rule) bool { return rule.about(d) && (rule.HTTP == nil || rule.HTTP.Matches(method, path)) }
+	if i := slices.IndexFunc(r.deny, matches); i >= 0 {
+		return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "denied by the rule " + r.deny[i].Text}
+	}
+	if i := slices.IndexFunc(r.allow, matches); i >= 0 {
+		return sandpit.EgressDecision{Allowed: true, Rule: r.allow[i].Text, Why: "allowed by the rule " + r.allow[i].Text}
+	}
+	if r.preset.public {
+		return sandpit.EgressDecision{Allowed: true, Rule: r.presetName, Why: "allowed by the preset " + r.presetName}
+	}
+	return sandpit.EgressDecision{Why: "no rule allows " + method + " " + fault.Clip(path)}
+}

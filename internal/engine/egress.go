@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// Network is what the interfaces of sandboxes lead to. All methods are safe for concurrent use.
+type Network interface {
+	// Join gives a sandbox egress. The file is what driver.Linker returns; Join takes it
+	// over, also when it fails. Errors about e match sandpit.ErrInvalid.
+	Join(ctx context.Context, file *os.File, e sandpit.Egress) (Joined, error)
+
+	// Beyond returns a rule or preset of e that is not among the allowed ones, or "". The
+	// error matches sandpit.ErrInvalid if e is invalid.
+	Beyond(e sandpit.Egress, allowed []string) (string, error)
+
+	// Decide says whether e allows a destination: see sandpit.Egresser.
+	Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error)
+}
+
+// Joined is the network of one sandbox. All methods are safe for concurrent use.
+type Joined interface {
+	// Set changes what the sandbox may reach. Open connections that are no longer allowed
+	// end. After an error nothing has changed.
+	Set(ctx context.Context, e sandpit.Egress) error
+
+	// Log returns the last connections and denials.
+	Log(ctx context.Context) (sandpit.EgressLog, error)
+
+	// Moved returns the number of bytes that connections have moved so far. It is quick.
+	Moved() int64
+
+	// Close ends all connections and closes the file. It is idempotent.
+	Close() error
+}
+
+var _ sandpit.Egresser = (*Sandbox)(nil)
+
+// joinNetwork gives the sandbox its interface, if e asks for a network. It is called before a
+// program runs in it, after an adoption, or to give a running sandbox egress.
+func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
+	if !e.Asked() {
+		return nil
+	}
+	linker, ok := s.instance.(driver.Linker)
+	if !ok || s.engine.opts.Network == nil {
+		return errNoEgress(s.info.Driver)
+	}
+	file, err := linker.Link(ctx, driver.Link{MTU: netaddr.MTU, IPv4: netaddr.Inside4(), IPv6: netaddr.Inside6()})
+	if err != nil {
+		return err
+	}
+	joined, err := s.engine.opts.Network.Join(ctx, file, e)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.network = joined
+	s.mu.Unlock()
+	return nil
+}
+
+// allowEgress returns an Egress with what the policy adds, if it is valid and allowed.
+func (e *Engine) allowEgress(asked sandpit.Egress, p policy.Policy) (sandpit.Egress, error) {
+	if asked.IsZero() {
+		return asked, nil
+	}
+	if e.opts.Network == nil {
+		return asked, errNoEgress(e.opts.Driver.Name())
+	}
+	return p.Egress(asked, e.opts.Network.Beyond)
+}
+
+func errNoEgress(driver string) error {
+	return fault.Errorf(sandpit.ErrUnsupported, "reaching the network: this program, or its driver %s, gives sandboxes no network", driver)
+}
+
+// leaveNetwork ends all connections of the sandbox. Its network namespace lives as long as the
+// interface is open.
+func (s *Sandbox) leaveNetwork() {
+	s.mu.Lock()
+	joined := s.network
+	s.network = nil
+	s.mu.Unlock()
+	if joined != nil {
+		_ = joined.Close()
+	}
+}
+
+func (s *Sandbox) joined() Joined {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.network
+}
+
+// Egress returns what the sandbox may reach. See sandpit.Egresser.
+func (s *Sandbox) Egress(ctx context.Context) (sandpit.Egress, error) {
+	return s.settings().egress, ctx.Err()
+}
+
+// SetEgress changes it, as Options.Policy allows. See sandpit.Egresser.
+func (s *Sandbox) SetEgress(ctx context.Context, e sandpit.Egress) error {
+	return s.setEgress(ctx, e, s.engine.opts.Policy)
+}
+
+// setEgress puts other rules in force, and in the record before: what is allowed is never more
+// than the record says.
+func (s *Sandbox) setEgress(ctx context.Context, e sandpit.Egress, p policy.Policy) error {
+	failed := func(err error) error {
+		return fmt.Errorf("changing the egress of sandbox %q: %w", s.Name(), err)
+	}
+	state, err := s.begins(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.ends()
+	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+		return s.stateError(state)
+	}
+	s.touch()
+	if e, err = s.engine.allowEgress(e, p); err != nil {
+		return failed(err)
+	}
+	was := s.settings()
+	next := was
+	next.egress = e
+	joined := s.joined()
+	if joined == nil {
+		err = s.joinNetwork(ctx, e)
+	} else if err = s.saveSettings(ctx, &next); err == nil {
+		if err = joined.Set(ctx, e); err != nil {
+			_ = s.saveSettings(context.WithoutCancel(ctx), &was)
+		}
+	}
+	if err == nil && joined == nil {
+		if err = s.saveSettings(ctx, &next); err != nil {
+			s.leaveNetwork()
+		}
+	}
+	if err != nil {
+		return failed(err)
+	}
+	s.event(sandpit.EventUpdated, "")
+	return nil
+}
+
+// CheckEgress says whether a destination is allowed. See sandpit.Egresser.
+func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.EgressDecision, error) {
+	if s.engine.opts.Network == nil {
+		return sandpit.EgressDecision{}, errNoEgress(s.info.Driver)
+	}
+	d, err := s.engine.opts.Network.Decide(s.settings().egress, destination)
+	return d, cmp.Or(err, ctx.Err())
+}
+
+// EgressLog returns the last connections. See sandpit.Egresser.
+func (s *Sandbox) EgressLog(ctx context.Context) (sandpit.EgressLog, error) {
+	joined := s.joined()
+	if joined == nil {
+		return sandpit.EgressLog{}, ctx.Err()
+	}
+	return joined.Log(ctx)
+}

@@ -1,0 +1,134 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Defaults of sandpit.EgressBounds.
+const (
+	DefaultConnections    = 512
+	DefaultNewConnections = 100
+)
+
+// bounds holds what a sandbox may use. It is safe for concurrent use.
+type bounds struct {
+	mu             sync.Mutex
+	max            sandpit.EgressBounds // guarded by mu
+	now            int64                // open connections, guarded by mu
+	fresh          *rate.Limiter        // new connections
+	up, down       *rate.Limiter        // bytes; nil: unlimited
+	sent, received atomic.Int64
+	moved          atomic.Int64 // both
+}
+
+// burst is the number of bytes that may be moved at once with a bound of bandwidth.
+const burst = 64 << 10
+
+func (b *bounds) set(max sandpit.EgressBounds) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	max.Connections = cmp.Or(max.Connections, DefaultConnections)
+	max.NewConnections = cmp.Or(max.NewConnections, DefaultNewConnections)
+	b.max = max
+	b.fresh = rate.NewLimiter(rate.Limit(max.NewConnections), int(max.NewConnections)*2)
+	b.up, b.down = nil, nil
+	if max.Bandwidth > 0 {
+		b.up, b.down = rate.NewLimiter(rate.Limit(max.Bandwidth), burst), rate.NewLimiter(rate.Limit(max.Bandwidth), burst)
+	}
+}
+
+var (
+	errConnections = errors.New("the sandbox has too many open connections")
+	errTooFast     = errors.New("the sandbox opens connections too quickly")
+	errTraffic     = errors.New("the sandbox has used up its traffic")
+)
+
+// admit takes the place of a connection, until release is called.
+func (b *bounds) admit() (release func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.now >= b.max.Connections:
+		return nil, errConnections
+	case b.usedUp():
+		return nil, errTraffic
+	case !b.fresh.Allow():
+		return nil, errTooFast
+	}
+	b.now++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.now--
+	}, nil
+}
+
+// usedUp reports whether no more bytes may be moved. Precondition: b.mu is held.
+func (b *bounds) usedUp() bool {
+	return b.max.Sent > 0 && b.sent.Load() >= b.max.Sent || b.max.Received > 0 && b.received.Load() >= b.max.Received
+}
+
+// count counts bytes that were moved, and waits as long as the bandwidth asks for.
+func (b *bounds) count(ctx context.Context, sent, received int) error {
+	b.sent.Add(int64(sent))
+	b.received.Add(int64(received))
+	b.moved.Add(int64(sent + received))
+	b.mu.Lock()
+	used, up, down := b.usedUp(), b.up, b.down
+	b.mu.Unlock()
+	if used {
+		return errTraffic
+	}
+	for _, w := range []struct {
+		limit *rate.Limiter
+		n     int
+	}{{up, sent}, {down, received}} {
+		for n := w.n; w.limit != nil && n > 0; n -= burst {
+			if err := w.limit.WaitN(ctx, min(n, burst)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// counted is the sandbox's end of a connection, whose bytes are counted and bounded.
+type counted struct {
+	*gonet.TCPConn
+	ctx    context.Context
+	flow   *flow
+	bounds *bounds
+}
+
+// Read reads what the sandbox sends.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if n > 0 {
+		c.flow.moved(int64(n), 0)
+		if over := c.bounds.count(c.ctx, n, 0); over != nil {
+			return n, over
+		}
+	}
+	return n, err
+}
+
+// Write sends to the sandbox.
+func (c *counted) Write(b []byte) (int, error) {
+	n, err := c.TCPConn.Write(b)
+	if n > 0 {
+		c.flow.moved(0, int64(n))
+		if over := c.bounds.count(c.ctx, 0, n); over != nil {
+			return n, over
+		}
+	}
+	return n, err
+}

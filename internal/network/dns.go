@@ -1,0 +1,206 @@
+package network
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+)
+
+const (
+	dnsPort      = 53
+	dnsTTL       = 30              // seconds: the addresses hold as long as the sandbox
+	dnsRate      = 200             // questions per second; what is above has no answer
+	dnsBurst     = 400             // questions
+	dnsTCP       = 16              // connections at once
+	dnsTCPIdle   = 5 * time.Second // without a question
+	maxQuestions = 64              // that wait for an answer from outside
+)
+
+// nameServer answers the questions of one sandbox.
+type nameServer struct {
+	n       *Network
+	limit   *rate.Limiter
+	waiting chan struct{}
+}
+
+// serveNames starts the name server inside.
+func (n *Network) serveNames() error {
+	s := &nameServer{n: n, limit: rate.NewLimiter(dnsRate, dnsBurst), waiting: make(chan struct{}, maxQuestions)}
+	for _, at := range []struct {
+		address  netip.Addr
+		protocol tcpip.NetworkProtocolNumber
+	}{{netaddr.Gateway4(), header.IPv4ProtocolNumber}, {netaddr.Gateway6(), header.IPv6ProtocolNumber}} {
+		full := tcpip.FullAddress{NIC: nic, Addr: tcpipAddr(at.address), Port: dnsPort}
+		packets, err := gonet.DialUDP(n.stack, &full, nil, at.protocol)
+		if err != nil {
+			return fmt.Errorf("serving names: %w", err)
+		}
+		n.work.Go(func() { s.packets(packets) })
+		listener, err := gonet.ListenTCP(n.stack, full, at.protocol)
+		if err != nil {
+			return fmt.Errorf("serving names: %w", err)
+		}
+		context.AfterFunc(n.ctx, func() { packets.Close(); listener.Close() })
+		n.work.Go(func() { s.streams(listener) })
+	}
+	return nil
+}
+
+// packets answers questions over UDP.
+func (s *nameServer) packets(conn *gonet.UDPConn) {
+	buf := make([]byte, 4096)
+	for {
+		size, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		if !s.limit.Allow() {
+			continue
+		}
+		s.answer(append([]byte(nil), buf[:size]...), func(b []byte) { _, _ = conn.WriteTo(b, from) })
+	}
+}
+
+// streams answers questions over TCP (RFC 7766).
+func (s *nameServer) streams(l net.Listener) {
+	places := make(chan struct{}, dnsTCP)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		s.n.work.Go(func() {
+			defer func() { conn.Close(); <-places }()
+			stop := context.AfterFunc(s.n.ctx, func() { conn.Close() })
+			defer stop()
+			for s.one(conn) == nil {
+			}
+		})
+	}
+}
+
+// one answers the next question of a connection.
+func (s *nameServer) one(conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(dnsTCPIdle))
+	var size [2]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return err
+	}
+	q := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(conn, q); err != nil {
+		return err
+	}
+	if err := s.limit.Wait(s.n.ctx); err != nil {
+		return err
+	}
+	answered := make(chan error, 1)
+	if !s.answer(q, func(b []byte) {
+		_, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
+		answered <- err
+	}) {
+		return errors.New("not a question")
+	}
+	return <-answered
+}
+
+// answer answers a question, now or after somebody outside was asked. It reports whether it
+// calls reply.
+func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
+	var p dnsmessage.Parser
+	head, err := p.Start(q)
+	if err != nil || head.Response {
+		return false
+	}
+	question, err := p.Question()
+	if err != nil || head.OpCode != 0 {
+		reply(respond(head, nil, dnsmessage.RCodeFormatError, netip.Addr{}))
+		return true
+	}
+	say := func(code dnsmessage.RCode, a netip.Addr) { reply(respond(head, &question, code, a)) }
+	name, err := egress.Name(question.Name.String())
+	if err != nil || question.Class != dnsmessage.ClassINET {
+		say(dnsmessage.RCodeNameError, netip.Addr{})
+		return true
+	}
+	if name == "localhost" {
+		say(dnsmessage.RCodeNameError, netip.Addr{}) // it is in /etc/hosts (RFC 6761, section 6.3)
+		return true
+	}
+	set := s.n.rules.Load()
+	if !set.rules.Resolvable(name) {
+		s.n.flows.refused(name, set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}).Why)
+		say(dnsmessage.RCodeNameError, netip.Addr{})
+		return true
+	}
+	select {
+	case s.waiting <- struct{}{}:
+	default:
+		say(dnsmessage.RCodeServerFailure, netip.Addr{})
+		return true
+	}
+	s.n.work.Go(func() {
+		defer func() { <-s.waiting }()
+		ctx, cancel := context.WithTimeout(s.n.ctx, lookupTimeout)
+		defer cancel()
+		_, err := set.resolver.lookup(ctx, name)
+		a4, a6, room := s.n.names.address(name)
+		switch notFound := (*net.DNSError)(nil); {
+		case errors.As(err, &notFound) && notFound.IsNotFound:
+			say(dnsmessage.RCodeNameError, netip.Addr{})
+		case err != nil, !room:
+			say(dnsmessage.RCodeServerFailure, netip.Addr{})
+		case question.Type == dnsmessage.TypeA:
+			say(dnsmessage.RCodeSuccess, a4)
+		case question.Type == dnsmessage.TypeAAAA:
+			say(dnsmessage.RCodeSuccess, a6)
+		default: // there is nothing of that type
+			say(dnsmessage.RCodeSuccess, netip.Addr{})
+		}
+	})
+	return true
+}
+
+// respond makes an answer with at most one address.
+func respond(head dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode, a netip.Addr) []byte {
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{
+		ID: head.ID, Response: true, OpCode: head.OpCode, RecursionDesired: head.RecursionDesired, RecursionAvailable: true, RCode: code,
+	})
+	b.EnableCompression()
+	ok := b.StartQuestions()
+	if q != nil && ok == nil {
+		ok = b.Question(*q)
+	}
+	if a.IsValid() && ok == nil {
+		rh := dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET, TTL: dnsTTL}
+		if ok = b.StartAnswers(); ok == nil && a.Is4() {
+			ok = b.AResource(rh, dnsmessage.AResource{A: a.As4()})
+		} else if ok == nil {
+			ok = b.AAAAResource(rh, dnsmessage.AAAAResource{AAAA: a.As16()})
+		}
+	}
+	msg, err := b.Finish()
+	if ok != nil || err != nil {
+		return nil
+	}
+	return msg
+}

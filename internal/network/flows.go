@@ -1,0 +1,190 @@
+package network
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+)
+
+// flows has the open connections of a sandbox, and the last that ended. It is safe for
+// concurrent use, and so is a flow.
+type flows struct {
+	mu     sync.Mutex
+	live   map[*flow]struct{}
+	ended  []sandpit.Flow // a ring
+	oldest int            // in ended
+	lost   int64
+	denied []sandpit.EgressDenial // each destination once, the latest last
+	more   int64                  // denials of destinations that denied has no room for
+}
+
+const (
+	maxEnded  = 512 // flows that are kept, at most about 500 bytes each
+	maxDenied = 64  // destinations
+)
+
+// flow is one connection, or an attempt to make one.
+type flow struct {
+	all *flows
+	to  egress.Destination
+
+	// All guarded by all.mu.
+	info  sandpit.Flow
+	close func() // of an open one
+	cause error  // why it was closed from outside
+	over  bool
+}
+
+func (fs *flows) begin(to egress.Destination) *flow {
+	f := &flow{all: fs, to: to, info: sandpit.Flow{Started: time.Now(), Open: true, Protocol: string(to.Protocol), Host: to.Host, Port: to.Port}}
+	if to.Host == "" && to.Addr.IsValid() {
+		f.info.Address = netip.AddrPortFrom(to.Addr, to.Port).String()
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.live == nil {
+		fs.live = map[*flow]struct{}{}
+	}
+	fs.live[f] = struct{}{}
+	return f
+}
+
+// decide notes a decision. The last one counts.
+func (f *flow) decide(d sandpit.EgressDecision) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.info.EgressDecision = d
+}
+
+func (f *flow) decision() sandpit.EgressDecision {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	return f.info.EgressDecision
+}
+
+// dialled notes the address that was dialled.
+func (f *flow) dialled(a netip.AddrPort) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.info.Address = a.String()
+}
+
+// open notes how the connection is closed. It reports false, and closes it, if the connection
+// was ended meanwhile.
+func (f *flow) open(closeAll func()) bool {
+	f.all.mu.Lock()
+	ended := f.cause != nil
+	f.close = closeAll
+	f.all.mu.Unlock()
+	if ended {
+		closeAll()
+		f.finish(nil)
+	}
+	return !ended
+}
+
+// moved counts bytes.
+func (f *flow) moved(sent, received int64) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.info.Sent += sent
+	f.info.Received += received
+}
+
+// finish ends the flow. A nil error is a clean end, or a denial that was noted.
+func (f *flow) finish(err error) {
+	fs := f.all
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f.over {
+		return
+	}
+	f.over = true
+	delete(fs.live, f)
+	f.info.Open, f.info.Took = false, time.Since(f.info.Started)
+	if f.cause != nil {
+		err = f.cause
+	}
+	if err != nil && f.info.Allowed {
+		f.info.Error = err.Error()
+	}
+	if !f.info.Allowed {
+		fs.deny(f)
+	}
+	if len(fs.ended) < maxEnded {
+		fs.ended = append(fs.ended, f.info)
+		return
+	}
+	fs.ended[fs.oldest] = f.info
+	fs.oldest = (fs.oldest + 1) % maxEnded
+	fs.lost++
+}
+
+// deny counts a denial. Precondition: fs.mu is held.
+func (fs *flows) deny(f *flow) {
+	d := sandpit.EgressDenial{Destination: f.to.String(), Rule: f.info.Rule, Why: f.info.Why, Count: 1}
+	if f.info.Protocol == protocolDNS {
+		d.Destination = f.info.Host
+	}
+	if i := slices.IndexFunc(fs.denied, func(o sandpit.EgressDenial) bool { return o.Destination == d.Destination }); i >= 0 {
+		d.Count += fs.denied[i].Count
+		fs.denied = slices.Delete(fs.denied, i, i+1)
+	} else if len(fs.denied) >= maxDenied {
+		fs.more += fs.denied[0].Count
+		fs.denied = slices.Delete(fs.denied, 0, 1)
+	}
+	fs.denied = append(fs.denied, d)
+}
+
+// protocolDNS is the Protocol of flows that are questions about names.
+const protocolDNS = "dns"
+
+// refused notes that the sandbox asked for the address of a name that is not allowed.
+func (fs *flows) refused(name, why string) {
+	f := fs.begin(egress.Destination{Host: name})
+	fs.mu.Lock()
+	f.info.Protocol, f.info.Why = protocolDNS, why
+	fs.mu.Unlock()
+	f.finish(nil)
+}
+
+// end closes the open flows about which why returns an error.
+func (fs *flows) end(why func(*flow) error) {
+	fs.mu.Lock()
+	var closers []func()
+	for f := range fs.live {
+		if err := why(f); err != nil {
+			f.cause = err
+			if f.close != nil {
+				closers = append(closers, f.close)
+			}
+		}
+	}
+	fs.mu.Unlock()
+	for _, c := range closers {
+		c()
+	}
+}
+
+// log returns everything that is kept.
+func (fs *flows) log() sandpit.EgressLog {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	all := append(slices.Clone(fs.ended[fs.oldest:]), fs.ended[:fs.oldest]...)
+	n := len(all)
+	for f := range fs.live {
+		info := f.info
+		info.Took = time.Since(info.Started)
+		all = append(all, info)
+	}
+	slices.SortFunc(all[n:], func(a, b sandpit.Flow) int { return a.Started.Compare(b.Started) })
+	l := sandpit.EgressLog{Flows: all, Lost: fs.lost, Denials: slices.Clone(fs.denied)}
+	if fs.more > 0 {
+		l.Denials = append([]sandpit.EgressDenial{{Why: "other destinations", Count: fs.more}}, l.Denials...)
+	}
+	return l
+}

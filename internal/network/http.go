@@ -1,0 +1,191 @@
+package network
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+)
+
+const (
+	maxHead     = 1 << 20         // bytes of a request's header
+	headTimeout = 5 * time.Minute // for a request's header, which may come late on a connection that is kept
+)
+
+// serveHTTP passes requests on one by one. Each is read whole and written anew, so that nobody
+// reads another Host in it than was checked here. The connection to the origin that was made
+// already serves the first request.
+func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler) error {
+	first := make(chan net.Conn, 1)
+	first <- out
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			select {
+			case conn := <-first:
+				return conn, nil
+			default:
+				return d.dial(ctx)
+			}
+		},
+		DisableCompression: true, // the client asks for it itself
+		MaxConnsPerHost:    1,
+		Protocols:          new(http.Protocols),
+	}
+	transport.Protocols.SetHTTP1(true)
+	defer transport.CloseIdleConnections()
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       rewrite,
+		Transport:     transport,
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, "sandpit: the origin failed: "+err.Error(), http.StatusBadGateway)
+		},
+	}
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if v := n.request(d, r); !v.Allowed {
+				n.refuse(w, d, v)
+				return
+			}
+			proxy.ServeHTTP(w, r)
+		}),
+		MaxHeaderBytes: maxHead, IdleTimeout: headTimeout, ReadHeaderTimeout: headTimeout,
+		ErrorLog:    log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return n.ctx },
+	}
+	l := newOneConn(&bufferedConn{Conn: in, r: r})
+	err := server.Serve(l)
+	<-l.served // also of a connection that was taken over
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// rewrite leaves a request as it is, except for what is between two hosts only.
+func rewrite(r *httputil.ProxyRequest) {
+	r.Out.URL.Scheme, r.Out.URL.Host = "http", r.In.Host
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := r.In.Header[name]; ok {
+			r.Out.Header[name] = v
+		}
+	}
+	if _, ok := r.Out.Header["User-Agent"]; !ok {
+		r.Out.Header.Set("User-Agent", "") // none is sent
+	}
+}
+
+// request decides about a request over HTTP.
+func (n *Network) request(d *dialler, r *http.Request) sandpit.EgressDecision {
+	deny := func(format string, args ...any) sandpit.EgressDecision {
+		return sandpit.EgressDecision{Why: fmt.Sprintf(format, args...)}
+	}
+	if r.Method == http.MethodConnect {
+		return deny("CONNECT on a connection to %s", d.to)
+	}
+	host, port := r.Host, ""
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		host, port = h, p
+	}
+	if port != "" && port != fmt.Sprint(d.to.Port) {
+		return deny("HTTP asks for port %s on a connection to %s", port, d.to)
+	}
+	if d.to.Host == "" {
+		if a, ok := egress.Addr(strings.Trim(host, "[]")); ok && a == d.to.Addr {
+			return n.rules.Load().rules.Request(d.to, r.Method, path.Clean(r.URL.Path))
+		}
+		return deny("HTTP asks for %q on a connection to %s", host, d.to)
+	}
+	name, err := egress.Name(host)
+	if err != nil {
+		return deny("the Host of HTTP is not valid: %v", err)
+	}
+	if name != d.to.Host {
+		return deny("HTTP asks for %s on a connection to %s", name, d.to)
+	}
+	return n.rules.Load().rules.Request(d.to, r.Method, path.Clean(r.URL.Path))
+}
+
+// refuse answers a request that is not allowed.
+func (n *Network) refuse(w http.ResponseWriter, d *dialler, v sandpit.EgressDecision) {
+	f := n.flows.begin(d.to)
+	f.decide(v)
+	f.finish(nil)
+	w.Header().Set("Connection", "close")
+	http.Error(w, "sandpit: "+v.Why, http.StatusForbidden)
+}
+
+// bufferedConn is a connection of which some bytes were read ahead.
+type bufferedConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (c *bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// CloseWrite ends the sending direction.
+func (c *bufferedConn) CloseWrite() error {
+	closeWrite(c.Conn)
+	return nil
+}
+
+// oneConn is a listener with one connection. Accept returns net.ErrClosed once that is closed.
+type oneConn struct {
+	conn   chan net.Conn
+	served chan struct{} // closed with the connection
+	once   sync.Once
+}
+
+func newOneConn(c net.Conn) *oneConn {
+	l := &oneConn{conn: make(chan net.Conn, 1), served: make(chan struct{})}
+	l.conn <- &closing{Conn: c, l: l}
+	return l
+}
+
+// closing is the connection of a oneConn.
+type closing struct {
+	net.Conn
+	l *oneConn
+}
+
+func (c *closing) Close() error {
+	err := c.Conn.Close()
+	_ = c.l.Close()
+	return err
+}
+
+// CloseWrite ends the sending direction.
+func (c *closing) CloseWrite() error {
+	closeWrite(c.Conn)
+	return nil
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.served:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.served) })
+	return nil
+}
+
+func (*oneConn) Addr() net.Addr { return net.TCPAddrFromAddrPort(netip.AddrPort{}) }

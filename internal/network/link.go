@@ -1,0 +1,188 @@
+package network
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+)
+
+// link is the end of a sandbox's interface: each read of its file is an IP packet, and so is
+// each write. A waiting link holds no buffer and no thread.
+type link struct {
+	file *os.File
+	raw  syscall.RawConn
+
+	dispatcher atomic.Pointer[stack.NetworkDispatcher]
+	done       chan struct{} // closed when nothing is read any more
+	err        error         // why; valid once done is closed
+}
+
+// newLink takes over file, which is non-blocking.
+func newLink(file *os.File) (*link, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &link{file: file, raw: raw, done: make(chan struct{})}, nil
+}
+
+// packets are buffers for one packet.
+var packets = sync.Pool{New: func() any { return new([netaddr.MTU]byte) }}
+
+// receive passes packets on to the stack until the file is closed.
+func (l *link) receive() {
+	defer close(l.done)
+	for {
+		var view *buffer.View
+		var failed error
+		err := l.raw.Read(func(fd uintptr) bool {
+			buf := packets.Get().(*[netaddr.MTU]byte)
+			defer packets.Put(buf)
+			n, err := syscall.Read(int(fd), buf[:])
+			switch {
+			case errors.Is(err, syscall.EAGAIN):
+				return false
+			case errors.Is(err, syscall.EINTR):
+			case err != nil:
+				failed = err
+			case n == 0:
+				failed = os.ErrClosed // the other end of a socket
+			default:
+				view = buffer.NewViewWithData(buf[:n])
+			}
+			return true
+		})
+		if err = errors.Join(err, failed); err != nil {
+			l.err = err
+			return
+		}
+		if view != nil {
+			l.deliver(view)
+		}
+	}
+}
+
+// deliver passes a packet on to the stack, which checks it.
+func (l *link) deliver(view *buffer.View) {
+	d := l.dispatcher.Load()
+	if d == nil {
+		view.Release()
+		return
+	}
+	if isEcho(view.AsSlice()) {
+		view.Release() // the stack would answer for anybody
+		return
+	}
+	var protocol tcpip.NetworkProtocolNumber
+	switch header.IPVersion(view.AsSlice()) {
+	case header.IPv4Version:
+		protocol = header.IPv4ProtocolNumber
+	case header.IPv6Version:
+		protocol = header.IPv6ProtocolNumber
+	default:
+		view.Release()
+		return
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(view)})
+	(*d).DeliverNetworkPacket(protocol, pkt)
+	pkt.DecRef()
+}
+
+// WritePackets sends packets. What the sandbox does not take is lost, as on any network.
+func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
+	n := 0
+	for _, pkt := range list.AsSlice() {
+		view := pkt.ToView()
+		_, err := l.write(view.AsSlice())
+		view.Release()
+		if err != nil {
+			return n, &tcpip.ErrClosedForSend{}
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (l *link) write(b []byte) (n int, err error) {
+	err = l.raw.Control(func(fd uintptr) {
+		for {
+			if n, err = syscall.Write(int(fd), b); !errors.Is(err, syscall.EINTR) {
+				return
+			}
+		}
+	})
+	return n, err
+}
+
+// Attach connects the link to a stack, or with nil disconnects it.
+func (l *link) Attach(d stack.NetworkDispatcher) {
+	if d == nil {
+		l.dispatcher.Store(nil)
+		return
+	}
+	l.dispatcher.Store(&d)
+}
+
+// IsAttached reports whether the link is connected to a stack.
+func (l *link) IsAttached() bool { return l.dispatcher.Load() != nil }
+
+// MTU returns the size of the largest packet in bytes.
+func (*link) MTU() uint32 { return netaddr.MTU }
+
+// SetMTU does nothing: the MTU is the same for every sandbox.
+func (*link) SetMTU(uint32) {}
+
+// Capabilities says that packets from inside need no check of their sums, which the kernel of
+// this machine has made.
+func (*link) Capabilities() stack.LinkEndpointCapabilities {
+	return stack.CapabilityRXChecksumOffload
+}
+
+// MaxHeaderLength returns 0: there is no link header.
+func (*link) MaxHeaderLength() uint16 { return 0 }
+
+// LinkAddress returns no address.
+func (*link) LinkAddress() tcpip.LinkAddress { return "" }
+
+// SetLinkAddress does nothing.
+func (*link) SetLinkAddress(tcpip.LinkAddress) {}
+
+// ARPHardwareType says that there is no ARP.
+func (*link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
+
+// AddHeader does nothing.
+func (*link) AddHeader(*stack.PacketBuffer) {}
+
+// ParseHeader does nothing.
+func (*link) ParseHeader(*stack.PacketBuffer) bool { return true }
+
+// SetOnCloseAction does nothing.
+func (*link) SetOnCloseAction(func()) {}
+
+// Wait returns when nothing is read any more.
+func (l *link) Wait() { <-l.done }
+
+// Close closes the file, which ends receive.
+func (l *link) Close() { _ = l.file.Close() }
+
+// isEcho reports whether a packet is an ICMP echo request.
+func isEcho(b []byte) bool {
+	switch header.IPVersion(b) {
+	case header.IPv4Version:
+		ip := header.IPv4(b)
+		n := int(ip.HeaderLength())
+		return len(b) > n && len(b) >= header.IPv4MinimumSize && ip.TransportProtocol() == header.ICMPv4ProtocolNumber && header.ICMPv4Type(b[n]) == header.ICMPv4Echo
+	case header.IPv6Version:
+		return len(b) > header.IPv6MinimumSize && header.IPv6(b).TransportProtocol() == header.ICMPv6ProtocolNumber && header.ICMPv6Type(b[header.IPv6MinimumSize]) == header.ICMPv6EchoRequest
+	}
+	return false
+}

@@ -1,0 +1,293 @@
+// Package network is the other end of a sandbox's network interface: a TCP/IP stack in this
+// process that decides about each connection and dials allowed ones itself.
+//
+// Names decide. The name server inside answers for allowed names only, each with an address of
+// its own that leads nowhere else, so that every connection carries the name that it was made
+// for. The host dials that name, never an address that the sandbox claims, and checks the
+// addresses that it gets. What TLS and HTTP say about the name must agree with it.
+//
+//	program ─ TUN ─ link ─ stack ─ forwarder ─ Decide ─ resolve, check, dial ─ origin
+//	                         └──── name server: names, each with its own address
+//
+// Nothing of this needs rights: a stack opens ordinary connections of this machine.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+)
+
+// nic is the one interface of a stack.
+const nic = 1
+
+// Network is the network of one sandbox. All methods are safe for concurrent use.
+type Network struct {
+	stack *stack.Stack
+	link  *link
+	names *names
+	flows flows
+	ctx   context.Context // ends with Close
+	end   context.CancelFunc
+	work  sync.WaitGroup
+
+	rules  atomic.Pointer[ruleset]
+	bounds bounds
+	once   sync.Once // of Close
+}
+
+// ruleset is what an Egress was compiled to.
+type ruleset struct {
+	egress   sandpit.Egress
+	rules    *egress.Rules
+	resolver *resolver
+}
+
+// New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
+// over, also when it fails. Errors about e match sandpit.ErrInvalid.
+func New(file *os.File, e sandpit.Egress) (*Network, error) {
+	set, err := compile(e)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	l, err := newLink(file)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	n := &Network{link: l, names: newNames()}
+	n.ctx, n.end = context.WithCancel(context.Background())
+	n.rules.Store(set)
+	n.bounds.set(e.Bounds)
+	if n.stack, err = newStack(l); err != nil {
+		file.Close()
+		return nil, err
+	}
+	const inFlight = 256 // connections that are being dialled
+	forward := tcp.NewForwarder(n.stack, 0, inFlight, n.forward)
+	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forward.HandlePacket)
+	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(n.stack, n.datagrams).HandlePacket)
+	n.work.Go(l.receive)
+	if err := n.serveNames(); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+func compile(e sandpit.Egress) (*ruleset, error) {
+	rules, err := egress.Compile(e)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := egress.Servers(e.DNS)
+	if err != nil {
+		return nil, err
+	}
+	return &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers)}, nil
+}
+
+// newStack makes a stack with one interface that has every address.
+func newStack(l *link) (*stack.Stack, error) {
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
+	})
+	failed := func(what string, err tcpip.Error) (*stack.Stack, error) {
+		s.Destroy()
+		return nil, fmt.Errorf("making a network stack: %s: %s", what, err)
+	}
+	// Loss is rare here, and order certain: what helps against them costs time.
+	noSACK := tcpip.TCPSACKEnabled(true)
+	if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, &noSACK); err != nil {
+		return failed("tcp", err)
+	}
+	if err := s.CreateNIC(nic, l); err != nil {
+		return failed("interface", err)
+	}
+	// Every destination is ours, and every source is what we answer from.
+	if err := s.SetPromiscuousMode(nic, true); err != nil {
+		return failed("interface", err)
+	}
+	if err := s.SetSpoofing(nic, true); err != nil {
+		return failed("interface", err)
+	}
+	for _, a := range []struct {
+		address  netip.Addr
+		protocol tcpip.NetworkProtocolNumber
+	}{{netaddr.Gateway4(), ipv4.ProtocolNumber}, {netaddr.Gateway6(), ipv6.ProtocolNumber}} {
+		err := s.AddProtocolAddress(nic, tcpip.ProtocolAddress{Protocol: a.protocol, AddressWithPrefix: tcpipAddr(a.address).WithPrefix()}, stack.AddressProperties{})
+		if err != nil {
+			return failed(a.address.String(), err)
+		}
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
+	return s, nil
+}
+
+func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
+
+// Set changes what the sandbox may reach. Open connections that are no longer allowed end.
+// Errors match sandpit.ErrInvalid.
+func (n *Network) Set(e sandpit.Egress) error {
+	set, err := compile(e)
+	if err != nil {
+		return err
+	}
+	n.rules.Store(set)
+	n.bounds.set(e.Bounds)
+	n.flows.end(func(f *flow) error {
+		if d := set.rules.Decide(f.to); !d.Allowed {
+			return errors.New(d.Why)
+		}
+		return nil
+	})
+	return nil
+}
+
+// Log returns the last connections and denials.
+func (n *Network) Log() sandpit.EgressLog { return n.flows.log() }
+
+// Moved returns the number of bytes that connections have moved so far.
+func (n *Network) Moved() int64 { return n.bounds.moved.Load() }
+
+// Close ends all connections and the interface, and returns when nothing of them is left.
+func (n *Network) Close() {
+	n.once.Do(func() {
+		n.end()
+		n.flows.end(func(*flow) error { return net.ErrClosed })
+		n.link.Close()
+		n.stack.Destroy()
+		n.work.Wait()
+	})
+}
+
+// forward decides about a connection that the sandbox wants to make. It is called in a
+// goroutine of its own, of which the stack bounds the number.
+func (n *Network) forward(r *tcp.ForwarderRequest) {
+	id := r.ID()
+	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
+	to, ok := n.destination(egress.TCP, addr, id.LocalPort)
+	f := n.flows.begin(to)
+	refuse := func(err error) {
+		f.finish(err)
+		r.Complete(true)
+	}
+	set := n.rules.Load()
+	if !ok {
+		f.decide(sandpit.EgressDecision{Why: "the address " + addr.String() + " was not given to a name"})
+		refuse(nil)
+		return
+	}
+	d := set.rules.Decide(to)
+	f.decide(d)
+	if !d.Allowed {
+		refuse(nil)
+		return
+	}
+	release, err := n.bounds.admit()
+	if err != nil {
+		f.decide(sandpit.EgressDecision{Why: err.Error()})
+		refuse(nil)
+		return
+	}
+	defer release()
+	dialler := &dialler{set: set, to: to, flow: f, network: "tcp"}
+	out, err := dialler.dial(n.ctx)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	var wq waiter.Queue
+	ep, tcpErr := r.CreateEndpoint(&wq)
+	r.Complete(false)
+	if tcpErr != nil {
+		out.Close()
+		f.finish(errors.New(tcpErr.String()))
+		return
+	}
+	in := &counted{TCPConn: gonet.NewTCPConn(&wq, ep), flow: f, bounds: &n.bounds}
+	if !f.open(func() { out.Close(); in.Close() }) {
+		return
+	}
+	f.finish(n.serve(in, out, dialler))
+}
+
+// destination returns where an address that the sandbox uses leads to.
+func (n *Network) destination(p egress.Protocol, addr netip.Addr, port uint16) (egress.Destination, bool) {
+	name, given := n.names.name(addr)
+	if !given {
+		return egress.Destination{Protocol: p, Addr: addr.Unmap(), Port: port}, true
+	}
+	return egress.Destination{Protocol: p, Host: name, Addr: addr, Port: port}, name != ""
+}
+
+// dialTimeout bounds how long an origin may take to accept a connection.
+const dialTimeout = 30 * time.Second
+
+// A dialler makes connections to one destination.
+type dialler struct {
+	set     *ruleset
+	to      egress.Destination
+	flow    *flow
+	network string // "tcp" or "udp"
+}
+
+// dial resolves the destination, checks its addresses, and connects to the first that answers.
+func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addrs := []netip.Addr{d.to.Addr}
+	if d.to.Host != "" {
+		var err error
+		if addrs, err = d.set.resolver.lookup(ctx, d.to.Host); err != nil {
+			return nil, err
+		}
+	}
+	var first error
+	var denied *sandpit.EgressDecision
+	for _, a := range addrs {
+		verdict := d.set.rules.Dialable(d.to, a)
+		if verdict.Allowed {
+			verdict = d.set.resolver.notOwn(d.set.rules, d.to, a)
+		}
+		if !verdict.Allowed {
+			denied = &verdict
+			continue
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, d.network, netip.AddrPortFrom(a, d.to.Port).String())
+		if err == nil {
+			d.flow.dialled(netip.AddrPortFrom(a, d.to.Port))
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if denied != nil {
+		d.flow.decide(*denied) // of addresses that are as good as none
+		return nil, errors.New(denied.Why)
+	}
+	return nil, first
+}

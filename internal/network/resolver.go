@@ -1,0 +1,128 @@
+package network
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// resolver finds the addresses of allowed names, on this side. It is safe for concurrent use.
+type resolver struct {
+	rules *egress.Rules
+	dns   net.Resolver
+
+	mu    sync.Mutex
+	cache map[string]*answer // guarded by mu
+	own   []netip.Prefix     // this machine's addresses, guarded by mu
+	ownAt time.Time          // when they were read, guarded by mu
+}
+
+// answer is a lookup that goes on or is kept.
+type answer struct {
+	done  chan struct{}
+	until time.Time
+	addrs []netip.Addr
+	err   error
+}
+
+const (
+	maxAnswers    = 1024             // names whose addresses are kept
+	keepAnswer    = 10 * time.Second // how long; Go's resolver does not tell their lifetime
+	lookupTimeout = 10 * time.Second
+	keepOwn       = 5 * time.Second
+)
+
+// newResolver makes a resolver that asks servers, or if there are none, those of this machine.
+func newResolver(rules *egress.Rules, servers []netip.AddrPort) *resolver {
+	r := &resolver{rules: rules, cache: map[string]*answer{}}
+	if len(servers) > 0 {
+		next := 0
+		var mu sync.Mutex
+		r.dns.PreferGo = true
+		r.dns.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			mu.Lock()
+			server := servers[next%len(servers)]
+			next++ // each try asks the next one
+			mu.Unlock()
+			return (&net.Dialer{}).DialContext(ctx, network, server.String())
+		}
+	}
+	return r
+}
+
+// lookup returns the addresses of a Name, at least one.
+func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	if addrs := r.rules.Addresses(name); len(addrs) > 0 {
+		return addrs, nil
+	}
+	r.mu.Lock()
+	a := r.cache[name]
+	if a == nil || !a.until.IsZero() && time.Now().After(a.until) {
+		if len(r.cache) >= maxAnswers {
+			for other := range r.cache { // any
+				delete(r.cache, other)
+				break
+			}
+		}
+		a = &answer{done: make(chan struct{})}
+		r.cache[name] = a
+		go r.ask(a, name)
+	}
+	r.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.addrs, a.err
+	case <-ctx.Done():
+		return nil, fault.Errorf(sandpit.ErrUnavailable, "resolving %s: %w", name, context.Cause(ctx))
+	}
+}
+
+// ask asks the name servers, for all who wait for the answer.
+func (r *resolver) ask(a *answer, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	addrs, err := r.dns.LookupNetIP(ctx, "ip", name+".")
+	for i := range addrs {
+		addrs[i] = addrs[i].Unmap()
+	}
+	slices.SortStableFunc(addrs, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // IPv4 first
+	if err == nil && len(addrs) == 0 {
+		err = &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+	}
+	r.mu.Lock()
+	a.addrs, a.err, a.until = addrs, err, time.Now().Add(keepAnswer)
+	r.mu.Unlock()
+	close(a.done)
+}
+
+// notOwn denies addresses of this machine, also public ones, unless a rule or Resolve names
+// them.
+func (r *resolver) notOwn(rules *egress.Rules, to egress.Destination, a netip.Addr) sandpit.EgressDecision {
+	if rules.Named(to, a) || !slices.ContainsFunc(r.ownAddresses(), func(p netip.Prefix) bool { return p.Addr() == a }) {
+		return sandpit.EgressDecision{Allowed: true}
+	}
+	return sandpit.EgressDecision{Why: "its address " + a.String() + " is this machine's own, and no rule names it"}
+}
+
+func (r *resolver) ownAddresses() []netip.Prefix {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.ownAt) < keepOwn {
+		return r.own
+	}
+	r.own, r.ownAt = nil, time.Now()
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			r.own = append(r.own, netip.PrefixFrom(p.Addr().Unmap(), p.Addr().Unmap().BitLen()))
+		}
+	}
+	return r.own
+}

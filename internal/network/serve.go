@@ -1,0 +1,251 @@
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+)
+
+// peekSize is how much of what a client sends first is looked at: more than a TLS ClientHello
+// with post-quantum keys, and than the first line of a request.
+const peekSize = 32 << 10
+
+// serve passes a connection of the sandbox on to its origin until both directions have ended.
+// What the client sends first is looked at before it is passed on, while the origin may already
+// speak.
+func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
+	in.ctx = n.ctx
+	defer in.Close()
+	defer out.Close()
+	down := &relay{from: out, to: in}
+	down.start()
+	r := bufio.NewReaderSize(in, peekSize)
+	kind, err := classify(r, d.to.Port)
+	if err != nil {
+		return ended(err)
+	}
+	switch kind {
+	case kindTLS:
+		if why := checkHello(r, d.to); why != "" {
+			d.flow.decide(sandpit.EgressDecision{Why: why})
+			return nil
+		}
+	case kindHTTP:
+		if down.stop() { // else the origin has spoken first, which none does in HTTP
+			return n.serveHTTP(in, r, out, d)
+		}
+	}
+	_, err = io.Copy(out, r)
+	closeWrite(out)
+	return errors.Join(ended(err), ended(down.wait()))
+}
+
+// relay copies one direction, in a goroutine of its own.
+type relay struct {
+	from net.Conn
+	to   net.Conn
+	done chan struct{}
+
+	mu      sync.Mutex
+	stopped bool // guarded by mu
+	moved   bool // guarded by mu
+	err     error
+}
+
+func (r *relay) start() {
+	r.done = make(chan struct{})
+	go func() {
+		defer close(r.done)
+		_, r.err = io.Copy(noted{r}, r.from)
+		r.mu.Lock()
+		stopped := r.stopped
+		r.mu.Unlock()
+		if !stopped {
+			closeWrite(r.to)
+		}
+	}()
+}
+
+// noted notes that something was copied.
+type noted struct{ r *relay }
+
+func (w noted) Write(b []byte) (int, error) {
+	w.r.mu.Lock()
+	w.r.moved = true
+	w.r.mu.Unlock()
+	return w.r.to.Write(b)
+}
+
+// stop ends the relay before it has copied anything, or reports false.
+func (r *relay) stop() bool {
+	r.mu.Lock()
+	r.stopped = true
+	r.mu.Unlock()
+	_ = r.from.SetReadDeadline(time.Unix(1, 0))
+	<-r.done
+	_ = r.from.SetReadDeadline(time.Time{})
+	return !r.moved && errors.Is(r.err, context.DeadlineExceeded) || !r.moved && isTimeout(r.err)
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+func (r *relay) wait() error {
+	<-r.done
+	return r.err
+}
+
+func closeWrite(c net.Conn) {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+}
+
+// ended leaves out the errors of a connection that was closed.
+func ended(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// kind is what a client speaks.
+type kind int
+
+const (
+	kindOther kind = iota
+	kindTLS
+	kindHTTP
+)
+
+// recordHandshake begins a TLS record with a ClientHello (RFC 8446, section 5.1).
+const recordHandshake = 0x16
+
+// classify looks at what a client sends first, and consumes nothing. It waits for no more than
+// tells HTTP and TLS from all else: a client that begins otherwise is served at once.
+func classify(r *bufio.Reader, port uint16) (kind, error) {
+	for size := 1; ; size = min(r.Buffered()+1, peekSize) {
+		b, err := r.Peek(size)
+		if len(b) == 0 {
+			return kindOther, err
+		}
+		b, _ = r.Peek(r.Buffered())
+		if k, sure := looksLike(b); sure {
+			return k, nil
+		}
+		if err != nil || len(b) >= peekSize {
+			return kindHTTP, nil // which refuses it
+		}
+	}
+}
+
+// looksLike says what begins with b, and whether more bytes could change that.
+func looksLike(b []byte) (k kind, sure bool) {
+	if b[0] == recordHandshake {
+		if len(b) < 2 {
+			return kindTLS, false
+		}
+		if b[1] == 3 {
+			return kindTLS, true
+		}
+		return kindOther, true
+	}
+	b = bytes.TrimLeft(b, "\r\n \t") // which lenient servers skip
+	i := bytes.IndexFunc(b, func(r rune) bool { return r < 'A' || r > 'z' || r > 'Z' && r < 'a' })
+	word := b
+	if i >= 0 {
+		word = b[:i]
+	}
+	known := slices.ContainsFunc(methods(), func(m string) bool {
+		return strings.EqualFold(m, string(word)) || i < 0 && len(word) < len(m) && strings.EqualFold(m[:len(word)], string(word))
+	})
+	if known && i < 0 || len(b) == 0 {
+		return kindHTTP, false
+	}
+	if known && (b[i] == ' ' || b[i] == '\t') {
+		return kindHTTP, true
+	}
+	if line, _, whole := bytes.Cut(b, []byte("\n")); whole && bytes.Contains(bytes.ToUpper(line), []byte(" HTTP/")) {
+		return kindHTTP, true // with a method of its own
+	}
+	return kindOther, true
+}
+
+// methods are those that begin HTTP requests: the registered ones (RFC 9110, section 16.1.2)
+// that do more than extensions of WebDAV, and PRI of HTTP/2.
+func methods() []string {
+	return []string{
+		"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROPFIND", "PROPPATCH", "MKCOL",
+		"COPY", "MOVE", "LOCK", "UNLOCK", "SEARCH", "REPORT", "MERGE", "BIND", "ACL", "PURGE", "QUERY", "LINK", "UNLINK",
+	}
+}
+
+var errSeen = errors.New("the ClientHello was read")
+
+// checkHello says why a ClientHello is refused, or "". It consumes nothing.
+func checkHello(r *bufio.Reader, to egress.Destination) (why string) {
+	var hello *tls.ClientHelloInfo
+	peeked := &peekConn{r: r}
+	err := tls.Server(peeked, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		hello = h
+		return nil, errSeen
+	}}).Handshake()
+	switch {
+	case hello == nil:
+		return fmt.Sprintf("what begins like TLS is not a valid ClientHello: %v", err)
+	case to.Host == "" && hello.ServerName == "":
+		return ""
+	case hello.ServerName == "":
+		return "TLS without a server name (SNI) to " + to.Host
+	}
+	name, err := egress.Name(hello.ServerName)
+	switch {
+	case err != nil:
+		return "the server name of TLS is not valid: " + err.Error()
+	case to.Host != "" && name != to.Host:
+		return "TLS asks for " + name + " on a connection to " + to.Host
+	}
+	return ""
+}
+
+// peekConn reads what r has and will have, without consuming it. It can't be written to.
+type peekConn struct {
+	net.Conn // nil
+	r        *bufio.Reader
+	at       int
+}
+
+func (c *peekConn) Read(b []byte) (int, error) {
+	if c.at >= peekSize {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if _, err := c.r.Peek(c.at + 1); err != nil {
+		return 0, err
+	}
+	all, _ := c.r.Peek(c.r.Buffered())
+	n := copy(b, all[c.at:])
+	c.at += n
+	return n, nil
+}
+
+func (*peekConn) Write(b []byte) (int, error)      { return len(b), nil } // an alert
+func (*peekConn) Close() error                     { return nil }
+func (*peekConn) SetDeadline(time.Time) error      { return nil }
+func (*peekConn) SetReadDeadline(time.Time) error  { return nil }
+func (*peekConn) SetWriteDeadline(time.Time) error { return nil }
+func (*peekConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (*peekConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
