@@ -16,8 +16,8 @@ import (
 // Network is what the interfaces of sandboxes lead to. All methods are safe for concurrent use.
 type Network interface {
 	// Join gives a sandbox egress. The file is what driver.Linker returns; Join takes it
-	// over, also when it fails. Errors about e match sandpit.ErrInvalid.
-	Join(ctx context.Context, file *os.File, e sandpit.Egress) (Joined, error)
+	// over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
+	Join(ctx context.Context, file *os.File, t Terms) (Joined, error)
 
 	// Beyond returns a rule or preset of e that is not among the allowed ones, or "". The
 	// error matches sandpit.ErrInvalid if e is invalid.
@@ -27,11 +27,32 @@ type Network interface {
 	Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error)
 }
 
+// Terms are what a sandbox may reach, and with which secrets.
+type Terms struct {
+	Egress  sandpit.Egress
+	Secrets []Secret
+
+	// CA is the certificate and the key, in PEM, with which the sandbox's TLS is intercepted,
+	// for the hosts of Secrets and of rules with a method or path. nil: nothing is
+	// intercepted, and such terms are refused.
+	CA []byte
+}
+
+// Secret is put into requests to some hosts in place of its placeholder, which is all that the
+// sandbox has of it.
+type Secret struct {
+	Name        string
+	Placeholder string
+	Value       []byte
+	Hosts       []string // as in rules
+	Query, Body bool     // replace it there, too, not only in headers
+}
+
 // Joined is the network of one sandbox. All methods are safe for concurrent use.
 type Joined interface {
 	// Set changes what the sandbox may reach. Open connections that are no longer allowed
 	// end. After an error nothing has changed.
-	Set(ctx context.Context, e sandpit.Egress) error
+	Set(ctx context.Context, t Terms) error
 
 	// Log returns the last connections and denials.
 	Log(ctx context.Context) (sandpit.EgressLog, error)
@@ -59,7 +80,7 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 	if err != nil {
 		return err
 	}
-	joined, err := s.engine.opts.Network.Join(ctx, file, e)
+	joined, err := s.engine.opts.Network.Join(ctx, file, Terms{Egress: e})
 	if err != nil {
 		return err
 	}
@@ -137,7 +158,7 @@ func (s *Sandbox) setEgress(ctx context.Context, e sandpit.Egress, p policy.Poli
 	if joined == nil {
 		err = s.joinNetwork(ctx, e)
 	} else if err = s.saveSettings(ctx, &next); err == nil {
-		if err = joined.Set(ctx, e); err != nil {
+		if err = joined.Set(ctx, Terms{Egress: e}); err != nil {
 			_ = s.saveSettings(context.WithoutCancel(ctx), &was)
 		}
 	}

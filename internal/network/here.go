@@ -15,8 +15,8 @@ type Here struct{}
 var _ engine.Network = Here{}
 
 // Join makes the network of a sandbox. See engine.Network.
-func (Here) Join(_ context.Context, file *os.File, e sandpit.Egress) (engine.Joined, error) {
-	n, err := New(file, e)
+func (Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
+	n, err := New(file, t)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision
 type joined struct{ *Network }
 
 // Set changes what the sandbox may reach. See engine.Joined.
-func (j joined) Set(_ context.Context, e sandpit.Egress) error { return j.Network.Set(e) }
+func (j joined) Set(_ context.Context, t engine.Terms) error { return j.Network.Set(t) }
 
 // Log returns the last connections. See engine.Joined.
 func (j joined) Log(context.Context) (sandpit.EgressLog, error) { return j.flows.log(), nil }

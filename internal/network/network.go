@@ -35,6 +35,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -64,9 +65,9 @@ type ruleset struct {
 }
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
-// over, also when it fails. Errors about e match sandpit.ErrInvalid.
-func New(file *os.File, e sandpit.Egress) (*Network, error) {
-	set, err := compile(e)
+// over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
+func New(file *os.File, t engine.Terms) (*Network, error) {
+	set, err := compile(t.Egress)
 	if err != nil {
 		file.Close()
 		return nil, err
@@ -79,7 +80,7 @@ func New(file *os.File, e sandpit.Egress) (*Network, error) {
 	n := &Network{link: l, names: newNames()}
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.rules.Store(set)
-	n.bounds.set(e.Bounds)
+	n.bounds.set(t.Egress.Bounds)
 	if n.stack, err = newStack(l); err != nil {
 		file.Close()
 		return nil, err
@@ -150,13 +151,13 @@ func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlic
 
 // Set changes what the sandbox may reach. Open connections that are no longer allowed end.
 // Errors match sandpit.ErrInvalid.
-func (n *Network) Set(e sandpit.Egress) error {
-	set, err := compile(e)
+func (n *Network) Set(t engine.Terms) error {
+	set, err := compile(t.Egress)
 	if err != nil {
 		return err
 	}
 	n.rules.Store(set)
-	n.bounds.set(e.Bounds)
+	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
 		if d := set.rules.Decide(f.to); !d.Allowed {
 			return errors.New(d.Why)
