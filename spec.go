@@ -59,7 +59,7 @@ type Spec struct {
 
 	// Egress says what the sandbox may reach outside. Default: nothing; it has a loopback
 	// interface only.
-	Egress Egress
+	Egress Egress `json:",omitzero"` // records of sandboxes without any are as before
 
 	// Labels are set by the caller for its own use.
 	Labels map[string]string
