@@ -283,6 +283,16 @@ func (r *Rules) Intercepts(d Destination) bool {
 	return slices.ContainsFunc(r.allow, about) || slices.ContainsFunc(r.deny, about)
 }
 
+// AboutRequests returns the text of a rule with a method and a path, or "".
+func (r *Rules) AboutRequests() string {
+	for _, rules := range [][]Rule{r.deny, r.allow} {
+		if i := slices.IndexFunc(rules, func(rule Rule) bool { return rule.HTTP != nil }); i >= 0 {
+			return rules[i].Text
+		}
+	}
+	return ""
+}
+
 // Request decides about a request over HTTP to an allowed destination.
 func (r *Rules) Request(d Destination, method, path string) sandpit.EgressDecision {
 	matches := func(rule Rule) bool { return rule.about(d) && (rule.HTTP == nil || rule.HTTP.Matches(method, path)) }

@@ -36,6 +36,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -67,7 +68,7 @@ type ruleset struct {
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
 // over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
 func New(file *os.File, t engine.Terms) (*Network, error) {
-	set, err := compile(t.Egress)
+	set, err := compile(t)
 	if err != nil {
 		file.Close()
 		return nil, err
@@ -97,10 +98,17 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 	return n, nil
 }
 
-func compile(e sandpit.Egress) (*ruleset, error) {
+func compile(t engine.Terms) (*ruleset, error) {
+	e := t.Egress
 	rules, err := egress.Compile(e)
 	if err != nil {
 		return nil, err
+	}
+	if rule := rules.AboutRequests(); rule != "" && t.CA == nil {
+		return nil, fault.Errorf(sandpit.ErrUnsupported, "rule %q is about requests, and TLS of this sandbox is not intercepted", fault.Clip(rule))
+	}
+	if len(t.Secrets) > 0 && t.CA == nil {
+		return nil, fault.Errorf(sandpit.ErrUnsupported, "secret %q can't be put into requests: TLS of this sandbox is not intercepted", t.Secrets[0].Name)
 	}
 	servers, err := egress.Servers(e.DNS)
 	if err != nil {
@@ -152,7 +160,7 @@ func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlic
 // Set changes what the sandbox may reach. Open connections that are no longer allowed end.
 // Errors match sandpit.ErrInvalid.
 func (n *Network) Set(t engine.Terms) error {
-	set, err := compile(t.Egress)
+	set, err := compile(t)
 	if err != nil {
 		return err
 	}
