@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -147,6 +148,10 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		return true
 	}
 	set := s.n.rules.Load()
+	if service, ok := serviceOf(name); ok && set.rules.Resolvable(service) {
+		say(dnsmessage.RCodeNameError, netip.Addr{}) // clients such as apt ask, and then for the name itself
+		return true
+	}
 	if !set.rules.Resolvable(name) {
 		s.n.flows.refused(name, set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}).Why)
 		say(dnsmessage.RCodeNameError, netip.Addr{})
@@ -178,6 +183,16 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		}
 	})
 	return true
+}
+
+// serviceOf returns the name whose service a name of an SRV record is about (RFC 2782):
+// _SERVICE._PROTOCOL.NAME.
+func serviceOf(name string) (string, bool) {
+	labels := strings.SplitN(name, ".", 3)
+	if len(labels) < 3 || labels[0][0] != '_' || labels[1][0] != '_' {
+		return "", false
+	}
+	return labels[2], true
 }
 
 // respond makes an answer with at most one address.
