@@ -57,12 +57,34 @@ type Joined interface {
 	// Log returns the last connections and denials.
 	Log(ctx context.Context) (sandpit.EgressLog, error)
 
-	// Moved returns the number of bytes that connections have moved so far. It is quick.
-	Moved() int64
+	// Traffic returns what was counted so far. It is quick, and may be some 100 ms old.
+	Traffic() Traffic
+
+	// Denials returns the denials since the last call, as in sandpit.EgressLog.
+	Denials() []sandpit.EgressDenial
 
 	// Close ends all connections and closes the file. It is idempotent.
 	Close() error
 }
+
+// Traffic counts what a sandbox, or several, did on the network.
+type Traffic struct {
+	Connections int64 // that were made
+	Denials     int64 // of connections, datagrams and names
+	Sent        int64 // bytes
+	Received    int64 // bytes
+}
+
+// Add adds u.
+func (t *Traffic) Add(u Traffic) {
+	t.Connections += u.Connections
+	t.Denials += u.Denials
+	t.Sent += u.Sent
+	t.Received += u.Received
+}
+
+// Moved returns the number of bytes both ways.
+func (t Traffic) Moved() int64 { return t.Sent + t.Received }
 
 var _ sandpit.Egresser = (*Sandbox)(nil)
 

@@ -27,7 +27,6 @@ type bounds struct {
 	fresh          *rate.Limiter        // new connections
 	up, down       *rate.Limiter        // bytes; nil: unlimited
 	sent, received atomic.Int64
-	moved          atomic.Int64 // both
 }
 
 // burst is the number of bytes that may be moved at once with a bound of bandwidth.
@@ -81,7 +80,6 @@ func (b *bounds) usedUp() bool {
 func (b *bounds) count(ctx context.Context, sent, received int) error {
 	b.sent.Add(int64(sent))
 	b.received.Add(int64(received))
-	b.moved.Add(int64(sent + received))
 	b.mu.Lock()
 	used, up, down := b.usedUp(), b.up, b.down
 	b.mu.Unlock()

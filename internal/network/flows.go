@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 )
 
 // flows has the open connections of a sandbox, and the last that ended. It is safe for
@@ -18,8 +19,36 @@ type flows struct {
 	ended  []sandpit.Flow // a ring
 	oldest int            // in ended
 	lost   int64
-	denied []sandpit.EgressDenial // each destination once, the latest last
-	more   int64                  // denials of destinations that denied has no room for
+	denied denials // all
+	recent denials // since they were last taken
+	total  engine.Traffic
+}
+
+// denials counts denials by destination, of which it keeps maxDenied.
+type denials struct {
+	kept []sandpit.EgressDenial // each destination once, the latest last
+	more int64                  // denials of others
+}
+
+// add counts a denial.
+func (all *denials) add(d sandpit.EgressDenial) {
+	if i := slices.IndexFunc(all.kept, func(o sandpit.EgressDenial) bool { return o.Destination == d.Destination }); i >= 0 {
+		d.Count += all.kept[i].Count
+		all.kept = slices.Delete(all.kept, i, i+1)
+	} else if len(all.kept) >= maxDenied {
+		all.more += all.kept[0].Count
+		all.kept = slices.Delete(all.kept, 0, 1)
+	}
+	all.kept = append(all.kept, d)
+}
+
+// list returns what was counted. The first element has the denials of destinations that are no
+// longer kept, if there are any.
+func (all *denials) list() []sandpit.EgressDenial {
+	if all.more == 0 {
+		return slices.Clone(all.kept)
+	}
+	return append([]sandpit.EgressDenial{{Why: "other destinations", Count: all.more}}, all.kept...)
 }
 
 const (
@@ -79,6 +108,7 @@ func (f *flow) open(closeAll func()) bool {
 	f.all.mu.Lock()
 	ended := f.cause != nil
 	f.close = closeAll
+	f.all.total.Connections++
 	f.all.mu.Unlock()
 	if ended {
 		closeAll()
@@ -93,6 +123,8 @@ func (f *flow) moved(sent, received int64) {
 	defer f.all.mu.Unlock()
 	f.info.Sent += sent
 	f.info.Received += received
+	f.all.total.Sent += sent
+	f.all.total.Received += received
 }
 
 // finish ends the flow. A nil error is a clean end, or a denial that was noted.
@@ -130,14 +162,32 @@ func (fs *flows) deny(f *flow) {
 	if f.info.Protocol == protocolDNS {
 		d.Destination = f.info.Host
 	}
-	if i := slices.IndexFunc(fs.denied, func(o sandpit.EgressDenial) bool { return o.Destination == d.Destination }); i >= 0 {
-		d.Count += fs.denied[i].Count
-		fs.denied = slices.Delete(fs.denied, i, i+1)
-	} else if len(fs.denied) >= maxDenied {
-		fs.more += fs.denied[0].Count
-		fs.denied = slices.Delete(fs.denied, 0, 1)
-	}
-	fs.denied = append(fs.denied, d)
+	fs.denied.add(d)
+	fs.recent.add(d)
+	fs.total.Denials++
+}
+
+// take returns the denials since the last call.
+func (fs *flows) take() []sandpit.EgressDenial {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	taken := fs.recent.list()
+	fs.recent = denials{}
+	return taken
+}
+
+// resume counts on from t.
+func (fs *flows) resume(t engine.Traffic) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.total.Add(t)
+}
+
+// traffic returns what was counted so far.
+func (fs *flows) traffic() engine.Traffic {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.total
 }
 
 // protocolDNS is the Protocol of flows that are questions about names.
@@ -182,9 +232,5 @@ func (fs *flows) log() sandpit.EgressLog {
 		all = append(all, info)
 	}
 	slices.SortFunc(all[n:], func(a, b sandpit.Flow) int { return a.Started.Compare(b.Started) })
-	l := sandpit.EgressLog{Flows: all, Lost: fs.lost, Denials: slices.Clone(fs.denied)}
-	if fs.more > 0 {
-		l.Denials = append([]sandpit.EgressDenial{{Why: "other destinations", Count: fs.more}}, l.Denials...)
-	}
-	return l
+	return sandpit.EgressLog{Flows: all, Lost: fs.lost, Denials: fs.denied.list()}
 }

@@ -178,8 +178,13 @@ func (n *Network) Set(t engine.Terms) error {
 // Log returns the last connections and denials.
 func (n *Network) Log() sandpit.EgressLog { return n.flows.log() }
 
-// Moved returns the number of bytes that connections have moved so far.
-func (n *Network) Moved() int64 { return n.bounds.moved.Load() }
+// Resume lets the network count on from what an earlier one of the same sandbox has counted. It
+// is called right after New.
+func (n *Network) Resume(t engine.Traffic) {
+	n.bounds.sent.Add(t.Sent)
+	n.bounds.received.Add(t.Received)
+	n.flows.resume(t)
+}
 
 // Close ends all connections and the interface, and returns when nothing of them is left.
 func (n *Network) Close() {
