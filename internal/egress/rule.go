@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
 // A Protocol is what a rule allows or denies.
@@ -102,6 +103,12 @@ func ParseRule(text string) ([]Rule, error) {
 	if rule.Host, err = Name(rule.Host); err != nil {
 		return failed(err)
 	}
+	switch {
+	case setMembers(rule.Host) != nil:
+		return failed(fault.Invalidf("the set %s stands alone, as in --allow %s", rule.Host, rule.Host))
+	case rest == text && port == 0 && !strings.Contains(host, "."):
+		return failed(fault.Invalidf("there is no set %q; a host without a dot needs a port or a final dot", fault.Clip(text)))
+	}
 	if suffix, _ := publicsuffix.PublicSuffix(rule.Host); rule.Wildcard && suffix == rule.Host {
 		return failed(fault.Invalidf("*.%s covers names of many owners: it is a public suffix", rule.Host))
 	}
@@ -186,8 +193,25 @@ func (r *Rule) names(host string) bool {
 	return host == r.Host
 }
 
-// covers reports whether the rule names an address.
+// covers reports whether an address is within the rule.
 func (r *Rule) covers(a netip.Addr) bool { return r.Host == "" && r.Prefix.Contains(a) }
+
+// grants reports whether the rule allows a destination. A network that also has public
+// addresses, such as 0.0.0.0/0, grants those only: loopback, private networks, links and
+// metadata services need rules that mean them.
+func (r *Rule) grants(d Destination) bool {
+	return r.about(d) && (d.Host != "" || netaddr.IsPublic(d.Addr) || r.inside())
+}
+
+// inside reports whether the rule is about a network without public addresses. Of the larger
+// networks there are, none has public ones at neither end.
+func (r *Rule) inside() bool {
+	least := 4 // 224.0.0.0/4
+	if r.Prefix.Addr().Is6() {
+		least = 7 // fc00::/7
+	}
+	return r.Host == "" && r.Prefix.Bits() >= least && !netaddr.IsPublic(r.Prefix.Addr()) && !netaddr.IsPublic(netaddr.Last(r.Prefix))
+}
 
 // serves reports whether the rule is about a protocol and port. Port 0 asks about any.
 func (r *Rule) serves(p Protocol, port uint16) bool {
@@ -201,7 +225,7 @@ func (r *Rule) Includes(o *Rule) bool {
 	}
 	switch {
 	case r.Host == "":
-		return o.Host == "" && r.Prefix.Bits() <= o.Prefix.Bits() && r.Prefix.Contains(o.Prefix.Addr())
+		return o.Host == "" && (r.inside() || !o.inside()) && r.Prefix.Bits() <= o.Prefix.Bits() && r.Prefix.Contains(o.Prefix.Addr())
 	case r.Wildcard && o.Wildcard:
 		return r.Host == o.Host || r.names(o.Host)
 	}

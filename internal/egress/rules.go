@@ -118,22 +118,12 @@ func (r *Rules) beyond(all *Rules) string {
 	for i := range r.allow {
 		rule := &r.allow[i]
 		byPreset := rule.Protocol == TCP && (all.preset.public && (rule.Host != "" || netaddr.IsPublicNet(rule.Prefix)) ||
-			all.preset.private && rule.Host == "" && netaddr.IsPrivate(rule.Prefix.Addr()) && netaddr.IsPrivate(last(rule.Prefix)))
+			all.preset.private && rule.Host == "" && netaddr.IsPrivateNet(rule.Prefix))
 		if !byPreset && !slices.ContainsFunc(all.allow, func(a Rule) bool { return a.Includes(rule) }) {
 			return rule.Text
 		}
 	}
 	return ""
-}
-
-// last returns the last address of a network.
-func last(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // ParseResolve reads HOST:ADDRESS. Errors match sandpit.ErrInvalid.
@@ -221,19 +211,31 @@ func (d Destination) String() string {
 // Decide says whether a destination is allowed as far as its name, or its address, protocol and port
 // decide. Rules about requests count as allowing, as their requests are decided later: see Request.
 func (r *Rules) Decide(d Destination) sandpit.EgressDecision {
-	if i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.HTTP == nil && rule.about(d) }); i >= 0 {
-		return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "denied by the rule " + r.deny[i].Text}
+	if denied, yes := r.Denies(d); yes {
+		return denied
 	}
-	if i := slices.IndexFunc(r.allow, func(rule Rule) bool { return rule.about(d) }); i >= 0 {
+	if i := slices.IndexFunc(r.allow, func(rule Rule) bool { return rule.grants(d) }); i >= 0 {
 		return sandpit.EgressDecision{Allowed: true, Rule: r.allow[i].Text, Why: "allowed by the rule " + r.allow[i].Text}
 	}
 	if d.Protocol == TCP && (r.preset.public && (d.Host != "" || netaddr.IsPublic(d.Addr)) || r.preset.private && d.Host == "" && netaddr.IsPrivate(d.Addr)) {
+		if isResolver(d) {
+			return sandpit.EgressDecision{Why: "it is a name server, which no preset allows: a rule has to name it"}
+		}
 		return sandpit.EgressDecision{Allowed: true, Rule: r.presetName, Why: "allowed by the preset " + r.presetName}
 	}
 	if d.Host == "" && !netaddr.IsPublic(d.Addr) {
 		return sandpit.EgressDecision{Why: "the address is not public, and no rule names it"}
 	}
 	return sandpit.EgressDecision{Why: "no rule allows it"}
+}
+
+// Denies reports whether a rule denies a destination, whatever else may allow it.
+func (r *Rules) Denies(d Destination) (sandpit.EgressDecision, bool) {
+	i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.HTTP == nil && rule.about(d) })
+	if i < 0 {
+		return sandpit.EgressDecision{}, false
+	}
+	return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "denied by the rule " + r.deny[i].Text}, true
 }
 
 func (r *Rule) about(d Destination) bool {
@@ -257,8 +259,9 @@ func (r *Rules) Resolvable(name string) bool {
 func (r *Rules) Dialable(d Destination, a netip.Addr) sandpit.EgressDecision {
 	a = a.Unmap()
 	byAddr := Destination{Protocol: d.Protocol, Addr: a, Port: d.Port}
-	if i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.HTTP == nil && rule.about(byAddr) }); i >= 0 {
-		return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "the address " + a.String() + " is denied by the rule " + r.deny[i].Text}
+	if denied, yes := r.Denies(byAddr); yes {
+		denied.Why = "the address " + a.String() + " is " + denied.Why
+		return denied
 	}
 	switch {
 	case netaddr.IsPublic(a), r.Named(d, a), r.preset.private && netaddr.IsPrivate(a):
@@ -270,7 +273,7 @@ func (r *Rules) Dialable(d Destination, a netip.Addr) sandpit.EgressDecision {
 // Named reports whether a rule about addresses, or Resolve, names an address for a destination.
 func (r *Rules) Named(d Destination, a netip.Addr) bool {
 	byAddr := Destination{Protocol: d.Protocol, Addr: a, Port: d.Port}
-	return d.Host != "" && slices.Contains(r.resolve[d.Host], a) || slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.about(byAddr) })
+	return d.Host != "" && slices.Contains(r.resolve[d.Host], a) || slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.grants(byAddr) })
 }
 
 // Addresses returns the addresses that Resolve gives a name.

@@ -57,6 +57,21 @@ func IsPrivate(a netip.Addr) bool {
 	return a.IsPrivate() && a.Zone() == "" && a != awsMetadata()
 }
 
+// IsPrivateNet reports whether every address of a network is private.
+func IsPrivateNet(p netip.Prefix) bool {
+	return IsPrivate(p.Masked().Addr()) && IsPrivate(Last(p)) && !p.Contains(awsMetadata())
+}
+
+// Last returns the last address of a network.
+func Last(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
 // awsMetadata is the metadata service of Amazon EC2 over IPv6 (EC2 user guide, "Use the
 // Instance Metadata Service").
 func awsMetadata() netip.Addr {

@@ -41,3 +41,19 @@ func TestIsLocal(t *testing.T) {
 		}
 	}
 }
+
+func TestNetworks(t *testing.T) {
+	for text, want := range map[string][2]bool{ // public, private
+		"1.1.1.0/24": {true, false}, "0.0.0.0/0": {false, false}, "100.0.0.0/8": {false, false},
+		"10.0.0.0/8": {false, true}, "10.0.0.0/7": {false, false}, "192.168.1.0/24": {false, true}, "172.16.0.0/11": {false, false},
+		"2606:4700::/32": {true, false}, "::/0": {false, false}, "fd12::/16": {false, true}, "fd00:ec2::/32": {false, false}, "fc00::/7": {false, false},
+	} {
+		p := netip.MustParsePrefix(text)
+		if IsPublicNet(p) != want[0] || IsPrivateNet(p) != want[1] {
+			t.Errorf("%s: public %v, private %v", p, IsPublicNet(p), IsPrivateNet(p))
+		}
+	}
+	if got := Last(netip.MustParsePrefix("10.1.2.0/23")); got != netip.MustParseAddr("10.1.3.255") {
+		t.Errorf("the last address is %s", got)
+	}
+}
