@@ -135,7 +135,7 @@ func parseHTTP(method, url string) (hostport string, r *HTTPRule, err error) {
 
 // cutPort cuts a port off a host, an address or a CIDR. IPv6 has a port only in brackets.
 func cutPort(s string) (host string, port uint16, err error) {
-	host, digits := s, ""
+	var digits string
 	switch inner, bracketed := strings.CutPrefix(s, "["); {
 	case bracketed:
 		var after string
