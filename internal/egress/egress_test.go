@@ -140,7 +140,8 @@ func TestDialable(t *testing.T) {
 		denied  string
 	}{
 		{
-			sandpit.Egress{Allow: []string{"a.test"}}, "a.test", "93.184.216.34 2606:4700::1",
+			sandpit.Egress{Allow: []string{"a.test"}},
+			"a.test", "93.184.216.34 2606:4700::1",
 			"127.0.0.1 10.0.0.1 192.168.1.1 169.254.169.254 100.64.0.1 100.100.100.200 168.63.129.16 224.0.0.1 0.0.0.0 255.255.255.255 ::1 :: fe80::1 fd00:ec2::254 ::ffff:127.0.0.1 ::ffff:a9fe:a9fe 64:ff9b::7f00:1 2002:7f00:1::",
 		},
 		{sandpit.Egress{Allow: []string{"a.test"}, Resolve: []string{"a.test:127.0.0.1", "b.test:10.0.0.1"}}, "a.test", "127.0.0.1 1.2.3.4", "127.0.0.2 10.0.0.1"},
