@@ -61,6 +61,10 @@ type Spec struct {
 	// interface only.
 	Egress Egress `json:",omitzero"` // records of sandboxes without any are as before
 
+	// Secrets are the credentials that the sandbox may use. Each name and each variable must
+	// be unique.
+	Secrets []Secret
+
 	// Labels are set by the caller for its own use.
 	Labels map[string]string
 

@@ -51,7 +51,7 @@ func subject(r *http.Request) string {
 func (c *call) detailOf(body any) string {
 	switch b := body.(type) {
 	case *v1.Spec:
-		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name)
+		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name) + secretsOf(b)
 	case *v1.Exec:
 		return programOf(&b.Command)
 	case *v1.Command:
@@ -74,6 +74,22 @@ func (c *call) detailOf(body any) string {
 		return "" // its URL may hold a secret
 	}
 	return subject(c.R)
+}
+
+// secretsOf names the secrets that a sandbox is to use.
+func secretsOf(b *v1.Spec) string {
+	var names []string
+	for _, u := range b.Secrets {
+		name := strconv.Quote(gate.Bounded(u.Name))
+		if u.Env {
+			name += " as env"
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " secrets " + gate.Bounded(strings.Join(names, ", "))
 }
 
 // changeOf says what of a sandbox is to be changed, and the names of labels alone: their

@@ -88,6 +88,11 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	spec = t.policy.Complete(spec)
 	required := feature.Required(spec) // also what only the policy asks for
 	limits, err := policy.Resolve(spec, t.policy)
+	made := madeOf{}
+	if err == nil {
+		making.enter("secrets")
+		made, err = e.useSecrets(ctx, t.namespace, t.policy, &spec)
+	}
 	if err == nil {
 		spec.Egress, err = e.allowEgress(spec.Egress, t.policy)
 	}
@@ -124,9 +129,9 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	trace("image")
 
 	s := e.newSandbox(NewID(), t.namespace)
-	made := false
+	entered := false
 	defer func() {
-		if !made { // destroy has not been called
+		if !entered { // destroy has not been called
 			s.repay()
 		}
 	}()
@@ -141,12 +146,13 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		lease.Release()
 		return nil, err
 	}
-	s.user = userName(config.User)
+	s.user, s.secretUses = userName(config.User), made.secretUses
+	config.Env = append(config.Env, made.env...)
 	if s.persistent {
 		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
 	}
 	if err == nil {
-		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept))
+		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept) + made.cost())
 	}
 	if err != nil {
 		lease.Release()
@@ -154,7 +160,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	s.info = sandpit.Info{
 		ID: s.id, Name: s.Name(), Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
-		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: gaps,
+		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(gaps, made.gap),
 	}
 	s.egress = spec.Egress
 	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
@@ -165,7 +171,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	if err := e.letIn(ctx, s, t, spec, &plan); err != nil {
 		return nil, err
 	}
-	made = true
+	entered = true
 	making.limit(e.opts.Patience.Create)
 	if giveBack, err = e.try(ctx, making, t.namespace); err == nil {
 		defer giveBack()

@@ -102,7 +102,13 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 	if err != nil {
 		return err
 	}
-	joined, err := s.engine.opts.Network.Join(ctx, file, Terms{Egress: e})
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	if err := s.findSecrets(ctx); err != nil { // they may have changed since the sandbox was known
+		_ = file.Close()
+		return err
+	}
+	joined, err := s.engine.opts.Network.Join(ctx, file, s.terms(e))
 	if err != nil {
 		return err
 	}
@@ -180,7 +186,10 @@ func (s *Sandbox) setEgress(ctx context.Context, e sandpit.Egress, p policy.Poli
 	if joined == nil {
 		err = s.joinNetwork(ctx, e)
 	} else if err = s.saveSettings(ctx, &next); err == nil {
-		if err = joined.Set(ctx, Terms{Egress: e}); err != nil {
+		s.joining.Lock()
+		err = joined.Set(ctx, s.terms(e))
+		s.joining.Unlock()
+		if err != nil {
 			_ = s.saveSettings(context.WithoutCancel(ctx), &was)
 		}
 	}

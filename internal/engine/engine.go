@@ -52,6 +52,10 @@ type Options struct {
 	// Network gives sandboxes egress. If it is nil, a Spec with Egress is refused.
 	Network Network
 
+	// Secrets has the secrets that sandboxes may use. If it is nil, a Spec with Secrets is
+	// refused.
+	Secrets Secrets
+
 	// Patience says how long to wait for operations that may hang.
 	Patience Patience
 

@@ -34,6 +34,7 @@ type data struct {
 	Config      image.Config      `json:"config"`
 	Limits      sandpit.Limits    `json:"limits"`
 	Egress      *sandpit.Egress   `json:"egress,omitempty"`   // none: nothing is reached
+	Secrets     map[string]string `json:"secrets,omitempty"`  // the placeholders of secrets that are bound to hosts, by name
 	Changing    bool              `json:"changing,omitempty"` // other limits may be in force
 	NotEnforced []sandpit.Gap     `json:"not_enforced,omitempty"`
 	Deadline    time.Time         `json:"deadline,omitzero"`
@@ -86,7 +87,7 @@ func (s *Sandbox) record(next *settings) (Record, error) {
 	d := data{
 		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: x.labels, Image: s.info.Image, Config: s.image,
 		Limits: x.limits, Changing: x.changing, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
-		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Dialects: maps.Clone(s.dialects),
+		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Secrets: s.placeholders, Dialects: maps.Clone(s.dialects),
 	}
 	if x.egress.Asked() || s.network != nil {
 		d.Egress = &x.egress

@@ -52,6 +52,7 @@ type Sandbox struct {
 
 	change  chan struct{} // one place: held during a change of the state
 	saving  sync.Mutex    // held while the record is written
+	joining sync.Mutex    // held while the terms of its network change
 	noted   bool          // there may be a stopMark; guarded by saving
 	erasing bool          // its record is being removed, and must not be written; guarded by saving
 	erased  bool          // and is removed; guarded by saving
@@ -92,6 +93,8 @@ type Sandbox struct {
 	announced []uint64    // processes whose end was announced, which the guest has yet to be told
 	noting    *time.Timer // to tell it; nil: not set
 	samples   samples
+
+	secretUses
 
 	egress  sandpit.Egress // what it may reach
 	network Joined         // nil: it has no interface, or none yet

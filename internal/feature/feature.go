@@ -57,13 +57,14 @@ const (
 	GapSwap        = "swap"         // swap within the limit of memory
 	GapTCPBuffers  = "tcp-buffers"  // buffers of TCP sockets within the limit of memory
 	GapGuestPids   = "guest-pids"   // a guest beside the limit of processes
+	GapSecretEnv   = "secret-env"   // values of secrets that the sandbox itself has, because it was asked for
 )
 
 // OtherGaps returns the gaps that are not a missing feature.
 func OtherGaps() []string {
 	return []string{
 		GapProc, GapNamespaces, GapOwnIDs, GapOwnCounters, GapHostImage, GapSetID, GapSocketPeers, GapCoreHandler,
-		GapSwap, GapTCPBuffers, GapGuestPids,
+		GapSwap, GapTCPBuffers, GapGuestPids, GapSecretEnv,
 	}
 }
 
@@ -120,7 +121,7 @@ func requests(s sandpit.Spec) []request {
 		{Mounts, "mounting host directories", len(s.Mounts) > 0},
 		{NestedMounts, "mounting read-only inside a writable mount", slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
 		{WritePaths, "restricting writes", s.Write != nil},
-		{Egress, "reaching the network", s.Egress.Asked()},
+		{Egress, "reaching the network", s.Egress.Asked() || slices.ContainsFunc(s.Secrets, func(u sandpit.Secret) bool { return !u.Env })},
 		{Pause, "pausing at the end of the lifetime", s.OnExpiry == sandpit.ExpiryPause},
 	}
 }

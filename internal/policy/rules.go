@@ -38,6 +38,9 @@ type Rules struct {
 	// is a rule, too. None by default. Deny is added to what each sandbox denies.
 	Egress, Deny []string
 
+	// Secrets are the names of the secrets that may be used; '*' stands for any text.
+	Secrets []string
+
 	// Sandboxes bounds the sandboxes of a namespace; 0: by capacity only.
 	Sandboxes int
 
@@ -78,6 +81,7 @@ func ServerDefault() Policy {
 			Images:    []Image{{kind: kindHost, text: "host"}, {kind: kindRegistry, registry: "*", repository: "*", text: "*"}},
 			OnExpiry:  []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause},
 			Egress:    []string{string(sandpit.EgressPublic)},
+			Secrets:   []string{"*"},
 			Sandboxes: 1000,
 			Previews:  DefaultPreviews,
 		},

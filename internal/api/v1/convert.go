@@ -105,6 +105,9 @@ func FromSpec(s sandpit.Spec) Spec {
 		v.Write = &s.Write
 	}
 	v.Egress = FromEgress(s.Egress)
+	for _, u := range s.Secrets {
+		v.Secrets = append(v.Secrets, SecretUse(u))
+	}
 	for _, m := range s.Mounts {
 		v.Mounts = append(v.Mounts, Mount(m))
 	}
@@ -129,6 +132,9 @@ func (s Spec) Sandpit() (sandpit.Spec, error) {
 		v.Write = append([]string{}, *s.Write...)
 	}
 	v.Egress = s.Egress.Sandpit()
+	for _, u := range s.Secrets {
+		v.Secrets = append(v.Secrets, sandpit.Secret(u))
+	}
 	for _, m := range s.Mounts {
 		v.Mounts = append(v.Mounts, sandpit.Mount(m))
 	}

@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// Secrets has the secrets that sandboxes may use. All methods are safe for concurrent use.
+type Secrets interface {
+	// FindSecret returns what the use of a secret by a namespace means. It returns ErrNotFound if
+	// neither the namespace nor the server has one of that name, ErrInvalid if the use makes no
+	// sense, and ErrForbidden for hosts that the secret is not bound to. Errors never have the value.
+	FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (FoundSecret, error)
+}
+
+// FoundSecret is a stored secret, as a sandbox uses it.
+type FoundSecret struct {
+	Variables   []string // which get the placeholder or the value
+	Hosts       []string // as in rules; at least one, unless the sandbox is to have the value
+	Allow       []string // rules with which Hosts may be reached
+	Prefix      string   // of the placeholder
+	Query, Body bool     // see Secret
+	Value       string
+	Shared      bool // it is the server's, and not the namespace's
+}
+
+// maxSecrets bounds the secrets that one sandbox uses.
+const maxSecrets = 32
+
+// checkSecrets checks uses of secrets as far as no stored one needs to be known.
+func checkSecrets(uses []sandpit.Secret) error {
+	if len(uses) > maxSecrets {
+		return fault.Invalidf("%d secrets exceed the limit of %d for one sandbox", len(uses), maxSecrets)
+	}
+	names := map[string]bool{}
+	for _, u := range uses {
+		switch {
+		case !notation.IsName(u.Name):
+			return sandpit.WithHint(fault.Invalidf("%q is not a valid name of a secret", fault.Clip(u.Name)), notation.NameHint)
+		case names[u.Name]:
+			return fault.Invalidf("the secret %q is given twice", u.Name)
+		case u.Env && len(u.Hosts) > 0:
+			return sandpit.WithHint(fault.Invalidf("the secret %q can't be both bound to hosts and in the environment", u.Name), "omit one of them")
+		}
+		names[u.Name] = true
+	}
+	return nil
+}
+
+// secretUses are the secrets that a sandbox uses. Its record has all but the values.
+type secretUses struct {
+	uses         []sandpit.Secret
+	placeholders map[string]string // by name, of those that are bound to hosts
+
+	bound []Secret // with the present values; those that were removed are missing
+}
+
+// madeOf are the uses of secrets as a new sandbox is made with them.
+type madeOf struct {
+	secretUses
+	env []string      // variables with placeholders, or with values
+	gap []sandpit.Gap // says which values the sandbox has
+}
+
+// cost is the size of the secrets in memory.
+func (u *secretUses) cost() (n int64) {
+	for _, b := range u.bound {
+		n += int64(len(b.Name)+len(b.Placeholder)+len(b.Value)) + 256
+	}
+	return n
+}
+
+// useSecrets finds the secrets of a Spec, and adds to its Egress that their hosts may be reached.
+func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Policy, spec *sandpit.Spec) (m madeOf, err error) {
+	if len(spec.Secrets) == 0 {
+		return m, nil
+	}
+	if err := checkSecrets(spec.Secrets); err != nil {
+		return m, err
+	}
+	if e.opts.Secrets == nil {
+		return m, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "using the secret %q: this program stores no secrets", spec.Secrets[0].Name), "create the sandbox at a server: 'sandpit create --secret'")
+	}
+	m.uses, m.placeholders = slices.Clone(spec.Secrets), map[string]string{}
+	taken := map[string]string{} // variables, and what sets them
+	for _, entry := range spec.Env {
+		name, _, _ := strings.Cut(entry, "=")
+		taken[name] = "env"
+	}
+	var exposed []string
+	spec.Egress.Allow = slices.Clip(spec.Egress.Allow)
+	for _, use := range spec.Secrets {
+		failed := func(err error) error { return fmt.Errorf("using the secret %q: %w", use.Name, err) }
+		if err := p.AllowSecret(use.Name); err != nil {
+			return m, err
+		}
+		found, err := e.opts.Secrets.FindSecret(ctx, namespace, use)
+		if errors.Is(err, sandpit.ErrNotFound) {
+			return m, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "no secret is named %q", use.Name), "run 'sandpit secret set "+use.Name+"' first")
+		} else if err != nil {
+			return m, failed(err)
+		}
+		if use.Env {
+			if err := p.AllowSecretEnv(use.Name, found.Shared); err != nil {
+				return m, err
+			}
+		}
+		value := found.Value
+		if use.Env {
+			exposed = append(exposed, use.Name)
+		} else {
+			value = placeholder(found.Prefix)
+			m.placeholders[use.Name] = value
+			m.bound = append(m.bound, bind(use.Name, value, found))
+			for _, rule := range found.Allow {
+				if !slices.Contains(spec.Egress.Allow, rule) {
+					spec.Egress.Allow = append(spec.Egress.Allow, rule)
+				}
+			}
+		}
+		for _, variable := range found.Variables {
+			if by, ok := taken[variable]; ok {
+				return m, sandpit.WithHint(failed(fault.Invalidf("its variable %s is set by %s, too", variable, by)), "name another variable, as in --secret NAME=VARIABLE")
+			}
+			taken[variable] = "the secret " + use.Name
+			m.env = append(m.env, variable+"="+value)
+		}
+	}
+	if len(exposed) > 0 {
+		m.gap = []sandpit.Gap{{
+			What: feature.GapSecretEnv, Why: "everything in the sandbox can read the values of these secrets, because it was asked for: " + strings.Join(exposed, ", "),
+			Fix: "bind them to hosts (--secret)",
+		}}
+	}
+	return m, nil
+}
+
+func bind(name, placeholder string, f FoundSecret) Secret {
+	return Secret{Name: name, Placeholder: placeholder, Value: []byte(f.Value), Hosts: f.Hosts, Query: f.Query, Body: f.Body}
+}
+
+// placeholder returns a new placeholder: random, so that no sandbox knows that of another, after the
+// beginning by which clients check the form of a value.
+func placeholder(prefix string) string {
+	return prefix + "sandpit" + strings.ToLower(rand.Text()) // 130 bits
+}
+
+// findSecrets finds the present values of the secrets that the sandbox uses. Those that were removed,
+// or that are no longer bound to its hosts, are left out.
+func (s *Sandbox) findSecrets(ctx context.Context) error {
+	s.mu.Lock()
+	was := s.secretUses
+	s.mu.Unlock()
+	var bound []Secret
+	for _, use := range was.uses {
+		if use.Env || s.engine.opts.Secrets == nil {
+			continue
+		}
+		found, err := s.engine.opts.Secrets.FindSecret(ctx, s.namespace, use)
+		switch placeholder := was.placeholders[use.Name]; {
+		case errors.Is(err, sandpit.ErrNotFound), errors.Is(err, sandpit.ErrInvalid), errors.Is(err, sandpit.ErrForbidden):
+		case err != nil:
+			return fmt.Errorf("finding the secret %q: %w", use.Name, err)
+		case placeholder != "":
+			bound = append(bound, bind(use.Name, placeholder, found))
+		}
+	}
+	s.mu.Lock()
+	s.bound = bound
+	s.mu.Unlock()
+	return nil
+}
+
+// terms returns the terms on which the sandbox has e.
+func (s *Sandbox) terms(e sandpit.Egress) Terms {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Terms{Egress: e, Secrets: s.bound}
+}
+
+// SecretChanged puts the present value of a secret in force in all sandboxes that use it: those of a
+// namespace, or with "" all. A sandbox in which that fails reaches nothing from then on, because
+// the former value must not be used any more; the error names one.
+func (e *Engine) SecretChanged(ctx context.Context, namespace, name string) error {
+	var all []*task
+	for _, s := range e.Sandboxes() {
+		if namespace != "" && s.namespace != namespace || !s.usesSecret(name) {
+			continue
+		}
+		all = append(all, e.work("changing a secret of", s, e.opts.Patience.Close, func(ctx context.Context) error {
+			return s.refreshSecrets(ctx)
+		}))
+	}
+	var errs []error
+	for _, t := range all {
+		errs = append(errs, t.wait(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Sandbox) usesSecret(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.uses, func(u sandpit.Secret) bool { return u.Name == name && !u.Env })
+}
+
+// refreshSecrets puts the present values of the sandbox's secrets in force.
+func (s *Sandbox) refreshSecrets(ctx context.Context) error {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	err := s.findSecrets(ctx)
+	joined := s.joined()
+	if err == nil && joined != nil {
+		err = joined.Set(ctx, s.terms(s.settings().egress))
+	}
+	if err != nil {
+		s.leaveNetwork()
+		return fmt.Errorf("sandbox %q reaches nothing any more: %w", s.Name(), err)
+	}
+	return nil
+}

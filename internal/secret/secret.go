@@ -1,0 +1,195 @@
+// Package secret defines the credentials that a server stores for sandboxes: what they are, and to which
+// hosts they are bound.
+package secret
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// Secret is a stored secret.
+type Secret struct {
+	Namespace string // that it belongs to; "": the server's, which all namespaces may use
+	Name      string
+	Binding
+	Value     string // empty where only the description is needed
+	CreatedAt time.Time
+	RotatedAt time.Time // when it got its present value
+}
+
+// Binding says where a secret is used.
+type Binding struct {
+	Service   string   // the service that the rest is from, or ""
+	Variables []string // that have the placeholder; none: see Secret.variables
+	Hosts     []string // HOST, HOST:PORT or *.HOST; none: each use says it
+	Prefix    string   // of placeholders
+	Query     bool     // replace the placeholder in the query of requests, too
+	Body      bool     // and in their body
+}
+
+// Bounds of a secret.
+const (
+	MaxValue     = 64 << 10 // bytes: a key file of a cloud has less than 8 KiB
+	maxHosts     = 64
+	maxVariables = 16
+	maxVariable  = 256 // bytes
+)
+
+// Check checks a secret that is to be stored. Errors match sandpit.ErrInvalid, and never have the
+// value.
+func (s *Secret) Check() error {
+	if err := CheckName(s.Name); err != nil {
+		return err
+	}
+	if err := s.Binding.check(); err != nil {
+		return err
+	}
+	if s.Namespace == "" && len(s.Hosts) == 0 {
+		return sandpit.WithHint(fault.Invalidf("a secret of the server needs hosts, as all namespaces may use it"), "name its service or its hosts")
+	}
+	return CheckValue(s.Value)
+}
+
+// CheckName checks the name of a secret. Errors match sandpit.ErrInvalid.
+func CheckName(name string) error {
+	if !notation.IsName(name) {
+		return sandpit.WithHint(fault.Invalidf("%q is not a valid name of a secret", fault.Clip(name)), notation.NameHint)
+	}
+	return nil
+}
+
+// CheckValue checks a value. Errors match sandpit.ErrInvalid, and never have the value.
+func CheckValue(value string) error {
+	switch {
+	case value == "":
+		return sandpit.WithHint(fault.Invalidf("the value is empty"), "to take a secret away, remove it")
+	case len(value) > MaxValue:
+		return fault.Invalidf("the value is longer than %d bytes", MaxValue)
+	case !utf8.ValidString(value), strings.ContainsRune(value, 0):
+		return sandpit.WithHint(fault.Invalidf("the value is not text in UTF-8"), "encode it, as with base64")
+	}
+	return nil
+}
+
+// bindable reports whether a value can be part of a header: one with a line break would add another.
+func bindable(value string) bool { return !strings.ContainsFunc(value, unicode.IsControl) }
+
+func (b *Binding) check() error {
+	if len(b.Variables) > maxVariables || len(b.Hosts) > maxHosts {
+		return fault.Invalidf("a secret may have %d variables and %d hosts", maxVariables, maxHosts)
+	}
+	for _, v := range b.Variables {
+		if err := checkVariable(v); err != nil {
+			return err
+		}
+	}
+	_, err := parseHosts(b.Hosts)
+	return err
+}
+
+func checkVariable(v string) error {
+	ok := v != "" && len(v) <= maxVariable && (v[0] < '0' || v[0] > '9')
+	for _, c := range []byte(v) {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_')
+	}
+	if !ok {
+		return sandpit.WithHint(fault.Invalidf("%q is not the name of an environment variable", fault.Clip(v)), "use letters, digits and '_', not starting with a digit")
+	}
+	return nil
+}
+
+// parseHosts reads hosts, which are rules of egress about names.
+func parseHosts(hosts []string) ([]egress.Rule, error) {
+	rules := make([]egress.Rule, 0, len(hosts))
+	for _, host := range hosts {
+		parsed, err := egress.ParseRule(host)
+		if err != nil || len(parsed) != 1 || parsed[0].Host == "" || parsed[0].Protocol != egress.TCP || parsed[0].HTTP != nil {
+			return nil, sandpit.WithHint(fault.Invalidf("%q is not a host of a secret", fault.Clip(host)), "write HOST, HOST:PORT or *.HOST, which is not a public suffix")
+		}
+		if parsed[0].Port == 0 {
+			parsed[0].Port = httpsPort
+		}
+		rules = append(rules, parsed[0])
+	}
+	return rules, nil
+}
+
+// httpsPort is the port of https (RFC 9110, section 4.2.2).
+const httpsPort = 443
+
+// Resolved is what a sandbox gets of a secret that it uses.
+type Resolved struct {
+	Binding          // Hosts and Variables are those of the use; without Hosts it is given as env
+	Value     string // of the stored one
+	Namespace string // as in Secret
+}
+
+// Resolve returns what a use of a stored secret means. Errors match sandpit.ErrInvalid, or
+// sandpit.ErrForbidden for a host that the secret is not bound to.
+func (s *Secret) Resolve(use sandpit.Secret) (Resolved, error) {
+	r := Resolved{Binding: s.Binding, Value: s.Value, Namespace: s.Namespace}
+	r.Variables = s.variables(use)
+	for _, v := range r.Variables {
+		if err := checkVariable(v); err != nil {
+			return r, err
+		}
+	}
+	if use.Env {
+		r.Hosts = nil
+		return r, nil
+	}
+	own, err := parseHosts(s.Hosts)
+	if err != nil {
+		return r, err
+	}
+	asked, err := parseHosts(use.Hosts)
+	if err != nil {
+		return r, err
+	}
+	for i := range asked {
+		if len(own) > 0 && !slices.ContainsFunc(own, func(o egress.Rule) bool { return o.Includes(&asked[i]) }) {
+			return r, sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "it is not bound to %s", use.Hosts[i]), "use one of its hosts: "+strings.Join(s.Hosts, ", "))
+		}
+	}
+	if len(use.Hosts) > 0 {
+		r.Hosts = use.Hosts
+	}
+	switch {
+	case len(r.Hosts) == 0:
+		return r, sandpit.WithHint(fault.Invalidf("it is bound to no host"), "name one, as in --secret NAME@HOST, or set the secret again with --service or --host")
+	case !bindable(s.Value):
+		return r, sandpit.WithHint(fault.Invalidf("its value has control characters, such as line breaks, which no header can have"), "set it again without them, or give it to the sandbox with --secret-env")
+	}
+	return r, nil
+}
+
+// variables returns those that a use sets.
+func (s *Secret) variables(use sandpit.Secret) []string {
+	switch {
+	case use.Variable != "":
+		return []string{use.Variable}
+	case len(s.Variables) > 0:
+		return s.Variables
+	}
+	return []string{strings.NewReplacer("-", "_", ".", "_").Replace(strings.ToUpper(s.Name))}
+}
+
+// Rules returns the rules of egress that a bound secret implies.
+func (r *Resolved) Rules() []string {
+	var rules []string
+	for _, host := range r.Hosts {
+		if !strings.Contains(host, ":") {
+			host += ":443"
+		}
+		rules = append(rules, host)
+	}
+	return rules
+}
