@@ -216,7 +216,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
 	s.changing = d.Changing
-	if d.Egress != nil {
+	if s.linked = d.Egress != nil; s.linked {
 		s.egress = *d.Egress
 	}
 	s.secretUses = secretUses{uses: made.Spec.Secrets, placeholders: d.Secrets}
@@ -230,7 +230,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.touch()
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
 	s.origin, s.secret, s.dialects = d.Made, r.Secret, d.Dialects
-	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) // whatever the bounds are: it is there
+	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) + egressCost(s.egress) // whatever the bounds are: it is there
 	for _, data := range d.Dialects {
 		s.cost += int64(len(data))
 	}
@@ -303,6 +303,9 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 		}
 		a.lacks = s.noteGaps()
 		s.restoreLimits(whole)
+		if s.linked && r.State != sandpit.StateFailed {
+			a.lacks = append(a.lacks, s.rejoinNetwork(ctx, patience)...)
+		}
 	}
 
 	if s.logs, err = s.openLog(); err != nil {
@@ -335,6 +338,7 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 			return s.died(), nil
 		}
 		s.closeGuest()
+		s.leaveNetwork()
 		if left = s.instance.Destroy(ctx) != nil; !left {
 			s.instance = absent{}
 			_ = e.opts.Images.Unkeep(s.id)

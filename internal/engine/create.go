@@ -146,13 +146,13 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		lease.Release()
 		return nil, err
 	}
-	s.user, s.secretUses = userName(config.User), made.secretUses
+	s.user, s.egress, s.secretUses = userName(config.User), spec.Egress, made.secretUses
 	config.Env = append(config.Env, made.env...)
 	if s.persistent {
 		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
 	}
 	if err == nil {
-		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept) + made.cost())
+		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept) + made.cost() + egressCost(s.egress))
 	}
 	if err != nil {
 		lease.Release()
@@ -162,7 +162,6 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		ID: s.id, Name: s.Name(), Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
 		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(gaps, made.gap),
 	}
-	s.egress = spec.Egress
 	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
 	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
@@ -356,10 +355,10 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		return err
 	}
 	trace("guest")
-	if err := s.joinNetwork(ctx, s.egress); err != nil {
-		return err
-	}
 	if s.egress.Asked() {
+		if err := s.joinNetwork(ctx, s.egress); err != nil {
+			return err
+		}
 		trace("network")
 	}
 	s.noteGaps()

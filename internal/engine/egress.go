@@ -3,12 +3,17 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -88,12 +93,9 @@ func (t Traffic) Moved() int64 { return t.Sent + t.Received }
 
 var _ sandpit.Egresser = (*Sandbox)(nil)
 
-// joinNetwork gives the sandbox its interface, if e asks for a network. It is called before a
-// program runs in it, after an adoption, or to give a running sandbox egress.
+// joinNetwork gives the sandbox its interface, or attaches to it, and puts e in force. It is
+// called before a program runs in it, after an adoption, or to give a running sandbox egress.
 func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
-	if !e.Asked() {
-		return nil
-	}
 	linker, ok := s.instance.(driver.Linker)
 	if !ok || s.engine.opts.Network == nil {
 		return errNoEgress(s.info.Driver)
@@ -102,6 +104,7 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 	if err != nil {
 		return err
 	}
+	enter(driver.ProgressOf(ctx), "network")
 	s.joining.Lock()
 	defer s.joining.Unlock()
 	if err := s.findSecrets(ctx); err != nil { // they may have changed since the sandbox was known
@@ -113,9 +116,42 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 		return err
 	}
 	s.mu.Lock()
-	s.network = joined
+	late := s.left || s.state == sandpit.StateFailed // then leaveNetwork was called before
+	if !late {
+		s.network, s.moved = joined, 0
+	}
 	s.mu.Unlock()
+	if late {
+		_ = joined.Close()
+		return s.closedError()
+	}
 	return nil
+}
+
+// rejoinNetwork attaches to the interface of a sandbox that is adopted. If that fails, the
+// sandbox reaches nothing, until its egress is changed; the gap says so.
+func (s *Sandbox) rejoinNetwork(ctx context.Context, patience time.Time) []sandpit.Gap {
+	e, whole := s.settings().egress, context.WithoutCancel(ctx) // also if its time is over
+	err := s.joinNetwork(whole, e)
+	for errors.Is(err, sandpit.ErrExists) && time.Now().Before(patience) && ctx.Err() == nil {
+		// The processes of a killed engine may still have the interface open.
+		time.Sleep(ownerRetry)
+		err = s.joinNetwork(whole, e)
+	}
+	return s.lackEgress(err)
+}
+
+// lackEgress notes why the sandbox has no network, or with nil that it has what it should.
+func (s *Sandbox) lackEgress(err error) (gaps []sandpit.Gap) {
+	if err != nil {
+		fix := cmp.Or(sandpit.Hint(err), "set its egress again (sandpit network)")
+		gaps = []sandpit.Gap{{What: string(feature.Egress), Why: "it reaches nothing: " + err.Error(), Fix: fix}}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(s.info.NotEnforced), func(g sandpit.Gap) bool { return g.What == string(feature.Egress) })
+	s.info.NotEnforced = append(others, gaps...)
+	return gaps
 }
 
 // allowEgress returns an Egress with what the policy adds, if it is valid and allowed.
@@ -161,48 +197,131 @@ func (s *Sandbox) SetEgress(ctx context.Context, e sandpit.Egress) error {
 	return s.setEgress(ctx, e, s.engine.opts.Policy)
 }
 
-// setEgress puts other rules in force, and in the record before: what is allowed is never more
-// than the record says.
+// setEgress changes the egress as a task, because the kernel makes the interface.
 func (s *Sandbox) setEgress(ctx context.Context, e sandpit.Egress, p policy.Policy) error {
 	failed := func(err error) error {
 		return fmt.Errorf("changing the egress of sandbox %q: %w", s.Name(), err)
+	}
+	if err := s.engine.mayTry(s.namespace); err != nil {
+		return failed(err)
+	}
+	e, err := s.engine.allowEgress(e, p)
+	if err != nil {
+		return failed(err)
 	}
 	state, err := s.begins(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.ends()
 	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+		s.ends()
 		return s.stateError(state)
 	}
 	s.touch()
-	if e, err = s.engine.allowEgress(e, p); err != nil {
-		return failed(err)
-	}
-	was := s.settings()
-	next := was
-	next.egress = e
-	joined := s.joined()
-	if joined == nil {
-		err = s.joinNetwork(ctx, e)
-	} else if err = s.saveSettings(ctx, &next); err == nil {
-		s.joining.Lock()
-		err = joined.Set(ctx, s.terms(e))
-		s.joining.Unlock()
-		if err != nil {
-			_ = s.saveSettings(context.WithoutCancel(ctx), &was)
+	inner, cancel := context.WithCancelCause(ctx)
+	t := &task{what: "changing the egress of", about: "sandbox " + s.Name(), namespace: s.namespace, sandbox: s, cancel: cancel}
+	err = s.engine.start(inner, t, s.engine.opts.Patience.Create, func(ctx context.Context) error {
+		defer s.ends()
+		err := s.changeEgress(ctx, e)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			return cause
 		}
-	}
-	if err == nil && joined == nil {
-		if err = s.saveSettings(ctx, &next); err != nil {
-			s.leaveNetwork()
-		}
-	}
+		return err
+	}).wait(context.Background())
 	if err != nil {
 		return failed(err)
 	}
 	s.event(sandpit.EventUpdated, "")
 	return nil
+}
+
+// changeEgress puts other rules in force, and in the record before, so that after a crash no
+// more is allowed than the record says. After an error the former rules are in both.
+// Precondition: s.change is held.
+func (s *Sandbox) changeEgress(ctx context.Context, e sandpit.Egress) error {
+	was := s.settings()
+	next := was
+	next.egress = e
+	more := egressCost(e) - egressCost(was.egress)
+	if more > 0 {
+		if err := s.pay(more); err != nil {
+			return err
+		}
+	}
+	err := s.saveSettings(ctx, &next)
+	if err != nil {
+		if errors.Is(err, sandpit.ErrUnavailable) {
+			s.saveLater() // what a disk that hangs has taken all the same is replaced
+		}
+	} else if err = s.enforceEgress(ctx, e); err != nil {
+		s.mu.Lock()
+		s.egress = was.egress
+		s.mu.Unlock()
+		if s.save(context.WithoutCancel(ctx)) != nil {
+			s.saveLater()
+		}
+	}
+	if err != nil {
+		more = -more
+	}
+	if more < 0 {
+		s.refund(-more)
+	}
+	return err
+}
+
+// enforceEgress puts rules in force.
+func (s *Sandbox) enforceEgress(ctx context.Context, e sandpit.Egress) error {
+	if joined := s.joined(); joined != nil {
+		s.joining.Lock()
+		defer s.joining.Unlock()
+		return joined.Set(ctx, s.terms(e))
+	}
+	if !e.Asked() {
+		return nil
+	}
+	if err := s.joinNetwork(ctx, e); err != nil {
+		return err
+	}
+	s.lackEgress(nil)
+	return nil
+}
+
+// egressCost is the size of the rules in memory.
+func egressCost(e sandpit.Egress) (n int64) {
+	for _, list := range [...][]string{e.Allow, e.Deny, e.Resolve, e.DNS} {
+		for _, text := range list {
+			n += int64(len(text)) + ledger.StringCost
+		}
+	}
+	return n
+}
+
+// noticeTraffic counts what connections have moved since the last call as activity.
+func (s *Sandbox) noticeTraffic() {
+	joined := s.joined()
+	if joined == nil {
+		return
+	}
+	moved := joined.Traffic().Moved()
+	s.mu.Lock()
+	same := moved == s.moved
+	s.moved = moved
+	s.mu.Unlock()
+	if same {
+		return
+	}
+	s.touch()
+	go func() { // or its guest would end it when the engine does not
+		ctx, cancel := context.WithTimeout(context.Background(), guestGrace)
+		defer cancel()
+		if state, err := s.begins(ctx); err == nil {
+			if state == sandpit.StateRunning {
+				s.tellGuest(ctx)
+			}
+			s.ends()
+		}
+	}()
 }
 
 // CheckEgress says whether a destination is allowed. See sandpit.Egresser.

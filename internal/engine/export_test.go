@@ -1,5 +1,16 @@
 package engine
 
+import "github.com/sandpit-dev/sandpit"
+
+// RecordedEgress returns the egress of a record.
+func RecordedEgress(r Record) (sandpit.Egress, error) {
+	d, err := readData(r)
+	if err != nil || d.Egress == nil {
+		return sandpit.Egress{}, err
+	}
+	return *d.Egress, nil
+}
+
 // Sample takes a sample of every sandbox now, but of those whose namespace is at it.
 func (e *Engine) Sample() { e.sample().Wait() }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -85,6 +86,7 @@ func openKept(dir string) *engine.Engine {
 		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest(), KeepDir: filepath.Join(dir, "keep")}),
 		Images: image.Open(images, image.Options{NoSync: true}), Policy: policy.Default(),
 		Store: fileStore(filepath.Join(dir, "records")), Dir: filepath.Join(dir, "logs"),
+		Network: network.Here{},
 	})
 }
 
@@ -111,11 +113,16 @@ func victim(dir string) int {
 func disturb(ctx context.Context, e *engine.Engine, dir string) {
 	all := e.Sandboxes()
 	if len(all) < 3 || rand.IntN(6) == 0 && len(all) < 8 {
-		_, _ = e.Create(ctx, sandpit.Spec{Env: []string{victimDir + "X=" + dir}, Limits: sandpit.Limits{Memory: 64 << 20}})
+		_, _ = e.Create(ctx, sandpit.Spec{
+			Env: []string{victimDir + "X=" + dir}, Limits: sandpit.Limits{Memory: 64 << 20},
+			Egress: sandpit.Egress{Allow: []string{"a.test"}[:rand.IntN(2)]},
+		})
 		return
 	}
 	sb := all[rand.IntN(len(all))]
-	switch rand.IntN(8) {
+	switch rand.IntN(9) {
+	case 8:
+		_ = sb.SetEgress(ctx, sandpit.Egress{Allow: []string{"a.test", "b.test"}[:rand.IntN(3)]})
 	case 0:
 		_ = sb.Remove(ctx)
 	case 1:
@@ -186,7 +193,7 @@ func checkKept(t *testing.T, dir string) {
 	e := openKept(dir)
 	defer func() { _ = e.Close() }()
 	report, err := e.Adopt(t.Context())
-	if err != nil || report.Refused != nil || report.Failed > 0 {
+	if err != nil || report.Refused != nil || report.Lacking != nil || report.Failed > 0 {
 		for _, sb := range e.Sandboxes() {
 			info, err := sb.Info(t.Context())
 			t.Logf("%+v, %v", info, err)
@@ -218,6 +225,13 @@ func checkKept(t *testing.T, dir string) {
 		}
 		if info, err := sb.Info(t.Context()); err != nil || info.State != r.State {
 			t.Errorf("sandbox %s is %s, its record says %s: %v", r.ID, info.State, r.State, err)
+		}
+		want, err := engine.RecordedEgress(r)
+		if err != nil {
+			t.Error(err)
+		}
+		if is, err := egresser(t, sb).Egress(t.Context()); err != nil || !slices.Equal(is.Allow, want.Allow) {
+			t.Errorf("the egress of sandbox %s is %+v, its record says %+v: %v", r.ID, is, want, err)
 		}
 		checkOutput(t, sb)
 	}

@@ -42,7 +42,11 @@ func (s *Sandbox) arm() {
 	}
 	next := time.Until(s.deadline) + lifeGrace
 	if s.idles() {
-		next = min(next, max(s.idleLeft(), time.Millisecond))
+		left := s.idleLeft()
+		if s.network != nil { // whose traffic is looked at in time
+			left = min(left, s.idle/trafficShare)
+		}
+		next = min(next, max(left, time.Millisecond))
 	}
 	s.timer = time.AfterFunc(next, s.expire)
 }
@@ -62,8 +66,13 @@ func (s *Sandbox) idleLeft() time.Duration {
 	return s.idle - time.Since(time.Unix(0, s.lastUse.Load()))
 }
 
+// trafficShare is how often traffic is looked at in an idle time: it ends an idle time at most
+// this part of it too late.
+const trafficShare = 8
+
 // expire checks whether the time is over, and carries out the expiry.
 func (s *Sandbox) expire() {
+	s.noticeTraffic()
 	s.mu.Lock()
 	reason := ""
 	switch {

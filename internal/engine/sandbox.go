@@ -98,6 +98,8 @@ type Sandbox struct {
 
 	egress  sandpit.Egress // what it may reach
 	network Joined         // nil: it has no interface, or none yet
+	moved   int64          // bytes that had moved when it was looked at last
+	linked  bool           // its record says that it has an interface; set by recall
 }
 
 // expiry is when a sandbox expires, and what happens then.
@@ -378,6 +380,7 @@ func (s *Sandbox) fail(reason string) {
 		s.state, s.reason = sandpit.StateFailed, why
 		s.mu.Unlock()
 		s.closeGuest()
+		s.leaveNetwork()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.ending = s.engine.work("removing the remains of", s, s.engine.opts.Patience.Remove, func(ctx context.Context) error {

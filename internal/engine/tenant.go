@@ -87,6 +87,14 @@ func (v view) Update(ctx context.Context, c sandpit.Change) error {
 	return v.update(ctx, c, v.tenant.policy)
 }
 
+// SetEgress changes what the sandbox may reach. See sandpit.Egresser.
+func (v view) SetEgress(ctx context.Context, e sandpit.Egress) error {
+	if why := v.tenant.locked; why != nil {
+		return fault.Errorf(sandpit.ErrForbidden, "changing the egress of sandbox %q: %w", v.Name(), why)
+	}
+	return v.setEgress(ctx, e, v.tenant.policy)
+}
+
 // SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.
 func (v view) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
 	if why := v.tenant.locked; why != nil {

@@ -26,6 +26,7 @@ func (p *Policy) Egress(e sandpit.Egress, beyond func(e sandpit.Egress, allowed 
 		}
 		return e, p.refuse("egress", "egress", hint, "egress to %s is not allowed", quote(rule))
 	}
-	e.Deny = slices.Concat(p.Rules.Deny, e.Deny)
+	own := slices.DeleteFunc(slices.Clone(e.Deny), func(rule string) bool { return slices.Contains(p.Rules.Deny, rule) })
+	e.Deny = slices.Concat(p.Rules.Deny, own) // a caller may have read them, and send them back
 	return e, nil
 }

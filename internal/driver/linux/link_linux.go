@@ -41,6 +41,11 @@ func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
 	if err := i.owned(); err != nil {
 		return nil, err
 	}
+	doing := driver.Doing{Step: "link", PID: i.child.PID}
+	if i.group != nil {
+		doing.Cgroup = i.group.Name()
+	}
+	driver.ProgressOf(ctx).Enter(doing)
 	dumpable, leave := processDumpable.enter()
 	defer leave()
 	fd, err := i.link(ctx, l, dumpable)
@@ -56,17 +61,25 @@ func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int,
 		return -1, os.NewSyscallError("socketpair", err)
 	}
 	defer unix.Close(ends[0])
-	p := linkSteps(l, i.child.PidFD, ends[1], dumpable)
-	child, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: ends[1]})
+	var p *sysprog.Program
+	var child sysprog.Child
+	raw, err := i.pidfd.SyscallConn()
+	if err == nil {
+		err = errors.Join(raw.Control(func(sandbox uintptr) { p, child, err = i.forkLink(l, int(sandbox), ends[1], dumpable) }), err)
+	}
 	unix.Close(ends[1])
 	if err != nil {
 		return -1, err
 	}
-	reap(child.PID)
-	defer child.Release()
 	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxTrees))
 	n, oobn, err := hear(ctx, ends[0], buf, oob)
 	if err != nil {
+		_ = unix.Kill(child.PID, unix.SIGKILL) // not reaped yet
+	}
+	reap(child.PID)
+	child.Release()
+	if err != nil {
+		closeAll(receivedFDs(oob[:oobn]))
 		return -1, err
 	}
 	if failed, ok := p.DecodeReport(buf[:n]); ok {
@@ -80,6 +93,18 @@ func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int,
 	return fds[0], nil
 }
 
+// forkLink makes the child, which gets few descriptors.
+func (i *instance) forkLink(l driver.Link, sandbox, socket int, dumpable bool) (*sysprog.Program, sysprog.Child, error) {
+	below, back, err := i.driver.reserved.lend([]*int{&sandbox, &socket})
+	if err != nil {
+		return nil, sysprog.Child{}, err
+	}
+	defer back()
+	p := linkSteps(l, sandbox, socket, dumpable)
+	child, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: socket, Below: below})
+	return p, child, err
+}
+
 // openingTUN is the step that fails where there is no TUN.
 const openingTUN = "opening " + tunPath
 
@@ -87,6 +112,8 @@ const openingTUN = "opening " + tunPath
 func explainLink(err error) error {
 	var step *sysprog.StepError
 	switch {
+	case errors.Is(err, os.ErrClosed), errors.Is(err, unix.ESRCH):
+		return fault.Errorf(sandpit.ErrClosed, "the sandbox has ended")
 	case !errors.As(err, &step):
 		return err
 	case step.What == openingTUN:

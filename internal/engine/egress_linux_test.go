@@ -1,0 +1,508 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// origin is a server that sandboxes reach as good.test, and as bad.test if a rule says so.
+func origin(t *testing.T) (port string) {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello") }))
+	t.Cleanup(srv.Close)
+	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// egress allows names of the origin.
+func egress(port string, names ...string) sandpit.Egress {
+	e := sandpit.Egress{Resolve: []string{"good.test:127.0.0.1", "bad.test:127.0.0.1"}}
+	for _, name := range names {
+		e.Allow = append(e.Allow, name+":"+port)
+	}
+	return e
+}
+
+// reaches reports whether the sandbox reaches a name of the origin.
+func reaches(t *testing.T, sb sandpit.Sandbox, name, port string) bool {
+	t.Helper()
+	out, err := sandpit.Shell(t.Context(), sb, "curl -sS --max-time 60 http://"+name+":"+port+"/ 2>&1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out.Stdout) == "hello\n"
+}
+
+// needEgress skips where sandboxes can't have a network.
+func needEgress(t *testing.T) {
+	t.Helper()
+	needGuest(t)
+	testkit.NeedProgram(t, "curl")
+	caps := linux.New(linux.Options{}).Probe(t.Context())
+	if !caps.Features[feature.Egress] {
+		i := slices.IndexFunc(caps.Gaps, func(g sandpit.Gap) bool { return g.What == string(feature.Egress) })
+		testkit.Lacks(t, "egress: "+caps.Gaps[i].Why)
+	}
+}
+
+func egresser(t *testing.T, sb sandpit.Sandbox) sandpit.Egresser {
+	t.Helper()
+	e, ok := sb.(sandpit.Egresser)
+	if !ok {
+		t.Fatalf("%T is not an Egresser", sb)
+	}
+	return e
+}
+
+// removeKept removes the sandboxes of openKept after the test.
+func removeKept(t *testing.T, dir string) {
+	t.Cleanup(func() {
+		e := openKept(dir)
+		_, _ = e.Adopt(context.Background())
+		for _, s := range e.Sandboxes() {
+			if err := s.Remove(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+		_ = e.Close()
+	})
+}
+
+// A sandbox reaches after a restart of the server what it reached before, whatever its state
+// was. One whose egress was taken away is refused at once, and does not hang.
+func TestEgressSurvivesTheEngine(t *testing.T) {
+	needEgress(t)
+	testkit.NeedRoot(t, "to pause sandboxes in any case")
+	port, dir := origin(t), t.TempDir()
+	removeKept(t, dir)
+	first := openKept(dir)
+	after := map[string]func(sandpit.Sandbox) error{
+		"running": func(sandpit.Sandbox) error { return nil },
+		"stopped": func(sb sandpit.Sandbox) error { return sb.(sandpit.Lifecycle).Stop(t.Context(), 0) },
+		"paused":  func(sb sandpit.Sandbox) error { return sb.(sandpit.Lifecycle).Pause(t.Context()) },
+		"none":    func(sb sandpit.Sandbox) error { return egresser(t, sb).SetEgress(t.Context(), sandpit.Egress{}) },
+	}
+	want := egress(port, "good.test")
+	for name, f := range after {
+		sb, err := first.Create(t.Context(), sandpit.Spec{Name: name, Egress: want})
+		testkit.Made(t, err)
+		if !reaches(t, sb, "good.test", port) || reaches(t, sb, "bad.test", port) {
+			t.Fatalf("%s: it does not reach what is allowed, or what is not", name)
+		}
+		if err := f(sb); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := openKept(dir)
+	defer second.Close()
+	report, err := second.Adopt(t.Context())
+	if err != nil || report.Adopted != len(after) || report.Refused != nil || report.Lacking != nil {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for name := range after {
+		sb, err := second.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := want
+		if name == "none" {
+			want = sandpit.Egress{}
+		}
+		if is, err := egresser(t, sb).Egress(t.Context()); err != nil || !gocmp.Equal(is, want) {
+			t.Errorf("%s: the egress is %+v, %v", name, is, err)
+		}
+		if name == "stopped" {
+			if err := sb.(sandpit.Lifecycle).Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if reaches(t, sb, "good.test", port) != (name != "none") || reaches(t, sb, "bad.test", port) {
+			t.Errorf("%s: it does not reach what is allowed, or what is not", name)
+		}
+	}
+}
+
+// A sandbox can be given egress while it runs, and it can be changed and taken away.
+func TestSetEgress(t *testing.T) {
+	needEgress(t)
+	port, dir := origin(t), t.TempDir()
+	removeKept(t, dir)
+	e := openKept(dir)
+	defer e.Close()
+	sb := create(t, e, sandpit.Spec{Name: "box"})
+	for _, names := range [][]string{nil, {"good.test"}, {"bad.test"}, {"good.test", "bad.test"}, nil, {"good.test"}} {
+		if err := egresser(t, sb).SetEgress(t.Context(), egress(port, names...)); err != nil {
+			t.Fatalf("allowing %q: %v (%s)", names, err, sandpit.Hint(err))
+		}
+		for _, name := range []string{"good.test", "bad.test"} {
+			if got := reaches(t, sb, name, port); got != slices.Contains(names, name) {
+				t.Errorf("with %q allowed, %s is reached: %v", names, name, got)
+			}
+		}
+	}
+	if err := egresser(t, sb).SetEgress(t.Context(), sandpit.Egress{Allow: []string{"no such host"}}); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("a rule that is none: %v", err)
+	}
+	if !reaches(t, sb, "good.test", port) {
+		t.Error("a refused change has changed something")
+	}
+	// Two at once: one after the other, and the record and what is in force agree.
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			if err := egresser(t, sb).SetEgress(t.Context(), egress(port, []string{"good.test", "bad.test"}[i%2])); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	is, err := egresser(t, sb).Egress(t.Context())
+	if err != nil || len(is.Allow) != 1 {
+		t.Fatalf("%+v, %v", is, err)
+	}
+	for _, name := range []string{"good.test", "bad.test"} {
+		if got := reaches(t, sb, name, port); got != strings.HasPrefix(is.Allow[0], name) {
+			t.Errorf("with %q allowed, %s is reached: %v", is.Allow, name, got)
+		}
+	}
+	if recorded := recordedEgress(t, dir, sb.ID()); !gocmp.Equal(recorded, is) {
+		t.Errorf("the record has %+v, and in force is %+v", recorded, is)
+	}
+}
+
+// recordedEgress returns what the record of openKept has.
+func recordedEgress(t *testing.T, dir, id string) sandpit.Egress {
+	t.Helper()
+	records, err := fileStore(filepath.Join(dir, "records")).Sandboxes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(records, func(r engine.Record) bool { return r.ID == id })
+	e, err := engine.RecordedEgress(records[i])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// faulty is a network whose joins and changes fail or hang on request.
+type faulty struct {
+	network.Here
+	joins, sets atomic.Pointer[error]
+	busy        atomic.Bool // there is traffic whenever it is looked at
+	moved       atomic.Int64
+}
+
+var errFaulty = errors.New("the network is faulty")
+
+func (f *faulty) fail(joins, sets error) { f.joins.Store(&joins); f.sets.Store(&sets) }
+
+func (f *faulty) Join(ctx context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
+	if err := f.joins.Load(); err != nil && *err != nil {
+		file.Close()
+		return nil, *err
+	}
+	j, err := f.Here.Join(ctx, file, t)
+	return faultyJoined{j, f}, err
+}
+
+type faultyJoined struct {
+	engine.Joined
+	network *faulty
+}
+
+func (j faultyJoined) Set(ctx context.Context, t engine.Terms) error {
+	if err := j.network.sets.Load(); err != nil && *err != nil {
+		return *err
+	}
+	return j.Joined.Set(ctx, t)
+}
+
+func (j faultyJoined) Traffic() engine.Traffic {
+	if j.network.busy.Load() {
+		return engine.Traffic{Sent: j.network.moved.Add(1)}
+	}
+	return engine.Traffic{Sent: j.network.moved.Load()}
+}
+
+// linking is bare with a network: the other end of its interfaces is a socket.
+type linking struct {
+	bare
+	enter func(ctx context.Context) // before each Link
+}
+
+type linkingInstance struct {
+	driver.Instance
+	of linking
+}
+
+func (d linking) Probe(ctx context.Context) driver.Capabilities {
+	caps := d.bare.Probe(ctx)
+	caps.Features[feature.Egress] = true
+	return caps
+}
+
+func (d linking) Create(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
+	i, err := d.bare.Create(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	return linkingInstance{i, d}, nil
+}
+
+func (d linking) Recover(ctx context.Context, h driver.Handle) (driver.Instance, error) {
+	i, err := d.bare.Recover(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return linkingInstance{i, d}, nil
+}
+
+func (i linkingInstance) Leave() {}
+
+func (i linkingInstance) Link(ctx context.Context, _ driver.Link) (*os.File, error) {
+	i.of.enter(ctx)
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	go func() { // nobody sends anything
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(ends[1])}}, -1)
+		unix.Close(ends[1])
+	}()
+	return os.NewFile(uintptr(ends[0]), "link"), nil
+}
+
+// A change that fails in any place leaves the former rules in the record and in force, and one
+// that is not written is not in force.
+func TestSetEgressThatFails(t *testing.T) {
+	srv := newSurvivor(t)
+	net := &faulty{}
+	with := func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, net
+	}
+	e := srv.open(t, with)
+	sb := made(t, e, sandpit.Spec{Name: "box"})
+	set := func(rules ...string) error {
+		return egresser(t, sb).SetEgress(t.Context(), sandpit.Egress{Allow: rules})
+	}
+	want := func(when string, rules ...string) {
+		t.Helper()
+		is, err := egresser(t, sb).Egress(t.Context())
+		if err != nil || !slices.Equal(is.Allow, rules) {
+			t.Errorf("%s, the egress is %+v, %v", when, is, err)
+		}
+		r, _ := srv.store.get(sb.ID())
+		if recorded, err := engine.RecordedEgress(r); err != nil || !slices.Equal(recorded.Allow, rules) {
+			t.Errorf("%s, the record has %+v, %v", when, recorded, err)
+		}
+		for _, rule := range []string{"a.test", "b.test"} {
+			d, err := egresser(t, sb).CheckEgress(t.Context(), rule)
+			if err != nil || d.Allowed != slices.Contains(rules, rule) {
+				t.Errorf("%s, %s: %+v, %v", when, rule, d, err)
+			}
+		}
+	}
+	net.fail(errFaulty, nil)
+	if err := set("a.test"); !errors.Is(err, errFaulty) {
+		t.Errorf("joining that fails: %v", err)
+	}
+	want("after a join that failed")
+	net.fail(nil, nil)
+	srv.store.setFail(sandpit.ErrExhausted)
+	if err := set("a.test"); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("a full disk: %v", err)
+	}
+	srv.store.setFail(nil)
+	want("after a write that failed")
+	if err := set("a.test"); err != nil {
+		t.Fatal(err)
+	}
+	want("after a change", "a.test")
+	net.fail(nil, errFaulty)
+	if err := set("b.test"); !errors.Is(err, errFaulty) {
+		t.Errorf("changing that fails: %v", err)
+	}
+	want("after a change that failed", "a.test")
+	if _, err := e.Create(t.Context(), sandpit.Spec{User: "root", WorkDir: "/", Egress: sandpit.Egress{Allow: []string{"HOST/"}}}); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("creating with an invalid rule: %v", err)
+	}
+	net.fail(errFaulty, nil)
+	if _, err := e.Create(t.Context(), sandpit.Spec{User: "root", WorkDir: "/", Egress: sandpit.Egress{Allow: []string{"a.test"}}}); !errors.Is(err, errFaulty) {
+		t.Errorf("creating without a network: %v", err)
+	}
+	if n := len(e.Sandboxes()); n != 1 {
+		t.Errorf("there are %d sandboxes", n)
+	}
+
+	// A sandbox whose interface can't be had when it is adopted is adopted all the same, and
+	// says what it lacks until its egress is set again.
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e, report := adopt(t, srv, with)
+	if report.Adopted != 1 || len(report.Lacking) != 1 {
+		t.Fatalf("%+v", report)
+	}
+	var err error
+	if sb, err = e.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	lacks := func() bool {
+		info := wantState(t, sb, sandpit.StateRunning)
+		return slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool {
+			return g.What == string(feature.Egress) && strings.Contains(g.Why, errFaulty.Error()) && g.Fix != ""
+		})
+	}
+	if !lacks() {
+		t.Error("it does not say what it lacks")
+	}
+	want("after an adoption without a network", "a.test")
+	net.fail(nil, nil)
+	if err := set("b.test"); err != nil || lacks() {
+		t.Errorf("setting it again: %v", err)
+	}
+	want("after it was set again", "b.test")
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Making an interface that hangs in the kernel holds up its sandbox only, and is told of.
+func TestStuckLink(t *testing.T) {
+	srv := newSurvivor(t)
+	released, reached := make(chan struct{}), make(chan struct{}, 2)
+	var stuck atomic.Bool
+	stuck.Store(true)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver = linking{bare: bare{srv.dir}, enter: func(ctx context.Context) {
+			driver.ProgressOf(ctx).Enter(driver.Doing{Step: "link"})
+			if stuck.Load() {
+				reached <- struct{}{}
+				<-released
+			}
+		}}
+		o.Network, o.Patience = network.Here{}, engine.Patience{Create: 50 * time.Millisecond, Undo: time.Millisecond, Close: time.Millisecond}
+	})
+	sb := made(t, e, sandpit.Spec{Name: "box"})
+	some := sandpit.Egress{Allow: []string{"a.test"}}
+	err := egresser(t, sb).SetEgress(t.Context(), some)
+	if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `step "link"`) {
+		t.Errorf("changing: %v", err)
+	}
+	_, err = e.Create(t.Context(), sandpit.Spec{Name: "other", User: "root", WorkDir: "/", Egress: some})
+	if !errors.Is(err, sandpit.ErrUnavailable) || !strings.Contains(err.Error(), `step "link"`) {
+		t.Errorf("creating: %v", err)
+	}
+	if n := len(e.Stuck()); n != 2 {
+		t.Errorf("%d are stuck", n)
+	}
+	stuck.Store(false)
+	third := made(t, e, sandpit.Spec{Name: "third", Egress: some})
+	if err := egresser(t, third).SetEgress(t.Context(), sandpit.Egress{}); err != nil {
+		t.Errorf("changing another: %v", err)
+	}
+	close(released)
+	eventually(t, "nothing is stuck", func() bool { return len(e.Stuck()) == 0 })
+	if err := egresser(t, sb).SetEgress(t.Context(), some); err != nil {
+		t.Errorf("changing it again: %v", err)
+	}
+	for _, s := range e.Sandboxes() {
+		if err := s.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Traffic keeps a sandbox from being idle, and its end does not.
+func TestTrafficIsActivity(t *testing.T) {
+	srv := newSurvivor(t)
+	net := &faulty{}
+	net.busy.Store(true)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, net
+	})
+	const idle = 200 * time.Millisecond
+	sb := made(t, e, sandpit.Spec{Name: "box", Idle: idle, Egress: sandpit.Egress{Allow: []string{"a.test"}}})
+	quiet := made(t, e, sandpit.Spec{Name: "quiet", Idle: idle})
+	gone := func(sb sandpit.Sandbox) bool {
+		_, err := e.Get(t.Context(), sb.ID())
+		return errors.Is(err, sandpit.ErrNotFound)
+	}
+	eventually(t, "the one without traffic has gone", func() bool { return gone(quiet) })
+	time.Sleep(2 * idle)
+	if gone(sb) {
+		t.Error("the one with traffic has gone, too")
+	}
+	net.busy.Store(false)
+	eventually(t, "without traffic it goes", func() bool { return gone(sb) })
+}
+
+// A tenant changes the egress of its sandboxes within its policy, whose floor is added once.
+func TestEgressWithinThePolicy(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.Here{}
+	})
+	p := policy.ServerDefault()
+	p.Rules.Egress, p.Rules.Deny = []string{"a.test", "b.test"}, []string{"c.test"}
+	tenant := e.As("tenant", p)
+	spec := sandpit.Spec{Name: "box", User: "root", WorkDir: "/", Egress: sandpit.Egress{Allow: []string{"a.test"}, Deny: []string{"d.test"}}}
+	sb, err := tenant.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		is, err := egresser(t, sb).Egress(t.Context())
+		if err != nil || !slices.Equal(is.Deny, []string{"c.test", "d.test"}) {
+			t.Fatalf("%+v, %v", is, err)
+		}
+		is.Allow = append(is.Allow, "b.test")
+		if err := egresser(t, sb).SetEgress(t.Context(), is); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := egresser(t, sb).SetEgress(t.Context(), sandpit.Egress{Allow: []string{"e.test"}}); !errors.Is(err, sandpit.ErrForbidden) {
+		t.Errorf("what the policy does not allow: %v", err)
+	}
+	own, err := tenant.WithoutPolicy(errors.New("it is gone")).Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := egresser(t, own).SetEgress(t.Context(), sandpit.Egress{}); !errors.Is(err, sandpit.ErrForbidden) {
+		t.Errorf("without a policy: %v", err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
