@@ -50,10 +50,16 @@ const (
 	EgressLearn      EgressPreset = "learn"      // as EgressPublic, to find out which rules suffice
 )
 
+// Defaults of EgressBounds.
+const (
+	DefaultConnections    = 512
+	DefaultNewConnections = 100
+)
+
 // EgressBounds bound the traffic of a sandbox. Zero means the default.
 type EgressBounds struct {
-	Connections    int64 // that are open at once; default 512
-	NewConnections int64 // per second, on average; default 100
+	Connections    int64 // that are open at once; default DefaultConnections
+	NewConnections int64 // per second, on average; default DefaultNewConnections
 	Sent           int64 // bytes in all; default unlimited
 	Received       int64 // bytes in all; default unlimited
 	Bandwidth      int64 // bytes per second, each way; default unlimited

@@ -206,7 +206,7 @@ func TestBeyondThePolicy(t *testing.T) {
 		{sandpit.Egress{Allow: []string{"fc00::/7"}}, []string{"all"}, "fc00::/7"},
 		{sandpit.Egress{Allow: []string{"0.0.0.0/0"}}, []string{"all"}, "0.0.0.0/0"},
 	} {
-		if got, err := Beyond(c.asked, c.allowed); got != c.beyond || err != nil {
+		if _, got, err := Beyond(c.asked, c.allowed, nil); got != c.beyond || err != nil {
 			t.Errorf("%+v with %v: beyond is %q, %v; want %q", c.asked, c.allowed, got, err, c.beyond)
 		}
 	}

@@ -65,6 +65,10 @@ func ParseRule(text string) ([]Rule, error) {
 	if members := setMembers(text); members != nil {
 		return members, nil
 	}
+	if !strings.ContainsAny(text, ".:/") && text != "" { // perhaps a mistyped set
+		return nil, sandpit.WithHint(fault.Invalidf("rule %q: there is no such set", fault.Clip(text)),
+			"use "+strings.Join(setNames(), ", ")+", or HOST:PORT for a host whose name has no dot")
+	}
 	rule := Rule{Text: text, Protocol: TCP}
 	rest := text
 	if method, url, ok := cutMethod(text); ok {

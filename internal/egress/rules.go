@@ -82,18 +82,69 @@ func Allowance(texts []string) (*Rules, error) {
 	return all, nil
 }
 
-// Beyond returns the text of a rule or preset of e that is not among the allowed ones, or "".
-// Errors match sandpit.ErrInvalid.
-func Beyond(e sandpit.Egress, allowed []string) (string, error) {
+// Beyond returns something that e asks for and that is not allowed: a rule or preset that is
+// not among the allowed ones, or an address of Resolve or DNS that is not among the addresses.
+// The part is "egress", "resolve" or "dns", or "" if all is allowed. Errors match
+// sandpit.ErrInvalid.
+func Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
 	rules, err := Compile(e)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	all, err := Allowance(allowed)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return rules.beyond(all), nil
+	if rule := rules.beyond(all); rule != "" {
+		return "egress", rule, nil
+	}
+	may, err := parseAddresses(addresses)
+	if err != nil {
+		return "", "", err
+	}
+	for _, text := range e.Resolve {
+		if _, addr, err := ParseResolve(text); err != nil || !may(addr) {
+			return "resolve", text, err
+		}
+	}
+	for _, text := range e.DNS {
+		if servers, err := Servers([]string{text}); err != nil || !may(servers[0].Addr()) {
+			return "dns", text, err
+		}
+	}
+	return "", "", nil
+}
+
+// PublicAddresses stands for all public addresses in a policy's list.
+const PublicAddresses = "public"
+
+// ParseAddresses reads ADDRESS, CIDR or PublicAddresses. Errors match sandpit.ErrInvalid.
+func ParseAddresses(text string) (netip.Prefix, error) {
+	if text == PublicAddresses {
+		return netip.Prefix{}, nil
+	}
+	p, ok, err := parsePrefix(text)
+	if err == nil && !ok {
+		err = fault.Invalidf("%q is not an address, a CIDR or %s", fault.Clip(text), PublicAddresses)
+	}
+	return p, err
+}
+
+// parseAddresses returns whether an address is among those that the texts name.
+func parseAddresses(texts []string) (func(netip.Addr) bool, error) {
+	var named []netip.Prefix
+	for _, text := range texts {
+		p, err := ParseAddresses(text)
+		if err != nil {
+			return nil, err
+		}
+		named = append(named, p)
+	}
+	return func(a netip.Addr) bool {
+		return slices.ContainsFunc(named, func(p netip.Prefix) bool {
+			return p.Contains(a) || !p.IsValid() && netaddr.IsPublic(a)
+		})
+	}, nil
 }
 
 // Decide says whether e allows a destination, in the form of ParseDestination. Errors match

@@ -38,6 +38,13 @@ func Sets() []Set {
 	}
 }
 
+func setNames() (names []string) {
+	for _, s := range Sets() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
 // setMembers returns the rules of a set, or nil if there is no such set.
 func setMembers(name string) (rules []Rule) {
 	i := slices.IndexFunc(Sets(), func(s Set) bool { return s.Name == name })

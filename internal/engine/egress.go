@@ -24,9 +24,8 @@ type Network interface {
 	// over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
 	Join(ctx context.Context, file *os.File, t Terms) (Joined, error)
 
-	// Beyond returns a rule or preset of e that is not among the allowed ones, or "". The
-	// error matches sandpit.ErrInvalid if e is invalid.
-	Beyond(e sandpit.Egress, allowed []string) (string, error)
+	// Beyond is a policy.Beyond.
+	Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
 	// Decide says whether e allows a destination: see sandpit.Egresser.
 	Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error)

@@ -13,12 +13,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Defaults of sandpit.EgressBounds.
-const (
-	DefaultConnections    = 512
-	DefaultNewConnections = 100
-)
-
 // bounds holds what a sandbox may use. It is safe for concurrent use.
 type bounds struct {
 	mu             sync.Mutex
@@ -35,8 +29,8 @@ const burst = 64 << 10
 func (b *bounds) set(max sandpit.EgressBounds) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	max.Connections = cmp.Or(max.Connections, DefaultConnections)
-	max.NewConnections = cmp.Or(max.NewConnections, DefaultNewConnections)
+	max.Connections = cmp.Or(max.Connections, sandpit.DefaultConnections)
+	max.NewConnections = cmp.Or(max.NewConnections, sandpit.DefaultNewConnections)
 	b.max = max
 	b.fresh = rate.NewLimiter(rate.Limit(max.NewConnections), int(max.NewConnections)*2)
 	b.up, b.down = nil, nil

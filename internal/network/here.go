@@ -24,8 +24,8 @@ func (Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joine
 }
 
 // Beyond checks e. See engine.Network.
-func (Here) Beyond(e sandpit.Egress, allowed []string) (string, error) {
-	return egress.Beyond(e, allowed)
+func (Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+	return egress.Beyond(e, allowed, addresses)
 }
 
 // Decide says whether e allows a destination. See engine.Network.

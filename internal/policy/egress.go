@@ -2,31 +2,105 @@ package policy
 
 import (
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Egress returns what a sandbox may reach that asks for e: what the policy denies is added.
-// beyond returns a rule of e that is not among the allowed ones, or ""; errors of it are
-// returned. The error matches sandpit.ErrForbidden if the policy does not allow e.
-func (p *Policy) Egress(e sandpit.Egress, beyond func(e sandpit.Egress, allowed []string) (string, error)) (sandpit.Egress, error) {
-	var allowed []string
-	if p.Rules != nil {
-		allowed = p.Rules.Egress
-	}
-	rule, err := beyond(e, allowed)
-	if err != nil || p.Rules == nil {
+// Beyond returns something that e asks for and that is neither among the allowed rules and
+// presets nor among the addresses that it may name. The part is "egress", "resolve" or
+// "dns", or "" if everything is allowed. Errors match sandpit.ErrInvalid.
+type Beyond func(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
+
+// Egress returns what a sandbox may reach that asks for e: with what the policy denies, and
+// with its bounds. Errors match sandpit.ErrInvalid if e is invalid, and sandpit.ErrForbidden
+// if the policy does not allow it.
+func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error) {
+	if err := p.boundTraffic(&e.Bounds); err != nil {
 		return e, err
 	}
-	if rule != "" {
-		hint := "ask the operator to allow it in the policy"
-		if len(allowed) > 0 {
-			hint = "ask for less: the policy allows " + strings.Join(allowed, ", ")
+	if p.Rules == nil {
+		_, _, err := beyond(e, nil, nil)
+		return e, err
+	}
+	e = p.learn(e)
+	part, what, err := beyond(e, p.Rules.Egress, p.Rules.Resolve)
+	if err != nil {
+		return e, err
+	}
+	hint := func(allowed []string) string {
+		if len(allowed) == 0 {
+			return "ask the operator to allow it in the policy"
 		}
-		return e, p.refuse("egress", "egress", hint, "egress to %s is not allowed", quote(rule))
+		return "ask for less: the policy allows " + few(allowed)
+	}
+	switch part {
+	case "":
+	case "egress":
+		return e, p.refuse(part, "egress", hint(p.Rules.Egress), "egress to %s is not allowed", quote(what))
+	case "dns":
+		return e, p.refuse(part, "resolve", hint(p.Rules.Resolve), "the name server %s is not allowed", quote(what))
+	default:
+		return e, p.refuse(part, "resolve", hint(p.Rules.Resolve), "resolving %s is not allowed", quote(what))
 	}
 	own := slices.DeleteFunc(slices.Clone(e.Deny), func(rule string) bool { return slices.Contains(p.Rules.Deny, rule) })
 	e.Deny = slices.Concat(p.Rules.Deny, own) // a caller may have read them, and send them back
 	return e, nil
 }
+
+// learn returns e with everything that the policy allows, if e asks for EgressLearn and the
+// policy allows less than public addresses.
+func (p *Policy) learn(e sandpit.Egress) sandpit.Egress {
+	may := func(preset sandpit.EgressPreset) bool { return slices.Contains(p.Rules.Egress, string(preset)) }
+	if e.Preset != sandpit.EgressLearn || may(sandpit.EgressPublic) || may(sandpit.EgressAll) {
+		return e
+	}
+	e.Preset = sandpit.EgressNone
+	for _, rule := range p.Rules.Egress {
+		switch preset := sandpit.EgressPreset(rule); {
+		case preset == sandpit.EgressRegistries:
+			e.Preset = preset
+		case preset != sandpit.EgressNone && !slices.Contains(e.Allow, rule):
+			e.Allow = append(slices.Clip(e.Allow), rule)
+		}
+	}
+	return e
+}
+
+// boundTraffic checks the bounds of a sandbox's traffic, and sets those that the policy has
+// and the caller did not name.
+func (p *Policy) boundTraffic(b *sandpit.EgressBounds) error {
+	var most sandpit.EgressBounds
+	if p.Rules != nil {
+		most = p.Rules.Traffic
+	}
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	for _, bound := range [...]struct {
+		field, noun  string
+		value        *int64
+		usual, limit int64
+		show         func(int64) string
+	}{
+		{"connections", "number of connections", &b.Connections, sandpit.DefaultConnections, most.Connections, count},
+		{"new-connections", "rate of new connections", &b.NewConnections, sandpit.DefaultNewConnections, most.NewConnections, count},
+		{"sent", "traffic sent", &b.Sent, 0, most.Sent, notation.FormatSize},
+		{"received", "traffic received", &b.Received, 0, most.Received, notation.FormatSize},
+		{"bandwidth", "bandwidth", &b.Bandwidth, 0, most.Bandwidth, notation.FormatSize},
+	} {
+		switch value := *bound.value; {
+		case value < 0 || value > maxTraffic:
+			return invalid("use a number from 1 to "+bound.show(maxTraffic), "the %s of %d is impossible", bound.noun, value)
+		case bound.limit == 0:
+		case value == 0 && (bound.usual == 0 || bound.usual > bound.limit):
+			*bound.value = bound.limit
+		case value > bound.limit:
+			return p.refuse(bound.field, "maximum."+bound.field, "request at most "+bound.show(bound.limit),
+				"the %s of %s is more than the maximum of %s", bound.noun, bound.show(value), bound.show(bound.limit))
+		}
+	}
+	return nil
+}
+
+// maxTraffic is more than any sandbox moves.
+const maxTraffic = 1 << 60

@@ -41,6 +41,13 @@ type Rules struct {
 	// Secrets are the names of the secrets that may be used; '*' stands for any text.
 	Secrets []string
 
+	// Resolve has the addresses that Egress.Resolve and Egress.DNS may name, as ADDRESS, CIDR
+	// or "public". None by default: what a caller names may be inside of the operator's network.
+	Resolve []string
+
+	// Traffic bounds the traffic of each sandbox; 0: unlimited.
+	Traffic sandpit.EgressBounds
+
 	// Sandboxes bounds the sandboxes of a namespace; 0: by capacity only.
 	Sandboxes int
 
@@ -82,6 +89,8 @@ func ServerDefault() Policy {
 			OnExpiry:  []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause},
 			Egress:    []string{string(sandpit.EgressPublic)},
 			Secrets:   []string{"*"},
+			Resolve:   []string{"public"},
+			Traffic:   sandpit.EgressBounds{Connections: 2048, NewConnections: 1000},
 			Sandboxes: 1000,
 			Previews:  DefaultPreviews,
 		},

@@ -16,10 +16,15 @@
 //	    previews: 8h               # how long a preview may last; false: none
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
+//	    egress: [registries, "*.example.com:443"]  # what may be asked for; or public, all
+//	    deny: [telemetry.example.com]              # by every sandbox
+//	    resolve: [public, 10.1.2.0/24]             # addresses that --resolve and --dns may name
 //
 // Every field is inherited on its own, and so is each limit in defaults and maximum. A list
-// replaces the inherited one; an empty list allows nothing. The values that take a bound away
-// are idle: never, creates-per-second: unlimited and write-paths: [/]. A policy that is only a
+// replaces the inherited one; an empty list allows nothing. The maximum also bounds traffic:
+// connections, new-connections (per second), sent, received, and bandwidth (per second). The
+// values that take a bound away are idle: never, write-paths: [/], and unlimited for
+// creates-per-second, sent, received and bandwidth. A policy that is only a
 // name is the same as what it starts from. Other names without a value are errors.
 package file
 

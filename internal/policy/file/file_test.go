@@ -29,6 +29,8 @@ policies:
       memory: 4g
       life: 24h
       idle: 1h
+      connections: 99
+      sent: 1g
     on-expiry: [stop, remove]
     sandboxes: 50
     creates-per-second: 2.5
@@ -37,6 +39,9 @@ policies:
     write-paths:
       - /workspace
       - /tmp
+    egress: [registries, "*.example.com:443"]
+    deny: [bad.example]
+    resolve: [public, 10.1.2.0/24]
   build: {images: []}
   empty:
 `
@@ -68,7 +73,11 @@ func TestParse(t *testing.T) {
 		Write:    []string{"/workspace", "/tmp"},
 		Idle:     10 * time.Minute,
 		MaxIdle:  time.Hour,
-		Egress:   []string{"public"},
+		Egress:   []string{"registries", "*.example.com:443"},
+		Deny:     []string{"bad.example"},
+		Secrets:  []string{"*"},
+		Resolve:  []string{"public", "10.1.2.0/24"},
+		Traffic:  sandpit.EgressBounds{Connections: 99, NewConnections: 1000, Sent: 1 << 30},
 		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour,
 	}, r); diff != "" {
 		t.Error(diff)
@@ -102,7 +111,14 @@ func TestMistakes(t *testing.T) {
 		"policy:\n  default:":                                                      `f:1: unknown field "policy"`,
 		"policies: [a]":                                                            "f:1: policies: it must be lines of NAME: VALUE",
 		"policies:\n  a/b: {}":                                                     `f:2: policies.a/b: it is not a name for a policy`,
-		"policies:\n  a:\n    egress: [x]":                                         `f:3: policies.a: unknown field "egress"`,
+		"policies:\n  a:\n    egress: ['*.com']":                                   "f:3: policies.a.egress[0]: ",
+		"policies:\n  a:\n    egress: [learn]":                                     "f:3: policies.a.egress[0]: learn needs no permission",
+		"policies:\n  a:\n    egress: public":                                      "f:3: policies.a.egress: it must be a list",
+		"policies:\n  a:\n    deny: [public]":                                      "f:3: policies.a.deny[0]: ",
+		"policies:\n  a:\n    resolve: [localhost]":                                "f:3: policies.a.resolve[0]: ",
+		"policies:\n  a: {maximum: {sent: much}}":                                  "f:2: policies.a.maximum.sent: ",
+		"policies:\n  a: {maximum: {connections: 0}}":                              "f:2: policies.a.maximum.connections: ",
+		"policies:\n  a: {defaults: {sent: 1m}}":                                   `f:2: policies.a.defaults: unknown field "sent"`,
 		"policies:\n  a:\n    secrets: {}":                                         `unknown field "secrets"`,
 		"policies:\n  a:\n    drivers: [vm]":                                       `unknown field "drivers"`,
 		"policies:\n  a:\n    workspaces: 1":                                       `unknown field "workspaces"`,
@@ -153,7 +169,7 @@ func TestMistakes(t *testing.T) {
 	if _, err := parse("f", strings.NewReader("policies: {a: {maximum: }}")); !strings.Contains(sandpit.Hint(err), "{} if there are none") {
 		t.Errorf("the hint is %q", sandpit.Hint(err))
 	}
-	if _, err := parse("f", strings.NewReader("policies: {a: {egress: 1}}")); !strings.Contains(sandpit.Hint(err), "creates-per-second") {
+	if _, err := parse("f", strings.NewReader("policies: {a: {gpus: 1}}")); !strings.Contains(sandpit.Hint(err), "creates-per-second") {
 		t.Errorf("the hint is %q", sandpit.Hint(err))
 	}
 }

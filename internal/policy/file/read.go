@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -63,8 +64,11 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 		"mounts":             yamldoc.List(&r.Mounts, parseMount),
 		"write-paths":        writePaths(&r.Write),
 		"on-expiry":          yamldoc.List(&r.OnExpiry, parseExpiry),
-		"defaults":           limits(&own, &r.Idle),
-		"maximum":            limits(&p.Max, &r.MaxIdle),
+		"defaults":           yamldoc.Mapping(limits(&own, &r.Idle)),
+		"egress":             yamldoc.List(&r.Egress, parseEgress),
+		"deny":               yamldoc.List(&r.Deny, parseDeny),
+		"resolve":            yamldoc.List(&r.Resolve, parseResolve),
+		"maximum":            maximum(&p.Max, r),
 		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
 		"previews":           yamldoc.Parse(&r.Previews, parsePreviews),
 		"creates-per-second": yamldoc.Parse(&r.CreateRate, parseRate),
@@ -89,8 +93,8 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 }
 
 // limits reads limits; those that the file does not name are unchanged.
-func limits(into *sandpit.Limits, idle *time.Duration) func(yamldoc.Value) error {
-	return yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+func limits(into *sandpit.Limits, idle *time.Duration) map[string]func(yamldoc.Value) error {
+	return map[string]func(yamldoc.Value) error{
 		string(feature.Memory): yamldoc.Parse(&into.Memory, notation.ParseSize),
 		string(feature.CPUs):   yamldoc.Parse(&into.CPUs, notation.ParseCPUs),
 		string(feature.Pids):   yamldoc.Parse(&into.Pids, notation.ParseCount),
@@ -100,7 +104,45 @@ func limits(into *sandpit.Limits, idle *time.Duration) func(yamldoc.Value) error
 		string(feature.Output): yamldoc.Parse(&into.Output, notation.ParseSize),
 		string(feature.Life):   yamldoc.Parse(&into.Life, notation.ParseDuration),
 		"idle":                 yamldoc.Parse(idle, notation.ParseDurationOrNever),
-	})
+	}
+}
+
+// maximum reads limits, and bounds of traffic.
+func maximum(into *sandpit.Limits, r *policy.Rules) func(yamldoc.Value) error {
+	fields, t := limits(into, &r.MaxIdle), &r.Traffic
+	fields["connections"] = yamldoc.Parse(&t.Connections, notation.ParseCount)
+	fields["new-connections"] = yamldoc.Parse(&t.NewConnections, notation.ParseCount)
+	fields["sent"] = yamldoc.Parse(&t.Sent, parseTraffic)
+	fields["received"] = yamldoc.Parse(&t.Received, parseTraffic)
+	fields["bandwidth"] = yamldoc.Parse(&t.Bandwidth, parseTraffic)
+	return yamldoc.Mapping(fields)
+}
+
+func parseTraffic(text string) (int64, error) {
+	if text == unlimited {
+		return 0, nil
+	}
+	return notation.ParseSize(text)
+}
+
+// parseEgress reads a rule or preset that may be asked for.
+func parseEgress(text string) (string, error) {
+	if sandpit.EgressPreset(text) == sandpit.EgressLearn {
+		return "", sandpit.WithHint(errors.New("learn needs no permission, because it allows what the policy allows"), "omit it, or write public")
+	}
+	_, err := egress.Allowance([]string{text})
+	return text, err
+}
+
+func parseDeny(text string) (string, error) {
+	_, err := egress.ParseRule(text)
+	return text, err
+}
+
+// parseResolve reads addresses that --resolve and --dns may name.
+func parseResolve(text string) (string, error) {
+	_, err := egress.ParseAddresses(text)
+	return text, err
 }
 
 func parseRate(text string) (float64, error) {

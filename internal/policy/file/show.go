@@ -17,13 +17,26 @@ type Document struct {
 
 	Images     []policy.Image   `json:"images"`
 	Defaults   Limits           `json:"defaults"`
-	Maximum    Limits           `json:"maximum"`
+	Maximum    Maximum          `json:"maximum"`
 	OnExpiry   []sandpit.Expiry `json:"on-expiry"`
 	Sandboxes  int              `json:"sandboxes"`
 	CreateRate any              `json:"creates-per-second"` // a number, or "unlimited"
 	Previews   any              `json:"previews"`           // the longest time, or false
 	Mounts     []string         `json:"mounts"`
 	Write      []string         `json:"write-paths"` // "/": everywhere
+	Egress     []string         `json:"egress"`      // rules and presets that may be asked for
+	Deny       []string         `json:"deny"`        // rules that each sandbox denies
+	Resolve    []string         `json:"resolve"`     // addresses that may be named
+}
+
+// Maximum are limits, and bounds of traffic: numbers, or "unlimited".
+type Maximum struct {
+	Limits
+	Connections    int64 `json:"connections,omitempty"`
+	NewConnections int64 `json:"new-connections,omitempty"` // per second
+	Sent           any   `json:"sent"`
+	Received       any   `json:"received"`
+	Bandwidth      any   `json:"bandwidth"` // bytes per second, each way
 }
 
 // Limits are sizes in bytes and times as text. A missing one has no bound, which only the
@@ -44,11 +57,16 @@ type Limits struct {
 func Show(p policy.Policy) Document {
 	r := p.Rules
 	if r == nil {
-		r = &policy.Rules{OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews}
+		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews}
 	}
 	d := Document{
 		Unrestricted: p.Rules == nil,
-		Images:       r.Images, Defaults: limitsOf(p.Default), Maximum: limitsOf(p.Max), OnExpiry: r.OnExpiry,
+		Images:       r.Images, Defaults: limitsOf(p.Default), OnExpiry: r.OnExpiry,
+		Egress: orNone(r.Egress), Deny: orNone(r.Deny), Resolve: orNone(r.Resolve),
+		Maximum: Maximum{
+			Limits: limitsOf(p.Max), Connections: r.Traffic.Connections, NewConnections: r.Traffic.NewConnections,
+			Sent: orUnlimited(r.Traffic.Sent), Received: orUnlimited(r.Traffic.Received), Bandwidth: orUnlimited(r.Traffic.Bandwidth),
+		},
 		Sandboxes: r.Sandboxes, CreateRate: unlimited, Previews: false, Mounts: []string{}, Write: []string{everywhere},
 	}
 	if r.CreateRate > 0 {
@@ -72,6 +90,20 @@ func Show(p policy.Policy) Document {
 	}
 	d.Defaults.Idle, d.Maximum.Idle = orNever(r.Idle), orNever(r.MaxIdle)
 	return d
+}
+
+func orNone(texts []string) []string {
+	if texts == nil {
+		return []string{}
+	}
+	return texts
+}
+
+func orUnlimited(n int64) any {
+	if n == 0 {
+		return unlimited
+	}
+	return n
 }
 
 func orNever(d time.Duration) string {
