@@ -65,6 +65,13 @@ func (b *bounds) admit() (release func(), err error) {
 	}, nil
 }
 
+// buffer returns the size of the buffers of a connection that was admitted.
+func (b *bounds) buffer() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return min(max(buffers/b.now, minBuffer), maxBuffer)
+}
+
 // usedUp reports whether no more bytes may be moved. Precondition: b.mu is held.
 func (b *bounds) usedUp() bool {
 	return b.max.Sent > 0 && b.sent.Load() >= b.max.Sent || b.max.Received > 0 && b.received.Load() >= b.max.Received

@@ -63,8 +63,9 @@ type flow struct {
 
 	// All guarded by all.mu.
 	info  sandpit.Flow
-	close func() // of an open one
-	cause error  // why it was closed from outside
+	addr  netip.Addr // that was dialled
+	close func()     // of an open one
+	cause error      // why it was closed from outside
 	over  bool
 }
 
@@ -89,17 +90,11 @@ func (f *flow) decide(d sandpit.EgressDecision) {
 	f.info.EgressDecision = d
 }
 
-func (f *flow) decision() sandpit.EgressDecision {
-	f.all.mu.Lock()
-	defer f.all.mu.Unlock()
-	return f.info.EgressDecision
-}
-
 // dialled notes the address that was dialled.
 func (f *flow) dialled(a netip.AddrPort) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.info.Address = a.String()
+	f.addr, f.info.Address = a.Addr(), a.String()
 }
 
 // open notes how the connection is closed. It reports false, and closes it, if the connection

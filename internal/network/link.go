@@ -2,6 +2,7 @@ package network
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -21,18 +22,20 @@ type link struct {
 	file *os.File
 	raw  syscall.RawConn
 
+	accept func([]byte) bool // packets; others are dropped
+
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 	done       chan struct{} // closed when nothing is read any more
 	err        error         // why; valid once done is closed
 }
 
 // newLink takes over file, which is non-blocking.
-func newLink(file *os.File) (*link, error) {
+func newLink(file *os.File, accept func([]byte) bool) (*link, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	return &link{file: file, raw: raw, done: make(chan struct{})}, nil
+	return &link{file: file, raw: raw, accept: accept, done: make(chan struct{})}, nil
 }
 
 // packets are buffers for one packet.
@@ -74,12 +77,8 @@ func (l *link) receive() {
 // deliver passes a packet on to the stack, which checks it.
 func (l *link) deliver(view *buffer.View) {
 	d := l.dispatcher.Load()
-	if d == nil {
+	if d == nil || !l.accept(view.AsSlice()) {
 		view.Release()
-		return
-	}
-	if isEcho(view.AsSlice()) {
-		view.Release() // the stack would answer for anybody
 		return
 	}
 	var protocol tcpip.NetworkProtocolNumber
@@ -174,15 +173,31 @@ func (l *link) Wait() { <-l.done }
 // Close closes the file, which ends receive.
 func (l *link) Close() { _ = l.file.Close() }
 
-// isEcho reports whether a packet is an ICMP echo request.
-func isEcho(b []byte) bool {
+// fromInside reports whether a packet is one that the sandbox has a reason to send: a whole one of
+// TCP or UDP, from its own address to a single host, without options and extension headers. The
+// stack would put fragments together, join groups, and answer echo requests and other sources.
+func fromInside(b []byte) bool {
+	var protocol tcpip.TransportProtocolNumber
+	var from, to netip.Addr
 	switch header.IPVersion(b) {
 	case header.IPv4Version:
 		ip := header.IPv4(b)
-		n := int(ip.HeaderLength())
-		return len(b) > n && len(b) >= header.IPv4MinimumSize && ip.TransportProtocol() == header.ICMPv4ProtocolNumber && header.ICMPv4Type(b[n]) == header.ICMPv4Echo
+		if len(b) < header.IPv4MinimumSize || ip.HeaderLength() != header.IPv4MinimumSize || ip.More() || ip.FragmentOffset() != 0 {
+			return false
+		}
+		protocol = ip.TransportProtocol()
+		from, to = netip.AddrFrom4(ip.SourceAddress().As4()), netip.AddrFrom4(ip.DestinationAddress().As4())
 	case header.IPv6Version:
-		return len(b) > header.IPv6MinimumSize && header.IPv6(b).TransportProtocol() == header.ICMPv6ProtocolNumber && header.ICMPv6Type(b[header.IPv6MinimumSize]) == header.ICMPv6EchoRequest
+		if len(b) < header.IPv6MinimumSize {
+			return false
+		}
+		ip := header.IPv6(b)
+		protocol = tcpip.TransportProtocolNumber(ip.NextHeader())
+		from, to = netip.AddrFrom16(ip.SourceAddress().As16()), netip.AddrFrom16(ip.DestinationAddress().As16())
+	default:
+		return false
 	}
-	return false
+	return (protocol == header.TCPProtocolNumber || protocol == header.UDPProtocolNumber) &&
+		(from == netaddr.Inside4().Addr() || from == netaddr.Inside6().Addr()) &&
+		!to.IsUnspecified() && !to.IsLoopback() && !to.IsMulticast() && to != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

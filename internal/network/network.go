@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -51,11 +53,14 @@ type Network struct {
 	flows flows
 	ctx   context.Context // ends with Close
 	end   context.CancelFunc
-	work  sync.WaitGroup
+	work  sync.WaitGroup // that Close waits for: see enter
 
 	rules  atomic.Pointer[ruleset]
 	bounds bounds
 	once   sync.Once // of Close
+
+	mu     sync.Mutex
+	closed bool // guarded by mu
 }
 
 // ruleset is what an Egress was compiled to.
@@ -73,7 +78,7 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 		file.Close()
 		return nil, err
 	}
-	l, err := newLink(file)
+	l, err := newLink(file, fromInside)
 	if err != nil {
 		file.Close()
 		return nil, err
@@ -86,8 +91,7 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 		file.Close()
 		return nil, err
 	}
-	const inFlight = 256 // connections that are being dialled
-	forward := tcp.NewForwarder(n.stack, 0, inFlight, n.forward)
+	forward := tcp.NewForwarder(n.stack, maxBuffer, inFlight, n.forward)
 	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forward.HandlePacket)
 	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(n.stack, n.datagrams).HandlePacket)
 	n.work.Go(l.receive)
@@ -117,8 +121,12 @@ func compile(t engine.Terms) (*ruleset, error) {
 	return &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers)}, nil
 }
 
+// quiet keeps the stack, which logs packets that it does not like, from writing to stderr.
+var quiet = sync.OnceFunc(func() { log.SetTarget(&log.Writer{Next: io.Discard}) })
+
 // newStack makes a stack with one interface that has every address.
 func newStack(l *link) (*stack.Stack, error) {
+	quiet()
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
@@ -127,10 +135,10 @@ func newStack(l *link) (*stack.Stack, error) {
 		s.Destroy()
 		return nil, fmt.Errorf("making a network stack: %s: %s", what, err)
 	}
-	// Loss is rare here, and order certain: what helps against them costs time.
-	noSACK := tcpip.TCPSACKEnabled(true)
-	if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, &noSACK); err != nil {
-		return failed("tcp", err)
+	for _, option := range tcpOptions() {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
+			return failed("tcp", err)
+		}
 	}
 	if err := s.CreateNIC(nic, l); err != nil {
 		return failed("interface", err)
@@ -155,6 +163,29 @@ func newStack(l *link) (*stack.Stack, error) {
 	return s, nil
 }
 
+// Bounds of what the stack holds for one sandbox.
+const (
+	inFlight  = 256 // connections that are being dialled or have not been taken up inside
+	maxBuffer = 256 << 10
+	minBuffer = 64 << 10
+	buffers   = 16 << 20 // of all connections each way; above that, new ones get minBuffer
+
+	drainTime = 30 * time.Second // for the sandbox to take what a connection that ended has sent
+)
+
+// tcpOptions are for a network without delay or loss, whose other end may never answer.
+func tcpOptions() []tcpip.SettableTransportProtocolOption {
+	sack := tcpip.TCPSACKEnabled(true)
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
+	linger := tcpip.TCPLingerTimeoutOption(5 * time.Second)
+	syn := tcpip.TCPSynRetriesOption(2)
+	return []tcpip.SettableTransportProtocolOption{
+		&sack, &timeWait, &linger, &syn,
+		&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: maxBuffer, Max: maxBuffer},
+		&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: maxBuffer, Max: maxBuffer},
+	}
+}
+
 func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
 // Set changes what the sandbox may reach. Open connections that are no longer allowed end.
@@ -167,7 +198,11 @@ func (n *Network) Set(t engine.Terms) error {
 	n.rules.Store(set)
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
-		if d := set.rules.Decide(f.to); !d.Allowed {
+		d := set.rules.Decide(f.to)
+		if d.Allowed && f.addr.IsValid() {
+			d = set.dialable(f.to, f.addr)
+		}
+		if !d.Allowed {
 			return errors.New(d.Why)
 		}
 		return nil
@@ -189,17 +224,51 @@ func (n *Network) Resume(t engine.Traffic) {
 // Close ends all connections and the interface, and returns when nothing of them is left.
 func (n *Network) Close() {
 	n.once.Do(func() {
+		n.mu.Lock()
+		n.closed = true
+		n.mu.Unlock()
 		n.end()
 		n.flows.end(func(*flow) error { return net.ErrClosed })
 		n.link.Close()
+		n.link.Wait() // before Destroy, which waits for it with the lock that packets need
+		done := make(chan struct{})
+		go func() {
+			n.work.Wait()
+			close(done)
+		}()
+		for ended := false; !ended; {
+			for _, ep := range n.stack.RegisteredEndpoints() { // also those that were made meanwhile
+				ep.Abort()
+			}
+			select {
+			case <-done:
+				ended = true
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
 		n.stack.Destroy()
-		n.work.Wait()
 	})
+}
+
+// enter adds to the work that Close waits for. It reports false once Close was called.
+func (n *Network) enter() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.work.Add(1)
+	return true
 }
 
 // forward decides about a connection that the sandbox wants to make. It is called in a
 // goroutine of its own, of which the stack bounds the number.
 func (n *Network) forward(r *tcp.ForwarderRequest) {
+	if !n.enter() {
+		r.Complete(false)
+		return
+	}
+	defer n.work.Done()
 	id := r.ID()
 	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
 	to, ok := n.destination(egress.TCP, addr, id.LocalPort)
@@ -241,11 +310,33 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		f.finish(errors.New(tcpErr.String()))
 		return
 	}
-	in := &counted{TCPConn: gonet.NewTCPConn(&wq, ep), flow: f, bounds: &n.bounds}
-	if !f.open(func() { out.Close(); in.Close() }) {
-		return
+	size := n.bounds.buffer()
+	ep.SocketOptions().SetSendBufferSize(size, true)
+	ep.SocketOptions().SetReceiveBufferSize(size, true)
+	in := &counted{TCPConn: gonet.NewTCPConn(&wq, ep), ctx: n.ctx, flow: f, bounds: &n.bounds}
+	if f.open(func() { out.Close(); ep.Abort() }) {
+		f.finish(n.serve(in, out, dialler))
 	}
-	f.finish(n.serve(in, out, dialler))
+	drain(ep)
+}
+
+// drain closes a connection and returns once the sandbox has taken what was sent to it, so that
+// the connection counts as long as it holds memory.
+func drain(ep tcpip.Endpoint) {
+	ep.Close()
+	timer := time.AfterFunc(drainTime, ep.Abort)
+	defer timer.Stop()
+	if ep, ok := ep.(*tcp.Endpoint); ok {
+		ep.Wait()
+	}
+}
+
+// dialable says whether an address may be dialled for an allowed destination.
+func (s *ruleset) dialable(to egress.Destination, a netip.Addr) sandpit.EgressDecision {
+	if d := s.rules.Dialable(to, a); !d.Allowed {
+		return d
+	}
+	return s.resolver.notOwn(s.rules, to, a)
 }
 
 // destination returns where an address that the sandbox uses leads to.
@@ -281,16 +372,13 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 	}
 	var first error
 	var denied *sandpit.EgressDecision
-	for _, a := range addrs {
-		verdict := d.set.rules.Dialable(d.to, a)
-		if verdict.Allowed {
-			verdict = d.set.resolver.notOwn(d.set.rules, d.to, a)
-		}
-		if !verdict.Allowed {
+	for i, a := range addrs {
+		if verdict := d.set.dialable(d.to, a); !verdict.Allowed {
 			denied = &verdict
 			continue
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, d.network, netip.AddrPortFrom(a, d.to.Port).String())
+		// A silent address leaves time for the others.
+		conn, err := (&net.Dialer{Timeout: dialTimeout / time.Duration(min(len(addrs)-i, 4))}).DialContext(ctx, d.network, netip.AddrPortFrom(a, d.to.Port).String())
 		if err == nil {
 			d.flow.dialled(netip.AddrPortFrom(a, d.to.Port))
 			return conn, nil

@@ -20,7 +20,7 @@ type resolver struct {
 
 	mu    sync.Mutex
 	cache map[string]*answer // guarded by mu
-	own   []netip.Prefix     // this machine's addresses, guarded by mu
+	own   []netip.Addr       // this machine's addresses, guarded by mu
 	ownAt time.Time          // when they were read, guarded by mu
 }
 
@@ -105,24 +105,38 @@ func (r *resolver) ask(a *answer, name string) {
 // notOwn denies addresses of this machine, also public ones, unless a rule or Resolve names
 // them.
 func (r *resolver) notOwn(rules *egress.Rules, to egress.Destination, a netip.Addr) sandpit.EgressDecision {
-	if rules.Named(to, a) || !slices.ContainsFunc(r.ownAddresses(), func(p netip.Prefix) bool { return p.Addr() == a }) {
+	if rules.Named(to, a) {
 		return sandpit.EgressDecision{Allowed: true}
 	}
-	return sandpit.EgressDecision{Why: "its address " + a.String() + " is this machine's own, and no rule names it"}
+	own, err := r.ownAddresses()
+	switch {
+	case err != nil:
+		return sandpit.EgressDecision{Why: "whether its address " + a.String() + " is this machine's own is not known: " + err.Error()}
+	case slices.Contains(own, a):
+		return sandpit.EgressDecision{Why: "its address " + a.String() + " is this machine's own, and no rule names it"}
+	}
+	return sandpit.EgressDecision{Allowed: true}
 }
 
-func (r *resolver) ownAddresses() []netip.Prefix {
+// ownAddresses returns the addresses of this machine's interfaces.
+func (r *resolver) ownAddresses() ([]netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.ownAt) < keepOwn {
-		return r.own
+		return r.own, nil
 	}
-	r.own, r.ownAt = nil, time.Now()
-	addrs, _ := net.InterfaceAddrs()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var own []netip.Addr
 	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			r.own = append(r.own, netip.PrefixFrom(p.Addr().Unmap(), p.Addr().Unmap().BitLen()))
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			return nil, err
 		}
+		own = append(own, p.Addr().Unmap())
 	}
-	return r.own
+	r.own, r.ownAt = own, time.Now()
+	return own, nil
 }

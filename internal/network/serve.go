@@ -26,7 +26,6 @@ const peekSize = 32 << 10
 // What the client sends first is looked at before it is passed on, while the origin may already
 // speak.
 func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
-	in.ctx = n.ctx
 	defer in.Close()
 	defer out.Close()
 	down := &relay{from: out, to: in}
