@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
@@ -35,12 +36,22 @@ const (
 type nameServer struct {
 	n       *Network
 	limit   *rate.Limiter
-	waiting chan struct{}
+	waiting chan struct{} // questions
+	streams chan struct{} // connections
+}
+
+// isNameServer reports whether an address is that of the name server inside.
+func isNameServer(a netip.Addr, port uint16) bool {
+	return port == dnsPort && (a == netaddr.Gateway4() || a == netaddr.Gateway6())
+}
+
+func newNameServer(n *Network) *nameServer {
+	return &nameServer{n: n, limit: rate.NewLimiter(dnsRate, dnsBurst), waiting: make(chan struct{}, maxQuestions), streams: make(chan struct{}, dnsTCP)}
 }
 
 // serveNames starts the name server inside.
 func (n *Network) serveNames() error {
-	s := &nameServer{n: n, limit: rate.NewLimiter(dnsRate, dnsBurst), waiting: make(chan struct{}, maxQuestions)}
+	s := n.nameServer
 	for _, at := range []struct {
 		address  netip.Addr
 		protocol tcpip.NetworkProtocolNumber
@@ -51,12 +62,7 @@ func (n *Network) serveNames() error {
 			return fmt.Errorf("serving names: %w", err)
 		}
 		n.work.Go(func() { s.packets(packets) })
-		listener, err := gonet.ListenTCP(n.stack, full, at.protocol)
-		if err != nil {
-			return fmt.Errorf("serving names: %w", err)
-		}
-		context.AfterFunc(n.ctx, func() { packets.Close(); listener.Close() })
-		n.work.Go(func() { s.streams(listener) })
+		context.AfterFunc(n.ctx, func() { packets.Close() })
 	}
 	return nil
 }
@@ -76,27 +82,28 @@ func (s *nameServer) packets(conn *gonet.UDPConn) {
 	}
 }
 
-// streams answers questions over TCP (RFC 7766).
-func (s *nameServer) streams(l net.Listener) {
-	places := make(chan struct{}, dnsTCP)
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		select {
-		case places <- struct{}{}:
-		default:
-			conn.Close()
-			continue
-		}
-		s.n.work.Go(func() {
-			defer func() { conn.Close(); <-places }()
-			stop := context.AfterFunc(s.n.ctx, func() { conn.Close() })
-			defer stop()
-			for s.one(conn) == nil {
-			}
-		})
+// forwardNames answers questions over TCP (RFC 7766).
+func (n *Network) forwardNames(r *tcp.ForwarderRequest) {
+	s := n.nameServer
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		r.Complete(true)
+		return
+	}
+	release, err := n.bounds.admit()
+	if err != nil {
+		r.Complete(true)
+		return
+	}
+	defer release()
+	ep, conn, err := n.accept(r)
+	if err != nil {
+		return
+	}
+	defer drain(ep)
+	for s.one(conn) == nil {
 	}
 }
 
@@ -133,7 +140,7 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		return false
 	}
 	question, err := p.Question()
-	if err != nil || head.OpCode != 0 {
+	if _, more := p.Question(); err != nil || head.OpCode != 0 || !errors.Is(more, dnsmessage.ErrSectionDone) { // RFC 9619
 		reply(respond(head, nil, dnsmessage.RCodeFormatError, netip.Addr{}))
 		return true
 	}

@@ -51,9 +51,12 @@ type Network struct {
 	link  *link
 	names *names
 	flows flows
-	ctx   context.Context // ends with Close
-	end   context.CancelFunc
-	work  sync.WaitGroup // that Close waits for: see enter
+
+	nameServer *nameServer
+
+	ctx  context.Context // ends with Close
+	end  context.CancelFunc
+	work sync.WaitGroup // that Close waits for: see enter
 
 	rules  atomic.Pointer[ruleset]
 	bounds bounds
@@ -84,7 +87,9 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 		return nil, err
 	}
 	n := &Network{link: l, names: newNames()}
+	n.nameServer = newNameServer(n)
 	n.ctx, n.end = context.WithCancel(context.Background())
+	set.resolver.ctx = n.ctx
 	n.rules.Store(set)
 	n.bounds.set(t.Egress.Bounds)
 	if n.stack, err = newStack(l); err != nil {
@@ -195,6 +200,7 @@ func (n *Network) Set(t engine.Terms) error {
 	if err != nil {
 		return err
 	}
+	set.resolver.ctx = n.ctx
 	n.rules.Store(set)
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
@@ -271,6 +277,10 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 	defer n.work.Done()
 	id := r.ID()
 	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
+	if isNameServer(addr, id.LocalPort) {
+		n.forwardNames(r)
+		return
+	}
 	to, ok := n.destination(egress.TCP, addr, id.LocalPort)
 	f := n.flows.begin(to)
 	refuse := func(err error) {
@@ -296,28 +306,37 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer release()
+	defer n.names.hold(to.Host)()
 	dialler := &dialler{set: set, to: to, flow: f, network: "tcp"}
 	out, err := dialler.dial(n.ctx)
 	if err != nil {
 		refuse(err)
 		return
 	}
-	var wq waiter.Queue
-	ep, tcpErr := r.CreateEndpoint(&wq)
-	r.Complete(false)
-	if tcpErr != nil {
+	ep, in, err := n.accept(r)
+	if err != nil {
 		out.Close()
-		f.finish(errors.New(tcpErr.String()))
+		f.finish(err)
 		return
+	}
+	if f.open(func() { out.Close(); ep.Abort() }) {
+		f.finish(n.serve(&counted{TCPConn: in, ctx: n.ctx, flow: f, bounds: &n.bounds}, out, dialler))
+	}
+	drain(ep)
+}
+
+// accept takes up a connection that was admitted. The caller has to drain it.
+func (n *Network) accept(r *tcp.ForwarderRequest) (tcpip.Endpoint, *gonet.TCPConn, error) {
+	var wq waiter.Queue
+	ep, err := r.CreateEndpoint(&wq)
+	r.Complete(false)
+	if err != nil {
+		return nil, nil, errors.New(err.String())
 	}
 	size := n.bounds.buffer()
 	ep.SocketOptions().SetSendBufferSize(size, true)
 	ep.SocketOptions().SetReceiveBufferSize(size, true)
-	in := &counted{TCPConn: gonet.NewTCPConn(&wq, ep), ctx: n.ctx, flow: f, bounds: &n.bounds}
-	if f.open(func() { out.Close(); ep.Abort() }) {
-		f.finish(n.serve(in, out, dialler))
-	}
-	drain(ep)
+	return ep, gonet.NewTCPConn(&wq, ep), nil
 }
 
 // drain closes a connection and returns once the sandbox has taken what was sent to it, so that

@@ -2,10 +2,12 @@ package network
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -15,6 +17,7 @@ import (
 
 // resolver finds the addresses of allowed names, on this side. It is safe for concurrent use.
 type resolver struct {
+	ctx   context.Context // of the network: ends what goes on
 	rules *egress.Rules
 	dns   net.Resolver
 
@@ -34,7 +37,9 @@ type answer struct {
 
 const (
 	maxAnswers    = 1024             // names whose addresses are kept
+	maxAddrs      = 16               // of a name
 	keepAnswer    = 10 * time.Second // how long; Go's resolver does not tell their lifetime
+	keepFailure   = time.Second
 	lookupTimeout = 10 * time.Second
 	keepOwn       = 5 * time.Second
 )
@@ -42,17 +47,17 @@ const (
 // newResolver makes a resolver that asks servers, or if there are none, those of this machine.
 func newResolver(rules *egress.Rules, servers []netip.AddrPort) *resolver {
 	r := &resolver{rules: rules, cache: map[string]*answer{}}
-	if len(servers) > 0 {
-		next := 0
-		var mu sync.Mutex
-		r.dns.PreferGo = true
-		r.dns.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			mu.Lock()
-			server := servers[next%len(servers)]
-			next++ // each try asks the next one
-			mu.Unlock()
-			return (&net.Dialer{}).DialContext(ctx, network, server.String())
+	var next atomic.Uint32
+	r.dns.PreferGo = true
+	r.dns.Dial = func(ctx context.Context, network, server string) (net.Conn, error) {
+		if len(servers) > 0 { // each try asks the next one
+			server = servers[int(next.Add(1)-1)%len(servers)].String()
 		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
+		if err == nil {
+			context.AfterFunc(ctx, func() { conn.Close() }) // Go waits for an answer longer than for ctx
+		}
+		return conn, err
 	}
 	return r
 }
@@ -86,7 +91,7 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 
 // ask asks the name servers, for all who wait for the answer.
 func (r *resolver) ask(a *answer, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	ctx, cancel := context.WithTimeout(r.ctx, lookupTimeout)
 	defer cancel()
 	addrs, err := r.dns.LookupNetIP(ctx, "ip", name+".")
 	for i := range addrs {
@@ -96,8 +101,12 @@ func (r *resolver) ask(a *answer, name string) {
 	if err == nil && len(addrs) == 0 {
 		err = &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 	}
+	keep := keepAnswer
+	if notFound := (*net.DNSError)(nil); err != nil && !(errors.As(err, &notFound) && notFound.IsNotFound) {
+		keep = keepFailure
+	}
 	r.mu.Lock()
-	a.addrs, a.err, a.until = addrs, err, time.Now().Add(keepAnswer)
+	a.addrs, a.err, a.until = addrs[:min(len(addrs), maxAddrs)], err, time.Now().Add(keep)
 	r.mu.Unlock()
 	close(a.done)
 }

@@ -52,6 +52,7 @@ func (n *Network) datagrams(r *udp.ForwarderRequest) bool {
 	in := gonet.NewUDPConn(&wq, ep)
 	n.work.Go(func() {
 		defer release()
+		defer n.names.hold(to.Host)()
 		defer in.Close()
 		dialler := &dialler{set: set, to: to, flow: f, network: "udp"}
 		out, err := dialler.dial(n.ctx)
