@@ -40,6 +40,10 @@ type Terms struct {
 	// for the hosts of Secrets and of rules with a method or path. nil: nothing is
 	// intercepted, and such terms are refused.
 	CA []byte
+
+	// Roots are certificates, in PEM, that intercepted TLS trusts in origins, beside those of
+	// this machine.
+	Roots []byte
 }
 
 // Secret is put into requests to some hosts in place of its placeholder, which is all that the
@@ -49,7 +53,7 @@ type Secret struct {
 	Placeholder string
 	Value       []byte
 	Hosts       []string // as in rules
-	Query, Body bool     // replace it there, too, not only in headers
+	Query, Body bool     // put it there, too, not only into headers
 }
 
 // Joined is the network of one sandbox. All methods are safe for concurrent use.

@@ -3,6 +3,7 @@ package network
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
-	"path"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +27,8 @@ const (
 
 // serveHTTP passes requests on one by one. Each is read whole and written anew, so that nobody
 // reads another Host in it than was checked here. The connection to the origin that was made
-// already serves the first request.
-func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler) error {
+// already serves the first request. With i, both sides speak TLS, which ends here.
+func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler, i *interception) error {
 	first := make(chan net.Conn, 1)
 	first <- out
 	transport := &http.Transport{
@@ -37,7 +37,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			case conn := <-first:
 				return conn, nil
 			default:
-				return d.dial(ctx)
+				return n.dialMore(ctx, d)
 			}
 		},
 		DisableCompression: true, // the client asks for it itself
@@ -45,29 +45,54 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		Protocols:          new(http.Protocols),
 	}
 	transport.Protocols.SetHTTP1(true)
+	scheme := "http"
+	if i != nil {
+		scheme = "https"
+		i.transport(transport, d)
+	}
 	defer transport.CloseIdleConnections()
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       rewrite,
+		Rewrite:       func(r *httputil.ProxyRequest) { rewrite(r, scheme) },
 		Transport:     transport,
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, "sandpit: the origin failed: "+err.Error(), http.StatusBadGateway)
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if v := putOf(r).denied(); v != nil {
+				n.refuse(w, r, d, *v)
+				return
+			}
+			http.Error(w, "sandpit: the origin failed: "+n.rules.Load().secrets.hide(err.Error()), http.StatusBadGateway)
+		},
+		ModifyResponse: func(r *http.Response) error {
+			putOf(r.Request).hideResponse(r)
+			return nil
 		},
 	}
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if v := n.request(d, r); !v.Allowed {
-				n.refuse(w, d, v)
+				n.refuse(w, r, d, v)
+				return
+			}
+			r, p := n.rules.Load().secrets.put(r, d.to, i != nil)
+			if v := p.denied(); v != nil {
+				n.refuse(w, r, d, *v)
 				return
 			}
 			proxy.ServeHTTP(w, r)
 		}),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
 		MaxHeaderBytes: maxHead, IdleTimeout: headTimeout, ReadHeaderTimeout: headTimeout,
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}
-	l := newOneConn(&bufferedConn{Conn: in, r: r})
+	server.Protocols.SetHTTP1(true)
+	var inside *tls.Config
+	if i != nil {
+		server.Protocols.SetHTTP2(true)
+		inside = i.inside(d.to.Host)
+	}
+	l := newOneConn(&bufferedConn{Conn: in, r: r}, inside)
 	err := server.Serve(l)
 	<-l.served // also of a connection that was taken over
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
@@ -77,8 +102,10 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 }
 
 // rewrite leaves a request as it is, except for what is between two hosts only.
-func rewrite(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme, r.Out.URL.Host = "http", r.In.Host
+func rewrite(r *httputil.ProxyRequest, scheme string) {
+	r.Out.URL.Scheme, r.Out.URL.Host = scheme, r.In.Host
+	r.Out.Trailer = r.In.Trailer           // the values come after the body
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // also what Go can't parse
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := r.In.Header[name]; ok {
 			r.Out.Header[name] = v
@@ -106,7 +133,7 @@ func (n *Network) request(d *dialler, r *http.Request) sandpit.EgressDecision {
 	}
 	if d.to.Host == "" {
 		if a, ok := egress.Addr(strings.Trim(host, "[]")); ok && a == d.to.Addr {
-			return n.rules.Load().rules.Request(d.to, r.Method, path.Clean(r.URL.Path))
+			return n.rules.Load().rules.Request(d.to, r.Method, "")
 		}
 		return deny("HTTP asks for %q on a connection to %s", host, d.to)
 	}
@@ -117,15 +144,17 @@ func (n *Network) request(d *dialler, r *http.Request) sandpit.EgressDecision {
 	if name != d.to.Host {
 		return deny("HTTP asks for %s on a connection to %s", name, d.to)
 	}
-	return n.rules.Load().rules.Request(d.to, r.Method, path.Clean(r.URL.Path))
+	return decideRequest(n.rules.Load().rules, d.to, r)
 }
 
 // refuse answers a request that is not allowed.
-func (n *Network) refuse(w http.ResponseWriter, d *dialler, v sandpit.EgressDecision) {
+func (n *Network) refuse(w http.ResponseWriter, r *http.Request, d *dialler, v sandpit.EgressDecision) {
 	f := n.flows.begin(d.to)
 	f.decide(v)
 	f.finish(nil)
-	w.Header().Set("Connection", "close")
+	if r.ProtoMajor == 1 { // in HTTP/2 other requests go on
+		w.Header().Set("Connection", "close")
+	}
 	http.Error(w, "sandpit: "+v.Why, http.StatusForbidden)
 }
 
@@ -150,9 +179,14 @@ type oneConn struct {
 	once   sync.Once
 }
 
-func newOneConn(c net.Conn) *oneConn {
+// newOneConn returns a listener whose connection is c, or TLS on it.
+func newOneConn(c net.Conn, secure *tls.Config) *oneConn {
 	l := &oneConn{conn: make(chan net.Conn, 1), served: make(chan struct{})}
-	l.conn <- &closing{Conn: c, l: l}
+	c = &closing{Conn: c, l: l}
+	if secure != nil {
+		c = tls.Server(c, secure)
+	}
+	l.conn <- c
 	return l
 }
 

@@ -71,12 +71,16 @@ type ruleset struct {
 	egress   sandpit.Egress
 	rules    *egress.Rules
 	resolver *resolver
+
+	// Of TLS that ends here. interception is nil if none does.
+	interception *interception
+	secrets      secrets
 }
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
 // over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
 func New(file *os.File, t engine.Terms) (*Network, error) {
-	set, err := compile(t)
+	set, err := compile(t, nil)
 	if err != nil {
 		file.Close()
 		return nil, err
@@ -107,7 +111,8 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 	return n, nil
 }
 
-func compile(t engine.Terms) (*ruleset, error) {
+// compile compiles terms. What was intercepted with before is used again, if it fits.
+func compile(t engine.Terms, was *interception) (*ruleset, error) {
 	e := t.Egress
 	rules, err := egress.Compile(e)
 	if err != nil {
@@ -123,7 +128,14 @@ func compile(t engine.Terms) (*ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers)}, nil
+	set := &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers)}
+	if set.secrets, err = compileSecrets(t.Secrets); err != nil {
+		return nil, err
+	}
+	if t.CA != nil {
+		set.interception, err = newInterception(t, was)
+	}
+	return set, err
 }
 
 // quiet keeps the stack, which logs packets that it does not like, from writing to stderr.
@@ -196,12 +208,12 @@ func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlic
 // Set changes what the sandbox may reach. Open connections that are no longer allowed end.
 // Errors match sandpit.ErrInvalid.
 func (n *Network) Set(t engine.Terms) error {
-	set, err := compile(t)
+	set, err := compile(t, n.rules.Load().interception)
 	if err != nil {
 		return err
 	}
 	set.resolver.ctx = n.ctx
-	n.rules.Store(set)
+	was := n.rules.Swap(set).rules
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
 		d := set.rules.Decide(f.to)
@@ -210,6 +222,9 @@ func (n *Network) Set(t engine.Terms) error {
 		}
 		if !d.Allowed {
 			return errors.New(d.Why)
+		}
+		if !was.Intercepts(f.to) && set.rules.Intercepts(f.to) {
+			return errors.New("requests to " + f.to.String() + " are now decided one by one")
 		}
 		return nil
 	})

@@ -28,9 +28,12 @@ const peekSize = 32 << 10
 func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	defer in.Close()
 	defer out.Close()
+	r := bufio.NewReaderSize(in, peekSize)
+	if d.set.rules.Intercepts(d.to) {
+		return n.serveRequests(in, r, out, d)
+	}
 	down := &relay{from: out, to: in}
 	down.start()
-	r := bufio.NewReaderSize(in, peekSize)
 	kind, err := classify(r, d.to.Port)
 	if err != nil {
 		return ended(err)
@@ -41,14 +44,35 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 			d.flow.decide(sandpit.EgressDecision{Why: why})
 			return nil
 		}
+		if d.set.secrets.about(d.to) && down.stop() {
+			return n.serveHTTP(in, r, out, d, d.set.interception)
+		}
 	case kindHTTP:
 		if down.stop() { // else the origin has spoken first, which none does in HTTP
-			return n.serveHTTP(in, r, out, d)
+			return n.serveHTTP(in, r, out, d, nil)
 		}
 	}
 	_, err = io.Copy(out, r)
 	closeWrite(out)
 	return errors.Join(ended(err), ended(down.wait()))
+}
+
+// serveRequests serves a destination of which every request is decided. Whatever can't be read
+// as such is refused.
+func (n *Network) serveRequests(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler) error {
+	kind, err := classify(r, d.to.Port)
+	if err != nil {
+		return ended(err)
+	}
+	why := "the rules about requests to " + d.to.String() + " allow nothing but HTTPS"
+	if kind == kindTLS {
+		why = checkHello(r, d.to)
+	}
+	if why != "" {
+		d.flow.decide(sandpit.EgressDecision{Why: why})
+		return nil
+	}
+	return n.serveHTTP(in, r, out, d, d.set.interception)
 }
 
 // relay copies one direction, in a goroutine of its own.

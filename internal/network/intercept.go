@@ -1,0 +1,126 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/authority"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+const (
+	maxStreams       = 100 // requests at once on a connection over HTTP/2
+	maxSessions      = 64  // with origins, that are kept to be resumed
+	handshakeTimeout = 20 * time.Second
+)
+
+// An interception ends the TLS of a sandbox here, so that its requests can be read. The sandbox
+// sees certificates of its own authority. What goes on to an origin is TLS again, and the origin
+// has to prove its name. An encrypted ClientHello (ECH) has no key here: a client that insists on
+// it fails.
+type interception struct {
+	text, roots []byte // what it was made from
+	authority   *authority.Authority
+	trusted     *x509.CertPool // nil: those of this machine
+	sessions    tls.ClientSessionCache
+	config      *tls.Config // that all names begin with
+}
+
+// newInterception makes an interception, or returns that of before if it fits.
+func newInterception(t engine.Terms, was *interception) (*interception, error) {
+	if was != nil && bytes.Equal(was.text, t.CA) && bytes.Equal(was.roots, t.Roots) {
+		return was, nil
+	}
+	a, err := authority.Read(t.CA)
+	if err != nil {
+		return nil, err
+	}
+	i := &interception{text: t.CA, roots: t.Roots, authority: a, sessions: tls.NewLRUClientSessionCache(maxSessions)}
+	if len(t.Roots) > 0 {
+		if i.trusted, err = x509.SystemCertPool(); err != nil {
+			i.trusted = x509.NewCertPool()
+		}
+		if !i.trusted.AppendCertsFromPEM(t.Roots) {
+			return nil, fault.Invalidf("the certificates to trust hold none in PEM")
+		}
+	}
+	i.config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	return i, nil
+}
+
+// inside returns how TLS is spoken with the sandbox, as a host. Sessions are not resumed: each
+// handshake is cheap, and none carries over to another host.
+func (i *interception) inside(host string) *tls.Config {
+	c := i.config.Clone()
+	c.SessionTicketsDisabled = true
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.authority.Issue(host) }
+	return c
+}
+
+// transport has t speak TLS with the origin.
+func (i *interception) transport(t *http.Transport, d *dialler) {
+	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: d.to.Host, RootCAs: i.trusted, ClientSessionCache: i.sessions}
+	t.TLSHandshakeTimeout = handshakeTimeout
+	t.ExpectContinueTimeout = time.Second // as curl waits
+	t.MaxConnsPerHost = 0                 // the streams of HTTP/2 may need one each, of an origin without it
+	t.Protocols.SetHTTP2(true)
+}
+
+// dialMore makes another connection for requests of an open one. It counts as one of the
+// sandbox's own.
+func (n *Network) dialMore(ctx context.Context, d *dialler) (net.Conn, error) {
+	release, err := n.bounds.admit()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := d.dial(ctx)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &released{Conn: conn, release: sync.OnceFunc(release)}, nil
+}
+
+// released is a connection that gives its place back when it is closed.
+type released struct {
+	net.Conn
+	release func()
+}
+
+func (c *released) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
+
+// decideRequest decides about a request to a named host.
+func decideRequest(rules *egress.Rules, to egress.Destination, r *http.Request) sandpit.EgressDecision {
+	if !rules.Intercepts(to) {
+		return rules.Request(to, r.Method, "")
+	}
+	// These say another method or path than the request does, and some frameworks believe them.
+	for _, name := range []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"} {
+		if len(r.Header[name]) > 0 {
+			return sandpit.EgressDecision{Why: "the header " + name + " asks for another request than the rules decide about"}
+		}
+	}
+	paths, err := egress.Paths(r.URL.EscapedPath())
+	if err != nil {
+		return sandpit.EgressDecision{Why: err.Error()}
+	}
+	var d sandpit.EgressDecision
+	for _, path := range paths {
+		if d = rules.Request(to, r.Method, path); !d.Allowed {
+			break
+		}
+	}
+	return d
+}

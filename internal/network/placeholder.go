@@ -1,0 +1,300 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+const (
+	minPlaceholder = 16        // bytes: no program sends one by chance
+	minHidden      = 8         // bytes of a value that is taken out of responses: shorter ones occur by chance
+	maxWholeBody   = 256 << 10 // bytes of a body that keeps its length when a value is put in
+)
+
+// secrets are those of a sandbox. They are immutable. No error and no decision of theirs has a
+// value.
+type secrets []secret
+
+type secret struct {
+	engine.Secret
+	hosts egress.Hosts
+}
+
+// compileSecrets reads secrets. Errors match sandpit.ErrInvalid.
+func compileSecrets(all []engine.Secret) (secrets, error) {
+	var ss secrets
+	for _, s := range all {
+		hosts, err := egress.ParseHosts(s.Hosts)
+		odd := func(r rune) bool {
+			return r <= ' ' || r > '~' || r == '"' || r == '\\' || r == '%' || r == '+' || r == '&'
+		}
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("secret %q: %w", s.Name, err)
+		case len(hosts) == 0:
+			return nil, fault.Invalidf("secret %q has no hosts", s.Name)
+		case len(s.Value) == 0:
+			return nil, fault.Invalidf("secret %q is empty", s.Name)
+		case len(s.Placeholder) < minPlaceholder, strings.ContainsFunc(s.Placeholder, odd):
+			return nil, fault.Invalidf("secret %q has a placeholder that is shorter than %d bytes, or has characters that are encoded in URLs", s.Name, minPlaceholder)
+		}
+		ss = append(ss, secret{s, hosts})
+	}
+	return ss, nil
+}
+
+// about reports whether one of the secrets is for a destination.
+func (ss secrets) about(to egress.Destination) bool {
+	return slices.ContainsFunc(ss, func(s secret) bool { return s.hosts.Contain(to) })
+}
+
+// hide puts placeholders in place of values.
+func (ss secrets) hide(text string) string {
+	for _, s := range ss {
+		text = strings.ReplaceAll(text, string(s.Value), s.Placeholder)
+	}
+	return text
+}
+
+// put is what was done with the placeholders of a request.
+type put struct {
+	hidden []substitution // what is taken out of the response
+
+	mu     sync.Mutex
+	denial *sandpit.EgressDecision // guarded by mu, as bodies are sent while responses are read
+}
+
+// putKey is the key of a put in the context of a request.
+type putKey struct{}
+
+func putOf(r *http.Request) *put {
+	p, _ := r.Context().Value(putKey{}).(*put)
+	return p
+}
+
+// denied returns why the request is denied, or nil.
+func (p *put) denied() *sandpit.EgressDecision {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.denial
+}
+
+func (p *put) deny(format string, args ...any) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.denial = &sandpit.EgressDecision{Why: fmt.Sprintf(format, args...)}
+	return fault.Errorf(sandpit.ErrForbidden, "%s", p.denial.Why)
+}
+
+// put puts the values of secrets that are for a destination into a request over TLS that ends
+// here, in place of their placeholders: into values of the header and the credentials of basic
+// authentication (RFC 7617), and where it is asked for into the query and the body. The placeholder
+// of another secret denies the request: the sandbox sends it where it does not belong.
+func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*http.Request, *put) {
+	p := &put{}
+	r = r.WithContext(context.WithValue(r.Context(), putKey{}, p))
+	if len(ss) == 0 {
+		return r, p
+	}
+	var mine, others secrets
+	for _, s := range ss {
+		if secure && s.hosts.Contain(to) {
+			mine = append(mine, s)
+		} else {
+			others = append(others, s)
+		}
+	}
+	for _, s := range mine {
+		p.hide(s, string(s.Value))
+	}
+	r.Header = r.Header.Clone()
+	used := false
+	for name, values := range r.Header {
+		for i, v := range values {
+			next, err := p.header(v, mine, others, to)
+			if err != nil {
+				return r, p
+			}
+			used = used || next != v
+			values[i] = next
+		}
+		if i := others.in(name); i >= 0 {
+			_ = p.misplaced(others[i], to)
+			return r, p
+		}
+	}
+	if i := others.in(r.URL.RequestURI()); i >= 0 {
+		_ = p.misplaced(others[i], to)
+		return r, p
+	}
+	var inBody []substitution
+	for _, s := range mine {
+		if s.Query && strings.Contains(r.URL.RawQuery, s.Placeholder) {
+			u := *r.URL
+			u.RawQuery = strings.ReplaceAll(u.RawQuery, s.Placeholder, url.QueryEscape(string(s.Value)))
+			p.hide(s, url.QueryEscape(string(s.Value)))
+			r.URL, used = &u, true
+		}
+		if s.Body {
+			value := inBodyOf(r, string(s.Value))
+			p.hide(s, value)
+			inBody = append(inBody, substitution{find: []byte(s.Placeholder), put: []byte(value)})
+		}
+	}
+	used = used || len(inBody) > 0
+	replaced := len(inBody) > 0
+	for _, s := range others {
+		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return p.misplaced(s, to) }})
+	}
+	p.body(r, inBody, replaced)
+	if used && len(p.hidden) > 0 {
+		r.Header.Set("Accept-Encoding", "identity") // what comes back can be read
+	}
+	return r, p
+}
+
+// in returns the first secret whose placeholder a text has, or -1.
+func (ss secrets) in(text string) int {
+	return slices.IndexFunc(ss, func(s secret) bool { return strings.Contains(text, s.Placeholder) })
+}
+
+func (p *put) misplaced(s secret, to egress.Destination) error {
+	return p.deny("the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
+}
+
+// header returns the value of a header field with secrets put in.
+func (p *put) header(v string, mine, others secrets, to egress.Destination) (string, error) {
+	const basic = "basic "
+	if len(v) > len(basic) && strings.EqualFold(v[:len(basic)], basic) {
+		if plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(v[len(basic):])); err == nil {
+			next, err := p.replaced(string(plain), mine, others, to)
+			if err != nil || next == string(plain) {
+				return v, err
+			}
+			encoded := base64.StdEncoding.EncodeToString([]byte(next))
+			p.hide(mine[mine.in(string(plain))], encoded)
+			return v[:len(basic)] + encoded, nil
+		}
+	}
+	next, err := p.replaced(v, mine, others, to)
+	if err == nil && next != v && strings.ContainsFunc(next, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return v, p.deny("the value of secret %q has characters that a header can't have", mine[mine.in(v)].Name)
+	}
+	return next, err
+}
+
+func (p *put) replaced(text string, mine, others secrets, to egress.Destination) (string, error) {
+	if i := others.in(text); i >= 0 {
+		return text, p.misplaced(others[i], to)
+	}
+	for _, s := range mine {
+		text = strings.ReplaceAll(text, s.Placeholder, string(s.Value))
+	}
+	return text, nil
+}
+
+// inBodyOf returns a value as the body of a request has it.
+func inBodyOf(r *http.Request, value string) string {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case kind == "application/x-www-form-urlencoded":
+		return url.QueryEscape(value)
+	case kind == "application/json", strings.HasSuffix(kind, "+json"):
+		if text, err := json.Marshal(value); err == nil {
+			return string(text[1 : len(text)-1])
+		}
+	}
+	return value
+}
+
+// body has the body of a request read through substitutions, of which some put values in if
+// replaced.
+func (p *put) body(r *http.Request, subs []substitution, replaced bool) {
+	if len(subs) == 0 || r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return
+	}
+	body := newSubstituted(r.Body, subs)
+	r.Body = body
+	switch {
+	case r.ContentLength > maxWholeBody:
+		if replaced {
+			r.ContentLength = -1
+		}
+	case r.ContentLength > 0: // it is refused whole, and some origins want to know its length
+		whole, err := io.ReadAll(body)
+		if err == nil {
+			r.ContentLength = int64(len(whole))
+		}
+		r.Body = &readWhole{bytes.NewReader(whole), err, body}
+	}
+	if replaced {
+		r.Header.Del("Content-Length") // which is that of before
+	}
+}
+
+// readWhole is a body that was read, up to an error.
+type readWhole struct {
+	r   *bytes.Reader
+	err error
+	of  io.Closer
+}
+
+func (b *readWhole) Read(to []byte) (int, error) {
+	if b.r.Len() == 0 && b.err != nil {
+		return 0, b.err
+	}
+	return b.r.Read(to)
+}
+
+func (b *readWhole) Close() error { return b.of.Close() }
+
+// hide has a form of a value taken out of the response.
+func (p *put) hide(s secret, value string) {
+	if len(value) < minHidden || slices.ContainsFunc(p.hidden, func(h substitution) bool { return string(h.find) == value }) {
+		return
+	}
+	// As long as the value, so that lengths and ranges stay right.
+	cover := bytes.Repeat([]byte("*"), len(value))
+	copy(cover, s.Placeholder)
+	p.hidden = append(p.hidden, substitution{find: []byte(value), put: cover})
+}
+
+// hideResponse takes values out of a response that echoes them, so that they don't come back into the
+// sandbox: out of its header, its trailer, and its body if that is not compressed.
+func (p *put) hideResponse(r *http.Response) {
+	if len(p.hidden) == 0 {
+		return
+	}
+	p.hideHeader(r.Header)
+	if r.StatusCode == http.StatusSwitchingProtocols || r.Body == nil {
+		return
+	}
+	body := newSubstituted(r.Body, p.hidden)
+	body.ended = func() { p.hideHeader(r.Trailer) }
+	r.Body = body
+}
+
+func (p *put) hideHeader(h http.Header) {
+	for _, values := range h {
+		for i := range values {
+			for _, s := range p.hidden {
+				values[i] = strings.ReplaceAll(values[i], string(s.find), string(s.put))
+			}
+		}
+	}
+}

@@ -1,0 +1,521 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/authority"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+)
+
+// sandboxed is the network of a sandbox, with the sandbox's own end of it.
+type sandboxed struct {
+	*Network
+	t       *testing.T
+	inside  *link
+	trusted *x509.CertPool // of the sandbox
+	dial    func(ctx context.Context, host string, port int) (net.Conn, error)
+}
+
+func newSandboxed(t *testing.T, terms engine.Terms) *sandboxed {
+	t.Helper()
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(os.NewFile(uintptr(ends[0]), "outside"), terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	l, err := newLink(os.NewFile(uintptr(ends[1]), "inside"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newStack(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); l.receive() }()
+	t.Cleanup(func() { l.Close(); s.Destroy(); <-done })
+	self := tcpip.FullAddress{NIC: nic, Addr: tcpipAddr(netaddr.Inside4().Addr())}
+	b := &sandboxed{Network: n, t: t, inside: l, trusted: x509.NewCertPool()}
+	b.trusted.AppendCertsFromPEM(authority.Certificate(terms.CA))
+	b.dial = func(ctx context.Context, host string, port int) (net.Conn, error) {
+		a, _, _ := n.names.address(host)
+		return gonet.DialTCPWithBind(ctx, s, self, tcpip.FullAddress{NIC: nic, Addr: tcpipAddr(a), Port: uint16(port)}, ipv4.ProtocolNumber)
+	}
+	return b
+}
+
+// client returns a client inside whose connections go to a host, whatever requests say.
+func (b *sandboxed) client(host string, port int, http2 bool) *http.Client {
+	transport := &http.Transport{
+		DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return b.dial(ctx, host, port) },
+		TLSClientConfig:       &tls.Config{RootCAs: b.trusted},
+		Protocols:             new(http.Protocols),
+		ExpectContinueTimeout: time.Minute, DisableCompression: true,
+	}
+	transport.Protocols.SetHTTP1(!http2)
+	transport.Protocols.SetHTTP2(http2)
+	b.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// origin is a server that speaks TLS, with a certificate for good.test and other.test.
+type origin struct {
+	*httptest.Server
+	port  int
+	roots []byte
+}
+
+func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
+	t.Helper()
+	ca, err := authority.New("origins")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := authority.Read(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = http2
+	server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return issuer.Issue(h.ServerName) }}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return &origin{server, server.Listener.Addr().(*net.TCPAddr).Port, authority.Certificate(ca)}
+}
+
+// terms allow what rules say to be reached at an origin.
+func (o *origin) terms(t *testing.T, secrets []engine.Secret, allow ...string) engine.Terms {
+	t.Helper()
+	ca, err := authority.New("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range allow {
+		allow[i] = strings.ReplaceAll(allow[i], "PORT", fmt.Sprint(o.port))
+	}
+	return engine.Terms{
+		Egress:  sandpit.Egress{Allow: allow, Resolve: []string{"good.test:127.0.0.1", "other.test:127.0.0.1"}},
+		Secrets: secrets, CA: ca, Roots: o.roots,
+	}
+}
+
+func (o *origin) url(path string) string { return fmt.Sprintf("https://good.test:%d%s", o.port, path) }
+
+// do sends a request, and returns the status and the body of the answer.
+func do(t *testing.T, c *http.Client, method, url string, body io.Reader, header ...string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	if host := r.Header.Get("Host"); host != "" {
+		r.Host = host
+	}
+	res, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func both(t *testing.T, test func(t *testing.T, inside, outside bool)) {
+	t.Helper()
+	for _, inside := range []bool{false, true} {
+		for _, outside := range []bool{false, true} {
+			t.Run(fmt.Sprintf("HTTP2 inside %t outside %t", inside, outside), func(t *testing.T) { test(t, inside, outside) })
+		}
+	}
+}
+
+// Requests over HTTPS are decided one by one: by method and path, however they are encoded.
+func TestRulesAboutRequests(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "%s %s %d", r.Method, r.URL.RequestURI(), r.ProtoMajor)
+		}))
+		b := newSandboxed(t, o.terms(t, nil, "GET:https://good.test:PORT/a/*", "*:https://good.test:PORT/b", "GET:https://*.good.test:PORT/*"))
+		c := b.client("good.test", o.port, inside)
+		version := 1
+		if outside {
+			version = 2
+		}
+		for _, r := range []struct {
+			method, path string
+			header       []string
+			want         int
+		}{
+			{"GET", "/a/x?q=1;r=%zz&&", nil, 200},
+			{"GET", "/a/x%20%41", nil, 200},
+			{"GET", "/a/x%2Fy", nil, 200},
+			{"DELETE", "/b", nil, 200},
+			{"POST", "/a/x", nil, 403},
+			{"GET", "/", nil, 403},
+			{"GET", "/c", nil, 403},
+			{"GET", "/b/", nil, 403},
+			{"GET", "/a", nil, 403},
+			{"GET", "/a/../c", nil, 403},
+			{"GET", "/a/%2e%2e/c", nil, 403},
+			{"GET", "/a/..%2fc", nil, 403},
+			{"GET", "/a/..;x/c", nil, 403},
+			{"GET", "/a/%252e%252e/c", nil, 403},
+			{"GET", "/a//c", nil, 403},
+			{"GET", `/a/%5c..%5cc`, nil, 403},
+			{"GET", "/a%2Fx", nil, 403},
+			{"GET", "/a/%00", nil, 403},
+			{"GET", "/a/x", []string{"X-HTTP-Method-Override", "DELETE"}, 403},
+			{"GET", "/a/x", []string{"X-Original-URL", "/c"}, 403},
+			{"GET", "/a/x", []string{"Host", "other.test"}, 403},
+			{"GET", "/a/x", []string{"Host", "x.good.test"}, 403}, // also what a rule allows elsewhere
+		} {
+			status, text := do(t, c, r.method, o.url(r.path), nil, r.header...)
+			if status != r.want || status == 403 && !strings.HasPrefix(text, "sandpit: ") {
+				t.Errorf("%s %s %v: %d %s", r.method, r.path, r.header, status, text)
+			}
+			if want := fmt.Sprintf("%s %s %d", r.method, r.path, version); status == 200 && text != want {
+				t.Errorf("the origin got %q, not %q", text, want)
+			}
+		}
+		if l := b.Log(); len(l.Denials) == 0 {
+			t.Error("the log has no denial")
+		}
+	})
+}
+
+// Where requests are decided, nothing else passes: not plain HTTP, other protocols, other names,
+// nor an origin without a certificate for the name.
+func TestOnlyRequestsPass(t *testing.T) {
+	o := newOrigin(t, true, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	b := newSandboxed(t, o.terms(t, nil, "*:https://good.test:PORT/*", "*:https://other.test:PORT/*"))
+	for _, first := range []string{"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n", "SSH-2.0-x\r\n", "\x16\x03\x01\x00\x05hello"} {
+		conn, err := b.dial(t.Context(), "good.test", o.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, first); err != nil {
+			t.Fatal(err)
+		}
+		if text, _ := io.ReadAll(conn); len(text) > 0 {
+			t.Errorf("%q was answered with %q", first, text)
+		}
+		conn.Close()
+	}
+	conn, err := b.dial(t.Context(), "good.test", o.port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tls.Client(conn, &tls.Config{ServerName: "other.test", RootCAs: b.trusted}).Handshake(); err == nil {
+		t.Error("another server name was accepted")
+	}
+	conn.Close()
+
+	terms := o.terms(t, nil, "*:https://good.test:PORT/*")
+	terms.Roots = nil
+	b = newSandboxed(t, terms)
+	if status, text := do(t, b.client("good.test", o.port, false), "GET", o.url("/"), nil); status != http.StatusBadGateway || !strings.Contains(text, "certificate") {
+		t.Errorf("an origin without a trusted certificate: %d %s", status, text)
+	}
+}
+
+const (
+	value       = "s3cret/value+of=a\"service"
+	placeholder = "sandpit-placeholder-0123456789abcdef"
+	otherValue  = "another value that is secret"
+	otherHolder = "sandpit-placeholder-fedcba9876543210"
+)
+
+func twoSecrets(query, body bool) []engine.Secret {
+	return []engine.Secret{
+		{Name: "mine", Placeholder: placeholder, Value: []byte(value), Hosts: []string{"good.test"}, Query: query, Body: body},
+		{Name: "its", Placeholder: otherHolder, Value: []byte(otherValue), Hosts: []string{"other.test"}},
+	}
+}
+
+// A value replaces its placeholder in headers and basic authentication, and elsewhere on request.
+func TestSecretsArePutIn(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		var got *http.Request
+		var body string
+		o := newOrigin(t, outside, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			text, _ := io.ReadAll(r.Body)
+			got, body = r, string(text)
+		}))
+		b := newSandboxed(t, o.terms(t, twoSecrets(true, true), "good.test:PORT"))
+		c := b.client("good.test", o.port, inside)
+		basic, _ := http.NewRequest("GET", o.url("/"), nil)
+		basic.SetBasicAuth("user", placeholder)
+		status, text := do(t, c, "POST", o.url("/"+placeholder+"?k="+placeholder+"&l=%2b"), strings.NewReader(`{"k":"`+placeholder+`"}`),
+			"Authorization", basic.Header.Get("Authorization"), "X-Api-Key", "key "+placeholder, "Content-Type", "application/json")
+		if status != 200 {
+			t.Fatal(status, text)
+		}
+		if user, password, _ := got.BasicAuth(); user != "user" || password != value {
+			t.Errorf("basic authentication as %q with %q", user, password)
+		}
+		if v := got.Header.Get("X-Api-Key"); v != "key "+value {
+			t.Errorf("the header has %q", v)
+		}
+		if v := got.URL.Query().Get("k"); v != value || got.URL.Path != "/"+placeholder {
+			t.Errorf("the URL is %s", got.URL)
+		}
+		if want := `{"k":"s3cret/value+of=a\"service"}`; body != want || got.ContentLength != int64(len(want)) {
+			t.Errorf("the body is %d bytes: %s", got.ContentLength, body)
+		}
+		// A large body is a stream.
+		large := strings.Repeat("x", substituteSize-3)
+		if status, text = do(t, c, "PUT", o.url("/"), strings.NewReader(strings.Repeat(large+placeholder, 40))); status != 200 || body != strings.Repeat(large+value, 40) {
+			t.Errorf("a large body: %d %s, %d bytes", status, text, len(body))
+		}
+
+		b = newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		c = b.client("good.test", o.port, inside)
+		if status, text = do(t, c, "POST", o.url("/?k="+placeholder), strings.NewReader(placeholder)); status != 200 || body != placeholder || got.URL.RawQuery != "k="+placeholder {
+			t.Errorf("not asked for: %d %s, query %s, body %s", status, text, got.URL.RawQuery, body)
+		}
+	})
+}
+
+// The placeholder of a secret for other hosts denies a request, wherever it is.
+func TestMisplacedPlaceholders(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		o := newOrigin(t, outside, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		c := b.client("good.test", o.port, inside)
+		basic, _ := http.NewRequest("GET", o.url("/"), nil)
+		basic.SetBasicAuth("user", otherHolder)
+		for name, r := range map[string]struct {
+			path   string
+			body   io.Reader
+			header []string
+		}{
+			"header":     {"/", nil, []string{"X-Key", otherHolder}},
+			"basic":      {"/", nil, []string{"Authorization", basic.Header.Get("Authorization")}},
+			"query":      {"/?" + otherHolder, nil, nil},
+			"path":       {"/" + otherHolder, nil, nil},
+			"body":       {"/", strings.NewReader("a" + otherHolder), nil},
+			"large body": {"/", strings.NewReader(strings.Repeat("x", 2*maxWholeBody) + otherHolder), nil},
+			"stream":     {"/", io.MultiReader(strings.NewReader(otherHolder[:5]), strings.NewReader(otherHolder[5:])), nil},
+		} {
+			if status, text := do(t, c, "POST", o.url(r.path), r.body, r.header...); status != http.StatusForbidden || !strings.Contains(text, `secret "its"`) {
+				t.Errorf("%s: %d %s", name, status, text)
+			}
+		}
+		if l := b.Log(); len(l.Denials) != 1 || l.Denials[0].Count != 7 {
+			t.Errorf("denials: %+v", l.Denials)
+		}
+	})
+}
+
+// Nothing is put into plain HTTP, not even for the secret's own hosts.
+func TestPlainHTTPGetsNoSecret(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("got %v", r.Header) }))
+	defer plain.Close()
+	o := &origin{port: plain.Listener.Addr().(*net.TCPAddr).Port}
+	b := newSandboxed(t, o.terms(t, twoSecrets(true, true), "good.test:PORT"))
+	url := fmt.Sprintf("http://good.test:%d/", o.port)
+	if status, text := do(t, b.client("good.test", o.port, false), "GET", url, nil, "X-Key", placeholder); status != http.StatusForbidden || !strings.Contains(text, "over HTTPS") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// An origin that echoes a value does not bring it into the sandbox.
+func TestEchoedSecrets(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "https://elsewhere.test/?k="+r.Header.Get("X-Key"))
+			w.Header().Set("Trailer", "X-Last")
+			w.WriteHeader(http.StatusFound)
+			_ = r.Header.Write(w)
+			_ = http.NewResponseController(w).Flush()
+			w.Header().Set("X-Last", r.Header.Get("X-Key"))
+		}))
+		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		c := b.client("good.test", o.port, inside)
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", o.url("/"), nil)
+		r.Header.Set("X-Key", placeholder)
+		r.SetBasicAuth("user", placeholder)
+		r.Header.Set("Accept-Encoding", "gzip")
+		res, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		var all bytes.Buffer
+		if _, err := io.Copy(&all, res.Body); err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Header.Write(&all)
+		_ = res.Trailer.Write(&all)
+		sent, _, _ := strings.Cut(all.String(), "\r\n\r\n")
+		if !strings.Contains(sent, "X-Key: sandpit-placeholder-01234") || res.Trailer.Get("X-Last") == "" {
+			t.Fatalf("the answer is %s", all.String())
+		}
+		encoded := r.Header.Get("Authorization")
+		for _, v := range []string{value, "dXNlcjpzM2Ny"} {
+			if strings.Contains(all.String(), v) || strings.Contains(encoded, v) {
+				t.Errorf("%q came back: %s", v, all.String())
+			}
+		}
+	})
+}
+
+// Streams pass without delay, both ways at once, with trailers; and so do WebSockets.
+func TestInterceptedStreams(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-End")
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.WriteHeader(200)
+		_ = http.NewResponseController(w).Flush()
+		buf := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(buf)
+			_, _ = w.Write(buf[:n])
+			_ = http.NewResponseController(w).Flush()
+			if err != nil {
+				break
+			}
+		}
+		w.Header().Set("X-End", r.Trailer.Get("X-Begun"))
+	})
+	mux.HandleFunc("/whole", func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(text)
+	})
+	mux.Handle("/websocket", websocket.Handler(func(c *websocket.Conn) {
+		_, _ = io.WriteString(c, c.Request().Header.Get("X-Key"))
+		_, _ = io.Copy(c, c)
+	}))
+	both(t, func(t *testing.T, inside, outside bool) {
+		o := newOrigin(t, outside, mux)
+		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		if inside && outside { // as gRPC has it
+			r, w := io.Pipe()
+			request, _ := http.NewRequestWithContext(t.Context(), "POST", o.url("/echo"), r)
+			request.Trailer = http.Header{"X-Begun": nil}
+			res, err := b.client("good.test", o.port, inside).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range []string{"one", "two", "sandpit-placeholder"} {
+				_, _ = io.WriteString(w, text)
+				got := make([]byte, len(text))
+				if text == "sandpit-placeholder" { // which may be the beginning of one
+					request.Trailer.Set("X-Begun", "trailer")
+					w.Close()
+				}
+				if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != text {
+					t.Fatalf("%q, %v", got, err)
+				}
+			}
+			if rest, err := io.ReadAll(res.Body); err != nil || len(rest) > 0 || res.Trailer.Get("X-End") != "trailer" {
+				t.Errorf("%q, %v, trailer %v", rest, err, res.Trailer)
+			}
+		}
+		if !inside {
+			conn, err := b.dial(t.Context(), "good.test", o.port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			secure := tls.Client(conn, &tls.Config{ServerName: "good.test", RootCAs: b.trusted})
+			config, _ := websocket.NewConfig(strings.Replace(o.url("/websocket"), "https", "wss", 1), o.url("/"))
+			config.Header.Set("X-Key", placeholder)
+			ws, err := websocket.NewClient(config, secure)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text string
+			if err := websocket.Message.Receive(ws, &text); err != nil || text != value {
+				t.Errorf("%q, %v", text, err)
+			}
+			_ = websocket.Message.Send(ws, "hello")
+			if err := websocket.Message.Receive(ws, &text); err != nil || text != "hello" {
+				t.Errorf("%q, %v", text, err)
+			}
+			ws.Close()
+		}
+		// Expect: 100-continue, whose body is only sent once the origin wants it.
+		if status, text := do(t, b.client("good.test", o.port, inside), "PUT", o.url("/whole"), strings.NewReader("body"), "Expect", "100-continue"); status != 200 || text != "body" {
+			t.Errorf("100-continue: %d %q", status, text)
+		}
+	})
+}
+
+// A change of secrets reaches the next request, also of an open connection. Connections that
+// were not intercepted end when their requests are to be decided.
+func TestTermsChangeLive(t *testing.T) {
+	var got string
+	o := newOrigin(t, true, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("X-Key") }))
+	terms := o.terms(t, twoSecrets(false, false), "good.test:PORT", "other.test:PORT")
+	b := newSandboxed(t, terms)
+	c := b.client("good.test", o.port, true)
+	if status, text := do(t, c, "GET", o.url("/"), nil, "X-Key", placeholder); status != 200 || got != value {
+		t.Fatal(status, text, got)
+	}
+	terms.Secrets = twoSecrets(false, false)
+	terms.Secrets[0].Value = []byte("rotated-value")
+	if err := b.Set(terms); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := do(t, c, "GET", o.url("/"), nil, "X-Key", placeholder); status != 200 || got != "rotated-value" {
+		t.Fatal(status, text, got)
+	}
+	terms.Secrets = nil
+	terms.Egress.Allow = []string{fmt.Sprintf("GET:https://good.test:%d/a", o.port), fmt.Sprintf("other.test:%d", o.port)}
+	if err := b.Set(terms); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := do(t, b.client("good.test", o.port, true), "GET", o.url("/"), nil); status != 403 {
+		t.Fatal(status, text)
+	}
+	conn, err := b.dial(t.Context(), "other.test", o.port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(o.roots)
+	if err := tls.Client(conn, &tls.Config{ServerName: "other.test", RootCAs: roots}).Handshake(); err != nil {
+		t.Fatalf("not intercepted: %v", err)
+	}
+	terms.Egress.Allow = []string{fmt.Sprintf("GET:https://other.test:%d/a", o.port)}
+	if err := b.Set(terms); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); err == nil {
+		t.Log("ended") // cleanly, or with a reset
+	}
+}
