@@ -42,11 +42,16 @@ type inside struct {
 // join makes a Network and what is inside of it.
 func join(t testing.TB, e sandpit.Egress) *inside {
 	t.Helper()
+	return joinOn(t, engine.Terms{Egress: e})
+}
+
+func joinOn(t testing.TB, terms engine.Terms) *inside {
+	t.Helper()
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := New(os.NewFile(uintptr(ends[0]), "outside"), engine.Terms{Egress: e})
+	n, err := New(os.NewFile(uintptr(ends[0]), "outside"), terms)
 	if err != nil {
 		syscall.Close(ends[1])
 		t.Fatal(err)

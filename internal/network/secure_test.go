@@ -11,60 +11,33 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
+	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/net/websocket"
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/authority"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
-// sandboxed is the network of a sandbox, with the sandbox's own end of it.
+// sandboxed is a sandbox that trusts an authority.
 type sandboxed struct {
 	*Network
 	t       *testing.T
-	inside  *link
-	trusted *x509.CertPool // of the sandbox
+	trusted *x509.CertPool
 	dial    func(ctx context.Context, host string, port int) (net.Conn, error)
 }
 
 func newSandboxed(t *testing.T, terms engine.Terms) *sandboxed {
 	t.Helper()
-	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := New(os.NewFile(uintptr(ends[0]), "outside"), terms)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(n.Close)
-	l, err := newLink(os.NewFile(uintptr(ends[1]), "inside"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := newStack(l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); l.receive() }()
-	t.Cleanup(func() { l.Close(); s.Destroy(); <-done })
-	self := tcpip.FullAddress{NIC: nic, Addr: tcpipAddr(netaddr.Inside4().Addr())}
-	b := &sandboxed{Network: n, t: t, inside: l, trusted: x509.NewCertPool()}
+	in := joinOn(t, terms)
+	b := &sandboxed{Network: in.net, t: t, trusted: x509.NewCertPool()}
 	b.trusted.AppendCertsFromPEM(authority.Certificate(terms.CA))
-	b.dial = func(ctx context.Context, host string, port int) (net.Conn, error) {
-		a, _, _ := n.names.address(host)
-		return gonet.DialTCPWithBind(ctx, s, self, tcpip.FullAddress{NIC: nic, Addr: tcpipAddr(a), Port: uint16(port)}, ipv4.ProtocolNumber)
+	b.dial = func(_ context.Context, host string, port int) (net.Conn, error) {
+		return in.dial(net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 	return b
 }
