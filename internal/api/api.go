@@ -22,6 +22,7 @@ type Options struct {
 	Audit       AuditReader
 	Idempotency Idempotency
 	Webhooks    Webhooks
+	Secrets     Secrets
 	Previews    *preview.Book
 
 	// Version is the server's own.

@@ -36,9 +36,9 @@ func (c *call) intendFor(body any) error {
 }
 
 // subject is what a call is about, beside the sandbox: a process, a port, a key,
-// a webhook or a file.
+// a webhook, a secret or a file.
 func subject(r *http.Request) string {
-	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"preview", "preview "}, {"id", ""}} {
+	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"preview", "preview "}, {"secret", "secret "}, {"id", ""}} {
 		if v := r.PathValue(p.name); v != "" {
 			return p.what + v
 		}
@@ -70,6 +70,10 @@ func (c *call) detailOf(body any) string {
 		return detail
 	case *v1.NewTicket:
 		return "for GET " + strconv.Quote(gate.Bounded(b.Path))
+	case *v1.NewSecret, *v1.SecretValue: // of which no field is shown
+		if scope := c.R.URL.Query().Get("scope"); scope != "" {
+			return subject(c.R) + " scope " + strconv.Quote(gate.Bounded(scope))
+		}
 	case *v1.NewWebhook:
 		return "" // its URL may hold a secret
 	}

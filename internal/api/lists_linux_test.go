@@ -99,6 +99,9 @@ func TestPagesAndFilters(t *testing.T) {
 		s.want(201, nil, ask{method: "POST", path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://example.com/"}})
 		s.want(201, nil, ask{method: "POST", path: "/v1/keys", body: v1.NewKey{Name: "k"}})
 	}
+	for _, name := range []string{"a", "b", "a?scope=server"} {
+		s.want(200, nil, ask{method: "PUT", path: "/v1/secrets/" + name, body: v1.NewSecret{Value: "v"}})
+	}
 	for _, list := range []struct{ path, field string }{
 		{path + "/processes", "processes"},
 		{path + "/files/list?path=/etc", "entries"},
@@ -107,6 +110,8 @@ func TestPagesAndFilters(t *testing.T) {
 		{path + "/metrics/history", "samples"},
 		{"/v1/sandboxes", "sandboxes"},
 		{"/v1/webhooks", "webhooks"},
+		{"/v1/secrets", "secrets"},
+		{"/v1/services", "services"},
 		{"/v1/images", "images"},
 		{"/v1/audit?action=createKey", "entries"},
 	} {

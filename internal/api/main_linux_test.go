@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -267,6 +268,53 @@ func (h *hooks) DeleteWebhook(_ context.Context, c gate.Caller, id string) error
 	return sandpit.ErrNotFound
 }
 
+// secrets are secrets in memory, of which only the descriptions are kept.
+type secrets struct {
+	mu  sync.Mutex
+	all map[string]map[string]v1.Secret // by namespace and name
+}
+
+func (x *secrets) SetSecret(_ context.Context, c gate.Caller, shared bool, name string, in v1.NewSecret) (v1.Secret, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	made := v1.Secret{Name: name, Scope: "namespace", Hosts: in.Hosts}
+	if shared {
+		c.Namespace, made.Scope = "", "server"
+	}
+	if x.all[c.Namespace] == nil {
+		x.all[c.Namespace] = map[string]v1.Secret{}
+	}
+	x.all[c.Namespace][name] = made
+	return made, nil
+}
+
+func (x *secrets) RotateSecret(_ context.Context, c gate.Caller, _ bool, name, _ string) (v1.Secret, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if made, ok := x.all[c.Namespace][name]; ok {
+		return made, nil
+	}
+	return v1.Secret{}, sandpit.ErrNotFound
+}
+
+func (x *secrets) ListSecrets(_ context.Context, c gate.Caller) ([]v1.Secret, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Concat(slices.Collect(maps.Values(x.all[c.Namespace])), slices.Collect(maps.Values(x.all[""]))), nil
+}
+
+func (x *secrets) DeleteSecret(_ context.Context, c gate.Caller, _ bool, name string) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, ok := x.all[c.Namespace][name]; !ok {
+		return sandpit.ErrNotFound
+	}
+	delete(x.all[c.Namespace], name)
+	return nil
+}
+
+func (*secrets) Services() []v1.Service { return []v1.Service{{Name: "a"}, {Name: "b"}, {Name: "c"}} }
+
 // backend is a real engine.
 type backend struct {
 	engine *engine.Engine
@@ -405,7 +453,7 @@ func serve(t testing.TB, change func(*options)) *service {
 	opts := options{
 		api.Options{
 			Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,
-			Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Previews: preview.New([]byte("secret"), noPreviews{}, nil), Version: "test",
+			Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Secrets: &secrets{all: map[string]map[string]v1.Secret{}}, Previews: preview.New([]byte("secret"), noPreviews{}, nil), Version: "test",
 		},
 		gate.Options{Keys: s.keys, Audit: s.audit, Log: slog.New(slog.NewTextHandler(s.log, nil)), Limits: gate.Limits{Rate: 1e6, Burst: 1e6}},
 	}

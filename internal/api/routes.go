@@ -86,7 +86,7 @@ func Routes() []Route {
 		sandboxRoutes(), portRoutes(), previewRoutes(),
 		execRoutes(), processRoutes(),
 		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
-		eventRoutes(), webhookRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
+		eventRoutes(), webhookRoutes(), secretRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
 	)
 	for i := range all {
 		if all[i].repeatable() {

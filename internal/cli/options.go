@@ -33,6 +33,7 @@ type Options struct {
 	readOnly                           flag
 	egress                             scalar[sandpit.EgressPreset]
 	allow, deny, resolve, dns          list[string]
+	secret, secretEnv                  list[sandpit.Secret]
 	interactive, tty, asJSON, initTime flag
 	detach                             flag           // of exec
 	detachOn                           scalar[string] // of exec: --detach-keys
@@ -77,6 +78,8 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.deny = list[string]{parse: words, shown: "RULE", adds: true}
 	o.resolve = list[string]{parse: words, shown: "HOST:ADDR", adds: true}
 	o.dns = list[string]{parse: words, shown: "ADDR"}
+	o.secret = list[sandpit.Secret]{parse: notation.ParseSecret, shown: "NAME[=VAR][@HOST]", adds: true}
+	o.secretEnv = list[sandpit.Secret]{parse: notation.ParseSecretEnv, shown: "NAME[=VAR]", adds: true}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
 	o.detach, o.quiet = newFlag(), newFlag()
 	o.detachOn = scalar[string]{parse: ParseDetachKeys, shown: "KEYS"}
@@ -177,6 +180,8 @@ func (o *Options) Sections() []Section {
 			{"deny", "", &o.deny, "deny the same; wins over --allow and --egress", false},
 			{"resolve", "", &o.resolve, "use this address for a host; allows nothing by itself", false},
 			{"dns", "", &o.dns, "name server that Sandpit asks (default the machine's)", false},
+			{"secret", "", &o.secret, "use a stored secret: VAR has a placeholder, which its value replaces in requests to its hosts", false},
+			{"secret-env", "", &o.secretEnv, "give the sandbox the value of a stored secret, which it can then read and send", false},
 		}},
 		{"The sandbox", []Entry{
 			{"name", "", &o.name, "unique name of the sandbox", true},
@@ -334,6 +339,7 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 		Write:    o.write.values(),
 		Egress:   sandpit.Egress{Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values()},
 	}
+	spec.Secrets = append(o.secret.values(), o.secretEnv.values()...)
 	// A command that may run for longer than sandboxes live by default needs
 	// one that lives as long, with time to be made and cleaned up.
 	if o.timeout.is > sandpit.DefaultLimits().Life {

@@ -105,12 +105,19 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	options := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire()}
 	options.Acquire.Progress = shown.Update
 	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End, warn: !o.quiet.is && !o.asJSON.is}
-	if address == "" {
+	switch {
+	case address == "" && len(spec.Secrets) > 0: // which this user's server stores
+		m.server, spec.Idle = home, serverIdle
+		m.open = func(ctx context.Context) (sandpit.Client, error) {
+			client, _, err := a.Connect(ctx, ConnectOptions{Home: home, Environ: a.Environ})
+			return client, err
+		}
+	case address == "":
 		m.open = func(context.Context) (sandpit.Client, error) { return a.NewClient(options) }
 		if a.mayServe(ctx, o, home, spec) {
 			m.served = home
 		}
-	} else {
+	default:
 		m.server, spec.Idle = address, serverIdle
 		m.open = func(ctx context.Context) (sandpit.Client, error) {
 			client, _, err := a.Connect(ctx, ConnectOptions{Address: address, Key: key})

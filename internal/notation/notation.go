@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -216,6 +217,32 @@ func ParseEgress(s string) (sandpit.EgressPreset, error) {
 		return p, nil
 	}
 	return "", fmt.Errorf("%q is not none, registries, public, all or learn", s)
+}
+
+// ParseSecret reads the use of a secret: NAME[=VARIABLE][@HOST[,HOST...]].
+func ParseSecret(s string) (sandpit.Secret, error) {
+	rest, hosts, bound := strings.Cut(s, "@")
+	u, err := ParseSecretEnv(rest)
+	if u.Env = false; err != nil || !bound {
+		return u, err
+	}
+	u.Hosts = strings.Split(hosts, ",")
+	if slices.Contains(u.Hosts, "") {
+		return u, fmt.Errorf("%q names an empty host", s)
+	}
+	return u, nil
+}
+
+// ParseSecretEnv reads the use of a secret whose value the sandbox gets: NAME[=VARIABLE].
+func ParseSecretEnv(s string) (sandpit.Secret, error) {
+	name, variable, named := strings.Cut(s, "=")
+	switch {
+	case !IsName(name):
+		return sandpit.Secret{}, sandpit.WithHint(fmt.Errorf("%q is not a valid name of a secret", name), NameHint)
+	case named && variable == "":
+		return sandpit.Secret{}, fmt.Errorf("%q names an empty variable", s)
+	}
+	return sandpit.Secret{Name: name, Variable: variable, Env: true}, nil
 }
 
 // ParsePull reads a pull policy: "missing", "always" or "never".

@@ -91,6 +91,9 @@ func (b *Binding) check() error {
 			return err
 		}
 	}
+	if len(b.Prefix) > maxVariable || strings.Trim(b.Prefix, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
+		return fault.Invalidf("%q is not the beginning of a placeholder: use letters, digits, '_' and '-'", fault.Clip(b.Prefix))
+	}
 	_, err := parseHosts(b.Hosts)
 	return err
 }

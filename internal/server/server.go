@@ -3,7 +3,7 @@
 //
 // # What outlives what
 //
-//   - Records of sandboxes, keys, responses to repeatable requests, webhooks and previews
+//   - Records of sandboxes, keys, responses to repeatable requests, webhooks, previews and secrets
 //     (package state): kill -9 and a power cut.
 //   - The audit: kill -9; a power cut except for the last second, or completely with
 //     sync-audit.
@@ -60,6 +60,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/policy/file"
 	"github.com/sandpit-dev/sandpit/internal/preview"
+	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/state"
 	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
@@ -282,7 +283,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.observe,
-		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network,
+		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network, Secrets: foundSecrets{s.state},
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {
@@ -341,6 +342,10 @@ func (s *server) startAPI() error {
 	if s.tracer, err = otlp.FromEnvironment(opt.Lookup); err != nil {
 		return err
 	}
+	known, err := secret.BuiltIn().With(opt.Settings.Services...)
+	if err != nil {
+		return fmt.Errorf("reading services of the settings: %w", err)
+	}
 	ring := keyring{s.ring, s.policies}
 	s.gate = gate.New(gate.Options{
 		Keys: ring, Audit: s.journal, DataDir: opt.Home, Hosts: s.hosts(), Origins: opt.Settings.Origins,
@@ -348,7 +353,7 @@ func (s *server) startAPI() error {
 	})
 	opts := api.Options{
 		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
-		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender},
+		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.state, known, s.engine},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
 	s.api = opts

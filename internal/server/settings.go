@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/yamldoc"
 )
 
@@ -94,6 +95,10 @@ type Settings struct {
 
 	// PrivateWebhooks allows webhooks to addresses that are not public.
 	PrivateWebhooks bool
+
+	// Services are services for secrets, in addition to the built-in ones, or in place of those
+	// of the same name.
+	Services []secret.Service
 }
 
 // maxSettings bounds the file, in bytes.
@@ -154,6 +159,7 @@ func readSettings(file string) (s Settings, err error) {
 		"audit-size":              yamldoc.Parse(&s.AuditSize, notation.ParseSize),
 		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
 		"private-webhooks":        yamldoc.Parse(&s.PrivateWebhooks, yamldoc.Bool),
+		"services":                s.readServices,
 	}))
 	if err != nil {
 		return s, err
@@ -250,6 +256,33 @@ func (s *Settings) readListen(v yamldoc.Value) error {
 			return item.Fail(errors.New("it has no address"))
 		}
 		s.Listen = append(s.Listen, l)
+	}
+	return nil
+}
+
+// readServices reads a list of services for secrets.
+func (s *Settings) readServices(v yamldoc.Value) error {
+	items, err := v.Items()
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		var x secret.Service
+		err := yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+			"name":      yamldoc.Parse(&x.Name, yamldoc.String),
+			"variables": yamldoc.List(&x.Variables, yamldoc.String),
+			"hosts":     yamldoc.List(&x.Hosts, yamldoc.String),
+			"header":    yamldoc.Parse(&x.Header, yamldoc.String),
+			"prefix":    yamldoc.Parse(&x.Prefix, yamldoc.String),
+			"query":     yamldoc.Parse(&x.Query, yamldoc.Bool),
+		})(item)
+		if err != nil {
+			return err
+		}
+		if _, err := secret.BuiltIn().With(x); err != nil {
+			return item.Fail(err)
+		}
+		s.Services = append(s.Services, x)
 	}
 	return nil
 }

@@ -102,6 +102,16 @@ ALTER TABLE sandboxes DROP COLUMN secret;
 CREATE TRIGGER secrets_of_sandbox AFTER DELETE ON sandboxes BEGIN
 	DELETE FROM secrets WHERE sandbox = OLD.id;
 END;
+`, `
+CREATE TABLE stored_secrets (
+	namespace TEXT NOT NULL, -- empty: the server's
+	name      TEXT NOT NULL,
+	binding   TEXT NOT NULL, -- JSON
+	value     BLOB NOT NULL, -- sealed
+	created   INTEGER NOT NULL,
+	rotated   INTEGER NOT NULL,
+	PRIMARY KEY (namespace, name)
+) STRICT;
 `}
 }
 

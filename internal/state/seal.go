@@ -38,7 +38,7 @@ func openSealer(file string) (*sealer, error) {
 	}
 	if len(key) != sealKeyLen {
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrIntegrity, "reading the state's key: %s does not have %d bytes", file, sealKeyLen),
-			"restore it from a backup, or remove it and create the webhooks again (the environments of sandboxes in their records are then lost, too)")
+			"restore it from a backup, or remove it and create the webhooks and secrets again (the environments of sandboxes in their records are then lost, too)")
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package state stores what a server must not lose: records of sandboxes, keys, answers to requests
-// that may be repeated, webhooks, and previews.
+// that may be repeated, webhooks, previews, and secrets.
 //
 // It is one SQLite database in its own directory, which one server at a time may use.
 //

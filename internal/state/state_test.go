@@ -233,7 +233,7 @@ func TestSchemas(t *testing.T) {
 		t.Errorf("after a migration: %v, %v", got, err)
 	}
 	s.Close()
-	if info, err := os.Stat(filepath.Join(dir, "state.db.schema-4")); err != nil || info.Mode() != 0o600 {
+	if info, err := os.Stat(filepath.Join(dir, "state.db.schema-5")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the copy of the old schema: %v", err)
 	}
 
@@ -243,7 +243,7 @@ func TestSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Open(t.Context(), dir)
-	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 5, but this version of Sandpit supports only schemas up to 4") || sandpit.Hint(err) == "" {
+	if !errors.Is(err, sandpit.ErrState) || !strings.Contains(err.Error(), "has schema 6, but this version of Sandpit supports only schemas up to 5") || sandpit.Hint(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	if after, err := os.ReadFile(filepath.Join(dir, fileDatabase)); err != nil || string(after) != string(before) {
@@ -251,7 +251,7 @@ func TestSchemas(t *testing.T) {
 	}
 
 	// The copy is a way back.
-	if err := os.Rename(filepath.Join(dir, "state.db.schema-4"), filepath.Join(dir, fileDatabase)); err != nil {
+	if err := os.Rename(filepath.Join(dir, "state.db.schema-5"), filepath.Join(dir, fileDatabase)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := openTest(t, dir).Sandboxes(t.Context()); err != nil || len(got) != 1 {
@@ -332,7 +332,7 @@ func TestABrokenStepChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	openTest(t, dir).Close()
 	_, err := open(t.Context(), dir, append(migrations(), "CREATE TABLE new (a TEXT) STRICT; ALTER TABLE nowhere ADD COLUMN x TEXT"))
-	if err == nil || !strings.Contains(err.Error(), "changing the schema from 4 to 5") {
+	if err == nil || !strings.Contains(err.Error(), "changing the schema from 5 to 6") {
 		t.Fatalf("got %v", err)
 	}
 	if err := openTest(t, dir).PutSandbox(t.Context(), record(1)); err != nil {

@@ -260,6 +260,8 @@ func pathDoc(name string) string {
 		return "The sandbox's id or name"
 	case "p":
 		return "The process's id, or its pid"
+	case "secret":
+		return "The secret's name"
 	}
 	return ""
 }
@@ -276,6 +278,8 @@ func tagDoc(tag string) string {
 		return "Read, write and search the files of a sandbox"
 	case "Events":
 		return "Follow what happens to sandboxes and processes, and have it sent to webhooks"
+	case "Secrets":
+		return "Store credentials that sandboxes use and never see"
 	case "Images":
 		return "List, pull, import and remove images"
 	case "Keys":

@@ -215,6 +215,54 @@ type WebhookTest struct {
 	Took      float64 `json:"took_seconds"`
 }
 
+// NewSecret is a secret to store.
+type NewSecret struct {
+	Value     string   `json:"value" maxLength:"65536" doc:"The value itself: text, which no response contains"`
+	Service   string   `json:"service,omitempty" doc:"A service of /v1/services, which has the defaults of the other fields. Default: the service with the name of the secret, if hosts and variables are absent"`
+	Hosts     []string `json:"hosts,omitempty" doc:"Hosts to which the value may be sent: HOST, HOST:PORT or *.HOST. If there are none, each sandbox that uses the secret names its own"`
+	Variables []string `json:"variables,omitempty" doc:"Environment variables with the placeholder. Default: the name in capital letters"`
+	Query     *bool    `json:"query,omitempty" null:"refused" doc:"Replace the placeholder in the query of requests, too"`
+	Body      bool     `json:"body,omitempty" doc:"Replace the placeholder in the body of requests, too"`
+}
+
+// SecretValue is the new value of a secret.
+type SecretValue struct {
+	Value string `json:"value" maxLength:"65536" doc:"The value itself: text, which no response contains"`
+}
+
+// Secret describes a stored secret.
+type Secret struct {
+	Name      string    `json:"name"`
+	Scope     string    `json:"scope" enum:"namespace,server" doc:"Whose it is: the caller's namespace, or the server"`
+	Service   string    `json:"service,omitempty"`
+	Hosts     []string  `json:"hosts,omitempty"`
+	Variables []string  `json:"variables,omitempty"`
+	Query     bool      `json:"query,omitempty"`
+	Body      bool      `json:"body,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	RotatedAt time.Time `json:"rotated_at" doc:"When it got its present value"`
+}
+
+// SecretList is a page of secrets, by name.
+type SecretList struct {
+	Secrets []Secret `json:"secrets"`
+	Next    string   `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
+// Service is a service whose hosts and variables are known.
+type Service struct {
+	Name      string   `json:"name"`
+	Variables []string `json:"variables,omitempty"`
+	Hosts     []string `json:"hosts"`
+	Header    string   `json:"header,omitempty" doc:"Where its clients send the value"`
+}
+
+// ServiceList is a page of services, by name.
+type ServiceList struct {
+	Services []Service `json:"services"`
+	Next     string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
 // Audit is an entry of the audit.
 type Audit struct {
 	Seq       uint64    `json:"seq"`

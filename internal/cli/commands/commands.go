@@ -69,6 +69,7 @@ func (a *tree) commands() []command {
 		{"forward", "forward local ports to a sandbox", a.forwardCommand, false},
 		{"preview", "open a port of a sandbox in browsers, by a URL", a.previewCommand, false},
 		{"serve", "run a server for many users", a.serveCommand, false},
+		{"secret", "store credentials that sandboxes use and never see", a.secretCommand, false},
 		{"key", "create, list and revoke keys", a.keyCommand, false},
 		{"audit", "verify and search the audit log of a server", a.auditCommand, false},
 		{"images", "list, fetch and remove images", a.imagesCommand, false},

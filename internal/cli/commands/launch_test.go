@@ -119,7 +119,7 @@ func sameBothWays(t *testing.T, environ, args []string) {
 	}
 	// What the launcher leaves alone is wrong, help, or for a fetcher or a network.
 	if !ok && full.Error == errRecorded.Error() && !slices.ContainsFunc(args, func(a string) bool {
-		return strings.Contains(a, "help=") || strings.Contains(a, "image") || strings.HasPrefix(a, "--allow") || strings.HasPrefix(a, "--egress")
+		return strings.Contains(a, "help=") || strings.Contains(a, "image") || strings.HasPrefix(a, "--allow") || strings.HasPrefix(a, "--egress") || strings.HasPrefix(a, "--secret")
 	}) {
 		t.Errorf("%q: the launcher leaves it to others, and there is nothing wrong with it", args)
 	}

@@ -46,7 +46,7 @@ func TestServerIsHonoured(t *testing.T) {
 		"signal": "box p1", "stop": "box", "start": "box", "kill": "box", "pause": "box", "resume": "box",
 		"extend": "--life 1h box", "update": "--name b box", "rm": "box", "prune": "", "logs": "box", "inspect": "box", "stats": "", "top": "", "events": "",
 		"ls": "box", "cat": "box /a", "write": "box /a", "edit": "--old a --new b box /a", "cp": "box:/a /nowhere/b", "forward": "box 0:80", "preview": "box 80",
-		"serve": "", "key create": "", "key ls": "", "key revoke": "k7d2m3xa", "audit verify": "", "audit grep": "",
+		"serve": "", "key create": "", "key ls": "", "key revoke": "k7d2m3xa", "secret set": "--from env:HOME a", "secret ls": "", "secret rotate": "a", "secret rm": "a", "secret services": "", "audit verify": "", "audit grep": "",
 		"images ls": "", "images pull": "alpine", "images inspect": "alpine", "images rm": "alpine", "images prune": "", "images tag": "alpine a:1",
 		"images import": "a.tar", "images export": "alpine a.tar", "doctor": "", "policy show": "", "version": "", "completion": "bash",
 	}

@@ -68,6 +68,7 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 		"egress":             yamldoc.List(&r.Egress, parseEgress),
 		"deny":               yamldoc.List(&r.Deny, parseDeny),
 		"resolve":            yamldoc.List(&r.Resolve, parseResolve),
+		"secrets":            yamldoc.List(&r.Secrets, parseSecret),
 		"maximum":            maximum(&p.Max, r),
 		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
 		"previews":           yamldoc.Parse(&r.Previews, parsePreviews),
@@ -143,6 +144,14 @@ func parseDeny(text string) (string, error) {
 func parseResolve(text string) (string, error) {
 	_, err := egress.ParseAddresses(text)
 	return text, err
+}
+
+// parseSecret reads the name of a secret, in which '*' stands for any text.
+func parseSecret(text string) (string, error) {
+	if !notation.IsName(strings.ReplaceAll(text, "*", "x")) {
+		return "", fmt.Errorf("%q is not the name of a secret, in which * stands for any text", text)
+	}
+	return text, nil
 }
 
 func parseRate(text string) (float64, error) {

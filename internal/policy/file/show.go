@@ -27,6 +27,7 @@ type Document struct {
 	Egress     []string         `json:"egress"`      // rules and presets that may be asked for
 	Deny       []string         `json:"deny"`        // rules that each sandbox denies
 	Resolve    []string         `json:"resolve"`     // addresses that may be named
+	Secrets    []string         `json:"secrets"`     // names of secrets that may be used
 }
 
 // Maximum are limits, and bounds of traffic: numbers, or "unlimited".
@@ -57,12 +58,12 @@ type Limits struct {
 func Show(p policy.Policy) Document {
 	r := p.Rules
 	if r == nil {
-		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews}
+		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, Secrets: []string{"*"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews}
 	}
 	d := Document{
 		Unrestricted: p.Rules == nil,
 		Images:       r.Images, Defaults: limitsOf(p.Default), OnExpiry: r.OnExpiry,
-		Egress: orNone(r.Egress), Deny: orNone(r.Deny), Resolve: orNone(r.Resolve),
+		Egress: orNone(r.Egress), Deny: orNone(r.Deny), Resolve: orNone(r.Resolve), Secrets: orNone(r.Secrets),
 		Maximum: Maximum{
 			Limits: limitsOf(p.Max), Connections: r.Traffic.Connections, NewConnections: r.Traffic.NewConnections,
 			Sent: orUnlimited(r.Traffic.Sent), Received: orUnlimited(r.Traffic.Received), Bandwidth: orUnlimited(r.Traffic.Bandwidth),

@@ -1,0 +1,309 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// secretCommand is sandpit secret.
+func (a *tree) secretCommand() *cobra.Command {
+	cmd := a.group(&cobra.Command{
+		Use: "secret",
+		Long: `Secrets are credentials that sandboxes use and never see. The server stores them encrypted.
+A sandbox that is created with --secret NAME has a placeholder in its environment; the value
+replaces it in requests to the hosts of the secret, which it may reach without --allow.
+
+A secret is of a service, which has hosts and variables, or is bound to hosts. One without
+hosts needs them in each use: --secret NAME@HOST. With --secret-env the sandbox gets the
+value itself. The services are listed by 'sandpit secret services'.`,
+	})
+	cmd.AddCommand(a.secretSet(), a.secretList(), a.secretRotate(), a.secretRemove(), a.secretServices())
+	return cmd
+}
+
+// sourced are the flags from which a value is read.
+type sourced struct {
+	from   string
+	shared bool
+}
+
+func (f *sourced) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.from, "from", "", "read the value from `SOURCE` on this machine: env:NAME, file:PATH or cmd:COMMAND (default standard input)")
+	scopeFlag(cmd, &f.shared)
+}
+
+func scopeFlag(cmd *cobra.Command, shared *bool) {
+	cmd.Flags().BoolVar(shared, "server", false, "the server's secret, which all namespaces may use; for administrators")
+}
+
+// secretPath is where the server has a secret.
+func secretPath(name, part string, shared bool) (string, error) {
+	if !notation.IsName(name) {
+		return "", sandpit.WithHint(cli.Usagef("%.100q is not a valid name of a secret", name), notation.NameHint)
+	}
+	path := "/v1/secrets/" + name + part
+	if shared {
+		path += "?scope=server"
+	}
+	return path, nil
+}
+
+func (a *tree) secretSet() *cobra.Command {
+	var value sourced
+	var want v1.NewSecret
+	service := textFlag("NAME")
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "set [flags] NAME",
+		Short: "store a secret, or replace it",
+		Long: `Store a secret, or replace it. The value is read from standard input, or without echo from
+the terminal; a line break at its end is not part of it. If neither a service nor hosts are
+given and NAME is a service, the secret is of that service.`,
+		Example: "  sandpit secret set openai\n  sandpit secret set ci --service github --from cmd:'gh auth token'\n  pass show api | sandpit secret set api --host api.example.com --variable API_KEY",
+		Args:    arguments(1, 1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		path, err := secretPath(args[0], "", value.shared)
+		if err == nil {
+			want.Value, err = a.readSecret(ctx, value.from)
+		}
+		if err != nil {
+			return err
+		}
+		want.Service = service.is
+		var made v1.Secret
+		if err := s.call(ctx, "PUT", path, want, &made); err != nil {
+			return err
+		}
+		if len(made.Hosts) == 0 {
+			a.Note("%s is bound to no host: each use must name one (--secret %s@HOST)", args[0], args[0])
+		}
+		_, err = fmt.Fprintln(a.Stdout, cli.Harmless(made.Name))
+		return err
+	})
+	cmd.Flags().Var(&service, "service", "service whose hosts and variables it has")
+	cmd.Flags().StringArrayVar(&want.Hosts, "host", nil, "`HOST`, HOST:PORT or *.HOST to which the value may be sent; may be repeated")
+	cmd.Flags().StringArrayVar(&want.Variables, "variable", nil, "environment `VARIABLE` that has the placeholder (default the service's, or NAME in capital letters)")
+	cmd.Flags().BoolVar(&want.Body, "body", false, "replace the placeholder in the body of requests, too")
+	query := cmd.Flags().Bool("query", false, "replace the placeholder in the query of requests, too (default the service's)")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		if cmd.Flags().Changed("query") {
+			want.Query = query
+		}
+	}
+	value.register(cmd)
+	return cmd
+}
+
+func (a *tree) secretRotate() *cobra.Command {
+	var value sourced
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "rotate [flags] NAME",
+		Short: "replace the value of a secret, also in running sandboxes",
+		Args:  arguments(1, 1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		path, err := secretPath(args[0], "/value", value.shared)
+		if err != nil {
+			return err
+		}
+		text, err := a.readSecret(ctx, value.from)
+		if err != nil {
+			return err
+		}
+		return s.call(ctx, "PUT", path, v1.SecretValue{Value: text}, &v1.Secret{})
+	})
+	cmd.ValidArgsFunction = a.completeSecrets(1)
+	value.register(cmd)
+	return cmd
+}
+
+func (a *tree) secretRemove() *cobra.Command {
+	var shared bool
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "rm NAME...",
+		Short: "remove secrets, also from running sandboxes",
+		Args:  arguments(1, -1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		return a.eachText(ctx, args, func(name string) error {
+			path, err := secretPath(name, "", shared)
+			if err != nil {
+				return err
+			}
+			return s.call(ctx, "DELETE", path, nil, nil)
+		})
+	})
+	cmd.ValidArgsFunction = a.completeSecrets(-1)
+	scopeFlag(cmd, &shared)
+	return cmd
+}
+
+func (a *tree) secretList() *cobra.Command {
+	var asJSON bool
+	service := textFlag("NAME")
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "ls",
+		Short: "list secrets, without their values",
+		Args:  noArguments,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		query := url.Values{}
+		if service.is != "" {
+			query.Set("service", service.is)
+		}
+		all, err := s.secrets(ctx, query)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return a.PrintJSON(all)
+		}
+		if len(all) == 0 {
+			a.Note("no secrets found")
+		}
+		table := a.table("NAME", "SCOPE", "SERVICE", "HOSTS", "VARIABLES", "VALUE SET")
+		for _, x := range all {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago\n", cli.Harmless(x.Name), x.Scope, cli.Harmless(x.Service), cli.Harmless(strings.Join(x.Hosts, ",")), cli.Harmless(strings.Join(x.Variables, ",")), ago(x.RotatedAt))
+		}
+		return table.Flush()
+	})
+	cmd.Flags().Var(&service, "service", "only secrets of this service")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	return cmd
+}
+
+func (a *tree) secretServices() *cobra.Command {
+	var asJSON bool
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "services",
+		Short: "list the services whose hosts and variables are known",
+		Args:  noArguments,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		all := []v1.Service{}
+		err := pages(ctx, s, "/v1/services", url.Values{}, func(page v1.ServiceList) (string, error) {
+			all = append(all, page.Services...)
+			return page.Next, nil
+		})
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return a.PrintJSON(all)
+		}
+		table := a.table("SERVICE", "VARIABLES", "HOSTS", "HEADER")
+		for _, x := range all {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", cli.Harmless(x.Name), cli.Harmless(strings.Join(x.Variables, ",")), cli.Harmless(strings.Join(x.Hosts, ",")), cli.Harmless(x.Header))
+		}
+		return table.Flush()
+	})
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	return cmd
+}
+
+// secrets returns the secrets that a query selects.
+func (s *session) secrets(ctx context.Context, query url.Values) ([]v1.Secret, error) {
+	all := []v1.Secret{}
+	err := pages(ctx, s, "/v1/secrets", query, func(page v1.SecretList) (string, error) {
+		all = append(all, page.Secrets...)
+		return page.Next, nil
+	})
+	return all, err
+}
+
+// completeSecrets completes the names of secrets, for the first limit arguments; -1: all of them.
+func (a *tree) completeSecrets(limit int) cobra.CompletionFunc {
+	return a.completed(func(ctx context.Context, s *session, args []string, prefix string) (names []string) {
+		if limit >= 0 && len(args) >= limit {
+			return nil
+		}
+		all, err := s.secrets(ctx, url.Values{})
+		if err != nil {
+			return nil
+		}
+		for _, x := range all {
+			if strings.HasPrefix(x.Name, prefix) {
+				names = append(names, x.Name)
+			}
+		}
+		return names
+	})
+}
+
+// maxSecret is the longest value that is read, in bytes: more than a server takes.
+const maxSecret = 1 << 20
+
+// readSecret reads a value from a source of this machine; "": standard input. A line break at its
+// end is removed. Errors do not have the value.
+func (a *tree) readSecret(ctx context.Context, source string) (string, error) {
+	kind, rest, _ := strings.Cut(source, ":")
+	var text []byte
+	var err error
+	switch {
+	case source == "" && cli.IsTerminal(a.Stdin):
+		fmt.Fprint(a.Stderr, "value (not shown): ")
+		text, err = a.readHidden(ctx)
+		fmt.Fprintln(a.Stderr)
+	case source == "":
+		text, err = io.ReadAll(io.LimitReader(a.Stdin, maxSecret))
+	case kind == "env" && rest != "":
+		value, ok := a.Lookup(rest)
+		if !ok {
+			return "", sandpit.WithHint(cli.Usagef("reading the value: the variable %s is not set", rest), "set it, or give the value on standard input")
+		}
+		text = []byte(value)
+	case kind == "file" && rest != "":
+		var f *os.File
+		if f, err = os.Open(rest); err == nil {
+			text, err = io.ReadAll(io.LimitReader(f, maxSecret))
+			_ = f.Close()
+		}
+	case kind == "cmd" && rest != "":
+		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", rest)
+		cmd.Stdin, cmd.Stderr, cmd.Env = a.Stdin, a.Stderr, a.Environ
+		text, err = cmd.Output()
+	default:
+		return "", sandpit.WithHint(cli.Usagef("%.100q is not a source of a value", source), "write env:NAME, file:PATH or cmd:COMMAND")
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the value: %w", err)
+	}
+	value := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+	if value == "" {
+		return "", sandpit.WithHint(cli.Usagef("the value is empty"), "give it on standard input")
+	}
+	return value, nil
+}
+
+// readHidden reads a line from the terminal without echo. When ctx ends, the echo is on again.
+func (a *tree) readHidden(ctx context.Context) ([]byte, error) {
+	fd := int(a.Stdin.Fd())
+	saved, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	type line struct {
+		text []byte
+		err  error
+	}
+	read := make(chan line, 1)
+	go func() {
+		text, err := term.ReadPassword(fd)
+		read <- line{text, err}
+	}()
+	select {
+	case l := <-read:
+		return l.text, l.err
+	case <-ctx.Done():
+		_ = term.Restore(fd, saved)
+		return nil, context.Cause(ctx)
+	}
+}

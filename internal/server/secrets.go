@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/secret"
+	"github.com/sandpit-dev/sandpit/internal/state"
+)
+
+// foundSecrets are the stored secrets as the engine uses them.
+type foundSecrets struct{ store *state.Store }
+
+// FindSecret is engine.Secrets.FindSecret.
+func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (engine.FoundSecret, error) {
+	stored, err := f.store.Secret(ctx, namespace, use.Name)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		stored, err = f.store.Secret(ctx, sharedSecrets, use.Name)
+	}
+	if err != nil {
+		return engine.FoundSecret{}, err
+	}
+	r, err := stored.Resolve(use)
+	return engine.FoundSecret{
+		Variables: r.Variables, Hosts: r.Hosts, Allow: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
+		Value: r.Value, Shared: stored.Namespace == sharedSecrets,
+	}, err
+}
+
+// sharedSecrets is the namespace of the server's own secrets. No key has it.
+const sharedSecrets = ""
+
+// secrets are the stored secrets as the API uses them.
+type secrets struct {
+	store    *state.Store
+	services secret.Services
+	engine   *engine.Engine
+}
+
+func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name string, in v1.NewSecret) (v1.Secret, error) {
+	failed := func(err error) (v1.Secret, error) { return v1.Secret{}, fmt.Errorf("storing a secret: %w", err) }
+	binding, err := s.binding(name, in)
+	if err != nil {
+		return failed(err)
+	}
+	now := time.Now().UTC()
+	x := secret.Secret{Namespace: namespaceOf(c, shared), Name: name, Binding: binding, Value: in.Value, CreatedAt: now, RotatedAt: now}
+	if err := x.Check(); err != nil {
+		return failed(err)
+	}
+	stored, err := s.store.PutSecret(ctx, x)
+	if err != nil {
+		return v1.Secret{}, err
+	}
+	return shownSecret(stored), s.engine.SecretChanged(context.WithoutCancel(ctx), x.Namespace, name)
+}
+
+// binding completes what a request says by the service that it names, or that has the name of the secret.
+func (s secrets) binding(name string, in v1.NewSecret) (secret.Binding, error) {
+	b := secret.Binding{Service: in.Service}
+	if b.Service == "" && len(in.Hosts)+len(in.Variables) == 0 {
+		b.Service = name
+	}
+	service, known := s.services.Find(b.Service)
+	switch {
+	case known:
+		b = service.Binding()
+	case in.Service != "":
+		var names []string
+		for _, x := range s.services {
+			names = append(names, x.Name)
+		}
+		return b, sandpit.WithHint(fault.Invalidf("there is no service %q", fault.Clip(in.Service)), "use one of: "+strings.Join(names, ", ")+"; or name hosts")
+	default:
+		b.Service = ""
+	}
+	if len(in.Hosts) > 0 {
+		b.Hosts = in.Hosts
+	}
+	if len(in.Variables) > 0 {
+		b.Variables = in.Variables
+	}
+	if in.Query != nil {
+		b.Query = *in.Query
+	}
+	b.Body = in.Body
+	return b, nil
+}
+
+func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, shared bool, name, value string) (v1.Secret, error) {
+	if err := secret.CheckValue(value); err != nil {
+		return v1.Secret{}, fmt.Errorf("rotating the secret %q: %w", fault.Clip(name), err)
+	}
+	namespace := namespaceOf(c, shared)
+	stored, err := s.store.RotateSecret(ctx, namespace, name, value, time.Now())
+	if err != nil {
+		return v1.Secret{}, err
+	}
+	return shownSecret(stored), s.engine.SecretChanged(context.WithoutCancel(ctx), namespace, name)
+}
+
+func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, shared bool, name string) error {
+	namespace := namespaceOf(c, shared)
+	if err := s.store.DeleteSecret(ctx, namespace, name); err != nil {
+		return err
+	}
+	return s.engine.SecretChanged(context.WithoutCancel(ctx), namespace, name)
+}
+
+func (s secrets) ListSecrets(ctx context.Context, c gate.Caller) ([]v1.Secret, error) {
+	var all []v1.Secret
+	for _, namespace := range []string{c.Namespace, sharedSecrets} {
+		list, err := s.store.SecretsOf(ctx, namespace)
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range list {
+			all = append(all, shownSecret(x))
+		}
+	}
+	return all, nil
+}
+
+// Services is api.Secrets.Services.
+func (s secrets) Services() []v1.Service {
+	all := make([]v1.Service, len(s.services))
+	for i, x := range s.services {
+		all[i] = v1.Service{Name: x.Name, Variables: x.Variables, Hosts: x.Hosts, Header: x.Header}
+	}
+	return all
+}
+
+func namespaceOf(c gate.Caller, shared bool) string {
+	if shared {
+		return sharedSecrets
+	}
+	return c.Namespace
+}
+
+func shownSecret(x secret.Secret) v1.Secret {
+	scope := "namespace"
+	if x.Namespace == sharedSecrets {
+		scope = "server"
+	}
+	return v1.Secret{
+		Name: x.Name, Scope: scope, Service: x.Service, Hosts: x.Hosts, Variables: x.Variables, Query: x.Query, Body: x.Body,
+		CreatedAt: x.CreatedAt, RotatedAt: x.RotatedAt,
+	}
+}

@@ -1,0 +1,230 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// noted is a network that notes the terms on which sandboxes join it, and moves nothing.
+type noted struct {
+	engine.Network // for rules
+
+	mu     sync.Mutex
+	joined []*member // in order
+	fails  error     // of Set
+}
+
+type member struct {
+	engine.Joined
+	network *noted
+	terms   engine.Terms
+	closed  bool
+}
+
+func (n *noted) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := &member{network: n, terms: t}
+	n.joined = append(n.joined, m)
+	return m, file.Close()
+}
+
+// of returns the latest terms.
+func (n *noted) of(i int) (engine.Terms, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.joined[i].terms, n.joined[i].closed
+}
+
+func (m *member) Set(_ context.Context, t engine.Terms) error {
+	m.network.mu.Lock()
+	defer m.network.mu.Unlock()
+	if m.network.fails != nil {
+		return m.network.fails
+	}
+	m.terms = t
+	return nil
+}
+
+func (*member) Traffic() (t engine.Traffic)     { return t }
+func (*member) Denials() []sandpit.EgressDenial { return nil }
+
+func (m *member) Close() error {
+	m.network.mu.Lock()
+	defer m.network.mu.Unlock()
+	m.closed = true
+	return nil
+}
+
+// values are secrets that no answer, log, entry of the audit or file may have.
+var values = []string{"value-of-team-a", "rotated-of-team-a", "value-of-the-server", "value-in-the-environment"}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	testkit.NeedRoot(t, "to make the interface of a sandbox")
+	n := &noted{Network: network.Here{}}
+	s := newServed(t)
+	s.policy("policies:\n  few: {secrets: ['open*']}\n")
+	s.change = func(o *server.Options) { o.Network = n }
+	s.start()
+	a, b, few := s.keyOf("a", "default"), s.keyOf("b", "default"), s.keyOf("b", "few")
+	var answers strings.Builder
+	ask := func(status int, method, path, key, body string) string {
+		t.Helper()
+		got, answer, _ := s.get(method, "http://sandpit"+path, key, body)
+		answers.WriteString(answer)
+		if got != status {
+			t.Errorf("%s %s: %d, want %d: %s", method, path, got, status, answer)
+		}
+		return answer
+	}
+
+	// A service's name is enough; the server's secrets are the operator's.
+	ask(200, "PUT", "/v1/secrets/openai", a, `{"value":"value-of-team-a"}`)
+	ask(403, "PUT", "/v1/secrets/github?scope=server", a, `{"value":"value-of-team-a"}`)
+	ask(200, "PUT", "/v1/secrets/github?scope=server", "", `{"value":"value-of-the-server","service":"github"}`)
+	ask(400, "PUT", "/v1/secrets/x?scope=server", "", `{"value":"value-of-the-server"}`)
+	ask(200, "PUT", "/v1/secrets/plain", a, `{"value":"value-in-the-environment"}`)
+	for _, body := range []string{`{"value":""}`, `{"value":"value-of-team-a","service":"none"}`, `{"value":"value-of-team-a","hosts":["10.0.0.0/8"]}`, `{"value":"value-of-team-a\u0000"}`, `{"value":7}`, `{"value":"value-of-team-a","source":"env:X"}`} {
+		ask(400, "PUT", "/v1/secrets/bad", a, body)
+	}
+	list := ask(200, "GET", "/v1/secrets", a, "")
+	for _, want := range []string{`"name":"openai","scope":"namespace","service":"openai","hosts":["api.openai.com"],"variables":["OPENAI_API_KEY"]`, `"name":"github","scope":"server"`} {
+		if !strings.Contains(list, want) {
+			t.Errorf("the list lacks %s: %s", want, list)
+		}
+	}
+	if list := ask(200, "GET", "/v1/secrets", b, ""); strings.Contains(list, "openai") || !strings.Contains(list, "github") {
+		t.Errorf("another namespace sees %s", list)
+	}
+	ask(404, "DELETE", "/v1/secrets/openai", b, "")
+	ask(404, "PUT", "/v1/secrets/openai/value", b, `{"value":"value-of-team-a"}`)
+	if list := ask(200, "GET", "/v1/secrets?service=github", a, ""); strings.Contains(list, "openai") {
+		t.Errorf("a filtered list is %s", list)
+	}
+	if services := ask(200, "GET", "/v1/services", a, ""); !strings.Contains(services, `"name":"anthropic"`) {
+		t.Errorf("the services are %s", services)
+	}
+
+	// A sandbox has placeholders, the network the values.
+	c := s.with(a)
+	defer c.Close()
+	spec := small("one")
+	spec.Secrets = []sandpit.Secret{{Name: "openai"}, {Name: "github", Variable: "TOKEN", Hosts: []string{"api.github.com"}}, {Name: "plain", Env: true}}
+	sb := createOf(t, c, spec)
+	out, err := sandpit.Shell(t.Context(), sb, "echo $OPENAI_API_KEY $TOKEN; echo $PLAIN | tr a-z A-Z")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars := strings.Fields(string(out.Stdout))
+	terms, _ := n.of(0)
+	if len(vars) != 3 || len(terms.Secrets) != 2 || terms.Secrets[0].Placeholder != vars[0] || terms.Secrets[1].Placeholder != vars[1] ||
+		!strings.HasPrefix(vars[0], "sk-sandpit") || !strings.HasPrefix(vars[1], "ghp_sandpit") || vars[2] != "VALUE-IN-THE-ENVIRONMENT" {
+		t.Fatalf("the sandbox has %q", vars)
+	}
+	if string(terms.Secrets[0].Value) != "value-of-team-a" || string(terms.Secrets[1].Value) != "value-of-the-server" || !slices.Equal(terms.Secrets[1].Hosts, []string{"api.github.com"}) {
+		t.Error("the network has other secrets")
+	}
+	if want := []string{"api.openai.com:443", "api.github.com:443"}; !slices.Equal(terms.Egress.Allow, want) {
+		t.Errorf("it may reach %q", terms.Egress.Allow)
+	}
+	info, err := sb.Info(t.Context())
+	if err != nil || !slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == "secret-env" && strings.HasSuffix(g.Why, ": plain") }) {
+		t.Errorf("it is described as %+v, %v", info, err)
+	}
+
+	// What is refused leaves nothing.
+	other := s.with(b)
+	defer other.Close()
+	less := s.with(few)
+	defer less.Close()
+	for about, x := range map[string]struct {
+		c    sandpit.Client
+		use  sandpit.Secret
+		kind error
+		text string
+	}{
+		"another namespace's":      {other, sandpit.Secret{Name: "openai"}, sandpit.ErrNotFound, "openai"},
+		"another host":             {c, sandpit.Secret{Name: "openai", Hosts: []string{"evil.example"}}, sandpit.ErrForbidden, "evil.example"},
+		"without hosts":            {c, sandpit.Secret{Name: "plain"}, sandpit.ErrInvalid, "bound to no host"},
+		"the value of the server":  {c, sandpit.Secret{Name: "github", Env: true}, sandpit.ErrForbidden, "default.secrets"},
+		"what the policy does not": {less, sandpit.Secret{Name: "github"}, sandpit.ErrForbidden, "few.secrets"},
+	} {
+		if _, err := x.c.Create(t.Context(), sandpit.Spec{Secrets: []sandpit.Secret{x.use}}); !errors.Is(err, x.kind) || !strings.Contains(err.Error(), x.text) {
+			t.Errorf("%s: %v", about, err)
+		}
+	}
+	twice := small("")
+	twice.Env, twice.Secrets = []string{"OPENAI_API_KEY=x"}, []sandpit.Secret{{Name: "openai"}}
+	if _, err := c.Create(t.Context(), twice); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "OPENAI_API_KEY") {
+		t.Errorf("a variable that is set twice: %v", err)
+	}
+	if page, err := c.List(t.Context(), sandpit.ListQuery{}); err != nil || len(page.Sandboxes) != 1 {
+		t.Errorf("there are %d sandboxes, %v", len(page.Sandboxes), err)
+	}
+
+	// Rotation and removal are in force when they are answered.
+	ask(200, "PUT", "/v1/secrets/openai/value", a, `{"value":"rotated-of-team-a"}`)
+	if terms, _ := n.of(0); string(terms.Secrets[0].Value) != "rotated-of-team-a" || terms.Secrets[0].Placeholder != vars[0] {
+		t.Error("a rotated value is not in force")
+	}
+	ask(204, "DELETE", "/v1/secrets/github?scope=server", "", "")
+	if terms, _ := n.of(0); len(terms.Secrets) != 1 || terms.Secrets[0].Name != "openai" {
+		t.Errorf("after a removal it has %d secrets", len(terms.Secrets))
+	}
+
+	s.grep(t, answers.String())
+	if _, audit, _ := s.get("GET", "http://sandpit/v1/audit?limit=1000", "", ""); !strings.Contains(audit, `secrets \"openai\", \"github\", \"plain\" as env`) || !strings.Contains(audit, `"action":"rotateSecret"`) || !strings.Contains(audit, `secret openai`) {
+		t.Errorf("the audit is %s", audit)
+	}
+
+	// A former value that can't be replaced is not used any more.
+	n.mu.Lock()
+	n.fails = sandpit.ErrUnavailable
+	n.mu.Unlock()
+	ask(503, "DELETE", "/v1/secrets/openai", a, "")
+	if _, closed := n.of(0); !closed {
+		t.Error("the sandbox still reaches the network")
+	}
+}
+
+// grep looks for values in all that the server has written, and in what it has answered.
+func (s *served) grep(t *testing.T, answers string) {
+	t.Helper()
+	_, metrics, _ := s.get(http.MethodGet, "http://sandpit/metrics", "", "")
+	texts := map[string]string{"an answer": answers, "the log": s.log.String(), "the metrics": metrics}
+	err := filepath.WalkDir(s.home, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(path, filepath.Join(s.home, "guest")) {
+			return nil //nolint:nilerr // it may have gone
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			texts[path] = string(data)
+		}
+		return nil
+	})
+	if err != nil || len(texts) < 6 {
+		t.Fatalf("%d texts, %v", len(texts), err)
+	}
+	for where, text := range texts {
+		for _, value := range values {
+			if strings.Contains(text, value) {
+				t.Errorf("%s has %q", where, value)
+			}
+		}
+	}
+}
