@@ -143,7 +143,9 @@ type Linker interface {
 	// Link makes the interface, or attaches to the one that is there, and returns its other
 	// end: a Read returns an IP packet that the sandbox sends, and a Write delivers one to
 	// it. The file is non-blocking. When it is closed the interface stays, and packets are
-	// lost until the next Link. The error matches sandpit.ErrUnsupported if this machine
+	// lost until the next Link. As on any network, the first packets may be lost, too.
+	// Destroy does not close the file: until that is closed, the kernel keeps the empty
+	// network namespace. The error matches sandpit.ErrUnsupported if this machine
 	// has no such interfaces, and sandpit.ErrExists if another file is open. It may be
 	// called while the sandbox runs, also in another process after Recover.
 	Link(ctx context.Context, l Link) (*os.File, error)

@@ -31,6 +31,7 @@ var blankProperties = []property{
 	{"of a blank: each way to restrict writing holds", testWriting},
 	{"of a blank: mounts are read-only or writable as the plan says", testMounts},
 	{"of a blank: Recover takes over an instance whose owner left it, with all that runs in it", testRecoverLeft},
+	{"of a blank: Link makes an interface to which every destination leads", testLink},
 	{"of a blank: Progress tells of each call", testProgress},
 
 	{"a blank that is not used leaves nothing", testBlankDestroy},

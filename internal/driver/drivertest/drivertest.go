@@ -152,6 +152,7 @@ func Contract(t *testing.T, f Factory) {
 		{"Progress tells of each call", testProgress},
 	})
 	t.Run("Optional", func(t *testing.T) { run(t, f, false, optionalProperties) })
+	t.Run("Link", func(t *testing.T) { run(t, f, false, linkProperties) })
 	t.Run("Recover", func(t *testing.T) { run(t, f, false, recoverProperties) })
 	t.Run("Blank", func(t *testing.T) {
 		optional[driver.Preparer](t, &env{Factory: f}, f.New(t))

@@ -239,6 +239,9 @@ func testLeave(t *testing.T, e *env) {
 	if l, ok := inst.(driver.Limiter); ok {
 		calls["SetLimits"] = func() error { return l.SetLimits(t.Context(), sandpit.Limits{Pids: 10}) }
 	}
+	if l, ok := inst.(driver.Linker); ok {
+		calls["Link"] = func() error { _, err := l.Link(t.Context(), netLink()); return err }
+	}
 	for name, call := range calls {
 		if err := call(); !errors.Is(err, sandpit.ErrClosed) {
 			t.Errorf("%s: %v", name, err)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +37,27 @@ func TestAccount(t *testing.T) {
 		// What more users make a difference to.
 		asUser(t, uid, gid, "^TestDriver$/^Client$/^(Client|User|Writing|Mounts)$|^TestDriver$/^Driver$|^TestPosture$|^TestLeakAfter(Normal|Err)|^TestAttack[ABL]")
 	})
+}
+
+// TestAccountLink makes network interfaces as an ordinary user: where /dev/net/tun may be used,
+// and where it may not.
+func TestAccountLink(t *testing.T) {
+	if os.Getenv(accountEnv) != "" || os.Geteuid() != 0 {
+		testkit.Lacks(t, "root to become an ordinary user")
+	}
+	testkit.NeedWorkingHost(t)
+	testkit.NeedFull(t, "it makes many sandboxes")
+	testkit.NeedProgram(t, "setpriv")
+	const tests = "^TestDriver$/^Driver$/^Link$|^TestDriver$/^Driver$/^Blank$/Link|^TestAttackEgress"
+	for mode, want := range map[string]string{"600": "--- PASS: TestDriver/Driver/Link/Link_is_ErrUnsupported", "666": "--- PASS: TestDriver/Driver/Link/Link_makes_an_interface"} {
+		t.Run(mode, func(t *testing.T) {
+			// The node is one of the mount namespace of that process.
+			out := asUser(t, freeUID, freeUID, tests, "mount -t tmpfs tun /dev/net && mknod -m "+mode+" /dev/net/tun c 10 200")
+			if !strings.Contains(out, want) {
+				t.Errorf("there is no %q in\n%s", want, out)
+			}
+		})
+	}
 }
 
 // subordinateAccount returns an account with subordinate ids, made for this
@@ -68,8 +90,10 @@ func subordinateAccount(t *testing.T) (uid, gid int) {
 	return uid, gid
 }
 
-// asUser runs this test binary as an ordinary user.
-func asUser(t *testing.T, uid, gid int, tests string) {
+// asUser runs this test binary as an ordinary user, after scripts that root runs in the mount
+// namespace of the binary. It returns what was written.
+func asUser(t *testing.T, uid, gid int, tests string, before ...string) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "sandpit-account-")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +113,13 @@ func asUser(t *testing.T, uid, gid int, tests string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "-test.v", "-test.count=1", "-test.run="+tests)
+	args := []string{binary, "-test.v", "-test.count=1", "-test.run=" + tests}
+	credential := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	if before != nil {
+		user := fmt.Sprintf("exec setpriv --reuid=%d --regid=%d --clear-groups \"$0\" \"$@\"", uid, gid)
+		args, credential = slices.Concat([]string{"/bin/sh", "-c", strings.Join(append(before, user), " && ")}, args), nil
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, accountEnv + "=1"}
 	if long := os.Getenv("SANDPIT_TEST_LONG"); long != "" {
@@ -98,7 +128,7 @@ func asUser(t *testing.T, uid, gid int, tests string) {
 	// In a mount namespace of its own: what tests of other packages mount meanwhile
 	// is a change of the machine's mounts, after which an ordinary user's blanks
 	// are of no use.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Unshareflags: syscall.CLONE_NEWNS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	ran := 0
 	for line := range strings.Lines(string(out)) {
@@ -117,6 +147,7 @@ func asUser(t *testing.T, uid, gid int, tests string) {
 		t.Errorf("as uid %d no test ran:\n%s", uid, out)
 	}
 	t.Logf("as uid %d %d tests passed", uid, ran)
+	return string(out)
 }
 
 // failures leaves out what passed.

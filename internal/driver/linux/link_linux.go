@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,7 +51,7 @@ func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
 	defer leave()
 	fd, err := i.link(ctx, l, dumpable)
 	if err != nil {
-		return nil, fmt.Errorf("making the network interface of %s: %w", i.id, explainLink(err))
+		return nil, fmt.Errorf("making the network interface of %s: %w", i.id, i.explainLink(err))
 	}
 	return os.NewFile(uintptr(fd), linkName), nil
 }
@@ -63,11 +64,14 @@ func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int,
 	defer unix.Close(ends[0])
 	var p *sysprog.Program
 	var child sysprog.Child
-	raw, err := i.pidfd.SyscallConn()
-	if err == nil {
-		err = errors.Join(raw.Control(func(sandbox uintptr) { p, child, err = i.forkLink(l, int(sandbox), ends[1], dumpable) }), err)
+	raw, gone := i.pidfd.SyscallConn()
+	if gone == nil { // Destroy closes the pidfd
+		gone = raw.Control(func(sandbox uintptr) { p, child, err = i.forkLink(l, int(sandbox), ends[1], dumpable) })
 	}
 	unix.Close(ends[1])
+	if gone != nil {
+		return -1, unix.ESRCH
+	}
 	if err != nil {
 		return -1, err
 	}
@@ -105,33 +109,59 @@ func (i *instance) forkLink(l driver.Link, sandbox, socket int, dumpable bool) (
 	return p, child, err
 }
 
-// openingTUN is the step that fails where there is no TUN.
-const openingTUN = "opening " + tunPath
+// The steps that fail where there is no TUN, and no sandbox any more.
+const (
+	openingTUN = "opening " + tunPath
+	entering   = "entering the sandbox"
+)
+
+// ends waits for the end of a guest that seems to end, and reports whether it does.
+func (i *instance) ends() bool {
+	i.mu.Lock()
+	closed := i.closed
+	i.mu.Unlock()
+	if closed {
+		return true
+	}
+	select {
+	case <-i.done:
+		return true
+	case <-time.After(time.Second):
+		return false
+	}
+}
 
 // explainLink says what to do about a link that can't be made.
-func explainLink(err error) error {
+func (i *instance) explainLink(err error) error {
 	var step *sysprog.StepError
+	// Of a process that is about to end, whose memory is gone, only root may enter the namespaces.
+	dying := errors.As(err, &step) && step.What == entering && errors.Is(err, unix.EPERM) && i.ends()
 	switch {
-	case errors.Is(err, os.ErrClosed), errors.Is(err, unix.ESRCH):
+	case errors.Is(err, unix.ESRCH), dying:
 		return fault.Errorf(sandpit.ErrClosed, "the sandbox has ended")
-	case !errors.As(err, &step):
+	case step == nil:
 		return err
 	case step.What == openingTUN:
-		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, tunFix)
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, tunFix(err))
 	case errors.Is(err, unix.EBUSY):
 		return fault.Errorf(sandpit.ErrExists, "another process is attached to it")
 	}
 	return err
 }
 
-// tunFix says how to get TUN devices.
-const tunFix = "load the module (modprobe tun); in a container, pass the device on (--device /dev/net/tun)"
+// tunFix says what to do when tunPath can't be opened.
+func tunFix(err error) string {
+	if errors.Is(err, unix.EACCES) {
+		return "make it usable for other users than root, as most distributions do (chmod 666 " + tunPath + ")"
+	}
+	return "load the module (modprobe tun); in a container, pass the device on (--device " + tunPath + ")"
+}
 
 // linkSteps makes the interface, and sends its descriptor over the socket.
 func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Program {
 	p := new(sysprog.Program)
 	p.Grow(24)
-	p.Call("entering the sandbox", unix.SYS_SETNS, sysprog.Int(sandbox), sysprog.Int(unix.CLONE_NEWUSER|unix.CLONE_NEWNET))
+	p.Call(entering, unix.SYS_SETNS, sysprog.Int(sandbox), sysprog.Int(unix.CLONE_NEWUSER|unix.CLONE_NEWNET))
 	if dumpable {
 		p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	}

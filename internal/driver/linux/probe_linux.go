@@ -37,7 +37,7 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	}
 
 	if err := unix.Faccessat(unix.AT_FDCWD, tunPath, unix.R_OK|unix.W_OK, unix.AT_EACCESS); err != nil {
-		gap(feature.Egress, tunPath+" can't be used: "+err.Error(), tunFix)
+		gap(feature.Egress, tunPath+" can't be used: "+err.Error(), tunFix(err))
 	} else {
 		caps.Features[feature.Egress] = true
 	}
