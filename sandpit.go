@@ -113,6 +113,7 @@ type Sandbox interface {
 	Lifecycle
 	ProcessKeeper
 	Networker
+	Egresser
 	Meter
 
 	// ID returns the identifier, which is unique on its machine and never reused.

@@ -3,6 +3,7 @@ package client
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
@@ -52,6 +53,7 @@ func encodeSpec(s sandpit.Spec) ([]byte, error) {
 		{"user", []string{s.User}},
 		{"write path", s.Write},
 		{"expiry", []string{string(s.OnExpiry)}},
+		{"egress", egressTexts(s.Egress)},
 	}
 	for _, p := range parts {
 		if err := isText(p.what, p.all...); err != nil {
@@ -100,4 +102,18 @@ func encodeCommand(c sandpit.Command) ([]byte, error) {
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the command is longer than %d MiB of JSON", v1.MaxCommand>>20), "put long arguments and scripts into files of the sandbox")
 	}
 	return b, err
+}
+
+func encodeEgress(e sandpit.Egress) ([]byte, error) {
+	if err := isText("egress", egressTexts(e)...); err != nil {
+		return nil, err
+	}
+	if v := v1.FromEgress(e); v != nil {
+		return encode(v)
+	}
+	return encode(v1.Egress{})
+}
+
+func egressTexts(e sandpit.Egress) []string {
+	return slices.Concat([]string{string(e.Preset)}, e.Allow, e.Deny, e.Resolve, e.DNS)
 }

@@ -29,6 +29,7 @@ var (
 	_ sandpit.Lifecycle     = (*sandbox)(nil)
 	_ sandpit.ProcessKeeper = (*sandbox)(nil)
 	_ sandpit.Networker     = (*sandbox)(nil)
+	_ sandpit.Egresser      = (*sandbox)(nil)
 	_ sandpit.Meter         = (*sandbox)(nil)
 )
 

@@ -26,6 +26,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/local"
@@ -91,7 +92,8 @@ func (s *served) start(t testing.TB) {
 				defer mu.Unlock()
 				_, s.key, _ = strings.Cut(text, "\n")
 			},
-			Log: logTo(t),
+			Log:     logTo(t),
+			Network: network.Here{},
 		})
 		mu.Lock()
 		defer mu.Unlock()

@@ -58,6 +58,8 @@ func (c *call) detailOf(body any) string {
 		return programOf(b)
 	case *v1.Change:
 		return changeOf(b)
+	case *v1.Egress:
+		return egressOfBody(b)
 	case *v1.Signal:
 		return subject(c.R) + " signal " + strconv.Itoa(b.Signal)
 	case *v1.ImagePull:
@@ -94,6 +96,26 @@ func secretsOf(b *v1.Spec) string {
 		return ""
 	}
 	return " secrets " + gate.Bounded(strings.Join(names, ", "))
+}
+
+// egressOfBody says what a sandbox is to reach. Rules and addresses hold no secrets.
+func egressOfBody(b *v1.Egress) string {
+	var parts []string
+	if b.Preset != "" {
+		parts = append(parts, "preset "+strconv.Quote(gate.Bounded(b.Preset)))
+	}
+	for _, p := range [...]struct {
+		what string
+		all  []string
+	}{{"allow", b.Allow}, {"deny", b.Deny}, {"resolve", b.Resolve}, {"dns", b.DNS}} {
+		if len(p.all) > 0 {
+			parts = append(parts, p.what+" "+strconv.Quote(gate.Bounded(strings.Join(p.all, ","))))
+		}
+	}
+	if b.Bounds != nil {
+		parts = append(parts, "bounds")
+	}
+	return strings.Join(parts, " ")
 }
 
 // changeOf says what of a sandbox is to be changed, and the names of labels alone: their

@@ -33,6 +33,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/preview"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -449,7 +450,7 @@ func serve(t testing.TB, change func(*options)) *service {
 			bobKey:   {Name: "bob", Key: "bob", Namespace: "bob"},
 		}},
 	}
-	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default()})
+	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default(), Network: network.Here{}})
 	opts := options{
 		api.Options{
 			Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,

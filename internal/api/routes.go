@@ -83,7 +83,7 @@ const (
 // routes of a resource are in its file, with their handlers.
 func Routes() []Route {
 	all := slices.Concat(
-		sandboxRoutes(), portRoutes(), previewRoutes(),
+		sandboxRoutes(), egressRoutes(), portRoutes(), previewRoutes(),
 		execRoutes(), processRoutes(),
 		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
 		eventRoutes(), webhookRoutes(), secretRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),

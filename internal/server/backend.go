@@ -103,7 +103,7 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 }
 
 // features are the parts of the API, for clients of more than one version.
-var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "previews", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images", "secrets"}
+var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "egress", "previews", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images", "secrets"}
 
 // Images lists the images that a caller's policy names, and all to administrators. Other
 // callers are not told when an image was pulled, and whether others use it.

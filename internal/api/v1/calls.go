@@ -77,6 +77,44 @@ type MetricsHistory struct {
 	Next    string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
+// EgressDecision says whether a destination is allowed.
+type EgressDecision struct {
+	Allowed bool   `json:"allowed"`
+	Rule    string `json:"rule,omitempty" doc:"That decided; absent if no rule is about the destination"`
+	Why     string `json:"why,omitempty" doc:"One line"`
+}
+
+// EgressLog is a page of the latest connections of a sandbox, oldest first.
+type EgressLog struct {
+	Flows   []Flow         `json:"flows"`
+	Lost    int64          `json:"lost,omitempty" doc:"Connections that are no longer in the log; in the first page"`
+	Denials []EgressDenial `json:"denials" doc:"In the first page; the latest last"`
+	Next    string         `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
+// Flow is a connection that a sandbox made, or tried to make.
+type Flow struct {
+	Started  time.Time `json:"started"`
+	Seconds  float64   `json:"seconds" doc:"Duration, until now if it is open"`
+	Open     bool      `json:"open,omitempty"`
+	Protocol string    `json:"protocol" enum:"tcp,udp,ping,dns"`
+	Host     string    `json:"host,omitempty" doc:"The name that it was made for; absent if it was made by address"`
+	Address  string    `json:"address,omitempty" doc:"With a port; absent if nothing was connected to"`
+	Port     uint16    `json:"port,omitempty"`
+	EgressDecision
+	Error    string `json:"error,omitempty" doc:"Why an allowed connection failed"`
+	Sent     int64  `json:"sent" doc:"Bytes"`
+	Received int64  `json:"received" doc:"Bytes"`
+}
+
+// EgressDenial is a destination that was denied.
+type EgressDenial struct {
+	Destination string `json:"destination,omitempty" doc:"Absent for all those that are no longer kept"`
+	Rule        string `json:"rule,omitempty" doc:"Of the last denial"`
+	Why         string `json:"why" doc:"Of the last denial"`
+	Count       int64  `json:"count"`
+}
+
 // PortList is a page of the listening TCP ports of a sandbox, by number.
 type PortList struct {
 	Ports []sandpit.Port `json:"ports"`

@@ -168,6 +168,22 @@ func (e *Egress) Sandpit() sandpit.Egress {
 	return v
 }
 
+// FromFlow converts a Flow to the form of the API.
+func FromFlow(f sandpit.Flow) Flow {
+	return Flow{
+		Started: f.Started, Seconds: Seconds(f.Took), Open: f.Open, Protocol: f.Protocol, Host: f.Host, Address: f.Address, Port: f.Port,
+		EgressDecision: EgressDecision(f.EgressDecision), Error: f.Error, Sent: f.Sent, Received: f.Received,
+	}
+}
+
+// Sandpit returns the Flow in Go.
+func (f Flow) Sandpit() sandpit.Flow {
+	return sandpit.Flow{
+		Started: f.Started, Took: Duration(f.Seconds), Open: f.Open, Protocol: f.Protocol, Host: f.Host, Address: f.Address, Port: f.Port,
+		EgressDecision: sandpit.EgressDecision(f.EgressDecision), Error: f.Error, Sent: f.Sent, Received: f.Received,
+	}
+}
+
 // FromCommand converts a Command to the form of the API, without its writers. The route
 // says whether it is in the background.
 func FromCommand(c sandpit.Command) Command {

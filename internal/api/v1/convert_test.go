@@ -111,6 +111,8 @@ func TestEachFieldIsCarried(t *testing.T) {
 	carried(t, func(v sandpit.Lifetime) (sandpit.Lifetime, error) {
 		return overJSON(t, v1.FromLifetime(v)).Sandpit()
 	})
+	carried(t, func(v sandpit.Egress) (sandpit.Egress, error) { return overJSON(t, v1.FromEgress(v)).Sandpit(), nil })
+	carried(t, func(v sandpit.Flow) (sandpit.Flow, error) { return overJSON(t, v1.FromFlow(v)).Sandpit(), nil })
 	carried(t, func(v sandpit.FileInfo) (sandpit.FileInfo, error) { return overJSON(t, v1.FromFile(v)).Sandpit() })
 	carried(t, func(v sandpit.Change) (sandpit.Change, error) {
 		change, err := v1.FromChange(v)
