@@ -2,6 +2,7 @@ package network
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +39,10 @@ type inside struct {
 	net   *Network
 	stack *stack.Stack
 	link  *link
+
+	mu   sync.Mutex
+	seen [][]byte            // packets that came from outside, guarded by mu
+	take func(p []byte) bool // which of them the stack inside gets; nil: all; guarded by mu
 }
 
 // join makes a Network and what is inside of it.
@@ -56,7 +62,8 @@ func joinOn(t testing.TB, terms engine.Terms) *inside {
 		syscall.Close(ends[1])
 		t.Fatal(err)
 	}
-	l, err := newLink(os.NewFile(uintptr(ends[1]), "inside"), func([]byte) bool { return true })
+	in := &inside{t: t, net: n}
+	l, err := newLink(os.NewFile(uintptr(ends[1]), "inside"), in.note)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +84,7 @@ func joinOn(t testing.TB, terms engine.Terms) *inside {
 		}
 	}
 	s.SetPromiscuousMode(nic, false)
-	in := &inside{t: t, net: n, stack: s, link: l}
+	in.stack, in.link = s, l
 	go l.receive()
 	t.Cleanup(func() {
 		n.Close()
@@ -86,6 +93,32 @@ func joinOn(t testing.TB, terms engine.Terms) *inside {
 		s.Destroy()
 	})
 	return in
+}
+
+// note notes a packet from outside, and reports whether the stack inside gets it.
+func (in *inside) note(p []byte) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.seen) < 1000 {
+		in.seen = append(in.seen, bytes.Clone(p))
+	}
+	return in.take == nil || in.take(p)
+}
+
+// only lets the stack inside get some packets only.
+func (in *inside) only(take func(p []byte) bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.take = take
+}
+
+// packets returns those that have come from outside since the last call.
+func (in *inside) packets() [][]byte {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	seen := in.seen
+	in.seen = nil
+	return seen
 }
 
 func full(a netip.AddrPort) (tcpip.FullAddress, tcpip.NetworkProtocolNumber) {
@@ -153,8 +186,12 @@ func (in *inside) ask(name string, kind dnsmessage.Type) (*dnsmessage.Message, e
 		return nil, err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	return question(conn, name, kind)
+	for end := time.Now().Add(patience); ; {
+		_ = conn.SetDeadline(time.Now().Add(time.Second)) // what is above the rate has no answer
+		if msg, err := question(conn, name, kind); err == nil || !isTimeout(err) || time.Now().After(end) {
+			return msg, err
+		}
+	}
 }
 
 // question asks over a connection of datagrams.
@@ -278,3 +315,44 @@ func roundTrip(c net.Conn) error {
 }
 
 func at(name string, a netip.AddrPort) string { return fmt.Sprintf("%s:%d", name, a.Port()) }
+
+// raw sends a packet as it is.
+func (in *inside) raw(p []byte) {
+	in.t.Helper()
+	for {
+		_, err := in.link.write(p)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, syscall.EAGAIN) {
+			in.t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+}
+
+// packet4 makes a packet of IPv4.
+func packet4(from, to netip.Addr, protocol tcpip.TransportProtocolNumber, payload []byte) []byte {
+	p := append(make([]byte, header.IPv4MinimumSize), payload...)
+	ip := header.IPv4(p)
+	ip.Encode(&header.IPv4Fields{TotalLength: uint16(len(p)), TTL: 64, Protocol: uint8(protocol), SrcAddr: tcpipAddr(from), DstAddr: tcpipAddr(to)})
+	ip.SetChecksum(^ip.CalculateChecksum())
+	return p
+}
+
+// packet6 makes a packet of IPv6.
+func packet6(from, to netip.Addr, protocol tcpip.TransportProtocolNumber, payload []byte) []byte {
+	p := append(make([]byte, header.IPv6MinimumSize), payload...)
+	header.IPv6(p).Encode(&header.IPv6Fields{PayloadLength: uint16(len(payload)), TransportProtocol: protocol, HopLimit: 64, SrcAddr: tcpipAddr(from), DstAddr: tcpipAddr(to)})
+	return p
+}
+
+// syn makes the first packet of a connection.
+func syn(from uint16, to netip.AddrPort) []byte {
+	src := netaddr.Inside4().Addr()
+	tcp := header.TCP(make([]byte, header.TCPMinimumSize))
+	tcp.Encode(&header.TCPFields{SrcPort: from, DstPort: to.Port(), SeqNum: 1, DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn, WindowSize: 65535})
+	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, tcpipAddr(src), tcpipAddr(to.Addr()), uint16(len(tcp)))
+	tcp.SetChecksum(^tcp.CalculateChecksum(sum))
+	return packet4(src, to.Addr(), header.TCPProtocolNumber, tcp)
+}

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 )
@@ -159,7 +161,8 @@ const (
 const recordHandshake = 0x16
 
 // classify looks at what a client sends first, and consumes nothing. It waits for no more than
-// tells HTTP and TLS from all else: a client that begins otherwise is served at once.
+// tells HTTP and TLS from all else: a client that begins with bytes or with a whole line of something
+// else is served at once.
 func classify(r *bufio.Reader, port uint16) (kind, error) {
 	for size := 1; ; size = min(r.Buffered()+1, peekSize) {
 		b, err := r.Peek(size)
@@ -170,13 +173,18 @@ func classify(r *bufio.Reader, port uint16) (kind, error) {
 		if k, sure := looksLike(b); sure {
 			return k, nil
 		}
-		if err != nil || len(b) >= peekSize {
+		switch {
+		case len(b) >= peekSize:
 			return kindHTTP, nil // which refuses it
+		case err != nil:
+			return kindOther, nil // half a line is nobody's request
 		}
 	}
 }
 
-// looksLike says what begins with b, and whether more bytes could change that.
+// looksLike says what begins with b, and whether more bytes could change that. Origins read HTTP
+// leniently: empty lines before it, methods of their own, other white space (RFC 9112, sections
+// 2.2 and 3). So a line that begins like a request is waited for, in however many pieces it comes.
 func looksLike(b []byte) (k kind, sure bool) {
 	if b[0] == recordHandshake {
 		if len(b) < 2 {
@@ -187,25 +195,28 @@ func looksLike(b []byte) (k kind, sure bool) {
 		}
 		return kindOther, true
 	}
-	b = bytes.TrimLeft(b, "\r\n \t") // which lenient servers skip
-	i := bytes.IndexFunc(b, func(r rune) bool { return r < 'A' || r > 'z' || r > 'Z' && r < 'a' })
-	word := b
-	if i >= 0 {
-		word = b[:i]
-	}
-	known := slices.ContainsFunc(methods(), func(m string) bool {
-		return strings.EqualFold(m, string(word)) || i < 0 && len(word) < len(m) && strings.EqualFold(m[:len(word)], string(word))
-	})
-	if known && i < 0 || len(b) == 0 {
+	const space = " \t\v\f\r"
+	b = bytes.TrimLeft(b, space+"\n")
+	line, _, whole := bytes.Cut(b, []byte("\n"))
+	if len(b) == 0 {
 		return kindHTTP, false
 	}
-	if known && (b[i] == ' ' || b[i] == '\t') {
+	method := line
+	if i := bytes.IndexAny(line, space); i >= 0 {
+		method = line[:i]
+		if slices.ContainsFunc(methods(), func(m string) bool { return strings.EqualFold(m, string(method)) }) {
+			return kindHTTP, true
+		}
+	}
+	switch {
+	case !httpguts.ValidHeaderFieldName(string(method)): // which is a token, too
+		return kindOther, true
+	case whole && bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
 		return kindHTTP, true
+	case whole, bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && !strings.ContainsRune(space, r) || r == 0x7f }):
+		return kindOther, true
 	}
-	if line, _, whole := bytes.Cut(b, []byte("\n")); whole && bytes.Contains(bytes.ToUpper(line), []byte(" HTTP/")) {
-		return kindHTTP, true // with a method of its own
-	}
-	return kindOther, true
+	return kindHTTP, false
 }
 
 // methods are those that begin HTTP requests: the registered ones (RFC 9110, section 16.1.2)

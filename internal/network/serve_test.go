@@ -1,0 +1,29 @@
+package network
+
+import "testing"
+
+// What a lenient origin may read as HTTP is told apart in whatever pieces it comes; all else is
+// passed on as soon as it can't be HTTP any more.
+func TestLooksLike(t *testing.T) {
+	for text, want := range map[string]kind{
+		"GET / HTTP/1.1\r\n": kindHTTP, "get /x": kindHTTP, "POST\t/x": kindHTTP, "\r\n\n GET /": kindHTTP, "PRI * HTTP/2.0\r\n": kindHTTP, "CONNECT x:1": kindHTTP,
+		"FROB / HTTP/1.1\n": kindHTTP, "frob /x http/1.0\r\n": kindHTTP, "X-Y.Z\v/\fHTTP/1.1\n": kindHTTP, "M-SEARCH * HTTP/1.1\n": kindHTTP, "GET\r/": kindHTTP,
+		"\x16\x03\x01": kindTLS, "\x16\x04": kindOther,
+		"SSH-2.0-x\r\n": kindOther, "EHLO me\r\n": kindOther, "\x00": kindOther, "{": kindOther, "NICK x\r\n": kindOther, "a1 LOGIN x y\r\n": kindOther, "GETX /x\n": kindOther,
+		"0032git-upload-pack /x\x00": kindOther, "AMQP\x00": kindOther, "PING\r\n": kindOther, "*1\r\n": kindOther, "\r\n\x01": kindOther, "<stream": kindOther, "(x": kindOther,
+	} {
+		for i := 1; i < len(text); i++ {
+			if k, sure := looksLike([]byte(text[:i])); sure && k != want {
+				t.Errorf("%q of %q is taken for %d", text[:i], text, k)
+			}
+		}
+		if k, sure := looksLike([]byte(text)); k != want || !sure {
+			t.Errorf("%q is taken for %d, %v; want %d", text, k, sure, want)
+		}
+	}
+	for _, part := range []string{"G", "GET", "\r\n", "FROB", "FROB /", "FROB / HTTP/1.1", "\x16", "SSH-2.0-x"} {
+		if k, sure := looksLike([]byte(part)); sure {
+			t.Errorf("%q alone is taken for %d", part, k)
+		}
+	}
+}
