@@ -516,7 +516,7 @@ func TestForward(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, to, ok := strings.Cut(strings.TrimSpace(string(line[:n])), " -> ")
-	if !ok || to != "box:8000" {
+	if !ok || to != "box:8000" || !strings.HasPrefix(address, "127.0.0.1:") {
 		t.Fatalf("it said %q", line[:n])
 	}
 	for path, want := range map[string]int{"/": 6, "/zeros": 3000000} {

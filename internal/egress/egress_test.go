@@ -23,7 +23,7 @@ func TestName(t *testing.T) {
 
 // Anything that one program reads as another name than another program, or as an address, is
 // refused. (F6)
-func TestNamesThatAreReadDifferently(t *testing.T) {
+func TestAttackF6NamesThatAreReadDifferently(t *testing.T) {
 	for _, in := range []string{
 		"", ".", "..", ".example.com", "example..com", "example.com..", "-a.example", "a-.example", "*.example.com", "exa mple.com", " example.com", "example.com ",
 		"evil.com\x00.allowed.com", "evil.com\n.allowed.com", "evil.com\r\n", "allowed.com\t", "allowed.com\x7f", "allowed.com\xff", "allowed@evil.com", "allowed.com@evil.com", "allowed.com:80",

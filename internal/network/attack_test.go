@@ -372,6 +372,9 @@ func TestAttackF8OtherHostsOverHTTP(t *testing.T) {
 	var hosts atomic.Pointer[[]string]
 	hosts.Store(new([]string))
 	a := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if up := r.Header.Get("Upgrade"); up != "" && up != "websocket" {
+			t.Errorf("the origin is offered %s", up)
+		}
 		all := append(*hosts.Load(), r.Method+" "+r.Host)
 		hosts.Store(&all)
 		body, _ := io.ReadAll(r.Body)
@@ -434,6 +437,7 @@ func TestAttackF8OtherHostsOverHTTP(t *testing.T) {
 		"POST / HTTP/1.1\r\nHost: good.test\r\nX: a\r\n Content-Length: 40\r\n\r\nGET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n",
 		"POST / HTTP/1.1\nHost: good.test\nContent-Length: 0\n\nGET /x HTTP/1.1\nHost: evil.test\n\n",
 		"POST / HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n1;x=\nGET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n0\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade\r\nUpgrade: websocket, TLS/1.2\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
 	} {
 		c := in.must(good)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -106,6 +107,11 @@ func rewrite(r *httputil.ProxyRequest, scheme string) {
 	r.Out.URL.Scheme, r.Out.URL.Host = scheme, r.In.Host
 	r.Out.Trailer = r.In.Trailer           // the values come after the body
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // also what Go can't parse
+	if offersHTTP(r.Out.Header.Get("Upgrade")) {
+		r.Out.Header.Del("Upgrade") // to requests that nobody here would read
+		r.Out.Header.Del("Connection")
+		r.Out.Header.Del("HTTP2-Settings")
+	}
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := r.In.Header[name]; ok {
 			r.Out.Header[name] = v
@@ -114,6 +120,15 @@ func rewrite(r *httputil.ProxyRequest, scheme string) {
 	if _, ok := r.Out.Header["User-Agent"]; !ok {
 		r.Out.Header.Set("User-Agent", "") // none is sent
 	}
+}
+
+// offersHTTP reports whether an upgrade could lead to another version of HTTP (RFC 7540, section
+// 3.2), or to TLS in which another host is asked for (RFC 2817).
+func offersHTTP(upgrade string) bool {
+	return slices.ContainsFunc(strings.Split(strings.ToLower(upgrade), ","), func(p string) bool {
+		p = strings.TrimSpace(p)
+		return strings.HasPrefix(p, "h2") || strings.HasPrefix(p, "http/") || strings.HasPrefix(p, "tls/")
+	})
 }
 
 // request decides about a request over HTTP.

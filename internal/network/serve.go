@@ -42,7 +42,7 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	}
 	switch kind {
 	case kindTLS:
-		if why := checkHello(r, d.to); why != "" {
+		if why := checkHello(r, d.to, d.set.rules); why != "" {
 			d.flow.decide(sandpit.EgressDecision{Why: why})
 			return nil
 		}
@@ -68,7 +68,7 @@ func (n *Network) serveRequests(in net.Conn, r *bufio.Reader, out net.Conn, d *d
 	}
 	why := "the rules about requests to " + d.to.String() + " allow nothing but HTTPS"
 	if kind == kindTLS {
-		why = checkHello(r, d.to)
+		why = checkHello(r, d.to, d.set.rules)
 	}
 	if why != "" {
 		d.flow.decide(sandpit.EgressDecision{Why: why})
@@ -231,7 +231,7 @@ func methods() []string {
 var errSeen = errors.New("the ClientHello was read")
 
 // checkHello says why a ClientHello is refused, or "". It consumes nothing.
-func checkHello(r *bufio.Reader, to egress.Destination) (why string) {
+func checkHello(r *bufio.Reader, to egress.Destination, rules *egress.Rules) (why string) {
 	var hello *tls.ClientHelloInfo
 	peeked := &peekConn{r: r}
 	err := tls.Server(peeked, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -253,7 +253,10 @@ func checkHello(r *bufio.Reader, to egress.Destination) (why string) {
 	case to.Host != "" && name != to.Host:
 		return "TLS asks for " + name + " on a connection to " + to.Host
 	}
-	return ""
+	// A connection by address is not a way around a rule that denies a name.
+	to.Host = name
+	denied, _ := rules.Denies(to)
+	return denied.Why
 }
 
 // peekConn reads what r has and will have, without consuming it. It can't be written to.

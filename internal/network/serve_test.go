@@ -1,6 +1,50 @@
 package network
 
-import "testing"
+import (
+	"bufio"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+)
+
+// The name in a ClientHello is that of the connection; where there is none, it is at least not one
+// that is denied.
+func TestNamesInTLS(t *testing.T) {
+	rules, err := egress.Compile(sandpit.Egress{Preset: sandpit.EgressPublic, Deny: []string{"evil.test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := egress.Destination{Protocol: egress.TCP, Host: "good.test", Port: 443}
+	byAddr := egress.Destination{Protocol: egress.TCP, Addr: netip.MustParseAddr("93.184.216.34"), Port: 443}
+	for _, c := range []struct {
+		to      egress.Destination
+		name    string
+		allowed bool
+	}{
+		{byName, "good.test", true},
+		{byName, "GOOD.test", true},
+		{byName, "other.test", false},
+		{byName, "", false},
+		{byAddr, "good.test", true},
+		{byAddr, "evil.test", false},
+		{byAddr, "", true},
+	} {
+		client, server := net.Pipe()
+		go func() {
+			_ = tls.Client(client, &tls.Config{ServerName: c.name, InsecureSkipVerify: true}).Handshake()
+			client.Close()
+		}()
+		why := checkHello(bufio.NewReaderSize(server, peekSize), c.to, rules)
+		server.Close()
+		if (why == "") != c.allowed {
+			t.Errorf("%q to %s: %q", c.name, c.to, why)
+		}
+	}
+}
 
 // What a lenient origin may read as HTTP is told apart in whatever pieces it comes; all else is
 // passed on as soon as it can't be HTTP any more.
