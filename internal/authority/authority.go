@@ -33,15 +33,15 @@ const (
 )
 
 // New makes an authority for a sandbox, and returns its certificate and its key in PEM.
-func New(sandbox string) ([]byte, error) {
+func New() ([]byte, error) {
 	failed := func(err error) ([]byte, error) {
-		return nil, fmt.Errorf("making the certificate authority of sandbox %s: %w", sandbox, err)
+		return nil, fmt.Errorf("making the certificate authority of a sandbox: %w", err)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return failed(err)
 	}
-	template, err := certificate(pkix.Name{Organization: []string{"Sandpit"}, CommonName: "Sandpit sandbox " + sandbox}, life)
+	template, err := certificate(pkix.Name{Organization: []string{"Sandpit"}, CommonName: "Sandpit: the authority of one sandbox"}, life)
 	if err != nil {
 		return failed(err)
 	}

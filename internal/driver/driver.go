@@ -359,7 +359,8 @@ type Root struct {
 	// Dirs are made if they are missing, owned by root inside.
 	Dirs []string
 
-	// Files are written into the sandbox's own layer.
+	// Files are written into the sandbox's own layer. Those below the target of a bind lie
+	// over what it shows, unless Lacks says that the bind is shown as it is.
 	Files []File
 }
 

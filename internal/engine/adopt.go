@@ -229,6 +229,10 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.instance = unrecovered{recoverer: recoverer, handle: h}
 	s.touch()
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
+	if made.CA {
+		sealed, _ := openMade(r.Secret) // without it, the sandbox has no network, and a gap
+		s.ca = sealed.CA
+	}
 	s.origin, s.secret, s.dialects = d.Made, r.Secret, d.Dialects
 	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) + egressCost(s.egress) // whatever the bounds are: it is there
 	for _, data := range d.Dialects {

@@ -147,9 +147,10 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, err
 	}
 	s.user, s.egress, s.secretUses = userName(config.User), spec.Egress, made.secretUses
-	config.Env = append(config.Env, made.env...)
-	if s.persistent {
-		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config})
+	trust, err := s.intercept(&plan)
+	config.Env = slices.Concat(s.image.Env, trust, spec.Env, made.env)
+	if err == nil && s.persistent {
+		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config, CA: s.ca})
 	}
 	if err == nil {
 		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept) + made.cost() + egressCost(s.egress))

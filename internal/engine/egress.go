@@ -24,6 +24,10 @@ type Network interface {
 	// over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
 	Join(ctx context.Context, file *os.File, t Terms) (Joined, error)
 
+	// Authority makes Terms.CA for a new sandbox, if the other terms need one; else both
+	// results are nil. The certificate is that of CA, in PEM, without the key.
+	Authority(t Terms) (ca, certificate []byte, err error)
+
 	// Beyond is a policy.Beyond.
 	Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 

@@ -28,18 +28,39 @@ type Made struct {
 	// Guest is the configuration that the guest was given.
 	Guest client.Config
 
+	// CA is Terms.CA, or nil. It is a secret.
+	CA []byte
+
 	// Parent is the ID of the sandbox that this one was made from, or "".
 	Parent string
 }
 
-// madeRecord is Made in a record. The environment of a Spec is in Record.Secret; that of
-// the guest is the image's and that of the Spec.
+// madeRecord is Made in a record. The environment of a Spec is in Record.Secret, and so is the
+// authority; the environment of the guest is the image's and that of the Spec.
 type madeRecord struct {
 	Spec   sandpit.Spec  `json:"spec"`
 	Env    int           `json:"env,omitempty"` // how many variables the Spec has
+	CA     bool          `json:"ca,omitempty"`
 	Policy string        `json:"policy,omitempty"`
 	Guest  client.Config `json:"guest"`
 	Parent string        `json:"parent,omitempty"`
+}
+
+// madeSecret is Record.Secret of a sandbox with an authority. That of another is Env, or nothing.
+type madeSecret struct {
+	Env rawStrings `json:"env,omitempty"`
+	CA  []byte     `json:"ca"`
+}
+
+// openMade reads Record.Secret.
+func openMade(secret json.RawMessage) (m madeSecret, err error) {
+	switch {
+	case bytes.HasPrefix(secret, []byte("{")):
+		err = json.Unmarshal(secret, &m)
+	case secret != nil:
+		err = json.Unmarshal(secret, &m.Env)
+	}
+	return m, err
 }
 
 // encodeMade returns m as a record has it, and its environment, which may hold secrets of
@@ -55,12 +76,16 @@ func encodeMade(m Made) (text, secret json.RawMessage, err error) {
 	if i := slices.IndexFunc(texts, func(s string) bool { return !utf8.ValidString(s) }); i >= 0 {
 		return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%.100q is not UTF-8", texts[i]), "use names and paths that are UTF-8 for sandboxes of a server")
 	}
-	if len(m.Spec.Env) > 0 {
-		if secret, err = json.Marshal(rawStrings(m.Spec.Env)); err != nil {
-			return nil, nil, err
-		}
+	switch {
+	case m.CA != nil:
+		secret, err = json.Marshal(madeSecret{m.Spec.Env, m.CA})
+	case len(m.Spec.Env) > 0:
+		secret, err = json.Marshal(rawStrings(m.Spec.Env))
 	}
-	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
+	if err != nil {
+		return nil, nil, err
+	}
+	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), CA: m.CA != nil, Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
 	r.Spec.Env, r.Guest.Env = nil, nil
 	text, err = json.Marshal(r)
 	return text, secret, err
@@ -74,12 +99,11 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 		return Made{}, fmt.Errorf("reading what the sandbox was made with: %w", err)
 	}
 	m := Made{Spec: r.Spec, Policy: r.Policy, Guest: r.Guest, Parent: r.Parent}
-	if secret != nil {
-		if err := json.Unmarshal(secret, (*rawStrings)(&m.Spec.Env)); err != nil {
-			return Made{}, fmt.Errorf("reading the environment that the sandbox was made with: %w", err)
-		}
+	sealed, err := openMade(secret)
+	if err != nil {
+		return Made{}, fmt.Errorf("reading the environment that the sandbox was made with: %w", err)
 	}
-	if len(m.Spec.Env) != r.Env {
+	if m.Spec.Env, m.CA = sealed.Env, sealed.CA; len(m.Spec.Env) != r.Env || (m.CA != nil) != r.CA {
 		return Made{}, fault.Errorf(sandpit.ErrIntegrity, "reading what the sandbox was made with: its environment is lost")
 	}
 	m.Guest.Env = slices.Concat(config.Env, m.Spec.Env)

@@ -450,7 +450,7 @@ func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 		s.info.Name, plan.Name = s.id, s.id
 		if spec.Hostname == "" {
 			plan.Hostname = hostnameFor(s.id)
-			plan.Root.Files = rootFiles(plan.Hostname)
+			copy(plan.Root.Files, rootFiles(plan.Hostname)) // with which it begins
 		}
 	}
 }

@@ -152,6 +152,24 @@ func TestMadeOfAnyBytes(t *testing.T) {
 	}
 }
 
+// The authority of a sandbox is sealed with its environment, and not in the rest of the record.
+func TestMadeWithAnAuthority(t *testing.T) {
+	for _, env := range [][]string{nil, {"A=1", "B=\xff"}} {
+		want := Made{Spec: sandpit.Spec{Env: env}, Guest: client.Config{Env: env}, CA: []byte("a private key")}
+		text, secret, err := encodeMade(want)
+		if err != nil || bytes.Contains(text, []byte("private")) || bytes.Contains(text, []byte("cHJpdmF0Z")) {
+			t.Fatalf("%s, %v", text, err)
+		}
+		made, err := decodeMade(text, secret, image.Config{})
+		if diff := cmp.Diff(want, made); diff != "" || err != nil {
+			t.Error(err, diff)
+		}
+		if _, err := decodeMade(text, nil, image.Config{}); !errors.Is(err, sandpit.ErrIntegrity) {
+			t.Errorf("without what was sealed: %v", err)
+		}
+	}
+}
+
 // Earlier versions wrote a handle without a driver when a sandbox was gone.
 func TestRecordWithoutAHandle(t *testing.T) {
 	d, err := readData(Record{Name: "box", Data: json.RawMessage(`{"version": 1, "handle": {"version": 1}}`)})

@@ -34,6 +34,7 @@ type Sandbox struct {
 	image      image.Config
 	origin     json.RawMessage // as encodeMade returns it
 	secret     json.RawMessage // the same
+	ca         []byte          // Terms.CA
 	user       string          // by name or id, of processes that name none
 	lease      *image.Lease
 	warm       *warm // the blank that it will be made of; nil: none, or made

@@ -185,7 +185,7 @@ func (s *Sandbox) findSecrets(ctx context.Context) error {
 func (s *Sandbox) terms(e sandpit.Egress) Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Terms{Egress: e, Secrets: s.bound}
+	return Terms{Egress: e, Secrets: s.bound, CA: s.ca}
 }
 
 // SecretChanged puts the present value of a secret in force in all sandboxes that use it: those of a

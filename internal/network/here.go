@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/authority"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 )
@@ -21,6 +22,16 @@ func (Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joine
 		return nil, err
 	}
 	return joined{n}, nil
+}
+
+// Authority makes the authority of a sandbox. See engine.Network.
+func (Here) Authority(t engine.Terms) (ca, certificate []byte, err error) {
+	rules, err := egress.Compile(t.Egress)
+	if err != nil || len(t.Secrets) == 0 && rules.AboutRequests() == "" {
+		return nil, nil, err
+	}
+	ca, err = authority.New()
+	return ca, authority.Certificate(ca), err
 }
 
 // Beyond checks e. See engine.Network.

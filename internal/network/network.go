@@ -119,7 +119,8 @@ func compile(t engine.Terms, was *interception) (*ruleset, error) {
 		return nil, err
 	}
 	if rule := rules.AboutRequests(); rule != "" && t.CA == nil {
-		return nil, fault.Errorf(sandpit.ErrUnsupported, "rule %q is about requests, and TLS of this sandbox is not intercepted", fault.Clip(rule))
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "rule %q is about requests, and TLS of this sandbox is not intercepted", fault.Clip(rule)),
+			"create the sandbox with such a rule: its programs have to trust certificates that are made for it")
 	}
 	if len(t.Secrets) > 0 && t.CA == nil {
 		return nil, fault.Errorf(sandpit.ErrUnsupported, "secret %q can't be put into requests: TLS of this sandbox is not intercepted", t.Secrets[0].Name)

@@ -65,7 +65,7 @@ type origin struct {
 
 func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
 	t.Helper()
-	ca, err := authority.New("origins")
+	ca, err := authority.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
 // terms allow what rules say to be reached at an origin.
 func (o *origin) terms(t *testing.T, secrets []engine.Secret, allow ...string) engine.Terms {
 	t.Helper()
-	ca, err := authority.New("test")
+	ca, err := authority.New()
 	if err != nil {
 		t.Fatal(err)
 	}

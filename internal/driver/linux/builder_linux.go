@@ -207,8 +207,18 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 	}
 	c.filesystemIDs(0, 0, c.ids.otherUID, c.ids.otherGID)
 	c.asIs = make([]byte, 4*len(trees))
+	over := map[string]bool{}
+	for _, f := range c.plan.Root.Files {
+		if dir, _, ok := c.overBind(f); ok {
+			over[dir] = true
+		}
+	}
 	for i, b := range c.plan.Root.Binds {
-		step := c.overlay("showing "+b.Source, bindName(i), "l0"+path.Clean("/"+b.Target)+":"+bindName(i))
+		lower := "l0" + path.Clean("/"+b.Target) + ":" + bindName(i)
+		if dir := "o" + strconv.Itoa(i); over[dir] {
+			lower = dir + ":" + lower
+		}
+		step := c.overlay("showing "+b.Source, bindName(i), lower)
 		if !c.ids.mapped {
 			// A user namespace may not look below a mount of the host's, and an
 			// overlay of an overlay is the deepest that there is: what the kernel
@@ -291,15 +301,29 @@ func (c *compiler) changeRoot() {
 	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("/"))
 }
 
-// files writes the plan's files into the upper directory, before the overlay is made of it.
-// It is empty, so no link of the image can lead elsewhere, and the image's files of that
-// name are covered.
+// overBind returns the directory for the plan's files that lie over a bind, and the path of one
+// of them in it.
+func (c *compiler) overBind(f driver.File) (dir, rest string, ok bool) {
+	for i, b := range c.plan.Root.Binds {
+		if rest, ok := strings.CutPrefix(path.Clean("/"+f.Path), path.Clean("/"+b.Target)+"/"); ok {
+			return "o" + strconv.Itoa(i), "/" + rest, true
+		}
+	}
+	return "", "", false
+}
+
+// files writes the plan's files into the upper directory, before the overlay is made of it, and
+// those that lie over binds into others. These are empty, so no link of the image can lead
+// elsewhere, and the image's files of that name are covered.
 func (c *compiler) files() {
-	made := map[string]bool{}
+	made := map[string]bool{"upper": true}
 	for _, f := range c.plan.Root.Files {
 		name := "upper" + path.Clean("/"+f.Path)
+		if dir, rest, ok := c.overBind(f); ok {
+			name = dir + rest
+		}
 		var dirs []string
-		for d := path.Dir(name); d != "upper" && !made[d]; d = path.Dir(d) {
+		for d := path.Dir(name); d != "." && !made[d]; d = path.Dir(d) {
 			dirs = append(dirs, d)
 			made[d] = true
 		}
