@@ -225,6 +225,7 @@ func (s *Sandbox) refreshSecrets(ctx context.Context) error {
 	}
 	if err != nil {
 		s.leaveNetwork()
+		s.lackEgress(err)
 		return fmt.Errorf("sandbox %q reaches nothing any more: %w", s.Name(), err)
 	}
 	return nil

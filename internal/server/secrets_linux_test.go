@@ -187,6 +187,14 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("after a removal it has %d secrets", len(terms.Secrets))
 	}
 
+	// The next server finds them again.
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	if terms, _ := n.of(1); len(terms.Secrets) != 1 || terms.Secrets[0].Placeholder != vars[0] || string(terms.Secrets[0].Value) != "rotated-of-team-a" {
+		t.Errorf("an adopted sandbox has %d secrets", len(terms.Secrets))
+	}
 	s.grep(t, answers.String())
 	if _, audit, _ := s.get("GET", "http://sandpit/v1/audit?limit=1000", "", ""); !strings.Contains(audit, `secrets \"openai\", \"github\", \"plain\" as env`) || !strings.Contains(audit, `"action":"rotateSecret"`) || !strings.Contains(audit, `secret openai`) {
 		t.Errorf("the audit is %s", audit)
@@ -197,7 +205,7 @@ func TestSecrets(t *testing.T) {
 	n.fails = sandpit.ErrUnavailable
 	n.mu.Unlock()
 	ask(503, "DELETE", "/v1/secrets/openai", a, "")
-	if _, closed := n.of(0); !closed {
+	if _, closed := n.of(1); !closed {
 		t.Error("the sandbox still reaches the network")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -36,6 +37,7 @@ logs-per-namespace: 2g
 audit-size: 40g
 audit-time: 720h
 hosts: [sandpit.example]
+services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY], prefix: own_, header: X-Key, query: true}]
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -47,6 +49,7 @@ hosts: [sandpit.example]
 		},
 		Cert: filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
 		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, Logs: 20 << 30, LogsPerNamespace: 2 << 30, AuditSize: 40 << 30, AuditTime: 720 * time.Hour, Hosts: []string{"sandpit.example"},
+		Services: []secret.Service{{Name: "own", Hosts: []string{"api.example.com"}, Variables: []string{"OWN_KEY"}, Prefix: "own_", Header: "X-Key", Query: true}},
 	}
 	got, err := server.ReadSettings(file, true)
 	if err != nil {

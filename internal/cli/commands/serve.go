@@ -49,7 +49,8 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
   logs: 4g                     # disk space for logs; logs-per-namespace: 1g
   sync-audit: false            # sync every audit entry to disk before the request proceeds
   audit-size: 4g               # size of the audit log; audit-time: 168h in which no key may fill it
-  private-webhooks: false      # allow webhooks to addresses that are not public`
+  private-webhooks: false      # allow webhooks to addresses that are not public
+  services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY]}]  # for secrets`
 
 // serveCommand is sandpit serve.
 func (a *tree) serveCommand() *cobra.Command {
