@@ -83,7 +83,7 @@ func TestAttackC7SlowReaders(t *testing.T) {
 		}
 	})
 	in := join(t, good(sandpit.EgressBounds{}))
-	const count = 40
+	const count = 20
 	for range count {
 		c := in.must(at("good.test", a))
 		if _, err := io.WriteString(c, "\x00"); err != nil {

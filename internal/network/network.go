@@ -184,9 +184,9 @@ func newStack(l *link) (*stack.Stack, error) {
 // Bounds of what the stack holds for one sandbox.
 const (
 	inFlight  = 256 // connections that are being dialled or have not been taken up inside
-	maxBuffer = 256 << 10
+	maxBuffer = 1 << 20
 	minBuffer = 64 << 10
-	buffers   = 16 << 20 // of all connections each way; above that, new ones get minBuffer
+	buffers   = 16 << 20 // each way, shared out among open connections: a new one gets its part
 
 	drainTime = 30 * time.Second // for the sandbox to take what a connection that ended has sent
 )
