@@ -367,6 +367,24 @@ func TestNamesOverTCP(t *testing.T) {
 	}
 }
 
+// A name server outside that fails is in the log, and the sandbox learns at once that it failed.
+func TestNameServerThatFails(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close() // nobody listens there any more
+	in := join(t, sandpit.Egress{Allow: []string{"good.test"}, DNS: []string{conn.LocalAddr().String()}})
+	msg, err := in.ask("good.test", dnsmessage.TypeA)
+	if err != nil || msg.RCode != dnsmessage.RCodeServerFailure {
+		t.Errorf("%+v, %v", msg, err)
+	}
+	flows := in.net.Log().Flows
+	if len(flows) == 0 || flows[0].Host != "good.test" || flows[0].Protocol != protocolDNS || !flows[0].Allowed || flows[0].Error == "" {
+		t.Errorf("the log has %+v", flows)
+	}
+}
+
 // What is no question has no effect, and a message with two has an error.
 func TestBadQuestions(t *testing.T) {
 	in := join(t, good(sandpit.EgressBounds{}))

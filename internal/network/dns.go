@@ -179,7 +179,10 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		switch notFound := (*net.DNSError)(nil); {
 		case errors.As(err, &notFound) && notFound.IsNotFound:
 			say(dnsmessage.RCodeNameError, netip.Addr{})
-		case err != nil, !room:
+		case err != nil:
+			s.n.flows.unresolved(name, set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}), err)
+			say(dnsmessage.RCodeServerFailure, netip.Addr{})
+		case !room:
 			say(dnsmessage.RCodeServerFailure, netip.Addr{})
 		case question.Type == dnsmessage.TypeA:
 			say(dnsmessage.RCodeSuccess, a4)

@@ -197,6 +197,16 @@ func (fs *flows) refused(name, why string) {
 	f.finish(nil)
 }
 
+// unresolved notes that the addresses of an allowed name could not be found.
+func (fs *flows) unresolved(name string, d sandpit.EgressDecision, err error) {
+	f := fs.begin(egress.Destination{Host: name})
+	fs.mu.Lock()
+	f.info.Protocol, f.info.EgressDecision = protocolDNS, d
+	f.info.Allowed = true // some destination of it is
+	fs.mu.Unlock()
+	f.finish(err)
+}
+
 // end closes the open flows about which why returns an error.
 func (fs *flows) end(why func(*flow) error) {
 	fs.mu.Lock()
