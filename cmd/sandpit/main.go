@@ -64,5 +64,8 @@ func otherPart(args []string) func() int {
 	if cli.IsGuard(args) {
 		return cli.GuardTerminal
 	}
+	if other := networkProcess(args); other != nil {
+		return other
+	}
 	return ownGuest(args)
 }

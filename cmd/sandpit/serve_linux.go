@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/network/apart"
 	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
@@ -63,13 +64,16 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 		}
 		return err
 	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	networks := apart.New(log)
+	defer networks.Close()
 	err = server.Run(ctx, server.Options{
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
 		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
-		Network: sandboxNetwork(),
+		Network: networks,
 		Say:     func(text string) { app.Note("%s", text) },
-		Log:     slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Log:     log,
 	})
 	return wantsHome(err, opt.Home)
 }

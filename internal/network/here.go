@@ -53,12 +53,6 @@ func (j joined) Set(_ context.Context, t engine.Terms) error { return j.Network.
 // Log returns the last connections. See engine.Joined.
 func (j joined) Log(context.Context) (sandpit.EgressLog, error) { return j.flows.log(), nil }
 
-// Traffic returns what was counted. See engine.Joined.
-func (j joined) Traffic() engine.Traffic { return j.flows.traffic() }
-
-// Denials returns the latest denials. See engine.Joined.
-func (j joined) Denials() []sandpit.EgressDenial { return j.flows.take() }
-
 // Close ends the network. See engine.Joined.
 func (j joined) Close() error {
 	j.Network.Close()

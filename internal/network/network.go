@@ -243,6 +243,12 @@ func (n *Network) Resume(t engine.Traffic) {
 	n.flows.resume(t)
 }
 
+// Traffic returns what was counted so far.
+func (n *Network) Traffic() engine.Traffic { return n.flows.traffic() }
+
+// Denials returns the denials since the last call.
+func (n *Network) Denials() []sandpit.EgressDenial { return n.flows.take() }
+
 // Close ends all connections and the interface, and returns when nothing of them is left.
 func (n *Network) Close() {
 	n.once.Do(func() {

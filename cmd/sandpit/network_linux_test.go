@@ -1,0 +1,106 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// networkProcessOf returns the process that keeps the networks of a server's sandboxes, or 0.
+func networkProcessOf(server int) int {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range all {
+		line, _ := os.ReadFile(name)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if strings.HasPrefix(string(line), "sandpit-network\x00") && parentOf(pid) == server {
+			return pid
+		}
+	}
+	return 0
+}
+
+func parentOf(pid int) int {
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
+}
+
+// TestNetworkProcessIsKilled kills the process of the networks while sandboxes load pages: they live on,
+// new connections work, and the process ends with its server, however that ends.
+func TestNetworkProcessIsKilled(t *testing.T) {
+	needSandboxes(t)
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	testkit.Need(t, "/dev/net/tun", err)
+	tun.Close()
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	s := startService(t, home, nil)
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("page")) }))
+	t.Cleanup(origin.Close)
+	_, port, _ := strings.Cut(strings.TrimPrefix(origin.URL, "http://"), ":")
+	url := "http://good.test:" + port + "/"
+
+	var boxes []sandpit.Sandbox
+	for range 3 {
+		sb, err := s.client().Create(t.Context(), sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"good.test:" + port}, Resolve: []string{"good.test:127.0.0.1"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxes = append(boxes, sb)
+	}
+	loads := func(sb sandpit.Sandbox) bool {
+		res, err := sandpit.Run(t.Context(), sb, sandpit.Command{Argv: []string{"curl", "-sS", "--max-time", "20", url}})
+		return err == nil && string(res.Stdout) == "page"
+	}
+	var background []sandpit.Process
+	for _, sb := range boxes {
+		if !loads(sb) {
+			t.Fatal("the page can't be loaded")
+		}
+		p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sh", "-c", "while :; do curl -s --max-time 5 -o /dev/null " + url + "; done"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background = append(background, p)
+	}
+	server := serverPID(t, home)
+	last := 0
+	for range 3 {
+		testkit.Until(t, "the process runs", func() bool {
+			pid := networkProcessOf(server)
+			if pid == 0 || pid == last {
+				return false
+			}
+			last = pid
+			return true
+		})
+		if err := unix.Kill(last, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for _, sb := range boxes {
+			testkit.Until(t, "new connections work", func() bool { return loads(sb) })
+		}
+	}
+	for _, p := range background {
+		if err := p.Signal(t.Context(), syscall.SIGCONT); err != nil {
+			t.Errorf("a program of a sandbox has ended: %v", err)
+		}
+	}
+	last = networkProcessOf(server)
+	_ = s.cmd.Process.Kill()
+	testkit.Until(t, "the process ends with its server", func() bool { return unix.Kill(last, 0) != nil })
+}

@@ -1,0 +1,157 @@
+package apart
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// version changes with the protocol. The two ends differ only if the wrong program was started.
+const version = 1
+
+// maxMessage bounds a message in bytes: more than the largest terms, and the largest log.
+const maxMessage = 16 << 20
+
+// op says what a message asks for.
+type op string
+
+const (
+	opHello  op = "hello"
+	opJoin   op = "join"
+	opSet    op = "set"
+	opLog    op = "log"
+	opCounts op = "counts"
+	opLeave  op = "leave"
+)
+
+// message is a request of the host or, with the same ID, an answer.
+type message struct {
+	ID      uint64
+	Op      op
+	Version int    `json:",omitempty"` // of hello, and of its answer
+	Sandbox uint64 `json:",omitempty"`
+
+	Terms *engine.Terms   `json:",omitempty"` // of join and set
+	Used  *engine.Traffic `json:",omitempty"` // of join: see network.Resume
+
+	Failed *failure           `json:",omitempty"`
+	Gaps   []string           `json:",omitempty"` // of the answer to hello: rights that could not be dropped
+	Log    *sandpit.EgressLog `json:",omitempty"`
+	Counts []counts           `json:",omitempty"` // of all sandboxes
+}
+
+// counts are the traffic of a sandbox so far, and its denials since they were last asked for.
+type counts struct {
+	Sandbox uint64
+	Traffic engine.Traffic
+	Denials []sandpit.EgressDenial `json:",omitempty"`
+}
+
+// failure is an error.
+type failure struct{ Code, Text, Hint string }
+
+func failureOf(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	return &failure{Code: errcode.Of(err), Text: err.Error(), Hint: sandpit.Hint(err)}
+}
+
+func (f *failure) err() error {
+	if f == nil {
+		return nil
+	}
+	err := errors.New(f.Text)
+	if kind := errcode.Kind(f.Code); kind != nil {
+		err = fault.Kind{Err: err, Kind: kind}
+	}
+	if f.Hint != "" {
+		err = sandpit.WithHint(err, f.Hint)
+	}
+	return err
+}
+
+// send writes a message, and with it the descriptor fd unless that is negative. Only one caller
+// may send at a time.
+func send(c *net.UnixConn, m *message, fd int) error {
+	body, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(body) > maxMessage {
+		return fault.Errorf(sandpit.ErrQuota, "a message of %d bytes exceeds the limit of %d", len(body), maxMessage)
+	}
+	var rights []byte
+	if fd >= 0 {
+		rights = syscall.UnixRights(fd)
+	}
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
+	if n, _, err := c.WriteMsgUnix(head, rights, nil); err != nil || n != len(head) {
+		return errors.Join(err, io.ErrShortWrite)
+	}
+	_, err = c.Write(body)
+	return err
+}
+
+// receive reads a message. The file that came with it is the caller's, or nil.
+func receive(c *net.UnixConn) (m *message, file *os.File, err error) {
+	defer func() {
+		if err != nil && file != nil {
+			file.Close()
+			file = nil
+		}
+	}()
+	head, rights := make([]byte, 4), make([]byte, syscall.CmsgSpace(4))
+	n, size, _, _, err := c.ReadMsgUnix(head, rights)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n == 0 {
+		return nil, nil, io.EOF
+	}
+	if file, err = received(rights[:size]); err != nil {
+		return nil, nil, err
+	}
+	if _, err = io.ReadFull(c, head[n:]); err != nil {
+		return nil, file, err
+	}
+	length := binary.BigEndian.Uint32(head)
+	if length > maxMessage {
+		return nil, file, fmt.Errorf("a message of %d bytes exceeds the limit of %d", length, maxMessage)
+	}
+	body := make([]byte, length)
+	if _, err = io.ReadFull(c, body); err != nil {
+		return nil, file, err
+	}
+	m = new(message)
+	if err = json.Unmarshal(body, m); err != nil {
+		err = errors.New("a message is not valid JSON") // whose text may have a secret
+	}
+	return m, file, err
+}
+
+// received returns the descriptor of a control message, or nil.
+func received(rights []byte) (*os.File, error) {
+	all, err := syscall.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		fds, err := syscall.ParseUnixRights(&all[i])
+		if err != nil || len(fds) == 0 {
+			continue
+		}
+		return os.NewFile(uintptr(fds[0]), "interface"), nil // rights have room for one
+	}
+	return nil, nil
+}

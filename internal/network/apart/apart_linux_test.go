@@ -1,0 +1,327 @@
+package apart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// TestMain makes the test binary the process, too.
+func TestMain(m *testing.M) {
+	if IsProcess(os.Args) {
+		os.Exit(Process())
+	}
+	os.Exit(testkit.Main(m))
+}
+
+func newHost(t *testing.T) (*Host, *testkit.Buffer) {
+	t.Helper()
+	log := new(testkit.Buffer)
+	h := New(slog.New(slog.NewTextHandler(log, nil)))
+	t.Cleanup(h.Close)
+	return h, log
+}
+
+// pair returns what stands for a sandbox's interface, and the sandbox's end of it.
+func pair(t *testing.T) (file *os.File, inside int) {
+	t.Helper()
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(ends[1]) })
+	return os.NewFile(uintptr(ends[0]), "interface"), ends[1]
+}
+
+func join(t *testing.T, h *Host, allow ...string) (engine.Joined, int) {
+	t.Helper()
+	file, inside := pair(t)
+	j, err := h.Join(t.Context(), file, terms(allow...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j, inside
+}
+
+func terms(allow ...string) engine.Terms {
+	return engine.Terms{Egress: sandpit.Egress{Allow: allow}}
+}
+
+// pid returns the process that runs, if it is another than the last one.
+func pid(t *testing.T, h *Host, last int) int {
+	t.Helper()
+	now := 0
+	testkit.Until(t, "a process runs", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.child != nil {
+			now = h.child.cmd.Process.Pid
+		}
+		return now != 0 && now != last
+	})
+	return now
+}
+
+// isClosed reports whether nobody has the other end of the interface any more.
+func isClosed(inside int) bool {
+	_, err := unix.Write(inside, []byte{0})
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET)
+}
+
+// query is an IPv4 datagram with a question about a name that no rule allows.
+func query() []byte {
+	dns := []byte{0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 'e', 'v', 'i', 'l', 4, 't', 'e', 's', 't', 0, 0, 1, 0, 1}
+	udp := append([]byte{0x30, 0x39, 0, 53, 0, byte(8 + len(dns)), 0, 0}, dns...)
+	from, to := netaddr.Inside4().Addr().AsSlice(), netaddr.Gateway4().AsSlice()
+	ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 1, 0, 0, 64, 17, 0, 0}
+	ip = append(append(ip, from...), to...)
+	sum := uint32(0)
+	for i := 0; i < len(ip); i += 2 {
+		sum += uint32(ip[i])<<8 | uint32(ip[i+1])
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	ip[10], ip[11] = byte(^sum>>8), byte(^sum)
+	return append(ip, udp...)
+}
+
+// ask sends a question of the sandbox until it is answered.
+func ask(t *testing.T, inside int) {
+	t.Helper()
+	testkit.Until(t, "the name server answers", func() bool {
+		_, _ = unix.Write(inside, query())
+		time.Sleep(10 * time.Millisecond)
+		n, _ := unix.Read(inside, make([]byte, 2000))
+		return n > 28
+	})
+}
+
+// TestProcess drives the whole interface through the process: errors keep their kinds, and Close leaves nobody
+// with the interface.
+func TestProcess(t *testing.T) {
+	h, log := newHost(t)
+	file, inside := pair(t)
+	if _, err := h.Join(t.Context(), file, terms("a b")); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("invalid terms: %v", err)
+	}
+	testkit.Until(t, "the interface is closed", func() bool { return isClosed(inside) })
+
+	j, inside := join(t, h, "good.test:80")
+	if err := j.Set(t.Context(), terms("a b")); !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("invalid terms: %v", err)
+	}
+	ask(t, inside)
+	l, err := j.Log(t.Context())
+	if err != nil || len(l.Denials) != 1 || l.Denials[0].Destination != "evil.test" {
+		t.Errorf("the log is %+v, %v", l, err)
+	}
+	time.Sleep(freshCounts) // or these counts may be those of before
+	if n := j.Traffic().Denials; n < 1 {
+		t.Errorf("%d denials were counted", n)
+	}
+	if d := j.Denials(); len(d) != 1 || d[0].Destination != "evil.test" || d[0].Count < 1 {
+		t.Errorf("the denials are %+v", d)
+	}
+	if d := j.Denials(); len(d) != 0 {
+		t.Errorf("the denials are told twice: %+v", d)
+	}
+	if err := errors.Join(j.Close(), j.Close()); err != nil {
+		t.Error(err)
+	}
+	if !isClosed(inside) {
+		t.Error("the interface is open after Close")
+	}
+	if err := j.Set(t.Context(), terms()); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("Set after Close: %v", err)
+	}
+	if s := log.String(); strings.Contains(s, "ERROR") {
+		t.Error(s)
+	}
+}
+
+// TestProcessIsKilled kills the process again and again while sandboxes use and change their networks.
+func TestProcessIsKilled(t *testing.T) {
+	h, log := newHost(t)
+	const boxes, kills = 4, 5
+	var joined [boxes]engine.Joined
+	var inside [boxes]int
+	for i := range joined {
+		joined[i], inside[i] = join(t, h, "good.test")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	for i, j := range joined {
+		load.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				if err := j.Set(ctx, terms(fmt.Sprintf("good%d.test", i))); err != nil && !errors.Is(err, sandpit.ErrUnavailable) {
+					t.Errorf("Set: %v", err)
+				}
+				j.Traffic()
+			}
+		})
+	}
+	last := 0
+	for range kills {
+		last = pid(t, h, last)
+		if err := unix.Kill(last, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pid(t, h, last)
+	stop()
+	load.Wait()
+	for i := range joined {
+		ask(t, inside[i])
+		if _, err := joined[i].Log(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(log.String(), "signal: killed"); n != kills {
+		t.Errorf("%d of %d deaths were logged: %s", n, kills, log)
+	}
+}
+
+// TestCountsSurvive checks that a bound on traffic is not forgotten with the process.
+func TestCountsSurvive(t *testing.T) {
+	h, _ := newHost(t)
+	j, inside := join(t, h, "good.test")
+	ask(t, inside)
+	var before engine.Traffic
+	testkit.Until(t, "the denial is counted", func() bool { before = j.Traffic(); return before.Denials > 0 })
+	was := pid(t, h, 0)
+	_ = unix.Kill(was, unix.SIGKILL)
+	pid(t, h, was)
+	time.Sleep(freshCounts)
+	if after := j.Traffic(); after.Denials < before.Denials {
+		t.Errorf("%+v became %+v", before, after)
+	}
+}
+
+// TestProcessEndsAtOnce has a process that can't run: callers get an error soon, and it is not started
+// again and again without a pause.
+func TestProcessEndsAtOnce(t *testing.T) {
+	h, log := newHost(t)
+	h.program = "/bin/false"
+	file, inside := pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := h.Join(ctx, file, terms("good.test")); !errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("Join: %v", err)
+	}
+	if !isClosed(inside) {
+		t.Error("the interface is left open")
+	}
+	if n := strings.Count(log.String(), "ERROR"); n > 8 {
+		t.Errorf("it was started %d times in half a second", n)
+	}
+}
+
+// TestRights checks what the process has: no capability, file, variable or memory that others can read.
+func TestRights(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_SERVER", "x")
+	h, _ := newHost(t)
+	join(t, h, "good.test")
+	dir := fmt.Sprintf("/proc/%d", pid(t, h, 0))
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	status := strings.Fields(read("status"))
+	after := func(word string) string { return status[slices.Index(status, word)+1] }
+	if os.Geteuid() == 0 {
+		if uid := after("Uid:"); uid != "65534" {
+			t.Errorf("it is user %s", uid)
+		}
+		if env := read("environ"); strings.Contains(env, "SECRET") || strings.Contains(env, "HOME=") {
+			t.Errorf("its environment is %q", env)
+		}
+		fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			to, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
+			if !slices.ContainsFunc([]string{"/dev/null", "pipe:", "socket:", "anon_inode:", "/sys/fs/cgroup/"}, func(s string) bool { return strings.HasPrefix(to, s) }) {
+				t.Errorf("it has %s", to)
+			}
+		}
+	}
+	for _, set := range []string{"CapEff:", "CapPrm:", "CapInh:", "CapAmb:"} {
+		if caps := after(set); caps != "0000000000000000" {
+			t.Errorf("%s %s", set, caps)
+		}
+	}
+	if after("NoNewPrivs:") != "1" {
+		t.Error("it may get privileges")
+	}
+	// The kernel gives the files of an undumpable process to root (proc_pid_mem(5)).
+	if info, err := os.Stat(filepath.Join(dir, "mem")); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("its memory belongs to its user: %v", err)
+	}
+}
+
+// TestSummary checks that the reason of a crash has no value of the program.
+func TestSummary(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"panic: the key is hunter2\n\ngoroutine 1 [running]:\nmain.(*process).join(0xc000, {0x1, 0x2})\n\t/x/y.go:1 +0x1\n", "panic; main.(*process).join"},
+		{"panic: runtime error: index out of range [5] with length 3\n", "panic: runtime error: index out of range [5] with length 3"},
+		{"fatal error: concurrent map writes\n", "fatal error: concurrent map writes"},
+		{"hunter2\n" + strings.Repeat("x", 100<<10), ""},
+		{fatal + "the server speaks version 2, not 1\n", "the server speaks version 2, not 1"},
+	} {
+		if got := summary(strings.NewReader(c.text)); got != c.want {
+			t.Errorf("%.40q is told as %q, not %q", c.text, got, c.want)
+		}
+	}
+}
+
+// TestMessages checks that no end believes what the other sends.
+func TestMessages(t *testing.T) {
+	for _, c := range []struct {
+		sent, want string
+	}{
+		{"", "EOF"},
+		{"\x00\x00\x00\x05", "EOF"},
+		{"\xff\xff\xff\xff", "exceeds the limit"},
+		{"\x00\x00\x00\x02{]", "not valid JSON"},
+	} {
+		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := os.NewFile(uintptr(ends[0]), "end")
+		conn, err := net.FileConn(file)
+		file.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = unix.Write(ends[1], []byte(c.sent))
+		unix.Close(ends[1])
+		if _, _, err := receive(conn.(*net.UnixConn)); err == nil || !strings.Contains(err.Error(), c.want) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%q: %v", c.sent, err)
+		}
+		conn.Close()
+	}
+}

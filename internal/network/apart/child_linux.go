@@ -1,0 +1,257 @@
+package apart
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// answerTime bounds how long the process may take to answer. All that it is asked for takes
+// milliseconds.
+const answerTime = 10 * time.Second
+
+// child is a process that runs. All methods are safe for concurrent use.
+type child struct {
+	conn *net.UnixConn
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when it has ended
+
+	sending sync.Mutex
+
+	mu      sync.Mutex
+	last    uint64                   // ID, guarded by mu
+	waiting map[uint64]chan *message // guarded by mu
+	reason  error                    // why it ended; valid once gone is closed
+	killed  error                    // why it was killed, guarded by mu
+}
+
+// errGone is the end of the process.
+var errGone = errors.New("the network process has ended")
+
+// startChild starts the process and waits until it answers.
+func startChild(program string) (c *child, gaps []string, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	own, theirs := os.NewFile(uintptr(ends[0]), "network process"), os.NewFile(uintptr(ends[1]), "server")
+	conn, err := net.FileConn(own)
+	own.Close()
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), waiting: map[uint64]chan *message{}}
+	stderr, said, err := os.Pipe()
+	if err != nil {
+		theirs.Close()
+		conn.Close()
+		return nil, nil, err
+	}
+	c.cmd = &exec.Cmd{
+		Path: program, Args: []string{processName}, Dir: "/", Env: environment(),
+		ExtraFiles: []*os.File{theirs}, Stderr: said,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // the terminal's signals are for the server
+	}
+	err = startConfined(c.cmd)
+	said.Close()
+	theirs.Close() // or its end would not be seen
+	if err != nil {
+		stderr.Close()
+		conn.Close()
+		return nil, nil, fmt.Errorf("starting the network process: %w", err)
+	}
+	go c.hear(stderr)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	hello, err := c.ask(ctx, &message{Op: opHello, Version: version}, -1)
+	if err == nil && hello.Version != version {
+		err = fmt.Errorf("the network process speaks version %d, not %d", hello.Version, version)
+	}
+	if err != nil {
+		c.kill(err)
+		<-c.gone
+		return nil, nil, c.reason
+	}
+	return c, hello.Gaps, nil
+}
+
+// environment is what the process gets of the server's: where roots of TLS are. It resolves names
+// in Go, which needs no thread for each.
+func environment() []string {
+	env := []string{"GODEBUG=netdns=go"}
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR"} { // of crypto/x509
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// startConfined starts a command that can never get rights again. What is dropped is dropped for
+// this thread, which the command inherits from, and which ends with the goroutine.
+func startConfined(cmd *exec.Cmd) error {
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			failed <- os.NewSyscallError("prctl(PR_SET_NO_NEW_PRIVS)", err)
+			return
+		}
+		// Without rights to do so there is nothing to drop, or the process will say so.
+		_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+		for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+			if c != unix.CAP_SETUID && c != unix.CAP_SETGID && c != unix.CAP_SYS_RESOURCE { // which the process uses, and drops
+				_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+			}
+		}
+		failed <- cmd.Start()
+	}()
+	return <-failed
+}
+
+// ask sends a request and waits for the answer. A process that does not answer is killed.
+func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
+	answered := make(chan *message, 1)
+	c.mu.Lock()
+	c.last++
+	m.ID = c.last
+	c.waiting[m.ID] = answered
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.waiting, m.ID)
+		c.mu.Unlock()
+	}()
+	c.sending.Lock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	err := send(c.conn, m, fd)
+	c.sending.Unlock()
+	if errors.Is(err, sandpit.ErrQuota) {
+		return nil, err
+	}
+	if err != nil {
+		c.kill(fmt.Errorf("asking the network process: %w", err))
+	}
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	for {
+		select {
+		case a := <-answered:
+			return a, a.Failed.err()
+		case <-c.gone:
+			return nil, errGone
+		case <-ctx.Done():
+			return nil, fault.Errorf(sandpit.ErrUnavailable, "the network process: %w", context.Cause(ctx))
+		case <-late.C:
+			if m.Op == opLeave { // which waits for connections
+				return nil, fault.Errorf(sandpit.ErrUnavailable, "connections of the sandbox do not end")
+			}
+			c.kill(fmt.Errorf("it did not answer for %s", answerTime))
+		}
+	}
+}
+
+// kill ends the process.
+func (c *child) kill(why error) {
+	c.mu.Lock()
+	if c.killed == nil {
+		c.killed = why
+	}
+	c.mu.Unlock()
+	_ = c.cmd.Process.Kill()
+}
+
+// hear passes answers on until the process has ended.
+func (c *child) hear(stderr *os.File) {
+	last := make(chan string, 1)
+	go func() {
+		defer stderr.Close()
+		last <- summary(stderr)
+	}()
+	for {
+		m, file, err := receive(c.conn)
+		if err != nil {
+			break
+		}
+		if file != nil {
+			file.Close()
+		}
+		c.mu.Lock()
+		answered := c.waiting[m.ID]
+		delete(c.waiting, m.ID)
+		c.mu.Unlock()
+		if answered != nil {
+			answered <- m
+		}
+	}
+	_ = c.cmd.Process.Kill() // one that has closed its connection is of no use
+	state := c.cmd.Wait()
+	c.conn.Close()
+	said := <-last
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.killed != nil:
+		c.reason = c.killed
+	case said != "":
+		c.reason = errors.New(said)
+	case state != nil:
+		c.reason = state
+	default:
+		c.reason = errGone
+	}
+	close(c.gone)
+}
+
+// fatal begins an error that the process ends with.
+const fatal = "sandpit: "
+
+// summary reads what a process says to the end, and returns why it has ended: a few lines that tell a
+// maintainer where, but no value of the program, which may be a secret.
+func summary(r io.Reader) string {
+	var lines []string
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 64<<10)
+	for s.Scan() {
+		if line, ok := harmless(s.Text()); ok && len(lines) < 8 {
+			lines = append(lines, line)
+		}
+	}
+	_, _ = io.Copy(io.Discard, r) // a line may have been too long
+	return strings.Join(lines, "; ")
+}
+
+// function is the line of a function in a trace of goroutines.
+var function = regexp.MustCompile(`^(?:created by )?([A-Za-z0-9_./*()\[\]-]+\.[A-Za-z0-9_.()*\[\]-]+)\(.*\)$`)
+
+func harmless(line string) (string, bool) {
+	switch {
+	case strings.HasPrefix(line, fatal):
+		return fault.Clip(strings.TrimPrefix(line, fatal)), true
+	case strings.HasPrefix(line, "fatal error: "), strings.HasPrefix(line, "panic: runtime error: "):
+		return fault.Clip(line), true
+	case strings.HasPrefix(line, "panic: "):
+		return "panic", true
+	}
+	if m := function.FindStringSubmatch(line); m != nil {
+		return fault.Clip(m[1]), true
+	}
+	return "", false
+}

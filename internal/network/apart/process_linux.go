@@ -1,0 +1,225 @@
+package apart
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/network"
+)
+
+// processName is the name under which the program is started to be the process.
+const processName = "sandpit-network"
+
+// socketFD is the descriptor of the process's end of the connection.
+const socketFD = 3
+
+// nobody is the user and group without files (65534 in every distribution).
+const nobody = 65534
+
+// IsProcess reports whether this program was started to keep the stacks.
+func IsProcess(args []string) bool {
+	return len(args) > 0 && filepath.Base(args[0]) == processName
+}
+
+// Process keeps stacks until the server ends, and returns the exit code.
+func Process() int {
+	gaps, err := confine()
+	if err == nil {
+		err = serve(gaps)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, fatal+err.Error())
+		return 1
+	}
+	return 0
+}
+
+// confine gives up what the process does not need, and returns what it could not give up.
+func confine() (gaps []string, err error) {
+	// Nobody reads secrets from its memory: no core dump, no ptrace, no /proc/PID/mem.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("becoming undumpable: %w", err)
+	}
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	raiseFiles()
+	limitMemory()
+	if os.Geteuid() == 0 {
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
+			gaps = append(gaps, fmt.Sprintf("it stays root: becoming user %d: %v", nobody, err)) // as in a user namespace that lacks it
+		}
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&head, &caps[0]); err != nil {
+		return nil, fmt.Errorf("reading the capabilities: %w", err)
+	}
+	if left := uint64(caps[1].Permitted)<<32 | uint64(caps[0].Permitted); left != 0 {
+		gaps = append(gaps, fmt.Sprintf("it keeps the capabilities %#x", left))
+	}
+	return gaps, nil
+}
+
+// raiseFiles lets the process open many files, two for each connection.
+func raiseFiles() {
+	const wanted = 1 << 20 // the default of fs.nr_open
+	var lim unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) != nil || lim.Cur >= wanted {
+		return
+	}
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: wanted, Max: max(lim.Max, wanted)}) != nil { // which only root may
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lim.Max, Max: lim.Max})
+	}
+}
+
+// process has the stacks.
+type process struct {
+	conn    *net.UnixConn
+	sending sync.Mutex
+
+	mu     sync.Mutex
+	joined map[uint64]*network.Network // guarded by mu
+}
+
+// serve answers the server until it ends.
+func serve(gaps []string) error {
+	file := os.NewFile(socketFD, "server")
+	if file == nil {
+		return errors.New("started without a server")
+	}
+	c, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		return fmt.Errorf("connecting to the server: %w", err)
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return errors.New("the connection to the server is not a Unix socket")
+	}
+	p := &process{conn: conn, joined: map[uint64]*network.Network{}}
+	for greeted := false; ; {
+		m, file, err := receive(conn)
+		if err != nil {
+			return ended(err)
+		}
+		if file != nil && m.Op != opJoin {
+			file.Close()
+		}
+		if !greeted {
+			if m.Op != opHello || m.Version != version {
+				return fmt.Errorf("the server speaks version %d, not %d", m.Version, version)
+			}
+			greeted = true
+			p.answer(m, &message{Version: version, Gaps: gaps}, nil)
+			continue
+		}
+		p.handle(m, file)
+	}
+}
+
+// ended leaves out the errors of a server that has ended.
+func ended(err error) error {
+	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// limitMemory lets the garbage collector work harder before the machine runs short.
+func limitMemory() {
+	const part = 4 // of the machine's
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		debug.SetMemoryLimit(int64(info.Totalram) * int64(info.Unit) / part) //nolint:gosec // less than 2^63
+	}
+}
+
+func (p *process) answer(to, m *message, err error) {
+	m.ID, m.Op, m.Failed = to.ID, to.Op, failureOf(err)
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	if err := send(p.conn, m, -1); errors.Is(err, sandpit.ErrQuota) {
+		_ = send(p.conn, &message{ID: to.ID, Op: to.Op, Failed: failureOf(err)}, -1)
+	}
+}
+
+func (p *process) handle(m *message, file *os.File) {
+	if m.Op == opJoin {
+		p.answer(m, new(message), p.join(m, file))
+		return
+	}
+	p.mu.Lock()
+	j := p.joined[m.Sandbox]
+	if m.Op == opLeave {
+		delete(p.joined, m.Sandbox)
+	}
+	p.mu.Unlock()
+	switch {
+	case m.Op == opHello:
+		p.answer(m, &message{Version: version}, nil)
+	case m.Op == opCounts:
+		p.answer(m, &message{Counts: p.counts()}, nil)
+	case j == nil && m.Op == opLeave:
+		p.answer(m, new(message), nil)
+	case j == nil:
+		p.answer(m, new(message), fault.NotFoundf("the sandbox has not joined"))
+	case m.Op == opSet && m.Terms != nil:
+		p.answer(m, new(message), j.Set(*m.Terms))
+	case m.Op == opLog:
+		l := j.Log()
+		p.answer(m, &message{Log: &l}, nil)
+	case m.Op == opLeave:
+		go func() {
+			j.Close()
+			p.answer(m, new(message), nil)
+		}()
+	default:
+		p.answer(m, new(message), fault.Invalidf("unknown request %q", m.Op))
+	}
+}
+
+// join makes the stack of a sandbox.
+func (p *process) join(m *message, file *os.File) error {
+	if file == nil {
+		return fault.Errorf(sandpit.ErrExhausted, "the interface did not arrive: too many open files")
+	}
+	p.mu.Lock()
+	_, twice := p.joined[m.Sandbox]
+	p.mu.Unlock()
+	if m.Terms == nil || twice {
+		file.Close()
+		return fault.Invalidf("the sandbox joins twice, or without terms")
+	}
+	n, err := network.New(file, *m.Terms)
+	if err != nil {
+		return err
+	}
+	if m.Used != nil {
+		n.Resume(*m.Used)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.joined[m.Sandbox] = n
+	return nil
+}
+
+// counts returns those of all sandboxes.
+func (p *process) counts() []counts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]counts, 0, len(p.joined))
+	for id, j := range p.joined {
+		all = append(all, counts{Sandbox: id, Traffic: j.Traffic(), Denials: j.Denials()})
+	}
+	return all
+}
