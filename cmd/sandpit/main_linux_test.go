@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/network/apart"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -24,12 +25,14 @@ import (
 // as the suites on other hosts do, or this test program under its names.
 func underTest() string { return os.Getenv("SANDPIT_TEST_BINARY") }
 
-// TestMain lets this test program be sandpit, its guest and its terminal guard
-// when it is started under those names.
+// TestMain lets this test program be sandpit, its guest, its terminal guard and
+// its network process when it is started under those names.
 func TestMain(m *testing.M) {
 	parts := map[string]func(){
 		linux.GuestName: main,
 		cli.GuardName:   main,
+
+		apart.ProcessName: main,
 	}
 	if underTest() == "" {
 		parts["sandpit"] = main

@@ -65,7 +65,7 @@ func startChild(program string) (c *child, gaps []string, err error) {
 		return nil, nil, err
 	}
 	c.cmd = &exec.Cmd{
-		Path: program, Args: []string{processName}, Dir: "/", Env: environment(),
+		Path: program, Args: []string{ProcessName}, Dir: "/", Env: environment(),
 		ExtraFiles: []*os.File{theirs}, Stderr: said,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // the terminal's signals are for the server
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/network"
 )
 
-// processName is the name under which the program is started to be the process.
-const processName = "sandpit-network"
+// ProcessName is the name under which the program is started to be the process.
+const ProcessName = "sandpit-network"
 
 // socketFD is the descriptor of the process's end of the connection.
 const socketFD = 3
@@ -29,7 +29,7 @@ const nobody = 65534
 
 // IsProcess reports whether this program was started to keep the stacks.
 func IsProcess(args []string) bool {
-	return len(args) > 0 && filepath.Base(args[0]) == processName
+	return len(args) > 0 && filepath.Base(args[0]) == ProcessName
 }
 
 // Process keeps stacks until the server ends, and returns the exit code.
