@@ -226,11 +226,12 @@ const fatal = "sandpit: "
 // summary reads what a process says to the end, and returns why it has ended: a few lines that tell a
 // maintainer where, but no value of the program, which may be a secret.
 func summary(r io.Reader) string {
+	function := regexp.MustCompile(`^(?:created by )?([A-Za-z0-9_./*()\[\]-]+\.[A-Za-z0-9_.()*\[\]-]+)\(.*\)$`)
 	var lines []string
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 64<<10)
 	for s.Scan() {
-		if line, ok := harmless(s.Text()); ok && len(lines) < 8 {
+		if line, ok := harmless(s.Text(), function); ok && len(lines) < 8 {
 			lines = append(lines, line)
 		}
 	}
@@ -238,10 +239,8 @@ func summary(r io.Reader) string {
 	return strings.Join(lines, "; ")
 }
 
-// function is the line of a function in a trace of goroutines.
-var function = regexp.MustCompile(`^(?:created by )?([A-Za-z0-9_./*()\[\]-]+\.[A-Za-z0-9_.()*\[\]-]+)\(.*\)$`)
-
-func harmless(line string) (string, bool) {
+// harmless returns what may be told of a line. Those of functions in a trace of goroutines match function.
+func harmless(line string, function *regexp.Regexp) (string, bool) {
 	switch {
 	case strings.HasPrefix(line, fatal):
 		return fault.Clip(strings.TrimPrefix(line, fatal)), true
