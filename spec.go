@@ -63,7 +63,7 @@ type Spec struct {
 
 	// Secrets are the credentials that the sandbox may use. Each name and each variable must
 	// be unique.
-	Secrets []Secret
+	Secrets []Secret `json:",omitempty"` // as Egress
 
 	// Labels are set by the caller for its own use.
 	Labels map[string]string
