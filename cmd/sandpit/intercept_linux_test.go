@@ -1,16 +1,22 @@
 package main
 
 import (
+	"bytes"
+	"crypto/rand"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
+	"net"
 	"net/http"
 	"net/http/cgi"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -36,8 +42,8 @@ func TestInterceptedClients(t *testing.T) {
 		Path: filepath.Join(strings.TrimSpace(string(git)), "git-http-backend"),
 		Env:  []string{"GIT_PROJECT_ROOT=" + filepath.Join(r.dir, "git"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	})
-	net := newNetworkNamespace(t)
-	listener := net.listen(t, 443)
+	space := newNetworkNamespace(t)
+	listener := space.listen(t, 443)
 	server := &http.Server{
 		Handler: mux, ErrorLog: log.New(io.Discard, "", 0),
 		TLSConfig: &tls.Config{GetCertificate: authority.certificate, NextProtos: []string{"h2", "http/1.1"}},
@@ -64,11 +70,177 @@ func TestInterceptedClients(t *testing.T) {
 			t.Logf("%s is not here", c.needs)
 			continue
 		}
-		if out, err := net.run(home, binDir(t), append(flags[:len(flags):len(flags)], c.script)...); err != nil || !strings.Contains(out, c.want) {
+		if out, err := space.run(home, binDir(t), append(flags[:len(flags):len(flags)], c.script)...); err != nil || !strings.Contains(out, c.want) {
 			t.Errorf("%s: %v\n%s", c.script, err, out)
 		}
 	}
 	if _, err := os.Stat("/etc/sandpit"); err == nil {
 		t.Error("/etc/sandpit is on the host")
 	}
+}
+
+// The value of a secret that is bound to hosts reaches them, also after it was replaced, and is
+// nowhere else: not in the sandbox's memory (its guest's too), files and environment, not in what
+// commands and logs say, and not in the data directory in clear. (The catalogue's G2 and G5.)
+func TestBoundSecretsStayOutside(t *testing.T) {
+	needSandboxes(t)
+	testkit.NeedRoot(t, "to read the memory of processes")
+	testkit.NeedProgram(t, "curl")
+	home, authority := shortHome(t), newAuthority(t)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	writeFile(t, ca, authority.pem)
+	t.Setenv("SSL_CERT_FILE", ca) // which the server trusts in origins
+	var key, password atomic.Value
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // which echoes everything
+			_, basic, _ := r.BasicAuth()
+			key.Store(r.Header.Get("X-Key"))
+			password.Store(basic)
+			_ = r.Header.Write(w)
+		}),
+		TLSConfig: &tls.Config{GetCertificate: authority.certificate, NextProtos: []string{"h2", "http/1.1"}}, ErrorLog: log.New(io.Discard, "", 0),
+	}
+	t.Cleanup(func() { server.Close() })
+	go func() { _ = server.ServeTLS(listener, "", "") }()
+	origin := fmt.Sprintf("good.test:%d", listener.Addr().(*net.TCPAddr).Port)
+
+	startServer(t, home)
+	t.Cleanup(func() { endServer(t, home) })
+	var said strings.Builder // by all commands
+	sandpit := func(stdin string, argv ...string) string {
+		t.Helper()
+		cmd := commandLineAt(t, home, argv...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", argv, err, out)
+		}
+		said.Write(out)
+		return string(out)
+	}
+	// Random, so that no earlier run has left them in memory; the program has them in no constant.
+	values := []string{"value-" + rand.Text(), "value-" + rand.Text()}
+	sandpit(values[0], "secret", "set", "key", "--host", origin)
+	sandpit("", "create", "--secret", "key=THE_KEY", "--resolve", "good.test:127.0.0.1", "box")
+	ask := func(value string) {
+		t.Helper()
+		out := sandpit("", "exec", "box", "--", "sh", "-c", `curl -sS -m 20 -H "X-Key: $THE_KEY" -u "user:$THE_KEY" https://`+origin+"/ | tee /tmp/answer")
+		if key.Load() != value || password.Load() != value || !strings.Contains(out, "X-Key") {
+			t.Fatalf("the origin got %v and %v\n%s", key.Load(), password.Load(), out)
+		}
+	}
+	placeholder := strings.TrimSpace(sandpit("", "exec", "box", "--", "printenv", "THE_KEY"))
+	ask(values[0])
+	sandpit(values[1], "secret", "rotate", "key")
+	ask(values[1])
+	sandpit("", "exec", "box", "--", "sh", "-c", `(sleep 86623; echo) >/dev/null 2>&1 &`)
+	for _, argv := range [][]string{{"inspect", "box"}, {"ps", "--json"}, {"secret", "ls"}, {"logs", "box"}, {"audit", "grep"}} {
+		sandpit("", argv...)
+	}
+	var hidden []string
+	for _, v := range values {
+		hidden = append(hidden, v, base64.StdEncoding.EncodeToString([]byte("user:" + v))[8:])
+	}
+	has := func(where string, text []byte) {
+		t.Helper()
+		for _, v := range hidden {
+			if bytes.Contains(text, []byte(v)) {
+				t.Errorf("%s has a value", where)
+			}
+		}
+	}
+	has("a command", []byte(said.String()))
+
+	var pids []string
+	testkit.Until(t, "the sandbox's processes are found", func() bool {
+		pids = sandboxOf(t, "86623")
+		return len(pids) >= 3 // also its guest and a helper
+	}, func() string { return fmt.Sprint(pids) })
+	holders := 0 // what would be found if it was there
+	for _, pid := range pids {
+		for _, name := range []string{"environ", "cmdline"} {
+			text, err := os.ReadFile(filepath.Join("/proc", pid, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			has(name+" of a process inside", text)
+		}
+		text := memory(t, pid)
+		has("the memory of a process inside", text)
+		if bytes.Contains(text, []byte(placeholder)) {
+			holders++
+		}
+	}
+	if holders < 2 {
+		t.Errorf("%d processes have the placeholder", holders)
+	}
+	files := func(what, root string) (n int) {
+		_ = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				text, _ := os.ReadFile(name)
+				has(what+" "+name, text)
+				n++
+			}
+			return nil
+		})
+		return n
+	}
+	for _, dir := range []string{"/tmp", "/etc", "/home", "/run", "/var", "/dev/shm"} {
+		if files("inside", "/proc/"+pids[0]+"/root"+dir) == 0 && dir == "/tmp" {
+			t.Error("no file was found inside")
+		}
+	}
+	if files("the data directory's", home) == 0 {
+		t.Error("no file was found in the data directory")
+	}
+}
+
+// sandboxOf returns the processes of the sandbox in which a process has an argument.
+func sandboxOf(t *testing.T, argument string) (pids []string) {
+	t.Helper()
+	var space string
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range all {
+		if args, _ := os.ReadFile(p + "/cmdline"); strings.HasPrefix(string(args), "sleep\x00"+argument+"\x00") {
+			space, _ = os.Readlink(p + "/ns/pid")
+		}
+	}
+	for _, p := range all {
+		if is, err := os.Readlink(p + "/ns/pid"); err == nil && space != "" && is == space {
+			pids = append(pids, filepath.Base(p))
+		}
+	}
+	return pids
+}
+
+// memory returns what a process can read of its memory.
+func memory(t *testing.T, pid string) (all []byte) {
+	t.Helper()
+	maps, err := os.ReadFile(filepath.Join("/proc", pid, "maps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := os.Open(filepath.Join("/proc", pid, "mem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	for line := range strings.Lines(string(maps)) {
+		var from, to int64
+		var mode string
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil || mode[0] != 'r' || to-from > 256<<20 {
+			continue
+		}
+		part := make([]byte, to-from)
+		n, _ := mem.ReadAt(part, from)
+		all = append(all, part[:n]...)
+	}
+	if len(all) == 0 {
+		t.Errorf("the memory of process %s is empty", pid)
+	}
+	return all
 }
