@@ -94,10 +94,10 @@ func (p *put) denied() *sandpit.EgressDecision {
 	return p.denial
 }
 
-func (p *put) deny(format string, args ...any) error {
+func (p *put) deny(rule, format string, args ...any) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.denial = &sandpit.EgressDecision{Why: fmt.Sprintf(format, args...)}
+	p.denial = &sandpit.EgressDecision{Rule: rule, Why: fmt.Sprintf(format, args...)}
 	return fault.Errorf(sandpit.ErrForbidden, "%s", p.denial.Why)
 }
 
@@ -174,7 +174,7 @@ func (ss secrets) in(text string) int {
 }
 
 func (p *put) misplaced(s secret, to egress.Destination) error {
-	return p.deny("the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
+	return p.deny("secret "+s.Name, "the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
 }
 
 // header returns the value of a header field with secrets put in.
@@ -193,7 +193,8 @@ func (p *put) header(v string, mine, others secrets, to egress.Destination) (str
 	}
 	next, err := p.replaced(v, mine, others, to)
 	if err == nil && next != v && strings.ContainsFunc(next, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-		return v, p.deny("the value of secret %q has characters that a header can't have", mine[mine.in(v)].Name)
+		name := mine[mine.in(v)].Name
+		return v, p.deny("secret "+name, "the value of secret %q has characters that a header can't have", name)
 	}
 	return next, err
 }
