@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -126,7 +129,7 @@ func TestScriptsWithServer(t *testing.T) {
 func TestScriptsAtServer(t *testing.T) {
 	needSandboxes(t)
 	params := scripts(t)
-	for _, name := range [...]string{"run", "limits", "json"} {
+	for _, name := range [...]string{"run", "limits", "json", "network"} {
 		params.Files = append(params.Files, "testdata/script/"+name+".txt")
 	}
 	alone := params.Setup
@@ -163,6 +166,13 @@ func scripts(t *testing.T) testscript.Params {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("XDG_CONFIG_HOME", "")
 			env.Setenv("ESCAPE", "\x1b[2Jx")
+			origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello "+r.Host) }))
+			env.Defer(origin.Close)
+			_, port, err := net.SplitHostPort(origin.Listener.Addr().String())
+			if err != nil {
+				return err
+			}
+			env.Setenv("ORIGIN", port)
 			if !enforced[feature.Memory] || !enforced[feature.CPUs] || !enforced[feature.Pids] {
 				env.Setenv("SANDPIT_QUIET", "true") // else every run would say so
 			}

@@ -3,40 +3,120 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// tellDenials says in one line what a sandbox could not reach, and how to allow it.
-func (a *App) tellDenials(ctx context.Context, s sandpit.Sandbox) {
-	e, ok := s.(sandpit.Egresser)
-	if !ok {
-		return
-	}
+// traffic is what is said of a run's network at its end. Fields are only ever added.
+type traffic struct {
+	Denials []jsonDenial `json:"denials"`
+	Allow   *[]string    `json:"allow,omitempty"` // the rules that would have sufficed, of EgressLearn
+	Lost    int64        `json:"lost,omitempty"`  // connections that are missing in allow
+
+	log   sandpit.EgressLog
+	asked []string // Allow
+}
+
+type jsonDenial struct {
+	Destination string `json:"destination,omitempty"` // missing: all those that are no longer known
+	Rule        string `json:"rule,omitempty"`
+	Why         string `json:"why"`
+	Count       int64  `json:"count"`
+}
+
+// trafficOf reads what a sandbox did on the network; nil: it asked for none, or it is not known.
+func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *traffic {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	l, err := e.EgressLog(ctx)
-	if err != nil || len(l.Denials) == 0 {
+	log, err := s.EgressLog(ctx)
+	if err != nil {
+		return nil
+	}
+	t := &traffic{Denials: []jsonDenial{}, log: log, asked: asked.Allow}
+	for _, d := range log.Denials {
+		t.Denials = append(t.Denials, jsonDenial(d))
+	}
+	if asked.Preset == sandpit.EgressLearn {
+		t.Allow, t.Lost = new(learned(log.Flows)), log.Lost
+	}
+	return t
+}
+
+// learned returns the smallest list of rules that allow what was reached: one for each name, or
+// address, with its port.
+func learned(flows []sandpit.Flow) []string {
+	rules := []string{}
+	for _, f := range flows {
+		if !f.Allowed || f.Protocol == "dns" {
+			continue
+		}
+		host := f.Host
+		if host == "" {
+			host, _, _ = net.SplitHostPort(f.Address)
+		}
+		if host == "" {
+			continue
+		}
+		rule := host
+		if f.Port != 0 && f.Protocol != "ping" {
+			rule = net.JoinHostPort(host, strconv.Itoa(int(f.Port)))
+		}
+		if f.Protocol != "tcp" {
+			rule = f.Protocol + ":" + rule
+		}
+		rules = append(rules, rule)
+	}
+	slices.Sort(rules)
+	return slices.Compact(rules)
+}
+
+// tellTraffic says in one line what a sandbox could not reach, and how to allow it; and which
+// flags would have sufficed for what it reached.
+func (a *App) tellTraffic(t *traffic) {
+	if len(t.log.Denials) > 0 {
+		a.tellDenials(t)
+	}
+	if t.Allow == nil {
 		return
 	}
+	if len(*t.Allow) == 0 {
+		a.Note("the network was not used; no --allow is needed")
+		return
+	}
+	flags := make([]string, 0, len(*t.Allow))
+	for _, rule := range *t.Allow {
+		flags = append(flags, "--allow "+Harmless(rule))
+	}
+	note := "in place of --egress learn these suffice: " + strings.Join(flags, " ")
+	if t.Lost > 0 {
+		note += fmt.Sprintf(" (%d earlier connections are not in the log)", t.Lost)
+	}
+	a.Note("%s", note)
+}
+
+func (a *App) tellDenials(t *traffic) {
+	denials := t.log.Denials
 	var count int64
 	var flags []string
-	for _, d := range slices.Backward(l.Denials) {
+	for _, d := range slices.Backward(denials) {
 		count += d.Count
-		if len(flags) < maxShown && d.Destination != "" && d.Rule == "" {
-			flags = append(flags, "--allow "+d.Destination)
+		if len(flags) < maxShown && d.Destination != "" && d.Rule == "" && !slices.Contains(t.asked, d.Destination) {
+			flags = append(flags, "--allow "+Harmless(d.Destination))
 		}
 	}
 	times := "once"
 	if count != 1 {
 		times = fmt.Sprintf("%d times", count)
 	}
-	text := "network access was denied " + times + ": " + last(l.Denials).Why
-	if d := last(l.Denials).Destination; d != "" {
-		text = "network access was denied " + times + ", last to " + d + " (" + last(l.Denials).Why + ")"
+	latest := denials[len(denials)-1]
+	text := "network access was denied " + times + ": " + Harmless(latest.Why)
+	if d := latest.Destination; d != "" {
+		text = "network access was denied " + times + ", last to " + Harmless(d) + " (" + Harmless(latest.Why) + ")"
 	}
 	if len(flags) > 0 {
 		text += "; to allow it: " + strings.Join(flags, " ")
@@ -46,5 +126,3 @@ func (a *App) tellDenials(ctx context.Context, s sandpit.Sandbox) {
 
 // maxShown is the number of flags that tellDenials suggests at most.
 const maxShown = 3
-
-func last[T any](all []T) T { return all[len(all)-1] }

@@ -25,12 +25,13 @@ import (
 type modes struct {
 	tty, json  bool
 	timeout    time.Duration
-	workdir    bool         // one was asked for
-	created    func()       // called when the sandbox is made, or could not be
-	remove     func() error // removes it, once; nil when it stays, or a server does it
-	warn       bool         // about default limits that are not enforced
-	stays      string       // the name of a sandbox that a server keeps; empty: it goes with the command
-	detachKeys string       // keys that detach from a command in a sandbox that stays
+	workdir    bool            // one was asked for
+	created    func()          // called when the sandbox is made, or could not be
+	remove     func() error    // removes it, once; nil when it stays, or a server does it
+	traffic    func() *traffic // what the sandbox did on the network; nil: it has none
+	warn       bool            // about default limits that are not enforced
+	stays      string          // the name of a sandbox that a server keeps; empty: it goes with the command
+	detachKeys string          // keys that detach from a command in a sandbox that stays
 
 	open   func(context.Context) (sandpit.Client, error) // what makes the sandbox
 	served string                                        // the data directory whose server may do it instead; empty: none
@@ -87,13 +88,17 @@ func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Comman
 		}
 		return sandbox.Remove(ctx)
 	}
-	if spec.Egress.Asked() && m.warn {
-		remove := m.remove
-		m.remove = func() error {
-			if !removed {
-				a.tellDenials(ctx, sandbox)
+	if spec.Egress.Asked() {
+		m.traffic = func() *traffic { return trafficOf(ctx, sandbox, spec.Egress) }
+		if remove := m.remove; m.warn || spec.Egress.Preset == sandpit.EgressLearn && !m.json {
+			m.remove = func() error {
+				if !removed {
+					if t := m.traffic(); t != nil {
+						a.tellTraffic(t)
+					}
+				}
+				return remove()
 			}
-			return remove()
 		}
 	}
 	defer func() {
@@ -255,6 +260,9 @@ func (a *App) printReport(ctx context.Context, sandbox place, m modes, r report)
 	// Without figures of the sandbox, those of its largest process do.
 	if r.metrics, err = sandbox.Metrics(ctx); err != nil {
 		r.metrics = sandpit.Metrics{MemoryPeak: -1}
+	}
+	if m.traffic != nil {
+		r.traffic = m.traffic()
 	}
 	if m.remove != nil {
 		// The sandbox goes first: what is printed then is all there is to come.

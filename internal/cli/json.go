@@ -18,7 +18,8 @@ type report struct {
 	info           sandpit.Info
 	code           int
 	stdout, stderr []byte
-	startError     string // why the command could not be started; empty: it was
+	traffic        *traffic // nil: it has no network
+	startError     string   // why the command could not be started; empty: it was
 }
 
 // jsonResult is the object of --json. Fields are only ever added.
@@ -45,6 +46,7 @@ type jsonResult struct {
 	Stderr64     *string       `json:"stderr_base64,omitempty"`
 	Sandbox      jsonSandbox   `json:"sandbox"`
 	NotEnforced  []sandpit.Gap `json:"not_enforced"`
+	Network      *traffic      `json:"network,omitempty"` // if it was asked for
 }
 
 type jsonSandbox struct {
@@ -97,6 +99,7 @@ func (a *App) printResult(r report) error {
 			Limits: JSONOfLimits(r.info.Limits),
 		},
 		NotEnforced: r.info.NotEnforced,
+		Network:     r.traffic,
 	}
 	if object.NotEnforced == nil {
 		object.NotEnforced = []sandpit.Gap{}

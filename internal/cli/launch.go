@@ -80,7 +80,7 @@ func (a *App) stored(ctx context.Context, o *Options) bool {
 	if address, _ := o.Server(); address != "" {
 		return false
 	}
-	if o.egress.set || len(o.allow.items)+len(o.secret.items)+len(o.secretEnv.items) > 0 {
+	if !o.network().IsZero() || len(o.secret.items)+len(o.secretEnv.items) > 0 {
 		return false // it has no network, and starts no server
 	}
 	if o.image.is == "" || o.image.is == "host" {
@@ -101,7 +101,7 @@ func (a *App) stored(ctx context.Context, o *Options) bool {
 // it is asked for must be the same there. An image must be in the store, since
 // how one is fetched, and that it is, is this side's to say.
 func (a *App) mayServe(ctx context.Context, o *Options, home string, spec sandpit.Spec) bool {
-	if o.plainHTTP.is || len(o.mirror.items) > 0 || o.initTime.is || spec.Pull == sandpit.PullAlways || spec.Egress.Asked() || len(spec.Secrets) > 0 {
+	if o.plainHTTP.is || len(o.mirror.items) > 0 || o.initTime.is || spec.Pull == sandpit.PullAlways || !spec.Egress.IsZero() || len(spec.Secrets) > 0 {
 		return false
 	}
 	if _, err := os.Lstat(filepath.Join(home, "server.sock")); err != nil {

@@ -33,6 +33,8 @@ type Options struct {
 	readOnly                           flag
 	egress                             scalar[sandpit.EgressPreset]
 	allow, deny, resolve, dns          list[string]
+	connections, newConnections        scalar[int64]
+	sent, received, bandwidth          scalar[int64]
 	secret, secretEnv                  list[sandpit.Secret]
 	interactive, tty, asJSON, initTime flag
 	detach                             flag           // of exec
@@ -78,6 +80,8 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.deny = list[string]{parse: words, shown: "RULE", adds: true}
 	o.resolve = list[string]{parse: words, shown: "HOST:ADDR", adds: true}
 	o.dns = list[string]{parse: words, shown: "ADDR"}
+	o.connections, o.newConnections = count(), count()
+	o.sent, o.received, o.bandwidth = size(), size(), size()
 	o.secret = list[sandpit.Secret]{parse: notation.ParseSecret, shown: "NAME[=VAR][@HOST]", adds: true}
 	o.secretEnv = list[sandpit.Secret]{parse: notation.ParseSecretEnv, shown: "NAME[=VAR]", adds: true}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
@@ -180,6 +184,11 @@ func (o *Options) Sections() []Section {
 			{"deny", "", &o.deny, "deny the same; wins over --allow and --egress", false},
 			{"resolve", "", &o.resolve, "use this address for a host; allows nothing by itself", false},
 			{"dns", "", &o.dns, "name server that Sandpit asks (default the machine's)", false},
+			{"max-connections", "", &o.connections, "open connections to the outside (default 512)", false},
+			{"max-new-connections", "", &o.newConnections, "new ones per second (default 100)", false},
+			{"max-sent", "", &o.sent, "bytes sent in all (default unlimited)", false},
+			{"max-received", "", &o.received, "bytes received in all (default unlimited)", false},
+			{"bandwidth", "", &o.bandwidth, "bytes per second, each way (default unlimited)", false},
 			{"secret", "", &o.secret, "use a stored secret: VAR has a placeholder, which its value replaces in requests to its hosts", false},
 			{"secret-env", "", &o.secretEnv, "give the sandbox the value of a stored secret, which it can then read and send", false},
 		}},
@@ -337,7 +346,7 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 		Tmpfs:    o.tmpfs.values(),
 		ReadOnly: o.readOnly.is,
 		Write:    o.write.values(),
-		Egress:   sandpit.Egress{Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values()},
+		Egress:   o.network(),
 	}
 	spec.Secrets = append(o.secret.values(), o.secretEnv.values()...)
 	// A command that may run for longer than sandboxes live by default needs
@@ -368,6 +377,14 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 	}
 	spec.Env = env
 	return spec, nil
+}
+
+// network returns what the sandbox may reach.
+func (o *Options) network() sandpit.Egress {
+	return sandpit.Egress{
+		Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values(),
+		Bounds: sandpit.EgressBounds{Connections: o.connections.is, NewConnections: o.newConnections.is, Sent: o.sent.is, Received: o.received.is, Bandwidth: o.bandwidth.is},
+	}
 }
 
 // environment returns the variables of all levels, the weakest first, and in

@@ -68,6 +68,7 @@ func (a *tree) commands() []command {
 		{"cp", "copy files into or out of a sandbox", a.cpCommand, false},
 		{"forward", "forward local ports to a sandbox", a.forwardCommand, false},
 		{"preview", "open a port of a sandbox in browsers, by a URL", a.previewCommand, false},
+		{"network", "show and change what a sandbox may reach", a.networkCommand, false},
 		{"serve", "run a server for many users", a.serveCommand, false},
 		{"secret", "store credentials that sandboxes use and never see", a.secretCommand, false},
 		{"key", "create, list and revoke keys", a.keyCommand, false},

@@ -60,6 +60,10 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			complete = a.completeImages
 		case "pull":
 			words("missing", "always", "never")
+		case "egress":
+			words("none", "registries", "public", "all", "learn")
+		case "allow", "deny":
+			words(setNames()...)
 		case "on-expiry":
 			words("remove", "stop", "pause")
 		case "platform":

@@ -200,7 +200,7 @@ func commandHabit(name string) string {
 		{"system df", "use 'sandpit prune', 'sandpit images prune', 'sandpit stats' or 'sandpit doctor'"},
 		{"container sandbox sbx", "omit it: 'sandpit ps', 'sandpit create' and others are about sandboxes"},
 		{"volume volumes", "named volumes do not exist; use --mount SOURCE:TARGET"},
-		{"network", "use --egress or --allow of 'sandpit run' and 'sandpit create' to open the network, and 'sandpit forward NAME PORT' to reach a port"},
+		{"net networks egress firewall", "use --egress or --allow of 'sandpit run' and 'sandpit create' to open the network, 'sandpit network' to change it, and 'sandpit forward NAME PORT' to reach a port"},
 		{"diff checkpoint snapshot", "changes and snapshots of a sandbox do not exist; use 'sandpit cp' to keep files"},
 		{"server daemon", "did you mean 'sandpit serve'?"},
 		{"processes", "use 'sandpit ps NAME'"},
