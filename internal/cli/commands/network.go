@@ -259,7 +259,7 @@ bounded, and ends with the server's process.`,
 		})
 		slices.SortStableFunc(log.Flows, func(x, y sandpit.Flow) int { return x.Started.Compare(y.Started) })
 		if asJSON {
-			return a.PrintJSON(jsonEgressLog(log))
+			return a.PrintJSON(jsonOfLog(log))
 		}
 		table := a.table("STARTED", "DURATION", "PROTOCOL", "DESTINATION", "ADDRESS", "SENT", "RECEIVED", "RESULT")
 		for _, f := range log.Flows {
@@ -299,8 +299,15 @@ func addressOf(f sandpit.Flow) string {
 	return host
 }
 
-func jsonEgressLog(log sandpit.EgressLog) v1.EgressLog {
-	out := v1.EgressLog{Flows: []v1.Flow{}, Denials: []v1.EgressDenial{}, Lost: log.Lost}
+// networkLog is the JSON of sandpit network log.
+type networkLog struct {
+	Flows   []v1.Flow         `json:"flows"`
+	Lost    int64             `json:"lost"` // connections that are no longer in the log
+	Denials []v1.EgressDenial `json:"denials"`
+}
+
+func jsonOfLog(log sandpit.EgressLog) networkLog {
+	out := networkLog{Flows: []v1.Flow{}, Denials: []v1.EgressDenial{}, Lost: log.Lost}
 	for _, f := range log.Flows {
 		out.Flows = append(out.Flows, v1.FromFlow(f))
 	}

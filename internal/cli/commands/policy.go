@@ -108,7 +108,7 @@ func (a *tree) printPolicy(p policy.Policy, o *cli.Options) error {
 	}
 	b.WriteString(`
 Disk: the default is at most the memory limit minus an eighth of it or 12 MiB, whichever is larger.
-Egress: none; a sandbox has only a loopback interface.
+Egress: none, unless --egress or --allow asks for it; you may ask for everything.
 Host files: only the image, which is read-only, and what --mount names.
 `)
 	_, err := a.Stdout.WriteString(b.String())

@@ -11,8 +11,8 @@ const runLong = `Run CMD in a new sandbox, then destroy it.
 
 It works like running CMD directly: standard input is passed on, output is shown as it is
 written, signals reach CMD, and the exit code is CMD's. The network is closed but for
-what --egress and --allow open, the host's files are out of reach, and every limit has a default: see 'sandpit policy show'. Without
-CMD, the image's own command runs.
+what --egress and --allow open, the host's files are out of reach, and every limit has a
+default: see 'sandpit policy show'. Without CMD, the image's own command runs.
 
 Exit codes: CMD's own; 124 if it timed out; 125 if Sandpit itself failed; 126 if CMD can't
 be executed; 127 if CMD does not exist; 128+n if signal n killed it.
