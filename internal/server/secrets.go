@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -16,14 +17,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/state"
 )
 
-// foundSecrets are the stored secrets as the engine uses them.
-type foundSecrets struct{ store *state.Store }
+// foundSecrets are the secrets as the engine uses them.
+type foundSecrets struct {
+	store      *state.Store
+	configured map[string]secret.Secret // of the server, by name; they never change
+}
 
 // FindSecret is engine.Secrets.FindSecret.
 func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (engine.FoundSecret, error) {
 	stored, err := f.store.Secret(ctx, namespace, use.Name)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		stored, err = f.store.Secret(ctx, sharedSecrets, use.Name)
+		var ok bool
+		if stored, ok = f.configured[use.Name]; ok {
+			err = nil
+		} else {
+			stored, err = f.store.Secret(ctx, sharedSecrets, use.Name)
+		}
 	}
 	if err != nil {
 		return engine.FoundSecret{}, err
@@ -38,16 +47,54 @@ func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sand
 // sharedSecrets is the namespace of the server's own secrets. No key has it.
 const sharedSecrets = ""
 
-// secrets are the stored secrets as the API uses them.
+// sourcePatience bounds the time that a command may take to write a value.
+const sourcePatience = 10 * time.Second
+
+// readSecrets reads the values of the secrets in the settings.
+func readSecrets(ctx context.Context, all []ConfiguredSecret, services secret.Services) (map[string]secret.Secret, error) {
+	found, now := map[string]secret.Secret{}, time.Now().UTC()
+	for _, c := range all {
+		failed := func(err error) error { return fmt.Errorf("reading the secret %q of the settings: %w", c.Name, err) }
+		binding, err := bindingOf(services, c.Name, v1.NewSecret{Service: c.Service, Hosts: c.Hosts, Variables: c.Variables})
+		if err != nil {
+			return nil, failed(err)
+		}
+		once, cancel := context.WithTimeout(ctx, sourcePatience)
+		value, err := secret.Read(once, c.From, os.Environ(), os.Stderr)
+		cancel()
+		if err != nil {
+			return nil, failed(err)
+		}
+		x := secret.Secret{Namespace: sharedSecrets, Name: c.Name, Binding: binding, Value: value, CreatedAt: now, RotatedAt: now}
+		if err := x.Check(); err != nil {
+			return nil, failed(err)
+		}
+		found[c.Name] = x
+	}
+	return found, nil
+}
+
+// secrets are the secrets as the API uses them.
 type secrets struct {
-	store    *state.Store
+	foundSecrets
 	services secret.Services
 	engine   *engine.Engine
 }
 
+// changeable refuses to change a secret of the settings.
+func (s secrets) changeable(shared bool, name string) error {
+	if _, ok := s.configured[name]; ok && shared {
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrState, "the secret %q is in the settings of the server", name), "change it there, and restart the server")
+	}
+	return nil
+}
+
 func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name string, in v1.NewSecret) (v1.Secret, error) {
 	failed := func(err error) (v1.Secret, error) { return v1.Secret{}, fmt.Errorf("storing a secret: %w", err) }
-	binding, err := s.binding(name, in)
+	if err := s.changeable(shared, name); err != nil {
+		return failed(err)
+	}
+	binding, err := bindingOf(s.services, name, in)
 	if err != nil {
 		return failed(err)
 	}
@@ -63,19 +110,19 @@ func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name
 	return shownSecret(stored), s.engine.SecretChanged(context.WithoutCancel(ctx), x.Namespace, name)
 }
 
-// binding completes what a request says by the service that it names, or that has the name of the secret.
-func (s secrets) binding(name string, in v1.NewSecret) (secret.Binding, error) {
+// bindingOf completes what a request says by the service that it names, or that has the name of the secret.
+func bindingOf(services secret.Services, name string, in v1.NewSecret) (secret.Binding, error) {
 	b := secret.Binding{Service: in.Service}
 	if b.Service == "" && len(in.Hosts)+len(in.Variables) == 0 {
 		b.Service = name
 	}
-	service, known := s.services.Find(b.Service)
+	service, known := services.Find(b.Service)
 	switch {
 	case known:
 		b = service.Binding()
 	case in.Service != "":
 		var names []string
-		for _, x := range s.services {
+		for _, x := range services {
 			names = append(names, x.Name)
 		}
 		return b, sandpit.WithHint(fault.Invalidf("there is no service %q", fault.Clip(in.Service)), "use one of: "+strings.Join(names, ", ")+"; or name hosts")
@@ -99,6 +146,9 @@ func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, shared bool, n
 	if err := secret.CheckValue(value); err != nil {
 		return v1.Secret{}, fmt.Errorf("rotating the secret %q: %w", fault.Clip(name), err)
 	}
+	if err := s.changeable(shared, name); err != nil {
+		return v1.Secret{}, fmt.Errorf("rotating a secret: %w", err)
+	}
 	namespace := namespaceOf(c, shared)
 	stored, err := s.store.RotateSecret(ctx, namespace, name, value, time.Now())
 	if err != nil {
@@ -108,6 +158,9 @@ func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, shared bool, n
 }
 
 func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, shared bool, name string) error {
+	if err := s.changeable(shared, name); err != nil {
+		return fmt.Errorf("removing a secret: %w", err)
+	}
 	namespace := namespaceOf(c, shared)
 	if err := s.store.DeleteSecret(ctx, namespace, name); err != nil {
 		return err
@@ -123,8 +176,13 @@ func (s secrets) ListSecrets(ctx context.Context, c gate.Caller) ([]v1.Secret, e
 			return nil, err
 		}
 		for _, x := range list {
-			all = append(all, shownSecret(x))
+			if _, hidden := s.configured[x.Name]; !hidden || namespace != sharedSecrets {
+				all = append(all, shownSecret(x))
+			}
 		}
+	}
+	for _, x := range s.configured {
+		all = append(all, shownSecret(x))
 	}
 	return all, nil
 }

@@ -71,7 +71,7 @@ func (m *member) Close() error {
 }
 
 // values are secrets that no answer, log, entry of the audit or file may have.
-var values = []string{"value-of-team-a", "rotated-of-team-a", "value-of-the-server", "value-in-the-environment"}
+var values = []string{"value-in-a-file", "value-of-team-a", "rotated-of-team-a", "value-of-the-server", "value-in-the-environment"}
 
 func TestSecrets(t *testing.T) {
 	t.Parallel()
@@ -79,6 +79,11 @@ func TestSecrets(t *testing.T) {
 	n := &noted{Network: network.Here{}}
 	s := newServed(t)
 	s.policy("policies:\n  few: {secrets: ['open*']}\n")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("value-in-a-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.settings.Secrets = []server.ConfiguredSecret{{Name: "opened", Hosts: []string{"file.example"}, From: "file:" + file}, {Name: "xai", From: "cmd:cat " + file}}
 	s.change = func(o *server.Options) { o.Network = n }
 	s.start()
 	a, b, few := s.keyOf("a", "default"), s.keyOf("b", "default"), s.keyOf("b", "few")
@@ -98,12 +103,14 @@ func TestSecrets(t *testing.T) {
 	ask(403, "PUT", "/v1/secrets/github?scope=server", a, `{"value":"value-of-team-a"}`)
 	ask(200, "PUT", "/v1/secrets/github?scope=server", "", `{"value":"value-of-the-server","service":"github"}`)
 	ask(400, "PUT", "/v1/secrets/x?scope=server", "", `{"value":"value-of-the-server"}`)
+	ask(409, "PUT", "/v1/secrets/opened?scope=server", "", `{"value":"value-of-the-server","hosts":["evil.example"]}`)
+	ask(409, "DELETE", "/v1/secrets/opened?scope=server", "", "")
 	ask(200, "PUT", "/v1/secrets/plain", a, `{"value":"value-in-the-environment"}`)
 	for _, body := range []string{`{"value":""}`, `{"value":"value-of-team-a","service":"none"}`, `{"value":"value-of-team-a","hosts":["10.0.0.0/8"]}`, `{"value":"value-of-team-a\u0000"}`, `{"value":7}`, `{"value":"value-of-team-a","source":"env:X"}`} {
 		ask(400, "PUT", "/v1/secrets/bad", a, body)
 	}
 	list := ask(200, "GET", "/v1/secrets", a, "")
-	for _, want := range []string{`"name":"openai","scope":"namespace","service":"openai","hosts":["api.openai.com"],"variables":["OPENAI_API_KEY"]`, `"name":"github","scope":"server"`} {
+	for _, want := range []string{`"name":"openai","scope":"namespace","service":"openai","hosts":["api.openai.com"],"variables":["OPENAI_API_KEY"]`, `"name":"github","scope":"server"`, `"name":"xai","scope":"server","service":"xai","hosts":["api.x.ai"]`} {
 		if !strings.Contains(list, want) {
 			t.Errorf("the list lacks %s: %s", want, list)
 		}
@@ -147,9 +154,18 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("it is described as %+v, %v", info, err)
 	}
 
-	// What is refused leaves nothing.
 	other := s.with(b)
 	defer other.Close()
+	second := small("two")
+	second.Secrets = []sandpit.Secret{{Name: "opened"}}
+	if err := createOf(t, other, second).Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if terms, _ := n.of(1); len(terms.Secrets) != 1 || string(terms.Secrets[0].Value) != "value-in-a-file" || !slices.Equal(terms.Secrets[0].Hosts, []string{"file.example"}) {
+		t.Error("a secret of the settings is not as it is there")
+	}
+
+	// What is refused leaves nothing.
 	less := s.with(few)
 	defer less.Close()
 	for about, x := range map[string]struct {
@@ -192,7 +208,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.start()
-	if terms, _ := n.of(1); len(terms.Secrets) != 1 || terms.Secrets[0].Placeholder != vars[0] || string(terms.Secrets[0].Value) != "rotated-of-team-a" {
+	if terms, _ := n.of(2); len(terms.Secrets) != 1 || terms.Secrets[0].Placeholder != vars[0] || string(terms.Secrets[0].Value) != "rotated-of-team-a" {
 		t.Errorf("an adopted sandbox has %d secrets", len(terms.Secrets))
 	}
 	s.grep(t, answers.String())
@@ -205,7 +221,7 @@ func TestSecrets(t *testing.T) {
 	n.fails = sandpit.ErrUnavailable
 	n.mu.Unlock()
 	ask(503, "DELETE", "/v1/secrets/openai", a, "")
-	if _, closed := n.of(1); !closed {
+	if _, closed := n.of(2); !closed {
 		t.Error("the sandbox still reaches the network")
 	}
 }

@@ -160,6 +160,8 @@ type server struct {
 	journal   *audit.Log
 	sender    *webhook.Sender
 	previews  *preview.Book
+	services  secret.Services
+	found     foundSecrets
 	engine    *engine.Engine
 	runs      runs
 	tracer    *otlp.Exporter // or nil
@@ -276,6 +278,13 @@ func (s *server) startEngine(ctx context.Context) error {
 		return err
 	}
 	s.previews = preview.New(s.state.PreviewSecret(), s.state, previews)
+	if s.services, err = secret.BuiltIn().With(opt.Settings.Services...); err != nil {
+		return fmt.Errorf("reading services of the settings: %w", err)
+	}
+	s.found.store = s.state
+	if s.found.configured, err = readSecrets(ctx, opt.Settings.Secrets, s.services); err != nil {
+		return err
+	}
 	s.engine = engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir), Logs: logstore.Bounds{Total: opt.Settings.Logs, Each: opt.Settings.LogsPerNamespace},
@@ -283,7 +292,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.observe,
-		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network, Secrets: foundSecrets{s.state},
+		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network, Secrets: s.found,
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {
@@ -342,10 +351,6 @@ func (s *server) startAPI() error {
 	if s.tracer, err = otlp.FromEnvironment(opt.Lookup); err != nil {
 		return err
 	}
-	known, err := secret.BuiltIn().With(opt.Settings.Services...)
-	if err != nil {
-		return fmt.Errorf("reading services of the settings: %w", err)
-	}
 	ring := keyring{s.ring, s.policies}
 	s.gate = gate.New(gate.Options{
 		Keys: ring, Audit: s.journal, DataDir: opt.Home, Hosts: s.hosts(), Origins: opt.Settings.Origins,
@@ -353,7 +358,7 @@ func (s *server) startAPI() error {
 	})
 	opts := api.Options{
 		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
-		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.state, known, s.engine},
+		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.services, s.engine},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
 	s.api = opts

@@ -99,6 +99,19 @@ type Settings struct {
 	// Services are services for secrets, in addition to the built-in ones, or in place of those
 	// of the same name.
 	Services []secret.Service
+
+	// Secrets are secrets of the server whose values are elsewhere. They are read when the server
+	// starts, and not stored.
+	Secrets []ConfiguredSecret
+}
+
+// ConfiguredSecret is a secret of the server that stands in its settings.
+type ConfiguredSecret struct {
+	Name      string
+	Service   string // default: the service with the name, if there are neither hosts nor variables
+	Hosts     []string
+	Variables []string
+	From      string // env:NAME, file:PATH or cmd:COMMAND
 }
 
 // maxSettings bounds the file, in bytes.
@@ -160,6 +173,7 @@ func readSettings(file string) (s Settings, err error) {
 		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
 		"private-webhooks":        yamldoc.Parse(&s.PrivateWebhooks, yamldoc.Bool),
 		"services":                s.readServices,
+		"secrets":                 s.readSecrets,
 	}))
 	if err != nil {
 		return s, err
@@ -283,6 +297,29 @@ func (s *Settings) readServices(v yamldoc.Value) error {
 			return item.Fail(err)
 		}
 		s.Services = append(s.Services, x)
+	}
+	return nil
+}
+
+// readSecrets reads a list of secrets, without their values.
+func (s *Settings) readSecrets(v yamldoc.Value) error {
+	items, err := v.Items()
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		var x ConfiguredSecret
+		err := yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+			"name":      yamldoc.Parse(&x.Name, yamldoc.String),
+			"service":   yamldoc.Parse(&x.Service, yamldoc.String),
+			"hosts":     yamldoc.List(&x.Hosts, yamldoc.String),
+			"variables": yamldoc.List(&x.Variables, yamldoc.String),
+			"from":      yamldoc.Parse(&x.From, yamldoc.String),
+		})(item)
+		if err != nil {
+			return err
+		}
+		s.Secrets = append(s.Secrets, x)
 	}
 	return nil
 }

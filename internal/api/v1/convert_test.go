@@ -136,6 +136,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		Name: "a", Image: "b", Pull: sandpit.PullAlways, Hostname: "h", Env: []string{"A=b"}, WorkDir: "/w", User: "root", Limits: limits,
 		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true, NoSockets: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
 		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause,
+		Secrets: []sandpit.Secret{{Name: "s", Variable: "V", Hosts: []string{"h"}}, {Name: "t", Env: true}},
 	}
 	read := func(name string, v interface{ Sandpit() (sandpit.Spec, error) }, want sandpit.Spec) {
 		t.Helper()

@@ -76,6 +76,10 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			complete = cobra.FixedCompletions(filterKeys(cmd.Name()), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
 		case "format":
 			words("json", "{{.")
+		case "secret", "secret-env":
+			complete = a.completeSecrets(-1)
+		case "from":
+			complete = cobra.FixedCompletions([]string{"env:", "file:", "cmd:"}, cobra.ShellCompDirectiveNoSpace)
 		case "env-file", "mount", "volume", "config":
 			return // files, as the shell has them
 		}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +14,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/secret"
 )
 
 // secretCommand is sandpit secret.
@@ -238,49 +237,25 @@ func (a *tree) completeSecrets(limit int) cobra.CompletionFunc {
 	})
 }
 
-// maxSecret is the longest value that is read, in bytes: more than a server takes.
-const maxSecret = 1 << 20
-
 // readSecret reads a value from a source of this machine; "": standard input. A line break at its
 // end is removed. Errors do not have the value.
 func (a *tree) readSecret(ctx context.Context, source string) (string, error) {
-	kind, rest, _ := strings.Cut(source, ":")
+	if source != "" {
+		return secret.Read(ctx, source, a.Environ, a.Stderr)
+	}
 	var text []byte
 	var err error
-	switch {
-	case source == "" && cli.IsTerminal(a.Stdin):
+	if cli.IsTerminal(a.Stdin) {
 		fmt.Fprint(a.Stderr, "value (not shown): ")
 		text, err = a.readHidden(ctx)
 		fmt.Fprintln(a.Stderr)
-	case source == "":
-		text, err = io.ReadAll(io.LimitReader(a.Stdin, maxSecret))
-	case kind == "env" && rest != "":
-		value, ok := a.Lookup(rest)
-		if !ok {
-			return "", sandpit.WithHint(cli.Usagef("reading the value: the variable %s is not set", rest), "set it, or give the value on standard input")
-		}
-		text = []byte(value)
-	case kind == "file" && rest != "":
-		var f *os.File
-		if f, err = os.Open(rest); err == nil {
-			text, err = io.ReadAll(io.LimitReader(f, maxSecret))
-			_ = f.Close()
-		}
-	case kind == "cmd" && rest != "":
-		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", rest)
-		cmd.Stdin, cmd.Stderr, cmd.Env = a.Stdin, a.Stderr, a.Environ
-		text, err = cmd.Output()
-	default:
-		return "", sandpit.WithHint(cli.Usagef("%.100q is not a source of a value", source), "write env:NAME, file:PATH or cmd:COMMAND")
+	} else {
+		text, err = io.ReadAll(io.LimitReader(a.Stdin, secret.MaxValue+2)) // with a line break
 	}
 	if err != nil {
 		return "", fmt.Errorf("reading the value: %w", err)
 	}
-	value := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
-	if value == "" {
-		return "", sandpit.WithHint(cli.Usagef("the value is empty"), "give it on standard input")
-	}
-	return value, nil
+	return secret.Trim(text)
 }
 
 // readHidden reads a line from the terminal without echo. When ctx ends, the echo is on again.
