@@ -51,7 +51,7 @@ func subject(r *http.Request) string {
 func (c *call) detailOf(body any) string {
 	switch b := body.(type) {
 	case *v1.Spec:
-		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name) + secretsOf(b)
+		return "image " + strconv.Quote(b.Image) + " name " + strconv.Quote(b.Name) + secretsOf(b) + egressOfSpec(b)
 	case *v1.Exec:
 		return programOf(&b.Command)
 	case *v1.Command:
@@ -96,6 +96,14 @@ func secretsOf(b *v1.Spec) string {
 		return ""
 	}
 	return " secrets " + gate.Bounded(strings.Join(names, ", "))
+}
+
+// egressOfSpec says what a new sandbox is to reach.
+func egressOfSpec(b *v1.Spec) string {
+	if b.Egress == nil {
+		return ""
+	}
+	return " egress " + egressOfBody(b.Egress)
 }
 
 // egressOfBody says what a sandbox is to reach. Rules and addresses hold no secrets.

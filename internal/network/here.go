@@ -2,7 +2,9 @@ package network
 
 import (
 	"context"
+	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/authority"
@@ -36,7 +38,49 @@ func (Here) Authority(t engine.Terms) (ca, certificate []byte, err error) {
 
 // Beyond checks e. See engine.Network.
 func (Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
-	return egress.Beyond(e, allowed, addresses)
+	part, what, err = egress.Beyond(e, allowed, addresses)
+	if part != "" || err != nil || len(allowed)+len(addresses) == 0 {
+		return part, what, err
+	}
+	own, err := machineAddresses()
+	if err != nil {
+		return "", "", err
+	}
+	return beyondOwn(e, allowed, addresses, own)
+}
+
+// beyondOwn is egress.Beyond for what names addresses of this machine. Presets, and public
+// addresses in general, do not: a service here may trust callers from here.
+func beyondOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) (part, what string, err error) {
+	isOwn := func(a netip.Addr) bool { return slices.Contains(own, a) }
+	var named sandpit.Egress
+	for _, text := range e.Allow {
+		rules, err := egress.ParseRule(text)
+		if err != nil {
+			return "", "", err
+		}
+		if slices.ContainsFunc(rules, func(r egress.Rule) bool { return r.Host == "" && slices.ContainsFunc(own, r.Prefix.Contains) }) {
+			named.Allow = append(named.Allow, text)
+		}
+	}
+	for _, text := range e.Resolve {
+		if _, a, err := egress.ParseResolve(text); err != nil {
+			return "", "", err
+		} else if isOwn(a) {
+			named.Resolve = append(named.Resolve, text)
+		}
+	}
+	for _, text := range e.DNS {
+		if servers, err := egress.Servers([]string{text}); err != nil {
+			return "", "", err
+		} else if isOwn(servers[0].Addr()) {
+			named.DNS = append(named.DNS, text)
+		}
+	}
+	general := func(text string) bool {
+		return text == egress.PublicAddresses || text == string(sandpit.EgressAll)
+	}
+	return egress.Beyond(named, slices.DeleteFunc(slices.Clone(allowed), general), slices.DeleteFunc(slices.Clone(addresses), general))
 }
 
 // Decide says whether e allows a destination. See engine.Network.

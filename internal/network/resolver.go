@@ -134,11 +134,19 @@ func (r *resolver) ownAddresses() ([]netip.Addr, error) {
 	if time.Since(r.ownAt) < keepOwn {
 		return r.own, nil
 	}
+	own, err := machineAddresses()
+	if err != nil {
+		return nil, err
+	}
+	r.own, r.ownAt = own, time.Now()
+	return own, nil
+}
+
+func machineAddresses() (own []netip.Addr, err error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, err
 	}
-	var own []netip.Addr
 	for _, a := range addrs {
 		p, err := netip.ParsePrefix(a.String())
 		if err != nil {
@@ -146,6 +154,5 @@ func (r *resolver) ownAddresses() ([]netip.Addr, error) {
 		}
 		own = append(own, p.Addr().Unmap())
 	}
-	r.own, r.ownAt = own, time.Now()
 	return own, nil
 }
