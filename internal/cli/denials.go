@@ -31,7 +31,7 @@ type jsonDenial struct {
 
 // trafficOf reads what a sandbox did on the network; nil: it asked for none, or it is not known.
 func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *traffic {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logTime)
 	defer cancel()
 	log, err := s.EgressLog(ctx)
 	if err != nil {
@@ -46,6 +46,9 @@ func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *t
 	}
 	return t
 }
+
+// logTime is how long a server may take to return the log at the end of a run.
+const logTime = 5 * time.Second
 
 // learned returns the smallest list of rules that allow what was reached: one for each name, or
 // address, with its port.
